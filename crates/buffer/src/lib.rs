@@ -1,0 +1,15 @@
+//! Memory, and nothing about networks.
+//!
+//! An [`Arena`] is large, aligned memory, mapped once (and registered once by a provider, for local access). It gives
+//! [`Buffer`]s, each *owned* by whoever holds it. A buffer that is filled and shall be shared becomes a [`View`]
+//! (cheap clones, read only); views are gathered in [`Views`], so that data moves by reference from a file system to
+//! the wire. A piece of memory goes back to its arena when the last buffer or view of it is dropped. In steady state
+//! nothing here allocates from the heap. [`copy`] counts every byte that the code above the providers copies.
+
+mod arena;
+pub mod copied;
+mod views;
+
+pub use arena::{Arena, ArenaConfig, ArenaStats, Buffer, OutOfMemory, SPAN_BYTES, View};
+pub use copied::copy;
+pub use views::Views;

@@ -1,0 +1,22 @@
+//! RDMA in the vocabulary of verbs (RFC 5040, rdma-core), and the providers behind it.
+//!
+//! - A [`Provider`] connects and listens and gives [`QueuePair`]s.
+//! - A queue pair belongs to one task, which posts work and polls completions. It is also the I/O driver: nothing
+//!   moves unless it is polled.
+//! - Memory is [`buffer`] memory. A work request takes the buffers or views it needs and they come back with its
+//!   completion (or are released when the queue pair goes).
+//! - A [`Domain`] is the protection domain of one connection. [`MemoryRegion::expose`] *consumes* a region and gives
+//!   an [`ExposedRegion`], whose memory no Rust code can touch until [`ExposedRegion::revoke`] has made the peer
+//!   unable to: the security argument of the papers as a type.
+
+mod memory;
+pub mod provider;
+mod queue_pair;
+
+pub use memory::{
+    Access, Domain, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment, SteeringTag,
+};
+pub use queue_pair::{
+    Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Incoming, Listener,
+    PostError, Provider, QueuePair, ReadRequest, RejectReason, SendRequest, WorkId, WriteRequest,
+};

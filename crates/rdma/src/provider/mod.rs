@@ -1,0 +1,3 @@
+//! The providers.
+
+pub mod iwarp;

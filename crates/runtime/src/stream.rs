@@ -1,0 +1,132 @@
+//! Ordered byte streams with vectored I/O, what iWARP and ONC RPC over TCP run on.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice, IoSliceMut},
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+/// A connected, ordered, reliable byte stream (TCP, or a simulation of it).
+pub trait ByteStream: Send + 'static {
+    /// Reads into `bufs` in order. `Ready(Ok(0))` is the end of the stream (when `bufs` is not empty).
+    fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>>;
+
+    /// Writes from `bufs` in order; may take only part.
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
+
+    /// Ends our direction of the stream (TCP FIN). Idempotent.
+    fn shutdown(&mut self);
+
+    /// Our address.
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+
+    /// The peer's address.
+    fn peer_addr(&self) -> io::Result<SocketAddr>;
+}
+
+#[derive(Default)]
+struct Pipe {
+    bytes: VecDeque<u8>,
+    capacity: usize,
+    closed: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+fn lock(p: &Mutex<Pipe>) -> MutexGuard<'_, Pipe> {
+    p.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One end of an in-process stream for tests: each read returns at most `segment` bytes, so that a test can cut
+/// the stream anywhere.
+pub struct MemoryStream {
+    rx: Arc<Mutex<Pipe>>,
+    tx: Arc<Mutex<Pipe>>,
+    segment: usize,
+    addrs: (SocketAddr, SocketAddr),
+}
+
+/// Two connected ends. Each direction holds up to `capacity` bytes; each read gives at most `segment`.
+pub fn memory_stream(capacity: usize, segment: usize) -> (MemoryStream, MemoryStream) {
+    let pipe = || Arc::new(Mutex::new(Pipe { capacity: capacity.max(1), ..Pipe::default() }));
+    let (a, b) = (pipe(), pipe());
+    let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let end = |rx: &Arc<_>, tx: &Arc<_>, l, p| MemoryStream {
+        rx: Arc::clone(rx),
+        tx: Arc::clone(tx),
+        segment: segment.max(1),
+        addrs: (addr(l), addr(p)),
+    };
+    (end(&a, &b, 1, 2), end(&b, &a, 2, 1))
+}
+
+impl ByteStream for MemoryStream {
+    fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        let mut p = lock(&self.rx);
+        if p.bytes.is_empty() {
+            if p.closed {
+                return Poll::Ready(Ok(0));
+            }
+            p.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let mut n = 0;
+        for b in bufs.iter_mut().flat_map(|b| b.iter_mut()).take(self.segment) {
+            let Some(byte) = p.bytes.pop_front() else { break };
+            *b = byte;
+            n += 1;
+        }
+        if let Some(w) = p.writer.take() {
+            w.wake();
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let mut p = lock(&self.tx);
+        if p.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let room = p.capacity.saturating_sub(p.bytes.len());
+        if room == 0 {
+            p.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let before = p.bytes.len();
+        p.bytes.extend(bufs.iter().flat_map(|b| b.iter().copied()).take(room));
+        let n = p.bytes.len() - before;
+        if let Some(w) = p.reader.take() {
+            w.wake();
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    fn shutdown(&mut self) {
+        let mut p = lock(&self.tx);
+        p.closed = true;
+        if let Some(w) = p.reader.take() {
+            w.wake();
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.addrs.0)
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.addrs.1)
+    }
+}
+
+impl Drop for MemoryStream {
+    fn drop(&mut self) {
+        self.shutdown();
+        let mut p = lock(&self.rx);
+        p.closed = true;
+        if let Some(w) = p.writer.take() {
+            w.wake();
+        }
+    }
+}

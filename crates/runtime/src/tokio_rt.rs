@@ -1,0 +1,169 @@
+//! The Tokio adapter.
+
+use std::{
+    future::Future,
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::io::unix::AsyncFd;
+
+use crate::{BoxFuture, ByteStream, Instant, Runtime, RuntimeRef, Sleep};
+
+/// A handle to a Tokio runtime, current-thread or multi-thread.
+pub struct TokioRuntime {
+    handle: tokio::runtime::Handle,
+    origin: tokio::time::Instant,
+}
+
+impl TokioRuntime {
+    /// The runtime in whose context the caller runs.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime, as [`tokio::runtime::Handle::current`] does.
+    pub fn current() -> RuntimeRef {
+        Self::from_handle(tokio::runtime::Handle::current())
+    }
+
+    /// The runtime behind `handle`.
+    pub fn from_handle(handle: tokio::runtime::Handle) -> RuntimeRef {
+        Arc::new(Self { handle, origin: tokio::time::Instant::now() })
+    }
+}
+
+impl Runtime for TokioRuntime {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn wall_clock(&self) -> Duration {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+    }
+
+    fn sleep_until(&self, at: Instant) -> Sleep {
+        let _guard = self.handle.enter();
+        Box::pin(tokio::time::sleep_until(self.origin + Duration::from_nanos(at.as_nanos())))
+    }
+
+    fn spawn(&self, _name: &'static str, task: BoxFuture<'static, ()>) {
+        drop(self.handle.spawn(task));
+    }
+
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        drop(self.handle.spawn_blocking(work));
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        // getrandom(2) without flags does not fail for small requests once the kernel has booted.
+        if rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty()).ok()
+            != Some(bytes.len())
+        {
+            let mut f = std::fs::File::open("/dev/urandom").ok();
+            if let Some(f) = f.as_mut() {
+                drop(f.read_exact(bytes));
+            }
+        }
+    }
+}
+
+/// A TCP connection in Tokio's reactor.
+///
+/// It uses [`AsyncFd`] and not Tokio's own stream, because a short vectored read can then clear the readiness of
+/// exactly the event it saw, which saves the `read` that would return `EAGAIN`.
+pub struct TcpByteStream {
+    fd: AsyncFd<TcpStream>,
+}
+
+impl TcpByteStream {
+    /// Registers `stream` with the reactor of the current Tokio runtime; it is made non-blocking, with TCP_NODELAY.
+    ///
+    /// # Errors
+    /// When the socket or the reactor refuses.
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        // SAFETY: a TcpStream owns its descriptor and gives the same one for as long as it lives, and it lives in the AsyncFd.
+        let fd = unsafe { AsyncFd::register(stream) }?;
+        Ok(Self { fd })
+    }
+
+    /// Connects to `addr`.
+    ///
+    /// # Errors
+    /// As `connect(2)`.
+    pub async fn connect(addr: SocketAddr) -> io::Result<Self> {
+        let stream = tokio::net::TcpStream::connect(addr).await?.into_std()?;
+        Self::new(stream)
+    }
+
+    /// Takes the socket out of this runtime's reactor, to give it to another.
+    pub fn into_std(self) -> TcpStream {
+        self.fd.into_inner()
+    }
+}
+
+fn total<'a>(lens: impl Iterator<Item = &'a [u8]>) -> usize {
+    lens.map(<[u8]>::len).sum()
+}
+
+impl ByteStream for TcpByteStream {
+    fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        let want = total(bufs.iter().map(|b| &**b));
+        loop {
+            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            match guard.get_inner().read_vectored(bufs) {
+                Ok(n) => {
+                    if n > 0 && n < want {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(n));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Poll::Ready(Err(e)),
+            }
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let want = total(bufs.iter().map(|b| &**b));
+        loop {
+            let mut guard = ready!(self.fd.poll_write_ready(cx))?;
+            match guard.get_inner().write_vectored(bufs) {
+                Ok(n) => {
+                    if n > 0 && n < want {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(n));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Poll::Ready(Err(e)),
+            }
+        }
+    }
+
+    fn shutdown(&mut self) {
+        drop(self.fd.get_ref().shutdown(Shutdown::Write));
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.fd.get_ref().local_addr()
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.fd.get_ref().peer_addr()
+    }
+}
+
+/// Runs `main` on a new single-threaded Tokio runtime on this thread: one *shard*.
+///
+/// # Errors
+/// When the runtime cannot be made (no more file descriptors).
+pub fn run_shard<F: Future>(main: F) -> io::Result<F::Output> {
+    let rt = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(rt.block_on(main))
+}

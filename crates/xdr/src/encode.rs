@@ -1,0 +1,182 @@
+//! Encoding.
+
+use smallvec::SmallVec;
+
+use crate::{Arena, Buffer, Message, OutOfMemory, Payload, Views, pad};
+
+/// Things that have an XDR form.
+pub trait Encode {
+    /// Appends the XDR form.
+    fn encode(&self, e: &mut Encoder);
+}
+
+/// Builds a [`Message`] in arena memory (so that a provider sends it from where it was built).
+///
+/// It does not fail in the middle: when the arena has no room it remembers that, and [`Self::finish`] says so.
+pub struct Encoder {
+    arena: Arena,
+    head: Option<Buffer>,
+    len: usize,
+    payloads: SmallVec<[Payload; 1]>,
+    failed: Option<OutOfMemory>,
+}
+
+impl Encoder {
+    /// An encoder whose head has room for `hint` bytes before it must grow.
+    pub fn new(arena: &Arena, hint: usize) -> Self {
+        let mut e =
+            Self { arena: arena.clone(), head: None, len: 0, payloads: SmallVec::new(), failed: None };
+        match arena.alloc(hint.max(64)) {
+            Ok(mut b) => {
+                b.set_len(b.capacity());
+                e.head = Some(b);
+            }
+            Err(err) => e.failed = Some(err),
+        }
+        e
+    }
+
+    /// Bytes in the head so far.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was put yet.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The arena in which this message is built.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Appends raw bytes (the caller keeps the 4-byte alignment).
+    pub fn put_raw(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        if !self.reserve(end) {
+            return;
+        }
+        if let Some(b) = self.head.as_mut() {
+            b[self.len..end].copy_from_slice(bytes);
+            self.len = end;
+        }
+    }
+
+    fn reserve(&mut self, end: usize) -> bool {
+        let Some(old) = self.head.as_ref() else { return false };
+        if end <= old.len() {
+            return true;
+        }
+        match self.arena.alloc(end) {
+            Ok(mut b) => {
+                b.set_len(b.capacity());
+                b[..self.len].copy_from_slice(&old[..self.len]);
+                self.head = Some(b);
+                true
+            }
+            Err(e) => {
+                self.failed = Some(e);
+                self.head = None;
+                false
+            }
+        }
+    }
+
+    /// Appends an unsigned integer.
+    pub fn put_u32(&mut self, v: u32) {
+        self.put_raw(&v.to_be_bytes());
+    }
+
+    /// Appends an unsigned hyper.
+    pub fn put_u64(&mut self, v: u64) {
+        self.put_raw(&v.to_be_bytes());
+    }
+
+    /// Appends a boolean.
+    pub fn put_bool(&mut self, v: bool) {
+        self.put_u32(u32::from(v));
+    }
+
+    /// Appends fixed-length opaque data and its padding.
+    pub fn put_fixed(&mut self, bytes: &[u8]) {
+        self.put_raw(bytes);
+        self.put_raw(&[0; 3][..pad(bytes.len())]);
+    }
+
+    /// Appends variable-length opaque data or a string: length, bytes, padding.
+    pub fn put_opaque(&mut self, bytes: &[u8]) {
+        self.put_u32(bytes.len() as u32);
+        self.put_fixed(bytes);
+    }
+
+    /// Appends a value.
+    pub fn put<T: Encode + ?Sized>(&mut self, v: &T) {
+        v.encode(self);
+    }
+
+    /// Appends an optional value: a boolean, then the value if there is one.
+    pub fn put_option<T: Encode>(&mut self, v: Option<&T>) {
+        self.put_bool(v.is_some());
+        if let Some(v) = v {
+            v.encode(self);
+        }
+    }
+
+    /// Appends variable-length opaque data that a transport may place directly: the length word goes into the head,
+    /// the bytes travel beside it, by reference.
+    pub fn put_payload(&mut self, data: Views) {
+        self.put_u32(data.len() as u32);
+        if !data.is_empty() {
+            self.payloads.push(Payload { position: self.len, data });
+        }
+    }
+
+    /// Replaces four bytes that were put before (a count that is known later).
+    pub fn patch_u32(&mut self, at: usize, v: u32) {
+        if at + 4 <= self.len
+            && let Some(b) = self.head.as_mut()
+        {
+            b[at..at + 4].copy_from_slice(&v.to_be_bytes());
+        }
+    }
+
+    /// Drops what was put after the head was `len` bytes long (payloads too).
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+        self.payloads.retain(|p| p.position <= len);
+    }
+
+    /// The finished message.
+    ///
+    /// # Errors
+    /// When the arena had no room at some point.
+    pub fn finish(self) -> Result<Message, OutOfMemory> {
+        match (self.failed, self.head) {
+            (None, Some(mut b)) => {
+                b.set_len(self.len);
+                Ok(Message { head: b.freeze().into(), payloads: self.payloads })
+            }
+            (Some(e), _) => Err(e),
+            (None, None) => Err(OutOfMemory { wanted: self.len, limit: self.arena.stats().limit }),
+        }
+    }
+}
+
+impl Encode for u32 {
+    fn encode(&self, e: &mut Encoder) {
+        e.put_u32(*self);
+    }
+}
+
+impl Encode for u64 {
+    fn encode(&self, e: &mut Encoder) {
+        e.put_u64(*self);
+    }
+}
+
+impl Encode for bool {
+    fn encode(&self, e: &mut Encoder) {
+        e.put_bool(*self);
+    }
+}

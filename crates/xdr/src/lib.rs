@@ -1,0 +1,73 @@
+//! XDR (RFC 4506) in parts.
+//!
+//! An encoded stream is a [`Message`]: a *head* (ordinary XDR bytes) and *payloads*, the bulk items that an upper
+//! layer marked with [`Encoder::put_payload`]. A payload's length word is in the head; its bytes (and their XDR
+//! padding) are not. A stream transport gathers the parts; RPC-over-RDMA turns payloads into chunks. The papers call
+//! this de-chunking in the XDR layer. Decoding is bounded: nothing is allocated that the bytes present do not cover.
+
+mod decode;
+mod encode;
+
+pub use buffer::{Arena, Buffer, OutOfMemory, View, Views};
+pub use decode::{Decode, Decoder, XdrError};
+pub use encode::{Encode, Encoder};
+use smallvec::SmallVec;
+
+/// Bytes of padding after `len` bytes of opaque data (RFC 4506 section 4.9).
+pub const fn pad(len: usize) -> usize {
+    len.wrapping_neg() & 3
+}
+
+/// A bulk item that travels beside the head.
+#[derive(Debug, Clone)]
+pub struct Payload {
+    /// Offset in the head at which the item's bytes (and padding) belong: just after its length word.
+    pub position: usize,
+    /// The item's bytes, without padding.
+    pub data: Views,
+}
+
+/// An encoded XDR stream in parts.
+#[derive(Debug, Clone, Default)]
+pub struct Message {
+    /// The XDR bytes, less the payloads.
+    pub head: Views,
+    /// The payloads in order of position.
+    pub payloads: SmallVec<[Payload; 1]>,
+}
+
+impl Message {
+    /// A message that is all head.
+    pub fn from_view(head: View) -> Self {
+        Self { head: head.into(), payloads: SmallVec::new() }
+    }
+
+    /// Bytes of the whole stream, payloads with their padding included.
+    pub fn stream_len(&self) -> usize {
+        self.head.len() + self.payloads.iter().map(|p| p.data.len() + pad(p.data.len())).sum::<usize>()
+    }
+
+    /// The first four bytes as a number: the XID of an RPC message.
+    pub fn xid(&self) -> Option<u32> {
+        let first = self.head.iter().next()?;
+        first.first_chunk().map(|b| u32::from_be_bytes(*b))
+    }
+
+    /// The whole stream in order as views, payloads and padding in their places. `zeros` supplies padding and must
+    /// hold at least 3 zero bytes.
+    ///
+    /// # Panics
+    /// When a payload's position is outside the head: a bug of whoever built the message.
+    pub fn gather(&self, zeros: &View) -> Views {
+        let mut out = Views::new();
+        let mut at = 0;
+        for p in &self.payloads {
+            out.extend(self.head.slice(at, p.position - at).iter().cloned());
+            out.extend(p.data.iter().cloned());
+            out.push(zeros.slice(0, pad(p.data.len())));
+            at = p.position;
+        }
+        out.extend(self.head.slice(at, self.head.len() - at).iter().cloned());
+        out
+    }
+}
