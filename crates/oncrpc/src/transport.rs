@@ -68,10 +68,22 @@ pub struct ReplySpec {
 
 /// A call to be sent.
 pub struct Request {
-    /// The call message; its XID is replaced by the transport's own.
+    /// The call message; its XID is replaced by [`Self::xid`], or by one of the transport's own.
     pub message: Message,
     /// What to expect.
     pub reply: ReplySpec,
+    /// The XID to send it with. A call that is sent again on another connection keeps its XID, so that the server's
+    /// duplicate request cache recognises it. Whoever chooses XIDs chooses them for all calls of a connection and
+    /// uses none twice at a time; a transport refuses one that an open call has ([`RpcError::Local`]). `None`: the
+    /// transport chooses.
+    pub xid: Option<u32>,
+}
+
+impl Request {
+    /// A call whose XID the transport chooses.
+    pub fn new(message: Message, reply: ReplySpec) -> Self {
+        Self { message, reply, xid: None }
+    }
 }
 
 /// A reply that came: the whole message, checked to be the SUCCESS reply to the call.

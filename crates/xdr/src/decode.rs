@@ -244,3 +244,24 @@ impl<'a> Decode<'a> for bool {
         d.bool()
     }
 }
+
+/// XDR void: nothing.
+impl<'a> Decode<'a> for () {
+    fn decode(_: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(())
+    }
+}
+
+/// XDR optional data: a boolean, then the value if it is true.
+impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.option()
+    }
+}
+
+/// Fixed-length opaque data.
+impl<'a, const N: usize> Decode<'a> for [u8; N] {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.fixed()
+    }
+}

@@ -180,3 +180,22 @@ impl Encode for bool {
         e.put_bool(*self);
     }
 }
+
+/// XDR void: nothing.
+impl Encode for () {
+    fn encode(&self, _: &mut Encoder) {}
+}
+
+/// XDR optional data: a boolean, then the value if it is true.
+impl<T: Encode> Encode for Option<T> {
+    fn encode(&self, e: &mut Encoder) {
+        e.put_option(self.as_ref());
+    }
+}
+
+/// Fixed-length opaque data.
+impl<const N: usize> Encode for [u8; N] {
+    fn encode(&self, e: &mut Encoder) {
+        e.put_fixed(self);
+    }
+}

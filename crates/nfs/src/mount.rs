@@ -1,0 +1,220 @@
+//! MOUNT version 3 (RFC 1813 appendix I): how a client learns the handle of an export's root.
+
+use smallvec::SmallVec;
+use xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+use crate::{
+    schema::{xdr_enum, xdr_struct},
+    v3::{FileHandle, RPC_REPLY_HEAD},
+};
+
+/// The RPC program number.
+pub const PROGRAM: u32 = 100_005;
+/// The version.
+pub const VERSION: u32 = 3;
+/// The most bytes of a path (MNTPATHLEN).
+pub const MAX_PATH: usize = 1024;
+/// The most bytes of a host or group name (MNTNAMLEN).
+pub const MAX_NAME: usize = 255;
+/// The most authentication flavors that are decoded.
+pub const MAX_FLAVORS: usize = 64;
+
+/// The most bytes of a reply to MNT, RPC header included.
+pub const MNT_REPLY_HEAD: usize = RPC_REPLY_HEAD + 4 + 68 + 4 + 4 * MAX_FLAVORS;
+/// The most bytes of a reply to EXPORT or DUMP that a client here provides for, RPC header included. (The protocol
+/// sets no limit.)
+pub const LIST_REPLY_HEAD: usize = 64 * 1024;
+
+xdr_enum! {
+    /// The procedures.
+    pub enum Procedure {
+        /// Do nothing.
+        Null = 0,
+        /// Add a mount entry: gives the root's handle.
+        Mnt = 1,
+        /// List the mount entries.
+        Dump = 2,
+        /// Remove a mount entry.
+        Umnt = 3,
+        /// Remove all mount entries of the caller.
+        Umntall = 4,
+        /// List the exports.
+        Export = 5,
+    }
+}
+
+xdr_enum! {
+    /// `mountstat3`. `Display` gives a plain sentence.
+    pub enum Status {
+        /// MNT3_OK.
+        Ok = 0,
+        /// MNT3ERR_PERM.
+        Perm = 1,
+        /// MNT3ERR_NOENT.
+        NoEnt = 2,
+        /// MNT3ERR_IO.
+        Io = 5,
+        /// MNT3ERR_ACCES.
+        Access = 13,
+        /// MNT3ERR_NOTDIR.
+        NotDir = 20,
+        /// MNT3ERR_INVAL.
+        Inval = 22,
+        /// MNT3ERR_NAMETOOLONG.
+        NameTooLong = 63,
+        /// MNT3ERR_NOTSUPP.
+        NotSupp = 10004,
+        /// MNT3ERR_SERVERFAULT.
+        ServerFault = 10006,
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "no error",
+            Self::Perm => "only the owner may mount this",
+            Self::NoEnt => "the server has no such export",
+            Self::Io => "the server met an input/output error",
+            Self::Access => "the server does not let this client mount it",
+            Self::NotDir => "the path is not a directory",
+            Self::Inval => "the server finds the path invalid",
+            Self::NameTooLong => "the path is too long",
+            Self::NotSupp => "the server does not support this operation",
+            Self::ServerFault => "the server failed",
+        })
+    }
+}
+
+impl std::error::Error for Status {}
+
+/// A path as argument: of MNT and UMNT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dirpath<'a>(
+    /// At most [`MAX_PATH`] bytes.
+    pub &'a [u8],
+);
+
+impl Encode for Dirpath<'_> {
+    fn encode(&self, e: &mut Encoder) {
+        e.put_opaque(self.0);
+    }
+}
+
+impl<'a> Decode<'a> for Dirpath<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.opaque(MAX_PATH).map(Self)
+    }
+}
+
+/// A host or group name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'a>(
+    /// At most [`MAX_NAME`] bytes.
+    pub &'a [u8],
+);
+
+impl Encode for Name<'_> {
+    fn encode(&self, e: &mut Encoder) {
+        e.put_opaque(self.0);
+    }
+}
+
+impl<'a> Decode<'a> for Name<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.opaque(MAX_NAME).map(Self)
+    }
+}
+
+/// What MNT gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MntOk {
+    /// The handle of the export's root.
+    pub handle: FileHandle,
+    /// Authentication flavors in the server's order of preference (1: AUTH_SYS).
+    pub flavors: SmallVec<[u32; 4]>,
+}
+
+/// The result of MNT.
+pub type MntRes = Result<MntOk, Status>;
+
+/// Appends the result of MNT.
+pub fn encode_mnt(res: &MntRes, e: &mut Encoder) {
+    match res {
+        Ok(ok) => {
+            e.put(&Status::Ok);
+            e.put(&ok.handle);
+            e.put_u32(ok.flavors.len() as u32);
+            ok.flavors.iter().for_each(|f| e.put_u32(*f));
+        }
+        Err(status) => e.put(status),
+    }
+}
+
+/// Reads the result of MNT.
+///
+/// # Errors
+/// When it is malformed. (A failing status is in the value.)
+pub fn decode_mnt(d: &mut Decoder<'_>) -> Result<MntRes, XdrError> {
+    let status: Status = d.get()?;
+    if status != Status::Ok {
+        return Ok(Err(status));
+    }
+    let handle = d.get()?;
+    let n = d.count(MAX_FLAVORS, 4)?;
+    let flavors = (0..n).map(|_| d.u32()).collect::<Result<_, _>>()?;
+    Ok(Ok(MntOk { handle, flavors }))
+}
+
+xdr_struct! {
+    /// An entry of DUMP.
+    pub struct MountEntry<'a> {
+        /// Who has mounted.
+        pub hostname: Name<'a>,
+        /// What.
+        pub directory: Dirpath<'a>,
+    }
+}
+
+/// An entry of EXPORT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportEntry<'a> {
+    /// The export.
+    pub directory: Dirpath<'a>,
+    /// Who may mount it; empty: everybody.
+    pub groups: Vec<Name<'a>>,
+}
+
+impl Encode for ExportEntry<'_> {
+    fn encode(&self, e: &mut Encoder) {
+        e.put(&self.directory);
+        encode_list(&self.groups, e);
+    }
+}
+
+impl<'a> Decode<'a> for ExportEntry<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(Self { directory: d.get()?, groups: decode_list(d)? })
+    }
+}
+
+/// Appends a list: the result of DUMP ([`MountEntry`]) or EXPORT ([`ExportEntry`]).
+pub fn encode_list<T: Encode>(list: &[T], e: &mut Encoder) {
+    for item in list {
+        e.put_bool(true);
+        e.put(item);
+    }
+    e.put_bool(false);
+}
+
+/// Reads a list: the result of DUMP or EXPORT. Its size is bounded by the bytes that are there.
+///
+/// # Errors
+/// When it is malformed.
+pub fn decode_list<'a, T: Decode<'a>>(d: &mut Decoder<'a>) -> Result<Vec<T>, XdrError> {
+    let mut out = Vec::new();
+    while d.bool()? {
+        out.push(d.get()?);
+    }
+    Ok(out)
+}

@@ -1,0 +1,86 @@
+//! Macros that state an XDR type once and derive both directions.
+
+/// A struct whose XDR form is that of its fields in order.
+macro_rules! xdr_struct {
+    ($(#[$m:meta])* pub struct $name:ident<$lt:lifetime> { $($(#[$fm:meta])* pub $f:ident: $t:ty),* $(,)? }) => {
+        $(#[$m])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name<$lt> { $($(#[$fm])* pub $f: $t),* }
+
+        impl ::xdr::Encode for $name<'_> {
+            fn encode(&self, e: &mut ::xdr::Encoder) {
+                $(::xdr::Encode::encode(&self.$f, e);)*
+            }
+        }
+
+        impl<$lt> ::xdr::Decode<$lt> for $name<$lt> {
+            fn decode(d: &mut ::xdr::Decoder<$lt>) -> Result<Self, ::xdr::XdrError> {
+                Ok(Self { $($f: d.get()?),* })
+            }
+        }
+    };
+    ($(#[$m:meta])* pub struct $name:ident { $($(#[$fm:meta])* pub $f:ident: $t:ty),* $(,)? }) => {
+        $(#[$m])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $name { $($(#[$fm])* pub $f: $t),* }
+
+        impl ::xdr::Encode for $name {
+            fn encode(&self, e: &mut ::xdr::Encoder) {
+                $(::xdr::Encode::encode(&self.$f, e);)*
+            }
+        }
+
+        impl<'a> ::xdr::Decode<'a> for $name {
+            fn decode(d: &mut ::xdr::Decoder<'a>) -> Result<Self, ::xdr::XdrError> {
+                Ok(Self { $($f: d.get()?),* })
+            }
+        }
+    };
+}
+
+/// An enum with numbers; any other number is refused.
+macro_rules! xdr_enum {
+    ($(#[$m:meta])* pub enum $name:ident { $($(#[$vm:meta])* $v:ident = $n:literal),* $(,)? }) => {
+        $(#[$m])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u32)]
+        pub enum $name { $($(#[$vm])* $v = $n),* }
+
+        impl $name {
+            /// All values in order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$v),*];
+
+            /// The number on the wire.
+            pub const fn number(self) -> u32 {
+                self as u32
+            }
+        }
+
+        impl TryFrom<u32> for $name {
+            type Error = u32;
+
+            /// Gives the number back when there is no such value.
+            fn try_from(n: u32) -> Result<Self, u32> {
+                match n {
+                    $($n => Ok(Self::$v),)*
+                    _ => Err(n),
+                }
+            }
+        }
+
+        impl ::xdr::Encode for $name {
+            fn encode(&self, e: &mut ::xdr::Encoder) {
+                e.put_u32(self.number());
+            }
+        }
+
+        impl<'a> ::xdr::Decode<'a> for $name {
+            fn decode(d: &mut ::xdr::Decoder<'a>) -> Result<Self, ::xdr::XdrError> {
+                let n = d.u32()?;
+                Self::try_from(n).map_err(|n| d.invalid(n))
+            }
+        }
+    };
+}
+
+pub(crate) use {xdr_enum, xdr_struct};

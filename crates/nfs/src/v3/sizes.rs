@@ -1,0 +1,47 @@
+//! The most bytes of each reply, which a client must know to provide for it (RFC 8166 section 4.3).
+
+use super::{FATTR_BYTES, MAX_HANDLE, Procedure};
+
+/// Bytes of the RPC reply header up to the results: 24 with an AUTH_NONE verifier, and some room for a server whose
+/// verifier is not empty.
+pub const RPC_REPLY_HEAD: usize = 24 + SLACK;
+const SLACK: usize = 24;
+
+const STATUS: usize = 4;
+const ATTR: usize = 4 + FATTR_BYTES;
+const WCC: usize = 4 + 24 + ATTR;
+const HANDLE: usize = 4 + MAX_HANDLE;
+
+impl Procedure {
+    /// The most bytes of its reply, RPC header included, payload (READ data, READLINK text) excluded. Of READDIR and
+    /// READDIRPLUS this is the part without entries: use [`readdir_reply_head`].
+    pub const fn max_reply_head(self) -> usize {
+        let results = match self {
+            Self::Null => 0,
+            Self::Getattr => STATUS + FATTR_BYTES,
+            Self::Lookup => STATUS + HANDLE + 2 * ATTR,
+            Self::Access => STATUS + ATTR + 4,
+            Self::Readlink => STATUS + ATTR + 4,
+            Self::Read => STATUS + ATTR + 12,
+            Self::Write => STATUS + WCC + 16,
+            Self::Create | Self::Mkdir | Self::Symlink | Self::Mknod => STATUS + 4 + HANDLE + ATTR + WCC,
+            Self::Setattr | Self::Remove | Self::Rmdir => STATUS + WCC,
+            Self::Rename => STATUS + 2 * WCC,
+            Self::Link => STATUS + ATTR + WCC,
+            Self::Readdir | Self::Readdirplus => STATUS + ATTR + 16,
+            Self::Fsstat => STATUS + ATTR + 52,
+            Self::Fsinfo => STATUS + ATTR + 48,
+            Self::Pathconf => STATUS + ATTR + 24,
+            Self::Commit => STATUS + WCC + 8,
+        };
+        RPC_REPLY_HEAD + results
+    }
+}
+
+/// The most bytes of the reply to a READDIR with this `count` or a READDIRPLUS with this `maxcount`, RPC header
+/// included. A failure needs room too, whatever the count.
+pub const fn readdir_reply_head(count: u32) -> usize {
+    let least = Procedure::Readdir.max_reply_head();
+    let whole = RPC_REPLY_HEAD + STATUS + count as usize;
+    if whole > least { whole } else { least }
+}
