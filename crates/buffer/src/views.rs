@@ -58,6 +58,11 @@ impl Views {
         self.list.iter()
     }
 
+    /// The first view, to patch bytes in place through [`View::try_mut`].
+    pub fn first_mut(&mut self) -> Option<&mut View> {
+        self.list.first_mut()
+    }
+
     /// The part `start..start + len` of the data, by reference.
     ///
     /// # Panics

@@ -1,12 +1,19 @@
 //! ONC RPC version 2 (RFC 5531), transport-neutral: messages, credentials, dispatch, client calls; and the TCP
 //! transport with record marking, and rpcbind registration.
 
+mod calls;
+mod dispatch;
 mod message;
 mod service;
 mod transport;
 
-pub use message::{AcceptError, AuthStat, AuthSys, CallHeader, Credential, RpcMismatch};
+pub use calls::{Calls, Finished};
+pub use dispatch::Dispatcher;
+pub use message::{
+    AcceptError, AuthStat, AuthSys, CallHeader, CallRefusal, Credential, MAX_AUTH_BODY, MSG_CALL, MSG_REPLY,
+    RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, SUCCESS_HEADER_BYTES, call_header,
+};
 pub use runtime::MaybeReady;
 pub use service::{Call, Fault, Outcome, Peer, Program, Service, TransportKind};
-pub use transport::{CallId, PendingCall, Reply, ReplySpec, Request, RpcError, Transport};
+pub use transport::{CallId, PendingCall, Reply, ReplySpec, Request, RpcError, Transport, parse_reply};
 pub use xdr::{Message, Payload};

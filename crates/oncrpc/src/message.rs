@@ -1,6 +1,25 @@
 //! Call and reply headers and credentials (RFC 5531 sections 8 to 10).
 
 use smallvec::SmallVec;
+use xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+/// The version of ONC RPC (RFC 5531).
+pub const RPC_VERSION: u32 = 2;
+/// `msg_type` of a call.
+pub const MSG_CALL: u32 = 0;
+/// `msg_type` of a reply.
+pub const MSG_REPLY: u32 = 1;
+/// The most bytes in the body of a credential or verifier (RFC 5531 section 8.2).
+pub const MAX_AUTH_BODY: usize = 400;
+/// Bytes of the header of a successful reply with an AUTH_NONE verifier.
+pub const SUCCESS_HEADER_BYTES: usize = 24;
+
+const AUTH_NONE: u32 = 0;
+const AUTH_SYS: u32 = 1;
+const MSG_ACCEPTED: u32 = 0;
+const MSG_DENIED: u32 = 1;
+const MAX_MACHINE_NAME: usize = 255;
+const MAX_GIDS: usize = 16;
 
 /// AUTH_SYS (RFC 5531 appendix A).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -8,7 +27,7 @@ pub struct AuthSys {
     /// An arbitrary number of the caller's.
     pub stamp: u32,
     /// The caller's machine name, at most 255 bytes.
-    pub machine: SmallVec<[u8; 32]>,
+    pub machine: SmallVec<[u8; 64]>,
     /// Effective user id.
     pub uid: u32,
     /// Effective group id.
@@ -59,8 +78,22 @@ pub enum AuthStat {
     TooWeak = 5,
     /// Bogus response verifier.
     InvalidResp = 6,
-    /// Unknown reason.
+    /// Unknown reason; also every value that is not listed here.
     Failed = 7,
+}
+
+impl AuthStat {
+    fn from_wire(value: u32) -> Self {
+        match value {
+            1 => Self::BadCred,
+            2 => Self::RejectedCred,
+            3 => Self::BadVerf,
+            4 => Self::RejectedVerf,
+            5 => Self::TooWeak,
+            6 => Self::InvalidResp,
+            _ => Self::Failed,
+        }
+    }
 }
 
 /// Why an accepted call was not executed (`accept_stat`).
@@ -90,4 +123,219 @@ pub struct RpcMismatch {
     pub low: u32,
     /// Highest.
     pub high: u32,
+}
+
+impl Encode for AuthSys {
+    /// The body of the credential. A name beyond 255 bytes and groups beyond 16 are cut off: the type has no room.
+    fn encode(&self, e: &mut Encoder) {
+        e.put_u32(self.stamp);
+        e.put_opaque(&self.machine[..self.machine.len().min(MAX_MACHINE_NAME)]);
+        e.put_u32(self.uid);
+        e.put_u32(self.gid);
+        let gids = &self.gids[..self.gids.len().min(MAX_GIDS)];
+        e.put_u32(gids.len() as u32);
+        gids.iter().for_each(|g| e.put_u32(*g));
+    }
+}
+
+impl<'a> Decode<'a> for AuthSys {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let stamp = d.u32()?;
+        let machine = SmallVec::from_slice(d.opaque(MAX_MACHINE_NAME)?);
+        let (uid, gid) = (d.u32()?, d.u32()?);
+        let mut gids = SmallVec::new();
+        for _ in 0..d.count(MAX_GIDS, 4)? {
+            gids.push(d.u32()?);
+        }
+        Ok(Self { stamp, machine, uid, gid, gids })
+    }
+}
+
+impl Encode for Credential {
+    /// Flavor and body.
+    fn encode(&self, e: &mut Encoder) {
+        match self {
+            Self::None => {
+                e.put_u32(AUTH_NONE);
+                e.put_u32(0);
+            }
+            Self::Sys(sys) => {
+                e.put_u32(AUTH_SYS);
+                let at = e.len();
+                e.put_u32(0);
+                sys.encode(e);
+                e.patch_u32(at, e.len().saturating_sub(at + 4) as u32);
+            }
+            Self::Other(flavor) => {
+                e.put_u32(*flavor);
+                e.put_u32(0);
+            }
+        }
+    }
+}
+
+impl<'a> Decode<'a> for Credential {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let flavor = d.u32()?;
+        let at = d.position();
+        let body = d.opaque(MAX_AUTH_BODY)?;
+        match flavor {
+            AUTH_NONE => Ok(Self::None),
+            AUTH_SYS => {
+                let mut body_reader = Decoder::from_bytes(body);
+                let sys = body_reader.get()?;
+                match body_reader.remaining() {
+                    0 => Ok(Self::Sys(sys)),
+                    rest => Err(XdrError::TooLong { at, len: body.len(), max: body.len() - rest }),
+                }
+            }
+            other => Ok(Self::Other(other)),
+        }
+    }
+}
+
+/// Why a message is not a call that can be dispatched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallRefusal {
+    /// It is not a call, or ends within its fixed part: no answer is due (RFC 5531 has none for it).
+    NotACall,
+    /// It is a call of another RPC version.
+    RpcVersion {
+        /// The call's transaction id.
+        xid: u32,
+    },
+    /// Its credential or verifier is malformed.
+    Auth {
+        /// The call's transaction id.
+        xid: u32,
+        /// What to tell the caller.
+        stat: AuthStat,
+    },
+}
+
+impl CallHeader {
+    /// Reads the header of a call, from its transaction id to its verifier; `d` is at the arguments afterwards.
+    ///
+    /// A flavor that is not known is no error here: the NULL procedure is answered whatever the flavor.
+    ///
+    /// # Errors
+    /// [`CallRefusal`], in the order of checks of RFC 5531.
+    pub fn decode(d: &mut Decoder<'_>) -> Result<Self, CallRefusal> {
+        let short = |_| CallRefusal::NotACall;
+        let xid = d.u32().map_err(short)?;
+        if d.u32().map_err(short)? != MSG_CALL {
+            return Err(CallRefusal::NotACall);
+        }
+        // The rest of the header of another version may look different: nothing after this word is read.
+        if d.u32().map_err(short)? != RPC_VERSION {
+            return Err(CallRefusal::RpcVersion { xid });
+        }
+        let (prog, vers, proc) = (d.u32().map_err(short)?, d.u32().map_err(short)?, d.u32().map_err(short)?);
+        let auth = |stat| CallRefusal::Auth { xid, stat };
+        let cred = d.get().map_err(|_| auth(AuthStat::BadCred))?;
+        skip_verifier(d).map_err(|_| auth(AuthStat::BadVerf))?;
+        Ok(Self { xid, prog, vers, proc, cred })
+    }
+}
+
+fn skip_verifier(d: &mut Decoder<'_>) -> Result<(), XdrError> {
+    d.u32()?;
+    d.opaque(MAX_AUTH_BODY).map(drop)
+}
+
+/// Appends the header of a call, with transaction id 0: the transport sets its own, either by
+/// [`xdr::Message::set_xid`] or by sending its own four bytes in the place of the first four.
+pub fn call_header(e: &mut Encoder, prog: u32, vers: u32, proc: u32, cred: &Credential) {
+    for word in [0, MSG_CALL, RPC_VERSION, prog, vers, proc] {
+        e.put_u32(word);
+    }
+    e.put(cred);
+    e.put(&Credential::None);
+}
+
+/// What a reply says, without its results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyStatus {
+    /// The call was executed; results follow.
+    Success,
+    /// The call was accepted and not executed.
+    Accept(AcceptError),
+    /// The credential was refused.
+    Auth(AuthStat),
+    /// The RPC version was refused.
+    Mismatch(RpcMismatch),
+}
+
+/// A decoded reply header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplyHeader {
+    /// The transaction id of the call.
+    pub xid: u32,
+    /// What became of it.
+    pub status: ReplyStatus,
+}
+
+impl Encode for ReplyHeader {
+    /// The header, with an AUTH_NONE verifier where it has one.
+    fn encode(&self, e: &mut Encoder) {
+        let denied = matches!(self.status, ReplyStatus::Auth(_) | ReplyStatus::Mismatch(_));
+        e.put_u32(self.xid);
+        e.put_u32(MSG_REPLY);
+        if denied {
+            e.put_u32(MSG_DENIED);
+        } else {
+            e.put_u32(MSG_ACCEPTED);
+            e.put(&Credential::None);
+        }
+        let mut put = |words: &[u32]| words.iter().for_each(|w| e.put_u32(*w));
+        match self.status {
+            ReplyStatus::Success => put(&[0]),
+            ReplyStatus::Accept(AcceptError::ProgUnavail) => put(&[1]),
+            ReplyStatus::Accept(AcceptError::ProgMismatch { low, high }) => put(&[2, low, high]),
+            ReplyStatus::Accept(AcceptError::ProcUnavail) => put(&[3]),
+            ReplyStatus::Accept(AcceptError::GarbageArgs) => put(&[4]),
+            ReplyStatus::Accept(AcceptError::SystemErr) => put(&[5]),
+            ReplyStatus::Mismatch(RpcMismatch { low, high }) => put(&[0, low, high]),
+            ReplyStatus::Auth(stat) => put(&[1, stat as u32]),
+        }
+    }
+}
+
+impl<'a> Decode<'a> for ReplyHeader {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let xid = d.u32()?;
+        expect(d, MSG_REPLY)?;
+        let status = match d.u32()? {
+            MSG_ACCEPTED => {
+                skip_verifier(d)?;
+                accepted_status(d)?
+            }
+            MSG_DENIED => match d.u32()? {
+                0 => ReplyStatus::Mismatch(RpcMismatch { low: d.u32()?, high: d.u32()? }),
+                1 => ReplyStatus::Auth(AuthStat::from_wire(d.u32()?)),
+                other => return Err(d.invalid(other)),
+            },
+            other => return Err(d.invalid(other)),
+        };
+        Ok(Self { xid, status })
+    }
+}
+
+fn accepted_status(d: &mut Decoder<'_>) -> Result<ReplyStatus, XdrError> {
+    Ok(ReplyStatus::Accept(match d.u32()? {
+        0 => return Ok(ReplyStatus::Success),
+        1 => AcceptError::ProgUnavail,
+        2 => AcceptError::ProgMismatch { low: d.u32()?, high: d.u32()? },
+        3 => AcceptError::ProcUnavail,
+        4 => AcceptError::GarbageArgs,
+        5 => AcceptError::SystemErr,
+        other => return Err(d.invalid(other)),
+    }))
+}
+
+fn expect(d: &mut Decoder<'_>, wanted: u32) -> Result<(), XdrError> {
+    match d.u32()? {
+        got if got == wanted => Ok(()),
+        got => Err(d.invalid(got)),
+    }
 }

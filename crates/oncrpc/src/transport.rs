@@ -1,6 +1,7 @@
 //! The client's side: what callers see of a transport.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -10,7 +11,7 @@ use std::{
 
 use xdr::{Buffer, Message};
 
-use crate::{AcceptError, AuthStat, RpcMismatch};
+use crate::{AcceptError, AuthStat, ReplyHeader, ReplyStatus, RpcMismatch};
 
 /// Why a call has no results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -102,6 +103,24 @@ impl Reply {
         let skipped = d.raw(self.results_at);
         debug_assert!(skipped.is_ok());
         d
+    }
+}
+
+/// Checks that `message`, which came from `peer`, is the reply of an executed call. Whether its XID is that of a
+/// call in flight is for the transport to check.
+///
+/// # Errors
+/// What the reply says instead of success, or [`RpcError::BadReply`].
+pub fn parse_reply(message: Message, peer: &dyn fmt::Display) -> Result<Reply, RpcError> {
+    let mut d = xdr::Decoder::new(&message);
+    let header: ReplyHeader =
+        d.get().map_err(|e| RpcError::BadReply { peer: peer.to_string(), what: e.to_string() })?;
+    let results_at = d.position();
+    match header.status {
+        ReplyStatus::Success => Ok(Reply { message, results_at }),
+        ReplyStatus::Accept(e) => Err(RpcError::Accept(e)),
+        ReplyStatus::Auth(stat) => Err(RpcError::Auth(stat)),
+        ReplyStatus::Mismatch(versions) => Err(RpcError::Mismatch(versions)),
     }
 }
 

@@ -53,6 +53,15 @@ impl Message {
         first.first_chunk().map(|b| u32::from_be_bytes(*b))
     }
 
+    /// Replaces the first four bytes, the XID of an RPC message. False, and nothing changed, when the head is
+    /// shorter or someone else still holds a view of it (then the caller sends another head).
+    pub fn set_xid(&mut self, xid: u32) -> bool {
+        let bytes = self.head.first_mut().and_then(View::try_mut);
+        let Some(word) = bytes.and_then(|b| b.first_chunk_mut()) else { return false };
+        *word = xid.to_be_bytes();
+        true
+    }
+
     /// The whole stream in order as views, payloads and padding in their places. `zeros` supplies padding and must
     /// hold at least 3 zero bytes.
     ///

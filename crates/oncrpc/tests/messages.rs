@@ -1,0 +1,305 @@
+//! Call and reply headers byte by byte, through the dispatcher, as RFC 5531 orders the checks.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use buffer::ArenaConfig;
+use futures::FutureExt;
+
+use oncrpc::{
+    AcceptError, AuthStat, AuthSys, Call, Calls, Credential, Dispatcher, Fault, MaybeReady, Message, Outcome,
+    Peer, Program, RpcError, RpcMismatch, Service, TransportKind, call_header, parse_reply,
+};
+use proptest::prelude::*;
+use xdr::{Arena, Encoder};
+
+fn arena() -> Arena {
+    Arena::new(ArenaConfig { limit: 8 << 20, huge_pages: false })
+}
+
+fn peer() -> Peer {
+    let addr = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    Peer { addr: addr(900), local: addr(2049), transport: TransportKind::Tcp, connection: 1 }
+}
+
+/// Program 100003 in versions 3 and 4: NULL, 1 doubles a number, 2 waits first, 3.. are the faults.
+struct Doubler;
+
+impl Program for Doubler {
+    fn number(&self) -> u32 {
+        100_003
+    }
+    fn versions(&self) -> std::ops::RangeInclusive<u32> {
+        3..=4
+    }
+    fn call(&self, call: Call, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
+        fn double(call: &Call, mut reply: Encoder) -> Outcome {
+            let n = call.args().u32().map_err(|_| Fault::GarbageArgs)?;
+            reply.put_u32(n.wrapping_mul(2));
+            Ok(reply)
+        }
+        match call.header.proc {
+            0 => MaybeReady::Ready(Ok(reply)),
+            1 => MaybeReady::Ready(double(&call, reply)),
+            2 => MaybeReady::wait(async move { double(&call, reply) }),
+            3 => MaybeReady::Ready(Err(Fault::Auth(AuthStat::TooWeak))),
+            4 => MaybeReady::Ready(Err(Fault::Drop)),
+            5 => MaybeReady::Ready(Err(Fault::SystemErr)),
+            6 => {
+                let machine = match &call.header.cred {
+                    Credential::Sys(sys) => sys.machine.to_vec(),
+                    _ => Vec::new(),
+                };
+                reply.put_opaque(&machine);
+                MaybeReady::Ready(Ok(reply))
+            }
+            _ => MaybeReady::Ready(Err(Fault::ProcUnavail)),
+        }
+    }
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_be_bytes()).collect()
+}
+
+fn answer(call: &[u8]) -> Option<Vec<u8>> {
+    let arena = arena();
+    let d = Dispatcher::new([Arc::new(Doubler) as Arc<dyn Program>]);
+    let message = Message::from_view(arena.copy_from(call).unwrap());
+    let reply = d.call(&peer(), message, &arena).now_or_never().unwrap();
+    reply.map(|m| m.head.to_vec())
+}
+
+const XID: u32 = 0x1234_5678;
+
+/// A call with AUTH_NONE.
+fn call(vers: u32, proc: u32, args: &[u32]) -> Vec<u8> {
+    let mut c = words(&[XID, 0, 2, 100_003, vers, proc, 0, 0, 0, 0]);
+    c.extend(words(args));
+    c
+}
+
+/// A call of procedure 6 whose credential is AUTH_SYS with this body and stated length.
+fn sys_call(len: u32, body: &[u8]) -> Vec<u8> {
+    let mut c = words(&[XID, 0, 2, 100_003, 3, 6, 1, len]);
+    c.extend(body);
+    c.extend(words(&[0, 0]));
+    c
+}
+
+fn sys_body(name: &[u8], gids: u32) -> Vec<u8> {
+    let mut b = words(&[7, name.len() as u32]);
+    b.extend(name);
+    b.resize(b.len().next_multiple_of(4), 0);
+    b.extend(words(&[1000, 100, gids]));
+    (0..gids).for_each(|g| b.extend(g.to_be_bytes()));
+    b
+}
+
+#[test]
+fn null_is_answered_with_a_24_byte_success_header() {
+    assert_eq!(answer(&call(3, 0, &[])).unwrap(), words(&[XID, 1, 0, 0, 0, 0]));
+}
+
+#[test]
+fn null_is_answered_whatever_the_credential() {
+    for flavor in [2, 3, 6, 7, 390_003] {
+        let c = words(&[XID, 0, 2, 100_003, 3, 0, flavor, 4, 0xdead_beef, 0, 0]);
+        assert_eq!(answer(&c).unwrap(), words(&[XID, 1, 0, 0, 0, 0]), "flavor {flavor}");
+    }
+}
+
+#[test]
+fn results_follow_the_header_at_once_or_later() {
+    for proc in [1, 2] {
+        assert_eq!(answer(&call(4, proc, &[21])).unwrap(), words(&[XID, 1, 0, 0, 0, 0, 42]));
+    }
+}
+
+#[test]
+fn every_refusal_has_its_exact_bytes() {
+    let unknown_flavor = words(&[XID, 0, 2, 100_003, 3, 1, 6, 0, 0, 0, 21]);
+    let short_token = words(&[XID, 0, 2, 100_003, 3, 1, 2, 4, 9, 0, 0, 21]);
+    let cases: [(Vec<u8>, &[u32]); 10] = [
+        (words(&[XID, 0, 3, 100_003, 3, 0]), &[XID, 1, 1, 0, 2, 2]),
+        (unknown_flavor, &[XID, 1, 1, 1, 1]),
+        (short_token, &[XID, 1, 1, 1, 2]),
+        (words(&[XID, 0, 2, 100_227, 3, 0, 0, 0, 0, 0]), &[XID, 1, 0, 0, 0, 1]),
+        (call(2, 0, &[]), &[XID, 1, 0, 0, 0, 2, 3, 4]),
+        (call(5, 99, &[]), &[XID, 1, 0, 0, 0, 2, 3, 4]),
+        (call(3, 22, &[]), &[XID, 1, 0, 0, 0, 3]),
+        (call(3, 1, &[]), &[XID, 1, 0, 0, 0, 4]),
+        (call(3, 5, &[]), &[XID, 1, 0, 0, 0, 5]),
+        (call(3, 3, &[]), &[XID, 1, 1, 1, 5]),
+    ];
+    for (call, reply) in cases {
+        assert_eq!(answer(&call).unwrap(), words(reply), "call {call:02x?}");
+    }
+}
+
+#[test]
+fn a_credential_is_checked_before_the_program_and_the_version_before_the_procedure() {
+    let bad_cred_and_program = words(&[XID, 0, 2, 1, 9, 9, 1, 401, 0, 0]);
+    assert_eq!(answer(&bad_cred_and_program).unwrap(), words(&[XID, 1, 1, 1, 1]));
+    let bad_version_and_cred = words(&[XID, 0, 1, 1, 9, 9, 1, 401, 0, 0]);
+    assert_eq!(answer(&bad_version_and_cred).unwrap(), words(&[XID, 1, 1, 0, 2, 2]));
+}
+
+#[test]
+fn what_is_no_call_gets_no_answer() {
+    let whole = call(3, 0, &[]);
+    for len in 0..24 {
+        assert_eq!(answer(&whole[..len]), None, "{len} bytes");
+    }
+    assert_eq!(answer(&words(&[XID, 1, 0, 0, 0, 0])), None, "a reply");
+    assert_eq!(answer(&words(&[XID, 2, 2, 100_003, 3, 0, 0, 0, 0, 0])), None, "message type 2");
+    assert_eq!(answer(&call(3, 4, &[])), None, "a dropped call");
+}
+
+#[test]
+fn a_truncated_or_oversized_credential_or_verifier_is_refused_by_name() {
+    let (cred, verf) = (words(&[XID, 1, 1, 1, 1]), words(&[XID, 1, 1, 1, 3]));
+    let whole = call(3, 0, &[]);
+    for len in 24..32 {
+        assert_eq!(answer(&whole[..len]).unwrap(), cred, "{len} bytes");
+    }
+    for len in 32..40 {
+        assert_eq!(answer(&whole[..len]).unwrap(), verf, "{len} bytes");
+    }
+    for len in [401, u32::MAX] {
+        let mut c = words(&[XID, 0, 2, 100_003, 3, 0, 0, len]);
+        c.resize(1000, 0);
+        assert_eq!(answer(&c).unwrap(), cred);
+        let mut c = words(&[XID, 0, 2, 100_003, 3, 0, 0, 0, 0, len]);
+        c.resize(1000, 0);
+        assert_eq!(answer(&c).unwrap(), verf);
+    }
+}
+
+#[test]
+fn auth_sys_has_its_bounds() {
+    let refused = words(&[XID, 1, 1, 1, 1]);
+    let ok = |body: &[u8]| answer(&sys_call(body.len() as u32, body)).unwrap();
+    let most = sys_body(&[b'm'; 255], 16);
+    assert_eq!(most.len(), 340);
+    assert_eq!(ok(&most)[24..32], words(&[255, u32::from_be_bytes(*b"mmmm")]));
+    assert_eq!(ok(&sys_body(b"", 0)), words(&[XID, 1, 0, 0, 0, 0, 0]));
+    assert_eq!(ok(&sys_body(b"host", 17)), refused, "17 groups");
+    assert_eq!(ok(&sys_body(&[b'm'; 256], 0)), refused, "a name of 256 bytes");
+    let mut longer = sys_body(b"host", 1);
+    longer.extend([0; 4]);
+    assert_eq!(ok(&longer), refused, "bytes left over");
+    let body = sys_body(b"host", 1);
+    assert_eq!(ok(&body[..body.len() - 4]), refused, "a group missing");
+}
+
+#[test]
+fn a_call_is_built_as_the_worked_bytes_say() {
+    let build = |cred: &Credential| {
+        let mut e = Encoder::new(&arena(), 64);
+        call_header(&mut e, 100_003, 3, 0, cred);
+        e.finish().unwrap()
+    };
+    let mut m = build(&Credential::None);
+    assert!(m.set_xid(XID));
+    assert_eq!(m.head.to_vec(), words(&[XID, 0, 2, 0x0001_86a3, 3, 0, 0, 0, 0, 0]));
+    let kept = m.clone();
+    assert!(!m.set_xid(1), "the head is shared");
+    assert_eq!(kept.xid(), Some(XID));
+    let sys = AuthSys {
+        stamp: 7,
+        machine: smallvec::SmallVec::from_slice(b"host1"),
+        uid: 1000,
+        gid: 100,
+        gids: smallvec::SmallVec::from_slice(&[4, 5]),
+    };
+    let tail = [1, 36, 7, 5, 0x686f_7374, 0x3100_0000, 1000, 100, 2, 4, 5, 0, 0];
+    assert_eq!(build(&Credential::Sys(sys)).head.to_vec()[24..], words(&tail));
+}
+
+#[test]
+fn a_reply_becomes_results_or_the_error_it_states() {
+    let parse = |w: &[u32]| {
+        parse_reply(Message::from_view(arena().copy_from(&words(w)).unwrap()), &"server")
+            .map(|r| r.results().u32().unwrap())
+    };
+    assert_eq!(parse(&[XID, 1, 0, 0, 0, 0, 42]), Ok(42));
+    assert_eq!(parse(&[XID, 1, 0, 2, 4, 77, 0, 42]), Ok(42), "a verifier with a body");
+    assert_eq!(parse(&[XID, 1, 0, 0, 0, 1]), Err(RpcError::Accept(AcceptError::ProgUnavail)));
+    let mismatch = RpcError::Accept(AcceptError::ProgMismatch { low: 3, high: 4 });
+    assert_eq!(parse(&[XID, 1, 0, 0, 0, 2, 3, 4]), Err(mismatch));
+    assert_eq!(parse(&[XID, 1, 0, 0, 0, 3]), Err(RpcError::Accept(AcceptError::ProcUnavail)));
+    assert_eq!(parse(&[XID, 1, 0, 0, 0, 4]), Err(RpcError::Accept(AcceptError::GarbageArgs)));
+    assert_eq!(parse(&[XID, 1, 0, 0, 0, 5]), Err(RpcError::Accept(AcceptError::SystemErr)));
+    assert_eq!(parse(&[XID, 1, 1, 0, 2, 2]), Err(RpcError::Mismatch(RpcMismatch { low: 2, high: 2 })));
+    assert_eq!(parse(&[XID, 1, 1, 1, 5]), Err(RpcError::Auth(AuthStat::TooWeak)));
+    assert_eq!(parse(&[XID, 1, 1, 1, 14]), Err(RpcError::Auth(AuthStat::Failed)));
+    let bad: [&[u32]; 7] = [
+        &[],
+        &[XID],
+        &[XID, 0, 0, 0, 0, 0],
+        &[XID, 1, 2],
+        &[XID, 1, 0, 0, 401, 0],
+        &[XID, 1, 0, 0, 0, 6],
+        &[XID, 1, 0, 0, 0, 2, 3],
+    ];
+    for w in bad {
+        assert!(matches!(parse(w), Err(RpcError::BadReply { .. })), "{w:x?}");
+    }
+}
+
+#[test]
+fn no_memory_for_a_reply_is_a_system_error_or_silence_and_never_a_panic() {
+    let full = Arena::new(ArenaConfig { limit: 1, huge_pages: false });
+    let mut held = Vec::new();
+    let message = Message::from_view(full.copy_from(&call(3, 1, &[21])).unwrap());
+    while let Ok(b) = full.alloc(1) {
+        held.push(b);
+    }
+    let d = Dispatcher::new([Arc::new(Doubler) as Arc<dyn Program>]);
+    let call = |message| d.call(&peer(), message, &full).now_or_never().unwrap();
+    assert!(call(message.clone()).is_none());
+    // The call's own memory is free again by the time of the refusal, and that is enough.
+    assert_eq!(call(message).unwrap().head.to_vec(), words(&[XID, 1, 0, 0, 0, 5]));
+}
+
+#[test]
+fn a_table_of_calls_finds_by_xid_skips_slow_calls_and_knows_its_limit() {
+    let waker = futures::task::noop_waker();
+    let cx = std::task::Context::from_waker(&waker);
+    let mut calls = Calls::new(u32::MAX - 3, 40);
+    let slow = calls.insert(1000, None).unwrap();
+    for round in 0..200 {
+        let id = calls.insert(round, None).unwrap();
+        assert_eq!(calls.by_xid(Calls::<i32>::xid(id)), Some(id));
+        assert!(calls.poll(id, &cx).is_pending());
+        let done = calls.finish(id, Err(RpcError::Local(round.to_string()))).unwrap();
+        assert_eq!(done.wake(), Some(round));
+        assert_eq!(calls.by_xid(Calls::<i32>::xid(id)), None, "a second reply finds nothing");
+        assert!(calls.finish(id, Err(RpcError::Local(String::new()))).is_none());
+        assert!(
+            matches!(calls.poll(id, &cx), std::task::Poll::Ready(Err(RpcError::Local(s))) if s == round.to_string())
+        );
+    }
+    assert_eq!(calls.len(), 1);
+    let more: Vec<_> = (0..39).map(|n| calls.insert(n, None).unwrap()).collect();
+    assert!(calls.insert(0, None).is_none(), "the limit is 40");
+    assert_eq!(calls.get_mut(slow), Some(&mut 1000));
+    assert_eq!(calls.remove(more[7]), Some(7));
+    assert_eq!(calls.by_xid(Calls::<i32>::xid(more[7])), None);
+    assert_eq!(calls.by_xid(Calls::<i32>::xid(slow)), Some(slow));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_answered_or_dropped(bytes in prop::collection::vec(any::<u8>(), 0..200), valid in 0usize..40) {
+        let mut c = call(3, 6, &[]);
+        c.truncate(valid);
+        c.extend(bytes);
+        if let Some(reply) = answer(&c) {
+            prop_assert_eq!(&reply[..4], &c[..4]);
+            prop_assert_eq!(&reply[4..8], &[0, 0, 0, 1]);
+        }
+    }
+}
