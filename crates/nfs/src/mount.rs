@@ -218,3 +218,65 @@ pub fn decode_list<'a, T: Decode<'a>>(d: &mut Decoder<'a>) -> Result<Vec<T>, Xdr
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+
+    fn bytes(f: impl FnOnce(&mut Encoder)) -> Vec<u8> {
+        let arena = xdr::Arena::new(buffer::ArenaConfig { limit: 64 << 20, huge_pages: false });
+        let mut e = Encoder::new(&arena, 64);
+        f(&mut e);
+        e.finish().unwrap().head.to_vec()
+    }
+
+    #[test]
+    fn mnt_results_have_handle_and_flavors() {
+        let ok = Ok(MntOk { handle: FileHandle::new(&[1, 2, 3]).unwrap(), flavors: smallvec![1] });
+        let b = bytes(|e| encode_mnt(&ok, e));
+        assert_eq!(b, [0, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
+        assert_eq!(decode_mnt(&mut Decoder::from_bytes(&b)).unwrap(), ok);
+        for cut in 0..b.len() {
+            assert!(decode_mnt(&mut Decoder::from_bytes(&b[..cut])).is_err());
+        }
+        let b = bytes(|e| encode_mnt(&Err(Status::Access), e));
+        assert_eq!(b, [0, 0, 0, 13]);
+        assert_eq!(decode_mnt(&mut Decoder::from_bytes(&b)).unwrap(), Err(Status::Access));
+    }
+
+    #[test]
+    fn export_lists_nest() {
+        let list = vec![
+            ExportEntry { directory: Dirpath(b"/a"), groups: vec![] },
+            ExportEntry { directory: Dirpath(b"/b"), groups: vec![Name(b"h1"), Name(b"h2")] },
+        ];
+        let b = bytes(|e| encode_list(&list, e));
+        assert_eq!(&b[..16], [0, 0, 0, 1, 0, 0, 0, 2, b'/', b'a', 0, 0, 0, 0, 0, 0]);
+        assert_eq!(decode_list::<ExportEntry<'_>>(&mut Decoder::from_bytes(&b)).unwrap(), list);
+        for cut in 0..b.len() {
+            assert!(decode_list::<ExportEntry<'_>>(&mut Decoder::from_bytes(&b[..cut])).is_err());
+        }
+    }
+
+    #[test]
+    fn paths_and_flavor_lists_are_bounded() {
+        let long = [b'x'; MAX_PATH + 1];
+        let b = bytes(|e| e.put_opaque(&long));
+        assert!(matches!(Decoder::from_bytes(&b).get::<Dirpath<'_>>(), Err(XdrError::TooLong { .. })));
+        let b = bytes(|e| {
+            e.put(&Status::Ok);
+            e.put_opaque(b"");
+            e.put_u32(u32::MAX);
+        });
+        assert!(matches!(decode_mnt(&mut Decoder::from_bytes(&b)), Err(XdrError::TooLong { .. })));
+    }
+
+    #[test]
+    fn dump_entries_are_host_and_directory() {
+        let list = [MountEntry { hostname: Name(b"h"), directory: Dirpath(b"/e") }];
+        let b = bytes(|e| encode_list(&list, e));
+        assert_eq!(decode_list::<MountEntry<'_>>(&mut Decoder::from_bytes(&b)).unwrap(), list);
+    }
+}
