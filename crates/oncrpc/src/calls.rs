@@ -6,6 +6,9 @@ use runtime::Instant;
 
 use crate::{CallId, Reply, RpcError};
 
+/// Places to which the table grows at most when two XIDs meet; a call with a given XID is refused beyond.
+const MAX_PLACES: usize = 1 << 21;
+
 enum Outcome {
     Open,
     Done(Box<RpcError>),
@@ -103,6 +106,27 @@ impl<T> Calls<T> {
         Some(id)
     }
 
+    /// Enters a call that is sent with a given XID: one that was sent on a connection that was lost. `None` (and
+    /// `state` is dropped) when the table is full or an open call has this XID.
+    pub fn insert_as(&mut self, xid: u32, state: T, deadline: Option<Instant>) -> Option<CallId> {
+        if self.open >= self.max {
+            return None;
+        }
+        // The place follows from the XID: growing separates it from a call that has it now.
+        while 2 * self.open >= self.slots.len() || self.slots[self.place(u64::from(xid))].is_some() {
+            let taken = self.slots[self.place(u64::from(xid))].as_ref();
+            if taken.is_some_and(|s| Self::xid(s.id) == xid) || self.slots.len() >= MAX_PLACES {
+                return None;
+            }
+            self.grow();
+        }
+        let id = CallId(self.next & !u64::from(u32::MAX) | u64::from(xid));
+        let at = self.place(id.0);
+        self.slots[at] = Some(Slot { id, deadline, waker: None, outcome: Outcome::Open, state: Some(state) });
+        self.open += 1;
+        Some(id)
+    }
+
     fn grow(&mut self) {
         let old = std::mem::take(&mut self.slots);
         self.slots = empty(old.len() * 2);
@@ -188,4 +212,25 @@ impl<T> Calls<T> {
 
 fn empty<T>(places: usize) -> Box<[Option<Slot<T>>]> {
     (0..places).map(|_| None).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_sent_again_keeps_its_xid_and_no_open_call_shares_it() {
+        let mut calls = Calls::new(7, 100);
+        let first = calls.insert("a", None).unwrap();
+        let again = calls.insert_as(7 + 16 * 3, "b", None).unwrap(); // Shares the place of XID 7 at 16 places.
+        assert_eq!((Calls::<&str>::xid(first), Calls::<&str>::xid(again)), (7, 55));
+        assert_eq!((calls.by_xid(7), calls.by_xid(55)), (Some(first), Some(again)));
+        assert!(calls.insert_as(55, "c", None).is_none());
+        assert_eq!(calls.remove(again), Some("b"));
+        assert!(calls.insert_as(55, "c", None).is_some());
+        for _ in 0..90 {
+            let id = calls.insert("d", None).unwrap();
+            assert_ne!(Calls::<&str>::xid(id), 55);
+        }
+    }
 }

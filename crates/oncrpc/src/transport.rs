@@ -73,10 +73,9 @@ pub struct Request {
     pub message: Message,
     /// What to expect.
     pub reply: ReplySpec,
-    /// The XID to send it with. A call that is sent again on another connection keeps its XID, so that the server's
-    /// duplicate request cache recognises it. Whoever chooses XIDs chooses them for all calls of a connection and
-    /// uses none twice at a time; a transport refuses one that an open call has ([`RpcError::Local`]). `None`: the
-    /// transport chooses.
+    /// The XID to send it with, for a call that is sent again after its connection was lost: the server's duplicate
+    /// request cache recognises it by that. A transport refuses one that an open call has ([`RpcError::Local`]).
+    /// `None`, the ordinary case: the transport chooses.
     pub xid: Option<u32>,
 }
 
@@ -124,7 +123,8 @@ pub fn parse_reply(message: Message, peer: &dyn fmt::Display) -> Result<Reply, R
     }
 }
 
-/// Names a submitted call in its transport. A number is reused only after its call is gone.
+/// Names a submitted call in its transport. A number is reused only after its call is gone. Its low 32 bits are the
+/// XID with which the call is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallId(pub u64);
 
@@ -164,6 +164,11 @@ impl PendingCall {
     pub fn new(transport: &Arc<dyn Transport>, request: Request) -> Self {
         let id = transport.submit(request).map_err(Some);
         Self { transport: Arc::clone(transport), id }
+    }
+
+    /// The XID with which the call is sent; `None` when it was not accepted or has been answered.
+    pub fn xid(&self) -> Option<u32> {
+        self.id.as_ref().ok().map(|id| id.0 as u32)
     }
 }
 
