@@ -1,1 +1,17 @@
-//! bench
+//! Workloads and figures.
+//!
+//! Benchmarks are programs whose output is a table; nothing here asserts a time. Every figure is a [`Figure`], so
+//! that all benches print the same columns and the same JSON keys. Processor time is taken per process ([`cpu`]),
+//! which is why the peer of a measurement runs in a process of its own ([`child`]).
+
+pub mod child;
+pub mod cpu;
+mod error;
+pub mod figure;
+pub mod raw;
+pub mod stats;
+pub mod table;
+pub mod units;
+
+pub use error::BenchError;
+pub use figure::Figure;

@@ -1,2 +1,26 @@
-//! The millrace command.
-fn main() {}
+//! The millrace command: arguments in, calls down, text out.
+
+mod args;
+mod commands;
+mod failure;
+mod logging;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match logging::start(cli.global.log.as_deref(), &cli.command).and_then(|()| commands::run(cli.command)) {
+        Ok(outcome) => outcome.exit_code(),
+        Err(failure) => {
+            if !failure.is_silent() {
+                eprintln!("millrace: {failure}");
+            }
+            failure.exit_code()
+        }
+    }
+}

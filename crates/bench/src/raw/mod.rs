@@ -1,0 +1,102 @@
+//! The limit of this machine: what plain sockets do between two processes, without any protocol above.
+//!
+//! The process that measures starts this program again as its peer ([`serve_peer`]) and tells it over the socket
+//! what to do: receive a stream, or answer pings.
+
+mod peer;
+mod pingpong;
+mod stream;
+
+use std::net::TcpStream;
+
+pub use peer::serve_peer;
+pub use pingpong::PingPong;
+pub use stream::Stream;
+
+use crate::{BenchError, child::Peer, child::value};
+
+/// A running peer and how to reach it.
+pub struct RawPeer {
+    tcp: std::net::SocketAddr,
+    // Killed when dropped.
+    _process: Peer,
+}
+
+impl RawPeer {
+    /// Starts this program again with `args`, which make it call [`serve_peer`].
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start(args: &[&str]) -> Result<Self, BenchError> {
+        let mut process = Peer::start(args)?;
+        let line = process.line()?;
+        let tcp = value(&line, "tcp")
+            .and_then(|a| a.parse().ok())
+            .ok_or_else(|| BenchError::Peer(format!("unexpected greeting '{line}'")))?;
+        Ok(Self { tcp, _process: process })
+    }
+
+    fn connect(&self) -> Result<TcpStream, BenchError> {
+        let s = TcpStream::connect(self.tcp).map_err(BenchError::io("connect to the peer process"))?;
+        socket_settings(&s)?;
+        Ok(s)
+    }
+}
+
+/// The settings that the iWARP provider gives its sockets: no delay; buffers are left to the kernel's own tuning.
+fn socket_settings(s: &TcpStream) -> Result<(), BenchError> {
+    s.set_nodelay(true).map_err(BenchError::io("set TCP_NODELAY"))
+}
+
+/// What the measuring process asks of its peer, as 32 bytes on the socket: kind and three numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Receive `total` bytes into records that cycle through `working_set` bytes.
+    Stream { total: u64, working_set: u64 },
+    /// Answer `count` messages of `ping` bytes with `pong` bytes each.
+    PingPong { count: u64, ping: u64, pong: u64 },
+}
+
+impl Order {
+    const BYTES: usize = 32;
+
+    fn encode(self) -> [u8; Self::BYTES] {
+        let words = match self {
+            Self::Stream { total, working_set } => [1, total, working_set, 0],
+            Self::PingPong { count, ping, pong } => [2, count, ping, pong],
+        };
+        let mut out = [0; Self::BYTES];
+        for (bytes, w) in out.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&w.to_be_bytes());
+        }
+        out
+    }
+
+    fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let mut words = [0; 4];
+        for (w, b) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *w = u64::from_be_bytes(b.try_into().ok()?);
+        }
+        match words {
+            [1, total, working_set, _] => Some(Self::Stream { total, working_set }),
+            [2, count, ping, pong] => Some(Self::PingPong { count, ping, pong }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Order;
+
+    #[test]
+    fn orders_survive_the_wire() {
+        for o in [
+            Order::Stream { total: 5, working_set: 6 },
+            Order::PingPong { count: 1, ping: u64::MAX, pong: 3 },
+        ] {
+            assert_eq!(Order::decode(&o.encode()), Some(o));
+        }
+        assert_eq!(Order::decode(&[0; 32]), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! The peer process.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+};
+
+use super::{Order, socket_settings, stream::records};
+use crate::{BenchError, cpu};
+
+/// Listens on a free port of the loopback address, says `tcp=ADDRESS` on standard output, and obeys whoever
+/// connects until its standard input ends (with the process that started it).
+///
+/// # Errors
+/// When it cannot listen.
+pub fn serve_peer() -> Result<(), BenchError> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("listen on loopback"))?;
+    let addr = listener.local_addr().map_err(BenchError::io("learn the listening address"))?;
+    println!("raw-peer tcp={addr}");
+    std::thread::spawn(move || {
+        for s in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                if let Err(e) = obey(s) {
+                    tracing::debug!("raw connection ended: {e}");
+                }
+            });
+        }
+    });
+    let mut rest = Vec::new();
+    drop(std::io::stdin().read_to_end(&mut rest));
+    Ok(())
+}
+
+fn obey(mut s: TcpStream) -> Result<(), BenchError> {
+    socket_settings(&s)?;
+    let io = || BenchError::io("serve a raw connection");
+    let mut order = [0; Order::BYTES];
+    while s.read_exact(&mut order).is_ok() {
+        match Order::decode(&order) {
+            Some(Order::Stream { total, working_set }) => {
+                let used = receive(&mut s, total, working_set)?;
+                s.write_all(&used.to_be_bytes()).map_err(io())?;
+            }
+            Some(Order::PingPong { count, ping, pong }) => {
+                let (mut request, answer) = (vec![0; ping as usize], vec![1; pong as usize]);
+                let before = cpu::own();
+                for _ in 0..count {
+                    s.read_exact(&mut request).map_err(io())?;
+                    s.write_all(&answer).map_err(io())?;
+                }
+                let used = (cpu::own() - before).as_nanos() as u64;
+                s.write_all(&used.to_be_bytes()).map_err(io())?;
+            }
+            None => return Err(BenchError::Peer("unknown order".into())),
+        }
+    }
+    Ok(())
+}
+
+/// Receives `total` bytes; gives the processor nanoseconds that took. The sender starts once a byte says that the
+/// memory is there.
+fn receive(s: &mut TcpStream, total: u64, working_set: u64) -> Result<u64, BenchError> {
+    let io = || BenchError::io("receive the stream");
+    let (_arena, mut records) = records(working_set)?;
+    s.write_all(&[1]).map_err(io())?;
+    let before = cpu::own();
+    let mut left = total;
+    'all: loop {
+        for r in &mut records {
+            let mut at = 0;
+            while at < r.len() {
+                if left == 0 {
+                    break 'all;
+                }
+                let n = s.read(&mut r[at..]).map_err(io())?;
+                if n == 0 {
+                    return Err(BenchError::Peer("the stream ended early".into()));
+                }
+                at += n;
+                left -= n as u64;
+            }
+        }
+    }
+    Ok((cpu::own() - before).as_nanos() as u64)
+}

@@ -1,0 +1,85 @@
+//! One message there, one back.
+
+use std::{
+    io::{Read, Write},
+    time::{Duration, Instant},
+};
+
+use super::{Order, RawPeer};
+use crate::{BenchError, Figure, cpu, stats::Latencies};
+
+/// How to measure round trips.
+#[derive(Debug, Clone, Copy)]
+pub struct PingPong {
+    /// Round trips.
+    pub count: u64,
+    /// Bytes there.
+    pub ping: u64,
+    /// Bytes back.
+    pub pong: u64,
+}
+
+impl PingPong {
+    /// Runs once over a plain TCP connection.
+    ///
+    /// # Errors
+    /// When the connection or the peer fails.
+    pub fn run_tcp(&self, peer: &RawPeer) -> Result<Figure, BenchError> {
+        self.check()?;
+        let io = || BenchError::io("play ping-pong");
+        let mut s = peer.connect()?;
+        let order = Order::PingPong { count: self.count, ping: self.ping, pong: self.pong };
+        s.write_all(&order.encode()).map_err(io())?;
+        let (ping, mut pong) = (vec![7; self.ping as usize], vec![0; self.pong as usize]);
+        let mut latencies = Latencies::new();
+        let (start, before) = (Instant::now(), cpu::own());
+        for _ in 0..self.count {
+            let sent = Instant::now();
+            s.write_all(&ping).map_err(io())?;
+            s.read_exact(&mut pong).map_err(io())?;
+            latencies.record(sent.elapsed());
+        }
+        let (took, client) = (start.elapsed(), cpu::own() - before);
+        let mut used = [0; 8];
+        s.read_exact(&mut used).map_err(io())?;
+        let server = Duration::from_nanos(u64::from_be_bytes(used));
+        Ok(self.figure("tcp", None, &latencies, Spent { took, client, server }))
+    }
+
+    fn check(&self) -> Result<(), BenchError> {
+        const MOST: u64 = 1 << 20;
+        if self.count == 0 || !(1..=MOST).contains(&self.ping) || !(1..=MOST).contains(&self.pong) {
+            return Err(BenchError::Parameter(
+                "a ping and a pong have 1 byte to 1 MiB, and there is one".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn figure(&self, proto: &str, provider: Option<&str>, latencies: &Latencies, spent: Spent) -> Figure {
+        let bytes = self.count * (self.ping + self.pong);
+        Figure {
+            workload: "raw".into(),
+            test: format!("ping-pong {}+{} B", self.ping, self.pong),
+            proto: proto.into(),
+            provider: provider.map(Into::into),
+            threads: 1,
+            record: self.pong,
+            outstanding: 1,
+            ops_per_s: Some(self.count as f64 / spent.took.as_secs_f64()),
+            p50_us: Some(latencies.percentile_us(50.0)),
+            p99_us: Some(latencies.percentile_us(99.0)),
+            client_cpu_s_per_gb: Some(crate::units::cpu_s_per_gb(spent.client, bytes)),
+            server_cpu_s_per_gb: Some(crate::units::cpu_s_per_gb(spent.server, bytes)),
+            server_cpu_us_per_op: Some(spent.server.as_secs_f64() * 1e6 / self.count as f64),
+            ..Figure::default()
+        }
+    }
+}
+
+/// What a run cost.
+struct Spent {
+    took: Duration,
+    client: Duration,
+    server: Duration,
+}

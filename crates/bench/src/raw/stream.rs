@@ -1,0 +1,94 @@
+//! A stream of records, one way.
+
+use std::{
+    io::{Read, Write},
+    time::{Duration, Instant},
+};
+
+use buffer::{Arena, ArenaConfig, Buffer};
+
+use super::{Order, RawPeer};
+use crate::{
+    BenchError, Figure, cpu,
+    units::{cpu_s_per_gb, mb_per_s},
+};
+
+/// Bytes of one record in memory; writes are cut from records.
+const RECORD: usize = 1 << 20;
+
+/// How to measure a plain TCP stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Stream {
+    /// Bytes in one `write`, at most 1 MiB.
+    pub write: usize,
+    /// Bytes sent in all.
+    pub total: u64,
+    /// Memory that both ends cycle through, so that the data is not in a cache.
+    pub working_set: u64,
+}
+
+/// `bytes` of memory as records, every page touched.
+pub(super) fn records(bytes: u64) -> Result<(Arena, Vec<Buffer>), BenchError> {
+    let count = usize::try_from(bytes).unwrap_or(usize::MAX).div_ceil(RECORD).max(1);
+    let arena = Arena::new(ArenaConfig { limit: count.saturating_mul(RECORD), huge_pages: true });
+    let mut out = Vec::with_capacity(count);
+    for i in 0..count {
+        let mut b = arena.alloc(RECORD)?;
+        b.fill(i as u8);
+        out.push(b);
+    }
+    Ok((arena, out))
+}
+
+impl Stream {
+    /// Runs once.
+    ///
+    /// # Errors
+    /// When memory, the connection or the peer fails.
+    pub fn run(&self, peer: &RawPeer) -> Result<Figure, BenchError> {
+        if self.write == 0 || self.write > RECORD || self.total == 0 {
+            return Err(BenchError::Parameter(
+                "a raw write has 1 byte to 1 MiB, and there is at least one".into(),
+            ));
+        }
+        let io = || BenchError::io("send the stream");
+        let (_arena, records) = records(self.working_set)?;
+        let mut s = peer.connect()?;
+        let order = Order::Stream { total: self.total, working_set: self.working_set };
+        s.write_all(&order.encode()).map_err(io())?;
+        s.read_exact(&mut [0; 1]).map_err(io())?;
+
+        let (start, before) = (Instant::now(), cpu::own());
+        let mut left = self.total as usize;
+        let mut writes = 0_u64;
+        'all: loop {
+            for piece in records.iter().flat_map(|r| r.chunks(self.write)) {
+                if left == 0 {
+                    break 'all;
+                }
+                let piece = &piece[..piece.len().min(left)];
+                s.write_all(piece).map_err(io())?;
+                left -= piece.len();
+                writes += 1;
+            }
+        }
+        let sender = cpu::own() - before;
+        let mut used = [0; 8];
+        s.read_exact(&mut used).map_err(io())?; // Comes when the last byte has been received.
+        let took = start.elapsed();
+        let receiver = Duration::from_nanos(u64::from_be_bytes(used));
+        Ok(Figure {
+            workload: "raw".into(),
+            test: "stream".into(),
+            proto: "tcp".into(),
+            threads: 1,
+            record: self.write as u64,
+            outstanding: 1,
+            mb_per_s: Some(mb_per_s(self.total, took)),
+            ops_per_s: Some(writes as f64 / took.as_secs_f64()),
+            client_cpu_s_per_gb: Some(cpu_s_per_gb(sender, self.total)),
+            server_cpu_s_per_gb: Some(cpu_s_per_gb(receiver, self.total)),
+            ..Figure::default()
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! Plain text tables: aligned columns, a rule under the header, no colour, no frame.
+
+use std::fmt;
+
+use comfy_table::{CellAlignment, ContentArrangement};
+
+/// Which edge of its column a cell keeps to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A table that prints itself.
+pub struct Table {
+    inner: comfy_table::Table,
+}
+
+impl Table {
+    /// A table with these columns.
+    pub fn new(columns: &[(&str, Align)]) -> Self {
+        let mut inner = comfy_table::Table::new();
+        inner.load_style(comfy_table::presets::NOTHING);
+        inner.set_content_arrangement(ContentArrangement::Disabled);
+        inner.set_header(columns.iter().map(|(name, _)| *name));
+        for (i, (_, align)) in columns.iter().enumerate() {
+            if let Some(c) = inner.column_mut(i) {
+                c.set_padding((if i == 0 { 0 } else { 1 }, 1));
+                c.set_cell_alignment(match align {
+                    Align::Left => CellAlignment::Left,
+                    Align::Right => CellAlignment::Right,
+                });
+            }
+        }
+        Self { inner }
+    }
+
+    /// Adds a row.
+    pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.inner.add_row(cells.into_iter().map(Into::into).collect::<Vec<String>>());
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.inner.to_string();
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        let width = lines.iter().map(|l| l.chars().count()).max().unwrap_or(0);
+        for (i, line) in lines.iter().enumerate() {
+            writeln!(f, "{line}")?;
+            if i == 0 {
+                writeln!(f, "{}", "-".repeat(width))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_lines_have_no_trailing_space() {
+        let mut t = Table::new(&[("test", Align::Left), ("MB/s", Align::Right)]);
+        t.row(["read", "3900"]);
+        t.row(["random-read", "4"]);
+        assert_eq!(
+            t.to_string(),
+            "test         MB/s\n-----------------\nread         3900\nrandom-read     4\n"
+        );
+    }
+}

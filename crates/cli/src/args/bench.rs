@@ -1,0 +1,202 @@
+//! `bench`.
+
+use bench::units::Size;
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Arguments of `millrace bench`.
+#[derive(Debug, Args)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+#[command(after_help = "\
+Figures mean something only from a release build (cargo build --release) on a machine that is otherwise idle.
+1 MB is 10^6 bytes and 1 GB 10^9; sizes on the command line are powers of 1024.
+
+JSON keys, the same for all benches, one object per line: workload, test, proto, provider, design, registration,
+threads, record, outstanding, mb_per_s, ops_per_s, p50_us, p99_us, client_cpu_s_per_gb, server_cpu_s_per_gb,
+server_cpu_us_per_op. For raw the client is the sender and the server the receiver.")]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+/// The benches.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Find the limit of this machine: plain TCP between two processes
+    Raw(RawArgs),
+    /// Read and write files, sequentially and at random, a file per thread
+    Iozone(IozoneArgs),
+    /// Run raw and iozone in turns and print medians and ratios
+    Compare(CompareArgs),
+    /// The other process of `bench raw`
+    #[command(hide = true)]
+    RawPeer,
+}
+
+/// Arguments of `millrace bench raw`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench raw
+  millrace bench raw --size 8G --runs 5 --json
+  millrace bench raw --provider iwarp --pong 4096
+
+Streams: one process writes records to another over one loopback connection, with the socket settings of the iWARP
+provider, out of and into a working set larger than the processor's cache. Ping-pong: one message there, one back,
+over plain TCP and as bare Sends of the provider.")]
+pub(crate) struct RawArgs {
+    /// Bytes to send in each stream
+    #[arg(long, value_name = "SIZE", default_value = "4G")]
+    pub(crate) size: Size,
+
+    /// Sizes of one write, 1 byte to 1 MiB
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "64K,256K,1M")]
+    pub(crate) writes: Vec<Size>,
+
+    /// Memory that each end cycles through
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    pub(crate) working_set: Size,
+
+    /// Round trips of each ping-pong
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub(crate) pings: u64,
+
+    /// Bytes of each ping
+    #[arg(long, value_name = "SIZE", default_value = "128")]
+    pub(crate) ping: Size,
+
+    /// Bytes of each pong
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128,4K")]
+    pub(crate) pong: Vec<Size>,
+
+    /// The RDMA provider of the bare Send ping-pong
+    #[arg(long, value_name = "NAME", default_value = "iwarp", value_parser = ["iwarp", "none"])]
+    pub(crate) provider: String,
+
+    /// Runs of everything; the table shows medians
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runs: u16,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The tests of `millrace bench iozone`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TestName {
+    /// Write new files from start to end
+    Write,
+    /// Write the same files again
+    Rewrite,
+    /// Read the files from start to end
+    Read,
+    /// Read them again
+    Reread,
+    /// Read records in random order
+    RandomRead,
+    /// Write records in random order
+    RandomWrite,
+}
+
+/// Arguments of `millrace bench iozone`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench iozone --self --threads 4 --record 128K --size 256M
+  millrace bench iozone --self --record 1M --outstanding 8 --size 256M --tests read,write --runs 5
+  millrace bench iozone 'nfs://server/scratch?proto=tcp' --threads 8 --record 128K --size 1G --json
+
+Each thread has a connection, a runtime and a file of its own (nconnect=N in the URL gives each thread N
+connections). Writes are UNSTABLE and end with one COMMIT, which is part of the time. --self starts a server with a
+memory export in another process, so that its processor time can be told from the client's; for a server elsewhere
+that column is '-'.")]
+pub(crate) struct IozoneArgs {
+    /// A directory on a server, in which the files are made and removed
+    #[arg(value_name = "URL", required_unless_present = "self_server")]
+    pub(crate) url: Option<String>,
+
+    /// Measure a server that this command starts, on the loopback address
+    #[arg(long = "self", conflicts_with = "url")]
+    pub(crate) self_server: bool,
+
+    /// The transport to the server of --self
+    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"], requires = "self_server")]
+    pub(crate) proto: String,
+
+    /// Threads, each with a connection and a file
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: u16,
+
+    /// Bytes of one read or write
+    #[arg(long, value_name = "SIZE", default_value = "128K")]
+    pub(crate) record: Size,
+
+    /// Bytes of each file
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub(crate) size: Size,
+
+    /// Records in flight per thread
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) outstanding: u16,
+
+    /// Which tests
+    #[arg(long, value_name = "TEST,...", value_delimiter = ',', value_enum,
+          default_values_t = [TestName::Write, TestName::Rewrite, TestName::Read, TestName::Reread,
+                              TestName::RandomRead, TestName::RandomWrite])]
+    pub(crate) tests: Vec<TestName>,
+
+    /// Records of each random test [default: those of the file, at most 100000]
+    #[arg(long, value_name = "N")]
+    pub(crate) random_ops: Option<u64>,
+
+    /// Runs of everything; the table shows medians
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runs: u16,
+
+    /// Have the lower layer check a CRC32C (iWARP)
+    #[arg(long)]
+    pub(crate) crc: bool,
+
+    /// Most payload bytes in one frame, to imitate a peer that frames by MTU (iWARP; 1424 for MTU 1500)
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_frame: Option<Size>,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `millrace bench compare`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench compare
+  millrace bench compare --runs 9 --size 512M --json
+
+One connection over loopback to a server with a memory export in another process, CRC off. Every run measures the
+raw limit and each case once, in turn, so that noise of the machine meets all of them alike; the table shows medians.")]
+pub(crate) struct CompareArgs {
+    /// Runs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runs: u16,
+
+    /// Bytes of the file that is read and written
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    pub(crate) size: Size,
+
+    /// How often the file is gone through in one run
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) passes: u16,
+
+    /// Random reads of 4 KiB in one run
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub(crate) random_ops: u64,
+
+    /// Measure NFS over TCP too
+    #[arg(long)]
+    pub(crate) tcp: bool,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}

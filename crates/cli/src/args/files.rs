@@ -1,0 +1,312 @@
+//! The commands that use files.
+
+use std::path::PathBuf;
+
+use bench::units::Size;
+use clap::Args;
+
+/// Arguments of `millrace exports`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace exports nfs://127.0.0.1
+  millrace exports 'nfs://server:2049?proto=tcp' --json")]
+pub(crate) struct ExportsArgs {
+    /// The server; a path is ignored
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+
+    /// Print one JSON object per export
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `millrace ls`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace ls nfs://127.0.0.1/data
+  millrace ls -l nfs://127.0.0.1/data/logs
+  millrace ls --json nfs://127.0.0.1/data | jq -r 'select(.size > 1e9).name'")]
+pub(crate) struct LsArgs {
+    /// Directories or files
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<String>,
+
+    /// Show kind, mode, links, owner, group, size and time of each entry
+    #[arg(short, long)]
+    pub(crate) long: bool,
+
+    /// Show names that begin with a dot too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+
+    /// Print one JSON object per entry
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `millrace stat`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace stat nfs://127.0.0.1/data/file
+  millrace stat --json nfs://127.0.0.1/data/file | jq .size")]
+pub(crate) struct StatArgs {
+    /// Files or directories; a symbolic link is shown itself
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<String>,
+
+    /// Print one JSON object per file
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `millrace tree`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace tree nfs://127.0.0.1/data
+  millrace tree --depth 2 'nfs://server/data?proto=tcp'")]
+pub(crate) struct TreeArgs {
+    /// The directory
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+
+    /// How many levels to go down
+    #[arg(short, long, value_name = "N")]
+    pub(crate) depth: Option<usize>,
+
+    /// Show names that begin with a dot too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+
+    /// Print one JSON object per entry
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `millrace cat`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace cat nfs://127.0.0.1/data/notes.txt
+  millrace cat nfs://127.0.0.1/data/part1 nfs://127.0.0.1/data/part2 | tar x")]
+pub(crate) struct CatArgs {
+    /// Files, written one after the other
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<String>,
+}
+
+/// How to copy: the options of `put`, `get` and `cp`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CopyArgs {
+    /// Copy directories with all that is in them
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+
+    /// Read every file back from the target and compare SHA-256 checksums
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Keep hard links between the files that are copied (else each becomes a file of its own)
+    #[arg(long)]
+    pub(crate) hard_links: bool,
+
+    /// Keep owner and group (needs the right to give files away)
+    #[arg(long)]
+    pub(crate) owner: bool,
+
+    /// Files in flight
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) parallel: u16,
+
+    /// Records in flight, all files together
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) outstanding: u16,
+
+    /// Bytes of one record [default: what the server prefers, at most 1 MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) record: Option<Size>,
+
+    /// No progress bar, even on a terminal
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Print one JSON object with the outcome
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const COPY_NOTES: &str = "\
+Modes, times and symbolic links are kept. A file appears under its final name only when it is complete and, on a
+server, stable there; until then it has a temporary name in the same directory. Progress is shown on a terminal only.";
+
+/// Arguments of `millrace put`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  millrace put notes.txt nfs://127.0.0.1/data/
+  millrace put -r --verify ./photos nfs://127.0.0.1/data/photos
+
+{COPY_NOTES}"))]
+pub(crate) struct PutArgs {
+    /// Local files, and last the URL to copy to
+    #[arg(value_name = "FILE... URL", required = true, num_args = 2..)]
+    pub(crate) paths: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) copy: CopyArgs,
+}
+
+/// Arguments of `millrace get`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  millrace get nfs://127.0.0.1/data/notes.txt
+  millrace get -r --verify nfs://127.0.0.1/data/photos ./photos
+
+With one URL alone the copy goes into the current directory.
+
+{COPY_NOTES}"))]
+pub(crate) struct GetArgs {
+    /// URLs, and last the local file or directory to copy to
+    #[arg(value_name = "URL... [PATH]", required = true, num_args = 1..)]
+    pub(crate) paths: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) copy: CopyArgs,
+}
+
+/// Arguments of `millrace cp`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  millrace cp report.pdf nfs://127.0.0.1/data/
+  millrace cp -r --verify nfs://127.0.0.1/data/tree ./tree
+  millrace cp -r nfs://one/data/tree 'nfs://two/backup/tree?nconnect=2'
+
+If the last name is a directory that exists, the copies go into it.
+
+{COPY_NOTES}"))]
+pub(crate) struct CpArgs {
+    /// Files or URLs, and last where to copy to
+    #[arg(value_name = "FROM... TO", required = true, num_args = 2..)]
+    pub(crate) paths: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) copy: CopyArgs,
+}
+
+/// Arguments of `millrace rm`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace rm nfs://127.0.0.1/data/old.log
+  millrace rm -r nfs://127.0.0.1/data/tree")]
+pub(crate) struct RmArgs {
+    /// What to remove
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<String>,
+
+    /// Remove directories with all that is in them
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+
+    /// Do not complain about what is not there
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
+/// Arguments of `millrace mkdir`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace mkdir nfs://127.0.0.1/data/new
+  millrace mkdir -p nfs://127.0.0.1/data/a/b/c")]
+pub(crate) struct MkdirArgs {
+    /// The directories
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<String>,
+
+    /// Make missing parents too, and accept a directory that exists
+    #[arg(short, long)]
+    pub(crate) parents: bool,
+
+    /// Permissions, in octal
+    #[arg(short, long, value_name = "MODE", default_value = "755", value_parser = octal_mode)]
+    pub(crate) mode: u32,
+}
+
+fn octal_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err("write permissions in octal, 0 to 7777, as in 755".into()),
+    }
+}
+
+/// Arguments of `millrace mv`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace mv nfs://127.0.0.1/data/a nfs://127.0.0.1/data/b
+  millrace mv nfs://127.0.0.1/data/a nfs://127.0.0.1/data/dir/
+
+Both names are in one export. A file of the new name is replaced, in one step.")]
+pub(crate) struct MvArgs {
+    /// The present name
+    #[arg(value_name = "FROM_URL")]
+    pub(crate) from: String,
+
+    /// The new name, or a directory to move it into
+    #[arg(value_name = "TO_URL")]
+    pub(crate) to: String,
+}
+
+/// Arguments of `millrace ln`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace ln nfs://127.0.0.1/data/file nfs://127.0.0.1/data/same-file
+  millrace ln -s ../elsewhere/file nfs://127.0.0.1/data/link")]
+pub(crate) struct LnArgs {
+    /// The file to link to: a URL; with -s any text
+    #[arg(value_name = "TARGET")]
+    pub(crate) target: String,
+
+    /// The new name
+    #[arg(value_name = "URL")]
+    pub(crate) link: String,
+
+    /// Make a symbolic link
+    #[arg(short, long)]
+    pub(crate) symbolic: bool,
+}
+
+/// Arguments of `millrace df`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace df nfs://127.0.0.1/data
+  millrace df --json nfs://127.0.0.1/data nfs://127.0.0.1/scratch")]
+pub(crate) struct DfArgs {
+    /// Exports, or anything in them
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<String>,
+
+    /// Print one JSON object per URL
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl GetArgs {
+    /// The URLs, and the local target: the last word unless it is a URL, else the current directory.
+    pub(crate) fn split(&self) -> (Vec<String>, PathBuf) {
+        match self.paths.split_last() {
+            Some((last, rest)) if !rest.is_empty() && !last.starts_with("nfs://") => {
+                (rest.to_vec(), PathBuf::from(last))
+            }
+            _ => (self.paths.clone(), PathBuf::from(".")),
+        }
+    }
+}

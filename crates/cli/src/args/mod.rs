@@ -1,0 +1,135 @@
+//! What may be written on the command line. Text only: nothing here does anything.
+
+mod bench;
+mod files;
+mod serve;
+
+use clap::{Args, Parser, Subcommand};
+
+pub(crate) use bench::{BenchArgs, BenchCommand, CompareArgs, IozoneArgs, RawArgs, TestName};
+pub(crate) use files::{
+    CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs,
+    RmArgs, StatArgs, TreeArgs,
+};
+pub(crate) use serve::{DemoArgs, ServeArgs};
+
+const ABOUT: &str =
+    "NFS over RDMA in user space: serve files, use files, measure. No RDMA hardware is needed.";
+
+const AFTER: &str = "\
+Start here:
+  millrace demo                                      see it work, on this machine, in under a minute
+  millrace serve --export /data=local:/srv/data      serve a directory
+  millrace cp -r nfs://HOST/data/tree ./tree         copy a tree from a server
+
+URLs:
+  nfs://HOST[:PORT]/EXPORT/PATH[?OPTION=VALUE&...]
+  proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
+  nconnect=N        connections to use side by side (default 1)
+  rsize=, wsize=    the most bytes in one READ or WRITE, such as 256K (default: what the server allows)
+
+Exit codes:
+  0  everything was done
+  1  the operation failed; one sentence on standard error says why and what to do
+  2  the command line is wrong
+  3  done in part: some files failed, each is named on standard error; the others are complete
+  130  interrupted (Ctrl-C); unfinished files were removed";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(name = "millrace", version, about = ABOUT, after_help = AFTER, max_term_width = 110)]
+#[command(propagate_version = true, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as "warn,rpcrdma=debug".
+    #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", help_heading = "Global options")]
+    pub(crate) log: Option<String>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve directories over NFS on RDMA and TCP
+    Serve(ServeArgs),
+    /// Copy a tree to an embedded server and back, over RDMA and TCP, and show what moved how
+    Demo(DemoArgs),
+    /// List the exports of a server
+    Exports(ExportsArgs),
+    /// List directories
+    Ls(LsArgs),
+    /// Show everything known about files
+    Stat(StatArgs),
+    /// Draw a directory tree
+    Tree(TreeArgs),
+    /// Write files to standard output
+    Cat(CatArgs),
+    /// Copy local files to a server
+    Put(PutArgs),
+    /// Copy files from a server to here
+    Get(GetArgs),
+    /// Copy files either way: local to server, server to local, server to server
+    Cp(CpArgs),
+    /// Remove files and directories
+    Rm(RmArgs),
+    /// Make directories
+    Mkdir(MkdirArgs),
+    /// Rename or move files within one server
+    Mv(MvArgs),
+    /// Make hard and symbolic links
+    Ln(LnArgs),
+    /// Show the space that is left
+    Df(DfArgs),
+    /// Measure speed and processor time
+    Bench(BenchArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+/// Arguments of `millrace completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace completions bash > ~/.local/share/bash-completion/completions/millrace
+  millrace completions zsh  > ~/.zfunc/_millrace
+  millrace completions fish > ~/.config/fish/completions/millrace.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_teaches_by_example() {
+        fn check(command: &clap::Command, path: &str) {
+            for sub in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+                let path = format!("{path} {}", sub.get_name());
+                assert!(sub.get_about().is_some(), "{path} has no summary");
+                if sub.has_subcommands() {
+                    check(sub, &path);
+                } else {
+                    let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                    assert!(help.contains("Examples:") && help.contains(&path), "{path} has no example");
+                }
+            }
+        }
+        check(&Cli::command(), "millrace");
+    }
+}

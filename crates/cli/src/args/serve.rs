@@ -1,0 +1,83 @@
+//! `serve` and `demo`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use bench::units::Size;
+use clap::Args;
+
+/// Arguments of `millrace serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace serve --export /data=local:/srv/data
+  millrace serve --export /scratch=memory:2GiB --listen-rdma 0.0.0.0:20049 --listen-tcp 0.0.0.0:2049
+  millrace serve --config /etc/millrace.toml --metrics 127.0.0.1:9100
+
+When the server can be used it prints one line on standard output, with the real ports:
+  ready rdma=127.0.0.1:20049 tcp=127.0.0.1:2049
+
+The first SIGTERM or SIGINT stops new calls, finishes the open ones and exits; the second exits at once.
+
+Mount it from Linux (as root; the siw driver makes an RDMA device of an ordinary network card):
+  rdma link add siw0 type siw netdev eth0
+  mount -t nfs -o vers=3,proto=rdma,port=20049,mountproto=tcp,mountport=2049,nolock HOST:/data /mnt")]
+pub(crate) struct ServeArgs {
+    /// Offer NAME: /NAME=local:DIRECTORY or /NAME=memory:SIZE. May be given several times
+    #[arg(long = "export", value_name = "/NAME=BACKEND", required_unless_present = "config")]
+    pub(crate) exports: Vec<String>,
+
+    /// Where NFS over RDMA listens; port 0 takes a free one [default: 127.0.0.1:20049]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen_rdma: Option<SocketAddr>,
+
+    /// Where NFS over TCP listens (MOUNT too); port 0 takes a free one [default: 127.0.0.1:2049]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen_tcp: Option<SocketAddr>,
+
+    /// Read exports, access rules and limits from a TOML file; what is on the command line goes before it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Serve Prometheus metrics over HTTP at this address
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
+
+    /// Threads that serve connections [default: one per processor]
+    #[arg(long, value_name = "N")]
+    pub(crate) shards: Option<usize>,
+
+    /// Most bytes of memory for data on its way
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<Size>,
+
+    /// How long open calls may take to finish after the first signal
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) grace: u64,
+}
+
+/// Arguments of `millrace demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace demo                    copy the Rust toolchain's documentation (or a generated tree)
+  millrace demo ~/pictures         copy a directory of yours
+  millrace demo --json | jq .rdma  the figures for a script
+
+The directory is only read. The server keeps the copy in memory, listens on the loopback address only, and is gone
+afterwards. The exit code is 1 if any byte differs.")]
+pub(crate) struct DemoArgs {
+    /// The directory to copy [default: the Rust toolchain's documentation or library, else a generated tree]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Stop choosing files at this many bytes in all
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    pub(crate) max_bytes: Size,
+
+    /// Stop choosing files at this many
+    #[arg(long, value_name = "N", default_value_t = 4000)]
+    pub(crate) max_files: usize,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,59 @@
+//! `millrace bench raw`.
+
+use bench::{
+    Figure,
+    figure::table,
+    raw::{PingPong, RawPeer, Stream},
+    units::Size,
+};
+
+use crate::{
+    args::RawArgs,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
+
+pub(super) fn run(args: &RawArgs) -> CommandResult {
+    let peer = RawPeer::start(&["bench", "raw-peer"])?;
+    let mut runs: Vec<Vec<Figure>> = Vec::new();
+    for _ in 0..args.runs {
+        let figures = once(args, &peer)?;
+        if args.json {
+            figures.iter().try_for_each(|f| output::line(&f.json()))?;
+        }
+        runs.push(figures);
+    }
+    if !args.json {
+        print(args, &runs)?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn once(args: &RawArgs, peer: &RawPeer) -> Result<Vec<Figure>, Failure> {
+    let mut out = Vec::new();
+    for Size(write) in &args.writes {
+        let write = usize::try_from(*write).unwrap_or(usize::MAX);
+        out.push(Stream { write, total: args.size.0, working_set: args.working_set.0 }.run(peer)?);
+    }
+    for Size(pong) in &args.pong {
+        let game = PingPong { count: args.pings, ping: args.ping.0, pong: *pong };
+        out.push(game.run_tcp(peer)?);
+    }
+    Ok(out)
+}
+
+fn print(args: &RawArgs, runs: &[Vec<Figure>]) -> Result<(), Failure> {
+    let tests = runs.first().map_or(0, Vec::len);
+    let medians: Vec<Figure> = (0..tests)
+        .filter_map(|i| Figure::median(&runs.iter().filter_map(|r| r.get(i).cloned()).collect::<Vec<_>>()))
+        .map(|mut f| {
+            f.test = format!("{} ({})", f.test, f.provider.as_deref().unwrap_or(&f.proto));
+            f
+        })
+        .collect();
+    output::line(&format!(
+        "Plain sockets between two processes on loopback, {} per stream out of {}, {} ping-pongs; medians of {} runs.\n",
+        args.size, args.working_set, args.pings, args.runs
+    ))?;
+    output::write(table(&medians, ("sender", "receiver")).to_string().as_bytes())
+}
