@@ -23,6 +23,14 @@ impl Handle {
         Some(out)
     }
 
+    /// A handle of these bytes, whose number is known to be small enough when this is compiled.
+    pub fn from_array<const N: usize>(bytes: [u8; N]) -> Self {
+        const { assert!(N <= Self::MAX, "too many bytes for a handle") };
+        let mut out = Self { len: N as u8, bytes: [0; Self::MAX] };
+        out.bytes[..N].copy_from_slice(&bytes);
+        out
+    }
+
     /// Its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]

@@ -1,0 +1,145 @@
+//! GETATTR, SETATTR, ACCESS and READLINK.
+
+use super::{
+    MAX_FILE_SIZE, MemoryFs,
+    content::CutOff,
+    inode::{Body, Inode, State},
+    permission::{self, check_group, check_owner, check_root, check_write},
+};
+use crate::{
+    Access, Attr, FileKind, FsError, FsResult, Handle, Identity, SetAttr, SetTime, Time, Wcc, WccAttr,
+};
+
+impl MemoryFs {
+    pub(super) fn getattr_now(&self, file: &Handle) -> FsResult<Attr> {
+        let inode = self.inode(file)?;
+        let st = inode.read()?;
+        Ok(self.attr(&inode, &st))
+    }
+
+    pub(super) fn access_now(
+        &self,
+        who: &Identity,
+        file: &Handle,
+        wanted: Access,
+    ) -> FsResult<(Access, Attr)> {
+        let inode = self.inode(file)?;
+        let st = inode.read()?;
+        let rights = permission::rights(&st, inode.kind, who);
+        Ok((Access(rights & wanted.0), self.attr(&inode, &st)))
+    }
+
+    pub(super) fn readlink_now(&self, link: &Handle) -> FsResult<(Vec<u8>, Attr)> {
+        let inode = self.inode(link)?;
+        let st = inode.read()?;
+        let Body::Symlink(target) = &st.body else { return Err(FsError::Inval) };
+        Ok((target.to_vec(), self.attr(&inode, &st)))
+    }
+
+    pub(super) fn setattr_now(
+        &self,
+        who: &Identity,
+        file: &Handle,
+        set: &SetAttr,
+        guard: Option<Time>,
+    ) -> FsResult<Wcc> {
+        let inode = self.inode(file)?;
+        let mut st = inode.write()?;
+        if guard.is_some_and(|ctime| ctime != st.ctime) {
+            return Err(FsError::NotSync);
+        }
+        check_settable(&inode, &st, who, set)?;
+        let before = Some(WccAttr::from(&self.attr(&inode, &st)));
+        let cut = if *set == SetAttr::default() { None } else { self.apply(&inode, &mut st, who, set)? };
+        let after = Some(self.attr(&inode, &st));
+        drop(st);
+        drop(cut);
+        Ok(Wcc { before, after })
+    }
+
+    /// Makes the changes, which were found to be allowed. What is cut off is to be dropped after the lock.
+    fn apply(
+        &self,
+        inode: &Inode,
+        st: &mut State,
+        who: &Identity,
+        set: &SetAttr,
+    ) -> FsResult<Option<CutOff>> {
+        let now = self.now();
+        let cut = set.size.map(|size| self.resize(st, who, size, now)).transpose()?;
+        if set.uid.is_some() || set.gid.is_some() {
+            st.uid = set.uid.unwrap_or(st.uid);
+            st.gid = set.gid.unwrap_or(st.gid);
+            // The set-id bits were granted for the old owner.
+            if inode.kind != FileKind::Directory {
+                st.mode = permission::without_set_id(st.mode);
+            }
+        }
+        if let Some(mode) = set.mode {
+            st.mode = permission::mode_settable(mode, st.gid, who);
+        }
+        st.changed(now);
+        set_times(st, set, now);
+        Ok(cut)
+    }
+
+    /// Truncates or extends a regular file. The content's time changes only with the size.
+    pub(super) fn resize(&self, st: &mut State, who: &Identity, size: u64, now: Time) -> FsResult<CutOff> {
+        let content = st.content_mut()?;
+        let differs = content.size() != size;
+        let cut = content.set_size(&self.space, size);
+        if differs {
+            st.mode = permission::mode_after_write(st.mode, who);
+            st.modified(now);
+        }
+        Ok(cut)
+    }
+}
+
+/// Sets atime and mtime as asked.
+pub(super) fn set_times(st: &mut State, set: &SetAttr, now: Time) {
+    let chosen = |how: SetTime, old: Time| match how {
+        SetTime::Keep => old,
+        SetTime::Now => now,
+        SetTime::To(t) => t,
+    };
+    st.atime = chosen(set.atime, st.atime);
+    st.mtime = chosen(set.mtime, st.mtime);
+}
+
+/// Whether the values make sense for an object of this kind.
+pub(super) fn check_values(kind: FileKind, set: &SetAttr) -> FsResult<()> {
+    if set.size.is_some() && kind != FileKind::Regular {
+        return Err(FsError::Inval);
+    }
+    if set.size.is_some_and(|s| s > MAX_FILE_SIZE) {
+        return Err(FsError::FBig);
+    }
+    let bad = |how: SetTime| matches!(how, SetTime::To(t) if t.nanos >= 1_000_000_000);
+    if bad(set.atime) || bad(set.mtime) { Err(FsError::Inval) } else { Ok(()) }
+}
+
+/// Whether `who` may make all of these changes; nothing is changed if one of them is refused.
+fn check_settable(inode: &Inode, st: &State, who: &Identity, set: &SetAttr) -> FsResult<()> {
+    check_values(inode.kind, set)?;
+    if set.size.is_some() {
+        check_write(st, who)?;
+    }
+    if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+        check_owner(st, who)?;
+    }
+    if set.uid.is_some_and(|uid| uid != st.uid) {
+        check_root(who)?;
+    }
+    if let Some(gid) = set.gid.filter(|gid| *gid != st.gid) {
+        check_group(who, gid)?;
+    }
+    let to = |how| matches!(how, SetTime::To(_));
+    if to(set.atime) || to(set.mtime) {
+        check_owner(st, who)?;
+    }
+    if set.atime == SetTime::Now || set.mtime == SetTime::Now {
+        check_owner(st, who).or_else(|_| check_write(st, who))?;
+    }
+    Ok(())
+}

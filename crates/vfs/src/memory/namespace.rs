@@ -1,0 +1,346 @@
+//! LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR and LINK.
+
+use std::sync::Arc;
+
+use super::{
+    MemoryFs, NAME_MAX, TARGET_MAX,
+    attributes::{check_values, set_times},
+    content::{Content, CutOff},
+    directory::Directory,
+    inode::{Body, Inode, State},
+    permission::{self, EXECUTE, SET_GID, WRITE, check_dir, check_sticky, check_write},
+};
+use crate::{
+    Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, Wcc, WccAttr,
+};
+
+/// What a name in a call means.
+pub(super) enum Name<'a> {
+    /// `.`
+    Current,
+    /// `..`
+    Parent,
+    /// An entry of the directory.
+    Entry(&'a [u8]),
+}
+
+/// Sorts a name out. The empty name and names with `/` or NUL are [`FsError::Inval`].
+pub(super) fn classify(name: &[u8]) -> FsResult<Name<'_>> {
+    match name {
+        b"." => Ok(Name::Current),
+        b".." => Ok(Name::Parent),
+        _ if name.len() > NAME_MAX => Err(FsError::NameTooLong),
+        _ if name.is_empty() || name.contains(&b'/') || name.contains(&0) => Err(FsError::Inval),
+        _ => Ok(Name::Entry(name)),
+    }
+}
+
+/// The name of an entry; `.` and `..` are `otherwise`.
+pub(super) fn entry_name(name: &[u8], otherwise: FsError) -> FsResult<&[u8]> {
+    if let Name::Entry(name) = classify(name)? { Ok(name) } else { Err(otherwise) }
+}
+
+/// The name of an entry to remove (RFC 1813 sections 3.3.12 and 3.3.13 on `.` and `..`).
+fn removable_name(name: &[u8]) -> FsResult<&[u8]> {
+    match classify(name)? {
+        Name::Current => Err(FsError::Inval),
+        Name::Parent => Err(FsError::Exist),
+        Name::Entry(name) => Ok(name),
+    }
+}
+
+impl MemoryFs {
+    pub(super) fn lookup_now(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<(Handle, Attr)> {
+        let dir = self.inode(dir)?;
+        let st = dir.read()?;
+        let entries = st.directory()?;
+        check_dir(&st, who, EXECUTE)?;
+        match classify(name)? {
+            Name::Current => Ok((self.handle(&dir), self.attr(&dir, &st))),
+            Name::Parent => {
+                drop(st);
+                self.parent(&dir)
+            }
+            Name::Entry(name) => {
+                let child = self.table.get(entries.find(name).ok_or(FsError::NoEnt)?)?;
+                let child_st = child.read()?;
+                Ok((self.handle(&child), self.attr(&child, &child_st)))
+            }
+        }
+    }
+
+    /// The directory above `dir`, whose lock is not held: parents are locked before children.
+    pub(super) fn parent(&self, dir: &Inode) -> FsResult<(Handle, Attr)> {
+        loop {
+            let id = dir.read()?.directory()?.parent();
+            // A parent that is gone by now was exchanged for another by a rename, or `dir` is gone as well.
+            let Ok(parent) = self.table.get(id) else { continue };
+            let Ok(st) = parent.read() else { continue };
+            return Ok((self.handle(&parent), self.attr(&parent, &st)));
+        }
+    }
+
+    pub(super) fn create_now(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        how: &CreateHow,
+    ) -> FsResult<Created> {
+        let dir = self.inode(dir)?;
+        let mut st = dir.write()?;
+        st.directory()?;
+        check_dir(&st, who, EXECUTE)?;
+        let name = entry_name(name, FsError::Exist)?;
+        if let Some(id) = st.directory()?.find(name) {
+            let file = self.table.get(id)?;
+            let (created, cut) = self.create_existing(who, &dir, &st, &file, how)?;
+            drop(st);
+            drop(cut);
+            return Ok(created);
+        }
+        let (set, verifier) = match how {
+            CreateHow::Unchecked(set) | CreateHow::Guarded(set) => (*set, None),
+            // The attributes come with a SETATTR of the client; until then the file is its owner's alone.
+            CreateHow::Exclusive(v) => (SetAttr { mode: Some(0o600), ..SetAttr::default() }, Some(*v)),
+        };
+        let mut content = Content::new(verifier);
+        content.set_size(&self.space, set.size.unwrap_or(0));
+        self.enter(who, &dir, &mut st, name, FileKind::Regular, Body::File(content), &set)
+    }
+
+    /// CREATE of a name that is there.
+    fn create_existing(
+        &self,
+        who: &Identity,
+        dir: &Inode,
+        dir_st: &State,
+        file: &Inode,
+        how: &CreateHow,
+    ) -> FsResult<(Created, Option<CutOff>)> {
+        let mut st = file.write()?;
+        let Body::File(content) = &st.body else { return Err(FsError::Exist) };
+        let size = match how {
+            CreateHow::Guarded(_) => return Err(FsError::Exist),
+            CreateHow::Exclusive(v) if content.verifier() == Some(*v) => None,
+            CreateHow::Exclusive(_) => return Err(FsError::Exist),
+            CreateHow::Unchecked(set) => set.size,
+        };
+        let mut cut = None;
+        if let Some(size) = size {
+            check_values(file.kind, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+            check_write(&st, who)?;
+            cut = Some(self.resize(&mut st, who, size, self.now())?);
+        }
+        let dir_attr = self.attr(dir, dir_st);
+        let dir = Wcc { before: Some(WccAttr::from(&dir_attr)), after: Some(dir_attr) };
+        Ok((Created { handle: self.handle(file), attr: self.attr(file, &st), dir }, cut))
+    }
+
+    pub(super) fn make_now(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        node: &NewNode,
+        set: &SetAttr,
+    ) -> FsResult<Created> {
+        let dir = self.inode(dir)?;
+        let mut st = dir.write()?;
+        st.directory()?;
+        check_dir(&st, who, EXECUTE)?;
+        let name = entry_name(name, FsError::Exist)?;
+        if st.directory()?.find(name).is_some() {
+            return Err(FsError::Exist);
+        }
+        let (kind, body) = match node {
+            NewNode::Directory => (FileKind::Directory, Body::Directory(Box::new(Directory::new(dir.id)))),
+            NewNode::Symlink(target) => (FileKind::Symlink, Body::Symlink(checked_target(target)?)),
+            NewNode::Block(major, minor) => (FileKind::Block, Body::Device(*major, *minor)),
+            NewNode::Character(major, minor) => (FileKind::Character, Body::Device(*major, *minor)),
+            NewNode::Socket => (FileKind::Socket, Body::Plain),
+            NewNode::Fifo => (FileKind::Fifo, Body::Plain),
+        };
+        if matches!(kind, FileKind::Block | FileKind::Character) {
+            permission::check_root(who)?;
+        }
+        self.enter(who, &dir, &mut st, name, kind, body, set)
+    }
+
+    /// Makes a new object and its entry in `dir`, whose state is locked and which has no such name.
+    #[allow(clippy::too_many_arguments)] // Each is a thing of its own, and there are two callers.
+    fn enter(
+        &self,
+        who: &Identity,
+        dir: &Inode,
+        dir_st: &mut State,
+        name: &[u8],
+        kind: FileKind,
+        body: Body,
+        set: &SetAttr,
+    ) -> FsResult<Created> {
+        check_dir(dir_st, who, WRITE | EXECUTE)?;
+        check_values(kind, set)?;
+        let state = self.new_state(who, dir_st, kind, body, set);
+        let target_bytes = symlink_bytes(&state);
+        self.files.take(1)?;
+        let made = self.space.take(target_bytes).and_then(|()| {
+            let made = self.table.insert(|id| Inode::new(id, kind, state));
+            made.inspect_err(|_| self.space.give_back(target_bytes))
+        });
+        let child = made.inspect_err(|_| self.files.give_back(1))?;
+        let before = Some(WccAttr::from(&self.attr(dir, dir_st)));
+        dir_st.directory_mut()?.set(name, child.id);
+        if kind == FileKind::Directory {
+            dir_st.nlink += 1;
+        }
+        dir_st.modified(self.now());
+        let attr = self.attr(&child, &*child.read()?);
+        Ok(Created {
+            handle: self.handle(&child),
+            attr,
+            dir: Wcc { before, after: Some(self.attr(dir, dir_st)) },
+        })
+    }
+
+    /// The first state of an object that `who` makes in `dir`. A set-gid directory hands its group on. Owner and group
+    /// in `set` are honoured where `who` could also set them later, and otherwise passed over, as servers do.
+    fn new_state(&self, who: &Identity, dir: &State, kind: FileKind, body: Body, set: &SetAttr) -> State {
+        let inherits = dir.mode & SET_GID != 0;
+        let uid = set.uid.filter(|_| who.uid == 0).unwrap_or(who.uid);
+        let gid = set.gid.filter(|gid| permission::check_group(who, *gid).is_ok());
+        let gid = gid.unwrap_or(if inherits { dir.gid } else { who.gid });
+        let mode = match kind {
+            FileKind::Symlink => 0o777,
+            FileKind::Directory => set.mode.unwrap_or(0o755),
+            _ => set.mode.unwrap_or(0o644),
+        };
+        let mut mode = permission::mode_settable(mode, gid, who);
+        if kind == FileKind::Directory && inherits {
+            mode |= SET_GID;
+        }
+        let now = self.now();
+        let nlink = if kind == FileKind::Directory { 2 } else { 1 };
+        let mut st = State { mode, nlink, uid, gid, atime: now, mtime: now, ctime: now, body };
+        set_times(&mut st, set, now);
+        st
+    }
+
+    pub(super) fn remove_now(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<Wcc> {
+        let dir = self.inode(dir)?;
+        let mut st = dir.write()?;
+        st.directory()?;
+        let name = removable_name(name)?;
+        let child = self.removable(who, &st, name)?;
+        if child.is_dir() {
+            return Err(FsError::IsDir);
+        }
+        let mut child_st = child.write()?;
+        check_sticky(&st, child_st.uid, who)?;
+        let before = Some(WccAttr::from(&self.attr(&dir, &st)));
+        let now = self.now();
+        st.directory_mut()?.remove(name);
+        st.modified(now);
+        let gone = self.unlink(&child, &mut child_st, now);
+        let after = Some(self.attr(&dir, &st));
+        drop((child_st, st));
+        drop(gone);
+        Ok(Wcc { before, after })
+    }
+
+    pub(super) fn rmdir_now(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<Wcc> {
+        let dir = self.inode(dir)?;
+        let mut st = dir.write()?;
+        st.directory()?;
+        let name = removable_name(name)?;
+        let child = self.removable(who, &st, name)?;
+        if !child.is_dir() {
+            return Err(FsError::NotDir);
+        }
+        let mut child_st = child.write()?;
+        check_sticky(&st, child_st.uid, who)?;
+        if !child_st.directory()?.is_empty() {
+            return Err(FsError::NotEmpty);
+        }
+        let before = Some(WccAttr::from(&self.attr(&dir, &st)));
+        let now = self.now();
+        st.directory_mut()?.remove(name);
+        st.nlink -= 1;
+        st.modified(now);
+        let gone = self.unlink(&child, &mut child_st, now);
+        let after = Some(self.attr(&dir, &st));
+        drop((child_st, st));
+        drop(gone);
+        Ok(Wcc { before, after })
+    }
+
+    /// The object that `name` leads to, for removing that name.
+    fn removable(&self, who: &Identity, dir: &State, name: &[u8]) -> FsResult<Arc<Inode>> {
+        check_dir(dir, who, EXECUTE)?;
+        let child = self.table.get(dir.directory()?.find(name).ok_or(FsError::NoEnt)?)?;
+        check_dir(dir, who, WRITE)?;
+        Ok(child)
+    }
+
+    /// Takes one link of an object away (of a directory: its only one). With the last one the object goes; its body
+    /// is to be dropped after the locks.
+    pub(super) fn unlink(&self, inode: &Inode, st: &mut State, now: crate::Time) -> Option<Body> {
+        st.changed(now);
+        st.nlink = if inode.is_dir() { 0 } else { st.nlink.saturating_sub(1) };
+        if st.nlink > 0 {
+            return None;
+        }
+        let pinned = if let Body::File(c) = &st.body { c.pinned() } else { symlink_bytes(st) };
+        self.space.give_back(pinned);
+        self.files.give_back(1);
+        self.table.remove(inode.id);
+        Some(std::mem::replace(&mut st.body, Body::Plain))
+    }
+
+    pub(super) fn link_now(
+        &self,
+        who: &Identity,
+        file: &Handle,
+        dir: &Handle,
+        name: &[u8],
+    ) -> FsResult<(Attr, Wcc)> {
+        let (file, dir) = (self.inode(file)?, self.inode(dir)?);
+        let mut st = dir.write()?;
+        st.directory()?;
+        if file.is_dir() {
+            return Err(FsError::Inval);
+        }
+        check_dir(&st, who, EXECUTE)?;
+        let name = entry_name(name, FsError::Exist)?;
+        if st.directory()?.find(name).is_some() {
+            return Err(FsError::Exist);
+        }
+        check_dir(&st, who, WRITE)?;
+        let mut file_st = file.write()?;
+        if file_st.nlink >= self.config.link_max {
+            return Err(FsError::MLink);
+        }
+        let before = Some(WccAttr::from(&self.attr(&dir, &st)));
+        let now = self.now();
+        st.directory_mut()?.set(name, file.id);
+        st.modified(now);
+        file_st.nlink += 1;
+        file_st.changed(now);
+        Ok((self.attr(&file, &file_st), Wcc { before, after: Some(self.attr(&dir, &st)) }))
+    }
+}
+
+/// What a symbolic link counts against the capacity.
+fn symlink_bytes(st: &State) -> u64 {
+    if let Body::Symlink(target) = &st.body { target.len() as u64 } else { 0 }
+}
+
+fn checked_target(target: &[u8]) -> FsResult<Box<[u8]>> {
+    if target.len() > TARGET_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if target.is_empty() || target.contains(&0) {
+        return Err(FsError::Inval);
+    }
+    Ok(target.into())
+}

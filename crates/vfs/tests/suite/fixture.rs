@@ -1,0 +1,227 @@
+//! A file system under test, and short ways to call it.
+
+use std::{any::Any, sync::Arc};
+
+use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use vfs::{
+    Access, Arena, Attr, CreateHow, Created, DirEntry, FileSystem, FileSystemRef, FsError, FsResult, Handle,
+    Identity, NewNode, Op, ReadDirLimits, SetAttr, Stability, Views,
+    memory::{MemoryConfig, MemoryFs},
+};
+
+/// What an implementation cannot do where the tests run; cases pass over it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Abilities {
+    /// Calls act with the caller's identity (a local file system needs root for that). Without it every object
+    /// belongs to the user who runs the tests, and cases about permissions do nothing.
+    pub(crate) identities: bool,
+    /// Devices can be made.
+    pub(crate) devices: bool,
+    /// Times move with the kernel's clock, so that two changes in a row may have the same time.
+    pub(crate) coarse_times: bool,
+}
+
+/// A fresh file system, and what it lives on.
+pub(crate) struct Fixture {
+    pub(crate) fs: FileSystemRef,
+    pub(crate) can: Abilities,
+    /// A directory of mode 0777 in which the cases work, owned by root.
+    pub(crate) dir: Handle,
+    arena: Arena,
+    rt: tokio::runtime::Runtime,
+    /// What must live as long as the file system (a temporary directory).
+    _keep: Box<dyn Any + Send + Sync>,
+}
+
+/// A file system in memory.
+pub(crate) fn memory() -> Fixture {
+    let can = Abilities { identities: true, devices: true, coarse_times: false };
+    Fixture::new(can, |arena, rt| {
+        (MemoryFs::new(MemoryConfig::new(arena, rt)) as Arc<dyn FileSystem>, Box::new(()))
+    })
+}
+
+/// An ordinary user: uid `n`, group `n`.
+pub(crate) fn user(n: u32) -> Identity {
+    Identity { uid: n, gid: n, gids: Default::default() }
+}
+
+/// A user with further groups.
+pub(crate) fn member(n: u32, groups: &[u32]) -> Identity {
+    Identity { uid: n, gid: n, gids: groups.iter().copied().collect() }
+}
+
+/// The superuser.
+pub(crate) fn root() -> Identity {
+    Identity::root()
+}
+
+/// Attributes that set only the mode.
+pub(crate) fn mode(mode: u32) -> SetAttr {
+    SetAttr { mode: Some(mode), ..SetAttr::default() }
+}
+
+/// Attributes that set only the size.
+pub(crate) fn size(size: u64) -> SetAttr {
+    SetAttr { size: Some(size), ..SetAttr::default() }
+}
+
+impl Fixture {
+    /// Makes the file system with `make`, which gets the arena for data and the runtime.
+    pub(crate) fn new(
+        can: Abilities,
+        make: impl FnOnce(Arena, RuntimeRef) -> (FileSystemRef, Box<dyn Any + Send + Sync>),
+    ) -> Self {
+        let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let arena = Arena::new(buffer::ArenaConfig { limit: 256 << 20, huge_pages: false });
+        let runtime = TokioRuntime::from_handle(rt.handle().clone());
+        let (fs, keep) = {
+            let _inside = rt.enter();
+            make(arena.clone(), runtime)
+        };
+        let dir = fs.root();
+        let mut out = Self { fs, can, dir, arena, rt, _keep: keep };
+        let set = mode(0o777);
+        let made = out.op(out.fs.make(&root(), &dir, b"work", &NewNode::Directory, &set)).unwrap();
+        // The caller's umask may have applied.
+        out.op(out.fs.setattr(&root(), &made.handle, &set, None)).unwrap();
+        out.dir = made.handle;
+        out
+    }
+
+    /// Waits for an operation.
+    pub(crate) fn op<T: Unpin>(&self, op: Op<T>) -> FsResult<T> {
+        self.rt.block_on(op)
+    }
+
+    /// Data in the arena, in pieces of `piece` bytes, each in its own slot.
+    pub(crate) fn pieces(&self, bytes: &[u8], piece: usize) -> Views {
+        bytes.chunks(piece).map(|c| self.arena.copy_from(c).unwrap()).collect()
+    }
+
+    /// A new file of root's in the work directory.
+    pub(crate) fn file(&self, name: &str) -> Handle {
+        self.create(&root(), &self.dir, name.as_bytes(), mode(0o644)).unwrap().handle
+    }
+
+    /// A new directory of root's, mode 0777, in the work directory.
+    pub(crate) fn subdir(&self, name: &str) -> Handle {
+        self.mkdir(&root(), &self.dir, name.as_bytes(), 0o777).unwrap().handle
+    }
+
+    pub(crate) fn create(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        set: SetAttr,
+    ) -> FsResult<Created> {
+        self.op(self.fs.create(who, dir, name, &CreateHow::Guarded(set)))
+    }
+
+    /// Makes a directory and gives it exactly this mode.
+    pub(crate) fn mkdir(&self, who: &Identity, dir: &Handle, name: &[u8], bits: u32) -> FsResult<Created> {
+        let made = self.op(self.fs.make(who, dir, name, &NewNode::Directory, &mode(bits)))?;
+        self.op(self.fs.setattr(who, &made.handle, &mode(bits), None))?;
+        Ok(made)
+    }
+
+    pub(crate) fn lookup(&self, dir: &Handle, name: &str) -> FsResult<Handle> {
+        self.op(self.fs.lookup(&root(), dir, name.as_bytes())).map(|(h, _)| h)
+    }
+
+    pub(crate) fn attr(&self, file: &Handle) -> Attr {
+        self.op(self.fs.getattr(file)).unwrap()
+    }
+
+    pub(crate) fn set(&self, who: &Identity, file: &Handle, set: SetAttr) -> FsResult<()> {
+        self.op(self.fs.setattr(who, file, &set, None)).map(drop)
+    }
+
+    pub(crate) fn write(&self, who: &Identity, file: &Handle, offset: u64, data: &[u8]) -> FsResult<()> {
+        let written =
+            self.op(self.fs.write(who, file, offset, self.pieces(data, 64 << 10), Stability::Unstable))?;
+        assert_eq!(written.count as usize, data.len());
+        Ok(())
+    }
+
+    /// Up to `count` bytes at `offset`, and whether they reach the end.
+    pub(crate) fn read(
+        &self,
+        who: &Identity,
+        file: &Handle,
+        offset: u64,
+        count: u32,
+    ) -> FsResult<(Vec<u8>, bool)> {
+        let read = self.op(self.fs.read(who, file, offset, count))?;
+        Ok((read.data.to_vec(), read.eof))
+    }
+
+    /// The whole file.
+    pub(crate) fn content(&self, file: &Handle) -> Vec<u8> {
+        let mut out = Vec::new();
+        loop {
+            let (bytes, eof) = self.read(&root(), file, out.len() as u64, 1 << 20).unwrap();
+            out.extend(bytes);
+            if eof {
+                return out;
+            }
+        }
+    }
+
+    pub(crate) fn remove(&self, dir: &Handle, name: &str) -> FsResult<()> {
+        self.op(self.fs.remove(&root(), dir, name.as_bytes())).map(drop)
+    }
+
+    pub(crate) fn rmdir(&self, dir: &Handle, name: &str) -> FsResult<()> {
+        self.op(self.fs.rmdir(&root(), dir, name.as_bytes())).map(drop)
+    }
+
+    pub(crate) fn rename(&self, from_dir: &Handle, from: &str, to_dir: &Handle, to: &str) -> FsResult<()> {
+        self.op(self.fs.rename(&root(), from_dir, from.as_bytes(), to_dir, to.as_bytes())).map(drop)
+    }
+
+    pub(crate) fn link(&self, file: &Handle, dir: &Handle, name: &str) -> FsResult<()> {
+        self.op(self.fs.link(&root(), file, dir, name.as_bytes())).map(drop)
+    }
+
+    /// Which of `wanted` are granted.
+    pub(crate) fn access(&self, who: &Identity, file: &Handle, wanted: u32) -> u32 {
+        self.op(self.fs.access(who, file, Access(wanted))).unwrap().0.0
+    }
+
+    /// All entries of `dir` without `.` and `..`, in pages of `per_page`.
+    pub(crate) fn list(&self, dir: &Handle, per_page: usize) -> Vec<DirEntry> {
+        let limits = ReadDirLimits { max_entries: per_page, max_name_bytes: 1 << 16, plus: false };
+        let (mut out, mut cookie, mut verifier) = (Vec::<DirEntry>::new(), 0, [0; 8]);
+        loop {
+            let page = self.op(self.fs.readdir(&root(), dir, cookie, verifier, limits)).unwrap();
+            assert!(page.eof || !page.entries.is_empty(), "an empty page that is not the last");
+            assert!(page.entries.len() <= per_page);
+            verifier = page.verifier;
+            cookie = page.entries.last().map_or(cookie, |e| e.cookie);
+            out.extend(page.entries);
+            if page.eof {
+                out.retain(|e| e.name != b"." && e.name != b"..");
+                return out;
+            }
+        }
+    }
+
+    /// The names in `dir`, sorted.
+    pub(crate) fn names(&self, dir: &Handle) -> Vec<String> {
+        let mut out: Vec<_> =
+            self.list(dir, 1000).into_iter().map(|e| String::from_utf8(e.name).unwrap()).collect();
+        out.sort();
+        out
+    }
+}
+
+/// Asserts that `result` failed with one of `errors`.
+#[track_caller]
+pub(crate) fn fails<T>(result: FsResult<T>, errors: &[FsError]) {
+    match result {
+        Ok(_) => panic!("succeeded, but should have failed with one of {errors:?}"),
+        Err(e) => assert!(errors.contains(&e), "{e:?}, but expected one of {errors:?}"),
+    }
+}
