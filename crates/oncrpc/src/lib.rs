@@ -5,6 +5,7 @@ mod calls;
 mod dispatch;
 mod message;
 mod service;
+pub mod tcp;
 mod transport;
 
 pub use calls::{Calls, Finished};

@@ -2,70 +2,24 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
+
 use std::sync::Arc;
 
 use buffer::ArenaConfig;
+use common::{Doubler, arena, peer, words};
 use futures::FutureExt;
 
 use oncrpc::{
-    AcceptError, AuthStat, AuthSys, Call, Calls, Credential, Dispatcher, Fault, MaybeReady, Message, Outcome,
-    Peer, Program, RpcError, RpcMismatch, Service, TransportKind, call_header, parse_reply,
+    AcceptError, AuthStat, AuthSys, Calls, Credential, Dispatcher, Message, Program, RpcError, RpcMismatch,
+    Service, call_header, parse_reply,
 };
 use proptest::prelude::*;
 use xdr::{Arena, Encoder};
 
-fn arena() -> Arena {
-    Arena::new(ArenaConfig { limit: 8 << 20, huge_pages: false })
-}
-
-fn peer() -> Peer {
-    let addr = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
-    Peer { addr: addr(900), local: addr(2049), transport: TransportKind::Tcp, connection: 1 }
-}
-
-/// Program 100003 in versions 3 and 4: NULL, 1 doubles a number, 2 waits first, 3.. are the faults.
-struct Doubler;
-
-impl Program for Doubler {
-    fn number(&self) -> u32 {
-        100_003
-    }
-    fn versions(&self) -> std::ops::RangeInclusive<u32> {
-        3..=4
-    }
-    fn call(&self, call: Call, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
-        fn double(call: &Call, mut reply: Encoder) -> Outcome {
-            let n = call.args().u32().map_err(|_| Fault::GarbageArgs)?;
-            reply.put_u32(n.wrapping_mul(2));
-            Ok(reply)
-        }
-        match call.header.proc {
-            0 => MaybeReady::Ready(Ok(reply)),
-            1 => MaybeReady::Ready(double(&call, reply)),
-            2 => MaybeReady::wait(async move { double(&call, reply) }),
-            3 => MaybeReady::Ready(Err(Fault::Auth(AuthStat::TooWeak))),
-            4 => MaybeReady::Ready(Err(Fault::Drop)),
-            5 => MaybeReady::Ready(Err(Fault::SystemErr)),
-            6 => {
-                let machine = match &call.header.cred {
-                    Credential::Sys(sys) => sys.machine.to_vec(),
-                    _ => Vec::new(),
-                };
-                reply.put_opaque(&machine);
-                MaybeReady::Ready(Ok(reply))
-            }
-            _ => MaybeReady::Ready(Err(Fault::ProcUnavail)),
-        }
-    }
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|w| w.to_be_bytes()).collect()
-}
-
 fn answer(call: &[u8]) -> Option<Vec<u8>> {
     let arena = arena();
-    let d = Dispatcher::new([Arc::new(Doubler) as Arc<dyn Program>]);
+    let d = Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>]);
     let message = Message::from_view(arena.copy_from(call).unwrap());
     let reply = d.call(&peer(), message, &arena).now_or_never().unwrap();
     reply.map(|m| m.head.to_vec())
@@ -257,7 +211,7 @@ fn no_memory_for_a_reply_is_a_system_error_or_silence_and_never_a_panic() {
     while let Ok(b) = full.alloc(1) {
         held.push(b);
     }
-    let d = Dispatcher::new([Arc::new(Doubler) as Arc<dyn Program>]);
+    let d = Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>]);
     let call = |message| d.call(&peer(), message, &full).now_or_never().unwrap();
     assert!(call(message.clone()).is_none());
     // The call's own memory is free again by the time of the refusal, and that is enough.

@@ -57,6 +57,8 @@ pub trait Decode<'a>: Sized {
 pub struct Decoder<'a> {
     bytes: &'a [u8],
     view: Option<&'a View>,
+    /// What follows the first view: the rest of a payload that no single buffer could hold.
+    rest: &'a [View],
     payloads: &'a [Payload],
     at: usize,
 }
@@ -64,14 +66,15 @@ pub struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// Reads plain bytes, without payloads. [`Self::payload`] then copies.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
-        Self { bytes, view: None, payloads: &[], at: 0 }
+        Self { bytes, view: None, rest: &[], payloads: &[], at: 0 }
     }
 
-    /// Reads a received message. Transports deliver heads as one view; of a head in several views only the first
-    /// would be read (the rest counts as missing).
+    /// Reads a received message. Transports deliver heads as one view; of a head that was too long for one buffer
+    /// the first view is read, and [`Self::payload`] alone may reach into the following ones.
     pub fn new(message: &'a Message) -> Self {
-        let view = message.head.iter().next();
-        Self { bytes: view.map_or(&[], |v| &v[..]), view, payloads: &message.payloads, at: 0 }
+        let views = message.head.iter().as_slice();
+        let (view, rest) = views.split_first().map_or((None, views), |(first, rest)| (Some(first), rest));
+        Self { bytes: view.map_or(&[], |v| &v[..]), view, rest, payloads: &message.payloads, at: 0 }
     }
 
     /// Offset in the head.
@@ -218,12 +221,28 @@ impl<'a> Decoder<'a> {
             return Ok(data);
         }
         let start = self.at;
+        if let Some(view) = self.view.filter(|_| len > self.remaining() && !self.rest.is_empty()) {
+            return self.payload_to_the_end(view, len);
+        }
         self.raw(len)?;
         self.raw(pad(len))?;
         match self.view {
             Some(v) => Ok(v.slice(start, len).into()),
             None => Err(XdrError::Payload { at: start, len }),
         }
+    }
+
+    /// A payload that begins in the first view and goes on in the next ones. It is the last item: what may follow
+    /// it is not read.
+    fn payload_to_the_end(&mut self, first: &View, len: usize) -> Result<Views, XdrError> {
+        let mut data = Views::from(first.slice(self.at, self.remaining()));
+        data.extend(self.rest.iter().cloned());
+        if data.len() < len + pad(len) {
+            return Err(XdrError::Short { at: self.at, wanted: len + pad(len), left: data.len() });
+        }
+        data.truncate(len);
+        self.at = self.bytes.len();
+        Ok(data)
     }
 }
 

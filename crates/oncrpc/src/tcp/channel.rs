@@ -1,0 +1,117 @@
+//! A byte stream that carries records: the thin I/O between [`super::record`] and the two ends of RPC.
+
+use std::{
+    io,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
+use xdr::{Arena, Message};
+
+use super::record::{Next, RecordReader, RecordWriter};
+
+/// How long to wait before memory for a record is asked for again.
+const MEMORY_RETRY: Duration = Duration::from_millis(10);
+
+pub(super) struct Channel {
+    stream: Box<dyn ByteStream>,
+    reader: RecordReader,
+    pub(super) writer: RecordWriter,
+    rt: RuntimeRef,
+    retry: Option<Sleep>,
+    pub(super) received: u64,
+    pub(super) sent: u64,
+}
+
+fn no_memory(e: xdr::OutOfMemory) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, e)
+}
+
+impl Channel {
+    pub(super) fn new(
+        stream: Box<dyn ByteStream>,
+        rt: RuntimeRef,
+        arena: &Arena,
+        max_record: usize,
+    ) -> io::Result<Self> {
+        let zeros = arena.copy_from(&[0; 4]).map_err(no_memory)?;
+        Ok(Self {
+            stream,
+            reader: RecordReader::new(arena, max_record),
+            writer: RecordWriter::new(zeros),
+            rt,
+            retry: None,
+            received: 0,
+            sent: 0,
+        })
+    }
+
+    /// A record whose bytes are here. `Ok(None)`: more must be read ([`Self::poll_fill`]). Pending: there is no memory
+    /// for the record that comes; the task is woken to try again.
+    pub(super) fn poll_record(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Message>>> {
+        loop {
+            match self.reader.next_record() {
+                Ok(Next::Record(m)) => return Poll::Ready(Ok(Some(m))),
+                Ok(Next::NeedBytes) => return Poll::Ready(Ok(None)),
+                Ok(Next::NoMemory) => {
+                    let rt = &self.rt;
+                    let sleep = self.retry.get_or_insert_with(|| rt.sleep(MEMORY_RETRY));
+                    ready!(sleep.as_mut().poll(cx));
+                    self.retry = None;
+                }
+                Err(e) => return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, e))),
+            }
+        }
+    }
+
+    /// Reads once. `Ok(false)`: the stream has ended. Call it when [`Self::poll_record`] has nothing.
+    ///
+    /// # Errors
+    /// Those of the stream; `UnexpectedEof` when it ends inside a record.
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        if self.retry.is_some() {
+            return Poll::Pending; // There is no room for what would be read.
+        }
+        let n = ready!(self.stream.poll_read(cx, &mut self.reader.space()))?;
+        if n == 0 {
+            return Poll::Ready(if self.reader.at_record_start() {
+                Ok(false)
+            } else {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            });
+        }
+        self.received += n as u64;
+        self.reader.advance(n);
+        Poll::Ready(Ok(true))
+    }
+
+    /// Writes until nothing is queued.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.writer.queued() > 0 {
+            let n = ready!(self.stream.poll_write(cx, &self.writer.slices()))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += n as u64;
+            self.writer.advance(n);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends our direction.
+    pub(super) fn shutdown(&mut self) {
+        self.stream.shutdown();
+    }
+
+    /// Reads and forgets until the peer ends its direction too.
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut waste = [0; 4096];
+        loop {
+            match ready!(self.stream.poll_read(cx, &mut [io::IoSliceMut::new(&mut waste)])) {
+                Ok(n) if n > 0 => {}
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}

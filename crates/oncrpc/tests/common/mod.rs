@@ -1,0 +1,87 @@
+//! A program and small things that the tests share.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use buffer::ArenaConfig;
+use oncrpc::{AuthStat, Call, Credential, Fault, MaybeReady, Outcome, Peer, Program, TransportKind};
+use runtime::{RuntimeExt, RuntimeRef};
+use xdr::{Arena, Encoder};
+
+pub fn arena() -> Arena {
+    Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false })
+}
+
+pub fn peer() -> Peer {
+    let addr = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    Peer { addr: addr(900), local: addr(2049), transport: TransportKind::Tcp, connection: 1 }
+}
+
+/// Program 100003 in versions 3 and 4: NULL, 1 doubles a number, 2 does so in a task, 3 to 5 are the faults, 6 gives the
+/// caller's machine name, 7 gives back a payload, 8 doubles after so many milliseconds.
+#[derive(Default)]
+pub struct Doubler {
+    /// Lets procedure 8 wait.
+    pub rt: Option<RuntimeRef>,
+    /// Calls of procedure 8 that came to their end.
+    pub done: Arc<AtomicUsize>,
+}
+
+impl Program for Doubler {
+    fn number(&self) -> u32 {
+        100_003
+    }
+    fn versions(&self) -> std::ops::RangeInclusive<u32> {
+        3..=4
+    }
+    fn call(&self, call: Call, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
+        fn double(call: &Call, mut reply: Encoder) -> Outcome {
+            let n = call.args().u32().map_err(|_| Fault::GarbageArgs)?;
+            reply.put_u32(n.wrapping_mul(2));
+            Ok(reply)
+        }
+        match call.header.proc {
+            0 => MaybeReady::Ready(Ok(reply)),
+            1 => MaybeReady::Ready(double(&call, reply)),
+            2 => MaybeReady::wait(async move { double(&call, reply) }),
+            3 => MaybeReady::Ready(Err(Fault::Auth(AuthStat::TooWeak))),
+            4 => MaybeReady::Ready(Err(Fault::Drop)),
+            5 => MaybeReady::Ready(Err(Fault::SystemErr)),
+            6 => {
+                let machine = match &call.header.cred {
+                    Credential::Sys(sys) => sys.machine.to_vec(),
+                    _ => Vec::new(),
+                };
+                reply.put_opaque(&machine);
+                MaybeReady::Ready(Ok(reply))
+            }
+            7 => {
+                MaybeReady::Ready(call.args().payload(8 << 20).map_err(|_| Fault::GarbageArgs).map(|data| {
+                    reply.put_payload(data);
+                    reply
+                }))
+            }
+            8 => {
+                let (rt, done) = (self.rt.clone().unwrap(), Arc::clone(&self.done));
+                MaybeReady::wait(async move {
+                    let ms = call.args().u32().map_err(|_| Fault::GarbageArgs)?;
+                    rt.sleep(Duration::from_millis(ms.into())).await;
+                    done.fetch_add(1, Ordering::Relaxed);
+                    double(&call, reply)
+                })
+            }
+            _ => MaybeReady::Ready(Err(Fault::ProcUnavail)),
+        }
+    }
+}
+
+pub fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_be_bytes()).collect()
+}

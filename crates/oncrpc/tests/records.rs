@@ -1,0 +1,253 @@
+//! Record marking byte by byte.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::{arena, words};
+use oncrpc::{
+    Message,
+    tcp::record::{Next, RecordError, RecordReader, RecordWriter},
+};
+use proptest::prelude::*;
+use xdr::{Arena, Encoder, Views};
+
+/// Feeds `bytes` to a reader in pieces of the given sizes (the last one repeats) and collects the records.
+fn read(reader: &mut RecordReader, mut bytes: &[u8], pieces: &[usize]) -> Result<Vec<Vec<u8>>, RecordError> {
+    let mut out = Vec::new();
+    let mut piece = pieces.iter().chain(std::iter::repeat(pieces.last().unwrap()));
+    loop {
+        match reader.next_record()? {
+            Next::Record(m) => out.push(m.head.to_vec()),
+            Next::NoMemory => panic!("no memory"),
+            Next::NeedBytes if bytes.is_empty() => return Ok(out),
+            Next::NeedBytes => {
+                let mut want = (*piece.next().unwrap()).clamp(1, bytes.len());
+                let mut got = 0;
+                for room in &mut reader.space() {
+                    let n = want.min(room.len());
+                    room[..n].copy_from_slice(&bytes[..n]);
+                    bytes = &bytes[n..];
+                    (want, got) = (want - n, got + n);
+                }
+                assert!(got > 0, "there is always room");
+                reader.advance(got);
+            }
+        }
+    }
+}
+
+fn reader(max: usize) -> (Arena, RecordReader) {
+    let arena = arena();
+    let reader = RecordReader::new(&arena, max);
+    (arena, reader)
+}
+
+fn one(bytes: &[u8], max: usize) -> Result<Vec<Vec<u8>>, RecordError> {
+    read(&mut reader(max).1, bytes, &[usize::MAX])
+}
+
+#[test]
+fn a_null_call_in_a_record_has_the_worked_bytes() {
+    let call = words(&[7, 0, 2, 0x0001_86a3, 3, 0, 0, 0, 0, 0]);
+    let mut stream = words(&[0x8000_0028]);
+    stream.extend(&call);
+    assert_eq!(one(&stream, 1000).unwrap()[0], call);
+    let a = arena();
+    let mut w = RecordWriter::new(a.copy_from(&[0; 4]).unwrap());
+    let mut other_xid = call.clone();
+    other_xid[..4].fill(0);
+    w.push(&Message::from_view(a.copy_from(&other_xid).unwrap()), Some(7)).unwrap();
+    assert_eq!(w.slices().iter().flat_map(|s| s.to_vec()).collect::<Vec<_>>(), stream);
+    assert_eq!(w.queued(), stream.len());
+}
+
+#[test]
+fn the_limit_holds_for_one_fragment_and_for_the_sum_before_any_memory_is_taken() {
+    assert_eq!(one(&words(&[0xffff_ffff]), 1000), Err(RecordError::TooLong { len: 0x7fff_ffff, max: 1000 }));
+    assert_eq!(one(&words(&[0x7fff_ffff]), 1000), Err(RecordError::TooLong { len: 0x7fff_ffff, max: 1000 }));
+    let mut sum = words(&[600]);
+    sum.extend([0; 600]);
+    sum.extend(words(&[0x8000_0000 + 401]));
+    assert_eq!(one(&sum, 1000), Err(RecordError::TooLong { len: 1001, max: 1000 }));
+    let (arena, mut r) = reader(8 << 20);
+    assert!(read(&mut r, &words(&[0x8080_0001]), &[4]).is_err());
+    assert_eq!(arena.stats().in_use, 0);
+}
+
+#[test]
+fn empty_fragments_are_taken_but_not_for_ever() {
+    let with = |empty: usize| {
+        let mut stream = vec![0; 4 * empty];
+        stream.extend(words(&[4, 1, 0, 0, 0x8000_0004, 2]));
+        one(&stream, 100)
+    };
+    assert_eq!(with(16).unwrap(), [words(&[1, 2])]);
+    assert_eq!(with(17), Err(RecordError::EmptyFragments));
+    assert_eq!(one(&words(&[4, 1, 0x8000_0000]), 100).unwrap(), [words(&[1])], "an empty last fragment");
+    assert_eq!(one(&words(&[0x8000_0000]), 100).unwrap(), [vec![]], "an empty record");
+}
+
+#[test]
+fn a_large_record_lies_in_one_buffer_and_only_what_came_early_was_copied() {
+    let (_arena, mut r) = reader(4 << 20);
+    let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
+    let mut stream = words(&[0x8000_0000 + body.len() as u32]);
+    stream.extend(&body);
+    let before = buffer::copied::total();
+    let mut rest = &stream[..];
+    let message = loop {
+        match r.next_record().unwrap() {
+            Next::Record(m) => break m,
+            Next::NoMemory => panic!("no memory"),
+            Next::NeedBytes => {
+                let mut got = 0;
+                for room in &mut r.space() {
+                    let n = room.len().min(rest.len());
+                    room[..n].copy_from_slice(&rest[..n]);
+                    rest = &rest[n..];
+                    got += n;
+                }
+                r.advance(got);
+            }
+        }
+    };
+    let copied = buffer::copied::total() - before;
+    assert!(copied < 200_000, "{copied} bytes copied (other tests run beside this one)");
+    assert_eq!(message.head.iter().count(), 1);
+    assert_eq!(message.head.to_vec(), body);
+}
+
+#[test]
+fn a_record_longer_than_any_buffer_comes_in_several_and_its_payload_is_found() {
+    let (arena, mut r) = (Arena::new(buffer::ArenaConfig { limit: 32 << 20, huge_pages: false }), 5 << 20);
+    let data: Vec<u8> = (0..(4u32 << 20) + 1).map(|i| (i / 251) as u8).collect();
+    let mut e = Encoder::new(&arena, 64);
+    e.put_u32(77);
+    e.put_opaque(&data[..4000]);
+    let head = e.finish().unwrap().head.to_vec();
+    let mut stream = words(&[0x8000_000f + data.len() as u32, 77, 0, data.len() as u32]);
+    stream.extend(&data);
+    stream.extend([0; 3]);
+    let mut reader = RecordReader::new(&arena, std::mem::take(&mut r));
+    assert_eq!(head.len(), 4008);
+    let mut rest = &stream[..];
+    let message = loop {
+        match reader.next_record().unwrap() {
+            Next::Record(m) => break m,
+            Next::NoMemory => panic!("no memory"),
+            Next::NeedBytes => {
+                let mut got = 0;
+                for room in &mut reader.space() {
+                    let n = room.len().min(rest.len());
+                    room[..n].copy_from_slice(&rest[..n]);
+                    rest = &rest[n..];
+                    got += n;
+                }
+                reader.advance(got);
+            }
+        }
+    };
+    assert_eq!(message.head.len(), stream.len() - 4);
+    let mut d = xdr::Decoder::new(&message);
+    assert_eq!((d.u32(), d.u32()), (Ok(77), Ok(0)));
+    assert_eq!(d.payload(5 << 20).unwrap().to_vec(), data);
+}
+
+#[test]
+fn without_memory_the_reader_waits_and_goes_on_when_there_is_some() {
+    let a = Arena::new(buffer::ArenaConfig { limit: 1, huge_pages: false });
+    let mut held = Vec::new();
+    while let Ok(b) = a.alloc(1) {
+        held.push(b);
+    }
+    let mut r = RecordReader::new(&a, 1000);
+    r.space()[0][..8].copy_from_slice(&words(&[0x8000_0004, 9]));
+    r.advance(8);
+    assert!(matches!(r.next_record(), Ok(Next::NoMemory)));
+    assert!(matches!(r.next_record(), Ok(Next::NoMemory)));
+    drop(held);
+    assert!(matches!(r.next_record(), Ok(Next::Record(m)) if m.xid() == Some(9)));
+}
+
+/// Records as (fragment lengths, with the bytes counting up).
+fn stream_of(records: &[Vec<usize>]) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let (mut stream, mut out, mut byte) = (Vec::new(), Vec::new(), 0u8);
+    for fragments in records {
+        let mut record = Vec::new();
+        for (i, len) in fragments.iter().enumerate() {
+            let last = if i + 1 == fragments.len() { 1u32 << 31 } else { 0 };
+            stream.extend((*len as u32 | last).to_be_bytes());
+            for _ in 0..*len {
+                byte = byte.wrapping_mul(5).wrapping_add(3);
+                stream.push(byte);
+                record.push(byte);
+            }
+        }
+        out.push(record);
+    }
+    (stream, out)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_fragments_in_any_pieces_give_the_records(
+        records in prop::collection::vec(prop::collection::vec(0usize..6000, 1..5), 1..6),
+        pieces in prop::collection::vec(1usize..9000, 1..20),
+    ) {
+        let (stream, expected) = stream_of(&records);
+        let (arena, mut r) = reader(30_000);
+        let got = read(&mut r, &stream, &pieces).unwrap();
+        prop_assert_eq!(got, expected);
+        prop_assert!(r.at_record_start());
+        prop_assert_eq!(arena.stats().in_use, 0);
+    }
+
+    #[test]
+    fn a_writer_resumes_wherever_a_write_stops(
+        messages in prop::collection::vec((0usize..100, prop::collection::vec(0usize..50, 0..5), any::<bool>()), 1..40),
+        writes in prop::collection::vec(1usize..300, 1..20),
+    ) {
+        let a = arena();
+        let mut w = RecordWriter::new(a.copy_from(&[0; 4]).unwrap());
+        let mut expected = Vec::new();
+        for (i, (tail, payload, own_xid)) in messages.iter().enumerate() {
+            let mut e = Encoder::new(&a, 64);
+            e.put_u32(i as u32);
+            e.put_payload(payload.iter().map(|n| a.copy_from(&vec![*n as u8; *n]).unwrap()).collect::<Views>());
+            e.put_opaque(&vec![b't'; *tail]);
+            let m = e.finish().unwrap();
+            let xid = own_xid.then_some(0xaabb_ccdd);
+            w.push(&m, xid).unwrap();
+            let data: Vec<u8> = payload.iter().flat_map(|n| vec![*n as u8; *n]).collect();
+            let mut flat = Encoder::new(&a, 64);
+            flat.put_u32(xid.unwrap_or(i as u32));
+            flat.put_opaque(&data);
+            flat.put_opaque(&vec![b't'; *tail]);
+            let flat = flat.finish().unwrap().head.to_vec();
+            expected.extend((flat.len() as u32 | 1 << 31).to_be_bytes());
+            expected.extend(flat);
+        }
+        prop_assert_eq!(w.queued(), expected.len());
+        let mut got: Vec<u8> = Vec::new();
+        let mut sizes = writes.iter().cycle();
+        while w.queued() > 0 {
+            let bytes: Vec<u8> = w.slices().iter().flat_map(|s| s.to_vec()).collect();
+            prop_assert!(!bytes.is_empty());
+            let n = bytes.len().min(*sizes.next().unwrap());
+            got.extend(&bytes[..n]);
+            w.advance(n);
+        }
+        prop_assert_eq!(got, expected);
+        prop_assert!(w.slices().is_empty());
+    }
+
+    #[test]
+    fn garbage_never_takes_more_memory_than_one_record(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let (arena, mut r) = reader(1000);
+        let _ = read(&mut r, &bytes, &[7]);
+        prop_assert!(arena.stats().in_use <= 2048);
+    }
+}
