@@ -11,6 +11,8 @@ pub(crate) enum Outcome {
     Partial,
     /// Nothing was done; the reasons are on standard error.
     Failed,
+    /// The user stopped it.
+    Interrupted,
 }
 
 impl Outcome {
@@ -19,6 +21,7 @@ impl Outcome {
             Self::Done => 0,
             Self::Failed => 1,
             Self::Partial => 3,
+            Self::Interrupted => 130,
         })
     }
 }

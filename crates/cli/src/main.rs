@@ -2,9 +2,11 @@
 
 mod args;
 mod commands;
+mod copy;
 mod failure;
 mod logging;
 mod output;
+mod problem;
 
 use std::process::ExitCode;
 

@@ -1,0 +1,242 @@
+//! The content of one file: records in flight, in order where order matters, sent again where a server lost them.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use buffer::Views;
+use futures::{
+    StreamExt,
+    stream::{FuturesOrdered, FuturesUnordered},
+};
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+
+use super::{
+    progress::Progress,
+    tree::{Source, Stamp, Target},
+};
+use crate::problem::Problem;
+
+/// How often a file's lost records are sent again before we give up on the server.
+const RESENDS: usize = 16;
+/// Hashing more than this at a time is moved off the threads that drive connections.
+const HASH_HERE: usize = 64 << 10;
+
+/// What all files share.
+pub(super) struct Flow {
+    /// Records in flight, all files together.
+    pub(super) budget: Arc<Semaphore>,
+    /// Records in flight of one file.
+    pub(super) window: usize,
+    /// Bytes of one record.
+    pub(super) record: usize,
+    /// Who is told.
+    pub(super) progress: Arc<Progress>,
+}
+
+/// A part of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    offset: u64,
+    len: usize,
+}
+
+fn ranges(size: u64, record: usize) -> impl Iterator<Item = Range> {
+    let step = record.max(1) as u64;
+    (0..size.div_ceil(step)).map(move |i| {
+        let offset = i * step;
+        Range { offset, len: (size - offset).min(step) as usize }
+    })
+}
+
+/// A SHA-256 that is fed in order.
+#[derive(Default, Clone)]
+pub(crate) struct Checksum(Sha256);
+
+impl Checksum {
+    /// Adds `data`.
+    pub(crate) async fn update(mut self, data: Views) -> Result<Self, Problem> {
+        let small = data.len() <= HASH_HERE;
+        let add = move || {
+            data.iter().for_each(|v| self.0.update(&**v));
+            self
+        };
+        if small {
+            return Ok(add());
+        }
+        tokio::task::spawn_blocking(add).await.map_err(|_| Problem::new("the program is ending"))
+    }
+
+    /// The sum.
+    pub(crate) fn finish(self) -> [u8; 32] {
+        self.0.finalize().into()
+    }
+}
+
+/// Reads `size` bytes of `file` in order, several records at a time, and gives their checksum.
+pub(crate) async fn checksum<S: Source>(
+    tree: &S,
+    file: &S::Reader,
+    size: u64,
+    flow: &Flow,
+) -> Result<[u8; 32], Problem> {
+    let mut todo = ranges(size, flow.record);
+    let mut reads = FuturesOrdered::new();
+    let mut sum = Checksum::default();
+    loop {
+        while reads.len() < flow.window
+            && let Some(r) = todo.next()
+        {
+            reads.push_back(async move {
+                let _permit = flow.permit().await?;
+                tree.read(file, r.offset, r.len).await
+            });
+        }
+        match reads.next().await {
+            Some(data) => {
+                flow.progress.check()?;
+                sum = sum.update(data?).await?;
+            }
+            None => return Ok(sum.finish()),
+        }
+    }
+}
+
+/// How much was copied, and its checksum if one was asked for.
+pub(super) struct Copied {
+    pub(super) bytes: u64,
+    pub(super) checksum: Option<[u8; 32]>,
+}
+
+/// Copies the `size` bytes of `from` to `to` and makes them stable there.
+pub(super) async fn transfer<S: Source, T: Target>(
+    (source, from): (&S, &S::Reader),
+    (target, to): (&T, &T::Writer),
+    size: u64,
+    with_checksum: bool,
+    flow: &Flow,
+) -> Result<Copied, Problem> {
+    let mut pass = Pass { source, from, target, to, flow, stable: size <= flow.record as u64 };
+    let mut sum = with_checksum.then(Checksum::default);
+    let mut written = pass.run(ranges(size, flow.record), sum.as_mut()).await?;
+    let mut bytes = size;
+    if size == 0 {
+        // Files that the kernel makes up (/proc) have size 0 and content all the same.
+        bytes = pass.tail(&mut written, sum.as_mut()).await?;
+    }
+    pass.stable = false;
+    for _ in 0..RESENDS {
+        if written.iter().all(|(_, stamp)| stamp.stable) {
+            return Ok(Copied { bytes, checksum: sum.map(Checksum::finish) });
+        }
+        let verifier = target.commit(to).await?;
+        let lost: VecDeque<Range> = written
+            .iter()
+            .filter(|(_, s)| !s.stable && s.verifier != verifier)
+            .map(|(range, _)| *range)
+            .collect();
+        if lost.is_empty() {
+            return Ok(Copied { bytes, checksum: sum.map(Checksum::finish) });
+        }
+        // The server restarted and may have lost what it had not made stable (RFC 1813 section 4.8).
+        tracing::info!(records = lost.len(), "the server restarted: sending again what it may have lost");
+        written.retain(|(_, s)| s.stable || s.verifier == verifier);
+        written.extend(pass.run(lost.into_iter(), None).await?);
+    }
+    Err(Problem::fatal("the server loses what is written to it again and again; look at its log"))
+}
+
+/// One way through (a part of) a file.
+struct Pass<'a, S: Source, T: Target> {
+    source: &'a S,
+    from: &'a S::Reader,
+    target: &'a T,
+    to: &'a T::Writer,
+    flow: &'a Flow,
+    /// Ask for stable writes: one round trip less for a file of one record.
+    stable: bool,
+}
+
+type Written = Vec<(Range, Stamp)>;
+
+impl<S: Source, T: Target> Pass<'_, S, T> {
+    /// Copies `todo`. Reads arrive in order (for the checksum); writes go out at once and end in any order. A record
+    /// holds its permit from its read to the end of its write.
+    async fn run(
+        &self,
+        mut todo: impl Iterator<Item = Range>,
+        mut sum: Option<&mut Checksum>,
+    ) -> Result<Written, Problem> {
+        let mut reads = FuturesOrdered::new();
+        let mut writes = FuturesUnordered::new();
+        let mut written = Written::new();
+        loop {
+            while reads.len() + writes.len() < self.flow.window
+                && let Some(range) = todo.next()
+            {
+                reads.push_back(async move {
+                    let permit = self.flow.permit().await?;
+                    let data = self.source.read(self.from, range.offset, range.len).await?;
+                    if data.len() < range.len {
+                        return Err(Problem::new("it became shorter while it was copied; copy it again"));
+                    }
+                    Ok((range, data, permit))
+                });
+            }
+            tokio::select! {
+                Some(read) = reads.next() => {
+                    let (range, data, permit) = read?;
+                    self.flow.progress.check()?;
+                    if let Some(sum) = sum.as_deref_mut() {
+                        *sum = std::mem::take(sum).update(data.clone()).await?;
+                    }
+                    writes.push(async move {
+                        let stamp = self.target.write(self.to, range.offset, data, self.stable).await?;
+                        self.flow.progress.moved(range.len);
+                        drop(permit);
+                        Ok::<_, Problem>((range, stamp))
+                    });
+                }
+                Some(done) = writes.next() => written.push(done?),
+                else => return Ok(written),
+            }
+        }
+    }
+
+    /// Copies record by record until the source ends; gives the bytes.
+    async fn tail(&self, written: &mut Written, mut sum: Option<&mut Checksum>) -> Result<u64, Problem> {
+        let mut offset = 0;
+        loop {
+            let data = self.source.read(self.from, offset, self.flow.record).await?;
+            let len = data.len();
+            if len == 0 {
+                return Ok(offset);
+            }
+            self.flow.progress.check()?;
+            if let Some(sum) = sum.as_deref_mut() {
+                *sum = std::mem::take(sum).update(data.clone()).await?;
+            }
+            let stamp = self.target.write(self.to, offset, data, false).await?;
+            written.push((Range { offset, len }, stamp));
+            offset += len as u64;
+        }
+    }
+}
+
+impl Flow {
+    async fn permit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.budget).acquire_owned().await.map_err(|_| Problem::new("the copy was stopped"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_a_file_once() {
+        let all: Vec<_> = ranges(10, 4).map(|r| (r.offset, r.len)).collect();
+        assert_eq!(all, [(0, 4), (4, 4), (8, 2)]);
+        assert_eq!(ranges(0, 4).count(), 0);
+        assert_eq!(ranges(8, 4).count(), 2);
+    }
+}

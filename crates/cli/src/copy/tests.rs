@@ -1,0 +1,356 @@
+//! The engine, with this machine's files on both sides and a target that can be made to fail.
+
+use std::{
+    collections::HashMap,
+    fs,
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use buffer::{Arena, ArenaConfig, Views};
+
+use super::{
+    Item, LocalTree, Options, Report, copy,
+    local::{LocalReader, LocalWriter},
+    meta_of,
+    tree::{Entry, Keep, Meta, Source, Stamp, Target},
+};
+use crate::{failure::Outcome, problem::Problem};
+
+fn tree() -> LocalTree {
+    LocalTree::new(Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false }))
+}
+
+fn item(path: &Path, name: &str) -> Item<PathBuf> {
+    Item {
+        path: path.display().to_string(),
+        name: name.into(),
+        node: path.to_owned(),
+        meta: meta_of(path).unwrap(),
+    }
+}
+
+/// Runs a copy of `from` to the name `copy` in `to`.
+fn run<T: Target<Node = PathBuf>>(from: &Path, to: &Path, target: &T, options: &Options) -> Report {
+    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let items = vec![item(from, "copy")];
+    rt.block_on(copy(&tree(), items, target, to.to_owned(), options, std::future::pending()))
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed).collect()
+}
+
+/// A directory with a bit of everything.
+fn make_tree(dir: &Path) {
+    fs::create_dir_all(dir.join("sub/deep")).unwrap();
+    fs::write(dir.join("empty"), b"").unwrap();
+    fs::write(dir.join("small"), b"hello").unwrap();
+    fs::write(dir.join("sub/records"), pattern(100_000, 1)).unwrap();
+    fs::write(dir.join("sub/deep/whole"), pattern(65_536, 2)).unwrap();
+    fs::hard_link(dir.join("small"), dir.join("sub/same")).unwrap();
+    symlink("../small", dir.join("sub/link")).unwrap();
+    symlink("/nowhere", dir.join("dangling")).unwrap();
+    fs::set_permissions(dir.join("small"), fs::Permissions::from_mode(0o640)).unwrap();
+    let old = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+    fs::File::open(dir.join("small")).unwrap().set_modified(old).unwrap();
+    fs::set_permissions(dir.join("sub"), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::File::open(dir.join("sub")).unwrap().set_modified(old).unwrap();
+}
+
+/// Everything that a copy keeps: path to (mode, mtime, content or link text).
+fn picture(dir: &Path) -> HashMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
+    let mut out = HashMap::new();
+    let mut todo = vec![dir.to_owned()];
+    while let Some(p) = todo.pop() {
+        let m = fs::symlink_metadata(&p).unwrap();
+        let content = if m.is_dir() {
+            todo.extend(fs::read_dir(&p).unwrap().map(|e| e.unwrap().path()));
+            Vec::new()
+        } else if m.is_symlink() {
+            fs::read_link(&p).unwrap().into_os_string().into_encoded_bytes()
+        } else {
+            fs::read(&p).unwrap()
+        };
+        let name = p.strip_prefix(dir).unwrap().to_owned();
+        out.insert(name, (m.mode(), m.mtime(), m.mtime_nsec(), content));
+    }
+    out
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut out: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    out.sort();
+    out
+}
+
+/// Small records, so that small files have many.
+fn options() -> Options {
+    Options { record: Some(4096), ..Options::default() }
+}
+
+#[test]
+fn a_copied_tree_is_the_same_in_content_modes_times_and_links() {
+    let dir = tempfile::tempdir().unwrap();
+    make_tree(&dir.path().join("from"));
+    let with = Options { hard_links: true, verify: true, ..options() };
+    let report = run(&dir.path().join("from"), dir.path(), &tree(), &with);
+    assert_eq!(report.outcome(), Outcome::Done, "{report:?}");
+    assert_eq!((report.files, report.symlinks, report.hard_links, report.directories), (4, 2, 1, 3));
+    assert_eq!((report.bytes, report.verified), (165_541, 4));
+    assert_eq!(picture(&dir.path().join("copy")), picture(&dir.path().join("from")));
+    let ino = |p: &str| fs::metadata(dir.path().join(p)).unwrap().ino();
+    assert_eq!(ino("copy/small"), ino("copy/sub/same"));
+}
+
+#[test]
+fn a_second_copy_over_the_first_replaces_it() {
+    let dir = tempfile::tempdir().unwrap();
+    make_tree(&dir.path().join("from"));
+    let with = Options { hard_links: true, ..options() };
+    run(&dir.path().join("from"), dir.path(), &tree(), &with);
+    fs::write(dir.path().join("from/small"), b"changed").unwrap();
+    fs::set_permissions(dir.path().join("copy/sub"), fs::Permissions::from_mode(0o755)).unwrap();
+    let report = run(&dir.path().join("from"), dir.path(), &tree(), &with);
+    assert_eq!(report.outcome(), Outcome::Done, "{report:?}");
+    assert_eq!(picture(&dir.path().join("copy")), picture(&dir.path().join("from")));
+}
+
+#[test]
+fn a_directory_is_not_copied_without_r() {
+    let dir = tempfile::tempdir().unwrap();
+    make_tree(&dir.path().join("from"));
+    let report =
+        run(&dir.path().join("from"), dir.path(), &tree(), &Options { recursive: false, ..options() });
+    assert_eq!(report.outcome(), Outcome::Failed);
+    assert!(report.failed[0].error.contains("-r"));
+    assert_eq!(names(dir.path()), ["from"]);
+}
+
+/// What the target does wrong.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// Writes fail after this many.
+    WriteFails { after: usize, fatal: bool },
+    /// Unstable; after this many writes what is not committed is lost and the verifier changes.
+    Restarts { after: usize },
+    /// One byte of the first write is changed.
+    Corrupts,
+    /// Nothing can be given its final name.
+    PublishFails,
+}
+
+#[derive(Clone)]
+struct Faulty {
+    inner: LocalTree,
+    fault: Fault,
+    writes: Arc<AtomicUsize>,
+    /// Unstable ranges since the last restart.
+    unstable: Arc<Mutex<Vec<(LocalWriter, u64, usize)>>>,
+}
+
+impl Faulty {
+    fn new(fault: Fault) -> Self {
+        Self { inner: tree(), fault, writes: Arc::default(), unstable: Arc::default() }
+    }
+
+    fn verifier(&self) -> [u8; 8] {
+        match self.fault {
+            Fault::Restarts { after } if self.writes.load(Ordering::SeqCst) > after => [2; 8],
+            _ => [1; 8],
+        }
+    }
+}
+
+impl Source for Faulty {
+    type Node = PathBuf;
+    type Reader = LocalReader;
+    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Problem> {
+        self.inner.list(dir).await
+    }
+    async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Problem> {
+        self.inner.read_link(link).await
+    }
+    async fn open(&self, file: &PathBuf) -> Result<LocalReader, Problem> {
+        self.inner.open(file).await
+    }
+    async fn read(&self, file: &LocalReader, offset: u64, len: usize) -> Result<Views, Problem> {
+        self.inner.read(file, offset, len).await
+    }
+    fn preferred_record(&self) -> usize {
+        4096
+    }
+}
+
+impl Target for Faulty {
+    type Writer = LocalWriter;
+    async fn lookup(&self, dir: &PathBuf, name: &[u8]) -> Result<Option<(PathBuf, Meta)>, Problem> {
+        self.inner.lookup(dir, name).await
+    }
+    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<PathBuf, Problem> {
+        self.inner.make_dir(dir, name).await
+    }
+    async fn create(&self, dir: &PathBuf, name: &[u8]) -> Result<LocalWriter, Problem> {
+        self.inner.create(dir, name).await
+    }
+    async fn write(&self, file: &LocalWriter, at: u64, data: Views, stable: bool) -> Result<Stamp, Problem> {
+        let nth = self.writes.fetch_add(1, Ordering::SeqCst);
+        let len = data.len();
+        self.inner.write(file, at, data, stable).await?;
+        match self.fault {
+            Fault::WriteFails { after, fatal: true } if nth >= after => {
+                Err(Problem::fatal("the disk is full"))
+            }
+            Fault::WriteFails { after, .. } if nth >= after => Err(Problem::new("a bad block")),
+            Fault::Corrupts if nth == 0 => {
+                file.file().write_all_at(b"\x00", at).unwrap();
+                Ok(Stamp { stable: true, verifier: [0; 8] })
+            }
+            Fault::Restarts { after } if !stable => {
+                let mut unstable = self.unstable.lock().unwrap();
+                if nth == after {
+                    for (f, at, len) in unstable.drain(..) {
+                        f.file().write_all_at(&vec![0; len], at).unwrap();
+                    }
+                }
+                unstable.push((file.clone(), at, len));
+                let verifier = if nth < after { [1; 8] } else { [2; 8] };
+                Ok(Stamp { stable: false, verifier })
+            }
+            _ => Ok(Stamp { stable: true, verifier: [0; 8] }),
+        }
+    }
+    async fn commit(&self, _file: &LocalWriter) -> Result<[u8; 8], Problem> {
+        Ok(self.verifier())
+    }
+    async fn read_back(&self, file: &LocalWriter) -> Result<LocalReader, Problem> {
+        self.inner.read_back(file).await
+    }
+    async fn publish(&self, file: &LocalWriter, meta: &Meta, keep: Keep) -> Result<PathBuf, Problem> {
+        match self.fault {
+            Fault::PublishFails => Err(Problem::new("permission denied")),
+            _ => self.inner.publish(file, meta, keep).await,
+        }
+    }
+    async fn discard(&self, file: &LocalWriter) {
+        self.inner.discard(file).await;
+    }
+    async fn symlink(&self, d: &PathBuf, n: &[u8], t: &[u8], m: &Meta, k: Keep) -> Result<(), Problem> {
+        self.inner.symlink(d, n, t, m, k).await
+    }
+    async fn link(&self, file: &PathBuf, dir: &PathBuf, name: &[u8]) -> Result<(), Problem> {
+        self.inner.link(file, dir, name).await
+    }
+    async fn set_meta(&self, node: &PathBuf, meta: &Meta, keep: Keep) -> Result<(), Problem> {
+        self.inner.set_meta(node, meta, keep).await
+    }
+}
+
+#[test]
+fn a_file_that_fails_leaves_nothing_and_the_others_are_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("a"), b"fine").unwrap();
+    fs::write(from.join("b"), pattern(50_000, 0)).unwrap();
+    let target = Faulty::new(Fault::WriteFails { after: 5, fatal: false });
+    let report = run(&from, dir.path(), &target, &Options { parallel: 1, ..options() });
+    assert_eq!(report.outcome(), Outcome::Partial);
+    assert_eq!(names(&dir.path().join("copy")), ["a"]);
+    assert!(report.failed[0].path.ends_with("from/b"));
+}
+
+#[test]
+fn a_full_disk_stops_the_copy_and_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    for i in 0..50 {
+        fs::write(from.join(format!("{i}")), pattern(20_000, i)).unwrap();
+    }
+    let target = Faulty::new(Fault::WriteFails { after: 3, fatal: true });
+    let report = run(&from, dir.path(), &target, &options());
+    assert_eq!(report.outcome(), Outcome::Failed);
+    assert_eq!(report.failed.len(), 1, "{report:?}");
+    assert_eq!(names(&dir.path().join("copy")), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_restarted_server_lost_is_sent_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::write(&from, pattern(200_000, 3)).unwrap();
+    let target = Faulty::new(Fault::Restarts { after: 20 });
+    let report = run(&from, dir.path(), &target, &options());
+    assert_eq!(report.outcome(), Outcome::Done, "{report:?}");
+    assert!(target.writes.load(Ordering::SeqCst) > 49, "nothing was sent again");
+    assert!(fs::read(dir.path().join("copy")).unwrap() == fs::read(&from).unwrap());
+}
+
+#[test]
+fn a_byte_that_differs_is_found_by_verify() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::write(&from, vec![0xff; 20_000]).unwrap();
+    let with = Options { verify: true, ..options() };
+    let report = run(&from, dir.path(), &Faulty::new(Fault::Corrupts), &with);
+    assert_eq!(report.outcome(), Outcome::Failed);
+    assert!(report.failed[0].error.contains("differs"), "{report:?}");
+    assert_eq!(names(dir.path()), ["from"]);
+}
+
+#[test]
+fn a_file_that_cannot_get_its_name_leaves_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::write(&from, b"x").unwrap();
+    let report = run(&from, dir.path(), &Faulty::new(Fault::PublishFails), &options());
+    assert_eq!(report.outcome(), Outcome::Failed);
+    assert_eq!(names(dir.path()), ["from"]);
+}
+
+#[test]
+fn an_interrupted_copy_leaves_whole_files_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    for i in 0..20 {
+        fs::write(from.join(format!("{i}")), pattern(400_000, i)).unwrap();
+    }
+    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let target = Faulty::new(Fault::Restarts { after: usize::MAX });
+    let writes = Arc::clone(&target.writes);
+    let interrupt = async move {
+        while writes.load(Ordering::SeqCst) < 300 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let items = vec![item(&from, "copy")];
+    let into = dir.path().to_owned();
+    let report = rt.block_on(copy(&tree(), items, &target, into, &options(), interrupt));
+    assert_eq!(report.outcome(), Outcome::Interrupted);
+    assert!(report.failed.is_empty(), "{report:?}");
+    for name in names(&dir.path().join("copy")) {
+        assert!(
+            fs::read(dir.path().join("copy").join(&name)).unwrap() == fs::read(from.join(&name)).unwrap()
+        );
+    }
+}
+
+#[test]
+fn a_link_in_the_way_of_a_directory_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, elsewhere) = (dir.path().join("from"), dir.path().join("elsewhere"));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(from.join("file"), b"x").unwrap();
+    symlink(&elsewhere, dir.path().join("copy")).unwrap();
+    let report = run(&from, dir.path(), &tree(), &options());
+    assert_eq!(report.outcome(), Outcome::Failed);
+    assert_eq!(names(&elsewhere), Vec::<String>::new());
+}
