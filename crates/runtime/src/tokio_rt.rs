@@ -105,12 +105,18 @@ impl TcpByteStream {
     }
 }
 
+/// The most pieces that one system call takes (IOV_MAX). A call that is given more would come back short without the
+/// socket being drained or full, and its readiness would be cleared for ever.
+const MAX_PIECES: usize = 1024;
+
 fn total<'a>(lens: impl Iterator<Item = &'a [u8]>) -> usize {
     lens.map(<[u8]>::len).sum()
 }
 
 impl ByteStream for TcpByteStream {
     fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        let pieces = bufs.len().min(MAX_PIECES);
+        let bufs = &mut bufs[..pieces];
         let want = total(bufs.iter().map(|b| &**b));
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
@@ -129,6 +135,7 @@ impl ByteStream for TcpByteStream {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let bufs = &bufs[..bufs.len().min(MAX_PIECES)];
         let want = total(bufs.iter().map(|b| &**b));
         loop {
             let mut guard = ready!(self.fd.poll_write_ready(cx))?;
