@@ -4,6 +4,7 @@
 mod calls;
 mod dispatch;
 mod message;
+pub mod rpcbind;
 mod service;
 pub mod tcp;
 mod transport;
