@@ -1,0 +1,136 @@
+//! Chunks against streams (RFC 8166 section 3.4): which part of a message is where.
+//!
+//! Two offsets must be told apart. A Read chunk's *position* counts in the unreduced stream, as if every chunk and
+//! its XDR padding were there. A payload's *head offset* ([`xdr::Payload::position`]) counts in the reduced stream.
+
+use rdma::Segment;
+use smallvec::SmallVec;
+use xdr::{Message, pad};
+
+use crate::header::{Chunk, ReadSegment};
+
+/// Bytes of all segments of a chunk.
+pub(crate) fn capacity(segments: &[Segment]) -> u64 {
+    segments.iter().map(|s| u64::from(s.length)).sum()
+}
+
+/// `chunk` as it is returned when `len` bytes were written into it: filled in order, each length replaced by what
+/// was really written (RFC 8166 section 3.4.6); zero lengths throughout say that it was not used.
+pub(crate) fn filled(chunk: &[Segment], len: usize) -> Chunk {
+    let mut left = len as u64;
+    let fill = |s: &Segment| {
+        let length = u64::from(s.length).min(left) as u32;
+        left -= u64::from(length);
+        Segment { length, ..*s }
+    };
+    chunk.iter().map(fill).collect()
+}
+
+/// Where the Read chunk of each payload belongs in the unreduced stream.
+pub(crate) fn positions(message: &Message) -> impl Iterator<Item = usize> + '_ {
+    let mut before = 0;
+    message.payloads.iter().map(move |p| {
+        let position = p.position + before;
+        before += p.data.len() + pad(p.data.len());
+        position
+    })
+}
+
+/// One Read chunk of a call: segments of one position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReadChunk<'a> {
+    pub(crate) position: u32,
+    pub(crate) segments: &'a [ReadSegment],
+}
+
+impl ReadChunk<'_> {
+    pub(crate) fn len(&self) -> u64 {
+        self.segments.iter().map(|s| u64::from(s.segment.length)).sum()
+    }
+}
+
+/// The chunks of a Read list that is sorted by position.
+pub(crate) fn read_chunks(sorted: &[ReadSegment]) -> impl Iterator<Item = ReadChunk<'_>> {
+    sorted
+        .chunk_by(|a, b| a.position == b.position)
+        .map(|segments| ReadChunk { position: segments[0].position, segments })
+}
+
+/// The head offsets of the chunks that are not the Position-Zero chunk, in order; chunks without bytes are left out.
+/// `head_len` is the length of the reduced stream.
+///
+/// # Errors
+/// When a chunk lies inside the one before, directly behind it (no length word between), or beyond the stream.
+pub(crate) fn head_offsets(
+    sorted: &[ReadSegment],
+    head_len: u64,
+) -> Result<SmallVec<[HeadOffset; 2]>, &'static str> {
+    let mut out: SmallVec<[HeadOffset; 2]> = SmallVec::new();
+    let mut before = 0_u64;
+    for chunk in read_chunks(sorted).filter(|c| c.position != 0 && c.len() > 0) {
+        let at = u64::from(chunk.position).checked_sub(before).ok_or("a Read chunk inside another")?;
+        if out.last().is_some_and(|last| last.at as u64 >= at) {
+            return Err("a Read chunk inside another");
+        }
+        if at > head_len {
+            return Err("a Read chunk beyond the message");
+        }
+        out.push(HeadOffset { at: at as usize, len: chunk.len() });
+        before += chunk.len().next_multiple_of(4);
+    }
+    Ok(out)
+}
+
+/// A Read chunk's place in the reduced stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeadOffset {
+    /// The head offset.
+    pub(crate) at: usize,
+    /// Bytes of the chunk.
+    pub(crate) len: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use rdma::SteeringTag;
+
+    use super::*;
+
+    fn seg(length: u32) -> Segment {
+        Segment { handle: SteeringTag(7), length, offset: 0 }
+    }
+
+    fn read(position: u32, length: u32) -> ReadSegment {
+        ReadSegment { position, segment: seg(length) }
+    }
+
+    #[test]
+    fn chunks_are_filled_in_order_and_to_the_byte() {
+        let chunk = [seg(10), seg(0), seg(5), seg(7)];
+        let lens = |n| filled(&chunk, n).iter().map(|s| s.length).collect::<Vec<_>>();
+        assert_eq!(lens(0), [0, 0, 0, 0]);
+        assert_eq!(lens(10), [10, 0, 0, 0]);
+        assert_eq!(lens(13), [10, 0, 3, 0]);
+        assert_eq!(lens(22), [10, 0, 5, 7]);
+        assert_eq!(capacity(&chunk), 22);
+    }
+
+    #[test]
+    fn positions_count_in_the_unreduced_stream_with_padding() {
+        // Items of 5 bytes at head offset 8 and 3 bytes at head offset 12: 8, then 12 + 5 + 3 of padding.
+        let offsets = head_offsets(&[read(8, 5), read(20, 3)], 12).unwrap();
+        assert_eq!(offsets.iter().map(|o| o.at).collect::<Vec<_>>(), [8, 12]);
+        // The same when the requester put the padding into the chunk.
+        let offsets = head_offsets(&[read(8, 5), read(8, 3), read(20, 3)], 12).unwrap();
+        assert_eq!(offsets.iter().map(|o| o.at).collect::<Vec<_>>(), [8, 12]);
+    }
+
+    #[test]
+    fn overlapping_and_outlying_chunks_are_refused() {
+        assert!(head_offsets(&[read(8, 5), read(12, 3)], 100).is_err());
+        assert!(head_offsets(&[read(8, 4), read(12, 3)], 100).is_err());
+        assert!(head_offsets(&[read(104, 4)], 100).is_err());
+        assert!(head_offsets(&[read(100, 4)], 100).is_ok());
+        assert!(head_offsets(&[read(8, u32::MAX), read(8, u32::MAX), read(16, 1)], 100).is_err());
+    }
+}

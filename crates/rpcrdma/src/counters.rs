@@ -1,0 +1,43 @@
+//! Sets of counters that several connections may share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Defines a struct of counters and one of their values.
+macro_rules! counters {
+    (
+        $(#[doc = $live_doc:literal])+ $live:ident, $snapshot:ident:
+        $($(#[doc = $doc:literal])+ $name:ident,)*
+    ) => {
+        $(#[doc = $live_doc])+
+        #[derive(Debug, Default)]
+        pub struct $live {
+            $(pub(super) $name: std::sync::atomic::AtomicU64,)*
+        }
+
+        #[doc = concat!("The values of [`", stringify!($live), "`] at one moment.")]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct $snapshot {
+            $($(#[doc = $doc])+ pub $name: u64,)*
+        }
+
+        impl $live {
+            /// The values now.
+            pub fn snapshot(&self) -> $snapshot {
+                $snapshot { $($name: self.$name.load(std::sync::atomic::Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+pub(crate) use counters;
+
+pub(crate) fn add(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(n as u64, Ordering::Relaxed);
+}
+
+pub(crate) fn sub(counter: &AtomicU64, n: usize) {
+    counter.fetch_sub(n as u64, Ordering::Relaxed);
+}
+
+pub(crate) fn set(counter: &AtomicU64, n: usize) {
+    counter.store(n as u64, Ordering::Relaxed);
+}

@@ -1,0 +1,379 @@
+//! The transport header (RFC 8166 section 4): the fixed part, the three chunk lists, and the error bodies.
+
+use std::fmt;
+
+use rdma::{Segment, SteeringTag};
+use smallvec::SmallVec;
+use xdr::{Decoder, XdrError};
+
+/// The protocol version (`rdma_vers`).
+pub(crate) const VERSION: u32 = 1;
+/// Bytes of the smallest message that is parsed as a call (RFC 8166 section 4.2 with three absent lists).
+pub(crate) const MIN_CALL: usize = 28;
+/// Bytes of the smallest legal header, an ERR_CHUNK.
+const MIN_HEADER: usize = 20;
+const FIXED: usize = 16;
+const SEGMENT: usize = 16;
+const READ_ENTRY: usize = 24;
+
+const RDMA_MSG: u32 = 0;
+const RDMA_NOMSG: u32 = 1;
+const RDMA_DONE: u32 = 3;
+const RDMA_ERROR: u32 = 4;
+const ERR_VERS: u32 = 1;
+const ERR_CHUNK: u32 = 2;
+
+/// The segments of one Write or Reply chunk, or of one Read chunk.
+pub type Chunk = SmallVec<[Segment; 2]>;
+
+/// One entry of a Read list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadSegment {
+    /// Offset of the item in the unreduced payload stream, a multiple of 4; equal in all segments of one chunk.
+    pub position: u32,
+    /// Where the bytes are.
+    pub segment: Segment,
+}
+
+/// The three chunk lists of a header.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lists {
+    /// The Read list; empty in every reply.
+    pub reads: SmallVec<[ReadSegment; 2]>,
+    /// The Write list: one item per Write chunk. A chunk without segments is *empty*: its result travels inline.
+    pub writes: SmallVec<[Chunk; 1]>,
+    /// The Reply chunk.
+    pub reply: Option<Chunk>,
+}
+
+impl Lists {
+    /// Whether there is no chunk at all.
+    pub fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty() && self.reply.is_none()
+    }
+
+    /// Every segment of every list, in wire order.
+    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
+        let writes = self.writes.iter().chain(&self.reply).flatten();
+        self.reads.iter().map(|r| &r.segment).chain(writes)
+    }
+
+    fn encoded_len(&self) -> usize {
+        let chunk = |c: &Chunk| 8 + SEGMENT * c.len();
+        let writes: usize = self.writes.iter().map(chunk).sum();
+        READ_ENTRY * self.reads.len() + 4 + writes + 4 + self.reply.as_ref().map_or(4, chunk)
+    }
+}
+
+/// What an RDMA_ERROR says (RFC 8166 section 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    /// ERR_VERS: the responder speaks other versions only.
+    #[error("ERR_VERS: RPC-over-RDMA versions {low} to {high} only")]
+    Version {
+        /// Lowest version.
+        low: u32,
+        /// Highest version.
+        high: u32,
+    },
+    /// ERR_CHUNK: the header or its chunks cannot be used, or the reply does not fit the chunks given.
+    #[error("ERR_CHUNK: the peer cannot use this call's chunks")]
+    Chunk,
+}
+
+/// What follows the fixed part (`rdma_proc`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    /// RDMA_MSG: the (reduced) RPC message follows the header.
+    Msg(Lists),
+    /// RDMA_NOMSG: the RPC message travels by chunk.
+    NoMsg(Lists),
+    /// RDMA_DONE, obsolete (RFC 5666).
+    Done,
+    /// RDMA_ERROR.
+    Error(TransportError),
+}
+
+/// A transport header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// XID of the RPC message.
+    pub xid: u32,
+    /// Version: 1, or in an error what the offender sent.
+    pub vers: u32,
+    /// Credits wanted (call) or granted (reply).
+    pub credits: u32,
+    /// The rest.
+    pub body: Body,
+}
+
+/// Why bytes are not a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// Too short to be parsed; dropped without an answer.
+    #[error("{0} bytes are too short for an RPC-over-RDMA header")]
+    Short(usize),
+    /// Another protocol version; answered with ERR_VERS.
+    #[error("RPC-over-RDMA version {vers} (xid {xid:#010x})")]
+    Version {
+        /// The message's XID.
+        xid: u32,
+        /// The version it claims.
+        vers: u32,
+    },
+    /// Malformed; a call is answered with ERR_CHUNK, a reply is dropped.
+    #[error("bad RPC-over-RDMA header (xid {xid:#010x}): {what}")]
+    Malformed {
+        /// The message's XID.
+        xid: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// An RDMA_ERROR that cannot be understood; dropped (RFC 8166 section 4.5).
+    #[error("RDMA_ERROR of an unknown kind (xid {xid:#010x})")]
+    UnknownError {
+        /// The message's XID.
+        xid: u32,
+    },
+}
+
+impl Header {
+    /// A version 1 header.
+    pub fn new(xid: u32, credits: u32, body: Body) -> Self {
+        Self { xid, vers: VERSION, credits, body }
+    }
+
+    /// Reads the header at the start of `bytes` and gives it with its length; lists with more than `max_segments`
+    /// segments in all are refused, before anything is kept of them.
+    ///
+    /// # Errors
+    /// [`HeaderError`].
+    pub fn decode(bytes: &[u8], max_segments: usize) -> Result<(Self, usize), HeaderError> {
+        if bytes.len() < MIN_HEADER {
+            return Err(HeaderError::Short(bytes.len()));
+        }
+        let short = |_: XdrError| HeaderError::Short(bytes.len());
+        let mut d = Decoder::from_bytes(bytes);
+        let (xid, vers) = (d.u32().map_err(short)?, d.u32().map_err(short)?);
+        let (credits, proc) = (d.u32().map_err(short)?, d.u32().map_err(short)?);
+        if vers != VERSION {
+            return Err(HeaderError::Version { xid, vers });
+        }
+        let malformed = |what| HeaderError::Malformed { xid, what };
+        let body = match proc {
+            RDMA_MSG => Body::Msg(ListReader::new(&mut d, max_segments).lists().map_err(malformed)?),
+            RDMA_NOMSG => Body::NoMsg(ListReader::new(&mut d, max_segments).lists().map_err(malformed)?),
+            RDMA_DONE => Body::Done,
+            RDMA_ERROR => {
+                Body::Error(transport_error(&mut d).map_err(|_| HeaderError::UnknownError { xid })?)
+            }
+            _ => return Err(malformed("unknown procedure")),
+        };
+        Ok((Self { xid, vers, credits, body }, d.position()))
+    }
+
+    /// Bytes of the encoded header.
+    pub fn encoded_len(&self) -> usize {
+        FIXED
+            + match &self.body {
+                Body::Msg(l) | Body::NoMsg(l) => l.encoded_len(),
+                Body::Done => 0,
+                Body::Error(TransportError::Version { .. }) => 12,
+                Body::Error(TransportError::Chunk) => 4,
+            }
+    }
+
+    /// Writes the header to the start of `out` and gives its length.
+    ///
+    /// # Panics
+    /// When `out` is shorter than [`Self::encoded_len`]: a bug of the caller.
+    pub fn encode(&self, out: &mut [u8]) -> usize {
+        let mut w = Writer { out, at: 0 };
+        let proc = match &self.body {
+            Body::Msg(_) => RDMA_MSG,
+            Body::NoMsg(_) => RDMA_NOMSG,
+            Body::Done => RDMA_DONE,
+            Body::Error(_) => RDMA_ERROR,
+        };
+        [self.xid, self.vers, self.credits, proc].into_iter().for_each(|v| w.u32(v));
+        match &self.body {
+            Body::Msg(l) | Body::NoMsg(l) => w.lists(l),
+            Body::Done => {}
+            Body::Error(TransportError::Version { low, high }) => {
+                [ERR_VERS, *low, *high].into_iter().for_each(|v| w.u32(v));
+            }
+            Body::Error(TransportError::Chunk) => w.u32(ERR_CHUNK),
+        }
+        w.at
+    }
+}
+
+fn transport_error(d: &mut Decoder<'_>) -> Result<TransportError, XdrError> {
+    match d.u32()? {
+        ERR_VERS => Ok(TransportError::Version { low: d.u32()?, high: d.u32()? }),
+        ERR_CHUNK => Ok(TransportError::Chunk),
+        other => Err(d.invalid(other)),
+    }
+}
+
+/// Reads the lists, counting segments against one limit.
+struct ListReader<'d, 'a> {
+    d: &'d mut Decoder<'a>,
+    left: usize,
+}
+
+const TRUNCATED: &str = "a chunk list runs past the message";
+const TOO_MANY: &str = "too many segments";
+
+impl<'d, 'a> ListReader<'d, 'a> {
+    fn new(d: &'d mut Decoder<'a>, max_segments: usize) -> Self {
+        Self { d, left: max_segments }
+    }
+
+    fn lists(mut self) -> Result<Lists, &'static str> {
+        let mut lists = Lists::default();
+        while self.present()? {
+            self.take(1)?;
+            let position = self.u32()?;
+            if position % 4 != 0 {
+                return Err("a position that is not a multiple of 4");
+            }
+            lists.reads.push(ReadSegment { position, segment: self.segment()? });
+        }
+        while self.present()? {
+            // An empty chunk costs the peer 8 bytes; counting it keeps their number limited too.
+            self.take(1)?;
+            lists.writes.push(self.chunk()?);
+        }
+        if self.present()? {
+            lists.reply = Some(self.chunk()?);
+        }
+        Ok(lists)
+    }
+
+    fn u32(&mut self) -> Result<u32, &'static str> {
+        self.d.u32().map_err(|_| TRUNCATED)
+    }
+
+    fn present(&mut self) -> Result<bool, &'static str> {
+        match self.u32()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err("a list discriminator that is neither 0 nor 1"),
+        }
+    }
+
+    fn take(&mut self, segments: usize) -> Result<(), &'static str> {
+        self.left = self.left.checked_sub(segments).ok_or(TOO_MANY)?;
+        Ok(())
+    }
+
+    fn chunk(&mut self) -> Result<Chunk, &'static str> {
+        let count = self.u32()? as usize;
+        // Divided, not multiplied: 16 * 0x1000_0001 would wrap in 32 bits.
+        if count > self.d.remaining() / SEGMENT {
+            return Err(TRUNCATED);
+        }
+        self.take(count)?;
+        (0..count).map(|_| self.segment()).collect()
+    }
+
+    fn segment(&mut self) -> Result<Segment, &'static str> {
+        let (handle, length) = (SteeringTag(self.u32()?), self.u32()?);
+        let offset = self.d.u64().map_err(|_| TRUNCATED)?;
+        if offset.checked_add(u64::from(length)).is_none() {
+            return Err("a segment that wraps around the address space");
+        }
+        Ok(Segment { handle, length, offset })
+    }
+}
+
+struct Writer<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    fn raw(&mut self, bytes: &[u8]) {
+        self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    fn u32(&mut self, v: u32) {
+        self.raw(&v.to_be_bytes());
+    }
+
+    fn segment(&mut self, s: &Segment) {
+        self.u32(s.handle.0);
+        self.u32(s.length);
+        self.raw(&s.offset.to_be_bytes());
+    }
+
+    fn chunk(&mut self, c: &Chunk) {
+        self.u32(1);
+        self.u32(c.len() as u32);
+        c.iter().for_each(|s| self.segment(s));
+    }
+
+    fn lists(&mut self, l: &Lists) {
+        for r in &l.reads {
+            self.u32(1);
+            self.u32(r.position);
+            self.segment(&r.segment);
+        }
+        self.u32(0);
+        l.writes.iter().for_each(|c| self.chunk(c));
+        self.u32(0);
+        match &l.reply {
+            Some(c) => self.chunk(c),
+            None => self.u32(0),
+        }
+    }
+}
+
+fn write_segment(f: &mut fmt::Formatter<'_>, s: &Segment) -> fmt::Result {
+    write!(f, "{:#x}+{}@{:#x}", s.handle.0, s.length, s.offset)
+}
+
+fn write_chunk(f: &mut fmt::Formatter<'_>, c: &Chunk) -> fmt::Result {
+    f.write_str("[")?;
+    for (i, s) in c.iter().enumerate() {
+        f.write_str(if i > 0 { " " } else { "" })?;
+        write_segment(f, s)?;
+    }
+    f.write_str("]")
+}
+
+/// As a packet dump: `MSG xid=0x11223345 credits=32 read 72:0x501+5000@0x7f0000001000`.
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, lists) = match &self.body {
+            Body::Msg(l) => ("MSG", Some(l)),
+            Body::NoMsg(l) => ("NOMSG", Some(l)),
+            Body::Done => ("DONE", None),
+            Body::Error(_) => ("ERROR", None),
+        };
+        write!(f, "{name} xid={:#010x}", self.xid)?;
+        if self.vers != VERSION {
+            write!(f, " vers={}", self.vers)?;
+        }
+        write!(f, " credits={}", self.credits)?;
+        if let Body::Error(e) = &self.body {
+            write!(f, " {e}")?;
+        }
+        let Some(lists) = lists else { return Ok(()) };
+        for r in &lists.reads {
+            write!(f, " read {}:", r.position)?;
+            write_segment(f, &r.segment)?;
+        }
+        for c in &lists.writes {
+            f.write_str(" write ")?;
+            write_chunk(f, c)?;
+        }
+        if let Some(c) = &lists.reply {
+            f.write_str(" reply ")?;
+            write_chunk(f, c)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! How a requester is set up.
+
+use std::{sync::Arc, time::Duration};
+
+use rdma::ConnectParams;
+
+use crate::{
+    private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
+    registration::{Dynamic, Registration},
+};
+
+/// Limits and sizes of a requester; values out of range are clamped.
+#[derive(Clone)]
+pub struct RequesterConfig {
+    /// The most calls in flight, which is also what is asked for: at least 1. The responder may grant fewer.
+    pub credits: u32,
+    /// Bytes of the largest inline message, both ways: 1024 to 262144.
+    pub inline_size: usize,
+    /// Bytes of the largest payload of one call: at most 4 MiB.
+    pub max_transfer: usize,
+    /// How long a call may take, its time in the queue included.
+    pub call_timeout: Duration,
+    /// Whether the responder may invalidate a call's tag with its reply.
+    pub remote_invalidate: bool,
+    /// How memory is registered.
+    pub registration: Arc<dyn Registration>,
+    /// The connection set-up; private data and remote invalidation are filled in.
+    pub connect: ConnectParams,
+}
+
+impl Default for RequesterConfig {
+    fn default() -> Self {
+        Self {
+            credits: 128,
+            inline_size: 4096,
+            max_transfer: buffer::SPAN_BYTES,
+            call_timeout: Duration::from_secs(60),
+            remote_invalidate: true,
+            registration: Arc::new(Dynamic::new()),
+            connect: ConnectParams::default(),
+        }
+    }
+}
+
+impl RequesterConfig {
+    /// What we say at connection set-up.
+    pub fn private_data(&self) -> PrivateData {
+        let size = self.inline_size.clamp(DEFAULT_INLINE, MAX_INLINE) & !1023;
+        PrivateData { remote_invalidate: self.remote_invalidate, send_size: size, receive_size: size }
+    }
+
+    /// The parameters with which a requester connects.
+    pub fn connect_params(&self) -> ConnectParams {
+        ConnectParams {
+            private_data: self.private_data().encode().to_vec(),
+            remote_invalidate: self.remote_invalidate,
+            ..self.connect.clone()
+        }
+    }
+
+    pub(super) fn clamped(mut self) -> Self {
+        self.credits = self.credits.clamp(1, 16 << 10);
+        self.inline_size = self.private_data().receive_size;
+        self.max_transfer = self.max_transfer.min(buffer::SPAN_BYTES);
+        self
+    }
+}

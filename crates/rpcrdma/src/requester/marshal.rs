@@ -1,0 +1,309 @@
+//! How a call travels (RFC 8166 sections 3.4, 3.5): what is inline, what by chunk; and the exposure of its memory.
+
+use std::sync::Arc;
+
+use buffer::{Arena, View, Views};
+use oncrpc::{Message, ReplySpec, RpcError};
+use rdma::{Access, DomainRef, ExposedRegion, Memory, Segment, SteeringTag};
+use smallvec::{SmallVec, smallvec};
+use xdr::pad;
+
+use super::RequesterStats;
+use crate::{
+    chunks,
+    counters::add,
+    header::{Body, Header, Lists, MIN_CALL, ReadSegment},
+    private_data::Thresholds,
+    registration::Registration,
+};
+
+/// How the call's message travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CallForm {
+    /// All of it inline.
+    Inline,
+    /// The payloads by Read chunk.
+    Reduced,
+    /// The payloads by Read chunk and the head by a Position-Zero chunk.
+    Long,
+}
+
+/// Which chunks a call gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    form: CallForm,
+    /// A Write chunk for the reply's payload.
+    write: bool,
+    /// Bytes of the Reply chunk.
+    reply: Option<usize>,
+}
+
+const SEGMENT: usize = 16;
+/// What a Read list entry, a Write chunk, a Reply chunk of one segment add to a header without chunks.
+const READ_ENTRY: usize = 8 + SEGMENT;
+const WRITE_CHUNK: usize = 8 + SEGMENT;
+const REPLY_CHUNK: usize = 4 + SEGMENT;
+
+fn shape(message: &Message, spec: &ReplySpec, thresholds: &Thresholds) -> Option<Shape> {
+    let payload = spec.payload.as_ref().map_or(0, |b| b.len());
+    let whole = MIN_CALL + spec.max_head + payload + pad(payload);
+    let write = payload > 0 && whole > thresholds.receive;
+    // RFC 8166 section 3.5.6: a Reply chunk whenever the largest reply may not fit inline.
+    let rest = MIN_CALL + spec.max_head + if write { WRITE_CHUNK } else { payload + pad(payload) };
+    let reply = (rest > thresholds.receive).then(|| spec.max_head.next_multiple_of(4));
+
+    let lists =
+        MIN_CALL + if write { WRITE_CHUNK } else { 0 } + if reply.is_some() { REPLY_CHUNK } else { 0 };
+    let reads = READ_ENTRY * message.payloads.len();
+    let form = if lists + message.stream_len() <= thresholds.send {
+        CallForm::Inline
+    } else if !message.payloads.is_empty() && lists + reads + message.head.len() <= thresholds.send {
+        CallForm::Reduced
+    } else if lists + reads + READ_ENTRY <= thresholds.send {
+        CallForm::Long
+    } else {
+        return None;
+    };
+    Some(Shape { form, write, reply })
+}
+
+/// The regions of one call that the responder can reach. Dropping it revokes them.
+#[derive(Default)]
+pub(super) struct Exposed {
+    reads: SmallVec<[ExposedRegion; 2]>,
+    write: Option<ExposedRegion>,
+    reply: Option<ExposedRegion>,
+}
+
+/// What the memory of a call's results was, taken back.
+pub(super) struct Recovered {
+    pub(super) write: Option<Memory>,
+    pub(super) reply: Option<Memory>,
+}
+
+impl Exposed {
+    pub(super) fn write_segment(&self) -> Option<Segment> {
+        self.write.as_ref().map(ExposedRegion::segment)
+    }
+
+    pub(super) fn reply_segment(&self) -> Option<Segment> {
+        self.reply.as_ref().map(ExposedRegion::segment)
+    }
+
+    /// The tags of this call.
+    pub(super) fn tags(&self) -> SmallVec<[SteeringTag; 4]> {
+        let all = self.reads.iter().chain(&self.write).chain(&self.reply);
+        all.map(|r| r.segment().handle).collect()
+    }
+
+    /// Revokes every tag of the call and gives the memory of its results back. From here on the peer cannot touch
+    /// any of it (RFC 8166 section 3.4.3: before the upper layer may).
+    pub(super) fn revoke(self, registration: &dyn Registration) -> Recovered {
+        for r in self.reads {
+            drop(r.revoke().map(|r| registration.deregister(r)));
+        }
+        let take = |r: Option<ExposedRegion>| {
+            r.and_then(ExposedRegion::revoke).map(|r| registration.deregister(r))
+        };
+        Recovered { write: take(self.write), reply: take(self.reply) }
+    }
+}
+
+/// A call that is ready to be sent.
+pub(super) struct Outgoing {
+    pub(super) data: Views,
+    pub(super) exposed: Exposed,
+}
+
+/// What marshalling needs of its connection.
+pub(super) struct Marshaller {
+    pub(super) arena: Arena,
+    pub(super) domain: DomainRef,
+    pub(super) registration: Arc<dyn Registration>,
+    pub(super) thresholds: Thresholds,
+    /// The credits to ask for.
+    pub(super) credits: u32,
+    pub(super) zeros: View,
+    pub(super) stats: Arc<RequesterStats>,
+}
+
+impl Marshaller {
+    /// Whether a call can be carried at all.
+    ///
+    /// # Errors
+    /// [`RpcError::Unsupported`].
+    pub(super) fn check(&self, message: &Message, spec: &ReplySpec) -> Result<(), RpcError> {
+        if message.head.len() < 8 {
+            return Err(RpcError::Unsupported("the message has no RPC header".into()));
+        }
+        match shape(message, spec, &self.thresholds) {
+            Some(_) => Ok(()),
+            None => Err(RpcError::Unsupported("more payloads than a header can name".into())),
+        }
+    }
+
+    /// Exposes the call's memory and builds its Send. The message's XID becomes `xid`.
+    ///
+    /// # Errors
+    /// When memory or tags have run out. Nothing stays exposed then.
+    pub(super) fn marshal(
+        &self,
+        xid: u32,
+        message: Message,
+        spec: ReplySpec,
+    ) -> Result<Outgoing, RpcError> {
+        let shape = shape(&message, &spec, &self.thresholds)
+            .ok_or_else(|| RpcError::Unsupported("more payloads than a header can name".into()))?;
+        let mut exposed = Exposed::default();
+        let mut lists = Lists::default();
+        self.expose_results(spec, shape, &mut lists, &mut exposed)?;
+
+        let body = match shape.form {
+            CallForm::Inline => message.gather(&self.zeros),
+            CallForm::Reduced | CallForm::Long => message.head.clone(),
+        };
+        // The XID words are written here; the rest of the message is used as it is, by reference.
+        let body = body.slice(4, body.len() - 4);
+        if shape.form == CallForm::Long {
+            let xid = self.arena.copy_from(&xid.to_be_bytes()).map_err(local)?;
+            let mut head = Views::from(xid);
+            head.extend(body.iter().cloned());
+            self.expose_read(0, head, &mut lists, &mut exposed)?;
+        }
+        if shape.form != CallForm::Inline {
+            for (position, p) in chunks::positions(&message).zip(&message.payloads) {
+                self.expose_read(position, p.data.clone(), &mut lists, &mut exposed)?;
+            }
+        }
+        let data = self.send_data(xid, lists, shape.form, body)?;
+        Ok(Outgoing { data, exposed })
+    }
+
+    fn send_data(&self, xid: u32, lists: Lists, form: CallForm, body: Views) -> Result<Views, RpcError> {
+        let long = form == CallForm::Long;
+        let header = Header::new(xid, self.credits, if long { Body::NoMsg(lists) } else { Body::Msg(lists) });
+        tracing::trace!("call {header}");
+        let xid_len = if long { 0 } else { 4 };
+        let mut b = self.arena.alloc(header.encoded_len() + xid_len).map_err(local)?;
+        let end = header.encode(&mut b);
+        b[end..].copy_from_slice(&xid.to_be_bytes()[..xid_len]);
+        let mut data = Views::from(b.freeze());
+        if long {
+            add(&self.stats.long_calls, 1);
+        } else {
+            add(&self.stats.inline_bytes_out, body.len() + 4);
+            data.extend(body.iter().cloned());
+        }
+        Ok(data)
+    }
+
+    fn expose_results(
+        &self,
+        spec: ReplySpec,
+        shape: Shape,
+        lists: &mut Lists,
+        exposed: &mut Exposed,
+    ) -> Result<(), RpcError> {
+        match spec.payload {
+            Some(b) if shape.write => {
+                let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;
+                lists.writes.push(smallvec![region.segment()]);
+                exposed.write = Some(region);
+            }
+            Some(unused) => self.registration.give_back(unused),
+            None => {}
+        }
+        if let Some(len) = shape.reply {
+            let b = self.registration.take(&self.arena, len).map_err(local)?;
+            let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;
+            lists.reply = Some(smallvec![region.segment()]);
+            exposed.reply = Some(region);
+        }
+        Ok(())
+    }
+
+    fn expose_read(
+        &self,
+        position: usize,
+        data: Views,
+        lists: &mut Lists,
+        exposed: &mut Exposed,
+    ) -> Result<(), RpcError> {
+        let position = u32::try_from(position)
+            .map_err(|_| RpcError::Unsupported("a message of more than 4 GiB".into()))?;
+        let region = self.expose(Memory::Shared(data), Access::RemoteRead)?;
+        lists.reads.push(ReadSegment { position, segment: region.segment() });
+        exposed.reads.push(region);
+        Ok(())
+    }
+
+    fn expose(&self, memory: Memory, access: Access) -> Result<ExposedRegion, RpcError> {
+        let bytes = match access {
+            Access::RemoteRead => &self.stats.exposed_read_bytes,
+            Access::RemoteWrite => &self.stats.exposed_write_bytes,
+        };
+        add(bytes, memory.len());
+        let region = self.registration.register(&self.domain, memory);
+        region.expose(access).map_err(local)
+    }
+}
+
+fn local(e: impl std::fmt::Display) -> RpcError {
+    RpcError::Local(e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use buffer::ArenaConfig;
+    use xdr::Encoder;
+
+    use super::*;
+
+    const T: Thresholds = Thresholds { send: 1024, receive: 1024 };
+
+    fn arena() -> Arena {
+        Arena::new(ArenaConfig { limit: 1 << 24, huge_pages: false })
+    }
+
+    fn shape_of(head: usize, payload: usize, max_head: usize, result: usize) -> Shape {
+        let a = arena();
+        let mut e = Encoder::new(&a, 512);
+        e.put_raw(&vec![0; head]);
+        if payload > 0 {
+            e.put_payload(a.copy_from(&vec![0; payload]).unwrap().into());
+        }
+        let payload = (result > 0).then(|| a.alloc(result).unwrap());
+        shape(&e.finish().unwrap(), &ReplySpec { max_head, payload }, &T).unwrap()
+    }
+
+    #[test]
+    fn small_calls_with_small_replies_have_no_chunks() {
+        let s = shape_of(996, 0, 996, 0);
+        assert_eq!(s, Shape { form: CallForm::Inline, write: false, reply: None });
+        // 28 + 40 + 4 + 950 + 2 of padding is just 1024.
+        assert_eq!(shape_of(40, 950, 100, 0).form, CallForm::Inline);
+        assert!(!shape_of(40, 0, 100, 893).write);
+    }
+
+    #[test]
+    fn a_payload_that_does_not_fit_becomes_a_read_chunk() {
+        assert_eq!(shape_of(40, 953, 100, 0).form, CallForm::Reduced);
+        assert_eq!(shape_of(1024 - 52 - 4, 953, 100, 0).form, CallForm::Reduced);
+    }
+
+    #[test]
+    fn a_head_that_does_not_fit_makes_a_long_call() {
+        assert_eq!(shape_of(1000, 0, 100, 0).form, CallForm::Long);
+        assert_eq!(shape_of(972, 5, 100, 0).form, CallForm::Long);
+    }
+
+    #[test]
+    fn a_result_that_may_not_fit_gets_a_write_chunk_and_a_large_head_a_reply_chunk() {
+        let s = shape_of(40, 0, 100, 897);
+        assert_eq!((s.write, s.reply), (true, None));
+        let s = shape_of(40, 0, 998, 0);
+        assert_eq!((s.write, s.reply), (false, Some(1000)));
+        let s = shape_of(40, 0, 980, 5000);
+        assert_eq!((s.write, s.reply), (true, Some(980)));
+    }
+}

@@ -1,0 +1,71 @@
+//! How a responder is set up.
+
+use buffer::SPAN_BYTES;
+use rdma::ConnectParams;
+
+use crate::private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData};
+
+/// Receives beyond the credits granted, so that a peer that is a little off does not lose its connection.
+pub(super) const RECEIVE_SLACK: usize = 4;
+/// What a call may carry beyond the largest payload: its head and round-up.
+const READ_SLACK: usize = 64 << 10;
+
+/// Limits and sizes of a responder; values out of range are clamped.
+#[derive(Debug, Clone)]
+pub struct ResponderConfig {
+    /// The most credits granted to a connection: at least 1. A connection holds at most about this many times
+    /// `max_transfer` bytes.
+    pub credits: u32,
+    /// Bytes of the largest inline message, both ways: 1024 to 262144.
+    pub inline_size: usize,
+    /// Bytes of the largest payload of one call.
+    pub max_transfer: usize,
+    /// The most segments in one header, all lists together: at least 16.
+    pub max_segments: usize,
+    /// Bytes of the buffers into which RDMA Reads are placed: 512 to 4 MiB. The memory file system adopts whole
+    /// buffers as its pages.
+    pub sink_piece: usize,
+    /// Whether replies may invalidate a tag of the requester (where its private data allows that).
+    pub remote_invalidate: bool,
+}
+
+impl Default for ResponderConfig {
+    fn default() -> Self {
+        Self {
+            credits: 64,
+            inline_size: 4096,
+            max_transfer: 1 << 20,
+            max_segments: 64,
+            sink_piece: 64 << 10,
+            remote_invalidate: true,
+        }
+    }
+}
+
+impl ResponderConfig {
+    /// What we say at connection set-up.
+    pub fn private_data(&self) -> PrivateData {
+        let size = self.inline_size.clamp(DEFAULT_INLINE, MAX_INLINE) & !1023;
+        PrivateData { remote_invalidate: self.remote_invalidate, send_size: size, receive_size: size }
+    }
+
+    /// `base` with what a responder needs to accept a connection: the private data, and no invalidation of our tags
+    /// (a responder exposes none).
+    pub fn connect_params(&self, base: ConnectParams) -> ConnectParams {
+        let private_data = self.private_data().encode().to_vec();
+        ConnectParams { private_data, remote_invalidate: false, ..base }
+    }
+
+    pub(super) fn clamped(mut self) -> Self {
+        self.credits = self.credits.clamp(1, 16 << 10);
+        self.inline_size = self.private_data().receive_size;
+        self.max_segments = self.max_segments.max(16);
+        self.sink_piece = self.sink_piece.clamp(512, SPAN_BYTES);
+        self
+    }
+
+    /// The most bytes that one call may make us pull.
+    pub(super) fn max_read(&self) -> u64 {
+        self.max_transfer.saturating_add(READ_SLACK) as u64
+    }
+}

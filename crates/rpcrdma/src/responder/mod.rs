@@ -1,0 +1,536 @@
+//! The responder: the server's end of a connection, in the Read-Write design.
+//!
+//! One task owns the queue pair and everything that belongs to the connection. A call goes through these steps:
+//! received; its Reads in flight ([`arrival`]) if it has Read chunks; in progress with the service; answered
+//! ([`reply`]). A call that the service answers at once takes all its steps in one poll, without a task and, in
+//! steady state, without the heap.
+
+mod arrival;
+mod config;
+mod reply;
+mod stats;
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use buffer::{Arena, Buffer, View};
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use oncrpc::{Message, Peer, Service};
+use rdma::{
+    Completion, ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId, WriteRequest,
+};
+use runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep};
+use slab::Slab;
+
+use self::{
+    arrival::Arrival,
+    config::RECEIVE_SLACK,
+    reply::{Limits, Plan},
+};
+pub use self::{
+    config::ResponderConfig,
+    stats::{ResponderStats, ResponderStatsSnapshot},
+};
+use crate::{
+    counters::{add, set, sub},
+    header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
+    private_data::{PrivateData, Thresholds},
+};
+
+/// Polls of the queue pair before other tasks of the runtime have their turn.
+const ROUNDS: usize = 32;
+/// Emptied sink lists that are kept for reuse.
+const SPARE_SINKS: usize = 64;
+/// How long a peer may take to close its end of a connection that we ended.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Serves one connection until it ends: [`Responder::run`].
+///
+/// # Errors
+/// Why the connection ended, if not in the ordinary way.
+pub async fn serve(
+    qp: Box<dyn QueuePair>,
+    peer: Peer,
+    service: Arc<dyn Service>,
+    rt: RuntimeRef,
+    arena: Arena,
+    config: ResponderConfig,
+    stats: Arc<ResponderStats>,
+) -> Result<(), ConnectionError> {
+    Responder::new(qp, peer, service, rt, arena, config, stats)?.run().await
+}
+
+/// What a reply needs to know of its call.
+struct ReplyTo {
+    xid: u32,
+    lists: Lists,
+}
+
+/// A call that the service has not answered yet.
+struct InProgress {
+    to: Option<ReplyTo>,
+    answer: BoxFuture<'static, Option<Message>>,
+}
+
+impl Future for InProgress {
+    type Output = (Option<ReplyTo>, Option<Message>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.answer.poll_unpin(cx).map(|answer| (self.to.take(), answer))
+    }
+}
+
+/// The server's end of one connection.
+pub struct Responder {
+    qp: Box<dyn QueuePair>,
+    peer: Peer,
+    service: Arc<dyn Service>,
+    rt: RuntimeRef,
+    arena: Arena,
+    config: ResponderConfig,
+    stats: Arc<ResponderStats>,
+    limits: Limits,
+    /// Both ends allow Send with Invalidate, and the provider can.
+    invalidate: bool,
+    zeros: View,
+    completions: Vec<Completion>,
+    arrivals: Slab<Arrival>,
+    in_progress: FuturesUnordered<InProgress>,
+    spare_sinks: Vec<Vec<Buffer>>,
+    /// Receives that no message has filled yet.
+    posted: usize,
+    active: ActiveCalls,
+    /// Credits that the peer asked for last.
+    wanted: u32,
+    ending: Ending,
+}
+
+/// Calls received and not answered.
+struct ActiveCalls {
+    count: usize,
+    stats: Arc<ResponderStats>,
+}
+
+impl ActiveCalls {
+    fn begin(&mut self) {
+        self.count += 1;
+        add(&self.stats.calls_in_progress, 1);
+    }
+
+    fn end(&mut self) {
+        self.count = self.count.saturating_sub(1);
+        sub(&self.stats.calls_in_progress, 1);
+    }
+}
+
+impl Drop for ActiveCalls {
+    fn drop(&mut self) {
+        sub(&self.stats.calls_in_progress, self.count);
+    }
+}
+
+/// How far a connection is in being ended by us.
+enum Ending {
+    No,
+    /// No new calls; those in progress are answered.
+    Draining,
+    /// Everything is answered; the peer has until then to close.
+    Closing(Sleep),
+}
+
+impl Responder {
+    /// Takes over a connection whose accept carried [`ResponderConfig::connect_params`], and posts its receives.
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub fn new(
+        qp: Box<dyn QueuePair>,
+        peer: Peer,
+        service: Arc<dyn Service>,
+        rt: RuntimeRef,
+        arena: Arena,
+        config: ResponderConfig,
+        stats: Arc<ResponderStats>,
+    ) -> Result<Self, ConnectionError> {
+        let config = config.clamped();
+        let theirs = PrivateData::decode(&qp.info().private_data);
+        let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
+        let caps = qp.capabilities();
+        let invalidate = config.remote_invalidate
+            && caps.send_with_invalidate
+            && theirs.is_some_and(|p| p.remote_invalidate);
+        let limits = Limits {
+            inline: thresholds.send,
+            max_transfer: caps.max_transfer,
+            max_pieces: caps.max_pieces,
+        };
+        let zeros = arena.copy_from(&[0; 4]).map_err(|e| ConnectionError::Local(e.to_string()))?;
+        let mut this = Self {
+            qp,
+            peer,
+            service,
+            rt,
+            arena,
+            config,
+            stats,
+            limits,
+            invalidate,
+            zeros,
+            completions: Vec::new(),
+            arrivals: Slab::new(),
+            in_progress: FuturesUnordered::new(),
+            spare_sinks: Vec::new(),
+            posted: 0,
+            active: ActiveCalls { count: 0, stats: Arc::clone(&stats) },
+            wanted: 1,
+            ending: Ending::No,
+        };
+        this.replenish()?;
+        Ok(this)
+    }
+
+    /// Serves until the connection ends. Then everything the peer held is released at once; calls that the service
+    /// still works on are seen through to their end (a rename is not left half done), and their replies dropped.
+    ///
+    /// # Errors
+    /// Why the connection ended, if not in the ordinary way.
+    pub async fn run(self) -> Result<(), ConnectionError> {
+        self.run_until(std::future::pending()).await
+    }
+
+    /// As [`Self::run`]; when `stop` completes, takes no further calls, answers those in progress, and closes.
+    ///
+    /// # Errors
+    /// Why the connection ended, if not in the ordinary way.
+    pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), ConnectionError> {
+        let mut stop = pin!(stop.fuse());
+        let end = std::future::poll_fn(|cx| {
+            if matches!(self.ending, Ending::No) && stop.poll_unpin(cx).is_ready() {
+                self.ending = Ending::Draining;
+            }
+            self.poll(cx)
+        })
+        .await;
+        let Self { qp, arrivals, completions, active, mut in_progress, .. } = self;
+        drop((qp, arrivals, completions, active));
+        while in_progress.next().await.is_some() {}
+        end
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
+        for _ in 0..ROUNDS {
+            let mut progress = false;
+            let mut completions = std::mem::take(&mut self.completions);
+            match self.qp.poll(cx, &mut completions) {
+                Poll::Ready(Ok(())) => {
+                    progress = true;
+                    let handled = completions.drain(..).try_for_each(|c| self.complete(c));
+                    set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
+                    if let Err(e) = handled {
+                        return Poll::Ready(Err(e));
+                    }
+                }
+                Poll::Ready(Err(ConnectionError::Closed)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+                Poll::Pending => {}
+            }
+            self.completions = completions;
+            while let Poll::Ready(Some((to, answer))) = self.in_progress.poll_next_unpin(cx) {
+                progress = true;
+                if let Some(to) = to
+                    && let Err(e) = self.answer(&to, answer)
+                {
+                    return Poll::Ready(Err(e));
+                }
+            }
+            if self.poll_ending(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            if !progress {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_ending(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if matches!(self.ending, Ending::Draining) && self.active.count == 0 {
+            self.qp.disconnect();
+            self.qp.flush(cx);
+            self.ending = Ending::Closing(self.rt.sleep(CLOSE_LIMIT));
+        }
+        match &mut self.ending {
+            Ending::Closing(limit) => limit.poll_unpin(cx),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) -> Result<(), ConnectionError> {
+        match completion {
+            Completion::Received { buffer, .. } => self.received(buffer),
+            Completion::Read { id, sink } => self.read(id, sink),
+            Completion::Sent(_) => Ok(()),
+        }
+    }
+
+    /// A message came. RFC 8166 section 4.5 and the table of what to answer when.
+    fn received(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
+        self.posted = self.posted.saturating_sub(1);
+        if buffer.len() < MIN_CALL {
+            return self.drop_message(buffer);
+        }
+        let (header, at) = match Header::decode(&buffer, self.config.max_segments) {
+            Ok(decoded) => decoded,
+            Err(HeaderError::Version { xid, vers }) => {
+                self.recycle(buffer)?;
+                return self.refuse_version(xid, vers);
+            }
+            Err(e @ HeaderError::Malformed { xid, .. }) => {
+                tracing::debug!(peer = %self.peer.addr, "{e}");
+                self.recycle(buffer)?;
+                return self.refuse_chunks(xid);
+            }
+            Err(HeaderError::Short(_) | HeaderError::UnknownError { .. }) => {
+                return self.drop_message(buffer);
+            }
+        };
+        tracing::trace!(peer = %self.peer.addr, "call {header}");
+        let (lists, inline) = match header.body {
+            Body::Msg(lists) => (lists, true),
+            Body::NoMsg(lists) => (lists, false),
+            // Obsolete or nonsense from a requester; no answer is due.
+            Body::Done | Body::Error(_) => return self.drop_message(buffer),
+        };
+        if matches!(self.ending, Ending::Draining | Ending::Closing(_)) {
+            return self.drop_message(buffer);
+        }
+        self.wanted = header.credits;
+        add(&self.stats.calls, 1);
+        self.active.begin();
+        let message = buffer.freeze();
+        // What follows an RDMA_NOMSG header is not part of any message and is not looked at.
+        let inline = inline.then(|| message.slice(at, message.len() - at));
+        drop(message);
+        self.begin(ReplyTo { xid: header.xid, lists }, inline)
+    }
+
+    /// Begins a call whose header is decoded.
+    fn begin(&mut self, mut to: ReplyTo, inline: Option<View>) -> Result<(), ConnectionError> {
+        if let Some(inline) = &inline {
+            add(&self.stats.inline_bytes_in, inline.len());
+            if inline.first_chunk() != Some(&to.xid.to_be_bytes()) {
+                return self.answer_error(to.xid);
+            }
+        }
+        let shape = match arrival::check(&mut to, inline.as_ref(), &self.config) {
+            Ok(shape) => shape,
+            Err(what) => {
+                tracing::debug!(peer = %self.peer.addr, xid = to.xid, "call refused: {what}");
+                return self.answer_error(to.xid);
+            }
+        };
+        if to.lists.reads.iter().all(|r| r.segment.length == 0)
+            && let Some(inline) = inline
+        {
+            return self.dispatch(to, Message::from_view(inline));
+        }
+        let mut sources = arrival::Sources {
+            arena: &self.arena,
+            spare: &mut self.spare_sinks,
+            piece: self.config.sink_piece,
+            max_transfer: self.limits.max_transfer,
+        };
+        match arrival::plan(to, inline, shape, &mut sources) {
+            Ok((arrival, reads)) => self.post_reads(arrival, reads),
+            Err((to, e)) => {
+                tracing::warn!(peer = %self.peer.addr, "call refused: {e}");
+                self.answer_out_of_memory(&to)
+            }
+        }
+    }
+
+    fn post_reads(
+        &mut self,
+        arrival: Arrival,
+        reads: impl IntoIterator<Item = ReadRequest>,
+    ) -> Result<(), ConnectionError> {
+        let call = self.arrivals.insert(arrival) as u64;
+        for mut read in reads {
+            add(&self.stats.reads, 1);
+            add(&self.stats.read_bytes, read.from.length as usize);
+            read.id = WorkId(call << 32 | read.id.0);
+            posted(self.qp.post_read(read))?;
+        }
+        Ok(())
+    }
+
+    /// A Read is done; with the last one of its call the call is dispatched.
+    fn read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
+        let (call, index) = ((id.0 >> 32) as usize, (id.0 & 0xffff_ffff) as usize);
+        let done = self.arrivals.get_mut(call).is_some_and(|a| a.arrived(index, sink));
+        let Some(arrival) = done.then(|| self.arrivals.try_remove(call)).flatten() else { return Ok(()) };
+        let (to, message) = arrival.assemble(&self.arena, &mut self.spare_sinks);
+        self.spare_sinks.truncate(SPARE_SINKS);
+        match message {
+            Ok(message) if message.xid() == Some(to.xid) => self.dispatch(to, message),
+            Ok(_) => self.answer_error(to.xid),
+            Err(e) => {
+                tracing::warn!(peer = %self.peer.addr, "call refused: {e}");
+                self.answer_out_of_memory(&to)
+            }
+        }
+    }
+
+    fn dispatch(&mut self, to: ReplyTo, message: Message) -> Result<(), ConnectionError> {
+        match self.service.call(&self.peer, message, &self.arena) {
+            MaybeReady::Ready(answer) => self.answer(&to, answer),
+            MaybeReady::Pending(answer) => {
+                self.in_progress.push(InProgress { to: Some(to), answer });
+                Ok(())
+            }
+            MaybeReady::Taken => self.answer(&to, None),
+        }
+    }
+
+    /// Ends a call: its receive is posted again *before* the reply tells the peer that it may send another.
+    fn finished(&mut self) -> Result<(), ConnectionError> {
+        self.active.end();
+        self.replenish()
+    }
+
+    fn answer(&mut self, to: &ReplyTo, answer: Option<Message>) -> Result<(), ConnectionError> {
+        self.finished()?;
+        let Some(message) = answer else { return Ok(()) };
+        let credits = self.grant();
+        match reply::plan(to.xid, credits, &to.lists, message, &self.limits, &self.zeros) {
+            Ok(plan) => {
+                let invalidate = if self.invalidate { reply::common_tag(&to.lists) } else { None };
+                self.post_reply(plan, invalidate)
+            }
+            Err(reply::DoesNotFit) => self.refuse_chunks(to.xid),
+        }
+    }
+
+    fn post_reply(
+        &mut self,
+        plan: Plan,
+        invalidate: Option<rdma::SteeringTag>,
+    ) -> Result<(), ConnectionError> {
+        tracing::trace!(peer = %self.peer.addr, "reply {}", plan.header);
+        for write in plan.writes {
+            self.post_write(write)?;
+        }
+        add(&self.stats.inline_bytes_out, plan.inline.len());
+        add(&self.stats.remote_invalidations, usize::from(invalidate.is_some()));
+        self.post_send(&plan.header, Some(plan.inline), invalidate)
+    }
+
+    fn post_write(&mut self, write: WriteRequest) -> Result<(), ConnectionError> {
+        add(&self.stats.writes, 1);
+        add(&self.stats.write_bytes, write.data.len());
+        posted(self.qp.post_write(write))
+    }
+
+    /// Sends a header and what follows it. Without memory even for the header no answer can be given at all, and the
+    /// connection must be closed (RFC 8166 section 4.5).
+    fn post_send(
+        &mut self,
+        header: &Header,
+        inline: Option<buffer::Views>,
+        invalidate: Option<rdma::SteeringTag>,
+    ) -> Result<(), ConnectionError> {
+        let mut b = self.arena.alloc(header.encoded_len()).map_err(no_memory)?;
+        header.encode(&mut b);
+        let mut data = buffer::Views::from(b.freeze());
+        if let Some(inline) = &inline {
+            data.extend(inline.iter().cloned());
+        }
+        add(&self.stats.sends, 1);
+        posted(self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled: None }))
+    }
+
+    fn refuse_version(&mut self, xid: u32, vers: u32) -> Result<(), ConnectionError> {
+        add(&self.stats.version_errors, 1);
+        let error = TransportError::Version { low: VERSION, high: VERSION };
+        let header = Header { xid, vers, credits: self.grant(), body: Body::Error(error) };
+        self.post_send(&header, None, None)
+    }
+
+    fn refuse_chunks(&mut self, xid: u32) -> Result<(), ConnectionError> {
+        add(&self.stats.chunk_errors, 1);
+        let header = Header::new(xid, self.grant(), Body::Error(TransportError::Chunk));
+        self.post_send(&header, None, None)
+    }
+
+    /// Ends a call with ERR_CHUNK.
+    fn answer_error(&mut self, xid: u32) -> Result<(), ConnectionError> {
+        self.finished()?;
+        self.refuse_chunks(xid)
+    }
+
+    /// Ends a call for which there is no memory with the RPC status SYSTEM_ERR (RFC 5531 section 9).
+    fn answer_out_of_memory(&mut self, to: &ReplyTo) -> Result<(), ConnectionError> {
+        const REPLY: u32 = 1;
+        const SYSTEM_ERR: u32 = 5;
+        add(&self.stats.out_of_memory, 1);
+        let words = [to.xid, REPLY, 0, 0, 0, SYSTEM_ERR];
+        let mut b = self.arena.alloc(4 * words.len()).map_err(no_memory)?;
+        for (bytes, word) in b.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_be_bytes());
+        }
+        self.answer(to, Some(Message::from_view(b.freeze())))
+    }
+
+    fn drop_message(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
+        add(&self.stats.dropped, 1);
+        self.recycle(buffer)
+    }
+
+    /// Posts the buffer of a message that was not a call again.
+    fn recycle(&mut self, mut buffer: Buffer) -> Result<(), ConnectionError> {
+        buffer.set_len(self.config.inline_size);
+        self.posted += 1;
+        posted(self.qp.post_receive(buffer))
+    }
+
+    /// Keeps a receive posted for every credit that no call in progress holds, and the slack. So a peer that sends
+    /// more than it was granted runs out of receives, and never makes us hold more calls than that.
+    fn replenish(&mut self) -> Result<(), ConnectionError> {
+        let target = (self.config.credits as usize + RECEIVE_SLACK).saturating_sub(self.active.count);
+        while self.posted < target {
+            match self.arena.alloc(self.config.inline_size) {
+                Ok(buffer) => self.recycle(buffer)?,
+                // The grant shrinks until there is memory again; without any receive the connection is useless.
+                Err(_) if self.posted > 0 => break,
+                Err(e) => return Err(no_memory(e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The credits of a reply: what the peer asked for, within the limit and what is posted; never 0.
+    fn grant(&self) -> u32 {
+        let room = u32::try_from(self.posted + self.active.count).unwrap_or(u32::MAX);
+        let credits = self.wanted.min(self.config.credits).min(room).max(1);
+        set(&self.stats.credits_granted, credits as usize);
+        credits
+    }
+}
+
+fn no_memory(e: buffer::OutOfMemory) -> ConnectionError {
+    ConnectionError::Local(e.to_string())
+}
+
+/// A post on a closed connection is no error here: the next poll of the queue pair says why it closed.
+fn posted(result: Result<(), PostError>) -> Result<(), ConnectionError> {
+    match result {
+        Ok(()) | Err(PostError::Closed) => Ok(()),
+        Err(e @ PostError::Invalid(_)) => Err(ConnectionError::Local(e.to_string())),
+    }
+}
