@@ -58,10 +58,9 @@ impl Thresholds {
     /// From what we said and what the peer said (if it did).
     pub fn negotiate(ours: &PrivateData, peer: Option<&PrivateData>) -> Self {
         match peer {
-            Some(p) => Self {
-                send: ours.send_size.min(p.receive_size),
-                receive: ours.receive_size.min(p.send_size),
-            },
+            Some(p) => {
+                Self { send: ours.send_size.min(p.receive_size), receive: ours.receive_size.min(p.send_size) }
+            }
             None => Self { send: DEFAULT_INLINE, receive: DEFAULT_INLINE },
         }
     }

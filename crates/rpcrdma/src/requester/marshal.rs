@@ -67,6 +67,21 @@ fn shape(message: &Message, spec: &ReplySpec, thresholds: &Thresholds) -> Option
     Some(Shape { form, write, reply })
 }
 
+/// Whether a call can be carried at all.
+///
+/// # Errors
+/// [`RpcError::Unsupported`].
+pub(super) fn check(message: &Message, spec: &ReplySpec, thresholds: &Thresholds) -> Result<(), RpcError> {
+    if message.head.len() < 8 {
+        return Err(RpcError::Unsupported("the message has no RPC header".into()));
+    }
+    shape(message, spec, thresholds).map(|_| ()).ok_or_else(too_many)
+}
+
+fn too_many() -> RpcError {
+    RpcError::Unsupported("more payloads than a header can name".into())
+}
+
 /// The regions of one call that the responder can reach. Dropping it revokes them.
 #[derive(Default)]
 pub(super) struct Exposed {
@@ -102,9 +117,8 @@ impl Exposed {
         for r in self.reads {
             drop(r.revoke().map(|r| registration.deregister(r)));
         }
-        let take = |r: Option<ExposedRegion>| {
-            r.and_then(ExposedRegion::revoke).map(|r| registration.deregister(r))
-        };
+        let take =
+            |r: Option<ExposedRegion>| r.and_then(ExposedRegion::revoke).map(|r| registration.deregister(r));
         Recovered { write: take(self.write), reply: take(self.reply) }
     }
 }
@@ -128,32 +142,12 @@ pub(super) struct Marshaller {
 }
 
 impl Marshaller {
-    /// Whether a call can be carried at all.
-    ///
-    /// # Errors
-    /// [`RpcError::Unsupported`].
-    pub(super) fn check(&self, message: &Message, spec: &ReplySpec) -> Result<(), RpcError> {
-        if message.head.len() < 8 {
-            return Err(RpcError::Unsupported("the message has no RPC header".into()));
-        }
-        match shape(message, spec, &self.thresholds) {
-            Some(_) => Ok(()),
-            None => Err(RpcError::Unsupported("more payloads than a header can name".into())),
-        }
-    }
-
     /// Exposes the call's memory and builds its Send. The message's XID becomes `xid`.
     ///
     /// # Errors
     /// When memory or tags have run out. Nothing stays exposed then.
-    pub(super) fn marshal(
-        &self,
-        xid: u32,
-        message: Message,
-        spec: ReplySpec,
-    ) -> Result<Outgoing, RpcError> {
-        let shape = shape(&message, &spec, &self.thresholds)
-            .ok_or_else(|| RpcError::Unsupported("more payloads than a header can name".into()))?;
+    pub(super) fn marshal(&self, xid: u32, message: Message, spec: ReplySpec) -> Result<Outgoing, RpcError> {
+        let shape = shape(&message, &spec, &self.thresholds).ok_or_else(too_many)?;
         let mut exposed = Exposed::default();
         let mut lists = Lists::default();
         self.expose_results(spec, shape, &mut lists, &mut exposed)?;
@@ -294,7 +288,7 @@ mod tests {
     #[test]
     fn a_head_that_does_not_fit_makes_a_long_call() {
         assert_eq!(shape_of(1000, 0, 100, 0).form, CallForm::Long);
-        assert_eq!(shape_of(972, 5, 100, 0).form, CallForm::Long);
+        assert_eq!(shape_of(972, 100, 100, 0).form, CallForm::Long);
     }
 
     #[test]

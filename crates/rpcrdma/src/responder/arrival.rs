@@ -5,7 +5,7 @@ use rdma::{ReadRequest, Segment, WorkId};
 use smallvec::SmallVec;
 use xdr::{Message, Payload};
 
-use super::{ResponderConfig, ReplyTo};
+use super::{ReplyTo, ResponderConfig};
 use crate::chunks::{HeadOffset, head_offsets, read_chunks};
 
 /// What a call's Reads amount to, checked before the first of them is posted.
@@ -18,7 +18,7 @@ pub(super) struct Shape {
 
 /// A call with Reads in flight.
 pub(super) struct Arrival {
-    pub(super) to: ReplyTo,
+    to: ReplyTo,
     inline: Option<View>,
     shape: Shape,
     /// The sink of each Read in stream order; empty until it is back.
@@ -50,28 +50,25 @@ pub(super) fn check(
         (None, Some(_)) => return Err("a Position-Zero chunk of an unusable size"),
         (None, None) => return Err("neither an inline message nor a Position-Zero chunk"),
     };
-    let head_len = head.map_or_else(|| inline.map_or(0, |v| v.len()), |n| n);
+    let head_len = head.unwrap_or_else(|| inline.map_or(0, |v| v.len()));
     Ok(Shape { head, payloads: head_offsets(reads, head_len as u64)? })
 }
 
-/// Plans the Reads of a call of this shape: takes the memory for all of them, or for none.
+/// Plans the Reads of a checked call, in stream order: takes the memory for all of them, or for none.
+///
+/// # Errors
+/// When there is not enough.
 pub(super) fn plan(
-    to: ReplyTo,
-    inline: Option<View>,
-    shape: Shape,
+    to: &ReplyTo,
     sources: &mut Sources<'_>,
-) -> Result<(Arrival, SmallVec<[ReadRequest; 2]>), (ReplyTo, OutOfMemory)> {
+) -> Result<SmallVec<[ReadRequest; 2]>, OutOfMemory> {
     let mut reads: SmallVec<[ReadRequest; 2]> = SmallVec::new();
     for r in &to.lists.reads {
         // The head must be one view, so the sink of a Position-Zero segment is one buffer.
         let piece = if r.position == 0 { SPAN_BYTES } else { sources.piece };
-        if let Err(e) = sources.reads_of(r.segment, piece, &mut reads) {
-            return Err((to, e));
-        }
+        sources.reads_of(r.segment, piece, &mut reads)?;
     }
-    let sinks = reads.iter().map(|_| Vec::new()).collect();
-    let outstanding = reads.len();
-    Ok((Arrival { to, inline, shape, sinks, outstanding }, reads))
+    Ok(reads)
 }
 
 /// Where sinks come from.
@@ -112,6 +109,12 @@ impl Sources<'_> {
 }
 
 impl Arrival {
+    /// A call with `reads` Reads to come.
+    pub(super) fn new(to: ReplyTo, inline: Option<View>, shape: Shape, reads: usize) -> Self {
+        let sinks = (0..reads).map(|_| Vec::new()).collect();
+        Self { to, inline, shape, sinks, outstanding: reads }
+    }
+
     /// Takes the sink of Read `index`; true when it was the last one.
     pub(super) fn arrived(&mut self, index: usize, sink: Vec<Buffer>) -> bool {
         if let Some(slot) = self.sinks.get_mut(index).filter(|s| s.is_empty()) {

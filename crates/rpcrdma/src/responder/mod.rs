@@ -164,12 +164,10 @@ impl Responder {
         let invalidate = config.remote_invalidate
             && caps.send_with_invalidate
             && theirs.is_some_and(|p| p.remote_invalidate);
-        let limits = Limits {
-            inline: thresholds.send,
-            max_transfer: caps.max_transfer,
-            max_pieces: caps.max_pieces,
-        };
+        let limits =
+            Limits { inline: thresholds.send, max_transfer: caps.max_transfer, max_pieces: caps.max_pieces };
         let zeros = arena.copy_from(&[0; 4]).map_err(|e| ConnectionError::Local(e.to_string()))?;
+        let active = ActiveCalls { count: 0, stats: Arc::clone(&stats) };
         let mut this = Self {
             qp,
             peer,
@@ -186,7 +184,7 @@ impl Responder {
             in_progress: FuturesUnordered::new(),
             spare_sinks: Vec::new(),
             posted: 0,
-            active: ActiveCalls { count: 0, stats: Arc::clone(&stats) },
+            active,
             wanted: 1,
             ending: Ending::No,
         };
@@ -346,9 +344,9 @@ impl Responder {
             piece: self.config.sink_piece,
             max_transfer: self.limits.max_transfer,
         };
-        match arrival::plan(to, inline, shape, &mut sources) {
-            Ok((arrival, reads)) => self.post_reads(arrival, reads),
-            Err((to, e)) => {
+        match arrival::plan(&to, &mut sources) {
+            Ok(reads) => self.post_reads(Arrival::new(to, inline, shape, reads.len()), reads),
+            Err(e) => {
                 tracing::warn!(peer = %self.peer.addr, "call refused: {e}");
                 self.answer_out_of_memory(&to)
             }

@@ -1,0 +1,372 @@
+//! The driver: owns a requester's queue pair, sends what is queued, and takes replies apart.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use buffer::Buffer;
+use futures::FutureExt;
+use oncrpc::{CallId, Calls, Reply, Request, RpcError, parse_reply};
+use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, SteeringTag};
+use runtime::{Instant, RuntimeExt, Sleep};
+
+use super::{
+    Shared,
+    marshal::{Exposed, Marshaller},
+    reply,
+    state::Stage,
+};
+use crate::{
+    counters::{add, set},
+    header::{Body, Header},
+};
+
+/// Segments of one reply header: we give at most two chunks of one segment.
+const MAX_SEGMENTS: usize = 16;
+/// Receives beyond the calls in flight, for messages that answer none of them.
+const RECEIVE_SLACK: usize = 2;
+/// Polls of the queue pair before other tasks of the runtime have their turn.
+const ROUNDS: usize = 32;
+/// How long the peer may take to close its end of a connection that we ended.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The part of a connection that one task at a time works with.
+pub(super) struct Driver {
+    /// `None` once the connection is gone.
+    pub(super) qp: Option<Box<dyn QueuePair>>,
+    pub(super) marshaller: Marshaller,
+    completions: Vec<Completion>,
+    /// Receives that no message has filled yet.
+    posted: usize,
+    inline_size: usize,
+    /// Fires at the earliest deadline there was when it was set, or before.
+    timer: Option<Sleep>,
+    closing: Option<Sleep>,
+}
+
+impl Driver {
+    pub(super) fn new(qp: Box<dyn QueuePair>, marshaller: Marshaller, inline_size: usize) -> Self {
+        Self {
+            qp: Some(qp),
+            marshaller,
+            completions: Vec::new(),
+            posted: 0,
+            inline_size,
+            timer: None,
+            closing: None,
+        }
+    }
+
+    /// Drives the connection; `Ready` once it is down and all its calls have failed.
+    pub(super) fn poll(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
+        shared.register_driver(cx.waker());
+        for _ in 0..ROUNDS {
+            match self.round(shared, cx) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(e) => {
+                    self.end(shared, &e);
+                    return Poll::Ready(());
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// One turn: whether there may be more to do at once.
+    fn round(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+        self.poll_timer(shared, cx)?;
+        self.poll_closing(shared, cx)?;
+        self.send_queued(shared)?;
+        let Some(qp) = self.qp.as_mut() else { return Err(ConnectionError::Closed) };
+        let mut completions = std::mem::take(&mut self.completions);
+        match qp.poll(cx, &mut completions) {
+            Poll::Pending => {
+                self.completions = completions;
+                return Ok(false);
+            }
+            Poll::Ready(result) => result?,
+        }
+        for completion in completions.drain(..) {
+            if let Completion::Received { buffer, invalidated } = completion {
+                self.received(shared, buffer, invalidated)?;
+            }
+        }
+        self.completions = completions;
+        Ok(true)
+    }
+
+    /// Sends queued calls as far as there are credits, and pushes them out. Called by whoever submits to an idle
+    /// connection, so that the call need not wait for the driver's task.
+    pub(super) fn send_now(&mut self, shared: &Shared, cx: &mut Context<'_>) {
+        if self.timer.is_none() || self.send_queued(shared).is_err() {
+            // The task sets the timer, and finds the error again.
+            cx.waker().wake_by_ref();
+        }
+        if let Some(qp) = self.qp.as_mut() {
+            qp.flush(cx);
+        }
+    }
+
+    fn send_queued(&mut self, shared: &Shared) -> Result<(), ConnectionError> {
+        if self.closing.is_some() {
+            return Ok(());
+        }
+        loop {
+            let (next, in_flight) = {
+                let mut state = shared.state.lock();
+                (state.next_to_send(), state.in_flight)
+            };
+            let Some((id, request, deadline)) = next else { return Ok(()) };
+            self.send(shared, id, request, deadline, in_flight)?;
+        }
+    }
+
+    fn send(
+        &mut self,
+        shared: &Shared,
+        id: CallId,
+        request: Request,
+        deadline: Instant,
+        in_flight: usize,
+    ) -> Result<(), ConnectionError> {
+        // RFC 8166 section 3.3.2: a receive for every expected reply, before the call.
+        let outgoing = self
+            .post_receives(in_flight + RECEIVE_SLACK)
+            .and_then(|()| self.marshaller.marshal(Calls::<Stage>::xid(id), request.message, request.reply));
+        let mut state = shared.state.lock();
+        let outgoing = match outgoing {
+            Ok(o) => o,
+            Err(e) => {
+                state.in_flight -= 1;
+                let finished = state.calls.finish(id, Err(e));
+                drop(state);
+                drop(finished.and_then(oncrpc::Finished::wake));
+                return Ok(());
+            }
+        };
+        match state.calls.get_mut(id) {
+            Some(stage) => *stage = Stage::Sent(outgoing.exposed, deadline),
+            None => {
+                // Cancelled meanwhile. Its memory was never known to the peer.
+                state.in_flight -= 1;
+                return Ok(());
+            }
+        }
+        drop(state);
+        add(&self.marshaller.stats.calls, 1);
+        let Some(qp) = self.qp.as_mut() else { return Err(ConnectionError::Closed) };
+        let send = SendRequest { data: outgoing.data, invalidate: None, solicited: false, signaled: None };
+        posted(qp.post_send(send))
+    }
+
+    fn post_receives(&mut self, wanted: usize) -> Result<(), RpcError> {
+        while self.posted < wanted {
+            let buffer = self.marshaller.arena.alloc(self.inline_size);
+            let buffer = buffer.map_err(|e| RpcError::Local(e.to_string()))?;
+            self.recycle(buffer).map_err(|e| RpcError::Local(e.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn recycle(&mut self, mut buffer: Buffer) -> Result<(), ConnectionError> {
+        buffer.set_len(self.inline_size);
+        self.posted += 1;
+        self.qp.as_mut().map_or(Ok(()), |qp| posted(qp.post_receive(buffer)))
+    }
+
+    /// A message came: a reply, or nothing we know of, which is dropped (RFC 8166 section 4.5).
+    fn received(
+        &mut self,
+        shared: &Shared,
+        buffer: Buffer,
+        invalidated: Option<SteeringTag>,
+    ) -> Result<(), ConnectionError> {
+        self.posted = self.posted.saturating_sub(1);
+        let decoded = Header::decode(&buffer, MAX_SEGMENTS);
+        let (header, at) = match decoded {
+            Ok((header, at)) if header.body != Body::Done => (header, at),
+            other => {
+                tracing::debug!("message of the responder dropped: {other:?}");
+                return self.drop_message(buffer, invalidated);
+            }
+        };
+        tracing::trace!("reply {header}");
+        let (sent, abandoned) = {
+            let mut state = shared.state.lock();
+            let sent = state.take_sent(header.xid);
+            let abandoned = if sent.is_none() { state.take_abandoned(header.xid) } else { None };
+            if sent.is_some() || abandoned.is_some() {
+                state.granted(header.credits, self.marshaller.credits);
+                set(&self.marshaller.stats.credits_granted, header.credits as usize);
+            }
+            (sent, abandoned)
+        };
+        let Some((id, exposed)) = sent else {
+            let known = abandoned.is_some_and(|a| invalidated.is_none_or(|t| a.tags.contains(&t)));
+            return self.drop_message(buffer, invalidated.filter(|_| !known));
+        };
+        // RFC 8797 section 4: only tags of the XID that is answered may be invalidated.
+        if let Some(tag) = invalidated {
+            if !exposed.tags().contains(&tag) {
+                shared.finish(id, Err(shared.lost("the server invalidated memory of another call")));
+                return Err(foreign(tag));
+            }
+            add(&self.marshaller.stats.remote_invalidations, 1);
+        }
+        let result = self.take_apart(shared, &header, buffer, at, exposed);
+        shared.finish(id, result);
+        Ok(())
+    }
+
+    /// Revokes the call's memory and builds what its caller gets.
+    fn take_apart(
+        &mut self,
+        shared: &Shared,
+        header: &Header,
+        buffer: Buffer,
+        at: usize,
+        exposed: Exposed,
+    ) -> Result<Reply, RpcError> {
+        let stats = Arc::clone(&self.marshaller.stats);
+        let (write, reply) = (exposed.write_segment(), exposed.reply_segment());
+        let recovered = exposed.revoke(&*self.marshaller.registration);
+        let placed = match &header.body {
+            Body::Msg(lists) => reply::check(lists, false, write, reply),
+            Body::NoMsg(lists) => reply::check(lists, true, write, reply),
+            Body::Error(e) => {
+                add(&stats.transport_errors, 1);
+                return Err(RpcError::Unsupported(e.to_string()));
+            }
+            Body::Done => Err("RDMA_DONE"),
+        };
+        let message = buffer.freeze();
+        let inline = message.slice(at, message.len() - at);
+        drop(message);
+        let built = placed.and_then(|placed| {
+            add(&stats.long_replies, usize::from(placed.long.is_some()));
+            add(&stats.inline_bytes_in, if placed.long.is_some() { 0 } else { inline.len() });
+            add(&stats.placed_bytes, placed.payload + placed.long.unwrap_or(0));
+            reply::assemble(placed, inline, recovered)
+        });
+        let built = built.and_then(|m| {
+            let same = m.xid() == Some(header.xid);
+            if same { Ok(m) } else { Err("the XIDs of header and message differ") }
+        });
+        match built {
+            Ok(message) => {
+                add(&stats.replies, 1);
+                parse_reply(message, &shared.peer)
+            }
+            Err(what) => {
+                add(&stats.bad_replies, 1);
+                Err(RpcError::BadReply { peer: shared.peer.to_string(), what: what.into() })
+            }
+        }
+    }
+
+    fn drop_message(
+        &mut self,
+        buffer: Buffer,
+        invalidated: Option<SteeringTag>,
+    ) -> Result<(), ConnectionError> {
+        add(&self.marshaller.stats.dropped, 1);
+        match invalidated {
+            Some(tag) => Err(foreign(tag)),
+            None => self.recycle(buffer),
+        }
+    }
+
+    fn poll_timer(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
+        loop {
+            if let Some(timer) = self.timer.as_mut() {
+                if timer.poll_unpin(cx).is_pending() {
+                    return Ok(());
+                }
+                self.timer = None;
+                self.expire(shared)?;
+            }
+            let now = shared.rt.now();
+            let Some(at) = shared.state.lock().next_deadline(now) else { return Ok(()) };
+            self.timer = Some(shared.rt.sleep_until(at));
+        }
+    }
+
+    /// Fails the calls whose time is up. Their memory is taken back first.
+    fn expire(&mut self, shared: &Shared) -> Result<(), ConnectionError> {
+        loop {
+            let now = shared.rt.now();
+            let mut state = shared.state.lock();
+            let Some((_, id)) = state.calls.first_deadline().filter(|(at, _)| *at <= now) else {
+                let stuck = state.is_stuck(now);
+                drop(state);
+                let silent = || ConnectionError::Io("the server answers no calls".into());
+                return if stuck { Err(silent()) } else { Ok(()) };
+            };
+            let stage = state.calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
+            let exposed = stage.and_then(|s| state.give_up(id, s));
+            drop(state);
+            if let Some(exposed) = exposed {
+                drop(exposed.revoke(&*self.marshaller.registration));
+            }
+            add(&self.marshaller.stats.timeouts, 1);
+            let after = shared.call_timeout;
+            shared.finish(id, Err(RpcError::TimedOut { peer: shared.peer.to_string(), after }));
+        }
+    }
+
+    fn poll_closing(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
+        if self.closing.is_none() && shared.state.lock().closing {
+            self.fail_calls(shared, "closed by this side");
+            if let Some(qp) = self.qp.as_mut() {
+                qp.disconnect();
+            }
+            self.closing = Some(shared.rt.sleep(CLOSE_LIMIT));
+        }
+        match self.closing.as_mut().map(|limit| limit.poll_unpin(cx)) {
+            Some(Poll::Ready(())) => Err(ConnectionError::Closed),
+            _ => Ok(()),
+        }
+    }
+
+    /// The connection is gone: nothing of it stays exposed, and every call fails.
+    pub(super) fn end(&mut self, shared: &Shared, why: &ConnectionError) {
+        self.fail_calls(shared, &why.to_string());
+        self.completions.clear();
+        self.timer = None;
+        self.closing = None;
+        self.qp = None;
+    }
+
+    fn fail_calls(&mut self, shared: &Shared, reason: &str) {
+        let failure = shared.lost(reason);
+        let mut state = shared.state.lock();
+        let failure = state.failure.get_or_insert(failure).clone();
+        state.queue.clear();
+        state.abandoned.clear();
+        let open: Vec<CallId> = state.calls.unanswered().collect();
+        drop(state);
+        for id in open {
+            let stage = shared.state.lock().calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
+            if let Some(Stage::Sent(exposed, _)) = stage {
+                drop(exposed.revoke(&*self.marshaller.registration));
+            }
+            shared.finish(id, Err(failure.clone()));
+        }
+    }
+}
+
+fn foreign(tag: SteeringTag) -> ConnectionError {
+    ConnectionError::PeerMisbehaved(format!("{tag:?} was invalidated by a reply to another call"))
+}
+
+/// A post on a closed connection is no error here: the next poll of the queue pair says why it closed.
+fn posted(result: Result<(), PostError>) -> Result<(), ConnectionError> {
+    match result {
+        Ok(()) | Err(PostError::Closed) => Ok(()),
+        Err(e @ PostError::Invalid(_)) => Err(ConnectionError::Local(e.to_string())),
+    }
+}

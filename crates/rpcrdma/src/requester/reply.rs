@@ -1,0 +1,129 @@
+//! Whether a reply's chunks are those that its call gave (RFC 8166 sections 3.4.6, 3.5.6), and what they carry.
+
+use buffer::{Buffer, View};
+use oncrpc::{Message, Payload};
+use rdma::{Memory, Segment};
+
+use super::marshal::Recovered;
+use crate::header::{Chunk, Lists};
+
+/// What the responder says it has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// Bytes in the Write chunk.
+    pub(super) payload: usize,
+    /// Bytes of the message in the Reply chunk, if that is where it is (RDMA_NOMSG).
+    pub(super) long: Option<usize>,
+}
+
+/// Checks the lists of a reply against the chunks that the call gave. A list that the responder left out counts as
+/// unused.
+///
+/// # Errors
+/// What is wrong with them.
+pub(super) fn check(
+    lists: &Lists,
+    no_message: bool,
+    write: Option<Segment>,
+    reply: Option<Segment>,
+) -> Result<Placed, &'static str> {
+    if !lists.reads.is_empty() {
+        return Err("a reply with a Read list");
+    }
+    if lists.writes.len() > usize::from(write.is_some()) {
+        return Err("a reply with more Write chunks than the call");
+    }
+    let payload = lists.writes.first().map_or(Ok(0), |c| returned(c, write))?;
+    let long = lists.reply.as_ref().map_or(Ok(0), |c| returned(c, reply))?;
+    match (no_message, long) {
+        (false, 0) => Ok(Placed { payload, long: None }),
+        (false, _) => Err("an inline reply that used the Reply chunk too"),
+        (true, 0) => Err("a reply without a message"),
+        (true, n) => Ok(Placed { payload, long: Some(n) }),
+    }
+}
+
+/// The bytes written into a chunk of one segment.
+fn returned(chunk: &Chunk, given: Option<Segment>) -> Result<usize, &'static str> {
+    let Some(given) = given else { return Err("a reply with a chunk that the call did not give") };
+    match chunk.as_slice() {
+        [] => Ok(0), // RFC 8267 lets a server return an unused chunk as an empty one.
+        [s] if s.handle != given.handle || s.offset != given.offset => {
+            Err("a reply with a segment that the call did not give")
+        }
+        [s] if s.length > given.length => {
+            Err("a reply that claims to have written more than the chunk holds")
+        }
+        [s] => Ok(s.length as usize),
+        _ => Err("a reply with more segments than the call"),
+    }
+}
+
+/// Builds the reply message from its inline bytes and the memory of its chunks, which no peer can reach any more.
+///
+/// The payload's place is the end of the head: the result that a Write chunk replaces is the last item of every
+/// NFSv3 reply that has one.
+///
+/// # Errors
+/// What is missing.
+pub(super) fn assemble(placed: Placed, inline: View, recovered: Recovered) -> Result<Message, &'static str> {
+    const LOST: &str = "memory of the call was lost with its connection";
+    let head = match placed.long {
+        Some(n) => owned(recovered.reply, n).ok_or(LOST)?.freeze(),
+        None => inline,
+    };
+    let mut message = Message::from_view(head);
+    if placed.payload > 0 {
+        let data = owned(recovered.write, placed.payload).ok_or(LOST)?.freeze().into();
+        message.payloads.push(Payload { position: message.head.len(), data });
+    }
+    Ok(message)
+}
+
+fn owned(memory: Option<Memory>, len: usize) -> Option<Buffer> {
+    match memory {
+        Some(Memory::Owned(mut b)) if len <= b.len() => {
+            b.set_len(len);
+            Some(b)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdma::SteeringTag;
+    use smallvec::smallvec;
+
+    use super::*;
+
+    const W: Segment = Segment { handle: SteeringTag(5), length: 100, offset: 64 };
+
+    fn written(length: u32) -> Lists {
+        Lists { writes: smallvec![smallvec![Segment { length, ..W }]], ..Lists::default() }
+    }
+
+    #[test]
+    fn lengths_up_to_the_chunk_are_accepted() {
+        let placed = |n| check(&written(n), false, Some(W), None);
+        assert_eq!(placed(0), Ok(Placed { payload: 0, long: None }));
+        assert_eq!(placed(100), Ok(Placed { payload: 100, long: None }));
+        assert!(placed(101).is_err());
+    }
+
+    #[test]
+    fn chunks_that_the_call_did_not_give_are_refused() {
+        assert!(check(&written(1), false, None, None).is_err());
+        let mut other = written(1);
+        other.writes[0][0].offset += 1;
+        assert!(check(&other, false, Some(W), None).is_err());
+        let mut two = written(1);
+        two.writes.push(smallvec![W]);
+        assert!(check(&two, false, Some(W), None).is_err());
+        let reply = Lists { reply: Some(smallvec![W]), ..Lists::default() };
+        assert!(check(&reply, true, None, None).is_err());
+        assert!(check(&reply, false, None, Some(W)).is_err());
+        assert_eq!(check(&reply, true, None, Some(W)), Ok(Placed { payload: 0, long: Some(100) }));
+        assert!(check(&Lists::default(), true, None, Some(W)).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! What callers and the driver of a connection share: the calls, their queue, and the credits.
+
+use std::{collections::HashMap, collections::VecDeque, task::Waker};
+
+use oncrpc::{CallId, Calls, Request, RpcError};
+use rdma::SteeringTag;
+use runtime::Instant;
+use smallvec::SmallVec;
+
+use super::marshal::Exposed;
+
+/// The most calls that may wait on one connection.
+const MAX_CALLS: usize = 1 << 16;
+
+/// How far a call is.
+pub(super) enum Stage {
+    /// Waits for a credit, until then at the latest.
+    Queued(Request, Instant),
+    /// In the hands of the driver: being sent, or its reply being taken apart.
+    Driver,
+    /// Sent; the responder can reach its memory.
+    Sent(Exposed, Instant),
+}
+
+/// A call that its caller gave up after it was sent. It holds its credit until its reply comes (RFC 8166 section
+/// 3.3.1: the responder may still work on it).
+pub(super) struct Abandoned {
+    /// The tags that the late reply may name as invalidated.
+    pub(super) tags: SmallVec<[SteeringTag; 4]>,
+    /// When the call would have timed out.
+    pub(super) deadline: Instant,
+}
+
+/// The state of a connection.
+pub(super) struct State {
+    pub(super) calls: Calls<Stage>,
+    pub(super) queue: VecDeque<CallId>,
+    pub(super) abandoned: HashMap<u32, Abandoned>,
+    /// Credits in use: calls sent and not answered.
+    pub(super) in_flight: usize,
+    /// The most calls in flight: 1 until the first reply (RFC 8166 section 3.3.1).
+    pub(super) limit: usize,
+    /// Why the connection is down.
+    pub(super) failure: Option<RpcError>,
+    /// Our side wants to end it.
+    pub(super) closing: bool,
+    /// Wakes the driver's task.
+    pub(super) driver: Option<Waker>,
+}
+
+impl State {
+    pub(super) fn new(first_xid: u32) -> Self {
+        Self {
+            calls: Calls::new(first_xid, MAX_CALLS),
+            queue: VecDeque::new(),
+            abandoned: HashMap::new(),
+            in_flight: 0,
+            limit: 1,
+            failure: None,
+            closing: false,
+            driver: None,
+        }
+    }
+
+    /// Enters a call at the end of the queue.
+    pub(super) fn enqueue(&mut self, request: Request, deadline: Instant) -> Result<CallId, RpcError> {
+        if let Some(e) = &self.failure {
+            return Err(e.clone());
+        }
+        let xid = request.xid;
+        let stage = Stage::Queued(request, deadline);
+        let id = match xid {
+            None => self.calls.insert(stage, Some(deadline)),
+            Some(xid) if self.abandoned.contains_key(&xid) => None,
+            Some(xid) => self.calls.insert_as(xid, stage, Some(deadline)),
+        };
+        let refused = || RpcError::Local("too many calls are open, or one has this XID already".into());
+        let id = id.ok_or_else(refused)?;
+        self.queue.push_back(id);
+        Ok(id)
+    }
+
+    /// Takes the next call to be sent, and a credit for it.
+    pub(super) fn next_to_send(&mut self) -> Option<(CallId, Request, Instant)> {
+        while self.in_flight < self.limit {
+            let id = self.queue.pop_front()?;
+            // A call that was cancelled, or timed out, is not in the table any more, or answered.
+            let Some(stage) = self.calls.get_mut(id) else { continue };
+            match std::mem::replace(stage, Stage::Driver) {
+                Stage::Queued(request, deadline) => {
+                    self.in_flight += 1;
+                    return Some((id, request, deadline));
+                }
+                other => *stage = other,
+            }
+        }
+        None
+    }
+
+    /// Takes the sent call with this XID, and frees its credit.
+    pub(super) fn take_sent(&mut self, xid: u32) -> Option<(CallId, Exposed)> {
+        let id = self.calls.by_xid(xid)?;
+        let stage = self.calls.get_mut(id)?;
+        match std::mem::replace(stage, Stage::Driver) {
+            Stage::Sent(exposed, _) => {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                Some((id, exposed))
+            }
+            other => {
+                *stage = other;
+                None
+            }
+        }
+    }
+
+    /// Takes the abandoned call with this XID, and frees its credit.
+    pub(super) fn take_abandoned(&mut self, xid: u32) -> Option<Abandoned> {
+        let call = self.abandoned.remove(&xid)?;
+        self.in_flight = self.in_flight.saturating_sub(1);
+        Some(call)
+    }
+
+    /// A call's caller is gone. What the peer could reach of it is in the result, to be revoked.
+    pub(super) fn give_up(&mut self, id: CallId, stage: Stage) -> Option<Exposed> {
+        let Stage::Sent(exposed, deadline) = stage else { return None };
+        if self.failure.is_none() {
+            let abandoned = Abandoned { tags: exposed.tags(), deadline };
+            self.abandoned.insert(Calls::<Stage>::xid(id), abandoned);
+        }
+        Some(exposed)
+    }
+
+    /// The credits that the responder granted; 0 counts as 1 (RFC 8166 section 3.3.1 forbids it).
+    pub(super) fn granted(&mut self, credits: u32, own: u32) {
+        self.limit = credits.clamp(1, own) as usize;
+    }
+
+    /// Whether calls that were never answered hold every credit: no further call could ever be sent.
+    pub(super) fn is_stuck(&self, now: Instant) -> bool {
+        let overdue = self.abandoned.values().filter(|a| a.deadline <= now).count();
+        overdue >= self.limit
+    }
+
+    /// When something times out next.
+    pub(super) fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let abandoned = self.abandoned.values().map(|a| a.deadline).filter(|d| *d > now).min();
+        let calls = self.calls.first_deadline().map(|(at, _)| at);
+        [abandoned, calls].into_iter().flatten().min()
+    }
+}

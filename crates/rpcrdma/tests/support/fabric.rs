@@ -1,0 +1,278 @@
+//! A pair of queue pairs in one process, without a wire: work takes effect when it is posted. It checks what an
+//! adapter checks (rights, bounds, receives) and breaks the connection where an adapter would.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use buffer::{Buffer, Views};
+use parking_lot::Mutex;
+use rdma::{
+    Access, Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Domain,
+    DomainRef, ExposeError, Memory, PostError, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag,
+    WriteRequest,
+};
+
+struct Entry {
+    memory: Memory,
+    access: Access,
+    offset: u64,
+    valid: bool,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<u32, Entry>,
+    next: u32,
+}
+
+#[derive(Default)]
+pub struct FabricDomain(Mutex<Table>);
+
+impl FabricDomain {
+    fn with<T>(&self, s: &Segment, access: Access, f: impl FnOnce(&mut Memory, usize) -> T) -> Option<T> {
+        let mut t = self.0.lock();
+        let e = t.entries.get_mut(&s.handle.0).filter(|e| e.valid && e.access == access)?;
+        let at = usize::try_from(s.offset.checked_sub(e.offset)?).ok()?;
+        let end = at.checked_add(s.length as usize)?;
+        (end <= e.memory.len()).then(|| f(&mut e.memory, at))
+    }
+
+    fn invalidate(&self, tag: SteeringTag) -> bool {
+        self.0.lock().entries.get_mut(&tag.0).is_some_and(|e| std::mem::take(&mut e.valid))
+    }
+}
+
+impl Domain for FabricDomain {
+    fn expose(&self, memory: Memory, access: Access) -> Result<Segment, ExposeError> {
+        if matches!((&memory, access), (Memory::Shared(_), Access::RemoteWrite)) {
+            return Err(ExposeError { memory, reason: "shared memory cannot be written" });
+        }
+        let mut t = self.0.lock();
+        t.next = t.next.wrapping_add(0x9e37_79b1) | 1;
+        let (tag, offset) = (t.next, 0x7f00_0000_0000 + u64::from(t.next) * 64);
+        let length = memory.len() as u32;
+        t.entries.insert(tag, Entry { memory, access, offset, valid: true });
+        Ok(Segment { handle: SteeringTag(tag), length, offset })
+    }
+
+    fn revoke(&self, tag: SteeringTag) -> Option<Memory> {
+        self.0.lock().entries.remove(&tag.0).map(|e| e.memory)
+    }
+
+    fn is_valid(&self, tag: SteeringTag) -> bool {
+        self.0.lock().entries.get(&tag.0).is_some_and(|e| e.valid)
+    }
+
+    fn exposed(&self) -> (usize, usize) {
+        let t = self.0.lock();
+        (t.entries.len(), t.entries.values().map(|e| e.memory.len()).sum())
+    }
+}
+
+#[derive(Default)]
+struct End {
+    receives: VecDeque<Buffer>,
+    completions: VecDeque<Completion>,
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Wire {
+    ends: [End; 2],
+    down: Option<ConnectionError>,
+}
+
+impl Wire {
+    fn wake(&mut self) -> Vec<Waker> {
+        self.ends.iter_mut().filter_map(|e| e.waker.take()).collect()
+    }
+}
+
+/// One end of the pair.
+pub struct FabricEnd {
+    wire: Arc<Mutex<Wire>>,
+    side: usize,
+    info: ConnectionInfo,
+    capabilities: Capabilities,
+    domain: Arc<FabricDomain>,
+    peer_domain: Arc<FabricDomain>,
+    counters: Counters,
+}
+
+/// A connected pair; each end has the private data of the other.
+pub fn pair(a: &ConnectParams, b: &ConnectParams) -> (FabricEnd, FabricEnd) {
+    let wire = Arc::new(Mutex::new(Wire::default()));
+    let domains = [Arc::new(FabricDomain::default()), Arc::new(FabricDomain::default())];
+    let addr = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let end = |side: usize, peer: &ConnectParams| FabricEnd {
+        wire: Arc::clone(&wire),
+        side,
+        info: ConnectionInfo {
+            local: addr(1 + side as u16),
+            peer: addr(2 - side as u16),
+            ord: 8,
+            ird: 8,
+            private_data: peer.private_data.clone(),
+            crc: false,
+        },
+        capabilities: Capabilities::new("fabric", true, 30, 1 << 20),
+        domain: Arc::clone(&domains[side]),
+        peer_domain: Arc::clone(&domains[1 - side]),
+        counters: Counters::default(),
+    };
+    (end(0, b), end(1, a))
+}
+
+impl FabricEnd {
+    fn fail(&self, why: &str) {
+        self.down(ConnectionError::PeerMisbehaved(why.into()));
+    }
+
+    fn down(&self, e: ConnectionError) {
+        let mut w = self.wire.lock();
+        w.down.get_or_insert(e);
+        w.wake().into_iter().for_each(Waker::wake);
+    }
+
+    fn deliver(&self, side: usize, c: Completion) {
+        let mut w = self.wire.lock();
+        w.ends[side].completions.push_back(c);
+        w.wake().into_iter().for_each(Waker::wake);
+    }
+
+    fn up(&self) -> Result<(), PostError> {
+        if self.wire.lock().down.is_some() { Err(PostError::Closed) } else { Ok(()) }
+    }
+}
+
+impl QueuePair for FabricEnd {
+    fn info(&self) -> &ConnectionInfo {
+        &self.info
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn domain(&self) -> DomainRef {
+        self.domain.clone()
+    }
+
+    fn post_receive(&mut self, buffer: Buffer) -> Result<(), PostError> {
+        self.up()?;
+        self.wire.lock().ends[self.side].receives.push_back(buffer);
+        Ok(())
+    }
+
+    fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
+        self.up()?;
+        let bytes = request.data.to_vec();
+        if request.invalidate.is_some_and(|t| !self.peer_domain.invalidate(t)) {
+            self.fail("invalidate of a tag that is not valid");
+            return Ok(());
+        }
+        let receive = self.wire.lock().ends[1 - self.side].receives.pop_front();
+        match receive {
+            Some(mut buffer) if bytes.len() <= buffer.len() => {
+                buffer.set_len(bytes.len());
+                buffer.copy_from_slice(&bytes);
+                self.counters.sends += 1;
+                self.deliver(1 - self.side, Completion::Received { buffer, invalidated: request.invalidate });
+            }
+            Some(_) => self.fail("a Send larger than the receive"),
+            None => self.fail("a Send without a receive"),
+        }
+        Ok(())
+    }
+
+    fn post_write(&mut self, request: WriteRequest) -> Result<(), PostError> {
+        self.up()?;
+        let bytes = request.data.to_vec();
+        assert!(request.data.iter().count() <= self.capabilities.max_pieces);
+        if bytes.len() > request.to.length as usize {
+            return Err(PostError::Invalid("write larger than its segment"));
+        }
+        let ok = self.peer_domain.with(&request.to, Access::RemoteWrite, |m, at| match m {
+            Memory::Owned(b) => b[at..at + bytes.len()].copy_from_slice(&bytes),
+            Memory::Shared(_) => unreachable!("exposed for writing"),
+        });
+        self.counters.writes += 1;
+        self.counters.tagged_bytes_out += bytes.len() as u64;
+        if ok.is_none() {
+            self.fail("a Write outside of exposed memory");
+        }
+        Ok(())
+    }
+
+    fn post_read(&mut self, mut request: ReadRequest) -> Result<(), PostError> {
+        self.up()?;
+        let want: usize = request.sink.iter().map(|b| b.len()).sum();
+        if want != request.from.length as usize {
+            return Err(PostError::Invalid("sink of another size"));
+        }
+        let bytes = self.peer_domain.with(&request.from, Access::RemoteRead, |m, at| match m {
+            Memory::Owned(b) => b[at..at + want].to_vec(),
+            Memory::Shared(v) => Views::slice(v, at, want).to_vec(),
+        });
+        let Some(bytes) = bytes else {
+            self.fail("a Read outside of exposed memory");
+            return Ok(());
+        };
+        let mut rest = &bytes[..];
+        for b in &mut request.sink {
+            let (now, later) = rest.split_at(b.len());
+            b.copy_from_slice(now);
+            rest = later;
+        }
+        self.counters.reads += 1;
+        // Reads complete in no particular order: every other one overtakes the one before.
+        let mut w = self.wire.lock();
+        let queue = &mut w.ends[self.side].completions;
+        let done = Completion::Read { id: request.id, sink: request.sink };
+        if self.counters.reads.is_multiple_of(2) {
+            queue.push_front(done)
+        } else {
+            queue.push_back(done)
+        }
+        w.wake().into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), ConnectionError>> {
+        let mut w = self.wire.lock();
+        let down = w.down.clone();
+        let end = &mut w.ends[self.side];
+        if !end.completions.is_empty() {
+            out.extend(end.completions.drain(..));
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(e) = down {
+            return Poll::Ready(Err(e));
+        }
+        end.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn flush(&mut self, _cx: &mut Context<'_>) {}
+
+    fn disconnect(&mut self) {
+        self.down(ConnectionError::Closed);
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl Drop for FabricEnd {
+    fn drop(&mut self) {
+        self.down(ConnectionError::Closed);
+        let mut w = self.wire.lock();
+        let end = std::mem::take(&mut w.ends[self.side]);
+        drop(w);
+        drop(end);
+    }
+}

@@ -1,0 +1,223 @@
+//! What the tests of this crate share: an echo service, calls to it, and connections over any provider.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod fabric;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use buffer::{Arena, ArenaConfig, Views};
+use oncrpc::{
+    AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
+    RpcError, Service, Transport, TransportKind,
+};
+use rdma::QueuePair;
+use rpcrdma::{Requester, RequesterConfig, ResponderConfig, ResponderStats};
+use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use xdr::{Decoder, Encoder, XdrError};
+
+pub const PROGRAM: u32 = 0x2000_0001;
+
+/// An arena for one test, so that its leaks show.
+pub fn arena() -> Arena {
+    Arena::new(ArenaConfig { limit: 512 << 20, huge_pages: false })
+}
+
+pub fn rt() -> RuntimeRef {
+    TokioRuntime::current()
+}
+
+/// Bytes that differ from call to call.
+pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
+    (0..len as u32)
+        .map(|i| (i.wrapping_mul(31).wrapping_add(seed).wrapping_mul(0x9e37_79b1) >> 24) as u8)
+        .collect()
+}
+
+pub fn checksum(bytes: impl Iterator<Item = u8>) -> u32 {
+    bytes.fold(1, |sum: u32, b| sum.wrapping_mul(16_777_619) ^ u32::from(b))
+}
+
+pub fn checksum_views(v: &Views) -> u32 {
+    checksum(v.iter().flat_map(|v| v.iter().copied()))
+}
+
+/// What a call asks the echo service for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ask {
+    /// Bytes of payload in the call.
+    pub send: usize,
+    /// Bytes of opaque data in the call's head.
+    pub head: usize,
+    /// Bytes of payload in the reply.
+    pub receive: usize,
+    /// Bytes of opaque data in the reply's head.
+    pub reply_head: usize,
+    /// Answer later, not at once.
+    pub later: bool,
+    pub seed: u32,
+}
+
+/// Replies to [`Ask`]s: the checksum of what came, and what was asked for.
+#[derive(Default)]
+pub struct Echo {
+    pub executed: AtomicUsize,
+    pub finished: Arc<AtomicUsize>,
+}
+
+fn decode(message: &Message) -> Result<(u32, Ask, u32), XdrError> {
+    let mut d = Decoder::new(message);
+    let xid = d.u32()?;
+    d.raw(36)?;
+    let (seed, receive, reply_head) = (d.u32()?, d.u32()? as usize, d.u32()? as usize);
+    let later = d.bool()?;
+    let head = d.opaque(8 << 20)?;
+    let sum = checksum(head.iter().copied());
+    let head = head.len();
+    let data = d.payload(8 << 20)?;
+    let sum = sum ^ checksum_views(&data).rotate_left(1);
+    Ok((xid, Ask { send: data.len(), head, receive, reply_head, later, seed }, sum))
+}
+
+impl Service for Echo {
+    fn call(&self, _peer: &Peer, message: Message, arena: &Arena) -> MaybeReady<'static, Option<Message>> {
+        self.executed.fetch_add(1, Ordering::SeqCst);
+        let mut e = Encoder::new(arena, 256);
+        let status = |xid, status| ReplyHeader { xid, status };
+        let Ok((xid, ask, sum)) = decode(&message) else {
+            let Some(xid) = message.xid() else { return MaybeReady::Ready(None) };
+            e.put(&status(xid, ReplyStatus::Accept(AcceptError::GarbageArgs)));
+            return MaybeReady::Ready(e.finish().ok());
+        };
+        e.put(&status(xid, ReplyStatus::Success));
+        e.put_u32(sum);
+        e.put_opaque(&pattern(ask.seed, ask.reply_head));
+        let mut data = Views::new();
+        let bytes = pattern(ask.seed + 1, ask.receive);
+        for piece in bytes.chunks(64 << 10) {
+            data.push(arena.copy_from(piece).unwrap());
+        }
+        e.put_payload(data);
+        let reply = e.finish().ok();
+        if !ask.later {
+            return MaybeReady::Ready(reply);
+        }
+        let finished = Arc::clone(&self.finished);
+        MaybeReady::wait(async move {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+            finished.fetch_add(1, Ordering::SeqCst);
+            reply
+        })
+    }
+}
+
+/// The call message of an [`Ask`].
+pub fn message(arena: &Arena, xid: u32, ask: Ask) -> Message {
+    let mut e = Encoder::new(arena, 256);
+    for word in [xid, 0, 2, PROGRAM, 1, 1, 0, 0, 0, 0, ask.seed, ask.receive as u32, ask.reply_head as u32] {
+        e.put_u32(word);
+    }
+    e.put_bool(ask.later);
+    e.put_opaque(&pattern(ask.seed, ask.head));
+    let mut data = Views::new();
+    for piece in pattern(ask.seed + 2, ask.send).chunks(60_000) {
+        data.push(arena.copy_from(piece).unwrap());
+    }
+    e.put_payload(data);
+    e.finish().unwrap()
+}
+
+pub fn request(arena: &Arena, ask: Ask) -> Request {
+    let max_head = 24 + 4 + 4 + ask.reply_head.next_multiple_of(4) + 4;
+    let payload = (ask.receive > 0).then(|| arena.alloc(ask.receive).unwrap());
+    Request::new(message(arena, 0, ask), ReplySpec { max_head, payload })
+}
+
+/// Checks a reply byte by byte.
+pub fn verify(reply: &Reply, ask: Ask) {
+    let mut d = reply.results();
+    let sum = checksum(pattern(ask.seed, ask.head).into_iter())
+        ^ checksum(pattern(ask.seed + 2, ask.send).into_iter()).rotate_left(1);
+    assert_eq!(d.u32().unwrap(), sum, "{ask:?}: the server saw other bytes");
+    assert!(d.opaque(8 << 20).unwrap() == &pattern(ask.seed, ask.reply_head)[..], "{ask:?}: head");
+    assert!(d.payload(8 << 20).unwrap().to_vec() == pattern(ask.seed + 1, ask.receive), "{ask:?}: payload");
+    assert_eq!(d.remaining(), 0);
+}
+
+pub async fn call(to: &Arc<Requester>, arena: &Arena, ask: Ask) -> Result<Reply, RpcError> {
+    let transport: Arc<dyn Transport> = to.clone();
+    PendingCall::new(&transport, request(arena, ask)).await
+}
+
+/// As [`call`], with the reply checked.
+pub async fn echo(to: &Arc<Requester>, arena: &Arena, ask: Ask) {
+    match call(to, arena, ask).await {
+        Ok(reply) => verify(&reply, ask),
+        Err(e) => panic!("{ask:?}: {e}"),
+    }
+}
+
+pub fn peer(qp: &dyn QueuePair) -> Peer {
+    Peer { addr: qp.info().peer, local: qp.info().local, transport: TransportKind::Rdma, connection: 1 }
+}
+
+/// A responder with the echo service, running.
+pub struct Server {
+    pub service: Arc<Echo>,
+    pub stats: Arc<ResponderStats>,
+    pub task: tokio::task::JoinHandle<Result<(), rdma::ConnectionError>>,
+}
+
+pub fn serve(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig) -> Server {
+    let service = Arc::new(Echo::default());
+    let stats = Arc::new(ResponderStats::default());
+    let peer = peer(&*qp);
+    let task = tokio::spawn(rpcrdma::serve(
+        qp,
+        peer,
+        service.clone(),
+        rt(),
+        arena.clone(),
+        config,
+        Arc::clone(&stats),
+    ));
+    Server { service, stats, task }
+}
+
+/// Client and server, connected over the fabric.
+pub fn connected(
+    arena: &Arena,
+    client: RequesterConfig,
+    server: ResponderConfig,
+) -> (Arc<Requester>, Server) {
+    let (c, s) = fabric::pair(&client.connect_params(), &server.connect_params(Default::default()));
+    let server = serve(Box::new(s), arena, server);
+    (Requester::over(Box::new(c), rt(), arena.clone(), client).unwrap(), server)
+}
+
+/// Ends both sides and checks that nothing is left of them.
+pub async fn finish(client: Arc<Requester>, server: Server, arena: &Arena) {
+    assert_eq!(client.exposed(), (0, 0));
+    client.close();
+    drop(client);
+    server.task.await.unwrap().unwrap();
+    assert_eq!(server.stats.snapshot().regions_exposed, 0);
+    assert_eq!(server.stats.snapshot().calls_in_progress, 0);
+    drop(server.service);
+    settled(arena).await;
+}
+
+/// Waits until every buffer is back.
+pub async fn settled(arena: &Arena) {
+    for _ in 0..1000 {
+        if arena.stats().in_use == 0 {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("memory is not back: {:?}", arena.stats());
+}
