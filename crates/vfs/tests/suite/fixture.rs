@@ -19,6 +19,8 @@ pub(crate) struct Abilities {
     pub(crate) devices: bool,
     /// Times move with the kernel's clock, so that two changes in a row may have the same time.
     pub(crate) coarse_times: bool,
+    /// Calls that each thread makes where many threads meet.
+    pub(crate) stress_steps: usize,
 }
 
 /// A fresh file system, and what it lives on.
@@ -35,7 +37,7 @@ pub(crate) struct Fixture {
 
 /// A file system in memory.
 pub(crate) fn memory() -> Fixture {
-    let can = Abilities { identities: true, devices: true, coarse_times: false };
+    let can = Abilities { identities: true, devices: true, coarse_times: false, stress_steps: 5000 };
     Fixture::new(can, |arena, rt| {
         (MemoryFs::new(MemoryConfig::new(arena, rt)) as Arc<dyn FileSystem>, Box::new(()))
     })

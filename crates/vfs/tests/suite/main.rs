@@ -12,6 +12,7 @@ mod data;
 mod directory;
 mod fixture;
 mod namespace;
+mod tree;
 
 use fixture::Fixture;
 
@@ -60,6 +61,9 @@ macro_rules! cases {
                 plus_gives_handles_and_attributes,
                 bad_cookies_are_refused,
                 entries_that_stay_are_seen_once_while_others_come_and_go;
+            tree:
+                random_calls_match_a_model,
+                many_threads_leave_a_sound_tree;
         }
     };
     (@all $make:path; $($module:ident: $($case:ident),+;)+) => {$(

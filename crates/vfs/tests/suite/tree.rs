@@ -1,0 +1,347 @@
+//! Whole trees: random calls against a model, and calls from many threads.
+
+use std::collections::{BTreeMap, HashMap};
+
+use proptest::prelude::*;
+use vfs::{Attr, FileKind, FsError, FsError::*, FsResult, Handle, NewNode, SetAttr};
+
+use crate::fixture::{Fixture, mode, root};
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// One change of the tree. Directories and files are chosen among all that were ever made.
+#[derive(Debug, Clone)]
+enum Step {
+    Create { dir: usize, name: usize },
+    MakeDir { dir: usize, name: usize },
+    Symlink { dir: usize, name: usize },
+    Remove { dir: usize, name: usize },
+    RemoveDir { dir: usize, name: usize },
+    Rename { from_dir: usize, from: usize, to_dir: usize, to: usize },
+    Link { file: usize, dir: usize, name: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let at = || (0..64usize, 0..NAMES.len());
+    prop_oneof![
+        3 => at().prop_map(|(dir, name)| Step::Create { dir, name }),
+        4 => at().prop_map(|(dir, name)| Step::MakeDir { dir, name }),
+        1 => at().prop_map(|(dir, name)| Step::Symlink { dir, name }),
+        2 => at().prop_map(|(dir, name)| Step::Remove { dir, name }),
+        2 => at().prop_map(|(dir, name)| Step::RemoveDir { dir, name }),
+        6 => (at(), at()).prop_map(|((from_dir, from), (to_dir, to))| Step::Rename { from_dir, from, to_dir, to }),
+        2 => (0..64usize, at()).prop_map(|(file, (dir, name))| Step::Link { file, dir, name }),
+    ]
+}
+
+/// What the tree should be. Objects are numbered in the order in which they were made.
+struct Model {
+    objects: Vec<Object>,
+}
+
+struct Object {
+    handle: Handle,
+    kind: FileKind,
+    links: u32,
+    entries: BTreeMap<&'static str, usize>,
+    parent: usize,
+}
+
+/// The errors that may be given; none: it must succeed.
+type Wrong = Vec<FsError>;
+
+impl Model {
+    fn pick(&self, nth: usize, dirs: bool) -> usize {
+        let fits = |o: &Object| (o.kind == FileKind::Directory) == dirs;
+        let all: Vec<_> = (0..self.objects.len()).filter(|i| fits(&self.objects[*i])).collect();
+        all.get(nth % all.len().max(1)).copied().unwrap_or(0)
+    }
+
+    fn find(&self, dir: usize, name: &str) -> Option<usize> {
+        self.objects[dir].entries.get(name).copied()
+    }
+
+    fn alive(&self, id: usize) -> Wrong {
+        if self.objects[id].links == 0 { vec![Stale] } else { vec![] }
+    }
+
+    /// Errors of entering a new name.
+    fn entering(&self, dir: usize, name: &str) -> Wrong {
+        let mut wrong = self.alive(dir);
+        if self.find(dir, name).is_some() {
+            wrong.push(Exist);
+        }
+        wrong
+    }
+
+    /// Errors of taking a name away.
+    fn leaving(&self, dir: usize, name: &str, is_dir: bool) -> Wrong {
+        let mut wrong = self.alive(dir);
+        match self.find(dir, name).map(|id| &self.objects[id]) {
+            None => wrong.push(NoEnt),
+            Some(o) if is_dir && o.kind != FileKind::Directory => wrong.push(NotDir),
+            Some(o) if !is_dir && o.kind == FileKind::Directory => wrong.push(IsDir),
+            Some(o) if !o.entries.is_empty() => wrong.push(NotEmpty),
+            Some(_) => {}
+        }
+        wrong
+    }
+
+    fn is_above(&self, upper: usize, mut lower: usize) -> bool {
+        loop {
+            if upper == lower {
+                return true;
+            }
+            if self.objects[lower].parent == lower {
+                return false;
+            }
+            lower = self.objects[lower].parent;
+        }
+    }
+
+    fn renaming(&self, from_dir: usize, from: &str, to_dir: usize, to: &str) -> Wrong {
+        let mut wrong = self.alive(from_dir);
+        wrong.extend(self.alive(to_dir));
+        let Some(moved) = self.find(from_dir, from) else {
+            wrong.push(NoEnt);
+            return wrong;
+        };
+        if self.objects[moved].kind == FileKind::Directory && self.is_above(moved, to_dir) {
+            wrong.push(Inval);
+        }
+        let target = self.find(to_dir, to).filter(|t| *t != moved);
+        if let Some(target) = target {
+            let dirs = [moved, target].map(|id| self.objects[id].kind == FileKind::Directory);
+            match dirs {
+                [true, false] => wrong.extend([NotDir, Exist]),
+                [false, true] => wrong.extend([IsDir, Exist]),
+                _ => {}
+            }
+            if !self.objects[target].entries.is_empty() {
+                wrong.extend([NotEmpty, Exist]);
+            }
+        }
+        wrong
+    }
+
+    fn add(&mut self, dir: usize, name: &'static str, handle: Handle, kind: FileKind) {
+        let links = 1;
+        self.objects.push(Object { handle, kind, links, entries: BTreeMap::new(), parent: dir });
+        let id = self.objects.len() - 1;
+        self.objects[dir].entries.insert(name, id);
+    }
+
+    fn drop_link(&mut self, dir: usize, name: &str) {
+        if let Some(id) = self.objects[dir].entries.remove(name) {
+            self.objects[id].links -= 1;
+        }
+    }
+}
+
+pub(crate) fn random_calls_match_a_model(f: &Fixture) {
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let mut round = 0;
+    let round = std::cell::RefCell::new(&mut round);
+    let outcome = runner.run(&prop::collection::vec(step(), 1..80), |steps| {
+        **round.borrow_mut() += 1;
+        let name = format!("round {}", round.borrow());
+        follow(f, f.subdir(&name), &steps)
+    });
+    if let Err(e) = outcome {
+        panic!("{e}");
+    }
+}
+
+fn follow(f: &Fixture, top: Handle, steps: &[Step]) -> Result<(), TestCaseError> {
+    let top =
+        Object { handle: top, kind: FileKind::Directory, links: 1, entries: BTreeMap::new(), parent: 0 };
+    let mut m = Model { objects: vec![top] };
+    for step in steps {
+        let (result, wrong) = take(f, &mut m, step);
+        match result {
+            Ok(()) => prop_assert!(wrong.is_empty(), "{:?} succeeded instead of {:?}", step, wrong),
+            Err(e) => prop_assert!(wrong.contains(&e), "{:?}: {:?} instead of {:?}", step, e, wrong),
+        }
+    }
+    for o in &m.objects {
+        compare(f, &m, o)?;
+    }
+    Ok(())
+}
+
+/// Takes a step in the file system and, if it succeeds, in the model; and tells what the model says against it.
+fn take(f: &Fixture, m: &mut Model, step: &Step) -> (FsResult<()>, Wrong) {
+    match *step {
+        Step::Create { dir, name } => {
+            let (dir, name) = (m.pick(dir, true), NAMES[name]);
+            let wrong = m.entering(dir, name);
+            let made = f.create(&root(), &m.objects[dir].handle, name.as_bytes(), mode(0o644));
+            (made.map(|c| m.add(dir, name, c.handle, FileKind::Regular)), wrong)
+        }
+        Step::MakeDir { dir, name } => {
+            let (dir, name) = (m.pick(dir, true), NAMES[name]);
+            let wrong = m.entering(dir, name);
+            let made = f.mkdir(&root(), &m.objects[dir].handle, name.as_bytes(), 0o755);
+            (made.map(|c| m.add(dir, name, c.handle, FileKind::Directory)), wrong)
+        }
+        Step::Symlink { dir, name } => {
+            let (dir, name) = (m.pick(dir, true), NAMES[name]);
+            let wrong = m.entering(dir, name);
+            let (node, set) = (NewNode::Symlink(b"../a".to_vec()), SetAttr::default());
+            let made = f.op(f.fs.make(&root(), &m.objects[dir].handle, name.as_bytes(), &node, &set));
+            (made.map(|c| m.add(dir, name, c.handle, FileKind::Symlink)), wrong)
+        }
+        Step::Remove { dir, name } => {
+            let (dir, name) = (m.pick(dir, true), NAMES[name]);
+            let wrong = m.leaving(dir, name, false);
+            (f.remove(&m.objects[dir].handle, name).map(|()| m.drop_link(dir, name)), wrong)
+        }
+        Step::RemoveDir { dir, name } => {
+            let (dir, name) = (m.pick(dir, true), NAMES[name]);
+            let wrong = m.leaving(dir, name, true);
+            (f.rmdir(&m.objects[dir].handle, name).map(|()| m.drop_link(dir, name)), wrong)
+        }
+        Step::Rename { from_dir, from, to_dir, to } => {
+            let (from_dir, to_dir) = (m.pick(from_dir, true), m.pick(to_dir, true));
+            let (from, to) = (NAMES[from], NAMES[to]);
+            let wrong = m.renaming(from_dir, from, to_dir, to);
+            let done = f.rename(&m.objects[from_dir].handle, from, &m.objects[to_dir].handle, to);
+            (done.map(|()| apply_rename(m, from_dir, from, to_dir, to)), wrong)
+        }
+        Step::Link { file, dir, name } => {
+            let (file, dir, name) = (m.pick(file, false), m.pick(dir, true), NAMES[name]);
+            let mut wrong = m.entering(dir, name);
+            wrong.extend(m.alive(file));
+            match m.objects[file].kind {
+                FileKind::Directory => wrong.extend([Inval, IsDir, Perm]),
+                _ if m.objects[file].links == 0 => wrong.push(NoEnt),
+                _ => {}
+            }
+            let done = f.link(&m.objects[file].handle, &m.objects[dir].handle, name);
+            let done = done.map(|()| {
+                m.objects[dir].entries.insert(name, file);
+                m.objects[file].links += 1;
+            });
+            (done, wrong)
+        }
+    }
+}
+
+fn apply_rename(m: &mut Model, from_dir: usize, from: &str, to_dir: usize, to: &'static str) {
+    let Some(moved) = m.find(from_dir, from).filter(|id| m.find(to_dir, to) != Some(*id)) else { return };
+    m.drop_link(to_dir, to);
+    m.objects[from_dir].entries.remove(from);
+    m.objects[to_dir].entries.insert(to, moved);
+    m.objects[moved].parent = to_dir;
+}
+
+/// Compares one object of the model with the file system's.
+fn compare(f: &Fixture, m: &Model, o: &Object) -> Result<(), TestCaseError> {
+    let attr = f.op(f.fs.getattr(&o.handle));
+    if o.links == 0 {
+        prop_assert_eq!(attr, Err(Stale));
+        return Ok(());
+    }
+    let attr = attr.unwrap();
+    prop_assert_eq!(attr.kind, o.kind);
+    if o.kind != FileKind::Directory {
+        prop_assert_eq!(attr.nlink, o.links);
+        return Ok(());
+    }
+    let names: Vec<_> = o.entries.keys().map(|n| (*n).to_owned()).collect();
+    prop_assert_eq!(f.names(&o.handle), names);
+    let is_dir = |id: &&usize| m.objects[**id].kind == FileKind::Directory;
+    let dirs = o.entries.values().filter(is_dir).count() as u32;
+    prop_assert!(attr.nlink == 2 + dirs || attr.nlink == 1, "{} links, {} directories", attr.nlink, dirs);
+    for (name, id) in &o.entries {
+        prop_assert_eq!(f.lookup(&o.handle, name).unwrap(), m.objects[*id].handle);
+        if m.objects[*id].kind == FileKind::Directory {
+            prop_assert_eq!(f.lookup(&m.objects[*id].handle, "..").unwrap(), o.handle);
+        }
+    }
+    Ok(())
+}
+
+/// A generator of choices that differ by thread and need no lock (xorshift).
+struct Choices(u64);
+
+impl Choices {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below
+    }
+}
+
+pub(crate) fn many_threads_leave_a_sound_tree(f: &Fixture) {
+    let dirs: Vec<_> = ["p", "q"].iter().map(|n| f.subdir(n)).collect();
+    std::thread::scope(|s| {
+        for thread in 1..=4u64 {
+            let dirs = dirs.clone();
+            s.spawn(move || stir(f, dirs, Choices(thread.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+        }
+    });
+    sound(f);
+}
+
+/// Makes random calls; whatever the others do meanwhile, only errors that say so may come.
+fn stir(f: &Fixture, mut dirs: Vec<Handle>, mut rng: Choices) {
+    let mut files = vec![f.dir];
+    for step in 0..f.can.stress_steps {
+        let (dir, name) = (dirs[rng.next(dirs.len())], NAMES[rng.next(NAMES.len())]);
+        let (to_dir, to) = (dirs[rng.next(dirs.len())], NAMES[rng.next(NAMES.len())]);
+        let file = files[rng.next(files.len())];
+        let result = match rng.next(12) {
+            0 | 1 => f.create(&root(), &dir, name.as_bytes(), mode(0o644)).map(|c| files.push(c.handle)),
+            2 | 3 => f.mkdir(&root(), &dir, name.as_bytes(), 0o777).map(|c| dirs.push(c.handle)),
+            4 => f.remove(&dir, name),
+            5 => f.rmdir(&dir, name),
+            6..=8 => f.rename(&dir, name, &to_dir, to),
+            9 => f.link(&file, &dir, name),
+            10 => f.lookup(&dir, "..").map(drop),
+            _ => {
+                let limits = vfs::ReadDirLimits { max_entries: 9, max_name_bytes: 999, plus: true };
+                f.op(f.fs.readdir(&root(), &dir, 0, [0; 8], limits)).map(drop)
+            }
+        };
+        if let Err(e) = result {
+            let expected = [NoEnt, Exist, NotDir, IsDir, NotEmpty, Stale, Inval, Perm];
+            assert!(expected.contains(&e), "step {step}: {e:?}");
+        }
+        if dirs.len() > 24 {
+            dirs.remove(2 + rng.next(20));
+        }
+    }
+}
+
+/// Walks the whole tree and checks links and parents.
+fn sound(f: &Fixture) {
+    let mut found: HashMap<u64, (Attr, u32)> = HashMap::new();
+    let mut queue = vec![f.fs.root()];
+    while let Some(dir) = queue.pop() {
+        let fileid = f.attr(&dir).fileid;
+        let mut subdirs = 0;
+        for name in f.names(&dir) {
+            let child = f.lookup(&dir, &name).unwrap();
+            let attr = f.attr(&child);
+            found.entry(attr.fileid).or_insert((attr, 0)).1 += 1;
+            if attr.kind == FileKind::Directory {
+                subdirs += 1;
+                let parent = f.lookup(&child, "..").unwrap();
+                assert_eq!(f.attr(&parent).fileid, fileid, "`..` of {name}");
+                queue.push(child);
+            }
+        }
+        let nlink = f.attr(&dir).nlink;
+        assert!(nlink == subdirs + 2 || nlink == 1, "{nlink} links with {subdirs} directories");
+    }
+    for (attr, entries) in found.values() {
+        let links = if attr.kind == FileKind::Directory { 1 } else { attr.nlink };
+        assert_eq!(*entries, links, "{attr:?}");
+    }
+}
