@@ -1,0 +1,314 @@
+//! The client: a mounted export.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES};
+use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status};
+use runtime::RuntimeRef;
+use xdr::{Decode, Decoder, Encode, XdrError};
+
+use crate::{
+    Connector, Error, Options, Stats, Url,
+    connect::UrlConnector,
+    mount::{self, Mounted},
+    pool::{Attempt, CallSpec, Pool},
+};
+
+/// The sizes of READ and WRITE unless the options say otherwise: larger ones gain little and delay other calls.
+const DEFAULT_TRANSFER: u32 = 1 << 20;
+/// Sizes of READDIR replies.
+const READDIR_SIZES: (u32, u32) = (4 << 10, 64 << 10);
+
+/// A file system object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Object {
+    /// Its handle.
+    pub handle: FileHandle,
+    /// Its attributes.
+    pub attributes: Fattr,
+}
+
+pub(crate) struct Shared {
+    pub(crate) pool: Pool,
+    pub(crate) options: Options,
+    mounted: Mounted,
+    pub(crate) fsinfo: FsinfoOk,
+    pub(crate) rsize: u32,
+    pub(crate) wsize: u32,
+    pub(crate) readdir_size: u32,
+    /// The server has READDIRPLUS, as far as we know.
+    pub(crate) plus: AtomicBool,
+}
+
+/// A mounted export. Clones share everything. When the last one is dropped the connections are closed.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// An NFS procedure's answer.
+pub(crate) struct Answer<O> {
+    /// The results, or the status.
+    pub(crate) result: Result<O, Status>,
+    /// The call was sent more than once.
+    pub(crate) resent: bool,
+}
+
+/// A result of which the failure's own data is skipped: servers differ in it, and nothing here uses it.
+struct Outcome<O>(Result<O, Status>);
+
+impl<'a, O: Decode<'a>> Decode<'a> for Outcome<O> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.get()? {
+            Status::Ok => Ok(Self(Ok(d.get()?))),
+            status => Ok(Self(Err(status))),
+        }
+    }
+}
+
+impl Client {
+    /// Connects to the URL's server and mounts the longest export that contains the URL's path. What the URL states
+    /// wins over `options`.
+    ///
+    /// MOUNT is asked on the NFS connection itself; if the server does not offer it there, over TCP: at the URL's
+    /// `mountport`, or where the port mapper says, or at port 2049.
+    ///
+    /// # Errors
+    /// [`Error::Resolve`], [`Error::Connect`], [`Error::UnknownExport`], [`Error::Mount`], and those of a call.
+    pub async fn connect(rt: RuntimeRef, url: &Url, options: Options) -> Result<Self, Error> {
+        let options = options.with_url(url);
+        let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
+        let connector = UrlConnector {
+            rt: Arc::clone(&rt),
+            arena: arena.clone(),
+            url: url.clone(),
+            options: options.clone(),
+        };
+        Self::mount(rt, arena, Arc::new(connector), &url.path, options).await
+    }
+
+    /// Mounts the longest export that contains `path` over connections that `connector` makes; its messages are built
+    /// in `arena`.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn mount(
+        rt: RuntimeRef,
+        arena: Arena,
+        connector: Arc<dyn Connector>,
+        path: &str,
+        options: Options,
+    ) -> Result<Self, Error> {
+        let credential = options.credential.credential();
+        let pool = Pool::new(
+            rt,
+            arena.clone(),
+            Arc::clone(&connector),
+            credential.clone(),
+            options.retry,
+            options.nconnect,
+        );
+        let mut unfinished = CloseOnDrop(Some(pool));
+        let Some(pool) = unfinished.0.as_ref() else { return Err(Error::Closed) };
+        pool.connect_all().await?;
+        let first = pool.any_transport().ok_or(Error::Closed)?;
+        let mounted = mount::mount(&*connector, arena, credential, first, path).await?;
+        let args = v3::FsinfoArgs { root: mounted.root };
+        let head = Procedure::Fsinfo.max_reply_head();
+        let fsinfo: FsinfoOk = nfs_call(pool, Procedure::Fsinfo, &args, head, None)
+            .await?
+            .result
+            .map_err(|status| nfs_error(Procedure::Fsinfo, &mounted.export, status))?;
+        let limit = (pool.max_payload().min(SPAN_BYTES) as u32).max(512);
+        let pick = |wanted: Option<u32>, max: u32| {
+            let max = if max == 0 { DEFAULT_TRANSFER } else { max };
+            wanted.unwrap_or(DEFAULT_TRANSFER).min(max).min(limit).max(1)
+        };
+        let (rsize, wsize) = (pick(options.rsize, fsinfo.read_max), pick(options.wsize, fsinfo.write_max));
+        let readdir_size = fsinfo.readdir_preferred.clamp(READDIR_SIZES.0, READDIR_SIZES.1);
+        let Some(pool) = unfinished.0.take() else { return Err(Error::Closed) };
+        tracing::info!(server = pool.server(), export = mounted.export, rsize, wsize, "mounted");
+        Ok(Self {
+            shared: Arc::new(Shared {
+                pool,
+                options,
+                mounted,
+                fsinfo,
+                rsize,
+                wsize,
+                readdir_size,
+                plus: AtomicBool::new(true),
+            }),
+        })
+    }
+
+    /// The handle of the export's root.
+    pub fn root(&self) -> FileHandle {
+        self.shared.mounted.root
+    }
+
+    /// The export's name.
+    pub fn export(&self) -> &str {
+        &self.shared.mounted.export
+    }
+
+    /// What is left of the URL's path below the export, without a leading slash; empty for the export itself.
+    pub fn path_in_export(&self) -> &str {
+        &self.shared.mounted.rest
+    }
+
+    /// The server's host and port.
+    pub fn server(&self) -> &str {
+        self.shared.pool.server()
+    }
+
+    /// The most bytes of one READ.
+    pub fn rsize(&self) -> u32 {
+        self.shared.rsize
+    }
+
+    /// The most bytes of one WRITE.
+    pub fn wsize(&self) -> u32 {
+        self.shared.wsize
+    }
+
+    /// What the server said of itself at mount.
+    pub fn server_info(&self) -> &FsinfoOk {
+        &self.shared.fsinfo
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    /// The memory in which calls are built; take buffers for [`Self::read_into`] and [`Self::write_from`] from it.
+    pub fn arena(&self) -> &Arena {
+        &self.shared.pool.arena
+    }
+
+    /// The runtime.
+    pub fn runtime(&self) -> &RuntimeRef {
+        &self.shared.pool.rt
+    }
+
+    /// A buffer of `len` bytes for payload.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn buffer(&self, len: usize) -> Result<Buffer, Error> {
+        Ok(self.arena().alloc(len)?)
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        self.shared.pool.stats()
+    }
+
+    /// Closes the connections; open calls fail, later ones too, on all clones.
+    pub fn close(&self) {
+        self.shared.pool.close();
+    }
+
+    /// Makes an NFS call; waits and asks again while the server says JUKEBOX.
+    pub(crate) async fn call<O>(
+        &self,
+        procedure: Procedure,
+        args: &impl Encode,
+        payload: Option<Buffer>,
+    ) -> Result<Answer<O>, Error>
+    where
+        O: for<'a> Decode<'a>,
+    {
+        self.call_sized(procedure, args, procedure.max_reply_head(), payload).await
+    }
+
+    /// As [`Self::call`], with a stated size of the reply.
+    pub(crate) async fn call_sized<O>(
+        &self,
+        procedure: Procedure,
+        args: &impl Encode,
+        max_head: usize,
+        payload: Option<Buffer>,
+    ) -> Result<Answer<O>, Error>
+    where
+        O: for<'a> Decode<'a>,
+    {
+        nfs_call(&self.shared.pool, procedure, args, max_head, payload).await
+    }
+
+    pub(crate) fn plus(&self) -> bool {
+        self.shared.plus.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client({}:{})", self.server(), self.export())
+    }
+}
+
+/// Closes the connections of a mount that failed or was dropped half-way.
+struct CloseOnDrop(Option<Pool>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.0 {
+            pool.close();
+        }
+    }
+}
+
+async fn nfs_call<O>(
+    pool: &Pool,
+    procedure: Procedure,
+    args: &impl Encode,
+    max_head: usize,
+    mut payload: Option<Buffer>,
+) -> Result<Answer<O>, Error>
+where
+    O: for<'a> Decode<'a>,
+{
+    let spec = CallSpec {
+        program: v3::PROGRAM,
+        version: v3::VERSION,
+        procedure: procedure.number(),
+        name: procedure.name(),
+        max_head,
+        keep_xid: !procedure.is_idempotent(),
+    };
+    let payload_len = payload.as_ref().map(|b| b.len());
+    let mut attempt = Attempt::new(pool, procedure.name());
+    loop {
+        let payload = match (payload.take(), payload_len) {
+            (None, Some(len)) => Some(pool.arena.alloc(len)?),
+            (given, _) => given,
+        };
+        let answered = pool.call(spec, args, payload).await?;
+        let decoded = answered.reply.results().get::<Outcome<O>>();
+        let result = decoded.map_err(|e| pool.bad_reply(procedure.name(), e))?.0;
+        if matches!(result, Err(Status::Jukebox)) && attempt.pause(String::new()).await.is_ok() {
+            continue;
+        }
+        return Ok(Answer { result, resent: answered.resent });
+    }
+}
+
+/// The error for a status; `object` says on what.
+pub(crate) fn nfs_error(procedure: Procedure, object: impl ToString, status: Status) -> Error {
+    Error::Nfs { procedure, object: object.to_string(), status }
+}
+
+/// As [`nfs_error`], for a name.
+pub(crate) fn named_error(procedure: Procedure, name: &[u8], status: Status) -> Error {
+    Error::Nfs { procedure, object: format!("{:?}", String::from_utf8_lossy(name)), status }
+}

@@ -1,0 +1,161 @@
+//! Reading directories.
+
+use std::sync::atomic::Ordering;
+
+use nfs::v3::{
+    self, Fattr, FileHandle, Procedure, ReaddirOk, ReaddirplusOk, Status, Verifier, readdir_reply_head,
+};
+use xdr::{Decode, Decoder, XdrError};
+
+use crate::{
+    Client, Error,
+    client::{Answer, nfs_error},
+};
+
+/// The most entries that [`Client::readdir`] gathers; larger directories are read page by page.
+const MAX_ENTRIES: usize = 16 << 20;
+/// How often a directory is read from the start again because it changed.
+const MAX_RESTARTS: u32 = 4;
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Number of the file.
+    pub fileid: u64,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Where a scan continues after it.
+    pub cookie: u64,
+    /// Its attributes, where the server gave them.
+    pub attributes: Option<Fattr>,
+    /// Its handle, where the server gave it.
+    pub handle: Option<FileHandle>,
+}
+
+impl DirEntry {
+    /// The name as text; bytes that are not UTF-8 are replaced.
+    pub fn name_lossy(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.name)
+    }
+
+    /// Whether it is `.` or `..`.
+    pub fn is_dot(&self) -> bool {
+        matches!(self.name.as_slice(), b"." | b"..")
+    }
+}
+
+/// Some entries of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirPage {
+    /// The entries.
+    pub entries: Vec<DirEntry>,
+    /// Goes back with the cookie of the last entry.
+    pub verifier: Verifier,
+    /// Whether no entry follows.
+    pub eof: bool,
+}
+
+struct Plain(DirPage);
+struct Plus(DirPage);
+
+impl<'a> Decode<'a> for Plain {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let ok: ReaddirOk<'_> = d.get()?;
+        let own = |e: v3::Entry<'_>| DirEntry {
+            fileid: e.fileid,
+            name: e.name.to_vec(),
+            cookie: e.cookie,
+            attributes: None,
+            handle: None,
+        };
+        let entries = ok.entries.into_iter().map(own).collect();
+        Ok(Self(DirPage { entries, verifier: ok.verifier, eof: ok.eof }))
+    }
+}
+
+impl<'a> Decode<'a> for Plus {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let ok: ReaddirplusOk<'_> = d.get()?;
+        let own = |e: v3::EntryPlus<'_>| DirEntry {
+            fileid: e.fileid,
+            name: e.name.to_vec(),
+            cookie: e.cookie,
+            attributes: e.attributes,
+            handle: e.handle,
+        };
+        let entries = ok.entries.into_iter().map(own).collect();
+        Ok(Self(DirPage { entries, verifier: ok.verifier, eof: ok.eof }))
+    }
+}
+
+impl Client {
+    /// READDIRPLUS, or READDIR where the server does not have it: the entries after `cookie` (0 with verifier 0: from
+    /// the start), as many as fit into one reply.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] ([`Status::BadCookie`]: the directory changed, start again) and those of a call.
+    pub async fn readdir_page(
+        &self,
+        dir: FileHandle,
+        cookie: u64,
+        verifier: Verifier,
+    ) -> Result<DirPage, Error> {
+        let count = self.shared.readdir_size;
+        let head = readdir_reply_head(count);
+        if self.plus() {
+            let args = v3::ReaddirplusArgs { dir, cookie, verifier, dircount: count, maxcount: count };
+            let answer: Answer<Plus> = self.call_sized(Procedure::Readdirplus, &args, head, None).await?;
+            match answer.result {
+                Err(Status::NotSupp) => self.shared.plus.store(false, Ordering::Relaxed),
+                other => {
+                    return other.map(|p| p.0).map_err(|s| nfs_error(Procedure::Readdirplus, dir, s));
+                }
+            }
+        }
+        let args = v3::ReaddirArgs { dir, cookie, verifier, count };
+        let answer: Answer<Plain> = self.call_sized(Procedure::Readdir, &args, head, None).await?;
+        answer.result.map(|p| p.0).map_err(|s| nfs_error(Procedure::Readdir, dir, s))
+    }
+
+    /// All entries of a directory, with attributes and handles where the server gives them; `.` and `..` too if the
+    /// server lists them. Starts again when the directory changes so that the server cannot continue.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn readdir(&self, dir: FileHandle) -> Result<Vec<DirEntry>, Error> {
+        let mut restarts = 0;
+        loop {
+            match self.readdir_once(dir).await {
+                Err(e) if e.status() == Some(Status::BadCookie) && restarts < MAX_RESTARTS => restarts += 1,
+                other => return other,
+            }
+        }
+    }
+
+    async fn readdir_once(&self, dir: FileHandle) -> Result<Vec<DirEntry>, Error> {
+        let mut all: Vec<DirEntry> = Vec::new();
+        let (mut cookie, mut verifier) = (0, [0; 8]);
+        loop {
+            let page = self.readdir_page(dir, cookie, verifier).await?;
+            let bad = |what| Err(self.shared.pool.bad_reply("READDIR", what));
+            match page.entries.last() {
+                Some(last) if last.cookie == cookie && !page.eof => {
+                    return bad("a cookie that does not advance");
+                }
+                Some(last) => cookie = last.cookie,
+                None if page.eof => {}
+                None => return bad("neither entries nor the end of the directory"),
+            }
+            verifier = page.verifier;
+            all.extend(page.entries);
+            if page.eof {
+                return Ok(all);
+            }
+            if all.len() > MAX_ENTRIES {
+                return Err(Error::Local(format!(
+                    "the directory has more than {MAX_ENTRIES} entries: read it page by page"
+                )));
+            }
+        }
+    }
+}

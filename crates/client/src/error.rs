@@ -1,0 +1,176 @@
+//! What can go wrong, where, and what a person can do about it.
+
+use std::time::Duration;
+
+use nfs::{mount, v3};
+use oncrpc::RpcError;
+
+use crate::Proto;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The URL is not one of ours.
+    #[error("invalid URL {url:?}: {reason} (expected nfs://HOST[:PORT]/EXPORT/PATH?proto=rdma|tcp)")]
+    Url {
+        /// The text.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The server's name has no address.
+    #[error("cannot find the address of {host}: {reason}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        reason: String,
+    },
+    /// No connection could be made.
+    #[error(
+        "cannot connect to {server} over {proto}: {reason}; check that the server runs, listens on that port and offers {proto}"
+    )]
+    Connect {
+        /// Address and port.
+        server: String,
+        /// The transport.
+        proto: Proto,
+        /// Why.
+        reason: String,
+    },
+    /// The server has no export that contains the path.
+    #[error("{server} has no export that contains {path:?}; it exports: {}", list(exports))]
+    UnknownExport {
+        /// The server.
+        server: String,
+        /// The path asked for.
+        path: String,
+        /// What there is, as far as the server tells.
+        exports: Vec<String>,
+    },
+    /// The server refused to mount.
+    #[error("cannot mount {path:?} from {server}: {status}{}", mount_hint(*status))]
+    Mount {
+        /// The server.
+        server: String,
+        /// The export.
+        path: String,
+        /// Why.
+        status: mount::Status,
+    },
+    /// The server answered an NFS call with an error.
+    #[error("{procedure} {object}: {status} ({})", status.name())]
+    Nfs {
+        /// The procedure.
+        procedure: v3::Procedure,
+        /// On what: a path, a name or a handle.
+        object: String,
+        /// Why.
+        status: v3::Status,
+    },
+    /// The call was not executed, or its reply cannot be used.
+    #[error("{procedure} at {server}: {error}")]
+    Rpc {
+        /// The server.
+        server: String,
+        /// The procedure.
+        procedure: &'static str,
+        /// Why.
+        error: RpcError,
+    },
+    /// Neither the connection nor its successors gave an answer within the retry policy. Whether the server executed
+    /// the call is not known.
+    #[error(
+        "{procedure}: no answer from {server} for {after:?} (last: {last}); check the server and the network, or raise the retry limit"
+    )]
+    Unreachable {
+        /// The server.
+        server: String,
+        /// The procedure.
+        procedure: &'static str,
+        /// How long it was tried.
+        after: Duration,
+        /// The last failure.
+        last: String,
+    },
+    /// The server's reply breaks the protocol.
+    #[error("{procedure}: {server} sent a malformed reply: {reason}")]
+    BadReply {
+        /// The server.
+        server: String,
+        /// The procedure.
+        procedure: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The path cannot be walked.
+    #[error("{path}: {reason}")]
+    Path {
+        /// The path.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// The server restarted again and again while data was written.
+    #[error(
+        "the write verifier of {server} changed {times} times while data was written: the server keeps restarting, the data is not stable"
+    )]
+    Unstable {
+        /// The server.
+        server: String,
+        /// How often.
+        times: u32,
+    },
+    /// The caller's own source of data failed.
+    #[error("the source of the data failed: {0}")]
+    Source(#[from] std::io::Error),
+    /// The arena is full.
+    #[error(transparent)]
+    OutOfMemory(#[from] buffer::OutOfMemory),
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
+    /// A parameter or a local resource.
+    #[error("{0}")]
+    Local(String),
+}
+
+impl Error {
+    /// The NFS status, if the server answered with one.
+    pub fn status(&self) -> Option<v3::Status> {
+        match self {
+            Self::Nfs { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// Whether the server answered that there is no such file.
+    pub fn is_not_found(&self) -> bool {
+        self.status() == Some(v3::Status::NoEnt)
+    }
+
+    /// The same error, said of `path` instead of a name or handle.
+    pub(crate) fn at(self, path: &[u8]) -> Self {
+        match self {
+            Self::Nfs { procedure, status, .. } => {
+                Self::Nfs { procedure, status, object: String::from_utf8_lossy(path).into_owned() }
+            }
+            other => other,
+        }
+    }
+}
+
+fn list(exports: &[String]) -> String {
+    if exports.is_empty() { "nothing that it tells of".into() } else { exports.join(", ") }
+}
+
+fn mount_hint(status: mount::Status) -> &'static str {
+    match status {
+        mount::Status::Access | mount::Status::Perm => {
+            "; check the export's access rules (client address, reserved port)"
+        }
+        mount::Status::NoEnt => "; list the exports to see what there is",
+        _ => "",
+    }
+}

@@ -1,0 +1,368 @@
+//! An open file: whole ranges with many calls in flight, and unstable data retained until it is stable.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use buffer::{Buffer, Views};
+use futures::{StreamExt, stream::FuturesOrdered, stream::FuturesUnordered};
+use nfs::v3::{CreateHow, Fattr, FileHandle, FileType, Sattr, StableHow, Verifier};
+use parking_lot::Mutex;
+
+use crate::{Client, Error, ReadInto, stats::add};
+
+/// How often data is written again because the server restarted.
+const MAX_RESTARTS: u32 = 8;
+
+/// Whether a consumer of data wants more: `()` always does, [`ControlFlow::Break`] does not.
+pub trait Flow {
+    /// Whether to stop.
+    fn stop(&self) -> bool;
+}
+
+impl Flow for () {
+    fn stop(&self) -> bool {
+        false
+    }
+}
+
+impl Flow for ControlFlow<()> {
+    fn stop(&self) -> bool {
+        self.is_break()
+    }
+}
+
+/// Data that the server has taken and may still lose.
+struct Unstable {
+    number: u64,
+    offset: u64,
+    data: Views,
+    verifier: Verifier,
+}
+
+#[derive(Default)]
+struct Retained {
+    next: u64,
+    bytes: usize,
+    /// In the order in which the server answered.
+    writes: Vec<Unstable>,
+}
+
+impl Retained {
+    fn keep(&mut self, offset: u64, data: Views, verifier: Verifier) {
+        self.bytes += data.len();
+        self.writes.push(Unstable { number: self.next, offset, data, verifier });
+        self.next += 1;
+    }
+
+    /// Forgets what a COMMIT with this verifier made stable, of the writes before `before`; gives copies of those
+    /// that it did not.
+    fn settle(&mut self, before: u64, verifier: Verifier) -> Vec<(u64, u64, Views)> {
+        self.writes.retain(|w| w.number >= before || w.verifier != verifier);
+        self.bytes = self.writes.iter().map(|w| w.data.len()).sum();
+        let lost = self.writes.iter().filter(|w| w.number < before);
+        lost.map(|w| (w.number, w.offset, w.data.clone())).collect()
+    }
+}
+
+struct Shared {
+    client: Client,
+    handle: FileHandle,
+    retained: Mutex<Retained>,
+    /// Held by the one that commits.
+    committing: futures::lock::Mutex<()>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let bytes = self.retained.get_mut().bytes;
+        if bytes > 0 {
+            tracing::warn!(bytes, file = %self.handle, "a file was dropped before its data was committed");
+        }
+    }
+}
+
+/// An open file. Clones share what is retained.
+///
+/// NFSv3 has no open and close on the wire: this is a handle with the data that was written UNSTABLE and not yet
+/// committed. Call [`Self::commit`] (or [`Self::close`]) when written data shall be stable; dropping does not.
+#[derive(Clone)]
+pub struct File {
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    /// Opens the regular file at `path` (as [`Client::resolve`] finds it).
+    ///
+    /// # Errors
+    /// As [`Client::resolve`]; [`Error::Path`] when it is not a regular file.
+    pub async fn open(&self, path: impl AsRef<[u8]>) -> Result<File, Error> {
+        let path = path.as_ref();
+        let (handle, attributes) = self.resolve(path).await?;
+        if attributes.file_type != FileType::Regular {
+            return Err(Error::Path {
+                path: String::from_utf8_lossy(path).into_owned(),
+                reason: format!("not a regular file but a {:?}", attributes.file_type).to_lowercase(),
+            });
+        }
+        Ok(File::new(self.clone(), handle))
+    }
+
+    /// Opens the file at `path` for writing: makes it with the permission bits `mode` if there is none, empties it if
+    /// there is.
+    ///
+    /// # Errors
+    /// As [`Client::resolve_parent`] and [`Client::create`].
+    pub async fn create_file(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<File, Error> {
+        let (dir, name) = self.resolve_parent(path).await?;
+        let how = CreateHow::Unchecked(Sattr { mode: Some(mode), size: Some(0), ..Sattr::default() });
+        let made = self.create(dir, &name, how).await?;
+        Ok(File::new(self.clone(), made.handle))
+    }
+}
+
+impl File {
+    /// The file with this handle.
+    pub fn new(client: Client, handle: FileHandle) -> Self {
+        let shared = Shared { client, handle, retained: Mutex::default(), committing: Default::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Its handle.
+    pub fn handle(&self) -> FileHandle {
+        self.shared.handle
+    }
+
+    /// Its client.
+    pub fn client(&self) -> &Client {
+        &self.shared.client
+    }
+
+    /// Bytes that are retained because they are not yet stable on the server.
+    pub fn retained_bytes(&self) -> usize {
+        self.shared.retained.lock().bytes
+    }
+
+    /// Its attributes, asked of the server.
+    ///
+    /// # Errors
+    /// As [`Client::getattr`].
+    pub async fn attributes(&self) -> Result<Fattr, Error> {
+        self.client().getattr(self.handle()).await
+    }
+
+    /// As [`Client::read_into`].
+    ///
+    /// # Errors
+    /// As [`Client::read_into`].
+    pub async fn read_into(&self, offset: u64, buffer: Buffer) -> Result<ReadInto, Error> {
+        self.client().read_into(self.handle(), offset, buffer).await
+    }
+
+    /// As [`Client::read`].
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub async fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
+        self.client().read(self.handle(), offset, out).await
+    }
+
+    /// Reads `len` bytes from `offset` (or up to the end of the file) with up to `depth` calls in flight, and gives
+    /// them to `each` in order, without a copy: offset and data. Gives the number of bytes.
+    ///
+    /// `each` returns nothing, or [`ControlFlow::Break`] to stop early.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn read_stream<R: Flow>(
+        &self,
+        offset: u64,
+        len: u64,
+        depth: usize,
+        mut each: impl FnMut(u64, Views) -> R,
+    ) -> Result<u64, Error> {
+        let end = offset.saturating_add(len);
+        if len == 0 {
+            return Ok(0);
+        }
+        // Up to here it is worth asking ahead; beyond (the file may grow) only one call goes out at a time.
+        let ahead = self.attributes().await?.size.min(end);
+        let depth = depth.max(1);
+        let mut calls = FuturesOrdered::new();
+        let (mut next, mut total) = (offset, 0);
+        loop {
+            while next < end && calls.len() < depth && (next < ahead || calls.is_empty()) {
+                let n = (end - next).min(u64::from(self.client().rsize()));
+                calls.push_back(self.read_piece(next, n as usize));
+                next += n;
+            }
+            let Some(piece) = calls.next().await else { return Ok(total) };
+            let (at, data, eof) = piece?;
+            total += data.len() as u64;
+            let stop = !data.is_empty() && each(at, data).stop();
+            if eof || stop {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Reads all of a piece; less only at the end of the file.
+    async fn read_piece(&self, at: u64, len: usize) -> Result<(u64, Views, bool), Error> {
+        let mut data = Views::new();
+        loop {
+            let memory = self.client().buffer(len - data.len())?;
+            let ok = self.client().read_views(self.handle(), at + data.len() as u64, memory).await?;
+            if data.is_empty() {
+                data = ok.data;
+            } else {
+                data.extend(ok.data.iter().cloned());
+            }
+            if ok.eof || data.len() >= len {
+                return Ok((at, data, ok.eof));
+            }
+        }
+    }
+
+    /// Writes `data` at `offset`, UNSTABLE, without a copy, in calls one after the other; retains it until it is
+    /// committed. Commits by itself when more is retained than [`crate::Options::unstable_limit`].
+    ///
+    /// # Errors
+    /// [`Error::Nfs`], [`Error::Unstable`] and those of a call.
+    pub async fn write_from(&self, offset: u64, data: Views) -> Result<(), Error> {
+        let limit = self.client().options().unstable_limit;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset
+                .checked_add(done as u64)
+                .ok_or_else(|| Error::Local("the range ends beyond 2^64 bytes".into()))?;
+            let rest = data.slice(done, data.len() - done);
+            let client = self.client();
+            let part = client.write_from(self.handle(), at, rest, StableHow::Unstable).await?;
+            let written = data.slice(done, part.count);
+            done += part.count;
+            if part.committed == StableHow::Unstable {
+                let retained = {
+                    let mut r = self.shared.retained.lock();
+                    r.keep(at, written, part.verifier);
+                    r.bytes
+                };
+                if retained > limit {
+                    self.commit().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Self::write_from`], from plain memory; the data is copied once.
+    ///
+    /// # Errors
+    /// As [`Self::write_from`].
+    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        let mut at = offset;
+        for piece in data.chunks(self.client().wsize() as usize) {
+            let mut b = self.client().buffer(piece.len())?;
+            buffer::copy(&mut b, piece);
+            self.write_from(at, b.freeze().into()).await?;
+            at = at.saturating_add(piece.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Writes what `source` gives from `offset` on, UNSTABLE, with up to `depth` calls in flight, without a copy, and
+    /// commits at the end. Gives the number of bytes.
+    ///
+    /// `source` is called with the size that suits the server best ([`Client::wsize`]) and gives that much or less,
+    /// or `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Source`] from `source`; those of [`Self::write_from`] and [`Self::commit`].
+    pub async fn write_stream(
+        &self,
+        offset: u64,
+        depth: usize,
+        mut source: impl FnMut(usize) -> std::io::Result<Option<Views>>,
+    ) -> Result<u64, Error> {
+        let mut calls = FuturesUnordered::new();
+        let (mut total, mut ended) = (0_u64, false);
+        loop {
+            while !ended && calls.len() < depth.max(1) {
+                match source(self.client().wsize() as usize)? {
+                    Some(data) if data.is_empty() => {}
+                    Some(data) => {
+                        let len = data.len() as u64;
+                        calls.push(self.write_from(offset.saturating_add(total), data));
+                        total += len;
+                    }
+                    None => ended = true,
+                }
+            }
+            match calls.next().await {
+                Some(written) => written?,
+                None => break,
+            }
+        }
+        self.commit().await?;
+        Ok(total)
+    }
+
+    /// Makes everything that was written before this call stable. What a restarted server has lost is written again.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`], [`Error::Unstable`] and those of a call; the data stays retained then, and a later commit
+    /// tries again.
+    pub async fn commit(&self) -> Result<(), Error> {
+        let _one = self.shared.committing.lock().await;
+        let mut restarts = 0;
+        loop {
+            let before = {
+                let r = self.shared.retained.lock();
+                if r.writes.is_empty() {
+                    return Ok(());
+                }
+                r.next
+            };
+            let ok = self.client().commit(self.handle(), 0, 0).await?;
+            let lost = self.shared.retained.lock().settle(before, ok.verifier);
+            if lost.is_empty() {
+                return Ok(());
+            }
+            restarts += 1;
+            if restarts > MAX_RESTARTS {
+                let server = self.client().server().to_owned();
+                return Err(Error::Unstable { server, times: restarts });
+            }
+            for (number, offset, data) in lost {
+                self.write_again(number, offset, data).await?;
+            }
+        }
+    }
+
+    async fn write_again(&self, number: u64, offset: u64, data: Views) -> Result<(), Error> {
+        add(&self.client().shared.pool.counts.rewritten, data.len());
+        let client = self.client();
+        let written = client.write_all(self.handle(), offset, &data, StableHow::Unstable).await?;
+        let mut r = self.shared.retained.lock();
+        if written.committed == StableHow::Unstable {
+            if let Some(w) = r.writes.iter_mut().find(|w| w.number == number) {
+                w.verifier = written.verifier;
+            }
+        } else {
+            r.writes.retain(|w| w.number != number);
+            r.bytes = r.writes.iter().map(|w| w.data.len()).sum();
+        }
+        Ok(())
+    }
+
+    /// Commits and lets the file go.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub async fn close(self) -> Result<(), Error> {
+        self.commit().await
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File({}, {} bytes retained)", self.handle(), self.retained_bytes())
+    }
+}

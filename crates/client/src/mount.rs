@@ -1,0 +1,214 @@
+//! From a path to the handle of an export's root (RFC 1813 appendix I).
+
+use std::sync::Arc;
+
+use nfs::{
+    mount::{self, Dirpath, ExportEntry, Procedure},
+    v3::FileHandle,
+};
+use oncrpc::{AcceptError, Credential, PendingCall, ReplySpec, Request, RpcError, Transport};
+use runtime::RuntimeRef;
+use xdr::{Arena, Decoder, Encode, Encoder};
+
+use crate::{Connector, Error, Options, Url, connect::UrlConnector};
+
+/// A mounted export.
+pub(crate) struct Mounted {
+    /// Its name.
+    pub(crate) export: String,
+    /// The handle of its root.
+    pub(crate) root: FileHandle,
+    /// What is left of the path, without a leading slash.
+    pub(crate) rest: String,
+}
+
+/// The exports of the URL's server (its path is not used): each with the hosts or groups that may mount it, none:
+/// everybody.
+///
+/// # Errors
+/// When there is no connection or no MOUNT program.
+pub async fn exports(
+    rt: RuntimeRef,
+    url: &Url,
+    options: &Options,
+) -> Result<Vec<(String, Vec<String>)>, Error> {
+    let options = options.clone().with_url(url);
+    let arena = Arena::new(buffer::ArenaConfig { limit: options.arena_limit, ..Default::default() });
+    let credential = options.credential.credential();
+    let connector = UrlConnector { rt, arena: arena.clone(), url: url.clone(), options };
+    let first = match url.mountport {
+        Some(_) => connector.connect_mount().await?,
+        None => connector.connect().await?,
+    };
+    let caller = Caller::new(&connector, arena, credential, Arc::clone(&first.transport));
+    let list = caller.exports().await;
+    first.transport.close();
+    list
+}
+
+/// Mounts the longest export that contains `path`. Asks on `transport` first.
+pub(crate) async fn mount(
+    connector: &dyn Connector,
+    arena: Arena,
+    credential: Credential,
+    transport: Arc<dyn Transport>,
+    path: &str,
+) -> Result<Mounted, Error> {
+    let caller = Caller::new(connector, arena, credential, transport);
+    let path = normalize(path);
+    // A server may keep its list to itself; then the prefixes are tried blindly.
+    let list = caller.exports().await;
+    if let Err(e @ (Error::Connect { .. } | Error::Resolve { .. } | Error::Unreachable { .. })) = list {
+        return Err(e);
+    }
+    let names: Vec<String> = list.unwrap_or_default().into_iter().map(|(name, _)| name).collect();
+    let known = names.iter().filter_map(|name| Some((name, rest_below(&path, name)?)));
+    if let Some((export, rest)) = known.max_by_key(|(name, _)| name.len()) {
+        let handle = caller.mnt(export).await?;
+        let root = handle.map_err(|status| caller.refused(export, status))?;
+        return Ok(Mounted { export: export.clone(), root, rest: rest.to_owned() });
+    }
+    let mut candidate = path.as_str();
+    let mut refused = None;
+    loop {
+        match caller.mnt(candidate).await? {
+            Ok(root) => {
+                let rest = rest_below(&path, candidate).unwrap_or_default().to_owned();
+                return Ok(Mounted { export: candidate.to_owned(), root, rest });
+            }
+            Err(mount::Status::NoEnt | mount::Status::NotDir | mount::Status::Inval) => {}
+            // A server may answer so for every path that it does not export.
+            Err(status) => refused = refused.or(Some((candidate.to_owned(), status))),
+        }
+        if candidate == "/" {
+            break;
+        }
+        let end = candidate.rfind('/').unwrap_or(0);
+        candidate = if end == 0 { "/" } else { &candidate[..end] };
+    }
+    Err(match refused {
+        Some((path, status)) => caller.refused(&path, status),
+        None => Error::UnknownExport { server: connector.server(), path, exports: names },
+    })
+}
+
+/// `path` with one slash before each component and none at the end, `.` left out.
+fn normalize(path: &str) -> String {
+    let parts = path.split('/').filter(|c| !c.is_empty() && *c != ".");
+    let joined: String = parts.flat_map(|c| ["/", c]).collect();
+    if joined.is_empty() { "/".into() } else { joined }
+}
+
+/// What is left of `path` below `export`; `None` if it is not below it.
+fn rest_below<'p>(path: &'p str, export: &str) -> Option<&'p str> {
+    let export = export.trim_end_matches('/');
+    let rest = path.strip_prefix(export)?;
+    if rest.is_empty() { Some("") } else { rest.strip_prefix('/') }
+}
+
+/// Calls MOUNT, on the NFS connection or, when the server does not offer it there, on one of its own.
+struct Caller<'c> {
+    connector: &'c dyn Connector,
+    arena: Arena,
+    credential: Credential,
+    transport: futures::lock::Mutex<(Arc<dyn Transport>, bool)>,
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        let (transport, own) = self.transport.get_mut();
+        if *own {
+            transport.close();
+        }
+    }
+}
+
+impl<'c> Caller<'c> {
+    fn new(
+        connector: &'c dyn Connector,
+        arena: Arena,
+        credential: Credential,
+        transport: Arc<dyn Transport>,
+    ) -> Self {
+        Self { connector, arena, credential, transport: futures::lock::Mutex::new((transport, false)) }
+    }
+
+    fn refused(&self, path: &str, status: mount::Status) -> Error {
+        Error::Mount { server: self.connector.server(), path: path.to_owned(), status }
+    }
+
+    async fn exports(&self) -> Result<Vec<(String, Vec<String>)>, Error> {
+        self.call(Procedure::Export, "EXPORT", &(), mount::LIST_REPLY_HEAD, |d| {
+            let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+            let list: Vec<ExportEntry<'_>> = mount::decode_list(d)?;
+            let named =
+                |e: &ExportEntry<'_>| (text(e.directory.0), e.groups.iter().map(|g| text(g.0)).collect());
+            Ok(list.iter().map(named).collect())
+        })
+        .await
+    }
+
+    async fn mnt(&self, path: &str) -> Result<Result<FileHandle, mount::Status>, Error> {
+        let args = Dirpath(path.as_bytes());
+        let res = self.call(Procedure::Mnt, "MNT", &args, mount::MNT_REPLY_HEAD, mount::decode_mnt).await?;
+        Ok(res.map(|ok| ok.handle))
+    }
+
+    async fn call<T>(
+        &self,
+        procedure: Procedure,
+        name: &'static str,
+        args: &impl Encode,
+        max_head: usize,
+        decode: impl FnOnce(&mut Decoder<'_>) -> Result<T, xdr::XdrError>,
+    ) -> Result<T, Error> {
+        let server = || self.connector.server();
+        let mut transport = self.transport.lock().await;
+        let mut result = self.try_call(&transport.0, procedure, args, max_head).await?;
+        let elsewhere = matches!(
+            result,
+            Err(RpcError::Accept(AcceptError::ProgUnavail | AcceptError::ProgMismatch { .. }))
+        );
+        if elsewhere && !transport.1 {
+            *transport = (self.connector.connect_mount().await?.transport, true);
+            result = self.try_call(&transport.0, procedure, args, max_head).await?;
+        }
+        let reply = result.map_err(|error| Error::Rpc { server: server(), procedure: name, error })?;
+        decode(&mut reply.results()).map_err(|e| Error::BadReply {
+            server: server(),
+            procedure: name,
+            reason: e.to_string(),
+        })
+    }
+
+    async fn try_call(
+        &self,
+        transport: &Arc<dyn Transport>,
+        procedure: Procedure,
+        args: &impl Encode,
+        max_head: usize,
+    ) -> Result<Result<oncrpc::Reply, RpcError>, Error> {
+        let mut e = Encoder::new(&self.arena, 512);
+        let (program, version) = (mount::PROGRAM, mount::VERSION);
+        oncrpc::call_header(&mut e, program, version, procedure.number(), &self.credential);
+        e.put(args);
+        let request = Request::new(e.finish()?, ReplySpec { max_head, payload: None });
+        Ok(PendingCall::new(transport, request).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_below_an_export_only_at_a_slash() {
+        assert_eq!(rest_below("/data/a/b", "/data"), Some("a/b"));
+        assert_eq!(rest_below("/data", "/data"), Some(""));
+        assert_eq!(rest_below("/data", "/data/"), Some(""));
+        assert_eq!(rest_below("/database", "/data"), None);
+        assert_eq!(rest_below("/x/y", "/"), Some("x/y"));
+        assert_eq!(normalize("//a/./b//"), "/a/b");
+        assert_eq!(normalize(""), "/");
+    }
+}

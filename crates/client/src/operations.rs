@@ -1,0 +1,320 @@
+//! The procedures that do not move data, one method each (RFC 1813 section 3.3).
+
+use nfs::v3::{
+    self, AccessOk, CommitOk, CreateHow, CreateOk, DirOpArgs, Fattr, FileHandle, FileType, FsinfoOk,
+    FsstatOk, GetattrOk, LinkOk, LookupOk, MknodWhat, NfsTime, PathconfOk, Procedure, ReadlinkOk, RenameOk,
+    Sattr, Status, WccData,
+};
+
+use crate::{
+    Client, Error, Object,
+    client::{Answer, named_error, nfs_error},
+};
+
+impl Client {
+    /// GETATTR: the object's attributes.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn getattr(&self, object: FileHandle) -> Result<Fattr, Error> {
+        let args = v3::GetattrArgs { object };
+        let answer: Answer<GetattrOk> = self.call(Procedure::Getattr, &args, None).await?;
+        let ok = answer.result.map_err(|s| nfs_error(Procedure::Getattr, object, s))?;
+        Ok(ok.attributes)
+    }
+
+    /// SETATTR: changes attributes; with a guard only if the object's ctime is still the given one.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn setattr(
+        &self,
+        object: FileHandle,
+        attributes: Sattr,
+        guard: Option<NfsTime>,
+    ) -> Result<WccData, Error> {
+        let args = v3::SetattrArgs { object, attributes, guard };
+        let answer: Answer<WccData> = self.call(Procedure::Setattr, &args, None).await?;
+        match answer.result {
+            Err(Status::NotSync) if answer.resent => {
+                let now = self.getattr(object).await?;
+                if is_set(&now, &attributes) {
+                    return Ok(WccData { before: None, after: Some(now) });
+                }
+                Err(nfs_error(Procedure::Setattr, object, Status::NotSync))
+            }
+            other => other.map_err(|s| nfs_error(Procedure::Setattr, object, s)),
+        }
+    }
+
+    /// LOOKUP: a name in a directory.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn lookup(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<Object, Error> {
+        let name = name.as_ref();
+        let args = v3::LookupArgs { what: DirOpArgs { dir, name } };
+        let answer: Answer<LookupOk> = self.call(Procedure::Lookup, &args, None).await?;
+        let ok = answer.result.map_err(|s| named_error(Procedure::Lookup, name, s))?;
+        let attributes = match ok.attributes {
+            Some(a) => a,
+            None => self.getattr(ok.object).await?,
+        };
+        Ok(Object { handle: ok.object, attributes })
+    }
+
+    /// ACCESS: which of the rights in `wanted` (bits of [`nfs::v3::access`]) the caller has.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn access(&self, object: FileHandle, wanted: u32) -> Result<u32, Error> {
+        let args = v3::AccessArgs { object, access: wanted };
+        let answer: Answer<AccessOk> = self.call(Procedure::Access, &args, None).await?;
+        let ok = answer.result.map_err(|s| nfs_error(Procedure::Access, object, s))?;
+        Ok(ok.access & wanted)
+    }
+
+    /// READLINK: the text of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn readlink(&self, symlink: FileHandle) -> Result<Vec<u8>, Error> {
+        let args = v3::ReadlinkArgs { symlink };
+        let memory = self.buffer(v3::MAX_PATH)?;
+        let answer: Answer<ReadlinkOk> = self.call(Procedure::Readlink, &args, Some(memory)).await?;
+        let ok = answer.result.map_err(|s| nfs_error(Procedure::Readlink, symlink, s))?;
+        Ok(ok.target.to_vec())
+    }
+
+    /// CREATE: a regular file. To make a file that nobody else has made use [`CreateHow::Exclusive`]; its attributes
+    /// must then be set, because servers keep the verifier in them.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn create(
+        &self,
+        dir: FileHandle,
+        name: impl AsRef<[u8]>,
+        how: CreateHow,
+    ) -> Result<Object, Error> {
+        let name = name.as_ref();
+        let args = v3::CreateArgs { place: DirOpArgs { dir, name }, how };
+        let answer: Answer<CreateOk> = self.call(Procedure::Create, &args, None).await?;
+        self.created(Procedure::Create, dir, name, answer.result).await
+    }
+
+    /// MKDIR: a directory.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn mkdir(
+        &self,
+        dir: FileHandle,
+        name: impl AsRef<[u8]>,
+        attributes: Sattr,
+    ) -> Result<Object, Error> {
+        let name = name.as_ref();
+        let args = v3::MkdirArgs { place: DirOpArgs { dir, name }, attributes };
+        let answer: Answer<CreateOk> = self.call(Procedure::Mkdir, &args, None).await?;
+        if answer.resent && matches!(answer.result, Err(Status::Exist)) {
+            let there = self.lookup(dir, name).await?;
+            if there.attributes.file_type == FileType::Directory {
+                return Ok(there);
+            }
+        }
+        self.created(Procedure::Mkdir, dir, name, answer.result).await
+    }
+
+    /// SYMLINK: a symbolic link with the text `target`.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn symlink(
+        &self,
+        dir: FileHandle,
+        name: impl AsRef<[u8]>,
+        target: impl AsRef<[u8]>,
+        attributes: Sattr,
+    ) -> Result<Object, Error> {
+        let (name, target) = (name.as_ref(), target.as_ref());
+        let text = self.arena().copy_from(target)?.into();
+        let args = v3::SymlinkArgs { place: DirOpArgs { dir, name }, attributes, target: text };
+        let answer: Answer<CreateOk> = self.call(Procedure::Symlink, &args, None).await?;
+        if answer.resent && matches!(answer.result, Err(Status::Exist)) {
+            let there = self.lookup(dir, name).await?;
+            if there.attributes.file_type == FileType::Symlink && self.readlink(there.handle).await? == target
+            {
+                return Ok(there);
+            }
+        }
+        self.created(Procedure::Symlink, dir, name, answer.result).await
+    }
+
+    /// MKNOD: a device file, socket or named pipe.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn mknod(
+        &self,
+        dir: FileHandle,
+        name: impl AsRef<[u8]>,
+        what: MknodWhat,
+    ) -> Result<Object, Error> {
+        let name = name.as_ref();
+        let args = v3::MknodArgs { place: DirOpArgs { dir, name }, what };
+        let answer: Answer<CreateOk> = self.call(Procedure::Mknod, &args, None).await?;
+        if answer.resent && matches!(answer.result, Err(Status::Exist)) {
+            let there = self.lookup(dir, name).await?;
+            if there.attributes.file_type == what.file_type() {
+                return Ok(there);
+            }
+        }
+        self.created(Procedure::Mknod, dir, name, answer.result).await
+    }
+
+    /// REMOVE: a name that is not a directory.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<(), Error> {
+        let name = name.as_ref();
+        let args = v3::RemoveArgs { object: DirOpArgs { dir, name } };
+        let answer: Answer<WccData> = self.call(Procedure::Remove, &args, None).await?;
+        gone(Procedure::Remove, name, answer)
+    }
+
+    /// RMDIR: an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<(), Error> {
+        let name = name.as_ref();
+        let args = v3::RmdirArgs { object: DirOpArgs { dir, name } };
+        let answer: Answer<WccData> = self.call(Procedure::Rmdir, &args, None).await?;
+        gone(Procedure::Rmdir, name, answer)
+    }
+
+    /// RENAME: gives an object another name, in the same or another directory; replaces what has that name if that
+    /// is allowed.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn rename(
+        &self,
+        from_dir: FileHandle,
+        from: impl AsRef<[u8]>,
+        to_dir: FileHandle,
+        to: impl AsRef<[u8]>,
+    ) -> Result<(), Error> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let args = v3::RenameArgs {
+            from: DirOpArgs { dir: from_dir, name: from },
+            to: DirOpArgs { dir: to_dir, name: to },
+        };
+        let answer: Answer<RenameOk> = self.call(Procedure::Rename, &args, None).await?;
+        let Err(status) = answer.result else { return Ok(()) };
+        if answer.resent && status == Status::NoEnt {
+            let old = self.lookup(from_dir, from).await;
+            if old.is_err_and(|e| e.is_not_found()) && self.lookup(to_dir, to).await.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(named_error(Procedure::Rename, from, status))
+    }
+
+    /// LINK: a further name for a file.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn link(&self, file: FileHandle, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<(), Error> {
+        let name = name.as_ref();
+        let args = v3::LinkArgs { file, link: DirOpArgs { dir, name } };
+        let answer: Answer<LinkOk> = self.call(Procedure::Link, &args, None).await?;
+        let Err(status) = answer.result else { return Ok(()) };
+        if answer.resent && status == Status::Exist {
+            let there = self.lookup(dir, name).await?.attributes;
+            let meant = self.getattr(file).await?;
+            if (there.fsid, there.fileid) == (meant.fsid, meant.fileid) {
+                return Ok(());
+            }
+        }
+        Err(named_error(Procedure::Link, name, status))
+    }
+
+    /// FSSTAT: sizes and free space of the object's file system.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn fsstat(&self, root: FileHandle) -> Result<FsstatOk, Error> {
+        let args = v3::FsstatArgs { root };
+        let answer: Answer<FsstatOk> = self.call(Procedure::Fsstat, &args, None).await?;
+        answer.result.map_err(|s| nfs_error(Procedure::Fsstat, root, s))
+    }
+
+    /// FSINFO: what the server can do.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn fsinfo(&self, root: FileHandle) -> Result<FsinfoOk, Error> {
+        let args = v3::FsinfoArgs { root };
+        let answer: Answer<FsinfoOk> = self.call(Procedure::Fsinfo, &args, None).await?;
+        answer.result.map_err(|s| nfs_error(Procedure::Fsinfo, root, s))
+    }
+
+    /// PATHCONF: limits of names and links.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn pathconf(&self, object: FileHandle) -> Result<PathconfOk, Error> {
+        let args = v3::PathconfArgs { object };
+        let answer: Answer<PathconfOk> = self.call(Procedure::Pathconf, &args, None).await?;
+        answer.result.map_err(|s| nfs_error(Procedure::Pathconf, object, s))
+    }
+
+    /// COMMIT: makes data that was written UNSTABLE stable; `count` 0: to the end of the file. Compare the verifier
+    /// with those of the WRITEs ([`crate::File`] does).
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn commit(&self, file: FileHandle, offset: u64, count: u32) -> Result<CommitOk, Error> {
+        let args = v3::CommitArgs { file, offset, count };
+        let answer: Answer<CommitOk> = self.call(Procedure::Commit, &args, None).await?;
+        answer.result.map_err(|s| nfs_error(Procedure::Commit, file, s))
+    }
+
+    /// Completes the results of CREATE and its kin, in which handle and attributes may be missing.
+    async fn created(
+        &self,
+        procedure: Procedure,
+        dir: FileHandle,
+        name: &[u8],
+        result: Result<CreateOk, Status>,
+    ) -> Result<Object, Error> {
+        let ok = result.map_err(|s| named_error(procedure, name, s))?;
+        match (ok.object, ok.attributes) {
+            (Some(handle), Some(attributes)) => Ok(Object { handle, attributes }),
+            (Some(handle), None) => Ok(Object { handle, attributes: self.getattr(handle).await? }),
+            (None, _) => self.lookup(dir, name).await,
+        }
+    }
+}
+
+/// REMOVE and RMDIR: a name that is gone after the call was sent again was removed by it.
+fn gone(procedure: Procedure, name: &[u8], answer: Answer<WccData>) -> Result<(), Error> {
+    match answer.result {
+        Ok(_) => Ok(()),
+        Err(Status::NoEnt) if answer.resent => Ok(()),
+        Err(status) => Err(named_error(procedure, name, status)),
+    }
+}
+
+/// Whether `now` is what setting `wanted` gives (times set to the server's clock cannot be told).
+fn is_set(now: &Fattr, wanted: &Sattr) -> bool {
+    let time = |t: &v3::SetTime, now: NfsTime| !matches!(t, v3::SetTime::ClientTime(t) if *t != now);
+    wanted.mode.is_none_or(|m| m & 0o7777 == now.mode & 0o7777)
+        && wanted.uid.is_none_or(|u| u == now.uid)
+        && wanted.gid.is_none_or(|g| g == now.gid)
+        && wanted.size.is_none_or(|s| s == now.size)
+        && time(&wanted.atime, now.atime)
+        && time(&wanted.mtime, now.mtime)
+}

@@ -1,0 +1,238 @@
+//! How a client connects and behaves.
+
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+
+use oncrpc::{AuthSys, Credential};
+
+use crate::Url;
+
+/// The transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Proto {
+    /// RPC-over-RDMA.
+    #[default]
+    Rdma,
+    /// ONC RPC over TCP.
+    Tcp,
+}
+
+impl Proto {
+    /// The port that it has unless the URL names one.
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Rdma => nfs::v3::PORT_RDMA,
+            Self::Tcp => nfs::v3::PORT_TCP,
+        }
+    }
+}
+
+impl fmt::Display for Proto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+impl FromStr for Proto {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "rdma" => Ok(Self::Rdma),
+            "tcp" => Ok(Self::Tcp),
+            _ => Err(format!("unknown transport {s:?}: use rdma or tcp")),
+        }
+    }
+}
+
+/// How memory is registered for RDMA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RegistrationStrategy {
+    /// For each operation, and deregistered after it.
+    #[default]
+    Dynamic,
+    /// Buffers stay registered and are used again.
+    Cache,
+}
+
+impl FromStr for RegistrationStrategy {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "dynamic" => Ok(Self::Dynamic),
+            "cache" => Ok(Self::Cache),
+            _ => Err(format!("unknown registration strategy {s:?}: use dynamic or cache")),
+        }
+    }
+}
+
+impl fmt::Display for RegistrationStrategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dynamic => "dynamic",
+            Self::Cache => "cache",
+        })
+    }
+}
+
+/// How long and how often a call is tried when its connection is lost or the server asks for patience.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// From the first try of a call to the moment when no further try begins. Zero: one try only.
+    pub max_elapsed: Duration,
+    /// The pause before the second try to connect; it doubles with each further one.
+    pub first_delay: Duration,
+    /// The longest pause.
+    pub max_delay: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            max_elapsed: Duration::from_secs(60),
+            first_delay: Duration::from_millis(20),
+            max_delay: Duration::from_secs(5),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// One try only.
+    pub const NONE: Self =
+        Self { max_elapsed: Duration::ZERO, first_delay: Duration::ZERO, max_delay: Duration::ZERO };
+}
+
+/// Who calls: the AUTH_SYS identity. The default is the process's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Further groups; only 16 fit into a call, the others are left out.
+    pub gids: Vec<u32>,
+}
+
+impl Default for Identity {
+    /// Effective ids of this process as the kernel tells them; those of nobody (65534) where it does not.
+    fn default() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let numbers = |key: &str| -> Vec<u32> {
+            let line = status.lines().find_map(|l| l.strip_prefix(key));
+            line.map(|l| l.split_whitespace().filter_map(|n| n.parse().ok()).collect()).unwrap_or_default()
+        };
+        // "Uid:" and "Gid:" list the real, effective, saved and file system id.
+        let effective = |key| numbers(key).get(1).copied().unwrap_or(65534);
+        Self { uid: effective("Uid:"), gid: effective("Gid:"), gids: numbers("Groups:") }
+    }
+}
+
+impl Identity {
+    /// As a credential of RPC calls.
+    pub(crate) fn credential(&self) -> Credential {
+        let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let machine = machine.trim().as_bytes();
+        Credential::Sys(AuthSys {
+            stamp: std::process::id(),
+            machine: machine.iter().copied().take(255).collect(),
+            uid: self.uid,
+            gid: self.gid,
+            gids: self.gids.iter().copied().take(16).collect(),
+        })
+    }
+}
+
+/// How a client connects and behaves. What a [`Url`] states wins over it.
+#[derive(Clone)]
+pub struct Options {
+    /// The transport.
+    pub proto: Proto,
+    /// Connections to the server, 1 to 64; calls are spread over them.
+    pub nconnect: usize,
+    /// The most bytes of one READ; `None`: what server and transport allow, at most 1 MiB.
+    pub rsize: Option<u32>,
+    /// The most bytes of one WRITE; `None`: what server and transport allow, at most 1 MiB.
+    pub wsize: Option<u32>,
+    /// How long one try of a call may take.
+    pub timeout: Duration,
+    /// How long the set-up of one connection may take.
+    pub connect_timeout: Duration,
+    /// Who calls.
+    pub credential: Identity,
+    /// Ask for CRC32C under RDMA, where the provider leaves a choice (iWARP).
+    pub crc: bool,
+    /// The most payload bytes in one lower-layer frame, where the provider leaves a choice (iWARP); `None`: its best.
+    pub max_frame: Option<usize>,
+    /// How memory is registered for RDMA.
+    pub registration: RegistrationStrategy,
+    /// Calls in flight on each connection.
+    pub credits: u32,
+    /// What happens when connections are lost.
+    pub retry: RetryPolicy,
+    /// The RDMA provider.
+    pub provider: Arc<dyn rdma::Provider>,
+    /// The most bytes of memory for buffers and messages.
+    pub arena_limit: usize,
+    /// The most bytes of unstable data that one [`crate::File`] retains before it commits by itself.
+    pub unstable_limit: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            proto: Proto::default(),
+            nconnect: 1,
+            rsize: None,
+            wsize: None,
+            timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+            credential: Identity::default(),
+            crc: false,
+            max_frame: None,
+            registration: RegistrationStrategy::default(),
+            credits: 64,
+            retry: RetryPolicy::default(),
+            provider: Arc::new(rdma::provider::iwarp::Iwarp::new()),
+            arena_limit: 1 << 30,
+            unstable_limit: 128 << 20,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("proto", &self.proto)
+            .field("nconnect", &self.nconnect)
+            .field("rsize", &self.rsize)
+            .field("wsize", &self.wsize)
+            .field("timeout", &self.timeout)
+            .field("credential", &self.credential)
+            .field("registration", &self.registration)
+            .field("credits", &self.credits)
+            .field("retry", &self.retry)
+            .field("provider", &self.provider.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    /// These options with what `url` states.
+    #[must_use]
+    pub fn with_url(mut self, url: &Url) -> Self {
+        self.proto = url.proto.unwrap_or(self.proto);
+        self.nconnect = url.nconnect.unwrap_or(self.nconnect);
+        self.rsize = url.rsize.or(self.rsize);
+        self.wsize = url.wsize.or(self.wsize);
+        self
+    }
+}
+
+impl From<&Url> for Options {
+    fn from(url: &Url) -> Self {
+        Self::default().with_url(url)
+    }
+}

@@ -1,0 +1,285 @@
+//! The connections of one client, and calls over them: made again and sent again as [`crate::retransmission`] says.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use buffer::{Arena, Buffer};
+use oncrpc::{Credential, PendingCall, Reply, ReplySpec, Request, RpcError, Transport};
+use parking_lot::Mutex;
+use runtime::{Instant, RuntimeExt, RuntimeRef};
+use xdr::{Encode, Encoder};
+
+use crate::{
+    Connection, Connector, Error, RetryPolicy, Stats,
+    stats::{Counts, add},
+};
+
+/// A call's fixed part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallSpec {
+    pub(crate) program: u32,
+    pub(crate) version: u32,
+    pub(crate) procedure: u32,
+    pub(crate) name: &'static str,
+    /// The most bytes of the reply, payload excluded.
+    pub(crate) max_head: usize,
+    /// Sent again with its XID, so that the server's duplicate request cache answers.
+    pub(crate) keep_xid: bool,
+}
+
+/// An answered call.
+pub(crate) struct Answered {
+    pub(crate) reply: Reply,
+    /// It was sent before, on a connection that was lost: the server may have executed it twice.
+    pub(crate) resent: bool,
+}
+
+/// One place for a connection.
+#[derive(Default)]
+struct Slot {
+    current: Mutex<Option<Connection>>,
+    /// Held by the one that makes the connection again.
+    connecting: futures::lock::Mutex<()>,
+}
+
+impl Slot {
+    fn live(&self) -> Option<Arc<dyn Transport>> {
+        let current = self.current.lock();
+        let transport = &current.as_ref()?.transport;
+        transport.failure().is_none().then(|| Arc::clone(transport))
+    }
+}
+
+pub(crate) struct Pool {
+    pub(crate) rt: RuntimeRef,
+    pub(crate) arena: Arena,
+    pub(crate) counts: Counts,
+    connector: Arc<dyn Connector>,
+    server: String,
+    credential: Credential,
+    retry: RetryPolicy,
+    slots: Box<[Slot]>,
+    next: AtomicUsize,
+    closed: AtomicBool,
+}
+
+impl Pool {
+    pub(crate) fn new(
+        rt: RuntimeRef,
+        arena: Arena,
+        connector: Arc<dyn Connector>,
+        credential: Credential,
+        retry: RetryPolicy,
+        connections: usize,
+    ) -> Self {
+        Self {
+            rt,
+            arena,
+            counts: Counts::default(),
+            server: connector.server(),
+            connector,
+            credential,
+            retry,
+            slots: (0..connections.clamp(1, crate::url::MAX_CONNECTIONS)).map(|_| Slot::default()).collect(),
+            next: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// The server, for messages.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Makes all connections, each with one try.
+    pub(crate) async fn connect_all(&self) -> Result<(), Error> {
+        let connect = |slot| async move { self.connect_slot(slot).await.map(drop) };
+        futures::future::try_join_all(self.slots.iter().map(connect)).await.map(drop)
+    }
+
+    /// A connection that is up, if there is one.
+    pub(crate) fn any_transport(&self) -> Option<Arc<dyn Transport>> {
+        self.slots.iter().find_map(Slot::live)
+    }
+
+    /// The most payload that one call can carry on every connection that is up.
+    pub(crate) fn max_payload(&self) -> usize {
+        self.slots.iter().filter_map(Slot::live).map(|t| t.max_payload()).min().unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = self.counts.snapshot();
+        let current = self.slots.iter().filter_map(|s| s.current.lock().clone());
+        stats.connections = current.map(|c| (c.stats)()).collect();
+        stats
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for slot in &*self.slots {
+            if let Some(c) = slot.current.lock().take() {
+                c.transport.close();
+            }
+        }
+    }
+
+    async fn connect_slot(&self, slot: &Slot) -> Result<Arc<dyn Transport>, Error> {
+        let connection = self.connector.connect().await?;
+        let transport = Arc::clone(&connection.transport);
+        let old = slot.current.lock().replace(connection);
+        if let Some(old) = old {
+            old.transport.close();
+            add(&self.counts.reconnects, 1);
+            tracing::info!(server = self.server, "connected again");
+        }
+        // `close` may have run between.
+        if self.closed.load(Ordering::Acquire) {
+            transport.close();
+            return Err(Error::Closed);
+        }
+        Ok(transport)
+    }
+
+    /// A connection that is up, made again if need be until `attempt` is over.
+    async fn transport(&self, attempt: &mut Attempt<'_>) -> Result<Arc<dyn Transport>, Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let slot = &self.slots[turn % self.slots.len()];
+        if let Some(t) = slot.live() {
+            return Ok(t);
+        }
+        let _connecting = match slot.connecting.try_lock() {
+            Some(guard) => guard,
+            // Somebody else makes this one again; meanwhile any other will do.
+            None => {
+                if let Some(t) = self.slots.iter().find_map(Slot::live) {
+                    return Ok(t);
+                }
+                // Every holder gives up when its own attempt is over, so the wait is bounded.
+                slot.connecting.lock().await
+            }
+        };
+        loop {
+            if let Some(t) = slot.live() {
+                return Ok(t);
+            }
+            match self.connect_slot(slot).await {
+                Ok(t) => return Ok(t),
+                Err(e @ (Error::Closed | Error::OutOfMemory(_) | Error::Local(_))) => return Err(e),
+                Err(e) => attempt.pause(e.to_string()).await?,
+            }
+        }
+    }
+
+    /// Makes a call. `payload`: memory for the reply's payload; when a connection is lost with it, a call that is sent
+    /// again gets fresh memory of the same length.
+    pub(crate) async fn call<A: Encode>(
+        &self,
+        spec: CallSpec,
+        args: &A,
+        mut payload: Option<Buffer>,
+    ) -> Result<Answered, Error> {
+        let payload_len = payload.as_ref().map(|b| b.len());
+        let mut attempt = Attempt::new(self, spec.name);
+        let (mut first_xid, mut resent) = (None, false);
+        loop {
+            let transport = self.transport(&mut attempt).await?;
+            let payload = match (payload.take(), payload_len) {
+                (None, Some(len)) => Some(self.arena.alloc(len)?),
+                (given, _) => given,
+            };
+            let request = Request {
+                message: self.encode(spec, args)?,
+                reply: ReplySpec { max_head: spec.max_head, payload },
+                xid: first_xid.filter(|_| spec.keep_xid),
+            };
+            let pending = PendingCall::new(&transport, request);
+            let xid = pending.xid();
+            match pending.await {
+                Ok(reply) => {
+                    add(&self.counts.calls, 1);
+                    return Ok(Answered { reply, resent });
+                }
+                Err(e @ (RpcError::Disconnected { .. } | RpcError::TimedOut { .. })) => {
+                    // After a time-out the connection may be up and mute: it is not used again.
+                    transport.close();
+                    attempt.pause(e.to_string()).await?;
+                }
+                Err(error) => return Err(self.rpc_error(spec.name, error)),
+            }
+            if xid.is_some() {
+                resent = true;
+                first_xid = first_xid.or(xid);
+                add(&self.counts.retransmits, 1);
+            }
+        }
+    }
+
+    fn encode<A: Encode>(&self, spec: CallSpec, args: &A) -> Result<oncrpc::Message, Error> {
+        // Room for an AUTH_SYS header with all groups and a call with a name; longer ones grow.
+        let mut e = Encoder::new(&self.arena, 512);
+        oncrpc::call_header(&mut e, spec.program, spec.version, spec.procedure, &self.credential);
+        e.put(args);
+        Ok(e.finish()?)
+    }
+
+    fn rpc_error(&self, procedure: &'static str, error: RpcError) -> Error {
+        if self.closed.load(Ordering::Acquire) {
+            return Error::Closed;
+        }
+        Error::Rpc { server: self.server.clone(), procedure, error }
+    }
+
+    /// The error for a reply that cannot be decoded.
+    pub(crate) fn bad_reply(&self, procedure: &'static str, reason: impl ToString) -> Error {
+        Error::BadReply { server: self.server.clone(), procedure, reason: reason.to_string() }
+    }
+}
+
+/// Keeps the time of a call that is tried more than once.
+pub(crate) struct Attempt<'p> {
+    pool: &'p Pool,
+    name: &'static str,
+    started: Instant,
+    delay: Duration,
+}
+
+impl<'p> Attempt<'p> {
+    pub(crate) fn new(pool: &'p Pool, name: &'static str) -> Self {
+        Self { pool, name, started: pool.rt.now(), delay: pool.retry.first_delay }
+    }
+
+    /// Waits before the next try.
+    ///
+    /// # Errors
+    /// When there is no time for another one; `last` is what the last try ended with.
+    pub(crate) async fn pause(&mut self, last: String) -> Result<(), Error> {
+        let Pool { rt, retry, server, .. } = self.pool;
+        let elapsed = rt.now().duration_since(self.started);
+        // Between half and all of the delay, so that many clients do not come back at one moment.
+        let delay = self.delay / 2
+            + self.delay.mul_f64(f64::from(rt.random_u64() as u32) / 2.0 / f64::from(u32::MAX));
+        if self.pool.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        if elapsed + delay >= retry.max_elapsed {
+            return Err(Error::Unreachable {
+                server: server.clone(),
+                procedure: self.name,
+                after: elapsed,
+                last,
+            });
+        }
+        tracing::debug!(server, procedure = self.name, ?delay, last, "trying again");
+        self.delay = (self.delay * 2).min(retry.max_delay);
+        rt.sleep(delay).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! Counters.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a client has done since it was made.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Calls that were answered.
+    pub calls: u64,
+    /// Bytes of READ data.
+    pub bytes_read: u64,
+    /// Bytes of WRITE data.
+    pub bytes_written: u64,
+    /// Calls sent again after a connection was lost.
+    pub retransmits: u64,
+    /// Connections made after the first ones.
+    pub reconnects: u64,
+    /// Bytes of unstable data that were written again because the server had restarted.
+    pub rewritten: u64,
+    /// The connections that are up.
+    pub connections: Vec<ConnectionStats>,
+}
+
+/// One connection.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ConnectionStats {
+    /// The server's address.
+    pub peer: String,
+    /// Counters of the queue pair, if it is RDMA and the transport tells.
+    pub queue_pair: Option<rdma::Counters>,
+}
+
+impl ConnectionStats {
+    /// Of a connection to `peer` without queue pair.
+    pub fn new(peer: impl Into<String>) -> Self {
+        Self { peer: peer.into(), queue_pair: None }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) calls: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) retransmits: AtomicU64,
+    pub(crate) reconnects: AtomicU64,
+    pub(crate) rewritten: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(n as u64, Ordering::Relaxed);
+}
+
+impl Counts {
+    pub(crate) fn snapshot(&self) -> Stats {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        Stats {
+            calls: get(&self.calls),
+            bytes_read: get(&self.bytes_read),
+            bytes_written: get(&self.bytes_written),
+            retransmits: get(&self.retransmits),
+            reconnects: get(&self.reconnects),
+            rewritten: get(&self.rewritten),
+            connections: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Behaviour against a scripted server.
+
+use crate::*;
+
+/// Tasks on multi-threaded executors use the client: its futures must be `Send`.
+#[allow(dead_code)]
+fn futures_are_send(client: &Client, file: &File) {
+    fn send<T: Send>(_: T) {}
+    let h = client.root();
+    send(client.resolve("x"));
+    send(client.readdir(h));
+    send(client.rename(h, "a", h, "b"));
+    send(client.read(h, 0, &mut []));
+    send(file.read_stream(0, 1, 2, |_, _| ()));
+    send(file.write_stream(0, 2, |_| Ok(None)));
+    send(file.commit());
+}

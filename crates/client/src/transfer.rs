@@ -1,0 +1,210 @@
+//! READ and WRITE, into and out of caller-owned memory.
+
+use buffer::{Buffer, Views};
+use nfs::v3::{self, FileHandle, Procedure, ReadOk, StableHow, Verifier, WriteOk};
+
+use crate::{
+    Client, Error,
+    client::{Answer, nfs_error},
+    stats::add,
+};
+
+/// What [`Client::read_into`] gives.
+#[derive(Debug)]
+pub struct ReadInto {
+    /// The memory; its length is `count`, its capacity what it was.
+    pub buffer: Buffer,
+    /// Bytes read.
+    pub count: usize,
+    /// Whether the file ends after them.
+    pub eof: bool,
+}
+
+/// What was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes, from the start of the data.
+    pub count: usize,
+    /// How stable they are.
+    pub committed: StableHow,
+    /// The server's instance: compare with that of COMMIT.
+    pub verifier: Verifier,
+}
+
+/// How often a range is written again because the server restarted between its parts.
+const MAX_RESTARTS: u32 = 8;
+
+impl Client {
+    /// READ: up to `buffer.len()` bytes (and at most [`Self::rsize`]) in one call, placed into `buffer` without a copy
+    /// where the transport can. A short count is not the end of the file unless `eof` says so.
+    ///
+    /// The buffer that comes back is the given one, unless a connection was lost meanwhile or the transport could not
+    /// place the data; it is of the same length class in any case.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call; the buffer is dropped then.
+    pub async fn read_into(
+        &self,
+        file: FileHandle,
+        offset: u64,
+        mut buffer: Buffer,
+    ) -> Result<ReadInto, Error> {
+        if buffer.is_empty() {
+            return Ok(ReadInto { buffer, count: 0, eof: false });
+        }
+        let wanted = buffer.len().min(self.rsize() as usize);
+        buffer.set_len(wanted);
+        let ok = self.read_views(file, offset, buffer).await?;
+        let (count, eof) = (ok.data.len(), ok.eof);
+        let buffer = self.own(ok.data, wanted)?;
+        Ok(ReadInto { buffer, count, eof })
+    }
+
+    /// READ into `buffer`; the data comes as views of it (or of the received message).
+    pub(crate) async fn read_views(
+        &self,
+        file: FileHandle,
+        offset: u64,
+        buffer: Buffer,
+    ) -> Result<ReadOk, Error> {
+        let wanted = buffer.len();
+        let args = v3::ReadArgs { file, offset, count: wanted as u32 };
+        let answer: Answer<ReadOk> = self.call(Procedure::Read, &args, Some(buffer)).await?;
+        let ok = answer.result.map_err(|s| nfs_error(Procedure::Read, file, s))?;
+        if ok.data.len() > wanted {
+            return Err(self.shared.pool.bad_reply("READ", "more data than was asked for"));
+        }
+        if ok.data.is_empty() && !ok.eof {
+            // Otherwise a reader that goes on until the end would go on for ever.
+            return Err(self.shared.pool.bad_reply("READ", "neither data nor the end of the file"));
+        }
+        add(&self.shared.pool.counts.bytes_read, ok.data.len());
+        Ok(ok)
+    }
+
+    /// Exclusive ownership of `data`: without a copy if it is alone in its memory.
+    fn own(&self, data: Views, wanted: usize) -> Result<Buffer, Error> {
+        let copy = |data: &Views| -> Result<Buffer, Error> {
+            let mut b = self.buffer(wanted)?;
+            data.copy_to(&mut b);
+            b.set_len(data.len());
+            Ok(b)
+        };
+        let mut views = data.iter();
+        let (Some(view), None) = (views.next(), views.next()) else { return copy(&data) };
+        if view.capacity() < wanted {
+            return copy(&data);
+        }
+        let view = view.clone();
+        drop(data);
+        match view.try_into_buffer() {
+            Ok(b) => Ok(b),
+            Err(view) => copy(&view.into()),
+        }
+    }
+
+    /// Reads into `out` until it is full or the file ends; gives the number of bytes. In calls of at most
+    /// [`Self::rsize`], one after the other; the data is copied once.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn read(&self, file: FileHandle, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
+        let mut done = 0;
+        while done < out.len() {
+            let Some(at) = offset.checked_add(done as u64) else { break };
+            let buffer = self.buffer((out.len() - done).min(self.rsize() as usize))?;
+            let ok = self.read_views(file, at, buffer).await?;
+            ok.data.copy_to(&mut out[done..]);
+            done += ok.data.len();
+            if ok.eof {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// WRITE: `data` (at most [`Self::wsize`] bytes of it) in one call, without a copy. The server may write less.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn write_from(
+        &self,
+        file: FileHandle,
+        offset: u64,
+        mut data: Views,
+        stable: StableHow,
+    ) -> Result<Written, Error> {
+        data.truncate(self.wsize() as usize);
+        let len = data.len();
+        let args = v3::WriteArgs { file, offset, count: len as u32, stable, data };
+        let answer: Answer<WriteOk> = self.call(Procedure::Write, &args, None).await?;
+        let ok = answer.result.map_err(|s| nfs_error(Procedure::Write, file, s))?;
+        let count = ok.count as usize;
+        if count > len || (count == 0 && len > 0) {
+            return Err(self.shared.pool.bad_reply("WRITE", format!("{count} bytes written of {len}")));
+        }
+        if ok.committed < stable {
+            return Err(self.shared.pool.bad_reply("WRITE", "less stable than was asked for"));
+        }
+        add(&self.shared.pool.counts.bytes_written, count);
+        Ok(Written { count, committed: ok.committed, verifier: ok.verifier })
+    }
+
+    /// Writes all of `data`, in calls of at most [`Self::wsize`], one after the other; the data is copied once.
+    /// UNSTABLE data is not retained: use [`crate::File`] for that, or write it FILE_SYNC.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`], [`Error::Unstable`] and those of a call.
+    pub async fn write(
+        &self,
+        file: FileHandle,
+        offset: u64,
+        data: &[u8],
+        stable: StableHow,
+    ) -> Result<Written, Error> {
+        let mut views = Views::new();
+        for piece in data.chunks(self.wsize() as usize) {
+            let mut b = self.buffer(piece.len())?;
+            buffer::copy(&mut b, piece);
+            views.push(b.freeze());
+        }
+        self.write_all(file, offset, &views, stable).await
+    }
+
+    /// Writes all of `data`; from the start again when the server restarts between its parts.
+    pub(crate) async fn write_all(
+        &self,
+        file: FileHandle,
+        offset: u64,
+        data: &Views,
+        stable: StableHow,
+    ) -> Result<Written, Error> {
+        let mut all = Written { count: 0, committed: StableHow::FileSync, verifier: [0; 8] };
+        let mut restarts = 0;
+        loop {
+            let rest = data.slice(all.count, data.len() - all.count);
+            let at = offset
+                .checked_add(all.count as u64)
+                .ok_or_else(|| Error::Local("the range ends beyond 2^64 bytes".into()))?;
+            let part = self.write_from(file, at, rest, stable).await?;
+            let restarted = all.count > 0 && part.verifier != all.verifier;
+            if restarted && all.committed == StableHow::Unstable {
+                restarts += 1;
+                if restarts > MAX_RESTARTS {
+                    return Err(Error::Unstable { server: self.server().to_owned(), times: restarts });
+                }
+                add(&self.shared.pool.counts.rewritten, all.count);
+                all = Written { count: 0, committed: StableHow::FileSync, verifier: [0; 8] };
+                continue;
+            }
+            all = Written {
+                count: all.count + part.count,
+                committed: all.committed.min(part.committed),
+                verifier: part.verifier,
+            };
+            if all.count >= data.len() {
+                return Ok(all);
+            }
+        }
+    }
+}

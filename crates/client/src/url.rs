@@ -1,0 +1,253 @@
+//! `nfs://` URLs.
+
+use std::{fmt, str::FromStr};
+
+use crate::{Error, Proto};
+
+/// The most connections to one server.
+pub(crate) const MAX_CONNECTIONS: usize = 64;
+
+/// Where an export is and how to reach it: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
+///
+/// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`: `proto=rdma|tcp`,
+/// `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`; sizes may end in `K` or `M`. Which part of the path
+/// is the export is found out at mount. `%XX` stands for a byte in the path.
+///
+/// ```
+/// let url: client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
+/// assert_eq!((url.host.as_str(), url.port(), url.path.as_str()), ("::1", 2049, "/data/a b"));
+/// assert_eq!((url.proto, url.rsize), (Some(client::Proto::Tcp), Some(262_144)));
+/// assert_eq!(url.to_string(), "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=262144");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Url {
+    /// Name or address of the server, without brackets.
+    pub host: String,
+    /// The port, if stated; see [`Self::port`].
+    pub port: Option<u16>,
+    /// The path, beginning with `/`.
+    pub path: String,
+    /// The transport, if stated.
+    pub proto: Option<Proto>,
+    /// Connections, if stated.
+    pub nconnect: Option<usize>,
+    /// The most bytes of one READ, if stated.
+    pub rsize: Option<u32>,
+    /// The most bytes of one WRITE, if stated.
+    pub wsize: Option<u32>,
+    /// The TCP port of the MOUNT program, if stated.
+    pub mountport: Option<u16>,
+}
+
+impl Url {
+    /// A URL with nothing but a host and a path.
+    pub fn new(host: impl Into<String>, path: impl Into<String>) -> Self {
+        Self {
+            host: host.into(),
+            port: None,
+            path: path.into(),
+            proto: None,
+            nconnect: None,
+            rsize: None,
+            wsize: None,
+            mountport: None,
+        }
+    }
+
+    /// The port: the stated one, or that of the transport (rdma 20049, tcp 2049).
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or_else(|| self.proto.unwrap_or_default().default_port())
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "proto" => self.proto = Some(value.parse()?),
+            "nconnect" => {
+                let n = value.parse().ok().filter(|n| (1..=MAX_CONNECTIONS).contains(n));
+                self.nconnect = Some(n.ok_or_else(|| {
+                    format!("nconnect={value}: expected a number from 1 to {MAX_CONNECTIONS}")
+                })?);
+            }
+            "rsize" => self.rsize = Some(size(key, value)?),
+            "wsize" => self.wsize = Some(size(key, value)?),
+            "mountport" => self.mountport = Some(port(value)?),
+            _ => return Err(format!("unknown option {key:?}")),
+        }
+        Ok(())
+    }
+}
+
+fn port(s: &str) -> Result<u16, String> {
+    s.parse().ok().filter(|p| *p != 0).ok_or_else(|| format!("{s:?} is not a port (1 to 65535)"))
+}
+
+fn size(key: &str, s: &str) -> Result<u32, String> {
+    let (digits, unit) = match s.as_bytes().last() {
+        Some(b'k' | b'K') => (&s[..s.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&s[..s.len() - 1], 1 << 20),
+        _ => (s, 1_u32),
+    };
+    let bytes = digits.parse::<u32>().ok().and_then(|n| n.checked_mul(unit));
+    bytes
+        .filter(|n| *n >= 512)
+        .ok_or_else(|| format!("{key}={s}: expected a size of at least 512 bytes, such as 65536, 64K or 1M"))
+}
+
+/// Splits off the host; gives it, the port, and what follows.
+fn split_host(rest: &str) -> Result<(String, Option<u16>, &str), String> {
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, tail) = rest.split_at(end);
+    let (host, after) = if let Some(inner) = authority.strip_prefix('[') {
+        let (host, after) = inner.split_once(']').ok_or("the bracket of the IPv6 address is not closed")?;
+        host.parse::<std::net::Ipv6Addr>().map_err(|_| format!("{host:?} is not an IPv6 address"))?;
+        (host, after)
+    } else {
+        if authority.matches(':').count() > 1 {
+            return Err("an IPv6 address must stand in brackets".into());
+        }
+        authority.split_at(authority.find(':').unwrap_or(authority.len()))
+    };
+    if host.is_empty() {
+        return Err("it names no host".into());
+    }
+    let number = match after {
+        "" => None,
+        _ => Some(port(after.strip_prefix(':').ok_or("unexpected text after the host")?)?),
+    };
+    Ok((host.to_owned(), number, tail))
+}
+
+fn unescape(path: &str) -> Result<String, String> {
+    let mut out = Vec::with_capacity(path.len());
+    let mut bytes = path.bytes();
+    while let Some(b) = bytes.next() {
+        if b != b'%' {
+            out.push(b);
+            continue;
+        }
+        let mut digit = || bytes.next().and_then(|b| char::from(b).to_digit(16));
+        match (digit(), digit()) {
+            (Some(h), Some(l)) => out.push((h << 4 | l) as u8),
+            _ => return Err("a % must be followed by two hexadecimal digits".into()),
+        }
+    }
+    if out.contains(&0) {
+        return Err("the path contains a NUL byte".into());
+    }
+    String::from_utf8(out).map_err(|_| "the path is not UTF-8".into())
+}
+
+fn parse(s: &str) -> Result<Url, String> {
+    let rest = s.strip_prefix("nfs://").ok_or("it does not begin with nfs://")?;
+    let (host, port, tail) = split_host(rest)?;
+    let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
+    let path = if path.is_empty() { "/".to_owned() } else { unescape(path)? };
+    let mut url = Url { port, ..Url::new(host, path) };
+    for option in query.split('&').filter(|o| !o.is_empty()) {
+        let (key, value) = option.split_once('=').ok_or_else(|| format!("option {option:?} has no value"))?;
+        url.set(key, value)?;
+    }
+    Ok(url)
+}
+
+impl FromStr for Url {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self, Error> {
+        parse(s).map_err(|reason| Error::Url { url: s.to_owned(), reason })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "nfs://[{}]", self.host)?,
+            false => write!(f, "nfs://{}", self.host)?,
+        }
+        if let Some(p) = self.port {
+            write!(f, ":{p}")?;
+        }
+        for b in self.path.bytes() {
+            match b {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' | b'+' | b'@' => {
+                    write!(f, "{}", char::from(b))?;
+                }
+                _ => write!(f, "%{b:02X}")?,
+            }
+        }
+        let options = [
+            ("proto", self.proto.map(|v| v.to_string())),
+            ("nconnect", self.nconnect.map(|v| v.to_string())),
+            ("rsize", self.rsize.map(|v| v.to_string())),
+            ("wsize", self.wsize.map(|v| v.to_string())),
+            ("mountport", self.mountport.map(|v| v.to_string())),
+        ];
+        let stated = options.into_iter().filter_map(|(k, v)| Some((k, v?)));
+        for (n, (key, value)) in stated.enumerate() {
+            write!(f, "{}{key}={value}", if n == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_url_means_rdma_on_its_port() {
+        let u: Url = "nfs://server/export".parse().unwrap();
+        assert_eq!((u.host.as_str(), u.port(), u.path.as_str()), ("server", 20049, "/export"));
+        let u: Url = "nfs://server/export?proto=tcp".parse().unwrap();
+        assert_eq!(u.port(), 2049);
+        let u: Url = "nfs://10.0.0.1:7".parse().unwrap();
+        assert_eq!((u.port(), u.path.as_str()), (7, "/"));
+    }
+
+    #[test]
+    fn all_options_are_read_and_written() {
+        let text = "nfs://h:1/a/b?proto=rdma&nconnect=4&rsize=65536&wsize=1048576&mountport=635";
+        let u: Url = text.parse().unwrap();
+        assert_eq!(
+            (u.nconnect, u.rsize, u.wsize, u.mountport),
+            (Some(4), Some(65536), Some(1 << 20), Some(635))
+        );
+        assert_eq!(u.to_string(), text);
+        let short: Url =
+            "nfs://h:1/a/b?proto=rdma&nconnect=4&rsize=64K&wsize=1m&mountport=635".parse().unwrap();
+        assert_eq!(short, u);
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        for (text, part) in [
+            ("http://h/", "does not begin with nfs://"),
+            ("nfs:///x", "names no host"),
+            ("nfs://::1/x", "brackets"),
+            ("nfs://[::1/x", "not closed"),
+            ("nfs://[zz]/x", "not an IPv6 address"),
+            ("nfs://h:0/", "not a port"),
+            ("nfs://h:99999/", "not a port"),
+            ("nfs://[::1]x/", "unexpected text"),
+            ("nfs://h/?proto=udp", "use rdma or tcp"),
+            ("nfs://h/?nconnect=0", "1 to 64"),
+            ("nfs://h/?rsize=1G", "expected a size"),
+            ("nfs://h/?rsize=4096M", "expected a size"),
+            ("nfs://h/?rsize=5000M", "expected a size"),
+            ("nfs://h/?color=red", "unknown option"),
+            ("nfs://h/?proto", "no value"),
+            ("nfs://h/%zz", "hexadecimal"),
+            ("nfs://h/%00", "NUL"),
+            ("nfs://h/%ff", "UTF-8"),
+        ] {
+            let err = text.parse::<Url>().unwrap_err().to_string();
+            assert!(err.contains(part), "{text}: {err}");
+        }
+    }
+
+    #[test]
+    fn a_path_with_any_character_survives() {
+        let u = Url::new("h", "/a b/ä?&=%/#");
+        assert_eq!(u.to_string().parse::<Url>().unwrap(), u);
+    }
+}
