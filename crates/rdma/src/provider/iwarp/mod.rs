@@ -1,10 +1,40 @@
-//! iWARP in user space (RFC 5040, 5041, 5044, 6581) over TCP.
+//! iWARP in user space (RFC 5040, 5041, 5044, 6581) over TCP: an RNIC in software.
+//!
+//! ```text
+//! qp       posted work, and how a connection ends
+//!  |- tx   work -> FPDUs -> one gathering write
+//!  |- rx   one scattering read -> memory, completions
+//!  |- reads, domain   our RDMA Reads; the steering tags and what the peer may touch
+//! setup    MPA start-up
+//! wire     the bytes
+//! listen   the sockets
+//! ```
+//!
+//! A queue pair works over any [`ByteStream`]: [`Iwarp`] gives it TCP sockets, [`connect_over`] and [`accept_over`]
+//! take whatever the caller has.
+//!
+//! Choices where the RFCs leave one: no markers, in either direction (a peer that wants them is refused, as Linux's
+//! siw does); CRC only if one end asks; tagged offsets of exposed regions begin at 0; tags belong to one connection,
+//! so the tag of another connection is simply unknown.
+
+mod domain;
+mod fault;
+mod listen;
+mod qp;
+mod reads;
+mod rx;
+mod setup;
+#[cfg(test)]
+mod tests;
+mod tx;
+mod wire;
 
 use std::net::SocketAddr;
 
 use buffer::Arena;
 use runtime::{BoxFuture, ByteStream, RuntimeRef};
 
+use self::qp::IwarpQp;
 use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
 
 /// The iWARP provider: an RNIC in software, over ordinary TCP sockets.
@@ -25,41 +55,43 @@ impl Provider for Iwarp {
 
     fn connect(
         &self,
-        _rt: RuntimeRef,
-        _arena: Arena,
-        _addr: SocketAddr,
-        _params: ConnectParams,
+        rt: RuntimeRef,
+        arena: Arena,
+        addr: SocketAddr,
+        params: ConnectParams,
     ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
-        Box::pin(async { Err(ConnectionError::Local("not built yet".into())) })
+        Box::pin(listen::connect(rt, arena, addr, params))
     }
 
-    fn listen(&self, _rt: RuntimeRef, _addr: SocketAddr) -> std::io::Result<Box<dyn Listener>> {
-        Err(std::io::ErrorKind::Unsupported.into())
+    fn listen(&self, rt: RuntimeRef, addr: SocketAddr) -> std::io::Result<Box<dyn Listener>> {
+        Ok(Box::new(listen::IwarpListener::bind(rt, addr)?))
     }
 }
 
-/// Makes a connection over `stream` as the MPA initiator.
+/// Makes a connection over `stream` as the MPA initiator (the end that opened the stream).
 ///
 /// # Errors
-/// [`ConnectionError`].
+/// As [`Provider::connect`].
 pub async fn connect_over(
-    _rt: RuntimeRef,
+    rt: RuntimeRef,
     _arena: Arena,
-    _stream: Box<dyn ByteStream>,
-    _params: ConnectParams,
+    mut stream: Box<dyn ByteStream>,
+    params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    Err(ConnectionError::Local("not built yet".into()))
+    let agreed = setup::initiate(&rt, &mut *stream, &params).await?;
+    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed)))
 }
 
 /// Makes a connection over `stream` as the MPA responder.
 ///
 /// # Errors
-/// [`ConnectionError`].
+/// As [`crate::Incoming::accept`].
 pub async fn accept_over(
-    _rt: RuntimeRef,
+    rt: RuntimeRef,
     _arena: Arena,
-    _stream: Box<dyn ByteStream>,
-    _params: ConnectParams,
+    mut stream: Box<dyn ByteStream>,
+    params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    Err(ConnectionError::Local("not built yet".into()))
+    let agreed = setup::respond(&rt, &mut *stream, &params).await?;
+    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed)))
 }

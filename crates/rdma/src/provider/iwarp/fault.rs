@@ -1,0 +1,82 @@
+//! What ends a connection: the error for its owner, and the Terminate for its peer if there is one to send.
+
+use super::{
+    domain::Denied,
+    wire::{
+        ddp::{Tagged, Untagged},
+        terminate::{ErrorCode, Terminate},
+    },
+};
+use crate::ConnectionError;
+
+/// The end of a connection.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    /// What its owner is told.
+    pub(crate) error: ConnectionError,
+    /// What its peer is told.
+    pub(crate) terminate: Option<Terminate>,
+}
+
+impl Fault {
+    /// An end without a Terminate.
+    pub(crate) const fn silent(error: ConnectionError) -> Self {
+        Self { error, terminate: None }
+    }
+
+    /// The stream failed.
+    pub(crate) fn io(e: &std::io::Error) -> Self {
+        Self::silent(ConnectionError::Io(e.to_string()))
+    }
+
+    /// The peer broke the rule `code`; `what` says how.
+    pub(crate) fn peer(code: ErrorCode, what: impl std::fmt::Display) -> Self {
+        Self {
+            error: ConnectionError::PeerMisbehaved(format!("{code}: {what}")),
+            terminate: Some(Terminate::bare(code)),
+        }
+    }
+
+    /// A tagged segment with `len` payload bytes broke the rule `code`.
+    pub(crate) fn tagged(code: ErrorCode, header: &Tagged, len: usize) -> Self {
+        Self::peer(code, format_args!("{header}, {len} bytes")).with_segment(len, header.encode().to_vec())
+    }
+
+    /// An untagged segment with `len` payload bytes broke the rule `code`.
+    pub(crate) fn untagged(code: ErrorCode, header: &Untagged, len: usize) -> Self {
+        Self::peer(code, format_args!("{header}, {len} bytes")).with_segment(len, header.encode().to_vec())
+    }
+
+    /// The Read Request `header` with `body` may not be served.
+    pub(crate) fn read_source(denied: Denied, header: &Untagged, body: Vec<u8>) -> Self {
+        let code = match denied {
+            Denied::Tag => ErrorCode::READ_TAG,
+            Denied::Rights => ErrorCode::READ_RIGHTS,
+            Denied::Bounds => ErrorCode::READ_BOUNDS,
+            Denied::Wrap => ErrorCode::READ_WRAP,
+        };
+        let mut fault = Self::untagged(code, header, body.len());
+        if let Some(t) = fault.terminate.as_mut() {
+            t.read = Some(body);
+        }
+        fault
+    }
+
+    /// The RDMA Write segment `header` may not be placed. (DDP has no code for a missing right; siw says "invalid
+    /// tag" then, and so do we.)
+    pub(crate) fn write_target(denied: Denied, header: &Tagged, len: usize) -> Self {
+        let code = match denied {
+            Denied::Tag | Denied::Rights => ErrorCode::TAG,
+            Denied::Bounds => ErrorCode::BOUNDS,
+            Denied::Wrap => ErrorCode::WRAP,
+        };
+        Self::tagged(code, header, len)
+    }
+
+    fn with_segment(mut self, len: usize, header: Vec<u8>) -> Self {
+        if let Some(t) = self.terminate.as_mut() {
+            t.segment = Some((u16::try_from(len).unwrap_or(u16::MAX), header));
+        }
+        self
+    }
+}

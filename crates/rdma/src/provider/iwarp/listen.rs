@@ -1,0 +1,170 @@
+//! The sockets: connecting, listening, and connection requests that can move between shards.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use buffer::Arena;
+use runtime::{BoxFuture, RuntimeExt, RuntimeRef, tokio_rt::TcpByteStream};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{accept_over, connect_over, setup};
+use crate::{ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason};
+
+/// Connections that wait in the kernel to be accepted.
+const BACKLOG: i32 = 1024;
+/// How long a refused peer may take to send its request, and how many of them are waited for at once.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
+const MAX_REFUSALS: usize = 64;
+/// Pause after the machine had no file descriptor or memory for a connection.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connects over TCP and makes a queue pair.
+pub(super) async fn connect(
+    rt: RuntimeRef,
+    arena: Arena,
+    addr: SocketAddr,
+    params: ConnectParams,
+) -> Result<Box<dyn QueuePair>, ConnectionError> {
+    let began = rt.now();
+    let stream = match runtime::timeout(&*rt, params.timeout, TcpByteStream::connect(addr)).await {
+        Some(Ok(stream)) => stream,
+        Some(Err(e)) => return Err(ConnectionError::Io(format!("cannot connect to {addr}: {e}"))),
+        None => return Err(ConnectionError::TimedOut(params.timeout)),
+    };
+    let left = params.timeout.saturating_sub(rt.now().duration_since(began));
+    connect_over(rt, arena, Box::new(stream), ConnectParams { timeout: left, ..params }).await
+}
+
+/// A listening socket.
+pub(super) struct IwarpListener {
+    rt: RuntimeRef,
+    addr: SocketAddr,
+    state: Socketed,
+    refusals: Arc<AtomicUsize>,
+}
+
+/// The socket, before and after it is in the reactor of the runtime that accepts.
+enum Socketed {
+    Idle(TcpListener),
+    Accepting(tokio::net::TcpListener),
+}
+
+impl IwarpListener {
+    /// Binds `addr`.
+    pub(super) fn bind(rt: RuntimeRef, addr: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&addr.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        let listener: TcpListener = socket.into();
+        let addr = listener.local_addr()?;
+        Ok(Self { rt, addr, state: Socketed::Idle(listener), refusals: Arc::default() })
+    }
+
+    async fn next(&mut self) -> io::Result<Box<dyn Incoming>> {
+        if let Socketed::Idle(listener) = &self.state {
+            self.state = Socketed::Accepting(tokio::net::TcpListener::from_std(listener.try_clone()?)?);
+        }
+        let Socketed::Accepting(listener) = &self.state else {
+            return Err(io::ErrorKind::NotConnected.into()); // Not reached: it was made above.
+        };
+        loop {
+            match listener.accept().await.and_then(|(s, peer)| Ok((s.into_std()?, peer))) {
+                Ok((stream, peer)) => {
+                    let (rt, refusals) = (Arc::clone(&self.rt), Arc::clone(&self.refusals));
+                    return Ok(Box::new(IwarpIncoming { rt, stream, peer, refusals }));
+                }
+                Err(e) => self.after_error(e).await?,
+            }
+        }
+    }
+
+    /// Goes on after the failure of one connection, or when the machine may have room again.
+    async fn after_error(&self, e: io::Error) -> io::Result<()> {
+        match e.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                tracing::warn!(addr = %self.addr, error = %e, "cannot accept a connection now");
+                self.rt.sleep(EXHAUSTED_PAUSE).await;
+                Ok(())
+            }
+            // What accept(2) passes on from a connection that failed before it was accepted.
+            Some(
+                libc::ECONNABORTED
+                | libc::ECONNRESET
+                | libc::EINTR
+                | libc::EPROTO
+                | libc::EPERM
+                | libc::ENETDOWN
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::EHOSTUNREACH
+                | libc::ENOPROTOOPT
+                | libc::ENONET,
+            ) => Ok(()),
+            _ => Err(e),
+        }
+    }
+}
+
+impl Listener for IwarpListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Incoming>>> {
+        Box::pin(self.next())
+    }
+}
+
+/// A TCP connection on which no byte was read yet, in no reactor.
+struct IwarpIncoming {
+    rt: RuntimeRef,
+    stream: TcpStream,
+    peer: SocketAddr,
+    refusals: Arc<AtomicUsize>,
+}
+
+impl Incoming for IwarpIncoming {
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn accept(
+        self: Box<Self>,
+        rt: RuntimeRef,
+        arena: Arena,
+        params: ConnectParams,
+    ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
+        Box::pin(async move {
+            let stream = TcpByteStream::new(self.stream).map_err(|e| ConnectionError::Io(e.to_string()))?;
+            accept_over(rt, arena, Box::new(stream), params).await
+        })
+    }
+
+    /// Answers the peer's MPA request with a refusal. A peer that does not send one soon is just dropped, and so is
+    /// one that comes while many others are being refused.
+    fn reject(self: Box<Self>, reason: RejectReason) {
+        tracing::debug!(peer = %self.peer, ?reason, "connection refused");
+        let Self { rt, stream, refusals, .. } = *self;
+        if refusals.fetch_add(1, Ordering::Relaxed) >= MAX_REFUSALS {
+            refusals.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let clock = Arc::clone(&rt);
+        let task = async move {
+            if let Ok(mut stream) = TcpByteStream::new(stream) {
+                let _ = runtime::timeout(&*clock, REFUSAL_LIMIT, setup::refuse(&mut stream)).await;
+            }
+            refusals.fetch_sub(1, Ordering::Relaxed);
+        };
+        rt.spawn("iwarp refusal", Box::pin(task));
+    }
+}

@@ -1,0 +1,359 @@
+//! The queue pair: posted work, the transmitter and the receiver over one byte stream, and how it all ends.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use buffer::Buffer;
+use runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
+
+use super::{
+    domain::IwarpDomain,
+    fault::Fault,
+    reads::{Reads, SentRead},
+    rx::{Ends, Rx},
+    setup::Agreed,
+    tx::{Flushed, Tx},
+    wire::rdmap::ReadRequestBody,
+};
+use crate::{
+    Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, DomainRef, PostError,
+    QueuePair, ReadRequest, SendRequest, WriteRequest,
+};
+
+/// Reads from the stream in one call of `poll`, so that one connection does not keep a shard to itself.
+const READS_PER_POLL: usize = 16;
+/// How long the end of a connection waits for the peer to take the last bytes and close.
+const LINGER: Duration = Duration::from_secs(1);
+/// Pieces of one Send, Write or Read. There is no limit of the protocol; this bounds the work of one request.
+const MAX_PIECES: usize = 65536;
+const MAX_TRANSFER: usize = 1 << 30;
+
+enum State {
+    /// Up.
+    Open,
+    /// `disconnect` was called: work is still being sent.
+    Disconnecting,
+    /// Everything is sent and our direction is closed: waiting for the peer's end, not longer than this.
+    Lingering(Sleep),
+    /// An error was found: its Terminate is being sent, not longer than this.
+    Failing(ConnectionError, Sleep),
+    /// Over.
+    Down(ConnectionError),
+}
+
+/// A connection of the iWARP provider.
+pub(crate) struct IwarpQp {
+    stream: Box<dyn ByteStream>,
+    rt: RuntimeRef,
+    domain: Arc<IwarpDomain>,
+    tx: Tx,
+    rx: Rx,
+    receives: VecDeque<Buffer>,
+    reads: Reads,
+    info: ConnectionInfo,
+    capabilities: Capabilities,
+    counters: Counters,
+    state: State,
+    /// Completions of work that `flush` handed over.
+    done: Vec<Completion>,
+    /// Why the stream takes no more bytes. What the peer sent before that is still read: it may say why.
+    unwritable: Option<ConnectionError>,
+    waker: Option<Waker>,
+}
+
+impl IwarpQp {
+    /// The connection over `stream`, whose start-up agreed on `agreed`.
+    pub(crate) fn new(
+        rt: RuntimeRef,
+        stream: Box<dyn ByteStream>,
+        params: &ConnectParams,
+        agreed: Agreed,
+    ) -> Self {
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let info = ConnectionInfo {
+            local: stream.local_addr().unwrap_or(nowhere),
+            peer: stream.peer_addr().unwrap_or(nowhere),
+            ord: agreed.ord,
+            ird: agreed.ird,
+            private_data: agreed.private,
+            crc: agreed.crc,
+        };
+        Self {
+            stream,
+            domain: Arc::new(IwarpDomain::new(Arc::clone(&rt))),
+            rt,
+            tx: Tx::new(agreed.crc, params.max_frame, agreed.responder),
+            rx: Rx::new(agreed.crc, usize::from(agreed.ird), agreed.rtr_send),
+            receives: VecDeque::new(),
+            reads: Reads { ord: usize::from(agreed.ord), ..Reads::default() },
+            info,
+            capabilities: Capabilities::new("iwarp", true, MAX_PIECES, MAX_TRANSFER),
+            counters: Counters::default(),
+            state: State::Open,
+            done: Vec::new(),
+            unwritable: None,
+            waker: None,
+        }
+    }
+
+    fn check_open(&self) -> Result<(), PostError> {
+        match self.state {
+            State::Open => Ok(()),
+            _ => Err(PostError::Closed),
+        }
+    }
+
+    /// Hands waiting reads to the transmitter as far as the ORD allows.
+    fn start_reads(&mut self) -> Result<(), Fault> {
+        while let Some(r) = self.reads.next_to_start() {
+            let Some(tag) = self.domain.reserve_sink() else {
+                return Err(Fault::silent(ConnectionError::Local("no steering tag left".into())));
+            };
+            self.tx.read(&ReadRequestBody {
+                sink_tag: tag,
+                sink_offset: 0,
+                size: r.from.length,
+                source_tag: r.from.handle.0,
+                source_offset: r.from.offset,
+            });
+            let size = r.from.length as usize;
+            self.reads.sent.push_back(SentRead { id: r.id, tag, size, placed: 0, sink: r.sink });
+        }
+        Ok(())
+    }
+
+    /// Sends; `Ready(true)` when there is more that the stream would take at once.
+    fn send(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.unwritable.is_some() {
+            return Poll::Ready(false);
+        }
+        if let Err(fault) = self.start_reads() {
+            self.fail(fault);
+            return Poll::Ready(false);
+        }
+        let Self { tx, stream, domain, done, counters, .. } = self;
+        match tx.flush(cx, &mut **stream, domain, done, counters) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(Flushed::All)) => Poll::Ready(false),
+            Poll::Ready(Ok(Flushed::Some)) => Poll::Ready(true),
+            Poll::Ready(Err(fault)) if fault.terminate.is_some() => {
+                self.fail(fault);
+                Poll::Ready(false)
+            }
+            Poll::Ready(Err(fault)) => {
+                self.unwritable = Some(fault.error);
+                self.tx.clear();
+                Poll::Ready(false)
+            }
+        }
+    }
+
+    fn receive(&mut self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Fault>> {
+        let Self { rx, stream, domain, receives, reads, tx, counters, .. } = self;
+        rx.receive(cx, &mut **stream, &mut Ends { domain, receives, reads, tx, out, counters })
+    }
+
+    /// The connection ends because of `fault`.
+    fn fail(&mut self, fault: Fault) {
+        tracing::debug!(peer = %self.info.peer, error = %fault.error, "connection ends");
+        match fault.terminate {
+            Some(t) if !matches!(self.state, State::Failing(..)) && self.unwritable.is_none() => {
+                self.tx.release();
+                self.tx.terminate(&t);
+                self.state = State::Failing(fault.error, self.rt.sleep(LINGER));
+            }
+            _ => self.down(fault.error),
+        }
+    }
+
+    /// The connection is over: everything it held is released.
+    fn down(&mut self, error: ConnectionError) {
+        self.stream.shutdown();
+        self.domain.close();
+        self.tx.clear();
+        self.reads.clear();
+        self.receives.clear();
+        self.state = State::Down(error);
+    }
+
+    /// Sends the Terminate.
+    fn drive_failing(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Self { tx, stream, domain, done, counters, state, .. } = self;
+        let State::Failing(error, limit) = state else { return Poll::Ready(()) };
+        let (error, late) = (error.clone(), limit.as_mut().poll(cx).is_ready());
+        match tx.flush(cx, &mut **stream, domain, done, counters) {
+            Poll::Pending if !late => return Poll::Pending,
+            _ => {}
+        }
+        self.stream.shutdown();
+        self.drain(cx);
+        self.down(error);
+        Poll::Ready(())
+    }
+
+    /// Takes what has come and is of no interest: closing a socket that holds unread bytes resets the connection, and
+    /// the Terminate might be lost with it.
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        let mut rest = [0; 16 << 10];
+        for _ in 0..64 {
+            let read = self.stream.poll_read(cx, &mut [std::io::IoSliceMut::new(&mut rest)]);
+            if !matches!(read, Poll::Ready(Ok(n)) if n > 0) {
+                break;
+            }
+        }
+    }
+
+    /// Moves everything that can move. `Ready` when there is something to tell: more than the `had` completions that
+    /// were in `out` before.
+    fn drive(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<Completion>,
+        had: usize,
+    ) -> Poll<Result<(), ConnectionError>> {
+        for _ in 0..READS_PER_POLL {
+            if let State::Down(error) = &self.state {
+                // What completed before is told first.
+                return Poll::Ready(if out.len() == had { Err(error.clone()) } else { Ok(()) });
+            }
+            if let State::Failing(..) = self.state {
+                match self.drive_failing(cx) {
+                    Poll::Pending if out.len() == had => return Poll::Pending,
+                    Poll::Pending => return Poll::Ready(Ok(())),
+                    Poll::Ready(()) => continue,
+                }
+            }
+            let sent = self.send(cx);
+            out.append(&mut self.done);
+            if matches!(self.state, State::Disconnecting) && self.tx.is_idle() {
+                self.stream.shutdown();
+                self.state = State::Lingering(self.rt.sleep(LINGER));
+            }
+            if out.len() > had {
+                return Poll::Ready(Ok(()));
+            }
+            if matches!(self.state, State::Failing(..)) {
+                continue;
+            }
+            match self.receive(cx, out) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(fault)) => self.fail(fault),
+                Poll::Pending => {
+                    if let Some(error) = self.unwritable.clone() {
+                        self.down(error);
+                        continue;
+                    }
+                    if let State::Lingering(limit) = &mut self.state
+                        && limit.as_mut().poll(cx).is_ready()
+                    {
+                        self.down(ConnectionError::Closed);
+                        continue;
+                    }
+                    if sent == Poll::Ready(true) {
+                        cx.waker().wake_by_ref();
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        if out.len() == had {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl QueuePair for IwarpQp {
+    fn info(&self) -> &ConnectionInfo {
+        &self.info
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn domain(&self) -> DomainRef {
+        Arc::clone(&self.domain) as DomainRef
+    }
+
+    fn post_receive(&mut self, buffer: Buffer) -> Result<(), PostError> {
+        self.check_open()?;
+        self.receives.push_back(buffer);
+        Ok(())
+    }
+
+    fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
+        self.check_open()?;
+        if u32::try_from(request.data.len()).is_err() {
+            return Err(PostError::Invalid("a Send of more than 4 GiB"));
+        }
+        self.counters.sends += 1;
+        self.tx.send(request.data, request.invalidate.map(|t| t.0), request.solicited, request.signaled);
+        Ok(())
+    }
+
+    fn post_write(&mut self, request: WriteRequest) -> Result<(), PostError> {
+        self.check_open()?;
+        if request.data.len() > request.to.length as usize {
+            return Err(PostError::Invalid("a Write longer than its target"));
+        }
+        self.counters.writes += 1;
+        self.tx.write(request.data, request.to.handle.0, request.to.offset);
+        Ok(())
+    }
+
+    fn post_read(&mut self, request: ReadRequest) -> Result<(), PostError> {
+        self.check_open()?;
+        if self.reads.ord == 0 {
+            return Err(PostError::Invalid("no RDMA Reads were agreed on (ORD 0)"));
+        }
+        if request.sink.iter().map(|b| b.len()).sum::<usize>() != request.from.length as usize {
+            return Err(PostError::Invalid("the sink of a Read is not as long as its source"));
+        }
+        self.counters.reads += 1;
+        self.reads.waiting.push_back(request);
+        Ok(())
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), ConnectionError>> {
+        if !self.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            self.waker = Some(cx.waker().clone());
+        }
+        let had = out.len();
+        out.append(&mut self.done);
+        self.drive(cx, out, had)
+    }
+
+    fn flush(&mut self, cx: &mut Context<'_>) {
+        if matches!(self.state, State::Open | State::Disconnecting) {
+            let _ = self.send(cx);
+        }
+    }
+
+    fn disconnect(&mut self) {
+        if !matches!(self.state, State::Open) {
+            return;
+        }
+        self.state = State::Disconnecting;
+        // The owner polls on until the end, or drops the queue pair: then what fits into the stream now still goes.
+        let waker = self.waker.clone().unwrap_or_else(|| Waker::noop().clone());
+        let _ = self.send(&mut Context::from_waker(&waker));
+        waker.wake();
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl Drop for IwarpQp {
+    fn drop(&mut self) {
+        self.domain.close();
+    }
+}

@@ -1,0 +1,402 @@
+//! Reading payload straight into its region, and guessing where the payload after it goes.
+//!
+//! ```text
+//! readv: [rest of the payload -> region] ([trailer, next header -> scratch] [next payload -> region])* [stash]
+//! ```
+//!
+//! A *guess* is the header that the next FPDU will probably have: same message, running offset, same length, or what
+//! is left of the region or the read. After the read each header that arrived is compared with its guess before
+//! anything of its payload counts as placed. At the first difference all bytes from that header on are moved, in
+//! stream order, to the stash and handled there. So a wrong guess costs a move of bytes and never puts them in a
+//! wrong place: guesses go only where nothing was ever placed before (for Writes, past the region's high-water mark;
+//! for Reads, into sinks whose bytes are still to come), always inside the region of the same tag, and what a wrong
+//! guess left there is wiped.
+
+use std::{
+    io::IoSliceMut,
+    task::{Context, Poll, ready},
+};
+
+use runtime::ByteStream;
+use smallvec::SmallVec;
+
+use super::{Ends, Rx, stash::Stash, tagged::OpenFpdu};
+use crate::provider::iwarp::{
+    fault::Fault,
+    reads::{Reads, parts_from},
+    wire::{crc::Crc, ddp::Tagged, fpdu, rdmap::Opcode, terminate::ErrorCode},
+};
+
+/// The most pieces in one read (the kernel's own limit is 1024).
+const MAX_PIECES: usize = 256;
+/// Payload bytes guessed at for one read: the usual largest NFS transfer.
+const MAX_DEPTH: usize = 1 << 20;
+const MIN_DEPTH: usize = 8 << 10;
+/// Length and header of a tagged FPDU.
+const HEAD: usize = fpdu::LENGTH_BYTES + Tagged::BYTES;
+/// Scratch for the trailers and headers of as many guesses as fit the pieces.
+const SCRATCH: usize = MAX_PIECES / 2 * (fpdu::MAX_TRAILER + HEAD);
+
+type Pieces<'a> = SmallVec<[IoSliceMut<'a>; MAX_PIECES]>;
+
+/// The state of guessing.
+#[derive(Debug)]
+pub(super) struct Direct {
+    guesses: Vec<OpenFpdu>,
+    /// Whether more of the message is expected behind the last guess.
+    more: bool,
+    scratch: Vec<u8>,
+    spill: Vec<u8>,
+    /// Payload bytes to guess at: grows while guesses are (or would have been) right.
+    depth: usize,
+    /// The header and payload length that the last FPDU makes probable.
+    probable: Option<(Tagged, usize)>,
+}
+
+impl Default for Direct {
+    fn default() -> Self {
+        Self {
+            guesses: Vec::new(),
+            more: false,
+            scratch: Vec::new(),
+            spill: Vec::new(),
+            depth: MAX_DEPTH / 4,
+            probable: None,
+        }
+    }
+}
+
+impl Direct {
+    /// A tagged FPDU came that was not guessed at.
+    pub(super) fn note(&mut self, header: &Tagged, len: usize) {
+        if self.probable.is_some_and(|(h, l)| h.tag == header.tag && h.offset == header.offset && l == len) {
+            self.deeper();
+        }
+        self.probable = Some((OpenFpdu { header: *header, len, placed: 0 }.next(), len));
+    }
+
+    fn deeper(&mut self) {
+        self.depth = (2 * self.depth).min(MAX_DEPTH);
+    }
+
+    /// Guesses what follows the segment `open` of a Write, with `fresh` bytes behind it in its region where nothing
+    /// was placed yet.
+    fn guess_write(&mut self, open: &OpenFpdu, fresh: usize) {
+        self.guesses.clear();
+        self.more = !open.header.last;
+        if open.header.last || open.len == 0 {
+            return;
+        }
+        let (mut last, mut left, mut budget) = (*open, fresh, self.depth);
+        while left > 0 {
+            let len = left.min(open.len);
+            if len > budget || self.guesses.len() >= MAX_PIECES / 2 {
+                return;
+            }
+            last = OpenFpdu { header: last.next(), len, placed: 0 };
+            self.guesses.push(last);
+            left -= len;
+            budget -= len;
+        }
+        self.more = fresh == 0;
+    }
+
+    /// Guesses what follows the segment `open` of the response to the first of `reads`.
+    fn guess_response(&mut self, open: &OpenFpdu, reads: &Reads) {
+        self.guesses.clear();
+        self.more = true;
+        let mut budget = self.depth;
+        for (i, read) in reads.sent.iter().enumerate() {
+            let mut at = if i == 0 { read.placed + open.len } else { 0 };
+            if i > 0 && read.size == 0 {
+                return;
+            }
+            while at < read.size {
+                let len = (read.size - at).min(open.len.max(1));
+                if len > budget || self.guesses.len() >= MAX_PIECES / 2 {
+                    return;
+                }
+                let last = at + len == read.size;
+                let header = Tagged { opcode: Opcode::ReadResponse, last, tag: read.tag, offset: at as u64 };
+                self.guesses.push(OpenFpdu { header, len, placed: 0 });
+                at += len;
+                budget -= len;
+            }
+        }
+        self.more = false;
+    }
+}
+
+/// What a direct read brought.
+struct Sorted {
+    /// Bytes read.
+    n: usize,
+    /// FPDUs that are complete: the open one, and then the first guesses.
+    complete: usize,
+    /// The FPDU that is open now.
+    open: Option<OpenFpdu>,
+    /// Payload that went straight to its place.
+    placed: usize,
+    /// What is wrong with the first incomplete FPDU.
+    fault: Option<Fault>,
+}
+
+impl Rx {
+    /// Reads while the tagged FPDU `open` misses payload. The stash is empty then.
+    pub(super) fn read_direct(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut dyn ByteStream,
+        ends: &mut Ends<'_>,
+        open: OpenFpdu,
+    ) -> Poll<Result<usize, Fault>> {
+        let Self { direct, stash, crc, window, .. } = self;
+        let mut reading = Reading { cx, stream, direct, stash, crc, window: *window, open };
+        let sorted = if open.header.opcode == Opcode::Write {
+            let offset = open.header.offset.wrapping_add(open.placed as u64);
+            let mut table = ends.domain.lock();
+            let (memory, fresh) = match table.place(open.header.tag, offset, open.missing()) {
+                Ok(found) => found,
+                Err(d) => return Poll::Ready(Err(Fault::write_target(d, &open.header, open.len))),
+            };
+            let fresh = if fresh { memory.len() - open.missing() } else { 0 };
+            reading.direct.guess_write(&open, fresh);
+            let sorted = ready!(reading.read(std::iter::once(memory)));
+            if let Ok(Sorted { open: Some(o), .. }) = &sorted {
+                // Its bytes count as placed from now on. It was checked together with the guess.
+                let _ = table.place(o.header.tag, o.header.offset, o.len);
+            }
+            sorted
+        } else {
+            reading.direct.guess_response(&open, ends.reads);
+            let skip = ends.reads.sent.front().map_or(0, |r| r.placed) + open.placed;
+            let sinks = ends.reads.sent.iter_mut().flat_map(|r| r.sink.iter_mut());
+            ready!(reading.read(parts_from(sinks, skip)))
+        };
+        ends.counters.syscalls += 1;
+        let sorted = match sorted {
+            Ok(sorted) => sorted,
+            Err(fault) => return Poll::Ready(Err(fault)),
+        };
+        ends.counters.placed_directly += sorted.placed as u64;
+        self.open = sorted.open;
+        for i in 0..sorted.complete {
+            let fpdu = if i == 0 { open } else { self.direct.guesses[i - 1] };
+            self.complete(ends, &fpdu);
+        }
+        Poll::Ready(sorted.fault.map_or(Ok(sorted.n), Err))
+    }
+}
+
+/// Everything that one direct read needs beside the memory.
+struct Reading<'r, 'c, 'w> {
+    cx: &'c mut Context<'w>,
+    stream: &'r mut dyn ByteStream,
+    direct: &'r mut Direct,
+    stash: &'r mut Stash,
+    crc: &'r mut Option<Crc>,
+    window: usize,
+    open: OpenFpdu,
+}
+
+impl Reading<'_, '_, '_> {
+    /// Reads into `parts`, the memory from the next missing byte on, as guessed, and sorts what came.
+    fn read<'m>(&mut self, parts: impl Iterator<Item = &'m mut [u8]>) -> Poll<Result<Sorted, Fault>> {
+        let Direct { guesses, more, scratch, spill, depth, .. } = &mut *self.direct;
+        scratch.resize(SCRATCH, 0);
+        let mut memory = Scatter { parts, current: &mut [] };
+        let mut scratch: &mut [u8] = scratch;
+        let mut pieces: Pieces<'_> = SmallVec::new();
+
+        let mut trailer = self.open.trailer();
+        let mut whole = memory.take(self.open.missing(), &mut pieces) == self.open.missing();
+        let mut used = 0;
+        for g in guesses.iter() {
+            // Two pieces at least for the guess and one for the stash.
+            if !whole || pieces.len() + 3 > MAX_PIECES || scratch.len() < trailer + HEAD {
+                break;
+            }
+            let (head, rest) = scratch.split_at_mut(trailer + HEAD);
+            scratch = rest;
+            pieces.push(IoSliceMut::new(head));
+            whole = memory.take(g.len, &mut pieces) == g.len;
+            trailer = g.trailer();
+            used += 1;
+        }
+        *more |= used < guesses.len();
+        guesses.truncate(used);
+        if whole && pieces.len() < MAX_PIECES {
+            // If more of the message comes, read just its header, so that nothing of its payload is bounced.
+            let room = if *more { trailer + HEAD } else { self.window.max(trailer + HEAD) };
+            pieces.push(IoSliceMut::new(self.stash.room(room)));
+        }
+
+        let n = match ready!(self.stream.poll_read(self.cx, &mut pieces)) {
+            Ok(n) => n,
+            Err(e) => return Poll::Ready(Err(Fault::io(&e))),
+        };
+        spill.clear();
+        let mut walk = Walk { pieces: &mut pieces, left: n, piece: 0, at: 0 };
+        let (mut sorted, all) = sort(&mut walk, self.open, guesses, self.crc.as_mut(), spill);
+        sorted.n = n;
+        let left = walk.left;
+        drop(pieces);
+        if !spill.is_empty() {
+            // A full head was compared and differed, unless the bytes ended within it.
+            if spill.len() >= HEAD {
+                *depth = (*depth / 2).max(MIN_DEPTH);
+            }
+            self.stash.append(spill);
+        } else if all {
+            self.stash.commit(left);
+            if used > 0 {
+                *depth = (2 * *depth).min(MAX_DEPTH);
+            }
+        }
+        if let (Some(o), true) = (&sorted.open, sorted.complete > 0) {
+            self.direct.probable = Some((o.next(), o.len));
+        }
+        Poll::Ready(Ok(sorted))
+    }
+}
+
+/// Compares what came with the guesses. Bytes that are not payload of a right guess go to `spill`, but for those that
+/// lie in the stash already: then the second result is true.
+fn sort(
+    walk: &mut Walk<'_, '_>,
+    mut open: OpenFpdu,
+    guesses: &mut [OpenFpdu],
+    mut crc: Option<&mut Crc>,
+    spill: &mut Vec<u8>,
+) -> (Sorted, bool) {
+    let mut sorted = Sorted { n: 0, complete: 0, open: None, placed: 0, fault: None };
+    let mut guesses = guesses.iter_mut();
+    loop {
+        let n = walk.take(open.missing(), |p| {
+            if let Some(crc) = crc.as_deref_mut() {
+                crc.update(p);
+            }
+        });
+        open.placed += n;
+        sorted.placed += n;
+        sorted.open = Some(open);
+        if open.missing() > 0 {
+            return (sorted, true);
+        }
+        let Some(guess) = guesses.next() else { return (sorted, true) };
+        let trailer = open.trailer();
+        let Some(head) = walk.peek(trailer + HEAD) else {
+            walk.spill(spill);
+            return (sorted, false);
+        };
+        let (trailer_bytes, head) = head.split_at(trailer);
+        if let Some(crc) = crc.as_deref_mut() {
+            let (pad, sum) = trailer_bytes.split_at(trailer - fpdu::CRC_BYTES);
+            crc.update(pad);
+            if crc.wire() != sum {
+                sorted.fault = Some(Fault::peer(ErrorCode::CRC, open.header));
+                return (sorted, true);
+            }
+        }
+        sorted.complete += 1;
+        sorted.open = None;
+        if !is_guess(head, guess) {
+            walk.take(trailer, |_| ());
+            walk.spill(spill);
+            return (sorted, false);
+        }
+        if let Some(crc) = crc.as_deref_mut() {
+            crc.reset();
+            crc.update(head);
+        }
+        walk.take(trailer + HEAD, |_| ());
+        open = *guess;
+    }
+}
+
+/// Whether `head` is the head that was guessed. (Whether a Write's segment is the last of its message was not guessed
+/// and is noted.)
+fn is_guess(head: &[u8], guess: &mut OpenFpdu) -> bool {
+    let (length, ulpdu) = head.split_at(fpdu::LENGTH_BYTES);
+    if length != ((Tagged::BYTES + guess.len) as u16).to_be_bytes() {
+        return false;
+    }
+    if guess.header.opcode == Opcode::Write {
+        guess.header.last = Tagged::decode(ulpdu).is_some_and(|h| h.last);
+    }
+    // Reserved bits may have any value, so a difference there is only a guess that failed.
+    ulpdu == guess.header.encode()
+}
+
+/// Memory to be given out in order.
+struct Scatter<'m, I> {
+    parts: I,
+    current: &'m mut [u8],
+}
+
+impl<'m, I: Iterator<Item = &'m mut [u8]>> Scatter<'m, I> {
+    /// Adds the next `want` bytes of memory to `pieces`, as far as there are memory and room; gives how many.
+    fn take<'p>(&mut self, want: usize, pieces: &mut Pieces<'p>) -> usize
+    where
+        'm: 'p,
+    {
+        let mut taken = 0;
+        while taken < want && pieces.len() < MAX_PIECES {
+            if self.current.is_empty() {
+                let Some(next) = self.parts.next() else { break };
+                self.current = next;
+            }
+            let n = (want - taken).min(self.current.len());
+            let (piece, rest) = std::mem::take(&mut self.current).split_at_mut(n);
+            pieces.push(IoSliceMut::new(piece));
+            self.current = rest;
+            taken += n;
+        }
+        taken
+    }
+}
+
+/// Goes over the bytes of a read in stream order.
+struct Walk<'w, 'p> {
+    pieces: &'w mut [IoSliceMut<'p>],
+    /// Bytes not yet gone over.
+    left: usize,
+    piece: usize,
+    at: usize,
+}
+
+impl Walk<'_, '_> {
+    /// Hands the next bytes, `want` at most, to `f`; gives how many.
+    fn take(&mut self, want: usize, mut f: impl FnMut(&mut [u8])) -> usize {
+        let want = want.min(self.left);
+        let mut taken = 0;
+        while taken < want {
+            let Some(piece) = self.pieces.get_mut(self.piece) else { break };
+            let n = (want - taken).min(piece.len() - self.at);
+            f(&mut piece[self.at..self.at + n]);
+            taken += n;
+            self.at += n;
+            if self.at == piece.len() {
+                (self.piece, self.at) = (self.piece + 1, 0);
+            }
+        }
+        self.left -= taken;
+        taken
+    }
+
+    /// The next `n` bytes, which lie in one piece, if they have come.
+    fn peek(&self, n: usize) -> Option<&[u8]> {
+        if n > self.left {
+            return None;
+        }
+        self.pieces.get(self.piece)?.get(self.at..self.at + n)
+    }
+
+    /// Moves all bytes that are left to `out`, and wipes where they were.
+    fn spill(&mut self, out: &mut Vec<u8>) {
+        self.take(self.left, |p| {
+            out.extend_from_slice(p);
+            p.fill(0);
+        });
+    }
+}

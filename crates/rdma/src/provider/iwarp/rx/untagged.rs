@@ -1,0 +1,156 @@
+//! Untagged messages: Sends, Read Requests, Terminate. They are handled when they are complete in the stash.
+
+use super::{Ends, Rx};
+use crate::{
+    Completion, ConnectionError, SteeringTag,
+    provider::iwarp::{
+        domain::NotInvalidated,
+        fault::Fault,
+        wire::{
+            crc::Crc,
+            ddp::Untagged,
+            fpdu,
+            rdmap::{Opcode, ReadRequestBody},
+            terminate::{ErrorCode, Terminate},
+        },
+    },
+};
+
+/// A Send of which not all segments are here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenSend {
+    /// What its first segment said.
+    first: Untagged,
+    /// Bytes in the receive buffer.
+    filled: usize,
+}
+
+/// Whether an FPDU with a ULPDU of `length` bytes has the CRC that it says.
+fn crc_ok(crc: &mut Crc, fpdu: &[u8], length: usize) -> bool {
+    let covered = fpdu::LENGTH_BYTES + length + fpdu::pad_bytes(length);
+    crc.reset();
+    crc.update(&fpdu[..covered]);
+    fpdu.get(covered..) == Some(&crc.wire())
+}
+
+impl Rx {
+    /// Handles the untagged FPDU with a ULPDU of `length` bytes that is complete at the start of the stash.
+    pub(super) fn take_untagged(&mut self, ends: &mut Ends<'_>, length: usize) -> Result<(), Fault> {
+        let total = fpdu::total_bytes(length);
+        if let Some(crc) = self.crc.as_mut()
+            && !crc_ok(crc, &self.stash.bytes()[..total], length)
+        {
+            return Err(Fault::peer(ErrorCode::CRC, "untagged FPDU"));
+        }
+        self.note_fpdu(ends);
+        let ulpdu = &self.stash.bytes()[fpdu::LENGTH_BYTES..fpdu::LENGTH_BYTES + length];
+        let Some(header) = Untagged::decode(ulpdu) else {
+            return Err(Fault::peer(ErrorCode::FPDU, format_args!("ULPDU of {length} bytes")));
+        };
+        match header.opcode {
+            Opcode::Terminate => return Err(self.terminated(&header, &ulpdu[Untagged::BYTES..])),
+            Opcode::ReadRequest => self.read_request(ends, header, length)?,
+            _ => self.send_segment(ends, header, length)?,
+        }
+        self.stash.consume(total);
+        Ok(())
+    }
+
+    fn terminated(&self, header: &Untagged, payload: &[u8]) -> Fault {
+        let well_formed = header.queue == Opcode::Terminate.queue() && header.msn == 1 && header.offset == 0;
+        Fault::silent(match Terminate::decode_error(payload) {
+            Some(code) if well_formed => ConnectionError::Terminated(code.to_string()),
+            _ => ConnectionError::PeerMisbehaved(format!("malformed Terminate: {header}")),
+        })
+    }
+
+    fn read_request(&mut self, ends: &mut Ends<'_>, header: Untagged, length: usize) -> Result<(), Fault> {
+        let body = &self.stash.bytes()[fpdu::LENGTH_BYTES + Untagged::BYTES..fpdu::LENGTH_BYTES + length];
+        let fault = |code| Fault::untagged(code, &header, body.len());
+        if header.queue != Opcode::ReadRequest.queue() {
+            return Err(fault(ErrorCode::QUEUE));
+        }
+        if header.msn != self.read_msn {
+            return Err(fault(ErrorCode::MSN));
+        }
+        if header.offset != 0 {
+            return Err(fault(ErrorCode::MESSAGE_OFFSET));
+        }
+        if self.send.is_some() {
+            return Err(fault(ErrorCode::OPCODE)); // Messages of one stream do not interleave.
+        }
+        let Some(request) = ReadRequestBody::decode(body).filter(|_| header.last) else {
+            return Err(fault(ErrorCode::MALFORMED));
+        };
+        if ends.tx.responses() >= self.ird {
+            return Err(fault(ErrorCode::NO_BUFFER));
+        }
+        // RFC 5040 section 5.4.2: a tag is not checked for a read of no bytes.
+        if request.size > 0 {
+            let table = ends.domain.lock();
+            table
+                .source(request.source_tag, request.source_offset, request.size as usize)
+                .map_err(|denied| Fault::read_source(denied, &header, body.to_vec()))?;
+        }
+        self.read_msn = self.read_msn.wrapping_add(1);
+        ends.tx.respond(header, request);
+        Ok(())
+    }
+
+    fn send_segment(&mut self, ends: &mut Ends<'_>, header: Untagged, length: usize) -> Result<(), Fault> {
+        let payload = &self.stash.bytes()[fpdu::LENGTH_BYTES + Untagged::BYTES..fpdu::LENGTH_BYTES + length];
+        let fault = |code| Fault::untagged(code, &header, payload.len());
+        if header.queue != header.opcode.queue() {
+            return Err(fault(ErrorCode::QUEUE));
+        }
+        if header.msn != self.send_msn {
+            return Err(fault(ErrorCode::MSN));
+        }
+        let open = self.send.unwrap_or(OpenSend { first: header, filled: 0 });
+        if header.offset as usize != open.filled {
+            return Err(fault(ErrorCode::MESSAGE_OFFSET));
+        }
+        if header.opcode != open.first.opcode || header.invalidate != open.first.invalidate {
+            return Err(fault(ErrorCode::OPCODE));
+        }
+        if std::mem::take(&mut self.rtr_send) && header.last && payload.is_empty() && open.filled == 0 {
+            self.send_msn = self.send_msn.wrapping_add(1);
+            return Ok(()); // RFC 6581 section 8: ready to receive, nothing for the upper layer.
+        }
+        let buffer = ends.receives.front_mut().ok_or_else(|| fault(ErrorCode::NO_BUFFER))?;
+        let end = open.filled + payload.len();
+        let place = buffer.get_mut(open.filled..end).ok_or_else(|| fault(ErrorCode::TOO_LONG))?;
+        place.copy_from_slice(payload);
+        if header.last {
+            self.send = None;
+            self.send_msn = self.send_msn.wrapping_add(1);
+            deliver(ends, &header, end)
+        } else {
+            self.send = Some(OpenSend { filled: end, ..open });
+            Ok(())
+        }
+    }
+}
+
+/// A Send of `len` bytes is complete in the first receive buffer.
+fn deliver(ends: &mut Ends<'_>, header: &Untagged, len: usize) -> Result<(), Fault> {
+    let mut invalidated = None;
+    if header.opcode.invalidates() {
+        // The peer may invalidate any tag that it was given, whether or not the upper layers agreed on it: Linux
+        // servers do.
+        ends.domain.lock().invalidate(header.invalidate).map_err(|e| {
+            let code = match e {
+                NotInvalidated::Unknown => ErrorCode::INVALIDATE,
+                NotInvalidated::Protected => ErrorCode::INVALIDATE_PROTECTED,
+            };
+            Fault::untagged(code, header, len)
+        })?;
+        invalidated = Some(SteeringTag(header.invalidate));
+    }
+    if let Some(mut buffer) = ends.receives.pop_front() {
+        buffer.set_len(len);
+        ends.counters.receives += 1;
+        ends.out.push(Completion::Received { buffer, invalidated });
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! Two ends of ours: everything that an upper layer does.
+
+use super::*;
+use crate::{Access, Memory, MemoryRegion, ReadRequest, WriteRequest};
+
+const SEGMENTS: [usize; 4] = [1, 7, 1000, 1 << 20];
+
+fn params() -> ConnectParams {
+    ConnectParams::default()
+}
+
+/// The responder may send only after it has received: a first Send of the initiator.
+fn greet(a: &mut Qp, b: &mut Qp) {
+    b.post_receive(buffer(&[0; 16])).unwrap();
+    a.post_send(send(b"hi")).unwrap();
+    let (_, y) = run(a, b, (0, 1));
+    assert_eq!(received(&y[0]), b"hi");
+}
+
+#[test]
+fn sends_arrive_in_order_whatever_the_segmentation() {
+    for segment in SEGMENTS {
+        for crc in [false, true] {
+            let (mut a, mut b) = pair(1 << 16, segment, &ConnectParams { crc, ..params() });
+            let messages: Vec<Vec<u8>> =
+                [0, 1, 5, 192, 193, 1000, 70_000].iter().map(|n| pattern(*n, *n)).collect();
+            for m in &messages {
+                b.post_receive(buffer(&vec![0; m.len().max(600)])).unwrap();
+                a.post_send(send(m)).unwrap();
+            }
+            a.post_send(signaled(b"", 9)).unwrap();
+            b.post_receive(buffer(&[0])).unwrap();
+            let (x, y) = run(&mut a, &mut b, (1, messages.len() + 1));
+            assert!(matches!(x[0], Completion::Sent(WorkId(9))));
+            for (m, c) in messages.iter().zip(&y) {
+                assert_eq!(received(c), m);
+            }
+        }
+    }
+}
+
+#[test]
+fn writes_land_before_the_send_that_follows_them() {
+    for segment in SEGMENTS {
+        for (crc, frame, piece) in
+            [(false, None, 1 << 20), (true, None, 4096), (true, Some(1424), 999), (false, Some(5), 3)]
+        {
+            let size = if frame == Some(5) { 2000 } else { 300_000 };
+            let (mut a, mut b) = pair(1 << 18, segment, &ConnectParams { crc, max_frame: frame, ..params() });
+            greet(&mut a, &mut b);
+            let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![0; size + 10])));
+            let exposed = region.expose(Access::RemoteWrite).unwrap();
+            let data = pattern(size, segment);
+            let mut to = exposed.segment();
+            to.offset = 3;
+            to.length -= 3;
+            a.post_receive(buffer(&[0; 100])).unwrap();
+            b.post_write(WriteRequest { data: views(&data, piece), to }).unwrap();
+            b.post_send(send(b"done")).unwrap();
+            let (x, _) = run(&mut a, &mut b, (1, 0));
+            assert_eq!(received(&x[0]), b"done");
+            let Memory::Owned(memory) = exposed.revoke().unwrap().into_memory() else { panic!() };
+            assert!(memory[3..size + 3] == data[..], "segment {segment} frame {frame:?}");
+            assert_eq!((memory[..3].to_vec(), memory[size + 3..].to_vec()), (vec![0; 3], vec![0; 7]));
+            let c = a.counters();
+            assert_eq!((c.tagged_bytes_in, c.peer_writes), (size as u64, 1));
+        }
+    }
+}
+
+#[test]
+fn reads_fill_scattered_sinks_and_queue_beyond_the_ord() {
+    for segment in SEGMENTS {
+        for (crc, frame) in [(false, None), (true, Some(1424)), (false, Some(1424))] {
+            let (mut a, mut b) =
+                pair(1 << 18, segment, &ConnectParams { crc, max_frame: frame, ird: 2, ord: 2, ..params() });
+            greet(&mut a, &mut b);
+            let data = pattern(100_000, 1);
+            let mut exposed = Vec::new();
+            for i in 0..5 {
+                let memory = if i % 2 == 0 {
+                    Memory::Owned(buffer(&data))
+                } else {
+                    Memory::Shared(views(&data, 3000 + i))
+                };
+                let region = MemoryRegion::new(a.domain(), memory).expose(Access::RemoteRead).unwrap();
+                let mut from = region.segment();
+                from.offset = i as u64 * 10;
+                from.length = (90_000 - i) as u32;
+                let sink = [4096, 30_000, 10, 0, from.length as usize - 34_106].map(|n| buffer(&vec![0; n]));
+                b.post_read(ReadRequest { id: WorkId(i as u64), from, sink: sink.into() }).unwrap();
+                exposed.push(region);
+            }
+            let (_, y) = run(&mut a, &mut b, (0, 5));
+            for (i, c) in y.iter().enumerate() {
+                let Completion::Read { id, sink } = c else { panic!("{c:?}") };
+                assert_eq!(*id, WorkId(i as u64));
+                let got: Vec<u8> = sink.iter().flat_map(|b| b.iter().copied()).collect();
+                assert!(got == data[i * 10..i * 10 + 90_000 - i], "read {i} segment {segment}");
+            }
+            assert_eq!(b.domain().exposed(), (0, 0));
+            assert_eq!(a.counters().peer_reads, 5);
+        }
+    }
+}
+
+#[test]
+fn a_send_with_invalidate_ends_the_tag_and_says_so() {
+    let (mut a, mut b) = pair(1 << 16, 1 << 16, &params());
+    greet(&mut a, &mut b);
+    let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&[7; 64])));
+    let exposed = region.expose(Access::RemoteWrite).unwrap();
+    let tag = exposed.segment().handle;
+    a.post_receive(buffer(&[0; 64])).unwrap();
+    b.post_send(SendRequest { invalidate: Some(tag), solicited: true, ..send(b"bye") }).unwrap();
+    let (x, _) = run(&mut a, &mut b, (1, 0));
+    assert!(matches!(&x[0], Completion::Received { invalidated: Some(t), .. } if *t == tag));
+    assert!(!exposed.is_valid());
+    assert_eq!(exposed.revoke().unwrap().memory().len(), 64);
+}
+
+#[test]
+fn a_disconnect_sends_what_was_posted_and_both_ends_close() {
+    let (mut a, mut b) = pair(1 << 10, 100, &params());
+    let data = pattern(50_000, 3);
+    b.post_receive(buffer(&vec![0; data.len()])).unwrap();
+    a.post_send(send(&data)).unwrap();
+    a.disconnect();
+    assert!(a.post_send(send(b"late")).is_err());
+    let (mut x, mut y, mut end) = (Vec::new(), Vec::new(), None);
+    for _ in 0..100_000 {
+        let _ = turn(&mut a, &mut x);
+        if let Err(e) = turn(&mut b, &mut y) {
+            end = Some(e);
+            break;
+        }
+    }
+    assert_eq!(received(&y[0]), data);
+    assert!(matches!(end, Some(ConnectionError::Closed)), "{end:?}");
+    drop(b);
+    assert!(matches!(turn(&mut a, &mut x), Err(ConnectionError::Closed)));
+}

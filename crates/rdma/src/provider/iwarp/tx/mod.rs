@@ -1,0 +1,354 @@
+//! The transmitter: work in, FPDUs out.
+//!
+//! Work is cut into frames (FPDUs) no earlier than they are needed. Headers and trailers live in one scratch area in
+//! stream order, so that the trailer of one frame and the header of the next are one piece of the gather list;
+//! payload is gathered where it lies. One `writev` takes up to [`BATCH_BYTES`] from as many frames as there are.
+//!
+//! The source of a Read Response is looked up under the lock of the tag table each time it is touched, so a region
+//! that its owner has revoked is never read again.
+
+mod gather;
+mod work;
+
+use std::{
+    collections::VecDeque,
+    io::IoSlice,
+    task::{Context, Poll, ready},
+};
+
+use buffer::Views;
+use runtime::ByteStream;
+use smallvec::SmallVec;
+
+use self::{
+    gather::{MAX_PIECES, gather},
+    work::{Data, Kind, Work},
+};
+use super::{
+    domain::{IwarpDomain, Table},
+    fault::Fault,
+    wire::{
+        crc::Crc,
+        ddp::{Tagged, Untagged},
+        fpdu,
+        rdmap::{Opcode, ReadRequestBody},
+        terminate::Terminate,
+    },
+};
+use crate::{Completion, ConnectionError, Counters, WorkId};
+
+/// Bytes gathered for one write: a whole record of the usual largest NFS transfer.
+const BATCH_BYTES: usize = 1 << 20;
+/// Frames gathered for one write.
+const BATCH_FRAMES: usize = 256;
+/// Writes in one call of [`Tx::flush`], so that sending does not starve receiving.
+const WRITES_PER_FLUSH: usize = 4;
+/// A payload up to this long is copied next to its header: a gather entry costs more.
+const INLINE_BYTES: usize = 192;
+/// Scratch in front of the first unsent header that is tolerated before it is moved down.
+const SCRATCH_SLACK: usize = 16 << 10;
+/// The most payload in an FPDU: whole pages below the 65521 bytes that a ULPDU can carry.
+pub(crate) const BEST_PAYLOAD: usize = 60 << 10;
+/// The most payload that fits every FPDU.
+const MAX_PAYLOAD: usize = fpdu::MAX_ULPDU - Untagged::BYTES;
+
+/// An FPDU in the making.
+#[derive(Debug)]
+struct Frame {
+    /// Bytes in scratch before the gathered payload: length, header, and inlined payload.
+    head: usize,
+    /// Gathered payload.
+    len: usize,
+    /// Bytes in scratch after it: padding and CRC.
+    tail: usize,
+    /// Where in its work's data the gathered payload begins.
+    start: usize,
+    /// Which view of the data that is, and where in the view.
+    cursor: (usize, usize),
+    /// Which work it belongs to, counted from the connection's start.
+    work: u64,
+    /// Whether its work is done with it.
+    last: bool,
+}
+
+impl Frame {
+    const fn total(&self) -> usize {
+        self.head + self.len + self.tail
+    }
+}
+
+/// How far [`Tx::flush`] came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// Everything is handed over.
+    All,
+    /// There is more, and the stream would take more.
+    Some,
+}
+
+/// The transmitter of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Tx {
+    queue: VecDeque<Work>,
+    /// Number of the first work in `queue`.
+    first_work: u64,
+    /// How many works of `queue` have all their frames.
+    cut: usize,
+    frames: VecDeque<Frame>,
+    /// Bytes of the first frame that are sent.
+    sent: usize,
+    scratch: Vec<u8>,
+    /// Where in scratch the first frame's header is.
+    scratch_at: usize,
+    max_payload: usize,
+    crc: Option<Crc>,
+    send_msn: u32,
+    read_msn: u32,
+    responses: usize,
+    /// Nothing may be sent yet: a responder that has not received an FPDU (RFC 5044 section 7.1.2).
+    held: bool,
+}
+
+impl Tx {
+    /// An idle transmitter. `max_payload` limits the payload of an FPDU; `held` makes it wait for [`Self::release`].
+    pub(crate) fn new(crc: bool, max_payload: Option<usize>, held: bool) -> Self {
+        Self {
+            queue: VecDeque::new(),
+            first_work: 0,
+            cut: 0,
+            frames: VecDeque::new(),
+            sent: 0,
+            scratch: Vec::new(),
+            scratch_at: 0,
+            max_payload: max_payload.unwrap_or(BEST_PAYLOAD).clamp(1, MAX_PAYLOAD),
+            crc: crc.then(Crc::new),
+            send_msn: 1,
+            read_msn: 1,
+            responses: 0,
+            held,
+        }
+    }
+
+    /// The peer's first FPDU is here: sending may begin.
+    pub(crate) fn release(&mut self) {
+        self.held = false;
+    }
+
+    /// Whether nothing is left to send.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Read Responses not yet handed over.
+    pub(crate) fn responses(&self) -> usize {
+        self.responses
+    }
+
+    /// Queues a Send.
+    pub(crate) fn send(
+        &mut self,
+        data: Views,
+        invalidate: Option<u32>,
+        solicited: bool,
+        signal: Option<WorkId>,
+    ) {
+        let opcode = match (invalidate.is_some(), solicited) {
+            (false, false) => Opcode::Send,
+            (true, false) => Opcode::SendInvalidate,
+            (false, true) => Opcode::SendSolicited,
+            (true, true) => Opcode::SendSolicitedInvalidate,
+        };
+        let msn = self.send_msn;
+        self.send_msn = msn.wrapping_add(1);
+        let kind = Kind::Untagged { opcode, msn, invalidate: invalidate.unwrap_or(0) };
+        self.queue.push_back(Work::new(kind, data.len(), Data::Views(data), signal));
+    }
+
+    /// Queues an RDMA Write.
+    pub(crate) fn write(&mut self, data: Views, tag: u32, offset: u64) {
+        let kind = Kind::Tagged { opcode: Opcode::Write, tag, offset };
+        self.queue.push_back(Work::new(kind, data.len(), Data::Views(data), None));
+    }
+
+    /// Queues an RDMA Read Request.
+    pub(crate) fn read(&mut self, body: &ReadRequestBody) {
+        let msn = self.read_msn;
+        self.read_msn = msn.wrapping_add(1);
+        let kind = Kind::Untagged { opcode: Opcode::ReadRequest, msn, invalidate: 0 };
+        self.queue.push_back(Work::new(kind, ReadRequestBody::BYTES, Data::Read(body.encode()), None));
+    }
+
+    /// Queues the response to the peer's Read Request `header` with `body`.
+    pub(crate) fn respond(&mut self, header: Untagged, body: ReadRequestBody) {
+        let kind =
+            Kind::Tagged { opcode: Opcode::ReadResponse, tag: body.sink_tag, offset: body.sink_offset };
+        let data = Data::Source { header, body };
+        self.responses += 1;
+        self.queue.push_back(Work::new(kind, body.size as usize, data, None));
+    }
+
+    /// Drops all work but a frame that is half sent, and queues `message` as the last thing to be sent.
+    pub(crate) fn terminate(&mut self, message: &Terminate) {
+        self.abandon();
+        let payload = message.encode();
+        let kind = Kind::Untagged { opcode: Opcode::Terminate, msn: 1, invalidate: 0 };
+        self.queue.push_back(Work::new(kind, payload.len(), Data::Bytes(payload), None));
+    }
+
+    /// Drops all work but a frame that is half sent.
+    pub(crate) fn abandon(&mut self) {
+        let half_sent = self.sent > 0 && !self.frames.is_empty();
+        self.frames.truncate(usize::from(half_sent));
+        self.queue.truncate(usize::from(half_sent));
+        self.cut = self.queue.len();
+        self.responses = 0;
+        match (self.frames.front_mut(), self.queue.front_mut()) {
+            (Some(f), Some(w)) => {
+                f.last = true;
+                w.abandoned = true;
+                self.scratch.truncate(self.scratch_at + f.head + f.tail);
+            }
+            _ => {
+                self.scratch.clear();
+                self.scratch_at = 0;
+            }
+        }
+    }
+
+    /// Forgets everything and releases its memory.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+        self.frames.clear();
+        self.scratch = Vec::new();
+        (self.cut, self.sent, self.scratch_at, self.responses) = (0, 0, 0, 0);
+    }
+
+    /// Hands over as much as the stream takes. Completions of signaled Sends go to `done`.
+    pub(crate) fn flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut dyn ByteStream,
+        domain: &IwarpDomain,
+        done: &mut Vec<Completion>,
+        counters: &mut Counters,
+    ) -> Poll<Result<Flushed, Fault>> {
+        for _ in 0..WRITES_PER_FLUSH {
+            if self.held || self.queue.is_empty() {
+                return Poll::Ready(Ok(Flushed::All));
+            }
+            let n = match ready!(self.write_batch(cx, stream, domain)) {
+                Ok(0) => return Poll::Ready(Err(Fault::silent(ConnectionError::Closed))),
+                Ok(n) => n,
+                Err(fault) => return Poll::Ready(Err(fault)),
+            };
+            counters.syscalls += 1;
+            self.advance(n, done, counters);
+        }
+        Poll::Ready(Ok(if self.queue.is_empty() { Flushed::All } else { Flushed::Some }))
+    }
+
+    fn write_batch(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut dyn ByteStream,
+        domain: &IwarpDomain,
+    ) -> Poll<Result<usize, Fault>> {
+        // The lock is held until the bytes are with the stream: see the module's comment.
+        let table =
+            (self.responses > 0 || self.queue.front().is_some_and(Work::is_response)).then(|| domain.lock());
+        if let Err(fault) = self.cut_frames(table.as_deref()) {
+            return Poll::Ready(Err(fault));
+        }
+        let mut pieces: SmallVec<[IoSlice<'_>; MAX_PIECES]> = SmallVec::new();
+        if let Err(fault) = gather(self, table.as_deref(), &mut pieces) {
+            return Poll::Ready(Err(fault));
+        }
+        stream.poll_write(cx, &pieces).map_err(|e| Fault::io(&e))
+    }
+
+    /// Cuts work into frames until a batch is full.
+    fn cut_frames(&mut self, table: Option<&Table>) -> Result<(), Fault> {
+        let mut bytes: usize = self.frames.iter().map(Frame::total).sum::<usize>().saturating_sub(self.sent);
+        while bytes < BATCH_BYTES && self.frames.len() < BATCH_FRAMES {
+            let Some(work) = self.queue.get_mut(self.cut) else { break };
+            let number = self.first_work + self.cut as u64;
+            let frame =
+                work::cut_frame(work, number, self.max_payload, &mut self.scratch, self.crc.as_mut(), table)?;
+            bytes += frame.total();
+            self.cut += usize::from(frame.last);
+            self.frames.push_back(frame);
+        }
+        Ok(())
+    }
+
+    /// `n` bytes were handed over.
+    fn advance(&mut self, n: usize, done: &mut Vec<Completion>, counters: &mut Counters) {
+        self.sent += n;
+        while let Some(f) = self.frames.front() {
+            if self.sent < f.total() {
+                break;
+            }
+            self.sent -= f.total();
+            self.scratch_at += f.head + f.tail;
+            let last = f.last;
+            self.frames.pop_front();
+            if last {
+                self.finish_first(done, counters);
+            }
+        }
+        if self.frames.is_empty() {
+            self.scratch.clear();
+            self.scratch_at = 0;
+        } else if self.scratch_at > SCRATCH_SLACK {
+            self.scratch.drain(..self.scratch_at);
+            self.scratch_at = 0;
+        }
+    }
+
+    fn finish_first(&mut self, done: &mut Vec<Completion>, counters: &mut Counters) {
+        let Some(work) = self.queue.pop_front() else { return };
+        self.first_work += 1;
+        self.cut -= 1;
+        if work.abandoned {
+            return;
+        }
+        if let Kind::Tagged { opcode, .. } = work.kind {
+            counters.tagged_bytes_out += work.len as u64;
+            if opcode == Opcode::ReadResponse {
+                self.responses -= 1;
+                counters.peer_reads += 1;
+            }
+        }
+        done.extend(work.signal.map(Completion::Sent));
+    }
+}
+
+impl Kind {
+    /// The DDP header of the segment at `at` of the message.
+    fn header(&self, at: usize, last: bool, out: &mut Vec<u8>) {
+        match *self {
+            Self::Tagged { opcode, tag, offset } => {
+                let offset = offset.wrapping_add(at as u64);
+                out.extend_from_slice(&Tagged { opcode, last, tag, offset }.encode());
+            }
+            Self::Untagged { opcode, msn, invalidate } => {
+                let header = Untagged {
+                    opcode,
+                    last,
+                    invalidate,
+                    queue: opcode.queue(),
+                    msn,
+                    offset: at as u32, // Messages are at most 4 GiB long: checked when posted.
+                };
+                out.extend_from_slice(&header.encode());
+            }
+        }
+    }
+
+    const fn header_bytes(&self) -> usize {
+        match self {
+            Self::Tagged { .. } => Tagged::BYTES,
+            Self::Untagged { .. } => Untagged::BYTES,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! One piece of posted work, and how a frame is cut from it.
+
+use buffer::Views;
+
+use super::{Frame, INLINE_BYTES};
+use crate::{
+    WorkId,
+    provider::iwarp::{
+        domain::{Source, Table},
+        fault::Fault,
+        wire::{
+            crc::Crc,
+            ddp::Untagged,
+            fpdu,
+            rdmap::{Opcode, ReadRequestBody},
+        },
+    },
+};
+
+/// What a message is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// Write or Read Response to this place of the peer.
+    Tagged { opcode: Opcode, tag: u32, offset: u64 },
+    /// Send, Read Request or Terminate.
+    Untagged { opcode: Opcode, msn: u32, invalidate: u32 },
+}
+
+/// Where the bytes of a message are.
+#[derive(Debug)]
+pub(super) enum Data {
+    /// Ours, shared.
+    Views(Views),
+    /// In the exposed region that the peer's Read Request names.
+    Source { header: Untagged, body: ReadRequestBody },
+    /// A Read Request's body.
+    Read([u8; ReadRequestBody::BYTES]),
+    /// A Terminate's payload.
+    Bytes(Vec<u8>),
+}
+
+/// The bytes of a message, found.
+#[derive(Clone, Copy)]
+pub(super) enum Found<'a> {
+    Bytes(&'a [u8]),
+    /// The message begins at this position of the views.
+    Views(&'a Views, usize),
+}
+
+/// A message in the queue.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) kind: Kind,
+    /// Bytes of the message.
+    pub(super) len: usize,
+    /// Of which this many are in frames.
+    done: usize,
+    /// Where in the views the next frame begins: which view, where in it.
+    cursor: (usize, usize),
+    pub(super) data: Data,
+    pub(super) signal: Option<WorkId>,
+    /// Only its half-sent frame is of interest any more.
+    pub(super) abandoned: bool,
+}
+
+impl Work {
+    pub(super) fn new(kind: Kind, len: usize, data: Data, signal: Option<WorkId>) -> Self {
+        Self { kind, len, done: 0, cursor: (0, 0), data, signal, abandoned: false }
+    }
+
+    pub(super) fn is_response(&self) -> bool {
+        matches!(self.data, Data::Source { .. })
+    }
+
+    /// The bytes of the message. A Read Response's are found only while its region is exposed.
+    pub(super) fn find<'a>(&'a self, table: Option<&'a Table>) -> Result<Found<'a>, Fault> {
+        match &self.data {
+            Data::Views(v) => Ok(Found::Views(v, 0)),
+            Data::Read(b) => Ok(Found::Bytes(b)),
+            Data::Bytes(b) => Ok(Found::Bytes(b)),
+            Data::Source { .. } if self.len == 0 => Ok(Found::Bytes(&[])),
+            Data::Source { header, body } => {
+                let denied = match table {
+                    Some(t) => match t.source(body.source_tag, body.source_offset, self.len) {
+                        Ok(Source::Bytes(b)) => return Ok(Found::Bytes(b)),
+                        Ok(Source::Views(v, at)) => return Ok(Found::Views(v, at)),
+                        Err(denied) => denied,
+                    },
+                    None => crate::provider::iwarp::domain::Denied::Tag,
+                };
+                Err(Fault::read_source(denied, header, body.encode().to_vec()))
+            }
+        }
+    }
+}
+
+/// Calls `f` with the pieces of `len` bytes from `start` of the message, until it returns false. `cursor` says where
+/// in views that is; gives where the next piece begins.
+pub(super) fn pieces<'a>(
+    found: Found<'a>,
+    start: usize,
+    cursor: (usize, usize),
+    len: usize,
+    mut f: impl FnMut(&'a [u8]) -> bool,
+) -> (usize, usize) {
+    match found {
+        Found::Bytes(b) => {
+            f(b.get(start..start + len).unwrap_or_default());
+            cursor
+        }
+        Found::Views(v, _) => {
+            let (mut view, mut at) = cursor;
+            let mut left = len;
+            for piece in v.iter().skip(view) {
+                let n = left.min(piece.len() - at);
+                if n > 0 && !f(&piece[at..at + n]) {
+                    break;
+                }
+                left -= n;
+                if at + n == piece.len() {
+                    (view, at) = (view + 1, 0);
+                } else {
+                    at += n;
+                }
+                if left == 0 {
+                    break;
+                }
+            }
+            (view, at)
+        }
+    }
+}
+
+/// The position `at` of `views`: which view, and where in it.
+fn cursor_at(views: &Views, mut at: usize) -> (usize, usize) {
+    for (i, v) in views.iter().enumerate() {
+        if at < v.len() {
+            return (i, at);
+        }
+        at -= v.len();
+    }
+    (views.iter().len(), 0)
+}
+
+/// Cuts the next frame from `work`: its header, inlined payload and trailer go to the end of `scratch`.
+pub(super) fn cut_frame(
+    work: &mut Work,
+    number: u64,
+    max_payload: usize,
+    scratch: &mut Vec<u8>,
+    crc: Option<&mut Crc>,
+    table: Option<&Table>,
+) -> Result<Frame, Fault> {
+    let start = work.done;
+    let len = (work.len - start).min(match work.data {
+        Data::Views(_) | Data::Source { .. } => max_payload,
+        Data::Read(_) | Data::Bytes(_) => usize::MAX, // One segment by rule.
+    });
+    let last = start + len == work.len;
+    let found = work.find(table)?;
+    let cursor = match found {
+        Found::Views(v, at) if start == 0 && at > 0 => cursor_at(v, at),
+        _ => work.cursor,
+    };
+    let ulpdu = work.kind.header_bytes() + len;
+    let began = scratch.len();
+    scratch.extend_from_slice(&(ulpdu as u16).to_be_bytes()); // max_payload keeps it in range.
+    work.kind.header(start, last, scratch);
+    let header_end = scratch.len();
+    let inline = len <= INLINE_BYTES;
+    let next = pieces(found, start, cursor, len, |p| {
+        if inline {
+            scratch.extend_from_slice(p);
+        }
+        true
+    });
+    let head = scratch.len() - began;
+    let pad = fpdu::pad_bytes(ulpdu);
+    scratch.extend_from_slice(&[0; 3][..pad]);
+    let sum = match crc {
+        Some(crc) => {
+            crc.reset();
+            crc.update(&scratch[began..header_end]);
+            pieces(found, start, cursor, len, |p| {
+                crc.update(p);
+                true
+            });
+            crc.update(&[0; 3][..pad]);
+            crc.wire()
+        }
+        None => [0; fpdu::CRC_BYTES],
+    };
+    scratch.extend_from_slice(&sum);
+    work.cursor = next;
+    work.done += len;
+    Ok(Frame {
+        head,
+        len: if inline { 0 } else { len },
+        tail: pad + fpdu::CRC_BYTES,
+        start,
+        cursor,
+        work: number,
+        last,
+    })
+}
