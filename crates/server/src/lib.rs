@@ -1,1 +1,26 @@
-//! server
+//! The server: exports and who may use them, NFS version 3 and MOUNT onto [`vfs::FileSystem`], transports, limits,
+//! counters, life cycle.
+
+mod backend;
+mod config;
+mod drc;
+mod error;
+mod export;
+mod handle;
+mod listen;
+mod metrics;
+mod mount3;
+mod network;
+mod nfs3;
+mod prometheus;
+mod server;
+mod shard;
+mod siphash;
+mod size;
+
+pub use config::{Backend, Config, ExportConfig, Limits, MAX_TRANSFER, Squash, TRANSFER_UNIT};
+pub use error::ServerError;
+pub use metrics::{ConnectionStats, RdmaStats, Stats};
+pub use network::Network;
+pub use server::{Running, Server};
+pub use size::ByteSize;

@@ -1,0 +1,443 @@
+//! What a server is told to do: the TOML file and the command line's short form of an export.
+
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
+
+use serde::{Deserialize, Deserializer, de};
+
+use crate::{ServerError, network::Network, size::ByteSize};
+
+/// The largest READ or WRITE that may be configured: an arena's largest buffer.
+pub const MAX_TRANSFER: u64 = buffer::SPAN_BYTES as u64;
+/// READ and WRITE sizes are multiples of this.
+pub const TRANSFER_UNIT: u64 = 4096;
+
+/// Everything that a server is told. Unknown keys in a file are errors.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// What is offered (`[[export]]`).
+    #[serde(rename = "export")]
+    pub exports: Vec<ExportConfig>,
+    /// Where to listen for NFS and MOUNT over RPC-over-RDMA. Port 0: any free port. The usual port is 20049.
+    pub listen_rdma: Vec<SocketAddr>,
+    /// Where to listen for NFS and MOUNT over TCP. Port 0: any free port. The usual port is 2049.
+    pub listen_tcp: Vec<SocketAddr>,
+    /// Threads that serve connections; by default one per core.
+    pub shards: Option<usize>,
+    /// Let each shard run wherever the machine likes. By default, of several shards each stays on a core of its own.
+    pub float_shards: bool,
+    /// Where to answer Prometheus (`GET /metrics`); nowhere by default.
+    pub metrics: Option<SocketAddr>,
+    /// Tell the machine's rpcbind where NFS and MOUNT are.
+    pub rpcbind: bool,
+    /// A directory for what must survive a restart (the key of file handles). Without it handles still survive a
+    /// restart, but are sealed with a key that anyone can compute.
+    pub state_dir: Option<PathBuf>,
+    /// Limits.
+    pub limits: Limits,
+}
+
+/// Limits that bound what clients can make the server hold.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// The most bytes of one READ: a multiple of 4096, at most 4 MiB.
+    pub rtmax: ByteSize,
+    /// The most bytes of one WRITE: a multiple of 4096, at most 4 MiB.
+    pub wtmax: ByteSize,
+    /// Calls that one RDMA connection may have in progress, and the most that a TCP connection has.
+    pub credits: u32,
+    /// Connections at once, both transports together.
+    pub max_connections: usize,
+    /// Memory for network buffers of all connections; memory exports come on top with their own capacities.
+    pub memory: ByteSize,
+    /// The inline threshold of RPC-over-RDMA: the largest message that one Send carries (1024 to 256 KiB).
+    pub inline_size: ByteSize,
+    /// Replies kept to answer retransmitted calls that must not be executed twice.
+    pub replies_kept: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            rtmax: ByteSize(1 << 20),
+            wtmax: ByteSize(1 << 20),
+            credits: 64,
+            max_connections: 1024,
+            memory: ByteSize(1 << 30),
+            inline_size: ByteSize(4096),
+            replies_kept: 4096,
+        }
+    }
+}
+
+/// One export.
+///
+/// The short form on a command line is `NAME=BACKEND[,OPTION]...`, for example `/data=local:/srv/data,ro` or
+/// `/scratch=memory:2GiB,client=10.0.0.0/8,squash=root`. Options: `ro`, `rw`, `squash=none|root|all`, `anon_uid=N`,
+/// `anon_gid=N`, `client=NETWORK` (may be repeated), `secure` (clients must call from a privileged port), `insecure`,
+/// `no_auth_none` (callers without a credential are refused). A path with a comma in it needs the TOML file.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportConfig {
+    /// The path that clients mount: absolute, without `.`, `..` or empty parts.
+    pub name: String,
+    /// Where the files are: `memory:SIZE` or `local:PATH`.
+    pub backend: Backend,
+    /// Refuse every change.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Which callers are replaced by the anonymous identity.
+    #[serde(default)]
+    pub squash: Squash,
+    /// The anonymous user id.
+    #[serde(default = "nobody")]
+    pub anon_uid: u32,
+    /// The anonymous group id.
+    #[serde(default = "nobody")]
+    pub anon_gid: u32,
+    /// Networks that may use the export; empty: all.
+    #[serde(default)]
+    pub clients: Vec<Network>,
+    /// Callers must use a port below 1024, which on most systems only root can.
+    #[serde(default)]
+    pub require_privileged_port: bool,
+    /// Whether callers without a credential (AUTH_NONE) are let in, as the anonymous identity.
+    #[serde(default = "yes")]
+    pub allow_auth_none: bool,
+}
+
+const fn nobody() -> u32 {
+    65534
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// Which callers become the anonymous identity.
+///
+/// AUTH_SYS takes a client's word for who calls. With `None`, the default, that holds for root too; use `Root` or
+/// `All` where not every client machine is trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Squash {
+    /// Nobody: client identities are taken as they are, root included.
+    #[default]
+    None,
+    /// Root (uid 0, and gid 0 in any group position).
+    Root,
+    /// Everybody.
+    All,
+}
+
+/// Where an export's files are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backend {
+    /// In memory, gone when the server ends.
+    Memory {
+        /// The most bytes of content.
+        capacity: ByteSize,
+    },
+    /// A directory of this machine.
+    Local {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+impl Backend {
+    /// What makes this backend the same one after a restart (a memory export's size does not).
+    pub(crate) fn identity(&self) -> String {
+        match self {
+            Self::Memory { .. } => "memory".into(),
+            Self::Local { path } => format!("local:{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { capacity } => write!(f, "memory:{capacity}"),
+            Self::Local { path } => write!(f, "local:{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Backend {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s.split_once(':') {
+            Some(("memory", size)) => Ok(Self::Memory { capacity: size.parse()? }),
+            Some(("local", path)) if !path.is_empty() => Ok(Self::Local { path: path.into() }),
+            _ => Err(format!(
+                "`{s}` is not a backend; write memory:SIZE (memory:2GiB) or local:PATH (local:/srv/data)"
+            )),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Backend {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl ExportConfig {
+    /// An export with the default policy: everybody may read and write, as whom they say they are.
+    pub fn new(name: impl Into<String>, backend: Backend) -> Self {
+        Self {
+            name: name.into(),
+            backend,
+            read_only: false,
+            squash: Squash::default(),
+            anon_uid: nobody(),
+            anon_gid: nobody(),
+            clients: Vec::new(),
+            require_privileged_port: false,
+            allow_auth_none: true,
+        }
+    }
+
+    fn option(&mut self, option: &str) -> Result<(), String> {
+        let number = |v: &str| v.parse::<u32>().map_err(|_| format!("`{v}` is not an id in `{option}`"));
+        match option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v))) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("secure", None) => self.require_privileged_port = true,
+            ("insecure", None) => self.require_privileged_port = false,
+            ("no_auth_none", None) => self.allow_auth_none = false,
+            ("squash", Some("none")) => self.squash = Squash::None,
+            ("squash", Some("root")) => self.squash = Squash::Root,
+            ("squash", Some("all")) => self.squash = Squash::All,
+            ("anon_uid", Some(v)) => self.anon_uid = number(v)?,
+            ("anon_gid", Some(v)) => self.anon_gid = number(v)?,
+            ("client", Some(v)) => self.clients.push(v.parse()?),
+            _ => {
+                return Err(format!(
+                    "`{option}` is not an export option; there are ro, rw, squash=none|root|all, anon_uid=N, \
+                     anon_gid=N, client=NETWORK, secure, insecure, no_auth_none"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what a file or command line cannot say in types.
+    ///
+    /// # Errors
+    /// A sentence about the name.
+    fn check(&self) -> Result<(), String> {
+        let name = &self.name;
+        let parts_fine = name == "/"
+            || name.strip_prefix('/').is_some_and(|rest| {
+                rest.split('/').all(|p| !matches!(p, "" | "." | "..") && !p.contains('\0'))
+            });
+        if !parts_fine || name.len() > 1024 {
+            return Err(format!(
+                "export name `{name}` is not an absolute path without `.`, `..` and empty parts"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for ExportConfig {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let (name, rest) = s.split_once('=').ok_or_else(|| {
+            format!("`{s}` is not an export; write NAME=BACKEND, for example /data=local:/srv/data or /scratch=memory:2GiB")
+        })?;
+        let mut parts = rest.split(',');
+        let backend = parts.next().unwrap_or_default().parse()?;
+        let mut export = Self::new(name, backend);
+        parts.try_for_each(|o| export.option(o))?;
+        export.check()?;
+        Ok(export)
+    }
+}
+
+impl FromStr for Config {
+    type Err = ServerError;
+
+    /// Reads TOML text.
+    fn from_str(text: &str) -> Result<Self, ServerError> {
+        toml::from_str(text).map_err(|e| ServerError::Config(e.to_string().trim_end().to_owned()))
+    }
+}
+
+impl Config {
+    /// Reads a TOML file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or says something that is not understood (with its line).
+    pub fn from_file(path: impl AsRef<std::path::Path>) -> Result<Self, ServerError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ServerError::ReadConfig { path: path.to_owned(), source })?;
+        text.parse().map_err(|e| match e {
+            ServerError::Config(what) => ServerError::Config(format!("{}: {what}", path.display())),
+            other => other,
+        })
+    }
+
+    /// Checks everything that can be checked without opening anything.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`] with one sentence that says what to change.
+    pub fn check(&self) -> Result<(), ServerError> {
+        self.check_all().map_err(ServerError::Config)
+    }
+
+    fn check_all(&self) -> Result<(), String> {
+        if self.listen_rdma.is_empty() && self.listen_tcp.is_empty() {
+            return Err("there is no address to listen on; give listen_rdma, listen_tcp or both".into());
+        }
+        if self.shards == Some(0) {
+            return Err("shards is 0; give at least 1".into());
+        }
+        self.exports.iter().try_for_each(ExportConfig::check)?;
+        self.limits.check()
+    }
+}
+
+impl Limits {
+    /// The larger of rtmax and wtmax, in bytes.
+    pub fn max_transfer(&self) -> u64 {
+        self.rtmax.max(self.wtmax).0
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for (name, ByteSize(v)) in [("rtmax", self.rtmax), ("wtmax", self.wtmax)] {
+            if !(TRANSFER_UNIT..=MAX_TRANSFER).contains(&v) || !v.is_multiple_of(TRANSFER_UNIT) {
+                return Err(format!(
+                    "limits.{name} is {v}; it must be a multiple of 4096 between 4096 and 4MiB"
+                ));
+            }
+        }
+        if !(1..=16384).contains(&self.credits) {
+            return Err(format!("limits.credits is {}; it must be between 1 and 16384", self.credits));
+        }
+        if self.max_connections == 0 {
+            return Err("limits.max_connections is 0; nobody could connect".into());
+        }
+        if !(1024..=256 << 10).contains(&self.inline_size.0) || !self.inline_size.0.is_multiple_of(1024) {
+            return Err(format!(
+                "limits.inline_size is {}; it must be a multiple of 1024 between 1024 and 256KiB",
+                self.inline_size
+            ));
+        }
+        let needed = u64::from(self.credits).saturating_mul(self.max_transfer());
+        if needed > self.memory.0 {
+            return Err(format!(
+                "limits.memory is {}, but one connection may hold {} (credits {} times {}); raise memory or lower credits",
+                self.memory,
+                ByteSize(needed),
+                self.credits,
+                ByteSize(self.max_transfer())
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_form_names_backend_and_options() {
+        let e: ExportConfig =
+            "/data=local:/srv/data,ro,squash=all,anon_uid=7,client=10.0.0.0/8,client=::1,secure"
+                .parse()
+                .unwrap();
+        assert_eq!(e.backend, Backend::Local { path: "/srv/data".into() });
+        assert!(e.read_only && e.require_privileged_port && e.allow_auth_none);
+        assert_eq!((e.squash, e.anon_uid, e.anon_gid, e.clients.len()), (Squash::All, 7, 65534, 2));
+        let e: ExportConfig = "/scratch=memory:2GiB".parse().unwrap();
+        assert_eq!(e, ExportConfig::new("/scratch", Backend::Memory { capacity: ByteSize(2 << 30) }));
+    }
+
+    #[test]
+    fn a_bad_short_form_says_what_is_wrong() {
+        for (text, says) in [
+            ("/data", "NAME=BACKEND"),
+            ("/data=disk:/x", "not a backend"),
+            ("/data=local:", "not a backend"),
+            ("/data=memory:lots", "not a size"),
+            ("data=memory:1G", "absolute path"),
+            ("/a/../b=memory:1G", "absolute path"),
+            ("/a/=memory:1G", "absolute path"),
+            ("/a=memory:1G,readonly", "not an export option"),
+            ("/a=memory:1G,client=nowhere", "not a network"),
+        ] {
+            let e = text.parse::<ExportConfig>().unwrap_err();
+            assert!(e.contains(says), "{text}: {e}");
+        }
+    }
+
+    const FILE: &str = r#"
+        listen_rdma = ["127.0.0.1:20049"]
+        listen_tcp = ["127.0.0.1:2049", "[::1]:2049"]
+        shards = 2
+        metrics = "127.0.0.1:9464"
+        [limits]
+        rtmax = "4MiB"
+        credits = 32
+        [[export]]
+        name = "/data"
+        backend = "local:/srv/data"
+        read_only = true
+        squash = "root"
+        clients = ["10.0.0.0/8"]
+        [[export]]
+        name = "/scratch"
+        backend = "memory:2GiB"
+    "#;
+
+    #[test]
+    fn a_file_is_read_whole() {
+        let c: Config = FILE.parse().unwrap();
+        c.check().unwrap();
+        assert_eq!((c.exports.len(), c.listen_tcp.len(), c.shards), (2, 2, Some(2)));
+        assert_eq!(
+            (c.limits.rtmax, c.limits.wtmax, c.limits.credits),
+            (ByteSize(4 << 20), ByteSize(1 << 20), 32)
+        );
+        assert_eq!(c.exports[0].squash, Squash::Root);
+        assert_eq!(
+            c.exports[1],
+            ExportConfig::new("/scratch", Backend::Memory { capacity: ByteSize(2 << 30) })
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_its_line() {
+        let e = "shards = 1\nlisten_tpc = []\n".parse::<Config>().unwrap_err().to_string();
+        assert!(e.contains("line 2") && e.contains("listen_tpc"), "{e}");
+    }
+
+    #[test]
+    fn limits_that_cannot_hold_are_refused() {
+        let base = || FILE.parse::<Config>().unwrap();
+        let refused = |c: Config, says: &str| {
+            let e = c.check().unwrap_err().to_string();
+            assert!(e.contains(says), "{e}");
+        };
+        let with = |f: fn(&mut Config)| {
+            let mut c = base();
+            f(&mut c);
+            c
+        };
+        refused(with(|c| c.limits.rtmax = ByteSize(8 << 20)), "rtmax");
+        refused(with(|c| c.limits.wtmax = ByteSize(5000)), "wtmax");
+        refused(with(|c| c.limits.credits = 0), "credits");
+        refused(with(|c| c.limits.memory = ByteSize(1 << 20)), "limits.memory");
+        refused(with(|c| c.limits.inline_size = ByteSize(10)), "inline_size");
+        refused(with(|c| c.shards = Some(0)), "shards");
+        refused(with(|c| (c.listen_rdma.clear(), c.listen_tcp.clear()).0), "listen");
+    }
+}

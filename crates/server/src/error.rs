@@ -1,0 +1,51 @@
+//! Why a server does not start.
+
+use std::{io, net::SocketAddr, path::PathBuf};
+
+/// Why a server does not start. Each message is one sentence for the person who started it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The configuration says something that cannot be.
+    #[error("{0}")]
+    Config(String),
+    /// The configuration file cannot be read.
+    #[error("cannot read the configuration {}: {source}", path.display())]
+    ReadConfig {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An export's files cannot be opened.
+    #[error("cannot open export {name} ({backend}): {reason}")]
+    Export {
+        /// The export.
+        name: String,
+        /// Its backend as configured.
+        backend: String,
+        /// Why.
+        reason: String,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {addr} ({what}): {source}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// `TCP`, `RDMA` or `metrics`.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The secret in the state directory cannot be read or made.
+    #[error("cannot use the state directory {}: {source}", path.display())]
+    State {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A thread or its runtime cannot be made.
+    #[error("cannot start a server thread: {0}")]
+    Thread(io::Error),
+}

@@ -1,0 +1,195 @@
+//! NFS file handles: a file system's own handle, sealed with the export it belongs to.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | layout version, 1 |
+//! | 3 | zero |
+//! | 4 | export id, big-endian |
+//! | 0 to 48 | the file system's handle |
+//! | 8 | tag: SipHash-2-4 of everything before, under the export's key |
+//!
+//! The tag tells a damaged or invented handle (BADHANDLE) from one whose file is gone (STALE). With a secret in the
+//! state directory it is also proof that this server gave the handle out. Without one the key follows from the
+//! export's name and backend, so that handles survive a restart; then the tag detects damage, not an attacker.
+//! Confinement never depends on it: a file system reaches nothing outside its root whatever the handle says.
+
+use std::{fs, io, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+
+use smallvec::SmallVec;
+use vfs::Handle;
+
+use crate::siphash::siphash;
+
+const VERSION: u8 = 1;
+const HEAD: usize = 8;
+const TAG: usize = 8;
+/// The most bytes of an NFS handle (RFC 1813 section 2.4, NFS3_FHSIZE).
+pub(crate) const MAX_HANDLE: usize = 64;
+const SECRET_FILE: &str = "handle.key";
+
+const _: () = assert!(HEAD + Handle::MAX + TAG <= MAX_HANDLE);
+
+/// The bytes of an NFS handle.
+pub(crate) type HandleBytes = SmallVec<[u8; MAX_HANDLE]>;
+
+/// The number of an export in its handles: follows from the name alone, so that it survives restarts and changes of
+/// the configuration's order.
+pub(crate) fn export_id(name: &str) -> u32 {
+    let h = siphash([0x6d69_6c6c_7261_6365, 0x6578_706f_7274_0000], name.as_bytes());
+    (h ^ (h >> 32)) as u32 // Folded on purpose.
+}
+
+/// The export that a handle names, if it has our layout. The tag is not checked yet.
+pub(crate) fn export_of(handle: &[u8]) -> Option<u32> {
+    if !(HEAD + TAG..=MAX_HANDLE).contains(&handle.len()) {
+        return None;
+    }
+    match handle.first_chunk::<HEAD>()? {
+        [VERSION, 0, 0, 0, id @ ..] => Some(u32::from_be_bytes(*id)),
+        _ => None,
+    }
+}
+
+/// Seals and opens the handles of one export.
+#[derive(Clone)]
+pub(crate) struct Sealer {
+    id: u32,
+    key: [u64; 2],
+}
+
+impl Sealer {
+    /// A sealer for the export `name`, from the server's secret or, without one, from what the export is.
+    pub(crate) fn new(name: &str, backend: &str, secret: Option<[u64; 2]>) -> Self {
+        let base = secret.unwrap_or([0x7075_626c_6963_206b, 0x6579_0000_0000_0001]);
+        let identity = format!("{name}\0{backend}");
+        let half = |n: u8| siphash([base[0], base[1] ^ u64::from(n)], identity.as_bytes());
+        Self { id: export_id(name), key: [half(1), half(2)] }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The NFS handle of `fs`.
+    pub(crate) fn seal(&self, fs: &Handle) -> HandleBytes {
+        let mut out = HandleBytes::new();
+        out.extend_from_slice(&[VERSION, 0, 0, 0]);
+        out.extend_from_slice(&self.id.to_be_bytes());
+        out.extend_from_slice(fs.as_bytes());
+        let tag = siphash(self.key, &out);
+        out.extend_from_slice(&tag.to_be_bytes());
+        out
+    }
+
+    /// The file system's handle inside `handle`, if this sealer made it.
+    pub(crate) fn open(&self, handle: &[u8]) -> Option<Handle> {
+        if export_of(handle) != Some(self.id) {
+            return None;
+        }
+        let (sealed, tag) = handle.split_last_chunk::<TAG>()?;
+        if u64::from_be_bytes(*tag) != siphash(self.key, sealed) {
+            return None;
+        }
+        Handle::new(sealed.get(HEAD..)?)
+    }
+}
+
+/// The secret in `state_dir`; made on first use, readable by its owner only.
+pub(crate) fn secret(state_dir: &Path, random: impl FnOnce(&mut [u8])) -> io::Result<[u64; 2]> {
+    let path = state_dir.join(SECRET_FILE);
+    match fs::read(&path) {
+        Ok(bytes) => parse_secret(&bytes),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let mut bytes = [0; 16];
+            random(&mut bytes);
+            let temporary = state_dir.join(format!("{SECRET_FILE}.{}", std::process::id()));
+            let mut f = fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&temporary)?;
+            f.write_all(&bytes)?;
+            f.sync_all()?;
+            // A link, not a rename: of two servers that start at once both take the first one's secret.
+            let linked = fs::hard_link(&temporary, &path);
+            fs::remove_file(&temporary)?;
+            match linked {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+                _ => parse_secret(&fs::read(&path)?),
+            }
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn parse_secret(bytes: &[u8]) -> io::Result<[u64; 2]> {
+    match bytes.as_chunks::<8>() {
+        ([a, b], []) => Ok([u64::from_le_bytes(*a), u64::from_le_bytes(*b)]),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{SECRET_FILE} is not 16 bytes long"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sealer() -> Sealer {
+        Sealer::new("/data", "local:/srv/data", None)
+    }
+
+    #[test]
+    fn a_handle_has_its_documented_layout() {
+        let s = sealer();
+        let h = s.seal(&Handle::new(&[0xaa, 0xbb]).unwrap());
+        assert_eq!(h.len(), 18);
+        assert_eq!(&h[..4], &[1, 0, 0, 0]);
+        assert_eq!(&h[4..8], &export_id("/data").to_be_bytes());
+        assert_eq!(&h[8..10], &[0xaa, 0xbb]);
+        assert_eq!(s.seal(&Handle::new(&[7; Handle::MAX]).unwrap()).len(), MAX_HANDLE);
+    }
+
+    #[test]
+    fn handles_survive_a_restart_and_belong_to_one_export() {
+        let fs = Handle::new(b"inode 7").unwrap();
+        let h = sealer().seal(&fs);
+        assert_eq!(sealer().open(&h), Some(fs));
+        assert_eq!(Sealer::new("/other", "local:/srv/data", None).open(&h), None);
+        assert_eq!(Sealer::new("/data", "local:/srv/data", Some([1, 2])).open(&h), None);
+    }
+
+    #[test]
+    fn the_secret_is_made_once_and_kept_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let first = secret(dir.path(), |b| b.fill(7)).unwrap();
+        assert_eq!(secret(dir.path(), |b| b.fill(9)).unwrap(), first);
+        let file = dir.path().join(SECRET_FILE);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&file, b"short").unwrap();
+        assert!(secret(dir.path(), |_| ()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_handle_survives_sealing(bytes in proptest::collection::vec(any::<u8>(), 0..=Handle::MAX)) {
+            let fs = Handle::new(&bytes).unwrap();
+            prop_assert_eq!(sealer().open(&sealer().seal(&fs)), Some(fs));
+        }
+
+        #[test]
+        fn any_flipped_bit_is_noticed(bytes in proptest::collection::vec(any::<u8>(), 0..=Handle::MAX), bit: proptest::sample::Index) {
+            let mut h = sealer().seal(&Handle::new(&bytes).unwrap());
+            let bit = bit.index(h.len() * 8);
+            h[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(sealer().open(&h), None);
+        }
+
+        #[test]
+        fn invented_handles_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            prop_assert_eq!(sealer().open(&bytes), None);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What the server counts, and how it is shown.
+//!
+//! Each shard counts for itself, in plain counters that only it writes; they are summed when somebody asks.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use buffer::Arena;
+use nfs::v3::Procedure;
+use oncrpc::{TransportKind, tcp::TcpStats};
+use rpcrdma::{ResponderStats, ResponderStatsSnapshot};
+
+use crate::{drc::ReplyCache, server::Shared, shard::Shard};
+
+const PROCEDURES: usize = Procedure::ALL.len();
+
+/// The counters of one shard, on cache lines of their own.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct ShardCounters {
+    calls: [AtomicU64; PROCEDURES],
+    mount_calls: AtomicU64,
+    failures: AtomicU64,
+    refused: AtomicU64,
+    replayed: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    transports: [TransportCounters; 2],
+}
+
+#[derive(Default)]
+struct TransportCounters {
+    opened: AtomicU64,
+    closed: AtomicU64,
+    failed: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+fn value(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+impl ShardCounters {
+    pub(crate) fn call(&self, procedure: Procedure) {
+        if let Some(c) = self.calls.get(procedure.number() as usize) {
+            add(c, 1);
+        }
+    }
+
+    pub(crate) fn mount_call(&self) {
+        add(&self.mount_calls, 1);
+    }
+
+    /// A procedure answered with a failing status.
+    pub(crate) fn failure(&self) {
+        add(&self.failures, 1);
+    }
+
+    /// An export's policy kept a caller out.
+    pub(crate) fn refused(&self) {
+        add(&self.refused, 1);
+    }
+
+    /// A retransmission was answered from the cache, or dropped because its call is in progress.
+    pub(crate) fn replayed(&self) {
+        add(&self.replayed, 1);
+    }
+
+    pub(crate) fn read(&self, bytes: u64) {
+        add(&self.bytes_read, bytes);
+    }
+
+    pub(crate) fn written(&self, bytes: u64) {
+        add(&self.bytes_written, bytes);
+    }
+
+    fn transport(&self, kind: TransportKind) -> &TransportCounters {
+        let [tcp, rdma] = &self.transports;
+        match kind {
+            TransportKind::Tcp => tcp,
+            TransportKind::Rdma => rdma,
+        }
+    }
+
+    pub(crate) fn opened(&self, kind: TransportKind) {
+        add(&self.transport(kind).opened, 1);
+    }
+
+    /// A connection that was opened ended; `orderly` if the peer or we closed it.
+    pub(crate) fn closed(&self, kind: TransportKind, orderly: bool) {
+        add(&self.transport(kind).closed, 1);
+        if !orderly {
+            add(&self.transport(kind).failed, 1);
+        }
+    }
+}
+
+/// What a server has done since it started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// NFS calls by procedure, in order of the procedures' numbers.
+    pub calls: [u64; PROCEDURES],
+    /// MOUNT calls.
+    pub mount_calls: u64,
+    /// NFS calls that were answered with a failing status (LOOKUP of a missing name counts).
+    pub failures: u64,
+    /// Calls that an export's policy kept out.
+    pub refused: u64,
+    /// Retransmitted calls that were not executed again.
+    pub replayed: u64,
+    /// Bytes given by READ.
+    pub bytes_read: u64,
+    /// Bytes taken by WRITE.
+    pub bytes_written: u64,
+    /// Connections over TCP.
+    pub tcp: ConnectionStats,
+    /// Connections over RDMA.
+    pub rdma: ConnectionStats,
+    /// Connections that were turned away because there were too many.
+    pub turned_away: u64,
+    /// Replies kept for retransmissions.
+    pub replies_kept: u64,
+    /// Bytes received over TCP.
+    pub tcp_bytes_in: u64,
+    /// Bytes sent over TCP.
+    pub tcp_bytes_out: u64,
+    /// What was moved over RDMA.
+    pub operations: RdmaStats,
+    /// Memory of network buffers and memory exports in use, in bytes.
+    pub memory_in_use: u64,
+    /// The most that it may become, in bytes.
+    pub memory_limit: u64,
+    /// Payload bytes that this process copied (all of it: an embedded client's too).
+    pub bytes_copied: u64,
+}
+
+/// Connections of one transport.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionStats {
+    /// Opened since the start.
+    pub opened: u64,
+    /// Open now.
+    pub open: u64,
+    /// Ended by an error and not by either side's wish.
+    pub failed: u64,
+}
+
+impl Stats {
+    /// NFS calls in all.
+    pub fn total_calls(&self) -> u64 {
+        self.calls.iter().sum()
+    }
+
+    /// Calls of one procedure.
+    pub fn calls_of(&self, procedure: Procedure) -> u64 {
+        self.calls.get(procedure.number() as usize).copied().unwrap_or(0)
+    }
+
+    /// The sum over all shards.
+    pub(crate) fn sum(shards: &[Arc<ShardCounters>]) -> Self {
+        let mut out = Self::default();
+        for s in shards {
+            for (sum, c) in out.calls.iter_mut().zip(&s.calls) {
+                *sum += value(c);
+            }
+            out.mount_calls += value(&s.mount_calls);
+            out.failures += value(&s.failures);
+            out.refused += value(&s.refused);
+            out.replayed += value(&s.replayed);
+            out.bytes_read += value(&s.bytes_read);
+            out.bytes_written += value(&s.bytes_written);
+            for (sum, kind) in [(&mut out.tcp, TransportKind::Tcp), (&mut out.rdma, TransportKind::Rdma)] {
+                let t = s.transport(kind);
+                let closed = value(&t.closed);
+                let opened = value(&t.opened);
+                sum.opened += opened;
+                sum.open += opened.saturating_sub(closed);
+                sum.failed += value(&t.failed);
+            }
+        }
+        out
+    }
+}
+
+/// Everything that is counted, for whoever asks.
+pub(crate) struct Gauges {
+    shards: Vec<Arc<ShardCounters>>,
+    tcp: Vec<Arc<TcpStats>>,
+    rdma: Vec<Arc<ResponderStats>>,
+    turned_away: Arc<AtomicU64>,
+    replies: Arc<ReplyCache>,
+    arena: Arena,
+}
+
+impl Gauges {
+    pub(crate) fn new(shards: &[Shard], shared: &Shared) -> Self {
+        let handles = || shards.iter().map(|s| &s.handle);
+        Self {
+            shards: handles().map(|h| Arc::clone(&h.counters)).collect(),
+            tcp: handles().map(|h| Arc::clone(&h.tcp)).collect(),
+            rdma: handles().map(|h| Arc::clone(&h.rdma)).collect(),
+            turned_away: Arc::default(),
+            replies: Arc::clone(&shared.replies),
+            arena: shared.arena.clone(),
+        }
+    }
+
+    /// Counts connections that found no place.
+    pub(crate) fn turned_away(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.turned_away)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut out = Stats::sum(&self.shards);
+        out.turned_away = value(&self.turned_away);
+        out.replies_kept = self.replies.kept() as u64;
+        let arena = self.arena.stats();
+        out.memory_in_use = arena.in_use as u64;
+        out.memory_limit = arena.limit as u64;
+        out.bytes_copied = buffer::copied::total();
+        for t in &self.tcp {
+            out.tcp_bytes_in += value(&t.received);
+            out.tcp_bytes_out += value(&t.sent);
+            out.tcp.failed += value(&t.malformed) + value(&t.stalled);
+        }
+        out.operations = self.rdma.iter().map(|r| r.snapshot()).fold(RdmaStats::default(), RdmaStats::add);
+        out
+    }
+}
+
+/// What was moved over RDMA, and by which operations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RdmaStats {
+    /// Calls received.
+    pub calls: u64,
+    /// Sends: replies and errors.
+    pub sends: u64,
+    /// RDMA Writes posted.
+    pub writes: u64,
+    /// RDMA Reads posted.
+    pub reads: u64,
+    /// Bytes pushed by RDMA Write.
+    pub write_bytes: u64,
+    /// Bytes pulled by RDMA Read.
+    pub read_bytes: u64,
+    /// Bytes of messages received inline.
+    pub inline_bytes_in: u64,
+    /// Bytes of messages sent inline.
+    pub inline_bytes_out: u64,
+    /// Replies that invalidated a tag of the client's.
+    pub remote_invalidations: u64,
+    /// Calls answered with ERR_VERS or ERR_CHUNK, or dropped as unreadable.
+    pub protocol_errors: u64,
+    /// Calls refused for want of memory.
+    pub out_of_memory: u64,
+    /// Regions of the server that clients can reach now. In the Read-Write design there are none.
+    pub regions_exposed: u64,
+}
+
+impl RdmaStats {
+    fn add(self, s: ResponderStatsSnapshot) -> Self {
+        Self {
+            calls: self.calls + s.calls,
+            sends: self.sends + s.sends,
+            writes: self.writes + s.writes,
+            reads: self.reads + s.reads,
+            write_bytes: self.write_bytes + s.write_bytes,
+            read_bytes: self.read_bytes + s.read_bytes,
+            inline_bytes_in: self.inline_bytes_in + s.inline_bytes_in,
+            inline_bytes_out: self.inline_bytes_out + s.inline_bytes_out,
+            remote_invalidations: self.remote_invalidations + s.remote_invalidations,
+            protocol_errors: self.protocol_errors + s.version_errors + s.chunk_errors + s.dropped,
+            out_of_memory: self.out_of_memory + s.out_of_memory,
+            regions_exposed: self.regions_exposed + s.regions_exposed,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! MOUNT version 3 (program 100005, RFC 1813 appendix I).
+
+use std::{collections::VecDeque, net::IpAddr, ops::RangeInclusive, sync::Arc};
+
+use nfs::mount::{
+    Dirpath, ExportEntry, MntOk, MountEntry, Name, PROGRAM, Procedure, Status, VERSION, encode_list,
+    encode_mnt,
+};
+use nfs::v3::FileHandle;
+use oncrpc::{AuthStat, Call, Fault, MaybeReady, Outcome, Peer, Program};
+use parking_lot::Mutex;
+use smallvec::smallvec;
+use vfs::{FileKind, FsError, Handle, Identity};
+use xdr::{Decode, Encoder};
+
+use crate::{
+    export::{Export, Exports, Refusal},
+    metrics::ShardCounters,
+};
+
+/// AUTH_SYS, the one flavor that NFS is offered with.
+const AUTH_SYS: u32 = 1;
+/// Entries of the list of mounts. It is advisory (RFC 1813 section 5.2.2), so the oldest go.
+const MAX_MOUNTS: usize = 1024;
+
+/// Who has mounted what, as far as clients tell; shared by all shards.
+#[derive(Default)]
+pub(crate) struct MountList {
+    entries: Mutex<VecDeque<(IpAddr, Vec<u8>)>>,
+}
+
+impl MountList {
+    fn add(&self, client: IpAddr, path: &[u8]) {
+        let mut list = self.entries.lock();
+        if list.iter().any(|(c, p)| *c == client && p == path) {
+            return;
+        }
+        if list.len() >= MAX_MOUNTS {
+            list.pop_front();
+        }
+        list.push_back((client, path.to_vec()));
+    }
+
+    /// Forgets the client's mounts of `path`, or all of them.
+    fn remove(&self, client: IpAddr, path: Option<&[u8]>) {
+        self.entries.lock().retain(|(c, p)| *c != client || path.is_some_and(|path| p != path));
+    }
+}
+
+/// The program, one per shard.
+pub(crate) struct Mount3 {
+    env: Arc<Env>,
+}
+
+struct Env {
+    exports: Arc<Exports>,
+    mounts: Arc<MountList>,
+    counters: Arc<ShardCounters>,
+}
+
+impl Mount3 {
+    pub(crate) fn new(exports: Arc<Exports>, mounts: Arc<MountList>, counters: Arc<ShardCounters>) -> Self {
+        Self { env: Arc::new(Env { exports, mounts, counters }) }
+    }
+}
+
+impl Program for Mount3 {
+    fn number(&self) -> u32 {
+        PROGRAM
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        VERSION..=VERSION
+    }
+
+    fn call(&self, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
+        let Ok(procedure) = Procedure::try_from(call.header.proc) else {
+            return MaybeReady::Ready(Err(Fault::ProcUnavail));
+        };
+        self.env.counters.mount_call();
+        let env = Arc::clone(&self.env);
+        if procedure == Procedure::Mnt {
+            return MaybeReady::wait(mnt(env, call, reply));
+        }
+        MaybeReady::Ready(env.answer(procedure, &call, reply))
+    }
+}
+
+fn arguments<'a, T: Decode<'a>>(call: &'a Call) -> Result<T, Fault> {
+    call.args().get().map_err(|_| Fault::GarbageArgs)
+}
+
+fn client(peer: &Peer) -> IpAddr {
+    peer.addr.ip().to_canonical()
+}
+
+impl Env {
+    /// All procedures but MNT.
+    fn answer(&self, procedure: Procedure, call: &Call, mut reply: Encoder) -> Outcome {
+        let client = client(&call.peer);
+        match procedure {
+            Procedure::Null | Procedure::Mnt => {}
+            Procedure::Dump => self.put_mounts(&mut reply),
+            Procedure::Umnt => {
+                let path: Dirpath<'_> = arguments(call)?;
+                tracing::info!(peer = %call.peer.addr, path = %path.0.escape_ascii(), "unmounted");
+                self.mounts.remove(client, Some(path.0));
+            }
+            Procedure::Umntall => self.mounts.remove(client, None),
+            Procedure::Export => self.put_exports(&mut reply),
+        }
+        Ok(reply)
+    }
+
+    fn put_mounts(&self, reply: &mut Encoder) {
+        let list = self.mounts.entries.lock();
+        let hosts: Vec<String> = list.iter().map(|(c, _)| c.to_string()).collect();
+        let entries: Vec<MountEntry<'_>> = list
+            .iter()
+            .zip(&hosts)
+            .map(|((_, path), host)| MountEntry { hostname: Name(host.as_bytes()), directory: Dirpath(path) })
+            .collect();
+        encode_list(&entries, reply);
+    }
+
+    fn put_exports(&self, reply: &mut Encoder) {
+        let networks: Vec<Vec<String>> = self
+            .exports
+            .iter()
+            .map(|e| e.policy().clients.iter().map(ToString::to_string).collect())
+            .collect();
+        let entries: Vec<ExportEntry<'_>> = self
+            .exports
+            .iter()
+            .zip(&networks)
+            .map(|(e, nets)| ExportEntry {
+                directory: Dirpath(e.name().as_bytes()),
+                groups: nets.iter().map(|n| Name(n.as_bytes())).collect(),
+            })
+            .collect();
+        encode_list(&entries, reply);
+    }
+
+    /// The handle of the directory at `path`.
+    async fn resolve(&self, call: &Call, path: &[u8]) -> Result<FileHandle, Why> {
+        let (export, below) = self.exports.find(path).ok_or(Why::NoExport)?;
+        let who = export.admit(&call.peer, &call.header.cred).map_err(Why::Refused)?;
+        let dir = walk(export, &who, below).await?;
+        FileHandle::new(&export.seal(&dir)).ok_or(Why::Fs(FsError::ServerFault))
+    }
+}
+
+/// Why there is no handle for a MNT.
+enum Why {
+    NoExport,
+    Refused(Refusal),
+    Fs(FsError),
+}
+
+impl From<FsError> for Why {
+    fn from(e: FsError) -> Self {
+        Self::Fs(e)
+    }
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoExport => f.write_str("there is no such export"),
+            Self::Refused(r) => r.fmt(f),
+            Self::Fs(e) => e.fmt(f),
+        }
+    }
+}
+
+impl Why {
+    fn status(&self) -> Status {
+        match self {
+            Self::NoExport => Status::NoEnt,
+            Self::Refused(_) => Status::Access,
+            Self::Fs(e) => match e {
+                FsError::NoEnt | FsError::Stale => Status::NoEnt,
+                FsError::Perm => Status::Perm,
+                FsError::Access => Status::Access,
+                FsError::NotDir => Status::NotDir,
+                FsError::Inval => Status::Inval,
+                FsError::NameTooLong => Status::NameTooLong,
+                FsError::Io => Status::Io,
+                _ => Status::ServerFault,
+            },
+        }
+    }
+}
+
+/// Follows `path` down from the export's root, without symbolic links and never upwards.
+async fn walk(export: &Export, who: &Identity, path: &[u8]) -> Result<Handle, FsError> {
+    let mut at = export.fs().root();
+    for name in path.split(|b| *b == b'/').filter(|n| !matches!(*n, b"" | b".")) {
+        if name == b".." {
+            return Err(FsError::Inval);
+        }
+        let (next, attr) = export.fs().lookup(who, &at, name).await?;
+        if attr.kind != FileKind::Directory {
+            return Err(FsError::NotDir);
+        }
+        at = next;
+    }
+    Ok(at)
+}
+
+async fn mnt(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
+    let path: Dirpath<'_> = arguments(&call)?;
+    let shown = path.0.escape_ascii();
+    match env.resolve(&call, path.0).await {
+        Ok(handle) => {
+            tracing::info!(peer = %call.peer.addr, path = %shown, "mounted");
+            env.mounts.add(client(&call.peer), path.0);
+            encode_mnt(&Ok(MntOk { handle, flavors: smallvec![AUTH_SYS] }), &mut reply);
+        }
+        Err(why) => {
+            tracing::warn!(peer = %call.peer.addr, path = %shown, "mount refused: {why}");
+            if let Why::Refused(refusal) = &why {
+                env.counters.refused();
+                if *refusal == Refusal::Credential {
+                    return Err(Fault::Auth(AuthStat::TooWeak));
+                }
+            }
+            encode_mnt(&Err(why.status()), &mut reply);
+        }
+    }
+    Ok(reply)
+}

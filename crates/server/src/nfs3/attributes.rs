@@ -1,0 +1,63 @@
+//! GETATTR, SETATTR, ACCESS.
+
+use std::sync::Arc;
+
+use nfs::v3::{
+    AccessArgs, AccessFail, AccessOk, GetattrArgs, GetattrFail, GetattrOk, SetattrArgs, SetattrFail,
+};
+use oncrpc::{Call, Outcome};
+use vfs::{Access, FsError};
+use xdr::Encoder;
+
+use super::{Env, arguments, convert, done, target::Target};
+
+/// Rights that a read-only export never gives.
+const CHANGING: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;
+const ALL: u32 = nfs::v3::access::ALL;
+
+pub(super) async fn getattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+    let args: GetattrArgs = arguments(&call)?;
+    let t = match env.target(&call, &args.object) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<GetattrFail>(reply, r),
+    };
+    match t.fs().getattr(&t.file).await {
+        Ok(a) => done(reply, &GetattrOk { attributes: convert::fattr(&a) }),
+        Err(e) => env.failed(reply, convert::status(e), &()),
+    }
+}
+
+pub(super) async fn setattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+    let args: SetattrArgs = arguments(&call)?;
+    let t = match env.target(&call, &args.object) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<SetattrFail>(reply, r),
+    };
+    match set(&t, &args).await {
+        Ok(wcc) => done(reply, &convert::wcc(&wcc)),
+        Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
+    }
+}
+
+async fn set(t: &Target, args: &SetattrArgs) -> Result<vfs::Wcc, FsError> {
+    t.writable()?;
+    let set = convert::set_attr(&args.attributes)?;
+    let guard = args.guard.map(convert::time).transpose()?;
+    t.fs().setattr(&t.who, &t.file, &set, guard).await
+}
+
+pub(super) async fn access(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+    let args: AccessArgs = arguments(&call)?;
+    let t = match env.target(&call, &args.object) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<AccessFail>(reply, r),
+    };
+    let wanted = args.access & if t.export.read_only() { ALL & !CHANGING } else { ALL };
+    match t.fs().access(&t.who, &t.file, Access(wanted)).await {
+        Ok((granted, a)) => {
+            let attributes = Some(convert::fattr(&a));
+            done(reply, &AccessOk { attributes, access: granted.0 & wanted })
+        }
+        Err(e) => env.failed(reply, convert::status(e), &t.attr().await),
+    }
+}

@@ -1,0 +1,153 @@
+//! READ, WRITE, COMMIT, READLINK.
+//!
+//! READ's data goes from the file system into the reply as the views that it gave; WRITE's goes from the message into
+//! the file system as the views that the transport placed. Nothing is copied here, and nothing is allocated when the
+//! file system answers at once.
+
+use std::sync::Arc;
+
+use nfs::v3::{
+    CommitArgs, CommitFail, CommitOk, PostOpAttr, ReadArgs, ReadOk, ReadlinkArgs, ReadlinkFail, Status,
+    WccData, WriteArgs, WriteOk,
+};
+use oncrpc::{Call, MaybeReady, Outcome};
+use vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
+use xdr::Encoder;
+
+use super::{Env, arguments, convert, done, target::Target};
+
+/// File offsets are below this (the largest `off_t` plus one).
+const OFFSET_LIMIT: u64 = 1 << 63;
+
+pub(super) fn read(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
+    let args: ReadArgs = match arguments(&call) {
+        Ok(args) => args,
+        Err(fault) => return MaybeReady::Ready(Err(fault)),
+    };
+    let t = match env.target(&call, &args.file) {
+        Ok(t) => t,
+        Err(r) => return MaybeReady::Ready(env.refused::<PostOpAttr>(reply, r)),
+    };
+    let op = if args.offset < OFFSET_LIMIT {
+        let to_limit = u32::try_from(OFFSET_LIMIT - args.offset).unwrap_or(u32::MAX);
+        t.fs().read(&t.who, &t.file, args.offset, args.count.min(env.rtmax).min(to_limit))
+    } else {
+        Op::Ready(Err(FsError::Inval))
+    };
+    match op {
+        Op::Ready(Ok(r)) => MaybeReady::Ready(Ok(read_done(env, reply, r))),
+        other => {
+            let env = Arc::clone(env);
+            MaybeReady::wait(async move { read_slowly(&env, &t, other.await, reply).await })
+        }
+    }
+}
+
+fn read_done(env: &Env, mut reply: Encoder, r: Read) -> Encoder {
+    let count = r.data.len() as u32; // At most rtmax.
+    env.counters.read(u64::from(count));
+    reply.put(&Status::Ok);
+    ReadOk { attributes: Some(convert::fattr(&r.attr)), count, eof: r.eof, data: r.data }
+        .encode_into(&mut reply);
+    reply
+}
+
+async fn read_slowly(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -> Outcome {
+    match r {
+        Ok(r) => Ok(read_done(env, reply, r)),
+        Err(e) => env.failed(reply, convert::status(e), &t.attr().await),
+    }
+}
+
+pub(super) fn write(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
+    let args: WriteArgs = match arguments(&call) {
+        Ok(args) => args,
+        Err(fault) => return MaybeReady::Ready(Err(fault)),
+    };
+    // The message's own references go, so that the file system may be the only owner of the data.
+    let t = env.target(&call, &args.file);
+    drop(call);
+    let t = match t {
+        Ok(t) => t,
+        Err(r) => return MaybeReady::Ready(env.refused::<WccData>(reply, r)),
+    };
+    let WriteArgs { offset, count, stable, mut data, .. } = args;
+    data.truncate(env.wtmax as usize);
+    let op = match check_write(&t, offset, count, &data, env.wtmax) {
+        Ok(()) => t.fs().write(&t.who, &t.file, offset, data, convert::stability(stable)),
+        Err(e) => Op::Ready(Err(e)),
+    };
+    match op {
+        Op::Ready(Ok(w)) => MaybeReady::Ready(write_done(env, &t, reply, &w)),
+        other => {
+            let env = Arc::clone(env);
+            MaybeReady::wait(async move {
+                match other.await {
+                    Ok(w) => write_done(&env, &t, reply, &w),
+                    Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
+                }
+            })
+        }
+    }
+}
+
+/// Whether a WRITE makes sense. `data` was cut to `wtmax`: what is longer is a short write (RFC 1813 section 3.3.7).
+fn check_write(t: &Target, offset: u64, count: u32, data: &Views, wtmax: u32) -> FsResult<()> {
+    t.writable()?;
+    if count.min(wtmax) as usize != data.len() {
+        return Err(FsError::Inval);
+    }
+    match offset.checked_add(data.len() as u64) {
+        Some(end) if end <= t.export.info().max_file_size => Ok(()),
+        _ => Err(FsError::FBig),
+    }
+}
+
+fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written) -> Outcome {
+    env.counters.written(u64::from(w.count));
+    let verifier = t.fs().write_verifier();
+    let committed = convert::stable_how(w.committed);
+    done(reply, &WriteOk { file: convert::wcc(&w.wcc), count: w.count, committed, verifier })
+}
+
+pub(super) async fn commit(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+    let args: CommitArgs = arguments(&call)?;
+    let t = match env.target(&call, &args.file) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<CommitFail>(reply, r),
+    };
+    let committed = if args.offset < OFFSET_LIMIT {
+        t.fs().commit(&t.who, &t.file, args.offset, args.count).await
+    } else {
+        Err(FsError::Inval)
+    };
+    match committed {
+        Ok(wcc) => done(reply, &CommitOk { file: convert::wcc(&wcc), verifier: t.fs().write_verifier() }),
+        Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
+    }
+}
+
+pub(super) async fn readlink(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
+    let args: ReadlinkArgs = arguments(&call)?;
+    let t = match env.target(&call, &args.symlink) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<ReadlinkFail>(reply, r),
+    };
+    let read = t.fs().readlink(&t.who, &t.file).await;
+    match read.and_then(|(text, attr)| Ok((text_view(reply.arena(), &text)?, attr))) {
+        Ok((text, attr)) => {
+            reply.put(&Status::Ok);
+            reply.put(&Some(convert::fattr(&attr)));
+            reply.put_payload(text);
+            Ok(reply)
+        }
+        Err(e) => env.failed(reply, convert::status(e), &t.attr().await),
+    }
+}
+
+/// A link's text where a transport can send it from. It comes out of an inode: no payload that a copy is counted for.
+fn text_view(arena: &Arena, text: &[u8]) -> FsResult<Views> {
+    let mut b = arena.alloc(text.len()).map_err(|_| FsError::Jukebox)?;
+    b.copy_from_slice(text);
+    Ok(b.freeze().into())
+}

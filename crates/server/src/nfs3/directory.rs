@@ -1,0 +1,97 @@
+//! READDIR, READDIRPLUS.
+
+use std::sync::Arc;
+
+use nfs::v3::{
+    EntryPlus, PostOpAttr, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, ReaddirplusEncoder, Status,
+    entry_bytes, plus_entry_bytes,
+};
+use oncrpc::{Call, Outcome};
+use vfs::{DirPage, ReadDirLimits};
+use xdr::Encoder;
+
+use super::{Env, arguments, convert, target::Target};
+
+/// The largest page that is made, whatever a client asks for.
+const MAX_PAGE: u32 = 1 << 20;
+
+pub(super) async fn readdir(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
+    let args: ReaddirArgs = arguments(&call)?;
+    let dir = match env.target(&call, &args.dir) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<PostOpAttr>(reply, r),
+    };
+    let count = args.count.min(MAX_PAGE);
+    let limits = ReadDirLimits {
+        max_entries: (count as usize / entry_bytes(1)).max(1),
+        max_name_bytes: (count as usize).max(1),
+        plus: false,
+    };
+    match dir.fs().readdir(&dir.who, &dir.file, args.cookie, args.verifier, limits).await {
+        Ok(page) => {
+            let attr = Some(convert::fattr(&page.attr));
+            let mut list = ReaddirEncoder::begin(&mut reply, &attr, page.verifier, count);
+            let _ = page.entries.iter().all(|e| list.push(e.fileid, &e.name, e.cookie));
+            match list.finish(page.eof) {
+                Ok(_) => Ok(reply),
+                Err(_) => env.failed(reply, Status::TooSmall, &attr),
+            }
+        }
+        Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
+    }
+}
+
+pub(super) async fn readdirplus(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
+    let args: ReaddirplusArgs = arguments(&call)?;
+    let dir = match env.target(&call, &args.dir) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<PostOpAttr>(reply, r),
+    };
+    let limits = plus_limits(&dir, &args);
+    match dir.fs().readdir(&dir.who, &dir.file, args.cookie, args.verifier, limits).await {
+        Ok(page) => {
+            let attr = Some(convert::fattr(&page.attr));
+            match put_plus(&dir, &page, &args, &attr, &mut reply) {
+                Ok(_) => Ok(reply),
+                Err(_) => env.failed(reply, Status::TooSmall, &attr),
+            }
+        }
+        Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
+    }
+}
+
+/// How much to ask of the file system: what can fit, since attributes and handles of entries that do not fit cost too.
+fn plus_limits(dir: &Target, args: &ReaddirplusArgs) -> ReadDirLimits {
+    let max = args.maxcount.min(MAX_PAGE) as usize;
+    let handle = dir.export.seal(&dir.file).len();
+    let names = if args.dircount == 0 { max } else { max.min(args.dircount as usize) };
+    ReadDirLimits {
+        max_entries: (max / plus_entry_bytes(1, true, Some(handle))).max(1),
+        max_name_bytes: names.max(1),
+        plus: true,
+    }
+}
+
+fn put_plus(
+    dir: &Target,
+    page: &DirPage,
+    args: &ReaddirplusArgs,
+    attr: &PostOpAttr,
+    reply: &mut Encoder,
+) -> Result<usize, nfs::v3::TooSmall> {
+    let max = args.maxcount.min(MAX_PAGE);
+    let mut list = ReaddirplusEncoder::begin(reply, attr, page.verifier, args.dircount, max);
+    for e in &page.entries {
+        let entry = EntryPlus {
+            fileid: e.fileid,
+            name: &e.name,
+            cookie: e.cookie,
+            attributes: e.plus.as_ref().map(|(_, a)| convert::fattr(a)),
+            handle: e.plus.as_ref().and_then(|(h, _)| dir.post_op_handle(h)),
+        };
+        if !list.push(&entry) {
+            break;
+        }
+    }
+    list.finish(page.eof)
+}

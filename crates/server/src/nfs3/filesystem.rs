@@ -1,0 +1,103 @@
+//! FSSTAT, FSINFO, PATHCONF.
+
+use std::sync::Arc;
+
+use nfs::v3::{
+    FsinfoArgs, FsinfoOk, FsstatArgs, FsstatOk, NfsTime, PathconfArgs, PathconfOk, PostOpAttr, properties,
+};
+use oncrpc::{Call, Outcome};
+use xdr::Encoder;
+
+use super::{Env, arguments, convert, done};
+
+/// READ and WRITE work best in multiples of a page.
+const MULTIPLE: u32 = 4096;
+/// The size of READDIR that gives good pages without long replies.
+const READDIR_PREFERRED: u32 = 128 << 10;
+const NANOS_PER_SECOND: u32 = 1_000_000_000;
+
+pub(super) async fn fsstat(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+    let args: FsstatArgs = arguments(&call)?;
+    let t = match env.target(&call, &args.root) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<PostOpAttr>(reply, r),
+    };
+    let attributes = match t.fs().getattr(&t.file).await {
+        Ok(a) => Some(convert::fattr(&a)),
+        Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
+    };
+    match t.fs().stat().await {
+        Ok(s) => done(
+            reply,
+            &FsstatOk {
+                attributes,
+                total_bytes: s.total_bytes,
+                free_bytes: s.free_bytes,
+                available_bytes: s.available_bytes,
+                total_files: s.total_files,
+                free_files: s.free_files,
+                available_files: s.available_files,
+                invariant_seconds: 0,
+            },
+        ),
+        Err(e) => env.failed(reply, convert::status(e), &attributes),
+    }
+}
+
+pub(super) async fn fsinfo(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+    let args: FsinfoArgs = arguments(&call)?;
+    let t = match env.target(&call, &args.root) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<PostOpAttr>(reply, r),
+    };
+    let attributes = match t.fs().getattr(&t.file).await {
+        Ok(a) => Some(convert::fattr(&a)),
+        Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
+    };
+    let info = t.export.info();
+    let delta = info.time_delta_nanos;
+    done(
+        reply,
+        &FsinfoOk {
+            attributes,
+            read_max: env.rtmax,
+            read_preferred: env.rtmax,
+            read_multiple: MULTIPLE,
+            write_max: env.wtmax,
+            write_preferred: env.wtmax,
+            write_multiple: MULTIPLE,
+            readdir_preferred: READDIR_PREFERRED,
+            max_file_size: info.max_file_size,
+            time_delta: NfsTime { seconds: delta / NANOS_PER_SECOND, nanoseconds: delta % NANOS_PER_SECOND },
+            properties: properties::LINK
+                | properties::SYMLINK
+                | properties::HOMOGENEOUS
+                | properties::CAN_SET_TIME,
+        },
+    )
+}
+
+pub(super) async fn pathconf(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+    let args: PathconfArgs = arguments(&call)?;
+    let t = match env.target(&call, &args.object) {
+        Ok(t) => t,
+        Err(r) => return env.refused::<PostOpAttr>(reply, r),
+    };
+    let attributes = match t.fs().getattr(&t.file).await {
+        Ok(a) => Some(convert::fattr(&a)),
+        Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
+    };
+    let info = t.export.info();
+    done(
+        reply,
+        &PathconfOk {
+            attributes,
+            link_max: info.link_max,
+            name_max: info.name_max,
+            no_trunc: true,
+            chown_restricted: true,
+            case_insensitive: false,
+            case_preserving: true,
+        },
+    )
+}

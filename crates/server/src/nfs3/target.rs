@@ -1,0 +1,78 @@
+//! The object of a call: export, file and caller, all checked.
+
+use std::sync::Arc;
+
+use nfs::v3::{FileHandle, PostOpAttr, PostOpHandle, Status, WccData};
+use oncrpc::{AuthStat, Call, Fault};
+use vfs::{FileSystemRef, FsError, Handle, Identity};
+
+use super::{Env, convert};
+use crate::export::{Export, Refusal};
+
+/// Why a call does not reach its object.
+pub(super) enum Refused {
+    /// The procedure fails.
+    Status(Status),
+    /// The call is not executed.
+    Fault(Fault),
+}
+
+impl From<FsError> for Refused {
+    fn from(e: FsError) -> Self {
+        Self::Status(convert::status(e))
+    }
+}
+
+/// A file of an export and who wants it.
+pub(super) struct Target {
+    pub(super) export: Arc<Export>,
+    pub(super) file: Handle,
+    pub(super) who: Identity,
+}
+
+impl Env {
+    /// The object that `handle` names, for the caller of `call`.
+    pub(super) fn target(&self, call: &Call, handle: &FileHandle) -> Result<Target, Refused> {
+        let (export, file) = self.exports.open(handle.as_bytes())?;
+        let who = export.admit(&call.peer, &call.header.cred).map_err(|refusal| {
+            self.counters.refused();
+            tracing::debug!(peer = %call.peer.addr, export = export.name(), "call refused: {refusal}");
+            match refusal {
+                Refusal::Credential => Refused::Fault(Fault::Auth(AuthStat::TooWeak)),
+                Refusal::Network | Refusal::Port => Refused::Status(Status::Access),
+            }
+        })?;
+        Ok(Target { export: Arc::clone(export), file, who })
+    }
+}
+
+impl Target {
+    pub(super) fn fs(&self) -> &FileSystemRef {
+        self.export.fs()
+    }
+
+    /// Whether the export may be changed.
+    pub(super) fn writable(&self) -> Result<(), FsError> {
+        if self.export.read_only() { Err(FsError::RoFs) } else { Ok(()) }
+    }
+
+    /// The object's attributes now, for a result that carries them whatever happened; none if they cannot be had.
+    pub(super) async fn attr(&self) -> PostOpAttr {
+        self.fs().getattr(&self.file).await.ok().map(|a| convert::fattr(&a))
+    }
+
+    /// The same as weak cache consistency data, without attributes from before.
+    pub(super) async fn wcc(&self) -> WccData {
+        WccData { before: None, after: self.attr().await }
+    }
+
+    /// The NFS handle of an object of the same export.
+    pub(super) fn handle(&self, file: &Handle) -> Result<FileHandle, FsError> {
+        FileHandle::new(&self.export.seal(file)).ok_or(FsError::ServerFault)
+    }
+
+    /// The same where a result may go without.
+    pub(super) fn post_op_handle(&self, file: &Handle) -> PostOpHandle {
+        self.handle(file).ok()
+    }
+}

@@ -1,0 +1,234 @@
+//! The counters as Prometheus reads them: `GET /metrics`, and nothing else, over HTTP/1.1.
+
+use std::{
+    fmt, io,
+    net::TcpListener,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use futures::future::{Either, select};
+use nfs::v3::Procedure;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, text},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Registry,
+};
+use tokio::{
+    net::TcpStream,
+    sync::{Semaphore, watch},
+};
+
+use crate::{
+    metrics::{Gauges, Stats},
+    shard::{StopSignal, stop_requested},
+};
+
+/// Requests answered at once; more wait.
+const MAX_REQUESTS: usize = 8;
+/// The longest request line and headers.
+const MAX_REQUEST_BYTES: usize = 8 << 10;
+/// How long a request may take.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+
+/// Answers scrapes until `stopped`.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    gauges: Arc<Gauges>,
+    stopped: watch::Receiver<StopSignal>,
+    _alive: mpsc::SyncSender<()>,
+) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(l) => l,
+        Err(e) => return tracing::error!("metrics: cannot listen: {e}"),
+    };
+    let places = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let mut stop = Box::pin(stop_requested(stopped));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let stream = match select(Box::pin(listener.accept()), stop).await {
+            Either::Left((accepted, rest)) => {
+                stop = rest;
+                match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(_) => continue,
+                }
+            }
+            Either::Right(_) => return,
+        };
+        let gauges = Arc::clone(&gauges);
+        tokio::spawn(async move {
+            let answered = tokio::time::timeout(REQUEST_LIMIT, answer(stream, &gauges)).await;
+            if !matches!(answered, Ok(Ok(()))) {
+                tracing::debug!("metrics: a request was not answered");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn answer(stream: TcpStream, gauges: &Gauges) -> io::Result<()> {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|w| w == b"\r\n\r\n") {
+        if request.len() > MAX_REQUEST_BYTES || !read_more(&stream, &mut request).await? {
+            return Ok(());
+        }
+    }
+    let (status, body) = match request.strip_prefix(b"GET /metrics") {
+        Some([b' ' | b'?', ..]) => ("200 OK", render(&gauges.stats())),
+        _ => ("404 Not Found", "the counters are at /metrics\n".to_owned()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    write_all(&stream, head.as_bytes()).await?;
+    write_all(&stream, body.as_bytes()).await
+}
+
+/// Appends what has come to `request`; false at the end of the stream.
+async fn read_more(stream: &TcpStream, request: &mut Vec<u8>) -> io::Result<bool> {
+    let mut piece = [0; 1024];
+    loop {
+        stream.readable().await?;
+        match stream.try_read(&mut piece) {
+            Ok(n) => {
+                request.extend(piece.iter().take(n));
+                return Ok(n > 0);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// The counters in the OpenMetrics text format.
+pub(crate) fn render(stats: &Stats) -> String {
+    let mut registry = Registry::with_prefix("millrace");
+    registry.register_collector(Box::new(Scrape(stats.clone())));
+    let mut out = String::new();
+    // Writing to a String does not fail.
+    let _ = text::encode(&mut out, &registry);
+    out
+}
+
+#[derive(Debug)]
+struct Scrape(Stats);
+
+type Labels<'a> = [(&'a str, &'a str); 1];
+
+impl Collector for Scrape {
+    fn encode(&self, mut e: DescriptorEncoder<'_>) -> fmt::Result {
+        let s = &self.0;
+        let calls = Procedure::ALL.iter().map(|p| ([("procedure", p.name())], s.calls_of(*p)));
+        counters(&mut e, "nfs_calls", "NFS calls", calls)?;
+        counters(&mut e, "mount_calls", "MOUNT calls", [([("version", "3")], s.mount_calls)])?;
+        let bytes = [([("direction", "read")], s.bytes_read), ([("direction", "written")], s.bytes_written)];
+        counters(&mut e, "data_bytes", "Bytes moved by READ and WRITE", bytes)?;
+        counter(&mut e, "nfs_failures", "NFS calls answered with a failing status", s.failures)?;
+        counter(&mut e, "refused_calls", "Calls kept out by an export's policy", s.refused)?;
+        counter(&mut e, "replayed_calls", "Retransmitted calls that were not executed again", s.replayed)?;
+        counter(&mut e, "copied_bytes", "Payload bytes copied by this process", s.bytes_copied)?;
+        self.connections(&mut e)?;
+        self.transports(&mut e)?;
+        gauge(&mut e, "replies_kept", "Replies kept for retransmissions", s.replies_kept)?;
+        gauge(&mut e, "memory_in_use_bytes", "Network buffers and memory exports", s.memory_in_use)?;
+        gauge(&mut e, "memory_limit_bytes", "The most that memory in use may become", s.memory_limit)
+    }
+}
+
+impl Scrape {
+    fn connections(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let by = |tcp, rdma| [([("transport", "tcp")], tcp), ([("transport", "rdma")], rdma)];
+        let (tcp, rdma) = (&self.0.tcp, &self.0.rdma);
+        counters(e, "connections_opened", "Connections opened", by(tcp.opened, rdma.opened))?;
+        counters(e, "connections_failed", "Connections ended by an error", by(tcp.failed, rdma.failed))?;
+        counter(e, "connections_turned_away", "Connections refused: too many", self.0.turned_away)?;
+        gauges(e, "connections", "Connections open", by(tcp.open, rdma.open))
+    }
+
+    fn transports(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let by = |i, o| [([("direction", "in")], i), ([("direction", "out")], o)];
+        let r = &self.0.operations;
+        counters(e, "tcp_bytes", "Bytes over TCP", by(self.0.tcp_bytes_in, self.0.tcp_bytes_out))?;
+        let operations = [
+            ([("operation", "send")], r.sends),
+            ([("operation", "write")], r.writes),
+            ([("operation", "read")], r.reads),
+        ];
+        counters(e, "rdma_operations", "RDMA operations posted", operations)?;
+        let bytes = [
+            ([("kind", "write")], r.write_bytes),
+            ([("kind", "read")], r.read_bytes),
+            ([("kind", "inline_in")], r.inline_bytes_in),
+            ([("kind", "inline_out")], r.inline_bytes_out),
+        ];
+        counters(e, "rdma_bytes", "Bytes over RDMA", bytes)?;
+        counter(e, "rdma_remote_invalidations", "Replies that invalidated a tag", r.remote_invalidations)?;
+        counter(e, "rdma_protocol_errors", "Calls that broke RPC-over-RDMA", r.protocol_errors)?;
+        counter(e, "rdma_out_of_memory", "Calls refused for want of memory", r.out_of_memory)?;
+        gauge(e, "rdma_regions_exposed", "Regions of the server that clients can reach", r.regions_exposed)
+    }
+}
+
+fn counters<'a>(
+    e: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels<'a>, u64)>,
+) -> fmt::Result {
+    let mut metric = e.encode_descriptor(name, help, None, MetricType::Counter)?;
+    values.into_iter().try_for_each(|(labels, v)| ConstCounter::new(v).encode(metric.encode_family(&labels)?))
+}
+
+fn counter(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, v: u64) -> fmt::Result {
+    ConstCounter::new(v).encode(e.encode_descriptor(name, help, None, MetricType::Counter)?)
+}
+
+fn gauges<'a>(
+    e: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels<'a>, u64)>,
+) -> fmt::Result {
+    let mut metric = e.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    values.into_iter().try_for_each(|(labels, v)| ConstGauge::new(v).encode(metric.encode_family(&labels)?))
+}
+
+fn gauge(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, v: u64) -> fmt::Result {
+    ConstGauge::new(v).encode(e.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_named_and_labelled() {
+        let mut stats = Stats { bytes_read: 77, ..Stats::default() };
+        stats.calls[Procedure::Read.number() as usize] = 5;
+        let text = render(&stats);
+        for line in [
+            "millrace_nfs_calls_total{procedure=\"READ\"} 5",
+            "millrace_data_bytes_total{direction=\"read\"} 77",
+            "millrace_rdma_regions_exposed 0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The life cycle: from a configuration to a running server, and to its orderly end.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::{Arc, atomic::AtomicU64, mpsc},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use buffer::{Arena, ArenaConfig};
+use futures::channel::oneshot;
+use parking_lot::Mutex;
+use rdma::{Provider, provider::iwarp::Iwarp};
+use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use tokio::sync::watch;
+
+use crate::{
+    Config, ServerError, Stats, backend,
+    drc::ReplyCache,
+    export::Exports,
+    handle,
+    listen::{Door, accept_rdma, accept_tcp},
+    metrics::Gauges,
+    mount3::MountList,
+    prometheus,
+    shard::{Shard, StopSignal},
+};
+
+/// Makes servers.
+#[derive(Debug)]
+pub struct Server;
+
+impl Server {
+    /// Starts a server. When this returns it answers on all its addresses.
+    ///
+    /// # Errors
+    /// [`ServerError`]; nothing is left running.
+    pub fn start(config: Config) -> Result<Running, ServerError> {
+        config.check()?;
+        // Accepting, metrics and blocking work of file systems happen here; data moves on the shards.
+        let control = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("millrace-control")
+            .enable_all()
+            .build()
+            .map_err(ServerError::Thread)?;
+        let (stop, stopped) = watch::channel(None);
+        let mut starting =
+            Starting { config, stopped, rt: TokioRuntime::from_handle(control.handle().clone()) };
+        let guard = control.enter();
+        let shared = starting.shared()?;
+        let shards = starting.shards(&shared)?;
+        let gauges = Arc::new(Gauges::new(&shards, &shared));
+        let (alive, all_gone) = mpsc::sync_channel(1);
+        let mut running = Running {
+            rdma: Vec::new(),
+            tcp: Vec::new(),
+            metrics: None,
+            gauges,
+            stop,
+            all_gone: Mutex::new(all_gone),
+            threads: Vec::new(),
+            control: None,
+        };
+        let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
+        running.threads = threads; // From here on dropping `running` ends everything.
+        let door = Arc::new(Door::new(
+            handles,
+            starting.config.limits.max_connections,
+            running.gauges.turned_away(),
+        ));
+        starting.open(&mut running, &door, &alive)?;
+        drop(guard);
+        running.control = Some(control);
+        starting.announce(&running);
+        Ok(running)
+    }
+}
+
+/// What all shards share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) arena: Arena,
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) mounts: Arc<MountList>,
+    pub(crate) replies: Arc<ReplyCache>,
+    /// Gives every connection its number.
+    pub(crate) connections: AtomicU64,
+}
+
+struct Starting {
+    config: Config,
+    stopped: watch::Receiver<StopSignal>,
+    rt: RuntimeRef,
+}
+
+impl Starting {
+    fn shared(&self) -> Result<Arc<Shared>, ServerError> {
+        let config = &self.config;
+        let limit = config
+            .exports
+            .iter()
+            .map(|e| e.backend.memory())
+            .fold(config.limits.memory.0, u64::saturating_add);
+        let arena =
+            Arena::new(ArenaConfig { limit: usize::try_from(limit).unwrap_or(usize::MAX), huge_pages: true });
+        let secret = match &config.state_dir {
+            Some(dir) => {
+                let secret = handle::secret(dir, |bytes| self.rt.fill_random(bytes));
+                Some(secret.map_err(|source| ServerError::State { path: dir.clone(), source })?)
+            }
+            None => None,
+        };
+        let entries = config
+            .exports
+            .iter()
+            .map(|e| Ok((e.clone(), backend::open(e, &arena, &self.rt, config.state_dir.as_deref())?)))
+            .collect::<Result<Vec<_>, ServerError>>()?;
+        Ok(Arc::new(Shared {
+            config: config.clone(),
+            arena,
+            exports: Arc::new(Exports::new(entries, secret)?),
+            mounts: Arc::default(),
+            replies: Arc::new(ReplyCache::new(config.limits.replies_kept)),
+            connections: AtomicU64::new(1),
+        }))
+    }
+
+    fn shards(&self, shared: &Arc<Shared>) -> Result<Vec<Shard>, ServerError> {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let count = self.config.shards.unwrap_or(available);
+        let pin = count > 1 && count <= cores.len() && !self.config.float_shards;
+        (0..count)
+            .map(|i| Shard::start(i, shared, &self.stopped, cores.get(i).filter(|_| pin).copied()))
+            .collect::<Result<_, _>>()
+            .map_err(ServerError::Thread)
+    }
+
+    /// Opens all listeners. `alive` goes when the last of them is closed again.
+    fn open(
+        &mut self,
+        running: &mut Running,
+        door: &Arc<Door>,
+        alive: &mpsc::SyncSender<()>,
+    ) -> Result<(), ServerError> {
+        let failed = |addr, what| move |source| ServerError::Listen { addr, what, source };
+        for addr in &self.config.listen_tcp {
+            let listener = bind(*addr).map_err(failed(*addr, "TCP"))?;
+            running.tcp.push(listener.local_addr().map_err(failed(*addr, "TCP"))?);
+            let task = accept_tcp(listener, Arc::clone(door), self.stopped.clone(), alive.clone());
+            self.rt.spawn("accept TCP", Box::pin(task));
+        }
+        for addr in &self.config.listen_rdma {
+            let listener = Iwarp::new().listen(Arc::clone(&self.rt), *addr).map_err(failed(*addr, "RDMA"))?;
+            running.rdma.push(listener.local_addr());
+            let task = accept_rdma(listener, Arc::clone(door), self.stopped.clone(), alive.clone());
+            self.rt.spawn("accept RDMA", Box::pin(task));
+        }
+        if let Some(addr) = self.config.metrics {
+            let listener = bind(addr).map_err(failed(addr, "metrics"))?;
+            running.metrics = Some(listener.local_addr().map_err(failed(addr, "metrics"))?);
+            let task =
+                prometheus::serve(listener, Arc::clone(&running.gauges), self.stopped.clone(), alive.clone());
+            self.rt.spawn("metrics", Box::pin(task));
+        }
+        Ok(())
+    }
+
+    fn announce(&self, running: &Running) {
+        for e in &self.config.exports {
+            tracing::info!(export = e.name, backend = %e.backend, read_only = e.read_only, squash = ?e.squash, "exported");
+        }
+        tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, shards = running.threads.len(), "serving");
+    }
+}
+
+/// A listening socket with its address free for reuse at once after a restart.
+fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(1024)?;
+    Ok(socket.into())
+}
+
+/// A running server. Dropping it ends it at once, without waiting for calls in progress; [`Self::stop`] ends it in
+/// order.
+pub struct Running {
+    rdma: Vec<SocketAddr>,
+    tcp: Vec<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    gauges: Arc<Gauges>,
+    stop: watch::Sender<StopSignal>,
+    all_gone: Mutex<mpsc::Receiver<()>>,
+    threads: Vec<JoinHandle<()>>,
+    control: Option<tokio::runtime::Runtime>,
+}
+
+impl Running {
+    /// The first address for RDMA, with its real port.
+    pub fn rdma_addr(&self) -> Option<SocketAddr> {
+        self.rdma.first().copied()
+    }
+
+    /// The first address for TCP, with its real port.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.tcp.first().copied()
+    }
+
+    /// All addresses for RDMA.
+    pub fn rdma_addrs(&self) -> &[SocketAddr] {
+        &self.rdma
+    }
+
+    /// All addresses for TCP.
+    pub fn tcp_addrs(&self) -> &[SocketAddr] {
+        &self.tcp
+    }
+
+    /// Where Prometheus is answered.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// What the server has done so far.
+    pub fn stats(&self) -> Stats {
+        self.gauges.stats()
+    }
+
+    /// Ends the server in order: no new connections or calls; calls in progress are finished and answered for at most
+    /// `grace`; then everything is closed. When it completes all addresses are free again. Gives the final counts.
+    pub async fn stop(self, grace: Duration) -> Stats {
+        let (tx, rx) = oneshot::channel();
+        let gauges = Arc::clone(&self.gauges);
+        // Threads are joined, which blocks; whoever waits here may be an executor's only thread.
+        let waiter = std::thread::Builder::new().name("millrace-stop".into());
+        let spawned = waiter.spawn(move || {
+            let stats = self.stop_blocking(grace);
+            drop(tx.send(stats));
+        });
+        match spawned {
+            Ok(_) => rx.await.unwrap_or_else(|_| gauges.stats()),
+            Err(_) => gauges.stats(), // No thread to be had: `self` was dropped, which ended the server.
+        }
+    }
+
+    /// As [`Self::stop`], for callers without an executor.
+    pub fn stop_blocking(mut self, grace: Duration) -> Stats {
+        self.end(grace);
+        self.stats()
+    }
+
+    fn end(&mut self, grace: Duration) {
+        self.stop.send_replace(Some(grace));
+        for t in self.threads.drain(..) {
+            if t.join().is_err() {
+                tracing::error!("a server thread panicked");
+            }
+        }
+        if let Some(control) = self.control.take() {
+            // An error says that the last listener is closed.
+            while self.all_gone.lock().recv().is_ok() {}
+            control.shutdown_background();
+            let stats = self.gauges.stats();
+            tracing::info!(calls = stats.total_calls(), "stopped");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}

@@ -1,0 +1,235 @@
+//! A shard: one thread, one single-threaded executor, and the connections that live on it.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpStream},
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use core_affinity::CoreId;
+use futures::{
+    StreamExt,
+    channel::mpsc,
+    future::{Either, select},
+};
+use oncrpc::{
+    Dispatcher, Peer, Program, Service, TransportKind,
+    tcp::{TcpServer, TcpServerConfig, TcpStats},
+};
+use rdma::{ConnectParams, ConnectionError, Incoming};
+use rpcrdma::{Responder, ResponderConfig, ResponderStats};
+use runtime::{
+    RuntimeRef,
+    tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
+};
+use tokio::{sync::watch, task::JoinSet};
+
+use crate::{
+    drc::AnswerOnce, listen::Place, metrics::ShardCounters, mount3::Mount3, nfs3::Nfs3, server::Shared,
+};
+
+/// Room in a call for everything but its payload.
+const CALL_SLACK: usize = 64 << 10;
+
+/// `Some(grace)` once the server shall end.
+pub(crate) type StopSignal = Option<Duration>;
+
+/// Completes once the server shall end.
+pub(crate) async fn stop_requested(mut stopped: watch::Receiver<StopSignal>) {
+    // An error means that the server handle is gone, which ends it too.
+    drop(stopped.wait_for(Option::is_some).await);
+}
+
+/// A connection on its way to its shard, in no reactor yet.
+pub(crate) enum Arrival {
+    Tcp { stream: TcpStream, peer: SocketAddr, place: Place },
+    Rdma { incoming: Box<dyn Incoming>, place: Place },
+}
+
+/// What others know of a shard.
+pub(crate) struct ShardHandle {
+    arrivals: mpsc::UnboundedSender<Arrival>,
+    pub(crate) counters: Arc<ShardCounters>,
+    pub(crate) tcp: Arc<TcpStats>,
+    pub(crate) rdma: Arc<ResponderStats>,
+}
+
+impl ShardHandle {
+    /// Gives the shard a connection; it is closed if the shard is ending. (Unbounded, but each arrival holds one of
+    /// a limited number of places.)
+    pub(crate) fn send(&self, arrival: Arrival) {
+        drop(self.arrivals.unbounded_send(arrival));
+    }
+}
+
+/// A shard that was started.
+pub(crate) struct Shard {
+    pub(crate) handle: ShardHandle,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+impl Shard {
+    /// Starts the shard's thread, on `core` if it is given and the machine lets us.
+    pub(crate) fn start(
+        index: usize,
+        shared: &Arc<Shared>,
+        stopped: &watch::Receiver<StopSignal>,
+        core: Option<CoreId>,
+    ) -> io::Result<Self> {
+        let (tx, arrivals) = mpsc::unbounded();
+        let handle =
+            ShardHandle { arrivals: tx, counters: Arc::default(), tcp: Arc::default(), rdma: Arc::default() };
+        let (shared, stopped) = (Arc::clone(shared), stopped.clone());
+        let (counters, tcp, rdma) =
+            (Arc::clone(&handle.counters), Arc::clone(&handle.tcp), Arc::clone(&handle.rdma));
+        let thread =
+            std::thread::Builder::new().name(format!("millrace-shard-{index}")).spawn(move || {
+                if core.is_some_and(|c| !core_affinity::set_for_current(c)) {
+                    tracing::debug!(index, "the machine does not let this shard stay on one core");
+                }
+                let ended = run_shard(async move {
+                    let rt = TokioRuntime::current();
+                    let service = service(&shared, &counters);
+                    let main = Main { shared, service, rt, counters, tcp, rdma, stopped };
+                    main.run(arrivals).await;
+                });
+                if let Err(e) = ended {
+                    tracing::error!(index, "shard cannot run: {e}");
+                }
+            })?;
+        Ok(Self { handle, thread })
+    }
+}
+
+/// The programs of a shard, behind the duplicate request cache.
+fn service(shared: &Arc<Shared>, counters: &Arc<ShardCounters>) -> Arc<dyn Service> {
+    let nfs = Nfs3::new(Arc::clone(&shared.exports), Arc::clone(counters), &shared.config.limits);
+    let mount = Mount3::new(Arc::clone(&shared.exports), Arc::clone(&shared.mounts), Arc::clone(counters));
+    let programs: [Arc<dyn Program>; 2] = [Arc::new(nfs), Arc::new(mount)];
+    let counters = Arc::clone(counters);
+    Arc::new(AnswerOnce::new(Dispatcher::new(programs), Arc::clone(&shared.replies), move || {
+        counters.replayed()
+    }))
+}
+
+/// What the shard's own task works with.
+struct Main {
+    shared: Arc<Shared>,
+    service: Arc<dyn Service>,
+    rt: RuntimeRef,
+    counters: Arc<ShardCounters>,
+    tcp: Arc<TcpStats>,
+    rdma: Arc<ResponderStats>,
+    stopped: watch::Receiver<StopSignal>,
+}
+
+impl Main {
+    async fn run(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {
+        let mut connections = JoinSet::new();
+        let mut stop = Box::pin(stop_requested(self.stopped.clone()));
+        while let Either::Left((Some(arrival), rest)) = select(arrivals.next(), stop).await {
+            stop = rest;
+            while connections.try_join_next().is_some() {}
+            match arrival {
+                Arrival::Tcp { stream, peer, place } => connections.spawn(self.tcp(stream, peer, place)),
+                Arrival::Rdma { incoming, place } => connections.spawn(self.rdma(incoming, place)),
+            };
+        }
+        drop(arrivals);
+        let grace = self.stopped.borrow().unwrap_or_default();
+        let drained = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(grace, drained).await.is_err() {
+            tracing::debug!(left = connections.len(), "closing connections whose calls did not end in time");
+        }
+    }
+
+    fn peer(&self, addr: SocketAddr, local: SocketAddr, transport: TransportKind) -> Peer {
+        let connection = self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        Peer { addr, local, transport, connection }
+    }
+
+    /// One TCP connection, from its arrival to its end.
+    fn tcp(
+        &self,
+        stream: TcpStream,
+        addr: SocketAddr,
+        place: Place,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let limits = &self.shared.config.limits;
+        let transfer = limits.max_transfer() as usize;
+        let config = TcpServerConfig {
+            max_record: transfer + CALL_SLACK,
+            max_in_flight: limits.credits as usize,
+            max_queued: transfer.max(TcpServerConfig::default().max_queued),
+            ..TcpServerConfig::default()
+        };
+        let server = TcpServer {
+            service: Arc::clone(&self.service),
+            rt: Arc::clone(&self.rt),
+            arena: self.shared.arena.clone(),
+            config,
+            stats: Arc::clone(&self.tcp),
+        };
+        let local = stream.local_addr().unwrap_or(addr);
+        let peer = self.peer(addr, local, TransportKind::Tcp);
+        let counters = Arc::clone(&self.counters);
+        let stop = stop_requested(self.stopped.clone());
+        async move {
+            let _place = place;
+            let stream = match TcpByteStream::new(stream) {
+                Ok(s) => s,
+                Err(e) => return tracing::warn!(peer = %addr, "TCP connection failed: {e}"),
+            };
+            tracing::debug!(peer = %addr, connection = peer.connection, "TCP connection up");
+            counters.opened(TransportKind::Tcp);
+            server.serve(Box::new(stream), peer, stop).await;
+            counters.closed(TransportKind::Tcp, true);
+            tracing::debug!(peer = %addr, connection = peer.connection, "TCP connection down");
+        }
+    }
+
+    /// One RDMA connection, from its arrival to its end.
+    fn rdma(&self, incoming: Box<dyn Incoming>, place: Place) -> impl Future<Output = ()> + Send + 'static {
+        let limits = &self.shared.config.limits;
+        let config = ResponderConfig {
+            credits: limits.credits,
+            inline_size: limits.inline_size.0 as usize,
+            max_transfer: limits.max_transfer() as usize,
+            ..ResponderConfig::default()
+        };
+        let addr = incoming.peer();
+        let peer = self.peer(addr, addr, TransportKind::Rdma);
+        let params = config.connect_params(ConnectParams::default());
+        let (rt, arena, service) =
+            (Arc::clone(&self.rt), self.shared.arena.clone(), Arc::clone(&self.service));
+        let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));
+        let stopped = self.stopped.clone();
+        async move {
+            let _place = place;
+            let accept = incoming.accept(Arc::clone(&rt), arena.clone(), params);
+            let qp = match select(accept, Box::pin(stop_requested(stopped.clone()))).await {
+                Either::Left((Ok(qp), _)) => qp,
+                Either::Left((Err(e), _)) => {
+                    return tracing::warn!(peer = %addr, "RDMA connection set-up failed: {e}");
+                }
+                Either::Right(_) => return,
+            };
+            let peer = Peer { local: qp.info().local, ..peer };
+            tracing::info!(peer = %addr, connection = peer.connection, info = ?qp.info(), "RDMA connection up");
+            counters.opened(TransportKind::Rdma);
+            let served = match Responder::new(qp, peer, service, rt, arena, config, stats) {
+                Ok(responder) => responder.run_until(stop_requested(stopped)).await,
+                Err(e) => Err(e),
+            };
+            counters.closed(TransportKind::Rdma, matches!(served, Ok(()) | Err(ConnectionError::Closed)));
+            match served {
+                Ok(()) => tracing::info!(peer = %addr, connection = peer.connection, "RDMA connection down"),
+                Err(e) => {
+                    tracing::warn!(peer = %addr, connection = peer.connection, "RDMA connection lost: {e}")
+                }
+            }
+        }
+    }
+}
