@@ -14,8 +14,8 @@ pub const PAGE_BYTES: usize = 64 << 10;
 const PAGE: u64 = PAGE_BYTES as u64;
 /// The smallest slot of an arena.
 const MIN_SLOT: usize = 512;
-/// Pages of one write whose plan needs no heap (1 MiB at any offset).
-const PLANNED_INLINE: usize = 17;
+/// Pages of one write whose plan needs no heap (4 MiB at any offset).
+const PLANNED_INLINE: usize = 65;
 
 /// Where content gets its memory, and what it counts it against.
 pub(super) struct Store<'a> {
@@ -166,7 +166,7 @@ impl Content {
         }
         self.pinned = self.pinned + more - less;
         let mut source = Source::new(data);
-        for (part, plan) in parts(offset, data.len()).zip(plans) {
+        for (part, plan) in parts(offset, data.len()).zip(plans.drain(..)) {
             self.apply(part, plan, &mut source);
         }
         self.size = self.size.max(offset + data.len() as u64);

@@ -12,6 +12,9 @@ use super::{
 };
 use crate::{FsError, FsResult, Handle, Identity, Time, Wcc, WccAttr};
 
+/// The deepest directory that something may be renamed out of or into. Paths of programs end long before.
+const DEPTH_MAX: usize = 10_000;
+
 type Locked<'a> = RwLockWriteGuard<'a, State>;
 
 /// The one or two directories of a rename, locked.
@@ -43,7 +46,7 @@ struct Rename<'a> {
     from: &'a [u8],
     to: &'a [u8],
     to_id: InodeId,
-    /// The directories above either one, and the directories themselves.
+    /// The directories above either one, and the directories themselves; empty if both are the same.
     above_from: Vec<InodeId>,
     above_to: Vec<InodeId>,
 }
@@ -62,13 +65,15 @@ impl MemoryFs {
         if !from_dir.is_dir() || !to_dir.is_dir() {
             return Err(FsError::NotDir);
         }
+        // Within one directory nothing that is moved or replaced can be above it.
+        let same = from_dir.id == to_dir.id;
         let call = Rename {
             who,
             from: entry_name(from, FsError::Inval)?,
             to: entry_name(to, FsError::Inval)?,
             to_id: to_dir.id,
-            above_from: self.above(&from_dir)?,
-            above_to: self.above(&to_dir)?,
+            above_from: self.above_unless(same, &from_dir)?,
+            above_to: self.above_unless(same, &to_dir)?,
         };
         let mut dirs = call.lock(&from_dir, &to_dir)?;
         let wcc_before = |st: &State, inode: &Inode| Some(WccAttr::from(&self.attr(inode, st)));
@@ -83,11 +88,19 @@ impl MemoryFs {
         Ok((Wcc { before: before.0, after: Some(after.0) }, Wcc { before: before.1, after: Some(after.1) }))
     }
 
-    /// `dir` and the directories above it. They stay as they are while renames are locked out.
-    fn above(&self, dir: &Arc<Inode>) -> FsResult<Vec<InodeId>> {
-        let mut out = vec![dir.id];
+    /// `dir` and the directories above it, unless that is `pointless`. They stay as they are while renames are
+    /// locked out. A tree deeper than [`DEPTH_MAX`] is not searched to its end, since all other renames wait.
+    fn above_unless(&self, pointless: bool, dir: &Arc<Inode>) -> FsResult<Vec<InodeId>> {
+        let mut out = Vec::new();
+        if pointless {
+            return Ok(out);
+        }
+        out.push(dir.id);
         let mut id = dir.read()?.directory()?.parent();
         while out.last() != Some(&id) {
+            if out.len() >= DEPTH_MAX {
+                return Err(FsError::NameTooLong);
+            }
             out.push(id);
             id = self.table.get(id)?.read()?.directory()?.parent();
         }

@@ -1,0 +1,376 @@
+//! What holds for the memory file system in particular: data by reference, limits, size.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use buffer::{Arena, ArenaConfig, View, Views};
+use runtime::tokio_rt::TokioRuntime;
+use vfs::{
+    CreateHow, FileSystem, FsError, FsResult, Handle, Identity, MaybeReady, NewNode, Op, ReadDirLimits,
+    SetAttr, Stability,
+    memory::{MemoryConfig, MemoryFs, PAGE_BYTES},
+};
+
+struct Memory {
+    fs: Arc<MemoryFs>,
+    arena: Arena,
+    who: Identity,
+    _rt: tokio::runtime::Runtime,
+}
+
+/// Every call is answered at once.
+fn now<T>(op: Op<T>) -> FsResult<T> {
+    if let MaybeReady::Ready(v) = op { v } else { panic!("the memory file system made its caller wait") }
+}
+
+fn size(size: u64) -> SetAttr {
+    SetAttr { size: Some(size), ..SetAttr::default() }
+}
+
+impl Memory {
+    fn new(change: impl FnOnce(&mut MemoryConfig)) -> Self {
+        let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let arena = Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false });
+        let mut config = MemoryConfig::new(arena.clone(), TokioRuntime::from_handle(rt.handle().clone()));
+        change(&mut config);
+        Self { fs: MemoryFs::new(config), arena, who: Identity::root(), _rt: rt }
+    }
+
+    fn file(&self, name: &str) -> FsResult<Handle> {
+        let how = CreateHow::Guarded(SetAttr::default());
+        now(self.fs.create(&self.who, &self.fs.root(), name.as_bytes(), &how)).map(|c| c.handle)
+    }
+
+    fn mkdir(&self, dir: &Handle, name: &str) -> FsResult<Handle> {
+        let (node, set) = (NewNode::Directory, SetAttr::default());
+        now(self.fs.make(&self.who, dir, name.as_bytes(), &node, &set)).map(|c| c.handle)
+    }
+
+    fn symlink(&self, name: &str, target: &[u8]) -> FsResult<()> {
+        let (node, set) = (NewNode::Symlink(target.to_vec()), SetAttr::default());
+        now(self.fs.make(&self.who, &self.fs.root(), name.as_bytes(), &node, &set)).map(drop)
+    }
+
+    fn write(&self, file: &Handle, offset: u64, data: impl Into<Views>) -> FsResult<()> {
+        now(self.fs.write(&self.who, file, offset, data.into(), Stability::Unstable)).map(drop)
+    }
+
+    fn read(&self, file: &Handle, offset: u64, count: usize) -> Views {
+        now(self.fs.read(&self.who, file, offset, count as u32)).unwrap().data
+    }
+
+    fn remove(&self, name: &str) {
+        now(self.fs.remove(&self.who, &self.fs.root(), name.as_bytes())).unwrap();
+    }
+
+    fn used(&self, file: &Handle) -> u64 {
+        now(self.fs.getattr(file)).unwrap().used
+    }
+
+    fn free(&self) -> (u64, u64) {
+        let stat = now(self.fs.stat()).unwrap();
+        (stat.free_bytes, stat.free_files)
+    }
+
+    /// One buffer of the arena, full of `byte`.
+    fn piece(&self, len: usize, byte: u8) -> View {
+        let mut b = self.arena.alloc(len).unwrap();
+        b.fill(byte);
+        b.freeze()
+    }
+}
+
+fn addresses(views: &Views) -> Vec<usize> {
+    views.iter().map(View::address).collect()
+}
+
+#[test]
+fn whole_pages_are_kept_where_they_arrived_and_read_from_there() {
+    let m = Memory::new(|_| ());
+    let file = m.file("a").unwrap();
+    let data: Views = (0..4).map(|i| m.piece(PAGE_BYTES, i)).collect();
+    let at = addresses(&data);
+    m.write(&file, 0, data).unwrap();
+    assert_eq!(addresses(&m.read(&file, 0, 4 * PAGE_BYTES)), at);
+    assert_eq!(addresses(&m.read(&file, PAGE_BYTES as u64 + 5, 10)), [at[1] + 5]);
+    // Rewriting swaps the page; a reader keeps the old one.
+    let held = m.read(&file, PAGE_BYTES as u64, PAGE_BYTES);
+    let new = m.piece(PAGE_BYTES, 9);
+    let new_at = new.address();
+    m.write(&file, PAGE_BYTES as u64, new).unwrap();
+    assert_eq!(addresses(&m.read(&file, PAGE_BYTES as u64, PAGE_BYTES)), [new_at]);
+    assert_eq!((held.iter().next().unwrap()[77], addresses(&held)), (1, vec![at[1]]));
+}
+
+#[test]
+fn the_tail_of_a_file_is_kept_unless_its_memory_would_be_wasted() {
+    let m = Memory::new(|_| ());
+    let kept = |len: usize, slot: usize| {
+        let file = m.file("a").unwrap();
+        let mut b = m.arena.alloc(slot).unwrap();
+        b.fill(7);
+        b.set_len(len);
+        let view = b.freeze();
+        let at = view.address();
+        m.write(&file, 0, view).unwrap();
+        let read = m.read(&file, 0, len);
+        assert_eq!(read.to_vec(), vec![7; len]);
+        let out = (addresses(&read) == [at], m.used(&file));
+        m.remove("a");
+        out
+    };
+    assert_eq!(kept(40_000, 40_000), (true, 65_536));
+    assert_eq!(kept(1, 512), (true, 512));
+    assert_eq!(kept(600, 1024), (true, 1024));
+    assert_eq!(kept(100, 4096), (false, 512));
+    assert_eq!(kept(PAGE_BYTES, 2 * PAGE_BYTES), (false, 65_536));
+}
+
+#[test]
+fn pieces_that_do_not_fit_a_page_are_copied() {
+    let m = Memory::new(|_| ());
+    let file = m.file("a").unwrap();
+    // Not at a page's start; not at its slot's start; shorter than what the page holds.
+    let odd = m.piece(PAGE_BYTES, 1);
+    let at = odd.address();
+    m.write(&file, 10, odd).unwrap();
+    assert!(!addresses(&m.read(&file, 0, 2 * PAGE_BYTES)).contains(&at));
+    let part = m.piece(2048, 2).slice(512, 1024);
+    let at = part.address();
+    let small = m.file("b").unwrap();
+    m.write(&small, 0, part).unwrap();
+    assert_ne!(addresses(&m.read(&small, 0, 1024)), [at]);
+    let short = m.piece(512, 3);
+    let at = short.address();
+    m.write(&small, 0, short).unwrap();
+    let read = m.read(&small, 0, 1024);
+    assert_ne!(addresses(&read), [at]);
+    assert_eq!(read.to_vec(), [[3; 512], [2; 512]].concat());
+}
+
+#[test]
+fn small_writes_change_a_page_in_place_when_nobody_reads_it() {
+    let m = Memory::new(|_| ());
+    let file = m.file("a").unwrap();
+    m.write(&file, 0, m.piece(PAGE_BYTES, 1)).unwrap();
+    let at = addresses(&m.read(&file, 0, 1));
+    m.write(&file, 100, m.piece(10, 2)).unwrap();
+    assert_eq!(addresses(&m.read(&file, 0, 1)), at);
+    let held = m.read(&file, 0, PAGE_BYTES);
+    m.write(&file, 100, m.piece(10, 3)).unwrap();
+    assert_ne!(addresses(&m.read(&file, 0, 1)), at);
+    assert_eq!(held.to_vec()[100], 2);
+}
+
+#[test]
+fn holes_take_no_memory_and_all_read_from_one_page() {
+    let m = Memory::new(|_| ());
+    let file = m.file("a").unwrap();
+    let in_use = m.arena.stats().in_use;
+    now(m.fs.setattr(&m.who, &file, &size(1 << 50), None)).unwrap();
+    let hole = m.read(&file, 123 << 30, 1 << 20);
+    assert_eq!((hole.len(), m.arena.stats().in_use), (1 << 20, in_use));
+    assert!(hole.iter().all(|v| v.address() == addresses(&hole)[0]));
+    assert_eq!(m.used(&file), 0);
+}
+
+#[test]
+fn everything_taken_is_given_back() {
+    let m = Memory::new(|c| c.capacity_bytes = 64 << 20);
+    let before = (m.free(), m.arena.stats().in_use);
+    let file = m.file("a").unwrap();
+    for round in 0..20 {
+        let offset = round * 50_001;
+        m.write(&file, offset, m.piece(300_000, 1)).unwrap();
+        now(m.fs.setattr(&m.who, &file, &size(offset / 2), None)).unwrap();
+    }
+    m.write(&file, 1 << 40, m.piece(1, 1)).unwrap();
+    m.symlink("l", &[b'x'; 1000]).unwrap();
+    let d = m.mkdir(&m.fs.root(), "d").unwrap();
+    let victim = now(m.fs.create(&m.who, &d, b"v", &CreateHow::Guarded(size(9)))).unwrap().handle;
+    m.write(&victim, 0, m.piece(5000, 1)).unwrap();
+    assert_eq!(m.free().1, before.0.1 - 4);
+    now(m.fs.rename(&m.who, &m.fs.root(), b"l", &d, b"v")).unwrap();
+    now(m.fs.remove(&m.who, &d, b"v")).unwrap();
+    now(m.fs.rmdir(&m.who, &m.fs.root(), b"d")).unwrap();
+    m.remove("a");
+    assert_eq!((m.free(), m.arena.stats().in_use), before);
+}
+
+#[test]
+fn a_write_over_the_capacity_changes_nothing() {
+    let m = Memory::new(|c| c.capacity_bytes = 3 * PAGE_BYTES as u64);
+    let file = m.file("a").unwrap();
+    let pages = |n: u8| (0..n).map(|i| m.piece(PAGE_BYTES, i + 1)).collect::<Views>();
+    m.write(&file, 0, pages(2)).unwrap();
+    let attr = now(m.fs.getattr(&file)).unwrap();
+    assert_eq!(m.write(&file, PAGE_BYTES as u64, pages(3)), Err(FsError::NoSpc));
+    assert_eq!(m.write(&file, 2 * PAGE_BYTES as u64 - 5, m.piece(PAGE_BYTES + 10, 9)), Err(FsError::NoSpc));
+    assert_eq!(now(m.fs.getattr(&file)).unwrap(), attr);
+    let read = m.read(&file, 0, 1 << 20).to_vec();
+    assert_eq!((read.len(), read[0], read[2 * PAGE_BYTES - 1]), (2 * PAGE_BYTES, 1, 2));
+    // What is there may be rewritten, the rest filled to the last byte, and room made again.
+    m.write(&file, 0, pages(3)).unwrap();
+    m.write(&file, 0, pages(3)).unwrap();
+    assert_eq!(m.free().0, 0);
+    assert_eq!(m.symlink("l", b"target"), Err(FsError::NoSpc));
+    now(m.fs.setattr(&m.who, &file, &size(PAGE_BYTES as u64), None)).unwrap();
+    m.symlink("l", b"target").unwrap();
+    assert_eq!(m.free().0, 2 * PAGE_BYTES as u64 - 6);
+}
+
+#[test]
+fn a_full_arena_is_a_full_file_system() {
+    let m = Memory::new(|c| {
+        c.arena = Arena::new(ArenaConfig { limit: 8 << 20, huge_pages: false });
+        c.capacity_bytes = 1 << 40;
+    });
+    let file = m.file("a").unwrap();
+    let piece = m.piece(PAGE_BYTES, 1);
+    // Off the page's start everything is copied into the file system's own, small arena.
+    let mut at = 1;
+    let full = loop {
+        if let Err(e) = m.write(&file, at, piece.clone()) {
+            break e;
+        }
+        at += PAGE_BYTES as u64;
+        assert!(at < 9 << 20, "more than the arena has");
+    };
+    assert_eq!(full, FsError::NoSpc);
+    assert_eq!(now(m.fs.getattr(&file)).unwrap().size, at);
+}
+
+#[test]
+fn the_numbers_of_files_and_links_are_limited() {
+    let m = Memory::new(|c| {
+        c.max_files = 3;
+        c.link_max = 2;
+    });
+    let root = m.fs.root();
+    let a = m.file("a").unwrap();
+    m.mkdir(&root, "d").unwrap();
+    assert_eq!(m.file("b"), Err(FsError::NoSpc));
+    assert_eq!(m.mkdir(&root, "b"), Err(FsError::NoSpc));
+    assert_eq!(m.free().1, 0);
+    now(m.fs.link(&m.who, &a, &root, b"b")).unwrap();
+    assert_eq!(now(m.fs.link(&m.who, &a, &root, b"c")).err(), Some(FsError::MLink));
+    m.remove("a");
+    assert_eq!(m.file("c"), Err(FsError::NoSpc));
+    m.remove("b");
+    m.file("c").unwrap();
+}
+
+#[test]
+fn another_instance_knows_no_handle_of_this_one() {
+    let (one, two) = (Memory::new(|_| ()), Memory::new(|_| ()));
+    let file = one.file("a").unwrap();
+    assert_eq!(now(two.fs.getattr(&file)), Err(FsError::Stale));
+    assert_eq!(now(two.fs.getattr(&one.fs.root())), Err(FsError::Stale));
+    assert_ne!(one.fs.write_verifier(), two.fs.write_verifier());
+}
+
+#[test]
+fn cookies_that_were_never_given_are_refused() {
+    let m = Memory::new(|_| ());
+    m.file("a").unwrap();
+    let limits = ReadDirLimits { max_entries: 10, max_name_bytes: 100, plus: false };
+    let list = |cookie| now(m.fs.readdir(&m.who, &m.fs.root(), cookie, [0; 8], limits));
+    let cookies: Vec<_> = list(0).unwrap().entries.iter().map(|e| e.cookie).collect();
+    assert_eq!(cookies, [1, 2, 3]);
+    assert_eq!(list(4).err(), Some(FsError::BadCookie));
+    assert_eq!(list(u64::MAX).err(), Some(FsError::BadCookie));
+    m.remove("a");
+    assert!(list(3).unwrap().eof); // The entry is gone, its cookie is not.
+}
+
+#[test]
+fn readers_see_all_of_a_write_or_nothing() {
+    let m = Memory::new(|_| ());
+    let file = m.file("a").unwrap();
+    let len = 2 * PAGE_BYTES + 1000;
+    let whole = |byte: u8| {
+        let mut out: Views = (0..2).map(|_| m.piece(PAGE_BYTES, byte)).collect();
+        out.push(m.piece(1000, byte));
+        out
+    };
+    m.write(&file, 0, whole(0)).unwrap();
+    std::thread::scope(|s| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                s.spawn(|| {
+                    for _ in 0..400 {
+                        let seen = m.read(&file, 0, len).to_vec();
+                        assert!(seen.len() == len && seen.iter().all(|b| *b == seen[0]), "half a write");
+                    }
+                })
+            })
+            .collect();
+        let mut byte = 0u8;
+        while !readers.iter().all(|r| r.is_finished()) {
+            byte = byte.wrapping_add(1);
+            // By swapping pages, and by copying into them.
+            let data = if byte.is_multiple_of(2) { whole(byte) } else { m.piece(len, byte).into() };
+            m.write(&file, 0, data).unwrap();
+        }
+    });
+}
+
+/// Makes `count` files in one directory, finds each, lists them all, and removes them.
+fn fill_directory(count: usize) {
+    let m = Memory::new(|_| ());
+    let free = m.free();
+    let dir = m.mkdir(&m.fs.root(), "d").unwrap();
+    let name = |i: usize| format!("file-{i:07}");
+    let how = CreateHow::Guarded(SetAttr::default());
+    for i in 0..count {
+        now(m.fs.create(&m.who, &dir, name(i).as_bytes(), &how)).unwrap();
+    }
+    for i in (0..count).rev() {
+        now(m.fs.lookup(&m.who, &dir, name(i).as_bytes())).unwrap();
+    }
+    let limits = ReadDirLimits { max_entries: 1000, max_name_bytes: 1 << 16, plus: true };
+    let (mut seen, mut cookie) = (0, 0);
+    loop {
+        let page = now(m.fs.readdir(&m.who, &dir, cookie, [0; 8], limits)).unwrap();
+        for e in page.entries.iter().filter(|e| e.name != b"." && e.name != b"..") {
+            assert_eq!(e.name, name(seen).into_bytes());
+            seen += 1;
+        }
+        cookie = page.entries.last().map_or(cookie, |e| e.cookie);
+        if page.eof {
+            break;
+        }
+    }
+    assert_eq!(seen, count);
+    for i in 0..count {
+        now(m.fs.remove(&m.who, &dir, name(i).as_bytes())).unwrap();
+    }
+    now(m.fs.rmdir(&m.who, &m.fs.root(), b"d")).unwrap();
+    assert_eq!(m.free(), free);
+}
+
+#[test]
+fn a_directory_of_a_hundred_thousand_files_is_usable() {
+    fill_directory(100_000);
+}
+
+#[test]
+#[ignore = "takes seconds and some hundred megabytes"]
+fn a_directory_of_a_million_files_is_usable() {
+    fill_directory(1_000_000);
+}
+
+#[test]
+fn a_tree_of_any_depth_is_dropped_and_renamed_within_bounds() {
+    let m = Memory::new(|_| ());
+    let mut dir = m.fs.root();
+    for _ in 0..100_000 {
+        dir = m.mkdir(&dir, "d").unwrap();
+    }
+    m.file("f").unwrap();
+    let deep = now(m.fs.rename(&m.who, &m.fs.root(), b"f", &dir, b"f"));
+    assert_eq!(deep.err(), Some(FsError::NameTooLong));
+    now(m.fs.rename(&m.who, &m.fs.root(), b"f", &m.fs.root(), b"g")).unwrap();
+    drop(m);
+}
