@@ -2,10 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use buffer::{Arena, ArenaConfig, View, Views};
-use runtime::tokio_rt::TokioRuntime;
+use runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, tokio_rt::TokioRuntime};
 use vfs::{
     CreateHow, FileSystem, FsError, FsResult, Handle, Identity, MaybeReady, NewNode, Op, ReadDirLimits,
     SetAttr, Stability,
@@ -22,6 +28,33 @@ struct Memory {
 /// Every call is answered at once.
 fn now<T>(op: Op<T>) -> FsResult<T> {
     if let MaybeReady::Ready(v) = op { v } else { panic!("the memory file system made its caller wait") }
+}
+
+/// A runtime whose wall clock stands where it is put.
+struct Stopped {
+    rt: RuntimeRef,
+    seconds: AtomicU64,
+}
+
+impl Runtime for Stopped {
+    fn now(&self) -> Instant {
+        self.rt.now()
+    }
+    fn wall_clock(&self) -> Duration {
+        Duration::from_secs(self.seconds.load(Ordering::Relaxed))
+    }
+    fn sleep_until(&self, at: Instant) -> Sleep {
+        self.rt.sleep_until(at)
+    }
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        self.rt.spawn(name, task);
+    }
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        self.rt.spawn_blocking(work);
+    }
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.rt.fill_random(bytes);
+    }
 }
 
 fn size(size: u64) -> SetAttr {
@@ -268,6 +301,47 @@ fn another_instance_knows_no_handle_of_this_one() {
     assert_eq!(now(two.fs.getattr(&file)), Err(FsError::Stale));
     assert_eq!(now(two.fs.getattr(&one.fs.root())), Err(FsError::Stale));
     assert_ne!(one.fs.write_verifier(), two.fs.write_verifier());
+}
+
+#[test]
+fn ctime_moves_on_while_the_clock_stands_or_steps_back() {
+    let mut clock = None;
+    let m = Memory::new(|c| {
+        let stopped = Arc::new(Stopped { rt: Arc::clone(&c.runtime), seconds: AtomicU64::new(1000) });
+        clock = Some(Arc::clone(&stopped));
+        c.runtime = stopped;
+    });
+    let file = m.file("a").unwrap();
+    let times = |h: &Handle| now(m.fs.getattr(h)).map(|a| (a.ctime, a.mtime)).unwrap();
+    let (mut last, mut dir_last) = (times(&file), times(&m.fs.root()));
+    assert_eq!((last.0.seconds, last.0.nanos), (1000, 0));
+    for round in 0..10 {
+        clock.as_ref().unwrap().seconds.store(1000 - round, Ordering::Relaxed);
+        m.write(&file, 0, m.piece(512, 1)).unwrap();
+        let new = times(&file);
+        assert!(new.0 > last.0 && new.1 > last.1, "{new:?} after {last:?}");
+        last = new;
+        now(m.fs.link(&m.who, &file, &m.fs.root(), b"b")).unwrap();
+        assert!(times(&file).0 > last.0 && times(&file).1 == last.1);
+        m.remove("b");
+        let dir = times(&m.fs.root());
+        assert!(dir.0 > dir_last.0 && dir.1 > dir_last.1);
+        (last, dir_last) = (times(&file), dir);
+    }
+    assert_eq!(last.0.seconds, 1000);
+}
+
+#[test]
+fn the_places_of_removed_files_are_used_again() {
+    let m = Memory::new(|_| ());
+    let mut highest = 0;
+    for _ in 0..2000 {
+        let file = m.file("a").unwrap();
+        highest = highest.max(now(m.fs.getattr(&file)).unwrap().fileid);
+        m.remove("a");
+        assert_eq!(now(m.fs.getattr(&file)), Err(FsError::Stale));
+    }
+    assert!(highest < 500, "{highest} places for one file");
 }
 
 #[test]
