@@ -7,11 +7,12 @@ use std::sync::{
 
 use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES};
 use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status};
+use rpcrdma::registration::{Registration, RegistrationStats};
 use runtime::RuntimeRef;
 use xdr::{Decode, Decoder, Encode, XdrError};
 
 use crate::{
-    Connector, Error, Options, Stats, Url,
+    Connector, Error, Options, RegistrationStrategy, Stats, Url,
     connect::UrlConnector,
     mount::{self, Mounted},
     pool::{Attempt, CallSpec, Pool},
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) readdir_size: u32,
     /// The server has READDIRPLUS, as far as we know.
     pub(crate) plus: AtomicBool,
+    registration: Arc<dyn Registration>,
 }
 
 /// A mounted export. Clones share everything. When the last one is dropped the connections are closed.
@@ -81,13 +83,15 @@ impl Client {
     pub async fn connect(rt: RuntimeRef, url: &Url, options: Options) -> Result<Self, Error> {
         let options = options.with_url(url);
         let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
+        let registration = options.registration.make(options.arena_limit / 4);
         let connector = UrlConnector {
             rt: Arc::clone(&rt),
             arena: arena.clone(),
             url: url.clone(),
             options: options.clone(),
+            registration: Arc::clone(&registration),
         };
-        Self::mount(rt, arena, Arc::new(connector), &url.path, options).await
+        Self::mount_with(rt, arena, Arc::new(connector), &url.path, options, registration).await
     }
 
     /// Mounts the longest export that contains `path` over connections that `connector` makes; its messages are built
@@ -101,6 +105,18 @@ impl Client {
         connector: Arc<dyn Connector>,
         path: &str,
         options: Options,
+    ) -> Result<Self, Error> {
+        let registration = RegistrationStrategy::Dynamic.make(0);
+        Self::mount_with(rt, arena, connector, path, options, registration).await
+    }
+
+    async fn mount_with(
+        rt: RuntimeRef,
+        arena: Arena,
+        connector: Arc<dyn Connector>,
+        path: &str,
+        options: Options,
+        registration: Arc<dyn Registration>,
     ) -> Result<Self, Error> {
         let credential = options.credential.credential();
         let pool = Pool::new(
@@ -141,6 +157,7 @@ impl Client {
                 wsize,
                 readdir_size,
                 plus: AtomicBool::new(true),
+                registration,
             }),
         })
     }
@@ -195,12 +212,24 @@ impl Client {
         &self.shared.pool.rt
     }
 
-    /// A buffer of `len` bytes for payload.
+    /// A buffer of `len` bytes (at most 4 MiB) for payload, of the kind that the registration strategy registers most
+    /// cheaply.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn buffer(&self, len: usize) -> Result<Buffer, Error> {
-        Ok(self.arena().alloc(len)?)
+        Ok(self.shared.registration.take(self.arena(), len)?)
+    }
+
+    /// Gives a buffer back to the registration strategy for a later [`Self::buffer`]. Optional: one that is dropped
+    /// instead returns to the arena.
+    pub fn recycle(&self, buffer: Buffer) {
+        self.shared.registration.give_back(buffer);
+    }
+
+    /// What the registration strategy has done.
+    pub fn registration_stats(&self) -> RegistrationStats {
+        self.shared.registration.stats()
     }
 
     /// Counters.

@@ -1,14 +1,25 @@
 //! How connections are made.
 
 use std::{
+    future::Future,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     sync::Arc,
+    time::Duration,
 };
 
 use buffer::Arena;
-use futures::channel::oneshot;
-use oncrpc::Transport;
-use runtime::{BoxFuture, RuntimeRef};
+use futures::{
+    channel::oneshot,
+    future::{Either, select},
+};
+use oncrpc::{
+    Transport,
+    rpcbind::{self, NetId, Rpcbind},
+    tcp::{TcpClientConfig, TcpTransport},
+};
+use rdma::ConnectParams;
+use rpcrdma::{Requester, RequesterConfig, registration::Registration};
+use runtime::{BoxFuture, RuntimeRef, tokio_rt::TcpByteStream};
 
 use crate::{ConnectionStats, Error, Options, Proto, Url};
 
@@ -48,6 +59,7 @@ pub(crate) struct UrlConnector {
     pub(crate) url: Url,
     /// With what the URL states.
     pub(crate) options: Options,
+    pub(crate) registration: Arc<dyn Registration>,
 }
 
 impl UrlConnector {
@@ -63,6 +75,7 @@ impl UrlConnector {
             port,
             proto,
             options: self.options.clone(),
+            registration: Arc::clone(&self.registration),
         }
     }
 }
@@ -80,10 +93,10 @@ impl Connector for UrlConnector {
         if let Some(port) = self.url.mountport {
             return Box::pin(self.to(port, Proto::Tcp).connect());
         }
-        let portmapper = self.to(crate::rpcbind::PORT, Proto::Tcp);
+        let portmapper = self.to(rpcbind::PORT, Proto::Tcp);
         let fallback = self.to(nfs::v3::PORT_TCP, Proto::Tcp);
         Box::pin(async move {
-            let port = crate::rpcbind::mount_port(&portmapper).await;
+            let port = portmapper.ask_mount_port().await;
             tracing::debug!(?port, "asked the port mapper for the MOUNT port");
             match port {
                 Some(port) => Target { port, ..fallback }.connect().await,
@@ -98,32 +111,26 @@ fn authority(host: &str, port: u16) -> String {
 }
 
 /// Where and how to connect.
-pub(crate) struct Target {
-    pub(crate) rt: RuntimeRef,
-    pub(crate) arena: Arena,
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) proto: Proto,
-    pub(crate) options: Options,
+struct Target {
+    rt: RuntimeRef,
+    arena: Arena,
+    host: String,
+    port: u16,
+    proto: Proto,
+    options: Options,
+    registration: Arc<dyn Registration>,
 }
 
 impl Target {
     /// Tries the host's addresses in order, within the connect timeout in all.
-    pub(crate) async fn connect(self) -> Result<Connection, Error> {
+    async fn connect(self) -> Result<Connection, Error> {
         let server = authority(&self.host, self.port);
         let (rt, proto, limit) = (Arc::clone(&self.rt), self.proto, self.options.connect_timeout);
         let failed = |reason| Error::Connect { server: server.clone(), proto, reason };
-        // On the runtime's own threads: there its reactor is at hand, whoever polls the caller.
-        let (done, outcome) = oneshot::channel();
-        let task = async move {
-            drop(done.send(self.try_addresses().await));
-        };
-        rt.spawn("client-connect", Box::pin(task));
-        match runtime::timeout(&*rt, limit, outcome).await {
-            Some(Ok(Ok(connection))) => Ok(connection),
-            Some(Ok(Err(TryError::Final(e)))) => Err(e),
-            Some(Ok(Err(TryError::Refused(reason)))) => Err(failed(reason)),
-            Some(Err(_)) => Err(Error::Local("the runtime ended while connecting".into())),
+        match on_runtime(&rt, limit, self.try_addresses()).await {
+            Some(Ok(connection)) => Ok(connection),
+            Some(Err(TryError::Final(e))) => Err(e),
+            Some(Err(TryError::Refused(reason))) => Err(failed(reason)),
             None => Err(failed(format!("no answer within {limit:?}"))),
         }
     }
@@ -148,14 +155,84 @@ impl Target {
     }
 
     async fn connect_tcp(&self, addr: SocketAddr) -> Result<Connection, String> {
-        let _ = addr;
-        Err("the TCP transport is not built in yet".into())
+        let stream = TcpByteStream::connect(addr).await.map_err(|e| e.to_string())?;
+        let config = TcpClientConfig {
+            max_in_flight: self.options.credits.max(1) as usize,
+            timeout: self.options.timeout,
+            ..TcpClientConfig::default()
+        };
+        let transport = TcpTransport::start(Box::new(stream), &self.rt, &self.arena, config);
+        Ok(Connection::new(transport.map_err(|e| e.to_string())?, addr.to_string()))
     }
 
     async fn connect_rdma(&self, addr: SocketAddr) -> Result<Connection, String> {
-        let _ = addr;
-        Err("the RDMA transport is not built in yet".into())
+        let options = &self.options;
+        let config = RequesterConfig {
+            credits: options.credits,
+            call_timeout: options.timeout,
+            registration: Arc::clone(&self.registration),
+            connect: ConnectParams {
+                crc: options.crc,
+                max_frame: options.max_frame,
+                timeout: options.connect_timeout,
+                ..ConnectParams::default()
+            },
+            ..RequesterConfig::default()
+        };
+        let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
+        let requester = Requester::connect(&*options.provider, rt, arena, addr, config).await;
+        let requester = requester.map_err(|e| e.to_string())?;
+        let transport = Arc::clone(&requester);
+        // Weak: statistics must not keep a connection open.
+        let observed = Arc::downgrade(&requester);
+        let stats = move || {
+            let requester = observed.upgrade();
+            ConnectionStats {
+                peer: addr.to_string(),
+                queue_pair: requester.as_ref().and_then(|r| r.counters()),
+                requester: requester.as_ref().map(|r| r.stats()),
+            }
+        };
+        Ok(Connection { transport, stats: Arc::new(stats) })
     }
+
+    /// The TCP port of MOUNT version 3, if there is a port mapper at this target that knows it: by version 2, as
+    /// every port mapper has it; IPv6 servers may know version 4 only.
+    async fn ask_mount_port(self) -> Option<u16> {
+        let (rt, limit) = (Arc::clone(&self.rt), self.options.connect_timeout);
+        let ask = async move {
+            let addr = *resolve_host(&self.rt, &self.host, self.port).await.ok()?.first()?;
+            let stream = TcpByteStream::connect(addr).await.ok()?;
+            let rpcbind = Rpcbind::new(Box::new(stream), &self.rt, &self.arena, limit).ok()?;
+            let (program, version) = (nfs::mount::PROGRAM, nfs::mount::VERSION);
+            if addr.is_ipv6()
+                && let Ok(Some(at)) = rpcbind.get_addr(program, version, NetId::tcp(&addr)).await
+            {
+                return Some(at.port());
+            }
+            rpcbind.get_port(program, version, NetId::Tcp).await.ok()?
+        };
+        on_runtime(&rt, limit, ask).await?
+    }
+}
+
+/// Runs `work` on the runtime's own threads, where its reactor is at hand, whoever polls the caller. `None` when it
+/// takes longer than `limit` or the runtime ends.
+async fn on_runtime<T: Send + 'static>(
+    rt: &RuntimeRef,
+    limit: Duration,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    let (mut done, outcome) = oneshot::channel();
+    let task = async move {
+        // Ends early when nobody waits any more.
+        let work = std::pin::pin!(work);
+        if let Either::Left((out, _)) = select(work, done.cancellation()).await {
+            drop(done.send(out));
+        }
+    };
+    rt.spawn("client-connect", Box::pin(task));
+    runtime::timeout(&**rt, limit, outcome).await?.ok()
 }
 
 enum TryError {

@@ -37,7 +37,6 @@ mod options;
 mod pool;
 mod resolve;
 pub mod retransmission;
-mod rpcbind;
 mod stats;
 mod transfer;
 mod url;

@@ -35,7 +35,8 @@ pub async fn exports(
     let options = options.clone().with_url(url);
     let arena = Arena::new(buffer::ArenaConfig { limit: options.arena_limit, ..Default::default() });
     let credential = options.credential.credential();
-    let connector = UrlConnector { rt, arena: arena.clone(), url: url.clone(), options };
+    let registration = options.registration.make(0);
+    let connector = UrlConnector { rt, arena: arena.clone(), url: url.clone(), options, registration };
     let first = match url.mountport {
         Some(_) => connector.connect_mount().await?,
         None => connector.connect().await?,

@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use oncrpc::{AuthSys, Credential};
+use rpcrdma::registration::{self, Registration};
 
 use crate::Url;
 
@@ -65,6 +66,16 @@ impl FromStr for RegistrationStrategy {
             "dynamic" => Ok(Self::Dynamic),
             "cache" => Ok(Self::Cache),
             _ => Err(format!("unknown registration strategy {s:?}: use dynamic or cache")),
+        }
+    }
+}
+
+impl RegistrationStrategy {
+    /// The strategy itself. `Cache` keeps up to `limit` bytes of free buffers.
+    pub(crate) fn make(self, limit: usize) -> Arc<dyn Registration> {
+        match self {
+            Self::Dynamic => Arc::new(registration::Dynamic::new()),
+            Self::Cache => Arc::new(registration::Cache::new(limit)),
         }
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Answered {
 #[derive(Default)]
 struct Slot {
     current: Mutex<Option<Connection>>,
+    /// There was a connection in this place.
+    used: AtomicBool,
     /// Held by the one that makes the connection again.
     connecting: futures::lock::Mutex<()>,
 }
@@ -52,6 +54,14 @@ impl Slot {
         let current = self.current.lock();
         let transport = &current.as_ref()?.transport;
         transport.failure().is_none().then(|| Arc::clone(transport))
+    }
+
+    /// Forgets a connection that shall not be used again.
+    fn discard(&self, transport: &Arc<dyn Transport>) {
+        let mut current = self.current.lock();
+        if current.as_ref().is_some_and(|c| Arc::ptr_eq(&c.transport, transport)) {
+            *current = None;
+        }
     }
 }
 
@@ -134,6 +144,8 @@ impl Pool {
         let old = slot.current.lock().replace(connection);
         if let Some(old) = old {
             old.transport.close();
+        }
+        if slot.used.swap(true, Ordering::AcqRel) {
             add(&self.counts.reconnects, 1);
             tracing::info!(server = self.server, "connected again");
         }
@@ -210,6 +222,7 @@ impl Pool {
                 Err(e @ (RpcError::Disconnected { .. } | RpcError::TimedOut { .. })) => {
                     // After a time-out the connection may be up and mute: it is not used again.
                     transport.close();
+                    self.slots.iter().for_each(|s| s.discard(&transport));
                     attempt.pause(e.to_string()).await?;
                 }
                 Err(error) => return Err(self.rpc_error(spec.name, error)),

@@ -30,12 +30,14 @@ pub struct ConnectionStats {
     pub peer: String,
     /// Counters of the queue pair, if it is RDMA and the transport tells.
     pub queue_pair: Option<rdma::Counters>,
+    /// Counters of the RPC-over-RDMA requester, if it is RDMA.
+    pub requester: Option<rpcrdma::RequesterStatsSnapshot>,
 }
 
 impl ConnectionStats {
     /// Of a connection to `peer` without queue pair.
     pub fn new(peer: impl Into<String>) -> Self {
-        Self { peer: peer.into(), queue_pair: None }
+        Self { peer: peer.into(), queue_pair: None, requester: None }
     }
 }
 
