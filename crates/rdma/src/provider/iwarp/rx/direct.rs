@@ -179,6 +179,7 @@ impl Rx {
             Err(fault) => return Poll::Ready(Err(fault)),
         };
         ends.counters.placed_directly += sorted.placed as u64;
+        self.adapt_window(self.stash.bytes().len(), sorted.placed);
         self.open = sorted.open;
         for i in 0..sorted.complete {
             let fpdu = if i == 0 { open } else { self.direct.guesses[i - 1] };

@@ -42,7 +42,7 @@ use crate::{Completion, ConnectionError, Counters};
 const SMALL_WINDOW: usize = 4 << 10;
 /// Bytes read at a time while small messages come.
 const LARGE_WINDOW: usize = 64 << 10;
-/// A tagged FPDU this long ends the reading of large pieces into the stash.
+/// A direct read that places this much shows that large tagged payload comes.
 const LARGE_PAYLOAD: usize = 16 << 10;
 
 /// What the receiver works on beside its own state.
@@ -97,7 +97,7 @@ impl Rx {
             ird,
             crc: crc.then(Crc::new),
             direct: Direct::default(),
-            window: LARGE_WINDOW / 4,
+            window: SMALL_WINDOW,
             received: false,
             rtr_send,
         }
@@ -137,10 +137,17 @@ impl Rx {
         };
         ends.counters.syscalls += 1;
         self.stash.commit(n);
-        if n == self.window {
-            self.window = (2 * n).min(LARGE_WINDOW);
-        }
+        self.adapt_window(n, 0);
         Poll::Ready(Ok(n))
+    }
+
+    /// After a read that put `stashed` bytes into the stash and `placed` into regions.
+    fn adapt_window(&mut self, stashed: usize, placed: usize) {
+        if placed >= LARGE_PAYLOAD {
+            self.window = SMALL_WINDOW;
+        } else if stashed >= self.window {
+            self.window = (2 * self.window).min(LARGE_WINDOW);
+        }
     }
 
     fn end_of_stream(&self) -> Fault {

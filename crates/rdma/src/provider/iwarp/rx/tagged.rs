@@ -1,6 +1,6 @@
 //! Tagged messages: RDMA Writes of the peer, and responses to our RDMA Reads.
 
-use super::{Ends, LARGE_PAYLOAD, Rx, SMALL_WINDOW};
+use super::{Ends, Rx};
 use crate::provider::iwarp::{
     fault::Fault,
     wire::{ddp::Tagged, fpdu, rdmap::Opcode, terminate::ErrorCode},
@@ -48,9 +48,6 @@ impl Rx {
             crc.update(&self.stash.bytes()[..head]);
         }
         self.stash.consume(head);
-        if len >= LARGE_PAYLOAD {
-            self.window = SMALL_WINDOW;
-        }
         self.direct.note(&header, len);
         self.open = Some(OpenFpdu { header, len, placed: 0 });
         Ok(())

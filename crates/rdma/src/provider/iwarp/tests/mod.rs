@@ -1,9 +1,11 @@
 //! Tests of whole connections, and what they share.
 
+mod segmentation;
+mod tcp;
 mod transfer;
 
 use std::{
-    sync::Arc,
+    sync::{Arc, LazyLock},
     task::{Context, Poll, Waker},
 };
 
@@ -51,9 +53,11 @@ pub(super) fn runtime() -> RuntimeRef {
     Arc::new(Still(std::sync::atomic::AtomicU64::new(1)))
 }
 
-/// An arena of its own.
+/// The arena of all tests: each arena maps whole spans.
 pub(super) fn arena() -> Arena {
-    Arena::new(ArenaConfig { limit: 512 << 20, huge_pages: false })
+    static SHARED: LazyLock<Arena> =
+        LazyLock::new(|| Arena::new(ArenaConfig { limit: 1 << 30, huge_pages: false }));
+    SHARED.clone()
 }
 
 /// Polls a future once, without a waker.
