@@ -185,6 +185,11 @@ mod tests {
     }
 
     #[test]
+    fn a_million_inodes_fit_in_two_hundred_megabytes() {
+        assert!(size_of::<Inode>() <= 200, "{} bytes", size_of::<Inode>());
+    }
+
+    #[test]
     fn the_successor_of_a_time_carries_into_the_seconds() {
         assert_eq!(successor(Time { seconds: 1, nanos: 999_999_999 }), Time { seconds: 2, nanos: 0 });
         assert_eq!(successor(Time { seconds: -1, nanos: 5 }), Time { seconds: -1, nanos: 6 });

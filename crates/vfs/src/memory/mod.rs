@@ -55,11 +55,13 @@ const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 /// How a [`MemoryFs`] is made.
 #[derive(Clone)]
 pub struct MemoryConfig {
-    /// The most bytes that content may pin (slots of the arena, and targets of symbolic links).
+    /// The most bytes that content may pin (slots of the arena, and targets of symbolic links). Keep it below the
+    /// arena's limit where the arena also serves transfers, or a full file system leaves no room to receive calls.
     pub capacity_bytes: u64,
     /// The most objects, the root included.
     pub max_files: u64,
-    /// Where content lives. Its limit holds too; both give [`FsError::NoSpc`].
+    /// Where content lives: the arena that written data arrives in too, since its memory is kept. Its limit holds
+    /// as well as `capacity_bytes`; both give [`FsError::NoSpc`].
     pub arena: Arena,
     /// The file system's number ([`Attr::fsid`]).
     pub fsid: u64,
