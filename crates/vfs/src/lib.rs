@@ -5,6 +5,7 @@
 //! it needs. Nothing here may block the calling thread.
 
 mod error;
+pub mod local;
 pub mod memory;
 mod types;
 

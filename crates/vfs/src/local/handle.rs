@@ -1,0 +1,114 @@
+//! What is in a handle.
+//!
+//! A tag byte (kernel or index), the body, and a keyed mark ([`mac`]) of both, 8 bytes. A handle that we did not
+//! give out (random bytes, another server's, a kernel handle of an object outside the export made by someone on this
+//! machine) fails the mark and is refused before any of it is used.
+
+use rustix::fs::Statx;
+
+use super::{
+    mac::{Key, mac},
+    sys::KernelHandle,
+};
+use crate::{FsError, FsResult, Handle};
+
+const TAG_KERNEL: u8 = b'K';
+const TAG_INDEX: u8 = b'I';
+const MAC_BYTES: usize = 8;
+
+/// A verified handle's content.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// What the kernel calls the object.
+    Kernel(KernelHandle),
+    /// Inode number and time of birth.
+    Index,
+}
+
+fn seal(key: &Key, body: &[u8]) -> Option<Handle> {
+    let mut bytes = [0; Handle::MAX];
+    let len = body.len() + MAC_BYTES;
+    bytes.get_mut(..body.len())?.copy_from_slice(body);
+    bytes.get_mut(body.len()..len)?.copy_from_slice(&mac(key, body).to_le_bytes());
+    Handle::new(&bytes[..len])
+}
+
+/// The handle that carries a kernel handle; `None` if that is too long or of a type beyond a byte.
+pub(super) fn from_kernel(key: &Key, k: &KernelHandle) -> Option<Handle> {
+    let mut body = [0; Handle::MAX];
+    body[0] = TAG_KERNEL;
+    body[1] = u8::try_from(k.kind).ok()?;
+    let len = 2 + k.bytes().len();
+    body.get_mut(2..len)?.copy_from_slice(k.bytes());
+    seal(key, &body[..len])
+}
+
+/// The handle that names an object by inode number and time of birth (zero where the file system keeps none).
+pub(super) fn from_stat(key: &Key, st: &Statx) -> Option<Handle> {
+    let born = rustix::fs::StatxFlags::from_bits_retain(st.stx_mask).contains(rustix::fs::StatxFlags::BTIME);
+    let (seconds, nanos) = if born { (st.stx_btime.tv_sec, st.stx_btime.tv_nsec) } else { (0, 0) };
+    let mut body = [0; 21];
+    body[0] = TAG_INDEX;
+    body[1..9].copy_from_slice(&st.stx_ino.to_le_bytes());
+    body[9..17].copy_from_slice(&seconds.to_le_bytes());
+    body[17..].copy_from_slice(&nanos.to_le_bytes());
+    seal(key, &body)
+}
+
+/// Checks a handle from the wire.
+pub(super) fn open(key: &Key, handle: &Handle) -> FsResult<Body> {
+    let bytes = handle.as_bytes();
+    let at = bytes.len().checked_sub(MAC_BYTES).ok_or(FsError::BadHandle)?;
+    let (body, mark) = bytes.split_at(at);
+    // No early exit at the first wrong byte, so that the time taken tells nothing about the right mark.
+    let wrong = mac(key, body).to_le_bytes().iter().zip(mark).fold(0, |acc, (a, b)| acc | (a ^ b));
+    if wrong != 0 {
+        return Err(FsError::BadHandle);
+    }
+    match body {
+        [TAG_KERNEL, kind, rest @ ..] => {
+            KernelHandle::new((*kind).into(), rest).map(Body::Kernel).ok_or(FsError::BadHandle)
+        }
+        [TAG_INDEX, rest @ ..] if rest.len() == 20 => Ok(Body::Index),
+        _ => Err(FsError::BadHandle),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_kernel_handle_comes_back_and_another_key_refuses_it() {
+        let k = KernelHandle::new(1, &[7; 8]).unwrap();
+        let h = from_kernel(&[1; 16], &k).unwrap();
+        let Body::Kernel(back) = open(&[1; 16], &h).unwrap() else { panic!("tag") };
+        assert_eq!((back.kind, back.bytes()), (1, &[7u8; 8][..]));
+        assert_eq!(open(&[2; 16], &h).unwrap_err(), FsError::BadHandle);
+    }
+
+    #[test]
+    fn a_kernel_handle_that_does_not_fit_is_refused() {
+        assert!(from_kernel(&[1; 16], &KernelHandle::new(1, &[0; 38]).unwrap()).is_some());
+        assert!(from_kernel(&[1; 16], &KernelHandle::new(1, &[0; 39]).unwrap()).is_none());
+        assert!(from_kernel(&[1; 16], &KernelHandle::new(256, &[0; 8]).unwrap()).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_from_elsewhere_are_a_bad_handle(bytes in proptest::collection::vec(any::<u8>(), 0..=48)) {
+            let h = Handle::new(&bytes).unwrap();
+            prop_assert_eq!(open(&[9; 16], &h).unwrap_err(), FsError::BadHandle);
+        }
+
+        #[test]
+        fn one_flipped_bit_is_a_bad_handle(bit in 0usize..144) {
+            let h = from_kernel(&[3; 16], &KernelHandle::new(1, &[5; 8]).unwrap()).unwrap();
+            let mut bytes = h.as_bytes().to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(open(&[3; 16], &Handle::new(&bytes).unwrap()).unwrap_err(), FsError::BadHandle);
+        }
+    }
+}

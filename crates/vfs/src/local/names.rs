@@ -1,0 +1,309 @@
+//! Calls that look up or change names.
+
+use std::{os::fd::AsFd, sync::Arc};
+
+use rustix::{
+    fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, Statx},
+    io::Errno,
+};
+
+use super::{
+    attr,
+    cred::{W, X},
+    node::{Node, proc_name},
+    setup::Export,
+};
+use crate::{
+    Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, SetTime, Time,
+    Wcc,
+};
+
+/// The longest target of a symbolic link (`PATH_MAX`, without the NUL).
+const TARGET_MAX: usize = 4095;
+/// The mode of a file until the client sets it, when it sent none.
+const NO_MODE: u32 = 0o600;
+
+impl Export {
+    /// Refuses names that are no single component.
+    fn check_name(&self, name: &[u8]) -> FsResult<()> {
+        if name.is_empty() || name.contains(&0) || name.contains(&b'/') {
+            return Err(FsError::Inval);
+        }
+        if name.len() > self.info.name_max as usize { Err(FsError::NameTooLong) } else { Ok(()) }
+    }
+
+    /// The directory behind a handle.
+    pub(super) fn directory(&self, dir: &Handle) -> FsResult<(Arc<Node>, Statx)> {
+        let node = self.tree.open(dir)?;
+        if node.kind() != FileKind::Directory {
+            return Err(FsError::NotDir);
+        }
+        let st = attr::live_stat(node.as_fd())?;
+        Ok((node, st))
+    }
+
+    /// The directory behind a handle, for a change of its entries by `who`.
+    fn directory_to_change(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<(Arc<Node>, Statx)> {
+        self.writable()?;
+        let (node, st) = self.directory(dir)?;
+        self.check_name(name)?;
+        self.creds.precheck(who, &st, W | X)?;
+        Ok((node, st))
+    }
+
+    /// The directory's change.
+    fn dir_after(&self, dir: &Node) -> FsResult<Wcc> {
+        self.after(&attr::stat(dir.as_fd())?)
+    }
+
+    pub(super) fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<(Handle, Attr)> {
+        let (node, st) = self.directory(dir)?;
+        self.check_name(name)?;
+        self.creds.precheck(who, &st, X)?;
+        if name == b"." || name == b".." {
+            if self.creds.allowed(who, node.as_fd(), &st, X)? == 0 {
+                return Err(FsError::Access);
+            }
+            let (found, st) = if name == b"." { (node, st) } else { self.tree.open_parent(&node)? };
+            return Ok((found.handle(), attr::attr(&st, self.fsid)?));
+        }
+        let (fd, st) = self.creds.as_caller(who, || self.tree.open_entry(node.as_fd(), name))?;
+        let handle = self.tree.name_entry(dir, name, fd.as_fd(), &st)?;
+        let attr = attr::attr(&st, self.fsid)?;
+        self.tree.cache.insert(Node::new(handle, fd, attr.kind));
+        Ok((handle, attr))
+    }
+
+    /// Opens what was just made, or was there, under `name`.
+    fn adopt(&self, dir: &Node, name: &[u8]) -> FsResult<(Arc<Node>, Statx)> {
+        let (fd, st) = self.tree.open_entry(dir.as_fd(), name)?;
+        let handle = self.tree.name_entry(&dir.handle(), name, fd.as_fd(), &st)?;
+        Ok((self.tree.cache.insert(Node::new(handle, fd, attr::kind(&st)?)), st))
+    }
+
+    /// Finishes a creation: attributes that the making itself did not set, durability, the answer.
+    fn finish_creation(
+        &self,
+        who: &Identity,
+        dir: &Node,
+        name: &[u8],
+        set: &SetAttr,
+        as_made: bool,
+    ) -> FsResult<Created> {
+        let (node, st) = self.adopt(dir, name)?;
+        let mut set = *set;
+        if as_made {
+            // Only the superuser gives files away; what others ask for is what they get anyway, or not theirs to ask.
+            if who.uid != 0 || !self.creds.by_kernel() {
+                (set.uid, set.gid) = (None, None);
+            }
+            let exact = self.exact_modes() || set.mode.is_none_or(|m| m & 0o7777 == attr::mode(&st));
+            if node.kind() == FileKind::Symlink || (exact && set.uid.is_none() && set.gid.is_none()) {
+                set.mode = None;
+            }
+        }
+        if set != SetAttr::default() {
+            let maker = if as_made { self.creds.maker(who) } else { who.clone() };
+            self.apply(&maker, &node, &st, &set)?;
+        }
+        self.sync_object(&node)?;
+        self.sync_object(dir)?;
+        let attr = attr::attr(&attr::stat(node.as_fd())?, self.fsid)?;
+        Ok(Created { handle: node.handle(), attr, dir: self.dir_after(dir)? })
+    }
+
+    pub(super) fn create(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        how: &CreateHow,
+    ) -> FsResult<Created> {
+        let (node, _) = self.directory_to_change(who, dir, name)?;
+        if name == b"." || name == b".." {
+            return Err(FsError::Exist);
+        }
+        let _lock = self.lock(dir);
+        let set = match how {
+            CreateHow::Unchecked(set) | CreateHow::Guarded(set) => *set,
+            CreateHow::Exclusive(verifier) => verifier_times(*verifier),
+        };
+        let mode = Mode::from_raw_mode(set.mode.unwrap_or(NO_MODE) & 0o7777);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made =
+            self.creds.as_caller(who, || Ok(rustix::fs::openat(&*node, name, flags, mode).map(drop)))?;
+        match (made, how) {
+            (Ok(()), _) => self.finish_creation(who, &node, name, &set, true),
+            (Err(Errno::EXIST), CreateHow::Unchecked(_)) => {
+                if attr::kind(&self.adopt(&node, name)?.1)? != FileKind::Regular {
+                    return Err(FsError::Exist);
+                }
+                let only_size = SetAttr { size: set.size, ..SetAttr::default() };
+                self.finish_creation(who, &node, name, &only_size, false)
+            }
+            (Err(Errno::EXIST), CreateHow::Exclusive(_)) => self.created_before(&node, name, &set),
+            (Err(e), _) => Err(e.into()),
+        }
+    }
+
+    /// The answer to an EXCLUSIVE create that was carried out before, recognised by its verifier in the times.
+    fn created_before(&self, dir: &Node, name: &[u8], times: &SetAttr) -> FsResult<Created> {
+        let (node, st) = self.adopt(dir, name)?;
+        let attr = attr::attr(&st, self.fsid)?;
+        let same = |set: SetTime, t: Time| matches!(set, SetTime::To(s) if s.seconds == t.seconds);
+        let ours =
+            attr.kind == FileKind::Regular && same(times.atime, attr.atime) && same(times.mtime, attr.mtime);
+        if !ours {
+            return Err(FsError::Exist);
+        }
+        Ok(Created { handle: node.handle(), attr, dir: self.dir_after(dir)? })
+    }
+
+    pub(super) fn make(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        new: &NewNode,
+        set: &SetAttr,
+    ) -> FsResult<Created> {
+        let (node, _) = self.directory_to_change(who, dir, name)?;
+        if name == b"." || name == b".." {
+            return Err(FsError::Exist);
+        }
+        if set.size.is_some_and(|s| s != 0) {
+            return Err(FsError::Inval);
+        }
+        let set = SetAttr { size: None, ..*set };
+        let mode = Mode::from_raw_mode(set.mode.unwrap_or(NO_MODE) & 0o7777);
+        let special = |kind, dev| Ok(rustix::fs::mknodat(&*node, name, kind, mode, dev)?);
+        let dev = |major, minor| -> Dev { rustix::fs::makedev(major, minor) };
+        let _lock = self.lock(dir);
+        self.creds.as_caller(who, || match new {
+            NewNode::Directory => {
+                let dir_mode = set.mode.map_or(Mode::RWXU, |m| Mode::from_raw_mode(m & 0o7777));
+                Ok(rustix::fs::mkdirat(&*node, name, dir_mode)?)
+            }
+            NewNode::Symlink(target) => {
+                if target.is_empty() || target.contains(&0) {
+                    return Err(FsError::Inval);
+                }
+                if target.len() > TARGET_MAX {
+                    return Err(FsError::NameTooLong);
+                }
+                Ok(rustix::fs::symlinkat(target.as_slice(), &*node, name)?)
+            }
+            NewNode::Block(major, minor) => special(FileType::BlockDevice, dev(*major, *minor)),
+            NewNode::Character(major, minor) => special(FileType::CharacterDevice, dev(*major, *minor)),
+            NewNode::Socket => special(FileType::Socket, 0),
+            NewNode::Fifo => special(FileType::Fifo, 0),
+        })?;
+        self.finish_creation(who, &node, name, &set, true)
+    }
+
+    /// REMOVE, and RMDIR with `directory`.
+    pub(super) fn unlink(&self, who: &Identity, dir: &Handle, name: &[u8], directory: bool) -> FsResult<Wcc> {
+        let (node, dir_st) = self.directory_to_change(who, dir, name)?;
+        match name {
+            b"." => return Err(FsError::Inval),
+            b".." => return Err(if directory { FsError::Exist } else { FsError::Inval }),
+            _ => {}
+        }
+        let _lock = self.lock(dir);
+        let doomed = self.tree.open_entry(node.as_fd(), name).ok();
+        if let Some((_, st)) = &doomed {
+            self.creds.precheck_sticky(who, &dir_st, st)?;
+            let is_dir = attr::kind(st)? == FileKind::Directory;
+            // The kernel's word for unlinking a directory differs between file systems.
+            if is_dir && !directory {
+                return Err(FsError::IsDir);
+            }
+        }
+        let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        self.creds.as_caller(who, || Ok(rustix::fs::unlinkat(&*node, name, flags)?))?;
+        if let Some((fd, st)) = doomed {
+            self.after_unlink(dir, name, fd.as_fd(), &st);
+        }
+        self.sync_object(&node)?;
+        self.dir_after(&node)
+    }
+
+    /// Lets go of an object that lost a name, so that its space comes back with its last one.
+    fn after_unlink(&self, dir: &Handle, name: &[u8], fd: std::os::fd::BorrowedFd<'_>, before: &Statx) {
+        let dead =
+            attr::stat(fd).is_ok_and(|st| st.stx_nlink == 0 || attr::kind(&st) == Ok(FileKind::Directory));
+        if let Ok(handle) = self.tree.handle_of(fd, before) {
+            self.tree.forget(&handle, dir, name, dead);
+        }
+    }
+
+    pub(super) fn rename(
+        &self,
+        who: &Identity,
+        (from_dir, from): (&Handle, &[u8]),
+        (to_dir, to): (&Handle, &[u8]),
+    ) -> FsResult<(Wcc, Wcc)> {
+        let (source, source_st) = self.directory_to_change(who, from_dir, from)?;
+        let (target, target_st) = self.directory_to_change(who, to_dir, to)?;
+        if [from, to].iter().any(|n| *n == b"." || *n == b"..") {
+            return Err(FsError::Inval);
+        }
+        let (moved, moved_st) = self.creds.as_caller(who, || self.tree.open_entry(source.as_fd(), from))?;
+        self.creds.precheck_sticky(who, &source_st, &moved_st)?;
+        let replaced = self.tree.open_entry(target.as_fd(), to).ok();
+        if let Some((_, st)) = &replaced {
+            self.creds.precheck_sticky(who, &target_st, st)?;
+        }
+        self.creds.as_caller(who, || Ok(rustix::fs::renameat(&*source, from, &*target, to)?))?;
+        let same = replaced.as_ref().is_some_and(|(_, st)| st.stx_ino == moved_st.stx_ino);
+        if !same {
+            if let Some((fd, st)) = &replaced {
+                self.after_unlink(to_dir, to, fd.as_fd(), st);
+            }
+            if let Ok(handle) = self.tree.handle_of(moved.as_fd(), &moved_st) {
+                self.tree.note(&handle, to_dir, to);
+            }
+        }
+        self.sync_object(&target)?;
+        if from_dir != to_dir {
+            self.sync_object(&source)?;
+        }
+        Ok((self.dir_after(&source)?, self.dir_after(&target)?))
+    }
+
+    pub(super) fn link(
+        &self,
+        who: &Identity,
+        file: &Handle,
+        dir: &Handle,
+        name: &[u8],
+    ) -> FsResult<(Attr, Wcc)> {
+        let object = self.tree.open(file)?;
+        attr::live_stat(object.as_fd())?;
+        let (node, _) = self.directory_to_change(who, dir, name)?;
+        if object.kind() == FileKind::Directory {
+            return Err(FsError::IsDir);
+        }
+        if name == b"." || name == b".." {
+            return Err(FsError::Exist);
+        }
+        // The link in /proc leads to the object itself, even if that is a symbolic link.
+        let existing = proc_name(object.as_fd());
+        self.creds.as_caller(who, || {
+            Ok(rustix::fs::linkat(CWD, existing.as_str(), &*node, name, AtFlags::SYMLINK_FOLLOW)?)
+        })?;
+        self.tree.note(file, dir, name);
+        self.sync_object(&object)?;
+        self.sync_object(&node)?;
+        let attr = attr::attr(&attr::stat(object.as_fd())?, self.fsid)?;
+        Ok((attr, self.dir_after(&node)?))
+    }
+}
+
+/// An EXCLUSIVE verifier as times: 31 bits of each half in the seconds, which every file system stores.
+fn verifier_times(v: [u8; 8]) -> SetAttr {
+    let half =
+        |b: [u8; 4]| SetTime::To(Time { seconds: (u32::from_be_bytes(b) & 0x7fff_ffff).into(), nanos: 0 });
+    let [a, b, c, d, e, f, g, h] = v;
+    SetAttr { mtime: half([a, b, c, d]), atime: half([e, f, g, h]), ..SetAttr::default() }
+}

@@ -1,0 +1,110 @@
+//! Threads for system calls that may block.
+//!
+//! They are our own and not the runtime's, because a thread here changes its credentials and its creation mask, and
+//! must never be lent to other code.
+
+use std::{
+    collections::VecDeque,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use futures::channel::oneshot;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{FsError, FsResult};
+
+/// How often an idle pool calls its housekeeping.
+const IDLE_TICK: Duration = Duration::from_secs(2);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    ready: Condvar,
+}
+
+/// A fixed number of threads that run jobs in order of arrival. Dropping it lets the queued jobs finish.
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+}
+
+impl Pool {
+    /// Starts `threads` threads; each calls `prepare` first, and all call `tick` now and then.
+    pub(super) fn start(
+        name: &str,
+        threads: usize,
+        prepare: impl Fn() + Clone + Send + 'static,
+        tick: impl Fn() + Clone + Send + 'static,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared { queue: Mutex::default(), ready: Condvar::new() });
+        let pool = Self { shared };
+        for i in 0..threads.max(1) {
+            let (shared, prepare, tick) = (Arc::clone(&pool.shared), prepare.clone(), tick.clone());
+            thread::Builder::new().name(format!("{name}-{i}")).spawn(move || {
+                prepare();
+                work(&shared, &tick);
+            })?;
+        }
+        Ok(pool)
+    }
+
+    /// Runs `f` on one of the threads. The work is done even if the future is dropped.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> FsResult<T> + Send + 'static,
+    ) -> impl Future<Output = FsResult<T>> + Send + 'static {
+        let (tx, rx) = oneshot::channel();
+        self.push(Box::new(move || drop(tx.send(f()))));
+        async move { rx.await.unwrap_or(Err(FsError::ServerFault)) }
+    }
+
+    /// Queues a job.
+    pub(super) fn push(&self, job: Job) {
+        self.shared.queue.lock().jobs.push_back(job);
+        self.shared.ready.notify_one();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.ready.notify_all();
+    }
+}
+
+fn work(shared: &Shared, tick: &impl Fn()) {
+    loop {
+        let job = {
+            let mut queue = shared.queue.lock();
+            loop {
+                if let Some(job) = queue.jobs.pop_front() {
+                    break Some(job);
+                }
+                if queue.closed {
+                    return;
+                }
+                if shared.ready.wait_for(&mut queue, IDLE_TICK).timed_out() {
+                    break None;
+                }
+            }
+        };
+        let Some(job) = job else {
+            tick();
+            continue;
+        };
+        // A bug in one job must not cost the pool a thread; its caller sees a server fault.
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            tracing::error!("a file system job panicked");
+        }
+    }
+}

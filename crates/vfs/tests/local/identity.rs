@@ -1,0 +1,183 @@
+//! In whose name things are done.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+use vfs::{
+    Access, CreateHow, FileSystem, FsError, Identity, NewNode, SetAttr, SetTime, Stability, Time,
+    local::{IdentityMode, LocalConfig, LocalFs},
+};
+
+use crate::common::*;
+
+fn root_only() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("not root: skipped");
+    }
+    root
+}
+
+#[test]
+fn new_objects_belong_to_the_caller() {
+    if !root_only() {
+        return;
+    }
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let fs = open(dir.path(), m);
+        assert!(fs.takes_identities());
+        let root = fs.root();
+        let who = Identity { uid: 1001, gid: 1002, gids: [1003].into_iter().collect() };
+        let how = CreateHow::Guarded(SetAttr { uid: Some(1001), gid: Some(7), ..mode(0o640) });
+        let f = wait(fs.create(&who, &root, b"f", &how)).unwrap();
+        assert_eq!((f.attr.uid, f.attr.gid, f.attr.mode), (1001, 1002, 0o640));
+        let d = wait(fs.make(&who, &root, b"d", &NewNode::Directory, &mode(0o2770))).unwrap();
+        assert_eq!((d.attr.uid, d.attr.gid), (1001, 1002));
+        let l = NewNode::Symlink(b"t".to_vec());
+        assert_eq!(wait(fs.make(&who, &root, b"l", &l, &SetAttr::default())).unwrap().attr.uid, 1001);
+        // The superuser may give away.
+        let how = CreateHow::Guarded(SetAttr { uid: Some(5), gid: Some(6), ..mode(0o4755) });
+        let g = wait(fs.create(&Identity::root(), &root, b"g", &how)).unwrap();
+        assert_eq!((g.attr.uid, g.attr.gid, g.attr.mode), (5, 6, 0o4755));
+        let meta = std::fs::symlink_metadata(dir.path().join("f")).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (1001, 1002));
+    }
+}
+
+#[test]
+fn what_the_mode_denies_is_denied_and_what_a_group_allows_is_allowed() {
+    if !root_only() {
+        return;
+    }
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let fs = open(dir.path(), m);
+        let root = fs.root();
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, b"s").unwrap();
+        chown(&secret, Some(1000), Some(2000)).unwrap();
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let f = lookup(&fs, &root, "secret").unwrap();
+        let member = Identity { uid: 1001, gid: 1, gids: [9, 2000].into_iter().collect() };
+        let (owner, other) = (user(1000), user(1001));
+        for _ in 0..2 {
+            assert_eq!(wait(fs.read(&other, &f, 0, 1)).unwrap_err(), FsError::Access);
+            assert!(wait(fs.read(&member, &f, 0, 1)).is_ok());
+            let w = wait(fs.write(&member, &f, 0, views(b"x"), Stability::Unstable));
+            assert_eq!(w.unwrap_err(), FsError::Access);
+        }
+        let all = Access(0x3f);
+        assert_eq!(wait(fs.access(&other, &f, all)).unwrap().0, Access(0));
+        assert_eq!(wait(fs.access(&member, &f, all)).unwrap().0, Access(Access::READ));
+        let rw = Access::READ | Access::MODIFY | Access::EXTEND;
+        assert_eq!(wait(fs.access(&owner, &f, all)).unwrap().0, Access(rw));
+        let how = CreateHow::Guarded(mode(0o644));
+        assert_eq!(wait(fs.create(&other, &root, b"n", &how)).unwrap_err(), FsError::Access);
+        assert_eq!(wait(fs.remove(&owner, &root, b"secret")).unwrap_err(), FsError::Access);
+        assert_eq!(wait(fs.setattr(&other, &f, &mode(0o777), None)).unwrap_err(), FsError::Perm);
+        // A right that was used is gone once the mode changes through us.
+        wait(fs.setattr(&owner, &f, &mode(0o600), None)).unwrap();
+        assert_eq!(wait(fs.read(&member, &f, 0, 1)).unwrap_err(), FsError::Access);
+        let chown_it = SetAttr { uid: Some(1001), ..SetAttr::default() };
+        assert_eq!(wait(fs.setattr(&owner, &f, &chown_it, None)).unwrap_err(), FsError::Perm);
+    }
+}
+
+#[test]
+fn the_owner_reads_and_writes_whatever_the_mode() {
+    if !root_only() {
+        return;
+    }
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let fs = open(dir.path(), m);
+        let who = user(1000);
+        let f = wait(fs.create(&who, &fs.root(), b"f", &CreateHow::Guarded(mode(0)))).unwrap().handle;
+        let w = wait(fs.write(&who, &f, 0, views(b"abc"), Stability::FileSync)).unwrap();
+        assert_eq!(w.count, 3);
+        assert_eq!(wait(fs.read(&who, &f, 0, 9)).unwrap().data.to_vec(), b"abc");
+        let cut = SetAttr { size: Some(1), ..SetAttr::default() };
+        assert_eq!(wait(fs.setattr(&who, &f, &cut, None)).unwrap().after.unwrap().size, 1);
+        assert_eq!(wait(fs.read(&user(1001), &f, 0, 9)).unwrap_err(), FsError::Access);
+    }
+}
+
+#[test]
+fn a_write_by_another_clears_set_id_bits() {
+    if !root_only() {
+        return;
+    }
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = open(dir.path(), m);
+        let f = wait(fs.create(&me(), &fs.root(), b"f", &CreateHow::Guarded(mode(0o4777)))).unwrap();
+        assert_eq!(f.attr.mode, 0o4777);
+        wait(fs.write(&user(1000), &f.handle, 0, views(b"x"), Stability::Unstable)).unwrap();
+        assert_eq!(wait(fs.getattr(&f.handle)).unwrap().mode, 0o777);
+    }
+}
+
+#[test]
+fn times_of_now_need_write_permission_and_others_ownership() {
+    if !root_only() {
+        return;
+    }
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = open(dir.path(), m);
+        let f = wait(fs.create(&me(), &fs.root(), b"f", &CreateHow::Guarded(mode(0o606)))).unwrap().handle;
+        let now = SetAttr { mtime: SetTime::Now, ..SetAttr::default() };
+        let then = SetAttr { mtime: SetTime::To(Time { seconds: 1, nanos: 0 }), ..SetAttr::default() };
+        assert!(wait(fs.setattr(&user(1000), &f, &now, None)).is_ok());
+        assert_eq!(wait(fs.setattr(&user(1000), &f, &then, None)).unwrap_err(), FsError::Perm);
+        wait(fs.setattr(&me(), &f, &mode(0o600), None)).unwrap();
+        assert_eq!(wait(fs.setattr(&user(1000), &f, &now, None)).unwrap_err(), FsError::Access);
+    }
+}
+
+#[test]
+fn ids_that_mean_nothing_to_the_kernel_never_act_as_root() {
+    if !root_only() {
+        return;
+    }
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = open(dir.path(), m);
+        let f = wait(fs.create(&me(), &fs.root(), b"f", &CreateHow::Guarded(mode(0o600)))).unwrap().handle;
+        for who in
+            [user(u32::MAX), Identity { gid: u32::MAX, ..user(1) }, Identity { uid: u32::MAX, ..user(0) }]
+        {
+            let how = CreateHow::Guarded(mode(0o644));
+            assert_eq!(wait(fs.create(&who, &fs.root(), b"n", &how)).unwrap_err(), FsError::Perm);
+            assert!(wait(fs.read(&who, &f, 0, 1)).is_err());
+        }
+        // And the thread is itself again afterwards.
+        assert!(wait(fs.create(&me(), &fs.root(), b"n", &CreateHow::Guarded(mode(0o600)))).is_ok());
+    }
+}
+
+#[test]
+fn without_the_kernels_help_mode_bits_are_checked() {
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let config = LocalConfig { identity: IdentityMode::ServerUser, ..config(dir.path(), m) };
+        let fs = LocalFs::open(config).unwrap();
+        assert!(!fs.takes_identities());
+        let root = fs.root();
+        let (other, how) = (user(54321), CreateHow::Guarded(mode(0o640)));
+        assert_eq!(wait(fs.create(&other, &root, b"f", &how)).unwrap_err(), FsError::Access);
+        let f = wait(fs.create(&me(), &root, b"f", &how)).unwrap().handle;
+        assert_eq!(wait(fs.read(&other, &f, 0, 1)).unwrap_err(), FsError::Access);
+        assert_eq!(wait(fs.access(&other, &f, Access(0x3f))).unwrap().0, Access(0));
+        assert_eq!(wait(fs.setattr(&other, &f, &mode(0o777), None)).unwrap_err(), FsError::Perm);
+        wait(fs.setattr(&me(), &root, &mode(0o1777), None)).unwrap();
+        assert_eq!(wait(fs.remove(&other, &root, b"f")).unwrap_err(), FsError::Perm);
+        let made = wait(fs.create(&other, &root, b"g", &CreateHow::Exclusive([1; 8]))).unwrap();
+        assert_eq!(made.attr.uid, me().uid);
+        assert!(wait(fs.create(&other, &root, b"g", &CreateHow::Exclusive([1; 8]))).is_ok());
+    }
+}

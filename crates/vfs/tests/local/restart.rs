@@ -1,0 +1,92 @@
+//! Handles live as long as their objects.
+
+use vfs::{
+    FileSystem, FsError,
+    local::{HandleMode, IoMode, KeySource, LocalConfig, LocalFs},
+};
+
+use crate::common::*;
+
+#[test]
+fn handles_outlive_a_restart() {
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = open(dir.path(), m);
+        let d = mkdir(&fs, &fs.root(), "d");
+        let f = create(&fs, &d, "f");
+        write(&fs, &f, 0, b"abc").unwrap();
+        let root = fs.root();
+        drop(fs);
+        let fs = open(dir.path(), m);
+        assert_eq!(fs.root(), root);
+        assert_eq!(read(&fs, &f, 0, 9).unwrap(), b"abc");
+        assert_eq!(lookup(&fs, &d, "f").unwrap(), f);
+    }
+}
+
+#[test]
+fn handles_outlive_renames_by_us_and_by_others_and_a_restart() {
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = open(dir.path(), m);
+        let root = fs.root();
+        let d = mkdir(&fs, &root, "d");
+        let f = create(&fs, &d, "f");
+        write(&fs, &f, 0, b"abc").unwrap();
+        wait(fs.rename(&me(), &root, b"d", &root, b"e")).unwrap();
+        wait(fs.rename(&me(), &d, b"f", &root, b"g")).unwrap();
+        assert_eq!(read(&fs, &f, 0, 9).unwrap(), b"abc");
+        assert_eq!(lookup(&fs, &root, "e").unwrap(), d);
+        drop(fs);
+        std::fs::rename(dir.path().join("g"), dir.path().join("e/h")).unwrap();
+        std::fs::rename(dir.path().join("e"), dir.path().join("z")).unwrap();
+        let fs = open(dir.path(), m);
+        assert_eq!(read(&fs, &f, 0, 9).unwrap(), b"abc");
+        assert_eq!(lookup(&fs, &d, "h").unwrap(), f);
+    }
+}
+
+#[test]
+fn handles_of_objects_that_are_gone_are_stale_after_a_restart() {
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = open(dir.path(), m);
+        let f = create(&fs, &fs.root(), "f");
+        drop(fs);
+        std::fs::remove_file(dir.path().join("f")).unwrap();
+        // The inode number is likely to be used again.
+        std::fs::write(dir.path().join("f"), b"another").unwrap();
+        let fs = open(dir.path(), m);
+        for _ in 0..3 {
+            assert_eq!(read(&fs, &f, 0, 9).unwrap_err(), FsError::Stale);
+        }
+    }
+}
+
+#[test]
+fn a_small_index_forgets_and_finds_again_or_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = (HandleMode::Index, IoMode::Blocking);
+    let small =
+        LocalConfig { index_entries: 16, open_objects: 8, sync_metadata: false, ..config(dir.path(), m) };
+    let fs = LocalFs::open(small).unwrap();
+    let files: Vec<_> = (0..40).map(|i| create(&fs, &fs.root(), &i.to_string())).collect();
+    for f in files {
+        let found = wait(fs.getattr(&f));
+        assert!(found.is_ok() || found == Err(FsError::Jukebox), "{found:?}");
+    }
+}
+
+#[test]
+fn the_key_is_kept_with_the_export_or_in_a_file() {
+    for (handles, io) in modes() {
+        let (dir, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for key in [KeySource::Attribute, KeySource::File(keys.path().join("key"))] {
+            let config = LocalConfig { key: key.clone(), ..config(dir.path(), (handles, io)) };
+            let fs = LocalFs::open(config.clone()).unwrap();
+            let root = fs.root();
+            drop(fs);
+            assert_eq!(LocalFs::open(config).unwrap().root(), root, "{key:?}");
+        }
+    }
+}
