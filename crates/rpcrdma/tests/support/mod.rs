@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod fabric;
+pub mod raw;
 
 use std::sync::{
     Arc,
@@ -14,7 +15,7 @@ use oncrpc::{
     RpcError, Service, Transport, TransportKind,
 };
 use rdma::QueuePair;
-use rpcrdma::{Requester, RequesterConfig, ResponderConfig, ResponderStats};
+use rpcrdma::{Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use xdr::{Decoder, Encoder, XdrError};
 
@@ -176,15 +177,10 @@ pub fn serve(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig) -> 
     let service = Arc::new(Echo::default());
     let stats = Arc::new(ResponderStats::default());
     let peer = peer(&*qp);
-    let task = tokio::spawn(rpcrdma::serve(
-        qp,
-        peer,
-        service.clone(),
-        rt(),
-        arena.clone(),
-        config,
-        Arc::clone(&stats),
-    ));
+    // Made here and not in its task: on the fabric a Send needs a receive the moment it is posted.
+    let responder =
+        Responder::new(qp, peer, service.clone(), rt(), arena.clone(), config, Arc::clone(&stats)).unwrap();
+    let task = tokio::spawn(responder.run());
     Server { service, stats, task }
 }
 

@@ -1,0 +1,443 @@
+//! A requester that breaks the rules, against the responder: the offender gets the stated error or loses its
+//! connection; other clients go on, and nothing is left behind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::sync::{Arc, atomic::Ordering};
+
+use buffer::Arena;
+use rdma::{Access, ExposedRegion, Segment, SteeringTag};
+use rpcrdma::{
+    Body, Chunk, Header, Lists, PrivateData, ReadSegment, Requester, RequesterConfig, ResponderConfig,
+    TransportError,
+};
+use support::{
+    Ask, Echo, Server, arena, connected, echo, fabric, message,
+    raw::{Raw, msg, nomsg},
+    serve, settled,
+};
+
+const XID: u32 = 0x0102_0304;
+/// Where the payload of [`message`] belongs without further data in its head.
+const POSITION: u32 = 64;
+
+/// The offender, its server, and a client that keeps the rules.
+struct Scene {
+    raw: Raw,
+    server: Server,
+    other: (Arc<Requester>, Server),
+    arena: Arena,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with(ResponderConfig::default())
+    }
+
+    fn with(config: ResponderConfig) -> Self {
+        let arena = arena();
+        let ours = PrivateData { remote_invalidate: false, send_size: 4096, receive_size: 4096 };
+        let params = rdma::ConnectParams { private_data: ours.encode().to_vec(), ..Default::default() };
+        let (c, s) = fabric::pair(&params, &config.connect_params(Default::default()));
+        let server = serve(Box::new(s), &arena, config);
+        let raw = Raw::new(Box::new(c), &arena);
+        let other = connected(&arena, RequesterConfig::default(), ResponderConfig::default());
+        Self { raw, server, other, arena }
+    }
+
+    fn stream(&self, ask: Ask) -> Vec<u8> {
+        let zeros = self.arena.copy_from(&[0; 4]).unwrap();
+        message(&self.arena, XID, ask).gather(&zeros).to_vec()
+    }
+
+    fn head(&self, ask: Ask) -> Vec<u8> {
+        message(&self.arena, XID, ask).head.to_vec()
+    }
+
+    fn send(&mut self, header: &Header, rest: &[u8]) {
+        self.raw.send(&Raw::message(header, rest));
+    }
+
+    fn service(&self) -> &Echo {
+        &self.server.service
+    }
+
+    async fn expect_chunk_error(&mut self) {
+        let (h, rest) = self.raw.receive_header().await;
+        assert_eq!((h.xid, h.body), (XID, Body::Error(TransportError::Chunk)));
+        assert!(rest.is_empty() && h.credits > 0);
+    }
+
+    /// The accept status of an inline reply, and its lists.
+    async fn expect_reply(&mut self) -> (u32, Lists) {
+        let (h, rest) = self.raw.receive_header().await;
+        assert_eq!(h.xid, XID);
+        let Body::Msg(lists) = h.body else { panic!("{h}") };
+        assert_eq!(rest[..4], XID.to_be_bytes());
+        (u32::from_be_bytes(rest[20..24].try_into().unwrap()), lists)
+    }
+
+    /// The connection still works, and nothing was sent before this.
+    async fn expect_alive(&mut self) {
+        let stream = self.stream(Ask::default());
+        self.send(&msg(XID, Lists::default()), &stream);
+        assert_eq!(self.expect_reply().await.0, 0);
+    }
+
+    async fn finish(self) {
+        let ask = Ask { send: 9000, receive: 9000, ..Ask::default() };
+        echo(&self.other.0, &self.arena, ask).await;
+        support::finish(self.other.0, self.other.1, &Arena::new(Default::default())).await;
+        let Self { mut raw, server, arena, .. } = self;
+        raw.qp.disconnect();
+        raw.push().await;
+        drop(raw);
+        drop(server.task.await.unwrap());
+        assert_eq!(server.stats.snapshot().calls_in_progress, 0);
+        settled(&arena).await;
+    }
+}
+
+fn reads(list: &[(u32, Segment)]) -> Lists {
+    let reads = list.iter().map(|&(position, segment)| ReadSegment { position, segment });
+    Lists { reads: reads.collect(), ..Lists::default() }
+}
+
+fn writes(chunks: &[&[Segment]], reply: Option<&[Segment]>) -> Lists {
+    Lists {
+        writes: chunks.iter().map(|c| c.iter().copied().collect()).collect(),
+        reply: reply.map(|c| c.iter().copied().collect::<Chunk>()),
+        ..Lists::default()
+    }
+}
+
+/// The part `at..at + length` of an exposed region.
+fn part(of: &ExposedRegion, at: u64, length: u32) -> Segment {
+    let s = of.segment();
+    Segment { offset: s.offset + at, length, ..s }
+}
+
+fn bogus(length: u32) -> Segment {
+    Segment { handle: SteeringTag(0), length, offset: 0x1000 }
+}
+
+#[tokio::test]
+async fn headers_of_less_than_28_bytes_get_no_answer() {
+    let mut s = Scene::new();
+    let whole = Raw::message(&msg(XID, Lists::default()), &[]);
+    for n in 0..28 {
+        s.raw.send(&whole[..n]);
+    }
+    s.expect_alive().await;
+    assert_eq!(s.server.stats.snapshot().dropped, 28);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn other_versions_get_err_vers_with_their_own_version() {
+    let mut s = Scene::new();
+    for vers in [0, 2, 9, u32::MAX] {
+        let h = Header { vers, ..msg(XID, Lists::default()) };
+        let stream = s.stream(Ask::default());
+        s.send(&h, &stream);
+        let b = s.raw.receive().await.unwrap();
+        let words: Vec<u32> = b.chunks_exact(4).map(|w| u32::from_be_bytes(w.try_into().unwrap())).collect();
+        assert_eq!(words[..2], [XID, vers]);
+        assert!(words[2] > 0);
+        assert_eq!(words[3..], [4, 1, 1, 1]);
+    }
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn obsolete_and_unknown_procedures_are_dropped_or_refused() {
+    let mut s = Scene::new();
+    for proc in [2_u32, 5, 0xffff_ffff] {
+        let mut b = Raw::message(&msg(XID, Lists::default()), &s.stream(Ask::default()));
+        b[12..16].copy_from_slice(&proc.to_be_bytes());
+        s.raw.send(&b);
+        s.expect_chunk_error().await;
+    }
+    for proc in [3_u32, 4] {
+        let mut b = Raw::message(&msg(XID, Lists::default()), &s.stream(Ask::default()));
+        b[12..16].copy_from_slice(&proc.to_be_bytes());
+        s.raw.send(&b);
+    }
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn malformed_lists_get_err_chunk() {
+    let mut s = Scene::new();
+    let cases: [&[u32]; 8] = [
+        &[XID, 1, 1, 0, 0, 1, 0x1000_0001, 1, 1, 0, 0, 0], // nsegs * 16 wraps
+        &[XID, 1, 1, 0, 0, 0, 1, 0x1000_0001, 1, 1, 0, 0], // the same in the Reply chunk
+        &[XID, 1, 1, 0, 1, 64, 1, 4, 0, 0],                // Read list without a terminator
+        &[XID, 1, 1, 0, 1, 2, 1, 4, 0, 0, 0, 0, 0],        // position 2
+        &[XID, 1, 1, 0, 2, 0, 0],                          // discriminator
+        &[XID, 1, 1, 0, 1, 64, 1, 32, u32::MAX, u32::MAX, 0, 0, 0], // offset + length wraps
+        &[XID, 1, 1, 1, 0, 0, 0],                          // RDMA_NOMSG without any chunk
+        &[XID, 1, 1, 0, 0, 0, 0],                          // RDMA_MSG without a message
+    ];
+    for words in cases {
+        let b: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
+        s.raw.send(&b);
+        s.expect_chunk_error().await;
+    }
+    assert_eq!(s.service().executed.load(Ordering::SeqCst), 0);
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn chunks_in_the_wrong_place_get_err_chunk_before_any_rdma() {
+    let mut s = Scene::new();
+    let head = s.head(Ask { send: 100, ..Ask::default() });
+    let big = 3 << 20;
+    let msgs = [
+        reads(&[(0, bogus(100))]),                  // Position-Zero chunk in an RDMA_MSG
+        reads(&[(POSITION + 4, bogus(100))]),       // beyond the message
+        reads(&[(u32::MAX & !3, bogus(4))]),        // far beyond
+        reads(&[(20, bogus(100)), (24, bogus(8))]), // inside another
+        reads(&[(20, bogus(4)), (24, bogus(8))]),   // directly behind another
+        reads(&[(POSITION, bogus(big))]),           // larger than a transfer may be
+        reads(&[(POSITION, bogus(u32::MAX)), (POSITION, bogus(u32::MAX))]),
+    ];
+    for lists in msgs {
+        s.send(&msg(XID, lists), &head);
+        s.expect_chunk_error().await;
+    }
+    let nomsgs = [
+        reads(&[(POSITION, bogus(100))]),          // no Position-Zero chunk
+        reads(&[(0, bogus(0))]),                   // an empty one
+        reads(&[(0, bogus(3))]),                   // not even an XID
+        reads(&[(0, bogus(64)), (400, bogus(4))]), // beyond the message
+        writes(&[&[bogus(9)]], Some(&[bogus(9)])), // chunks for results only
+    ];
+    for lists in nomsgs {
+        s.send(&nomsg(XID, lists), &[]);
+        s.expect_chunk_error().await;
+    }
+    assert_eq!(s.server.stats.snapshot().reads, 0);
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn an_xid_that_differs_from_the_messages_gets_err_chunk() {
+    let mut s = Scene::new();
+    let mut stream = s.stream(Ask::default());
+    stream[3] ^= 1;
+    s.send(&msg(XID, Lists::default()), &stream);
+    s.expect_chunk_error().await;
+    let region = s.raw.expose(&stream, Access::RemoteRead);
+    s.send(&nomsg(XID, reads(&[(0, region.segment())])), &[]);
+    s.expect_chunk_error().await;
+    s.expect_alive().await;
+    drop(region);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn one_chunk_may_have_many_segments_of_any_size_and_order() {
+    let mut s = Scene::new();
+    let ask = Ask { send: 500, ..Ask::default() };
+    let head = s.head(ask);
+    let region = s.raw.expose(&support::pattern(2, 500), Access::RemoteRead);
+    // Zero-length segments first, in the middle and last; 40 segments in all.
+    let mut list = vec![(POSITION, part(&region, 0, 0))];
+    list.extend((0..19).map(|i| (POSITION, part(&region, i * 13, 13))));
+    list.push((POSITION, bogus(0)));
+    list.extend((0..18).map(|i| (POSITION, part(&region, 247 + i * 13, 13))));
+    list.push((POSITION, part(&region, 481, 19)));
+    list.push((POSITION, part(&region, 500, 0)));
+    s.send(&msg(XID, reads(&list)), &head);
+    let (h, rest) = s.raw.receive_header().await;
+    assert_eq!(h.xid, XID);
+    let expected = support::checksum(std::iter::empty())
+        ^ support::checksum(support::pattern(2, 500).into_iter()).rotate_left(1);
+    assert_eq!(rest[24..28], expected.to_be_bytes());
+    // One too many for the limit of 64.
+    let list: Vec<_> = (0..65).map(|_| (POSITION, part(&region, 0, 1))).collect();
+    s.send(&msg(XID, reads(&list)), &head);
+    s.expect_chunk_error().await;
+    drop(region);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn segments_of_one_position_are_one_chunk_wherever_they_are_in_the_list() {
+    let mut s = Scene::new();
+    let ask = Ask { send: 8, ..Ask::default() };
+    let stream = s.stream(ask);
+    // Cut out the seed word's place as a chunk of its own position between the two halves of the payload: the
+    // service does not expect a chunk there, so the head must come by the Position-Zero chunk for this to work.
+    let head = s.raw.expose(&s.head(ask), Access::RemoteRead);
+    let data = s.raw.expose(&support::pattern(2, 8), Access::RemoteRead);
+    let list = [
+        (POSITION, part(&data, 0, 3)),
+        (0, part(&head, 0, 40)),
+        (POSITION, part(&data, 3, 5)),
+        (0, part(&head, 40, 24)),
+    ];
+    assert_eq!(stream.len(), 72);
+    // Bytes after an RDMA_NOMSG header belong to nothing.
+    s.send(&nomsg(XID, reads(&list)), &[0xff; 20]);
+    assert_eq!(s.expect_reply().await.0, 0);
+    drop((head, data));
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_chunk_of_another_length_than_its_item_gets_garbage_args() {
+    let mut s = Scene::new();
+    for (length, status) in [(501, 0), (504, 0), (500, 4), (502, 4), (505, 4), (508, 4), (0, 4)] {
+        let head = s.head(Ask { send: 501, ..Ask::default() });
+        let region = s.raw.expose(&[7; 600], Access::RemoteRead);
+        s.send(&msg(XID, reads(&[(POSITION, part(&region, 0, length))])), &head);
+        assert_eq!(s.expect_reply().await.0, status, "a chunk of {length} for an item of 501");
+    }
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn results_use_their_chunks_or_return_them_unused() {
+    let mut s = Scene::new();
+    let region = s.raw.expose(&[0; 2000], Access::RemoteWrite);
+    let chunk = [part(&region, 0, 0), part(&region, 0, 300), part(&region, 300, 700)];
+    let lengths = |l: &Lists| l.writes[0].iter().map(|s| s.length).collect::<Vec<_>>();
+
+    // Used, to the byte.
+    let stream = s.stream(Ask { receive: 401, ..Ask::default() });
+    s.send(&msg(XID, writes(&[&chunk], None)), &stream);
+    let (status, lists) = s.expect_reply().await;
+    assert_eq!((status, lengths(&lists)), (0, vec![0, 300, 101]));
+    // Smaller than the result.
+    let stream = s.stream(Ask { receive: 1001, ..Ask::default() });
+    s.send(&msg(XID, writes(&[&chunk], Some(&[part(&region, 0, 2000)]))), &stream);
+    s.expect_chunk_error().await;
+    // On a procedure without a result for it, and on a call that fails.
+    let stream = s.stream(Ask::default());
+    s.send(&msg(XID, writes(&[&chunk], None)), &stream);
+    let (status, lists) = s.expect_reply().await;
+    assert_eq!((status, lengths(&lists)), (0, vec![0, 0, 0]));
+    s.send(&msg(XID, writes(&[&chunk], None)), &stream[..60]);
+    let (status, lists) = s.expect_reply().await;
+    assert_eq!((status, lengths(&lists)), (4, vec![0, 0, 0]));
+    // An empty chunk keeps the result inline.
+    let stream = s.stream(Ask { receive: 401, ..Ask::default() });
+    s.send(&msg(XID, writes(&[&[]], None)), &stream);
+    let (status, lists) = s.expect_reply().await;
+    assert_eq!((status, lengths(&lists)), (0, vec![]));
+    drop(region);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_reply_chunk_is_returned_unused_by_a_small_reply_and_must_hold_a_large_one() {
+    let mut s = Scene::new();
+    let region = s.raw.expose(&[0; 9000], Access::RemoteWrite);
+    let stream = s.stream(Ask::default());
+    s.send(&msg(XID, writes(&[], Some(&[part(&region, 0, 9000)]))), &stream);
+    let (status, lists) = s.expect_reply().await;
+    assert_eq!((status, lists.reply.unwrap()[0].length), (0, 0));
+
+    let stream = s.stream(Ask { reply_head: 5000, ..Ask::default() });
+    s.send(&msg(XID, writes(&[], Some(&[part(&region, 0, 1000), part(&region, 1000, 8000)]))), &stream);
+    let (h, rest) = s.raw.receive_header().await;
+    let Body::NoMsg(lists) = h.body else { panic!("{h}") };
+    assert!(rest.is_empty());
+    let lengths: Vec<_> = lists.reply.unwrap().iter().map(|s| s.length).collect();
+    assert_eq!(lengths, [1000, 24 + 4 + 4 + 5000 + 4 - 1000]);
+
+    s.send(&msg(XID, writes(&[], Some(&[part(&region, 0, 5000)]))), &stream);
+    s.expect_chunk_error().await;
+    s.send(&msg(XID, Lists::default()), &stream);
+    s.expect_chunk_error().await;
+    drop(region);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn tags_that_do_not_exist_cost_the_connection_and_nothing_else() {
+    for read in [true, false] {
+        for segment in [bogus(100), Segment { offset: u64::MAX - 100, ..bogus(100) }] {
+            let mut s = Scene::new();
+            let ask = if read {
+                Ask { send: 100, ..Ask::default() }
+            } else {
+                Ask { receive: 100, ..Ask::default() }
+            };
+            let head = if read { s.head(ask) } else { s.stream(ask) };
+            let lists = if read { reads(&[(POSITION, segment)]) } else { writes(&[&[segment]], None) };
+            s.send(&msg(XID, lists), &head);
+            while s.raw.receive().await.is_ok() {}
+            s.finish().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_chunk_that_reaches_beyond_its_region_or_right_costs_the_connection() {
+    for case in 0..3 {
+        let mut s = Scene::new();
+        let access = if case == 0 { Access::RemoteWrite } else { Access::RemoteRead };
+        let region = s.raw.expose(&[0; 500], access);
+        let (at, length) = if case == 1 { (1, 500) } else { (0, 500) };
+        let ask = if case == 2 {
+            Ask { receive: 500, ..Ask::default() }
+        } else {
+            Ask { send: 500, ..Ask::default() }
+        };
+        let head = if case == 2 { s.stream(ask) } else { s.head(ask) };
+        let segment = part(&region, at, length);
+        let lists = if case == 2 { writes(&[&[segment]], None) } else { reads(&[(POSITION, segment)]) };
+        s.send(&msg(XID, lists), &head);
+        while s.raw.receive().await.is_ok() {}
+        drop(region);
+        s.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn credits_are_never_zero_and_never_more_than_the_limit() {
+    let mut s = Scene::with(ResponderConfig { credits: 5, ..Default::default() });
+    let stream = s.stream(Ask::default());
+    for (asked, granted) in [(0, 1), (1, 1), (4, 4), (6, 5), (u32::MAX, 5)] {
+        s.send(&Header { credits: asked, ..msg(XID, Lists::default()) }, &stream);
+        let (h, _) = s.raw.receive_header().await;
+        assert_eq!(h.credits, granted, "{asked} asked");
+    }
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn more_calls_than_receives_cost_the_connection() {
+    let mut s = Scene::with(ResponderConfig { credits: 2, ..Default::default() });
+    let stream = s.stream(Ask { later: true, ..Ask::default() });
+    for _ in 0..40 {
+        s.send(&msg(XID, Lists::default()), &stream);
+    }
+    while s.raw.receive().await.is_ok() {}
+    assert!(s.service().executed.load(Ordering::SeqCst) <= 2 + 4);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn calls_in_progress_are_seen_through_when_their_client_is_gone() {
+    let mut s = Scene::new();
+    let stream = s.stream(Ask { later: true, ..Ask::default() });
+    for _ in 0..10 {
+        s.send(&msg(XID, Lists::default()), &stream);
+    }
+    while s.service().executed.load(Ordering::SeqCst) < 10 {
+        tokio::task::yield_now().await;
+    }
+    s.raw.qp.disconnect();
+    let service = s.server.service.clone();
+    s.finish().await;
+    assert_eq!(service.finished.load(Ordering::SeqCst), 10);
+}

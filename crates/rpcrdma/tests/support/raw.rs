@@ -1,0 +1,102 @@
+//! A bare queue pair: sends any bytes, and shows what comes back.
+
+use std::{collections::VecDeque, future::poll_fn, task::Poll, time::Duration};
+
+use buffer::{Arena, Buffer, Views};
+use rdma::{
+    Access, Completion, ConnectionError, ExposedRegion, Memory, MemoryRegion, QueuePair, Segment,
+    SendRequest, SteeringTag, WriteRequest,
+};
+use rpcrdma::{Body, Header, Lists};
+
+pub struct Raw {
+    pub qp: Box<dyn QueuePair>,
+    pub arena: Arena,
+    received: VecDeque<Buffer>,
+}
+
+impl Raw {
+    pub fn new(mut qp: Box<dyn QueuePair>, arena: &Arena) -> Self {
+        for _ in 0..200 {
+            qp.post_receive(arena.alloc(4096).unwrap()).unwrap();
+        }
+        Self { qp, arena: arena.clone(), received: VecDeque::new() }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.send_invalidating(bytes, None);
+    }
+
+    pub fn send_invalidating(&mut self, bytes: &[u8], invalidate: Option<SteeringTag>) {
+        let data = self.arena.copy_from(bytes).unwrap().into();
+        // On a connection that is down this is refused, which the next receive reports.
+        let _ = self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled: None });
+    }
+
+    pub fn write(&mut self, bytes: &[u8], to: Segment) {
+        let data: Views = self.arena.copy_from(bytes).unwrap().into();
+        let to = Segment { length: bytes.len() as u32, ..to };
+        self.qp.post_write(WriteRequest { data, to }).unwrap();
+    }
+
+    /// A header, and what follows it.
+    pub fn message(header: &Header, rest: &[u8]) -> Vec<u8> {
+        let mut b = vec![0; header.encoded_len()];
+        header.encode(&mut b);
+        b.extend_from_slice(rest);
+        b
+    }
+
+    pub fn expose(&self, bytes: &[u8], access: Access) -> ExposedRegion {
+        let mut b = self.arena.alloc(bytes.len()).unwrap();
+        b.copy_from_slice(bytes);
+        MemoryRegion::new(self.qp.domain(), Memory::Owned(b)).expose(access).unwrap()
+    }
+
+    /// The next message, or why there is none.
+    pub async fn receive(&mut self) -> Result<Vec<u8>, ConnectionError> {
+        let limit = Duration::from_secs(20);
+        tokio::time::timeout(limit, self.next()).await.expect("no message, and no end of the connection")
+    }
+
+    async fn next(&mut self) -> Result<Vec<u8>, ConnectionError> {
+        let mut out = Vec::new();
+        while self.received.is_empty() {
+            poll_fn(|cx| match self.qp.poll(cx, &mut out) {
+                Poll::Ready(Ok(())) if out.is_empty() => Poll::Pending,
+                other => other,
+            })
+            .await?;
+            for c in out.drain(..) {
+                if let Completion::Received { buffer, .. } = c {
+                    self.received.push_back(buffer);
+                }
+            }
+        }
+        Ok(self.received.pop_front().unwrap().to_vec())
+    }
+
+    /// The next message as header and rest.
+    pub async fn receive_header(&mut self) -> (Header, Vec<u8>) {
+        let b = self.receive().await.expect("the connection is up");
+        let (header, at) = Header::decode(&b, 1000).expect("a well-formed header");
+        (header, b[at..].to_vec())
+    }
+
+    /// Lets posted work go out, without waiting for anything.
+    pub async fn push(&mut self) {
+        poll_fn(|cx| {
+            self.qp.flush(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+}
+
+pub fn msg(xid: u32, lists: Lists) -> Header {
+    Header::new(xid, 32, Body::Msg(lists))
+}
+
+pub fn nomsg(xid: u32, lists: Lists) -> Header {
+    Header::new(xid, 32, Body::NoMsg(lists))
+}
