@@ -1,0 +1,431 @@
+//! A responder that lies, against the requester: an error or the end of the connection, never a hang, never wrong
+//! data, and never memory that stays exposed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use buffer::Arena;
+use oncrpc::{PendingCall, Reply, RpcError, Transport};
+use rdma::{Segment, SteeringTag};
+use rpcrdma::{
+    Body, Chunk, Header, Lists, PrivateData, ReadSegment, Requester, RequesterConfig, TransportError,
+};
+use support::{Ask, arena, fabric, raw::Raw, request, rt, settled};
+
+struct Scene {
+    client: Arc<Requester>,
+    raw: Raw,
+    arena: Arena,
+}
+
+type Waiting = tokio::task::JoinHandle<Result<Reply, RpcError>>;
+
+/// The largest reply head of a default [`Ask`].
+const TINY: Ask = Ask { send: 0, head: 0, receive: 0, reply_head: 0, later: false, seed: 0 };
+const READ: Ask = Ask { receive: 5000, ..TINY };
+
+impl Scene {
+    fn new() -> Self {
+        Self::with(RequesterConfig::default())
+    }
+
+    fn with(config: RequesterConfig) -> Self {
+        let arena = arena();
+        let theirs = PrivateData { remote_invalidate: true, send_size: 4096, receive_size: 4096 };
+        let params = rdma::ConnectParams { private_data: theirs.encode().to_vec(), ..Default::default() };
+        let (c, s) = fabric::pair(&config.connect_params(), &params);
+        let raw = Raw::new(Box::new(s), &arena);
+        let client = Requester::over(Box::new(c), rt(), arena.clone(), config).unwrap();
+        Self { client, raw, arena }
+    }
+
+    fn call(&self, ask: Ask) -> Waiting {
+        let transport: Arc<dyn Transport> = self.client.clone();
+        tokio::spawn(PendingCall::new(&transport, request(&self.arena, ask)))
+    }
+
+    /// The next call's header.
+    async fn receive(&mut self) -> Header {
+        self.raw.receive_header().await.0
+    }
+
+    fn reply(&mut self, xid: u32, credits: u32, lists: Lists, results: &[u32]) {
+        self.raw.send(&reply_bytes(xid, credits, lists, results));
+    }
+
+    /// Answers the call of `header` as it should be, with the Write chunk as `lists` says.
+    fn answer(&mut self, header: &Header) {
+        self.reply(header.xid, 32, Lists::default(), &[7]);
+    }
+
+    /// The connection still carries calls.
+    async fn expect_alive(&mut self) {
+        let waiting = self.call(TINY);
+        let header = self.receive().await;
+        self.answer(&header);
+        assert_eq!(first_result(waiting).await.unwrap(), 7);
+    }
+
+    /// The connection is lost, and calls hear of it.
+    async fn expect_dead(&mut self) {
+        let error = self.call(TINY).await.unwrap().unwrap_err();
+        assert!(matches!(error, RpcError::Disconnected { .. }), "{error}");
+        assert!(self.client.failure().is_some());
+    }
+
+    async fn finish(self) {
+        assert_eq!(self.client.exposed(), (0, 0));
+        self.client.close();
+        let Self { client, raw, arena } = self;
+        drop((client, raw));
+        settled(&arena).await;
+    }
+}
+
+fn reply_bytes(xid: u32, credits: u32, lists: Lists, results: &[u32]) -> Vec<u8> {
+    let words = [xid, 1, 0, 0, 0, 0];
+    let rest: Vec<u8> = words.iter().chain(results).flat_map(|w| w.to_be_bytes()).collect();
+    Raw::message(&Header::new(xid, credits, Body::Msg(lists)), &rest)
+}
+
+async fn first_result(waiting: Waiting) -> Result<u32, RpcError> {
+    waiting.await.unwrap().map(|r| r.results().u32().unwrap())
+}
+
+async fn expect_bad(waiting: Waiting) {
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(error, RpcError::BadReply { .. }), "{error}");
+}
+
+/// Lets the requester take what was sent to it (it posts few receives beyond those it needs).
+async fn turns() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn lists(header: &Header) -> &Lists {
+    match &header.body {
+        Body::Msg(l) | Body::NoMsg(l) => l,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn written(segments: &[Segment]) -> Lists {
+    Lists { writes: [segments.iter().copied().collect::<Chunk>()].into_iter().collect(), ..Lists::default() }
+}
+
+#[tokio::test]
+async fn messages_that_answer_no_call_are_dropped() {
+    let mut s = Scene::new();
+    let waiting = s.call(TINY);
+    let h = s.receive().await;
+    let good = reply_bytes(h.xid, 32, Lists::default(), &[7]);
+    for n in 0..28 {
+        s.raw.send(&good[..n]);
+        turns().await;
+    }
+    s.reply(h.xid.wrapping_add(1), 32, Lists::default(), &[1]);
+    s.reply(h.xid.wrapping_sub(1), 32, Lists::default(), &[1]);
+    for (at, word) in [(4, 2_u32), (12, 2), (12, 3), (12, 77), (16, 5)] {
+        let mut bad = good.clone();
+        bad[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        s.raw.send(&bad);
+        turns().await;
+    }
+    s.raw.send(&good);
+    s.raw.send(&good); // A duplicate.
+    assert_eq!(first_result(waiting).await.unwrap(), 7);
+    s.expect_alive().await;
+    assert_eq!(s.client.stats().dropped, 28 + 2 + 5 + 1);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn chunks_that_the_call_did_not_give_make_a_bad_reply() {
+    let mut s = Scene::new();
+    let foreign = Segment { handle: SteeringTag(9), length: 4, offset: 0 };
+    for case in 0..8 {
+        let waiting = s.call(READ);
+        let h = s.receive().await;
+        let given = lists(&h).writes[0][0];
+        let mut bad = written(&[given]);
+        match case {
+            0 => bad.writes[0][0].length = 5001,
+            1 => bad.writes[0][0].handle.0 ^= 1,
+            2 => bad.writes[0][0].offset += 1,
+            3 => bad.writes[0].push(given),
+            4 => bad.writes.push([given].into_iter().collect()),
+            5 => bad.reads.push(ReadSegment { position: 24, segment: foreign }),
+            6 => bad.reply = Some([foreign].into_iter().collect()),
+            _ => bad.writes[0][0] = foreign,
+        }
+        s.reply(h.xid, 32, bad, &[7, 0, 5000]);
+        expect_bad(waiting).await;
+        assert_eq!(s.client.exposed(), (0, 0));
+    }
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_long_reply_must_be_in_the_reply_chunk() {
+    let mut s = Scene::new();
+    for case in 0..5 {
+        let waiting = s.call(Ask { reply_head: 6000, ..TINY });
+        let h = s.receive().await;
+        let given = lists(&h).reply.clone().unwrap()[0];
+        let with = |length| Lists {
+            reply: Some([Segment { length, ..given }].into_iter().collect()),
+            ..Lists::default()
+        };
+        let header = match case {
+            0 => Body::NoMsg(Lists::default()),
+            1 => Body::NoMsg(with(0)),
+            2 => Body::NoMsg(with(given.length + 1)),
+            3 => Body::Msg(with(24)),
+            _ => Body::NoMsg(with(24)), // Says that it wrote a message, but wrote nothing with this XID.
+        };
+        let words = [h.xid, 1, 0, 0, 0, 0, 7];
+        let rest: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
+        if case == 4 {
+            s.raw.write(&[0xff; 24], given);
+        }
+        s.raw.send(&Raw::message(&Header::new(h.xid, 32, header), if case == 3 { &rest } else { &[] }));
+        expect_bad(waiting).await;
+    }
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_no_reply_makes_a_bad_reply() {
+    let mut s = Scene::new();
+    for case in 0..4 {
+        let waiting = s.call(TINY);
+        let h = s.receive().await;
+        let mut b = reply_bytes(h.xid, 32, Lists::default(), &[7]);
+        match case {
+            0 => b.truncate(28),      // nothing behind the header
+            1 => b.truncate(28 + 12), // half a reply header
+            2 => b[28] ^= 1,          // another XID
+            _ => b[35] = 0,           // a call
+        }
+        s.raw.send(&b);
+        expect_bad(waiting).await;
+    }
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_result_shorter_than_its_length_word_is_an_error_and_not_old_memory() {
+    let mut s = Scene::new();
+    for (claimed, word) in [(100, 101_u32), (0, 100), (100, 96)] {
+        let waiting = s.call(READ);
+        let h = s.receive().await;
+        let given = lists(&h).writes[0][0];
+        s.raw.write(&[1; 100], given);
+        s.reply(h.xid, 32, written(&[Segment { length: claimed, ..given }]), &[7, 0, word]);
+        let reply = waiting.await.unwrap().unwrap();
+        let mut d = reply.results();
+        assert_eq!((d.u32(), d.u32()), (Ok(7), Ok(0)));
+        assert!(d.payload(5000).is_err(), "claimed {claimed}, length word {word}");
+    }
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn transport_errors_end_their_call_and_no_other() {
+    let mut s = Scene::new();
+    s.expect_alive().await;
+    let other = s.call(TINY);
+    let other_header = s.receive().await;
+    for error in [TransportError::Chunk, TransportError::Version { low: 2, high: 3 }] {
+        let waiting = s.call(READ);
+        let h = s.receive().await;
+        s.raw.send(&Raw::message(&Header::new(h.xid, 32, Body::Error(error)), &[]));
+        let e = waiting.await.unwrap().unwrap_err();
+        assert!(matches!(&e, RpcError::Unsupported(what) if *what == error.to_string()), "{e}");
+    }
+    s.answer(&other_header);
+    assert_eq!(first_result(other).await.unwrap(), 7);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_tag_of_the_call_may_be_invalidated_by_its_reply() {
+    let mut s = Scene::new();
+    let waiting = s.call(READ);
+    let h = s.receive().await;
+    let given = lists(&h).writes[0][0];
+    s.raw.write(&[5; 4000], given);
+    let b = reply_bytes(h.xid, 32, written(&[Segment { length: 4000, ..given }]), &[7, 0, 4000]);
+    s.raw.send_invalidating(&b, Some(given.handle));
+    let reply = waiting.await.unwrap().unwrap();
+    let mut d = reply.results();
+    d.raw(8).unwrap();
+    assert_eq!(d.payload(5000).unwrap().to_vec(), [5; 4000]);
+    drop(reply);
+    assert_eq!(s.client.stats().remote_invalidations, 1);
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_tag_of_another_call_must_not_be_invalidated() {
+    let mut s = Scene::new();
+    s.expect_alive().await;
+    let (victim, offender) = (s.call(READ), s.call(TINY));
+    let (a, b) = (s.receive().await, s.receive().await);
+    let (victims, offenders) = if lists(&a).writes.is_empty() { (b, a) } else { (a, b) };
+    let tag = lists(&victims).writes[0][0].handle;
+    let bytes = reply_bytes(offenders.xid, 32, Lists::default(), &[7]);
+    s.raw.send_invalidating(&bytes, Some(tag));
+    for waiting in [victim, offender] {
+        let e = waiting.await.unwrap().unwrap_err();
+        assert!(matches!(e, RpcError::Disconnected { .. }), "{e}");
+    }
+    s.expect_dead().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn credits_of_zero_count_as_one_and_too_many_as_our_own_limit() {
+    let mut s = Scene::with(RequesterConfig { credits: 3, ..Default::default() });
+    // Before the first reply one call is in flight; then as many as are granted, within our own limit.
+    for (granted, in_flight) in [(0, 1), (1, 1), (u32::MAX, 3), (2, 2)] {
+        let first = s.call(TINY);
+        let h = s.receive().await;
+        s.reply(h.xid, granted, Lists::default(), &[7]);
+        assert_eq!(first_result(first).await.unwrap(), 7);
+        let calls: Vec<_> = (0..6).map(|_| s.call(TINY)).collect();
+        let mut open = Vec::new();
+        for _ in 0..in_flight {
+            open.push(s.receive().await);
+        }
+        turns().await;
+        assert_eq!(s.client.stats().calls - s.client.stats().replies, in_flight, "{granted} granted");
+        for _ in 0..6 {
+            let h = if open.is_empty() { s.receive().await } else { open.remove(0) };
+            s.reply(h.xid, granted, Lists::default(), &[7]);
+        }
+        for c in calls {
+            assert_eq!(first_result(c).await.unwrap(), 7);
+        }
+    }
+    s.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_answer_times_out_and_others_go_on() {
+    let mut s = Scene::with(RequesterConfig { call_timeout: Duration::from_secs(5), ..Default::default() });
+    s.expect_alive().await;
+    let silent = s.call(READ);
+    let h = s.receive().await;
+    let e = silent.await.unwrap().unwrap_err();
+    assert!(matches!(e, RpcError::TimedOut { .. }), "{e}");
+    assert_eq!(s.client.exposed(), (0, 0));
+    s.expect_alive().await;
+    // The late answer belongs to nobody.
+    s.answer(&h);
+    s.expect_alive().await;
+    s.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_responder_that_answers_nothing_loses_the_connection_when_no_credit_is_left() {
+    let mut s = Scene::with(RequesterConfig { call_timeout: Duration::from_secs(5), ..Default::default() });
+    let (sent, queued) = (s.call(READ), s.call(TINY));
+    for waiting in [sent, queued] {
+        let e = waiting.await.unwrap().unwrap_err();
+        assert!(matches!(e, RpcError::TimedOut { .. }), "{e}");
+    }
+    s.expect_dead().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_call_gives_its_memory_back_at_once_and_its_credit_with_the_reply() {
+    let mut s = Scene::new();
+    let cancelled = s.call(READ);
+    let h = s.receive().await;
+    assert_eq!(s.client.exposed().0, 1);
+    cancelled.abort();
+    drop(cancelled.await);
+    assert_eq!(s.client.exposed(), (0, 0));
+    let next = s.call(TINY); // Waits: the only credit is in use.
+    turns().await;
+    assert_eq!(s.client.stats().calls, 1);
+    s.answer(&h);
+    let h = s.receive().await;
+    s.answer(&h);
+    assert_eq!(first_result(next).await.unwrap(), 7);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn queued_calls_can_be_cancelled() {
+    let mut s = Scene::new();
+    let first = s.call(TINY);
+    let h = s.receive().await;
+    let (second, third) = (s.call(TINY), s.call(TINY));
+    tokio::task::yield_now().await;
+    second.abort();
+    drop(second.await);
+    s.answer(&h);
+    assert_eq!(first_result(first).await.unwrap(), 7);
+    let h = s.receive().await;
+    s.answer(&h);
+    assert_eq!(first_result(third).await.unwrap(), 7);
+    assert_eq!(s.client.stats().calls, 2);
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_fails_every_call_and_returns_all_memory() {
+    let mut s = Scene::new();
+    s.expect_alive().await;
+    let calls: Vec<_> = (0..50).map(|_| s.call(Ask { send: 8000, receive: 8000, ..TINY })).collect();
+    s.receive().await;
+    s.raw.qp.disconnect();
+    for c in calls {
+        let e = c.await.unwrap().unwrap_err();
+        assert!(matches!(e, RpcError::Disconnected { .. }), "{e}");
+    }
+    s.expect_dead().await;
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn closing_fails_open_calls_and_refuses_new_ones() {
+    let mut s = Scene::new();
+    let waiting = s.call(READ);
+    s.receive().await;
+    s.client.close();
+    let e = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(e, RpcError::Disconnected { .. }), "{e}");
+    s.expect_dead().await;
+    s.finish().await;
+}
+
+#[test]
+fn calls_fail_when_the_runtime_of_the_connection_ends() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let (client, raw, arena) = first.block_on(async {
+        let s = Scene::new();
+        tokio::task::yield_now().await;
+        (s.client, s.raw, s.arena)
+    });
+    let transport: Arc<dyn Transport> = client.clone();
+    let call = PendingCall::new(&transport, request(&arena, READ));
+    drop(first);
+    let e = runtime().block_on(call).unwrap_err();
+    assert!(matches!(e, RpcError::Disconnected { .. }), "{e}");
+    assert_eq!(client.exposed(), (0, 0));
+    drop((client, transport, raw));
+    assert_eq!(arena.stats().in_use, 0);
+}
