@@ -1,0 +1,49 @@
+//! Alone in its process, because the counter of copied bytes is one for all of it.
+
+use std::time::Duration;
+
+use client::{Options, Proto, Url, blocking::Client};
+use nfs::v3::StableHow;
+use server::{Config, Server};
+
+const LEN: usize = 1 << 20;
+
+#[test]
+fn over_rdma_neither_end_copies_the_data_of_large_reads_and_writes() {
+    let config = Config {
+        exports: vec!["/data=memory:64MiB".parse().unwrap()],
+        listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+        shards: Some(1),
+        ..Config::default()
+    };
+    let server = Server::start(config).unwrap();
+    let port = server.rdma_addr().unwrap().port();
+    let url = Url { port: Some(port), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/data") };
+    let client = Client::connect(&url, Options::default()).unwrap();
+    let file = client.create_file("f", 0o600).unwrap().handle();
+    let mut data = client.arena().alloc(LEN).unwrap();
+    data.iter_mut().enumerate().for_each(|(i, b)| *b = (i >> 3) as u8);
+    let data = data.freeze();
+
+    let before = buffer::copied::total();
+    for n in 0..8 {
+        let at = n * LEN as u64;
+        let w = client.write_from(file, at, data.clone().into(), StableHow::FileSync).unwrap();
+        assert_eq!(w.count, LEN);
+    }
+    let mut buffer = client.arena().alloc(LEN).unwrap();
+    for n in 0..8 {
+        let r = client.read_into(file, n * LEN as u64, buffer).unwrap();
+        assert!(r.count == LEN && r.buffer[..] == data[..]);
+        buffer = r.buffer;
+    }
+    assert_eq!(buffer::copied::total() - before, 0);
+
+    let stats = client.stats();
+    assert_eq!((stats.bytes_read, stats.bytes_written), (8 << 20, 8 << 20));
+    let queue_pair = stats.connections[0].queue_pair.unwrap();
+    assert_eq!((queue_pair.peer_writes, queue_pair.peer_reads), (8, 8));
+    assert!(queue_pair.placed_directly > 7 << 20);
+    drop(client);
+    server.stop_blocking(Duration::from_secs(1));
+}

@@ -1,0 +1,293 @@
+//! The client against the real server, in one process, over both transports.
+
+use std::time::Duration;
+
+use client::{Client, Error, Options, Proto, RetryPolicy, Url};
+use nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
+use runtime::tokio_rt::TokioRuntime;
+use server::{Config, Running, Server};
+
+fn config() -> Config {
+    Config {
+        exports: vec!["/data=memory:256MiB".parse().unwrap(), "/data/deep=memory:16MiB".parse().unwrap()],
+        listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+        listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        shards: Some(1),
+        ..Config::default()
+    }
+}
+
+fn url(server: &Running, proto: Proto, path: &str) -> Url {
+    let addr = match proto {
+        Proto::Rdma => server.rdma_addr().unwrap(),
+        Proto::Tcp => server.tcp_addr().unwrap(),
+    };
+    Url { port: Some(addr.port()), proto: Some(proto), ..Url::new("127.0.0.1", path) }
+}
+
+fn options() -> Options {
+    Options {
+        nconnect: 2,
+        timeout: Duration::from_secs(20),
+        retry: RetryPolicy { max_elapsed: Duration::from_secs(20), ..RetryPolicy::default() },
+        ..Options::default()
+    }
+}
+
+/// Runs `test` on a fresh server, once for each transport.
+fn on_both<F: Future<Output = ()>>(test: impl Fn(Client) -> F) {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        let server = Server::start(config()).unwrap();
+        let tokio =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        tokio.block_on(async {
+            let url = url(&server, proto, "/data");
+            let client = Client::connect(TokioRuntime::current(), &url, options()).await.unwrap();
+            test(client.clone()).await;
+            client.close();
+        });
+        drop(tokio);
+        server.stop_blocking(Duration::from_secs(1));
+    }
+}
+
+/// Bytes in which a displaced or missing part shows.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+#[test]
+fn names_can_be_made_found_changed_and_removed() {
+    on_both(|c| async move {
+        let root = c.root();
+        let dir = c.mkdir(root, "dir", Sattr { mode: Some(0o755), ..Sattr::default() }).await.unwrap();
+        assert_eq!((dir.attributes.file_type, dir.attributes.mode & 0o777), (FileType::Directory, 0o755));
+        let how = CreateHow::Guarded(Sattr { mode: Some(0o640), ..Sattr::default() });
+        let file = c.create(dir.handle, "file", how).await.unwrap();
+        let again = c.create(dir.handle, "file", how).await.unwrap_err();
+        assert_eq!(again.status(), Some(Status::Exist));
+        assert_eq!(again.to_string(), "CREATE \"file\": the file exists (NFS3ERR_EXIST)");
+
+        c.symlink(dir.handle, "link", "../dir/file", Sattr::default()).await.unwrap();
+        let (found, _) = c.resolve("dir/link").await.unwrap();
+        assert_eq!(found, file.handle);
+        let (link, attributes) = c.resolve_link("/dir/./link").await.unwrap();
+        assert_eq!(attributes.file_type, FileType::Symlink);
+        assert_eq!(c.readlink(link).await.unwrap(), b"../dir/file");
+
+        c.link(file.handle, root, "hard").await.unwrap();
+        assert_eq!(c.getattr(file.handle).await.unwrap().nlink, 2);
+        c.rename(root, "hard", dir.handle, "renamed").await.unwrap();
+        assert!(c.lookup(root, "hard").await.unwrap_err().is_not_found());
+
+        let set = Sattr { mode: Some(0o600), size: Some(7), mtime: SetTime::ServerTime, ..Sattr::default() };
+        c.setattr(file.handle, set, None).await.unwrap();
+        let now = c.getattr(file.handle).await.unwrap();
+        assert_eq!((now.size, now.mode & 0o777), (7, 0o600));
+        assert_eq!(c.access(file.handle, access::READ).await.unwrap(), access::READ);
+
+        assert_eq!(c.rmdir(root, "dir").await.unwrap_err().status(), Some(Status::NotEmpty));
+        for name in ["file", "link", "renamed"] {
+            c.remove(dir.handle, name).await.unwrap();
+        }
+        c.rmdir(root, "dir").await.unwrap();
+        assert!(c.fsstat(root).await.unwrap().total_bytes >= 256 << 20);
+        assert!(c.pathconf(root).await.unwrap().name_max >= 255);
+    });
+}
+
+#[test]
+fn data_comes_back_as_it_was_written_at_every_size() {
+    on_both(|c| async move {
+        let file = c.create_file("f", 0o644).await.unwrap();
+        for len in [0, 1, 3, 511, 4095, 4097, 65_536, 1_048_577, 3_000_001] {
+            let data = pattern(len);
+            let h = file.handle();
+            c.setattr(h, Sattr { size: Some(0), ..Sattr::default() }, None).await.unwrap();
+            let w = c.write(h, 5, &data, StableHow::FileSync).await.unwrap();
+            assert_eq!((w.count, w.committed), (len, StableHow::FileSync));
+            let mut back = vec![0xaa; len + 10];
+            let n = c.read(h, 5, &mut back).await.unwrap();
+            assert_eq!(n, len);
+            assert!(back[..n] == data, "{len} bytes differ");
+        }
+    });
+}
+
+#[test]
+fn a_read_lands_in_the_given_memory() {
+    on_both(|c| async move {
+        let data = pattern(300_000);
+        let file = c.create_file("f", 0o644).await.unwrap();
+        c.write(file.handle(), 0, &data, StableHow::FileSync).await.unwrap();
+        let buffer = c.buffer(262_144).unwrap();
+        let address = buffer.address();
+        let r = c.read_into(file.handle(), 100_000, buffer).await.unwrap();
+        assert_eq!((r.count, r.eof, r.buffer.len()), (200_000, true, 200_000));
+        assert!(r.buffer[..] == data[100_000..]);
+        if c.options().proto == Proto::Rdma {
+            assert_eq!(r.buffer.address(), address);
+        }
+        let past = c.read_into(file.handle(), 1 << 40, c.buffer(100).unwrap()).await.unwrap();
+        assert_eq!((past.count, past.eof), (0, true));
+    });
+}
+
+#[test]
+fn streams_move_a_whole_file_in_order() {
+    on_both(|c| async move {
+        let data = pattern(10_000_019);
+        let file = c.create_file("big", 0o644).await.unwrap();
+        let mut at = 0;
+        let written = file
+            .write_stream(0, 8, |max| {
+                if at == data.len() {
+                    return Ok(None);
+                }
+                let n = max.min(data.len() - at).min(700_001);
+                let view = c.arena().copy_from(&data[at..at + n]).unwrap();
+                at += n;
+                Ok(Some(view.into()))
+            })
+            .await
+            .unwrap();
+        assert_eq!((written, file.retained_bytes()), (data.len() as u64, 0));
+        let mut back = Vec::new();
+        let n = c
+            .open("/big")
+            .await
+            .unwrap()
+            .read_stream(0, u64::MAX, 8, |offset, views| {
+                assert_eq!(offset, back.len() as u64);
+                back.extend(views.to_vec());
+            })
+            .await
+            .unwrap();
+        assert_eq!(n, data.len() as u64);
+        assert!(back == data);
+        let mut part = Vec::new();
+        file.read_stream(1234, 3_000_000, 3, |_, v| part.extend(v.to_vec())).await.unwrap();
+        assert!(part == data[1234..3_001_234]);
+        let mut pieces = 0;
+        file.read_stream(0, u64::MAX, 4, |_, _| {
+            pieces += 1;
+            std::ops::ControlFlow::Break(())
+        })
+        .await
+        .unwrap();
+        assert_eq!(pieces, 1);
+    });
+}
+
+#[test]
+fn a_large_directory_is_listed_whole() {
+    on_both(|c| async move {
+        let dir = c.mkdir(c.root(), "many", Sattr::default()).await.unwrap().handle;
+        let how = CreateHow::Unchecked(Sattr::default());
+        let names: Vec<String> = (0..1200).map(|n| format!("file-with-a-long-name-{n:05}")).collect();
+        for chunk in names.chunks(50) {
+            let calls = chunk.iter().map(|n| c.create(dir, n, how));
+            futures::future::try_join_all(calls).await.unwrap();
+        }
+        let entries = c.readdir(dir).await.unwrap();
+        let mut found: Vec<_> =
+            entries.iter().filter(|e| !e.is_dot()).map(|e| e.name_lossy().into_owned()).collect();
+        found.sort();
+        assert_eq!(found, names);
+        let some = entries.iter().find(|e| e.name == b"file-with-a-long-name-00007").unwrap();
+        let looked_up = c.lookup(dir, &some.name).await.unwrap();
+        assert_eq!(some.handle, Some(looked_up.handle));
+        assert_eq!(some.fileid, looked_up.attributes.fileid);
+    });
+}
+
+#[test]
+fn the_longest_export_that_contains_the_path_is_mounted() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        let server = Server::start(config()).unwrap();
+        let connect = |path: &str| {
+            let url = url(&server, proto, path);
+            client::blocking::Client::connect(&url, options())
+        };
+        for (path, export, rest) in [
+            ("/data", "/data", ""),
+            ("/data/a/b", "/data", "a/b"),
+            ("/data/deep/x/", "/data/deep", "x"),
+            ("//data/./deeper", "/data", "deeper"),
+        ] {
+            let c = connect(path).unwrap();
+            assert_eq!((c.inner().export(), c.path_in_export()), (export, rest), "{path}");
+        }
+        let e = connect("/other").map(drop).unwrap_err();
+        assert!(matches!(e, Error::UnknownExport { .. }), "{e}");
+        assert!(e.to_string().contains("/data, /data/deep"), "{e}");
+        let list = client::blocking::exports(&url(&server, proto, "/"), &options()).unwrap();
+        assert_eq!(list.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>(), ["/data", "/data/deep"]);
+        server.stop_blocking(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_path_that_leaves_the_export_or_loops_is_refused() {
+    on_both(|c| async move {
+        let root = c.root();
+        c.symlink(root, "loop", "loop", Sattr::default()).await.unwrap();
+        c.symlink(root, "out", "/etc/passwd", Sattr::default()).await.unwrap();
+        c.symlink(root, "in", "/data/dir", Sattr::default()).await.unwrap();
+        c.symlink(root, "up", "../../../dir", Sattr::default()).await.unwrap();
+        let dir = c.mkdir(root, "dir", Sattr::default()).await.unwrap();
+        let e = c.resolve("loop/x").await.unwrap_err().to_string();
+        assert!(e.contains("loop of them"), "{e}");
+        let e = c.resolve("out").await.unwrap_err().to_string();
+        assert!(e.contains("/etc/passwd leaves the export"), "{e}");
+        assert_eq!(c.resolve("in").await.unwrap().0, dir.handle);
+        assert_eq!(c.resolve("up").await.unwrap().0, dir.handle);
+        assert_eq!(c.resolve("../..").await.unwrap().0, root);
+        let e = c.resolve("dir/none/x").await.unwrap_err().to_string();
+        assert_eq!(e, "LOOKUP dir/none/x: no such file or directory (NFS3ERR_NOENT)");
+        let e = c.open("dir").await.unwrap_err().to_string();
+        assert_eq!(e, "dir: not a regular file but a directory");
+    });
+}
+
+#[test]
+fn a_refused_connection_says_where_and_what_to_check() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        let url = Url { port: Some(port), proto: Some(proto), ..Url::new("127.0.0.1", "/data") };
+        let e = client::blocking::Client::connect(&url, options()).map(drop).unwrap_err();
+        let text = e.to_string();
+        assert!(matches!(e, Error::Connect { .. }), "{text}");
+        assert!(text.contains(&format!("127.0.0.1:{port} over {proto}")), "{text}");
+    }
+    let e = client::blocking::Client::connect(&Url::new("no-such-host.invalid", "/"), options()).map(drop);
+    assert!(matches!(e.unwrap_err(), Error::Resolve { .. } | Error::Connect { .. }));
+}
+
+#[test]
+fn a_server_that_comes_back_is_used_again() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        let first = Server::start(config()).unwrap();
+        let url = url(&first, proto, "/data");
+        let c = client::blocking::Client::connect(&url, options()).unwrap();
+        c.getattr(c.root()).unwrap();
+        let again = Config {
+            listen_rdma: first.rdma_addrs().to_vec(),
+            listen_tcp: first.tcp_addrs().to_vec(),
+            ..config()
+        };
+        first.stop_blocking(Duration::ZERO);
+        let reader = {
+            let c = c.clone();
+            std::thread::spawn(move || c.getattr(c.root()))
+        };
+        let second = Server::start(again).unwrap();
+        // The memory export is a new one with the same key: its root answers again.
+        let attributes = reader.join().unwrap();
+        assert!(attributes.is_ok() || attributes.as_ref().unwrap_err().status() == Some(Status::Stale));
+        assert!(c.stats().reconnects >= 1);
+        second.stop_blocking(Duration::ZERO);
+    }
+}
