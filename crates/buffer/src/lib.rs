@@ -8,8 +8,14 @@
 
 mod arena;
 pub mod copied;
+mod slot;
+mod span;
+#[cfg(test)]
+mod tests;
 mod views;
 
-pub use arena::{Arena, ArenaConfig, ArenaStats, Buffer, OutOfMemory, SPAN_BYTES, View};
+pub use arena::{Arena, ArenaConfig, ArenaStats, OutOfMemory};
 pub use copied::copy;
+pub use slot::{Buffer, View};
+pub use span::SPAN_BYTES;
 pub use views::Views;

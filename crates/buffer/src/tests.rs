@@ -1,0 +1,226 @@
+//! What the arena promises.
+
+use std::sync::mpsc;
+
+use proptest::prelude::*;
+
+use crate::{Arena, ArenaConfig, Buffer, SPAN_BYTES, View, Views, span::live};
+
+fn arena(spans: usize) -> Arena {
+    Arena::new(ArenaConfig { limit: spans * SPAN_BYTES, huge_pages: false })
+}
+
+fn fill(a: &Arena, len: usize) -> Vec<Buffer> {
+    std::iter::from_fn(|| a.alloc(len).ok()).collect()
+}
+
+#[test]
+fn memory_returns_when_the_last_reference_is_dropped() {
+    let a = arena(1);
+    let b = a.alloc(1000).unwrap();
+    assert_eq!((b.len(), b.capacity(), a.stats().in_use), (1000, 1024, 1024));
+    let v = b.freeze();
+    let w = v.slice(10, 20);
+    drop(v);
+    assert_eq!(a.stats().in_use, 1024);
+    drop(w);
+    assert_eq!((a.stats().in_use, a.stats().peak), (0, 1024));
+}
+
+#[test]
+fn the_limit_is_kept() {
+    let a = arena(2);
+    let big = fill(&a, SPAN_BYTES);
+    assert_eq!(big.len(), 2);
+    let refused = a.alloc(1).unwrap_err();
+    assert_eq!((refused.wanted, refused.limit), (1, 2 * SPAN_BYTES));
+    assert!(a.alloc(SPAN_BYTES + 1).is_err());
+    assert!(a.alloc(usize::MAX).is_err());
+    assert_eq!(a.stats().mapped, 2 * SPAN_BYTES);
+}
+
+#[test]
+fn memory_moves_between_classes_under_the_limit() {
+    let a = arena(4);
+    for len in [4096, 1 << 20, 1, SPAN_BYTES, 4096, 65536, 2 << 20] {
+        let all = fill(&a, len);
+        let capacity: usize = all.iter().map(Buffer::capacity).sum();
+        assert_eq!(capacity, 4 * SPAN_BYTES, "buffers of {len} bytes fill the arena");
+        assert_eq!(a.stats().mapped, 4 * SPAN_BYTES);
+    }
+}
+
+#[test]
+fn spans_in_use_are_filled_up_before_empty_ones_are_touched() {
+    let a = arena(3);
+    let mut all = fill(&a, 1 << 20);
+    assert_eq!(all.len(), 12);
+    // One buffer stays in each of two spans; eight places are free in three spans.
+    let kept = (all.swap_remove(0), all.swap_remove(5));
+    drop(all);
+    let four: Vec<_> = (0..4).map(|_| a.alloc(1 << 20).unwrap()).collect();
+    assert!(a.alloc(SPAN_BYTES).is_ok(), "six buffers of 1 MiB lie in two spans of four");
+    drop((kept, four));
+}
+
+#[test]
+fn the_lowest_slots_of_an_empty_span_are_taken_first() {
+    let a = arena(1);
+    let first = a.alloc(4096).unwrap().address();
+    let some: Vec<_> = (0..3).map(|_| a.alloc(4096).unwrap()).collect();
+    drop(some);
+    let again: Vec<_> = (0..3).map(|_| a.alloc(4096).unwrap().address() - first).collect();
+    assert!(again.iter().all(|at| *at < 4 * 4096), "{again:?}");
+    assert_eq!(first % SPAN_BYTES, 0);
+}
+
+#[test]
+fn memory_lives_as_long_as_the_arena_or_a_slot_of_it_and_no_longer() {
+    let before = live::COUNT.get();
+    let a = arena(8);
+    let (one, two) = (a.alloc(100).unwrap(), a.copy_from(&vec![7; SPAN_BYTES]).unwrap());
+    let mut three = a.alloc(200).unwrap();
+    assert_eq!(live::COUNT.get(), before + 2, "two classes, two spans");
+    drop(one);
+    let other = a.clone();
+    drop(a);
+    assert!(other.alloc(1 << 20).is_ok());
+    assert_eq!(live::COUNT.get(), before + 3);
+    drop(other);
+    three[199] = 9;
+    assert_eq!((three[199], two[SPAN_BYTES - 1]), (9, 7));
+    drop(three);
+    drop(two.slice(5, 5));
+    assert_eq!(live::COUNT.get(), before + 3, "a view is left");
+    drop(two);
+    assert_eq!(live::COUNT.get(), before);
+}
+
+#[test]
+fn a_view_is_writable_only_when_alone() {
+    let a = arena(1);
+    let mut v = a.copy_from(b"hello").unwrap();
+    let w = v.clone();
+    assert!(v.try_mut().is_none());
+    let v = v.try_into_buffer().unwrap_err();
+    drop(w);
+    let tail = v.slice(1, 4);
+    drop(v);
+    let mut tail = tail.try_into_buffer().unwrap_err();
+    tail.try_mut().unwrap()[0] = b'i';
+    assert_eq!(&*tail, b"illo");
+    let mut v = a.copy_from(b"hello").unwrap();
+    v.try_mut().unwrap()[0] = b'j';
+    assert_eq!(&*v.try_into_buffer().unwrap(), b"jello");
+}
+
+#[test]
+fn adjacent_views_are_merged_in_a_gather_list() {
+    let a = arena(1);
+    let v = a.copy_from(b"0123456789").unwrap();
+    let mut l = Views::new();
+    l.push(v.slice(0, 4));
+    l.push(v.slice(4, 3));
+    l.push(v.slice(8, 2));
+    l.push(v.slice(0, 0));
+    assert_eq!((l.len(), l.iter().count()), (9, 2));
+    assert_eq!(l.slice(3, 5).to_vec(), b"34568");
+    l.truncate(2);
+    assert_eq!(l.to_vec(), b"01");
+}
+
+#[test]
+fn buffers_may_be_dropped_by_other_threads_than_those_that_made_them() {
+    let a = arena(16);
+    let (to, from) = mpsc::sync_channel::<(u8, View)>(64);
+    std::thread::scope(|s| {
+        for t in 0..3u8 {
+            let (a, to) = (a.clone(), to.clone());
+            s.spawn(move || {
+                for n in 0..3000usize {
+                    let len = [1, 600, 5000, 70_000][(n + usize::from(t)) % 4];
+                    let Ok(mut b) = a.alloc(len) else { continue };
+                    b.fill(t);
+                    let v = b.freeze();
+                    let half = v.slice(len / 2, len - len / 2);
+                    to.send((t, half)).unwrap();
+                    assert!(v.iter().all(|x| *x == t));
+                }
+            });
+        }
+        drop(to);
+        for (t, v) in from {
+            assert!(v.iter().all(|x| *x == t), "nobody else writes what a view shows");
+        }
+    });
+    assert_eq!(a.stats().in_use, 0);
+    assert_eq!(fill(&a, SPAN_BYTES).len(), 16, "every span is whole again");
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Alloc(usize),
+    Share(usize),
+    Drop(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let len = prop_oneof![1usize..2000, 4000usize..70_000, 500_000usize..=SPAN_BYTES];
+    prop_oneof![
+        3 => len.prop_map(Step::Alloc),
+        1 => any::<usize>().prop_map(Step::Share),
+        3 => any::<usize>().prop_map(Step::Drop),
+    ]
+}
+
+/// First and last bytes that tell whose memory it is.
+fn mark(b: &mut [u8], n: u32) {
+    let (len, n) = (b.len(), n.to_ne_bytes());
+    for (i, byte) in n.iter().enumerate().take(len) {
+        b[i] = *byte;
+        b[len - 1 - i] = *byte;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_use_keeps_buffers_apart_and_the_books_right(steps in prop::collection::vec(step(), 1..300)) {
+        let before = live::COUNT.get();
+        let a = arena(5);
+        let mut model: Vec<(u32, View)> = Vec::new();
+        for (n, step) in (0u32..).zip(steps) {
+            match step {
+                Step::Alloc(len) => if let Ok(mut b) = a.alloc(len) {
+                    prop_assert_eq!(b.capacity(), len.next_power_of_two().max(512));
+                    prop_assert_eq!(b.address() % b.capacity(), 0);
+                    mark(&mut b, n);
+                    model.push((n, b.freeze()));
+                },
+                Step::Share(i) if !model.is_empty() => {
+                    let shared = model[i % model.len()].clone();
+                    model.push(shared);
+                }
+                Step::Drop(i) if !model.is_empty() => drop(model.swap_remove(i % model.len())),
+                _ => {}
+            }
+            let mut held: Vec<_> = model.iter().map(|(_, v)| (v.address(), v.capacity())).collect();
+            held.sort_unstable();
+            held.dedup();
+            prop_assert!(held.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0), "slots overlap");
+            prop_assert_eq!(a.stats().in_use, held.iter().map(|h| h.1).sum::<usize>());
+            prop_assert!(a.stats().mapped <= 5 * SPAN_BYTES);
+            prop_assert_eq!(a.stats().mapped, (live::COUNT.get() - before) as usize * SPAN_BYTES);
+        }
+        for (n, v) in &model {
+            let mut expected = v.to_vec();
+            mark(&mut expected, *n);
+            prop_assert!(expected[..] == v[..], "the bytes of buffer {} changed", n);
+        }
+        model.clear();
+        prop_assert_eq!(fill(&a, SPAN_BYTES).len(), 5);
+        drop(a);
+        prop_assert_eq!(live::COUNT.get(), before);
+    }
+}
