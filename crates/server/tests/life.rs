@@ -1,0 +1,206 @@
+//! Retransmission, limits, metrics, and the way a server ends.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::Duration,
+};
+
+use common::{Caller, Proto, at, config, run, tcp};
+use futures::future::join_all;
+use nfs::v3::{self, Procedure, RemoveArgs, Res, StableHow, Status, WccData, WriteArgs};
+use server::{Config, Server, ServerError};
+use xdr::Message;
+
+const GRACE: Duration = Duration::from_secs(5);
+
+fn remove(c: &Caller, dir: v3::FileHandle, name: &str) -> Message {
+    c.message(v3::PROGRAM, v3::VERSION, Procedure::Remove.number(), &RemoveArgs { object: at(dir, name) })
+}
+
+async fn status(c: &Caller, message: Message, xid: u32) -> Status {
+    let reply = c.send(message, 0, Some(xid)).await.unwrap();
+    reply.results().get::<Res<WccData, WccData>>().unwrap().status()
+}
+
+#[test]
+fn a_retransmitted_call_is_answered_and_not_executed_again() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        run(async {
+            let server = Server::start(config(&["/x=memory:8MiB"])).unwrap();
+            let first = Caller::connect(&server, proto).await;
+            let root = first.mount("/x").await.unwrap();
+            first.create(root, "f").await;
+            first.create(root, "g").await;
+            assert_eq!(status(&first, remove(&first, root, "f"), 4711).await, Status::Ok);
+            first.transport.close();
+            // The client comes back from another port and, not knowing better, sends the call again.
+            let second = Caller::connect(&server, proto).await;
+            assert_eq!(status(&second, remove(&second, root, "f"), 4711).await, Status::Ok);
+            assert_eq!(server.stats().replayed, 1);
+            // The same XID with other arguments, and the same arguments with another XID, are other calls.
+            assert_eq!(status(&second, remove(&second, root, "g"), 4711).await, Status::Ok);
+            assert_eq!(status(&second, remove(&second, root, "f"), 4712).await, Status::NoEnt);
+            assert_eq!(server.stats().replayed, 1);
+            assert_eq!(server.stats().calls_of(Procedure::Remove), 3);
+        });
+    }
+}
+
+#[test]
+fn kept_replies_are_bounded() {
+    run(async {
+        let mut config = config(&["/x=memory:8MiB"]);
+        config.limits.replies_kept = 32;
+        let server = Server::start(config).unwrap();
+        let c = Caller::connect(&server, Proto::Tcp).await;
+        let root = c.mount("/x").await.unwrap();
+        for i in 0..500 {
+            let _ = c.create(root, &format!("f{i}")).await;
+        }
+        let kept = server.stats().replies_kept;
+        assert!((1..=32).contains(&kept), "{kept}");
+    });
+}
+
+#[test]
+fn connections_beyond_the_limit_are_turned_away() {
+    run(async {
+        let mut config = config(&["/x=memory:8MiB"]);
+        config.limits.max_connections = 3;
+        let server = Server::start(config).unwrap();
+        let mut callers = Vec::new();
+        for proto in [Proto::Tcp, Proto::Rdma, Proto::Tcp] {
+            let c = Caller::connect(&server, proto).await;
+            c.mount("/x").await.unwrap();
+            callers.push(c);
+        }
+        let addr = server.tcp_addr().unwrap();
+        let c = &callers[0];
+        let refused = tcp(&c.rt, &c.arena, addr).await.unwrap();
+        let late = Caller { transport: refused, ..c.with(c.cred.clone()) };
+        assert!(late.reply(Procedure::Null, &(), 0).await.is_err());
+        assert_eq!(server.stats().turned_away, 1);
+        // A place becomes free again.
+        callers.pop().unwrap().transport.close();
+        while server.stats().tcp.open > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let c = loop {
+            let c = Caller::connect(&server, Proto::Tcp).await;
+            if c.reply(Procedure::Null, &(), 0).await.is_ok() {
+                break c;
+            }
+        };
+        assert!(c.mount("/x").await.is_ok());
+    });
+}
+
+#[test]
+fn a_stopped_server_frees_its_addresses() {
+    run(async {
+        let server = Server::start(config(&["/x=memory:8MiB"])).unwrap();
+        let addrs = [server.tcp_addr().unwrap(), server.rdma_addr().unwrap()];
+        let c = Caller::connect(&server, Proto::Tcp).await;
+        c.mount("/x").await.unwrap();
+        server.stop(GRACE).await;
+        for addr in addrs {
+            let again = Config { listen_tcp: vec![addr], listen_rdma: vec![], ..config(&["/x=memory:8MiB"]) };
+            Server::start(again).unwrap().stop_blocking(GRACE);
+        }
+        assert!(c.reply(Procedure::Null, &(), 0).await.is_err());
+    });
+}
+
+#[test]
+fn every_call_that_is_executed_is_answered_before_the_end() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        run(async {
+            let server = Server::start(config(&["/x=memory:64MiB"])).unwrap();
+            let c = Caller::connect(&server, proto).await;
+            let root = c.mount("/x").await.unwrap();
+            let file = c.create(root, "f").await;
+            let data: xdr::Views = c.arena.copy_from(&vec![7; 256 << 10]).unwrap().into();
+            let calls: Vec<_> = (0..32)
+                .map(|i| WriteArgs {
+                    file,
+                    offset: i << 18,
+                    count: 256 << 10,
+                    stable: StableHow::FileSync,
+                    data: data.clone(),
+                })
+                .collect();
+            let calls = join_all(calls.iter().map(|args| c.reply(Procedure::Write, args, 0)));
+            let stop = async {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                server.stop(GRACE).await
+            };
+            let (replies, stats) = futures::join!(calls, stop);
+            let answered = replies.iter().filter(|r| r.is_ok()).count() as u64;
+            assert_eq!(answered, stats.calls_of(Procedure::Write), "{proto:?}");
+            assert_eq!(stats.tcp.open + stats.rdma.open, 0);
+        });
+    }
+}
+
+#[test]
+fn a_busy_address_is_an_error_that_names_it() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    for (tcp, rdma) in [(vec![addr], vec![]), (vec![], vec![addr])] {
+        let config = Config { listen_tcp: tcp, listen_rdma: rdma, ..config(&["/x=memory:8MiB"]) };
+        let e = Server::start(config).err().unwrap();
+        assert!(matches!(e, ServerError::Listen { .. }) && e.to_string().contains(&addr.to_string()), "{e}");
+    }
+}
+
+#[test]
+fn one_name_cannot_be_exported_twice() {
+    let e = Server::start(config(&["/x=memory:8MiB", "/x=memory:9MiB"])).err().unwrap();
+    assert!(e.to_string().contains("/x"), "{e}");
+}
+
+fn get(addr: SocketAddr, path: &str) -> String {
+    let mut s = TcpStream::connect(addr).unwrap();
+    write!(s, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut out = String::new();
+    s.read_to_string(&mut out).unwrap();
+    out
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    run(async {
+        let mut config = config(&["/x=memory:8MiB"]);
+        config.metrics = Some("127.0.0.1:0".parse().unwrap());
+        let server = Server::start(config).unwrap();
+        let c = Caller::connect(&server, Proto::Rdma).await;
+        let root = c.mount("/x").await.unwrap();
+        let f = c.create(root, "f").await;
+        c.write(f, 0, &[1; 100_000], StableHow::FileSync).await.unwrap();
+        let addr = server.metrics_addr().unwrap();
+        let text = get(addr, "/metrics");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        for line in [
+            "millrace_nfs_calls_total{procedure=\"WRITE\"} 1",
+            "millrace_data_bytes_total{direction=\"written\"} 100000",
+            "millrace_connections{transport=\"rdma\"} 1",
+            "millrace_rdma_regions_exposed 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+        assert!(get(addr, "/").starts_with("HTTP/1.1 404"));
+    });
+}
+
+#[test]
+fn dropping_the_handle_ends_the_server() {
+    let server = Server::start(config(&["/x=memory:8MiB"])).unwrap();
+    let addr = server.tcp_addr().unwrap();
+    drop(server);
+    assert!(TcpStream::connect(addr).is_err());
+}
