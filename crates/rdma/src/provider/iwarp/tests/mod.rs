@@ -1,6 +1,9 @@
 //! Tests of whole connections, and what they share.
 
+mod hostile;
+mod raw;
 mod segmentation;
+mod startup;
 mod tcp;
 mod transfer;
 

@@ -177,7 +177,7 @@ fn check(ops: &[Op], s: &Setting) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn any_mix_cut_anywhere_has_the_effect_of_its_messages(

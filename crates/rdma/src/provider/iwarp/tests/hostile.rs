@@ -1,0 +1,405 @@
+//! Peers that break the rules: each is told which, loses its connection, and has changed nothing it had no right to.
+
+use runtime::ByteStream as _;
+
+use super::{raw::*, *};
+use crate::{Access, ExposedRegion, Memory, MemoryRegion, ReadRequest, Segment, SteeringTag};
+
+const REGION: usize = 64;
+
+/// What the hostile peer was given.
+struct Victim {
+    qp: Qp,
+    raw: Raw,
+    writable: ExposedRegion,
+    readable: ExposedRegion,
+    out: Vec<Completion>,
+}
+
+impl Victim {
+    fn new(crc: bool) -> Self {
+        let (mut qp, raw) = up(crc, ConnectParams { ird: 2, ..ConnectParams::default() });
+        let expose = |fill, access| {
+            MemoryRegion::new(qp.domain(), Memory::Owned(buffer(&[fill; REGION]))).expose(access).unwrap()
+        };
+        let (writable, readable) = (expose(0xaa, Access::RemoteWrite), expose(0xbb, Access::RemoteRead));
+        qp.post_receive(buffer(&[0; 32])).unwrap();
+        Self { qp, raw, writable, readable, out: Vec::new() }
+    }
+
+    fn w(&self) -> u32 {
+        self.writable.segment().handle.0
+    }
+
+    fn r(&self) -> u32 {
+        self.readable.segment().handle.0
+    }
+
+    fn fpdu(&mut self, ulpdu: &[u8]) {
+        self.raw.write(&framed(ulpdu));
+    }
+
+    /// Lets the victim act until it ends.
+    fn end(&mut self) -> ConnectionError {
+        for _ in 0..100 {
+            if let Err(e) = turn(&mut self.qp, &mut self.out) {
+                assert!(turn(&mut self.qp, &mut self.out).is_err(), "an end is for good");
+                assert!(self.qp.post_send(send(b"x")).is_err());
+                return e;
+            }
+        }
+        panic!("the connection goes on");
+    }
+
+    /// Lets the victim act; it must not end.
+    fn live(&mut self) {
+        for _ in 0..10 {
+            turn(&mut self.qp, &mut self.out).expect("the connection goes on");
+        }
+    }
+
+    /// The regions' bytes, both revoked.
+    fn memory(self) -> [Vec<u8>; 2] {
+        [self.writable, self.readable].map(|e| match e.revoke().unwrap().into_memory() {
+            Memory::Owned(b) => b.to_vec(),
+            Memory::Shared(v) => v.to_vec(),
+        })
+    }
+}
+
+/// The layer, type and code of a Terminate ULPDU.
+fn code_of(ulpdu: &[u8]) -> (u8, u8, u8) {
+    assert_eq!(ulpdu[..18], untagged(0x4147, 0, [2, 1, 0], b"")[..], "a Terminate: {ulpdu:x?}");
+    (ulpdu[18] >> 4, ulpdu[18] & 15, ulpdu[19])
+}
+
+/// What the peer sends, given the tags of a writable and a readable region.
+type Attack = fn(u32, u32) -> Vec<Vec<u8>>;
+
+/// `attack` is answered with a Terminate of `code`, and has touched no region.
+fn refused(name: &str, code: (u8, u8, u8), attack: Attack) {
+    for crc in [false, true] {
+        let mut v = Victim::new(crc);
+        for ulpdu in attack(v.w(), v.r()) {
+            v.fpdu(&ulpdu);
+        }
+        v.fpdu(&raw_send(77, b"data after the offence"));
+        let e = v.end();
+        assert!(matches!(e, ConnectionError::PeerMisbehaved(_)), "{name}: {e:?}");
+        let sent = v.raw.ulpdus();
+        let last = sent.last().unwrap_or_else(|| panic!("{name}: no Terminate"));
+        assert_eq!(code_of(last), code, "{name}");
+        assert_eq!(sent.iter().filter(|u| u[1] == 0x47).count(), 1, "{name}: one Terminate");
+        assert_eq!(v.memory(), [vec![0xaa; REGION], vec![0xbb; REGION]], "{name}: memory");
+    }
+}
+
+#[test]
+fn versions_and_operations_that_are_not_ours_are_refused() {
+    refused("DDP version 0, tagged", (1, 1, 4), |w, _| vec![tagged(0xc040, w, 0, b"x")]);
+    refused("DDP version 2, untagged", (1, 2, 6), |_, _| vec![untagged(0x4243, 0, [0, 1, 0], b"")]);
+    refused("RDMAP version 0", (0, 2, 5), |_, _| vec![untagged(0x4103, 0, [0, 1, 0], b"")]);
+    refused("RDMAP version 2", (0, 2, 5), |w, _| vec![tagged(0xc180, w, 0, b"x")]);
+    refused("operation 8", (0, 2, 6), |_, _| vec![untagged(0x4148, 0, [0, 1, 0], b"12345678")]);
+    refused("operation 10", (0, 2, 6), |_, _| vec![untagged(0x414a, 0, [1, 1, 0], &[0; 52])]);
+    refused("operation 15, tagged", (0, 2, 6), |w, _| vec![tagged(0xc14f, w, 0, b"x")]);
+    refused("Write untagged", (0, 2, 6), |w, _| vec![untagged(0x4140, w, [0, 1, 0], b"x")]);
+    refused("Send tagged", (0, 2, 6), |w, _| vec![tagged(0xc143, w, 0, b"x")]);
+    refused("Read Request tagged", (0, 2, 6), |w, _| vec![tagged(0xc141, w, 0, &[0; 32])]);
+    refused("Terminate tagged", (0, 2, 6), |w, _| vec![tagged(0xc147, w, 0, &[0; 32])]);
+}
+
+#[test]
+fn ulpdus_shorter_than_their_header_are_refused() {
+    refused("ULPDU of 0", (2, 0, 3), |_, _| vec![vec![]]);
+    refused("ULPDU of 1", (2, 0, 3), |_, _| vec![vec![0xc1]]);
+    refused("Write of 13", (2, 0, 3), |w, _| vec![tagged(0xc140, w, 0, b"")[..13].to_vec()]);
+    refused("Send of 17", (2, 0, 3), |_, _| vec![raw_send(1, b"")[..17].to_vec()]);
+}
+
+#[test]
+fn writes_outside_their_right_are_refused() {
+    refused("tag that never was", (1, 1, 0), |w, _| vec![tagged(0xc140, w ^ 0x0100_0000, 0, b"x")]);
+    refused("key off by one", (1, 1, 0), |w, _| vec![tagged(0xc140, w + 1, 0, b"x")]);
+    refused("tag 0", (1, 1, 0), |_, _| vec![tagged(0xc140, 0, 0, b"x")]);
+    refused("read-only region", (1, 1, 0), |_, r| vec![tagged(0xc140, r, 0, b"x")]);
+    refused("one byte past the end", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 60, b"12345")]);
+    refused("beyond the end", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 65, b"1")]);
+    refused("longer than the region", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 0, &[1; 65])]);
+    refused("as long as can be", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 0, &[1; 65_521])]);
+    refused("near the end of the offsets", (1, 1, 1), |w, _| vec![tagged(0xc140, w, u64::MAX - 4, b"1")]);
+    refused("past the end of the offsets", (1, 1, 3), |w, _| vec![tagged(0xc140, w, u64::MAX - 1, b"123")]);
+    refused("a Write into another's message", (0, 2, 6), |w, _| {
+        vec![tagged(0x8140, w, 0, b""), tagged(0xc140, w + 1, 0, b"x")]
+    });
+    refused("a gap in a message", (1, 1, 1), |w, _| {
+        vec![tagged(0x8140, w, 0, b""), tagged(0xc140, w, 8, b"x")]
+    });
+}
+
+#[test]
+fn untagged_messages_out_of_order_are_refused() {
+    refused("Send on queue 1", (1, 2, 1), |_, _| vec![untagged(0x4143, 0, [1, 1, 0], b"")]);
+    refused("Send on queue 3", (1, 2, 1), |_, _| vec![untagged(0x4143, 0, [3, 1, 0], b"")]);
+    refused("Read Request on queue 0", (1, 2, 1), |_, _| vec![untagged(0x4141, 0, [0, 1, 0], &[0; 28])]);
+    refused("sequence number 0", (1, 2, 3), |_, _| vec![raw_send(0, b"x")]);
+    refused("sequence number 2 first", (1, 2, 3), |_, _| vec![raw_send(2, b"x")]);
+    refused("sequence number again", (1, 2, 3), |_, _| vec![raw_send(1, b"x"), raw_send(1, b"x")]);
+    refused("offset in a first segment", (1, 2, 4), |_, _| vec![untagged(0x4143, 0, [0, 1, 4], b"x")]);
+    refused("gap between segments", (1, 2, 4), |_, _| {
+        vec![untagged(0x0143, 0, [0, 1, 0], b"1234"), untagged(0x4143, 0, [0, 1, 5], b"x")]
+    });
+    refused("another Send inside a Send", (0, 2, 6), |_, _| {
+        vec![untagged(0x0143, 0, [0, 1, 0], b"1234"), untagged(0x4145, 0, [0, 1, 4], b"x")]
+    });
+    refused("Read Request inside a Send", (0, 2, 6), |_, _| {
+        vec![untagged(0x0143, 0, [0, 1, 0], b"1234"), untagged(0x4141, 0, [1, 1, 0], &[0; 28])]
+    });
+    refused("no Receive", (1, 2, 2), |_, _| vec![raw_send(1, b"x"), raw_send(2, b"y")]);
+    refused("longer than the Receive", (1, 2, 5), |_, _| vec![raw_send(1, &[1; 33])]);
+    refused("longer in two segments", (1, 2, 5), |_, _| {
+        vec![untagged(0x0143, 0, [0, 1, 0], &[1; 32]), untagged(0x4143, 0, [0, 1, 32], b"x")]
+    });
+}
+
+#[test]
+fn tags_that_are_not_the_peers_cannot_be_invalidated() {
+    refused("unknown tag", (0, 2, 9), |w, _| vec![untagged(0x4144, w ^ 0x100, [0, 1, 0], b"x")]);
+    refused("key off by one", (0, 2, 9), |w, _| vec![untagged(0x4146, w + 1, [0, 1, 0], b"x")]);
+}
+
+fn request(msn: u32, body: &[u8]) -> Vec<u8> {
+    untagged(0x4141, 0, [1, msn, 0], body)
+}
+
+#[test]
+fn reads_outside_their_right_are_refused() {
+    refused("tag that never was", (0, 1, 0), |_, r| vec![request(1, &read_body((1, 0), 1, (r + 1, 0)))]);
+    refused("write-only region", (0, 1, 2), |w, _| vec![request(1, &read_body((1, 0), 1, (w, 0)))]);
+    refused("longer than the region", (0, 1, 1), |_, r| vec![request(1, &read_body((1, 0), 65, (r, 0)))]);
+    refused("4 GiB", (0, 1, 1), |_, r| vec![request(1, &read_body((1, 0), u32::MAX, (r, 0)))]);
+    refused("wrap", (0, 1, 4), |_, r| vec![request(1, &read_body((1, 0), 2, (r, u64::MAX)))]);
+    refused("sequence number", (1, 2, 3), |_, r| vec![request(2, &read_body((1, 0), 1, (r, 0)))]);
+    refused("short body", (0, 2, 0xff), |_, r| vec![request(1, &read_body((1, 0), 1, (r, 0))[..27])]);
+    refused("long body", (0, 2, 0xff), |_, r| {
+        vec![request(1, &[read_body((1, 0), 1, (r, 0)), vec![0]].concat())]
+    });
+    refused("not the last segment", (0, 2, 0xff), |_, r| {
+        vec![untagged(0x0141, 0, [1, 1, 0], &read_body((1, 0), 1, (r, 0)))]
+    });
+}
+
+#[test]
+fn more_reads_than_the_ird_are_refused() {
+    refused("a third read at an IRD of 2", (1, 2, 2), |_, r| {
+        (1..=3).map(|i| request(i, &read_body((1, 0), 1, (r, 0)))).collect()
+    });
+}
+
+#[test]
+fn responses_to_no_read_are_refused() {
+    refused("unsolicited", (1, 1, 0), |w, _| vec![tagged(0xc142, w, 0, b"x")]);
+    refused("unsolicited and empty", (1, 1, 0), |w, _| vec![tagged(0xc142, w, 0, b"")]);
+}
+
+/// The answer of a responder that changes what the peer asked for: the sink's tag, and what to send for it.
+fn response(answer: impl Fn(u32) -> Vec<Vec<u8>>) -> (Victim, u32) {
+    let mut v = Victim::new(true);
+    v.fpdu(&raw_send(1, b""));
+    v.live();
+    let from = Segment { handle: SteeringTag(0x5555), length: 16, offset: 9 };
+    let sink = vec![buffer(&[1; 10]), buffer(&[2; 6])];
+    v.qp.post_read(ReadRequest { id: WorkId(5), from, sink }).unwrap();
+    v.live();
+    let asked = v.raw.ulpdus();
+    let sink_tag = u32::from_be_bytes(asked[0][18..22].try_into().unwrap());
+    assert_eq!(asked[0], request(1, &read_body((sink_tag, 0), 16, (0x5555, 9))));
+    for u in answer(sink_tag) {
+        v.fpdu(&u);
+    }
+    (v, sink_tag)
+}
+
+#[test]
+fn responses_must_be_what_was_asked_for() {
+    type Answer = fn(u32) -> Vec<Vec<u8>>;
+    let cases: [(&str, (u8, u8, u8), Answer); 8] = [
+        ("another tag", (1, 1, 0), |t| vec![tagged(0xc142, t + 1, 0, &[9; 16])]),
+        ("another offset", (1, 1, 1), |t| vec![tagged(0x8142, t, 4, &[9; 8])]),
+        ("too long", (1, 1, 1), |t| vec![tagged(0xc142, t, 0, &[9; 17])]),
+        ("too long in two", (1, 1, 1), |t| {
+            vec![tagged(0x8142, t, 0, &[9; 10]), tagged(0xc142, t, 10, &[9; 7])]
+        }),
+        ("too short", (1, 1, 1), |t| vec![tagged(0xc142, t, 0, &[9; 15])]),
+        ("a gap", (1, 1, 1), |t| vec![tagged(0x8142, t, 0, &[9; 8]), tagged(0xc142, t, 9, &[9; 7])]),
+        ("a Write to the sink", (1, 1, 0), |t| vec![tagged(0xc140, t, 0, &[9; 16])]),
+        ("a Read of the sink", (0, 1, 0), |t| vec![request(1, &read_body((1, 0), 4, (t, 0)))]),
+    ];
+    for (name, code, answer) in cases {
+        let (mut v, _) = response(answer);
+        assert!(matches!(v.end(), ConnectionError::PeerMisbehaved(_)), "{name}");
+        assert_eq!(code_of(v.raw.ulpdus().last().unwrap()), code, "{name}");
+    }
+    let (mut v, _) = response(|t| vec![untagged(0x4144, t, [0, 2, 0], b"")]);
+    v.qp.post_receive(buffer(&[0; 8])).unwrap();
+    v.end();
+    assert_eq!(code_of(v.raw.ulpdus().last().unwrap()), (0, 1, 9), "a sink cannot be invalidated");
+}
+
+#[test]
+fn a_right_response_fills_the_sink() {
+    let (mut v, _) = response(|t| vec![tagged(0x8142, t, 0, &[8; 11]), tagged(0xc142, t, 11, &[9; 5])]);
+    v.live();
+    let Some(Completion::Read { id: WorkId(5), sink }) = v.out.pop() else { panic!() };
+    assert_eq!((&sink[0][..], &sink[1][..]), (&[8; 10][..], &[8, 9, 9, 9, 9, 9][..]));
+}
+
+#[test]
+fn a_read_of_nothing_and_a_write_of_nothing_need_no_tag() {
+    let mut v = Victim::new(true);
+    v.fpdu(&tagged(0xc140, 0xdead_be00, 5, b""));
+    v.fpdu(&request(1, &read_body((0x201, 0x2000), 0, (0xdead_be00, 7))));
+    v.live();
+    assert_eq!(v.raw.ulpdus(), [tagged(0xc142, 0x201, 0x2000, b"")]);
+}
+
+#[test]
+fn a_bad_crc_is_told_and_nothing_is_delivered() {
+    let good: [Attack; 2] = [|_, _| vec![raw_send(1, b"hello")], |w, _| vec![tagged(0xc140, w, 0, b"hello")]];
+    for attack in good {
+        let len = framed(&attack(0, 0)[0]).len();
+        for bad in 0..len {
+            if bad < 4 {
+                continue; // Another length, another version or operation: other errors.
+            }
+            let mut v = Victim::new(true);
+            let mut bytes = framed(&attack(v.w(), v.r())[0]);
+            let is_write = bytes[2] & 0x80 != 0;
+            if is_write && bad < 16 {
+                continue; // Another tag or offset.
+            }
+            bytes[bad] ^= 0x10;
+            v.raw.write(&bytes);
+            v.end();
+            assert_eq!(code_of(v.raw.ulpdus().last().unwrap()), (2, 0, 2), "byte {bad}");
+            assert!(v.out.is_empty());
+        }
+    }
+}
+
+#[test]
+fn padding_and_crc_have_any_content_when_no_crc_was_agreed() {
+    let mut v = Victim::new(false);
+    let mut bytes = framed(&raw_send(1, b"hello"));
+    let n = bytes.len();
+    bytes[n - 7..].fill(0xee);
+    v.raw.write(&bytes);
+    v.live();
+    assert_eq!(received(&v.out[0]), b"hello");
+}
+
+#[test]
+fn worked_bytes_of_a_terminate_with_its_segment() {
+    let mut v = Victim::new(true);
+    v.fpdu(&tagged(0xc140, 0xdead_be00, 0x1000, b"12345678"));
+    v.end();
+    let want =
+        "0026 4147 00000000 00000002 00000001 00000000 1100c000 0008 c140 deadbe00 0000000000001000 2b89b157";
+    assert_eq!(v.raw.read(), hex(want));
+}
+
+#[test]
+fn worked_bytes_of_a_send_a_read_request_and_a_bare_terminate() {
+    let (mut qp, mut raw) = up(true, ConnectParams::default());
+    qp.post_receive(buffer(&[0; 32])).unwrap();
+    raw.write(&hex("0017 41 43 00000000 00000000 00000001 00000000 68656c6c6f 000000 b990b10c"));
+    let mut out = Vec::new();
+    turn(&mut qp, &mut out).unwrap();
+    assert_eq!(received(&out[0]), b"hello");
+    qp.post_send(send(b"hello")).unwrap();
+    turn(&mut qp, &mut out).unwrap();
+    assert_eq!(raw.read(), hex("0017 41 43 00000000 00000000 00000001 00000000 68656c6c6f 000000 b990b10c"));
+    raw.write(&framed(&untagged(0x4148, 0, [0, 2, 0], b"")));
+    assert!(turn(&mut qp, &mut out).is_err() || turn(&mut qp, &mut out).is_err());
+    assert_eq!(raw.read(), hex("0016 41 47 00000000 00000002 00000001 00000000 02060000 6f77b973"));
+}
+
+#[test]
+fn a_terminate_ends_the_connection_and_is_not_answered() {
+    let cases: [(Vec<u8>, bool); 5] = [
+        (untagged(0x4147, 0, [2, 1, 0], &[0x02, 0x06, 0, 0]), true),
+        (untagged(0x4147, 0, [2, 1, 0], &[0x11, 0x00, 0xc0]), false),
+        (untagged(0x4147, 0, [2, 1, 0], &[]), false),
+        (untagged(0x4147, 0, [1, 1, 0], &[0; 4]), false),
+        (untagged(0x4147, 0, [2, 2, 0], &[0; 4]), false),
+    ];
+    for (ulpdu, well_formed) in cases {
+        let mut v = Victim::new(false);
+        v.fpdu(&raw_send(1, b"x"));
+        v.fpdu(&ulpdu);
+        v.fpdu(&raw_send(2, b"data after the Terminate"));
+        let e = v.end();
+        assert_eq!(matches!(e, ConnectionError::Terminated(_)), well_formed, "{e:?}");
+        assert_eq!(v.raw.read(), b"");
+        assert_eq!(v.out.len(), 1);
+    }
+}
+
+#[test]
+fn an_end_in_the_middle_of_a_message_is_no_ordinary_end() {
+    let (write, send) = (framed(&tagged(0xc140, 0, 0, b"hello")).len(), framed(&raw_send(1, b"hi")).len());
+    for cut in 0..=write + send {
+        let mut v = Victim::new(false);
+        let w = v.w();
+        let bytes = [framed(&tagged(0xc140, w, 0, b"hello")), framed(&raw_send(1, b"hi"))].concat();
+        v.raw.write(&bytes[..cut]);
+        v.raw.stream.shutdown();
+        let e = v.end();
+        let whole = [0, write, write + send].contains(&cut);
+        assert_eq!(matches!(e, ConnectionError::Closed), whole, "cut at {cut}: {e:?}");
+    }
+}
+
+#[test]
+fn a_region_revoked_in_the_middle_of_a_write_is_not_touched_again() {
+    for direct in [false, true] {
+        let mut v = Victim::new(false);
+        let w = v.w();
+        let bytes = framed(&tagged(0xc140, w, 0, &[1; 50]));
+        v.raw.write(&bytes[..30]);
+        v.live();
+        let Victim { mut qp, mut raw, writable, mut out, .. } = v;
+        let Memory::Owned(memory) = writable.revoke().unwrap().into_memory() else { panic!() };
+        let before = memory.to_vec();
+        raw.write(if direct { &bytes[30..] } else { &bytes[30..31] });
+        let mut end = None;
+        for _ in 0..10 {
+            end = end.or(turn(&mut qp, &mut out).err());
+        }
+        assert!(matches!(end, Some(ConnectionError::PeerMisbehaved(_))), "{end:?}");
+        assert_eq!(code_of(raw.ulpdus().last().unwrap()), (1, 1, 0));
+        assert_eq!(memory.to_vec(), before);
+    }
+}
+
+#[test]
+fn a_region_revoked_before_its_response_is_sent_is_not_read() {
+    let (mut qp, mut raw) = up(true, ConnectParams::default());
+    let data = pattern(3 << 20, 1);
+    let region =
+        MemoryRegion::new(qp.domain(), Memory::Owned(buffer(&data))).expose(Access::RemoteRead).unwrap();
+    let r = region.segment().handle.0;
+    raw.write(&framed(&request(1, &read_body((1, 0), data.len() as u32, (r, 0)))));
+    let mut out = Vec::new();
+    // The stream holds a third of the response.
+    turn(&mut qp, &mut out).unwrap();
+    drop(region);
+    let mut got = 0;
+    let mut end = None;
+    for _ in 0..10 {
+        got += raw.read().len();
+        end = end.or(turn(&mut qp, &mut out).err());
+    }
+    assert!(end.is_some());
+    assert!(got <= (1 << 20) + 100, "{got} bytes");
+}

@@ -1,0 +1,179 @@
+//! MPA start-up against a peer made of bytes, in both roles.
+
+use super::{raw::*, *};
+
+const KEY: &str = "4d504120494420526571204672616d65";
+const REPLY_KEY: &str = "4d504120494420526570204672616d65";
+
+fn params(ird: u16, ord: u16) -> ConnectParams {
+    ConnectParams { ird, ord, private_data: vec![9, 8, 7], ..ConnectParams::default() }
+}
+
+/// What a responder answers to `request`.
+fn answered(request: &str, p: ConnectParams) -> (Result<Qp, ConnectionError>, Vec<u8>) {
+    let (qp, mut raw) = accept(&hex(request), usize::MAX, p);
+    (qp.expect("an outcome"), raw.read())
+}
+
+#[test]
+fn depths_crc_and_private_data_are_negotiated_by_the_responder() {
+    // The NFS client of Linux: IRD 128, ORD 0.
+    let (qp, reply) = answered(&format!("{KEY} 1002 000c 0080 0000 f6ab0e18 01010303"), params(0, 16));
+    assert_eq!(reply, hex(&format!("{REPLY_KEY} 1002 0007 0000 0010 090807")));
+    let qp = qp.unwrap();
+    let i = qp.info();
+    assert_eq!((i.ird, i.ord, i.crc), (0, 16, false));
+    assert_eq!(i.private_data, [0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3]);
+    // ORD down to the peer's IRD, IRD up to the peer's ORD, both within limits; CRC because the peer wants it.
+    let (qp, reply) = answered(&format!("{KEY} 5002 0004 0002 0fff"), params(4, 16));
+    assert_eq!(reply, hex(&format!("{REPLY_KEY} 5002 0007 0080 0002 090807")));
+    assert!(qp.unwrap().info().crc);
+    // No negotiation.
+    let (qp, reply) = answered(&format!("{KEY} 1002 0004 3fff 3fff"), params(4, 16));
+    assert_eq!(reply, hex(&format!("{REPLY_KEY} 1002 0007 3fff 3fff 090807")));
+    assert_eq!((qp.as_ref().unwrap().info().ird, qp.unwrap().info().ord), (4, 16));
+    // Revision 1, and revision 2 without control words.
+    let (qp, reply) = answered(&format!("{KEY} 4001 0000"), params(4, 16));
+    assert_eq!(reply, hex(&format!("{REPLY_KEY} 4001 0003 090807")));
+    assert!(qp.unwrap().info().crc);
+    let (_, reply) = answered(&format!("{KEY} 0002 0001 55"), params(4, 16));
+    assert_eq!(reply, hex(&format!("{REPLY_KEY} 0002 0003 090807")));
+    // CRC because we want it; reserved bits (siw's GSO hint) are ignored.
+    let (_, reply) =
+        answered(&format!("{KEY} 1802 0004 0001 0001"), ConnectParams { crc: true, ..params(1, 1) });
+    assert_eq!(reply[16..18], [0x50, 2]);
+}
+
+#[test]
+fn a_request_may_come_byte_by_byte_and_with_all_the_private_data_there_can_be() {
+    let request = [&hex(&format!("{KEY} 1002 0200 0001 0001"))[..], &[5; 508]].concat();
+    let (qp, _) = accept(&request, 1, params(1, 1));
+    assert_eq!(qp.unwrap().unwrap().info().private_data, [5; 508]);
+}
+
+#[test]
+fn the_ready_to_receive_message_is_chosen_and_swallowed() {
+    // (offer, chosen, the message)
+    let cases: [(&str, &str, Vec<u8>); 5] = [
+        ("8001 c000", "8001 8000", tagged(0xc140, 0, 0, b"")),
+        ("c001 8000", "8001 8000", tagged(0xc140, 0, 0, b"")),
+        ("8001 4000", "8001 4001", untagged(0x4141, 0, [1, 1, 0], &read_body((7, 8), 0, (0, 0)))),
+        ("c001 0000", "c001 0000", raw_send(1, b"")),
+        ("8001 0000", "8001 8000", tagged(0xc140, 0, 0, b"")),
+    ];
+    for (offer, chosen, rtr) in cases {
+        let p = ConnectParams { private_data: vec![], ..params(1, 1) };
+        let p = ConnectParams { ord: if offer == "8001 4000" { 1 } else { 0 }, ..p };
+        let (qp, mut raw) = accept(&hex(&format!("{KEY} 1002 0004 {offer}")), usize::MAX, p);
+        let mut qp = qp.unwrap().unwrap();
+        assert_eq!(raw.read(), hex(&format!("{REPLY_KEY} 1002 0004 {chosen}")), "{offer}");
+        qp.post_send(send(b"first")).unwrap();
+        let mut out = Vec::new();
+        turn(&mut qp, &mut out).unwrap();
+        assert_eq!(raw.read(), b"", "nothing before the initiator's first message");
+        raw.write(&framed(&rtr));
+        for _ in 0..5 {
+            turn(&mut qp, &mut out).unwrap();
+        }
+        assert!(out.is_empty(), "{offer}: {out:?}");
+        let sent = raw.ulpdus();
+        assert!(sent.contains(&raw_send(1, b"first")), "{offer}");
+        assert_eq!(sent.len(), if rtr[1] == 0x41 { 2 } else { 1 });
+        // The messages after it are ordinary.
+        qp.post_receive(buffer(&[0; 8])).unwrap();
+        raw.write(&framed(&raw_send(if rtr[1] == 0x43 { 2 } else { 1 }, b"")));
+        turn(&mut qp, &mut out).unwrap();
+        assert_eq!(received(&out[0]), b"");
+    }
+}
+
+#[test]
+fn improper_requests_end_the_connection() {
+    for (name, request) in [
+        ("the reply's key", format!("{REPLY_KEY} 1002 0004 0001 0001")),
+        ("no MPA", "47 45 54 20 2f 20 48 54 54 50 2f 31 2e 31 0d 0a 0d 0a 0d 0a".into()),
+        ("513 bytes of private data", format!("{KEY} 1002 0201 0001 0001")),
+        ("65535 bytes of private data", format!("{KEY} 1002 ffff 0001 0001")),
+        ("revision 0", format!("{KEY} 0000 0000")),
+        ("revision 3", format!("{KEY} 1003 0004 0001 0001")),
+        ("no room for the control words", format!("{KEY} 1002 0003 000100")),
+        ("the reject bit", format!("{KEY} 3002 0004 0001 0001")),
+        ("bytes before the reply", format!("{KEY} 1002 0004 0001 0001 00")),
+    ] {
+        let (qp, reply) = answered(&request, params(1, 1));
+        assert!(qp.is_err(), "{name}");
+        assert_eq!(reply, b"", "{name}");
+    }
+    let (qp, reply) = answered(&format!("{KEY} 9002 0004 0001 0001"), params(1, 1));
+    assert!(matches!(qp, Err(ConnectionError::Incompatible(_))), "markers");
+    assert_eq!(reply, hex(&format!("{REPLY_KEY} 3002 0004 0000 0000")));
+}
+
+#[test]
+fn silence_waits_for_the_limit_and_an_early_end_does_not() {
+    let request = hex(&format!("{KEY} 1002 0004 0001 0001"));
+    for n in 0..request.len() {
+        let (qp, _raw) = accept(&request[..n], usize::MAX, params(1, 1));
+        assert!(qp.is_none(), "{n} bytes are no request");
+        let (a, b) = memory_stream(1000, 1000);
+        let mut raw = Raw { stream: a };
+        raw.write(&request[..n]);
+        drop(raw);
+        let mut r = Box::pin(accept_over(runtime(), arena(), Box::new(b), params(1, 1)));
+        assert!(matches!(poll_once(&mut r), Poll::Ready(Err(ConnectionError::Io(_)))), "{n}");
+    }
+}
+
+/// An initiator with `p` gets `reply`: its request, the outcome, and what it sent after.
+fn initiated(p: ConnectParams, reply: &str) -> (Vec<u8>, Result<Qp, ConnectionError>, Vec<u8>) {
+    let (a, b) = memory_stream(1000, 3);
+    let mut raw = Raw { stream: b };
+    let mut i = Box::pin(connect_over(runtime(), arena(), Box::new(a), p));
+    assert!(poll_once(&mut i).is_pending());
+    let request = raw.read();
+    raw.write(&hex(reply));
+    for _ in 0..100 {
+        if let Poll::Ready(end) = poll_once(&mut i) {
+            return (request, end, raw.read());
+        }
+    }
+    panic!("no outcome");
+}
+
+#[test]
+fn the_initiator_adopts_what_the_responder_says() {
+    let (request, qp, _) = initiated(params(8, 16), &format!("{REPLY_KEY} 5002 0005 0004 0020 aa"));
+    assert_eq!(request, hex(&format!("{KEY} 1002 0007 0008 0010 090807")));
+    let qp = qp.unwrap();
+    let i = qp.info();
+    assert_eq!((i.ird, i.ord, i.crc, &i.private_data[..]), (32, 4, true, &[0xaa][..]));
+    let (_, qp, _) = initiated(params(8, 16), &format!("{REPLY_KEY} 1002 0004 3fff 3fff"));
+    assert_eq!((qp.as_ref().unwrap().info().ird, qp.unwrap().info().ord), (8, 16));
+}
+
+#[test]
+fn the_initiator_refuses_what_it_cannot_do() {
+    let (_, end, sent) = initiated(params(8, 16), &format!("{REPLY_KEY} 1002 0004 0004 0081"));
+    assert!(matches!(end, Err(ConnectionError::Incompatible(_))));
+    assert_eq!(sent[20..24], [0x20, 0x06, 0, 0], "insufficient IRD");
+    let (_, end, _) = initiated(params(1, 1), &format!("{REPLY_KEY} 3002 0005 0000 0000 77"));
+    assert!(matches!(end, Err(ConnectionError::Rejected(p)) if p == [0x77]));
+    let (_, end, _) = initiated(params(1, 1), &format!("{REPLY_KEY} 9002 0004 0001 0001"));
+    assert!(matches!(end, Err(ConnectionError::Incompatible(_))), "markers");
+    let (_, end, _) = initiated(params(1, 1), &format!("{REPLY_KEY} 0001 0000"));
+    assert!(matches!(end, Err(ConnectionError::Incompatible(_))), "revision 1");
+    let (_, end, _) = initiated(params(1, 1), &format!("{KEY} 1002 0004 0001 0001"));
+    assert!(matches!(end, Err(ConnectionError::PeerMisbehaved(_))), "two initiators");
+}
+
+#[test]
+fn reads_need_a_depth_and_parameters_must_fit() {
+    let (qp, _) = answered(&format!("{KEY} 1002 0004 0000 0000"), params(1, 1));
+    let from = crate::Segment { handle: crate::SteeringTag(1), length: 0, offset: 0 };
+    let read = crate::ReadRequest { id: WorkId(1), from, sink: vec![] };
+    assert!(matches!(qp.unwrap().post_read(read), Err(crate::PostError::Invalid(_))));
+    let (a, _b) = memory_stream(10, 10);
+    let p = ConnectParams { private_data: vec![0; 197], ..ConnectParams::default() };
+    let mut i = Box::pin(connect_over(runtime(), arena(), Box::new(a), p));
+    assert!(matches!(poll_once(&mut i), Poll::Ready(Err(ConnectionError::Local(_)))));
+}
