@@ -1,10 +1,15 @@
-//! Calls from end to end: requester, responder, and a service that echoes.
+//! Calls from end to end: requester, responder, and a service that echoes, over every kind of connection.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 
-use rpcrdma::{RequesterConfig, ResponderConfig};
-use support::{Ask, arena, connected, echo, finish};
+use std::sync::{Arc, atomic::Ordering};
+
+use rpcrdma::{
+    NFS_RDMA_PORT, RequesterConfig, Responder, ResponderConfig, ResponderStats,
+    registration::{Cache, Registration},
+};
+use support::{Ask, Echo, Link, arena, connected, echo, finish, queue_pairs};
 
 fn configs(inline: usize) -> (RequesterConfig, ResponderConfig) {
     (
@@ -15,26 +20,31 @@ fn configs(inline: usize) -> (RequesterConfig, ResponderConfig) {
 
 #[tokio::test]
 async fn payloads_of_every_size_arrive_both_ways() {
-    let a = arena();
-    let (c, s) = configs(4096);
-    let (client, server) = connected(&a, c, s);
-    for (i, n) in
-        [0, 1, 3, 4, 1000, 3900, 4095, 4096, 65_535, 65_537, 1 << 20, 4 << 20].into_iter().enumerate()
-    {
-        let seed = i as u32 * 10;
-        echo(&client, &a, Ask { send: n, seed, ..Ask::default() }).await;
-        echo(&client, &a, Ask { receive: n, seed, ..Ask::default() }).await;
-        echo(&client, &a, Ask { send: n, receive: n, seed, later: true, ..Ask::default() }).await;
+    for link in Link::ALL {
+        let a = arena();
+        let (c, s) = configs(4096);
+        let (client, server) = connected(link, &a, c, s).await;
+        let largest = if link.is_slow() { 1 << 17 } else { 4 << 20 };
+        let sizes = [0, 1, 3, 4, 1000, 3900, 4095, 4096, 65_535, 65_537, 1 << 20, 4 << 20];
+        for (i, n) in sizes.into_iter().filter(|n| *n <= largest).enumerate() {
+            let seed = i as u32 * 10;
+            echo(&client, &a, Ask { send: n, seed, ..Ask::default() }).await;
+            echo(&client, &a, Ask { receive: n, seed, ..Ask::default() }).await;
+            echo(&client, &a, Ask { send: n, receive: n, seed, later: true, ..Ask::default() }).await;
+        }
+        let stats = server.stats.snapshot();
+        assert!(stats.reads > 0 && stats.writes > 0 && stats.remote_invalidations > 0, "{link:?}");
+        assert_eq!(stats.remote_invalidations, client.stats().remote_invalidations);
+        finish(client, server, &a).await;
     }
-    finish(client, server, &a).await;
 }
 
 #[tokio::test]
 async fn every_combination_of_inline_and_chunks_works() {
-    let a = arena();
-    for inline in [1024, 4096] {
+    for (link, inline) in Link::ALL.into_iter().flat_map(|l| [(l, 1024), (l, 4096)]) {
+        let a = arena();
         let (c, s) = configs(inline);
-        let (client, server) = connected(&a, c, s);
+        let (client, server) = connected(link, &a, c, s).await;
         let sizes = [0, 7, 5001];
         for (send, head) in sizes.into_iter().flat_map(|s| sizes.map(|h| (s, h))) {
             for (receive, reply_head) in sizes.into_iter().flat_map(|s| sizes.map(|h| (s, h))) {
@@ -49,21 +59,143 @@ async fn every_combination_of_inline_and_chunks_works() {
 
 #[tokio::test]
 async fn hundreds_of_calls_share_a_few_credits() {
+    for link in Link::ALL {
+        let a = arena();
+        let (c, s) = configs(1024);
+        let (client, server) = connected(link, &a, c, ResponderConfig { credits: 3, ..s }).await;
+        let calls = (0..300).map(|i| {
+            let ask = Ask {
+                send: i * 37 % 9000,
+                receive: i * 91 % 7000,
+                reply_head: i % 5 * 400,
+                later: i % 2 == 0,
+                seed: i as u32,
+                ..Ask::default()
+            };
+            echo(&client, &a, ask)
+        });
+        futures::future::join_all(calls).await;
+        assert_eq!(client.stats().credits_granted, 3);
+        finish(client, server, &a).await;
+    }
+}
+
+#[tokio::test]
+async fn peers_without_private_data_use_1024_bytes_and_no_remote_invalidation() {
     let a = arena();
-    let (c, s) = configs(1024);
-    let (client, server) = connected(&a, c, ResponderConfig { credits: 3, ..s });
-    let calls = (0..300).map(|i| {
-        let ask = Ask {
-            send: i * 37 % 9000,
-            receive: i * 91 % 7000,
-            reply_head: i % 5 * 400,
-            later: i % 2 == 0,
-            seed: i as u32,
-            ..Ask::default()
-        };
-        echo(&client, &a, ask)
-    });
-    futures::future::join_all(calls).await;
-    assert_eq!(client.stats().credits_granted, 3);
+    let (c, s) = configs(4096);
+    let (qc, qs) = queue_pairs(Link::Tcp, &a, Default::default(), Default::default()).await;
+    let server = support::serve(qs, &a, s);
+    let client = rpcrdma::Requester::over(qc, support::rt(), a.clone(), c).unwrap();
+    assert_eq!((client.thresholds().send, client.thresholds().receive), (1024, 1024));
+    for n in [0, 900, 1000, 5000] {
+        echo(&client, &a, Ask { send: n, receive: n, ..Ask::default() }).await;
+    }
+    assert_eq!(server.stats.snapshot().remote_invalidations, 0);
     finish(client, server, &a).await;
+}
+
+#[tokio::test]
+async fn remote_invalidation_needs_both_ends() {
+    for (ours, theirs) in [(true, false), (false, true), (false, false), (true, true)] {
+        let a = arena();
+        let (c, s) = configs(4096);
+        let c = RequesterConfig { remote_invalidate: ours, ..c };
+        let s = ResponderConfig { remote_invalidate: theirs, ..s };
+        let (client, server) = connected(Link::Tcp, &a, c, s).await;
+        echo(&client, &a, Ask { receive: 9000, ..Ask::default() }).await;
+        assert_eq!(client.stats().remote_invalidations, u64::from(ours && theirs));
+        finish(client, server, &a).await;
+    }
+}
+
+#[tokio::test]
+async fn callers_on_several_threads_share_a_connection() {
+    let a = arena();
+    let (c, s) = configs(4096);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let arena = a.clone();
+    let work = runtime.spawn(async move {
+        let (client, server) = connected(Link::Tcp, &arena, c, ResponderConfig { credits: 7, ..s }).await;
+        let callers: Vec<_> = (0..8_usize)
+            .map(|i| {
+                let (client, arena) = (client.clone(), arena.clone());
+                tokio::spawn(async move {
+                    for n in 0..40 {
+                        let ask =
+                            Ask { send: n * 211 * i, receive: n * 307, seed: n as u32, ..Ask::default() };
+                        echo(&client, &arena, ask).await;
+                    }
+                })
+            })
+            .collect();
+        for c in callers {
+            c.await.unwrap();
+        }
+        finish(client, server, &arena).await;
+    });
+    tokio::task::spawn_blocking(move || runtime.block_on(work).unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_cache_hands_out_memory_that_is_registered_already() {
+    let a = arena();
+    let cache = Arc::new(Cache::new(1 << 20));
+    let (c, s) = configs(4096);
+    let c = RequesterConfig { registration: cache.clone(), ..c };
+    let (client, server) = connected(Link::Tcp, &a, c, s).await;
+    for _ in 0..20 {
+        let ask = Ask { reply_head: 6000, ..Ask::default() };
+        echo(&client, &a, ask).await;
+        let transport: Arc<dyn oncrpc::Transport> = client.clone();
+        let mut request = support::request(&a, Ask { receive: 9000, ..Ask::default() });
+        request.reply.payload = Some(client.registration().take(&a, 9000).unwrap());
+        let reply = oncrpc::PendingCall::new(&transport, request).await.unwrap();
+        let oncrpc::Reply { mut message, .. } = reply;
+        let data = message.payloads.remove(0).data;
+        let view = data.iter().next().unwrap().clone();
+        drop((data, message));
+        cache.give_back(view.try_into_buffer().unwrap());
+    }
+    let stats = cache.stats();
+    assert!(stats.hits >= 40, "{stats:?}");
+    cache.clear();
+    finish(client, server, &a).await;
+}
+
+#[tokio::test]
+async fn stopping_answers_what_is_in_progress_and_closes() {
+    let a = arena();
+    let (c, s) = configs(4096);
+    let (qc, qs) = queue_pairs(Link::Tcp, &a, c.connect_params(), s.connect_params(Default::default())).await;
+    let (service, stats) = (Arc::new(Echo::default()), Arc::new(ResponderStats::default()));
+    let peer = support::peer(&*qs);
+    let responder = Responder::new(qs, peer, service.clone(), support::rt(), a.clone(), s, stats).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let task = tokio::spawn(responder.run_until(async move {
+        drop(stopped.await);
+    }));
+    let client = rpcrdma::Requester::over(qc, support::rt(), a.clone(), c).unwrap();
+    echo(&client, &a, Ask::default()).await;
+    let ask = Ask { receive: 9000, later: true, ..Ask::default() };
+    let call = async {
+        let reply = echo(&client, &a, ask);
+        let mut reply = std::pin::pin!(reply);
+        while service.executed.load(Ordering::SeqCst) < 2 {
+            assert!(futures::poll!(reply.as_mut()).is_pending());
+            tokio::task::yield_now().await;
+        }
+        drop(stop);
+        reply.await;
+    };
+    call.await;
+    task.await.unwrap().unwrap();
+    assert!(support::call(&client, &a, Ask::default()).await.is_err());
+    drop((client, service));
+    support::settled(&a).await;
+}
+
+#[test]
+fn the_well_known_port_is_that_of_rfc_8267() {
+    assert_eq!(NFS_RDMA_PORT, 20049);
 }

@@ -13,7 +13,7 @@ use rpcrdma::{
     TransportError,
 };
 use support::{
-    Ask, Echo, Server, arena, connected, echo, fabric, message,
+    Ask, Echo, Link, Server, arena, connected, echo, message, queue_pairs,
     raw::{Raw, msg, nomsg},
     serve, settled,
 };
@@ -31,18 +31,23 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> Self {
-        Self::with(ResponderConfig::default())
+    async fn new() -> Self {
+        Self::with(ResponderConfig::default()).await
     }
 
-    fn with(config: ResponderConfig) -> Self {
+    async fn with(config: ResponderConfig) -> Self {
+        Self::over(Link::Fabric, config).await
+    }
+
+    async fn over(link: Link, config: ResponderConfig) -> Self {
         let arena = arena();
         let ours = PrivateData { remote_invalidate: false, send_size: 4096, receive_size: 4096 };
         let params = rdma::ConnectParams { private_data: ours.encode().to_vec(), ..Default::default() };
-        let (c, s) = fabric::pair(&params, &config.connect_params(Default::default()));
-        let server = serve(Box::new(s), &arena, config);
-        let raw = Raw::new(Box::new(c), &arena);
-        let other = connected(&arena, RequesterConfig::default(), ResponderConfig::default());
+        let (c, s) = queue_pairs(link, &arena, params, config.connect_params(Default::default())).await;
+        let server = serve(s, &arena, config);
+        let raw = Raw::new(c, &arena);
+        let other =
+            connected(Link::Fabric, &arena, RequesterConfig::default(), ResponderConfig::default()).await;
         Self { raw, server, other, arena }
     }
 
@@ -124,7 +129,7 @@ fn bogus(length: u32) -> Segment {
 
 #[tokio::test]
 async fn headers_of_less_than_28_bytes_get_no_answer() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     let whole = Raw::message(&msg(XID, Lists::default()), &[]);
     for n in 0..28 {
         s.raw.send(&whole[..n]);
@@ -136,7 +141,7 @@ async fn headers_of_less_than_28_bytes_get_no_answer() {
 
 #[tokio::test]
 async fn other_versions_get_err_vers_with_their_own_version() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     for vers in [0, 2, 9, u32::MAX] {
         let h = Header { vers, ..msg(XID, Lists::default()) };
         let stream = s.stream(Ask::default());
@@ -153,7 +158,7 @@ async fn other_versions_get_err_vers_with_their_own_version() {
 
 #[tokio::test]
 async fn obsolete_and_unknown_procedures_are_dropped_or_refused() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     for proc in [2_u32, 5, 0xffff_ffff] {
         let mut b = Raw::message(&msg(XID, Lists::default()), &s.stream(Ask::default()));
         b[12..16].copy_from_slice(&proc.to_be_bytes());
@@ -171,7 +176,7 @@ async fn obsolete_and_unknown_procedures_are_dropped_or_refused() {
 
 #[tokio::test]
 async fn malformed_lists_get_err_chunk() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     let cases: [&[u32]; 8] = [
         &[XID, 1, 1, 0, 0, 1, 0x1000_0001, 1, 1, 0, 0, 0], // nsegs * 16 wraps
         &[XID, 1, 1, 0, 0, 0, 1, 0x1000_0001, 1, 1, 0, 0], // the same in the Reply chunk
@@ -194,7 +199,7 @@ async fn malformed_lists_get_err_chunk() {
 
 #[tokio::test]
 async fn chunks_in_the_wrong_place_get_err_chunk_before_any_rdma() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     let head = s.head(Ask { send: 100, ..Ask::default() });
     let big = 3 << 20;
     let msgs = [
@@ -228,7 +233,7 @@ async fn chunks_in_the_wrong_place_get_err_chunk_before_any_rdma() {
 
 #[tokio::test]
 async fn an_xid_that_differs_from_the_messages_gets_err_chunk() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     let mut stream = s.stream(Ask::default());
     stream[3] ^= 1;
     s.send(&msg(XID, Lists::default()), &stream);
@@ -243,7 +248,7 @@ async fn an_xid_that_differs_from_the_messages_gets_err_chunk() {
 
 #[tokio::test]
 async fn one_chunk_may_have_many_segments_of_any_size_and_order() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     let ask = Ask { send: 500, ..Ask::default() };
     let head = s.head(ask);
     let region = s.raw.expose(&support::pattern(2, 500), Access::RemoteRead);
@@ -270,7 +275,7 @@ async fn one_chunk_may_have_many_segments_of_any_size_and_order() {
 
 #[tokio::test]
 async fn segments_of_one_position_are_one_chunk_wherever_they_are_in_the_list() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     let ask = Ask { send: 8, ..Ask::default() };
     let stream = s.stream(ask);
     // Cut out the seed word's place as a chunk of its own position between the two halves of the payload: the
@@ -293,7 +298,7 @@ async fn segments_of_one_position_are_one_chunk_wherever_they_are_in_the_list() 
 
 #[tokio::test]
 async fn a_chunk_of_another_length_than_its_item_gets_garbage_args() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     for (length, status) in [(501, 0), (504, 0), (500, 4), (502, 4), (505, 4), (508, 4), (0, 4)] {
         let head = s.head(Ask { send: 501, ..Ask::default() });
         let region = s.raw.expose(&[7; 600], Access::RemoteRead);
@@ -305,7 +310,7 @@ async fn a_chunk_of_another_length_than_its_item_gets_garbage_args() {
 
 #[tokio::test]
 async fn results_use_their_chunks_or_return_them_unused() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     let region = s.raw.expose(&[0; 2000], Access::RemoteWrite);
     let chunk = [part(&region, 0, 0), part(&region, 0, 300), part(&region, 300, 700)];
     let lengths = |l: &Lists| l.writes[0].iter().map(|s| s.length).collect::<Vec<_>>();
@@ -338,7 +343,7 @@ async fn results_use_their_chunks_or_return_them_unused() {
 
 #[tokio::test]
 async fn a_reply_chunk_is_returned_unused_by_a_small_reply_and_must_hold_a_large_one() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     let region = s.raw.expose(&[0; 9000], Access::RemoteWrite);
     let stream = s.stream(Ask::default());
     s.send(&msg(XID, writes(&[], Some(&[part(&region, 0, 9000)]))), &stream);
@@ -363,9 +368,9 @@ async fn a_reply_chunk_is_returned_unused_by_a_small_reply_and_must_hold_a_large
 
 #[tokio::test]
 async fn tags_that_do_not_exist_cost_the_connection_and_nothing_else() {
-    for read in [true, false] {
+    for (read, link) in [(true, Link::Fabric), (false, Link::Fabric), (true, Link::Tcp), (false, Link::Tcp)] {
         for segment in [bogus(100), Segment { offset: u64::MAX - 100, ..bogus(100) }] {
-            let mut s = Scene::new();
+            let mut s = Scene::over(link, ResponderConfig::default()).await;
             let ask = if read {
                 Ask { send: 100, ..Ask::default() }
             } else {
@@ -382,8 +387,8 @@ async fn tags_that_do_not_exist_cost_the_connection_and_nothing_else() {
 
 #[tokio::test]
 async fn a_chunk_that_reaches_beyond_its_region_or_right_costs_the_connection() {
-    for case in 0..3 {
-        let mut s = Scene::new();
+    for (case, link) in (0..3).flat_map(|c| [(c, Link::Fabric), (c, Link::Tcp)]) {
+        let mut s = Scene::over(link, ResponderConfig::default()).await;
         let access = if case == 0 { Access::RemoteWrite } else { Access::RemoteRead };
         let region = s.raw.expose(&[0; 500], access);
         let (at, length) = if case == 1 { (1, 500) } else { (0, 500) };
@@ -404,7 +409,7 @@ async fn a_chunk_that_reaches_beyond_its_region_or_right_costs_the_connection() 
 
 #[tokio::test]
 async fn credits_are_never_zero_and_never_more_than_the_limit() {
-    let mut s = Scene::with(ResponderConfig { credits: 5, ..Default::default() });
+    let mut s = Scene::with(ResponderConfig { credits: 5, ..Default::default() }).await;
     let stream = s.stream(Ask::default());
     for (asked, granted) in [(0, 1), (1, 1), (4, 4), (6, 5), (u32::MAX, 5)] {
         s.send(&Header { credits: asked, ..msg(XID, Lists::default()) }, &stream);
@@ -416,7 +421,7 @@ async fn credits_are_never_zero_and_never_more_than_the_limit() {
 
 #[tokio::test]
 async fn more_calls_than_receives_cost_the_connection() {
-    let mut s = Scene::with(ResponderConfig { credits: 2, ..Default::default() });
+    let mut s = Scene::with(ResponderConfig { credits: 2, ..Default::default() }).await;
     let stream = s.stream(Ask { later: true, ..Ask::default() });
     for _ in 0..40 {
         s.send(&msg(XID, Lists::default()), &stream);
@@ -428,7 +433,7 @@ async fn more_calls_than_receives_cost_the_connection() {
 
 #[tokio::test]
 async fn calls_in_progress_are_seen_through_when_their_client_is_gone() {
-    let mut s = Scene::new();
+    let mut s = Scene::new().await;
     let stream = s.stream(Ask { later: true, ..Ask::default() });
     for _ in 0..10 {
         s.send(&msg(XID, Lists::default()), &stream);

@@ -14,7 +14,7 @@ use oncrpc::{
     AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
     RpcError, Service, Transport, TransportKind,
 };
-use rdma::QueuePair;
+use rdma::{ConnectParams, Provider, QueuePair, provider::iwarp};
 use rpcrdma::{Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use xdr::{Decoder, Encoder, XdrError};
@@ -184,15 +184,75 @@ pub fn serve(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig) -> 
     Server { service, stats, task }
 }
 
-/// Client and server, connected over the fabric.
-pub fn connected(
+/// What carries a connection.
+#[derive(Debug, Clone, Copy)]
+pub enum Link {
+    /// The in-process fabric.
+    Fabric,
+    /// iWARP over a memory stream that gives at most so many bytes at a time, framed by so many.
+    Memory { segment: usize, frame: Option<usize> },
+    /// iWARP over loopback TCP.
+    Tcp,
+}
+
+impl Link {
+    pub const ALL: [Self; 5] = [
+        Self::Fabric,
+        Self::Memory { segment: usize::MAX, frame: None },
+        Self::Memory { segment: 1461, frame: Some(1400) },
+        Self::Memory { segment: 7, frame: Some(64) },
+        Self::Tcp,
+    ];
+
+    /// Whether every byte is costly.
+    pub fn is_slow(self) -> bool {
+        matches!(self, Self::Memory { segment: 0..=99, .. })
+    }
+}
+
+/// Both ends of a connection.
+pub async fn queue_pairs(
+    link: Link,
+    arena: &Arena,
+    mut client: ConnectParams,
+    mut server: ConnectParams,
+) -> (Box<dyn QueuePair>, Box<dyn QueuePair>) {
+    match link {
+        Link::Fabric => {
+            let (c, s) = fabric::pair(&client, &server);
+            (Box::new(c), Box::new(s))
+        }
+        Link::Memory { segment, frame } => {
+            let (c, s) = runtime::memory_stream(256 << 10, segment);
+            (client.max_frame, server.max_frame) = (frame, frame);
+            let connect = iwarp::connect_over(rt(), arena.clone(), Box::new(c), client);
+            let accept = iwarp::accept_over(rt(), arena.clone(), Box::new(s), server);
+            futures::future::try_join(connect, accept).await.unwrap()
+        }
+        Link::Tcp => {
+            let provider = iwarp::Iwarp::new();
+            let mut listener = provider.listen(rt(), ([127, 0, 0, 1], 0).into()).unwrap();
+            let connect = provider.connect(rt(), arena.clone(), listener.local_addr(), client);
+            let accept = async {
+                let incoming = listener.accept().await.unwrap();
+                incoming.accept(rt(), arena.clone(), server).await
+            };
+            futures::future::try_join(connect, accept).await.unwrap()
+        }
+    }
+}
+
+/// A requester and a responder with the echo service, connected.
+pub async fn connected(
+    link: Link,
     arena: &Arena,
     client: RequesterConfig,
     server: ResponderConfig,
 ) -> (Arc<Requester>, Server) {
-    let (c, s) = fabric::pair(&client.connect_params(), &server.connect_params(Default::default()));
-    let server = serve(Box::new(s), arena, server);
-    (Requester::over(Box::new(c), rt(), arena.clone(), client).unwrap(), server)
+    let params = (client.connect_params(), server.connect_params(ConnectParams::default()));
+    let (c, s) = queue_pairs(link, arena, params.0, params.1).await;
+    let server = serve(s, arena, server);
+    (Requester::over(c, rt(), arena.clone(), client).unwrap(), server)
 }
 
 /// Ends both sides and checks that nothing is left of them.
