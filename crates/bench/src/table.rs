@@ -16,17 +16,43 @@ pub enum Align {
 /// A table that prints itself.
 pub struct Table {
     inner: comfy_table::Table,
+    columns: Vec<Align>,
+    header: bool,
 }
 
 impl Table {
     /// A table with these columns.
     pub fn new(columns: &[(&str, Align)]) -> Self {
         let mut inner = comfy_table::Table::new();
+        inner.set_header(columns.iter().map(|(name, _)| *name));
+        Self::with(inner, true, columns.iter().map(|(_, align)| *align).collect())
+    }
+
+    /// A table without a header.
+    pub fn bare(columns: &[Align]) -> Self {
+        Self::with(comfy_table::Table::new(), false, columns.to_vec())
+    }
+
+    fn with(mut inner: comfy_table::Table, header: bool, columns: Vec<Align>) -> Self {
         inner.load_style(comfy_table::presets::NOTHING);
         inner.set_content_arrangement(ContentArrangement::Disabled);
-        inner.set_header(columns.iter().map(|(name, _)| *name));
-        for (i, (_, align)) in columns.iter().enumerate() {
-            if let Some(c) = inner.column_mut(i) {
+        let mut table = Self { inner, columns, header };
+        table.align();
+        table
+    }
+
+    /// Adds a row.
+    pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.inner.add_row(cells.into_iter().map(Into::into).collect::<Vec<String>>());
+        // Columns exist once a row has them.
+        if self.inner.row_count() == 1 {
+            self.align();
+        }
+    }
+
+    fn align(&mut self) {
+        for (i, align) in self.columns.iter().enumerate() {
+            if let Some(c) = self.inner.column_mut(i) {
                 c.set_padding((if i == 0 { 0 } else { 1 }, 1));
                 c.set_cell_alignment(match align {
                     Align::Left => CellAlignment::Left,
@@ -34,12 +60,6 @@ impl Table {
                 });
             }
         }
-        Self { inner }
-    }
-
-    /// Adds a row.
-    pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
-        self.inner.add_row(cells.into_iter().map(Into::into).collect::<Vec<String>>());
     }
 }
 
@@ -50,7 +70,7 @@ impl fmt::Display for Table {
         let width = lines.iter().map(|l| l.chars().count()).max().unwrap_or(0);
         for (i, line) in lines.iter().enumerate() {
             writeln!(f, "{line}")?;
-            if i == 0 {
+            if i == 0 && self.header {
                 writeln!(f, "{}", "-".repeat(width))?;
             }
         }

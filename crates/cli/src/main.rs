@@ -3,10 +3,15 @@
 mod args;
 mod commands;
 mod copy;
+mod demo;
+mod describe;
+mod executor;
 mod failure;
 mod logging;
 mod output;
 mod problem;
+mod scratch;
+mod session;
 
 use std::process::ExitCode;
 

@@ -15,7 +15,8 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
     write(format!("{text}\n").as_bytes())
 }
 
-fn failed(e: &io::Error) -> Failure {
+/// What a failed write means.
+pub(crate) fn failed(e: &io::Error) -> Failure {
     if e.kind() == io::ErrorKind::BrokenPipe {
         Failure::silent()
     } else {

@@ -2,6 +2,9 @@
 
 use std::{fmt, io, path::Path};
 
+use client::Error;
+use nfs::v3::Status;
+
 /// What went wrong with one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
@@ -18,6 +21,15 @@ impl Problem {
     /// Something that the next file will meet too, so that going on makes no sense.
     pub(crate) fn fatal(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), fatal: true }
+    }
+
+    /// The sentence, said of `path` unless it names it already.
+    pub(crate) fn of(&self, path: &str) -> String {
+        if self.sentence.contains(path) {
+            self.sentence.clone()
+        } else {
+            format!("{path}: {}", self.sentence)
+        }
     }
 
     /// Whether going on makes no sense.
@@ -44,6 +56,46 @@ impl Problem {
         };
         Self { sentence: format!("cannot {what} {path}: {reason}"), fatal }
     }
+}
+
+impl From<Error> for Problem {
+    fn from(e: Error) -> Self {
+        let fatal = match &e {
+            Error::Nfs { status, .. } => {
+                matches!(status, Status::NoSpc | Status::DQuot | Status::RoFs | Status::Stale)
+            }
+            Error::Path { .. } | Error::Source(_) | Error::Local(_) => false,
+            _ => true,
+        };
+        Self { sentence: sentence(&e), fatal }
+    }
+}
+
+impl From<buffer::OutOfMemory> for Problem {
+    fn from(e: buffer::OutOfMemory) -> Self {
+        Self::fatal(e.to_string())
+    }
+}
+
+/// What a client's error means to the person at the keyboard.
+fn sentence(e: &Error) -> String {
+    let Error::Nfs { status, .. } = e else { return e.to_string() };
+    let hint = match status {
+        Status::NoEnt => "; check the path with `millrace ls`",
+        Status::Access | Status::Perm => {
+            "; check owner and mode with `millrace stat`, and the server's squash rule for the export"
+        }
+        Status::NoSpc => "; free some space there (see `millrace df`) and run the same command again",
+        Status::DQuot => "; free some space there and run the same command again",
+        Status::RoFs => "; the export is served read-only: choose another or ask its administrator",
+        Status::NotEmpty => "; add -r to remove what is in it",
+        Status::Stale | Status::BadHandle => "; it was removed or the server was set up anew: start again",
+        Status::FBig => "; choose another target",
+        Status::XDev => "; copy it with `millrace cp` and remove the original",
+        Status::Io => "; look at the server's log",
+        _ => "",
+    };
+    format!("{status}{hint}")
 }
 
 impl fmt::Display for Problem {

@@ -1,7 +1,5 @@
 //! The commands that use files.
 
-use std::path::PathBuf;
-
 use bench::units::Size;
 use clap::Args;
 
@@ -139,11 +137,13 @@ pub(crate) struct CopyArgs {
 }
 
 const COPY_NOTES: &str = "\
-Modes, times and symbolic links are kept. A file appears under its final name only when it is complete and, on a
-server, stable there; until then it has a temporary name in the same directory. Progress is shown on a terminal only.";
+Modes, times and symbolic links are kept. A file appears under its final name only when it is
+complete and, on a server, stable there; until then it has a temporary name in the same directory.
+Progress is shown on a terminal only.";
 
 /// Arguments of `millrace put`.
 #[derive(Debug, Args)]
+#[command(override_usage = "millrace put [OPTIONS] <FILE>... <URL>")]
 #[command(after_help = format!("\
 Examples:
   millrace put notes.txt nfs://127.0.0.1/data/
@@ -152,7 +152,7 @@ Examples:
 {COPY_NOTES}"))]
 pub(crate) struct PutArgs {
     /// Local files, and last the URL to copy to
-    #[arg(value_name = "FILE... URL", required = true, num_args = 2..)]
+    #[arg(value_name = "FILE", required = true, num_args = 2..)]
     pub(crate) paths: Vec<String>,
 
     #[command(flatten)]
@@ -161,6 +161,7 @@ pub(crate) struct PutArgs {
 
 /// Arguments of `millrace get`.
 #[derive(Debug, Args)]
+#[command(override_usage = "millrace get [OPTIONS] <URL>... [PATH]")]
 #[command(after_help = format!("\
 Examples:
   millrace get nfs://127.0.0.1/data/notes.txt
@@ -171,7 +172,7 @@ With one URL alone the copy goes into the current directory.
 {COPY_NOTES}"))]
 pub(crate) struct GetArgs {
     /// URLs, and last the local file or directory to copy to
-    #[arg(value_name = "URL... [PATH]", required = true, num_args = 1..)]
+    #[arg(value_name = "URL", required = true, num_args = 1..)]
     pub(crate) paths: Vec<String>,
 
     #[command(flatten)]
@@ -180,6 +181,7 @@ pub(crate) struct GetArgs {
 
 /// Arguments of `millrace cp`.
 #[derive(Debug, Args)]
+#[command(override_usage = "millrace cp [OPTIONS] <FROM>... <TO>")]
 #[command(after_help = format!("\
 Examples:
   millrace cp report.pdf nfs://127.0.0.1/data/
@@ -191,7 +193,7 @@ If the last name is a directory that exists, the copies go into it.
 {COPY_NOTES}"))]
 pub(crate) struct CpArgs {
     /// Files or URLs, and last where to copy to
-    #[arg(value_name = "FROM... TO", required = true, num_args = 2..)]
+    #[arg(value_name = "PATH", required = true, num_args = 2..)]
     pub(crate) paths: Vec<String>,
 
     #[command(flatten)]
@@ -301,12 +303,12 @@ pub(crate) struct DfArgs {
 
 impl GetArgs {
     /// The URLs, and the local target: the last word unless it is a URL, else the current directory.
-    pub(crate) fn split(&self) -> (Vec<String>, PathBuf) {
+    pub(crate) fn split(&self) -> (Vec<String>, String) {
         match self.paths.split_last() {
             Some((last, rest)) if !rest.is_empty() && !last.starts_with("nfs://") => {
-                (rest.to_vec(), PathBuf::from(last))
+                (rest.to_vec(), last.clone())
             }
-            _ => (self.paths.clone(), PathBuf::from(".")),
+            _ => (self.paths.clone(), ".".into()),
         }
     }
 }

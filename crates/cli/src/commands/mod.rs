@@ -1,18 +1,36 @@
-//! The commands, one file each.
+//! The commands, one file each or one for those that are alike.
 
 mod bench;
+mod change;
 mod completions;
+mod copy;
+mod list;
+mod serve;
+mod show;
 
-use crate::{
-    args::Command,
-    failure::{CommandResult, Failure},
-};
+pub(crate) use change::remove_tree;
+
+use crate::{args::Command, demo, failure::CommandResult};
 
 /// Does what the command line says.
 pub(crate) fn run(command: Command) -> CommandResult {
     match command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Exports(args) => show::exports(&args),
+        Command::Ls(args) => list::ls(&args),
+        Command::Stat(args) => show::stat(&args),
+        Command::Tree(args) => list::tree(&args),
+        Command::Cat(args) => show::cat(&args),
+        Command::Put(args) => copy::put(&args),
+        Command::Get(args) => copy::get(&args),
+        Command::Cp(args) => copy::cp(&args),
+        Command::Rm(args) => change::rm(&args),
+        Command::Mkdir(args) => change::mkdir(&args),
+        Command::Mv(args) => change::mv(&args),
+        Command::Ln(args) => change::ln(&args),
+        Command::Df(args) => show::df(&args),
         Command::Bench(args) => bench::run(args.command),
         Command::Completions(args) => completions::run(&args),
-        _ => Err(Failure::new("this command is not there yet")),
     }
 }

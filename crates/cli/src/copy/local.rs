@@ -71,6 +71,11 @@ pub(crate) fn meta_of(path: &Path) -> io::Result<Meta> {
     fs::symlink_metadata(path).map(|m| to_meta(&m))
 }
 
+/// Attributes of `path`, or with `follow` of what it links to.
+pub(crate) fn local_meta(path: &Path, follow: bool) -> io::Result<Meta> {
+    if follow { fs::metadata(path).map(|m| to_meta(&m)) } else { meta_of(path) }
+}
+
 /// Attributes from what the machine says.
 pub(crate) fn to_meta(m: &fs::Metadata) -> Meta {
     let time = |seconds, nanos: i64| Time { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };

@@ -8,6 +8,7 @@ mod data;
 mod file;
 mod local;
 mod progress;
+mod remote;
 mod report;
 mod tree;
 mod walk;
@@ -15,9 +16,10 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use local::{LocalTree, meta_of};
+pub(crate) use local::{LocalReader, LocalTree, local_meta, meta_of};
+pub(crate) use remote::{RemoteTree, to_meta};
 pub(crate) use report::Report;
-pub(crate) use tree::{Keep, Kind, Meta, Source, Target, Time, is_safe_name, random, temporary_name};
+pub(crate) use tree::{Entry, Keep, Kind, Meta, Source, Target, Time, is_safe_name, random, temporary_name};
 pub(crate) use walk::{Item, copy};
 
 /// How to copy.

@@ -29,6 +29,8 @@ pub(crate) struct Report {
     pub(crate) failed: Vec<FailedFile>,
     /// Ended by the user.
     pub(crate) interrupted: bool,
+    /// Ended by something that the next file would have met too.
+    pub(crate) stopped: bool,
 }
 
 /// A file that was not copied.
@@ -41,6 +43,20 @@ pub(crate) struct FailedFile {
 }
 
 impl Report {
+    /// Adds what another copy did.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.files += other.files;
+        self.directories += other.directories;
+        self.symlinks += other.symlinks;
+        self.hard_links += other.hard_links;
+        self.bytes += other.bytes;
+        self.verified += other.verified;
+        self.failed.extend(other.failed);
+        self.interrupted |= other.interrupted;
+        self.stopped |= other.stopped;
+        self.took(Duration::from_secs_f64(self.seconds + other.seconds));
+    }
+
     /// Completes the figures.
     pub(crate) fn took(&mut self, time: Duration) {
         self.seconds = time.as_secs_f64();

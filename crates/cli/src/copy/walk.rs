@@ -212,8 +212,9 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         }
         if e.is_fatal() {
             self.flow.progress.stop();
+            self.report.stopped = true;
         }
-        self.flow.progress.say(&format!("millrace: {path}: {e}"));
+        self.flow.progress.say(&format!("millrace: {}", e.of(&path)));
         self.report.failed.push(FailedFile { path, error: e.to_string() });
     }
 

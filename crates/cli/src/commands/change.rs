@@ -1,0 +1,200 @@
+//! `millrace rm`, `mkdir`, `mv` and `ln`.
+
+use nfs::v3::{FileHandle, FileType, Sattr, Status};
+
+use crate::{
+    args::{LnArgs, MkdirArgs, MvArgs, RmArgs},
+    copy::is_safe_name,
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+    session::Session,
+};
+
+pub(super) fn rm(args: &RmArgs) -> CommandResult {
+    executor::small()?.block_on(async {
+        for url in &args.urls {
+            let session = Session::open(url).await?;
+            let (dir, name) = session.parent().await?;
+            let found = match session.client.lookup(dir, &name).await {
+                Err(e) if args.force && e.is_not_found() => continue,
+                other => other.map_err(|e| session.failed("remove", e))?,
+            };
+            if found.attributes.file_type == FileType::Directory && !args.recursive {
+                return Err(Failure::new(format!(
+                    "{url} is a directory; add -r to remove it with all that is in it"
+                )));
+            }
+            remove_tree(&session).await?;
+        }
+        Ok(Outcome::Done)
+    })
+}
+
+/// Removes what `session` names, with all that is in it.
+pub(crate) async fn remove_tree(session: &Session) -> Result<(), Failure> {
+    let (dir, name) = session.parent().await?;
+    let found = session.client.lookup(dir, &name).await.map_err(|e| session.failed("remove", e))?;
+    if found.attributes.file_type != FileType::Directory {
+        return session.client.remove(dir, &name).await.map_err(|e| session.failed("remove", e));
+    }
+    empty(session, found.handle).await.map_err(|e| session.failed("empty", e))?;
+    session.client.rmdir(dir, &name).await.map_err(|e| session.failed("remove", e))
+}
+
+/// A directory that is being emptied.
+struct Level {
+    dir: FileHandle,
+    /// Its own name, to be removed from the level above when it is empty.
+    name: Vec<u8>,
+    /// Directories in it that are still to be emptied.
+    below: Vec<(FileHandle, Vec<u8>)>,
+}
+
+/// Removes all that is in `root`; symbolic links are removed and not followed.
+async fn empty(session: &Session, root: FileHandle) -> Result<(), client::Error> {
+    let mut levels = vec![open_level(session, root, Vec::new()).await?];
+    while let Some(level) = levels.last_mut() {
+        if let Some((dir, name)) = level.below.pop() {
+            let next = open_level(session, dir, name).await?;
+            levels.push(next);
+            continue;
+        }
+        let Some(done) = levels.pop() else { break };
+        if let Some(above) = levels.last() {
+            ignore_gone(session.client.rmdir(above.dir, &done.name).await)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what is no directory from `dir`, and gives the directories in it.
+async fn open_level(session: &Session, dir: FileHandle, name: Vec<u8>) -> Result<Level, client::Error> {
+    let mut below = Vec::new();
+    for e in session.client.readdir(dir).await? {
+        if e.is_dot() || !is_safe_name(&e.name) {
+            continue;
+        }
+        let (handle, kind) = match (e.handle, e.attributes) {
+            (Some(h), Some(a)) => (h, a.file_type),
+            _ => match session.client.lookup(dir, &e.name).await {
+                Ok(o) => (o.handle, o.attributes.file_type),
+                Err(e) if e.is_not_found() => continue,
+                Err(e) => return Err(e),
+            },
+        };
+        if kind == FileType::Directory {
+            below.push((handle, e.name));
+        } else {
+            ignore_gone(session.client.remove(dir, &e.name).await)?;
+        }
+    }
+    Ok(Level { dir, name, below })
+}
+
+/// What somebody else removed meanwhile is removed.
+fn ignore_gone(r: Result<(), client::Error>) -> Result<(), client::Error> {
+    match r {
+        Err(e) if e.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+pub(super) fn mkdir(args: &MkdirArgs) -> CommandResult {
+    executor::small()?.block_on(async {
+        for url in &args.urls {
+            let session = Session::open(url).await?;
+            if args.parents {
+                make_all(&session, args.mode).await?;
+            } else {
+                let (dir, name) = session.parent().await?;
+                session
+                    .client
+                    .mkdir(dir, &name, mode(args.mode))
+                    .await
+                    .map_err(|e| session.failed("make", e))?;
+            }
+        }
+        Ok(Outcome::Done)
+    })
+}
+
+fn mode(mode: u32) -> Sattr {
+    Sattr { mode: Some(mode), ..Sattr::default() }
+}
+
+/// Makes every directory of the path that is not there.
+async fn make_all(session: &Session, bits: u32) -> Result<(), Failure> {
+    let parts: Vec<&[u8]> =
+        session.path.split(|b| *b == b'/').filter(|p| !p.is_empty() && *p != b".").collect();
+    let mut path = Vec::new();
+    for part in parts {
+        let above = path.clone();
+        path.push(b'/');
+        path.extend_from_slice(part);
+        if part == b".." {
+            continue;
+        }
+        let (dir, _) = session.client.resolve(&above).await.map_err(|e| session.failed("make", e))?;
+        match session.client.mkdir(dir, part, mode(bits)).await {
+            Ok(_) => {}
+            Err(e) if e.status() == Some(Status::Exist) => {}
+            Err(e) => return Err(session.failed("make", e)),
+        }
+    }
+    let (_, a) = session.client.resolve(&path).await.map_err(|e| session.failed("make", e))?;
+    if a.file_type != FileType::Directory {
+        return Err(Failure::new(format!("{} exists and is not a directory", session.text)));
+    }
+    Ok(())
+}
+
+/// Where `to` puts what is now called `name`: into the directory that it names, or under the name that it gives.
+async fn place(to: &Session, name: Vec<u8>) -> Result<(FileHandle, Vec<u8>), Failure> {
+    match to.resolve_optional().await? {
+        Some((dir, a)) if a.file_type == FileType::Directory => Ok((dir, name)),
+        _ if to.wants_dir => Err(Failure::new(format!(
+            "{} is not a directory; make it first, or leave the last / out",
+            to.text
+        ))),
+        _ => to.parent().await,
+    }
+}
+
+fn same_export(a: &Session, b: &Session, instead: &str) -> Result<(), Failure> {
+    if a.shares_export_with(b) {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{} and {} are not in one export; {instead}", a.text, b.text)))
+}
+
+pub(super) fn mv(args: &MvArgs) -> CommandResult {
+    executor::small()?.block_on(async {
+        let from = Session::open(&args.from).await?;
+        let to = Session::open(&args.to).await?;
+        same_export(&from, &to, "use `millrace cp`, then `millrace rm`")?;
+        let (from_dir, from_name) = from.parent().await?;
+        let (to_dir, to_name) = place(&to, from_name.clone()).await?;
+        let moved = from.client.rename(from_dir, &from_name, to_dir, &to_name).await;
+        moved.map_err(|e| from.failed("move", e))?;
+        Ok(Outcome::Done)
+    })
+}
+
+pub(super) fn ln(args: &LnArgs) -> CommandResult {
+    executor::small()?.block_on(async {
+        let link = Session::open(&args.link).await?;
+        if args.symbolic {
+            let last = args.target.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+            let (dir, name) = place(&link, last.as_bytes().to_vec()).await?;
+            let made = link.client.symlink(dir, &name, &args.target, mode(0o777)).await;
+            made.map_err(|e| link.failed("make", e))?;
+            return Ok(Outcome::Done);
+        }
+        let target = Session::open(&args.target).await?;
+        same_export(&target, &link, "hard links stay in one export: use -s, or `millrace cp`")?;
+        let (file, _) = target.resolve_link().await?;
+        let (dir, name) = place(&link, target.name()).await?;
+        link.client.link(file, dir, &name).await.map_err(|e| link.failed("make", e))?;
+        Ok(Outcome::Done)
+    })
+}

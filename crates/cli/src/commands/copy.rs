@@ -1,0 +1,230 @@
+//! `millrace put`, `get` and `cp`.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use buffer::{Arena, ArenaConfig};
+use nfs::v3::{FileHandle, FileType};
+
+use crate::{
+    args::{CopyArgs, CpArgs, GetArgs, PutArgs},
+    copy::{
+        Item, Keep, Kind, LocalTree, Options, RemoteTree, Report, Source, Target, copy, local_meta, to_meta,
+    },
+    executor,
+    failure::{CommandResult, Failure},
+    output,
+    session::{Session, is_url},
+};
+
+pub(super) fn put(args: &PutArgs) -> CommandResult {
+    let (to, from) = split(&args.paths)?;
+    if let Some(url) = from.iter().find(|f| is_url(f)) {
+        return Err(Failure::usage(format!("put copies local files, and {url} is a URL; use get or cp")));
+    }
+    if !is_url(to) {
+        return Err(Failure::usage(format!(
+            "put copies to a server, and {to} is no URL; write nfs://HOST/EXPORT/PATH"
+        )));
+    }
+    transfer(from, to, &args.copy)
+}
+
+pub(super) fn get(args: &GetArgs) -> CommandResult {
+    let (from, to) = args.split();
+    if let Some(path) = from.iter().find(|f| !is_url(f)) {
+        return Err(Failure::usage(format!(
+            "get copies from a server, and {path} is no URL; write nfs://HOST/EXPORT/PATH, or use put"
+        )));
+    }
+    transfer(&from, &to, &args.copy)
+}
+
+pub(super) fn cp(args: &CpArgs) -> CommandResult {
+    let (to, from) = split(&args.paths)?;
+    if !is_url(to) && from.iter().all(|f| !is_url(f)) {
+        return Err(Failure::usage("neither side is a URL; for local copies there is cp(1)"));
+    }
+    transfer(from, to, &args.copy)
+}
+
+fn split(paths: &[String]) -> Result<(&String, &[String]), Failure> {
+    paths.split_last().ok_or_else(|| Failure::usage("name what to copy and where to"))
+}
+
+impl From<&CopyArgs> for Options {
+    fn from(a: &CopyArgs) -> Self {
+        Self {
+            recursive: a.recursive,
+            verify: a.verify,
+            hard_links: a.hard_links,
+            keep: Keep { owner: a.owner },
+            parallel: a.parallel.into(),
+            outstanding: a.outstanding.into(),
+            record: a.record.map(|s| usize::try_from(s.0).unwrap_or(usize::MAX)),
+            quiet: a.quiet || a.json,
+        }
+    }
+}
+
+fn transfer(from: &[String], to: &str, args: &CopyArgs) -> CommandResult {
+    let rt = executor::large()?;
+    let report = rt.block_on(async {
+        if is_url(to) {
+            let session = Session::open(to).await?;
+            let target = Place::remote(&session, from.len()).await?;
+            all(from, &RemoteTree::new(session.client.clone()), target, Some(&session), args).await
+        } else {
+            let target = Place::local(Path::new(to), from.len())?;
+            all(from, &local_tree(), target, None, args).await
+        }
+    })?;
+    // Threads that wait for a server that is gone do not hold us up.
+    rt.shutdown_background();
+    if args.json {
+        output::line(&serde_json::to_string(&report).unwrap_or_default())?;
+    }
+    Ok(report.outcome())
+}
+
+fn local_tree() -> LocalTree {
+    LocalTree::new(Arena::new(ArenaConfig::default()))
+}
+
+/// Where copies go.
+struct Place<N> {
+    dir: N,
+    /// The name of the one copy; `None`: each keeps its own.
+    name: Option<Vec<u8>>,
+}
+
+impl Place<FileHandle> {
+    async fn remote(session: &Session, sources: usize) -> Result<Self, Failure> {
+        match session.resolve_optional().await? {
+            Some((dir, a)) if a.file_type == FileType::Directory => return Ok(Self { dir, name: None }),
+            found => check_single(&session.text, sources, session.wants_dir, found.is_some())?,
+        }
+        let (dir, name) = session.parent().await?;
+        Ok(Self { dir, name: Some(name) })
+    }
+}
+
+impl Place<PathBuf> {
+    fn local(path: &Path, sources: usize) -> Result<Self, Failure> {
+        if path.is_dir() {
+            return Ok(Self { dir: path.to_owned(), name: None });
+        }
+        let wants_dir = path.as_os_str().as_bytes().ends_with(b"/");
+        check_single(&path.display().to_string(), sources, wants_dir, path.exists())?;
+        let no_name = || Failure::new(format!("{} is not a name for a file", path.display()));
+        let name = path.file_name().ok_or_else(no_name)?.as_bytes().to_vec();
+        let dir = match path.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        if !dir.is_dir() {
+            return Err(Failure::new(format!("there is no directory {}; make it first", dir.display())));
+        }
+        Ok(Self { dir, name: Some(name) })
+    }
+}
+
+/// Refuses a target that is no directory where only a directory will do.
+fn check_single(target: &str, sources: usize, wants_dir: bool, exists: bool) -> Result<(), Failure> {
+    if sources == 1 && !wants_dir {
+        return Ok(());
+    }
+    let what = if exists { "is not a directory" } else { "does not exist" };
+    Err(Failure::new(format!(
+        "{target} {what}, and only a directory can take this; make it with mkdir first"
+    )))
+}
+
+/// Copies one source after the other; many files of each are in flight.
+async fn all<T: Target>(
+    from: &[String],
+    target: &T,
+    place: Place<T::Node>,
+    target_session: Option<&Session>,
+    args: &CopyArgs,
+) -> Result<Report, Failure> {
+    let options = Options::from(args);
+    let mut total = Report::default();
+    for source in from {
+        let report = if is_url(source) {
+            let session = Session::open(source).await?;
+            refuse_loop(&session, target_session)?;
+            let tree = RemoteTree::new(session.client.clone());
+            let item = remote_item(&session, options.recursive).await?;
+            run(&tree, item, target, &place, &options).await
+        } else {
+            let item = local_item(Path::new(source), options.recursive)?;
+            run(&local_tree(), item, target, &place, &options).await
+        };
+        total.add(report);
+        if total.interrupted || total.stopped {
+            break;
+        }
+    }
+    Ok(total)
+}
+
+async fn run<S: Source, T: Target>(
+    tree: &S,
+    mut item: Item<S::Node>,
+    target: &T,
+    place: &Place<T::Node>,
+    options: &Options,
+) -> Report {
+    if let Some(name) = &place.name {
+        item.name = name.clone();
+    }
+    copy(tree, vec![item], target, place.dir.clone(), options, interrupted()).await
+}
+
+/// A directory cannot be copied into itself.
+fn refuse_loop(from: &Session, to: Option<&Session>) -> Result<(), Failure> {
+    let Some(to) = to.filter(|to| to.shares_export_with(from)) else { return Ok(()) };
+    let parts = |p: &[u8]| -> Vec<Vec<u8>> {
+        p.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".").map(<[u8]>::to_vec).collect()
+    };
+    if parts(&to.path).starts_with(&parts(&from.path)) {
+        return Err(Failure::new(format!("{} cannot be copied to {}, which lies in it", from.text, to.text)));
+    }
+    Ok(())
+}
+
+async fn remote_item(session: &Session, recursive: bool) -> Result<Item<FileHandle>, Failure> {
+    let (node, attributes) =
+        if recursive { session.resolve_link().await? } else { session.resolve().await? };
+    Ok(Item { path: session.text.clone(), name: session.name(), node, meta: to_meta(&attributes) })
+}
+
+fn local_item(path: &Path, recursive: bool) -> Result<Item<PathBuf>, Failure> {
+    let meta = local_meta(path, !recursive)
+        .map_err(|e| Failure::from(crate::problem::Problem::local("copy", path, &e)))?;
+    let name = match path.file_name() {
+        Some(name) => name.to_owned(),
+        // `.`, `..` and `/`: what they are called where they are.
+        None => path.canonicalize().ok().and_then(|p| p.file_name().map(OsStr::to_owned)).unwrap_or_default(),
+    };
+    if name.is_empty() && meta.kind != Kind::Directory {
+        return Err(Failure::new(format!("{} has no name to copy it under", path.display())));
+    }
+    let name = if name.is_empty() { b"root".to_vec() } else { name.as_bytes().to_vec() };
+    Ok(Item { path: path.display().to_string(), name, node: path.to_owned(), meta })
+}
+
+/// Completes when the user wants the copy to stop.
+async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    eprintln!("millrace: stopping; unfinished files are removed");
+}

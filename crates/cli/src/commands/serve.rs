@@ -1,0 +1,127 @@
+//! `millrace serve`.
+
+use std::{net::SocketAddr, time::Duration};
+
+use server::{ByteSize, Config, Running, Server};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::{
+    args::ServeArgs,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
+
+const RDMA: &str = "127.0.0.1:20049";
+const TCP: &str = "127.0.0.1:2049";
+
+pub(super) fn run(args: &ServeArgs) -> CommandResult {
+    let config = config(args)?;
+    // Signals have an executor of their own: the server brings its threads itself.
+    let rt = crate::executor::small()?;
+    let mut signals = rt.block_on(async { Signals::new() })?;
+    let running = Server::start(config).map_err(|e| Failure::new(with_hint(&e)))?;
+    output::line(&ready(&running))?;
+    rt.block_on(async {
+        let name = signals.next().await;
+        tracing::info!(
+            "{name}: finishing open calls, for at most {} s; a second signal ends at once",
+            args.grace
+        );
+        tokio::select! {
+            _ = running.stop(Duration::from_secs(args.grace)) => Ok(Outcome::Done),
+            name = signals.next() => {
+                tracing::warn!("{name} again: open calls are cut off");
+                std::process::exit(1)
+            }
+        }
+    })
+}
+
+fn with_hint(e: &server::ServerError) -> String {
+    let hint = match e {
+        server::ServerError::Listen { source, .. } => match source.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "; another server runs there: stop it, or choose another port (0 takes a free one)"
+            }
+            std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose another",
+            std::io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
+            _ => "",
+        },
+        _ => "",
+    };
+    format!("{e}{hint}")
+}
+
+/// The file's configuration with what the command line adds, or the command line's alone.
+fn config(args: &ServeArgs) -> Result<Config, Failure> {
+    let mut config = match &args.config {
+        Some(file) => Config::from_file(file).map_err(|e| Failure::new(e.to_string()))?,
+        None => Config::default(),
+    };
+    for text in &args.exports {
+        config.exports.push(text.parse().map_err(|e| Failure::usage(format!("--export: {e}")))?);
+    }
+    let nowhere = config.listen_rdma.is_empty() && config.listen_tcp.is_empty();
+    listen(&mut config.listen_rdma, args.listen_rdma, nowhere, RDMA)?;
+    listen(&mut config.listen_tcp, args.listen_tcp, nowhere, TCP)?;
+    config.metrics = args.metrics.or(config.metrics);
+    config.shards = args.shards.or(config.shards);
+    if let Some(memory) = args.memory {
+        config.limits.memory = ByteSize(memory.0);
+    }
+    if config.exports.is_empty() {
+        return Err(Failure::usage(
+            "there is nothing to serve; add --export /NAME=local:DIRECTORY, or [[export]] to the configuration",
+        ));
+    }
+    config.check().map_err(|e| Failure::usage(e.to_string()))?;
+    Ok(config)
+}
+
+/// An address from the command line replaces those of the file; the default is for when nobody names any.
+fn listen(
+    list: &mut Vec<SocketAddr>,
+    stated: Option<SocketAddr>,
+    nowhere: bool,
+    default: &str,
+) -> Result<(), Failure> {
+    match stated {
+        Some(addr) => *list = vec![addr],
+        None if nowhere => list.push(default.parse().map_err(|_| Failure::new("no default address"))?),
+        None => {}
+    }
+    Ok(())
+}
+
+/// The line that says how to reach the server.
+fn ready(running: &Running) -> String {
+    let mut line = String::from("ready");
+    let parts =
+        [("rdma", running.rdma_addr()), ("tcp", running.tcp_addr()), ("metrics", running.metrics_addr())];
+    for (name, addr) in parts {
+        if let Some(addr) = addr {
+            line.push_str(&format!(" {name}={addr}"));
+        }
+    }
+    line
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// From now on the signals come here and end nothing by themselves.
+    fn new() -> Result<Self, Failure> {
+        let on = |kind| signal(kind).map_err(|e| Failure::new(format!("cannot listen to signals: {e}")));
+        Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The files of a server.
+
+use buffer::Views;
+use client::{Client, Error};
+use nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, StableHow, Status};
+
+use super::tree::{
+    Entry, Keep, Kind, Meta, Source, Stamp, Target, Time, is_safe_name, random, temporary_name,
+};
+use crate::problem::Problem;
+
+/// How often a record is written again because the server restarted in the middle of it.
+const RESTARTS: usize = 8;
+
+/// The files of an export, by handle.
+#[derive(Clone)]
+pub(crate) struct RemoteTree {
+    client: Client,
+}
+
+/// A file that is being written.
+#[derive(Clone)]
+pub(crate) struct RemoteWriter {
+    file: FileHandle,
+    dir: FileHandle,
+    temporary: Vec<u8>,
+    name: Vec<u8>,
+}
+
+impl RemoteTree {
+    /// The export that `client` has mounted.
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    async fn entry(&self, dir: FileHandle, e: client::DirEntry) -> Result<Option<Entry<FileHandle>>, Error> {
+        let (node, meta) = match (e.handle, &e.attributes) {
+            (Some(h), Some(a)) => (h, to_meta(a)),
+            _ => match self.client.lookup(dir, &e.name).await {
+                Ok(o) => (o.handle, to_meta(&o.attributes)),
+                Err(e) if e.is_not_found() => return Ok(None), // Removed meanwhile.
+                Err(e) => return Err(e),
+            },
+        };
+        Ok(Some(Entry { name: e.name, node, meta }))
+    }
+
+    async fn find(&self, dir: FileHandle, name: &[u8]) -> Result<Option<client::Object>, Error> {
+        match self.client.lookup(dir, name).await {
+            Ok(o) => Ok(Some(o)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Attributes as a copy uses them.
+pub(crate) fn to_meta(a: &Fattr) -> Meta {
+    let time = |t: NfsTime| Time { seconds: t.seconds.into(), nanos: t.nanoseconds.min(999_999_999) };
+    Meta {
+        kind: match a.file_type {
+            FileType::Regular => Kind::File,
+            FileType::Directory => Kind::Directory,
+            FileType::Symlink => Kind::Symlink,
+            _ => Kind::Special,
+        },
+        mode: a.mode & 0o7777,
+        uid: a.uid,
+        gid: a.gid,
+        size: a.size,
+        nlink: a.nlink,
+        atime: time(a.atime),
+        mtime: time(a.mtime),
+        id: (a.fsid, a.fileid),
+    }
+}
+
+/// What to set on a copy. NFS version 3 has no times before 1970 or after 2106; the nearest is taken.
+fn to_set(meta: &Meta, keep: Keep) -> Sattr {
+    let time = |t: Time| {
+        let seconds = u32::try_from(t.seconds.max(0)).unwrap_or(u32::MAX);
+        SetTime::ClientTime(NfsTime { seconds, nanoseconds: t.nanos })
+    };
+    Sattr {
+        mode: (meta.kind != Kind::Symlink).then_some(meta.mode),
+        uid: keep.owner.then_some(meta.uid),
+        gid: keep.owner.then_some(meta.gid),
+        size: None,
+        atime: time(meta.atime),
+        mtime: time(meta.mtime),
+    }
+}
+
+impl Source for RemoteTree {
+    type Node = FileHandle;
+    type Reader = FileHandle;
+
+    async fn list(&self, dir: &FileHandle) -> Result<Vec<Entry<FileHandle>>, Problem> {
+        let mut out = Vec::new();
+        for e in self.client.readdir(*dir).await? {
+            if e.is_dot() {
+                continue;
+            }
+            if !is_safe_name(&e.name) {
+                return Err(Problem::new(format!(
+                    "the server lists a name that is not one ({:?}); do not trust this server",
+                    e.name_lossy()
+                )));
+            }
+            out.extend(self.entry(*dir, e).await?);
+        }
+        out.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(out)
+    }
+
+    async fn read_link(&self, link: &FileHandle) -> Result<Vec<u8>, Problem> {
+        Ok(self.client.readlink(*link).await?)
+    }
+
+    async fn open(&self, file: &FileHandle) -> Result<FileHandle, Problem> {
+        Ok(*file)
+    }
+
+    async fn read(&self, file: &FileHandle, offset: u64, len: usize) -> Result<Views, Problem> {
+        let mut out = Views::new();
+        while out.len() < len {
+            let memory = self.client.buffer(len - out.len())?;
+            let read = self.client.read_into(*file, offset + out.len() as u64, memory).await?;
+            out.push(read.buffer.freeze());
+            if read.eof {
+                break;
+            }
+        }
+        Ok(out)
+    }
+
+    fn preferred_record(&self) -> usize {
+        self.client.rsize().min(self.client.wsize()) as usize
+    }
+}
+
+impl Target for RemoteTree {
+    type Writer = RemoteWriter;
+
+    async fn lookup(&self, dir: &FileHandle, name: &[u8]) -> Result<Option<(FileHandle, Meta)>, Problem> {
+        Ok(self.find(*dir, name).await?.map(|o| (o.handle, to_meta(&o.attributes))))
+    }
+
+    async fn make_dir(&self, dir: &FileHandle, name: &[u8]) -> Result<FileHandle, Problem> {
+        // Its own mode comes when it is filled; until then it is nobody else's business.
+        let private = Sattr { mode: Some(0o700), ..Sattr::default() };
+        match self.client.mkdir(*dir, name, private).await {
+            Ok(made) => Ok(made.handle),
+            Err(e) if e.status() == Some(Status::Exist) => match self.find(*dir, name).await? {
+                Some(o) if o.attributes.file_type == FileType::Directory => Ok(o.handle),
+                _ => Err(Problem::new("something that is not a directory has this name at the target")),
+            },
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn create(&self, dir: &FileHandle, name: &[u8]) -> Result<RemoteWriter, Problem> {
+        let temporary = temporary_name(name, random());
+        // The name is ours alone, so that a CREATE that was sent twice does no harm.
+        let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
+        let made = self.client.create(*dir, &temporary, how).await?;
+        Ok(RemoteWriter { file: made.handle, dir: *dir, temporary, name: name.to_vec() })
+    }
+
+    async fn write(
+        &self,
+        file: &RemoteWriter,
+        offset: u64,
+        data: Views,
+        stable: bool,
+    ) -> Result<Stamp, Problem> {
+        let how = if stable { StableHow::FileSync } else { StableHow::Unstable };
+        let mut stamp: Option<Stamp> = None;
+        let (mut done, mut restarts) = (0, 0);
+        while done < data.len() {
+            let rest = data.slice(done, data.len() - done);
+            let w = self.client.write_from(file.file, offset + done as u64, rest, how).await?;
+            let part = Stamp { stable: w.committed == StableHow::FileSync, verifier: w.verifier };
+            match stamp {
+                // The parts of a record belong to one instance of the server, or it is written again.
+                Some(first) if first.verifier != part.verifier && restarts < RESTARTS => {
+                    restarts += 1;
+                    (done, stamp) = (0, None);
+                }
+                Some(first) => {
+                    done += w.count;
+                    stamp = Some(Stamp { stable: first.stable && part.stable, ..part });
+                }
+                None => {
+                    done += w.count;
+                    stamp = Some(part);
+                }
+            }
+        }
+        Ok(stamp.unwrap_or(Stamp { stable: true, verifier: [0; 8] }))
+    }
+
+    async fn commit(&self, file: &RemoteWriter) -> Result<[u8; 8], Problem> {
+        Ok(self.client.commit(file.file, 0, 0).await?.verifier)
+    }
+
+    async fn read_back(&self, file: &RemoteWriter) -> Result<FileHandle, Problem> {
+        Ok(file.file)
+    }
+
+    async fn publish(&self, file: &RemoteWriter, meta: &Meta, keep: Keep) -> Result<FileHandle, Problem> {
+        self.client.setattr(file.file, to_set(meta, keep), None).await?;
+        self.client.rename(file.dir, &file.temporary, file.dir, &file.name).await?;
+        Ok(file.file)
+    }
+
+    async fn discard(&self, file: &RemoteWriter) {
+        // The server may be the reason why we are here: it gets a moment, not for ever.
+        let moment = std::time::Duration::from_secs(5);
+        match tokio::time::timeout(moment, self.client.remove(file.dir, &file.temporary)).await {
+            Ok(Ok(())) => {}
+            _ => tracing::warn!(
+                name = %String::from_utf8_lossy(&file.temporary),
+                "an unfinished file could not be removed from the server"
+            ),
+        }
+    }
+
+    async fn symlink(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        text: &[u8],
+        meta: &Meta,
+        keep: Keep,
+    ) -> Result<(), Problem> {
+        let temporary = temporary_name(name, random());
+        self.client.symlink(*dir, &temporary, text, to_set(meta, keep)).await?;
+        if let Err(e) = self.client.rename(*dir, &temporary, *dir, name).await {
+            drop(self.client.remove(*dir, &temporary).await);
+            return Err(e.into());
+        }
+        Ok(())
+    }
+
+    async fn link(&self, file: &FileHandle, dir: &FileHandle, name: &[u8]) -> Result<(), Problem> {
+        match self.client.link(*file, *dir, name).await {
+            Err(e) if e.status() == Some(Status::Exist) => {
+                let temporary = temporary_name(name, random());
+                self.client.link(*file, *dir, &temporary).await?;
+                let renamed = self.client.rename(*dir, &temporary, *dir, name).await;
+                // Renaming one name of a file over another does nothing and leaves both.
+                drop(self.client.remove(*dir, &temporary).await);
+                Ok(renamed?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    async fn set_meta(&self, node: &FileHandle, meta: &Meta, keep: Keep) -> Result<(), Problem> {
+        self.client.setattr(*node, to_set(meta, keep), None).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! `millrace demo`: an embedded server, a real tree, both transports, every byte checked.
+
+mod report;
+mod tree;
+mod verify;
+
+use std::{path::Path, time::Duration};
+
+use buffer::{Arena, ArenaConfig};
+use client::{Client, Url};
+use runtime::tokio_rt::TokioRuntime;
+use server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
+
+use crate::{
+    args::DemoArgs,
+    copy::{Item, LocalTree, Options, RemoteTree, Report, copy, meta_of},
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+    problem::Problem,
+    scratch::Scratch,
+    session,
+};
+use report::{Moved, Pass, Summary};
+use tree::{Chosen, Limits, Subset};
+
+/// What the copies are called, on the server and after the way back.
+const NAME: &str = "tree";
+
+pub(crate) fn run(args: &DemoArgs) -> CommandResult {
+    let limits = Limits { bytes: args.max_bytes.0, files: args.max_files as u64 };
+    let chosen = tree::choose(args.dir.as_deref(), limits)?;
+    let server = start(&chosen)?;
+    let mut summary = Summary::new(&chosen, &server);
+    if !args.json {
+        output::write(summary.opening().as_bytes())?;
+    }
+    let rt = executor::large()?;
+    let passes = rt.block_on(async {
+        let rdma = pass("rdma", &chosen, &server).await?;
+        let tcp = pass("tcp", &chosen, &server).await?;
+        Ok::<_, Failure>((rdma, tcp))
+    })?;
+    rt.shutdown_background();
+    summary.passes = Some(passes);
+    summary.regions_exposed = server.stats().operations.regions_exposed;
+    server.stop_blocking(Duration::from_secs(2));
+    if args.json {
+        output::line(&summary.json())?;
+    } else {
+        output::write(summary.closing().as_bytes())?;
+    }
+    Ok(if summary.is_right() { Outcome::Done } else { Outcome::Failed })
+}
+
+/// A server with one memory export, on loopback, in this process.
+fn start(chosen: &Chosen) -> Result<Running, Failure> {
+    // Small files take whole pages, and both passes' copies are there at once for a moment.
+    let room = chosen.bytes + chosen.files * 8192 + (64 << 20);
+    let backend = Backend::Memory { capacity: ByteSize(room) };
+    let any_port = "127.0.0.1:0".parse().map_err(|_| Failure::new("no loopback address"))?;
+    let config = Config {
+        exports: vec![ExportConfig::new("/demo", backend)],
+        listen_rdma: vec![any_port],
+        listen_tcp: vec![any_port],
+        ..Config::default()
+    };
+    Server::start(config).map_err(|e| Failure::new(e.to_string()))
+}
+
+fn arena() -> Arena {
+    Arena::new(ArenaConfig::default())
+}
+
+/// The tree goes to the server and comes back, over one transport.
+async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<Pass, Failure> {
+    let addr = if proto == "rdma" { server.rdma_addr() } else { server.tcp_addr() };
+    let addr = addr.ok_or_else(|| Failure::new("the embedded server does not listen"))?;
+    let url: Url = format!("nfs://{addr}/demo?proto={proto}")
+        .parse()
+        .map_err(|e: client::Error| Failure::new(e.to_string()))?;
+    let client = Client::connect(TokioRuntime::current(), &url, session::options())
+        .await
+        .map_err(|e| Failure::new(e.to_string()))?;
+    let scratch =
+        Scratch::new().map_err(|e| Failure::new(format!("cannot make a temporary directory: {e}")))?;
+    let before = Moved::now(server);
+    let remote = RemoteTree::new(client.clone());
+
+    let there = {
+        let source =
+            Subset { tree: LocalTree::new(client.arena().clone()), included: chosen.included.clone() };
+        let item = local_item(&chosen.root)?;
+        copy(&source, vec![item], &remote, client.root(), &Options::default(), std::future::pending()).await
+    };
+    let back = {
+        let found = client.lookup(client.root(), NAME).await.map_err(|e| Failure::new(e.to_string()))?;
+        let item = Item {
+            path: NAME.into(),
+            name: NAME.into(),
+            node: found.handle,
+            meta: crate::copy::to_meta(&found.attributes),
+        };
+        let target = LocalTree::new(arena());
+        let into = scratch.path().to_owned();
+        copy(&remote, vec![item], &target, into, &Options::default(), std::future::pending()).await
+    };
+    let moved = Moved::now(server).since(&before).with_client(&client);
+    check(&there)?;
+    check(&back)?;
+    let verified = verify::same(&chosen.root, &scratch.path().join(NAME), &chosen.included)
+        .map_err(|e| Failure::new(format!("cannot compare the copies: {e}")))?;
+    remove(&client).await?;
+    Ok(Pass { proto, there, back, moved, verified })
+}
+
+fn local_item(root: &Path) -> Result<Item<std::path::PathBuf>, Failure> {
+    let meta = meta_of(root).map_err(|e| Failure::from(Problem::local("read", root, &e)))?;
+    Ok(Item { path: root.display().to_string(), name: NAME.into(), node: root.to_owned(), meta })
+}
+
+fn check(report: &Report) -> Result<(), Failure> {
+    match report.failed.first() {
+        None => Ok(()),
+        Some(f) => Err(Failure::new(format!(
+            "{} of the demo's files failed; the first was {}: {}",
+            report.failed.len(),
+            f.path,
+            f.error
+        ))),
+    }
+}
+
+/// Makes room for the next pass.
+async fn remove(client: &Client) -> Result<(), Failure> {
+    let session =
+        session::Session { client: client.clone(), text: NAME.into(), path: NAME.into(), wants_dir: false };
+    crate::commands::remove_tree(&session).await
+}

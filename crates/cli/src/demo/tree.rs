@@ -1,0 +1,227 @@
+//! The directory that the demo copies.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+};
+
+use buffer::Views;
+
+use crate::{
+    copy::{Entry, Kind, LocalReader, LocalTree, Source, meta_of},
+    failure::Failure,
+    problem::Problem,
+    scratch::Scratch,
+};
+
+/// How much the demo copies at most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) bytes: u64,
+    pub(super) files: u64,
+}
+
+/// What the demo copies.
+pub(super) struct Chosen {
+    pub(super) root: PathBuf,
+    /// What it is, in words.
+    pub(super) what: &'static str,
+    /// Regular files, symbolic links and directories below the root that are copied.
+    pub(super) included: Arc<HashSet<PathBuf>>,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    /// Whether the limits kept something out.
+    pub(super) cut: bool,
+    /// Removes a generated tree in the end.
+    _generated: Option<Scratch>,
+}
+
+/// Chooses `dir`, or the Rust toolchain's documentation or library, or makes a tree.
+pub(super) fn choose(dir: Option<&Path>, limits: Limits) -> Result<Chosen, Failure> {
+    if let Some(dir) = dir {
+        let chosen = Chosen::of(dir, "as asked", limits)
+            .map_err(|e| Failure::from(Problem::local("read", dir, &e)))?;
+        if chosen.files == 0 {
+            return Err(Failure::new(format!(
+                "{} has no files to copy; name another directory",
+                dir.display()
+            )));
+        }
+        return Ok(chosen);
+    }
+    let sysroot = sysroot();
+    let places = [
+        ("share/doc", "the Rust toolchain's documentation"),
+        ("lib/rustlib", "the Rust toolchain's libraries"),
+    ];
+    for (place, what) in places {
+        let Some(dir) = sysroot.as_ref().map(|s| s.join(place)) else { continue };
+        match Chosen::of(&dir, what, limits) {
+            // A few licence texts are not worth showing.
+            Ok(chosen) if chosen.bytes >= 16 << 20 => return Ok(chosen),
+            _ => {}
+        }
+    }
+    let scratch = Scratch::new()
+        .and_then(|s| generate(s.path(), limits).map(|()| s))
+        .map_err(|e| Failure::new(format!("cannot make a tree to copy: {e}; name a directory instead")))?;
+    let mut chosen = Chosen::of(scratch.path(), "a generated tree", limits)
+        .map_err(|e| Failure::from(Problem::local("read", scratch.path(), &e)))?;
+    chosen._generated = Some(scratch);
+    Ok(chosen)
+}
+
+fn sysroot() -> Option<PathBuf> {
+    let out = Command::new("rustc").args(["--print", "sysroot"]).stderr(Stdio::null()).output().ok()?;
+    let path = String::from_utf8(out.stdout).ok()?;
+    out.status.success().then(|| PathBuf::from(path.trim_end()))
+}
+
+impl Chosen {
+    /// What of `root` fits `limits`: whole directories in order of their names, files that cannot be read left out.
+    fn of(root: &Path, what: &'static str, limits: Limits) -> io::Result<Self> {
+        let root = root.canonicalize()?;
+        let mut out = Self {
+            root: root.clone(),
+            what,
+            included: Arc::default(),
+            files: 0,
+            bytes: 0,
+            cut: false,
+            _generated: None,
+        };
+        let mut included = HashSet::new();
+        let mut todo = vec![root.clone()];
+        while let Some(dir) = todo.pop() {
+            let mut entries: Vec<PathBuf> = match fs::read_dir(&dir) {
+                Ok(list) => list.filter_map(|e| e.ok().map(|e| e.path())).collect(),
+                Err(e) if dir == root => return Err(e),
+                Err(_) => continue,
+            };
+            entries.sort_unstable_by(|a, b| b.cmp(a));
+            included.insert(dir);
+            for path in entries {
+                let Ok(meta) = meta_of(&path) else { continue };
+                match meta.kind {
+                    Kind::Directory => todo.push(path),
+                    Kind::Symlink => {
+                        included.insert(path);
+                    }
+                    Kind::File if out.files >= limits.files || out.bytes + meta.size > limits.bytes => {
+                        out.cut = true;
+                    }
+                    Kind::File if fs::File::open(&path).is_ok() => {
+                        out.files += 1;
+                        out.bytes += meta.size;
+                        included.insert(path);
+                    }
+                    _ => {}
+                }
+            }
+            if out.files >= limits.files && !todo.is_empty() {
+                out.cut = true;
+                break;
+            }
+        }
+        out.included = Arc::new(included);
+        Ok(out)
+    }
+}
+
+/// A tree of files of many sizes, 0 bytes to 8 MiB, 64 MiB in all.
+fn generate(root: &Path, limits: Limits) -> io::Result<()> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut left = limits.bytes.min(64 << 20);
+    for n in 0..limits.files.min(1000) {
+        let dir = root.join(format!("{:02}", n % 20));
+        fs::create_dir_all(&dir)?;
+        let size = if n % 100 == 99 { 8 << 20 } else { (n * n * 37) % 100_000 }.min(left);
+        left -= size;
+        let mut bytes = vec![0_u8; size as usize];
+        for word in bytes.chunks_mut(8) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            word.copy_from_slice(&state.to_be_bytes()[..word.len()]);
+        }
+        fs::write(dir.join(format!("{n:04}.bin")), bytes)?;
+    }
+    Ok(())
+}
+
+/// This machine's files, of which only the chosen ones are seen.
+#[derive(Clone)]
+pub(super) struct Subset {
+    pub(super) tree: LocalTree,
+    pub(super) included: Arc<HashSet<PathBuf>>,
+}
+
+impl Source for Subset {
+    type Node = PathBuf;
+    type Reader = LocalReader;
+
+    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Problem> {
+        let mut entries = self.tree.list(dir).await?;
+        entries.retain(|e| self.included.contains(&e.node));
+        Ok(entries)
+    }
+
+    async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Problem> {
+        self.tree.read_link(link).await
+    }
+
+    async fn open(&self, file: &PathBuf) -> Result<LocalReader, Problem> {
+        self.tree.open(file).await
+    }
+
+    async fn read(&self, file: &LocalReader, offset: u64, len: usize) -> Result<Views, Problem> {
+        self.tree.read(file, offset, len).await
+    }
+
+    fn preferred_record(&self) -> usize {
+        self.tree.preferred_record()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generated_tree_has_files_small_and_large() {
+        let scratch = Scratch::new().unwrap();
+        let limits = Limits { bytes: 20 << 20, files: 200 };
+        generate(scratch.path(), limits).unwrap();
+        let c = Chosen::of(scratch.path(), "", limits).unwrap();
+        assert_eq!((c.files, c.cut), (200, false));
+        assert!(c.bytes > 16 << 20 && c.bytes <= 20 << 20, "{}", c.bytes);
+    }
+
+    #[test]
+    fn limits_are_kept_and_said() {
+        let scratch = Scratch::new().unwrap();
+        for i in 0..10 {
+            fs::write(scratch.path().join(format!("{i}")), vec![1; 1000]).unwrap();
+        }
+        let all = Chosen::of(scratch.path(), "", Limits { bytes: 10_000, files: 10 }).unwrap();
+        assert_eq!((all.files, all.bytes, all.cut), (10, 10_000, false));
+        let few = Chosen::of(scratch.path(), "", Limits { bytes: 10_000, files: 3 }).unwrap();
+        assert_eq!((few.files, few.cut, few.included.len()), (3, true, 4));
+        let small = Chosen::of(scratch.path(), "", Limits { bytes: 2500, files: 10 }).unwrap();
+        assert_eq!((small.files, small.bytes, small.cut), (2, 2000, true));
+    }
+
+    #[test]
+    fn scratch_directories_go_even_if_they_are_read_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = Scratch::new().unwrap();
+        let dir = scratch.path().join("a");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("b"), b"").unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o500)).unwrap();
+        let path = scratch.path().to_owned();
+        drop(scratch);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,156 @@
+//! Objects as people and scripts read them.
+
+use nfs::v3::{Fattr, FileType, NfsTime};
+use serde::Serialize;
+
+/// One object, as `--json` gives it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Described {
+    /// Its name or path; bytes that are not UTF-8 are replaced.
+    pub(crate) name: String,
+    /// `file`, `directory`, `symlink`, `block`, `character`, `socket`, `fifo`.
+    pub(crate) kind: &'static str,
+    /// Permissions in octal, as text: `0644`.
+    pub(crate) mode: String,
+    pub(crate) links: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) size: u64,
+    pub(crate) used: u64,
+    pub(crate) fsid: u64,
+    pub(crate) fileid: u64,
+    /// ISO 8601, UTC, nanoseconds.
+    pub(crate) atime: String,
+    pub(crate) mtime: String,
+    pub(crate) ctime: String,
+    /// Where a symbolic link leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) target: Option<String>,
+}
+
+impl Described {
+    pub(crate) fn new(name: String, a: &Fattr, target: Option<String>) -> Self {
+        Self {
+            name,
+            kind: kind(a.file_type),
+            mode: format!("{:04o}", a.mode & 0o7777),
+            links: a.nlink,
+            uid: a.uid,
+            gid: a.gid,
+            size: a.size,
+            used: a.used,
+            fsid: a.fsid,
+            fileid: a.fileid,
+            atime: iso(a.atime),
+            mtime: iso(a.mtime),
+            ctime: iso(a.ctime),
+            target,
+        }
+    }
+
+    pub(crate) fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+fn kind(t: FileType) -> &'static str {
+    match t {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::Block => "block",
+        FileType::Character => "character",
+        FileType::Socket => "socket",
+        FileType::Fifo => "fifo",
+    }
+}
+
+/// Kind and permissions as `ls -l` writes them: `drwxr-x---`.
+pub(crate) fn mode_text(a: &Fattr) -> String {
+    let mut out = String::with_capacity(10);
+    out.push(match a.file_type {
+        FileType::Regular => '-',
+        FileType::Directory => 'd',
+        FileType::Symlink => 'l',
+        FileType::Block => 'b',
+        FileType::Character => 'c',
+        FileType::Socket => 's',
+        FileType::Fifo => 'p',
+    });
+    for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
+    {
+        let bits = a.mode >> shift;
+        out.push(if bits & 4 != 0 { 'r' } else { '-' });
+        out.push(if bits & 2 != 0 { 'w' } else { '-' });
+        out.push(match (bits & 1 != 0, a.mode & special != 0) {
+            (true, true) => set,
+            (false, true) => unset,
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    out
+}
+
+/// `2026-11-21T02:30:50.123456789Z`.
+fn iso(t: NfsTime) -> String {
+    let (date, time) = civil(t.seconds);
+    format!("{date}T{time}.{:09}Z", t.nanoseconds)
+}
+
+/// `2026-11-21 02:30`, UTC.
+pub(crate) fn minute(t: NfsTime) -> String {
+    let (date, time) = civil(t.seconds);
+    format!("{date} {}", &time[..5])
+}
+
+/// Date and time of day in UTC. (Days to a date in the Gregorian calendar, in years that begin in March.)
+fn civil(seconds: u32) -> (String, String) {
+    let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u32::from(month <= 2);
+    (
+        format!("{year:04}-{month:02}-{day:02}"),
+        format!("{:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60),
+    )
+}
+
+/// `name` with control characters made visible, so that a server cannot play with our terminal.
+pub(crate) fn printable(name: &[u8]) -> String {
+    let mut out = String::with_capacity(name.len());
+    for c in String::from_utf8_lossy(name).chars() {
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000005Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000005Z"),
+            (1_709_164_799, "2024-02-28T23:59:59.000000005Z"),
+            (1_735_689_599, "2024-12-31T23:59:59.000000005Z"),
+            (4_294_967_295, "2106-02-07T06:28:15.000000005Z"),
+        ] {
+            assert_eq!(iso(NfsTime { seconds, nanoseconds: 5 }), text);
+        }
+        assert_eq!(minute(NfsTime { seconds: 1_709_164_799, nanoseconds: 0 }), "2024-02-28 23:59");
+    }
+
+    #[test]
+    fn names_cannot_control_the_terminal() {
+        assert_eq!(printable(b"a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(printable("ä b".as_bytes()), "ä b");
+    }
+}

@@ -1,0 +1,46 @@
+//! A directory that is gone when it is dropped.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// A directory of our own among the machine's temporary files, removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes it.
+    pub(crate) fn new() -> io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("millrace-{:016x}", crate::copy::random()));
+        let mut builder = fs::DirBuilder::new();
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(&path)?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Copied directories may be read-only, which only their owner's permission to write them undoes.
+        let _ = make_writable(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn make_writable(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o700))?;
+            make_writable(&entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! A server's files by URL.
+
+use std::time::Duration;
+
+use client::{Client, Options, RetryPolicy, Url};
+use nfs::v3::{Fattr, FileHandle, FileType};
+use runtime::tokio_rt::TokioRuntime;
+
+use crate::{failure::Failure, problem::Problem};
+
+/// How long a command goes on trying when a server that it reached before does not answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A mounted export, and the path in it that a URL names.
+#[derive(Clone)]
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    /// As it was written.
+    pub(crate) text: String,
+    /// The path in the export.
+    pub(crate) path: Vec<u8>,
+    /// The URL ended with a slash: only a directory will do.
+    pub(crate) wants_dir: bool,
+}
+
+/// Whether `text` is meant to be a URL.
+pub(crate) fn is_url(text: &str) -> bool {
+    text.contains("://")
+}
+
+/// Reads a URL.
+pub(crate) fn parse(text: &str) -> Result<Url, Failure> {
+    text.parse().map_err(|e: client::Error| Failure::usage(e.to_string()))
+}
+
+/// How this command's clients behave.
+pub(crate) fn options() -> Options {
+    Options { retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() }, ..Options::default() }
+}
+
+impl Session {
+    /// Connects to the server of a URL and mounts the export that its path lies in.
+    pub(crate) async fn open(text: &str) -> Result<Self, Failure> {
+        let url = parse(text)?;
+        if url.path == "/" {
+            return Err(Failure::usage(format!(
+                "{text} names no export; `millrace exports {text}` shows which there are"
+            )));
+        }
+        let client = Client::connect(TokioRuntime::current(), &url, options())
+            .await
+            .map_err(|e| Failure::new(e.to_string()))?;
+        let path = client.path_in_export().as_bytes().to_vec();
+        Ok(Self { client, text: text.to_owned(), path, wants_dir: url.path.ends_with('/') })
+    }
+
+    /// The object that the URL names, symbolic links followed.
+    pub(crate) async fn resolve(&self) -> Result<(FileHandle, Fattr), Failure> {
+        let found = self.client.resolve(&self.path).await.map_err(|e| self.failed("find", e))?;
+        self.check_dir(found)
+    }
+
+    /// The object that the URL names, or a symbolic link itself.
+    pub(crate) async fn resolve_link(&self) -> Result<(FileHandle, Fattr), Failure> {
+        let found = self.client.resolve_link(&self.path).await.map_err(|e| self.failed("find", e))?;
+        self.check_dir(found)
+    }
+
+    fn check_dir(&self, found: (FileHandle, Fattr)) -> Result<(FileHandle, Fattr), Failure> {
+        if self.wants_dir && found.1.file_type != FileType::Directory {
+            return Err(Failure::new(format!("{} is not a directory; leave the last / out", self.text)));
+        }
+        Ok(found)
+    }
+
+    /// The directory that the URL's last name is in, and that name.
+    pub(crate) async fn parent(&self) -> Result<(FileHandle, Vec<u8>), Failure> {
+        if self.path.is_empty() {
+            return Err(Failure::new(format!(
+                "{} is the root of an export, which stays as it is",
+                self.text
+            )));
+        }
+        self.client.resolve_parent(&self.path).await.map_err(|e| self.failed("find the directory of", e))
+    }
+
+    /// The object that the URL names, if there is one.
+    pub(crate) async fn resolve_optional(&self) -> Result<Option<(FileHandle, Fattr)>, Failure> {
+        match self.client.resolve(&self.path).await {
+            Ok(found) => Ok(Some(found)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(self.failed("find", e)),
+        }
+    }
+
+    /// The last name of the URL: that of the file, or of the export.
+    pub(crate) fn name(&self) -> Vec<u8> {
+        let of = |path: &[u8]| path.rsplit(|b| *b == b'/').find(|n| !n.is_empty()).map(<[u8]>::to_vec);
+        of(&self.path).or_else(|| of(self.client.export().as_bytes())).unwrap_or_else(|| b"export".to_vec())
+    }
+
+    /// Whether both are paths in one export of one server.
+    pub(crate) fn shares_export_with(&self, other: &Self) -> bool {
+        self.client.server() == other.client.server() && self.client.export() == other.client.export()
+    }
+
+    /// The failure of `what` ("list") on the URL.
+    pub(crate) fn failed(&self, what: &str, e: client::Error) -> Failure {
+        Failure::new(format!("cannot {what} {}: {}", self.text, Problem::from(e)))
+    }
+}
