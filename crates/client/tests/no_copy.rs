@@ -1,5 +1,7 @@
 //! Alone in its process, because the counter of copied bytes is one for all of it.
 
+#![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
+
 use std::time::Duration;
 
 use client::{Options, Proto, Url, blocking::Client};

@@ -1,5 +1,7 @@
 //! The client against the real server, in one process, over both transports.
 
+#![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
+
 use std::time::Duration;
 
 use client::{Client, Error, Options, Proto, RetryPolicy, Url};

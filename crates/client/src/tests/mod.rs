@@ -1,5 +1,11 @@
 //! Behaviour against a scripted server.
 
+mod faults;
+mod lies;
+mod mounting;
+mod script;
+mod unstable;
+
 use crate::*;
 
 /// Tasks on multi-threaded executors use the client: its futures must be `Send`.

@@ -1,0 +1,263 @@
+//! Lost connections, mute servers, servers that ask for patience.
+
+use std::sync::atomic::Ordering;
+
+use nfs::v3::{
+    CreateHow, CreateOk, FileType, GetattrOk, LinkArgs, LookupArgs, LookupOk, MkdirArgs, Procedure, RenameOk,
+    Sattr, SetattrArgs, Status, WccData,
+};
+
+use super::script::{Act, Script, args, attributes, fail, handle, ok, quick, run};
+use crate::{Error, RetryPolicy};
+
+fn found(n: u8, file_type: FileType) -> Act {
+    let a = attributes(file_type, u64::from(n));
+    ok(LookupOk { object: handle(n), attributes: Some(a), dir: None })
+}
+
+/// Loses the connection at the first `times` calls of `procedure`; the others go to `then`.
+fn losing(
+    procedure: Procedure,
+    mut times: u32,
+    mut then: impl FnMut(Procedure, &oncrpc::Call) -> Act + Send + 'static,
+) -> std::sync::Arc<Script> {
+    Script::new(move |p, call| {
+        if p == procedure && times > 0 {
+            times -= 1;
+            return Act::Lose;
+        }
+        then(p, call)
+    })
+}
+
+#[test]
+fn an_idempotent_call_is_sent_until_it_is_answered() {
+    run(async {
+        let script = losing(Procedure::Getattr, 3, |_, _| {
+            ok(GetattrOk { attributes: attributes(FileType::Regular, 7) })
+        });
+        let c = script.client().await;
+        assert_eq!(c.getattr(handle(2)).await.unwrap().fileid, 7);
+        let stats = c.stats();
+        assert_eq!((stats.retransmits, stats.reconnects), (3, 3));
+        assert_eq!(script.xids(Procedure::Getattr).len(), 4);
+    });
+}
+
+#[test]
+fn a_call_that_cannot_be_repeated_keeps_its_xid_over_connections() {
+    run(async {
+        let script = losing(Procedure::Remove, 2, |_, _| ok(WccData::default()));
+        let c = script.client().await;
+        c.remove(c.root(), "x").await.unwrap();
+        let xids = script.xids(Procedure::Remove);
+        assert_eq!(xids, [xids[0]; 3]);
+        c.remove(c.root(), "y").await.unwrap();
+        assert_ne!(script.xids(Procedure::Remove)[3], xids[0], "another call is another XID");
+    });
+}
+
+#[test]
+fn a_name_that_is_gone_when_remove_is_sent_again_was_removed() {
+    run(async {
+        for procedure in [Procedure::Remove, Procedure::Rmdir] {
+            let script = losing(procedure, 1, |_, _| fail(Status::NoEnt));
+            let c = script.client().await;
+            let remove = async |name: &str| match procedure {
+                Procedure::Remove => c.remove(c.root(), name).await,
+                _ => c.rmdir(c.root(), name).await,
+            };
+            remove("x").await.unwrap();
+            assert!(remove("x").await.unwrap_err().is_not_found(), "not sent twice: not there");
+        }
+    });
+}
+
+#[test]
+fn a_directory_that_exists_when_mkdir_is_sent_again_is_accepted_and_a_file_is_not() {
+    run(async {
+        let script = losing(Procedure::Mkdir, 1, |p, call| match p {
+            Procedure::Lookup => found(9, FileType::Directory),
+            _ => {
+                let _: MkdirArgs<'_> = args(call);
+                fail(Status::Exist)
+            }
+        });
+        let c = script.client().await;
+        assert_eq!(c.mkdir(c.root(), "d", Sattr::default()).await.unwrap().handle, handle(9));
+        let e = c.mkdir(c.root(), "d", Sattr::default()).await.unwrap_err();
+        assert_eq!(e.status(), Some(Status::Exist), "not sent twice");
+
+        let script = losing(Procedure::Mkdir, 1, |p, _| match p {
+            Procedure::Lookup => found(9, FileType::Regular),
+            _ => fail(Status::Exist),
+        });
+        let c = script.client().await;
+        let e = c.mkdir(c.root(), "d", Sattr::default()).await.unwrap_err();
+        assert_eq!(e.status(), Some(Status::Exist));
+    });
+}
+
+#[test]
+fn a_guarded_create_never_claims_a_file_that_exists() {
+    run(async {
+        let script = losing(Procedure::Create, 1, |_, _| fail(Status::Exist));
+        let c = script.client().await;
+        let e = c.create(c.root(), "f", CreateHow::Guarded(Sattr::default())).await.unwrap_err();
+        assert_eq!(e.status(), Some(Status::Exist));
+        assert_eq!(script.xids(Procedure::Lookup).len(), 0);
+    });
+}
+
+#[test]
+fn a_rename_that_is_sent_again_looks_where_the_names_are() {
+    run(async {
+        for (old_there, new_there, accepted) in
+            [(false, true, true), (true, true, false), (false, false, false)]
+        {
+            let script = losing(Procedure::Rename, 1, move |p, call| {
+                if p == Procedure::Rename {
+                    return fail(Status::NoEnt);
+                }
+                let looked: LookupArgs<'_> = args(call);
+                let there = if looked.what.name == b"old" { old_there } else { new_there };
+                if there { found(5, FileType::Regular) } else { fail(Status::NoEnt) }
+            });
+            let c = script.client().await;
+            let r = c.rename(c.root(), "old", c.root(), "new").await;
+            assert_eq!(r.is_ok(), accepted, "old {old_there}, new {new_there}");
+        }
+    });
+}
+
+#[test]
+fn a_link_that_is_sent_again_is_accepted_if_the_name_is_the_file() {
+    run(async {
+        for (fileid, accepted) in [(5, true), (6, false)] {
+            let script = losing(Procedure::Link, 1, move |p, call| match p {
+                Procedure::Link => {
+                    let _: LinkArgs<'_> = args(call);
+                    fail(Status::Exist)
+                }
+                Procedure::Lookup => found(5, FileType::Regular),
+                _ => ok(GetattrOk { attributes: attributes(FileType::Regular, fileid) }),
+            });
+            let c = script.client().await;
+            assert_eq!(c.link(handle(5), c.root(), "n").await.is_ok(), accepted);
+        }
+    });
+}
+
+#[test]
+fn a_guarded_setattr_that_is_sent_again_is_accepted_if_it_shows() {
+    run(async {
+        for (mode, accepted) in [(0o644, true), (0o600, false)] {
+            let script = losing(Procedure::Setattr, 1, |p, call| match p {
+                Procedure::Setattr => {
+                    let _: SetattrArgs = args(call);
+                    fail(Status::NotSync)
+                }
+                _ => ok(GetattrOk { attributes: attributes(FileType::Regular, 5) }),
+            });
+            let c = script.client().await;
+            let set = Sattr { mode: Some(mode), ..Sattr::default() };
+            assert_eq!(c.setattr(handle(5), set, Some(Default::default())).await.is_ok(), accepted);
+        }
+    });
+}
+
+#[test]
+fn a_created_object_without_handle_or_attributes_is_looked_up() {
+    run(async {
+        let script = Script::new(|p, _| match p {
+            Procedure::Create => ok(CreateOk { object: None, attributes: None, dir: WccData::default() }),
+            Procedure::Mkdir => {
+                ok(CreateOk { object: Some(handle(3)), attributes: None, dir: WccData::default() })
+            }
+            Procedure::Getattr => ok(GetattrOk { attributes: attributes(FileType::Directory, 3) }),
+            _ => found(4, FileType::Regular),
+        });
+        let c = script.client().await;
+        let made = c.create(c.root(), "f", CreateHow::Unchecked(Sattr::default())).await.unwrap();
+        assert_eq!((made.handle, made.attributes.fileid), (handle(4), 4));
+        let made = c.mkdir(c.root(), "d", Sattr::default()).await.unwrap();
+        assert_eq!((made.handle, made.attributes.fileid), (handle(3), 3));
+    });
+}
+
+#[test]
+fn a_server_that_stays_away_is_given_up() {
+    run(async {
+        let script = losing(Procedure::Getattr, 1, |_, _| fail(Status::Io));
+        let retry = RetryPolicy { max_elapsed: std::time::Duration::from_millis(30), ..quick() };
+        let c = script.mount("/e", retry).await.unwrap();
+        script.refuse.store(u32::MAX, Ordering::Relaxed);
+        let e = c.getattr(handle(2)).await.unwrap_err();
+        assert!(matches!(e, Error::Unreachable { procedure: "GETATTR", .. }), "{e}");
+        assert!(e.to_string().contains("refused by the script"), "{e}");
+    });
+}
+
+#[test]
+fn without_retries_the_first_loss_is_reported() {
+    run(async {
+        let script = Script::new(|_, _| Act::Lose);
+        let c = script.mount("/e", RetryPolicy::NONE).await.unwrap();
+        let e = c.getattr(handle(2)).await.unwrap_err();
+        assert!(
+            matches!(e, Error::Unreachable { .. }) && e.to_string().contains("lost by the script"),
+            "{e}"
+        );
+        assert_eq!(script.xids(Procedure::Getattr).len(), 1);
+    });
+}
+
+#[test]
+fn a_mute_connection_is_not_used_again() {
+    run(async {
+        let mut first = true;
+        let script = Script::new(move |_, _| {
+            if std::mem::take(&mut first) {
+                return Act::Mute;
+            }
+            ok(RenameOk::default())
+        });
+        let c = script.client().await;
+        c.rename(c.root(), "a", c.root(), "b").await.unwrap();
+        assert_eq!(c.stats().reconnects, 1);
+        let xids = script.xids(Procedure::Rename);
+        assert_eq!((xids.len(), xids[0]), (2, xids[1]));
+    });
+}
+
+#[test]
+fn a_server_that_asks_for_patience_is_asked_again() {
+    run(async {
+        let mut busy = 3;
+        let script = Script::new(move |_, _| {
+            if busy > 0 {
+                busy -= 1;
+                return fail(Status::Jukebox);
+            }
+            ok(GetattrOk { attributes: attributes(FileType::Regular, 7) })
+        });
+        let c = script.client().await;
+        c.getattr(handle(2)).await.unwrap();
+        assert_eq!((script.xids(Procedure::Getattr).len(), c.stats().retransmits), (4, 0));
+
+        let script = Script::new(|_, _| fail(Status::Jukebox));
+        let c = script.mount("/e", RetryPolicy::NONE).await.unwrap();
+        assert_eq!(c.getattr(handle(2)).await.unwrap_err().status(), Some(Status::Jukebox));
+    });
+}
+
+#[test]
+fn a_closed_client_says_so() {
+    run(async {
+        let script = Script::new(|_, _| fail(Status::Io));
+        let c = script.client().await;
+        let other = c.clone();
+        c.close();
+        assert!(matches!(other.getattr(handle(1)).await.unwrap_err(), Error::Closed));
+    });
+}

@@ -1,0 +1,198 @@
+//! Replies that do not make sense end a call with an error, never in a loop, a panic or wrong data.
+
+use nfs::v3::{
+    Procedure, ReadArgs, ReadOk, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, StableHow, Status, WriteArgs,
+    WriteOk,
+};
+
+use super::script::{Act, Script, args, fail, handle, ok, run};
+use crate::Error;
+
+fn bad_reply<T: std::fmt::Debug>(result: Result<T, Error>, says: &str) {
+    let e = result.unwrap_err();
+    assert!(matches!(e, Error::BadReply { .. }) && e.to_string().contains(says), "{e}");
+}
+
+fn read_answer(data: &'static [u8], eof: bool) -> Act {
+    Act::Answer(Box::new(move |e| {
+        let data = e.arena().copy_from(data).unwrap().into();
+        e.put(&Status::Ok);
+        ReadOk { attributes: None, count: 0, eof, data }.encode_counted(e);
+    }))
+}
+
+trait EncodeCounted {
+    fn encode_counted(self, e: &mut xdr::Encoder);
+}
+
+impl EncodeCounted for ReadOk {
+    fn encode_counted(mut self, e: &mut xdr::Encoder) {
+        self.count = self.data.len() as u32;
+        self.encode_into(e);
+    }
+}
+
+#[test]
+fn a_read_that_gives_more_than_asked_is_refused() {
+    run(async {
+        let script = Script::new(|_, call| {
+            let _: ReadArgs = args(call);
+            read_answer(b"0123456789", false)
+        });
+        let c = script.client().await;
+        bad_reply(c.read(handle(2), 0, &mut [0; 4]).await, "more data");
+        bad_reply(c.read_into(handle(2), 0, c.buffer(9).unwrap()).await, "more data");
+    });
+}
+
+#[test]
+fn a_read_that_gives_nothing_before_the_end_is_refused() {
+    run(async {
+        let script = Script::new(|_, _| read_answer(b"", false));
+        let c = script.client().await;
+        bad_reply(c.read(handle(2), 0, &mut [0; 4]).await, "neither data nor the end");
+    });
+}
+
+#[test]
+fn short_reads_are_continued_until_the_end_of_the_file() {
+    run(async {
+        let script = Script::new(|_, call| {
+            let a: ReadArgs = args(call);
+            match a.offset {
+                0 => read_answer(b"abc", false),
+                3 => read_answer(b"de", false),
+                5 => read_answer(b"f", true),
+                _ => fail(Status::Inval),
+            }
+        });
+        let c = script.client().await;
+        let mut out = [0; 100];
+        assert_eq!(c.read(handle(2), 0, &mut out).await.unwrap(), 6);
+        assert_eq!(&out[..6], b"abcdef");
+    });
+}
+
+#[test]
+fn a_write_that_claims_more_or_nothing_is_refused() {
+    run(async {
+        for (count, committed, says) in [
+            (5, StableHow::FileSync, "5 bytes written of 4"),
+            (0, StableHow::FileSync, "0 bytes written of 4"),
+            (4, StableHow::Unstable, "less stable"),
+        ] {
+            let script = Script::new(move |_, _| {
+                ok(WriteOk { file: Default::default(), count, committed, verifier: [1; 8] })
+            });
+            let c = script.client().await;
+            bad_reply(c.write(handle(2), 0, b"abcd", StableHow::DataSync).await, says);
+        }
+    });
+}
+
+#[test]
+fn short_writes_are_continued() {
+    run(async {
+        let script = Script::new(|_, call| {
+            let a: WriteArgs = args(call);
+            assert_eq!((a.offset, a.count as usize), (10 + 7 - u64::from(a.count), a.data.len()));
+            ok(WriteOk {
+                file: Default::default(),
+                count: a.count.min(3),
+                committed: StableHow::FileSync,
+                verifier: [1; 8],
+            })
+        });
+        let c = script.client().await;
+        let w = c.write(handle(2), 10, b"1234567", StableHow::Unstable).await.unwrap();
+        assert_eq!((w.count, script.xids(Procedure::Write).len()), (7, 3));
+    });
+}
+
+/// A READDIR result with these entries; the client asks by READDIR because READDIRPLUS is not there.
+fn listing(entries: Vec<(u64, &'static [u8])>, eof: bool) -> Act {
+    Act::Answer(Box::new(move |e| {
+        let mut list = ReaddirEncoder::begin(e, &None, [3; 8], 8192);
+        for (cookie, name) in &entries {
+            assert!(list.push(*cookie, name, *cookie));
+        }
+        list.finish(eof).unwrap();
+    }))
+}
+
+#[test]
+fn a_server_without_readdirplus_is_read_by_readdir() {
+    run(async {
+        let script = Script::new(|p, call| {
+            if p == Procedure::Readdirplus {
+                let _: ReaddirplusArgs = args(call);
+                return fail(Status::NotSupp);
+            }
+            let a: ReaddirArgs = args(call);
+            match (a.cookie, a.verifier) {
+                (0, [0, ..]) => listing(vec![(1, b"."), (2, b"a")], false),
+                (2, [3, ..]) => listing(vec![(3, b"b")], true),
+                _ => fail(Status::Inval),
+            }
+        });
+        let c = script.client().await;
+        let names = |list: Vec<crate::DirEntry>| list.into_iter().map(|e| e.name).collect::<Vec<_>>();
+        assert_eq!(names(c.readdir(handle(2)).await.unwrap()), [&b"."[..], b"a", b"b"]);
+        c.readdir(handle(2)).await.unwrap();
+        assert_eq!(script.xids(Procedure::Readdirplus).len(), 1, "asked once and remembered");
+    });
+}
+
+#[test]
+fn a_directory_that_never_ends_is_an_error() {
+    run(async {
+        let no_plus = |p| p == Procedure::Readdirplus;
+        let script =
+            Script::new(
+                move |p, _| {
+                    if no_plus(p) { fail(Status::NotSupp) } else { listing(vec![(7, b"x")], false) }
+                },
+            );
+        bad_reply(script.client().await.readdir(handle(2)).await, "does not advance");
+        let script =
+            Script::new(move |p, _| if no_plus(p) { fail(Status::NotSupp) } else { listing(vec![], false) });
+        bad_reply(script.client().await.readdir(handle(2)).await, "neither entries nor the end");
+    });
+}
+
+#[test]
+fn a_directory_that_changed_is_read_again_and_not_for_ever() {
+    run(async {
+        let mut stale = 2;
+        let script = Script::new(move |p, call| {
+            if p == Procedure::Readdirplus {
+                return fail(Status::NotSupp);
+            }
+            let a: ReaddirArgs = args(call);
+            match a.cookie {
+                0 => listing(vec![(1, b"a")], false),
+                _ if stale > 0 => {
+                    stale -= 1;
+                    fail(Status::BadCookie)
+                }
+                _ => listing(vec![(2, b"b")], true),
+            }
+        });
+        assert_eq!(script.client().await.readdir(handle(2)).await.unwrap().len(), 2);
+        let script = Script::new(|_, _| fail(Status::BadCookie));
+        let e = script.client().await.readdir(handle(2)).await.unwrap_err();
+        assert_eq!(e.status(), Some(Status::BadCookie));
+    });
+}
+
+#[test]
+fn replies_that_are_no_xdr_of_the_procedure_are_refused() {
+    run(async {
+        for bytes in [&[][..], &[0, 0, 0], &[0, 0, 0, 99], &[0, 0, 0, 0, 0, 0, 0, 9]] {
+            let script = Script::new(move |_, _| Act::Answer(Box::new(move |e| e.put_raw(bytes))));
+            let c = script.client().await;
+            bad_reply(c.getattr(handle(2)).await, "malformed");
+            bad_reply(c.lookup(handle(2), "x").await, "malformed");
+        }
+    });
+}

@@ -1,0 +1,299 @@
+//! A server in the form of a closure, behind transports and a connector that lose connections as it says.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use buffer::{Arena, ArenaConfig};
+use nfs::{
+    mount::{self, Dirpath, ExportEntry, MntOk},
+    v3::{self, Fattr, FileHandle, FileType, FsinfoOk, NfsTime, Procedure, Status},
+};
+use oncrpc::{
+    AcceptError, Call, CallHeader, CallId, Message, Peer, Reply, ReplyHeader, ReplyStatus, Request, RpcError,
+    Transport, TransportKind,
+};
+use parking_lot::Mutex;
+use runtime::{BoxFuture, tokio_rt::TokioRuntime};
+use xdr::{Decoder, Encode, Encoder};
+
+use crate::{Client, Connection, Connector, Error, Options, Proto, RetryPolicy};
+
+/// What becomes of a call.
+pub(super) enum Act {
+    /// It is answered with these results.
+    Answer(Box<dyn Fn(&mut Encoder) + Send>),
+    /// It is accepted and refused.
+    Refuse(AcceptError),
+    /// The connection is lost.
+    Lose,
+    /// No answer comes.
+    Mute,
+}
+
+/// The answer that `value` is the result of.
+pub(super) fn answer(value: impl Encode + Send + 'static) -> Act {
+    Act::Answer(Box::new(move |e| e.put(&value)))
+}
+
+/// A success with these results.
+pub(super) fn ok(value: impl Encode + Send + 'static) -> Act {
+    Act::Answer(Box::new(move |e| {
+        e.put(&Status::Ok);
+        e.put(&value);
+    }))
+}
+
+/// A failure; its own data is left out, which the client does not mind.
+pub(super) fn fail(status: Status) -> Act {
+    answer(status)
+}
+
+type Handler = Box<dyn FnMut(Procedure, &Call) -> Act + Send>;
+
+/// The server.
+pub(super) struct Script {
+    handler: Mutex<Handler>,
+    /// MOUNT answers only on connections of its own.
+    pub(super) mount_elsewhere: AtomicBool,
+    /// What EXPORT lists; `None`: EXPORT is refused.
+    pub(super) exports: Mutex<Option<Vec<&'static str>>>,
+    /// What MNT knows.
+    pub(super) mountable: Mutex<Vec<&'static str>>,
+    /// XIDs and procedures of the NFS calls that came.
+    pub(super) seen: Mutex<Vec<(u32, Procedure)>>,
+    /// Connections refused from now on.
+    pub(super) refuse: AtomicU32,
+    pub(super) mount_connections: AtomicU32,
+    arena: Arena,
+    xids: AtomicU64,
+}
+
+pub(super) fn handle(n: u8) -> FileHandle {
+    FileHandle::new(&[n]).unwrap()
+}
+
+pub(super) fn attributes(file_type: FileType, fileid: u64) -> Fattr {
+    let t = NfsTime { seconds: 1, nanoseconds: 0 };
+    Fattr {
+        file_type,
+        mode: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        used: 0,
+        rdev: Default::default(),
+        fsid: 1,
+        fileid,
+        atime: t,
+        mtime: t,
+        ctime: t,
+    }
+}
+
+impl Script {
+    pub(super) fn new(handler: impl FnMut(Procedure, &Call) -> Act + Send + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            handler: Mutex::new(Box::new(handler)),
+            mount_elsewhere: AtomicBool::new(false),
+            exports: Mutex::new(Some(vec!["/e"])),
+            mountable: Mutex::new(vec!["/e"]),
+            seen: Mutex::default(),
+            refuse: AtomicU32::new(0),
+            mount_connections: AtomicU32::new(0),
+            arena: Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false }),
+            xids: AtomicU64::new(1000),
+        })
+    }
+
+    /// Mounts `path` from this server.
+    pub(super) async fn mount(self: &Arc<Self>, path: &str, retry: RetryPolicy) -> Result<Client, Error> {
+        let options = Options { retry, wsize: Some(4096), rsize: Some(4096), ..Options::default() };
+        let connector = Arc::new(ScriptConnector(Arc::clone(self)));
+        Client::mount(TokioRuntime::current(), self.arena.clone(), connector, path, options).await
+    }
+
+    pub(super) async fn client(self: &Arc<Self>) -> Client {
+        self.mount("/e", quick()).await.unwrap()
+    }
+
+    /// The calls of a procedure that came: their XIDs.
+    pub(super) fn xids(&self, procedure: Procedure) -> Vec<u32> {
+        self.seen.lock().iter().filter(|(_, p)| *p == procedure).map(|(x, _)| *x).collect()
+    }
+
+    fn act(&self, call: &Call, mount_only: bool) -> Act {
+        if call.header.prog == mount::PROGRAM {
+            return self.mount_call(call, mount_only);
+        }
+        let procedure = Procedure::try_from(call.header.proc).unwrap();
+        if procedure == Procedure::Fsinfo {
+            return ok(FSINFO);
+        }
+        self.seen.lock().push((call.header.xid, procedure));
+        (self.handler.lock())(procedure, call)
+    }
+
+    fn mount_call(&self, call: &Call, mount_only: bool) -> Act {
+        if self.mount_elsewhere.load(Ordering::Relaxed) && !mount_only {
+            return Act::Refuse(AcceptError::ProgUnavail);
+        }
+        match mount::Procedure::try_from(call.header.proc).unwrap() {
+            mount::Procedure::Export => match self.exports.lock().clone() {
+                None => Act::Refuse(AcceptError::ProcUnavail),
+                Some(names) => Act::Answer(Box::new(move |e| {
+                    let entry =
+                        |n: &&'static str| ExportEntry { directory: Dirpath(n.as_bytes()), groups: vec![] };
+                    mount::encode_list(&names.iter().map(entry).collect::<Vec<_>>(), e);
+                })),
+            },
+            mount::Procedure::Mnt => {
+                let path: Dirpath<'_> = call.args().get().unwrap();
+                let known = self.mountable.lock().iter().any(|m| m.as_bytes() == path.0);
+                let ok = MntOk { handle: handle(1), flavors: [1].into_iter().collect() };
+                let res = if known { Ok(ok) } else { Err(mount::Status::NoEnt) };
+                Act::Answer(Box::new(move |e| mount::encode_mnt(&res, e)))
+            }
+            _ => Act::Refuse(AcceptError::ProcUnavail),
+        }
+    }
+}
+
+const FSINFO: FsinfoOk = FsinfoOk {
+    attributes: None,
+    read_max: 1 << 20,
+    read_preferred: 1 << 20,
+    read_multiple: 4096,
+    write_max: 1 << 20,
+    write_preferred: 1 << 20,
+    write_multiple: 4096,
+    readdir_preferred: 8192,
+    max_file_size: 1 << 40,
+    time_delta: NfsTime { seconds: 0, nanoseconds: 1 },
+    properties: 0x1b,
+};
+
+/// Retries without noticeable pauses, but many of them.
+pub(super) fn quick() -> RetryPolicy {
+    RetryPolicy {
+        max_elapsed: Duration::from_secs(20),
+        first_delay: Duration::from_micros(10),
+        max_delay: Duration::from_micros(100),
+    }
+}
+
+/// Decodes arguments; they come from the client under test.
+pub(super) fn args<'c, T: xdr::Decode<'c>>(call: &'c Call) -> T {
+    call.args().get().unwrap()
+}
+
+struct ScriptConnector(Arc<Script>);
+
+impl Connector for ScriptConnector {
+    fn server(&self) -> String {
+        "script".into()
+    }
+
+    fn connect(&self) -> BoxFuture<'static, Result<Connection, Error>> {
+        let script = Arc::clone(&self.0);
+        Box::pin(async move {
+            let spend = |n: u32| n.checked_sub(1);
+            if script.refuse.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok() {
+                let reason = "refused by the script".into();
+                return Err(Error::Connect { server: "script".into(), proto: Proto::Tcp, reason });
+            }
+            Ok(Connection::new(Arc::new(ScriptTransport::new(script, false)), "script"))
+        })
+    }
+
+    fn connect_mount(&self) -> BoxFuture<'static, Result<Connection, Error>> {
+        let script = Arc::clone(&self.0);
+        script.mount_connections.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Ok(Connection::new(Arc::new(ScriptTransport::new(script, true)), "script")) })
+    }
+}
+
+struct ScriptTransport {
+    script: Arc<Script>,
+    mount_only: bool,
+    failure: Mutex<Option<RpcError>>,
+    replies: Mutex<HashMap<CallId, Result<Reply, RpcError>>>,
+}
+
+impl ScriptTransport {
+    fn new(script: Arc<Script>, mount_only: bool) -> Self {
+        Self { script, mount_only, failure: Mutex::default(), replies: Mutex::default() }
+    }
+
+    fn lose(&self) -> RpcError {
+        let e = RpcError::Disconnected { peer: "script".into(), reason: "lost by the script".into() };
+        self.failure.lock().get_or_insert(e).clone()
+    }
+
+    fn execute(&self, message: Message, xid: u32) -> Result<Reply, RpcError> {
+        let mut d = Decoder::new(&message);
+        let mut header = CallHeader::decode(&mut d).unwrap();
+        header.xid = xid;
+        let args_at = d.position();
+        let addr = "127.0.0.1:1".parse().unwrap();
+        let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 0 };
+        let call = Call { header, message, args_at, peer };
+        match self.script.act(&call, self.mount_only) {
+            Act::Answer(results) => {
+                let mut e = Encoder::new(&self.script.arena, 256);
+                e.put(&ReplyHeader { xid, status: ReplyStatus::Success });
+                let results_at = e.len();
+                results(&mut e);
+                Ok(Reply { message: e.finish().unwrap(), results_at })
+            }
+            Act::Refuse(e) => Err(RpcError::Accept(e)),
+            Act::Lose => Err(self.lose()),
+            Act::Mute => Err(RpcError::TimedOut { peer: "script".into(), after: Duration::from_secs(1) }),
+        }
+    }
+}
+
+impl Transport for ScriptTransport {
+    fn submit(&self, request: Request) -> Result<CallId, RpcError> {
+        if let Some(e) = self.failure() {
+            return Err(e);
+        }
+        let fresh = self.script.xids.fetch_add(1, Ordering::Relaxed);
+        let id = CallId(fresh << 32 | u64::from(request.xid.unwrap_or(fresh as u32)));
+        let result = self.execute(request.message, id.0 as u32);
+        self.replies.lock().insert(id, result);
+        Ok(id)
+    }
+
+    fn poll_reply(&self, id: CallId, _: &mut Context<'_>) -> Poll<Result<Reply, RpcError>> {
+        Poll::Ready(self.replies.lock().remove(&id).unwrap())
+    }
+
+    fn cancel(&self, id: CallId) {
+        self.replies.lock().remove(&id);
+    }
+
+    fn max_payload(&self) -> usize {
+        v3::MAX_DATA
+    }
+
+    fn failure(&self) -> Option<RpcError> {
+        self.failure.lock().clone()
+    }
+
+    fn close(&self) {
+        self.lose();
+    }
+}
+
+/// Runs a test on a runtime of its own.
+pub(super) fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+}

@@ -1,0 +1,176 @@
+//! Data that was written UNSTABLE survives restarts of the server.
+
+use std::sync::{Arc, Mutex};
+
+use nfs::v3::{CommitOk, Procedure, StableHow, WriteArgs, WriteOk};
+
+use super::script::{Act, Script, args, fail, handle, ok, run};
+use crate::{Error, File};
+
+/// A file on a server that loses what is not committed when it restarts.
+#[derive(Default)]
+struct Disk {
+    stable: Vec<u8>,
+    volatile: Vec<(usize, Vec<u8>)>,
+    instance: u64,
+    /// Restarts at each COMMIT, before it is executed, for so many times.
+    restarts_at_commit: u32,
+    /// Restarts before each WRITE.
+    restart_at_write: bool,
+}
+
+impl Disk {
+    fn restart(&mut self) {
+        self.volatile.clear();
+        self.instance += 1;
+    }
+
+    fn write(&mut self, a: &WriteArgs) -> WriteOk {
+        if self.restart_at_write {
+            self.restart();
+        }
+        self.volatile.push((a.offset as usize, a.data.to_vec()));
+        let verifier = self.instance.to_be_bytes();
+        WriteOk { file: Default::default(), count: a.count, committed: StableHow::Unstable, verifier }
+    }
+
+    fn commit(&mut self) -> CommitOk {
+        if self.restarts_at_commit > 0 {
+            self.restarts_at_commit -= 1;
+            self.restart();
+        }
+        for (at, data) in std::mem::take(&mut self.volatile) {
+            let len = self.stable.len().max(at + data.len());
+            self.stable.resize(len, 0);
+            self.stable[at..at + data.len()].copy_from_slice(&data);
+        }
+        CommitOk { file: Default::default(), verifier: self.instance.to_be_bytes() }
+    }
+}
+
+fn serve(disk: &Arc<Mutex<Disk>>) -> Arc<Script> {
+    let disk = Arc::clone(disk);
+    Script::new(move |p, call| -> Act {
+        let mut disk = disk.lock().unwrap();
+        match p {
+            Procedure::Write => ok(disk.write(&args(call))),
+            Procedure::Commit => ok(disk.commit()),
+            _ => fail(nfs::v3::Status::NotSupp),
+        }
+    })
+}
+
+fn data(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 7) as u8).collect()
+}
+
+#[test]
+fn data_is_retained_until_a_commit_by_the_same_server_instance() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk { restarts_at_commit: 2, ..Disk::default() }));
+        let script = serve(&disk);
+        let file = File::new(script.client().await, handle(2));
+        let data = data(20_000);
+        file.write(0, &data).await.unwrap();
+        assert_eq!((file.retained_bytes(), disk.lock().unwrap().stable.len()), (20_000, 0));
+        file.commit().await.unwrap();
+        assert!(disk.lock().unwrap().stable == data);
+        assert_eq!((file.retained_bytes(), file.client().stats().rewritten), (0, 40_000));
+        assert_eq!(script.xids(Procedure::Commit).len(), 3);
+        file.commit().await.unwrap();
+        assert_eq!(script.xids(Procedure::Commit).len(), 3, "nothing to commit, nothing asked");
+    });
+}
+
+#[test]
+fn only_what_the_restart_lost_is_written_again() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk::default()));
+        let file = File::new(serve(&disk).client().await, handle(2));
+        file.write(0, b"first").await.unwrap();
+        disk.lock().unwrap().restart();
+        file.write(5, b"second").await.unwrap();
+        file.commit().await.unwrap();
+        assert_eq!(disk.lock().unwrap().stable, b"firstsecond");
+        assert_eq!(file.client().stats().rewritten, 5);
+    });
+}
+
+#[test]
+fn a_stream_ends_committed() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk { restarts_at_commit: 1, ..Disk::default() }));
+        let client = serve(&disk).client().await;
+        let file = File::new(client.clone(), handle(2));
+        let data = data(50_000);
+        let mut rest = &data[..];
+        let n = file
+            .write_stream(0, 4, |max| {
+                let (piece, tail) = rest.split_at(max.min(rest.len()));
+                rest = tail;
+                Ok((!piece.is_empty()).then(|| client.arena().copy_from(piece).unwrap().into()))
+            })
+            .await
+            .unwrap();
+        assert_eq!(n, 50_000);
+        assert!(disk.lock().unwrap().stable == data);
+    });
+}
+
+#[test]
+fn a_source_that_fails_ends_the_stream_with_its_error() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk::default()));
+        let file = File::new(serve(&disk).client().await, handle(2));
+        let e = file.write_stream(0, 4, |_| Err(std::io::Error::other("tape torn"))).await.unwrap_err();
+        assert!(matches!(e, Error::Source(_)) && e.to_string().contains("tape torn"), "{e}");
+    });
+}
+
+#[test]
+fn a_server_that_restarts_for_ever_is_reported_and_the_data_stays_retained() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk { restarts_at_commit: u32::MAX, ..Disk::default() }));
+        let file = File::new(serve(&disk).client().await, handle(2));
+        file.write(0, b"precious").await.unwrap();
+        assert!(matches!(file.commit().await.unwrap_err(), Error::Unstable { .. }));
+        assert_eq!(file.retained_bytes(), 8);
+        disk.lock().unwrap().restarts_at_commit = 0;
+        file.commit().await.unwrap();
+        assert_eq!(disk.lock().unwrap().stable, b"precious");
+    });
+}
+
+#[test]
+fn one_write_of_several_parts_starts_again_when_the_server_restarts_between_them() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk { restart_at_write: true, ..Disk::default() }));
+        let client = serve(&disk).client().await;
+        let e = client.write(handle(2), 0, &data(10_000), StableHow::Unstable).await.unwrap_err();
+        assert!(matches!(e, Error::Unstable { .. }), "{e}");
+        disk.lock().unwrap().restart_at_write = false;
+        let w = client.write(handle(2), 0, &data(10_000), StableHow::Unstable).await.unwrap();
+        let commit = client.commit(handle(2), 0, 0).await.unwrap();
+        assert_eq!(w.verifier, commit.verifier);
+        assert!(disk.lock().unwrap().stable == data(10_000));
+    });
+}
+
+#[test]
+fn more_than_the_limit_is_never_retained() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk::default()));
+        let script = serve(&disk);
+        let client = script.client().await;
+        let limit = client.options().unstable_limit;
+        let file = File::new(client, handle(2));
+        let view = file.client().arena().copy_from(&[1; 4096]).unwrap();
+        let writes = limit / 4096 + 10;
+        for n in 0..writes {
+            file.write_from((n % 8 * 4096) as u64, view.clone().into()).await.unwrap();
+            disk.lock().unwrap().volatile.clear();
+        }
+        assert!(file.retained_bytes() <= limit);
+        assert_eq!(script.xids(Procedure::Commit).len(), 1);
+    });
+}
