@@ -12,7 +12,7 @@ use std::{
 
 use buffer::Arena;
 use runtime::{BoxFuture, RuntimeExt, RuntimeRef, tokio_rt::TcpByteStream};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{accept_over, connect_over, setup};
 use crate::{ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason};
@@ -25,6 +25,30 @@ const MAX_REFUSALS: usize = 64;
 /// Pause after the machine had no file descriptor or memory for a connection.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
+/// A peer that died without a word is noticed after this idle time and then this many probes at this distance; unsent
+/// data waits no longer for a dead peer than the sum.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+const USER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Prepares a connected socket and brings it into the reactor of the current runtime. Buffer sizes are left to the
+/// kernel, which tunes them to the path.
+fn into_stream(stream: TcpStream) -> io::Result<TcpByteStream> {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    TcpByteStream::new(stream)
+}
+
+async fn connect_stream(addr: SocketAddr) -> io::Result<TcpByteStream> {
+    into_stream(tokio::net::TcpStream::connect(addr).await?.into_std()?)
+}
+
 /// Connects over TCP and makes a queue pair.
 pub(super) async fn connect(
     rt: RuntimeRef,
@@ -33,7 +57,7 @@ pub(super) async fn connect(
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let began = rt.now();
-    let stream = match runtime::timeout(&*rt, params.timeout, TcpByteStream::connect(addr)).await {
+    let stream = match runtime::timeout(&*rt, params.timeout, connect_stream(addr)).await {
         Some(Ok(stream)) => stream,
         Some(Err(e)) => return Err(ConnectionError::Io(format!("cannot connect to {addr}: {e}"))),
         None => return Err(ConnectionError::TimedOut(params.timeout)),
@@ -160,7 +184,7 @@ impl Incoming for IwarpIncoming {
         }
         let clock = Arc::clone(&rt);
         let task = async move {
-            if let Ok(mut stream) = TcpByteStream::new(stream) {
+            if let Ok(mut stream) = into_stream(stream) {
                 let _ = runtime::timeout(&*clock, REFUSAL_LIMIT, setup::refuse(&mut stream)).await;
             }
             refusals.fetch_sub(1, Ordering::Relaxed);

@@ -29,8 +29,8 @@ use crate::{
 const READS_PER_POLL: usize = 16;
 /// How long the end of a connection waits for the peer to take the last bytes and close.
 const LINGER: Duration = Duration::from_secs(1);
-/// Pieces of one Send, Write or Read. There is no limit of the protocol; this bounds the work of one request.
-const MAX_PIECES: usize = 65536;
+/// Pieces and bytes of one Send, Write or Read. The protocol has no such limit; these bound the work of one request.
+const MAX_PIECES: usize = 1 << 16;
 const MAX_TRANSFER: usize = 1 << 30;
 
 enum State {
@@ -269,6 +269,17 @@ impl IwarpQp {
     }
 }
 
+/// Checks a request against the limits of [`Capabilities`].
+fn check_size(pieces: usize, bytes: usize) -> Result<(), PostError> {
+    if pieces > MAX_PIECES {
+        return Err(PostError::Invalid("too many pieces"));
+    }
+    if bytes > MAX_TRANSFER {
+        return Err(PostError::Invalid("more than 1 GiB in one request"));
+    }
+    Ok(())
+}
+
 impl QueuePair for IwarpQp {
     fn info(&self) -> &ConnectionInfo {
         &self.info
@@ -290,9 +301,7 @@ impl QueuePair for IwarpQp {
 
     fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.check_open()?;
-        if u32::try_from(request.data.len()).is_err() {
-            return Err(PostError::Invalid("a Send of more than 4 GiB"));
-        }
+        check_size(request.data.iter().len(), request.data.len())?;
         self.counters.sends += 1;
         self.tx.send(request.data, request.invalidate.map(|t| t.0), request.solicited, request.signaled);
         Ok(())
@@ -300,6 +309,7 @@ impl QueuePair for IwarpQp {
 
     fn post_write(&mut self, request: WriteRequest) -> Result<(), PostError> {
         self.check_open()?;
+        check_size(request.data.iter().len(), request.data.len())?;
         if request.data.len() > request.to.length as usize {
             return Err(PostError::Invalid("a Write longer than its target"));
         }
@@ -310,6 +320,7 @@ impl QueuePair for IwarpQp {
 
     fn post_read(&mut self, request: ReadRequest) -> Result<(), PostError> {
         self.check_open()?;
+        check_size(request.sink.len(), request.from.length as usize)?;
         if self.reads.ord == 0 {
             return Err(PostError::Invalid("no RDMA Reads were agreed on (ORD 0)"));
         }

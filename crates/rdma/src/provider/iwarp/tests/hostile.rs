@@ -403,3 +403,57 @@ fn a_region_revoked_before_its_response_is_sent_is_not_read() {
     assert!(end.is_some());
     assert!(got <= (1 << 20) + 100, "{got} bytes");
 }
+
+#[test]
+fn a_disconnect_before_the_peer_spoke_just_closes() {
+    let (mut qp, mut raw) = up(false, ConnectParams::default());
+    qp.post_send(send(b"never sent")).unwrap();
+    qp.disconnect();
+    let mut out = Vec::new();
+    turn(&mut qp, &mut out).unwrap();
+    assert_eq!(raw.read(), b"");
+    drop(raw);
+    assert!(matches!(turn(&mut qp, &mut out), Err(ConnectionError::Closed)));
+}
+
+mod noise {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// ULPDUs that are nearly right, so that noise gets past the first checks.
+    fn ulpdu() -> impl Strategy<Value = (u8, u8, u32, u64, Vec<u8>)> {
+        let tag = prop_oneof![Just(0u32), Just(1), any::<u32>()];
+        let control = prop_oneof![Just(0xc1u8), Just(0x81), Just(0x41), Just(0x01), any::<u8>()];
+        let operation = prop_oneof![0x40..0x48u8, any::<u8>()];
+        let offset = prop_oneof![0..70u64, any::<u64>()];
+        (control, operation, tag, offset, prop::collection::vec(any::<u8>(), 0..80))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+        #[test]
+        fn noise_never_reaches_what_it_has_no_right_to(
+            messages in prop::collection::vec(ulpdu(), 1..8),
+            tail in prop::collection::vec(any::<u8>(), 0..40),
+            crc: bool,
+        ) {
+            let mut v = Victim::new(crc);
+            for (control, operation, tag, offset, payload) in messages {
+                // 0 and 1 stand for the tags that the peer was given.
+                let tag = match tag { 0 => v.w(), 1 => v.r(), other => other };
+                let control = u16::from_be_bytes([control, operation]);
+                v.fpdu(&tagged(control, tag, offset, &payload));
+            }
+            v.raw.write(&tail);
+            for _ in 0..20 {
+                if turn(&mut v.qp, &mut v.out).is_err() {
+                    break;
+                }
+            }
+            let [_, readable] = v.memory();
+            prop_assert_eq!(readable, vec![0xbb; REGION]);
+        }
+    }
+}

@@ -11,7 +11,6 @@ use crate::{
 };
 
 const RECORD: usize = 1 << 20;
-const RECORDS: usize = 64;
 
 fn block_on<T>(f: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(f)
@@ -58,9 +57,9 @@ fn decode(b: &[u8]) -> Segment {
 }
 
 /// The initiator exposes a fresh megabyte a record; the responder writes it, and reads it back from a second region.
-async fn client(mut qp: Qp) {
+async fn client(mut qp: Qp, records: usize) {
     let shared = arena();
-    for i in 0..RECORDS {
+    for i in 0..records {
         let target = MemoryRegion::new(qp.domain(), Memory::Owned(shared.alloc(RECORD).unwrap()))
             .expose(Access::RemoteWrite)
             .unwrap();
@@ -76,15 +75,15 @@ async fn client(mut qp: Qp) {
         assert!(m[..] == pattern(RECORD, i)[..], "record {i}");
     }
     let c = qp.counters();
-    assert_eq!(c.tagged_bytes_in, (RECORDS * RECORD) as u64);
+    assert_eq!(c.tagged_bytes_in, (records * RECORD) as u64);
     assert!(c.placed_directly > c.tagged_bytes_in * 9 / 10, "{c:?}");
     qp.disconnect();
     assert!(matches!(next(&mut qp).await, Err(ConnectionError::Closed)));
 }
 
-async fn server(mut qp: Qp) {
+async fn server(mut qp: Qp, records: usize) {
     let shared = arena();
-    for i in 0..RECORDS {
+    for i in 0..records {
         qp.post_receive(buffer(&[0; 64])).unwrap();
         let call = next_message(&mut qp).await;
         let (target, source) = (decode(&call[..16]), decode(&call[16..]));
@@ -107,12 +106,14 @@ async fn server(mut qp: Qp) {
 
 #[test]
 fn megabytes_move_both_ways_over_loopback_with_and_without_crc() {
-    for (crc, v6, frame) in [(false, false, None), (true, false, None), (false, true, Some(1424))] {
+    for (crc, v6, frame, records) in
+        [(false, false, None, 64), (true, false, None, 16), (false, true, Some(1424), 8)]
+    {
         let params = ConnectParams { crc, max_frame: frame, ..ConnectParams::default() };
         block_on(async {
             let (a, b) = connected(v6, &params).await;
             assert_eq!((a.info().crc, a.info().peer), (crc, b.info().local));
-            futures::join!(client(a), server(b));
+            futures::join!(client(a, records), server(b, records));
         });
     }
 }

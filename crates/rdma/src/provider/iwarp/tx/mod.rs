@@ -134,9 +134,9 @@ impl Tx {
         self.held = false;
     }
 
-    /// Whether nothing is left to send.
+    /// Whether nothing is left that may be sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty()
+        self.held || self.queue.is_empty()
     }
 
     /// Read Responses not yet handed over.
@@ -338,7 +338,7 @@ impl Kind {
                     invalidate,
                     queue: opcode.queue(),
                     msn,
-                    offset: at as u32, // Messages are at most 4 GiB long: checked when posted.
+                    offset: at as u32, // Messages are at most 1 GiB long: checked when posted.
                 };
                 out.extend_from_slice(&header.encode());
             }
