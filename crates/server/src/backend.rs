@@ -6,10 +6,22 @@ use buffer::Arena;
 use runtime::RuntimeRef;
 use vfs::{
     FileSystemRef,
+    local::{KeySource, LocalConfig, LocalFs},
     memory::{MemoryConfig, MemoryFs},
 };
 
-use crate::{Backend, ExportConfig, ServerError, handle::export_id};
+use crate::{Backend, ExportConfig, handle::export_id};
+
+/// What a file system is given to be opened with.
+pub struct Resources<'a> {
+    /// Memory for data: the network's buffers come from it too, so that data can move by reference. Its limit covers
+    /// the memory exports' capacities.
+    pub arena: &'a Arena,
+    /// Time, randomness, and threads for work that blocks.
+    pub runtime: &'a RuntimeRef,
+    /// Where keys that survive a restart are kept, if anywhere.
+    pub state_dir: Option<&'a Path>,
+}
 
 impl Backend {
     /// Arena memory that the backend needs for its content.
@@ -21,24 +33,38 @@ impl Backend {
     }
 }
 
-/// Opens an export's file system.
-pub(crate) fn open(
-    export: &ExportConfig,
-    arena: &Arena,
-    rt: &RuntimeRef,
-    _state_dir: Option<&Path>,
-) -> Result<FileSystemRef, ServerError> {
-    let fsid = u64::from(export_id(&export.name));
+/// Opens the file system that an export's configuration names: what [`crate::Server::start`] does for each export.
+///
+/// # Errors
+/// A sentence that says why it cannot be opened.
+pub fn open(export: &ExportConfig, with: &Resources<'_>) -> Result<FileSystemRef, String> {
+    let id = export_id(&export.name);
     match &export.backend {
         Backend::Memory { capacity } => Ok(MemoryFs::new(MemoryConfig {
             capacity_bytes: capacity.0,
-            fsid,
-            ..MemoryConfig::new(arena.clone(), Arc::clone(rt))
+            fsid: u64::from(id),
+            ..MemoryConfig::new(with.arena.clone(), Arc::clone(with.runtime))
         })),
-        Backend::Local { .. } => Err(ServerError::Export {
-            name: export.name.clone(),
-            backend: export.backend.to_string(),
-            reason: "local directories are not supported by this build".into(),
-        }),
+        Backend::Local { path } => {
+            let key = match with.state_dir {
+                Some(dir) => KeySource::File(dir.join(format!("export-{id:08x}.key"))),
+                None => KeySource::Attribute,
+            };
+            let config = LocalConfig {
+                read_only: export.read_only,
+                key,
+                fsid: Some(u64::from(id)),
+                ..LocalConfig::new(path, with.arena.clone())
+            };
+            let fs = LocalFs::open(config).map_err(|e| e.to_string())?;
+            tracing::info!(
+                export = export.name,
+                kernel_handles = fs.uses_kernel_handles(),
+                io_uring = fs.uses_io_uring(),
+                identities = fs.takes_identities(),
+                "opened a local directory"
+            );
+            Ok(fs)
+        }
     }
 }

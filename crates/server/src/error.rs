@@ -18,12 +18,10 @@ pub enum ServerError {
         source: io::Error,
     },
     /// An export's files cannot be opened.
-    #[error("cannot open export {name} ({backend}): {reason}")]
+    #[error("export {name}: {reason}")]
     Export {
         /// The export.
         name: String,
-        /// Its backend as configured.
-        backend: String,
         /// Why.
         reason: String,
     },

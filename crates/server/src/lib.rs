@@ -13,11 +13,13 @@ mod mount3;
 mod network;
 mod nfs3;
 mod prometheus;
+mod registration;
 mod server;
 mod shard;
 mod siphash;
 mod size;
 
+pub use backend::{Resources, open};
 pub use config::{Backend, Config, ExportConfig, Limits, MAX_TRANSFER, Squash, TRANSFER_UNIT};
 pub use error::ServerError;
 pub use metrics::{ConnectionStats, RdmaStats, Stats};

@@ -13,16 +13,18 @@ use parking_lot::Mutex;
 use rdma::{Provider, provider::iwarp::Iwarp};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use tokio::sync::watch;
+use vfs::FileSystemRef;
 
 use crate::{
-    Config, ServerError, Stats, backend,
+    Config, ExportConfig, ServerError, Squash, Stats,
+    backend::{self, Resources},
     drc::ReplyCache,
     export::Exports,
     handle,
     listen::{Door, accept_rdma, accept_tcp},
     metrics::Gauges,
     mount3::MountList,
-    prometheus,
+    prometheus, registration,
     shard::{Shard, StopSignal},
 };
 
@@ -36,6 +38,18 @@ impl Server {
     /// # Errors
     /// [`ServerError`]; nothing is left running.
     pub fn start(config: Config) -> Result<Running, ServerError> {
+        Self::start_with(config, backend::open)
+    }
+
+    /// As [`Self::start`], with file systems of the caller's: `open` is called for each export of the configuration,
+    /// and may call [`open`](backend::open) for those that it does not make itself.
+    ///
+    /// # Errors
+    /// [`ServerError`]; nothing is left running.
+    pub fn start_with(
+        config: Config,
+        open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
+    ) -> Result<Running, ServerError> {
         config.check()?;
         // Accepting, metrics and blocking work of file systems happen here; data moves on the shards.
         let control = tokio::runtime::Builder::new_multi_thread()
@@ -48,7 +62,7 @@ impl Server {
         let mut starting =
             Starting { config, stopped, rt: TokioRuntime::from_handle(control.handle().clone()) };
         let guard = control.enter();
-        let shared = starting.shared()?;
+        let shared = starting.shared(open)?;
         let shards = starting.shards(&shared)?;
         let gauges = Arc::new(Gauges::new(&shards, &shared));
         let (alive, all_gone) = mpsc::sync_channel(1);
@@ -95,7 +109,10 @@ struct Starting {
 }
 
 impl Starting {
-    fn shared(&self) -> Result<Arc<Shared>, ServerError> {
+    fn shared(
+        &self,
+        mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
+    ) -> Result<Arc<Shared>, ServerError> {
         let config = &self.config;
         let limit = config
             .exports
@@ -111,11 +128,12 @@ impl Starting {
             }
             None => None,
         };
-        let entries = config
-            .exports
-            .iter()
-            .map(|e| Ok((e.clone(), backend::open(e, &arena, &self.rt, config.state_dir.as_deref())?)))
-            .collect::<Result<Vec<_>, ServerError>>()?;
+        let with = Resources { arena: &arena, runtime: &self.rt, state_dir: config.state_dir.as_deref() };
+        let mut entries = Vec::with_capacity(config.exports.len());
+        for e in &config.exports {
+            let fs = open(e, &with).map_err(|reason| ServerError::Export { name: e.name.clone(), reason })?;
+            entries.push((e.clone(), fs));
+        }
         Ok(Arc::new(Shared {
             config: config.clone(),
             arena,
@@ -164,12 +182,25 @@ impl Starting {
                 prometheus::serve(listener, Arc::clone(&running.gauges), self.stopped.clone(), alive.clone());
             self.rt.spawn("metrics", Box::pin(task));
         }
+        if self.config.rpcbind {
+            let bindings = registration::bindings(&running.tcp, &running.rdma);
+            let task =
+                registration::register(Arc::clone(&self.rt), bindings, self.stopped.clone(), alive.clone());
+            self.rt.spawn("rpcbind", Box::pin(task));
+        }
         Ok(())
     }
 
     fn announce(&self, running: &Running) {
+        let local_only = running.tcp.iter().chain(&running.rdma).all(|a| a.ip().is_loopback());
         for e in &self.config.exports {
             tracing::info!(export = e.name, backend = %e.backend, read_only = e.read_only, squash = ?e.squash, "exported");
+            if !local_only && e.squash == Squash::None && e.clients.is_empty() && !e.read_only {
+                tracing::warn!(
+                    export = e.name,
+                    "any machine that reaches this server may act as root here; see squash and clients"
+                );
+            }
         }
         tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, shards = running.threads.len(), "serving");
     }

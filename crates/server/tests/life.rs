@@ -204,3 +204,38 @@ fn dropping_the_handle_ends_the_server() {
     drop(server);
     assert!(TcpStream::connect(addr).is_err());
 }
+
+#[test]
+fn handles_of_a_local_export_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (files, state) = (dir.path().join("files"), dir.path().join("state"));
+    std::fs::create_dir(&files).unwrap();
+    std::fs::create_dir(&state).unwrap();
+    let export = format!("/x=local:{}", files.display());
+    for state_dir in [None, Some(state)] {
+        let config = || Config { state_dir: state_dir.clone(), ..config(&[&export]) };
+        run(async {
+            let server = Server::start(config()).unwrap();
+            let c = Caller::connect(&server, Proto::Rdma).await;
+            let root = c.mount("/x").await.unwrap();
+            let f = c.create(root, "f").await;
+            let w = c.write(f, 0, b"before", StableHow::FileSync).await.unwrap();
+            server.stop(GRACE).await;
+            std::fs::rename(files.join("f"), files.join("moved")).unwrap();
+            let server = Server::start(config()).unwrap();
+            let c = Caller::connect(&server, Proto::Tcp).await;
+            assert_eq!(c.read(f, 0, 100).await.unwrap().0, b"before");
+            let again = c.write(f, 6, b" after", StableHow::FileSync).await.unwrap();
+            assert_ne!(again.verifier, w.verifier, "unstable data may have been lost");
+            assert_eq!(std::fs::read(files.join("moved")).unwrap(), b"before after");
+            std::fs::remove_file(files.join("moved")).unwrap();
+            server.stop(GRACE).await;
+        });
+    }
+}
+
+#[test]
+fn a_missing_directory_is_an_error_that_names_it() {
+    let e = Server::start(config(&["/x=local:/nonexistent/files"])).err().unwrap().to_string();
+    assert!(e.contains("/x") && e.contains("/nonexistent/files"), "{e}");
+}

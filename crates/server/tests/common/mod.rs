@@ -65,7 +65,7 @@ pub fn run(test: impl Future<Output = ()>) {
 pub fn everywhere(test: impl AsyncFn(&Caller, FileHandle)) {
     let dir = tempfile::tempdir().unwrap();
     let mut n = 0;
-    for backend in ["memory:64MiB"] {
+    for backend in ["memory:64MiB", "local"] {
         for proto in [Proto::Tcp, Proto::Rdma] {
             n += 1;
             let export = if backend == "local" {

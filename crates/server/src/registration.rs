@@ -1,0 +1,91 @@
+//! Telling the machine's rpcbind where NFS and MOUNT are.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::mpsc,
+    time::Duration,
+};
+
+use buffer::{Arena, ArenaConfig};
+use oncrpc::rpcbind::{Binding, NetId, PORT, Rpcbind};
+use runtime::{RuntimeRef, tokio_rt::TcpByteStream};
+use tokio::sync::watch;
+
+use crate::shard::{StopSignal, stop_requested};
+
+/// How long rpcbind may take to answer.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Memory for the conversation with rpcbind.
+const MEMORY: usize = buffer::SPAN_BYTES;
+
+/// What is registered for these addresses: the first of each kind, as rpcbind has one entry per program and network id.
+pub(crate) fn bindings(tcp: &[SocketAddr], rdma: &[SocketAddr]) -> Vec<Binding> {
+    let mut out: Vec<Binding> = Vec::new();
+    let named = tcp.iter().map(|a| (NetId::tcp(a), a)).chain(rdma.iter().map(|a| (NetId::rdma(a), a)));
+    for (netid, addr) in named {
+        let programs = [(nfs::v3::PROGRAM, nfs::v3::VERSION), (nfs::mount::PROGRAM, nfs::mount::VERSION)];
+        for (prog, vers) in programs {
+            if !out.iter().any(|b| b.prog == prog && b.netid == netid) {
+                out.push(Binding { prog, vers, netid, addr: *addr });
+            }
+        }
+    }
+    out
+}
+
+async fn rpcbind(rt: &RuntimeRef) -> Result<Rpcbind, String> {
+    let addr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
+    let stream = runtime::timeout(&**rt, LIMIT, TcpByteStream::connect(addr)).await;
+    let stream = stream.ok_or("no answer")?.map_err(|e| e.to_string())?;
+    let arena = Arena::new(ArenaConfig { limit: MEMORY, huge_pages: false });
+    Rpcbind::new(Box::new(stream), rt, &arena, LIMIT).map_err(|e| e.to_string())
+}
+
+/// Registers, and takes the registration back when the server ends.
+pub(crate) async fn register(
+    rt: RuntimeRef,
+    bindings: Vec<Binding>,
+    stopped: watch::Receiver<StopSignal>,
+    _alive: mpsc::SyncSender<()>,
+) {
+    match rpcbind(&rt).await {
+        Ok(r) => {
+            let registered = r.register(&bindings).await;
+            tracing::info!(registered, of = bindings.len(), "registered with rpcbind");
+        }
+        Err(e) => {
+            return tracing::warn!(
+                "not registered with rpcbind ({e}); clients must be told the ports (mount -o port=,mountport=)"
+            );
+        }
+    }
+    stop_requested(stopped).await;
+    // A new connection: rpcbind closes one that was idle for long.
+    if let Ok(r) = rpcbind(&rt).await {
+        r.unregister(&bindings).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_programs_are_registered_once_per_network_id() {
+        let addr = |s: &str| s.parse::<SocketAddr>().unwrap();
+        let all = bindings(
+            &[addr("0.0.0.0:2049"), addr("10.0.0.1:99"), addr("[::]:2049")],
+            &[addr("0.0.0.0:20049")],
+        );
+        let told: Vec<_> = all.iter().map(|b| (b.prog, b.netid.name(), b.addr.port())).collect();
+        let expected = [
+            (100_003, "tcp", 2049),
+            (100_005, "tcp", 2049),
+            (100_003, "tcp6", 2049),
+            (100_005, "tcp6", 2049),
+            (100_003, "rdma", 20049),
+            (100_005, "rdma", 20049),
+        ];
+        assert_eq!(told, expected);
+    }
+}
