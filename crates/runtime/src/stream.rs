@@ -73,10 +73,14 @@ impl ByteStream for MemoryStream {
             return Poll::Pending;
         }
         let mut n = 0;
-        for b in bufs.iter_mut().flat_map(|b| b.iter_mut()).take(self.segment) {
-            let Some(byte) = p.bytes.pop_front() else { break };
-            *b = byte;
-            n += 1;
+        for b in bufs {
+            let take = b.len().min(self.segment - n).min(p.bytes.len());
+            let (front, back) = p.bytes.as_slices();
+            let cut = take.min(front.len());
+            b[..cut].copy_from_slice(&front[..cut]);
+            b[cut..take].copy_from_slice(&back[..take - cut]);
+            p.bytes.drain(..take);
+            n += take;
         }
         if let Some(w) = p.writer.take() {
             w.wake();
@@ -94,9 +98,12 @@ impl ByteStream for MemoryStream {
             p.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let before = p.bytes.len();
-        p.bytes.extend(bufs.iter().flat_map(|b| b.iter().copied()).take(room));
-        let n = p.bytes.len() - before;
+        let mut n = 0;
+        for b in bufs {
+            let take = b.len().min(room - n);
+            p.bytes.extend(&b[..take]);
+            n += take;
+        }
         if let Some(w) = p.reader.take() {
             w.wake();
         }

@@ -56,16 +56,25 @@ impl Runtime for TokioRuntime {
         drop(self.handle.spawn_blocking(work));
     }
 
+    /// # Panics
+    /// When the machine gives no random bytes at all: steering tags and handles must not be guessable, so there is no
+    /// going on with less.
     fn fill_random(&self, bytes: &mut [u8]) {
-        // getrandom(2) without flags does not fail for small requests once the kernel has booted.
-        if rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty()).ok()
-            != Some(bytes.len())
-        {
-            let mut f = std::fs::File::open("/dev/urandom").ok();
-            if let Some(f) = f.as_mut() {
-                drop(f.read_exact(bytes));
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty()) {
+                Ok(n) if n > 0 => done += n,
+                Err(rustix::io::Errno::INTR) => {}
+                _ => return fill_from_device(&mut bytes[done..]), // A sandbox may refuse the call.
             }
         }
+    }
+}
+
+#[allow(clippy::panic)] // Documented at `fill_random`; no peer can bring it about.
+fn fill_from_device(bytes: &mut [u8]) {
+    if let Err(e) = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(bytes)) {
+        panic!("this machine gives no random bytes (getrandom and /dev/urandom fail: {e})");
     }
 }
 
