@@ -1,0 +1,83 @@
+//! In steady state a call allocates nothing from the heap, on either end. One test only: the counter is the process's.
+
+#![allow(clippy::unwrap_used, clippy::panic, unsafe_code)]
+
+mod common;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    sync::Arc,
+};
+
+use common::{Doubler, arena, peer};
+use oncrpc::{
+    Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, Transport, call_header,
+    tcp::{TcpServer, TcpTransport},
+};
+use runtime::{memory_stream, tokio_rt::TokioRuntime};
+use xdr::Encoder;
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = COUNT.try_with(|c| c.set(c.get() + 1));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn calls_over_tcp_allocate_nothing_once_everything_has_grown() {
+    let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    rt.block_on(async {
+        let (rt, arena) = (TokioRuntime::current(), arena());
+        let (ours, theirs) = memory_stream(200_000, 200_000);
+        let server = TcpServer {
+            service: Arc::new(Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>])),
+            rt: rt.clone(),
+            arena: arena.clone(),
+            config: Default::default(),
+            stats: Arc::default(),
+        };
+        rt.spawn("server", Box::pin(server.serve(Box::new(theirs), peer(), std::future::pending())));
+        let t: Arc<dyn Transport> =
+            TcpTransport::start(Box::new(ours), &rt, &arena, Default::default()).unwrap();
+        let data = arena.copy_from(&[5; 5001]).unwrap();
+        let call = || {
+            let mut e = Encoder::new(&arena, 128);
+            call_header(&mut e, 100_003, 3, 7, &Credential::None);
+            e.put_payload(data.clone().into());
+            let reply = ReplySpec { max_head: 128, payload: None };
+            PendingCall::new(&t, Request { message: e.finish().unwrap(), reply, xid: None })
+        };
+        let round = async || {
+            let (a, b, c) = futures::join!(call(), call(), call());
+            for reply in [a, b, c] {
+                let data = reply.unwrap().results().payload(6000).unwrap();
+                assert_eq!(data.len(), 5001);
+            }
+        };
+        for _ in 0..50 {
+            round().await;
+        }
+        let before = COUNT.get();
+        for _ in 0..200 {
+            round().await;
+        }
+        assert_eq!(COUNT.get() - before, 0, "allocations in 600 calls");
+    });
+}
