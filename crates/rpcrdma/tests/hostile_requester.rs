@@ -205,7 +205,7 @@ async fn chunks_in_the_wrong_place_get_err_chunk_before_any_rdma() {
     let msgs = [
         reads(&[(0, bogus(100))]),                  // Position-Zero chunk in an RDMA_MSG
         reads(&[(POSITION + 4, bogus(100))]),       // beyond the message
-        reads(&[(u32::MAX & !3, bogus(4))]),        // far beyond
+        reads(&[(0xffff_fffc, bogus(4))]),          // far beyond
         reads(&[(20, bogus(100)), (24, bogus(8))]), // inside another
         reads(&[(20, bogus(4)), (24, bogus(8))]),   // directly behind another
         reads(&[(POSITION, bogus(big))]),           // larger than a transfer may be

@@ -348,21 +348,39 @@ async fn a_responder_that_answers_nothing_loses_the_connection_when_no_credit_is
 }
 
 #[tokio::test]
-async fn a_cancelled_call_gives_its_memory_back_at_once_and_its_credit_with_the_reply() {
+async fn a_cancelled_call_does_not_disturb_the_others_and_its_memory_is_revoked_with_its_reply() {
     let mut s = Scene::new();
     let cancelled = s.call(READ);
     let h = s.receive().await;
-    assert_eq!(s.client.exposed().0, 1);
+    let given = lists(&h).writes[0][0];
     cancelled.abort();
     drop(cancelled.await);
-    assert_eq!(s.client.exposed(), (0, 0));
     let next = s.call(TINY); // Waits: the only credit is in use.
     turns().await;
-    assert_eq!(s.client.stats().calls, 1);
-    s.answer(&h);
+    assert_eq!((s.client.stats().calls, s.client.exposed().0), (1, 1));
+    // The responder knows nothing of this.
+    s.raw.write(&[5; 4000], given);
+    let b = reply_bytes(h.xid, 32, written(&[Segment { length: 4000, ..given }]), &[7, 0, 4000]);
+    s.raw.send_invalidating(&b, Some(given.handle));
     let h = s.receive().await;
+    assert_eq!(s.client.exposed(), (0, 0));
     s.answer(&h);
     assert_eq!(first_result(next).await.unwrap(), 7);
+    s.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_memory_of_a_cancelled_call_without_an_answer_is_revoked_when_its_time_is_up() {
+    let mut s = Scene::with(RequesterConfig { call_timeout: Duration::from_secs(5), ..Default::default() });
+    s.expect_alive().await;
+    let cancelled = s.call(READ);
+    s.receive().await;
+    cancelled.abort();
+    drop(cancelled.await);
+    assert_eq!(s.client.exposed().0, 1);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(s.client.exposed(), (0, 0));
+    s.expect_alive().await;
     s.finish().await;
 }
 

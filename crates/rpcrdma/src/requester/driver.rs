@@ -206,7 +206,8 @@ impl Driver {
             (sent, abandoned)
         };
         let Some((id, exposed)) = sent else {
-            let known = abandoned.is_some_and(|a| invalidated.is_none_or(|t| a.tags.contains(&t)));
+            let known = abandoned.as_ref().is_some_and(|a| invalidated.is_none_or(|t| a.tags.contains(&t)));
+            self.revoke(abandoned.and_then(|a| a.quarantined));
             return self.drop_message(buffer, invalidated.filter(|_| !known));
         };
         // RFC 8797 section 4: only tags of the XID that is answered may be invalidated.
@@ -297,24 +298,28 @@ impl Driver {
 
     /// Fails the calls whose time is up. Their memory is taken back first.
     fn expire(&mut self, shared: &Shared) -> Result<(), ConnectionError> {
+        let now = shared.rt.now();
         loop {
-            let now = shared.rt.now();
             let mut state = shared.state.lock();
-            let Some((_, id)) = state.calls.first_deadline().filter(|(at, _)| *at <= now) else {
+            let Some((id, exposed)) = state.take_expired(now) else {
                 let stuck = state.is_stuck(now);
                 drop(state);
                 let silent = || ConnectionError::Io("the server answers no calls".into());
                 return if stuck { Err(silent()) } else { Ok(()) };
             };
-            let stage = state.calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
-            let exposed = stage.and_then(|s| state.give_up(id, s));
             drop(state);
-            if let Some(exposed) = exposed {
-                drop(exposed.revoke(&*self.marshaller.registration));
+            self.revoke(exposed);
+            if let Some(id) = id {
+                add(&self.marshaller.stats.timeouts, 1);
+                let after = shared.call_timeout;
+                shared.finish(id, Err(RpcError::TimedOut { peer: shared.peer.to_string(), after }));
             }
-            add(&self.marshaller.stats.timeouts, 1);
-            let after = shared.call_timeout;
-            shared.finish(id, Err(RpcError::TimedOut { peer: shared.peer.to_string(), after }));
+        }
+    }
+
+    fn revoke(&self, exposed: Option<Exposed>) {
+        if let Some(exposed) = exposed {
+            drop(exposed.revoke(&*self.marshaller.registration));
         }
     }
 
@@ -346,13 +351,14 @@ impl Driver {
         let mut state = shared.state.lock();
         let failure = state.failure.get_or_insert(failure).clone();
         state.queue.clear();
-        state.abandoned.clear();
+        let abandoned = std::mem::take(&mut state.abandoned);
         let open: Vec<CallId> = state.calls.unanswered().collect();
         drop(state);
+        abandoned.into_values().for_each(|a| self.revoke(a.quarantined));
         for id in open {
             let stage = shared.state.lock().calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
             if let Some(Stage::Sent(exposed, _)) = stage {
-                drop(exposed.revoke(&*self.marshaller.registration));
+                self.revoke(Some(exposed));
             }
             shared.finish(id, Err(failure.clone()));
         }

@@ -2,7 +2,8 @@
 //!
 //! Callers submit calls to a shared table and are woken with their replies; the [`driver`] owns the queue pair. A
 //! call's memory is exposed when there is a credit to send it, and revoked before its caller hears of the reply, of a
-//! timeout, or of the loss of the connection.
+//! timeout, or of the loss of the connection. The memory of a call that is cancelled belongs to nobody until the reply
+//! comes or the call's time is up.
 
 mod config;
 mod driver;
@@ -207,14 +208,12 @@ impl Transport for Requester {
     }
 
     fn cancel(&self, id: CallId) {
-        let mut state = self.shared.state.lock();
-        let Some(stage) = state.calls.remove(id) else { return };
-        add(&self.stats.cancelled, 1);
-        let exposed = state.give_up(id, stage);
-        drop(state);
-        if let Some(exposed) = exposed {
-            drop(exposed.revoke(&*self.registration));
+        let stage = self.shared.state.lock().cancel(id);
+        if stage.is_some() {
+            add(&self.stats.cancelled, 1);
         }
+        // Dropped outside the lock: a queued call's buffers go back to their arena.
+        drop(stage);
     }
 
     fn max_payload(&self) -> usize {

@@ -25,6 +25,10 @@ pub(super) enum Stage {
 /// A call that its caller gave up after it was sent. It holds its credit until its reply comes (RFC 8166 section
 /// 3.3.1: the responder may still work on it).
 pub(super) struct Abandoned {
+    /// The memory of a call that was cancelled, out of everybody's reach but the responder's until its reply comes or
+    /// its time is up: an RDMA Write to a tag that is revoked would cost the connection, and so all other calls.
+    /// `None` for a call that timed out.
+    pub(super) quarantined: Option<Exposed>,
     /// The tags that the late reply may name as invalidated.
     pub(super) tags: SmallVec<[SteeringTag; 4]>,
     /// When the call would have timed out.
@@ -120,14 +124,30 @@ impl State {
         Some(call)
     }
 
-    /// A call's caller is gone. What the peer could reach of it is in the result, to be revoked.
-    pub(super) fn give_up(&mut self, id: CallId, stage: Stage) -> Option<Exposed> {
-        let Stage::Sent(exposed, deadline) = stage else { return None };
-        if self.failure.is_none() {
-            let abandoned = Abandoned { tags: exposed.tags(), deadline };
-            self.abandoned.insert(Calls::<Stage>::xid(id), abandoned);
+    /// A call is cancelled.
+    pub(super) fn cancel(&mut self, id: CallId) -> Option<Stage> {
+        match self.calls.remove(id)? {
+            Stage::Sent(exposed, deadline) if self.failure.is_none() => {
+                let tags = exposed.tags();
+                let call = Abandoned { quarantined: Some(exposed), tags, deadline };
+                self.abandoned.insert(Calls::<Stage>::xid(id), call);
+                Some(Stage::Driver)
+            }
+            other => Some(other),
         }
-        Some(exposed)
+    }
+
+    /// Takes something whose time is up at `now`: a call to be failed, and the memory to be revoked before.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Option<(Option<CallId>, Option<Exposed>)> {
+        if let Some((_, id)) = self.calls.first_deadline().filter(|(at, _)| *at <= now) {
+            let stage = self.calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
+            let Some(Stage::Sent(exposed, deadline)) = stage else { return Some((Some(id), None)) };
+            let call = Abandoned { quarantined: None, tags: exposed.tags(), deadline };
+            self.abandoned.insert(Calls::<Stage>::xid(id), call);
+            return Some((Some(id), Some(exposed)));
+        }
+        let mut overdue = self.abandoned.values_mut().filter(|a| a.deadline <= now);
+        overdue.find_map(|a| a.quarantined.take()).map(|exposed| (None, Some(exposed)))
     }
 
     /// The credits that the responder granted; 0 counts as 1 (RFC 8166 section 3.3.1 forbids it).

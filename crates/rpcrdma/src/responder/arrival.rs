@@ -142,7 +142,7 @@ impl Arrival {
                     Err(e) => return (self.to, Err(e)),
                 }
             }
-            (None, Some(inline)) => message.head.push(inline),
+            (None, Some(inline)) => message.head = inline.into(),
             (None, None) => {}
         }
         for p in &self.shape.payloads {

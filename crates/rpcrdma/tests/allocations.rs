@@ -1,0 +1,108 @@
+//! In steady state neither end takes memory from the heap for a call.
+#![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
+
+mod support;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use buffer::Arena;
+use oncrpc::{
+    MaybeReady, Message, Peer, PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Service, Transport,
+};
+use rdma::ConnectParams;
+use rpcrdma::{Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
+use support::{Link, PROGRAM, queue_pairs, rt};
+use xdr::{Decoder, Encoder, Views};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::realloc`.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+const BYTES: usize = 256 << 10;
+
+/// Answers each call with the same pages, by reference.
+struct Pages(Views);
+
+impl Service for Pages {
+    fn call(&self, _peer: &Peer, message: Message, arena: &Arena) -> MaybeReady<'static, Option<Message>> {
+        let mut d = Decoder::new(&message);
+        d.raw(40).unwrap();
+        let want = d.u32().unwrap() as usize;
+        let sent = d.payload(BYTES).unwrap().len();
+        let mut e = Encoder::new(arena, 64);
+        e.put(&ReplyHeader { xid: message.xid().unwrap(), status: ReplyStatus::Success });
+        e.put_u32(sent as u32);
+        e.put_payload(self.0.slice(0, want));
+        MaybeReady::Ready(e.finish().ok())
+    }
+}
+
+async fn call(to: &Arc<dyn Transport>, arena: &Arena, data: &Views, send: usize, receive: usize) {
+    let mut e = Encoder::new(arena, 64);
+    for word in [0, 0, 2, PROGRAM, 1, 1, 0, 0, 0, 0, receive as u32] {
+        e.put_u32(word);
+    }
+    e.put_payload(data.slice(0, send));
+    let payload = (receive > 0).then(|| arena.alloc(receive).unwrap());
+    let request = Request::new(e.finish().unwrap(), ReplySpec { max_head: 64, payload });
+    let reply = PendingCall::new(to, request).await.unwrap();
+    let mut d = reply.results();
+    assert_eq!(d.u32().unwrap() as usize, send);
+    assert_eq!(d.payload(BYTES).unwrap().len(), receive);
+}
+
+#[tokio::test]
+async fn calls_do_not_take_memory_from_the_heap() {
+    let arena = support::arena();
+    let (c, s) = (RequesterConfig::default(), ResponderConfig::default());
+    let accept = s.connect_params(ConnectParams::default());
+    let (qc, qs) = queue_pairs(Link::Tcp, &arena, c.connect_params(), accept).await;
+    let pages: Views = (0..4).map(|_| arena.alloc(64 << 10).unwrap().freeze()).collect();
+    let (peer, stats) = (support::peer(&*qs), Arc::new(ResponderStats::default()));
+    let service = Arc::new(Pages(pages.clone()));
+    let responder = Responder::new(qs, peer, service, rt(), arena.clone(), s, stats).unwrap();
+    let task = tokio::spawn(responder.run());
+    let client: Arc<dyn Transport> = Requester::over(qc, rt(), arena.clone(), c).unwrap();
+    for (send, receive) in [(0, 0), (0, BYTES), (BYTES, 0), (4096, 4096)] {
+        for _ in 0..50 {
+            call(&client, &arena, &pages, send, receive).await;
+        }
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..100 {
+            call(&client, &arena, &pages, send, receive).await;
+        }
+        let taken = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert_eq!(taken, 0, "by 100 calls that send {send} and receive {receive} bytes");
+    }
+    client.close();
+    task.await.unwrap().unwrap();
+}
