@@ -45,7 +45,8 @@ pub(super) async fn open_to_sync(export: &Arc<Export>, file: Handle) -> FsResult
     let job = move || {
         let node = this.tree.open(&file)?;
         match node.kind() {
-            FileKind::Regular | FileKind::Directory => node.open_any(),
+            FileKind::Regular => node.open_any(),
+            FileKind::Directory => Err(FsError::IsDir),
             _ => Err(FsError::Inval),
         }
     };

@@ -80,7 +80,10 @@ impl Export {
             return;
         }
         let found: FsResult<(Handle, Attr)> = match entry.name.as_slice() {
-            b"." => attr::attr(st, self.fsid).map(|a| (dir.handle(), a)),
+            // Listing it moved its access time.
+            b"." => {
+                attr::live_stat(dir.as_fd()).and_then(|st| Ok((dir.handle(), attr::attr(&st, self.fsid)?)))
+            }
             b".." => {
                 self.tree.open_parent(dir).and_then(|(up, st)| Ok((up.handle(), attr::attr(&st, self.fsid)?)))
             }

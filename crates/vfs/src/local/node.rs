@@ -60,14 +60,9 @@ pub(super) fn proc_name(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// Opens an object again with other flags.
+/// Opens a regular file or a directory again with other flags (anything else could wait for a peer).
 pub(super) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(
-        CWD,
-        proc_name(fd),
-        flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK,
-        Mode::empty(),
-    )
+    rustix::fs::openat(CWD, proc_name(fd), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
 }
 
 impl Node {

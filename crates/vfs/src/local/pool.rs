@@ -9,7 +9,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::channel::oneshot;
@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{FsError, FsResult};
 
-/// How often an idle pool calls its housekeeping.
+/// How often each thread does its housekeeping, busy or idle.
 const IDLE_TICK: Duration = Duration::from_secs(2);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -83,7 +83,12 @@ impl Drop for Pool {
 }
 
 fn work(shared: &Shared, tick: &impl Fn()) {
+    let mut ticked = Instant::now();
     loop {
+        if ticked.elapsed() >= IDLE_TICK {
+            tick();
+            ticked = Instant::now();
+        }
         let job = {
             let mut queue = shared.queue.lock();
             loop {
@@ -98,10 +103,7 @@ fn work(shared: &Shared, tick: &impl Fn()) {
                 }
             }
         };
-        let Some(job) = job else {
-            tick();
-            continue;
-        };
+        let Some(job) = job else { continue };
         // A bug in one job must not cost the pool a thread; its caller sees a server fault.
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
             tracing::error!("a file system job panicked");

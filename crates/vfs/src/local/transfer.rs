@@ -181,7 +181,7 @@ impl Transfer {
     pub(super) fn advance(mut self: Box<Self>, result: Result<usize, Errno>) -> Next {
         let write = matches!(self.request.work, Work::Write { .. });
         match result {
-            Err(Errno::INTR | Errno::AGAIN) => Next::Again(self),
+            Err(Errno::INTR) => Next::Again(self),
             // What was written before the error counts; the client meets the error again with the rest.
             Err(e) if self.done == 0 || !write => {
                 let lost = matches!(e, Errno::IO | Errno::NOSPC | Errno::DQUOT)

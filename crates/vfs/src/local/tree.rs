@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use rustix::{
@@ -25,6 +26,16 @@ use crate::{FileKind, FsError, FsResult, Handle};
 
 /// Deeper directories than this are taken for a loop.
 const MAX_DEPTH: usize = 4096;
+
+/// Pauses before a handle is tried again. The kernel says "no memory" also while the inode number of an object that
+/// is gone is being given to a new one (`iget_locked` finds an inode in creation); a little later it says "stale".
+const DECODE_PAUSES: [Duration; 5] = [
+    Duration::from_micros(100),
+    Duration::from_millis(1),
+    Duration::from_millis(4),
+    Duration::from_millis(10),
+    Duration::from_millis(30),
+];
 
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -135,12 +146,19 @@ impl Tree {
     }
 
     fn open_kernel(&self, k: &sys::KernelHandle) -> FsResult<(OwnedFd, Statx)> {
-        let fd = sys::open_by_handle(self.mount.as_fd(), k, libc::O_PATH | libc::O_NOFOLLOW).map_err(
-            |e| match e {
-                Errno::STALE | Errno::NOENT | Errno::INVAL | Errno::LOOP => FsError::Stale,
-                e => e.into(),
-            },
-        )?;
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let mut last = sys::open_by_handle(self.mount.as_fd(), k, flags);
+        for pause in DECODE_PAUSES {
+            if last.as_ref().err() != Some(&Errno::NOMEM) {
+                break;
+            }
+            std::thread::sleep(pause);
+            last = sys::open_by_handle(self.mount.as_fd(), k, flags);
+        }
+        let fd = last.map_err(|e| match e {
+            Errno::STALE | Errno::NOENT | Errno::INVAL | Errno::LOOP => FsError::Stale,
+            e => e.into(),
+        })?;
         let st = attr::live_stat(fd.as_fd())?;
         // Someone on this machine may have moved a directory out of the export since.
         if attr::kind(&st)? == FileKind::Directory && !self.is_beneath(fd.as_fd(), &st)? {

@@ -5,7 +5,7 @@
 //!
 //! The invariant that makes this sound: a [`Transfer`] that the kernel works on is owned by `flights`, boxed, with
 //! the vector of pieces that its entry points to, and leaves it only when its completion has been seen. The thread
-//! ends only when no flight is left, so nothing that the kernel may still write is freed.
+//! ends only when no flight is left (or leaks them, if it fails), so nothing that the kernel may still write is freed.
 
 #![allow(unsafe_code)] // Pushing entries; see the invariant above.
 
@@ -162,10 +162,8 @@ impl<'a> Driver<'a> {
                 Ok(_) => {}
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
                 Err(error) => {
-                    // The kernel may still write into the flights' memory, so it is never given back.
                     tracing::error!(%error, "io_uring failed; its thread stops");
-                    self.flights.drain(..).for_each(std::mem::forget);
-                    break;
+                    return;
                 }
             }
             self.take_completions();
@@ -188,10 +186,7 @@ impl<'a> Driver<'a> {
         self.shared.ring_bell();
         while self.bell_armed {
             match self.ring.submit_and_wait(1) {
-                Err(e) if e.raw_os_error() != Some(libc::EINTR) => {
-                    std::mem::forget(std::mem::replace(&mut self.bell_value, Box::new([0; 8])));
-                    return;
-                }
+                Err(e) if e.raw_os_error() != Some(libc::EINTR) => return,
                 _ => self.take_completions(),
             }
         }
@@ -257,6 +252,16 @@ impl<'a> Driver<'a> {
                 Next::Answered { lost } if lost => self.verifier.change(),
                 Next::Answered { .. } => {}
             }
+        }
+    }
+}
+
+impl Drop for Driver<'_> {
+    /// After a failure or a panic the kernel may still write into memory of ours; that memory is never given back.
+    fn drop(&mut self) {
+        self.flights.drain(..).flatten().for_each(std::mem::forget);
+        if self.bell_armed {
+            std::mem::forget(std::mem::replace(&mut self.bell_value, Box::new([0; 8])));
         }
     }
 }

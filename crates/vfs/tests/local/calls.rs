@@ -1,6 +1,6 @@
 //! Data and names.
 
-use std::os::unix::fs::MetadataExt;
+use std::{future::Future, os::unix::fs::MetadataExt};
 
 use vfs::{CreateHow, FileSystem, FsError, NewNode, ReadDirLimits, SetAttr, SetTime, Stability, Time};
 
@@ -314,5 +314,63 @@ fn attributes_agree_with_the_machine() {
         let space = wait(fs.stat()).unwrap();
         assert!(space.total_bytes >= space.free_bytes && space.free_bytes >= space.available_bytes);
         assert_eq!(fs.info().name_max, 255);
+    }
+}
+
+/// A small tmpfs, unmounted at the end.
+struct SmallMount(tempfile::TempDir);
+
+impl SmallMount {
+    fn new(bytes: usize) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(dir.path());
+        mount.stderr(std::process::Stdio::null());
+        mount.status().is_ok_and(|s| s.success()).then(|| Self(dir))
+    }
+}
+
+impl Drop for SmallMount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_file_system_says_so_and_takes_what_fits() {
+    let Some(mount) = SmallMount::new(1 << 20) else {
+        println!("cannot mount a small file system here: skipped");
+        return;
+    };
+    for m in modes() {
+        let fs = open(mount.0.path(), m);
+        let f = create(&fs, &fs.root(), "f");
+        let space = wait(fs.stat()).unwrap();
+        assert_eq!(space.total_bytes, 1 << 20);
+        let written = write(&fs, &f, 0, &vec![1; 2 << 20]).unwrap();
+        assert!((1..=1 << 20).contains(&written), "{written}");
+        assert_eq!(write(&fs, &f, written.into(), &[1; 8192]).unwrap_err(), FsError::NoSpc);
+        wait(fs.remove(&me(), &fs.root(), b"f")).unwrap();
+    }
+}
+
+#[test]
+fn transfers_that_nobody_waits_for_are_made_all_the_same() {
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = open(dir.path(), m);
+        let f = create(&fs, &fs.root(), "f");
+        write(&fs, &f, 0, b"first").unwrap();
+        {
+            // Polled once, then dropped with the file system.
+            let mut op = fs.write(&me(), &f, 5, views(&[7; 1 << 20]), Stability::Unstable);
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            let _ = std::pin::Pin::new(&mut op).poll(&mut cx);
+        }
+        drop(fs);
+        let file = dir.path().join("f");
+        while std::fs::metadata(&file).unwrap().len() < 5 + (1 << 20) {
+            std::thread::yield_now();
+        }
     }
 }

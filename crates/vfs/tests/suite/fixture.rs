@@ -6,6 +6,7 @@ use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use vfs::{
     Access, Arena, Attr, CreateHow, Created, DirEntry, FileSystem, FileSystemRef, FsError, FsResult, Handle,
     Identity, NewNode, Op, ReadDirLimits, SetAttr, Stability, Views,
+    local::{HandleMode, IoMode, KeySource, LocalConfig, LocalFs},
     memory::{MemoryConfig, MemoryFs},
 };
 
@@ -40,6 +41,39 @@ pub(crate) fn memory() -> Fixture {
     let can = Abilities { identities: true, devices: true, coarse_times: false, stress_steps: 5000 };
     Fixture::new(can, |arena, rt| {
         (MemoryFs::new(MemoryConfig::new(arena, rt)) as Arc<dyn FileSystem>, Box::new(()))
+    })
+}
+
+/// A directory of this machine, in the best way that it allows.
+pub(crate) fn local() -> Fixture {
+    local_as(HandleMode::Auto, IoMode::Auto, None)
+}
+
+/// The same on tmpfs, where there is one: other handles, other cookies.
+pub(crate) fn local_tmpfs() -> Fixture {
+    local_as(HandleMode::Auto, IoMode::Auto, Some("/dev/shm"))
+}
+
+/// A directory of this machine, without kernel handles and without io_uring.
+pub(crate) fn local_plain() -> Fixture {
+    local_as(HandleMode::Index, IoMode::Blocking, None)
+}
+
+fn local_as(handles: HandleMode, io: IoMode, within: Option<&str>) -> Fixture {
+    let privileged = rustix::process::geteuid().is_root();
+    let can =
+        Abilities { identities: privileged, devices: privileged, coarse_times: true, stress_steps: 300 };
+    Fixture::new(can, |arena, _| {
+        let within = within.and_then(|w| tempfile::tempdir_in(w).ok());
+        let dir = within.unwrap_or_else(|| tempfile::tempdir().unwrap());
+        let config = LocalConfig {
+            handles,
+            io,
+            key: KeySource::Bytes([5; 16]),
+            sync_metadata: false, // Durability costs time and is tested elsewhere.
+            ..LocalConfig::new(dir.path(), arena)
+        };
+        (LocalFs::open(config).unwrap() as Arc<dyn FileSystem>, Box::new(dir))
     })
 }
 

@@ -93,4 +93,7 @@ fn run(make: fn() -> Fixture, case: fn(&Fixture)) {
 
 implementations! {
     memory_fs: crate::fixture::memory;
+    local_fs: crate::fixture::local;
+    local_fs_plain: crate::fixture::local_plain;
+    local_fs_tmpfs: crate::fixture::local_tmpfs;
 }
