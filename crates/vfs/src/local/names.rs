@@ -123,7 +123,8 @@ impl Export {
         if name == b"." || name == b".." {
             return Err(FsError::Exist);
         }
-        let _lock = self.lock(dir);
+        // A repeated EXCLUSIVE create must not see the file before its verifier is there.
+        let _lock = matches!(how, CreateHow::Exclusive(_)).then(|| self.lock(dir));
         let set = match how {
             CreateHow::Unchecked(set) | CreateHow::Guarded(set) => *set,
             CreateHow::Exclusive(verifier) => verifier_times(*verifier),
@@ -178,7 +179,6 @@ impl Export {
         let mode = Mode::from_raw_mode(set.mode.unwrap_or(NO_MODE) & 0o7777);
         let special = |kind, dev| Ok(rustix::fs::mknodat(&*node, name, kind, mode, dev)?);
         let dev = |major, minor| -> Dev { rustix::fs::makedev(major, minor) };
-        let _lock = self.lock(dir);
         self.creds.as_caller(who, || match new {
             NewNode::Directory => {
                 let dir_mode = set.mode.map_or(Mode::RWXU, |m| Mode::from_raw_mode(m & 0o7777));
@@ -209,7 +209,6 @@ impl Export {
             b".." => return Err(if directory { FsError::Exist } else { FsError::Inval }),
             _ => {}
         }
-        let _lock = self.lock(dir);
         let doomed = self.tree.open_entry(node.as_fd(), name).ok();
         if let Some((_, st)) = &doomed {
             self.creds.precheck_sticky(who, &dir_st, st)?;
@@ -230,8 +229,8 @@ impl Export {
 
     /// Lets go of an object that lost a name, so that its space comes back with its last one.
     fn after_unlink(&self, dir: &Handle, name: &[u8], fd: std::os::fd::BorrowedFd<'_>, before: &Statx) {
-        let dead =
-            attr::stat(fd).is_ok_and(|st| st.stx_nlink == 0 || attr::kind(&st) == Ok(FileKind::Directory));
+        // Someone may have put another object under the name just before; then this one lives on.
+        let dead = attr::stat(fd).is_ok_and(|st| st.stx_nlink == 0);
         if let Ok(handle) = self.tree.handle_of(fd, before) {
             self.tree.forget(&handle, dir, name, dead);
         }

@@ -70,13 +70,14 @@ impl Export {
     ) -> FsResult<Wcc> {
         self.writable()?;
         let node = self.tree.open(file)?;
-        let _lock = self.lock(file);
+        let lock = self.lock(file);
         let st = attr::live_stat(node.as_fd())?;
         let ctime = attr::attr(&st, self.fsid)?.ctime;
         if guard.is_some_and(|g| g != ctime) {
             return Err(FsError::NotSync);
         }
         self.apply(who, &node, &st, set)?;
+        drop(lock);
         self.sync_object(&node)?;
         self.after(&attr::stat(node.as_fd())?)
     }

@@ -231,3 +231,76 @@ impl Transfer {
         drop(self.request.reply.send(Err(e)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use buffer::ArenaConfig;
+
+    use super::*;
+
+    fn arena() -> Arena {
+        Arena::new(ArenaConfig { limit: 4 << 20, huge_pages: false })
+    }
+
+    fn going(work: Work) -> (Box<Transfer>, oneshot::Receiver<FsResult<Outcome>>, tempfile::TempDir) {
+        let (reply, answer) = oneshot::channel();
+        // With a name: a file without links is stale.
+        let dir = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create_new(dir.path().join("f")).unwrap();
+        file.set_len(10).unwrap();
+        let request = Request { file: Arc::new(file.into()), offset: 0, work, reply };
+        match Transfer::begin(request, &arena()) {
+            Begun::Going(t) => (t, answer, dir),
+            Begun::Answered => panic!("nothing to do"),
+        }
+    }
+
+    fn write() -> Work {
+        Work::Write { data: arena().copy_from(b"0123456789").unwrap().into(), stable: Stability::FileSync }
+    }
+
+    fn lost(next: Next) -> bool {
+        match next {
+            Next::Answered { lost } => lost,
+            Next::Again(_) => panic!("not answered"),
+        }
+    }
+
+    fn taken(answer: &mut oneshot::Receiver<FsResult<Outcome>>) -> FsResult<Outcome> {
+        answer.try_recv().unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_failed_sync_or_write_back_is_reported_and_changes_the_verifier() {
+        for errno in [Errno::IO, Errno::NOSPC] {
+            let (t, mut answer, _dir) = going(Work::Sync { count: 0 });
+            assert!(lost(t.advance(Err(errno))));
+            assert_eq!(taken(&mut answer).unwrap_err(), FsError::from(errno));
+        }
+        let (t, mut answer, _dir) = going(write());
+        assert!(lost(t.advance(Err(Errno::IO))));
+        assert_eq!(taken(&mut answer).unwrap_err(), FsError::Io);
+        let (t, mut answer, _dir) = going(write());
+        assert!(!lost(t.advance(Err(Errno::NOSPC))), "nothing was acknowledged that is lost now");
+        assert_eq!(taken(&mut answer).unwrap_err(), FsError::NoSpc);
+    }
+
+    #[test]
+    fn what_was_written_before_an_error_counts() {
+        let (t, mut answer, _dir) = going(write());
+        let Next::Again(t) = t.advance(Ok(4)) else { panic!("4 of 10 bytes are not all") };
+        assert_eq!((t.position(), t.unwritten().iter().map(|s| s.len()).sum::<usize>()), (4, 6));
+        assert!(!lost(t.advance(Err(Errno::NOSPC))));
+        assert_eq!(taken(&mut answer).unwrap().count, 4);
+    }
+
+    #[test]
+    fn a_read_that_meets_the_end_early_gives_only_what_was_read() {
+        let (mut t, mut answer, _dir) = going(Work::Read { count: 100 });
+        assert_eq!(t.unfilled().iter().map(|s| s.len()).sum::<usize>(), 10);
+        let Next::Again(t) = t.advance(Ok(3)) else { panic!("3 of 10 bytes are not all") };
+        assert!(!lost(t.advance(Ok(0))));
+        let outcome = taken(&mut answer).unwrap();
+        assert_eq!((outcome.count, outcome.data.len()), (3, 3));
+    }
+}
