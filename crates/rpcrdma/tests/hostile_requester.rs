@@ -7,6 +7,7 @@ mod support;
 use std::sync::{Arc, atomic::Ordering};
 
 use buffer::Arena;
+use proptest::prelude::*;
 use rdma::{Access, ExposedRegion, Segment, SteeringTag};
 use rpcrdma::{
     Body, Chunk, Header, Lists, PrivateData, ReadSegment, Requester, RequesterConfig, ResponderConfig,
@@ -445,4 +446,72 @@ async fn calls_in_progress_are_seen_through_when_their_client_is_gone() {
     let service = s.server.service.clone();
     s.finish().await;
     assert_eq!(service.finished.load(Ordering::SeqCst), 10);
+}
+
+#[tokio::test]
+async fn a_call_for_whose_data_there_is_no_memory_gets_system_err() {
+    let mut s = Scene::with(ResponderConfig { max_transfer: 4 << 20, ..Default::default() }).await;
+    let region = s.raw.expose(&[7; 4 << 20], Access::RemoteRead);
+    let head = s.head(Ask { send: 4 << 20, ..Ask::default() });
+    let mut hoard = Vec::new();
+    while let Ok(b) = s.arena.alloc(64 << 10) {
+        hoard.push(b);
+    }
+    s.send(&msg(XID, reads(&[(POSITION, region.segment())])), &head);
+    assert_eq!(s.expect_reply().await.0, 5);
+    assert_eq!(s.server.stats.snapshot().out_of_memory, 1);
+    drop(hoard);
+    s.expect_alive().await;
+    drop(region);
+    s.finish().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Whatever comes, the responder answers, drops, or ends the connection, and nothing is left of it.
+    #[test]
+    fn arbitrary_calls_do_no_harm(
+        calls in prop::collection::vec((
+            any::<bool>(),
+            prop::collection::vec((0_u32..30, 0_u32..3, 0_u64..300, 0_u32..300), 0..4),
+            prop::collection::vec(prop::collection::vec((0_u32..3, 0_u64..300, 0_u32..300), 0..3), 0..3),
+            prop::option::of(prop::collection::vec((0_u32..3, 0_u64..300, 0_u32..300), 0..3)),
+            prop::collection::vec(any::<u8>(), 0..80),
+            0_usize..120,
+        ), 1..8)
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut s = Scene::new().await;
+            let regions = [
+                s.raw.expose(&s.stream(Ask::default()), Access::RemoteRead),
+                s.raw.expose(&[1; 256], Access::RemoteWrite),
+            ];
+            // Mostly segments that exist, so that the calls get far.
+            let segment = |(region, at, length): (u32, u64, u32)| match regions.get(region as usize) {
+                Some(r) => part(r, at % 64, length % 128),
+                None => Segment { offset: at, ..bogus(length) },
+            };
+            for (long, read, write, reply, edit, at) in calls {
+                let lists = Lists {
+                    reads: read.into_iter().map(|(position, r, o, l)| ReadSegment { position: position * 4, segment: segment((r, o, l)) }).collect(),
+                    writes: write.into_iter().map(|c| c.into_iter().map(segment).collect()).collect(),
+                    reply: reply.map(|c| c.into_iter().map(segment).collect()),
+                };
+                let stream = s.stream(Ask { receive: at, ..Ask::default() });
+                let mut b = Raw::message(&if long { nomsg(XID, lists) } else { msg(XID, lists) }, &stream);
+                // One in two is changed in some place.
+                if edit.len() % 2 == 0 {
+                    let at = at.min(b.len());
+                    let end = (at + edit.len()).min(b.len());
+                    b[at..end].copy_from_slice(&edit[..end - at]);
+                }
+                s.raw.send(&b);
+                tokio::task::yield_now().await;
+            }
+            drop(regions);
+            s.finish().await;
+        });
+    }
 }

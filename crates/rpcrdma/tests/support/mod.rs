@@ -72,7 +72,8 @@ fn decode(message: &Message) -> Result<(u32, Ask, u32), XdrError> {
     let mut d = Decoder::new(message);
     let xid = d.u32()?;
     d.raw(36)?;
-    let (seed, receive, reply_head) = (d.u32()?, d.u32()? as usize, d.u32()? as usize);
+    let seed = d.u32()?;
+    let (receive, reply_head) = (d.count(8 << 20, 0)?, d.count(8 << 20, 0)?);
     let later = d.bool()?;
     let head = d.opaque(8 << 20)?;
     let sum = checksum(head.iter().copied());
@@ -96,7 +97,7 @@ impl Service for Echo {
         e.put_u32(sum);
         e.put_opaque(&pattern(ask.seed, ask.reply_head));
         let mut data = Views::new();
-        let bytes = pattern(ask.seed + 1, ask.receive);
+        let bytes = pattern(ask.seed.wrapping_add(1), ask.receive);
         for piece in bytes.chunks(64 << 10) {
             data.push(arena.copy_from(piece).unwrap());
         }
@@ -145,7 +146,7 @@ pub fn verify(reply: &Reply, ask: Ask) {
         ^ checksum(pattern(ask.seed + 2, ask.send).into_iter()).rotate_left(1);
     assert_eq!(d.u32().unwrap(), sum, "{ask:?}: the server saw other bytes");
     assert!(d.opaque(8 << 20).unwrap() == &pattern(ask.seed, ask.reply_head)[..], "{ask:?}: head");
-    assert!(d.payload(8 << 20).unwrap().to_vec() == pattern(ask.seed + 1, ask.receive), "{ask:?}: payload");
+    assert!(d.payload(8 << 20).unwrap().to_vec() == pattern(ask.seed.wrapping_add(1), ask.receive), "{ask:?}: payload");
     assert_eq!(d.remaining(), 0);
 }
 
