@@ -313,7 +313,8 @@ where
         procedure: procedure.number(),
         name: procedure.name(),
         max_head,
-        keep_xid: !procedure.is_idempotent(),
+        // A WRITE could be repeated, but not overtaken: see `retransmission`.
+        keep_xid: !procedure.is_idempotent() || procedure == Procedure::Write,
     };
     let payload_len = payload.as_ref().map(|b| b.len());
     let mut attempt = Attempt::new(pool, procedure.name());

@@ -207,10 +207,11 @@ impl Pool {
                 (None, Some(len)) => Some(self.arena.alloc(len)?),
                 (given, _) => given,
             };
+            let kept_xid = first_xid.filter(|_| spec.keep_xid);
             let request = Request {
                 message: self.encode(spec, args)?,
                 reply: ReplySpec { max_head: spec.max_head, payload },
-                xid: first_xid.filter(|_| spec.keep_xid),
+                xid: kept_xid,
             };
             let pending = PendingCall::new(&transport, request);
             let xid = pending.xid();
@@ -225,6 +226,8 @@ impl Pool {
                     self.slots.iter().for_each(|s| s.discard(&transport));
                     attempt.pause(e.to_string()).await?;
                 }
+                // By a rare chance another call of the new connection has the XID; soon it will have its answer.
+                Err(RpcError::Local(why)) if kept_xid.is_some() => attempt.pause(why).await?,
                 Err(error) => return Err(self.rpc_error(spec.name, error)),
             }
             if xid.is_some() {

@@ -4,8 +4,11 @@
 //! [`RetryPolicy::max_elapsed`](crate::RetryPolicy::max_elapsed) has passed. Whether the server executed it the first
 //! time is not known.
 //!
-//! - **Idempotent procedures** (reads, look-ups, WRITE of the same bytes, COMMIT) are simply sent again.
-//! - **Others** (SETATTR, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK) are sent again *with the same
+//! - **Idempotent procedures** (reads, look-ups, COMMIT) are simply sent again.
+//! - **WRITE** is idempotent too, but a first WRITE that is executed late must not undo what was written after the
+//!   second one was answered: it is sent again with the same XID, by which a server that still works on the first one
+//!   knows it.
+//! - **The others** (SETATTR, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK) are sent again *with the same
 //!   XID*. A server keeps its recent answers in a duplicate request cache and gives the same answer again; that
 //!   survives a lost connection, but not a restart of the server.
 //! - If such a call that was sent again is answered with the error that its own first execution would cause, the

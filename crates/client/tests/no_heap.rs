@@ -60,13 +60,13 @@ fn reads_and_writes_over_rdma_do_not_allocate_from_the_heap_in_steady_state() {
         let data = client.buffer(LEN).unwrap().freeze();
         let mut buffer = client.buffer(LEN).unwrap();
         let mut count = [0; 2];
-        for round in 0..2 {
+        for counted in &mut count {
             let before = ALLOCATIONS.get();
             for _ in 0..CALLS {
                 client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await.unwrap();
                 buffer = client.read_into(file, 0, buffer).await.unwrap().buffer;
             }
-            count[round] = ALLOCATIONS.get() - before;
+            *counted = ALLOCATIONS.get() - before;
         }
         println!("allocations: {count:?}");
         // Timers that are made once in a while, and nothing per call.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use nfs::v3::{
     CreateHow, CreateOk, FileType, GetattrOk, LinkArgs, LookupArgs, LookupOk, MkdirArgs, Procedure, RenameOk,
-    Sattr, SetattrArgs, Status, WccData,
+    Sattr, SetattrArgs, StableHow, Status, WccData, WriteOk,
 };
 
 use super::script::{Act, Script, args, attributes, fail, handle, ok, quick, run};
@@ -54,6 +54,24 @@ fn a_call_that_cannot_be_repeated_keeps_its_xid_over_connections() {
         assert_eq!(xids, [xids[0]; 3]);
         c.remove(c.root(), "y").await.unwrap();
         assert_ne!(script.xids(Procedure::Remove)[3], xids[0], "another call is another XID");
+    });
+}
+
+#[test]
+fn a_write_keeps_its_xid_so_that_it_cannot_be_executed_late() {
+    run(async {
+        let script = losing(Procedure::Write, 2, |_, _| {
+            ok(WriteOk {
+                file: WccData::default(),
+                count: 3,
+                committed: StableHow::FileSync,
+                verifier: [0; 8],
+            })
+        });
+        let c = script.client().await;
+        c.write(handle(2), 0, b"abc", StableHow::FileSync).await.unwrap();
+        let xids = script.xids(Procedure::Write);
+        assert_eq!(xids, [xids[0]; 3]);
     });
 }
 
