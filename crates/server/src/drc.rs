@@ -220,3 +220,164 @@ impl<S: Service> Service for AnswerOnce<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::Future,
+        pin::pin,
+        sync::atomic::{AtomicU64, Ordering},
+        task::{Context, Poll, Waker},
+    };
+
+    use buffer::ArenaConfig;
+    use oncrpc::{Credential, TransportKind, call_header};
+    use xdr::Encoder;
+
+    use super::*;
+
+    /// Answers each call with its number of execution, when it is told to.
+    #[derive(Clone, Default)]
+    struct Counted(Arc<Counting>);
+
+    #[derive(Default)]
+    struct Counting {
+        executed: AtomicU64,
+        waiting: Mutex<Vec<oneshot::Sender<()>>>,
+        at_once: bool,
+    }
+
+    impl Service for Counted {
+        fn call(&self, _: &Peer, _: Message, arena: &Arena) -> MaybeReady<'static, Option<Message>> {
+            let n = self.0.executed.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut e = Encoder::new(arena, 64);
+            e.put_u64(n);
+            let reply = e.finish().ok();
+            if self.0.at_once {
+                return MaybeReady::Ready(reply);
+            }
+            let (tx, rx) = oneshot::channel();
+            self.0.waiting.lock().push(tx);
+            MaybeReady::wait(async move {
+                let _ = rx.await;
+                reply
+            })
+        }
+    }
+
+    fn arena() -> Arena {
+        Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false })
+    }
+
+    fn peer(connection: u64) -> Peer {
+        let addr = ([127, 0, 0, 1], 1000 + connection as u16).into();
+        Peer { addr, local: addr, transport: TransportKind::Tcp, connection }
+    }
+
+    fn call(arena: &Arena, xid: u32, proc: u32, args: u32) -> Message {
+        let mut e = Encoder::new(arena, 256);
+        call_header(&mut e, nfs::v3::PROGRAM, 3, proc, &Credential::None);
+        e.put_u32(args);
+        let mut m = e.finish().unwrap();
+        assert!(m.set_xid(xid));
+        m
+    }
+
+    fn number(m: Option<Message>) -> Option<u64> {
+        m.map(|m| u64::from_be_bytes(*m.head.iter().next().unwrap().first_chunk().unwrap()))
+    }
+
+    fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+        f.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn front(at_once: bool, replies: usize) -> (Arc<Counting>, AnswerOnce<Counted>) {
+        let counting = Arc::new(Counting { at_once, ..Counting::default() });
+        let cache = Arc::new(ReplyCache::new(replies));
+        (Arc::clone(&counting), AnswerOnce::new(Counted(counting), cache, || ()))
+    }
+
+    fn now(s: &AnswerOnce<Counted>, peer: &Peer, m: Message, a: &Arena) -> Option<u64> {
+        match s.call(peer, m, a) {
+            MaybeReady::Ready(reply) => number(reply),
+            _ => panic!("the call waits"),
+        }
+    }
+
+    #[test]
+    fn only_what_makes_two_calls_the_same_call_counts() {
+        let (a, (_, s)) = (arena(), front(true, 100));
+        assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 5), &a), Some(1));
+        assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 5), &a), Some(1), "same connection");
+        assert_eq!(now(&s, &peer(2), call(&a, 1, 12, 5), &a), Some(1), "another port");
+        assert_eq!(now(&s, &peer(1), call(&a, 2, 12, 5), &a), Some(2), "another XID");
+        assert_eq!(now(&s, &peer(1), call(&a, 1, 13, 5), &a), Some(3), "another procedure");
+        assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 6), &a), Some(4), "other arguments");
+        let elsewhere = Peer { addr: ([127, 0, 0, 2], 1).into(), ..peer(1) };
+        assert_eq!(now(&s, &elsewhere, call(&a, 1, 12, 5), &a), Some(5), "another client");
+    }
+
+    #[test]
+    fn calls_that_change_nothing_are_executed_each_time() {
+        let (a, (_, s)) = (arena(), front(true, 100));
+        for (n, proc) in [0, 1, 3, 4, 5, 6, 16, 17, 18, 19, 20, 21].into_iter().enumerate() {
+            assert_eq!(now(&s, &peer(1), call(&a, 1, proc, 0), &a), Some(2 * n as u64 + 1));
+            assert_eq!(now(&s, &peer(1), call(&a, 1, proc, 0), &a), Some(2 * n as u64 + 2));
+        }
+        assert_eq!(s.cache.kept(), 0);
+    }
+
+    #[test]
+    fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
+        let (a, (service, s)) = (arena(), front(false, 100));
+        let mut first = pin!(s.call(&peer(1), call(&a, 1, 8, 0), &a));
+        assert!(poll(first.as_mut()).is_pending());
+        assert_eq!(
+            now(&s, &peer(1), call(&a, 1, 8, 0), &a),
+            None,
+            "the same connection has one answer coming"
+        );
+        let mut second = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
+        assert!(poll(second.as_mut()).is_pending());
+        service.waiting.lock().drain(..).for_each(|tx| tx.send(()).unwrap());
+        assert!(matches!(poll(first.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
+        assert!(matches!(poll(second.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
+        assert_eq!(now(&s, &peer(3), call(&a, 1, 8, 0), &a), Some(1));
+        assert_eq!(service.executed.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_call_that_is_never_answered_can_be_sent_again() {
+        let (a, (service, s)) = (arena(), front(false, 100));
+        let first = s.call(&peer(1), call(&a, 1, 8, 0), &a);
+        let mut waiting = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
+        assert!(poll(waiting.as_mut()).is_pending());
+        drop(first);
+        assert!(matches!(poll(waiting.as_mut()), Poll::Ready(None)), "its client sends again");
+        let mut again = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
+        assert!(poll(again.as_mut()).is_pending());
+        assert_eq!(service.executed.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn the_oldest_replies_give_way_and_their_memory_returns() {
+        let (a, (_, s)) = (arena(), front(true, 64));
+        for xid in 0..10_000 {
+            now(&s, &peer(1), call(&a, xid, 9, xid), &a);
+        }
+        assert!(s.cache.kept() <= 64);
+        assert!(a.stats().in_use <= 64 * 512, "{:?}", a.stats());
+        assert_eq!(now(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_000));
+        assert_eq!(now(&s, &peer(1), call(&a, 0, 9, 0), &a), Some(10_001));
+    }
+
+    #[test]
+    fn messages_that_are_no_calls_pass_through() {
+        let (a, (_, s)) = (arena(), front(true, 64));
+        for bytes in [&b""[..], b"abc", &[0; 12], &[0xff; 64]] {
+            let m = Message::from_view(a.copy_from(bytes).unwrap());
+            assert!(now(&s, &peer(1), m, &a).is_some());
+        }
+        assert_eq!(s.cache.kept(), 0);
+    }
+}

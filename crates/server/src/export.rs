@@ -155,3 +155,73 @@ fn rest_below<'p>(name: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(name.strip_suffix(b"/").unwrap_or(name))?;
     (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
 }
+
+#[cfg(test)]
+mod tests {
+    use oncrpc::{AuthSys, TransportKind};
+    use vfs::memory::{MemoryConfig, MemoryFs};
+
+    use super::*;
+
+    fn table(exports: &[&str]) -> Exports {
+        let arena = buffer::Arena::new(buffer::ArenaConfig { limit: 1 << 22, huge_pages: false });
+        runtime::tokio_rt::run_shard(async {
+            let rt = runtime::tokio_rt::TokioRuntime::current();
+            let fs = MemoryFs::new(MemoryConfig::new(arena, rt));
+            let entries = exports.iter().map(|e| (e.parse().unwrap(), Arc::clone(&fs) as FileSystemRef));
+            Exports::new(entries.collect(), None).unwrap()
+        })
+        .unwrap()
+    }
+
+    fn peer(addr: &str) -> Peer {
+        let addr = addr.parse().unwrap();
+        Peer { addr, local: addr, transport: TransportKind::Rdma, connection: 1 }
+    }
+
+    #[test]
+    fn the_longest_export_name_above_a_path_wins() {
+        let t = table(&["/a=memory:1M", "/a/b=memory:1M", "/c=memory:1M"]);
+        let found = |p: &'static str| t.find(p.as_bytes()).map(|(e, rest)| (e.name().to_owned(), rest));
+        assert_eq!(found("/a"), Some(("/a".into(), &b""[..])));
+        assert_eq!(found("/a/b/x"), Some(("/a/b".into(), &b"/x"[..])));
+        assert_eq!(found("/a/bx"), Some(("/a".into(), &b"/bx"[..])));
+        assert_eq!(found("/ab"), None);
+        assert_eq!(found("/"), None);
+        let whole = table(&["/=memory:1M"]);
+        assert_eq!(whole.find(b"/x/y").unwrap().1, b"/x/y");
+        assert_eq!(whole.find(b"/").unwrap().1, b"/");
+    }
+
+    #[test]
+    fn networks_and_ports_decide_who_comes_in() {
+        let t = table(&["/a=memory:1M,client=10.0.0.0/8,client=fd00::/8,secure"]);
+        let e = t.iter().next().unwrap();
+        for (addr, outcome) in [
+            ("10.1.2.3:1023", Ok(())),
+            ("10.1.2.3:1024", Err(Refusal::Port)),
+            ("[fd00::1]:700", Ok(())),
+            ("[::ffff:10.0.0.9]:700", Ok(())),
+            ("192.0.2.1:700", Err(Refusal::Network)),
+            ("[::1]:700", Err(Refusal::Network)),
+        ] {
+            assert_eq!(e.admit_peer(&peer(addr)), outcome, "{addr}");
+        }
+    }
+
+    #[test]
+    fn squashing_root_leaves_no_way_to_be_root() {
+        let t = table(&["/a=memory:1M,squash=root"]);
+        let sys = AuthSys { uid: 0, gid: 0, gids: [0, 5, 0].into_iter().collect(), ..AuthSys::default() };
+        let who = t.iter().next().unwrap().admit(&peer("10.0.0.1:9"), &Credential::Sys(sys)).unwrap();
+        assert_eq!((who.uid, who.gid, &who.gids[..]), (65534, 65534, &[65534, 5, 65534][..]));
+    }
+
+    #[test]
+    fn a_credential_that_is_not_understood_is_refused() {
+        let t = table(&["/a=memory:1M"]);
+        let e = t.iter().next().unwrap();
+        assert_eq!(e.admit(&peer("10.0.0.1:9"), &Credential::Other(6)), Err(Refusal::Credential));
+        assert_eq!(e.admit(&peer("10.0.0.1:9"), &Credential::None).unwrap().uid, 65534);
+    }
+}
