@@ -52,6 +52,7 @@ pub fn open(export: &ExportConfig, with: &Resources<'_>) -> Result<FileSystemRef
             };
             let config = LocalConfig {
                 read_only: export.read_only,
+                sync_metadata: export.sync_metadata,
                 key,
                 fsid: Some(u64::from(id)),
                 ..LocalConfig::new(path, with.arena.clone())

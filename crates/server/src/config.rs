@@ -76,7 +76,8 @@ impl Default for Limits {
 /// The short form on a command line is `NAME=BACKEND[,OPTION]...`, for example `/data=local:/srv/data,ro` or
 /// `/scratch=memory:2GiB,client=10.0.0.0/8,squash=root`. Options: `ro`, `rw`, `squash=none|root|all`, `anon_uid=N`,
 /// `anon_gid=N`, `client=NETWORK` (may be repeated), `secure` (clients must call from a privileged port), `insecure`,
-/// `no_auth_none` (callers without a credential are refused). A path with a comma in it needs the TOML file.
+/// `no_auth_none` (callers without a credential are refused), `no_sync_metadata` (see
+/// [`sync_metadata`](Self::sync_metadata)). A path with a comma in it needs the TOML file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportConfig {
@@ -102,6 +103,10 @@ pub struct ExportConfig {
     /// Callers must use a port below 1024, which on most systems only root can.
     #[serde(default)]
     pub require_privileged_port: bool,
+    /// Make changes of names and attributes durable before they are answered (local exports). Without it a crash of
+    /// this machine may undo changes that clients were told are done, and many small files are copied faster.
+    #[serde(default = "yes")]
+    pub sync_metadata: bool,
     /// Whether callers without a credential (AUTH_NONE) are let in, as the anonymous identity.
     #[serde(default = "yes")]
     pub allow_auth_none: bool,
@@ -197,6 +202,7 @@ impl ExportConfig {
             anon_gid: nobody(),
             clients: Vec::new(),
             require_privileged_port: false,
+            sync_metadata: true,
             allow_auth_none: true,
         }
     }
@@ -208,6 +214,7 @@ impl ExportConfig {
             ("rw", None) => self.read_only = false,
             ("secure", None) => self.require_privileged_port = true,
             ("insecure", None) => self.require_privileged_port = false,
+            ("no_sync_metadata", None) => self.sync_metadata = false,
             ("no_auth_none", None) => self.allow_auth_none = false,
             ("squash", Some("none")) => self.squash = Squash::None,
             ("squash", Some("root")) => self.squash = Squash::Root,
@@ -218,7 +225,7 @@ impl ExportConfig {
             _ => {
                 return Err(format!(
                     "`{option}` is not an export option; there are ro, rw, squash=none|root|all, anon_uid=N, \
-                     anon_gid=N, client=NETWORK, secure, insecure, no_auth_none"
+                     anon_gid=N, client=NETWORK, secure, insecure, no_auth_none, no_sync_metadata"
                 ));
             }
         }

@@ -1,0 +1,100 @@
+//! A file system whose GETATTR waits for the test.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use vfs::*;
+
+pub struct Gate {
+    inner: FileSystemRef,
+    /// A permit for each GETATTR that may end.
+    pub open: Arc<Semaphore>,
+    /// A permit for each GETATTR that has begun.
+    pub begun: Arc<Semaphore>,
+}
+
+impl Gate {
+    pub fn new(inner: FileSystemRef) -> Self {
+        Self { inner, open: Arc::new(Semaphore::new(0)), begun: Arc::new(Semaphore::new(0)) }
+    }
+}
+
+impl FileSystem for Gate {
+    fn getattr(&self, file: &Handle) -> Op<Attr> {
+        let (open, attr) = (Arc::clone(&self.open), self.inner.getattr(file));
+        self.begun.add_permits(1);
+        Op::wait(async move {
+            open.acquire().await.expect("the gate is never closed").forget();
+            attr.await
+        })
+    }
+
+    fn root(&self) -> Handle {
+        self.inner.root()
+    }
+    fn info(&self) -> FsInfo {
+        self.inner.info()
+    }
+    fn stat(&self) -> Op<FsStat> {
+        self.inner.stat()
+    }
+    fn setattr(&self, who: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {
+        self.inner.setattr(who, file, set, guard)
+    }
+    fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
+        self.inner.lookup(who, dir, name)
+    }
+    fn access(&self, who: &Identity, file: &Handle, wanted: Access) -> Op<(Access, Attr)> {
+        self.inner.access(who, file, wanted)
+    }
+    fn readlink(&self, who: &Identity, link: &Handle) -> Op<(Vec<u8>, Attr)> {
+        self.inner.readlink(who, link)
+    }
+    fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
+        self.inner.read(who, file, offset, count)
+    }
+    fn write(
+        &self,
+        who: &Identity,
+        file: &Handle,
+        offset: u64,
+        data: Views,
+        stable: Stability,
+    ) -> Op<Written> {
+        self.inner.write(who, file, offset, data, stable)
+    }
+    fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
+        self.inner.commit(who, file, offset, count)
+    }
+    fn write_verifier(&self) -> [u8; 8] {
+        self.inner.write_verifier()
+    }
+    fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
+        self.inner.create(who, dir, name, how)
+    }
+    fn make(&self, who: &Identity, dir: &Handle, name: &[u8], node: &NewNode, set: &SetAttr) -> Op<Created> {
+        self.inner.make(who, dir, name, node, set)
+    }
+    fn remove(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
+        self.inner.remove(who, dir, name)
+    }
+    fn rmdir(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
+        self.inner.rmdir(who, dir, name)
+    }
+    fn rename(&self, who: &Identity, a: &Handle, from: &[u8], b: &Handle, to: &[u8]) -> Op<(Wcc, Wcc)> {
+        self.inner.rename(who, a, from, b, to)
+    }
+    fn link(&self, who: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)> {
+        self.inner.link(who, file, dir, name)
+    }
+    fn readdir(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        cookie: u64,
+        v: [u8; 8],
+        limits: ReadDirLimits,
+    ) -> Op<DirPage> {
+        self.inner.readdir(who, dir, cookie, v, limits)
+    }
+}

@@ -1,0 +1,77 @@
+//! What becomes of a call that a file system still works on when the server is stopped.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+#[path = "common/gate.rs"]
+#[allow(unreachable_pub, clippy::expect_used)]
+mod gate;
+
+use std::{sync::Arc, time::Duration};
+
+use common::{Caller, Proto, config, run};
+use gate::Gate;
+use nfs::v3::{GetattrArgs, Procedure};
+use server::{Running, Server, open};
+use tokio::sync::Semaphore;
+
+struct Gated {
+    server: Running,
+    open: Arc<Semaphore>,
+    begun: Arc<Semaphore>,
+}
+
+fn start() -> Gated {
+    let (mut gate_open, mut begun) = (None, None);
+    let server = Server::start_with(config(&["/x=memory:8MiB"]), |export, with| {
+        let gate = Gate::new(open(export, with)?);
+        (gate_open, begun) = (Some(Arc::clone(&gate.open)), Some(Arc::clone(&gate.begun)));
+        Ok(Arc::new(gate))
+    });
+    Gated { server: server.unwrap(), open: gate_open.unwrap(), begun: begun.unwrap() }
+}
+
+#[test]
+fn a_call_in_progress_is_answered_within_the_grace() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        run(async {
+            let Gated { server, open, begun } = start();
+            let c = Caller::connect(&server, proto).await;
+            let root = c.mount("/x").await.unwrap();
+            let args = GetattrArgs { object: root };
+            let call = c.reply(Procedure::Getattr, &args, 0);
+            let stop = async {
+                begun.acquire().await.unwrap().forget();
+                let stopping = server.stop(Duration::from_secs(30));
+                let release = async {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    open.add_permits(1);
+                };
+                futures::join!(stopping, release).0
+            };
+            let (answer, stats) = futures::join!(call, stop);
+            assert!(answer.is_ok(), "{proto:?}: {answer:?}");
+            assert_eq!(stats.calls_of(Procedure::Getattr), 1);
+        });
+    }
+}
+
+#[test]
+fn a_call_that_does_not_end_does_not_hold_the_server_up() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        run(async {
+            let Gated { server, begun, .. } = start();
+            let c = Caller::connect(&server, proto).await;
+            let root = c.mount("/x").await.unwrap();
+            let args = GetattrArgs { object: root };
+            let call = c.reply(Procedure::Getattr, &args, 0);
+            let stop = async {
+                begun.acquire().await.unwrap().forget();
+                server.stop(Duration::from_millis(10)).await
+            };
+            // The test's own time limit is what would notice a server that waits.
+            let (answer, _) = futures::join!(call, stop);
+            assert!(answer.is_err(), "{proto:?}");
+        });
+    }
+}
