@@ -161,6 +161,8 @@ impl Connection {
         let (mut calls, start) = (0, self.channel.received);
         loop {
             calls += self.take_calls(cx);
+            // Calls that have been read but not taken: no byte that comes will wake us for them.
+            let held_back = !self.may_read();
             while let Poll::Ready(Some(reply)) = self.waiting.poll_next_unpin(cx) {
                 self.reply(reply);
             }
@@ -174,6 +176,9 @@ impl Connection {
             if calls >= CALLS_PER_TURN || self.channel.received - start >= BYTES_PER_TURN {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
+            }
+            if held_back && self.may_read() {
+                continue;
             }
             if !self.may_read() || !self.fill(cx) {
                 return Poll::Pending;
