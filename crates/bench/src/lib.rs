@@ -5,9 +5,12 @@
 //! which is why the peer of a measurement runs in a process of its own ([`child`]).
 
 pub mod child;
+pub mod compare;
 pub mod cpu;
+pub mod embedded;
 mod error;
 pub mod figure;
+pub mod iozone;
 pub mod raw;
 pub mod stats;
 pub mod table;

@@ -5,6 +5,7 @@
 
 mod peer;
 mod pingpong;
+mod provider;
 mod stream;
 
 use std::net::TcpStream;
@@ -18,6 +19,7 @@ use crate::{BenchError, child::Peer, child::value};
 /// A running peer and how to reach it.
 pub struct RawPeer {
     tcp: std::net::SocketAddr,
+    rdma: std::net::SocketAddr,
     // Killed when dropped.
     _process: Peer,
 }
@@ -30,10 +32,11 @@ impl RawPeer {
     pub fn start(args: &[&str]) -> Result<Self, BenchError> {
         let mut process = Peer::start(args)?;
         let line = process.line()?;
-        let tcp = value(&line, "tcp")
-            .and_then(|a| a.parse().ok())
-            .ok_or_else(|| BenchError::Peer(format!("unexpected greeting '{line}'")))?;
-        Ok(Self { tcp, _process: process })
+        let addr = |key| {
+            let addr = value(&line, key).and_then(|a| a.parse().ok());
+            addr.ok_or_else(|| BenchError::Peer(format!("unexpected greeting '{line}'")))
+        };
+        Ok(Self { tcp: addr("tcp")?, rdma: addr("rdma")?, _process: process })
     }
 
     fn connect(&self) -> Result<TcpStream, BenchError> {

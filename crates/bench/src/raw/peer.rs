@@ -5,18 +5,27 @@ use std::{
     net::{TcpListener, TcpStream},
 };
 
-use super::{Order, socket_settings, stream::records};
+use runtime::tokio_rt::TokioRuntime;
+
+use super::{Order, provider, socket_settings, stream::records};
 use crate::{BenchError, cpu};
 
-/// Listens on a free port of the loopback address, says `tcp=ADDRESS` on standard output, and obeys whoever
-/// connects until its standard input ends (with the process that started it).
+/// Listens on free ports of the loopback address, says `rdma=ADDRESS tcp=ADDRESS` on standard output, and obeys
+/// whoever connects until its standard input ends (with the process that started it).
 ///
 /// # Errors
 /// When it cannot listen.
 pub fn serve_peer() -> Result<(), BenchError> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("listen on loopback"))?;
     let addr = listener.local_addr().map_err(BenchError::io("learn the listening address"))?;
-    println!("raw-peer tcp={addr}");
+    let executor = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(BenchError::io("make a runtime"))?;
+    let _guard = executor.enter();
+    let rdma = provider::listen(&TokioRuntime::from_handle(executor.handle().clone()))?;
+    println!("raw-peer rdma={rdma} tcp={addr}");
     std::thread::spawn(move || {
         for s in listener.incoming().flatten() {
             std::thread::spawn(move || {

@@ -46,7 +46,7 @@ impl PingPong {
         Ok(self.figure("tcp", None, &latencies, Spent { took, client, server }))
     }
 
-    fn check(&self) -> Result<(), BenchError> {
+    pub(super) fn check(&self) -> Result<(), BenchError> {
         const MOST: u64 = 1 << 20;
         if self.count == 0 || !(1..=MOST).contains(&self.ping) || !(1..=MOST).contains(&self.pong) {
             return Err(BenchError::Parameter(
@@ -56,7 +56,13 @@ impl PingPong {
         Ok(())
     }
 
-    fn figure(&self, proto: &str, provider: Option<&str>, latencies: &Latencies, spent: Spent) -> Figure {
+    pub(super) fn figure(
+        &self,
+        proto: &str,
+        provider: Option<&str>,
+        latencies: &Latencies,
+        spent: Spent,
+    ) -> Figure {
         let bytes = self.count * (self.ping + self.pong);
         Figure {
             workload: "raw".into(),
@@ -78,8 +84,8 @@ impl PingPong {
 }
 
 /// What a run cost.
-struct Spent {
-    took: Duration,
-    client: Duration,
-    server: Duration,
+pub(super) struct Spent {
+    pub(super) took: Duration,
+    pub(super) client: Duration,
+    pub(super) server: Duration,
 }

@@ -28,7 +28,11 @@ pub(super) async fn copy<S: Source, T: Target>(
 ) -> Result<Done<T::Node>, Problem> {
     let from = source.open(node).await?;
     let to = target.create(dir, name).await?;
-    match fill((source, &from, meta), (target, &to), how, flow).await {
+    let outcome = tokio::select! {
+        outcome = fill((source, &from, meta), (target, &to), how, flow) => outcome,
+        () = flow.progress.stopped() => Err(Problem::new("the copy was stopped")),
+    };
+    match outcome {
         Ok(done) => Ok(done),
         Err(e) => {
             target.discard(&to).await;

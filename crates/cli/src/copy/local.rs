@@ -184,15 +184,6 @@ impl Source for LocalTree {
 impl Target for LocalTree {
     type Writer = LocalWriter;
 
-    async fn lookup(&self, dir: &PathBuf, name: &[u8]) -> Result<Option<(PathBuf, Meta)>, Problem> {
-        let path = in_dir(dir, name)?;
-        match meta_of(&path) {
-            Ok(meta) => Ok(Some((path, meta))),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Problem::local("look at", &path, &e)),
-        }
-    }
-
     async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<PathBuf, Problem> {
         let path = in_dir(dir, name)?;
         match fs::create_dir(&path) {

@@ -1,19 +1,15 @@
-//! What has been copied so far, for the summary and, on a terminal, for whoever watches.
+//! What has been copied so far, on a terminal, for whoever watches; and the word to stop.
 
-use std::{
-    io::IsTerminal,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{io::IsTerminal, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::sync::watch;
 
 use crate::problem::Problem;
 
-/// Running totals of one copy.
+/// How one copy gets on, and whether it shall stop.
 pub(crate) struct Progress {
-    bytes: AtomicU64,
-    stopped: AtomicBool,
+    stop: watch::Sender<bool>,
     bar: Option<ProgressBar>,
 }
 
@@ -30,7 +26,7 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(250));
             bar
         });
-        Self { bytes: AtomicU64::new(0), stopped: AtomicBool::new(false), bar }
+        Self { stop: watch::Sender::new(false), bar }
     }
 
     /// `bytes` more were found that are to be copied.
@@ -42,7 +38,6 @@ impl Progress {
 
     /// `bytes` more were written.
     pub(crate) fn moved(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if let Some(bar) = &self.bar {
             bar.inc(bytes as u64);
         }
@@ -63,19 +58,20 @@ impl Progress {
         }
     }
 
-    /// Bytes written so far; records that had to be sent again count again.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+    /// Makes every file that is in work stop.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
     }
 
-    /// Makes every file that is in work stop at its next record.
-    pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
+    /// Completes when [`Self::stop`] was called.
+    pub(crate) async fn stopped(&self) {
+        // Fails only when the sender is gone, which `self` keeps.
+        drop(self.stop.subscribe().wait_for(|s| *s).await);
     }
 
     /// Whether [`Self::stop`] was called.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        *self.stop.borrow()
     }
 
     /// An error if [`Self::stop`] was called.

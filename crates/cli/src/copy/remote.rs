@@ -142,10 +142,6 @@ impl Source for RemoteTree {
 impl Target for RemoteTree {
     type Writer = RemoteWriter;
 
-    async fn lookup(&self, dir: &FileHandle, name: &[u8]) -> Result<Option<(FileHandle, Meta)>, Problem> {
-        Ok(self.find(*dir, name).await?.map(|o| (o.handle, to_meta(&o.attributes))))
-    }
-
     async fn make_dir(&self, dir: &FileHandle, name: &[u8]) -> Result<FileHandle, Problem> {
         // Its own mode comes when it is filled; until then it is nobody else's business.
         let private = Sattr { mode: Some(0o700), ..Sattr::default() };

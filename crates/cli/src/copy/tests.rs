@@ -189,9 +189,6 @@ impl Source for Faulty {
 
 impl Target for Faulty {
     type Writer = LocalWriter;
-    async fn lookup(&self, dir: &PathBuf, name: &[u8]) -> Result<Option<(PathBuf, Meta)>, Problem> {
-        self.inner.lookup(dir, name).await
-    }
     async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<PathBuf, Problem> {
         self.inner.make_dir(dir, name).await
     }

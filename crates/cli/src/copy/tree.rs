@@ -96,13 +96,6 @@ pub(crate) trait Target: Source {
     /// A file that is being written.
     type Writer: Clone + Send + Sync + 'static;
 
-    /// Finds `name` in `dir`.
-    fn lookup(
-        &self,
-        dir: &Self::Node,
-        name: &[u8],
-    ) -> impl Future<Output = Result<Option<(Self::Node, Meta)>, Problem>> + Send;
-
     /// Makes a directory that its owner can fill, or takes the one that is there.
     fn make_dir(
         &self,

@@ -1,6 +1,10 @@
 //! The walk through the source, and what it sets in motion.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::{
     sync::Semaphore,
@@ -50,7 +54,8 @@ pub(crate) async fn copy<S: Source, T: Target>(
             () = &mut run => false,
             () = interrupt => {
                 progress.stop();
-                run.await;
+                // Unfinished files are removed now, unless the server that has them is gone.
+                drop(tokio::time::timeout(STOP, &mut run).await);
                 true
             }
         }
@@ -61,6 +66,9 @@ pub(crate) async fn copy<S: Source, T: Target>(
     report.took(start.elapsed());
     report
 }
+
+/// How long an interrupted copy may take to clean up.
+const STOP: Duration = Duration::from_secs(10);
 
 type Outcome<N> = (String, Option<(u64, u64)>, Result<Done<N>, Problem>);
 

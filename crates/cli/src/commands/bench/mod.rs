@@ -1,21 +1,32 @@
 //! `millrace bench`.
 
+mod compare;
+mod iozone;
 mod raw;
 
 use crate::{
     args::BenchCommand,
-    failure::{CommandResult, Failure, Outcome},
+    failure::{CommandResult, Outcome},
 };
+
+/// The arguments that make this program the peer of a raw measurement.
+const RAW_PEER: &[&str] = &["bench", "raw-peer"];
 
 pub(super) fn run(command: BenchCommand) -> CommandResult {
     match command {
         BenchCommand::Raw(args) => raw::run(&args),
+        BenchCommand::Iozone(args) => iozone::run(&args),
+        BenchCommand::Compare(args) => compare::run(&args),
         BenchCommand::RawPeer => {
             bench::raw::serve_peer()?;
             Ok(Outcome::Done)
         }
-        BenchCommand::Iozone(_) | BenchCommand::Compare(_) => {
-            Err(Failure::new("this bench is not there yet"))
-        }
+    }
+}
+
+/// Said before figures that mean little.
+fn warn_of_debug_build() {
+    if cfg!(debug_assertions) {
+        eprintln!("millrace: this is a debug build; figures mean something only with cargo run --release");
     }
 }

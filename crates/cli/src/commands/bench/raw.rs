@@ -7,6 +7,7 @@ use bench::{
     units::Size,
 };
 
+use super::{RAW_PEER, warn_of_debug_build};
 use crate::{
     args::RawArgs,
     failure::{CommandResult, Failure, Outcome},
@@ -14,7 +15,8 @@ use crate::{
 };
 
 pub(super) fn run(args: &RawArgs) -> CommandResult {
-    let peer = RawPeer::start(&["bench", "raw-peer"])?;
+    warn_of_debug_build();
+    let peer = RawPeer::start(RAW_PEER)?;
     let mut runs: Vec<Vec<Figure>> = Vec::new();
     for _ in 0..args.runs {
         let figures = once(args, &peer)?;
@@ -38,6 +40,9 @@ fn once(args: &RawArgs, peer: &RawPeer) -> Result<Vec<Figure>, Failure> {
     for Size(pong) in &args.pong {
         let game = PingPong { count: args.pings, ping: args.ping.0, pong: *pong };
         out.push(game.run_tcp(peer)?);
+        if args.provider == "iwarp" {
+            out.push(game.run_iwarp(peer)?);
+        }
     }
     Ok(out)
 }

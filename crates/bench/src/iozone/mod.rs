@@ -1,0 +1,203 @@
+//! Reads and writes of files, a file per thread: sequential write, rewrite, read, reread, random read and write.
+//!
+//! Each thread is an OS thread with a runtime, a client and a file of its own, and keeps `outstanding` records in
+//! flight. All threads start a test together; its time is that of the slowest. UNSTABLE writes end with one COMMIT,
+//! which is part of the time. Memory for data is taken once: a read gives its buffer to the next read, writes share
+//! views of one pattern as long as the working set.
+
+mod thread;
+
+use std::{
+    fmt,
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+use client::{Options, Url};
+
+use crate::{
+    BenchError, Figure, cpu,
+    embedded::EmbeddedServer,
+    stats::Latencies,
+    units::{cpu_s_per_gb, mb_per_s},
+};
+use thread::{Order, Worker};
+
+/// A test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Test {
+    /// Write new files from start to end.
+    Write,
+    /// Write the same files again.
+    Rewrite,
+    /// Read from start to end.
+    Read,
+    /// Read again.
+    Reread,
+    /// Read records in random order.
+    RandomRead,
+    /// Write records in random order.
+    RandomWrite,
+}
+
+impl Test {
+    fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Rewrite | Self::RandomWrite)
+    }
+
+    fn random(self) -> bool {
+        matches!(self, Self::RandomRead | Self::RandomWrite)
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Write => "write",
+            Self::Rewrite => "rewrite",
+            Self::Read => "read",
+            Self::Reread => "reread",
+            Self::RandomRead => "random-read",
+            Self::RandomWrite => "random-write",
+        })
+    }
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Iozone {
+    /// The directory in which files are made.
+    pub url: Url,
+    /// How clients connect; what the URL states wins.
+    pub options: Options,
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of each file.
+    pub size: u64,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// The test.
+    pub test: Test,
+    /// Bytes of one operation.
+    pub record: usize,
+    /// Operations in flight per thread.
+    pub outstanding: usize,
+    /// Sequential tests: how often to go through the file.
+    pub passes: u64,
+    /// Random tests: operations per thread; 0: one for each record of the file, at most 100 000.
+    pub random_ops: u64,
+}
+
+/// Threads with their clients connected and their files made.
+pub struct Session {
+    config: Iozone,
+    workers: Vec<Worker>,
+    /// What the clients agreed on.
+    largest_record: (usize, usize),
+}
+
+impl Session {
+    /// Connects all threads and makes an empty file for each.
+    ///
+    /// # Errors
+    /// When a client cannot connect, or a file cannot be made.
+    pub fn open(config: Iozone) -> Result<Self, BenchError> {
+        let config = Iozone { threads: config.threads.max(1), size: config.size.max(1), ..config };
+        let shared = Arc::new(config.clone());
+        let mut workers = Vec::with_capacity(config.threads);
+        for n in 0..config.threads {
+            workers.push(Worker::start(n, Arc::clone(&shared))?);
+        }
+        let mut largest = (usize::MAX, usize::MAX);
+        for w in &workers {
+            let (read, write) = w.ready()?;
+            largest = (largest.0.min(read), largest.1.min(write));
+        }
+        Ok(Self { config, workers, largest_record: largest })
+    }
+
+    /// Fills the files without measuring.
+    ///
+    /// # Errors
+    /// When a write fails.
+    pub fn prepare(&self) -> Result<(), BenchError> {
+        let record = self.largest_record.1.min(1 << 20);
+        let fill = Run { test: Test::Write, record, outstanding: 8, passes: 1, random_ops: 0 };
+        self.run(&fill, None).map(drop)
+    }
+
+    /// Measures once. The server's processor time is known only of an embedded `server`.
+    ///
+    /// # Errors
+    /// When an operation fails, or the record is larger than the server takes.
+    pub fn run(&self, run: &Run, server: Option<&EmbeddedServer>) -> Result<Figure, BenchError> {
+        let (read, write) = self.largest_record;
+        let largest = if run.test.writes() { write } else { read };
+        if run.record == 0 || run.record > largest {
+            return Err(BenchError::Parameter(format!(
+                "a record of {} bytes is not between 1 and {largest}, the most that one {} of this server and \
+                 transport carries; choose a smaller --record, or raise rsize and wsize in the URL",
+                run.record,
+                if run.test.writes() { "WRITE" } else { "READ" },
+            )));
+        }
+        if run.record as u64 > self.config.size {
+            return Err(BenchError::Parameter("a record cannot be larger than the file".into()));
+        }
+        let (done, outcomes) = mpsc::channel();
+        let server_before = server.and_then(EmbeddedServer::cpu);
+        let (start, before) = (Instant::now(), cpu::own());
+        for w in &self.workers {
+            w.order(Order { run: *run, done: done.clone() })?;
+        }
+        drop(done);
+        let mut all = Outcome::default();
+        for outcome in outcomes {
+            all.merge(outcome?);
+        }
+        let took = start.elapsed();
+        let client = cpu::own() - before;
+        let server = server.and_then(EmbeddedServer::cpu).zip(server_before).map(|(after, b)| after - b);
+        Ok(self.figure(run, &all, took, (client, server)))
+    }
+
+    fn figure(&self, run: &Run, all: &Outcome, took: Duration, cpu: (Duration, Option<Duration>)) -> Figure {
+        let proto = self.config.url.proto.unwrap_or(self.config.options.proto);
+        let rdma = proto == client::Proto::Rdma;
+        Figure {
+            workload: "iozone".into(),
+            test: run.test.to_string(),
+            proto: proto.to_string(),
+            provider: rdma.then(|| self.config.options.provider.name().into()),
+            design: rdma.then(|| "read-write".into()),
+            registration: rdma.then(|| self.config.options.registration.to_string()),
+            threads: self.config.threads,
+            record: run.record as u64,
+            outstanding: run.outstanding,
+            mb_per_s: Some(mb_per_s(all.bytes, took)),
+            ops_per_s: Some(all.latencies.len() as f64 / took.as_secs_f64().max(1e-9)),
+            p50_us: Some(all.latencies.percentile_us(50.0)),
+            p99_us: Some(all.latencies.percentile_us(99.0)),
+            client_cpu_s_per_gb: Some(cpu_s_per_gb(cpu.0, all.bytes)),
+            server_cpu_s_per_gb: cpu.1.map(|c| cpu_s_per_gb(c, all.bytes)),
+            server_cpu_us_per_op: cpu.1.map(|c| c.as_secs_f64() * 1e6 / all.latencies.len().max(1) as f64),
+        }
+    }
+}
+
+/// What one thread did, or all.
+#[derive(Default)]
+struct Outcome {
+    bytes: u64,
+    latencies: Latencies,
+}
+
+impl Outcome {
+    fn merge(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.latencies.merge(&other.latencies);
+    }
+}

@@ -1,0 +1,312 @@
+//! One thread: a runtime, a client, a file.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+    time::Instant,
+};
+
+use buffer::{Buffer, View, Views};
+use client::{Client, Error};
+use futures::{StreamExt, stream::FuturesUnordered};
+use nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
+use runtime::tokio_rt::TokioRuntime;
+
+use super::{Iozone, Outcome, Run, Test};
+use crate::BenchError;
+
+/// Memory that the threads together read into and write from, as far as their files are so large: more than a
+/// processor's cache holds, as with the raw streams.
+const WORKING_SET: usize = 256 << 20;
+/// Records from this size on go through the working set; smaller ones use few buffers, as programs do.
+const BULK: usize = 64 << 10;
+/// The most operations of a random test unless it is said.
+const RANDOM_OPS: u64 = 100_000;
+
+/// Something to do.
+pub(super) struct Order {
+    pub(super) run: Run,
+    pub(super) done: mpsc::Sender<Result<Outcome, BenchError>>,
+}
+
+/// A thread, seen from outside. Dropping it removes its file and ends it.
+pub(super) struct Worker {
+    orders: Option<mpsc::Sender<Order>>,
+    greeting: mpsc::Receiver<Result<(usize, usize), BenchError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn failed(e: Error) -> BenchError {
+    BenchError::Client(e.to_string())
+}
+
+impl Worker {
+    pub(super) fn start(number: usize, config: Arc<Iozone>) -> Result<Self, BenchError> {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        let (say, greeting) = mpsc::channel();
+        let work = move || {
+            let rt = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(rt) => rt,
+                Err(e) => return drop(say.send(Err(BenchError::io("make a runtime")(e)))),
+            };
+            let mut file = match rt.block_on(File::make(number, &config)) {
+                Ok(file) => file,
+                Err(e) => return drop(say.send(Err(e))),
+            };
+            drop(say.send(Ok((file.client.rsize() as usize, file.client.wsize() as usize))));
+            while let Ok(order) = inbox.recv() {
+                drop(order.done.send(rt.block_on(file.run(&order.run))));
+            }
+            rt.block_on(file.remove());
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("bench-{number}"))
+            .spawn(work)
+            .map_err(BenchError::io("start a thread"))?;
+        Ok(Self { orders: Some(orders), greeting, thread: Some(thread) })
+    }
+
+    /// The largest READ and WRITE, once the thread is connected.
+    pub(super) fn ready(&self) -> Result<(usize, usize), BenchError> {
+        self.greeting.recv().map_err(|_| BenchError::Client("a thread ended early".into()))?
+    }
+
+    pub(super) fn order(&self, order: Order) -> Result<(), BenchError> {
+        let gone = || BenchError::Client("a thread ended early".into());
+        self.orders.as_ref().ok_or_else(gone)?.send(order).map_err(|_| gone())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(t) = self.thread.take() {
+            drop(t.join());
+        }
+    }
+}
+
+struct File {
+    client: Client,
+    dir: FileHandle,
+    name: String,
+    handle: FileHandle,
+    size: u64,
+    /// Bytes of this thread's part of the working set.
+    working_set: usize,
+    /// Buffers for reads, used again and again in turn.
+    spare: VecDeque<Buffer>,
+    /// What is written, in pieces of at most 1 MiB.
+    pattern: Vec<View>,
+    random: u64,
+}
+
+impl File {
+    async fn make(number: usize, config: &Iozone) -> Result<Self, BenchError> {
+        let rt = TokioRuntime::current();
+        let client = Client::connect(rt, &config.url, config.options.clone()).await.map_err(failed)?;
+        let (dir, _) = client.resolve(client.path_in_export()).await.map_err(failed)?;
+        let name = format!("millrace-bench-{}-{number}", std::process::id());
+        let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
+        let made = client.create(dir, &name, how).await.map_err(failed)?;
+        Ok(Self {
+            client,
+            dir,
+            name,
+            handle: made.handle,
+            size: config.size,
+            working_set: usize::try_from(config.size).unwrap_or(usize::MAX).min(WORKING_SET / config.threads),
+            spare: VecDeque::new(),
+            pattern: Vec::new(),
+            random: 0x9e37_79b9_7f4a_7c15 ^ number as u64,
+        })
+    }
+
+    async fn remove(&self) {
+        if let Err(e) = self.client.remove(self.dir, &self.name).await {
+            tracing::warn!("the file of a bench could not be removed: {e}");
+        }
+    }
+
+    async fn run(&mut self, run: &Run) -> Result<Outcome, BenchError> {
+        if run.test == Test::Write {
+            // New means new: a file that was cut to nothing has no blocks.
+            let cut = Sattr { size: Some(0), ..Sattr::default() };
+            self.client.setattr(self.handle, cut, None).await.map_err(failed)?;
+        }
+        if run.test.writes() {
+            self.make_pattern(run.record.min(1 << 20))?;
+            self.write(run).await
+        } else {
+            self.make_spare(run)?;
+            self.read(run).await
+        }
+    }
+
+    fn make_spare(&mut self, run: &Run) -> Result<(), BenchError> {
+        let fits = |b: &Buffer| b.capacity() == run.record.next_power_of_two().max(512);
+        self.spare.retain(fits);
+        let wanted = if run.record >= BULK { self.working_set / run.record } else { 0 };
+        let wanted = wanted.max(run.outstanding);
+        self.spare.truncate(wanted);
+        while self.spare.len() < wanted {
+            self.spare.push_back(self.client.arena().alloc(run.record)?);
+        }
+        Ok(())
+    }
+
+    fn make_pattern(&mut self, piece: usize) -> Result<(), BenchError> {
+        if !self.pattern.is_empty() {
+            return Ok(());
+        }
+        let step = piece.max(1 << 20);
+        let total = self.working_set.max(step);
+        for n in 0..total.div_ceil(step) {
+            let mut b = self.client.arena().alloc(step)?;
+            b.fill(n as u8 ^ 0x5a);
+            self.pattern.push(b.freeze());
+        }
+        Ok(())
+    }
+
+    /// What is written at `offset`.
+    fn data(&self, offset: u64, len: usize) -> Views {
+        let step = self.pattern.first().map_or(1, |v| v.len());
+        let total = (self.pattern.len() * step) as u64;
+        let mut at = (offset % total.max(1)) as usize;
+        let mut out = Views::new();
+        let mut left = len;
+        while left > 0 {
+            let Some(view) = self.pattern.get(at / step % self.pattern.len().max(1)) else { break };
+            let from = at % step;
+            let n = left.min(step - from);
+            out.push(view.slice(from, n));
+            at += n;
+            left -= n;
+        }
+        out
+    }
+
+    /// The offsets of a run's operations.
+    fn offsets(&mut self, run: &Run) -> Offsets {
+        let records = (self.size / run.record as u64).max(1);
+        let ops = match (run.test.random(), run.random_ops) {
+            (true, 0) => records.min(RANDOM_OPS),
+            (true, n) => n,
+            (false, _) => records * run.passes.max(1),
+        };
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        Offsets {
+            at: 0,
+            ops,
+            records,
+            record: run.record as u64,
+            random: run.test.random().then_some(self.random),
+        }
+    }
+
+    async fn read(&mut self, run: &Run) -> Result<Outcome, BenchError> {
+        let mut offsets = self.offsets(run);
+        let mut out = Outcome::default();
+        let mut flights = FuturesUnordered::new();
+        let (client, handle, spare) = (&self.client, self.handle, &mut self.spare);
+        loop {
+            while let Some(offset) = if flights.len() < run.outstanding { offsets.next() } else { None } {
+                let Some(mut buffer) = spare.pop_front() else { break };
+                buffer.set_len(run.record);
+                flights.push(async move {
+                    let sent = Instant::now();
+                    client.read_into(handle, offset, buffer).await.map(|r| (r, sent.elapsed()))
+                });
+            }
+            let Some(done) = flights.next().await else { return Ok(out) };
+            let (read, latency) = done.map_err(failed)?;
+            if read.count != run.record {
+                return Err(BenchError::Client(format!(
+                    "a READ gave {} of {} bytes",
+                    read.count, run.record
+                )));
+            }
+            out.bytes += read.count as u64;
+            out.latencies.record(latency);
+            spare.push_back(read.buffer);
+        }
+    }
+
+    async fn write(&mut self, run: &Run) -> Result<Outcome, BenchError> {
+        let mut offsets = self.offsets(run);
+        let mut out = Outcome::default();
+        let mut flights = FuturesUnordered::new();
+        let this = &*self;
+        loop {
+            while let Some(offset) = if flights.len() < run.outstanding { offsets.next() } else { None } {
+                let data = this.data(offset, run.record);
+                flights.push(async move {
+                    let sent = Instant::now();
+                    let written =
+                        this.client.write_from(this.handle, offset, data, StableHow::Unstable).await;
+                    written.map(|w| (w, sent.elapsed()))
+                });
+            }
+            let Some(done) = flights.next().await else { break };
+            let (written, latency) = done.map_err(failed)?;
+            if written.count != run.record {
+                return Err(BenchError::Client(format!(
+                    "a WRITE took {} of {} bytes",
+                    written.count, run.record
+                )));
+            }
+            out.bytes += written.count as u64;
+            out.latencies.record(latency);
+        }
+        this.client.commit(this.handle, 0, 0).await.map_err(failed)?;
+        Ok(out)
+    }
+}
+
+/// Offsets of records, in order or at random.
+struct Offsets {
+    at: u64,
+    ops: u64,
+    records: u64,
+    record: u64,
+    random: Option<u64>,
+}
+
+impl Iterator for Offsets {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        if self.at >= self.ops {
+            return None;
+        }
+        let n = match &mut self.random {
+            None => self.at,
+            Some(state) => {
+                // xorshift64*: cheap, and without a pattern that a cache could follow.
+                *state ^= *state >> 12;
+                *state ^= *state << 25;
+                *state ^= *state >> 27;
+                state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+            }
+        };
+        self.at += 1;
+        Some(n % self.records * self.record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Offsets;
+
+    #[test]
+    fn offsets_stay_in_the_file_in_order_or_at_random() {
+        let all: Vec<_> = Offsets { at: 0, ops: 5, records: 3, record: 10, random: None }.collect();
+        assert_eq!(all, [0, 10, 20, 0, 10]);
+        let some: Vec<_> = Offsets { at: 0, ops: 1000, records: 8, record: 4096, random: Some(7) }.collect();
+        assert_eq!(some.len(), 1000);
+        assert!(some.iter().all(|o| o % 4096 == 0 && *o < 8 * 4096));
+        assert!((0..8).all(|n| some.contains(&(n * 4096))));
+    }
+}

@@ -1,0 +1,193 @@
+//! Ping-pong of bare Sends over an RDMA provider: what a round trip costs before any RPC.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use buffer::{Arena, ArenaConfig, Buffer, View};
+use rdma::{Completion, ConnectParams, Incoming, Provider, QueuePair, SendRequest, provider::iwarp::Iwarp};
+use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+
+use super::{PingPong, RawPeer, pingpong::Spent};
+use crate::{BenchError, Figure, cpu, stats::Latencies};
+
+/// Receives posted at each end.
+const RECEIVES: usize = 4;
+/// The first Send: three numbers, as in a plain order.
+const HELLO: usize = 24;
+
+fn arena() -> Arena {
+    Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: true })
+}
+
+fn failed(e: impl std::fmt::Display) -> BenchError {
+    BenchError::Peer(format!("RDMA connection: {e}"))
+}
+
+/// A queue pair of which messages are awaited one by one.
+struct End {
+    qp: Box<dyn QueuePair>,
+    completions: Vec<Completion>,
+    messages: VecDeque<Buffer>,
+}
+
+impl End {
+    fn new(mut qp: Box<dyn QueuePair>, arena: &Arena, largest: usize) -> Result<Self, BenchError> {
+        for _ in 0..RECEIVES {
+            qp.post_receive(arena.alloc(largest)?).map_err(failed)?;
+        }
+        Ok(Self { qp, completions: Vec::new(), messages: VecDeque::new() })
+    }
+
+    fn send(&mut self, data: View) -> Result<(), BenchError> {
+        let request = SendRequest { data: data.into(), invalidate: None, solicited: false, signaled: None };
+        self.qp.post_send(request).map_err(failed)
+    }
+
+    async fn receive(&mut self) -> Result<Buffer, BenchError> {
+        loop {
+            if let Some(message) = self.messages.pop_front() {
+                return Ok(message);
+            }
+            std::future::poll_fn(|cx| self.qp.poll(cx, &mut self.completions)).await.map_err(failed)?;
+            self.messages.extend(self.completions.drain(..).filter_map(|c| match c {
+                Completion::Received { buffer, .. } => Some(buffer),
+                _ => None,
+            }));
+        }
+    }
+
+    /// Gives the memory of a message back for another one.
+    fn recycle(&mut self, mut buffer: Buffer, largest: usize) -> Result<(), BenchError> {
+        buffer.set_len(largest);
+        self.qp.post_receive(buffer).map_err(failed)
+    }
+
+    /// Ends the connection once what is posted has gone.
+    async fn finish(mut self) {
+        self.qp.disconnect();
+        while std::future::poll_fn(|cx| match self.qp.poll(cx, &mut self.completions) {
+            Poll::Ready(Ok(())) => Poll::Ready(true),
+            Poll::Ready(Err(_)) => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+        {
+            self.completions.clear();
+        }
+    }
+}
+
+/// The largest message of a game.
+fn largest(ping: u64, pong: u64) -> usize {
+    (ping.max(pong) as usize).max(HELLO)
+}
+
+impl PingPong {
+    /// Runs once over an RDMA connection of the iWARP provider.
+    ///
+    /// # Errors
+    /// When the connection or the peer fails.
+    pub fn run_iwarp(&self, peer: &RawPeer) -> Result<Figure, BenchError> {
+        self.check()?;
+        let rt = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(BenchError::io("make a runtime"))?;
+        rt.block_on(self.play(peer.rdma))
+    }
+
+    async fn play(&self, addr: SocketAddr) -> Result<Figure, BenchError> {
+        let (arena, largest) = (arena(), largest(self.ping, self.pong));
+        let rt = TokioRuntime::current();
+        let qp =
+            Iwarp::new().connect(rt, arena.clone(), addr, ConnectParams::default()).await.map_err(failed)?;
+        let mut end = End::new(qp, &arena, 1 << 20)?;
+        let mut hello = Vec::with_capacity(HELLO);
+        for word in [self.count, self.ping, self.pong] {
+            hello.extend_from_slice(&word.to_be_bytes());
+        }
+        end.send(arena.copy_from(&hello)?)?;
+        let ready = end.receive().await?;
+        end.recycle(ready, 1 << 20)?;
+
+        let mut memory = arena.alloc(self.ping as usize)?;
+        memory.fill(7);
+        let ping = memory.freeze();
+        let mut latencies = Latencies::new();
+        let (start, before) = (Instant::now(), cpu::own());
+        for _ in 0..self.count {
+            let sent = Instant::now();
+            end.send(ping.clone())?;
+            let pong = end.receive().await?;
+            latencies.record(sent.elapsed());
+            if pong.len() as u64 != self.pong {
+                return Err(BenchError::Peer(format!("a pong of {} bytes", pong.len())));
+            }
+            end.recycle(pong, largest)?;
+        }
+        let (took, client) = (start.elapsed(), cpu::own() - before);
+        let used = end.receive().await?;
+        let nanos = used.first_chunk().map_or(0, |b| u64::from_be_bytes(*b));
+        end.finish().await;
+        let spent = Spent { took, client, server: Duration::from_nanos(nanos) };
+        Ok(self.figure("rdma", Some("iwarp"), &latencies, spent))
+    }
+}
+
+/// Serves games on `addr`'s port until the runtime ends; gives the address.
+pub(super) fn listen(rt: &RuntimeRef) -> Result<SocketAddr, BenchError> {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut listener =
+        Iwarp::new().listen(rt.clone(), any).map_err(BenchError::io("listen for RDMA on loopback"))?;
+    let addr = listener.local_addr();
+    let shared = rt.clone();
+    rt.spawn(
+        "raw-rdma",
+        Box::pin(async move {
+            while let Ok(incoming) = listener.accept().await {
+                let rt = shared.clone();
+                shared.spawn(
+                    "raw-rdma-game",
+                    Box::pin(async move {
+                        if let Err(e) = answer(incoming, rt).await {
+                            tracing::debug!("raw RDMA connection ended: {e}");
+                        }
+                    }),
+                );
+            }
+        }),
+    );
+    Ok(addr)
+}
+
+async fn answer(incoming: Box<dyn Incoming>, rt: RuntimeRef) -> Result<(), BenchError> {
+    let arena = arena();
+    let qp = incoming.accept(rt, arena.clone(), ConnectParams::default()).await.map_err(failed)?;
+    let mut end = End::new(qp, &arena, 1 << 20)?;
+    let hello = end.receive().await?;
+    let word = |n: usize| hello.get(n * 8..n * 8 + 8)?.first_chunk().map(|b| u64::from_be_bytes(*b));
+    let (Some(count), Some(ping), Some(pong)) = (word(0), word(1), word(2)) else {
+        return Err(BenchError::Peer("unknown order".into()));
+    };
+    let largest = largest(ping, pong).min(1 << 20);
+    let mut memory = arena.alloc((pong as usize).clamp(1, 1 << 20))?;
+    memory.fill(1);
+    let pong = memory.freeze();
+    end.recycle(hello, largest)?;
+    end.send(arena.copy_from(&[0; 8])?)?;
+    let before = cpu::own();
+    for _ in 0..count {
+        let ping = end.receive().await?;
+        end.send(pong.clone())?;
+        end.recycle(ping, largest)?;
+    }
+    let used = (cpu::own() - before).as_nanos() as u64;
+    end.send(arena.copy_from(&used.to_be_bytes())?)?;
+    // The peer ends the connection when it has this.
+    while end.receive().await.is_ok() {}
+    Ok(())
+}
