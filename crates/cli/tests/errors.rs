@@ -1,0 +1,127 @@
+//! What goes wrong is told in one sentence that says what to do, and leaves nothing half done.
+
+mod common;
+
+use std::fs;
+
+use common::{Server, fails, millrace, names, noise, ok};
+
+#[test]
+fn wrong_command_lines_are_usage_errors() {
+    assert!(fails(2, &["ls", "somewhere"]).contains("nfs://"));
+    assert!(fails(2, &["ls", "http://host/x"]).contains("nfs://"));
+    assert!(fails(2, &["ls", "nfs://host/x?proto=udp"]).contains("rdma or tcp"));
+    assert!(fails(2, &["ls", "nfs://127.0.0.1"]).contains("millrace exports"));
+    assert!(fails(2, &["cp", "a", "b"]).contains("cp(1)"));
+    assert!(fails(2, &["put", "a", "b"]).contains("no URL"));
+    assert!(fails(2, &["serve", "--export", "/x=disk:/y"]).contains("memory:SIZE"));
+    assert!(fails(2, &["--log", "a=b=c", "ls", "nfs://h/x"]).contains("--log"));
+    for args in [&["nonsense"][..], &["ls"], &["bench", "iozone"], &["serve"], &["ls", "--nonsense", "x"]] {
+        assert_eq!(millrace().args(args).output().unwrap().status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_refused_connection_names_the_address_and_what_to_check() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = nobody.local_addr().unwrap();
+    drop(nobody);
+    for proto in ["rdma", "tcp"] {
+        let said = fails(1, &["ls", &format!("nfs://{addr}/x?proto={proto}")]);
+        assert!(said.contains(&addr.to_string()) && said.contains("check that the server runs"), "{said}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fails(1, &["get", &format!("nfs://{addr}/x/file"), dir.path().join("file").to_str().unwrap()]);
+    assert_eq!(names(dir.path()), Vec::<String>::new());
+}
+
+#[test]
+fn an_unknown_export_and_an_unknown_file_are_told_apart() {
+    let server = Server::start(&["--export", "/data=memory:16MiB"]);
+    for proto in ["rdma", "tcp"] {
+        let said = fails(1, &["ls", &server.url(proto, "/nope")]);
+        assert!(said.contains("/nope") && said.contains("/data"), "{said}");
+        let said = fails(1, &["ls", &server.url(proto, "/data/nope")]);
+        assert!(said.contains("no such file") && said.contains("millrace ls"), "{said}");
+    }
+}
+
+#[test]
+fn a_full_export_leaves_no_file_under_its_name_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/small=memory:4MiB"]);
+    fs::write(dir.path().join("big"), noise(8 << 20, 1)).unwrap();
+    fs::write(dir.path().join("fits"), noise(1 << 20, 2)).unwrap();
+    let big = dir.path().join("big");
+    for proto in ["rdma", "tcp"] {
+        let said = fails(1, &["put", big.to_str().unwrap(), &server.url(proto, "/small/big")]);
+        assert!(said.contains("no space left") && said.contains("free some space"), "{said}");
+        assert_eq!(ok(&["ls", "-a", &server.url(proto, "/small")]), "");
+    }
+    ok(&["put", dir.path().join("fits").to_str().unwrap(), &server.url("rdma", "/small/")]);
+}
+
+#[test]
+fn a_read_only_export_refuses_every_change() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), b"x").unwrap();
+    let export = format!("/ro=local:{},ro", dir.path().display());
+    let server = Server::start(&["--export", &export]);
+    let (url, file) = (server.url("rdma", "/ro/f"), dir.path().join("f"));
+    for args in [
+        &["put", file.to_str().unwrap(), &server.url("tcp", "/ro/new")][..],
+        &["rm", &url],
+        &["mkdir", &server.url("rdma", "/ro/d")],
+        &["mv", &url, &server.url("rdma", "/ro/g")],
+        &["ln", "-s", "x", &server.url("rdma", "/ro/l")],
+    ] {
+        let said = fails(1, args);
+        assert!(said.contains("read-only"), "{said}");
+    }
+    assert_eq!(names(dir.path()), ["f"]);
+}
+
+#[test]
+fn a_caller_without_permission_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("new"), b"x").unwrap();
+    // Everybody is nobody here, for whom no permission is ignored.
+    let server = Server::start(&["--export", "/m=memory:16MiB,squash=all"]);
+    ok(&["mkdir", "--mode", "555", &server.url("rdma", "/m/d")]);
+    for proto in ["rdma", "tcp"] {
+        let to = server.url(proto, "/m/d/new");
+        let said = fails(1, &["put", dir.path().join("new").to_str().unwrap(), &to]);
+        assert!(said.contains("permission denied") && said.contains("squash"), "{said}");
+    }
+}
+
+#[test]
+fn what_can_be_copied_is_copied_and_the_exit_code_says_partial() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/m=memory:16MiB"]);
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("good"), b"x").unwrap();
+    let fifo = from.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let said = fails(3, &["put", "-r", from.to_str().unwrap(), &server.url("rdma", "/m/to")]);
+    assert!(said.contains("pipe") && said.contains("not copied"), "{said}");
+    assert_eq!(ok(&["ls", "-a", &server.url("rdma", "/m/to")]), "good\n");
+}
+
+#[test]
+fn a_pipe_that_closes_is_not_a_panic() {
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), noise(8 << 20, 3)).unwrap();
+    ok(&["put", dir.path().join("f").to_str().unwrap(), &server.url("rdma", "/m/f")]);
+    let mut child = millrace()
+        .args(["cat", &server.url("rdma", "/m/f")])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let out = child.wait_with_output().unwrap();
+    assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+}

@@ -1,0 +1,153 @@
+//! Every command that uses files, over {rdma, tcp} x {memory, local}.
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use common::{Server, fails, names, noise, ok};
+
+/// Runs `test` with the URL of an empty directory for each transport and back end.
+fn everywhere(test: impl Fn(&dyn Fn(&str) -> String, &Path)) {
+    let dir = tempfile::tempdir().unwrap();
+    let served = dir.path().join("served");
+    fs::create_dir(&served).unwrap();
+    let local = format!("/loc=local:{}", served.display());
+    let server = Server::start(&["--export", "/mem=memory:256MiB", "--export", &local]);
+    for export in ["mem", "loc"] {
+        for proto in ["rdma", "tcp"] {
+            let place = format!("/{export}/{proto}");
+            ok(&["mkdir", &server.url(proto, &place)]);
+            let here = dir.path().join(format!("{export}-{proto}"));
+            fs::create_dir(&here).unwrap();
+            test(&|path| server.url(proto, &format!("{place}{path}")), &here);
+        }
+    }
+}
+
+#[test]
+fn a_tree_goes_there_and_back_unchanged() {
+    everywhere(|url, dir| {
+        let from = dir.join("from");
+        fs::create_dir_all(from.join("a/b")).unwrap();
+        fs::write(from.join("empty"), b"").unwrap();
+        fs::write(from.join("small"), b"hello\n").unwrap();
+        fs::write(from.join("a/large"), noise(5_000_001, 1)).unwrap();
+        fs::write(from.join("a/b/record"), noise(1 << 20, 2)).unwrap();
+        fs::write(from.join("name with ä and space"), b"x").unwrap();
+        symlink("a/large", from.join("link")).unwrap();
+        fs::hard_link(from.join("small"), from.join("a/same")).unwrap();
+        fs::set_permissions(from.join("small"), fs::Permissions::from_mode(0o640)).unwrap();
+        let old = UNIX_EPOCH + Duration::new(1_234_567_890, 987_654_321);
+        fs::File::open(from.join("a/large")).unwrap().set_modified(old).unwrap();
+        fs::File::open(from.join("a/b")).unwrap().set_modified(old).unwrap();
+
+        let (src, back) = (from.to_str().unwrap(), dir.join("back"));
+        let said = ok(&["put", "-r", "--verify", "--hard-links", "--json", src, &url("/tree")]);
+        let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((json["files"].as_u64(), json["verified"].as_u64()), (Some(5), Some(5)), "{said}");
+        assert_eq!((json["hard_links"].as_u64(), json["symlinks"].as_u64()), (Some(1), Some(1)));
+        ok(&["get", "-r", "--verify", "--hard-links", &url("/tree"), back.to_str().unwrap()]);
+
+        assert_eq!(names(&back), names(&from));
+        for name in names(&from) {
+            let name = name.trim_end_matches(['/', '@']);
+            let (a, b) = (from.join(name), back.join(name));
+            let (ma, mb) = (fs::symlink_metadata(&a).unwrap(), fs::symlink_metadata(&b).unwrap());
+            assert_eq!(ma.mode(), mb.mode(), "{name}");
+            if !ma.is_symlink() {
+                assert_eq!((ma.mtime(), ma.mtime_nsec()), (mb.mtime(), mb.mtime_nsec()), "{name}");
+            }
+            if ma.is_file() {
+                assert!(fs::read(&a).unwrap() == fs::read(&b).unwrap(), "{name} differs");
+            }
+        }
+        assert_eq!(fs::read_link(back.join("link")).unwrap(), Path::new("a/large"));
+        assert_eq!(
+            fs::metadata(back.join("small")).unwrap().ino(),
+            fs::metadata(back.join("a/same")).unwrap().ino()
+        );
+    });
+}
+
+#[test]
+fn listings_and_attributes_are_those_of_the_files() {
+    everywhere(|url, dir| {
+        let file = dir.join("file");
+        fs::write(&file, noise(10_000, 3)).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o604)).unwrap();
+        ok(&["mkdir", "-p", &url("/d/e/f")]);
+        ok(&["put", file.to_str().unwrap(), &url("/d")]);
+        ok(&["ln", "-s", "../file", &url("/d/e/link")]);
+
+        assert_eq!(ok(&["ls", &url("/d")]), "e/\nfile\n");
+        let long = ok(&["ls", "-l", &url("/d")]);
+        assert!(long.contains("-rw----r--") && long.contains("10000"), "{long}");
+        let tree = ok(&["tree", &url("/d")]);
+        assert!(tree.ends_with("2 directories, 2 files, 9.8 KiB\n"), "{tree}");
+        assert!(tree.contains("|   |-- f\n|   `-- link -> ../file\n`-- file\n"), "{tree}");
+        assert!(!ok(&["tree", "--depth", "1", &url("/d")]).contains("link"));
+
+        let stat: serde_json::Value =
+            serde_json::from_str(&ok(&["stat", "--json", &url("/d/file")])).unwrap();
+        assert_eq!((stat["kind"].as_str(), stat["size"].as_u64()), (Some("file"), Some(10_000)));
+        assert_eq!(stat["mode"].as_str(), Some("0604"));
+        let link: serde_json::Value =
+            serde_json::from_str(&ok(&["stat", "--json", &url("/d/e/link")])).unwrap();
+        assert_eq!(link["target"].as_str(), Some("../file"));
+        let entries = ok(&["ls", "--json", &url("/d")]);
+        let kinds: Vec<serde_json::Value> = entries
+            .lines()
+            .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["kind"].clone())
+            .collect();
+        assert_eq!(kinds, ["directory", "file"]);
+        let df: serde_json::Value = serde_json::from_str(&ok(&["df", "--json", &url("")])).unwrap();
+        assert!(df["total_bytes"].as_u64() >= df["available_bytes"].as_u64());
+        assert!(ok(&["exports", &url("")]).contains("/mem"));
+    });
+}
+
+#[test]
+fn files_are_written_out_moved_linked_and_removed() {
+    everywhere(|url, dir| {
+        let content = noise(3_000_000, 4);
+        let file = dir.join("f");
+        fs::write(&file, &content).unwrap();
+        ok(&["put", file.to_str().unwrap(), &url("/f")]);
+        let out = common::run(&["cat", &url("/f")]);
+        assert!(out.stdout == content);
+
+        ok(&["mv", &url("/f"), &url("/g")]);
+        ok(&["mkdir", &url("/dir")]);
+        ok(&["mv", &url("/g"), &url("/dir")]);
+        ok(&["ln", &url("/dir/g"), &url("/h")]);
+        let stat: serde_json::Value = serde_json::from_str(&ok(&["stat", "--json", &url("/h")])).unwrap();
+        assert_eq!(stat["links"].as_u64(), Some(2));
+
+        assert!(fails(1, &["rm", &url("/dir")]).contains("-r"));
+        ok(&["rm", "-r", &url("/dir")]);
+        ok(&["rm", &url("/h")]);
+        ok(&["rm", "-f", &url("/h")]);
+        assert!(fails(1, &["rm", &url("/h")]).contains("no such file"));
+        assert_eq!(ok(&["ls", "-a", &url("")]), "");
+    });
+}
+
+#[test]
+fn one_server_copies_to_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) =
+        (Server::start(&["--export", "/x=memory:64MiB"]), Server::start(&["--export", "/y=memory:64MiB"]));
+    fs::create_dir(dir.path().join("t")).unwrap();
+    fs::write(dir.path().join("t/f"), noise(2_500_000, 5)).unwrap();
+    ok(&["put", "-r", dir.path().join("t").to_str().unwrap(), &one.url("rdma", "/x")]);
+    ok(&["cp", "-r", "--verify", &one.url("rdma", "/x/t"), &two.url("tcp", "/y/copy")]);
+    ok(&["get", &two.url("rdma", "/y/copy/f"), dir.path().to_str().unwrap()]);
+    assert!(fs::read(dir.path().join("f")).unwrap() == fs::read(dir.path().join("t/f")).unwrap());
+    let said = fails(1, &["cp", "-r", &one.url("rdma", "/x/t"), &one.url("rdma", "/x/t/inside")]);
+    assert!(said.contains("lies in it"), "{said}");
+}

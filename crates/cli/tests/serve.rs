@@ -1,0 +1,185 @@
+//! The life of a server process: its ready line, its configuration, its end, and a restart in the middle of a copy.
+
+mod common;
+
+use std::{fs, io::Read, process::Stdio, time::Duration};
+
+use common::{Server, fails, kill, millrace, noise, ok};
+
+#[test]
+fn the_ready_line_has_the_real_ports_and_nothing_follows_it() {
+    let mut child = millrace()
+        .args([
+            "serve",
+            "--export",
+            "/m=memory:16MiB",
+            "--listen-rdma",
+            "127.0.0.1:0",
+            "--listen-tcp",
+            "127.0.0.1:0",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while out.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    let line = String::from_utf8(line).unwrap();
+    let words: Vec<&str> = line.split(' ').collect();
+    assert_eq!(words.len(), 3, "{line}");
+    assert_eq!(words[0], "ready");
+    for (word, key) in words[1..].iter().zip(["rdma=127.0.0.1:", "tcp=127.0.0.1:"]) {
+        let port: u16 = word.strip_prefix(key).unwrap().parse().unwrap();
+        assert_ne!(port, 0);
+    }
+    kill(child.id(), "TERM");
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_signal_ends_the_server_in_order() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::start(&["--export", "/m=memory:16MiB"]);
+        ok(&["mkdir", &server.url("rdma", "/m/d")]);
+        kill(server.child.id(), signal);
+        assert_eq!(server.wait().code(), Some(0), "SIG{signal}");
+    }
+}
+
+#[test]
+fn a_configuration_file_and_the_command_line_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("millrace.toml");
+    fs::write(
+        &file,
+        "listen_rdma = [\"127.0.0.1:0\"]\nlisten_tcp = [\"127.0.0.1:0\"]\n[[export]]\nname = \"/a\"\nbackend = \"memory:16MiB\"\nread_only = true\n",
+    )
+    .unwrap();
+    let server = Server::start(&["--config", file.to_str().unwrap(), "--export", "/b=memory:16MiB"]);
+    let list = ok(&["exports", &server.url("tcp", "")]);
+    assert!(list.contains("/a") && list.contains("/b"), "{list}");
+    fails(1, &["mkdir", &server.url("rdma", "/a/d")]);
+    ok(&["mkdir", &server.url("rdma", "/b/d")]);
+
+    fs::write(&file, "listen_rmda = []\n").unwrap();
+    let out = common::run(&["serve", "--config", file.to_str().unwrap()]);
+    assert!(!out.status.success());
+    assert!(String::from_utf8_lossy(&out.stderr).contains("listen_rmda"));
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let server = Server::start(&["--export", "/m=memory:16MiB"]);
+    let said = fails(
+        1,
+        &[
+            "serve",
+            "--log",
+            "error",
+            "--export",
+            "/m=memory:16MiB",
+            "--listen-tcp",
+            &server.tcp,
+            "--listen-rdma",
+            "127.0.0.1:0",
+        ],
+    );
+    assert!(said.contains(&server.tcp) && said.contains("another port"), "{said}");
+    let said = fails(
+        1,
+        &[
+            "serve",
+            "--log",
+            "error",
+            "--export",
+            "/m=local:/does/not/exist",
+            "--listen-rdma",
+            "127.0.0.1:0",
+            "--listen-tcp",
+            "127.0.0.1:0",
+        ],
+    );
+    assert!(said.contains("/does/not/exist"), "{said}");
+}
+
+#[test]
+fn metrics_are_served_on_request() {
+    let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
+    let addr = server.ready.split("metrics=").nth(1).unwrap().trim().to_owned();
+    ok(&["ls", &server.url("rdma", "/m")]);
+    let mut s = std::net::TcpStream::connect(addr).unwrap();
+    std::io::Write::write_all(&mut s, b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    s.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.") && text.contains("millrace_"), "{text}");
+}
+
+/// SIGKILL in the middle of a copy, then a new process on the same ports.
+fn survives_a_restart(proto: &str, to_server: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let served = dir.path().join("served");
+    fs::create_dir_all(served.join("tree")).unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    for i in 0..40_u64 {
+        let content = noise(2_000_000, i + 1);
+        let place = if to_server { &from } else { &served.join("tree") };
+        fs::write(place.join(format!("{i}")), content).unwrap();
+    }
+    let export = format!("/x=local:{}", served.display());
+    let mut server = Server::start(&["--export", &export]);
+    let (rdma, tcp) = (server.rdma.clone(), server.tcp.clone());
+    let remote = server.url(proto, if to_server { "/x/copy" } else { "/x/tree" });
+    let local = if to_server { from.clone() } else { dir.path().join("copy") };
+    let local_text = local.to_str().unwrap().to_owned();
+    let (a, b) = if to_server { (local_text, remote) } else { (remote, local_text) };
+    let copy = millrace()
+        .args(["cp", "-r", "--verify", "--json", "--parallel", "2", "--outstanding", "4", &a, &b])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Some files are there, and not all.
+    let target = if to_server { served.join("copy") } else { dir.path().join("copy") };
+    let done = || fs::read_dir(&target).map_or(0, Iterator::count);
+    while done() < 5 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let before = done();
+    let _again = Server::start_at(&rdma, &tcp, &["--export", &export]);
+    let out = copy.wait_with_output().unwrap();
+    let (said, complaints) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{said}\n{complaints}");
+    assert!(before < 42, "the copy was over before the server was killed");
+    let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(json["verified"].as_u64(), Some(40), "{said}");
+    let original = if to_server { from } else { served.join("tree") };
+    assert_eq!(common::names(&target), common::names(&original));
+    for name in common::names(&original) {
+        assert!(fs::read(target.join(&name)).unwrap() == fs::read(original.join(&name)).unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn a_put_over_rdma_survives_a_restart_of_the_server() {
+    survives_a_restart("rdma", true);
+}
+
+#[test]
+fn a_put_over_tcp_survives_a_restart_of_the_server() {
+    survives_a_restart("tcp", true);
+}
+
+#[test]
+fn a_get_over_rdma_survives_a_restart_of_the_server() {
+    survives_a_restart("rdma", false);
+}

@@ -1,0 +1,170 @@
+//! Help, completions, the demo and the benches, as a user meets them.
+
+mod common;
+
+use std::fs;
+
+use common::{noise, ok};
+
+#[test]
+fn help_teaches_the_first_steps_and_the_exit_codes() {
+    let help = ok(&["--help"]);
+    for word in ["millrace demo", "nfs://HOST", "Exit codes", "130"] {
+        assert!(help.contains(word), "{word}");
+    }
+    for command in [
+        "serve",
+        "demo",
+        "exports",
+        "ls",
+        "stat",
+        "tree",
+        "cat",
+        "put",
+        "get",
+        "cp",
+        "rm",
+        "mkdir",
+        "mv",
+        "ln",
+        "df",
+        "completions",
+    ] {
+        assert!(ok(&[command, "--help"]).contains("Examples:"), "{command}");
+    }
+}
+
+#[test]
+fn completions_know_every_command() {
+    for (shell, sign) in
+        [("bash", "complete -F"), ("zsh", "#compdef millrace"), ("fish", "complete -c millrace")]
+    {
+        let script = ok(&["completions", shell]);
+        assert!(script.contains(sign) && script.contains("exports"), "{shell}");
+    }
+}
+
+#[test]
+fn the_demo_brings_every_file_back_and_says_how_it_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    fs::write(dir.path().join("large"), noise(3_000_000, 1)).unwrap();
+    fs::write(dir.path().join("sub/small"), b"hello").unwrap();
+    let path = dir.path().to_str().unwrap();
+    let json: serde_json::Value = serde_json::from_str(&ok(&["demo", "--json", path])).unwrap();
+    assert_eq!((json["same"].as_bool(), json["server_regions_exposed"].as_u64()), (Some(true), Some(0)));
+    let moved = &json["rdma"]["moved"];
+    for key in ["sends", "rdma_writes", "rdma_reads", "bytes_placed_directly"] {
+        assert!(moved[key].as_u64() > Some(0), "{key}: {moved}");
+    }
+    assert!(moved["rdma_write_bytes"].as_u64() >= Some(3_000_000));
+    assert!(moved["rdma_read_bytes"].as_u64() >= Some(3_000_000));
+    assert_eq!(json["tcp"]["moved"]["rdma_writes"].as_u64(), Some(0));
+    let text = ok(&["demo", path]);
+    assert!(text.contains("All 2 files came back the same"), "{text}");
+}
+
+const KEYS: [&str; 15] = [
+    "workload",
+    "test",
+    "proto",
+    "provider",
+    "design",
+    "registration",
+    "threads",
+    "record",
+    "mb_per_s",
+    "ops_per_s",
+    "p50_us",
+    "p99_us",
+    "client_cpu_s_per_gb",
+    "server_cpu_s_per_gb",
+    "server_cpu_us_per_op",
+];
+
+fn figures(args: &[&str]) -> Vec<serde_json::Value> {
+    let out = common::run(args);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = String::from_utf8(out.stdout).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    for line in &lines {
+        for key in KEYS {
+            assert!(line.get(key).is_some(), "{key} is missing in {line}");
+        }
+    }
+    lines
+}
+
+#[test]
+fn iozone_measures_six_tests_on_both_transports() {
+    for proto in ["rdma", "tcp"] {
+        let lines = figures(&[
+            "bench",
+            "iozone",
+            "--self",
+            "--proto",
+            proto,
+            "--threads",
+            "2",
+            "--record",
+            "64K",
+            "--size",
+            "1M",
+            "--json",
+        ]);
+        let tests: Vec<_> = lines.iter().map(|l| l["test"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(tests, ["write", "rewrite", "read", "reread", "random-read", "random-write"]);
+        for l in &lines {
+            assert!(l["mb_per_s"].as_f64() > Some(0.0) && l["server_cpu_s_per_gb"].is_number(), "{l}");
+            assert_eq!(l["proto"].as_str(), Some(proto));
+        }
+    }
+}
+
+#[test]
+fn raw_measures_streams_and_round_trips() {
+    let lines = figures(&[
+        "bench",
+        "raw",
+        "--size",
+        "8M",
+        "--working-set",
+        "4M",
+        "--writes",
+        "64K,1M",
+        "--pings",
+        "50",
+        "--runs",
+        "1",
+        "--json",
+    ]);
+    assert_eq!(lines.len(), 6);
+    assert_eq!(lines.iter().filter(|l| l["provider"] == "iwarp").count(), 2);
+}
+
+#[test]
+fn compare_prints_ratios() {
+    let out = ok(&[
+        "bench",
+        "compare",
+        "--runs",
+        "1",
+        "--size",
+        "8M",
+        "--passes",
+        "1",
+        "--random-ops",
+        "400",
+        "--tcp",
+    ]);
+    for row in [
+        "raw TCP stream",
+        "READ 1 MiB x 8",
+        "WRITE 1 MiB x 8",
+        "MTU frames",
+        "random READ 4 KiB x 16",
+        "wanted",
+    ] {
+        assert!(out.contains(row), "{row}: {out}");
+    }
+}
