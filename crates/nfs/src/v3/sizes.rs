@@ -39,9 +39,23 @@ impl Procedure {
 }
 
 /// The most bytes of the reply to a READDIR with this `count` or a READDIRPLUS with this `maxcount`, RPC header
-/// included. A failure needs room too, whatever the count.
+/// included.
+///
+/// RFC 1813 sections 3.3.16 and 3.3.17 count the attributes of the directory and the verifier too; Linux servers count
+/// the entries alone and send the rest on top. Both fit.
 pub const fn readdir_reply_head(count: u32) -> usize {
-    let least = Procedure::Readdir.max_reply_head();
-    let whole = RPC_REPLY_HEAD + STATUS + count as usize;
-    if whole > least { whole } else { least }
+    Procedure::Readdir.max_reply_head() + count as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_reply_has_room_for_entries_of_count_bytes_behind_attributes_and_verifier() {
+        let in_front = 24 + 4 + (4 + 84) + 8; // RPC header, status, attributes, verifier
+        for count in [0, 8, 4096, 65_536] {
+            assert!(readdir_reply_head(count) >= in_front + count as usize);
+        }
+    }
 }
