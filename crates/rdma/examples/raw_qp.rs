@@ -22,7 +22,7 @@ use rdma::{
     Access, Completion, ConnectParams, Counters, ExposedRegion, Memory, MemoryRegion, Provider, QueuePair,
     Segment, SendRequest, SteeringTag, WorkId, WriteRequest, provider::iwarp::Iwarp,
 };
-use runtime::tokio_rt::{TokioRuntime, run_shard};
+use runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control, run_shard};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -103,9 +103,11 @@ fn loopback() -> SocketAddr {
 fn tcp(records: usize) -> Result<Run, Error> {
     let listener = TcpListener::bind(loopback())?;
     let addr = listener.local_addr()?;
+    prefer_loopback_congestion_control(&listener, addr);
     let sender = thread::spawn(move || -> Result<f64, Error> {
         let source = cold_records(&arena())?;
         let mut s = TcpStream::connect(addr)?;
+        prefer_loopback_congestion_control(&s, addr);
         let before = cpu();
         for i in 0..records {
             s.write_all(&source[i % COLD_RECORDS])?;

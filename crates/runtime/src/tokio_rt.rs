@@ -4,12 +4,14 @@ use std::{
     future::Future,
     io::{self, IoSlice, IoSliceMut, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
+    os::fd::AsFd,
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use tokio::io::unix::AsyncFd;
+use rustix::net::sockopt::set_tcp_congestion;
+use tokio::{io::unix::AsyncFd, net::TcpSocket};
 
 use crate::{BoxFuture, ByteStream, Instant, Runtime, RuntimeRef, Sleep};
 
@@ -78,6 +80,29 @@ fn fill_from_device(bytes: &mut [u8]) {
     }
 }
 
+/// Gives a TCP socket the congestion control `cubic` if `peer` is this machine; leaves it alone if not, and if it
+/// cannot be had. For a listening socket `peer` is the address that it listens on: what it accepts inherits the choice.
+///
+/// Loopback has no congestion, but BBR, the default of many machines, paces by a model of the path that does not fit
+/// it. Measured on one of 1 MiB writes one way, both ends: 0.12 CPU seconds per GB with BBR, 0.09 with CUBIC, at 1.2 to
+/// 1.4 times the throughput; and request and reply of such records sometimes fell to 30 per second with BBR.
+pub fn prefer_loopback_congestion_control(socket: impl AsFd, peer: SocketAddr) {
+    if peer.ip().to_canonical().is_loopback() {
+        let _ = set_tcp_congestion(socket, "cubic");
+    }
+}
+
+/// Connects to `addr`, with the congestion control that fits it.
+///
+/// # Errors
+/// As `connect(2)`.
+pub async fn connect_tcp(addr: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Before it connects: BBR switches pacing on when the connection is up, and its successor does not switch it off.
+    prefer_loopback_congestion_control(&socket, addr);
+    socket.connect(addr).await?.into_std()
+}
+
 /// A TCP connection in Tokio's reactor.
 ///
 /// It uses [`AsyncFd`] and not Tokio's own stream, because a short vectored read can then clear the readiness of
@@ -87,13 +112,17 @@ pub struct TcpByteStream {
 }
 
 impl TcpByteStream {
-    /// Registers `stream` with the reactor of the current Tokio runtime; it is made non-blocking, with TCP_NODELAY.
+    /// Registers `stream` with the reactor of the current Tokio runtime; it is made non-blocking, with TCP_NODELAY and
+    /// the congestion control that fits a peer on this machine.
     ///
     /// # Errors
     /// When the socket or the reactor refuses.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        if let Ok(peer) = stream.peer_addr() {
+            prefer_loopback_congestion_control(&stream, peer);
+        }
         // SAFETY: a TcpStream owns its descriptor and gives the same one for as long as it lives, and it lives in the AsyncFd.
         let fd = unsafe { AsyncFd::register(stream) }?;
         Ok(Self { fd })
@@ -104,8 +133,7 @@ impl TcpByteStream {
     /// # Errors
     /// As `connect(2)`.
     pub async fn connect(addr: SocketAddr) -> io::Result<Self> {
-        let stream = tokio::net::TcpStream::connect(addr).await?.into_std()?;
-        Self::new(stream)
+        Self::new(connect_tcp(addr).await?)
     }
 
     /// Takes the socket out of this runtime's reactor, to give it to another.

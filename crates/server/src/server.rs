@@ -215,6 +215,7 @@ fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
+    runtime::tokio_rt::prefer_loopback_congestion_control(&socket, addr);
     socket.bind(&addr.into())?;
     socket.listen(1024)?;
     Ok(socket.into())

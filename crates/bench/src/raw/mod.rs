@@ -10,6 +10,8 @@ mod stream;
 
 use std::net::TcpStream;
 
+use runtime::tokio_rt::prefer_loopback_congestion_control;
+
 pub use peer::serve_peer;
 pub use pingpong::PingPong;
 pub use stream::Stream;
@@ -46,8 +48,12 @@ impl RawPeer {
     }
 }
 
-/// The settings that the iWARP provider gives its sockets: no delay; buffers are left to the kernel's own tuning.
+/// The settings that the iWARP provider gives its sockets: no delay, its congestion control for loopback; buffers are
+/// left to the kernel's own tuning.
 fn socket_settings(s: &TcpStream) -> Result<(), BenchError> {
+    if let Ok(peer) = s.peer_addr() {
+        prefer_loopback_congestion_control(s, peer);
+    }
     s.set_nodelay(true).map_err(BenchError::io("set TCP_NODELAY"))
 }
 

@@ -5,7 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
 };
 
-use runtime::tokio_rt::TokioRuntime;
+use runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control};
 
 use super::{Order, provider, socket_settings, stream::records};
 use crate::{BenchError, cpu};
@@ -18,6 +18,7 @@ use crate::{BenchError, cpu};
 pub fn serve_peer() -> Result<(), BenchError> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("listen on loopback"))?;
     let addr = listener.local_addr().map_err(BenchError::io("learn the listening address"))?;
+    prefer_loopback_congestion_control(&listener, addr);
     let executor = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

@@ -146,7 +146,10 @@ pub fn verify(reply: &Reply, ask: Ask) {
         ^ checksum(pattern(ask.seed + 2, ask.send).into_iter()).rotate_left(1);
     assert_eq!(d.u32().unwrap(), sum, "{ask:?}: the server saw other bytes");
     assert!(d.opaque(8 << 20).unwrap() == &pattern(ask.seed, ask.reply_head)[..], "{ask:?}: head");
-    assert!(d.payload(8 << 20).unwrap().to_vec() == pattern(ask.seed.wrapping_add(1), ask.receive), "{ask:?}: payload");
+    assert!(
+        d.payload(8 << 20).unwrap().to_vec() == pattern(ask.seed.wrapping_add(1), ask.receive),
+        "{ask:?}: payload"
+    );
     assert_eq!(d.remaining(), 0);
 }
 

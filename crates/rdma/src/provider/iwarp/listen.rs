@@ -11,7 +11,10 @@ use std::{
 };
 
 use buffer::Arena;
-use runtime::{BoxFuture, RuntimeExt, RuntimeRef, tokio_rt::TcpByteStream};
+use runtime::{
+    BoxFuture, RuntimeExt, RuntimeRef,
+    tokio_rt::{TcpByteStream, connect_tcp, prefer_loopback_congestion_control},
+};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{accept_over, connect_over, setup};
@@ -46,7 +49,7 @@ fn into_stream(stream: TcpStream) -> io::Result<TcpByteStream> {
 }
 
 async fn connect_stream(addr: SocketAddr) -> io::Result<TcpByteStream> {
-    into_stream(tokio::net::TcpStream::connect(addr).await?.into_std()?)
+    into_stream(connect_tcp(addr).await?)
 }
 
 /// Connects over TCP and makes a queue pair.
@@ -85,6 +88,7 @@ impl IwarpListener {
     pub(super) fn bind(rt: RuntimeRef, addr: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
+        prefer_loopback_congestion_control(&socket, addr);
         socket.bind(&addr.into())?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
@@ -168,7 +172,7 @@ impl Incoming for IwarpIncoming {
         params: ConnectParams,
     ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
         Box::pin(async move {
-            let stream = TcpByteStream::new(self.stream).map_err(|e| ConnectionError::Io(e.to_string()))?;
+            let stream = into_stream(self.stream).map_err(|e| ConnectionError::Io(e.to_string()))?;
             accept_over(rt, arena, Box::new(stream), params).await
         })
     }
