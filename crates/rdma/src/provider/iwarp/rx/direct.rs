@@ -27,15 +27,23 @@ use crate::provider::iwarp::{
     wire::{crc::Crc, ddp::Tagged, fpdu, rdmap::Opcode, terminate::ErrorCode},
 };
 
-/// The most pieces in one read (the kernel's own limit is 1024).
-const MAX_PIECES: usize = 256;
+/// The most pieces in one read: the kernel's own limit, IOV_MAX.
+const MAX_PIECES: usize = 1024;
+/// FPDUs guessed at for one read. In between it follows how many come in one read: each guess costs its share of the
+/// read whether it comes or not.
+const MAX_GUESSES: usize = MAX_PIECES / 2;
+const MIN_GUESSES: usize = 32;
 /// Payload bytes guessed at for one read: the usual largest NFS transfer.
 const MAX_DEPTH: usize = 1 << 20;
+/// The same where CRCs are checked afterwards: so much is still in the cache then.
+const MAX_CRC_DEPTH: usize = 256 << 10;
 const MIN_DEPTH: usize = 8 << 10;
 /// Length and header of a tagged FPDU.
 const HEAD: usize = fpdu::LENGTH_BYTES + Tagged::BYTES;
 /// Scratch for the trailers and headers of as many guesses as fit the pieces.
-const SCRATCH: usize = MAX_PIECES / 2 * (fpdu::MAX_TRAILER + HEAD);
+const SCRATCH: usize = MAX_GUESSES * (fpdu::MAX_TRAILER + HEAD);
+/// After so many Read Responses in a row that followed directly upon another, the next one is expected to do so too.
+const CHAIN: u32 = 2;
 
 type Pieces<'a> = SmallVec<[IoSliceMut<'a>; MAX_PIECES]>;
 
@@ -49,26 +57,49 @@ pub(super) struct Direct {
     spill: Vec<u8>,
     /// Payload bytes to guess at: grows while guesses are (or would have been) right.
     depth: usize,
+    max_depth: usize,
+    /// The most guesses for one read.
+    breadth: usize,
     /// The header and payload length that the last FPDU makes probable.
     probable: Option<(Tagged, usize)>,
+    /// The last message was a whole Read Response, and nothing came since.
+    ended: bool,
+    /// How many Read Responses followed directly upon another, up to now.
+    chained: u32,
 }
 
-impl Default for Direct {
-    fn default() -> Self {
+impl Direct {
+    pub(super) fn new(crc: bool) -> Self {
         Self {
             guesses: Vec::new(),
             more: false,
             scratch: Vec::new(),
             spill: Vec::new(),
-            depth: MAX_DEPTH / 4,
+            depth: MAX_CRC_DEPTH,
+            max_depth: if crc { MAX_CRC_DEPTH } else { MAX_DEPTH },
+            breadth: MAX_GUESSES / 4,
             probable: None,
+            ended: false,
+            chained: 0,
         }
     }
-}
 
-impl Direct {
+    /// A Read Response is complete.
+    pub(super) fn response_ended(&mut self) {
+        self.ended = true;
+    }
+
+    /// An FPDU begins. What comes behind a whole Read Response is usually always the next one, or usually a Send: a
+    /// requester with one call after each answer sends them in turn.
+    pub(super) fn begins(&mut self, response: bool) {
+        if std::mem::take(&mut self.ended) {
+            self.chained = if response { self.chained.saturating_add(1) } else { 0 };
+        }
+    }
+
     /// A tagged FPDU came that was not guessed at.
     pub(super) fn note(&mut self, header: &Tagged, len: usize) {
+        self.begins(header.opcode == Opcode::ReadResponse);
         if self.probable.is_some_and(|(h, l)| h.tag == header.tag && h.offset == header.offset && l == len) {
             self.deeper();
         }
@@ -76,7 +107,16 @@ impl Direct {
     }
 
     fn deeper(&mut self) {
-        self.depth = (2 * self.depth).min(MAX_DEPTH);
+        self.depth = (2 * self.depth).min(self.max_depth);
+    }
+
+    /// A read with `used` guesses completed `came` FPDUs.
+    fn adapt_breadth(&mut self, used: usize, came: usize) {
+        if came >= used && used >= self.breadth {
+            self.breadth = (2 * self.breadth).min(MAX_GUESSES);
+        } else if used >= self.breadth && came < used / 4 {
+            self.breadth = (self.breadth / 2).max(MIN_GUESSES);
+        }
     }
 
     /// Guesses what follows the segment `open` of a Write, with `fresh` bytes behind it in its region where nothing
@@ -90,7 +130,7 @@ impl Direct {
         let (mut last, mut left, mut budget) = (*open, fresh, self.depth);
         while left > 0 {
             let len = left.min(open.len);
-            if len > budget || self.guesses.len() >= MAX_PIECES / 2 {
+            if len > budget || self.guesses.len() >= self.breadth {
                 return;
             }
             last = OpenFpdu { header: last.next(), len, placed: 0 };
@@ -111,9 +151,12 @@ impl Direct {
             if i > 0 && read.size == 0 {
                 return;
             }
+            if i > 0 && self.chained < CHAIN {
+                break;
+            }
             while at < read.size {
                 let len = (read.size - at).min(open.len.max(1));
-                if len > budget || self.guesses.len() >= MAX_PIECES / 2 {
+                if len > budget || self.guesses.len() >= self.breadth {
                     return;
                 }
                 let last = at + len == read.size;
@@ -183,7 +226,13 @@ impl Rx {
         self.open = sorted.open;
         for i in 0..sorted.complete {
             let fpdu = if i == 0 { open } else { self.direct.guesses[i - 1] };
+            if i > 0 {
+                self.direct.begins(fpdu.header.opcode == Opcode::ReadResponse);
+            }
             self.complete(ends, &fpdu);
+        }
+        if let Some(o) = self.open.filter(|_| sorted.complete > 0) {
+            self.direct.begins(o.header.opcode == Opcode::ReadResponse);
         }
         Poll::Ready(sorted.fault.map_or(Ok(sorted.n), Err))
     }
@@ -203,7 +252,7 @@ struct Reading<'r, 'c, 'w> {
 impl Reading<'_, '_, '_> {
     /// Reads into `parts`, the memory from the next missing byte on, as guessed, and sorts what came.
     fn read<'m>(&mut self, parts: impl Iterator<Item = &'m mut [u8]>) -> Poll<Result<Sorted, Fault>> {
-        let Direct { guesses, more, scratch, spill, depth, .. } = &mut *self.direct;
+        let Direct { guesses, more, scratch, spill, depth, max_depth, .. } = &mut *self.direct;
         scratch.resize(SCRATCH, 0);
         let mut memory = Scatter { parts, current: &mut [] };
         let mut scratch: &mut [u8] = scratch;
@@ -244,16 +293,21 @@ impl Reading<'_, '_, '_> {
         drop(pieces);
         if !spill.is_empty() {
             // A full head was compared and differed, unless the bytes ended within it.
-            if spill.len() >= HEAD {
+            // Whether another message follows is learned apart.
+            let other_message =
+                |g: &OpenFpdu| g.header.opcode == Opcode::ReadResponse && g.header.offset == 0;
+            let failed = sorted.complete.checked_sub(1).and_then(|i| guesses.get(i));
+            if spill.len() >= HEAD && !failed.is_some_and(other_message) {
                 *depth = (*depth / 2).max(MIN_DEPTH);
             }
             self.stash.append(spill);
         } else if all {
             self.stash.commit(left);
             if used > 0 {
-                *depth = (2 * *depth).min(MAX_DEPTH);
+                *depth = (2 * *depth).min(*max_depth);
             }
         }
+        self.direct.adapt_breadth(used, sorted.complete);
         if let (Some(o), true) = (&sorted.open, sorted.complete > 0) {
             self.direct.probable = Some((o.next(), o.len));
         }

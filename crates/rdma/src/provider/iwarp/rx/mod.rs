@@ -96,7 +96,7 @@ impl Rx {
             read_msn: 1,
             ird,
             crc: crc.then(Crc::new),
-            direct: Direct::default(),
+            direct: Direct::new(crc),
             window: SMALL_WINDOW,
             received: false,
             rtr_send,

@@ -131,6 +131,7 @@ impl Rx {
         if open.header.last
             && let Some((tag, completion)) = ends.reads.finish_first()
         {
+            self.direct.response_ended();
             ends.domain.release_sink(tag);
             ends.out.push(completion);
         }

@@ -43,6 +43,7 @@ impl Rx {
             return Err(Fault::peer(ErrorCode::CRC, "untagged FPDU"));
         }
         self.note_fpdu(ends);
+        self.direct.begins(false);
         let ulpdu = &self.stash.bytes()[fpdu::LENGTH_BYTES..fpdu::LENGTH_BYTES + length];
         let Some(header) = Untagged::decode(ulpdu) else {
             return Err(Fault::peer(ErrorCode::FPDU, format_args!("ULPDU of {length} bytes")));

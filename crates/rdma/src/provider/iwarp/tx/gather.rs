@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use super::{Tx, work::pieces};
 use crate::provider::iwarp::{domain::Table, fault::Fault};
 
-/// The most pieces in one write (the kernel's own limit is 1024).
-pub(super) const MAX_PIECES: usize = 256;
+/// The most pieces in one write: the kernel's own limit, IOV_MAX.
+pub(super) const MAX_PIECES: usize = 1024;
 
 type Pieces<'a> = SmallVec<[IoSlice<'a>; MAX_PIECES]>;
 
@@ -35,16 +35,24 @@ pub(super) fn gather<'a>(tx: &'a Tx, table: Option<&'a Table>, out: &mut Pieces<
     let mut skip = tx.sent;
     // Scratch bytes from `run` to `at` wait to be added as one piece.
     let (mut run, mut at) = (tx.scratch_at, tx.scratch_at);
+    // Frames of one work follow each other, so its bytes are looked up once.
+    let mut looked_up = None;
     for f in &tx.frames {
         at += f.head;
         if f.len > 0 {
-            let Some(work) = tx.queue.get((f.work - tx.first_work) as usize) else { break };
-            let found = match work.find(table) {
-                Ok(found) => found,
-                // What stands before it can still go; the error comes back when it is first.
-                Err(_) if !out.is_empty() => return Ok(()),
-                Err(fault) => return Err(fault),
+            let found = match looked_up {
+                Some((work, found)) if work == f.work => found,
+                _ => {
+                    let Some(work) = tx.queue.get((f.work - tx.first_work) as usize) else { break };
+                    match work.find(table) {
+                        Ok(found) => found,
+                        // What stands before it can still go; the error comes back when it is first.
+                        Err(_) if !out.is_empty() => return Ok(()),
+                        Err(fault) => return Err(fault),
+                    }
+                }
             };
+            looked_up = Some((f.work, found));
             if !push(out, &tx.scratch[run..at], &mut skip) {
                 return Ok(());
             }

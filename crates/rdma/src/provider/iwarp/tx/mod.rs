@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use self::{
     gather::{MAX_PIECES, gather},
-    work::{Data, Kind, Work},
+    work::{Cutter, Data, Kind, Work},
 };
 use super::{
     domain::{IwarpDomain, Table},
@@ -39,8 +39,10 @@ use crate::{Completion, ConnectionError, Counters, WorkId};
 
 /// Bytes gathered for one write: a whole record of the usual largest NFS transfer.
 const BATCH_BYTES: usize = 1 << 20;
-/// Frames gathered for one write.
-const BATCH_FRAMES: usize = 256;
+/// The same where CRCs are computed first: so much is still in the cache when it is copied to the stream.
+const CRC_BATCH_BYTES: usize = 256 << 10;
+/// Frames gathered for one write: as many small ones as the gather list holds.
+const BATCH_FRAMES: usize = MAX_PIECES / 2;
 /// Writes in one call of [`Tx::flush`], so that sending does not starve receiving.
 const WRITES_PER_FLUSH: usize = 4;
 /// A payload up to this long is copied next to its header: a gather entry costs more.
@@ -268,15 +270,14 @@ impl Tx {
 
     /// Cuts work into frames until a batch is full.
     fn cut_frames(&mut self, table: Option<&Table>) -> Result<(), Fault> {
-        let mut bytes: usize = self.frames.iter().map(Frame::total).sum::<usize>().saturating_sub(self.sent);
-        while bytes < BATCH_BYTES && self.frames.len() < BATCH_FRAMES {
-            let Some(work) = self.queue.get_mut(self.cut) else { break };
-            let number = self.first_work + self.cut as u64;
-            let frame =
-                work::cut_frame(work, number, self.max_payload, &mut self.scratch, self.crc.as_mut(), table)?;
-            bytes += frame.total();
-            self.cut += usize::from(frame.last);
-            self.frames.push_back(frame);
+        let Self { queue, frames, scratch, crc, max_payload, .. } = self;
+        let bytes = frames.iter().map(Frame::total).sum::<usize>().saturating_sub(self.sent);
+        let limit = if crc.is_some() { CRC_BATCH_BYTES } else { BATCH_BYTES };
+        let crc = crc.as_mut();
+        let mut cutter = Cutter { max_payload: *max_payload, scratch, crc, table, frames, limit, bytes };
+        while !cutter.is_full() {
+            let Some(work) = queue.get_mut(self.cut) else { break };
+            self.cut += usize::from(cutter.cut(work, self.first_work + self.cut as u64)?);
         }
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! One piece of posted work, and how a frame is cut from it.
 
+use std::collections::VecDeque;
+
 use buffer::Views;
 
-use super::{Frame, INLINE_BYTES};
+use super::{BATCH_FRAMES, Frame, INLINE_BYTES};
 use crate::{
     WorkId,
     provider::iwarp::{
@@ -74,14 +76,21 @@ impl Work {
 
     /// The bytes of the message. A Read Response's are found only while its region is exposed.
     pub(super) fn find<'a>(&'a self, table: Option<&'a Table>) -> Result<Found<'a>, Fault> {
-        match &self.data {
-            Data::Views(v) => Ok(Found::Views(v, 0)),
-            Data::Read(b) => Ok(Found::Bytes(b)),
-            Data::Bytes(b) => Ok(Found::Bytes(b)),
-            Data::Source { .. } if self.len == 0 => Ok(Found::Bytes(&[])),
-            Data::Source { header, body } => {
+        self.data.find(self.len, table)
+    }
+}
+
+impl Data {
+    /// As [`Work::find`], for a message of `len` bytes.
+    fn find<'a>(&'a self, len: usize, table: Option<&'a Table>) -> Result<Found<'a>, Fault> {
+        match self {
+            Self::Views(v) => Ok(Found::Views(v, 0)),
+            Self::Read(b) => Ok(Found::Bytes(b)),
+            Self::Bytes(b) => Ok(Found::Bytes(b)),
+            Self::Source { .. } if len == 0 => Ok(Found::Bytes(&[])),
+            Self::Source { header, body } => {
                 let denied = match table {
-                    Some(t) => match t.source(body.source_tag, body.source_offset, self.len) {
+                    Some(t) => match t.source(body.source_tag, body.source_offset, len) {
                         Ok(Source::Bytes(b)) => return Ok(Found::Bytes(b)),
                         Ok(Source::Views(v, at)) => return Ok(Found::Views(v, at)),
                         Err(denied) => denied,
@@ -142,64 +151,94 @@ fn cursor_at(views: &Views, mut at: usize) -> (usize, usize) {
     (views.iter().len(), 0)
 }
 
-/// Cuts the next frame from `work`: its header, inlined payload and trailer go to the end of `scratch`.
-pub(super) fn cut_frame(
-    work: &mut Work,
-    number: u64,
-    max_payload: usize,
-    scratch: &mut Vec<u8>,
-    crc: Option<&mut Crc>,
-    table: Option<&Table>,
-) -> Result<Frame, Fault> {
-    let start = work.done;
-    let len = (work.len - start).min(match work.data {
-        Data::Views(_) | Data::Source { .. } => max_payload,
-        Data::Read(_) | Data::Bytes(_) => usize::MAX, // One segment by rule.
-    });
-    let last = start + len == work.len;
-    let found = work.find(table)?;
-    let cursor = match found {
-        Found::Views(v, at) if start == 0 && at > 0 => cursor_at(v, at),
-        _ => work.cursor,
-    };
-    let ulpdu = work.kind.header_bytes() + len;
-    let began = scratch.len();
-    scratch.extend_from_slice(&(ulpdu as u16).to_be_bytes()); // max_payload keeps it in range.
-    work.kind.header(start, last, scratch);
-    let header_end = scratch.len();
-    let inline = len <= INLINE_BYTES;
-    let next = pieces(found, start, cursor, len, |p| {
-        if inline {
-            scratch.extend_from_slice(p);
+/// Cuts work into frames until a batch is full.
+pub(super) struct Cutter<'a> {
+    /// The most payload of a frame.
+    pub(super) max_payload: usize,
+    /// Headers, inlined payload and trailers go to its end.
+    pub(super) scratch: &'a mut Vec<u8>,
+    pub(super) crc: Option<&'a mut Crc>,
+    pub(super) table: Option<&'a Table>,
+    /// Where the frames go.
+    pub(super) frames: &'a mut VecDeque<Frame>,
+    /// Bytes of a full batch, and of the present one.
+    pub(super) limit: usize,
+    pub(super) bytes: usize,
+}
+
+impl Cutter<'_> {
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= self.limit || self.frames.len() >= BATCH_FRAMES
+    }
+
+    /// Cuts frames from `work`, at least one; true when it has all of them.
+    pub(super) fn cut(&mut self, work: &mut Work, number: u64) -> Result<bool, Fault> {
+        let Work { kind, len: total, done, cursor, data, .. } = work;
+        let most = match data {
+            Data::Views(_) | Data::Source { .. } => self.max_payload,
+            Data::Read(_) | Data::Bytes(_) => usize::MAX, // One segment by rule.
+        };
+        let found = data.find(*total, self.table)?;
+        if let Found::Views(v, at) = found
+            && *done == 0
+            && at > 0
+        {
+            *cursor = cursor_at(v, at);
         }
-        true
-    });
-    let head = scratch.len() - began;
-    let pad = fpdu::pad_bytes(ulpdu);
-    scratch.extend_from_slice(&[0; 3][..pad]);
-    let sum = match crc {
-        Some(crc) => {
-            crc.reset();
-            crc.update(&scratch[began..header_end]);
-            pieces(found, start, cursor, len, |p| {
-                crc.update(p);
-                true
-            });
-            crc.update(&[0; 3][..pad]);
-            crc.wire()
+        loop {
+            let len = (*total - *done).min(most);
+            let last = *done + len == *total;
+            let (mut frame, next) = self.frame(kind, found, (*done, len, last), *cursor);
+            frame.work = number;
+            (*cursor, *done) = (next, *done + len);
+            self.bytes += frame.total();
+            self.frames.push_back(frame);
+            if last || self.is_full() {
+                return Ok(last);
+            }
         }
-        None => [0; fpdu::CRC_BYTES],
-    };
-    scratch.extend_from_slice(&sum);
-    work.cursor = next;
-    work.done += len;
-    Ok(Frame {
-        head,
-        len: if inline { 0 } else { len },
-        tail: pad + fpdu::CRC_BYTES,
-        start,
-        cursor,
-        work: number,
-        last,
-    })
+    }
+
+    /// The frame for `len` bytes from `start` of a message, and where in the message's views the next one begins.
+    fn frame(
+        &mut self,
+        kind: &Kind,
+        found: Found<'_>,
+        (start, len, last): (usize, usize, bool),
+        cursor: (usize, usize),
+    ) -> (Frame, (usize, usize)) {
+        let scratch = &mut *self.scratch;
+        let ulpdu = kind.header_bytes() + len;
+        let began = scratch.len();
+        scratch.extend_from_slice(&(ulpdu as u16).to_be_bytes()); // max_payload keeps it in range.
+        kind.header(start, last, scratch);
+        let header_end = scratch.len();
+        let inline = len <= INLINE_BYTES;
+        let next = pieces(found, start, cursor, len, |p| {
+            if inline {
+                scratch.extend_from_slice(p);
+            }
+            true
+        });
+        let head = scratch.len() - began;
+        let pad = fpdu::pad_bytes(ulpdu);
+        scratch.extend_from_slice(&[0; 3][..pad]);
+        let sum = match self.crc.as_deref_mut() {
+            Some(crc) => {
+                crc.reset();
+                crc.update(&scratch[began..header_end]);
+                pieces(found, start, cursor, len, |p| {
+                    crc.update(p);
+                    true
+                });
+                crc.update(&[0; 3][..pad]);
+                crc.wire()
+            }
+            None => [0; fpdu::CRC_BYTES],
+        };
+        scratch.extend_from_slice(&sum);
+        let tail = pad + fpdu::CRC_BYTES;
+        let len = if inline { 0 } else { len };
+        (Frame { head, len, tail, start, cursor, work: 0, last }, next)
+    }
 }
