@@ -20,6 +20,7 @@
 mod domain;
 mod fault;
 mod listen;
+mod nudge;
 mod qp;
 mod reads;
 mod rx;

@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use buffer::Buffer;
+use buffer::{Buffer, Views};
 use runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
 
 use super::{
     domain::IwarpDomain,
     fault::Fault,
+    nudge::Nudge,
     reads::{Reads, SentRead},
     rx::{Ends, Rx},
     setup::Agreed,
@@ -64,6 +65,8 @@ pub(crate) struct IwarpQp {
     /// Why the stream takes no more bytes. What the peer sent before that is still read: it may say why.
     unwritable: Option<ConnectionError>,
     waker: Option<Waker>,
+    /// An initiator has it until the first FPDU comes.
+    nudge: Option<Nudge>,
 }
 
 impl IwarpQp {
@@ -98,6 +101,7 @@ impl IwarpQp {
             done: Vec::new(),
             unwritable: None,
             waker: None,
+            nudge: (!agreed.responder).then(Nudge::default),
         }
     }
 
@@ -208,6 +212,34 @@ impl IwarpQp {
         }
     }
 
+    /// Whether a peer that has not answered the first message may have overlooked it.
+    fn is_unanswered(&self) -> bool {
+        let c = &self.counters;
+        self.nudge.is_some() && !self.rx.has_received() && c.sends + c.writes + c.reads > 0
+    }
+
+    /// Queues an empty Write when the peer may have overlooked the first message; whether it did.
+    fn nudge(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.rx.has_received() || !matches!(self.state, State::Open) {
+            self.nudge = None;
+        }
+        if !self.is_unanswered() {
+            return false;
+        }
+        match self.nudge.as_mut().map(|n| n.poll(cx, &self.rt)) {
+            Some(Poll::Ready(true)) => {
+                tracing::debug!(peer = %self.info.peer, "no answer to the first message: nudging the peer");
+                self.tx.write(Views::new(), 0, 0);
+                true
+            }
+            Some(Poll::Ready(false)) => {
+                self.nudge = None;
+                false
+            }
+            _ => false,
+        }
+    }
+
     /// Moves everything that can move. `Ready` when there is something to tell: more than the `had` completions that
     /// were in `out` before.
     fn drive(
@@ -252,6 +284,9 @@ impl IwarpQp {
                         && limit.as_mut().poll(cx).is_ready()
                     {
                         self.down(ConnectionError::Closed);
+                        continue;
+                    }
+                    if self.nudge(cx) {
                         continue;
                     }
                     if sent == Poll::Ready(true) {
@@ -344,6 +379,10 @@ impl QueuePair for IwarpQp {
     fn flush(&mut self, cx: &mut Context<'_>) {
         if matches!(self.state, State::Open | State::Disconnecting) {
             let _ = self.send(cx);
+            if self.is_unanswered() && self.nudge.as_ref().is_some_and(|n| !n.is_armed()) {
+                // `poll` starts its clock.
+                cx.waker().wake_by_ref();
+            }
         }
     }
 

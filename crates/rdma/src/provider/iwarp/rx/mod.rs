@@ -103,6 +103,11 @@ impl Rx {
         }
     }
 
+    /// Whether an FPDU has come.
+    pub(crate) const fn has_received(&self) -> bool {
+        self.received
+    }
+
     /// Reads once, and handles all that is complete then.
     pub(crate) fn receive(
         &mut self,

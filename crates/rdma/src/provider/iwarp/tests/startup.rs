@@ -166,6 +166,81 @@ fn the_initiator_refuses_what_it_cannot_do() {
     assert!(matches!(end, Err(ConnectionError::PeerMisbehaved(_))), "two initiators");
 }
 
+/// A runtime whose time the test moves; only polling finds out that a sleep is over.
+struct Moved(Arc<std::sync::atomic::AtomicU64>);
+
+impl Runtime for Moved {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    fn wall_clock(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+
+    fn sleep_until(&self, at: Instant) -> Sleep {
+        let now = Self(Arc::clone(&self.0));
+        let over = move |_: &mut Context<'_>| if now.now() >= at { Poll::Ready(()) } else { Poll::Pending };
+        Box::pin(std::future::poll_fn(over))
+    }
+
+    fn spawn(&self, _name: &'static str, _task: BoxFuture<'static, ()>) {}
+
+    fn spawn_blocking(&self, _work: Box<dyn FnOnce() + Send>) {}
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+}
+
+/// An initiator that is up, its peer, and its time in nanoseconds.
+fn initiator_in_time() -> (Qp, Raw, Arc<std::sync::atomic::AtomicU64>) {
+    let (a, b) = memory_stream(1000, usize::MAX);
+    let (mut raw, time) = (Raw { stream: b }, Arc::default());
+    let rt = Arc::new(Moved(Arc::clone(&time)));
+    let mut i = Box::pin(connect_over(rt, arena(), Box::new(a), params(8, 16)));
+    assert!(poll_once(&mut i).is_pending());
+    raw.read();
+    raw.write(&hex(&format!("{REPLY_KEY} 1002 0004 0008 0010")));
+    let Poll::Ready(Ok(qp)) = poll_once(&mut i) else { panic!("no connection") };
+    (qp, raw, time)
+}
+
+#[test]
+fn a_responder_that_overlooked_the_first_message_is_nudged_with_empty_writes() {
+    let (mut qp, mut raw, time) = initiator_in_time();
+    let mut pass = |qp: &mut Qp, milliseconds: u64| {
+        time.fetch_add(milliseconds * 1_000_000, std::sync::atomic::Ordering::Relaxed);
+        turn(qp, &mut Vec::new()).unwrap();
+        raw.read()
+    };
+    assert_eq!(pass(&mut qp, 1000), b"", "nothing was sent that could be overlooked");
+    qp.post_send(send(b"")).unwrap();
+    assert_eq!(pass(&mut qp, 0).len(), 24);
+    assert_eq!(pass(&mut qp, 49), b"");
+    for wait in [1, 100, 200, 400] {
+        let empty_write = hex("000e c140 00000000 00000000 00000000 00000000");
+        assert_eq!(pass(&mut qp, wait), empty_write, "after {wait} ms more");
+    }
+    assert_eq!(pass(&mut qp, 10_000), b"", "four times are enough");
+    assert_eq!(pass(&mut qp, 10_000), b"");
+}
+
+#[test]
+fn a_responder_that_answers_is_not_nudged() {
+    let (mut qp, mut raw, time) = initiator_in_time();
+    let mut out = Vec::new();
+    qp.post_receive(buffer(&[0; 8])).unwrap();
+    qp.post_send(send(b"call")).unwrap();
+    turn(&mut qp, &mut out).unwrap();
+    raw.read();
+    raw.write(&framed(&raw_send(1, b"reply")));
+    turn(&mut qp, &mut out).unwrap();
+    time.store(10_000_000_000, std::sync::atomic::Ordering::Relaxed);
+    turn(&mut qp, &mut out).unwrap();
+    assert_eq!((received(&out[0]), raw.read()), (&b"reply"[..], vec![]));
+}
+
 #[test]
 fn reads_need_a_depth_and_parameters_must_fit() {
     let (qp, _) = answered(&format!("{KEY} 1002 0004 0000 0000"), params(1, 1));
