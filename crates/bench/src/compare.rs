@@ -136,7 +136,7 @@ impl Compare {
             case(STREAM, What::RawStream, Against::Nothing, ""),
             case("READ 1 MiB x 8", nfs(0, Test::Read, mib, 8), read, ">= 0.95, CPU <= 1.15"),
             case("WRITE 1 MiB x 8", nfs(0, Test::Rewrite, mib, 8), write, ">= 0.90, CPU <= 1.25"),
-            case("READ 1 MiB x 8, MTU frames", nfs(1, Test::Read, mib, 8), read, ">= 0.60"),
+            // A READ's data is framed by the server, so that only the WRITE shows what a peer's small frames cost.
             case("WRITE 1 MiB x 8, MTU frames", nfs(1, Test::Rewrite, mib, 8), write, ">= 0.60"),
             case(
                 "random READ 4 KiB x 16",

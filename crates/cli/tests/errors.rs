@@ -1,5 +1,7 @@
 //! What goes wrong is told in one sentence that says what to do, and leaves nothing half done.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! Every command that uses files, over {rdma, tcp} x {memory, local}.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
 mod common;
 
 use std::{

@@ -1,5 +1,7 @@
 //! The life of a server process: its ready line, its configuration, its end, and a restart in the middle of a copy.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
 mod common;
 
 use std::{fs, io::Read, process::Stdio, time::Duration};

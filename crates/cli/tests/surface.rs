@@ -1,5 +1,7 @@
 //! Help, completions, the demo and the benches, as a user meets them.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
 mod common;
 
 use std::fs;

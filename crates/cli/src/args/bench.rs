@@ -157,7 +157,8 @@ pub(crate) struct IozoneArgs {
     #[arg(long)]
     pub(crate) crc: bool,
 
-    /// Most payload bytes in one frame, to imitate a peer that frames by MTU (iWARP; 1424 for MTU 1500)
+    /// Most payload bytes in one frame that we send, to imitate a peer that frames by MTU (iWARP; 1424 for
+    /// MTU 1500); READ data is framed by the server
     #[arg(long, value_name = "BYTES")]
     pub(crate) max_frame: Option<Size>,
 
