@@ -1,7 +1,7 @@
 //! The copy engine: a tree to a tree, whichever side is local.
 //!
 //! One task walks the source and makes directories; each file is a task of its own, `parallel` of them at a time
-//! ([`file`]); each keeps several records in flight ([`data`]), up to a budget of all files together. Data stays in
+//! (`file`); each keeps several records in flight (`data`), up to a budget of all files together. Data stays in
 //! arena memory from the read to the write and is not copied between.
 
 mod data;
