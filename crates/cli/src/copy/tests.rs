@@ -159,6 +159,18 @@ impl Faulty {
         Self { inner: tree(), fault, writes: Arc::default(), unstable: Arc::default() }
     }
 
+    /// Numbers a write. The restart comes before the write of that number begins, so that no later one is lost.
+    fn count(&self) -> usize {
+        let mut unstable = self.unstable.lock().unwrap();
+        let nth = self.writes.fetch_add(1, Ordering::SeqCst);
+        if self.fault == (Fault::Restarts { after: nth }) {
+            for (f, at, len) in unstable.drain(..) {
+                f.file().write_all_at(&vec![0; len], at).unwrap();
+            }
+        }
+        nth
+    }
+
     fn verifier(&self) -> [u8; 8] {
         match self.fault {
             Fault::Restarts { after } if self.writes.load(Ordering::SeqCst) > after => [2; 8],
@@ -196,7 +208,7 @@ impl Target for Faulty {
         self.inner.create(dir, name).await
     }
     async fn write(&self, file: &LocalWriter, at: u64, data: Views, stable: bool) -> Result<Stamp, Problem> {
-        let nth = self.writes.fetch_add(1, Ordering::SeqCst);
+        let nth = self.count();
         let len = data.len();
         self.inner.write(file, at, data, stable).await?;
         match self.fault {
@@ -209,13 +221,7 @@ impl Target for Faulty {
                 Ok(Stamp { stable: true, verifier: [0; 8] })
             }
             Fault::Restarts { after } if !stable => {
-                let mut unstable = self.unstable.lock().unwrap();
-                if nth == after {
-                    for (f, at, len) in unstable.drain(..) {
-                        f.file().write_all_at(&vec![0; len], at).unwrap();
-                    }
-                }
-                unstable.push((file.clone(), at, len));
+                self.unstable.lock().unwrap().push((file.clone(), at, len));
                 let verifier = if nth < after { [1; 8] } else { [2; 8] };
                 Ok(Stamp { stable: false, verifier })
             }
