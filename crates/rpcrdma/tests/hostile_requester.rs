@@ -4,11 +4,14 @@
 
 mod support;
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use buffer::Arena;
 use proptest::prelude::*;
-use rdma::{Access, ExposedRegion, Segment, SteeringTag};
+use rdma::{Access, ConnectionError, ExposedRegion, Segment, SteeringTag};
 use rpcrdma::{
     Body, Chunk, Header, Lists, PrivateData, ReadSegment, Requester, RequesterConfig, ResponderConfig,
     TransportError,
@@ -430,6 +433,57 @@ async fn more_calls_than_receives_cost_the_connection() {
     while s.raw.receive().await.is_ok() {}
     assert!(s.service().executed.load(Ordering::SeqCst) <= 2 + 4);
     s.finish().await;
+}
+
+/// The peer sends the message again and again, and reads nothing.
+async fn flood(message: &[u8]) {
+    let memory = Link::Memory { segment: usize::MAX, frame: None };
+    let mut s = Scene::over(memory, ResponderConfig { credits: 8, ..Default::default() }).await;
+    for _ in 0..12_000 {
+        s.raw.send(message);
+        s.raw.push().await;
+        tokio::task::yield_now().await;
+    }
+    let stats = s.server.stats.snapshot();
+    assert!(stats.sends < 10_000, "the responder queues answers without end: {stats:?}");
+    while s.raw.receive().await.is_ok() {}
+    s.finish().await;
+}
+
+#[tokio::test]
+async fn a_peer_that_sends_calls_and_reads_no_reply_loses_its_connection() {
+    let stream = message(&arena(), XID, Ask { reply_head: 2000, ..Ask::default() }).head.to_vec();
+    flood(&Raw::message(&msg(XID, Lists::default()), &stream)).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_sends_what_is_refused_and_reads_no_answer_loses_its_connection() {
+    let mut other_version = Raw::message(&msg(XID, Lists::default()), &[]);
+    other_version[7] = 9;
+    flood(&other_version).await;
+    let mut unknown_procedure = Raw::message(&msg(XID, Lists::default()), &[]);
+    unknown_procedure[15] = 9;
+    flood(&unknown_procedure).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_answers_no_rdma_read_loses_its_connection_and_frees_the_sinks() {
+    let config = ResponderConfig { stall_timeout: Duration::from_millis(50), ..Default::default() };
+    let memory = Link::Memory { segment: usize::MAX, frame: None };
+    let mut s = Scene::over(memory, config).await;
+    let region = s.raw.expose(&[7; 9000], Access::RemoteRead);
+    let head = s.head(Ask { send: 9000, ..Ask::default() });
+    s.send(&msg(XID, reads(&[(POSITION, region.segment())])), &head);
+    s.raw.push().await; // Sends, and never receives.
+    let end = tokio::time::timeout(Duration::from_secs(20), &mut s.server.task).await;
+    let end = end.expect("the responder waits for ever").unwrap();
+    assert!(matches!(end, Err(ConnectionError::PeerMisbehaved(_))), "{end:?}");
+    assert_eq!(s.server.stats.snapshot().calls_in_progress, 0);
+    drop(region);
+    let Scene { raw, server, other, arena } = s;
+    drop((raw, server));
+    support::finish(other.0, other.1, &Arena::new(Default::default())).await;
+    settled(&arena).await;
 }
 
 #[tokio::test]

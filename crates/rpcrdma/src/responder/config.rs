@@ -1,5 +1,7 @@
 //! How a responder is set up.
 
+use std::time::Duration;
+
 use buffer::SPAN_BYTES;
 use rdma::ConnectParams;
 
@@ -14,7 +16,7 @@ const READ_SLACK: usize = 64 << 10;
 #[derive(Debug, Clone)]
 pub struct ResponderConfig {
     /// The most credits granted to a connection: at least 1. A connection holds at most about this many times
-    /// `max_transfer` bytes.
+    /// `max_transfer` bytes, and once more if its peer sends calls and does not read the replies.
     pub credits: u32,
     /// Bytes of the largest inline message, both ways: 1024 to 262144.
     pub inline_size: usize,
@@ -27,6 +29,8 @@ pub struct ResponderConfig {
     pub sink_piece: usize,
     /// Whether replies may invalidate a tag of the requester (where its private data allows that).
     pub remote_invalidate: bool,
+    /// A peer that answers no RDMA Read for so long, while some are awaited, loses its connection.
+    pub stall_timeout: Duration,
 }
 
 impl Default for ResponderConfig {
@@ -38,6 +42,7 @@ impl Default for ResponderConfig {
             max_segments: 64,
             sink_piece: 64 << 10,
             remote_invalidate: true,
+            stall_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -62,6 +67,11 @@ impl ResponderConfig {
         self.max_segments = self.max_segments.max(16);
         self.sink_piece = self.sink_piece.clamp(512, SPAN_BYTES);
         self
+    }
+
+    /// One Send in so many is signaled.
+    pub(super) fn signal_interval(&self) -> usize {
+        (self.credits as usize / 4).max(1)
     }
 
     /// The most bytes that one call may make us pull.

@@ -104,6 +104,11 @@ pub struct Responder {
     spare_sinks: Vec<Vec<Buffer>>,
     /// Receives that no message has filled yet.
     posted: usize,
+    outgoing: Outgoing,
+    /// RDMA Reads that are back.
+    reads_back: u64,
+    /// Runs while Reads are awaited; with the number that were back when it began.
+    stall: Option<(Sleep, u64)>,
     active: ActiveCalls,
     /// Credits that the peer asked for last.
     wanted: u32,
@@ -131,6 +136,26 @@ impl ActiveCalls {
 impl Drop for ActiveCalls {
     fn drop(&mut self) {
         sub(&self.stats.calls_in_progress, self.count);
+    }
+}
+
+/// Sends, counted until the provider has handed them over.
+#[derive(Default)]
+struct Outgoing {
+    posted: u64,
+    handed_over: u64,
+}
+
+impl Outgoing {
+    /// Counts one more Send; every `interval`-th is signaled, which tells of all before it.
+    fn post(&mut self, interval: u64) -> Option<WorkId> {
+        self.posted += 1;
+        self.posted.is_multiple_of(interval).then_some(WorkId(self.posted))
+    }
+
+    /// Sends that may still wait for the peer to take them.
+    fn waiting(&self) -> usize {
+        usize::try_from(self.posted.saturating_sub(self.handed_over)).unwrap_or(usize::MAX)
     }
 }
 
@@ -184,6 +209,9 @@ impl Responder {
             in_progress: FuturesUnordered::new(),
             spare_sinks: Vec::new(),
             posted: 0,
+            outgoing: Outgoing::default(),
+            reads_back: 0,
+            stall: None,
             active,
             wanted: 1,
             ending: Ending::No,
@@ -250,7 +278,7 @@ impl Responder {
                 return Poll::Ready(Ok(()));
             }
             if !progress {
-                return Poll::Pending;
+                return self.poll_stall(cx).map(Err);
             }
         }
         cx.waker().wake_by_ref();
@@ -269,11 +297,30 @@ impl Responder {
         }
     }
 
+    /// Ready when the peer has answered none of our Reads for too long: they hold memory of everybody's. The timer is
+    /// left to run when the peer goes on, and looks again when it fires.
+    fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
+        while !self.arrivals.is_empty() {
+            let (rt, limit, back) = (&self.rt, self.config.stall_timeout, self.reads_back);
+            let (sleep, at) = self.stall.get_or_insert_with(|| (rt.sleep(limit), back));
+            std::task::ready!(sleep.poll_unpin(cx));
+            if *at == back {
+                let what = format!("it answered no RDMA Read for {limit:?}");
+                return Poll::Ready(ConnectionError::PeerMisbehaved(what));
+            }
+            self.stall = None;
+        }
+        Poll::Pending
+    }
+
     fn complete(&mut self, completion: Completion) -> Result<(), ConnectionError> {
         match completion {
             Completion::Received { buffer, .. } => self.received(buffer),
             Completion::Read { id, sink } => self.read(id, sink),
-            Completion::Sent(_) => Ok(()),
+            Completion::Sent(id) => {
+                self.outgoing.handed_over = id.0;
+                self.replenish()
+            }
         }
     }
 
@@ -370,6 +417,7 @@ impl Responder {
 
     /// A Read is done; with the last one of its call the call is dispatched.
     fn read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
+        self.reads_back += 1;
         let (call, index) = ((id.0 >> 32) as usize, (id.0 & 0xffff_ffff) as usize);
         let done = self.arrivals.get_mut(call).is_some_and(|a| a.arrived(index, sink));
         let Some(arrival) = done.then(|| self.arrivals.try_remove(call)).flatten() else { return Ok(()) };
@@ -450,7 +498,8 @@ impl Responder {
             data.extend(inline.iter().cloned());
         }
         add(&self.stats.sends, 1);
-        posted(self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled: None }))
+        let signaled = self.outgoing.post(self.config.signal_interval() as u64);
+        posted(self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled }))
     }
 
     fn refuse_version(&mut self, xid: u32, vers: u32) -> Result<(), ConnectionError> {
@@ -491,19 +540,32 @@ impl Responder {
     }
 
     /// Posts the buffer of a message that was not a call again.
-    fn recycle(&mut self, mut buffer: Buffer) -> Result<(), ConnectionError> {
+    fn recycle(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
+        if self.posted < self.receives_due() { self.post_receive(buffer) } else { Ok(()) }
+    }
+
+    fn post_receive(&mut self, mut buffer: Buffer) -> Result<(), ConnectionError> {
         buffer.set_len(self.config.inline_size);
         self.posted += 1;
         posted(self.qp.post_receive(buffer))
     }
 
-    /// Keeps a receive posted for every credit that no call in progress holds, and the slack. So a peer that sends
-    /// more than it was granted runs out of receives, and never makes us hold more calls than that.
+    /// Receives that shall be posted: one for every credit that no call in progress holds, and the slack. So a peer
+    /// that sends more than it was granted runs out of receives, and never makes us hold more calls than that.
+    ///
+    /// A peer has a credit back only with the reply, so one that keeps to its credits has at most that many replies
+    /// waiting. Those beyond come from a peer that sends and does not read: they cost receives too.
+    fn receives_due(&self) -> usize {
+        let credits = self.config.credits as usize;
+        let unread = self.outgoing.waiting().saturating_sub(credits + self.config.signal_interval());
+        (credits + RECEIVE_SLACK).saturating_sub(self.active.count + unread)
+    }
+
+    /// Posts the receives that are due.
     fn replenish(&mut self) -> Result<(), ConnectionError> {
-        let target = (self.config.credits as usize + RECEIVE_SLACK).saturating_sub(self.active.count);
-        while self.posted < target {
+        while self.posted < self.receives_due() {
             match self.arena.alloc(self.config.inline_size) {
-                Ok(buffer) => self.recycle(buffer)?,
+                Ok(buffer) => self.post_receive(buffer)?,
                 // The grant shrinks until there is memory again; without any receive the connection is useless.
                 Err(_) if self.posted > 0 => break,
                 Err(e) => return Err(no_memory(e)),

@@ -181,6 +181,9 @@ impl QueuePair for FabricEnd {
                 buffer.copy_from_slice(&bytes);
                 self.counters.sends += 1;
                 self.deliver(1 - self.side, Completion::Received { buffer, invalidated: request.invalidate });
+                if let Some(id) = request.signaled {
+                    self.deliver(self.side, Completion::Sent(id));
+                }
             }
             Some(_) => self.fail("a Send larger than the receive"),
             None => self.fail("a Send without a receive"),
