@@ -307,6 +307,27 @@ fn a_peer_that_does_not_read_is_held_back_and_then_given_up() {
 }
 
 #[test]
+fn a_peer_that_begins_a_call_and_does_not_end_it_is_given_up_and_an_idle_one_is_not() {
+    run(async |b| {
+        let config =
+            TcpServerConfig { stall_timeout: Duration::from_millis(50), ..TcpServerConfig::default() };
+        let mut idle = b.serve(1000, 1000, config.clone());
+        let null = record(&[1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]);
+        for begun in [&words(&[0x8010_0000])[..], &null[..2], &null[..20]] {
+            let mut s = b.serve(1000, 1000, config.clone());
+            write_all(&mut s, begun).await;
+            let end = read_some(&mut s, 100);
+            let end = runtime::timeout(&*b.rt, Duration::from_secs(20), end).await;
+            assert_eq!(end.expect("the server waits for ever"), []);
+        }
+        assert_eq!(b.stats.stalled.load(Ordering::Relaxed), 3);
+        b.settle(|| b.stats.open.load(Ordering::Relaxed) == 1).await;
+        write_all(&mut idle, &null).await;
+        assert_eq!(read_record(&mut idle).await.len(), 24);
+    });
+}
+
+#[test]
 fn unknown_xids_late_replies_and_calls_from_the_server_are_dropped() {
     run(async |b| {
         let (ours, mut theirs) = memory_stream(10_000, 1000);

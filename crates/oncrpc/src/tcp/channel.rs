@@ -86,6 +86,11 @@ impl Channel {
         Poll::Ready(Ok(true))
     }
 
+    /// Whether a record has begun and only the peer can bring the rest of it.
+    pub(super) fn awaits_rest(&self) -> bool {
+        self.retry.is_none() && !self.reader.at_record_start()
+    }
+
     /// Writes until nothing is queued.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.writer.queued() > 0 {

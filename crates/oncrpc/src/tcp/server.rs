@@ -8,7 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -37,7 +37,8 @@ pub struct TcpServerConfig {
     /// Bytes of replies that may wait for the peer to read them; no more calls are read meanwhile. One reply may
     /// exceed it.
     pub max_queued: usize,
-    /// A peer that takes no byte of a waiting reply for so long is given up.
+    /// A peer that takes no byte of a waiting reply for so long, or sends none of a call that it has begun, is given
+    /// up.
     pub stall_timeout: Duration,
 }
 
@@ -67,7 +68,7 @@ pub struct TcpStats {
     pub sent: AtomicU64,
     /// Connections that were closed because of what the peer sent.
     pub malformed: AtomicU64,
-    /// Connections that were closed because the peer did not take its replies.
+    /// Connections that were closed because the peer did not take its replies, or did not end a call.
     pub stalled: AtomicU64,
 }
 
@@ -104,7 +105,8 @@ impl TcpServer {
             waiting: FuturesUnordered::new(),
             reading: true,
             writing: true,
-            stall: None,
+            untaken: Stall::default(),
+            unsent: Stall::default(),
         };
         let mut stop = pin!(stop);
         let mut stopped = false;
@@ -142,8 +144,29 @@ struct Connection {
     reading: bool,
     /// Whether replies can still be sent.
     writing: bool,
-    /// Runs while a reply waits for the peer; with the bytes sent when it began.
-    stall: Option<(Sleep, u64)>,
+    /// Runs while a reply waits for the peer to take it.
+    untaken: Stall,
+    /// Runs while a call waits for the peer to send the rest of it: its memory is taken already.
+    unsent: Stall,
+}
+
+/// Notices that something does not go on; with the bytes that had gone when it began to run. It is left to run when
+/// bytes go, and looks again when its time is up.
+#[derive(Default)]
+struct Stall(Option<(Sleep, u64)>);
+
+impl Stall {
+    /// Ready when nothing went for `limit`; `bytes` have gone so far.
+    fn poll(&mut self, cx: &mut Context<'_>, rt: &RuntimeRef, limit: Duration, bytes: u64) -> Poll<()> {
+        loop {
+            let (sleep, at) = self.0.get_or_insert_with(|| (rt.sleep(limit), bytes));
+            ready!(Pin::new(sleep).poll(cx));
+            if *at == bytes {
+                return Poll::Ready(());
+            }
+            self.0 = None;
+        }
+    }
 }
 
 impl Connection {
@@ -238,25 +261,32 @@ impl Connection {
         match self.channel.poll_flush(cx) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(e)) => self.give_up(&e),
-            Poll::Pending => self.watch_stall(cx),
+            Poll::Pending => self.watch_taking(cx),
         }
     }
 
-    /// Gives up a peer that takes nothing. The timer is left to run when the peer goes on, and looks again when it fires.
-    fn watch_stall(&mut self, cx: &mut Context<'_>) {
-        loop {
-            let sent = self.channel.sent;
-            let (rt, limit) = (&self.server.rt, self.server.config.stall_timeout);
-            let (sleep, at) = self.stall.get_or_insert_with(|| (rt.sleep(limit), sent));
-            if Pin::new(sleep).poll(cx).is_pending() {
-                return;
-            }
-            if *at == sent {
-                self.server.stats.stalled.fetch_add(1, Ordering::Relaxed);
-                return self.give_up(&io::ErrorKind::TimedOut.into());
-            }
-            self.stall = None;
+    /// Gives up a peer that takes nothing.
+    fn watch_taking(&mut self, cx: &mut Context<'_>) {
+        let TcpServer { rt, config, .. } = &self.server;
+        if self.untaken.poll(cx, rt, config.stall_timeout, self.channel.sent).is_ready() {
+            self.stalled();
         }
+    }
+
+    /// Gives up a peer that has begun a call and does not end it; whether it did.
+    fn watch_sending(&mut self, cx: &mut Context<'_>) -> bool {
+        let TcpServer { rt, config, .. } = &self.server;
+        let given_up = self.channel.awaits_rest()
+            && self.unsent.poll(cx, rt, config.stall_timeout, self.channel.received).is_ready();
+        if given_up {
+            self.stalled();
+        }
+        given_up
+    }
+
+    fn stalled(&mut self) {
+        self.server.stats.stalled.fetch_add(1, Ordering::Relaxed);
+        self.give_up(&io::ErrorKind::TimedOut.into());
     }
 
     /// Reads once; whether there is something new.
@@ -265,7 +295,7 @@ impl Connection {
             Poll::Ready(Ok(true)) => return true,
             Poll::Ready(Ok(false)) => self.reading = false,
             Poll::Ready(Err(e)) => self.give_up(&e),
-            Poll::Pending => return false,
+            Poll::Pending => return self.watch_sending(cx),
         }
         true
     }
