@@ -146,3 +146,20 @@ fn a_silent_responder_times_out_and_a_dead_one_is_an_error() {
         assert!(matches!(end, Err(ConnectionError::Io(_))));
     });
 }
+
+/// The kernel's own table says whether a socket's keepalive timer runs (`02`).
+#[cfg(target_os = "linux")]
+#[test]
+fn both_ends_notice_a_peer_that_died_without_a_word() {
+    block_on(async {
+        let (client, server) = connected(false, &ConnectParams::default()).await;
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        for end in [&client, &server] {
+            let hex = |a: SocketAddr| format!("0100007F:{:04X}", a.port());
+            let (local, remote) = (hex(end.info().local), hex(end.info().peer));
+            let row = table.lines().find(|l| l.contains(&format!(" {local} {remote} "))).unwrap();
+            let timer = row.split_whitespace().nth(5).unwrap();
+            assert!(timer.starts_with("02:"), "no keepalive timer: {row}");
+        }
+    });
+}
