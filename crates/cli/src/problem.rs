@@ -9,23 +9,25 @@ use nfs::v3::Status;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     sentence: String,
+    /// The path that the sentence names.
+    names: Option<String>,
     fatal: bool,
 }
 
 impl Problem {
     /// Something that concerns this file only.
     pub(crate) fn new(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into(), fatal: false }
+        Self { sentence: sentence.into(), names: None, fatal: false }
     }
 
     /// Something that the next file will meet too, so that going on makes no sense.
     pub(crate) fn fatal(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into(), fatal: true }
+        Self { sentence: sentence.into(), names: None, fatal: true }
     }
 
     /// The sentence, said of `path` unless it names it already.
     pub(crate) fn of(&self, path: &str) -> String {
-        if self.sentence.contains(path) {
+        if self.names.as_deref() == Some(path) {
             self.sentence.clone()
         } else {
             format!("{path}: {}", self.sentence)
@@ -40,7 +42,7 @@ impl Problem {
     /// `what` ("read") failed for the local `path`.
     pub(crate) fn local(what: &str, path: &Path, e: &io::Error) -> Self {
         use io::ErrorKind as K;
-        let path = path.display();
+        let path = path.display().to_string();
         let (reason, fatal) = match e.kind() {
             K::NotFound => ("it does not exist; check the name".into(), false),
             K::PermissionDenied => ("permission denied; check its owner and mode".into(), false),
@@ -54,7 +56,7 @@ impl Problem {
             K::InvalidFilename => ("the name is not possible on this file system".into(), false),
             _ => (e.to_string(), false),
         };
-        Self { sentence: format!("cannot {what} {path}: {reason}"), fatal }
+        Self { sentence: format!("cannot {what} {path}: {reason}"), names: Some(path), fatal }
     }
 }
 
@@ -67,7 +69,7 @@ impl From<Error> for Problem {
             Error::Path { .. } | Error::Source(_) | Error::Local(_) => false,
             _ => true,
         };
-        Self { sentence: sentence(&e), fatal }
+        Self { sentence: sentence(&e), names: None, fatal }
     }
 }
 
@@ -88,6 +90,7 @@ fn sentence(e: &Error) -> String {
         Status::NoSpc => "; free some space there (see `millrace df`) and run the same command again",
         Status::DQuot => "; free some space there and run the same command again",
         Status::RoFs => "; the export is served read-only: choose another or ask its administrator",
+        Status::Exist => "; remove it first or choose another name",
         Status::NotEmpty => "; add -r to remove what is in it",
         Status::Stale | Status::BadHandle => "; it was removed or the server was set up anew: start again",
         Status::FBig => "; choose another target",
@@ -107,5 +110,20 @@ impl fmt::Display for Problem {
 impl From<Problem> for crate::failure::Failure {
     fn from(p: Problem) -> Self {
         Self::new(p.sentence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_names_its_path_once() {
+        let p = Problem::new("it is a directory; add -r to copy directories");
+        // The path is part of many words.
+        assert_eq!(p.of("d"), "d: it is a directory; add -r to copy directories");
+        let p = Problem::local("read", Path::new("a/b"), &io::ErrorKind::NotFound.into());
+        assert_eq!(p.of("a/b"), "cannot read a/b: it does not exist; check the name");
+        assert_eq!(p.of("a"), "a: cannot read a/b: it does not exist; check the name");
     }
 }

@@ -49,7 +49,7 @@ impl Session {
         }
         let client = Client::connect(TokioRuntime::current(), &url, options())
             .await
-            .map_err(|e| Failure::new(e.to_string()))?;
+            .map_err(|e| Failure::from(Problem::from(e)))?;
         let path = client.path_in_export().as_bytes().to_vec();
         Ok(Self { client, text: text.to_owned(), path, wants_dir: url.path.ends_with('/') })
     }
@@ -75,13 +75,26 @@ impl Session {
 
     /// The directory that the URL's last name is in, and that name.
     pub(crate) async fn parent(&self) -> Result<(FileHandle, Vec<u8>), Failure> {
-        if self.path.is_empty() {
-            return Err(Failure::new(format!(
-                "{} is the root of an export, which stays as it is",
-                self.text
-            )));
+        self.resolve_parent().await.map_err(|e| match e {
+            Some(e) => self.failed("find the directory of", e),
+            None => self.is_root(),
+        })
+    }
+
+    /// As [`parent`](Self::parent), for those who tell the errors apart; `None`: there is none.
+    pub(crate) async fn resolve_parent(&self) -> Result<(FileHandle, Vec<u8>), Option<client::Error>> {
+        if self.path.iter().all(|b| *b == b'/') {
+            return Err(None);
         }
-        self.client.resolve_parent(&self.path).await.map_err(|e| self.failed("find the directory of", e))
+        self.client.resolve_parent(&self.path).await.map_err(Some)
+    }
+
+    /// The failure of what cannot be done to the root of an export.
+    pub(crate) fn is_root(&self) -> Failure {
+        Failure::new(format!(
+            "{} is the root of an export, which stays as it is; name something in it",
+            self.text
+        ))
     }
 
     /// The object that the URL names, if there is one.

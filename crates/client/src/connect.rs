@@ -141,7 +141,12 @@ impl Target {
         for addr in addrs {
             match self.connect_to(addr).await {
                 Ok(connection) => return Ok(connection),
-                Err(e) => reasons.push(format!("{addr}: {e}")),
+                Err(e) => {
+                    let reason = e.strip_prefix(&format!("cannot connect to {addr}: ")).unwrap_or(&e);
+                    // The name that was tried need not be told again.
+                    let same = self.host.parse() == Ok(addr.ip());
+                    reasons.push(if same { reason.to_owned() } else { format!("{addr}: {reason}") });
+                }
             }
         }
         Err(TryError::Refused(reasons.join("; ")))

@@ -20,7 +20,7 @@ pub enum Error {
         reason: String,
     },
     /// The server's name has no address.
-    #[error("cannot find the address of {host}: {reason}")]
+    #[error("cannot find the address of {host}: {reason}; check the name")]
     Resolve {
         /// The name.
         host: String,
@@ -70,7 +70,7 @@ pub enum Error {
         status: v3::Status,
     },
     /// The call was not executed, or its reply cannot be used.
-    #[error("{procedure} at {server}: {error}")]
+    #[error("{procedure} at {server}: {error}{}", rpc_hint(error))]
     Rpc {
         /// The server.
         server: String,
@@ -158,6 +158,17 @@ impl Error {
             }
             other => other,
         }
+    }
+}
+
+/// What to check when a call failed.
+fn rpc_hint(error: &RpcError) -> &'static str {
+    match error {
+        RpcError::Disconnected { .. } => {
+            "; check that the server runs, and that the port is that of the transport (proto=rdma or proto=tcp)"
+        }
+        RpcError::TimedOut { .. } => "; check the server and the network",
+        _ => "",
     }
 }
 

@@ -272,7 +272,16 @@ impl FromStr for Config {
 
     /// Reads TOML text.
     fn from_str(text: &str) -> Result<Self, ServerError> {
-        toml::from_str(text).map_err(|e| ServerError::Config(e.to_string().trim_end().to_owned()))
+        toml::from_str(text).map_err(|e| ServerError::Config(one_line(text, &e)))
+    }
+}
+
+/// Where in `text` the error is, and what it is.
+fn one_line(text: &str, e: &toml::de::Error) -> String {
+    let what = e.message().trim().replace('\n', "; ");
+    match e.span().and_then(|span| text.get(..span.start)) {
+        Some(before) => format!("line {}: {what}", before.matches('\n').count() + 1),
+        None => what,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use nfs::v3::{FileHandle, FileType, Sattr, Status};
 
+use super::each;
 use crate::{
     args::{LnArgs, MkdirArgs, MvArgs, RmArgs},
     copy::is_safe_name,
@@ -11,23 +12,24 @@ use crate::{
 };
 
 pub(super) fn rm(args: &RmArgs) -> CommandResult {
-    executor::small()?.block_on(async {
-        for url in &args.urls {
-            let session = Session::open(url).await?;
-            let (dir, name) = session.parent().await?;
-            let found = match session.client.lookup(dir, &name).await {
-                Err(e) if args.force && e.is_not_found() => continue,
-                other => other.map_err(|e| session.failed("remove", e))?,
-            };
-            if found.attributes.file_type == FileType::Directory && !args.recursive {
-                return Err(Failure::new(format!(
-                    "{url} is a directory; add -r to remove it with all that is in it"
-                )));
-            }
-            remove_tree(&session).await?;
+    executor::small()?.block_on(each(&args.urls, async |url| {
+        let session = Session::open(url).await?;
+        let found = match session.resolve_parent().await {
+            Ok((dir, name)) => session.client.lookup(dir, &name).await,
+            Err(Some(e)) => Err(e),
+            Err(None) => return Err(session.is_root()),
+        };
+        let found = match found {
+            Err(e) if args.force && e.is_not_found() => return Ok(()),
+            other => other.map_err(|e| session.failed("remove", e))?,
+        };
+        if found.attributes.file_type == FileType::Directory && !args.recursive {
+            return Err(Failure::new(format!(
+                "{url} is a directory; add -r to remove it with all that is in it"
+            )));
         }
-        Ok(Outcome::Done)
-    })
+        remove_tree(&session).await
+    }))
 }
 
 /// Removes what `session` names, with all that is in it.
@@ -100,22 +102,24 @@ fn ignore_gone(r: Result<(), client::Error>) -> Result<(), client::Error> {
 }
 
 pub(super) fn mkdir(args: &MkdirArgs) -> CommandResult {
-    executor::small()?.block_on(async {
-        for url in &args.urls {
-            let session = Session::open(url).await?;
-            if args.parents {
-                make_all(&session, args.mode).await?;
-            } else {
-                let (dir, name) = session.parent().await?;
-                session
-                    .client
-                    .mkdir(dir, &name, mode(args.mode))
-                    .await
-                    .map_err(|e| session.failed("make", e))?;
-            }
+    executor::small()?.block_on(each(&args.urls, async |url| {
+        let session = Session::open(url).await?;
+        if args.parents {
+            return make_all(&session, args.mode).await;
         }
-        Ok(Outcome::Done)
-    })
+        let (dir, name) = match session.resolve_parent().await {
+            Err(Some(e)) if e.is_not_found() => {
+                return Err(Failure::new(format!(
+                    "cannot make {url}: the directory above it does not exist; add -p to make that too"
+                )));
+            }
+            Err(Some(e)) => return Err(session.failed("find the directory of", e)),
+            Err(None) => return Err(session.is_root()),
+            Ok(found) => found,
+        };
+        let made = session.client.mkdir(dir, &name, mode(args.mode)).await;
+        made.map(drop).map_err(|e| session.failed("make", e))
+    }))
 }
 
 fn mode(mode: u32) -> Sattr {

@@ -1,6 +1,7 @@
 //! `millrace put`, `get` and `cp`.
 
 use std::{
+    collections::HashSet,
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -12,12 +13,13 @@ use nfs::v3::{FileHandle, FileType};
 use crate::{
     args::{CopyArgs, CpArgs, GetArgs, PutArgs},
     copy::{
-        Item, Keep, Kind, LocalTree, Options, RemoteTree, Report, Source, Target, copy, local_meta, to_meta,
+        FailedFile, Item, Keep, Kind, LocalTree, Options, RemoteTree, Report, Source, Target, copy,
+        local_meta, to_meta,
     },
     executor,
     failure::{CommandResult, Failure},
     output,
-    session::{Session, is_url},
+    session::{self, Session, is_url},
 };
 
 pub(super) fn put(args: &PutArgs) -> CommandResult {
@@ -151,25 +153,54 @@ async fn all<T: Target>(
     target_session: Option<&Session>,
     args: &CopyArgs,
 ) -> Result<Report, Failure> {
+    // A wrong command line does nothing.
+    for url in from.iter().filter(|f| is_url(f)) {
+        session::parse(url)?;
+    }
     let options = Options::from(args);
     let mut total = Report::default();
+    let mut names = HashSet::new();
     for source in from {
-        let report = if is_url(source) {
-            let session = Session::open(source).await?;
-            refuse_loop(&session, target_session)?;
-            let tree = RemoteTree::new(session.client.clone());
-            let item = remote_item(&session, options.recursive).await?;
-            run(&tree, item, target, &place, &options).await
-        } else {
-            let item = local_item(Path::new(source), options.recursive)?;
-            run(&local_tree(), item, target, &place, &options).await
-        };
-        total.add(report);
+        match one(source, target, &place, target_session, &mut names, &options).await {
+            Ok(report) => total.add(report),
+            Err(e) if from.len() == 1 => return Err(e),
+            // The others are copied.
+            Err(e) => {
+                eprintln!("millrace: {e}");
+                total.failed.push(FailedFile { path: source.clone(), error: e.to_string() });
+            }
+        }
         if total.interrupted || total.stopped {
             break;
         }
     }
     Ok(total)
+}
+
+/// Copies one source. `names` are those that the sources before have at the target.
+async fn one<T: Target>(
+    source: &str,
+    target: &T,
+    place: &Place<T::Node>,
+    target_session: Option<&Session>,
+    names: &mut HashSet<Vec<u8>>,
+    options: &Options,
+) -> Result<Report, Failure> {
+    let mut unique = |name: &[u8]| {
+        let twice = || format!("{source} would replace another of the files to copy; copy it by itself");
+        if names.insert(name.to_vec()) { Ok(()) } else { Err(Failure::new(twice())) }
+    };
+    if is_url(source) {
+        let session = Session::open(source).await?;
+        refuse_loop(&session, target_session)?;
+        let tree = RemoteTree::new(session.client.clone());
+        let item = remote_item(&session, options.recursive).await?;
+        unique(&item.name)?;
+        return Ok(run(&tree, item, target, place, options).await);
+    }
+    let item = local_item(Path::new(source), options.recursive)?;
+    unique(&item.name)?;
+    Ok(run(&local_tree(), item, target, place, options).await)
 }
 
 async fn run<S: Source, T: Target>(
@@ -222,9 +253,17 @@ fn local_item(path: &Path, recursive: bool) -> Result<Item<PathBuf>, Failure> {
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    stop_signal(&mut terminate).await;
+    eprintln!("millrace: stopping; unfinished files are removed (a second signal ends at once)");
+    tokio::spawn(async move {
+        stop_signal(&mut terminate).await;
+        std::process::exit(130)
+    });
+}
+
+async fn stop_signal(terminate: &mut tokio::signal::unix::Signal) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
     }
-    eprintln!("millrace: stopping; unfinished files are removed");
 }

@@ -7,6 +7,7 @@ use bench::{
 use client::{Client, DirEntry};
 use nfs::v3::{Fattr, FileHandle, FileType};
 
+use super::each;
 use crate::{
     args::{LsArgs, TreeArgs},
     describe::{Described, minute, mode_text, printable},
@@ -25,22 +26,21 @@ struct Shown {
 }
 
 pub(super) fn ls(args: &LsArgs) -> CommandResult {
-    executor::small()?.block_on(async {
-        for (i, url) in args.urls.iter().enumerate() {
-            let session = Session::open(url).await?;
-            if args.urls.len() > 1 && !args.json {
-                output::line(&format!("{}{url}:", if i == 0 { "" } else { "\n" }))?;
-            }
-            let (handle, attributes) = session.resolve().await?;
-            let entries = if attributes.file_type == FileType::Directory {
-                list(&session, handle, args.all, args.long || args.json).await?
-            } else {
-                vec![Shown { name: session.name(), handle, attributes, target: None }]
-            };
-            show(&entries, args)?;
+    let mut first = true;
+    executor::small()?.block_on(each(&args.urls, async |url| {
+        let session = Session::open(url).await?;
+        let (handle, attributes) = session.resolve().await?;
+        let entries = if attributes.file_type == FileType::Directory {
+            list(&session, handle, args.all, args.long || args.json).await?
+        } else {
+            vec![Shown { name: session.name(), handle, attributes, target: None }]
+        };
+        if args.urls.len() > 1 && !args.json {
+            output::line(&format!("{}{url}:", if first { "" } else { "\n" }))?;
         }
-        Ok(Outcome::Done)
-    })
+        first = false;
+        show(&entries, args)
+    }))
 }
 
 /// The entries of a directory in order of their names.

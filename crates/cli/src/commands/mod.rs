@@ -10,7 +10,12 @@ mod show;
 
 pub(crate) use change::remove_tree;
 
-use crate::{args::Command, demo, failure::CommandResult};
+use crate::{
+    args::Command,
+    demo,
+    failure::{CommandResult, Failure, Outcome},
+    session,
+};
 
 /// Does what the command line says.
 pub(crate) fn run(command: Command) -> CommandResult {
@@ -33,4 +38,28 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Bench(args) => bench::run(args.command),
         Command::Completions(args) => completions::run(&args),
     }
+}
+
+/// Does `one` for each URL, whatever becomes of the others; what fails is told as it fails.
+async fn each(urls: &[String], mut one: impl AsyncFnMut(&String) -> Result<(), Failure>) -> CommandResult {
+    // A wrong command line does nothing.
+    for url in urls {
+        session::parse(url)?;
+    }
+    let mut failed = 0;
+    for url in urls {
+        match one(url).await {
+            Ok(()) => {}
+            Err(e) if urls.len() == 1 || e.is_silent() => return Err(e),
+            Err(e) => {
+                eprintln!("millrace: {e}");
+                failed += 1;
+            }
+        }
+    }
+    Ok(match failed {
+        0 => Outcome::Done,
+        n if n == urls.len() => Outcome::Failed,
+        _ => Outcome::Partial,
+    })
 }

@@ -47,6 +47,10 @@ fn with_hint(e: &server::ServerError) -> String {
             std::io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
             _ => "",
         },
+        server::ServerError::Export { reason, .. } if reason.contains("No such file") => {
+            "; check the name, or make the directory first"
+        }
+        server::ServerError::ReadConfig { .. } => "; check the name given to --config",
         _ => "",
     };
     format!("{e}{hint}")
@@ -55,7 +59,7 @@ fn with_hint(e: &server::ServerError) -> String {
 /// The file's configuration with what the command line adds, or the command line's alone.
 fn config(args: &ServeArgs) -> Result<Config, Failure> {
     let mut config = match &args.config {
-        Some(file) => Config::from_file(file).map_err(|e| Failure::new(e.to_string()))?,
+        Some(file) => Config::from_file(file).map_err(|e| Failure::new(with_hint(&e)))?,
         None => Config::default(),
     };
     for text in &args.exports {

@@ -11,6 +11,7 @@ use nfs::v3::{FileType, FsstatOk};
 use runtime::tokio_rt::TokioRuntime;
 use serde_json::json;
 
+use super::each;
 use crate::{
     args::{CatArgs, DfArgs, ExportsArgs, StatArgs},
     copy::{RemoteTree, Source},
@@ -18,6 +19,7 @@ use crate::{
     executor,
     failure::{CommandResult, Failure, Outcome},
     output,
+    problem::Problem,
     session::{self, Session},
 };
 
@@ -29,7 +31,7 @@ pub(super) fn exports(args: &ExportsArgs) -> CommandResult {
     executor::small()?.block_on(async {
         let list = client::exports(TokioRuntime::current(), &url, &session::options())
             .await
-            .map_err(|e| Failure::new(e.to_string()))?;
+            .map_err(|e| Failure::from(Problem::from(e)))?;
         if args.json {
             for (name, clients) in &list {
                 output::line(&json!({ "export": name, "clients": clients }).to_string())?;
@@ -47,50 +49,47 @@ pub(super) fn exports(args: &ExportsArgs) -> CommandResult {
 }
 
 pub(super) fn stat(args: &StatArgs) -> CommandResult {
-    executor::small()?.block_on(async {
-        for url in &args.urls {
-            let session = Session::open(url).await?;
-            let (handle, a) = session.resolve_link().await?;
-            let target = match a.file_type {
-                FileType::Symlink => {
-                    let text = session.client.readlink(handle).await;
-                    Some(text.map_err(|e| session.failed("read", e))?)
-                }
-                _ => None,
-            };
-            let shown = target.as_ref().map(|t| String::from_utf8_lossy(t).into_owned());
-            let d = Described::new(url.clone(), &a, shown);
-            if args.json {
-                output::line(&d.json())?;
-                continue;
+    executor::small()?.block_on(each(&args.urls, async |url| {
+        let session = Session::open(url).await?;
+        let (handle, a) = session.resolve_link().await?;
+        let target = match a.file_type {
+            FileType::Symlink => {
+                let text = session.client.readlink(handle).await;
+                Some(text.map_err(|e| session.failed("read", e))?)
             }
-            let mut t = Table::bare(&[Align::Left, Align::Left]);
-            t.row(["name", url]);
-            t.row(["kind", d.kind]);
-            if let Some(target) = &target {
-                t.row(["target", &printable(target)]);
-            }
-            t.row(["size", &format!("{} bytes ({})", a.size, Size(a.size))]);
-            t.row(["used", &format!("{} bytes", a.used)]);
-            t.row(["mode", &format!("{} {}", d.mode, mode_text(&a))]);
-            t.row(["links", &a.nlink.to_string()]);
-            t.row(["owner", &format!("{} (group {})", a.uid, a.gid)]);
-            if matches!(a.file_type, FileType::Block | FileType::Character) {
-                t.row(["device", &format!("{}, {}", a.rdev.major, a.rdev.minor)]);
-            }
-            t.row(["read", &d.atime]);
-            t.row(["modified", &d.mtime]);
-            t.row(["changed", &d.ctime]);
-            t.row(["file id", &format!("{} in file system {:#x}", a.fileid, a.fsid)]);
-            t.row(["handle", &handle.to_string()]);
-            output::write(t.to_string().as_bytes())?;
+            _ => None,
+        };
+        let shown = target.as_ref().map(|t| String::from_utf8_lossy(t).into_owned());
+        let d = Described::new(url.clone(), &a, shown);
+        if args.json {
+            return output::line(&d.json());
         }
-        Ok(Outcome::Done)
-    })
+        let mut t = Table::bare(&[Align::Left, Align::Left]);
+        t.row(["name", url]);
+        t.row(["kind", d.kind]);
+        if let Some(target) = &target {
+            t.row(["target", &printable(target)]);
+        }
+        t.row(["size", &format!("{} bytes ({})", a.size, Size(a.size))]);
+        t.row(["used", &format!("{} bytes", a.used)]);
+        t.row(["mode", &format!("{} {}", d.mode, mode_text(&a))]);
+        t.row(["links", &a.nlink.to_string()]);
+        t.row(["owner", &format!("{} (group {})", a.uid, a.gid)]);
+        if matches!(a.file_type, FileType::Block | FileType::Character) {
+            t.row(["device", &format!("{}, {}", a.rdev.major, a.rdev.minor)]);
+        }
+        t.row(["read", &d.atime]);
+        t.row(["modified", &d.mtime]);
+        t.row(["changed", &d.ctime]);
+        t.row(["file id", &format!("{} in file system {:#x}", a.fileid, a.fsid)]);
+        t.row(["handle", &handle.to_string()]);
+        output::write(t.to_string().as_bytes())
+    }))
 }
 
 pub(super) fn df(args: &DfArgs) -> CommandResult {
     executor::small()?.block_on(async {
+        let mut any = false;
         let mut t = Table::new(&[
             ("export", Align::Left),
             ("size", Align::Right),
@@ -99,14 +98,13 @@ pub(super) fn df(args: &DfArgs) -> CommandResult {
             ("used %", Align::Right),
             ("files free", Align::Right),
         ]);
-        for url in &args.urls {
+        let outcome = each(&args.urls, async |url| {
             let session = Session::open(url).await?;
             let stat = session.client.fsstat(session.client.root()).await;
             let s = stat.map_err(|e| session.failed("ask for the space of", e))?;
             let used = s.total_bytes.saturating_sub(s.free_bytes);
             if args.json {
-                output::line(&df_json(url, &session, &s).to_string())?;
-                continue;
+                return output::line(&df_json(url, &session, &s).to_string());
             }
             t.row([
                 format!("{}:{}", session.client.server(), session.client.export()),
@@ -116,11 +114,14 @@ pub(super) fn df(args: &DfArgs) -> CommandResult {
                 format!("{:.0} %", used as f64 * 100.0 / s.total_bytes.max(1) as f64),
                 s.available_files.to_string(),
             ]);
-        }
-        if !args.json {
+            any = true;
+            Ok(())
+        })
+        .await;
+        if any {
             output::write(t.to_string().as_bytes())?;
         }
-        Ok(Outcome::Done)
+        outcome
     })
 }
 
@@ -139,33 +140,30 @@ fn df_json(url: &str, session: &Session, s: &FsstatOk) -> serde_json::Value {
 }
 
 pub(super) fn cat(args: &CatArgs) -> CommandResult {
-    executor::small()?.block_on(async {
-        for url in &args.urls {
-            let session = Session::open(url).await?;
-            let (file, a) = session.resolve().await?;
-            if a.file_type == FileType::Directory {
-                return Err(Failure::new(format!(
-                    "{url} is a directory; use `millrace ls` or `millrace get -r`"
-                )));
-            }
-            let tree = RemoteTree::new(session.client.clone());
-            let record = tree.preferred_record();
-            let mut offset = 0_u64;
-            let mut reads = FuturesOrdered::new();
-            loop {
-                while reads.len() < CAT_WINDOW && offset < a.size {
-                    reads.push_back(tree.read(&file, offset, record));
-                    offset += record as u64;
-                }
-                let Some(data) = reads.next().await else { break };
-                let data = data.map_err(|e| Failure::new(e.of(url)))?;
-                let mut out = std::io::stdout().lock();
-                for piece in &data {
-                    out.write_all(piece).map_err(|e| output::failed(&e))?;
-                }
-            }
-            std::io::stdout().flush().map_err(|e| output::failed(&e))?;
+    executor::small()?.block_on(each(&args.urls, async |url| {
+        let session = Session::open(url).await?;
+        let (file, a) = session.resolve().await?;
+        if a.file_type == FileType::Directory {
+            return Err(Failure::new(format!(
+                "{url} is a directory; use `millrace ls` or `millrace get -r`"
+            )));
         }
-        Ok(Outcome::Done)
-    })
+        let tree = RemoteTree::new(session.client.clone());
+        let record = tree.preferred_record();
+        let mut offset = 0_u64;
+        let mut reads = FuturesOrdered::new();
+        loop {
+            while reads.len() < CAT_WINDOW && offset < a.size {
+                reads.push_back(tree.read(&file, offset, record));
+                offset += record as u64;
+            }
+            let Some(data) = reads.next().await else { break };
+            let data = data.map_err(|e| Failure::new(e.of(url)))?;
+            let mut out = std::io::stdout().lock();
+            for piece in &data {
+                out.write_all(piece).map_err(|e| output::failed(&e))?;
+            }
+        }
+        std::io::stdout().flush().map_err(|e| output::failed(&e))
+    }))
 }

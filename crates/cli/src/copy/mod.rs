@@ -18,7 +18,7 @@ mod tests;
 
 pub(crate) use local::{LocalReader, LocalTree, local_meta, meta_of};
 pub(crate) use remote::{RemoteTree, to_meta};
-pub(crate) use report::Report;
+pub(crate) use report::{FailedFile, Report};
 pub(crate) use tree::{Entry, Keep, Kind, Source, Target, is_safe_name, random};
 pub(crate) use walk::{Item, copy};
 

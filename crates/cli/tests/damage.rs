@@ -1,0 +1,220 @@
+//! Copies that fail half-way leave no partial file under a final name, no temporary one, and what was there before.
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use common::{Server, fails, kill, millrace, names, noise, ok};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A file system of its own, unmounted when dropped; `None` where that is not allowed.
+struct Tmpfs<'a>(&'a Path);
+
+impl<'a> Tmpfs<'a> {
+    fn mount(at: &'a Path, options: &str) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let mut c = Command::new("mount");
+        c.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).stderr(Stdio::null());
+        c.status().is_ok_and(|s| s.success()).then_some(Self(at))
+    }
+}
+
+impl Drop for Tmpfs<'_> {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(self.0).status());
+    }
+}
+
+#[test]
+fn a_full_local_disk_leaves_nothing_half_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = dir.path().join("small");
+    let Some(_mounted) = Tmpfs::mount(&small, "size=1m") else {
+        println!("skipped: this user may not mount a small file system to fill");
+        return;
+    };
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let big = dir.path().join("big");
+    fs::write(&big, noise(3 << 20, 1)).unwrap();
+    ok(&["put", text(&big), &server.url("rdma", "/m/big")]);
+    fs::write(small.join("big"), b"the old one").unwrap();
+    for proto in ["rdma", "tcp"] {
+        let said = fails(1, &["get", &server.url(proto, "/m/big"), text(&small)]);
+        assert!(said.contains("disk is full") && said.contains("free some space"), "{said}");
+        assert_eq!(names(&small), ["big"]);
+        assert_eq!(fs::read(small.join("big")).unwrap(), b"the old one");
+    }
+}
+
+#[test]
+fn a_full_disk_of_the_server_leaves_nothing_half_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = dir.path().join("small");
+    let Some(_mounted) = Tmpfs::mount(&small, "size=1m") else {
+        println!("skipped: this user may not mount a small file system to fill");
+        return;
+    };
+    let server = Server::start(&["--export", &format!("/l=local:{}", small.display())]);
+    let big = dir.path().join("big");
+    fs::write(&big, noise(3 << 20, 1)).unwrap();
+    for proto in ["rdma", "tcp"] {
+        let said = fails(1, &["put", text(&big), &server.url(proto, "/l/big")]);
+        assert!(said.contains("no space left") && said.contains("millrace df"), "{said}");
+        assert_eq!(names(&small), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_put_that_does_not_fit_keeps_the_file_that_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    fs::write(&old, b"the old one").unwrap();
+    fs::write(&new, noise(3 << 20, 1)).unwrap();
+    let server = Server::start(&["--export", "/m=memory:1MiB"]);
+    for proto in ["rdma", "tcp"] {
+        let url = server.url(proto, "/m/file");
+        ok(&["put", text(&old), &url]);
+        fails(1, &["put", text(&new), &url]);
+        assert_eq!(ok(&["cat", &url]), "the old one");
+        assert_eq!(ok(&["ls", "-a", &server.url(proto, "/m")]), "file\n");
+    }
+}
+
+#[test]
+fn who_may_not_write_a_directory_is_told_what_to_check() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = dir.path().join("served");
+    fs::create_dir(&served).unwrap();
+    fs::write(served.join("secret"), b"x").unwrap();
+    fs::set_permissions(served.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(&served, fs::Permissions::from_mode(0o755)).unwrap();
+    let local = format!("/l=local:{},squash=all,anon_uid=65534,anon_gid=65534", served.display());
+    let server = Server::start(&["--export", &local]);
+    if fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m)).unwrap() != 0 {
+        println!("skipped: only a server that is root can act as others");
+        return;
+    }
+    let here = dir.path().join("here");
+    fs::write(&here, b"x").unwrap();
+    let url = |path| server.url("rdma", path);
+    for args in [
+        &["put", text(&here), &url("/l/new")][..],
+        &["mkdir", &url("/l/new")],
+        &["rm", &url("/l/secret")],
+        &["cat", &url("/l/secret")],
+        &["mv", &url("/l/secret"), &url("/l/s")],
+        &["ln", "-s", "x", &url("/l/s")],
+        &["get", &url("/l/secret"), text(&dir.path().join("stolen"))],
+    ] {
+        let said = fails(1, args);
+        assert!(said.contains("permission denied") && said.contains("squash"), "{args:?}: {said}");
+    }
+    assert_eq!(names(&served), ["secret"]);
+    assert!(!dir.path().join("stolen").exists());
+}
+
+/// Waits until a file is under way in `dir`.
+fn wait_for_a_temporary_name(dir: &Path) {
+    let start = std::time::Instant::now();
+    while !names(dir).iter().any(|n| n.contains(".millrace-")) {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing is copied");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_interrupted_copy_removes_what_is_unfinished_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = dir.path().join("served");
+    fs::create_dir(&served).unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    for i in 0..40 {
+        fs::write(from.join(format!("{i}")), noise(5 << 20, i)).unwrap();
+    }
+    let server = Server::start(&["--export", &format!("/l=local:{}", served.display())]);
+    for (signal, proto) in [("INT", "rdma"), ("TERM", "tcp")] {
+        let to = served.join(signal);
+        let url = server.url(proto, &format!("/l/{signal}"));
+        let child = millrace()
+            .args(["put", "-r", "--parallel", "2", "--record", "64K", text(&from), &url])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while !to.exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        wait_for_a_temporary_name(&to);
+        kill(child.id(), signal);
+        let out = child.wait_with_output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(130), "{said}");
+        assert!(said.contains("stopping") && said.lines().count() == 1, "{said}");
+        let left = names(&to);
+        assert!(left.len() < 40, "the copy was over before it was interrupted");
+        for name in left {
+            assert!(fs::read(to.join(&name)).unwrap() == fs::read(from.join(&name)).unwrap(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn one_source_that_is_missing_does_not_stop_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("a"), b"a").unwrap();
+    fs::write(at("b"), b"b").unwrap();
+    fs::create_dir(at("d")).unwrap();
+    fs::write(at("d/a"), b"another").unwrap();
+    let server = Server::start(&["--export", "/m=memory:16MiB"]);
+    let url = server.url("rdma", "/m");
+    let said = fails(3, &["put", text(&at("a")), text(&at("missing")), text(&at("b")), &url]);
+    assert!(said.contains("missing") && said.contains("check the name"), "{said}");
+    assert_eq!(ok(&["ls", &url]), "a\nb\n");
+    // The second `a` would replace the first.
+    let said = fails(3, &["put", text(&at("a")), text(&at("d/a")), &url]);
+    assert!(said.contains("d/a") && said.contains("replace"), "{said}");
+    assert_eq!(ok(&["cat", &server.url("rdma", "/m/a")]), "a");
+
+    let said = fails(3, &["rm", &server.url("rdma", "/m/nope"), &server.url("rdma", "/m/b")]);
+    assert!(said.contains("/m/nope"), "{said}");
+    assert_eq!(ok(&["ls", &url]), "a\n");
+    let said = fails(1, &["put", text(&at("d")), &url]);
+    assert!(said.contains("/d: it is a directory; add -r"), "{said}");
+}
+
+#[test]
+fn a_port_of_the_other_transport_is_told() {
+    let server = Server::start(&["--export", "/m=memory:16MiB"]);
+    let said = fails(1, &["ls", &format!("nfs://{}/m?proto=rdma", server.tcp)]);
+    assert!(said.contains("offers rdma"), "{said}");
+    let said = fails(1, &["ls", &format!("nfs://{}/m?proto=tcp", server.rdma)]);
+    assert!(said.contains("proto=rdma"), "{said}");
+    let said = fails(1, &["ls", "nfs://no-such-host.invalid/m"]);
+    assert!(said.contains("no-such-host.invalid") && said.contains("check the name"), "{said}");
+}
+
+#[test]
+fn the_root_of_an_export_stays() {
+    let server = Server::start(&["--export", "/m=memory:16MiB"]);
+    for path in ["/m", "/m/"] {
+        let said = fails(1, &["rm", "-r", &server.url("rdma", path)]);
+        assert!(said.contains("root of an export"), "{said}");
+    }
+    let said = fails(1, &["mkdir", &server.url("rdma", "/m/a/b")]);
+    assert!(said.contains("add -p"), "{said}");
+    ok(&["mkdir", &server.url("rdma", "/m/a")]);
+    assert!(fails(1, &["mkdir", &server.url("rdma", "/m/a")]).contains("exists"));
+    let said = fails(1, &["cat", &server.url("rdma", "/m/a")]);
+    assert!(said.contains("millrace ls"), "{said}");
+}
