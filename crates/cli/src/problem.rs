@@ -64,7 +64,7 @@ impl From<Error> for Problem {
     fn from(e: Error) -> Self {
         let fatal = match &e {
             Error::Nfs { status, .. } => {
-                matches!(status, Status::NoSpc | Status::DQuot | Status::RoFs | Status::Stale)
+                matches!(status, Status::NoSpc | Status::DQuot | Status::RoFs)
             }
             Error::Path { .. } | Error::Source(_) | Error::Local(_) => false,
             _ => true,
@@ -79,6 +79,11 @@ impl From<buffer::OutOfMemory> for Problem {
     }
 }
 
+/// Whether the object of the call is not there any more: no name leads to it, or its handle is stale.
+pub(crate) fn is_gone(e: &Error) -> bool {
+    matches!(e.status(), Some(Status::NoEnt | Status::Stale))
+}
+
 /// What a client's error means to the person at the keyboard.
 fn sentence(e: &Error) -> String {
     let Error::Nfs { status, .. } = e else { return e.to_string() };
@@ -90,9 +95,10 @@ fn sentence(e: &Error) -> String {
         Status::NoSpc => "; free some space there (see `millrace df`) and run the same command again",
         Status::DQuot => "; free some space there and run the same command again",
         Status::RoFs => "; the export is served read-only: choose another or ask its administrator",
+        Status::NotDir => "; a part of the path is a file: check it with `millrace ls`",
         Status::Exist => "; remove it first or choose another name",
         Status::NotEmpty => "; add -r to remove what is in it",
-        Status::Stale | Status::BadHandle => "; it was removed or the server was set up anew: start again",
+        Status::Stale | Status::BadHandle => "; start again",
         Status::FBig => "; choose another target",
         Status::XDev => "; copy it with `millrace cp` and remove the original",
         Status::Io => "; look at the server's log",
@@ -116,6 +122,16 @@ impl From<Problem> for crate::failure::Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_server_ends_a_copy_and_a_file_that_is_gone_does_not() {
+        let problem = |status| {
+            let procedure = nfs::v3::Procedure::Read;
+            Problem::from(Error::Nfs { procedure, object: "x".into(), status })
+        };
+        assert!(problem(Status::NoSpc).is_fatal() && problem(Status::RoFs).is_fatal());
+        assert!(!problem(Status::Stale).is_fatal() && !problem(Status::NoEnt).is_fatal());
+    }
 
     #[test]
     fn a_problem_names_its_path_once() {

@@ -217,4 +217,8 @@ fn the_root_of_an_export_stays() {
     assert!(fails(1, &["mkdir", &server.url("rdma", "/m/a")]).contains("exists"));
     let said = fails(1, &["cat", &server.url("rdma", "/m/a")]);
     assert!(said.contains("millrace ls"), "{said}");
+    let (a, b) = (server.url("rdma", "/m/a"), server.url("rdma", "/m/a/b"));
+    assert!(fails(1, &["mv", &a, &b]).contains("cannot go into itself"));
+    assert!(fails(1, &["ln", &a, &server.url("rdma", "/m/c")]).contains("use -s"));
+    assert!(fails(1, &["cp", "-r", &a, &a]).contains("choose another target"));
 }

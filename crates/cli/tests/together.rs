@@ -84,9 +84,9 @@ fn two_clients_fill_and_empty_one_directory() {
         at_once(&[rm, again, vec!["tree".into(), url("tcp", "/d")]]);
         let listed = ok(&["ls", &url("tcp", "/d")]);
         assert!(!listed.contains("one-") && listed.lines().count() == 62, "{listed}");
-        // Both remove the same tree: what is gone is gone.
+        // Both remove the same tree, and a third one looks: what is gone is gone.
         let rm = |proto| vec!["rm".to_owned(), "-rf".into(), url(proto, "/d")];
-        at_once(&[rm("rdma"), rm("tcp")]);
+        at_once(&[rm("rdma"), rm("tcp"), vec!["tree".into(), url("tcp", "")]]);
         assert_eq!(ok(&["ls", "-a", &url("rdma", "")]), "");
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     copy::is_safe_name,
     executor,
     failure::{CommandResult, Failure, Outcome},
+    problem::is_gone,
     session::Session,
 };
 
@@ -37,10 +38,10 @@ pub(crate) async fn remove_tree(session: &Session) -> Result<(), Failure> {
     let (dir, name) = session.parent().await?;
     let found = session.client.lookup(dir, &name).await.map_err(|e| session.failed("remove", e))?;
     if found.attributes.file_type != FileType::Directory {
-        return session.client.remove(dir, &name).await.map_err(|e| session.failed("remove", e));
+        return ignore_gone(session.client.remove(dir, &name).await).map_err(|e| session.failed("remove", e));
     }
     empty(session, found.handle).await.map_err(|e| session.failed("empty", e))?;
-    session.client.rmdir(dir, &name).await.map_err(|e| session.failed("remove", e))
+    ignore_gone(session.client.rmdir(dir, &name).await).map_err(|e| session.failed("remove", e))
 }
 
 /// A directory that is being emptied.
@@ -72,7 +73,11 @@ async fn empty(session: &Session, root: FileHandle) -> Result<(), client::Error>
 /// Removes what is no directory from `dir`, and gives the directories in it.
 async fn open_level(session: &Session, dir: FileHandle, name: Vec<u8>) -> Result<Level, client::Error> {
     let mut below = Vec::new();
-    for e in session.client.readdir(dir).await? {
+    let entries = match session.client.readdir(dir).await {
+        Err(e) if is_gone(&e) => Vec::new(),
+        other => other?,
+    };
+    for e in entries {
         if e.is_dot() || !is_safe_name(&e.name) {
             continue;
         }
@@ -80,7 +85,7 @@ async fn open_level(session: &Session, dir: FileHandle, name: Vec<u8>) -> Result
             (Some(h), Some(a)) => (h, a.file_type),
             _ => match session.client.lookup(dir, &e.name).await {
                 Ok(o) => (o.handle, o.attributes.file_type),
-                Err(e) if e.is_not_found() => continue,
+                Err(e) if is_gone(&e) => continue,
                 Err(e) => return Err(e),
             },
         };
@@ -96,7 +101,7 @@ async fn open_level(session: &Session, dir: FileHandle, name: Vec<u8>) -> Result
 /// What somebody else removed meanwhile is removed.
 fn ignore_gone(r: Result<(), client::Error>) -> Result<(), client::Error> {
     match r {
-        Err(e) if e.is_not_found() => Ok(()),
+        Err(e) if is_gone(&e) => Ok(()),
         other => other,
     }
 }
@@ -179,7 +184,13 @@ pub(super) fn mv(args: &MvArgs) -> CommandResult {
         let (from_dir, from_name) = from.parent().await?;
         let (to_dir, to_name) = place(&to, from_name.clone()).await?;
         let moved = from.client.rename(from_dir, &from_name, to_dir, &to_name).await;
-        moved.map_err(|e| from.failed("move", e))?;
+        moved.map_err(|e| match e.status() {
+            Some(Status::Inval) => Failure::new(format!(
+                "cannot move {} to {}: a directory cannot go into itself, and a name cannot be . or ..",
+                from.text, to.text
+            )),
+            _ => from.failed("move", e),
+        })?;
         Ok(Outcome::Done)
     })
 }
@@ -196,7 +207,13 @@ pub(super) fn ln(args: &LnArgs) -> CommandResult {
         }
         let target = Session::open(&args.target).await?;
         same_export(&target, &link, "hard links stay in one export: use -s, or `millrace cp`")?;
-        let (file, _) = target.resolve_link().await?;
+        let (file, a) = target.resolve_link().await?;
+        if a.file_type == FileType::Directory {
+            return Err(Failure::new(format!(
+                "{} is a directory, which has one name only; use -s for a symbolic link",
+                target.text
+            )));
+        }
         let (dir, name) = place(&link, target.name()).await?;
         link.client.link(file, dir, &name).await.map_err(|e| link.failed("make", e))?;
         Ok(Outcome::Done)

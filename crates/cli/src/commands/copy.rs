@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     ffi::OsStr,
+    io::IsTerminal,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -86,6 +87,9 @@ fn transfer(from: &[String], to: &str, args: &CopyArgs) -> CommandResult {
     })?;
     // Threads that wait for a server that is gone do not hold us up.
     rt.shutdown_background();
+    if !args.json && !args.quiet && std::io::stderr().is_terminal() {
+        eprintln!("{report}");
+    }
     if args.json {
         output::line(&serde_json::to_string(&report).unwrap_or_default())?;
     }
@@ -222,6 +226,12 @@ fn refuse_loop(from: &Session, to: Option<&Session>) -> Result<(), Failure> {
     let parts = |p: &[u8]| -> Vec<Vec<u8>> {
         p.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".").map(<[u8]>::to_vec).collect()
     };
+    if parts(&to.path) == parts(&from.path) {
+        return Err(Failure::new(format!(
+            "{} and {} are the same; choose another target",
+            from.text, to.text
+        )));
+    }
     if parts(&to.path).starts_with(&parts(&from.path)) {
         return Err(Failure::new(format!("{} cannot be copied to {}, which lies in it", from.text, to.text)));
     }

@@ -14,6 +14,7 @@ use crate::{
     executor,
     failure::{CommandResult, Failure, Outcome},
     output,
+    problem::is_gone,
     session::Session,
 };
 
@@ -45,7 +46,10 @@ pub(super) fn ls(args: &LsArgs) -> CommandResult {
 
 /// The entries of a directory in order of their names.
 async fn list(session: &Session, dir: FileHandle, all: bool, targets: bool) -> Result<Vec<Shown>, Failure> {
-    let entries = session.client.readdir(dir).await.map_err(|e| session.failed("list", e))?;
+    let entries = match session.client.readdir(dir).await {
+        Err(e) if is_gone(&e) => Vec::new(), // Removed since its name was read.
+        other => other.map_err(|e| session.failed("list", e))?,
+    };
     let mut out = Vec::with_capacity(entries.len());
     for e in entries {
         if e.is_dot() || (!all && e.name.starts_with(b".")) {
@@ -69,12 +73,15 @@ async fn complete(
         (Some(h), Some(a)) => (h, a),
         _ => match client.lookup(dir, &e.name).await {
             Ok(o) => (o.handle, o.attributes),
-            Err(e) if e.is_not_found() => return Ok(None),
+            Err(e) if is_gone(&e) => return Ok(None),
             Err(e) => return Err(e),
         },
     };
     let target = match attributes.file_type {
-        FileType::Symlink if targets => Some(client.readlink(handle).await?),
+        FileType::Symlink if targets => match client.readlink(handle).await {
+            Err(e) if is_gone(&e) => return Ok(None),
+            other => Some(other?),
+        },
         _ => None,
     };
     Ok(Some(Shown { name: e.name, handle, attributes, target }))

@@ -70,7 +70,8 @@ pub(super) fn stat(args: &StatArgs) -> CommandResult {
         if let Some(target) = &target {
             t.row(["target", &printable(target)]);
         }
-        t.row(["size", &format!("{} bytes ({})", a.size, Size(a.size))]);
+        let rounded = if a.size < 1024 { String::new() } else { format!(" ({})", Size(a.size)) };
+        t.row(["size", &format!("{} bytes{rounded}", a.size)]);
         t.row(["used", &format!("{} bytes", a.used)]);
         t.row(["mode", &format!("{} {}", d.mode, mode_text(&a))]);
         t.row(["links", &a.nlink.to_string()]);

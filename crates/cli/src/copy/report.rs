@@ -1,7 +1,8 @@
 //! What a copy did.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
+use bench::units::Size;
 use serde::Serialize;
 
 use crate::failure::Outcome;
@@ -72,5 +73,41 @@ impl Report {
             (.., true) => Outcome::Partial,
             _ => Outcome::Failed,
         }
+    }
+}
+
+/// The line at the end of a copy that somebody watches.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |n: u64| if n == 1 { "" } else { "s" };
+        write!(f, "{} file{}, {}", self.files, plural(self.files), Size(self.bytes))?;
+        for (n, what) in [(self.symlinks, "symbolic link"), (self.hard_links, "hard link")] {
+            if n > 0 {
+                write!(f, ", {n} {what}{}", plural(n))?;
+            }
+        }
+        if self.verified > 0 {
+            f.write_str(", verified")?;
+        }
+        if !self.failed.is_empty() {
+            write!(f, ", {} failed", self.failed.len())?;
+        }
+        // Whole bytes are close enough for a rate.
+        write!(f, " in {:.1} s ({}/s)", self.seconds, Size(self.bytes_per_second as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_tells_what_there_was() {
+        let mut r = Report { files: 1, bytes: 2048, ..Report::default() };
+        r.took(Duration::from_secs(2));
+        assert_eq!(r.to_string(), "1 file, 2 KiB in 2.0 s (1 KiB/s)");
+        r.add(Report { files: 2, symlinks: 1, verified: 3, ..Report::default() });
+        r.failed.push(FailedFile { path: "x".into(), error: "y".into() });
+        assert_eq!(r.to_string(), "3 files, 2 KiB, 1 symbolic link, verified, 1 failed in 2.0 s (1 KiB/s)");
     }
 }
