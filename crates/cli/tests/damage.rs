@@ -1,5 +1,7 @@
 //! Copies that fail half-way leave no partial file under a final name, no temporary one, and what was there before.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
 mod common;
 
 use std::{
@@ -10,11 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Server, fails, kill, millrace, names, noise, ok};
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
+use common::{Server, fails, kill, millrace, names, noise, ok, text};
 
 /// A file system of its own, unmounted when dropped; `None` where that is not allowed.
 struct Tmpfs<'a>(&'a Path);

@@ -117,6 +117,11 @@ impl Drop for Server {
     }
 }
 
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
 /// Bytes without a pattern that a mistake could hide in.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
