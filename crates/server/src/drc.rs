@@ -48,6 +48,40 @@ struct Part {
     entries: HashMap<Key, Entry>,
     /// Finished entries, oldest first.
     finished: VecDeque<Key>,
+    /// How many of them each client has.
+    held: HashMap<IpAddr, usize>,
+}
+
+impl Part {
+    /// Notes a finished entry; if there are more than `limit` then, takes out one that gives way.
+    fn keep(&mut self, key: Key, limit: usize) -> Option<Entry> {
+        self.finished.push_back(key);
+        *self.held.entry(key.client).or_default() += 1;
+        if self.finished.len() <= limit {
+            return None;
+        }
+        let gone = self.finished.remove(self.gives_way(key.client))?;
+        if let Some(n) = self.held.get_mut(&gone.client) {
+            *n -= 1;
+            if *n == 0 {
+                self.held.remove(&gone.client);
+            }
+        }
+        self.entries.remove(&gone)
+    }
+
+    /// The oldest entry of a client that has more than its share: of the newest's if that is one. So a client that
+    /// changes much does not make the server forget what the others may still ask for again.
+    fn gives_way(&self, newest: IpAddr) -> usize {
+        let share = self.finished.len() / self.held.len().max(1);
+        let has_more = |client: &IpAddr| self.held.get(client).is_some_and(|n| *n > share);
+        let at = if has_more(&newest) {
+            self.finished.iter().position(|k| k.client == newest)
+        } else {
+            self.finished.iter().position(|k| has_more(&k.client))
+        };
+        at.unwrap_or(0)
+    }
 }
 
 /// What to do with a call.
@@ -70,7 +104,8 @@ impl ReplyCache {
         let part = || {
             // Twice, so that the map does not grow while calls are in progress on top.
             let entries = HashMap::with_capacity(2 * per_part);
-            Mutex::new(Part { entries, finished: VecDeque::with_capacity(per_part + 1) })
+            let finished = VecDeque::with_capacity(per_part + 1);
+            Mutex::new(Part { entries, finished, held: HashMap::new() })
         };
         Self { parts: std::array::from_fn(|_| part()), per_part }
     }
@@ -109,15 +144,7 @@ impl ReplyCache {
             Some(r) => part.entries.insert(*key, Entry::Done(r.clone())),
             None => part.entries.remove(key),
         };
-        let mut evicted = None;
-        if keep.is_some() {
-            part.finished.push_back(*key);
-            if part.finished.len() > self.per_part
-                && let Some(oldest) = part.finished.pop_front()
-            {
-                evicted = part.entries.remove(&oldest);
-            }
-        }
+        let evicted = keep.and_then(|_| part.keep(*key, self.per_part));
         drop(part);
         drop(evicted); // Returns memory to its arena: not under our lock.
         if let Some(Entry::InProgress { waiting, .. }) = before {
@@ -369,6 +396,26 @@ mod tests {
         assert!(a.stats().in_use <= 64 * 512, "{:?}", a.stats());
         assert_eq!(now(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_000));
         assert_eq!(now(&s, &peer(1), call(&a, 0, 9, 0), &a), Some(10_001));
+    }
+
+    #[test]
+    fn a_client_that_changes_much_does_not_push_out_the_replies_of_others() {
+        let (a, (_, s)) = (arena(), front(true, 64));
+        let quiet = Peer { addr: ([127, 0, 0, 2], 1).into(), ..peer(1) };
+        let first = now(&s, &quiet, call(&a, 1, 12, 5), &a);
+        for xid in 0..10_000 {
+            now(&s, &peer(1), call(&a, xid, 9, xid), &a);
+        }
+        assert_eq!(now(&s, &quiet, call(&a, 1, 12, 5), &a), first, "executed again");
+        assert_eq!(now(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_001));
+        // The books are right with more clients than places, too.
+        for n in 0..20_000_u32 {
+            let addr = (std::net::Ipv4Addr::from_bits(0x0a00_0000 + n % 50), 1).into();
+            now(&s, &Peer { addr, ..peer(1) }, call(&a, n, 9, n), &a);
+        }
+        assert!(s.cache.kept() <= 64);
+        let counted = |p: &Mutex<Part>| p.lock().held.values().sum::<usize>();
+        assert_eq!(s.cache.parts.iter().map(counted).sum::<usize>(), s.cache.kept());
     }
 
     #[test]
