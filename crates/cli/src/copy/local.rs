@@ -23,6 +23,9 @@ use crate::problem::Problem;
 /// The most bytes that one read or write has.
 const RECORD: usize = 1 << 20;
 
+/// The bits that make a program run as its owner or group.
+const SET_ID: u32 = 0o6000;
+
 /// The files of this machine, by path.
 #[derive(Clone)]
 pub(crate) struct LocalTree {
@@ -105,7 +108,9 @@ fn apply(path: &Path, meta: &Meta, keep: Keep) -> io::Result<()> {
         rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
     if meta.kind != Kind::Symlink {
-        fs::set_permissions(path, fs::Permissions::from_mode(meta.mode))?;
+        // The set-id bits lend the owner's rights. That owner is not kept: they would lend ours, by a server's word.
+        let mode = if meta.kind == Kind::File && !keep.owner { meta.mode & !SET_ID } else { meta.mode };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
     let spec = |t: Time| Timespec { tv_sec: t.seconds, tv_nsec: t.nanos.into() };
     let times = Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) };

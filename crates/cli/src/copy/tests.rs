@@ -109,6 +109,19 @@ fn a_copied_tree_is_the_same_in_content_modes_times_and_links() {
 }
 
 #[test]
+fn a_file_that_comes_without_its_owner_does_not_run_with_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("copy"));
+    fs::write(&from, b"#!/bin/sh").unwrap();
+    fs::set_permissions(&from, fs::Permissions::from_mode(0o6755)).unwrap();
+    for (owner, mode) in [(false, 0o755), (true, 0o6755)] {
+        let with = Options { keep: Keep { owner }, ..options() };
+        assert_eq!(run(&from, dir.path(), &tree(), &with).outcome(), Outcome::Done);
+        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, mode);
+    }
+}
+
+#[test]
 fn a_second_copy_over_the_first_replaces_it() {
     let dir = tempfile::tempdir().unwrap();
     make_tree(&dir.path().join("from"));
