@@ -111,10 +111,35 @@ fn versions_and_operations_that_are_not_ours_are_refused() {
 
 #[test]
 fn ulpdus_shorter_than_their_header_are_refused() {
-    refused("ULPDU of 0", (2, 0, 3), |_, _| vec![vec![]]);
-    refused("ULPDU of 1", (2, 0, 3), |_, _| vec![vec![0xc1]]);
-    refused("Write of 13", (2, 0, 3), |w, _| vec![tagged(0xc140, w, 0, b"")[..13].to_vec()]);
-    refused("Send of 17", (2, 0, 3), |_, _| vec![raw_send(1, b"")[..17].to_vec()]);
+    let cuts = (0..14).map(|n| (true, n)).chain((0..18).map(|n| (false, n)));
+    for ((write, n), crc) in cuts.flat_map(|c| [(c, false), (c, true)]) {
+        let mut v = Victim::new(crc);
+        let ulpdu = if write { tagged(0xc140, v.w(), 0, b"") } else { raw_send(1, b"") };
+        v.fpdu(&ulpdu[..n]);
+        v.fpdu(&raw_send(77, b"data after the offence"));
+        assert!(matches!(v.end(), ConnectionError::PeerMisbehaved(_)), "write {write}, {n} bytes");
+        assert_eq!(code_of(v.raw.ulpdus().last().unwrap()), (2, 0, 3), "write {write}, {n} bytes");
+    }
+}
+
+#[test]
+fn a_tag_of_another_connection_is_no_tag() {
+    for attack in [
+        |tag| tagged(0xc140, tag, 0, b"x"),
+        |tag| untagged(0x4144, tag, [0, 1, 0], b"x"),
+        |tag| request(1, &read_body((1, 0), 1, (tag, 0))),
+    ] {
+        let (mut v, other) = (Victim::new(true), Victim::new(true));
+        // The tests' random numbers are the same each time, and so are two domains' first tags.
+        let memory = Memory::Owned(buffer(&[0xcc; REGION]));
+        let foreign = MemoryRegion::new(other.qp.domain(), memory).expose(Access::RemoteWrite).unwrap();
+        v.fpdu(&attack(foreign.segment().handle.0));
+        assert!(matches!(v.end(), ConnectionError::PeerMisbehaved(_)));
+        assert!([(1, 1, 0), (0, 2, 9), (0, 1, 0)].contains(&code_of(v.raw.ulpdus().last().unwrap())));
+        assert!(foreign.is_valid());
+        let Memory::Owned(memory) = foreign.revoke().unwrap().into_memory() else { panic!() };
+        assert_eq!(memory.to_vec(), [0xcc; REGION]);
+    }
 }
 
 #[test]

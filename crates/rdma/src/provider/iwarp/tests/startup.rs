@@ -96,7 +96,10 @@ fn improper_requests_end_the_connection() {
         ("65535 bytes of private data", format!("{KEY} 1002 ffff 0001 0001")),
         ("revision 0", format!("{KEY} 0000 0000")),
         ("revision 3", format!("{KEY} 1003 0004 0001 0001")),
-        ("no room for the control words", format!("{KEY} 1002 0003 000100")),
+        ("no control words", format!("{KEY} 1002 0000")),
+        ("one byte of them", format!("{KEY} 1002 0001 00")),
+        ("two bytes of them", format!("{KEY} 1002 0002 0001")),
+        ("three bytes of them", format!("{KEY} 1002 0003 000100")),
         ("the reject bit", format!("{KEY} 3002 0004 0001 0001")),
         ("bytes before the reply", format!("{KEY} 1002 0004 0001 0001 00")),
     ] {
