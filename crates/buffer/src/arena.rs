@@ -16,9 +16,10 @@ use crate::{
 };
 
 /// Empty spans that keep their pages; further ones give them back to the machine.
-const WARM_SPANS: usize = 64;
-/// Empty spans that a class keeps for itself while others may still map memory. With fewer, a class that swings around
-/// a span boundary would lose its span and get it back all the time.
+const WARM_SPANS: u32 = 64;
+/// Empty spans that a class keeps for itself while others may still map memory, and whose pages it keeps whatever the
+/// others have. With fewer, a class that swings around a span boundary would lose its span or its pages and get them
+/// back all the time.
 const SPARE_SPANS: u32 = 2;
 const NONE: u32 = u32::MAX;
 
@@ -70,6 +71,8 @@ struct SpanState {
     free_head: u32,
     fresh: u32,
     free: u32,
+    /// Whether it has pages; meaningful only while it is empty.
+    warm: bool,
     /// Neighbours in the list of the class; meaningful only while there is a free slot.
     prev: u32,
     next: u32,
@@ -111,19 +114,23 @@ impl SpanState {
 }
 
 /// The spans of a class that have a free slot, as a list through [`SpanState`]. Those in use come first, the one that
-/// was full last of all at the very front: so the fullest are filled up and the others run empty. Empty spans are at
-/// the end, where other classes take them.
+/// was full last of all at the very front: so the fullest are filled up and the others run empty. Then come the empty
+/// ones that have pages, the latest first, for its memory is in the processor's cache; and those without pages last.
 #[derive(Clone, Copy)]
 struct ClassState {
     head: u32,
     tail: u32,
+    first_empty: u32,
     empty: u32,
+    /// Empty spans that have pages.
+    warm: u32,
 }
 
 struct State {
     spans: Vec<SpanState>,
     classes: [ClassState; CLASSES],
-    empty: usize,
+    /// Empty spans of all classes that have pages.
+    warm: u32,
     in_use: usize,
     peak: usize,
 }
@@ -147,8 +154,8 @@ impl Arena {
     /// An empty arena; memory is mapped when it is first needed.
     pub fn new(config: ArenaConfig) -> Self {
         let max_spans = config.limit.div_ceil(SPAN_BYTES).clamp(1, NONE as usize);
-        let class = ClassState { head: NONE, tail: NONE, empty: 0 };
-        let state = State { spans: Vec::new(), classes: [class; CLASSES], empty: 0, in_use: 0, peak: 0 };
+        let class = ClassState { head: NONE, tail: NONE, first_empty: NONE, empty: 0, warm: 0 };
+        let state = State { spans: Vec::new(), classes: [class; CLASSES], warm: 0, in_use: 0, peak: 0 };
         Self { inner: Arc::new(Inner { state: Mutex::new(state), config, max_spans }) }
     }
 
@@ -219,11 +226,10 @@ impl State {
     /// Takes a free slot of a class that has one.
     fn take(&mut self, class: usize) -> (NonNull<Span>, u32) {
         let index = self.classes[class].head;
-        let s = &mut self.spans[index as usize];
-        if s.is_empty() {
-            self.classes[class].empty -= 1;
-            self.empty -= 1;
+        if self.spans[index as usize].is_empty() {
+            self.count_out(class, index);
         }
+        let s = &mut self.spans[index as usize];
         let slot = s.pop();
         let span = NonNull::from(&*s.span);
         if s.free == 0 {
@@ -237,7 +243,16 @@ impl State {
     fn add(&mut self, mapping: Arc<Mapping>, class: usize, arena: *const Inner) {
         let index = self.spans.len() as u32;
         let span = Arc::new(Span::new(Arc::clone(&mapping), class, index, arena));
-        let mut s = SpanState { mapping, span, free_head: NONE, fresh: 0, free: 0, prev: NONE, next: NONE };
+        let mut s = SpanState {
+            mapping,
+            span,
+            free_head: NONE,
+            fresh: 0,
+            free: 0,
+            warm: false,
+            prev: NONE,
+            next: NONE,
+        };
         s.reset();
         self.spans.push(s);
         self.link_empty(class, index);
@@ -246,10 +261,10 @@ impl State {
     /// Takes an empty span out of a class that has more than `spare`.
     fn steal(&mut self, spare: u32) -> Option<u32> {
         let class = (0..CLASSES).find(|c| self.classes[*c].empty > spare)?;
-        let index = self.classes[class].tail;
+        // One that has pages, if there is any: getting pages costs more than anything that is done with them.
+        let index = self.classes[class].first_empty;
+        self.count_out(class, index);
         self.unlink(class, index);
-        self.classes[class].empty -= 1;
-        self.empty -= 1;
         Some(index)
     }
 
@@ -261,24 +276,47 @@ impl State {
         self.link_empty(class, index);
     }
 
-    fn link_empty(&mut self, class: usize, index: u32) {
-        self.classes[class].empty += 1;
-        self.empty += 1;
-        let tail = std::mem::replace(&mut self.classes[class].tail, index);
-        (self.spans[index as usize].prev, self.spans[index as usize].next) = (tail, NONE);
-        match tail {
-            NONE => self.classes[class].head = index,
-            tail => self.spans[tail as usize].next = index,
-        }
+    /// Whether a span that `class` has just emptied may keep its pages.
+    fn may_stay_warm(&self, class: usize) -> bool {
+        self.warm < WARM_SPANS || self.classes[class].warm < SPARE_SPANS
     }
 
-    fn link_first(&mut self, class: usize, index: u32) {
-        let head = std::mem::replace(&mut self.classes[class].head, index);
-        (self.spans[index as usize].prev, self.spans[index as usize].next) = (NONE, head);
-        match head {
-            NONE => self.classes[class].tail = index,
-            head => self.spans[head as usize].prev = index,
+    fn link_empty(&mut self, class: usize, index: u32) {
+        let warm = self.spans[index as usize].warm;
+        let c = &mut self.classes[class];
+        c.empty += 1;
+        c.warm += u32::from(warm);
+        self.warm += u32::from(warm);
+        let at = if warm { c.first_empty } else { NONE };
+        if at == c.first_empty {
+            c.first_empty = index;
         }
+        self.link_before(class, index, at);
+    }
+
+    /// The empty span `index`, which is still in the list of its class, is about to be empty or there no more.
+    fn count_out(&mut self, class: usize, index: u32) {
+        let s = &mut self.spans[index as usize];
+        let c = &mut self.classes[class];
+        if c.first_empty == index {
+            c.first_empty = s.next;
+        }
+        c.empty -= 1;
+        c.warm -= u32::from(s.warm);
+        self.warm -= u32::from(s.warm);
+    }
+
+    /// Links a span before `at`, or at the end where that is [`NONE`].
+    fn link_before(&mut self, class: usize, index: u32, at: u32) {
+        let prev = match at {
+            NONE => std::mem::replace(&mut self.classes[class].tail, index),
+            at => std::mem::replace(&mut self.spans[at as usize].prev, index),
+        };
+        match prev {
+            NONE => self.classes[class].head = index,
+            prev => self.spans[prev as usize].next = index,
+        }
+        (self.spans[index as usize].prev, self.spans[index as usize].next) = (prev, at);
     }
 
     fn unlink(&mut self, class: usize, index: u32) {
@@ -301,7 +339,7 @@ impl State {
         s.push(slot);
         let (was_full, empty) = (s.free == 1, s.is_empty());
         match (was_full, empty) {
-            (true, false) => self.link_first(class, index),
+            (true, false) => self.link_before(class, index, self.classes[class].head),
             (false, true) => self.unlink(class, index),
             _ => {}
         }
@@ -316,13 +354,15 @@ impl Inner {
         if !st.give(class, index, slot) {
             return;
         }
-        if st.empty >= WARM_SPANS {
+        let warm = st.may_stay_warm(class);
+        if !warm {
             // While its pages go, the span is in no list, so nobody takes it; the lock is not held for so long.
             let mapping = Arc::clone(&st.spans[index as usize].mapping);
             drop(st);
             mapping.discard();
             st = self.state.lock();
         }
+        st.spans[index as usize].warm = warm;
         st.link_empty(class, index);
     }
 }

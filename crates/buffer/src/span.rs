@@ -72,6 +72,8 @@ impl Mapping {
 
     /// Gives the pages back to the machine; they read as zero afterwards. No slot of it may be handed out.
     pub(crate) fn discard(&self) {
+        #[cfg(test)]
+        live::DISCARDED.with(|c| c.set(c.get() + 1));
         // SAFETY: a whole private mapping of ours in which the caller says that no slot is live.
         unsafe { libc::madvise(self.0.as_ptr().cast(), SPAN_BYTES, libc::MADV_DONTNEED) };
     }
@@ -126,5 +128,7 @@ impl Span {
 pub(crate) mod live {
     thread_local! {
         pub(crate) static COUNT: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
+        /// How often this thread has given the pages of one back.
+        pub(crate) static DISCARDED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 }

@@ -74,6 +74,45 @@ fn the_lowest_slots_of_an_empty_span_are_taken_first() {
     assert_eq!(first % SPAN_BYTES, 0);
 }
 
+fn take_and_drop(a: &Arena, count: usize, len: usize) {
+    drop((0..count).map(|_| a.alloc(len).unwrap()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_class_that_runs_empty_again_and_again_keeps_its_pages_whatever_lies_idle() {
+    let keeps_pages = |a: &Arena, count: usize, len: usize| {
+        take_and_drop(a, count, len);
+        let before = live::DISCARDED.get();
+        (0..100).for_each(|_| take_and_drop(a, count, len));
+        assert_eq!(live::DISCARDED.get(), before, "{count} buffers of {len} bytes");
+    };
+    let a = arena(100);
+    for (idle, busy, count) in
+        [(1 << 20, 5000, 16), (1 << 20, 1 << 20, 8), (5000, 1 << 20, 64), (1 << 20, 2 << 20, 4)]
+    {
+        let before = live::DISCARDED.get();
+        drop(fill(&a, idle));
+        assert!(live::DISCARDED.get() > before, "what many idle spans had is given back");
+        keeps_pages(&a, count, busy);
+    }
+    // The spans of the small class run empty after all the others.
+    let a = arena(100);
+    let small: Vec<_> = (0..36 * SPAN_BYTES / 8192).map(|_| a.alloc(8192).unwrap()).collect();
+    drop(fill(&a, SPAN_BYTES));
+    drop(small);
+    keeps_pages(&a, 16, 8192);
+}
+
+#[test]
+fn memory_that_was_used_last_is_used_next() {
+    let a = arena(4);
+    let all = fill(&a, SPAN_BYTES);
+    let last = all.last().unwrap().address();
+    drop(all);
+    assert_eq!(a.alloc(SPAN_BYTES).unwrap().address(), last);
+    assert_eq!(a.alloc(1).unwrap().address(), last, "by another class too");
+}
+
 #[test]
 fn memory_lives_as_long_as_the_arena_or_a_slot_of_it_and_no_longer() {
     let before = live::COUNT.get();
