@@ -217,7 +217,8 @@ impl Main {
                 Either::Right(_) => return,
             };
             let peer = Peer { local: qp.info().local, ..peer };
-            tracing::info!(peer = %addr, connection = peer.connection, info = ?qp.info(), "RDMA connection up");
+            let rdma::ConnectionInfo { ird, ord, crc, .. } = *qp.info();
+            tracing::debug!(peer = %addr, connection = peer.connection, ird, ord, crc, "RDMA connection up");
             counters.opened(TransportKind::Rdma);
             let served = match Responder::new(qp, peer, service, rt, arena, config, stats) {
                 Ok(responder) => responder.run_until(stop_requested(stopped)).await,
@@ -225,7 +226,7 @@ impl Main {
             };
             counters.closed(TransportKind::Rdma, matches!(served, Ok(()) | Err(ConnectionError::Closed)));
             match served {
-                Ok(()) => tracing::info!(peer = %addr, connection = peer.connection, "RDMA connection down"),
+                Ok(()) => tracing::debug!(peer = %addr, connection = peer.connection, "RDMA connection down"),
                 Err(e) => {
                     tracing::warn!(peer = %addr, connection = peer.connection, "RDMA connection lost: {e}")
                 }
