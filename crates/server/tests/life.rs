@@ -51,6 +51,23 @@ fn a_retransmitted_call_is_answered_and_not_executed_again() {
     }
 }
 
+/// The kernel's own table says whether a socket's keepalive timer runs (`02`).
+#[cfg(target_os = "linux")]
+#[test]
+fn a_client_that_died_without_a_word_does_not_keep_its_place() {
+    let server = Server::start(config(&["/x=memory:8MiB"])).unwrap();
+    let addr = server.tcp_addr().unwrap();
+    let client = TcpStream::connect(addr).unwrap();
+    while server.stats().tcp.open == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let hex = |a: SocketAddr| format!("0100007F:{:04X}", a.port());
+    let ends = format!(" {} {} ", hex(addr), hex(client.local_addr().unwrap()));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let row = table.lines().find(|l| l.contains(&ends)).unwrap();
+    assert!(row.split_whitespace().nth(5).unwrap().starts_with("02:"), "no keepalive timer: {row}");
+}
+
 #[test]
 fn kept_replies_are_bounded() {
     run(async {
