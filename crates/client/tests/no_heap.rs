@@ -83,7 +83,8 @@ fn reads_and_writes_over_rdma_do_not_allocate_from_the_heap_in_steady_state() {
                         client.read_into(file, 0, a),
                         client.read_into(file, len as u64, b),
                     );
-                    (x.unwrap(), y.unwrap());
+                    x.unwrap();
+                    y.unwrap();
                     buffers = [a.unwrap().buffer, b.unwrap().buffer];
                     buffers.iter_mut().for_each(|b| b.set_len(len)); // The first reads may have found less.
                 }
