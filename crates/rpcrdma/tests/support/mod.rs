@@ -273,9 +273,13 @@ pub async fn finish(client: Arc<Requester>, server: Server, arena: &Arena) {
 
 /// Waits until every buffer is back.
 pub async fn settled(arena: &Arena) {
-    for _ in 0..1000 {
+    for turn in 0..3000 {
         if arena.stats().in_use == 0 {
             return;
+        }
+        // A task on another thread may need longer than our turns take.
+        if turn > 1000 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         tokio::task::yield_now().await;
     }
