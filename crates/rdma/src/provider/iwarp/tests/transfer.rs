@@ -141,3 +141,43 @@ fn a_disconnect_sends_what_was_posted_and_both_ends_close() {
     drop(b);
     assert!(matches!(turn(&mut a, &mut x), Err(ConnectionError::Closed)));
 }
+
+#[test]
+fn responses_with_a_send_behind_each_go_straight_to_their_sinks() {
+    const READS: u64 = 60;
+    const SIZE: usize = 200_000;
+    let (mut a, mut b) = pair(1 << 20, 1 << 20, &params());
+    greet(&mut a, &mut b);
+    let data = pattern(SIZE, 1);
+    let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&data)));
+    let region = region.expose(Access::RemoteRead).unwrap();
+    let from = region.segment();
+    let read = |id| ReadRequest { id: WorkId(id), from, sink: vec![buffer(&vec![0; SIZE])] };
+    // As a requester with one call after each answer: several reads are in flight, and a Send is behind each response.
+    let ask = |a: &mut Qp, b: &mut Qp, id| {
+        b.post_receive(buffer(&[0; 100])).unwrap();
+        b.post_read(read(id)).unwrap();
+        b.flush(&mut Context::from_waker(Waker::noop()));
+        turn(a, &mut Vec::new()).unwrap();
+        a.post_send(send(&[1; 100])).unwrap();
+    };
+    (0..4).for_each(|id| ask(&mut a, &mut b, id));
+    let (mut next, mut done, mut out) = (4, 0, Vec::new());
+    while done < READS {
+        turn(&mut a, &mut Vec::new()).unwrap();
+        turn(&mut b, &mut out).unwrap();
+        for c in out.drain(..) {
+            let Completion::Read { sink, .. } = c else { continue };
+            assert!(sink[0][..] == data[..]);
+            done += 1;
+            if next < READS {
+                ask(&mut a, &mut b, next);
+                next += 1;
+            }
+        }
+    }
+    let c = b.counters();
+    let bounced = c.tagged_bytes_in - c.placed_directly;
+    println!("{bounced} of {} bytes went through the stash", c.tagged_bytes_in);
+    assert!(20 * bounced < c.tagged_bytes_in, "{bounced} bytes bounced of {}", c.tagged_bytes_in);
+}
