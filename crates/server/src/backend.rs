@@ -33,6 +33,12 @@ impl Backend {
     }
 }
 
+/// Bytes of a memory export's capacity for each file that it may hold. Inodes and names are on the heap, beside the
+/// capacity: at most about half of this each, so that clients who make nothing but empty files are bounded too.
+const BYTES_PER_FILE: u64 = 1 << 10;
+/// Files that the smallest memory export may hold.
+const MIN_FILES: u64 = 1 << 12;
+
 /// Opens the file system that an export's configuration names: what [`crate::Server::start`] does for each export.
 ///
 /// # Errors
@@ -43,6 +49,7 @@ pub fn open(export: &ExportConfig, with: &Resources<'_>) -> Result<FileSystemRef
         Backend::Memory { capacity } => Ok(MemoryFs::new(MemoryConfig {
             capacity_bytes: capacity.0,
             fsid: u64::from(id),
+            max_files: (capacity.0 / BYTES_PER_FILE).max(MIN_FILES),
             ..MemoryConfig::new(with.arena.clone(), Arc::clone(with.runtime))
         })),
         Backend::Local { path } => {
