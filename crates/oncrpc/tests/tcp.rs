@@ -306,6 +306,26 @@ fn a_peer_that_does_not_read_is_held_back_and_then_given_up() {
     });
 }
 
+/// Calls that came with one read lie in the server's memory: nothing that the peer does will wake it for them.
+#[test]
+fn calls_held_back_by_replies_or_by_other_calls_are_taken_once_those_are_gone() {
+    run(async |b| {
+        let one_reply = TcpServerConfig { max_queued: 1, ..TcpServerConfig::default() };
+        let one_call = TcpServerConfig { max_in_flight: 1, ..TcpServerConfig::default() };
+        for (config, proc) in [(one_reply, 1), (one_call, 2)] {
+            let mut s = b.serve(10_000, 10_000, config.clone());
+            let call = |n| record(&[n, 0, 2, 100_003, 3, proc, 0, 0, 0, 0, n]);
+            let five: Vec<u8> = (1..=5).flat_map(call).collect();
+            write_all(&mut s, &five).await;
+            for n in 1..=5 {
+                let reply = runtime::timeout(&*b.rt, Duration::from_secs(20), read_record(&mut s)).await;
+                let reply = reply.unwrap_or_else(|| panic!("{config:?}: call {n} is never answered"));
+                assert_eq!(reply, words(&[n, 1, 0, 0, 0, 0, 2 * n]));
+            }
+        }
+    });
+}
+
 #[test]
 fn a_peer_that_begins_a_call_and_does_not_end_it_is_given_up_and_an_idle_one_is_not() {
     run(async |b| {
