@@ -2,7 +2,7 @@
 //! connection, the responder the server's end. Only the requester exposes memory; only the responder issues RDMA
 //! Reads and RDMA Writes.
 //!
-//! - [`serve`] runs the responder's end of one connection: it owns the queue pair, pulls arguments with RDMA Reads,
+//! - [`Responder`] runs the responder's end of one connection: it owns the queue pair, pulls arguments with RDMA Reads,
 //!   hands calls to an [`oncrpc::Service`], pushes results with RDMA Writes, and replies.
 //! - [`Requester`] is an [`oncrpc::Transport`]: it decides what travels inline and what by chunk, exposes the memory
 //!   of a call for exactly as long as the call is open, and gives the payload back in the caller's own buffer.
@@ -20,7 +20,7 @@ mod responder;
 pub use header::{Body, Chunk, Header, HeaderError, Lists, ReadSegment, TransportError};
 pub use private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData, Thresholds};
 pub use requester::{Requester, RequesterConfig, RequesterStats, RequesterStatsSnapshot};
-pub use responder::{Responder, ResponderConfig, ResponderStats, ResponderStatsSnapshot, serve};
+pub use responder::{Responder, ResponderConfig, ResponderStats, ResponderStatsSnapshot};
 
 /// The well-known port of NFS over RPC-over-RDMA (RFC 8267 section 6).
 pub const NFS_RDMA_PORT: u16 = 20049;

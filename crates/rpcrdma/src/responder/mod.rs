@@ -49,22 +49,6 @@ const SPARE_SINKS: usize = 64;
 /// How long a peer may take to close its end of a connection that we ended.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Serves one connection until it ends: [`Responder::run`].
-///
-/// # Errors
-/// Why the connection ended, if not in the ordinary way.
-pub async fn serve(
-    qp: Box<dyn QueuePair>,
-    peer: Peer,
-    service: Arc<dyn Service>,
-    rt: RuntimeRef,
-    arena: Arena,
-    config: ResponderConfig,
-    stats: Arc<ResponderStats>,
-) -> Result<(), ConnectionError> {
-    Responder::new(qp, peer, service, rt, arena, config, stats)?.run().await
-}
-
 /// What a reply needs to know of its call.
 struct ReplyTo {
     xid: u32,

@@ -2,7 +2,7 @@
 //!
 //! **Confinement.** An export is one directory on one mount. Names are single components, opened without following
 //! anything, relative to the open directory; `..` is taken by us and stops at the root; a mount point inside the
-//! export is refused ([`FsError::Access`]). A handle carries a keyed mark and is refused ([`FsError::BadHandle`])
+//! export is refused ([`Access`](crate::FsError::Access)). A handle carries a keyed mark and is refused ([`BadHandle`](crate::FsError::BadHandle))
 //! unless this export gave it out; a directory is also checked to lie beneath the root when it is opened by handle.
 //! What is left: an object that someone on this machine moves out of the export stays reachable through handles given
 //! out before (a directory until it is closed, a file for good), as with knfsd's `no_subtree_check`.
