@@ -88,37 +88,53 @@ fn empty_fragments_are_taken_but_not_for_ever() {
     assert_eq!(one(&words(&[0x8000_0000]), 100).unwrap(), [vec![]], "an empty record");
 }
 
-#[test]
-fn a_large_record_lies_in_one_buffer_and_only_what_came_early_was_copied() {
+/// The records of a stream of which each read gets all that there is room for; how many reads it took, and how many
+/// bytes went elsewhere first than into a record.
+fn read_greedily(mut stream: &[u8]) -> (Vec<Message>, usize, usize) {
     let (_arena, mut r) = reader(4 << 20);
-    let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
-    let mut stream = words(&[0x8000_0000 + body.len() as u32]);
-    stream.extend(&body);
-    let mut early = 0;
-    let mut rest = &stream[..];
-    let message = loop {
+    let (mut records, mut reads, mut early) = (Vec::new(), 0, 0);
+    loop {
         match r.next_record().unwrap() {
-            Next::Record(m) => break m,
+            Next::Record(m) => records.push(m),
             Next::NoMemory => panic!("no memory"),
+            Next::NeedBytes if stream.is_empty() => return (records, reads, early),
             Next::NeedBytes => {
-                let mut got = 0;
+                let before = stream.len();
                 let mut space = r.space();
                 let last = space.len() - 1;
                 for (i, room) in space.iter_mut().enumerate() {
-                    let n = room.len().min(rest.len());
-                    room[..n].copy_from_slice(&rest[..n]);
-                    rest = &rest[n..];
-                    got += n;
-                    early += if i == last { n } else { 0 }; // not into the record itself
+                    let n = room.len().min(stream.len());
+                    room[..n].copy_from_slice(&stream[..n]);
+                    stream = &stream[n..];
+                    early += if i == last { n } else { 0 };
                 }
                 drop(space);
-                r.advance(got);
+                r.advance(before - stream.len());
+                reads += 1;
             }
         }
-    };
-    assert!(early <= 4096, "{early} bytes were read elsewhere and copied");
-    assert_eq!(message.head.iter().count(), 1);
-    assert_eq!(message.head.to_vec(), body);
+    }
+}
+
+#[test]
+fn large_records_lie_in_one_buffer_each_and_only_what_came_early_was_copied() {
+    let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
+    let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();
+    let (records, _, early) = read_greedily(&record.repeat(3));
+    assert!(early <= 16384 + 512 + 512, "{early} bytes were read elsewhere and copied");
+    assert_eq!(records.len(), 3);
+    for message in records {
+        assert_eq!(message.head.iter().count(), 1);
+        assert_eq!(message.head.to_vec(), body);
+    }
+}
+
+#[test]
+fn small_records_come_many_with_one_read() {
+    let record = [words(&[0x8000_1064]), vec![7; 0x1064]].concat();
+    let (records, reads, _) = read_greedily(&record.repeat(16));
+    assert_eq!(records.len(), 16);
+    assert!(reads <= 5, "{reads} reads for 16 replies with 4 KiB each");
 }
 
 #[test]

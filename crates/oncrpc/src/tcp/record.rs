@@ -13,9 +13,13 @@ use smallvec::SmallVec;
 use xdr::{Arena, Buffer, Message, View, Views};
 
 const LAST: u32 = 1 << 31;
-/// Bytes read past the record at hand. Some thirty small calls come with one read; of a large record at most this much
-/// is copied.
-const STASH_BYTES: usize = 4096;
+/// Bytes read past the end of a record that is small or almost here: some hundred small calls or four replies with 4 KiB
+/// come with one read. They are copied, which for so few costs less than further reads.
+const STASH_BYTES: usize = 16384;
+/// Bytes read past the end of a record of which more than [`STASH_BYTES`] are to come. Most often another large one
+/// follows, and all but this of it can be read to its place; of one that follows a small record, [`STASH_BYTES`] are
+/// copied at most.
+const PAST_BULK: usize = 512;
 /// Fragments without bytes that are taken in a row. No sender has a reason for even one.
 const MAX_EMPTY_FRAGMENTS: u32 = 16;
 
@@ -212,7 +216,8 @@ impl RecordReader {
         };
         let mut out: SmallVec<[IoSliceMut<'_>; 4]> =
             Self::room(&mut self.parts, self.filled, left).map(IoSliceMut::new).collect();
-        out.push(IoSliceMut::new(&mut self.stash[self.stash_end..]));
+        let end = if left > STASH_BYTES { PAST_BULK.max(self.stash_end) } else { STASH_BYTES };
+        out.push(IoSliceMut::new(&mut self.stash[self.stash_end..end]));
         out
     }
 
