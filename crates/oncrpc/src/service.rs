@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, ops::RangeInclusive};
 
 use runtime::MaybeReady;
-use xdr::{Arena, Decoder, Encoder, Message};
+use xdr::{Arena, Decode, Decoder, Encoder, Message};
 
 use crate::{AuthStat, CallHeader};
 
@@ -49,6 +49,18 @@ impl Call {
         let skipped = d.raw(self.args_at);
         debug_assert!(skipped.is_ok());
         d
+    }
+
+    /// The arguments, decoded.
+    ///
+    /// # Errors
+    /// [`Fault::GarbageArgs`] when they are not of this type; what is wrong with them is logged.
+    pub fn arguments<'a, T: Decode<'a>>(&'a self) -> Result<T, Fault> {
+        self.args().get().map_err(|e| {
+            let CallHeader { prog, proc, .. } = self.header;
+            tracing::debug!(peer = %self.peer.addr, prog, proc, "malformed arguments: {e}");
+            Fault::GarbageArgs
+        })
     }
 }
 

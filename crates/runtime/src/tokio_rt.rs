@@ -11,7 +11,10 @@ use std::{
 };
 
 use rustix::net::sockopt::set_tcp_congestion;
-use tokio::{io::unix::AsyncFd, net::TcpSocket};
+use tokio::{
+    io::unix::{AsyncFd, AsyncFdReadyGuard},
+    net::TcpSocket,
+};
 
 use crate::{BoxFuture, ByteStream, Instant, Runtime, RuntimeRef, Sleep};
 
@@ -150,6 +153,25 @@ fn total<'a>(lens: impl Iterator<Item = &'a [u8]>) -> usize {
     lens.map(<[u8]>::len).sum()
 }
 
+/// Judges a system call for `want` bytes; `None` when it must be made again. Readiness is cleared where the call shows
+/// that the socket is drained or full: at `EAGAIN`, and when it came back short, which saves the call that would say so.
+fn settle(
+    guard: &mut AsyncFdReadyGuard<'_, TcpStream>,
+    want: usize,
+    result: io::Result<usize>,
+) -> Option<io::Result<usize>> {
+    match result {
+        Ok(n) if n > 0 && n < want => guard.clear_ready(),
+        Err(ref e) if e.kind() == io::ErrorKind::WouldBlock => {
+            guard.clear_ready();
+            return None;
+        }
+        Err(ref e) if e.kind() == io::ErrorKind::Interrupted => return None,
+        _ => {}
+    }
+    Some(result)
+}
+
 impl ByteStream for TcpByteStream {
     fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
         let pieces = bufs.len().min(MAX_PIECES);
@@ -157,16 +179,9 @@ impl ByteStream for TcpByteStream {
         let want = total(bufs.iter().map(|b| &**b));
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
-            match guard.get_inner().read_vectored(bufs) {
-                Ok(n) => {
-                    if n > 0 && n < want {
-                        guard.clear_ready();
-                    }
-                    return Poll::Ready(Ok(n));
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Poll::Ready(Err(e)),
+            let result = guard.get_inner().read_vectored(bufs);
+            if let Some(result) = settle(&mut guard, want, result) {
+                return Poll::Ready(result);
             }
         }
     }
@@ -176,16 +191,9 @@ impl ByteStream for TcpByteStream {
         let want = total(bufs.iter().map(|b| &**b));
         loop {
             let mut guard = ready!(self.fd.poll_write_ready(cx))?;
-            match guard.get_inner().write_vectored(bufs) {
-                Ok(n) => {
-                    if n > 0 && n < want {
-                        guard.clear_ready();
-                    }
-                    return Poll::Ready(Ok(n));
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Poll::Ready(Err(e)),
+            let result = guard.get_inner().write_vectored(bufs);
+            if let Some(result) = settle(&mut guard, want, result) {
+                return Poll::Ready(result);
             }
         }
     }

@@ -11,7 +11,7 @@ use oncrpc::{AuthStat, Call, Fault, MaybeReady, Outcome, Peer, Program};
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use vfs::{FileKind, FsError, Handle, Identity};
-use xdr::{Decode, Encoder};
+use xdr::Encoder;
 
 use crate::{
     export::{Export, Exports, Refusal},
@@ -86,10 +86,6 @@ impl Program for Mount3 {
     }
 }
 
-fn arguments<'a, T: Decode<'a>>(call: &'a Call) -> Result<T, Fault> {
-    call.args().get().map_err(|_| Fault::GarbageArgs)
-}
-
 fn client(peer: &Peer) -> IpAddr {
     peer.addr.ip().to_canonical()
 }
@@ -102,7 +98,7 @@ impl Env {
             Procedure::Null | Procedure::Mnt => {}
             Procedure::Dump => self.put_mounts(&mut reply),
             Procedure::Umnt => {
-                let path: Dirpath<'_> = arguments(call)?;
+                let path: Dirpath<'_> = call.arguments()?;
                 tracing::info!(peer = %call.peer.addr, path = %path.0.escape_ascii(), "unmounted");
                 self.mounts.remove(client, Some(path.0));
             }
@@ -209,7 +205,7 @@ async fn walk(export: &Export, who: &Identity, path: &[u8]) -> Result<Handle, Fs
 }
 
 async fn mnt(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
-    let path: Dirpath<'_> = arguments(&call)?;
+    let path: Dirpath<'_> = call.arguments()?;
     let shown = path.0.escape_ascii();
     match env.resolve(&call, path.0).await {
         Ok(handle) => {

@@ -9,14 +9,14 @@ use oncrpc::{Call, Outcome};
 use vfs::{Access, FsError};
 use xdr::Encoder;
 
-use super::{Env, arguments, convert, done, target::Target};
+use super::{Env, convert, done, target::Target};
 
 /// Rights that a read-only export never gives.
 const CHANGING: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;
 const ALL: u32 = nfs::v3::access::ALL;
 
 pub(super) async fn getattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: GetattrArgs = arguments(&call)?;
+    let args: GetattrArgs = call.arguments()?;
     let t = match env.target(&call, &args.object) {
         Ok(t) => t,
         Err(r) => return env.refused::<GetattrFail>(reply, r),
@@ -28,7 +28,7 @@ pub(super) async fn getattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcom
 }
 
 pub(super) async fn setattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: SetattrArgs = arguments(&call)?;
+    let args: SetattrArgs = call.arguments()?;
     let t = match env.target(&call, &args.object) {
         Ok(t) => t,
         Err(r) => return env.refused::<SetattrFail>(reply, r),
@@ -47,7 +47,7 @@ async fn set(t: &Target, args: &SetattrArgs) -> Result<vfs::Wcc, FsError> {
 }
 
 pub(super) async fn access(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: AccessArgs = arguments(&call)?;
+    let args: AccessArgs = call.arguments()?;
     let t = match env.target(&call, &args.object) {
         Ok(t) => t,
         Err(r) => return env.refused::<AccessFail>(reply, r),

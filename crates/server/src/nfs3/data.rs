@@ -14,13 +14,13 @@ use oncrpc::{Call, MaybeReady, Outcome};
 use vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
 use xdr::Encoder;
 
-use super::{Env, arguments, convert, done, target::Target};
+use super::{Env, convert, done, target::Target};
 
 /// File offsets are below this (the largest `off_t` plus one).
 const OFFSET_LIMIT: u64 = 1 << 63;
 
 pub(super) fn read(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
-    let args: ReadArgs = match arguments(&call) {
+    let args: ReadArgs = match call.arguments() {
         Ok(args) => args,
         Err(fault) => return MaybeReady::Ready(Err(fault)),
     };
@@ -60,7 +60,7 @@ async fn read_slowly(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -
 }
 
 pub(super) fn write(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
-    let args: WriteArgs = match arguments(&call) {
+    let args: WriteArgs = match call.arguments() {
         Ok(args) => args,
         Err(fault) => return MaybeReady::Ready(Err(fault)),
     };
@@ -111,7 +111,7 @@ fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written) -> Outcome {
 }
 
 pub(super) async fn commit(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: CommitArgs = arguments(&call)?;
+    let args: CommitArgs = call.arguments()?;
     let t = match env.target(&call, &args.file) {
         Ok(t) => t,
         Err(r) => return env.refused::<CommitFail>(reply, r),
@@ -128,7 +128,7 @@ pub(super) async fn commit(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
 }
 
 pub(super) async fn readlink(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
-    let args: ReadlinkArgs = arguments(&call)?;
+    let args: ReadlinkArgs = call.arguments()?;
     let t = match env.target(&call, &args.symlink) {
         Ok(t) => t,
         Err(r) => return env.refused::<ReadlinkFail>(reply, r),

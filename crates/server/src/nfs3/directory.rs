@@ -10,13 +10,13 @@ use oncrpc::{Call, Outcome};
 use vfs::{DirPage, ReadDirLimits};
 use xdr::Encoder;
 
-use super::{Env, arguments, convert, target::Target};
+use super::{Env, convert, target::Target};
 
 /// The largest page that is made, whatever a client asks for.
 const MAX_PAGE: u32 = 1 << 20;
 
 pub(super) async fn readdir(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
-    let args: ReaddirArgs = arguments(&call)?;
+    let args: ReaddirArgs = call.arguments()?;
     let dir = match env.target(&call, &args.dir) {
         Ok(t) => t,
         Err(r) => return env.refused::<PostOpAttr>(reply, r),
@@ -42,7 +42,7 @@ pub(super) async fn readdir(env: Arc<Env>, call: Call, mut reply: Encoder) -> Ou
 }
 
 pub(super) async fn readdirplus(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
-    let args: ReaddirplusArgs = arguments(&call)?;
+    let args: ReaddirplusArgs = call.arguments()?;
     let dir = match env.target(&call, &args.dir) {
         Ok(t) => t,
         Err(r) => return env.refused::<PostOpAttr>(reply, r),

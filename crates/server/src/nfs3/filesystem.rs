@@ -8,7 +8,7 @@ use nfs::v3::{
 use oncrpc::{Call, Outcome};
 use xdr::Encoder;
 
-use super::{Env, arguments, convert, done};
+use super::{Env, convert, done};
 
 /// READ and WRITE work best in multiples of a page.
 const MULTIPLE: u32 = 4096;
@@ -17,7 +17,7 @@ const READDIR_PREFERRED: u32 = 128 << 10;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
 pub(super) async fn fsstat(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: FsstatArgs = arguments(&call)?;
+    let args: FsstatArgs = call.arguments()?;
     let t = match env.target(&call, &args.root) {
         Ok(t) => t,
         Err(r) => return env.refused::<PostOpAttr>(reply, r),
@@ -45,7 +45,7 @@ pub(super) async fn fsstat(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
 }
 
 pub(super) async fn fsinfo(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: FsinfoArgs = arguments(&call)?;
+    let args: FsinfoArgs = call.arguments()?;
     let t = match env.target(&call, &args.root) {
         Ok(t) => t,
         Err(r) => return env.refused::<PostOpAttr>(reply, r),
@@ -78,7 +78,7 @@ pub(super) async fn fsinfo(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
 }
 
 pub(super) async fn pathconf(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: PathconfArgs = arguments(&call)?;
+    let args: PathconfArgs = call.arguments()?;
     let t = match env.target(&call, &args.object) {
         Ok(t) => t,
         Err(r) => return env.refused::<PostOpAttr>(reply, r),

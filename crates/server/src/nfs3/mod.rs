@@ -21,7 +21,7 @@ use std::{
 use nfs::v3::{PROGRAM, Procedure, Status, VERSION};
 use oncrpc::{Call, Fault, MaybeReady, Outcome, Program};
 use target::Refused;
-use xdr::{Decode, Encode, Encoder};
+use xdr::{Encode, Encoder};
 
 use crate::{config::Limits, export::Exports, metrics::ShardCounters};
 
@@ -103,13 +103,6 @@ fn now(procedure: impl Future<Output = Outcome> + Send + 'static) -> MaybeReady<
 }
 
 /// Decodes a call's arguments. Bytes after them are ignored.
-fn arguments<'a, T: Decode<'a>>(call: &'a Call) -> Result<T, Fault> {
-    call.args().get().map_err(|e| {
-        tracing::debug!(peer = %call.peer.addr, procedure = call.header.proc, "malformed arguments: {e}");
-        Fault::GarbageArgs
-    })
-}
-
 /// Ends a procedure that was done.
 fn done(mut reply: Encoder, result: &impl Encode) -> Outcome {
     reply.put(&Status::Ok);

@@ -12,12 +12,12 @@ use vfs::{Created, FsError, NewNode, Wcc};
 use xdr::Encoder;
 
 use super::{
-    Env, arguments, convert, done,
+    Env, convert, done,
     target::{Refused, Target},
 };
 
 pub(super) async fn lookup(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: LookupArgs<'_> = arguments(&call)?;
+    let args: LookupArgs<'_> = call.arguments()?;
     let dir = match env.target(&call, &args.what.dir) {
         Ok(t) => t,
         Err(r) => return env.refused::<LookupFail>(reply, r),
@@ -33,7 +33,7 @@ pub(super) async fn lookup(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
 }
 
 pub(super) async fn create(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: CreateArgs<'_> = arguments(&call)?;
+    let args: CreateArgs<'_> = call.arguments()?;
     let dir = match env.target(&call, &args.place.dir) {
         Ok(t) => t,
         Err(r) => return env.refused::<WccData>(reply, r),
@@ -47,12 +47,12 @@ pub(super) async fn create(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
 }
 
 pub(super) async fn mkdir(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: MkdirArgs<'_> = arguments(&call)?;
+    let args: MkdirArgs<'_> = call.arguments()?;
     env.make(&call, &args.place, Ok(NewNode::Directory), &args.attributes, reply).await
 }
 
 pub(super) async fn symlink(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: SymlinkArgs<'_> = arguments(&call)?;
+    let args: SymlinkArgs<'_> = call.arguments()?;
     // The text becomes part of an inode: no payload that a copy would be counted for.
     let target: Vec<u8> = args.target.iter().flat_map(|v| v.iter().copied()).collect();
     let node = if target.is_empty() || target.contains(&0) {
@@ -64,7 +64,7 @@ pub(super) async fn symlink(env: Arc<Env>, call: Call, reply: Encoder) -> Outcom
 }
 
 pub(super) async fn mknod(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: MknodArgs<'_> = arguments(&call)?;
+    let args: MknodArgs<'_> = call.arguments()?;
     let (node, attributes) = match args.what {
         MknodWhat::Character(a, s) => (Ok(NewNode::Character(s.major, s.minor)), a),
         MknodWhat::Block(a, s) => (Ok(NewNode::Block(s.major, s.minor)), a),
@@ -125,7 +125,7 @@ impl Env {
 }
 
 pub(super) async fn remove(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: RemoveArgs<'_> = arguments(&call)?;
+    let args: RemoveArgs<'_> = call.arguments()?;
     let dir = match env.target(&call, &args.object.dir) {
         Ok(t) => t,
         Err(r) => return env.refused::<WccData>(reply, r),
@@ -138,7 +138,7 @@ pub(super) async fn remove(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
 }
 
 pub(super) async fn rmdir(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: RmdirArgs<'_> = arguments(&call)?;
+    let args: RmdirArgs<'_> = call.arguments()?;
     let dir = match env.target(&call, &args.object.dir) {
         Ok(t) => t,
         Err(r) => return env.refused::<WccData>(reply, r),
@@ -173,7 +173,7 @@ fn together(a: &Target, b: &Target) -> Result<(), FsError> {
 }
 
 pub(super) async fn rename(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: RenameArgs<'_> = arguments(&call)?;
+    let args: RenameArgs<'_> = call.arguments()?;
     let (from, to) = match env.two_targets(&call, &args.from.dir, &args.to.dir) {
         Ok((from, Ok(to))) => (from, to),
         Ok((_, Err(r))) | Err(r) => return env.refused::<RenameFail>(reply, r),
@@ -192,7 +192,7 @@ pub(super) async fn rename(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
 }
 
 pub(super) async fn link(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
-    let args: LinkArgs<'_> = arguments(&call)?;
+    let args: LinkArgs<'_> = call.arguments()?;
     let (file, dir) = match env.two_targets(&call, &args.file, &args.link.dir) {
         Ok((file, Ok(dir))) => (file, dir),
         Ok((_, Err(r))) | Err(r) => return env.refused::<LinkFail>(reply, r),
