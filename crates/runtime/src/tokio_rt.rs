@@ -11,6 +11,7 @@ use std::{
 };
 
 use rustix::net::sockopt::set_tcp_congestion;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::unix::{AsyncFd, AsyncFdReadyGuard},
     net::TcpSocket,
@@ -93,6 +94,24 @@ pub fn prefer_loopback_congestion_control(socket: impl AsFd, peer: SocketAddr) {
     if peer.ip().to_canonical().is_loopback() {
         let _ = set_tcp_congestion(socket, "cubic");
     }
+}
+
+/// A peer that died without a word is noticed after this idle time and then this many probes at this distance.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// Lets the kernel find out whether the peer of a TCP connection is still there, within a minute of silence: a dead
+/// one would keep its place for ever.
+///
+/// # Errors
+/// When the socket refuses the options.
+pub fn probe_peer(socket: &impl AsFd) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
 /// Connects to `addr`, with the congestion control that fits it.

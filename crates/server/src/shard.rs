@@ -22,19 +22,13 @@ use rdma::{ConnectParams, ConnectionError, Incoming};
 use rpcrdma::{Responder, ResponderConfig, ResponderStats};
 use runtime::{
     RuntimeRef,
-    tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
+    tokio_rt::{TcpByteStream, TokioRuntime, probe_peer, run_shard},
 };
-use socket2::{SockRef, TcpKeepalive};
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
     drc::AnswerOnce, listen::Place, metrics::ShardCounters, mount3::Mount3, nfs3::Nfs3, server::Shared,
 };
-
-/// A TCP peer that died without a word is noticed after this idle time and then this many probes at this distance.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
 
 /// Room in a call for everything but its payload.
 const CALL_SLACK: usize = 64 << 10;
@@ -120,15 +114,6 @@ fn service(shared: &Arc<Shared>, counters: &Arc<ShardCounters>) -> Arc<dyn Servi
     }))
 }
 
-/// Lets the kernel find out whether the peer is still there: a dead one would keep its place for ever.
-fn probed(stream: &TcpStream) -> io::Result<()> {
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
-}
-
 /// What the shard's own task works with.
 struct Main {
     shared: Arc<Shared>,
@@ -193,7 +178,7 @@ impl Main {
         let stop = stop_requested(self.stopped.clone());
         async move {
             let _place = place;
-            let stream = match probed(&stream).and_then(|()| TcpByteStream::new(stream)) {
+            let stream = match probe_peer(&stream).and_then(|()| TcpByteStream::new(stream)) {
                 Ok(s) => s,
                 Err(e) => return tracing::warn!(peer = %addr, "TCP connection failed: {e}"),
             };

@@ -13,9 +13,9 @@ use std::{
 use buffer::Arena;
 use runtime::{
     BoxFuture, RuntimeExt, RuntimeRef,
-    tokio_rt::{TcpByteStream, connect_tcp, prefer_loopback_congestion_control},
+    tokio_rt::{TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
 };
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{accept_over, connect_over, setup};
 use crate::{ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason};
@@ -28,23 +28,14 @@ const MAX_REFUSALS: usize = 64;
 /// Pause after the machine had no file descriptor or memory for a connection.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
-/// A peer that died without a word is noticed after this idle time and then this many probes at this distance; unsent
-/// data waits no longer for a dead peer than the sum.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
+/// Unsent data waits no longer for a dead peer than probing an idle one takes.
 const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Prepares a connected socket and brings it into the reactor of the current runtime. Buffer sizes are left to the
 /// kernel, which tunes them to the path.
 fn into_stream(stream: TcpStream) -> io::Result<TcpByteStream> {
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_PROBES);
-    let socket = SockRef::from(&stream);
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    probe_peer(&stream)?;
+    SockRef::from(&stream).set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     TcpByteStream::new(stream)
 }
 
