@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 
 use crate::{
     Buffer, View,
+    mapping::{SPAN_BYTES, SpanRef},
     slot::Slot,
-    span::{CLASSES, Mapping, SPAN_BYTES, Span, class_bytes, class_of},
+    span::{CLASSES, Span, class_bytes, class_of},
 };
 
 /// Empty spans that keep their pages; further ones give them back to the machine.
@@ -66,7 +67,6 @@ pub struct ArenaStats {
 /// A span as the arena sees it. Its free slots are `free_head` and what follows from there through `Span::refs`, and
 /// all slots from `fresh` on, which were not handed out since the span was last empty.
 struct SpanState {
-    mapping: Arc<Mapping>,
     span: Arc<Span>,
     free_head: u32,
     fresh: u32,
@@ -207,12 +207,12 @@ impl Arena {
             return Some(());
         }
         let mapping = if st.spans.len() < self.inner.max_spans {
-            Mapping::new(self.inner.config.huge_pages)
+            SpanRef::map(self.inner.config.huge_pages)
         } else {
             None
         };
         match mapping {
-            Some(mapping) => st.add(Arc::new(mapping), class, arena),
+            Some(mapping) => st.add(mapping, class, arena),
             None => {
                 let index = st.steal(0)?;
                 st.cut(index, class, arena);
@@ -240,19 +240,11 @@ impl State {
         (span, slot)
     }
 
-    fn add(&mut self, mapping: Arc<Mapping>, class: usize, arena: *const Inner) {
+    fn add(&mut self, mapping: SpanRef, class: usize, arena: *const Inner) {
         let index = self.spans.len() as u32;
-        let span = Arc::new(Span::new(Arc::clone(&mapping), class, index, arena));
-        let mut s = SpanState {
-            mapping,
-            span,
-            free_head: NONE,
-            fresh: 0,
-            free: 0,
-            warm: false,
-            prev: NONE,
-            next: NONE,
-        };
+        let span = Arc::new(Span::new(mapping, class, index, arena));
+        let mut s =
+            SpanState { span, free_head: NONE, fresh: 0, free: 0, warm: false, prev: NONE, next: NONE };
         s.reset();
         self.spans.push(s);
         self.link_empty(class, index);
@@ -271,7 +263,7 @@ impl State {
     /// Cuts a span that is in no list for `class`.
     fn cut(&mut self, index: u32, class: usize, arena: *const Inner) {
         let s = &mut self.spans[index as usize];
-        s.span = Arc::new(Span::new(Arc::clone(&s.mapping), class, index, arena));
+        s.span = Arc::new(Span::new(s.span.mapping.clone(), class, index, arena));
         s.reset();
         self.link_empty(class, index);
     }
@@ -354,12 +346,12 @@ impl Inner {
         if !st.give(class, index, slot) {
             return;
         }
-        let warm = st.may_stay_warm(class);
+        let mut warm = st.may_stay_warm(class);
         if !warm {
             // While its pages go, the span is in no list, so nobody takes it; the lock is not held for so long.
-            let mapping = Arc::clone(&st.spans[index as usize].mapping);
+            let mapping = st.spans[index as usize].span.mapping.clone();
             drop(st);
-            mapping.discard();
+            warm = !mapping.discard();
             st = self.state.lock();
         }
         st.spans[index as usize].warm = warm;

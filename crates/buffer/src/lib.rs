@@ -8,6 +8,7 @@
 
 mod arena;
 pub mod copied;
+mod mapping;
 mod slot;
 mod span;
 #[cfg(test)]
@@ -16,6 +17,6 @@ mod views;
 
 pub use arena::{Arena, ArenaConfig, ArenaStats, OutOfMemory};
 pub use copied::copy;
+pub use mapping::{PinnedSpan, SPAN_BYTES, SpanRef};
 pub use slot::{Buffer, View};
-pub use span::SPAN_BYTES;
 pub use views::Views;

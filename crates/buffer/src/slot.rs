@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use crate::{arena::Inner, span::Span};
+use crate::{arena::Inner, mapping::SpanRef, span::Span};
 
 /// A counted reference to one slot. All references to a slot together hold one strong count of the arena, which keeps
 /// the span.
@@ -128,6 +128,11 @@ impl Buffer {
     pub fn address(&self) -> usize {
         self.slot.ptr() as usize
     }
+
+    /// The mapped memory that it is a part of, for providers that register memory.
+    pub fn span(&self) -> &SpanRef {
+        &self.slot.span().mapping
+    }
 }
 
 impl Deref for Buffer {
@@ -207,6 +212,11 @@ impl View {
     /// The address of the first byte, for providers that register memory.
     pub fn address(&self) -> usize {
         self.slot.ptr() as usize + self.off as usize
+    }
+
+    /// The mapped memory that it is a part of, for providers that register memory.
+    pub fn span(&self) -> &SpanRef {
+        &self.slot.span().mapping
     }
 
     /// Grows this view by `next` if it continues it in the same slot; gives `next` back if not.

@@ -1,16 +1,13 @@
-//! Mapped memory, and how it is cut into slots.
+//! How mapped memory is cut into slots.
 
-#![allow(unsafe_code)] // Maps memory and computes addresses in it.
+#![allow(unsafe_code)] // Computes addresses of slots.
 
-use std::{
-    ptr::NonNull,
-    sync::{Arc, atomic::AtomicU32},
+use std::sync::atomic::AtomicU32;
+
+use crate::{
+    arena::Inner,
+    mapping::{SPAN_BYTES, SpanRef},
 };
-
-use crate::arena::Inner;
-
-/// Bytes of a span, the unit in which an arena maps memory; also the largest buffer.
-pub const SPAN_BYTES: usize = 4 << 20;
 
 const MIN_CLASS_SHIFT: u32 = 9; // 512 B
 /// Size classes: powers of two from 512 bytes to a whole span.
@@ -28,69 +25,9 @@ pub(crate) const fn class_bytes(class: usize) -> usize {
     1 << (class as u32 + MIN_CLASS_SHIFT)
 }
 
-/// One mapping of [`SPAN_BYTES`], aligned to its size. Unmapped on drop.
-pub(crate) struct Mapping(NonNull<u8>);
-
-// SAFETY: an address range that this value owns. Its bytes are reached only through `Buffer` (one exclusive owner of a
-// slot) and `View` (shared, read only), which the slot's reference count keeps apart.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps fresh, zero-filled memory, so aligned that huge pages fit. `None` when the machine refuses.
-    pub(crate) fn new(huge: bool) -> Option<Self> {
-        let len = 2 * SPAN_BYTES;
-        // SAFETY: a fresh anonymous private mapping, checked for failure; what lies outside the aligned part is
-        // unmapped again, and nothing else knows these addresses.
-        unsafe {
-            let p = libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            );
-            if p == libc::MAP_FAILED {
-                return None;
-            }
-            let before = p.addr().next_multiple_of(SPAN_BYTES) - p.addr();
-            let aligned = p.byte_add(before);
-            if before > 0 {
-                libc::munmap(p, before);
-            }
-            libc::munmap(aligned.byte_add(SPAN_BYTES), len - SPAN_BYTES - before);
-            if huge {
-                libc::madvise(aligned, SPAN_BYTES, libc::MADV_HUGEPAGE);
-            }
-            #[cfg(test)]
-            live::COUNT.with(|c| c.set(c.get() + 1));
-            NonNull::new(aligned.cast()).map(Self)
-        }
-    }
-
-    /// Gives the pages back to the machine; they read as zero afterwards. No slot of it may be handed out.
-    pub(crate) fn discard(&self) {
-        #[cfg(test)]
-        live::DISCARDED.with(|c| c.set(c.get() + 1));
-        // SAFETY: a whole private mapping of ours in which the caller says that no slot is live.
-        unsafe { libc::madvise(self.0.as_ptr().cast(), SPAN_BYTES, libc::MADV_DONTNEED) };
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        #[cfg(test)]
-        live::COUNT.with(|c| c.set(c.get() - 1));
-        // SAFETY: the mapping is ours and SPAN_BYTES long; every slot's handle keeps its span, and so this, alive.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), SPAN_BYTES) };
-    }
-}
-
 /// A mapping cut into equal slots of one class. The arena keeps it while a slot of it is handed out.
 pub(crate) struct Span {
-    mapping: Arc<Mapping>,
+    pub(crate) mapping: SpanRef,
     pub(crate) class: usize,
     /// Which of the arena's spans this is.
     pub(crate) index: u32,
@@ -107,7 +44,7 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
-    pub(crate) fn new(mapping: Arc<Mapping>, class: usize, index: u32, arena: *const Inner) -> Self {
+    pub(crate) fn new(mapping: SpanRef, class: usize, index: u32, arena: *const Inner) -> Self {
         let slots = SPAN_BYTES / class_bytes(class);
         Self { mapping, class, index, refs: (0..slots).map(|_| AtomicU32::new(0)).collect(), arena }
     }
@@ -119,16 +56,6 @@ impl Span {
     pub(crate) fn slot_ptr(&self, slot: u32) -> *mut u8 {
         debug_assert!((slot as usize) < self.refs.len());
         // SAFETY: `slot` is below the number of slots, so the result is inside the mapping.
-        unsafe { self.mapping.0.as_ptr().add((slot as usize) << (self.class as u32 + MIN_CLASS_SHIFT)) }
-    }
-}
-
-/// Mappings that exist, as the thread of a test has made and dropped them.
-#[cfg(test)]
-pub(crate) mod live {
-    thread_local! {
-        pub(crate) static COUNT: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
-        /// How often this thread has given the pages of one back.
-        pub(crate) static DISCARDED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+        unsafe { self.mapping.start().add((slot as usize) << (self.class as u32 + MIN_CLASS_SHIFT)) }
     }
 }

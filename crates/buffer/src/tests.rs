@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use proptest::prelude::*;
 
-use crate::{Arena, ArenaConfig, Buffer, SPAN_BYTES, View, Views, span::live};
+use crate::{Arena, ArenaConfig, Buffer, SPAN_BYTES, View, Views, mapping::live};
 
 fn arena(spans: usize) -> Arena {
     Arena::new(ArenaConfig { limit: spans * SPAN_BYTES, huge_pages: false })
@@ -132,6 +132,66 @@ fn memory_lives_as_long_as_the_arena_or_a_slot_of_it_and_no_longer() {
     drop(two.slice(5, 5));
     assert_eq!(live::COUNT.get(), before + 3, "a view is left");
     drop(two);
+    assert_eq!(live::COUNT.get(), before);
+}
+
+#[test]
+fn a_buffer_names_the_span_in_which_it_lies() {
+    let a = arena(2);
+    let (b, c) = (a.alloc(4096).unwrap(), a.alloc(4096).unwrap());
+    let span = b.span();
+    assert_eq!((span.id(), span.len()), (c.span().id(), SPAN_BYTES));
+    assert!(span.address() <= b.address() && b.address() + 4096 <= span.address() + span.len());
+    let id = span.id();
+    let other = a.alloc(SPAN_BYTES).unwrap();
+    assert_ne!(other.span().id(), id);
+    let view = b.freeze();
+    assert_eq!((view.span().id(), view.slice(100, 9).span().id()), (id, id));
+}
+
+#[test]
+fn a_span_keeps_its_id_when_it_is_cut_anew_and_no_other_ever_has_it() {
+    let a = arena(1);
+    let small = a.alloc(512).unwrap();
+    let id = small.span().id();
+    drop(small);
+    let large = a.alloc(SPAN_BYTES).unwrap();
+    assert_eq!(large.span().id(), id, "it is the same memory");
+    drop((large, a));
+    let later: Vec<_> = (0..50).map(|_| arena(1).alloc(1).unwrap().span().id()).collect();
+    assert!(later.windows(2).all(|w| id < w[0] && w[0] < w[1]), "{id} {later:?}");
+}
+
+#[test]
+fn the_pages_of_a_pinned_span_stay() {
+    let a = arena(100);
+    let mut all = fill(&a, SPAN_BYTES);
+    all.iter_mut().for_each(|b| b[SPAN_BYTES - 1] = 0xA5);
+    let pins: Vec<_> = all.iter().map(|b| b.span().pin()).collect();
+    let again: Vec<_> = pins[..50].iter().map(|p| p.span().pin()).collect();
+    let before = live::DISCARDED.get();
+    drop(all);
+    assert_eq!(live::DISCARDED.get(), before);
+    assert!(fill(&a, SPAN_BYTES).iter().all(|b| b[SPAN_BYTES - 1] == 0xA5));
+    drop(pins);
+    drop(fill(&a, SPAN_BYTES));
+    assert!(live::DISCARDED.get() > before, "others are given back again");
+    let is_pinned = |b: &&Buffer| again.iter().any(|p| p.span().id() == b.span().id());
+    let all = fill(&a, SPAN_BYTES);
+    assert_eq!(all.iter().filter(is_pinned).count(), 50);
+    assert!(all.iter().filter(is_pinned).all(|b| b[SPAN_BYTES - 1] == 0xA5), "pinned twice, unpinned once");
+    assert!(!all.iter().all(|b| b[SPAN_BYTES - 1] == 0xA5));
+}
+
+#[test]
+fn a_span_stays_mapped_while_a_reference_to_it_exists() {
+    let before = live::COUNT.get();
+    let span = arena(1).alloc(100).unwrap().span().clone();
+    assert_eq!(live::COUNT.get(), before + 1, "the arena and its buffer are gone");
+    let pinned = span.pin();
+    drop(span);
+    assert_eq!(live::COUNT.get(), before + 1);
+    drop(pinned);
     assert_eq!(live::COUNT.get(), before);
 }
 
