@@ -6,12 +6,14 @@
 //! (the server's shards) and a multi-threaded one (an application that uses the client).
 
 mod maybe_ready;
+mod readiness;
 mod stream;
 pub mod tokio_rt;
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
 
 pub use maybe_ready::{BoxFuture, MaybeReady};
+pub use readiness::Readiness;
 pub use stream::{ByteStream, MemoryStream, memory_stream};
 
 /// A point in a runtime's time: nanoseconds since an origin that the runtime chose. Never compared between runtimes.
@@ -61,6 +63,16 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Runs `work`, which may block, where it does not hold up tasks. It is dropped unrun if the runtime ends first.
     fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>);
+
+    /// Watches `fd` for something to read; it is made non-blocking. Whoever keeps another descriptor of the same file
+    /// may go on using it.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch descriptors at all (virtual time), or not this one.
+    fn watch(&self, fd: OwnedFd) -> io::Result<Box<dyn Readiness>> {
+        drop(fd);
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this runtime does not watch file descriptors"))
+    }
 
     /// Fills `bytes` with unpredictable bytes (in virtual time: pseudo-random from the seed).
     fn fill_random(&self, bytes: &mut [u8]);

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     io::{self, IoSlice, IoSliceMut, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
@@ -13,11 +13,14 @@ use std::{
 use rustix::net::sockopt::set_tcp_congestion;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::unix::{AsyncFd, AsyncFdReadyGuard},
+    io::{
+        Interest,
+        unix::{AsyncFd, AsyncFdReadyGuard},
+    },
     net::TcpSocket,
 };
 
-use crate::{BoxFuture, ByteStream, Instant, Runtime, RuntimeRef, Sleep};
+use crate::{BoxFuture, ByteStream, Instant, Readiness, Runtime, RuntimeRef, Sleep};
 
 /// A handle to a Tokio runtime, current-thread or multi-thread.
 pub struct TokioRuntime {
@@ -62,6 +65,14 @@ impl Runtime for TokioRuntime {
         drop(self.handle.spawn_blocking(work));
     }
 
+    fn watch(&self, fd: OwnedFd) -> io::Result<Box<dyn Readiness>> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        let _guard = self.handle.enter();
+        // SAFETY: an OwnedFd is its descriptor for as long as it lives, and it lives in the AsyncFd.
+        let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?;
+        Ok(Box::new(WatchedFd(fd)))
+    }
+
     /// # Panics
     /// When the machine gives no random bytes at all: steering tags and handles must not be guessable, so there is no
     /// going on with less.
@@ -81,6 +92,24 @@ impl Runtime for TokioRuntime {
 fn fill_from_device(bytes: &mut [u8]) {
     if let Err(e) = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(bytes)) {
         panic!("this machine gives no random bytes (getrandom and /dev/urandom fail: {e})");
+    }
+}
+
+/// A file descriptor in Tokio's reactor.
+struct WatchedFd(AsyncFd<OwnedFd>);
+
+impl Readiness for WatchedFd {
+    fn poll_io(
+        &mut self,
+        cx: &mut Context<'_>,
+        operation: &mut dyn FnMut() -> io::Result<()>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(cx))?;
+            if let Ok(result) = guard.try_io(|_| operation()) {
+                return Poll::Ready(result);
+            }
+        }
     }
 }
 

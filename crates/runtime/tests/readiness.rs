@@ -1,0 +1,102 @@
+//! What watched file descriptors promise.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    future::poll_fn,
+    io::{self, Read, Write},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use runtime::{
+    Readiness, timeout,
+    tokio_rt::{TokioRuntime, run_shard},
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A watched end of a pair of sockets, another descriptor of that end as an adapter's library keeps one, and the other.
+fn watched() -> (Box<dyn Readiness>, UnixStream, UnixStream) {
+    let (ours, peer) = UnixStream::pair().unwrap();
+    let watched = TokioRuntime::current().watch(OwnedFd::from(ours.try_clone().unwrap())).unwrap();
+    (watched, ours, peer)
+}
+
+/// Reads one byte at a time, as one event is taken from a channel at a time.
+async fn next(watched: &mut dyn Readiness, ours: &mut UnixStream) -> io::Result<u8> {
+    let mut byte = [0];
+    let read = poll_fn(|cx| watched.poll_io(cx, &mut || ours.read_exact(&mut byte)));
+    timeout(&*TokioRuntime::current(), LIMIT, read).await.expect("a wake-up was lost")?;
+    Ok(byte[0])
+}
+
+#[test]
+fn nothing_is_tried_before_there_is_something_to_read() {
+    run_shard(async {
+        let (mut watched, _ours, _peer) = watched();
+        let mut tries = 0;
+        let mut count = || {
+            tries += 1;
+            Ok(())
+        };
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+            assert!(watched.poll_io(&mut Context::from_waker(Waker::noop()), &mut count).is_pending());
+        }
+        assert_eq!(tries, 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn every_event_of_another_thread_is_seen() {
+    run_shard(async {
+        let (mut watched, mut ours, mut peer) = watched();
+        let writer = std::thread::spawn(move || {
+            for n in 0..20_000u32 {
+                peer.write_all(&[n as u8]).unwrap();
+                if n % 7 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for n in 0..20_000u32 {
+            assert_eq!(next(&mut *watched, &mut ours).await.unwrap(), n as u8);
+        }
+        writer.join().unwrap();
+        let end = next(&mut *watched, &mut ours).await.unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof, "errors of the operation are the caller's");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_descriptor_is_watched_for_a_task_of_another_thread() {
+    run_shard(async {
+        let (mut watched, mut ours, mut peer) = watched();
+        // Another runtime polls; the reactor of this one, which made it, wakes.
+        let other = std::thread::spawn(move || {
+            run_shard(async move { next(&mut *watched, &mut ours).await.unwrap() }).unwrap()
+        });
+        peer.write_all(&[42]).unwrap();
+        while !other.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(other.join().unwrap(), 42);
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_cannot_be_watched_is_an_error() {
+    run_shard(async {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(
+            TokioRuntime::current().watch(OwnedFd::from(file)).is_err(),
+            "an ordinary file is always ready"
+        );
+    })
+    .unwrap();
+}
