@@ -1,3 +1,4 @@
 //! The providers.
 
 pub mod iwarp;
+pub mod verbs;

@@ -1,0 +1,123 @@
+//! Finding the libraries at run time.
+
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    sync::OnceLock,
+};
+
+use libloading::Library;
+
+use super::{cm::*, verbs::*};
+
+/// Why rdma-core cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// A library is not there, or cannot be loaded.
+    #[error(
+        "cannot load {library} ({reason}); install rdma-core (Debian and Ubuntu: apt install ibverbs-providers \
+         librdmacm1; Fedora and RHEL: dnf install libibverbs librdmacm)"
+    )]
+    Library {
+        /// Its file name.
+        library: &'static str,
+        /// What the loader said.
+        reason: String,
+    },
+    /// A library is too old.
+    #[error("{library} has no {symbol}: rdma-core 32 or newer is needed")]
+    Symbol {
+        /// Its file name.
+        library: &'static str,
+        /// The function that is missing.
+        symbol: &'static str,
+    },
+}
+
+/// Declares a table of a library's functions, and how it is filled.
+macro_rules! library {
+    ($(#[$doc:meta])* $name:ident = $file:literal { $(fn $f:ident($($a:ty),*) $(-> $r:ty)?;)* }) => {
+        $(#[$doc])*
+        pub(crate) struct $name {
+            $(pub(crate) $f: unsafe extern "C" fn($($a),*) $(-> $r)?,)*
+            /// Keeps the code in memory.
+            _library: Library,
+        }
+
+        impl $name {
+            fn load(file: &'static str) -> Result<Self, LoadError> {
+                // SAFETY: rdma-core's libraries have no constructors that need more than any program gives.
+                let library = unsafe { Library::new(file) }
+                    .map_err(|e| LoadError::Library { library: file, reason: e.to_string() })?;
+                Ok(Self {
+                    $($f: {
+                        const SYMBOL: &str = stringify!($f);
+                        // SAFETY: the type is that of the function in rdma-core's header; the library outlives the
+                        // pointer because the table keeps it.
+                        unsafe { library.get(SYMBOL.as_bytes()).map(|s| *s) }
+                            .map_err(|_| LoadError::Symbol { library: file, symbol: SYMBOL })?
+                    },)*
+                    _library: library,
+                })
+            }
+        }
+    };
+}
+
+library! {
+    /// libibverbs: what is a real symbol of it. (The inline functions of its header are in [`super::inline`].)
+    Verbs = "libibverbs.so.1" {
+        fn ibv_get_device_list(*mut c_int) -> *mut *mut ibv_device;
+        fn ibv_free_device_list(*mut *mut ibv_device);
+        fn ibv_open_device(*mut ibv_device) -> *mut ibv_context;
+        fn ibv_close_device(*mut ibv_context) -> c_int;
+        fn ibv_query_device(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+        // The old function of this name, for which the header has an inline one.
+        fn ibv_query_port(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+        fn _ibv_query_gid_table(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
+    }
+}
+
+library! {
+    /// librdmacm.
+    Cm = "librdmacm.so.1" {
+        fn rdma_create_event_channel() -> *mut rdma_event_channel;
+        fn rdma_destroy_event_channel(*mut rdma_event_channel);
+        fn rdma_create_id(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;
+        fn rdma_destroy_id(*mut rdma_cm_id) -> c_int;
+        fn rdma_bind_addr(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
+    }
+}
+
+/// rdma-core.
+pub(crate) struct Libraries {
+    pub(crate) verbs: Verbs,
+    pub(crate) cm: Cm,
+}
+
+/// The libraries, loaded by the first who asks, for good.
+pub(crate) fn libraries() -> Result<&'static Libraries, LoadError> {
+    static LOADED: OnceLock<Result<Libraries, LoadError>> = OnceLock::new();
+    let load = || Ok(Libraries { verbs: Verbs::load("libibverbs.so.1")?, cm: Cm::load("librdmacm.so.1")? });
+    LOADED.get_or_init(load).as_ref().map_err(LoadError::clone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_named_with_what_to_install() {
+        let error = Verbs::load("libibverbs-not-there.so.1").err().expect("no such library");
+        let text = error.to_string();
+        assert!(text.contains("libibverbs-not-there.so.1") && text.contains("apt install"), "{text}");
+    }
+
+    #[test]
+    fn a_library_without_a_function_is_named_with_the_function() {
+        // libc is there on every machine that runs this, and has no verbs.
+        let error = Verbs::load("libc.so.6").err().expect("libc has no verbs");
+        let want = LoadError::Symbol { library: "libc.so.6", symbol: "ibv_get_device_list" };
+        assert_eq!(error, want);
+        assert!(error.to_string().contains("ibv_get_device_list"));
+    }
+}

@@ -1,0 +1,170 @@
+//! What libibverbs shares with its callers (rdma-core `libibverbs/verbs.h`), under its own names. Structures that only
+//! the library allocates end after the last field that is used here.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+pub(crate) const IBV_TRANSPORT_IB: c_int = 0;
+pub(crate) const IBV_TRANSPORT_IWARP: c_int = 1;
+
+pub(crate) const IBV_DEVICE_MEM_WINDOW_TYPE_2A: c_uint = 1 << 23;
+pub(crate) const IBV_DEVICE_MEM_WINDOW_TYPE_2B: c_uint = 1 << 24;
+pub(crate) const IBV_DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
+pub(crate) const IBV_ODP_SUPPORT: u64 = 1;
+pub(crate) const IBV_ODP_SUPPORT_IMPLICIT: u64 = 1 << 1;
+
+#[repr(C)]
+pub(crate) struct ibv_device {
+    pub(crate) ops: [*mut c_void; 2],
+    pub(crate) node_type: c_int,
+    pub(crate) transport_type: c_int,
+    pub(crate) name: [c_char; 64],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_device_attr {
+    pub(crate) fw_ver: [c_char; 64],
+    pub(crate) node_guid: [u8; 8],
+    pub(crate) sys_image_guid: [u8; 8],
+    pub(crate) max_mr_size: u64,
+    pub(crate) page_size_cap: u64,
+    pub(crate) vendor_id: u32,
+    pub(crate) vendor_part_id: u32,
+    pub(crate) hw_ver: u32,
+    pub(crate) max_qp: c_int,
+    pub(crate) max_qp_wr: c_int,
+    pub(crate) device_cap_flags: c_uint,
+    pub(crate) max_sge: c_int,
+    pub(crate) max_sge_rd: c_int,
+    pub(crate) max_cq: c_int,
+    pub(crate) max_cqe: c_int,
+    pub(crate) max_mr: c_int,
+    pub(crate) max_pd: c_int,
+    pub(crate) max_qp_rd_atom: c_int,
+    pub(crate) max_ee_rd_atom: c_int,
+    pub(crate) max_res_rd_atom: c_int,
+    pub(crate) max_qp_init_rd_atom: c_int,
+    pub(crate) max_ee_init_rd_atom: c_int,
+    pub(crate) atomic_cap: c_int,
+    pub(crate) max_ee: c_int,
+    pub(crate) max_rdd: c_int,
+    pub(crate) max_mw: c_int,
+    pub(crate) max_raw_ipv6_qp: c_int,
+    pub(crate) max_raw_ethy_qp: c_int,
+    pub(crate) max_mcast_grp: c_int,
+    pub(crate) max_mcast_qp_attach: c_int,
+    pub(crate) max_total_mcast_qp_attach: c_int,
+    pub(crate) max_ah: c_int,
+    pub(crate) max_fmr: c_int,
+    pub(crate) max_map_per_fmr: c_int,
+    pub(crate) max_srq: c_int,
+    pub(crate) max_srq_wr: c_int,
+    pub(crate) max_srq_sge: c_int,
+    pub(crate) max_pkeys: u16,
+    pub(crate) local_ca_ack_delay: u8,
+    pub(crate) phys_port_cnt: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_odp_caps {
+    pub(crate) general_caps: u64,
+    pub(crate) rc_odp_caps: u32,
+    pub(crate) uc_odp_caps: u32,
+    pub(crate) ud_odp_caps: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_device_attr_ex {
+    pub(crate) orig_attr: ibv_device_attr,
+    pub(crate) comp_mask: u32,
+    pub(crate) odp_caps: ibv_odp_caps,
+    /// From `completion_timestamp_mask` to `phys_port_cnt_ex`.
+    pub(crate) rest: [u64; 17],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_port_attr {
+    pub(crate) state: c_uint,
+    pub(crate) max_mtu: c_uint,
+    pub(crate) active_mtu: c_uint,
+    pub(crate) gid_tbl_len: c_int,
+    pub(crate) port_cap_flags: u32,
+    pub(crate) max_msg_sz: u32,
+    pub(crate) bad_pkey_cntr: u32,
+    pub(crate) qkey_viol_cntr: u32,
+    pub(crate) pkey_tbl_len: u16,
+    pub(crate) lid: u16,
+    pub(crate) sm_lid: u16,
+    pub(crate) lmc: u8,
+    pub(crate) max_vl_num: u8,
+    pub(crate) sm_sl: u8,
+    pub(crate) subnet_timeout: u8,
+    pub(crate) init_type_reply: u8,
+    pub(crate) active_width: u8,
+    pub(crate) active_speed: u8,
+    pub(crate) phys_state: u8,
+    pub(crate) link_layer: u8,
+    pub(crate) flags: u8,
+    pub(crate) port_cap_flags2: u16,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_gid_entry {
+    /// A union with 64-bit members, which gives the structure its alignment.
+    pub(crate) gid: [u64; 2],
+    pub(crate) gid_index: u32,
+    pub(crate) port_num: u32,
+    pub(crate) gid_type: u32,
+    pub(crate) ndev_ifindex: u32,
+}
+
+type Unused = *mut c_void;
+
+#[repr(C)]
+pub(crate) struct ibv_context_ops {
+    pub(crate) compat_1: [Unused; 7],
+    pub(crate) alloc_mw: Unused,
+    pub(crate) bind_mw: Unused,
+    pub(crate) dealloc_mw: Unused,
+    pub(crate) compat_2: Unused,
+    pub(crate) poll_cq: Unused,
+    pub(crate) req_notify_cq: Unused,
+    pub(crate) compat_3: [Unused; 7],
+    pub(crate) post_srq_recv: Unused,
+    pub(crate) compat_4: [Unused; 4],
+    pub(crate) post_send: Unused,
+    pub(crate) post_recv: Unused,
+    pub(crate) compat_5: [Unused; 5],
+}
+
+#[repr(C)]
+pub(crate) struct ibv_context {
+    pub(crate) device: *mut ibv_device,
+    pub(crate) ops: ibv_context_ops,
+    pub(crate) cmd_fd: c_int,
+    pub(crate) async_fd: c_int,
+    pub(crate) num_comp_vectors: c_int,
+    pub(crate) mutex: libc::pthread_mutex_t,
+    /// All ones when the context lies at the end of a [`verbs_context`].
+    pub(crate) abi_compat: *mut c_void,
+}
+
+pub(crate) type QueryPort = unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int;
+pub(crate) type QueryDeviceEx =
+    unsafe extern "C" fn(*mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize) -> c_int;
+
+/// What surrounds an [`ibv_context`] of today. It grows at its beginning: `sz` says how much of it there is.
+#[repr(C)]
+pub(crate) struct verbs_context {
+    pub(crate) query_port: Option<QueryPort>,
+    pub(crate) ops_1: [Unused; 26],
+    pub(crate) query_device_ex: Option<QueryDeviceEx>,
+    pub(crate) ops_2: [Unused; 10],
+    pub(crate) placeholder: u64,
+    pub(crate) sz: usize,
+    pub(crate) context: ibv_context,
+}
