@@ -3,11 +3,11 @@
 //! Two offsets must be told apart. A Read chunk's *position* counts in the unreduced stream, as if every chunk and
 //! its XDR padding were there. A payload's *head offset* ([`xdr::Payload::position`]) counts in the reduced stream.
 
-use rdma::Segment;
+use rdma::{Segment, SteeringTag};
 use smallvec::SmallVec;
 use xdr::{Message, pad};
 
-use crate::header::{Chunk, ReadSegment};
+use crate::header::{Chunk, Lists, ReadSegment};
 
 /// Bytes of all segments of a chunk.
 pub(crate) fn capacity(segments: &[Segment]) -> u64 {
@@ -24,6 +24,13 @@ pub(crate) fn filled(chunk: &[Segment], len: usize) -> Chunk {
         Segment { length, ..*s }
     };
     chunk.iter().map(fill).collect()
+}
+
+/// The one tag that a Send with Invalidate may name: that of all the call's segments, if they share one.
+pub(crate) fn common_tag(lists: &Lists) -> Option<SteeringTag> {
+    let mut segments = lists.segments();
+    let first = segments.next()?.handle;
+    segments.all(|s| s.handle == first).then_some(first)
 }
 
 /// Where the Read chunk of each payload belongs in the unreduced stream.
@@ -92,7 +99,7 @@ pub(crate) struct HeadOffset {
 
 #[cfg(test)]
 mod tests {
-    use rdma::SteeringTag;
+    use smallvec::smallvec;
 
     use super::*;
 
@@ -123,6 +130,16 @@ mod tests {
         // The same when the requester put the padding into the chunk.
         let offsets = head_offsets(&[read(8, 5), read(8, 3), read(20, 3)], 12).unwrap();
         assert_eq!(offsets.iter().map(|o| o.at).collect::<Vec<_>>(), [8, 12]);
+    }
+
+    #[test]
+    fn only_a_tag_that_all_segments_share_may_be_invalidated() {
+        assert_eq!(common_tag(&Lists::default()), None);
+        let mut lists = Lists { writes: smallvec![smallvec![seg(1), seg(2)]], ..Lists::default() };
+        lists.reply = Some(smallvec![seg(3)]);
+        assert_eq!(common_tag(&lists), Some(SteeringTag(7)));
+        lists.writes[0][1].handle = SteeringTag(10);
+        assert_eq!(common_tag(&lists), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ macro_rules! counters {
         $(#[doc = $live_doc])+
         #[derive(Debug, Default)]
         pub struct $live {
-            $(pub(super) $name: std::sync::atomic::AtomicU64,)*
+            $(pub(crate) $name: std::sync::atomic::AtomicU64,)*
         }
 
         #[doc = concat!("The values of [`", stringify!($live), "`] at one moment.")]

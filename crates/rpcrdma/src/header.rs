@@ -14,7 +14,10 @@ pub(crate) const MIN_CALL: usize = 28;
 const MIN_HEADER: usize = 20;
 const FIXED: usize = 16;
 const SEGMENT: usize = 16;
-const READ_ENTRY: usize = 24;
+/// What a Read list entry, a Write chunk, a Reply chunk of one segment add to a header without chunks.
+pub(crate) const READ_ENTRY: usize = 8 + SEGMENT;
+pub(crate) const WRITE_CHUNK: usize = 8 + SEGMENT;
+pub(crate) const REPLY_CHUNK: usize = 4 + SEGMENT;
 
 const RDMA_MSG: u32 = 0;
 const RDMA_NOMSG: u32 = 1;

@@ -11,12 +11,14 @@
 
 mod chunks;
 mod counters;
+mod design;
 mod header;
 mod private_data;
 pub mod registration;
 mod requester;
 mod responder;
 
+pub use design::Design;
 pub use header::{Body, Chunk, Header, HeaderError, Lists, ReadSegment, TransportError};
 pub use private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData, Thresholds};
 pub use requester::{Requester, RequesterConfig, RequesterStats, RequesterStatsSnapshot};

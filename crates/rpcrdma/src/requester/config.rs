@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use rdma::ConnectParams;
 
 use crate::{
+    design::Design,
     private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
     registration::{Dynamic, Registration},
 };
@@ -12,6 +13,8 @@ use crate::{
 /// Limits and sizes of a requester; values out of range are clamped.
 #[derive(Clone)]
 pub struct RequesterConfig {
+    /// How results reach us.
+    pub design: Design,
     /// The most calls in flight, which is also what is asked for: at least 1. The responder may grant fewer.
     pub credits: u32,
     /// Bytes of the largest inline message, both ways: 1024 to 262144.
@@ -31,6 +34,7 @@ pub struct RequesterConfig {
 impl Default for RequesterConfig {
     fn default() -> Self {
         Self {
+            design: Design::default(),
             credits: 128,
             inline_size: 4096,
             max_transfer: buffer::SPAN_BYTES,

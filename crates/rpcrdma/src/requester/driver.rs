@@ -14,12 +14,12 @@ use runtime::{Instant, RuntimeExt, Sleep};
 
 use super::{
     Shared,
-    marshal::{Exposed, Marshaller},
-    reply,
+    marshal::{CallMemory, Marshaller},
     state::Stage,
 };
 use crate::{
     counters::{add, set},
+    design::{Arrived, Requesting},
     header::{Body, Header},
 };
 
@@ -37,6 +37,7 @@ pub(super) struct Driver {
     /// `None` once the connection is gone.
     pub(super) qp: Option<Box<dyn QueuePair>>,
     pub(super) marshaller: Marshaller,
+    design: Box<dyn Requesting>,
     completions: Vec<Completion>,
     /// Receives that no message has filled yet.
     posted: usize,
@@ -50,6 +51,7 @@ impl Driver {
     pub(super) fn new(qp: Box<dyn QueuePair>, marshaller: Marshaller, inline_size: usize) -> Self {
         Self {
             qp: Some(qp),
+            design: marshaller.design.requesting(),
             marshaller,
             completions: Vec::new(),
             posted: 0,
@@ -230,29 +232,25 @@ impl Driver {
         header: &Header,
         buffer: Buffer,
         at: usize,
-        exposed: Exposed,
+        memory: CallMemory,
     ) -> Result<Reply, RpcError> {
         let stats = Arc::clone(&self.marshaller.stats);
-        let (write, reply) = (exposed.write_segment(), exposed.reply_segment());
-        let recovered = exposed.revoke(&*self.marshaller.registration);
-        let placed = match &header.body {
-            Body::Msg(lists) => reply::check(lists, false, write, reply),
-            Body::NoMsg(lists) => reply::check(lists, true, write, reply),
-            Body::Error(e) => {
+        let (lists, long) = match &header.body {
+            Body::Msg(lists) => (lists, false),
+            Body::NoMsg(lists) => (lists, true),
+            other => {
+                self.revoke(Some(memory));
                 add(&stats.transport_errors, 1);
-                return Err(RpcError::Unsupported(e.to_string()));
+                return Err(RpcError::Unsupported(match other {
+                    Body::Error(e) => e.to_string(),
+                    _ => "the server answered with a message that is no reply".into(),
+                }));
             }
-            Body::Done => Err("RDMA_DONE"),
         };
         let message = buffer.freeze();
-        let inline = message.slice(at, message.len() - at);
+        let inline = (!long).then(|| message.slice(at, message.len() - at));
         drop(message);
-        let built = placed.and_then(|placed| {
-            add(&stats.long_replies, usize::from(placed.long.is_some()));
-            add(&stats.inline_bytes_in, if placed.long.is_some() { 0 } else { inline.len() });
-            add(&stats.placed_bytes, placed.payload + placed.long.unwrap_or(0));
-            reply::assemble(placed, inline, recovered)
-        });
+        let built = self.design.take(Arrived { lists, inline, memory }, &self.marshaller);
         let built = built.and_then(|m| {
             let same = m.xid() == Some(header.xid);
             if same { Ok(m) } else { Err("the XIDs of header and message differ") }
@@ -317,7 +315,7 @@ impl Driver {
         }
     }
 
-    fn revoke(&self, exposed: Option<Exposed>) {
+    fn revoke(&self, exposed: Option<CallMemory>) {
         if let Some(exposed) = exposed {
             drop(exposed.revoke(&*self.marshaller.registration));
         }

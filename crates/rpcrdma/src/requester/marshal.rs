@@ -6,13 +6,13 @@ use buffer::{Arena, View, Views};
 use oncrpc::{Message, ReplySpec, RpcError};
 use rdma::{Access, DomainRef, ExposedRegion, Memory, Segment, SteeringTag};
 use smallvec::{SmallVec, smallvec};
-use xdr::pad;
 
 use super::RequesterStats;
 use crate::{
     chunks,
     counters::add,
-    header::{Body, Header, Lists, MIN_CALL, ReadSegment},
+    design::{Design, Expected},
+    header::{Body, Header, Lists, MIN_CALL, READ_ENTRY, REPLY_CHUNK, ReadSegment, WRITE_CHUNK},
     private_data::Thresholds,
     registration::Registration,
 };
@@ -32,28 +32,14 @@ enum CallForm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     form: CallForm,
-    /// A Write chunk for the reply's payload.
-    write: bool,
-    /// Bytes of the Reply chunk.
-    reply: Option<usize>,
+    expected: Expected,
 }
 
-const SEGMENT: usize = 16;
-/// What a Read list entry, a Write chunk, a Reply chunk of one segment add to a header without chunks.
-const READ_ENTRY: usize = 8 + SEGMENT;
-const WRITE_CHUNK: usize = 8 + SEGMENT;
-const REPLY_CHUNK: usize = 4 + SEGMENT;
-
-fn shape(message: &Message, spec: &ReplySpec, thresholds: &Thresholds) -> Option<Shape> {
-    let payload = spec.payload.as_ref().map_or(0, |b| b.len());
-    let whole = MIN_CALL + spec.max_head + payload + pad(payload);
-    let write = payload > 0 && whole > thresholds.receive;
-    // RFC 8166 section 3.5.6: a Reply chunk whenever the largest reply may not fit inline.
-    let rest = MIN_CALL + spec.max_head + if write { WRITE_CHUNK } else { payload + pad(payload) };
-    let reply = (rest > thresholds.receive).then(|| spec.max_head.next_multiple_of(4));
-
-    let lists =
-        MIN_CALL + if write { WRITE_CHUNK } else { 0 } + if reply.is_some() { REPLY_CHUNK } else { 0 };
+fn shape(design: Design, message: &Message, spec: &ReplySpec, thresholds: &Thresholds) -> Option<Shape> {
+    let expected = design.expect(spec, thresholds);
+    let lists = MIN_CALL
+        + if expected.write { WRITE_CHUNK } else { 0 }
+        + if expected.reply.is_some() { REPLY_CHUNK } else { 0 };
     let reads = READ_ENTRY * message.payloads.len();
     let form = if lists + message.stream_len() <= thresholds.send {
         CallForm::Inline
@@ -64,18 +50,23 @@ fn shape(message: &Message, spec: &ReplySpec, thresholds: &Thresholds) -> Option
     } else {
         return None;
     };
-    Some(Shape { form, write, reply })
+    Some(Shape { form, expected })
 }
 
 /// Whether a call can be carried at all.
 ///
 /// # Errors
 /// [`RpcError::Unsupported`].
-pub(super) fn check(message: &Message, spec: &ReplySpec, thresholds: &Thresholds) -> Result<(), RpcError> {
+pub(super) fn check(
+    design: Design,
+    message: &Message,
+    spec: &ReplySpec,
+    thresholds: &Thresholds,
+) -> Result<(), RpcError> {
     if message.head.len() < 8 {
         return Err(RpcError::Unsupported("the message has no RPC header".into()));
     }
-    shape(message, spec, thresholds).map(|_| ()).ok_or_else(too_many)
+    shape(design, message, spec, thresholds).map(|_| ()).ok_or_else(too_many)
 }
 
 fn too_many() -> RpcError {
@@ -84,24 +75,24 @@ fn too_many() -> RpcError {
 
 /// The regions of one call that the responder can reach. Dropping it revokes them.
 #[derive(Default)]
-pub(super) struct Exposed {
+pub(crate) struct CallMemory {
     reads: SmallVec<[ExposedRegion; 2]>,
     write: Option<ExposedRegion>,
     reply: Option<ExposedRegion>,
 }
 
 /// What the memory of a call's results was, taken back.
-pub(super) struct Recovered {
-    pub(super) write: Option<Memory>,
-    pub(super) reply: Option<Memory>,
+pub(crate) struct Recovered {
+    pub(crate) write: Option<Memory>,
+    pub(crate) reply: Option<Memory>,
 }
 
-impl Exposed {
-    pub(super) fn write_segment(&self) -> Option<Segment> {
+impl CallMemory {
+    pub(crate) fn write_segment(&self) -> Option<Segment> {
         self.write.as_ref().map(ExposedRegion::segment)
     }
 
-    pub(super) fn reply_segment(&self) -> Option<Segment> {
+    pub(crate) fn reply_segment(&self) -> Option<Segment> {
         self.reply.as_ref().map(ExposedRegion::segment)
     }
 
@@ -113,7 +104,7 @@ impl Exposed {
 
     /// Revokes every tag of the call and gives the memory of its results back. From here on the peer cannot touch
     /// any of it (RFC 8166 section 3.4.3: before the upper layer may).
-    pub(super) fn revoke(self, registration: &dyn Registration) -> Recovered {
+    pub(crate) fn revoke(self, registration: &dyn Registration) -> Recovered {
         for r in self.reads {
             drop(r.revoke().map(|r| registration.deregister(r)));
         }
@@ -126,19 +117,20 @@ impl Exposed {
 /// A call that is ready to be sent.
 pub(super) struct Outgoing {
     pub(super) data: Views,
-    pub(super) exposed: Exposed,
+    pub(super) exposed: CallMemory,
 }
 
 /// What marshalling needs of its connection.
-pub(super) struct Marshaller {
+pub(crate) struct Marshaller {
     pub(super) arena: Arena,
     pub(super) domain: DomainRef,
-    pub(super) registration: Arc<dyn Registration>,
+    pub(super) design: Design,
+    pub(crate) registration: Arc<dyn Registration>,
     pub(super) thresholds: Thresholds,
     /// The credits to ask for.
     pub(super) credits: u32,
     pub(super) zeros: View,
-    pub(super) stats: Arc<RequesterStats>,
+    pub(crate) stats: Arc<RequesterStats>,
 }
 
 impl Marshaller {
@@ -147,8 +139,8 @@ impl Marshaller {
     /// # Errors
     /// When memory or tags have run out. Nothing stays exposed then.
     pub(super) fn marshal(&self, xid: u32, message: Message, spec: ReplySpec) -> Result<Outgoing, RpcError> {
-        let shape = shape(&message, &spec, &self.thresholds).ok_or_else(too_many)?;
-        let mut exposed = Exposed::default();
+        let shape = shape(self.design, &message, &spec, &self.thresholds).ok_or_else(too_many)?;
+        let mut exposed = CallMemory::default();
         let mut lists = Lists::default();
         self.expose_results(spec, shape, &mut lists, &mut exposed)?;
 
@@ -196,10 +188,10 @@ impl Marshaller {
         spec: ReplySpec,
         shape: Shape,
         lists: &mut Lists,
-        exposed: &mut Exposed,
+        exposed: &mut CallMemory,
     ) -> Result<(), RpcError> {
         match spec.payload {
-            Some(b) if shape.write => {
+            Some(b) if shape.expected.write => {
                 let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;
                 lists.writes.push(smallvec![region.segment()]);
                 exposed.write = Some(region);
@@ -207,7 +199,7 @@ impl Marshaller {
             Some(unused) => self.registration.give_back(unused),
             None => {}
         }
-        if let Some(len) = shape.reply {
+        if let Some(len) = shape.expected.reply {
             let b = self.registration.take(&self.arena, len).map_err(local)?;
             let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;
             lists.reply = Some(smallvec![region.segment()]);
@@ -221,7 +213,7 @@ impl Marshaller {
         position: usize,
         data: Views,
         lists: &mut Lists,
-        exposed: &mut Exposed,
+        exposed: &mut CallMemory,
     ) -> Result<(), RpcError> {
         let position = u32::try_from(position)
             .map_err(|_| RpcError::Unsupported("a message of more than 4 GiB".into()))?;
@@ -267,16 +259,18 @@ mod tests {
             e.put_payload(a.copy_from(&vec![0; payload]).unwrap().into());
         }
         let payload = (result > 0).then(|| a.alloc(result).unwrap());
-        shape(&e.finish().unwrap(), &ReplySpec { max_head, payload }, &T).unwrap()
+        let spec = ReplySpec { max_head, payload };
+        shape(Design::ReadWrite, &e.finish().unwrap(), &spec, &T).unwrap()
     }
 
     #[test]
     fn small_calls_with_small_replies_have_no_chunks() {
         let s = shape_of(996, 0, 996, 0);
-        assert_eq!(s, Shape { form: CallForm::Inline, write: false, reply: None });
+        let expected = Expected { write: false, reply: None };
+        assert_eq!(s, Shape { form: CallForm::Inline, expected });
         // 28 + 40 + 4 + 950 + 2 of padding is just 1024.
         assert_eq!(shape_of(40, 950, 100, 0).form, CallForm::Inline);
-        assert!(!shape_of(40, 0, 100, 893).write);
+        assert!(!shape_of(40, 0, 100, 893).expected.write);
     }
 
     #[test]
@@ -293,11 +287,11 @@ mod tests {
 
     #[test]
     fn a_result_that_may_not_fit_gets_a_write_chunk_and_a_large_head_a_reply_chunk() {
-        let s = shape_of(40, 0, 100, 897);
+        let s = shape_of(40, 0, 100, 897).expected;
         assert_eq!((s.write, s.reply), (true, None));
-        let s = shape_of(40, 0, 998, 0);
+        let s = shape_of(40, 0, 998, 0).expected;
         assert_eq!((s.write, s.reply), (false, Some(1000)));
-        let s = shape_of(40, 0, 980, 5000);
+        let s = shape_of(40, 0, 980, 5000).expected;
         assert_eq!((s.write, s.reply), (true, Some(980)));
     }
 }

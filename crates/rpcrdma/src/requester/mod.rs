@@ -1,4 +1,4 @@
-//! The requester: the client's end of a connection, in the Read-Write design.
+//! The requester: the client's end of a connection.
 //!
 //! Callers submit calls to a shared table and are woken with their replies; the [`driver`] owns the queue pair. A
 //! call's memory is exposed when there is a credit to send it, and revoked before its caller hears of the reply, of a
@@ -8,7 +8,6 @@
 mod config;
 mod driver;
 mod marshal;
-mod reply;
 mod state;
 mod stats;
 
@@ -25,13 +24,15 @@ use parking_lot::Mutex;
 use rdma::{ConnectionError, Counters, DomainRef, Provider, QueuePair};
 use runtime::{RuntimeExt, RuntimeRef};
 
+pub(crate) use self::marshal::{CallMemory, Marshaller, Recovered};
 pub use self::{
     config::RequesterConfig,
     stats::{RequesterStats, RequesterStatsSnapshot},
 };
-use self::{driver::Driver, marshal::Marshaller, state::State};
+use self::{driver::Driver, state::State};
 use crate::{
     counters::add,
+    design::Design,
     private_data::{PrivateData, Thresholds},
     registration::Registration,
 };
@@ -71,6 +72,7 @@ pub struct Requester {
     shared: Arc<Shared>,
     domain: DomainRef,
     registration: Arc<dyn Registration>,
+    design: Design,
     thresholds: Thresholds,
     stats: Arc<RequesterStats>,
     max_transfer: usize,
@@ -112,6 +114,7 @@ impl Requester {
         let marshaller = Marshaller {
             arena,
             domain: Arc::clone(&domain),
+            design: config.design,
             registration: Arc::clone(&config.registration),
             thresholds,
             credits: config.credits,
@@ -133,6 +136,7 @@ impl Requester {
             shared,
             domain,
             registration: config.registration,
+            design: config.design,
             thresholds,
             stats,
             max_transfer: config.max_transfer.min(max_transfer),
@@ -181,7 +185,7 @@ impl Requester {
 impl Transport for Requester {
     fn submit(&self, request: Request) -> Result<CallId, RpcError> {
         let shared = &*self.shared;
-        marshal::check(&request.message, &request.reply, &self.thresholds)?;
+        marshal::check(self.design, &request.message, &request.reply, &self.thresholds)?;
         let deadline = shared.rt.now() + shared.call_timeout;
         let mut state = shared.state.lock();
         if state.closing && state.failure.is_none() {

@@ -7,7 +7,7 @@ use rdma::SteeringTag;
 use runtime::Instant;
 use smallvec::SmallVec;
 
-use super::marshal::Exposed;
+use super::marshal::CallMemory;
 
 /// The most calls that may wait on one connection.
 const MAX_CALLS: usize = 1 << 16;
@@ -19,7 +19,7 @@ pub(super) enum Stage {
     /// In the hands of the driver: being sent, or its reply being taken apart.
     Driver,
     /// Sent; the responder can reach its memory.
-    Sent(Exposed, Instant),
+    Sent(CallMemory, Instant),
 }
 
 /// A call that its caller gave up after it was sent. It holds its credit until its reply comes (RFC 8166 section
@@ -28,7 +28,7 @@ pub(super) struct Abandoned {
     /// The memory of a call that was cancelled, out of everybody's reach but the responder's until its reply comes or
     /// its time is up: an RDMA Write to a tag that is revoked would cost the connection, and so all other calls.
     /// `None` for a call that timed out.
-    pub(super) quarantined: Option<Exposed>,
+    pub(super) quarantined: Option<CallMemory>,
     /// The tags that the late reply may name as invalidated.
     pub(super) tags: SmallVec<[SteeringTag; 4]>,
     /// When the call would have timed out.
@@ -102,7 +102,7 @@ impl State {
     }
 
     /// Takes the sent call with this XID, and frees its credit.
-    pub(super) fn take_sent(&mut self, xid: u32) -> Option<(CallId, Exposed)> {
+    pub(super) fn take_sent(&mut self, xid: u32) -> Option<(CallId, CallMemory)> {
         let id = self.calls.by_xid(xid)?;
         let stage = self.calls.get_mut(id)?;
         match std::mem::replace(stage, Stage::Driver) {
@@ -138,7 +138,7 @@ impl State {
     }
 
     /// Takes something whose time is up at `now`: a call to be failed, and the memory to be revoked before.
-    pub(super) fn take_expired(&mut self, now: Instant) -> Option<(Option<CallId>, Option<Exposed>)> {
+    pub(super) fn take_expired(&mut self, now: Instant) -> Option<(Option<CallId>, Option<CallMemory>)> {
         if let Some((_, id)) = self.calls.first_deadline().filter(|(at, _)| *at <= now) {
             let stage = self.calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
             let Some(Stage::Sent(exposed, deadline)) = stage else { return Some((Some(id), None)) };

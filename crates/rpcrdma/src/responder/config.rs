@@ -5,7 +5,10 @@ use std::time::Duration;
 use buffer::SPAN_BYTES;
 use rdma::ConnectParams;
 
-use crate::private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData};
+use crate::{
+    design::Design,
+    private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
+};
 
 /// Receives beyond the credits granted, so that a peer that is a little off does not lose its connection.
 pub(super) const RECEIVE_SLACK: usize = 4;
@@ -15,6 +18,8 @@ const READ_SLACK: usize = 64 << 10;
 /// Limits and sizes of a responder; values out of range are clamped.
 #[derive(Debug, Clone)]
 pub struct ResponderConfig {
+    /// How results reach the requester.
+    pub design: Design,
     /// The most credits granted to a connection: at least 1. A connection holds at most about this many times
     /// `max_transfer` bytes, and once more if its peer sends calls and does not read the replies.
     pub credits: u32,
@@ -36,6 +41,7 @@ pub struct ResponderConfig {
 impl Default for ResponderConfig {
     fn default() -> Self {
         Self {
+            design: Design::default(),
             credits: 64,
             inline_size: 4096,
             max_transfer: 1 << 20,

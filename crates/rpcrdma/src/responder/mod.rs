@@ -1,13 +1,12 @@
-//! The responder: the server's end of a connection, in the Read-Write design.
+//! The responder: the server's end of a connection.
 //!
 //! One task owns the queue pair and everything that belongs to the connection. A call goes through these steps:
 //! received; its Reads in flight ([`arrival`]) if it has Read chunks; in progress with the service; answered
-//! ([`reply`]). A call that the service answers at once takes all its steps in one poll, without a task and, in
+//! in the way of its [design](crate::design). A call that the service answers at once takes all its steps in one poll, without a task and, in
 //! steady state, without the heap.
 
 mod arrival;
 mod config;
-mod reply;
 mod stats;
 
 use std::{
@@ -27,17 +26,15 @@ use rdma::{
 use runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep};
 use slab::Slab;
 
-use self::{
-    arrival::Arrival,
-    config::RECEIVE_SLACK,
-    reply::{Limits, Plan},
-};
+use self::{arrival::Arrival, config::RECEIVE_SLACK};
 pub use self::{
     config::ResponderConfig,
     stats::{ResponderStats, ResponderStatsSnapshot},
 };
 use crate::{
+    chunks::common_tag,
     counters::{add, set, sub},
+    design::{DoesNotFit, Limits, Plan, Responding},
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
 };
@@ -50,9 +47,9 @@ const SPARE_SINKS: usize = 64;
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a reply needs to know of its call.
-struct ReplyTo {
-    xid: u32,
-    lists: Lists,
+pub(crate) struct ReplyTo {
+    pub(crate) xid: u32,
+    pub(crate) lists: Lists,
 }
 
 /// A call that the service has not answered yet.
@@ -78,6 +75,7 @@ pub struct Responder {
     arena: Arena,
     config: ResponderConfig,
     stats: Arc<ResponderStats>,
+    design: Box<dyn Responding>,
     limits: Limits,
     /// Both ends allow Send with Invalidate, and the provider can.
     invalidate: bool,
@@ -177,6 +175,7 @@ impl Responder {
             Limits { inline: thresholds.send, max_transfer: caps.max_transfer, max_pieces: caps.max_pieces };
         let zeros = arena.copy_from(&[0; 4]).map_err(|e| ConnectionError::Local(e.to_string()))?;
         let active = ActiveCalls { count: 0, stats: Arc::clone(&stats) };
+        let design = config.design.responding();
         let mut this = Self {
             qp,
             peer,
@@ -185,6 +184,7 @@ impl Responder {
             arena,
             config,
             stats,
+            design,
             limits,
             invalidate,
             zeros,
@@ -438,12 +438,12 @@ impl Responder {
         self.finished()?;
         let Some(message) = answer else { return Ok(()) };
         let credits = self.grant();
-        match reply::plan(to.xid, credits, &to.lists, message, &self.limits, &self.zeros) {
+        match self.design.plan(to, credits, message, &self.limits, &self.zeros) {
             Ok(plan) => {
-                let invalidate = if self.invalidate { reply::common_tag(&to.lists) } else { None };
+                let invalidate = if self.invalidate { common_tag(&to.lists) } else { None };
                 self.post_reply(plan, invalidate)
             }
-            Err(reply::DoesNotFit) => self.refuse_chunks(to.xid),
+            Err(DoesNotFit) => self.refuse_chunks(to.xid),
         }
     }
 

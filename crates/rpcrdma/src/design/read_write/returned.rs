@@ -4,8 +4,10 @@ use buffer::{Buffer, View};
 use oncrpc::{Message, Payload};
 use rdma::{Memory, Segment};
 
-use super::marshal::Recovered;
-use crate::header::{Chunk, Lists};
+use crate::{
+    header::{Chunk, Lists},
+    requester::Recovered,
+};
 
 /// What the responder says it has written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,11 +68,15 @@ fn returned(chunk: &Chunk, given: Option<Segment>) -> Result<usize, &'static str
 ///
 /// # Errors
 /// What is missing.
-pub(super) fn assemble(placed: Placed, inline: View, recovered: Recovered) -> Result<Message, &'static str> {
+pub(super) fn assemble(
+    placed: Placed,
+    inline: Option<View>,
+    recovered: Recovered,
+) -> Result<Message, &'static str> {
     const LOST: &str = "memory of the call was lost with its connection";
     let head = match placed.long {
         Some(n) => owned(recovered.reply, n).ok_or(LOST)?.freeze(),
-        None => inline,
+        None => inline.ok_or(LOST)?,
     };
     let mut message = Message::from_view(head);
     if placed.payload > 0 {

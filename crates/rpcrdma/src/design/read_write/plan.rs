@@ -2,46 +2,26 @@
 //! inline, and when the Reply chunk carries the message. Decides only; posts nothing.
 
 use buffer::{View, Views};
-use rdma::{Segment, SteeringTag, WriteRequest};
+use rdma::{Segment, WriteRequest};
 use smallvec::SmallVec;
 use xdr::Message;
 
 use crate::{
     chunks::{capacity, filled},
+    design::{DoesNotFit, Limits, Plan},
     header::{Body, Header, Lists},
+    responder::ReplyTo,
 };
 
-/// What a reply must fit.
-pub(super) struct Limits {
-    /// Bytes of the largest Send.
-    pub(super) inline: usize,
-    /// Bytes of the largest RDMA Write.
-    pub(super) max_transfer: usize,
-    /// Pieces of one RDMA Write.
-    pub(super) max_pieces: usize,
-}
-
-/// A reply, ready to be posted: the writes, then a Send of the header and `inline`.
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) header: Header,
-    pub(super) writes: SmallVec<[WriteRequest; 2]>,
-    pub(super) inline: Views,
-}
-
-/// The reply does not fit the chunks that the call brought, nor inline: ERR_CHUNK.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DoesNotFit;
-
-/// Plans the reply `message` to a call whose header had `lists`.
+/// Plans the reply `message` to the call `to`.
 pub(super) fn plan(
-    xid: u32,
+    to: &ReplyTo,
     credits: u32,
-    lists: &Lists,
     mut message: Message,
     limits: &Limits,
     zeros: &View,
 ) -> Result<Plan, DoesNotFit> {
+    let ReplyTo { xid, lists } = to;
     let mut writes = SmallVec::new();
     let mut answer = Lists::default();
     let mut results = std::mem::take(&mut message.payloads).into_iter();
@@ -61,7 +41,7 @@ pub(super) fn plan(
     let stream = if message.payloads.is_empty() { message.head } else { message.gather(zeros) };
     answer.reply = lists.reply.as_ref().map(|c| filled(c, 0));
 
-    let header = Header::new(xid, credits, Body::Msg(answer));
+    let header = Header::new(*xid, credits, Body::Msg(answer));
     if header.encoded_len() + stream.len() <= limits.inline {
         return Ok(Plan { header, writes, inline: stream });
     }
@@ -70,19 +50,12 @@ pub(super) fn plan(
         return Err(DoesNotFit);
     }
     answer.reply = Some(filled(chunk, stream.len()));
-    let header = Header::new(xid, credits, Body::NoMsg(answer));
+    let header = Header::new(*xid, credits, Body::NoMsg(answer));
     if header.encoded_len() > limits.inline {
         return Err(DoesNotFit);
     }
     scatter(stream, chunk, limits, &mut writes);
     Ok(Plan { header, writes, inline: Views::new() })
-}
-
-/// The one tag that a Send with Invalidate may name: that of all the call's segments, if they share one.
-pub(super) fn common_tag(lists: &Lists) -> Option<SteeringTag> {
-    let mut segments = lists.segments();
-    let first = segments.next()?.handle;
-    segments.all(|s| s.handle == first).then_some(first)
 }
 
 /// RDMA Writes of `data` into `chunk`, contiguously in segment order. The chunk has room for it.
@@ -129,6 +102,7 @@ fn next_write(data: &Views, at: usize, want: usize, max_pieces: usize) -> usize 
 #[cfg(test)]
 mod tests {
     use buffer::{Arena, ArenaConfig};
+    use rdma::SteeringTag;
     use xdr::Encoder;
 
     use super::*;
@@ -177,7 +151,7 @@ mod tests {
     }
 
     fn planned(m: Message, l: &Lists) -> Result<Plan, DoesNotFit> {
-        plan(1, 1, l, m, &LIMITS, &zeros(&arena()))
+        plan(&ReplyTo { xid: 1, lists: l.clone() }, 1, m, &LIMITS, &zeros(&arena()))
     }
 
     #[test]
@@ -252,14 +226,5 @@ mod tests {
         scatter(data, &chunk(&[500]), &limits, &mut out);
         let w: Vec<_> = out.iter().map(|w| (w.to.offset, w.data.len(), w.data.iter().count())).collect();
         assert_eq!(w, [(0, 150, 2), (150, 150, 2), (300, 150, 2), (450, 50, 1)]);
-    }
-
-    #[test]
-    fn only_a_tag_that_all_segments_share_may_be_invalidated() {
-        assert_eq!(common_tag(&lists(&[], None)), None);
-        let mut l = lists(&[&[1, 2]], Some(&[3]));
-        assert_eq!(common_tag(&l), Some(SteeringTag(9)));
-        l.writes[0][1].handle = SteeringTag(10);
-        assert_eq!(common_tag(&l), None);
     }
 }

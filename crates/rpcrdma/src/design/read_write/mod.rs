@@ -1,0 +1,60 @@
+//! The Read-Write design (RFC 8166; TR06, Designing 2007): only the requester exposes memory, and only the responder
+//! issues RDMA Reads and RDMA Writes. Results go by RDMA Write into the call's Write chunk or Reply chunk, before the
+//! Send of the reply and without a wait between.
+
+mod plan;
+mod returned;
+
+use buffer::View;
+use oncrpc::{Message, ReplySpec};
+use xdr::pad;
+
+use super::{Arrived, DoesNotFit, Expected, Limits, Plan, Requesting, Responding};
+use crate::{
+    counters::add,
+    header::{MIN_CALL, WRITE_CHUNK},
+    private_data::Thresholds,
+    requester::Marshaller,
+    responder::ReplyTo,
+};
+
+/// Both ends of the design: neither remembers anything between calls.
+pub(crate) struct ReadWrite;
+
+/// A Write chunk for a payload that may not fit inline, and a Reply chunk for a message that may not.
+pub(super) fn expect(spec: &ReplySpec, thresholds: &Thresholds) -> Expected {
+    let payload = spec.payload.as_ref().map_or(0, |b| b.len());
+    let whole = MIN_CALL + spec.max_head + payload + pad(payload);
+    let write = payload > 0 && whole > thresholds.receive;
+    // RFC 8166 section 3.5.6: a Reply chunk whenever the largest reply may not fit inline.
+    let rest = MIN_CALL + spec.max_head + if write { WRITE_CHUNK } else { payload + pad(payload) };
+    let reply = (rest > thresholds.receive).then(|| spec.max_head.next_multiple_of(4));
+    Expected { write, reply }
+}
+
+impl Requesting for ReadWrite {
+    fn take(&mut self, reply: Arrived<'_>, with: &Marshaller) -> Result<Message, &'static str> {
+        let Arrived { lists, inline, memory } = reply;
+        let (write, chunk) = (memory.write_segment(), memory.reply_segment());
+        let recovered = memory.revoke(&*with.registration);
+        let placed = returned::check(lists, inline.is_none(), write, chunk)?;
+        let stats = &with.stats;
+        add(&stats.long_replies, usize::from(placed.long.is_some()));
+        add(&stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
+        add(&stats.placed_bytes, placed.payload + placed.long.unwrap_or(0));
+        returned::assemble(placed, inline, recovered)
+    }
+}
+
+impl Responding for ReadWrite {
+    fn plan(
+        &mut self,
+        to: &ReplyTo,
+        credits: u32,
+        message: Message,
+        limits: &Limits,
+        zeros: &View,
+    ) -> Result<Plan, DoesNotFit> {
+        plan::plan(to, credits, message, limits, zeros)
+    }
+}
