@@ -74,7 +74,8 @@ pub trait Domain: Send + Sync + 'static {
     /// Gives `memory` a fresh steering tag with the right `access`. From now on the peer can reach it.
     ///
     /// # Errors
-    /// When there are no tags left, the domain is closed, or shared memory shall be written.
+    /// When there are no tags left, the domain is closed, shared memory shall be written, or it is in more pieces than
+    /// [`crate::Capabilities::max_region_pieces`].
     fn expose(&self, memory: Memory, access: Access) -> Result<Segment, ExposeError>;
 
     /// Invalidates the tag and gives the memory back. When it returns no peer can touch the memory any more. (On a

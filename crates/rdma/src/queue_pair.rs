@@ -61,6 +61,8 @@ pub struct Capabilities {
     pub max_pieces: usize,
     /// The most bytes of one RDMA Read or Write.
     pub max_transfer: usize,
+    /// The most pieces (views) of shared memory that one region may have: 1 where a region must be contiguous.
+    pub max_region_pieces: usize,
 }
 
 impl Capabilities {
@@ -70,8 +72,9 @@ impl Capabilities {
         send_with_invalidate: bool,
         max_pieces: usize,
         max_transfer: usize,
+        max_region_pieces: usize,
     ) -> Self {
-        Self { provider: name, send_with_invalidate, max_pieces, max_transfer }
+        Self { provider: name, send_with_invalidate, max_pieces, max_transfer, max_region_pieces }
     }
 }
 

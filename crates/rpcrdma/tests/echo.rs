@@ -9,7 +9,7 @@ use rpcrdma::{
     NFS_RDMA_PORT, RequesterConfig, Responder, ResponderConfig, ResponderStats,
     registration::{Cache, Registration},
 };
-use support::{Ask, Echo, Link, arena, connected, echo, finish, queue_pairs};
+use support::{Ask, Echo, Link, PIECE, arena, connected, echo, finish, queue_pairs};
 
 fn configs(inline: usize) -> (RequesterConfig, ResponderConfig) {
     (
@@ -53,6 +53,24 @@ async fn every_combination_of_inline_and_chunks_works() {
         }
         assert!(client.stats().long_calls > 0 && client.stats().long_replies > 0);
         assert_eq!(server.stats.snapshot().chunk_errors, 0);
+        finish(client, server, &a).await;
+    }
+}
+
+#[tokio::test]
+async fn memory_in_pieces_is_named_piece_by_piece_and_copied_where_there_is_no_room_for_that() {
+    for (link, few, many) in [(Link::Contiguous, 10, 4), (Link::Fabric, 1, 4)] {
+        let a = arena();
+        let (c, s) = configs(1024);
+        let (client, server) = connected(link, &a, c, s).await;
+        let reads = || server.stats.snapshot().reads;
+        echo(&client, &a, Ask { send: 10 * PIECE, ..Ask::default() }).await;
+        assert_eq!(reads(), few, "{link:?}");
+        // A header names at most 16 segments; Reads of at most 1 MiB then fetch one region.
+        echo(&client, &a, Ask { send: 60 * PIECE, ..Ask::default() }).await;
+        assert_eq!(reads() - few, many, "{link:?}");
+        // A call whose head does not fit either.
+        echo(&client, &a, Ask { send: 5 * PIECE, head: 3000, ..Ask::default() }).await;
         finish(client, server, &a).await;
     }
 }

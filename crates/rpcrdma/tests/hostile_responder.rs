@@ -35,7 +35,7 @@ impl Scene {
         let arena = arena();
         let theirs = PrivateData { remote_invalidate: true, send_size: 4096, receive_size: 4096 };
         let params = rdma::ConnectParams { private_data: theirs.encode().to_vec(), ..Default::default() };
-        let (c, s) = fabric::pair(&config.connect_params(), &params);
+        let (c, s) = fabric::pair(usize::MAX, &config.connect_params(), &params);
         let raw = Raw::new(Box::new(s), &arena);
         let client = Requester::over(Box::new(c), rt(), arena.clone(), config).unwrap();
         Self { client, raw, arena }

@@ -22,7 +22,7 @@ impl Linux {
     fn new() -> Self {
         let (arena, config) = (arena(), RequesterConfig { credits: 64, ..RequesterConfig::default() });
         let params = rdma::ConnectParams { private_data: PRIVATE_DATA.to_vec(), ..Default::default() };
-        let (c, s) = fabric::pair(&config.connect_params(), &params);
+        let (c, s) = fabric::pair(usize::MAX, &config.connect_params(), &params);
         let raw = Raw::new(Box::new(s), &arena);
         Self { client: Requester::over(Box::new(c), rt(), arena, config).unwrap(), raw }
     }

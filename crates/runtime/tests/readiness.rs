@@ -1,6 +1,6 @@
 //! What watched file descriptors promise.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
     future::poll_fn,

@@ -51,7 +51,7 @@ impl Driver {
     pub(super) fn new(qp: Box<dyn QueuePair>, marshaller: Marshaller, inline_size: usize) -> Self {
         Self {
             qp: Some(qp),
-            design: marshaller.design.requesting(),
+            design: marshaller.terms.design.requesting(),
             marshaller,
             completions: Vec::new(),
             posted: 0,

@@ -32,41 +32,65 @@ enum CallForm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     form: CallForm,
+    /// Its payloads lie in more regions than the header can name, so they are copied into one each.
+    gathered: bool,
     expected: Expected,
 }
 
-fn shape(design: Design, message: &Message, spec: &ReplySpec, thresholds: &Thresholds) -> Option<Shape> {
-    let expected = design.expect(spec, thresholds);
-    let lists = MIN_CALL
-        + if expected.write { WRITE_CHUNK } else { 0 }
-        + if expected.reply.is_some() { REPLY_CHUNK } else { 0 };
-    let reads = READ_ENTRY * message.payloads.len();
-    let form = if lists + message.stream_len() <= thresholds.send {
-        CallForm::Inline
-    } else if !message.payloads.is_empty() && lists + reads + message.head.len() <= thresholds.send {
-        CallForm::Reduced
-    } else if lists + reads + READ_ENTRY <= thresholds.send {
-        CallForm::Long
-    } else {
-        return None;
+/// The most segments that a call names: as many as every responder takes.
+const MAX_SEGMENTS: usize = 16;
+
+/// What a connection sets to the shape of its calls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) design: Design,
+    pub(super) thresholds: Thresholds,
+    /// The most pieces of one region, at least 1.
+    pub(super) region_pieces: usize,
+}
+
+impl Terms {
+    /// The regions that `data` takes.
+    fn regions(&self, data: &Views) -> usize {
+        data.iter().count().div_ceil(self.region_pieces)
+    }
+}
+
+fn shape(terms: &Terms, message: &Message, spec: &ReplySpec) -> Option<Shape> {
+    let expected = terms.design.expect(spec, &terms.thresholds);
+    let (write, reply) = (expected.write, expected.reply.is_some());
+    let lists = MIN_CALL + if write { WRITE_CHUNK } else { 0 } + if reply { REPLY_CHUNK } else { 0 };
+    let results = usize::from(write) + usize::from(reply);
+    let room = terms.thresholds.send;
+    let fits = |reads: usize, head: usize| {
+        reads + results <= MAX_SEGMENTS && lists + READ_ENTRY * reads + head <= room
     };
-    Some(Shape { form, expected })
+    let form = |payloads: usize| {
+        if lists + message.stream_len() <= room {
+            Some(CallForm::Inline)
+        } else if payloads > 0 && fits(payloads, message.head.len()) {
+            Some(CallForm::Reduced)
+        } else {
+            fits(payloads + 1, 0).then_some(CallForm::Long)
+        }
+    };
+    let regions = message.payloads.iter().map(|p| terms.regions(&p.data)).sum();
+    let (form, gathered) = match form(regions) {
+        Some(form) => (form, false),
+        None => (form(message.payloads.len())?, true),
+    };
+    Some(Shape { form, gathered, expected })
 }
 
 /// Whether a call can be carried at all.
 ///
 /// # Errors
 /// [`RpcError::Unsupported`].
-pub(super) fn check(
-    design: Design,
-    message: &Message,
-    spec: &ReplySpec,
-    thresholds: &Thresholds,
-) -> Result<(), RpcError> {
+pub(super) fn check(terms: &Terms, message: &Message, spec: &ReplySpec) -> Result<(), RpcError> {
     if message.head.len() < 8 {
         return Err(RpcError::Unsupported("the message has no RPC header".into()));
     }
-    shape(design, message, spec, thresholds).map(|_| ()).ok_or_else(too_many)
+    shape(terms, message, spec).map(|_| ()).ok_or_else(too_many)
 }
 
 fn too_many() -> RpcError {
@@ -124,9 +148,8 @@ pub(super) struct Outgoing {
 pub(crate) struct Marshaller {
     pub(super) arena: Arena,
     pub(super) domain: DomainRef,
-    pub(super) design: Design,
+    pub(super) terms: Terms,
     pub(crate) registration: Arc<dyn Registration>,
-    pub(super) thresholds: Thresholds,
     /// The credits to ask for.
     pub(super) credits: u32,
     pub(super) zeros: View,
@@ -139,7 +162,7 @@ impl Marshaller {
     /// # Errors
     /// When memory or tags have run out. Nothing stays exposed then.
     pub(super) fn marshal(&self, xid: u32, message: Message, spec: ReplySpec) -> Result<Outgoing, RpcError> {
-        let shape = shape(self.design, &message, &spec, &self.thresholds).ok_or_else(too_many)?;
+        let shape = shape(&self.terms, &message, &spec).ok_or_else(too_many)?;
         let mut exposed = CallMemory::default();
         let mut lists = Lists::default();
         self.expose_results(spec, shape, &mut lists, &mut exposed)?;
@@ -154,11 +177,15 @@ impl Marshaller {
             let xid = self.arena.copy_from(&xid.to_be_bytes()).map_err(local)?;
             let mut head = Views::from(xid);
             head.extend(body.iter().cloned());
+            if self.terms.regions(&head) > 1 {
+                head = self.gathered(&head)?; // Small, and cheaper than another RDMA Read.
+            }
             self.expose_read(0, head, &mut lists, &mut exposed)?;
         }
         if shape.form != CallForm::Inline {
             for (position, p) in chunks::positions(&message).zip(&message.payloads) {
-                self.expose_read(position, p.data.clone(), &mut lists, &mut exposed)?;
+                let data = if shape.gathered { self.gathered(&p.data)? } else { p.data.clone() };
+                self.expose_read(position, data, &mut lists, &mut exposed)?;
             }
         }
         let data = self.send_data(xid, lists, shape.form, body)?;
@@ -208,6 +235,14 @@ impl Marshaller {
         Ok(())
     }
 
+    /// The same bytes in one piece (a counted copy).
+    fn gathered(&self, data: &Views) -> Result<Views, RpcError> {
+        let mut b = self.arena.alloc(data.len()).map_err(local)?;
+        data.copy_to(&mut b);
+        Ok(b.freeze().into())
+    }
+
+    /// Exposes `data` as the Read chunk at `position`: one segment for each region that it takes.
     fn expose_read(
         &self,
         position: usize,
@@ -217,9 +252,13 @@ impl Marshaller {
     ) -> Result<(), RpcError> {
         let position = u32::try_from(position)
             .map_err(|_| RpcError::Unsupported("a message of more than 4 GiB".into()))?;
-        let region = self.expose(Memory::Shared(data), Access::RemoteRead)?;
-        lists.reads.push(ReadSegment { position, segment: region.segment() });
-        exposed.reads.push(region);
+        let mut pieces = data.iter().cloned().peekable();
+        while pieces.peek().is_some() {
+            let part = pieces.by_ref().take(self.terms.region_pieces).collect();
+            let region = self.expose(Memory::Shared(part), Access::RemoteRead)?;
+            lists.reads.push(ReadSegment { position, segment: region.segment() });
+            exposed.reads.push(region);
+        }
         Ok(())
     }
 
@@ -245,7 +284,12 @@ mod tests {
 
     use super::*;
 
-    const T: Thresholds = Thresholds { send: 1024, receive: 1024 };
+    const ANY: Terms = Terms {
+        design: Design::ReadWrite,
+        thresholds: Thresholds { send: 1024, receive: 1024 },
+        region_pieces: usize::MAX,
+    };
+    const CONTIGUOUS: Terms = Terms { region_pieces: 1, ..ANY };
 
     fn arena() -> Arena {
         Arena::new(ArenaConfig { limit: 1 << 24, huge_pages: false })
@@ -259,15 +303,24 @@ mod tests {
             e.put_payload(a.copy_from(&vec![0; payload]).unwrap().into());
         }
         let payload = (result > 0).then(|| a.alloc(result).unwrap());
-        let spec = ReplySpec { max_head, payload };
-        shape(Design::ReadWrite, &e.finish().unwrap(), &spec, &T).unwrap()
+        shape(&ANY, &e.finish().unwrap(), &ReplySpec { max_head, payload }).unwrap()
+    }
+
+    /// The form of a call whose payload lies in so many pieces, and whether they are copied together.
+    fn form(head: usize, pieces: usize, terms: &Terms) -> Option<(CallForm, bool)> {
+        let a = arena();
+        let mut e = Encoder::new(&a, 512);
+        e.put_raw(&vec![0; head]);
+        e.put_payload((0..pieces).map(|_| a.copy_from(&[0; 2048]).unwrap()).collect());
+        let shape = shape(terms, &e.finish().unwrap(), &ReplySpec { max_head: 100, payload: None })?;
+        Some((shape.form, shape.gathered))
     }
 
     #[test]
     fn small_calls_with_small_replies_have_no_chunks() {
         let s = shape_of(996, 0, 996, 0);
         let expected = Expected { write: false, reply: None };
-        assert_eq!(s, Shape { form: CallForm::Inline, expected });
+        assert_eq!(s, Shape { form: CallForm::Inline, gathered: false, expected });
         // 28 + 40 + 4 + 950 + 2 of padding is just 1024.
         assert_eq!(shape_of(40, 950, 100, 0).form, CallForm::Inline);
         assert!(!shape_of(40, 0, 100, 893).expected.write);
@@ -277,6 +330,21 @@ mod tests {
     fn a_payload_that_does_not_fit_becomes_a_read_chunk() {
         assert_eq!(shape_of(40, 953, 100, 0).form, CallForm::Reduced);
         assert_eq!(shape_of(1024 - 52 - 4, 953, 100, 0).form, CallForm::Reduced);
+    }
+
+    #[test]
+    fn a_payload_in_pieces_takes_as_many_segments_as_there_is_room_for() {
+        assert_eq!(form(100, 1000, &ANY), Some((CallForm::Reduced, false)));
+        assert_eq!(form(100, 16, &CONTIGUOUS), Some((CallForm::Reduced, false)));
+        assert_eq!(form(100, 17, &CONTIGUOUS), Some((CallForm::Reduced, true)));
+        // 28 + 24 * 12 of chunks and 704 of head with its length word are 1020 bytes.
+        assert_eq!(form(700, 12, &CONTIGUOUS), Some((CallForm::Reduced, false)));
+        assert_eq!(form(700, 13, &CONTIGUOUS), Some((CallForm::Long, false)));
+        assert_eq!(form(1000, 15, &CONTIGUOUS), Some((CallForm::Long, false)));
+        assert_eq!(form(1000, 16, &CONTIGUOUS), Some((CallForm::Long, true)));
+        let pairs = Terms { region_pieces: 2, ..CONTIGUOUS };
+        assert_eq!(form(100, 32, &pairs), Some((CallForm::Reduced, false)));
+        assert_eq!(form(100, 33, &pairs), Some((CallForm::Reduced, true)));
     }
 
     #[test]

@@ -29,10 +29,9 @@ pub use self::{
     config::RequesterConfig,
     stats::{RequesterStats, RequesterStatsSnapshot},
 };
-use self::{driver::Driver, state::State};
+use self::{driver::Driver, marshal::Terms, state::State};
 use crate::{
     counters::add,
-    design::Design,
     private_data::{PrivateData, Thresholds},
     registration::Registration,
 };
@@ -72,8 +71,7 @@ pub struct Requester {
     shared: Arc<Shared>,
     domain: DomainRef,
     registration: Arc<dyn Registration>,
-    design: Design,
-    thresholds: Thresholds,
+    terms: Terms,
     stats: Arc<RequesterStats>,
     max_transfer: usize,
 }
@@ -110,13 +108,14 @@ impl Requester {
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
         let zeros = arena.copy_from(&[0; 4]).map_err(|e| ConnectionError::Local(e.to_string()))?;
         let (domain, peer, max_transfer) = (qp.domain(), qp.info().peer, qp.capabilities().max_transfer);
+        let region_pieces = qp.capabilities().max_region_pieces.max(1);
+        let terms = Terms { design: config.design, thresholds, region_pieces };
         let stats = Arc::new(RequesterStats::default());
         let marshaller = Marshaller {
             arena,
             domain: Arc::clone(&domain),
-            design: config.design,
+            terms,
             registration: Arc::clone(&config.registration),
-            thresholds,
             credits: config.credits,
             zeros,
             stats: Arc::clone(&stats),
@@ -136,8 +135,7 @@ impl Requester {
             shared,
             domain,
             registration: config.registration,
-            design: config.design,
-            thresholds,
+            terms,
             stats,
             max_transfer: config.max_transfer.min(max_transfer),
         }))
@@ -150,7 +148,7 @@ impl Requester {
 
     /// The inline thresholds that were negotiated.
     pub fn thresholds(&self) -> Thresholds {
-        self.thresholds
+        self.terms.thresholds
     }
 
     /// The registration strategy; its [`Registration::take`] gives the cheapest memory for payloads.
@@ -185,7 +183,7 @@ impl Requester {
 impl Transport for Requester {
     fn submit(&self, request: Request) -> Result<CallId, RpcError> {
         let shared = &*self.shared;
-        marshal::check(self.design, &request.message, &request.reply, &self.thresholds)?;
+        marshal::check(&self.terms, &request.message, &request.reply)?;
         let deadline = shared.rt.now() + shared.call_timeout;
         let mut state = shared.state.lock();
         if state.closing && state.failure.is_none() {

@@ -28,12 +28,18 @@ struct Table {
     next: u32,
 }
 
-#[derive(Default)]
-pub struct FabricDomain(Mutex<Table>);
+pub struct FabricDomain {
+    table: Mutex<Table>,
+    region_pieces: usize,
+}
 
 impl FabricDomain {
+    fn new(region_pieces: usize) -> Arc<Self> {
+        Arc::new(Self { table: Mutex::default(), region_pieces })
+    }
+
     fn with<T>(&self, s: &Segment, access: Access, f: impl FnOnce(&mut Memory, usize) -> T) -> Option<T> {
-        let mut t = self.0.lock();
+        let mut t = self.table.lock();
         let e = t.entries.get_mut(&s.handle.0).filter(|e| e.valid && e.access == access)?;
         let at = usize::try_from(s.offset.checked_sub(e.offset)?).ok()?;
         let end = at.checked_add(s.length as usize)?;
@@ -41,7 +47,7 @@ impl FabricDomain {
     }
 
     fn invalidate(&self, tag: SteeringTag) -> bool {
-        self.0.lock().entries.get_mut(&tag.0).is_some_and(|e| std::mem::take(&mut e.valid))
+        self.table.lock().entries.get_mut(&tag.0).is_some_and(|e| std::mem::take(&mut e.valid))
     }
 }
 
@@ -50,7 +56,10 @@ impl Domain for FabricDomain {
         if matches!((&memory, access), (Memory::Shared(_), Access::RemoteWrite)) {
             return Err(ExposeError { memory, reason: "shared memory cannot be written" });
         }
-        let mut t = self.0.lock();
+        if matches!(&memory, Memory::Shared(v) if v.iter().count() > self.region_pieces) {
+            return Err(ExposeError { memory, reason: "more pieces than a region may have" });
+        }
+        let mut t = self.table.lock();
         t.next = t.next.wrapping_add(0x9e37_79b1) | 1;
         let (tag, offset) = (t.next, 0x7f00_0000_0000 + u64::from(t.next) * 64);
         let length = memory.len() as u32;
@@ -59,15 +68,15 @@ impl Domain for FabricDomain {
     }
 
     fn revoke(&self, tag: SteeringTag) -> Option<Memory> {
-        self.0.lock().entries.remove(&tag.0).map(|e| e.memory)
+        self.table.lock().entries.remove(&tag.0).map(|e| e.memory)
     }
 
     fn is_valid(&self, tag: SteeringTag) -> bool {
-        self.0.lock().entries.get(&tag.0).is_some_and(|e| e.valid)
+        self.table.lock().entries.get(&tag.0).is_some_and(|e| e.valid)
     }
 
     fn exposed(&self) -> (usize, usize) {
-        let t = self.0.lock();
+        let t = self.table.lock();
         (t.entries.len(), t.entries.values().map(|e| e.memory.len()).sum())
     }
 }
@@ -102,10 +111,10 @@ pub struct FabricEnd {
     counters: Counters,
 }
 
-/// A connected pair; each end has the private data of the other.
-pub fn pair(a: &ConnectParams, b: &ConnectParams) -> (FabricEnd, FabricEnd) {
+/// A connected pair whose regions have at most so many pieces; each end has the private data of the other.
+pub fn pair(region_pieces: usize, a: &ConnectParams, b: &ConnectParams) -> (FabricEnd, FabricEnd) {
     let wire = Arc::new(Mutex::new(Wire::default()));
-    let domains = [Arc::new(FabricDomain::default()), Arc::new(FabricDomain::default())];
+    let domains = [FabricDomain::new(region_pieces), FabricDomain::new(region_pieces)];
     let addr = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
     let end = |side: usize, peer: &ConnectParams| FabricEnd {
         wire: Arc::clone(&wire),
@@ -118,7 +127,7 @@ pub fn pair(a: &ConnectParams, b: &ConnectParams) -> (FabricEnd, FabricEnd) {
             private_data: peer.private_data.clone(),
             crc: false,
         },
-        capabilities: Capabilities::new("fabric", true, 30, 1 << 20),
+        capabilities: Capabilities::new("fabric", true, 30, 1 << 20, region_pieces),
         domain: Arc::clone(&domains[side]),
         peer_domain: Arc::clone(&domains[1 - side]),
         counters: Counters::default(),

@@ -20,6 +20,8 @@ use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use xdr::{Decoder, Encoder, XdrError};
 
 pub const PROGRAM: u32 = 0x2000_0001;
+/// Bytes of each piece of a call's payload.
+pub const PIECE: usize = 60_000;
 
 /// An arena for one test, so that its leaks show.
 pub fn arena() -> Arena {
@@ -126,7 +128,7 @@ pub fn message(arena: &Arena, xid: u32, ask: Ask) -> Message {
     e.put_bool(ask.later);
     e.put_opaque(&pattern(ask.seed, ask.head));
     let mut data = Views::new();
-    for piece in pattern(ask.seed + 2, ask.send).chunks(60_000) {
+    for piece in pattern(ask.seed + 2, ask.send).chunks(PIECE) {
         data.push(arena.copy_from(piece).unwrap());
     }
     e.put_payload(data);
@@ -193,6 +195,8 @@ pub fn serve(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig) -> 
 pub enum Link {
     /// The in-process fabric.
     Fabric,
+    /// The same, whose regions must be contiguous.
+    Contiguous,
     /// iWARP over a memory stream that gives at most so many bytes at a time, framed by so many.
     Memory { segment: usize, frame: Option<usize> },
     /// iWARP over loopback TCP.
@@ -200,8 +204,9 @@ pub enum Link {
 }
 
 impl Link {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Fabric,
+        Self::Contiguous,
         Self::Memory { segment: usize::MAX, frame: None },
         Self::Memory { segment: 1461, frame: Some(1400) },
         Self::Memory { segment: 7, frame: Some(64) },
@@ -222,8 +227,9 @@ pub async fn queue_pairs(
     mut server: ConnectParams,
 ) -> (Box<dyn QueuePair>, Box<dyn QueuePair>) {
     match link {
-        Link::Fabric => {
-            let (c, s) = fabric::pair(&client, &server);
+        Link::Fabric | Link::Contiguous => {
+            let pieces = if matches!(link, Link::Contiguous) { 1 } else { usize::MAX };
+            let (c, s) = fabric::pair(pieces, &client, &server);
             (Box::new(c), Box::new(s))
         }
         Link::Memory { segment, frame } => {

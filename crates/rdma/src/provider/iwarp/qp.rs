@@ -95,7 +95,7 @@ impl IwarpQp {
             receives: VecDeque::new(),
             reads: Reads { ord: usize::from(agreed.ord), ..Reads::default() },
             info,
-            capabilities: Capabilities::new("iwarp", true, MAX_PIECES, MAX_TRANSFER),
+            capabilities: Capabilities::new("iwarp", true, MAX_PIECES, MAX_TRANSFER, usize::MAX),
             counters: Counters::default(),
             state: State::Open,
             done: Vec::new(),
