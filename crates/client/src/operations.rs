@@ -11,6 +11,9 @@ use crate::{
     client::{Answer, named_error, nfs_error},
 };
 
+/// Names that every server takes; before a longer one it is asked.
+const COMMON_NAME_MAX: usize = 255;
+
 impl Client {
     /// GETATTR: the object's attributes.
     ///
@@ -53,7 +56,7 @@ impl Client {
     /// [`Error::Nfs`] and those of a call.
     pub async fn lookup(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = v3::LookupArgs { what: DirOpArgs { dir, name } };
+        let args = v3::LookupArgs { what: self.place(Procedure::Lookup, dir, name).await? };
         let answer: Answer<LookupOk> = self.call(Procedure::Lookup, &args, None).await?;
         let ok = answer.result.map_err(|s| named_error(Procedure::Lookup, name, s))?;
         let attributes = match ok.attributes {
@@ -98,7 +101,7 @@ impl Client {
         how: CreateHow,
     ) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = v3::CreateArgs { place: DirOpArgs { dir, name }, how };
+        let args = v3::CreateArgs { place: self.place(Procedure::Create, dir, name).await?, how };
         let answer: Answer<CreateOk> = self.call(Procedure::Create, &args, None).await?;
         self.created(Procedure::Create, dir, name, answer.result).await
     }
@@ -114,7 +117,7 @@ impl Client {
         attributes: Sattr,
     ) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = v3::MkdirArgs { place: DirOpArgs { dir, name }, attributes };
+        let args = v3::MkdirArgs { place: self.place(Procedure::Mkdir, dir, name).await?, attributes };
         let answer: Answer<CreateOk> = self.call(Procedure::Mkdir, &args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
@@ -138,7 +141,11 @@ impl Client {
     ) -> Result<Object, Error> {
         let (name, target) = (name.as_ref(), target.as_ref());
         let text = self.arena().copy_from(target)?.into();
-        let args = v3::SymlinkArgs { place: DirOpArgs { dir, name }, attributes, target: text };
+        let args = v3::SymlinkArgs {
+            place: self.place(Procedure::Symlink, dir, name).await?,
+            attributes,
+            target: text,
+        };
         let answer: Answer<CreateOk> = self.call(Procedure::Symlink, &args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
@@ -161,7 +168,7 @@ impl Client {
         what: MknodWhat,
     ) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = v3::MknodArgs { place: DirOpArgs { dir, name }, what };
+        let args = v3::MknodArgs { place: self.place(Procedure::Mknod, dir, name).await?, what };
         let answer: Answer<CreateOk> = self.call(Procedure::Mknod, &args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
@@ -178,7 +185,7 @@ impl Client {
     /// [`Error::Nfs`] and those of a call.
     pub async fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<(), Error> {
         let name = name.as_ref();
-        let args = v3::RemoveArgs { object: DirOpArgs { dir, name } };
+        let args = v3::RemoveArgs { object: self.place(Procedure::Remove, dir, name).await? };
         let answer: Answer<WccData> = self.call(Procedure::Remove, &args, None).await?;
         gone(Procedure::Remove, name, answer)
     }
@@ -189,7 +196,7 @@ impl Client {
     /// [`Error::Nfs`] and those of a call.
     pub async fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<(), Error> {
         let name = name.as_ref();
-        let args = v3::RmdirArgs { object: DirOpArgs { dir, name } };
+        let args = v3::RmdirArgs { object: self.place(Procedure::Rmdir, dir, name).await? };
         let answer: Answer<WccData> = self.call(Procedure::Rmdir, &args, None).await?;
         gone(Procedure::Rmdir, name, answer)
     }
@@ -208,8 +215,8 @@ impl Client {
     ) -> Result<(), Error> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let args = v3::RenameArgs {
-            from: DirOpArgs { dir: from_dir, name: from },
-            to: DirOpArgs { dir: to_dir, name: to },
+            from: self.place(Procedure::Rename, from_dir, from).await?,
+            to: self.place(Procedure::Rename, to_dir, to).await?,
         };
         let answer: Answer<RenameOk> = self.call(Procedure::Rename, &args, None).await?;
         let Err(status) = answer.result else { return Ok(()) };
@@ -228,7 +235,7 @@ impl Client {
     /// [`Error::Nfs`] and those of a call.
     pub async fn link(&self, file: FileHandle, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<(), Error> {
         let name = name.as_ref();
-        let args = v3::LinkArgs { file, link: DirOpArgs { dir, name } };
+        let args = v3::LinkArgs { file, link: self.place(Procedure::Link, dir, name).await? };
         let answer: Answer<LinkOk> = self.call(Procedure::Link, &args, None).await?;
         let Err(status) = answer.result else { return Ok(()) };
         if answer.resent && status == Status::Exist {
@@ -280,6 +287,20 @@ impl Client {
         let args = v3::CommitArgs { file, offset, count };
         let answer: Answer<CommitOk> = self.call(Procedure::Commit, &args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Commit, file, s))
+    }
+
+    /// A name in a directory, if the server takes one of its length. Linux servers do not understand a call with a
+    /// longer one, instead of saying what is wrong with it.
+    async fn place<'n>(
+        &self,
+        procedure: Procedure,
+        dir: FileHandle,
+        name: &'n [u8],
+    ) -> Result<DirOpArgs<'n>, Error> {
+        if name.len() > COMMON_NAME_MAX && name.len() > self.pathconf(dir).await?.name_max as usize {
+            return Err(named_error(procedure, name, Status::NameTooLong));
+        }
+        Ok(DirOpArgs { dir, name })
     }
 
     /// Completes the results of CREATE and its kin, in which handle and attributes may be missing.

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use nfs::v3::{
-    CreateHow, CreateOk, FileType, GetattrOk, LinkArgs, LookupArgs, LookupOk, MkdirArgs, Procedure, RenameOk,
-    Sattr, SetattrArgs, StableHow, Status, WccData, WriteOk,
+    CreateHow, CreateOk, FileType, GetattrOk, LinkArgs, LookupArgs, LookupOk, MkdirArgs, PathconfOk,
+    Procedure, RenameOk, Sattr, SetattrArgs, StableHow, Status, WccData, WriteOk,
 };
 
 use super::script::{Act, Script, args, attributes, fail, handle, ok, quick, run};
@@ -277,5 +277,35 @@ fn a_closed_client_says_so() {
         let other = c.clone();
         c.close();
         assert!(matches!(other.getattr(handle(1)).await.unwrap_err(), Error::Closed));
+    });
+}
+
+#[test]
+fn a_name_longer_than_the_server_takes_is_refused_before_it_is_sent() {
+    run(async {
+        let script = Script::new(|p, _| match p {
+            Procedure::Pathconf => ok(PathconfOk {
+                attributes: None,
+                link_max: 1,
+                name_max: 300,
+                no_trunc: true,
+                chown_restricted: true,
+                case_insensitive: false,
+                case_preserving: true,
+            }),
+            _ => found(2, FileType::Regular),
+        });
+        let c = script.client().await;
+        for n in [255, 256, 300] {
+            c.lookup(c.root(), "n".repeat(n)).await.unwrap();
+        }
+        let long = "n".repeat(301);
+        let e = c.lookup(c.root(), &long).await.unwrap_err();
+        assert_eq!(e.status(), Some(Status::NameTooLong), "{e}");
+        assert_eq!(script.xids(Procedure::Lookup).len(), 3);
+        let e = c.rename(c.root(), "short", c.root(), &long).await.unwrap_err();
+        assert_eq!(e.status(), Some(Status::NameTooLong), "{e}");
+        assert!(script.xids(Procedure::Rename).is_empty());
+        assert_eq!(script.xids(Procedure::Pathconf).len(), 4, "short names cost no call");
     });
 }
