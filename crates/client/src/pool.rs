@@ -45,9 +45,11 @@ struct Slot {
     current: Mutex<Option<Connection>>,
     /// There was a connection in this place.
     used: AtomicBool,
-    /// Held by the one that makes the connection again.
-    connecting: futures::lock::Mutex<()>,
 }
+
+/// Connections of one client that are being set up at once. More come in a burst that a server with a short queue of
+/// connection requests does not survive: the RDMA listener of Linux (siw of 7.3, queue of 10) is gone for good after 11.
+const SETUPS: usize = 4;
 
 impl Slot {
     fn live(&self) -> Option<Arc<dyn Transport>> {
@@ -74,6 +76,8 @@ pub(crate) struct Pool {
     credential: Credential,
     retry: RetryPolicy,
     slots: Box<[Slot]>,
+    /// The one for a slot is held by whoever sets up its connection.
+    setups: [futures::lock::Mutex<()>; SETUPS],
     next: AtomicUsize,
     closed: AtomicBool,
 }
@@ -96,6 +100,7 @@ impl Pool {
             credential,
             retry,
             slots: (0..connections.clamp(1, crate::url::MAX_CONNECTIONS)).map(|_| Slot::default()).collect(),
+            setups: std::array::from_fn(|_| futures::lock::Mutex::new(())),
             next: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         }
@@ -108,8 +113,11 @@ impl Pool {
 
     /// Makes all connections, each with one try.
     pub(crate) async fn connect_all(&self) -> Result<(), Error> {
-        let connect = |slot| async move { self.connect_slot(slot).await.map(drop) };
-        futures::future::try_join_all(self.slots.iter().map(connect)).await.map(drop)
+        let connect = |(i, slot): (usize, _)| async move {
+            let _turn = self.setups[i % SETUPS].lock().await;
+            self.connect_slot(slot).await.map(drop)
+        };
+        futures::future::try_join_all(self.slots.iter().enumerate().map(connect)).await.map(drop)
     }
 
     /// A connection that is up, if there is one.
@@ -162,20 +170,20 @@ impl Pool {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let slot = &self.slots[turn % self.slots.len()];
+        let i = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+        let (slot, setup) = (&self.slots[i], &self.setups[i % SETUPS]);
         if let Some(t) = slot.live() {
             return Ok(t);
         }
-        let _connecting = match slot.connecting.try_lock() {
+        let _turn = match setup.try_lock() {
             Some(guard) => guard,
-            // Somebody else makes this one again; meanwhile any other will do.
+            // Others are being made; meanwhile any that is up will do.
             None => {
                 if let Some(t) = self.slots.iter().find_map(Slot::live) {
                     return Ok(t);
                 }
                 // Every holder gives up when its own attempt is over, so the wait is bounded.
-                slot.connecting.lock().await
+                setup.lock().await
             }
         };
         loop {

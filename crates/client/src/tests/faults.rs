@@ -8,7 +8,7 @@ use nfs::v3::{
 };
 
 use super::script::{Act, Script, args, attributes, fail, handle, ok, quick, run};
-use crate::{Error, RetryPolicy};
+use crate::{Error, Options, RetryPolicy};
 
 fn found(n: u8, file_type: FileType) -> Act {
     let a = attributes(file_type, u64::from(n));
@@ -307,5 +307,26 @@ fn a_name_longer_than_the_server_takes_is_refused_before_it_is_sent() {
         assert_eq!(e.status(), Some(Status::NameTooLong), "{e}");
         assert!(script.xids(Procedure::Rename).is_empty());
         assert_eq!(script.xids(Procedure::Pathconf).len(), 4, "short names cost no call");
+    });
+}
+
+#[test]
+fn connections_are_not_made_in_a_burst() {
+    run(async {
+        let losses = 64;
+        let script = losing(Procedure::Getattr, losses, |_, _| {
+            ok(GetattrOk { attributes: attributes(FileType::Regular, 7) })
+        });
+        let options = Options { nconnect: 64, retry: quick(), ..Options::default() };
+        let c = script.mount_with("/e", options).await.unwrap();
+        assert_eq!(c.stats().connections.len(), 64);
+        let most = || script.setups.1.load(Ordering::Relaxed);
+        assert!((2..=4).contains(&most()), "{} at once at mount", most());
+        let calls = (0..128).map(|_| c.getattr(handle(2)));
+        for answer in futures::future::join_all(calls).await {
+            answer.unwrap();
+        }
+        assert!(c.stats().reconnects > 1, "{:?}", c.stats());
+        assert!(most() <= 4, "{} at once after a loss", most());
     });
 }

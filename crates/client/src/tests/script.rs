@@ -71,6 +71,8 @@ pub(super) struct Script {
     /// Connections refused from now on.
     pub(super) refuse: AtomicU32,
     pub(super) mount_connections: AtomicU32,
+    /// Connections being set up now, and the most that ever were at once.
+    pub(super) setups: (AtomicU32, AtomicU32),
     arena: Arena,
     xids: AtomicU64,
 }
@@ -108,6 +110,7 @@ impl Script {
             seen: Mutex::default(),
             refuse: AtomicU32::new(0),
             mount_connections: AtomicU32::new(0),
+            setups: Default::default(),
             arena: Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false }),
             xids: AtomicU64::new(1000),
         })
@@ -115,7 +118,11 @@ impl Script {
 
     /// Mounts `path` from this server.
     pub(super) async fn mount(self: &Arc<Self>, path: &str, retry: RetryPolicy) -> Result<Client, Error> {
-        let options = Options { retry, wsize: Some(4096), rsize: Some(4096), ..Options::default() };
+        self.mount_with(path, Options { retry, ..Options::default() }).await
+    }
+
+    pub(super) async fn mount_with(self: &Arc<Self>, path: &str, options: Options) -> Result<Client, Error> {
+        let options = Options { wsize: Some(4096), rsize: Some(4096), ..options };
         let connector = Arc::new(ScriptConnector(Arc::clone(self)));
         Client::mount(TokioRuntime::current(), self.arena.clone(), connector, path, options).await
     }
@@ -204,6 +211,10 @@ impl Connector for ScriptConnector {
     fn connect(&self) -> BoxFuture<'static, Result<Connection, Error>> {
         let script = Arc::clone(&self.0);
         Box::pin(async move {
+            let (now, most) = &script.setups;
+            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            now.fetch_sub(1, Ordering::Relaxed);
             let spend = |n: u32| n.checked_sub(1);
             if script.refuse.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok() {
                 let reason = "refused by the script".into();
