@@ -14,6 +14,7 @@ mod counters;
 mod design;
 mod header;
 mod private_data;
+mod pull;
 pub mod registration;
 mod requester;
 mod responder;

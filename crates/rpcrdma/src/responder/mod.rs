@@ -1,11 +1,10 @@
 //! The responder: the server's end of a connection.
 //!
 //! One task owns the queue pair and everything that belongs to the connection. A call goes through these steps:
-//! received; its Reads in flight ([`arrival`]) if it has Read chunks; in progress with the service; answered
+//! received; its Reads in flight ([`pull`](crate::pull)) if it has Read chunks; in progress with the service; answered
 //! in the way of its [design](crate::design). A call that the service answers at once takes all its steps in one poll, without a task and, in
 //! steady state, without the heap.
 
-mod arrival;
 mod config;
 mod stats;
 
@@ -20,13 +19,10 @@ use std::{
 use buffer::{Arena, Buffer, View};
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use oncrpc::{Message, Peer, Service};
-use rdma::{
-    Completion, ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId, WriteRequest,
-};
+use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
 use runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep};
-use slab::Slab;
 
-use self::{arrival::Arrival, config::RECEIVE_SLACK};
+use self::config::RECEIVE_SLACK;
 pub use self::{
     config::ResponderConfig,
     stats::{ResponderStats, ResponderStatsSnapshot},
@@ -37,12 +33,11 @@ use crate::{
     design::{DoesNotFit, Limits, Plan, Responding},
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
+    pull::{self, Pulls, Shape, Sources},
 };
 
 /// Polls of the queue pair before other tasks of the runtime have their turn.
 const ROUNDS: usize = 32;
-/// Emptied sink lists that are kept for reuse.
-const SPARE_SINKS: usize = 64;
 /// How long a peer may take to close its end of a connection that we ended.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -81,9 +76,8 @@ pub struct Responder {
     invalidate: bool,
     zeros: View,
     completions: Vec<Completion>,
-    arrivals: Slab<Arrival>,
+    arrivals: Pulls<ReplyTo>,
     in_progress: FuturesUnordered<InProgress>,
-    spare_sinks: Vec<Vec<Buffer>>,
     /// Receives that no message has filled yet.
     posted: usize,
     outgoing: Outgoing,
@@ -189,9 +183,8 @@ impl Responder {
             invalidate,
             zeros,
             completions: Vec::new(),
-            arrivals: Slab::new(),
+            arrivals: Pulls::default(),
             in_progress: FuturesUnordered::new(),
-            spare_sinks: Vec::new(),
             posted: 0,
             outgoing: Outgoing::default(),
             reads_back: 0,
@@ -357,7 +350,7 @@ impl Responder {
                 return self.answer_error(to.xid);
             }
         }
-        let shape = match arrival::check(&mut to, inline.as_ref(), &self.config) {
+        let shape = match pull::check(&mut to.lists.reads, inline.as_ref(), self.config.max_read()) {
             Ok(shape) => shape,
             Err(what) => {
                 tracing::debug!(peer = %self.peer.addr, xid = to.xid, "call refused: {what}");
@@ -369,14 +362,22 @@ impl Responder {
         {
             return self.dispatch(to, Message::from_view(inline));
         }
-        let mut sources = arrival::Sources {
+        self.pull(to, inline, shape)
+    }
+
+    /// Posts the Reads of a call.
+    fn pull(&mut self, to: ReplyTo, inline: Option<View>, shape: Shape) -> Result<(), ConnectionError> {
+        let sources = Sources {
             arena: &self.arena,
-            spare: &mut self.spare_sinks,
             piece: self.config.sink_piece,
             max_transfer: self.limits.max_transfer,
         };
-        match arrival::plan(&to, &mut sources) {
-            Ok(reads) => self.post_reads(Arrival::new(to, inline, shape, reads.len()), reads),
+        match self.arrivals.plan(&to.lists.reads, &sources) {
+            Ok(reads) => {
+                add(&self.stats.reads, reads.len());
+                add(&self.stats.read_bytes, reads.iter().map(|r| r.from.length as usize).sum());
+                posted(self.arrivals.post(to, inline, shape, reads, &mut *self.qp))
+            }
             Err(e) => {
                 tracing::warn!(peer = %self.peer.addr, "call refused: {e}");
                 self.answer_out_of_memory(&to)
@@ -384,29 +385,10 @@ impl Responder {
         }
     }
 
-    fn post_reads(
-        &mut self,
-        arrival: Arrival,
-        reads: impl IntoIterator<Item = ReadRequest>,
-    ) -> Result<(), ConnectionError> {
-        let call = self.arrivals.insert(arrival) as u64;
-        for mut read in reads {
-            add(&self.stats.reads, 1);
-            add(&self.stats.read_bytes, read.from.length as usize);
-            read.id = WorkId(call << 32 | read.id.0);
-            posted(self.qp.post_read(read))?;
-        }
-        Ok(())
-    }
-
     /// A Read is done; with the last one of its call the call is dispatched.
     fn read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
         self.reads_back += 1;
-        let (call, index) = ((id.0 >> 32) as usize, (id.0 & 0xffff_ffff) as usize);
-        let done = self.arrivals.get_mut(call).is_some_and(|a| a.arrived(index, sink));
-        let Some(arrival) = done.then(|| self.arrivals.try_remove(call)).flatten() else { return Ok(()) };
-        let (to, message) = arrival.assemble(&self.arena, &mut self.spare_sinks);
-        self.spare_sinks.truncate(SPARE_SINKS);
+        let Some((to, message)) = self.arrivals.completed(id, sink, &self.arena) else { return Ok(()) };
         match message {
             Ok(message) if message.xid() == Some(to.xid) => self.dispatch(to, message),
             Ok(_) => self.answer_error(to.xid),
