@@ -1,8 +1,10 @@
 //! Regions: owned, and exposed.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use buffer::{Buffer, Views};
+
+use crate::{DomainRef, ExposeError, Exposure, Means};
 
 /// A steering tag (STag, R_key, handle): 24 bits of index that cannot be guessed and 8 bits of key that change at
 /// each registration (RFC 5040 section 1.3, RFC 5042 section 5).
@@ -59,40 +61,6 @@ impl Memory {
     }
 }
 
-/// Why memory could not be exposed. The memory comes back.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot expose {} bytes: {reason}", memory.len())]
-pub struct ExposeError {
-    /// The memory.
-    pub memory: Memory,
-    /// Why.
-    pub reason: &'static str,
-}
-
-/// The protection domain of one connection: the table of its steering tags.
-pub trait Domain: Send + Sync + 'static {
-    /// Gives `memory` a fresh steering tag with the right `access`. From now on the peer can reach it.
-    ///
-    /// # Errors
-    /// When there are no tags left, the domain is closed, shared memory shall be written, or it is in more pieces than
-    /// [`crate::Capabilities::max_region_pieces`].
-    fn expose(&self, memory: Memory, access: Access) -> Result<Segment, ExposeError>;
-
-    /// Invalidates the tag and gives the memory back. When it returns no peer can touch the memory any more. (On a
-    /// provider whose revocation must wait, it waits for the adapter, for at most microseconds.) `None` if the tag is
-    /// not one of this domain: each tag is revoked once, by its [`ExposedRegion`].
-    fn revoke(&self, tag: SteeringTag) -> Option<Memory>;
-
-    /// Whether the tag is live: not invalidated by the peer's Send with Invalidate, and not revoked.
-    fn is_valid(&self, tag: SteeringTag) -> bool;
-
-    /// How many regions are exposed now, and their bytes.
-    fn exposed(&self) -> (usize, usize);
-}
-
-/// How code holds a domain.
-pub type DomainRef = Arc<dyn Domain>;
-
 /// Memory registered in a connection's domain, *owned* by whoever holds it; no peer can reach it.
 pub struct MemoryRegion {
     memory: Memory,
@@ -115,47 +83,81 @@ impl MemoryRegion {
         self.memory
     }
 
-    /// Lets the peer reach the whole region with the right `access`, and nothing else of this process.
+    /// Lets the peer reach the whole region with the right `access`, and nothing else of this process, by a
+    /// registration of its own.
     ///
     /// # Errors
-    /// As [`Domain::expose`].
+    /// As [`crate::Domain::expose`].
     pub fn expose(self, access: Access) -> Result<ExposedRegion, ExposeError> {
-        let segment = self.domain.expose(self.memory, access)?;
-        Ok(ExposedRegion { segment, domain: Some(self.domain) })
+        self.expose_by(Means::Registration, access)
+    }
+
+    /// Lets the peer reach the whole region with the right `access`.
+    ///
+    /// # Errors
+    /// As [`crate::Domain::expose`].
+    pub fn expose_by(self, by: Means, access: Access) -> Result<ExposedRegion, ExposeError> {
+        let exposure = self.domain.expose(by, self.memory, access)?;
+        Ok(ExposedRegion { exposure, domain: Some(self.domain) })
     }
 }
 
 /// A region that the peer can reach. Nothing of this process can read, reuse or free its memory until it is revoked;
 /// dropping it revokes it.
 pub struct ExposedRegion {
-    segment: Segment,
+    exposure: Exposure,
     domain: Option<DomainRef>,
 }
 
 impl ExposedRegion {
-    /// What the peer needs to reach it.
+    /// What the peer needs to reach it, in the order of its bytes.
+    pub fn segments(&self) -> &[Segment] {
+        &self.exposure.segments
+    }
+
+    /// The first of [`Self::segments`]: of a region in one segment, all that the peer needs.
     pub fn segment(&self) -> Segment {
-        self.segment
+        let none = Segment { handle: SteeringTag(0), length: 0, offset: 0 };
+        self.exposure.segments.first().copied().unwrap_or(none)
     }
 
     /// Whether the peer can still reach it (it may have invalidated the tag by Send with Invalidate).
     pub fn is_valid(&self) -> bool {
-        self.domain.as_ref().is_some_and(|d| d.is_valid(self.segment.handle))
+        self.domain.as_ref().is_some_and(|d| d.is_valid(self.exposure.id))
     }
 
     /// Makes the peer unable to reach it and gives the region back; `None` only if the connection is gone and its
     /// provider released the memory with it.
     pub fn revoke(mut self) -> Option<MemoryRegion> {
         let domain = self.domain.take()?;
-        let memory = domain.revoke(self.segment.handle)?;
+        let memory = domain.revoke(self.exposure.id)?;
         Some(MemoryRegion { memory, domain })
+    }
+
+    /// As [`Self::revoke`], but a peer that may write through a window can go on doing so until the domain's
+    /// [`crate::Domain::invalidate_released`].
+    pub fn release(mut self) -> Option<MemoryRegion> {
+        let domain = self.domain.take()?;
+        let memory = domain.release(self.exposure.id)?;
+        Some(MemoryRegion { memory, domain })
+    }
+
+    /// Copies bytes from its start, while the peer can reach it; `false` if there are not as many or the provider
+    /// cannot.
+    pub fn copy_out(&self, to: &mut [u8]) -> bool {
+        self.domain.as_ref().is_some_and(|d| d.copy_out(self.exposure.id, to))
+    }
+
+    /// Copies `from` to its start, while the peer can reach it; `false` if it does not fit or the provider cannot.
+    pub fn copy_in(&self, from: &Views) -> bool {
+        self.domain.as_ref().is_some_and(|d| d.copy_in(self.exposure.id, from))
     }
 }
 
 impl Drop for ExposedRegion {
     fn drop(&mut self) {
         if let Some(d) = self.domain.take() {
-            drop(d.revoke(self.segment.handle));
+            drop(d.revoke(self.exposure.id));
         }
     }
 }

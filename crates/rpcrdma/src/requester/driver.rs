@@ -21,10 +21,11 @@ use crate::{
     counters::{add, set},
     design::{Arrived, Requesting},
     header::{Body, Header},
+    private_data::MAX_INLINE,
 };
 
-/// Segments of one reply header: we give at most two chunks of one segment.
-const MAX_SEGMENTS: usize = 16;
+/// Segments of one reply header: we give two chunks at most, of as many segments as a call of one Send can name.
+const MAX_SEGMENTS: usize = MAX_INLINE / 16;
 /// Receives beyond the calls in flight, for messages that answer none of them.
 const RECEIVE_SLACK: usize = 2;
 /// Polls of the queue pair before other tasks of the runtime have their turn.

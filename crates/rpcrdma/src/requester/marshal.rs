@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use buffer::{Arena, View, Views};
 use oncrpc::{Message, ReplySpec, RpcError};
-use rdma::{Access, DomainRef, ExposedRegion, Memory, Segment, SteeringTag};
-use smallvec::{SmallVec, smallvec};
+use rdma::{Access, DomainRef, ExposedRegion, Memory, SteeringTag};
+use smallvec::SmallVec;
 
 use super::RequesterStats;
 use crate::{
     chunks,
     counters::add,
     design::{Design, Expected},
-    header::{Body, Header, Lists, MIN_CALL, READ_ENTRY, REPLY_CHUNK, ReadSegment, WRITE_CHUNK},
+    header::{Body, Chunk, Header, Lists, MIN_CALL, READ_ENTRY, REPLY_CHUNK, ReadSegment, WRITE_CHUNK},
     private_data::Thresholds,
     registration::Registration,
 };
@@ -112,18 +112,20 @@ pub(crate) struct Recovered {
 }
 
 impl CallMemory {
-    pub(crate) fn write_segment(&self) -> Option<Segment> {
-        self.write.as_ref().map(ExposedRegion::segment)
+    /// The Write chunk.
+    pub(crate) fn write_chunk(&self) -> Option<Chunk> {
+        self.write.as_ref().map(|r| r.segments().into())
     }
 
-    pub(crate) fn reply_segment(&self) -> Option<Segment> {
-        self.reply.as_ref().map(ExposedRegion::segment)
+    /// The Reply chunk.
+    pub(crate) fn reply_chunk(&self) -> Option<Chunk> {
+        self.reply.as_ref().map(|r| r.segments().into())
     }
 
     /// The tags of this call.
     pub(super) fn tags(&self) -> SmallVec<[SteeringTag; 4]> {
         let all = self.reads.iter().chain(&self.write).chain(&self.reply);
-        all.map(|r| r.segment().handle).collect()
+        all.flat_map(|r| r.segments().iter().map(|s| s.handle)).collect()
     }
 
     /// Revokes every tag of the call and gives the memory of its results back. From here on the peer cannot touch
@@ -220,7 +222,7 @@ impl Marshaller {
         match spec.payload {
             Some(b) if shape.expected.write => {
                 let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;
-                lists.writes.push(smallvec![region.segment()]);
+                lists.writes.push(region.segments().into());
                 exposed.write = Some(region);
             }
             Some(unused) => self.registration.give_back(unused),
@@ -229,7 +231,7 @@ impl Marshaller {
         if let Some(len) = shape.expected.reply {
             let b = self.registration.take(&self.arena, len).map_err(local)?;
             let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;
-            lists.reply = Some(smallvec![region.segment()]);
+            lists.reply = Some(region.segments().into());
             exposed.reply = Some(region);
         }
         Ok(())
@@ -256,7 +258,7 @@ impl Marshaller {
         while pieces.peek().is_some() {
             let part = pieces.by_ref().take(self.terms.region_pieces).collect();
             let region = self.expose(Memory::Shared(part), Access::RemoteRead)?;
-            lists.reads.push(ReadSegment { position, segment: region.segment() });
+            lists.reads.extend(region.segments().iter().map(|&segment| ReadSegment { position, segment }));
             exposed.reads.push(region);
         }
         Ok(())

@@ -11,9 +11,10 @@ use buffer::{Buffer, Views};
 use parking_lot::Mutex;
 use rdma::{
     Access, Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Domain,
-    DomainRef, ExposeError, Memory, PostError, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag,
-    WriteRequest,
+    DomainRef, ExposeError, Exposure, ExposureId, Means, Memory, PostError, QueuePair, ReadRequest, Segment,
+    SendRequest, SteeringTag, WriteRequest,
 };
+use smallvec::smallvec;
 
 struct Entry {
     memory: Memory,
@@ -52,7 +53,10 @@ impl FabricDomain {
 }
 
 impl Domain for FabricDomain {
-    fn expose(&self, memory: Memory, access: Access) -> Result<Segment, ExposeError> {
+    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+        if by != Means::Registration {
+            return Err(ExposeError { memory, reason: "the fabric has registrations only" });
+        }
         if matches!((&memory, access), (Memory::Shared(_), Access::RemoteWrite)) {
             return Err(ExposeError { memory, reason: "shared memory cannot be written" });
         }
@@ -64,15 +68,16 @@ impl Domain for FabricDomain {
         let (tag, offset) = (t.next, 0x7f00_0000_0000 + u64::from(t.next) * 64);
         let length = memory.len() as u32;
         t.entries.insert(tag, Entry { memory, access, offset, valid: true });
-        Ok(Segment { handle: SteeringTag(tag), length, offset })
+        let segment = Segment { handle: SteeringTag(tag), length, offset };
+        Ok(Exposure { id: ExposureId(tag.into()), segments: smallvec![segment] })
     }
 
-    fn revoke(&self, tag: SteeringTag) -> Option<Memory> {
-        self.table.lock().entries.remove(&tag.0).map(|e| e.memory)
+    fn revoke(&self, id: ExposureId) -> Option<Memory> {
+        self.table.lock().entries.remove(&(id.0 as u32)).map(|e| e.memory)
     }
 
-    fn is_valid(&self, tag: SteeringTag) -> bool {
-        self.table.lock().entries.get(&tag.0).is_some_and(|e| e.valid)
+    fn is_valid(&self, id: ExposureId) -> bool {
+        self.table.lock().entries.get(&(id.0 as u32)).is_some_and(|e| e.valid)
     }
 
     fn exposed(&self) -> (usize, usize) {

@@ -35,9 +35,9 @@ pub(super) fn expect(spec: &ReplySpec, thresholds: &Thresholds) -> Expected {
 impl Requesting for ReadWrite {
     fn take(&mut self, reply: Arrived<'_>, with: &Marshaller) -> Result<Message, &'static str> {
         let Arrived { lists, inline, memory } = reply;
-        let (write, chunk) = (memory.write_segment(), memory.reply_segment());
+        let (write, chunk) = (memory.write_chunk(), memory.reply_chunk());
         let recovered = memory.revoke(&*with.registration);
-        let placed = returned::check(lists, inline.is_none(), write, chunk)?;
+        let placed = returned::check(lists, inline.is_none(), write.as_ref(), chunk.as_ref())?;
         let stats = &with.stats;
         add(&stats.long_replies, usize::from(placed.long.is_some()));
         add(&stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));

@@ -2,7 +2,7 @@
 
 use buffer::{Buffer, View};
 use oncrpc::{Message, Payload};
-use rdma::{Memory, Segment};
+use rdma::Memory;
 
 use crate::{
     header::{Chunk, Lists},
@@ -26,8 +26,8 @@ pub(super) struct Placed {
 pub(super) fn check(
     lists: &Lists,
     no_message: bool,
-    write: Option<Segment>,
-    reply: Option<Segment>,
+    write: Option<&Chunk>,
+    reply: Option<&Chunk>,
 ) -> Result<Placed, &'static str> {
     if !lists.reads.is_empty() {
         return Err("a reply with a Read list");
@@ -45,20 +45,30 @@ pub(super) fn check(
     }
 }
 
-/// The bytes written into a chunk of one segment.
-fn returned(chunk: &Chunk, given: Option<Segment>) -> Result<usize, &'static str> {
+/// The bytes written into a chunk, in the order of its segments.
+fn returned(chunk: &Chunk, given: Option<&Chunk>) -> Result<usize, &'static str> {
     let Some(given) = given else { return Err("a reply with a chunk that the call did not give") };
-    match chunk.as_slice() {
-        [] => Ok(0), // RFC 8267 lets a server return an unused chunk as an empty one.
-        [s] if s.handle != given.handle || s.offset != given.offset => {
-            Err("a reply with a segment that the call did not give")
-        }
-        [s] if s.length > given.length => {
-            Err("a reply that claims to have written more than the chunk holds")
-        }
-        [s] => Ok(s.length as usize),
-        _ => Err("a reply with more segments than the call"),
+    if chunk.is_empty() {
+        return Ok(0); // RFC 8267 lets a server return an unused chunk as an empty one.
     }
+    if chunk.len() != given.len() {
+        return Err("a reply with another number of segments than the call");
+    }
+    let (mut written, mut full) = (0, true);
+    for (s, given) in chunk.iter().zip(given) {
+        if s.handle != given.handle || s.offset != given.offset {
+            return Err("a reply with a segment that the call did not give");
+        }
+        if s.length > given.length {
+            return Err("a reply that claims to have written more than the chunk holds");
+        }
+        if s.length > 0 && !full {
+            return Err("a reply that claims to have written a chunk with gaps");
+        }
+        full = s.length == given.length;
+        written += s.length as usize;
+    }
+    Ok(written)
 }
 
 /// Builds the reply message from its inline bytes and the memory of its chunks, which no peer can reach any more.
@@ -98,38 +108,58 @@ fn owned(memory: Option<Memory>, len: usize) -> Option<Buffer> {
 
 #[cfg(test)]
 mod tests {
-    use rdma::SteeringTag;
+    use rdma::{Segment, SteeringTag};
     use smallvec::smallvec;
 
     use super::*;
 
     const W: Segment = Segment { handle: SteeringTag(5), length: 100, offset: 64 };
 
-    fn written(length: u32) -> Lists {
-        Lists { writes: smallvec![smallvec![Segment { length, ..W }]], ..Lists::default() }
+    /// A chunk of segments of up to 100 bytes, one after the other.
+    fn chunk(lengths: &[u32]) -> Chunk {
+        let segment = |(i, &length)| Segment { length, offset: W.offset + 100 * i as u64, ..W };
+        lengths.iter().enumerate().map(segment).collect()
+    }
+
+    fn written(lengths: &[u32]) -> Lists {
+        Lists { writes: smallvec![chunk(lengths)], ..Lists::default() }
     }
 
     #[test]
     fn lengths_up_to_the_chunk_are_accepted() {
-        let placed = |n| check(&written(n), false, Some(W), None);
+        let placed = |n| check(&written(&[n]), false, Some(&chunk(&[100])), None);
         assert_eq!(placed(0), Ok(Placed { payload: 0, long: None }));
         assert_eq!(placed(100), Ok(Placed { payload: 100, long: None }));
         assert!(placed(101).is_err());
     }
 
     #[test]
+    fn segments_are_filled_one_after_the_other() {
+        let given = chunk(&[100, 100, 50]);
+        let payload = |l: &[u32]| check(&written(l), false, Some(&given), None).map(|p| p.payload);
+        assert_eq!(payload(&[0, 0, 0]), Ok(0));
+        assert_eq!(payload(&[100, 30, 0]), Ok(130));
+        assert_eq!(payload(&[100, 100, 50]), Ok(250));
+        for lie in [&[100, 100][..], &[99, 1, 0], &[100, 0, 1], &[100, 100, 51], &[100, 100, 50, 0]] {
+            assert!(payload(lie).is_err(), "{lie:?}");
+        }
+        assert_eq!(payload(&[]), Ok(0));
+    }
+
+    #[test]
     fn chunks_that_the_call_did_not_give_are_refused() {
-        assert!(check(&written(1), false, None, None).is_err());
-        let mut other = written(1);
+        let w = chunk(&[100]);
+        assert!(check(&written(&[1]), false, None, None).is_err());
+        let mut other = written(&[1]);
         other.writes[0][0].offset += 1;
-        assert!(check(&other, false, Some(W), None).is_err());
-        let mut two = written(1);
-        two.writes.push(smallvec![W]);
-        assert!(check(&two, false, Some(W), None).is_err());
-        let reply = Lists { reply: Some(smallvec![W]), ..Lists::default() };
+        assert!(check(&other, false, Some(&w), None).is_err());
+        let mut two = written(&[1]);
+        two.writes.push(w.clone());
+        assert!(check(&two, false, Some(&w), None).is_err());
+        let reply = Lists { reply: Some(w.clone()), ..Lists::default() };
         assert!(check(&reply, true, None, None).is_err());
-        assert!(check(&reply, false, None, Some(W)).is_err());
-        assert_eq!(check(&reply, true, None, Some(W)), Ok(Placed { payload: 0, long: Some(100) }));
-        assert!(check(&Lists::default(), true, None, Some(W)).is_err());
+        assert!(check(&reply, false, None, Some(&w)).is_err());
+        assert_eq!(check(&reply, true, None, Some(&w)), Ok(Placed { payload: 0, long: Some(100) }));
+        assert!(check(&Lists::default(), true, None, Some(&w)).is_err());
     }
 }

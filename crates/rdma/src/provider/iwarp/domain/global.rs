@@ -1,0 +1,100 @@
+//! The one tag of the whole arena: tagged offsets are addresses.
+//!
+//! An adapter lets the peer reach all memory behind such a tag. Here it reaches what is exposed at the moment, and no
+//! more: what belongs to other code of this process must not change under it.
+
+use std::collections::BTreeMap;
+
+use buffer::SPAN_BYTES;
+use slab::Slab;
+
+use super::table::{Denied, Exposed};
+use crate::{Access, GLOBAL_PAGE, Memory, Segment, Segments, SteeringTag};
+
+/// A piece of exposed memory that is in one place.
+struct Piece {
+    /// Where in its region it begins.
+    at: usize,
+    len: usize,
+}
+
+/// What is exposed by the global tag.
+#[derive(Default)]
+pub(super) struct Global {
+    pub(super) tag: Option<u32>,
+    exposed: Slab<Exposed>,
+    /// By address, and by the exposure: shared memory may be exposed several times.
+    pieces: BTreeMap<(u64, usize), Piece>,
+}
+
+/// Calls `f` with address and length of each piece.
+fn for_pieces(memory: &Memory, mut f: impl FnMut(u64, usize)) {
+    match memory {
+        Memory::Owned(b) => f(b.address() as u64, b.len()),
+        Memory::Shared(views) => views.iter().for_each(|v| f(v.address() as u64, v.len())),
+    }
+}
+
+/// Segments of `len` bytes at `address` that cross no border of a page.
+fn cut(tag: u32, address: u64, len: usize, out: &mut Segments) {
+    let (mut offset, end) = (address, address + len as u64);
+    while offset < end {
+        let page_end = (offset + 1).next_multiple_of(GLOBAL_PAGE as u64);
+        let length = (page_end.min(end) - offset) as u32;
+        out.push(Segment { handle: SteeringTag(tag), length, offset });
+        offset += u64::from(length);
+    }
+}
+
+impl Global {
+    /// Exposes; gives the key and the segments. The tag must be there.
+    pub(super) fn insert(&mut self, tag: u32, exposed: Exposed) -> (usize, Segments) {
+        let key = self.exposed.vacant_key();
+        let (mut segments, mut at) = (Segments::new(), 0);
+        for_pieces(&exposed.memory, |address, len| {
+            self.pieces.insert((address, key), Piece { at, len });
+            cut(tag, address, len, &mut segments);
+            at += len;
+        });
+        if segments.is_empty() {
+            segments.push(Segment { handle: SteeringTag(tag), length: 0, offset: 0 });
+        }
+        self.exposed.insert(exposed);
+        (key, segments)
+    }
+
+    pub(super) fn remove(&mut self, key: usize) -> Option<Exposed> {
+        let exposed = self.exposed.try_remove(key)?;
+        for_pieces(&exposed.memory, |address, _| {
+            self.pieces.remove(&(address, key));
+        });
+        Some(exposed)
+    }
+
+    pub(super) fn get(&self, key: usize) -> Option<&Exposed> {
+        self.exposed.get(key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: usize) -> Option<&mut Exposed> {
+        self.exposed.get_mut(key)
+    }
+
+    /// The exposure with the right `want` in which the `len` bytes at the address `offset` lie, and where in it.
+    pub(super) fn find(&self, offset: u64, len: usize, want: Access) -> Result<(usize, usize), Denied> {
+        let end = offset.checked_add(len as u64).ok_or(Denied::Wrap)?;
+        let mut denied = Denied::Bounds;
+        let before = self.pieces.range(..=(offset, usize::MAX)).rev();
+        // No piece is longer than a span, so none that begins before this can reach the offset.
+        let first = offset.saturating_sub(SPAN_BYTES as u64);
+        for ((address, key), piece) in before.take_while(|((address, _), _)| *address >= first) {
+            if end > address + piece.len as u64 {
+                continue;
+            }
+            if self.exposed.get(*key).is_some_and(|e| e.access == want) {
+                return Ok((*key, piece.at + (offset - address) as usize));
+            }
+            denied = Denied::Rights;
+        }
+        Err(denied)
+    }
+}

@@ -1,0 +1,103 @@
+//! The protection domain of a connection: see [`table`] for what it enforces.
+
+mod global;
+mod table;
+mod tags;
+#[cfg(test)]
+mod tests;
+
+use buffer::Views;
+use parking_lot::{Mutex, MutexGuard};
+use runtime::RuntimeRef;
+
+use self::table::Exposed;
+pub(crate) use self::table::{Denied, NotInvalidated, Source, Table};
+use crate::{Access, Domain, ExposeError, Exposure, ExposureId, Means, Memory};
+
+/// A connection's protection domain.
+pub(crate) struct IwarpDomain {
+    table: Mutex<Table>,
+    rt: RuntimeRef,
+}
+
+impl IwarpDomain {
+    /// An empty domain.
+    pub(crate) fn new(rt: RuntimeRef) -> Self {
+        Self { table: Mutex::new(Table::new()), rt }
+    }
+
+    /// The table. Held over one system call at most.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock()
+    }
+
+    /// A tag for the sink of an RDMA Read: good for nothing but that Read's responses.
+    pub(crate) fn reserve_sink(&self) -> Option<u32> {
+        self.lock().reserve_sink(&self.rt)
+    }
+
+    /// Ends the use of a sink's tag.
+    pub(crate) fn release_sink(&self, tag: u32) {
+        self.lock().release_sink(tag);
+    }
+
+    /// The connection is gone: nothing can be exposed any more. Memory stays with its tags until they are revoked.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+    }
+}
+
+impl Domain for IwarpDomain {
+    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+        if access == Access::RemoteWrite && matches!(memory, Memory::Shared(_)) {
+            return Err(ExposeError { memory, reason: "shared memory cannot be written by a peer" });
+        }
+        if u32::try_from(memory.len()).is_err() {
+            return Err(ExposeError { memory, reason: "more than 4 GiB in one region" });
+        }
+        let mut t = self.lock();
+        if t.closed {
+            return Err(ExposeError { memory, reason: "the connection is down" });
+        }
+        let exposed = Exposed::new(memory, access);
+        t.expose(&self.rt, by, exposed).map_err(|(memory, reason)| ExposeError { memory, reason })
+    }
+
+    fn revoke(&self, id: ExposureId) -> Option<Memory> {
+        self.lock().revoke(id)
+    }
+
+    fn is_valid(&self, id: ExposureId) -> bool {
+        self.lock().get(id).is_some_and(|e| e.valid)
+    }
+
+    fn exposed(&self) -> (usize, usize) {
+        self.lock().exposed
+    }
+
+    fn reserve_windows(&self, count: usize, largest: usize) -> usize {
+        self.lock().reserve_windows(&self.rt, count, largest)
+    }
+
+    fn enable_global(&self) -> bool {
+        self.lock().enable_global(&self.rt)
+    }
+
+    fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {
+        let t = self.lock();
+        match t.get(id).map(|e| &e.memory) {
+            Some(Memory::Owned(b)) if to.len() <= b.len() => buffer::copy(to, &b[..to.len()]),
+            Some(Memory::Shared(v)) if to.len() <= v.len() => v.slice(0, to.len()).copy_to(to),
+            _ => return false,
+        }
+        true
+    }
+
+    fn copy_in(&self, id: ExposureId, from: &Views) -> bool {
+        match self.lock().get_mut(id).map(|e| &mut e.memory) {
+            Some(Memory::Owned(b)) if from.len() <= b.len() => from.copy_to(b),
+            _ => return false,
+        }
+        true
+    }
+}

@@ -1,0 +1,352 @@
+//! The table of a connection's tags: what the peer may touch. Enforces the rules of RFC 5040 section 5 and RFC 5041
+//! section 5.2 on every access of the peer.
+//!
+//! The memory of an exposed region is *owned by its table entry*. Whoever wants to touch it on the peer's behalf does
+//! so while it holds the table's lock, so revocation is: take the lock, remove the entry. Nothing can be placed after.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{BuildHasherDefault, Hasher},
+};
+
+use buffer::Views;
+use runtime::RuntimeRef;
+use smallvec::smallvec;
+
+use super::{
+    global::Global,
+    tags::{Tags, index_of, next_key},
+};
+use crate::{Access, Exposure, ExposureId, Means, Memory, Segment, SteeringTag};
+
+/// The most tags of one connection: far more than credits allow, and few enough that random indexes stay sparse.
+const MAX_TAGS: usize = 1 << 16;
+/// The ids of exposures by the global tag begin here; those of others are their tags.
+const GLOBAL_IDS: u64 = 1 << 32;
+
+/// Tag indexes are random already, so one multiplication spreads them.
+#[derive(Default)]
+struct IndexHasher(u64);
+
+impl Hasher for IndexHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u32(u32::from(*b)));
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(26);
+    }
+}
+
+/// An exposed region.
+pub(super) struct Exposed {
+    pub(super) memory: Memory,
+    pub(super) access: Access,
+    /// False once the peer has invalidated the tag.
+    pub(super) valid: bool,
+    /// Everything from here on was never placed: the receiver may guess into it.
+    written: usize,
+}
+
+impl Exposed {
+    pub(super) fn new(memory: Memory, access: Access) -> Self {
+        Self { memory, access, valid: true, written: 0 }
+    }
+}
+
+enum Use {
+    /// Memory that the peer can reach.
+    Exposed(Exposed),
+    /// The sink of an RDMA Read of ours. Its memory is with the read; the table only keeps the tag from other use.
+    Sink,
+    /// A window that is bound to nothing, or the global tag.
+    Reserved,
+}
+
+struct Entry {
+    tag: u32,
+    /// Whether it stays when it is not used.
+    window: bool,
+    used: Use,
+}
+
+/// Why the peer may not touch what it named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// No such tag, wrong key, invalidated, or a sink.
+    Tag,
+    /// The tag does not give this right.
+    Rights,
+    /// Outside the region.
+    Bounds,
+    /// Offset plus length exceeds 64 bits.
+    Wrap,
+}
+
+/// Why the peer may not invalidate what it named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotInvalidated {
+    /// The tag is not ours.
+    Unknown,
+    /// The tag is ours but cannot be invalidated by the peer.
+    Protected,
+}
+
+/// The bytes of a region that the peer may read.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// In one piece.
+    Bytes(&'a [u8]),
+    /// In several, of which the range begins at this position.
+    Views(&'a Views, usize),
+}
+
+/// The windows of a domain.
+#[derive(Default)]
+struct Windows {
+    count: usize,
+    largest: usize,
+    /// Tags of those that are bound to nothing. The one that was used last comes last, so that a key comes again as
+    /// late as possible.
+    free: VecDeque<u32>,
+}
+
+/// The table behind the lock.
+pub(crate) struct Table {
+    entries: HashMap<u32, Entry, BuildHasherDefault<IndexHasher>>,
+    tags: Tags,
+    windows: Windows,
+    global: Global,
+    pub(super) exposed: (usize, usize),
+    pub(super) closed: bool,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: HashMap::default(),
+            tags: Tags::new(),
+            windows: Windows::default(),
+            global: Global::default(),
+            exposed: (0, 0),
+            closed: false,
+        }
+    }
+
+    /// A tag that is not in use.
+    fn fresh_tag(&mut self, rt: &RuntimeRef) -> Option<u32> {
+        let Self { entries, tags, .. } = self;
+        (entries.len() < MAX_TAGS).then(|| tags.fresh(rt, |index| entries.contains_key(&index)))
+    }
+
+    /// Takes a new tag for `used`.
+    fn insert(&mut self, rt: &RuntimeRef, window: bool, used: Use) -> Option<u32> {
+        let tag = self.fresh_tag(rt)?;
+        self.entries.insert(index_of(tag), Entry { tag, window, used });
+        Some(tag)
+    }
+
+    fn entry(&self, tag: u32) -> Option<&Entry> {
+        self.entries.get(&index_of(tag)).filter(|e| e.tag == tag)
+    }
+
+    fn entry_mut(&mut self, tag: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(&index_of(tag)).filter(|e| e.tag == tag)
+    }
+
+    /// A tag for the sink of an RDMA Read.
+    pub(super) fn reserve_sink(&mut self, rt: &RuntimeRef) -> Option<u32> {
+        self.insert(rt, false, Use::Sink)
+    }
+
+    pub(super) fn release_sink(&mut self, tag: u32) {
+        if matches!(self.entry(tag), Some(Entry { used: Use::Sink, .. })) {
+            self.entries.remove(&index_of(tag));
+        }
+    }
+
+    /// Allocates windows, once; gives how many there are.
+    pub(super) fn reserve_windows(&mut self, rt: &RuntimeRef, count: usize, largest: usize) -> usize {
+        if self.windows.count == 0 {
+            let tags =
+                (0..count).map_while(|_| self.insert(rt, true, Use::Reserved)).collect::<VecDeque<_>>();
+            self.windows = Windows { count: tags.len(), largest, free: tags };
+        }
+        self.windows.count
+    }
+
+    /// Makes the global tag; false if there is none left.
+    pub(super) fn enable_global(&mut self, rt: &RuntimeRef) -> bool {
+        if self.global.tag.is_none() {
+            self.global.tag = self.insert(rt, false, Use::Reserved);
+        }
+        self.global.tag.is_some()
+    }
+
+    /// Exposes; the memory comes back with what is wrong.
+    pub(super) fn expose(
+        &mut self,
+        rt: &RuntimeRef,
+        by: Means,
+        exposed: Exposed,
+    ) -> Result<Exposure, (Memory, &'static str)> {
+        let len = exposed.memory.len();
+        let exposure = match by {
+            Means::Registration => self.register(rt, exposed),
+            Means::Window => self.bind(exposed),
+            Means::Global => match self.global.tag {
+                Some(tag) => {
+                    let (key, segments) = self.global.insert(tag, exposed);
+                    Ok(Exposure { id: ExposureId(GLOBAL_IDS + key as u64), segments })
+                }
+                None => Err((exposed.memory, "the domain has no global tag")),
+            },
+        }?;
+        self.exposed.0 += 1;
+        self.exposed.1 += len;
+        Ok(exposure)
+    }
+
+    fn register(&mut self, rt: &RuntimeRef, exposed: Exposed) -> Result<Exposure, (Memory, &'static str)> {
+        let length = exposed.memory.len() as u32; // At most 4 GiB: checked by the caller.
+        match self.fresh_tag(rt) {
+            Some(tag) => {
+                let entry = Entry { tag, window: false, used: Use::Exposed(exposed) };
+                self.entries.insert(index_of(tag), entry);
+                Ok(own(tag, length))
+            }
+            None => Err((exposed.memory, "no steering tag left")),
+        }
+    }
+
+    fn bind(&mut self, exposed: Exposed) -> Result<Exposure, (Memory, &'static str)> {
+        let length = exposed.memory.len();
+        if length > self.windows.largest {
+            return Err((exposed.memory, "larger than a window"));
+        }
+        let Some(free) = self.windows.free.pop_front() else {
+            return Err((exposed.memory, "no window left"));
+        };
+        let tag = next_key(free);
+        match self.entry_mut(free) {
+            Some(e) => (e.tag, e.used) = (tag, Use::Exposed(exposed)),
+            None => return Err((exposed.memory, "no such window")),
+        }
+        Ok(own(tag, length as u32))
+    }
+
+    pub(super) fn revoke(&mut self, id: ExposureId) -> Option<Memory> {
+        let exposed = match id.0.checked_sub(GLOBAL_IDS) {
+            Some(key) => self.global.remove(key as usize)?,
+            None => self.take(id.0 as u32)?,
+        };
+        self.exposed.0 -= 1;
+        self.exposed.1 -= exposed.memory.len();
+        Some(exposed.memory)
+    }
+
+    fn take(&mut self, tag: u32) -> Option<Exposed> {
+        let entry = self.entry_mut(tag).filter(|e| matches!(e.used, Use::Exposed(_)))?;
+        let used = if entry.window {
+            let used = std::mem::replace(&mut entry.used, Use::Reserved);
+            self.windows.free.push_back(tag);
+            used
+        } else {
+            self.entries.remove(&index_of(tag))?.used
+        };
+        match used {
+            Use::Exposed(e) => Some(e),
+            Use::Sink | Use::Reserved => None,
+        }
+    }
+
+    pub(super) fn get(&self, id: ExposureId) -> Option<&Exposed> {
+        match id.0.checked_sub(GLOBAL_IDS) {
+            Some(key) => self.global.get(key as usize),
+            None => match &self.entry(id.0 as u32)?.used {
+                Use::Exposed(e) => Some(e),
+                Use::Sink | Use::Reserved => None,
+            },
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, id: ExposureId) -> Option<&mut Exposed> {
+        match id.0.checked_sub(GLOBAL_IDS) {
+            Some(key) => self.global.get_mut(key as usize),
+            None => match &mut self.entry_mut(id.0 as u32)?.used {
+                Use::Exposed(e) => Some(e),
+                Use::Sink | Use::Reserved => None,
+            },
+        }
+    }
+
+    /// Which exposure the peer means, and where in it, if it may do what it wants.
+    fn locate(&self, tag: u32, offset: u64, len: usize, want: Access) -> Result<(ExposureId, usize), Denied> {
+        if self.global.tag == Some(tag) {
+            let (key, at) = self.global.find(offset, len, want)?;
+            return Ok((ExposureId(GLOBAL_IDS + key as u64), at));
+        }
+        let id = ExposureId(tag.into());
+        let e = self.get(id).filter(|e| e.valid).ok_or(Denied::Tag)?;
+        if e.access != want {
+            return Err(Denied::Rights);
+        }
+        let end = offset.checked_add(len as u64).ok_or(Denied::Wrap)?;
+        if end > e.memory.len() as u64 {
+            return Err(Denied::Bounds);
+        }
+        usize::try_from(offset).map(|at| (id, at)).map_err(|_| Denied::Bounds)
+    }
+
+    /// Checks that the peer may place `len` bytes at `offset` of `tag`.
+    pub(crate) fn check_write(&self, tag: u32, offset: u64, len: usize) -> Result<(), Denied> {
+        self.locate(tag, offset, len, Access::RemoteWrite).map(drop)
+    }
+
+    /// The memory at `offset` of `tag`, to its end, for placing `len` bytes now; and whether everything after those
+    /// `len` bytes was never placed before. The `len` bytes count as placed from now on.
+    pub(crate) fn place(&mut self, tag: u32, offset: u64, len: usize) -> Result<(&mut [u8], bool), Denied> {
+        let (id, at) = self.locate(tag, offset, len, Access::RemoteWrite)?;
+        match self.get_mut(id) {
+            Some(Exposed { memory: Memory::Owned(b), written, .. }) => {
+                let end = at + len;
+                let fresh = end >= *written;
+                *written = end.max(*written);
+                Ok((&mut b[at..], fresh))
+            }
+            _ => Err(Denied::Tag),
+        }
+    }
+
+    /// The `len` bytes at `offset` of `tag`, if the peer may read them.
+    pub(crate) fn source(&self, tag: u32, offset: u64, len: usize) -> Result<Source<'_>, Denied> {
+        let (id, at) = self.locate(tag, offset, len, Access::RemoteRead)?;
+        match self.get(id).map(|e| &e.memory) {
+            Some(Memory::Owned(b)) => b.get(at..at + len).map(Source::Bytes).ok_or(Denied::Bounds),
+            Some(Memory::Shared(v)) => Ok(Source::Views(v, at)),
+            None => Err(Denied::Tag),
+        }
+    }
+
+    /// The peer's Send with Invalidate. A tag that is invalid already stays so.
+    pub(crate) fn invalidate(&mut self, tag: u32) -> Result<(), NotInvalidated> {
+        match self.entry_mut(tag).map(|e| &mut e.used) {
+            Some(Use::Exposed(e)) => {
+                e.valid = false;
+                Ok(())
+            }
+            Some(Use::Sink | Use::Reserved) => Err(NotInvalidated::Protected),
+            None => Err(NotInvalidated::Unknown),
+        }
+    }
+}
+
+/// An exposure by a tag of its own.
+fn own(tag: u32, length: u32) -> Exposure {
+    let segment = Segment { handle: SteeringTag(tag), length, offset: 0 };
+    Exposure { id: ExposureId(tag.into()), segments: smallvec![segment] }
+}
