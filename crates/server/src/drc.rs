@@ -159,6 +159,15 @@ impl ReplyCache {
     pub(crate) fn kept(&self) -> usize {
         self.parts.iter().map(|p| p.lock().finished.len()).sum()
     }
+
+    /// Bytes of memory that the kept replies keep from being reused.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let held = |entry: &Entry| match entry {
+            Entry::Done(reply) => reply.head.iter().map(|view| view.capacity()).sum(),
+            Entry::InProgress { .. } => 0,
+        };
+        self.parts.iter().map(|p| p.lock().entries.values().map(held).sum::<usize>()).sum()
+    }
 }
 
 /// Removes an entry in progress whose call will never be answered.
@@ -394,6 +403,7 @@ mod tests {
         }
         assert!(s.cache.kept() <= 64);
         assert!(a.stats().in_use <= 64 * 512, "{:?}", a.stats());
+        assert_eq!(s.cache.kept_bytes(), a.stats().in_use);
         assert_eq!(now(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_000));
         assert_eq!(now(&s, &peer(1), call(&a, 0, 9, 0), &a), Some(10_001));
     }

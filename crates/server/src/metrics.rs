@@ -126,6 +126,8 @@ pub struct Stats {
     pub turned_away: u64,
     /// Replies kept for retransmissions.
     pub replies_kept: u64,
+    /// The part of [`memory_in_use`](Self::memory_in_use) that they take, in bytes.
+    pub replies_kept_bytes: u64,
     /// Bytes received over TCP.
     pub tcp_bytes_in: u64,
     /// Bytes sent over TCP.
@@ -221,6 +223,7 @@ impl Gauges {
         let mut out = Stats::sum(&self.shards);
         out.turned_away = value(&self.turned_away);
         out.replies_kept = self.replies.kept() as u64;
+        out.replies_kept_bytes = self.replies.kept_bytes() as u64;
         let arena = self.arena.stats();
         out.memory_in_use = arena.in_use as u64;
         out.memory_limit = arena.limit as u64;

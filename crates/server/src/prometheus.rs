@@ -146,6 +146,12 @@ impl Collector for Scrape {
         self.connections(&mut e)?;
         self.transports(&mut e)?;
         gauge(&mut e, "replies_kept", "Replies kept for retransmissions", s.replies_kept)?;
+        gauge(
+            &mut e,
+            "replies_kept_bytes",
+            "The part of memory in use that they take",
+            s.replies_kept_bytes,
+        )?;
         gauge(&mut e, "memory_in_use_bytes", "Network buffers and memory exports", s.memory_in_use)?;
         gauge(&mut e, "memory_limit_bytes", "The most that memory in use may become", s.memory_limit)
     }
