@@ -1,0 +1,105 @@
+//! The guest's first process: prepares the guest and runs the host's commands.
+//!
+//! The host names a command by a number on the second console, `12\n`; its script is `guestN/12.sh` in the case's
+//! directory, which the guest sees below `/host` like all of the host's files. Output goes to `12.out` and `12.err`
+//! beside it. When it has ended the agent answers `12 STATUS\n`. Commands run side by side.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Arc, Mutex},
+};
+
+use anyhow::{Context, Result, anyhow};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+
+use crate::program::{must, status};
+
+/// Where a guest sees the host's files.
+pub(crate) const HOST_FILES: &str = "/host";
+/// The console that carries commands; the first one is the kernel's.
+const CONTROL: &str = "/dev/tty1";
+/// File systems that every guest has: type, where, options.
+const MOUNTS: [(&str, &str, &str); 9] = [
+    ("proc", "/proc", ""),
+    ("sysfs", "/sys", ""),
+    ("tmpfs", "/run", "mode=755"),
+    ("tmpfs", "/tmp", "mode=1777"),
+    ("tmpfs", "/mnt", "mode=755"),
+    ("tmpfs", "/var/lib/nfs", "mode=755"),
+    ("tmpfs", "/dev/shm", "mode=1777"),
+    ("devpts", "/dev/pts", ""),
+    ("configfs", "/sys/kernel/config", ""),
+];
+
+/// Runs the agent until the host closes its end or powers the guest off.
+///
+/// # Errors
+/// When the guest cannot be prepared, which ends the guest.
+pub(crate) fn run() -> Result<()> {
+    prepare()?;
+    let console = File::options().read(true).write(true).open(CONTROL).context(CONTROL)?;
+    let mut mode = tcgetattr(&console)?;
+    mode.make_raw();
+    tcsetattr(&console, OptionalActions::Now, &mode)?;
+    let dir = PathBuf::from(format!("{HOST_FILES}{}", setting("commands")?));
+    let answers = Arc::new(Mutex::new(console.try_clone()?));
+    answer(&answers, "ready 0");
+    for line in BufReader::new(console).lines() {
+        let (id, dir, answers) = (line?, dir.clone(), Arc::clone(&answers));
+        std::thread::spawn(move || {
+            let status = execute(&dir, &id).unwrap_or_else(|e| {
+                eprintln!("agent: command {id}: {e:#}");
+                127
+            });
+            answer(&answers, &format!("{id} {status}"));
+        });
+    }
+    Ok(())
+}
+
+/// The kernel hands words of its command line that it does not know, `NAME=VALUE`, to its first process.
+fn setting(name: &str) -> Result<String> {
+    std::env::var(name).map_err(|_| anyhow!("the kernel's command line has no {name}="))
+}
+
+fn prepare() -> Result<()> {
+    for (kind, at, options) in MOUNTS {
+        fs::create_dir_all(at).with_context(|| format!("cannot make {at}"))?;
+        must("mount", &["-t", kind, "-o", if options.is_empty() { "defaults" } else { options }, kind, at])?;
+    }
+    for dir in ["/var/lib/nfs/v4recovery", "/run/rpcbind", "/run/sendsigs.omit.d", "/run/rpc_pipefs"] {
+        fs::create_dir_all(dir)?;
+    }
+    must("ip", &["link", "set", "lo", "up"])?;
+    must("ip", &["addr", "add", &format!("{}/24", setting("address")?), "dev", "vec0"])?;
+    must("ip", &["link", "set", "vec0", "up"])?;
+    Ok(())
+}
+
+fn execute(dir: &Path, id: &str) -> Result<i32> {
+    let file = |kind: &str| dir.join(format!("{id}.{kind}"));
+    let (out, err) = (File::create(file("out"))?, File::create(file("err"))?);
+    let ended = Command::new("bash")
+        .arg(file("sh"))
+        .current_dir("/tmp")
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(err.try_clone()?)
+        .status()?;
+    // The host reads them next.
+    out.sync_all()?;
+    err.sync_all()?;
+    Ok(status(ended))
+}
+
+fn answer(to: &Mutex<File>, text: &str) {
+    if let Ok(mut console) = to.lock()
+        && let Err(e) = console.write_all(format!("{text}\n").as_bytes())
+    {
+        eprintln!("agent: cannot answer: {e}");
+    }
+}

@@ -1,0 +1,66 @@
+//! What an administrator gets wrong, and what a client does that dies.
+
+use anyhow::{Result, ensure};
+
+use super::{
+    super::Case,
+    mount::{Backend, EXPORT, boot, make_tree, manifest, mount_command},
+};
+use crate::{guest::GuestOptions, lab::Lab, server::ServerOptions};
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = vec![Case::new("kernel-client/rdma/memory/guest-killed", guest_killed)];
+    for proto in ["rdma", "tcp"] {
+        cases.push(Case::new(format!("kernel-client/{proto}/memory/refusals"), move |lab| {
+            refusals(lab, proto)
+        }));
+    }
+    cases
+}
+
+/// Each mistake gets the error that says what it is.
+fn refusals(lab: &mut Lab, proto: &str) -> Result<()> {
+    let dir = lab.directory("export")?;
+    std::fs::write(dir.join("file"), "content")?;
+    let options = ServerOptions::default().local(EXPORT, &dir, "read_only = true").local(
+        "/elsewhere",
+        &dir,
+        "clients = [\"10.1.0.0/16\"]",
+    );
+    let mut server = lab.server(&options)?;
+    server.expect_fault("refused_calls_total");
+    let mut guest = boot(lab, &GuestOptions::default())?;
+    let good = mount_command(proto, "/mnt/x", ",retrans=1,timeo=10,retry=0");
+    let missing = guest.run(&good.replace(":/export", ":/nothing"))?.failed()?;
+    ensure!(missing.contains("No such file"), "mounting an unknown export says: {missing}");
+    let outside = guest.run(&good.replace(":/export", ":/elsewhere"))?.failed()?;
+    ensure!(
+        outside.contains("access denied") || outside.contains("Permission denied"),
+        "mounting from a foreign network says: {outside}"
+    );
+    guest.must(&good)?;
+    let write = guest.run("echo x > /mnt/x/file")?.failed()?;
+    ensure!(write.contains("Read-only file system"), "writing to a read-only export says: {write}");
+    ensure!(guest.must("cat /mnt/x/file")? == "content", "a read-only export is readable");
+    lab.finish(vec![guest], &[&server])
+}
+
+/// A guest loses its power with WRITEs in flight; everything that it held is released, and another guest goes on.
+fn guest_killed(lab: &mut Lab) -> Result<()> {
+    let mut server = lab.server(&Backend::Memory.options(lab)?)?;
+    server.expect_fault("connections_failed_total{transport=\"rdma\"}");
+    let mut guest = boot(lab, &GuestOptions::default())?;
+    let mut other = boot(lab, &GuestOptions::default())?;
+    other.must(&mount_command("rdma", "/mnt/x", ""))?;
+    guest.must(&mount_command("rdma", "/mnt/x", ""))?;
+    let mut writer = guest.spawn("dd if=/dev/zero of=/mnt/x/file bs=1M count=200 oflag=direct")?;
+    while server.metrics()?.get("data_bytes_total{direction=\"written\"}")? < 16 << 20 {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    ensure!(writer.is_running(), "the copy was done before the guest was killed");
+    guest.kill()?;
+    let want = make_tree(lab, &mut other, "/tmp/tree", 2)?;
+    other.must("cp -a /tmp/tree /mnt/x/")?;
+    want.expect_same(&manifest(&mut other, "/mnt/x/tree")?, "what another guest wrote and reads")?;
+    lab.finish(vec![guest, other], &[&server])
+}

@@ -1,0 +1,84 @@
+//! A tree goes in, comes back after the kernel has forgotten it, and is the same on both sides.
+
+use anyhow::{Result, ensure};
+
+use super::{
+    super::Case,
+    mount::{Backend, EXPORT, boot, make_tree, manifest, mount_command},
+};
+use crate::{
+    guest::GuestOptions,
+    lab::{self, Lab},
+    network::{ETHERNET_MTU, HOST, LARGE_MTU},
+    server::{Server, TCP_PORT},
+    tree::Manifest,
+};
+
+/// One way of moving a tree.
+#[derive(Debug, Clone)]
+struct Way {
+    proto: &'static str,
+    backend: Backend,
+    mtu: u32,
+    /// Further mount options, each after a comma.
+    options: &'static str,
+    /// Further lines of the server's configuration.
+    config: &'static str,
+}
+
+const PLAIN: Way = Way { proto: "rdma", backend: Backend::Memory, mtu: LARGE_MTU, options: "", config: "" };
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ways = Vec::new();
+    for backend in [Backend::Memory, Backend::Local] {
+        for (name, options) in [
+            ("4k", ",rsize=4096,wsize=4096"),
+            ("64k", ",rsize=65536,wsize=65536"),
+            ("1m", ",rsize=1048576,wsize=1048576"),
+        ] {
+            ways.push((format!("size-{name}"), Way { backend, options, ..PLAIN }));
+        }
+        ways.push(("mtu-1500".to_owned(), Way { backend, mtu: ETHERNET_MTU, ..PLAIN }));
+        ways.push(("nconnect-4".to_owned(), Way { backend, options: ",nconnect=4", ..PLAIN }));
+        ways.push(("tree".to_owned(), Way { backend, proto: "tcp", ..PLAIN }));
+    }
+    ways.push(("tree-mtu-1500".to_owned(), Way { proto: "tcp", mtu: ETHERNET_MTU, ..PLAIN }));
+    ways.push(("nconnect-4".to_owned(), Way { proto: "tcp", options: ",nconnect=4", ..PLAIN }));
+    let name = |what: &str, w: &Way| format!("kernel-client/{}/{}/{what}", w.proto, w.backend.name());
+    ways.into_iter().map(|(what, way)| Case::new(name(&what, &way), move |lab| run(lab, &way))).collect()
+}
+
+fn run(lab: &mut Lab, way: &Way) -> Result<()> {
+    let mut options = way.backend.options(lab)?;
+    options.config = way.config.to_owned();
+    let server = lab.server(&options)?;
+    let mut guest = boot(lab, &GuestOptions { mtu: way.mtu, ..GuestOptions::default() })?;
+    let want = make_tree(lab, &mut guest, "/tmp/tree", 1)?;
+    let mount = mount_command(way.proto, "/mnt/x", way.options);
+    guest.must(&format!("{mount} && cp -a /tmp/tree /mnt/x/ && umount /mnt/x"))?;
+    guest.must(&mount)?;
+    want.expect_same(&manifest(&mut guest, "/mnt/x/tree")?, "what the guest reads back")?;
+    want.expect_same(&server_side(lab, way.backend)?, "what the server has")?;
+    check_transport(way.proto, &server)?;
+    lab.finish(vec![guest], &[&server])
+}
+
+/// What the server has, seen without the kernel's client: the directory itself, or what `millrace get` brings.
+fn server_side(lab: &Lab, backend: Backend) -> Result<Manifest> {
+    if backend == Backend::Local {
+        return Manifest::of(&lab.dir.join("export/tree"));
+    }
+    let copy = lab.directory("copy")?;
+    let url = format!("nfs://{HOST}:{TCP_PORT}{EXPORT}/tree?proto=tcp");
+    let options = ["get", "--recursive", "--hard-links", "--owner", "--quiet"];
+    let to = copy.display().to_string();
+    lab::millrace(&[&options[..], &[&url, &to]].concat())?.ok()?;
+    Manifest::of(&copy.join("tree"))
+}
+
+/// The data took the transport that the case is about.
+fn check_transport(proto: &str, server: &Server) -> Result<()> {
+    let moved = server.metrics()?.get("rdma_bytes_total{kind=\"read\"}")?;
+    ensure!((moved > 0) == (proto == "rdma"), "{moved} bytes were moved by RDMA Read over {proto}");
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! The cases, a file for each group.
+
+mod kernel_client;
+
+use anyhow::Result;
+
+use crate::lab::Lab;
+
+/// What proves a case, and ends with [`Lab::finish`].
+type Proof = Box<dyn Fn(&mut Lab) -> Result<()>>;
+
+/// One thing that is proven.
+pub(crate) struct Case {
+    /// `GROUP/.../WHAT`, unique.
+    pub(crate) name: String,
+    /// Proves it.
+    pub(crate) run: Proof,
+}
+
+impl Case {
+    fn new(name: impl Into<String>, run: impl Fn(&mut Lab) -> Result<()> + 'static) -> Self {
+        Self { name: name.into(), run: Box::new(run) }
+    }
+}
+
+/// Every case, in the order in which they run.
+pub(crate) fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    cases.extend(kernel_client::cases());
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn no_two_cases_have_the_same_name() {
+        let mut names: Vec<String> = super::all().into_iter().map(|c| c.name).collect();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

@@ -1,0 +1,253 @@
+//! A guest: a Linux kernel that runs as an ordinary program, seen from the host.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::{agent::HOST_FILES, network, program::Output};
+
+/// How long a guest may take to boot.
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// How long a command may take where the caller does not say.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+/// The guest's first process (`interop/run` puts it there): shows the host's files and becomes the agent.
+const INIT: &str = "/interop-init";
+
+/// How a guest is made.
+#[derive(Debug, Clone)]
+pub(crate) struct GuestOptions {
+    /// Megabytes of memory.
+    pub(crate) memory: u32,
+    /// Bytes of the largest frame on its wire.
+    pub(crate) mtu: u32,
+}
+
+impl Default for GuestOptions {
+    fn default() -> Self {
+        Self { memory: 512, mtu: network::LARGE_MTU }
+    }
+}
+
+type Waiting = Arc<Mutex<HashMap<String, mpsc::Sender<i32>>>>;
+
+/// A running guest.
+pub(crate) struct Guest {
+    number: u32,
+    dir: PathBuf,
+    process: Child,
+    control: ChildStdin,
+    waiting: Waiting,
+    commands: u32,
+    /// The kernel log, kept when the guest was killed.
+    last_log: Option<String>,
+}
+
+/// A command that runs in a guest.
+pub(crate) struct Job {
+    what: String,
+    ended: mpsc::Receiver<i32>,
+    status: Option<i32>,
+    files: PathBuf,
+}
+
+impl Guest {
+    /// Boots guest `number` on its tap and waits for its agent. What it says goes to `dir`.
+    ///
+    /// # Errors
+    /// When it does not come up; its console is in `dir`.
+    pub(crate) fn boot(number: u32, options: &GuestOptions, dir: &Path) -> Result<Self> {
+        let kernel = required("MILLRACE_UML_KERNEL")?;
+        let root = required("MILLRACE_INTEROP_ROOT")?;
+        fs::create_dir_all(dir)?;
+        network::make_tap(number, options.mtu)?;
+        let tap = network::tap(number);
+        let mut process = Command::new(kernel)
+            .arg(format!("mem={}M", options.memory))
+            .args([format!("umid=guest{number}"), "uml_dir=/dev/shm/uml".to_owned()])
+            .args(["root=/dev/root", "rootfstype=hostfs", &format!("rootflags={root}"), "rw"])
+            // The kernel's messages go to standard error; standard input and output carry the agent's lines.
+            .args(["con=null", "con0=null,fd:2", "con1=fd:0,fd:1", "ssl=null", "panic=-1"])
+            .arg(format!("vec0:transport=tap,ifname={tap},depth=128,gro=1,mtu={}", options.mtu))
+            .args([format!("init={INIT}"), format!("agent={}", std::env::current_exe()?.display())])
+            .args([format!("address={}", network::address(number)), format!("commands={}", dir.display())])
+            .env("TMPDIR", "/dev/shm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(dir.join("console"))?)
+            .spawn()
+            .context("cannot start the guest's kernel")?;
+        let (Some(control), Some(answers)) = (process.stdin.take(), process.stdout.take()) else {
+            bail!("the guest has no control channel");
+        };
+        let waiting = Waiting::default();
+        let ready = expect(&waiting, "ready");
+        let table = Arc::clone(&waiting);
+        std::thread::spawn(move || dispatch(answers, &table));
+        ready
+            .recv_timeout(BOOT_LIMIT)
+            .map_err(|_| anyhow!("guest {number} did not boot; see its console"))?;
+        Ok(Self { number, dir: dir.to_owned(), process, control, waiting, commands: 0, last_log: None })
+    }
+
+    /// Starts `script` (bash) in the guest.
+    ///
+    /// # Errors
+    /// When the guest is gone.
+    pub(crate) fn spawn(&mut self, script: &str) -> Result<Job> {
+        self.commands += 1;
+        let id = self.commands.to_string();
+        let files = self.dir.join(&id);
+        fs::write(files.with_extension("sh"), script)?;
+        let ended = expect(&self.waiting, &id);
+        writeln!(self.control, "{id}").with_context(|| format!("guest {} is gone", self.number))?;
+        Ok(Job { what: script.to_owned(), ended, status: None, files })
+    }
+
+    /// Runs `script` (bash) in the guest to its end, whatever its status.
+    ///
+    /// # Errors
+    /// When the guest is gone, or the script takes longer than two minutes.
+    pub(crate) fn run(&mut self, script: &str) -> Result<Output> {
+        self.spawn(script)?.wait(COMMAND_LIMIT)
+    }
+
+    /// Runs `script`, which has to succeed, and gives its standard output.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and with the script's own words when it fails.
+    pub(crate) fn must(&mut self, script: &str) -> Result<String> {
+        Ok(self.run(script)?.ok()?.stdout)
+    }
+
+    /// The name in the guest of a file of the host.
+    pub(crate) fn host_file(&self, path: &Path) -> String {
+        format!("{HOST_FILES}{}", path.display())
+    }
+
+    /// The name in the guest of this program.
+    ///
+    /// # Errors
+    /// When this program's own path is not known.
+    pub(crate) fn interop(&self) -> Result<String> {
+        Ok(self.host_file(&std::env::current_exe()?))
+    }
+
+    /// Where its console, commands and their output are.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the guest is on the wire.
+    pub(crate) fn address(&self) -> String {
+        network::address(self.number)
+    }
+
+    /// Makes the siw device `siw0` of the guest's network card.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn add_siw(&mut self) -> Result<()> {
+        self.must("rdma link add siw0 type siw netdev vec0").map(drop)
+    }
+
+    /// The kernel log, each line with its level: `<4>[    1.234567] text`.
+    ///
+    /// # Errors
+    /// When the guest is gone and was not killed by [`kill`](Self::kill).
+    pub(crate) fn kernel_log(&mut self) -> Result<String> {
+        match &self.last_log {
+            Some(log) => Ok(log.clone()),
+            None => self.must("dmesg --raw"),
+        }
+    }
+
+    /// Ends the guest at once, as a power cut does; its kernel log until then is kept.
+    ///
+    /// # Errors
+    /// When the guest is gone already.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.last_log = Some(self.kernel_log()?);
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(())
+    }
+
+    /// Whether it was killed.
+    pub(crate) fn was_killed(&self) -> bool {
+        self.last_log.is_some()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // It has no disk to lose anything on. A failure means that it is gone.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Job {
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// When it has not ended after `limit`, or the guest is gone.
+    pub(crate) fn wait(self, limit: Duration) -> Result<Output> {
+        let status = match self.status {
+            Some(status) => status,
+            None => self.ended.recv_timeout(limit).map_err(|e| match e {
+                mpsc::RecvTimeoutError::Timeout => {
+                    anyhow!("`{}` has not ended after {} s", self.what, limit.as_secs())
+                }
+                mpsc::RecvTimeoutError::Disconnected => anyhow!("the guest ended during `{}`", self.what),
+            })?,
+        };
+        let read = |kind| {
+            let bytes = fs::read(self.files.with_extension(kind))?;
+            Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        Ok(Output { stdout: read("out")?, stderr: read("err")?, what: self.what, status })
+    }
+
+    /// Whether it has not ended yet.
+    pub(crate) fn is_running(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.ended.try_recv().ok();
+        }
+        self.status.is_none()
+    }
+}
+
+fn required(name: &str) -> Result<String> {
+    std::env::var(name).map_err(|_| anyhow!("{name} is not set; use interop/run, which sets it"))
+}
+
+fn expect(waiting: &Waiting, id: &str) -> mpsc::Receiver<i32> {
+    let (tell, ended) = mpsc::channel();
+    if let Ok(mut table) = waiting.lock() {
+        table.insert(id.to_owned(), tell);
+    }
+    ended
+}
+
+/// Tells those who wait what the agent says, until the guest ends; then everybody who still waits learns that.
+fn dispatch(answers: ChildStdout, waiting: &Waiting) {
+    for line in BufReader::new(answers).lines().map_while(Result::ok) {
+        let Some((id, status)) = line.trim().split_once(' ') else { continue };
+        let told = waiting.lock().ok().and_then(|mut table| table.remove(id));
+        if let (Some(tell), Ok(status)) = (told, status.parse()) {
+            // Nobody waits any more: fine.
+            let _ = tell.send(status);
+        }
+    }
+    if let Ok(mut table) = waiting.lock() {
+        table.clear();
+    }
+}

@@ -1,0 +1,140 @@
+//! What a case works with: a wire, guests, servers, a directory; and what is checked after every case.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    guest::{Guest, GuestOptions},
+    kernel_log, network,
+    program::{self, Output},
+    server::{Server, ServerOptions},
+};
+
+/// How long a `millrace` command may take.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+/// How long servers may take to find out that their clients are gone.
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The place of one case.
+pub(crate) struct Lab {
+    /// The case's own directory, on disk. Guests see it too ([`Guest::host_file`]).
+    pub(crate) dir: PathBuf,
+    /// Whether smaller trees and shorter runs are wanted.
+    pub(crate) quick: bool,
+    guests: u32,
+    expected_log: Vec<String>,
+}
+
+/// Why a case cannot run here.
+#[derive(Debug)]
+pub(crate) struct Skipped(pub(crate) String);
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skipped {}
+
+impl Lab {
+    /// A place with nothing but the wire.
+    ///
+    /// # Errors
+    /// When the bridge or the directory cannot be made.
+    pub(crate) fn new(dir: &Path, quick: bool) -> Result<Self> {
+        fs::create_dir_all(dir)?;
+        network::make_bridge()?;
+        Ok(Self { dir: dir.to_owned(), quick, guests: 0, expected_log: Vec::new() })
+    }
+
+    /// Boots one more guest: the first is 10.77.0.2, the next 10.77.0.3.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(crate) fn guest(&mut self, options: &GuestOptions) -> Result<Guest> {
+        self.guests += 1;
+        Guest::boot(self.guests, options, &self.dir.join(format!("guest{}", self.guests)))
+    }
+
+    /// Starts `millrace serve` at the host's end, 10.77.0.1.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub(crate) fn server(&self, options: &ServerOptions) -> Result<Server> {
+        Server::start(options, &self.dir.join("server"))
+    }
+
+    /// A new directory on the host.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.dir.join(name);
+        fs::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
+    /// Declares a text that this case brings into the kernel log of a guest.
+    pub(crate) fn expect_log(&mut self, text: &str) {
+        self.expected_log.push(text.to_owned());
+    }
+
+    /// The end of every case: unmounts in the guests, reads their kernel logs, powers them off, and looks at what the
+    /// servers still hold and have counted. Guests and servers that a case drops before are not looked at.
+    ///
+    /// # Errors
+    /// With what was found.
+    pub(crate) fn finish(&self, guests: Vec<Guest>, servers: &[&Server]) -> Result<()> {
+        for mut guest in guests {
+            self.check_guest(&mut guest).with_context(|| format!("guest {}", guest.address()))?;
+        }
+        for server in servers.iter().filter(|s| s.is_running()) {
+            server.check_idle(IDLE_LIMIT)?;
+        }
+        Ok(())
+    }
+
+    fn check_guest(&self, guest: &mut Guest) -> Result<()> {
+        if !guest.was_killed() {
+            guest.must("umount --all --types nfs,nfs4")?;
+        }
+        let log = guest.kernel_log()?;
+        fs::write(guest.dir().join("kernel-log"), &log)?;
+        let complaints = kernel_log::complaints(&log, &self.expected_log);
+        if !complaints.is_empty() {
+            bail!("the kernel log has {} lines to answer for: {}", complaints.len(), some(&complaints));
+        }
+        Ok(())
+    }
+}
+
+/// The first few of `lines`, as one.
+fn some(lines: &[&str]) -> String {
+    lines.iter().take(5).copied().collect::<Vec<_>>().join(" | ")
+}
+
+/// The `millrace` program that was built beside this one.
+///
+/// # Errors
+/// When it was not.
+pub(crate) fn millrace_program() -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name("millrace");
+    if !path.exists() {
+        bail!("{} is missing; use interop/run, which builds it", path.display());
+    }
+    Ok(path)
+}
+
+/// Runs a `millrace` command on the host's end of the wire.
+///
+/// # Errors
+/// When it cannot be started; its own failure is in the output.
+pub(crate) fn millrace(args: &[&str]) -> Result<Output> {
+    program::run(&millrace_program()?.display().to_string(), args, COMMAND_LIMIT)
+}

@@ -1,0 +1,85 @@
+//! The interoperability lab: Millrace against real Linux kernels, which run as ordinary programs (User Mode Linux).
+//!
+//! `interop/run` prepares what is needed and calls `interop matrix`. See CONTRIBUTING.md.
+
+mod agent;
+mod cases;
+mod guest;
+mod kernel_log;
+mod lab;
+mod matrix;
+mod metrics;
+mod network;
+mod program;
+mod sandbox;
+mod server;
+mod tree;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Millrace against real Linux kernels.
+#[derive(Debug, Parser)]
+#[command(name = "interop")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run cases, each in a sandbox of its own, and print one line for each
+    Matrix(matrix::MatrixArgs),
+    /// Run one case, inside its sandbox
+    #[command(hide = true)]
+    Case(matrix::CaseArgs),
+    /// Make a directory tree to move about, or say exactly what is in one
+    #[command(subcommand)]
+    Tree(TreeCommand),
+    /// What a guest runs as its first process
+    #[command(hide = true)]
+    Agent,
+}
+
+#[derive(Debug, Subcommand)]
+enum TreeCommand {
+    /// Make the tree in a new directory: the same one for the same seed and size
+    Make {
+        /// The directory; its parent exists
+        dir: PathBuf,
+        /// What names the content
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// A smaller tree
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Print one line for each entry: all that a copy must keep
+    Manifest {
+        /// The directory
+        dir: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse().command) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("interop: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Matrix(args) => return matrix::run(&args),
+        Command::Case(args) => return matrix::run_case(&args),
+        Command::Tree(TreeCommand::Make { dir, seed, quick }) => tree::make(&dir, seed, quick)?,
+        Command::Tree(TreeCommand::Manifest { dir }) => print!("{}", tree::Manifest::of(&dir)?),
+        Command::Agent => agent::run()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,161 @@
+//! Running many cases, and one.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::{
+    cases::{self, Case},
+    lab::{Lab, Skipped},
+    sandbox,
+};
+
+/// The longest that a case may take.
+const CASE_LIMIT: Duration = Duration::from_secs(600);
+/// Where a case says why it did not succeed.
+const REASON: &str = "reason";
+/// Exit status of a case that cannot run here, as `automake` has it.
+const SKIPPED: u8 = 77;
+
+/// Arguments of `interop matrix`.
+#[derive(Debug, Args)]
+pub(crate) struct MatrixArgs {
+    /// Only cases whose name contains one of these
+    filters: Vec<String>,
+    /// Print the names of the cases and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Smaller trees
+    #[arg(long)]
+    quick: bool,
+    /// Keep the files of cases that succeed too
+    #[arg(long)]
+    keep: bool,
+    /// Count a case that cannot run here as a success
+    #[arg(long)]
+    allow_skip: bool,
+    /// Where the cases' files go
+    #[arg(long, env = "MILLRACE_INTEROP_CACHE", default_value = "/var/tmp/millrace-interop")]
+    cache: PathBuf,
+}
+
+/// Arguments of `interop case`.
+#[derive(Debug, Args)]
+pub(crate) struct CaseArgs {
+    name: String,
+    dir: PathBuf,
+    #[arg(long)]
+    quick: bool,
+}
+
+enum Verdict {
+    Success,
+    Failure(String),
+    Skip(String),
+}
+
+/// Runs the cases that are asked for.
+///
+/// # Errors
+/// When no case has such a name, or the machine lacks what the runner itself needs.
+pub(crate) fn run(args: &MatrixArgs) -> Result<ExitCode> {
+    let wanted =
+        |c: &Case| args.filters.is_empty() || args.filters.iter().any(|f| c.name.contains(f.as_str()));
+    let cases: Vec<Case> = cases::all().into_iter().filter(wanted).collect();
+    if cases.is_empty() {
+        bail!("no case has such a name; --list prints them");
+    }
+    if args.list {
+        cases.iter().for_each(|c| println!("{}", c.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let run = args.cache.join("run").join(std::process::id().to_string());
+    let began = Instant::now();
+    let (mut failures, mut skips) = (0, 0);
+    for case in &cases {
+        let dir = run.join(case.name.replace('/', "-"));
+        let started = Instant::now();
+        let verdict = run_in_sandbox(case, &dir, args.quick)?;
+        let seconds = started.elapsed().as_secs_f64();
+        match &verdict {
+            Verdict::Success => println!("{:<50} ok       {seconds:5.1} s", case.name),
+            Verdict::Skip(why) => println!("{:<50} SKIPPED  {seconds:5.1} s\n    {why}", case.name),
+            Verdict::Failure(why) => {
+                println!(
+                    "{:<50} FAILED   {seconds:5.1} s\n    {why}\n    files: {}",
+                    case.name,
+                    dir.display()
+                );
+            }
+        }
+        skips += usize::from(matches!(verdict, Verdict::Skip(_)));
+        failures += usize::from(matches!(verdict, Verdict::Failure(_)));
+        if !args.keep && !matches!(verdict, Verdict::Failure(_)) {
+            fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+        }
+    }
+    // Stays when a case left files there.
+    let _ = fs::remove_dir(&run);
+    println!(
+        "{} cases, {failures} failed, {skips} skipped, {:.0} s",
+        cases.len(),
+        began.elapsed().as_secs_f64()
+    );
+    let good = failures == 0 && (skips == 0 || args.allow_skip);
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_in_sandbox(case: &Case, dir: &Path, quick: bool) -> Result<Verdict> {
+    fs::create_dir_all(dir)?;
+    let path = dir.display().to_string();
+    let mut args = vec!["case", case.name.as_str(), &path];
+    if quick {
+        args.push("--quick");
+    }
+    let output = fs::File::create(dir.join("output"))?;
+    let mut process = sandbox::command(&args)?
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
+        .context("cannot make a sandbox (needs root)")?;
+    let deadline = Instant::now() + CASE_LIMIT;
+    let status = loop {
+        match process.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() > deadline => {
+                process.kill()?;
+                process.wait()?;
+                return Ok(Verdict::Failure(format!("not done after {} s", CASE_LIMIT.as_secs())));
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let reason = fs::read_to_string(dir.join(REASON)).unwrap_or_else(|_| format!("ended with {status}"));
+    Ok(match status.code() {
+        Some(0) => Verdict::Success,
+        Some(code) if code == i32::from(SKIPPED) => Verdict::Skip(reason),
+        _ => Verdict::Failure(reason),
+    })
+}
+
+/// Runs one case; this process is the sandbox's first, and everything in the sandbox ends with it.
+///
+/// # Errors
+/// When there is no such case, or this is not a sandbox.
+pub(crate) fn run_case(args: &CaseArgs) -> Result<ExitCode> {
+    sandbox::prepare()?;
+    let case = cases::all().into_iter().find(|c| c.name == args.name);
+    let case = case.with_context(|| format!("there is no case {}", args.name))?;
+    let Err(e) = Lab::new(&args.dir, args.quick).and_then(|mut lab| (case.run)(&mut lab)) else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    fs::write(args.dir.join(REASON), format!("{e:#}"))?;
+    Ok(if e.is::<Skipped>() { ExitCode::from(SKIPPED) } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,104 @@
+//! A server's counters, as it shows them at `/metrics`.
+
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// Counters that stay at zero in a case that does not say otherwise.
+const FAULTS: [&str; 7] = [
+    "connections_failed_total{transport=\"tcp\"}",
+    "connections_failed_total{transport=\"rdma\"}",
+    "connections_turned_away_total",
+    "refused_calls_total",
+    "replayed_calls_total",
+    "rdma_protocol_errors_total",
+    "rdma_out_of_memory_total",
+];
+
+/// One look at the counters; names without the prefix `millrace_`, labels as printed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Metrics(BTreeMap<String, u64>);
+
+impl Metrics {
+    /// Asks the server at `address`.
+    ///
+    /// # Errors
+    /// When it does not answer, or not with counters.
+    pub(crate) fn scrape(address: &str) -> Result<Self> {
+        let limit = Some(Duration::from_secs(10));
+        let mut stream = TcpStream::connect(address).with_context(|| format!("no metrics at {address}"))?;
+        stream.set_read_timeout(limit)?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: interop\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        match text.split_once("\r\n\r\n") {
+            Some((head, body)) if head.starts_with("HTTP/1.1 200") => Ok(Self::parse(body)),
+            _ => {
+                bail!("{address} does not answer with counters: {}", text.lines().next().unwrap_or_default())
+            }
+        }
+    }
+
+    fn parse(body: &str) -> Self {
+        let lines = body.lines().filter_map(|l| l.strip_prefix("millrace_")?.rsplit_once(' '));
+        Self(lines.filter_map(|(name, v)| Some((name.to_owned(), v.parse().ok()?))).collect())
+    }
+
+    /// One counter.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub(crate) fn get(&self, name: &str) -> Result<u64> {
+        self.0.get(name).copied().ok_or_else(|| anyhow!("the server has no counter millrace_{name}"))
+    }
+
+    /// Connections open now, over all transports.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(crate) fn connections(&self) -> Result<u64> {
+        Ok(self.get("connections{transport=\"tcp\"}")? + self.get("connections{transport=\"rdma\"}")?)
+    }
+
+    /// Faults that were counted and are not `declared`, as sentences.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(crate) fn faults(&self, declared: &[String]) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for name in FAULTS.iter().filter(|n| !declared.iter().any(|d| d == *n)) {
+            match self.get(name)? {
+                0 => {}
+                n => found.push(format!("{name} is {n}")),
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_by_name_and_label_and_undeclared_faults_are_found() {
+        let mut text = String::from("# HELP x\n");
+        for name in FAULTS {
+            text.push_str(&format!("millrace_{name} 0\n"));
+        }
+        text.push_str(
+            "millrace_connections{transport=\"tcp\"} 1\nmillrace_connections{transport=\"rdma\"} 2\n",
+        );
+        assert_eq!(Metrics::parse(&text).connections().unwrap(), 3);
+        assert!(Metrics::parse(&text).faults(&[]).unwrap().is_empty());
+        let text = text.replace("refused_calls_total 0", "refused_calls_total 4");
+        assert_eq!(Metrics::parse(&text).faults(&[]).unwrap(), ["refused_calls_total is 4"]);
+        assert!(Metrics::parse(&text).faults(&["refused_calls_total".into()]).unwrap().is_empty());
+        assert!(Metrics::parse("# EOF").get("connections").is_err());
+    }
+}
