@@ -70,15 +70,16 @@ impl Part {
         self.entries.remove(&gone)
     }
 
-    /// The oldest entry of a client that has more than its share: of the newest's if that is one. So a client that
-    /// changes much does not make the server forget what the others may still ask for again.
+    /// The oldest entry of a client that has its share or more: of the newest's if that is one (as it is when there is
+    /// no other) and has an older one. So a client that changes much does not make the server forget what the others
+    /// may still ask for again.
     fn gives_way(&self, newest: IpAddr) -> usize {
         let share = self.finished.len() / self.held.len().max(1);
-        let has_more = |client: &IpAddr| self.held.get(client).is_some_and(|n| *n > share);
-        let at = if has_more(&newest) {
+        let held = |client: &IpAddr| self.held.get(client).copied().unwrap_or(0);
+        let at = if held(&newest) >= share.max(2) {
             self.finished.iter().position(|k| k.client == newest)
         } else {
-            self.finished.iter().position(|k| has_more(&k.client))
+            self.finished.iter().position(|k| held(&k.client) >= share)
         };
         at.unwrap_or(0)
     }
@@ -424,6 +425,9 @@ mod tests {
             now(&s, &Peer { addr, ..peer(1) }, call(&a, n, 9, n), &a);
         }
         assert!(s.cache.kept() <= 64);
+        let newcomer = Peer { addr: ([10, 0, 1, 0], 1).into(), ..peer(1) };
+        let first = now(&s, &newcomer, call(&a, 1, 9, 1), &a);
+        assert_eq!(now(&s, &newcomer, call(&a, 1, 9, 1), &a), first, "its only reply gave way to itself");
         let counted = |p: &Mutex<Part>| p.lock().held.values().sum::<usize>();
         assert_eq!(s.cache.parts.iter().map(counted).sum::<usize>(), s.cache.kept());
     }
