@@ -3,7 +3,7 @@
 use client::{Options, Url};
 
 use crate::{
-    BenchError, Figure,
+    At, BenchError, Figure,
     embedded::EmbeddedServer,
     iozone::{Iozone, Run, Session, Test},
     raw::{PingPong, RawPeer, Stream},
@@ -69,8 +69,8 @@ impl Compare {
     /// # Errors
     /// When anything cannot be started or fails.
     pub fn run(&self, raw_peer: &[&str], mut each: impl FnMut(&Figure)) -> Result<Comparison, BenchError> {
-        let peer = RawPeer::start(raw_peer)?;
-        let server = EmbeddedServer::start(self.size * 4 + (256 << 20))?;
+        let peer = RawPeer::start(raw_peer, At::LOOPBACK)?;
+        let server = EmbeddedServer::start(self.size * 4 + (256 << 20), &At::LOOPBACK)?;
         let sessions = self.sessions(&server)?;
         let mut cases = self.cases();
         for s in &sessions {
@@ -84,7 +84,7 @@ impl Compare {
                         Stream { write: 1 << 20, total, working_set: self.size }.run(&peer)?
                     }
                     What::RawPing { pong } => self.game(*pong).run_tcp(&peer)?,
-                    What::IwarpPing { pong } => self.game(*pong).run_iwarp(&peer)?,
+                    What::IwarpPing { pong } => self.game(*pong).run_rdma(&peer)?,
                     What::Nfs { session, run } => {
                         let session = sessions
                             .get(*session)
@@ -108,7 +108,7 @@ impl Compare {
         let open = |proto: &str, max_frame| {
             let url: Url =
                 server.url(proto).parse().map_err(|e: client::Error| BenchError::Client(e.to_string()))?;
-            let options = Options { max_frame, ..Options::default() };
+            let options = Options { max_frame, provider: At::LOOPBACK.provider, ..Options::default() };
             Session::open(Iozone { url, options, threads: 1, size: self.size })
         };
         let mut out = vec![open("rdma", None)?, open("rdma", Some(MTU_FRAME))?];

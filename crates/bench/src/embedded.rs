@@ -1,9 +1,9 @@
 //! A server with a memory export in a process of its own, so that its processor time can be told from ours.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use crate::{
-    BenchError,
+    At, BenchError,
     child::{Peer, value},
 };
 
@@ -22,12 +22,13 @@ impl EmbeddedServer {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(capacity: u64) -> Result<Self, BenchError> {
+    pub fn start(capacity: u64, at: &At) -> Result<Self, BenchError> {
+        at.choose()?;
         let export = format!("{EXPORT}=memory:{capacity}");
-        let args =
-            ["serve", "--export", &export, "--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0"];
-        let quiet = ["--log", "error"];
-        let mut peer = Peer::start(args.iter().chain(&quiet))?;
+        let (any_port, provider) = (SocketAddr::new(at.address, 0).to_string(), at.provider.to_string());
+        let args = ["serve", "--export", &export, "--listen-rdma", &any_port, "--listen-tcp", &any_port];
+        let more = ["--provider", &provider, "--log", "error"];
+        let mut peer = Peer::start(args.iter().chain(&more))?;
         let line = peer.line()?;
         let addr = |key| {
             let unexpected = || BenchError::Peer(format!("unexpected ready line '{line}'"));

@@ -4,6 +4,7 @@
 //! that all benches print the same columns and the same JSON keys. Processor time is taken per process ([`cpu`]),
 //! which is why the peer of a measurement runs in a process of its own ([`child`]).
 
+mod at;
 pub mod child;
 pub mod compare;
 pub mod cpu;
@@ -16,5 +17,6 @@ pub mod stats;
 pub mod table;
 pub mod units;
 
+pub use at::At;
 pub use error::BenchError;
 pub use figure::Figure;

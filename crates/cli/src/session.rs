@@ -1,9 +1,10 @@
 //! A server's files by URL.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use client::{Client, Options, RetryPolicy, Url};
 use nfs::v3::{Fattr, FileHandle, FileType};
+use rdma::ProviderChoice;
 use runtime::tokio_rt::TokioRuntime;
 
 use crate::{failure::Failure, problem::Problem};
@@ -33,9 +34,26 @@ pub(crate) fn parse(text: &str) -> Result<Url, Failure> {
     text.parse().map_err(|e: client::Error| Failure::usage(e.to_string()))
 }
 
+/// What `--provider` says; it is the same for all that this process does.
+static PROVIDER: OnceLock<Option<ProviderChoice>> = OnceLock::new();
+
+/// Takes note of `--provider`, once.
+pub(crate) fn set_provider(stated: Option<ProviderChoice>) {
+    PROVIDER.get_or_init(|| stated);
+}
+
+/// The provider that the command line states.
+pub(crate) fn provider() -> Option<ProviderChoice> {
+    PROVIDER.get().copied().flatten()
+}
+
 /// How this command's clients behave.
 pub(crate) fn options() -> Options {
-    Options { retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() }, ..Options::default() }
+    Options {
+        retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() },
+        provider: provider().unwrap_or_default(),
+        ..Options::default()
+    }
 }
 
 impl Session {

@@ -30,6 +30,7 @@ fn help_teaches_the_first_steps_and_the_exit_codes() {
         "mv",
         "ln",
         "df",
+        "devices",
         "completions",
     ] {
         assert!(ok(&[command, "--help"]).contains("Examples:"), "{command}");

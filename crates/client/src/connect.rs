@@ -185,7 +185,10 @@ impl Target {
             ..RequesterConfig::default()
         };
         let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
-        let requester = Requester::connect(&*options.provider, rt, arena, addr, config).await;
+        let chosen = options.provider.to_connect(addr.ip()).map_err(|e| e.to_string())?;
+        let provider = chosen.provider.name();
+        tracing::info!(%addr, provider, why = chosen.why, "connecting over RDMA");
+        let requester = Requester::connect(&*chosen.provider, rt, arena, addr, config).await;
         let requester = requester.map_err(|e| e.to_string())?;
         let transport = Arc::clone(&requester);
         // Weak: statistics must not keep a connection open.
@@ -194,6 +197,7 @@ impl Target {
             let requester = observed.upgrade();
             ConnectionStats {
                 peer: addr.to_string(),
+                provider: Some(provider),
                 queue_pair: requester.as_ref().and_then(|r| r.counters()),
                 requester: requester.as_ref().map(|r| r.stats()),
             }

@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use oncrpc::{AuthSys, Credential};
+use rdma::ProviderChoice;
 use rpcrdma::registration::{self, Registration};
 
 use crate::Url;
@@ -184,7 +185,7 @@ pub struct Options {
     /// What happens when connections are lost.
     pub retry: RetryPolicy,
     /// The RDMA provider.
-    pub provider: Arc<dyn rdma::Provider>,
+    pub provider: ProviderChoice,
     /// The most bytes of memory for buffers and messages.
     pub arena_limit: usize,
     /// The most bytes of unstable data that one [`crate::File`] retains before it commits by itself.
@@ -206,7 +207,7 @@ impl Default for Options {
             registration: RegistrationStrategy::default(),
             credits: 64,
             retry: RetryPolicy::default(),
-            provider: Arc::new(rdma::provider::iwarp::Iwarp::new()),
+            provider: ProviderChoice::default(),
             arena_limit: 1 << 30,
             unstable_limit: 128 << 20,
         }
@@ -225,7 +226,7 @@ impl fmt::Debug for Options {
             .field("registration", &self.registration)
             .field("credits", &self.credits)
             .field("retry", &self.retry)
-            .field("provider", &self.provider.name())
+            .field("provider", &self.provider)
             .finish_non_exhaustive()
     }
 }
@@ -235,6 +236,7 @@ impl Options {
     #[must_use]
     pub fn with_url(mut self, url: &Url) -> Self {
         self.proto = url.proto.unwrap_or(self.proto);
+        self.provider = url.provider.unwrap_or(self.provider);
         self.nconnect = url.nconnect.unwrap_or(self.nconnect);
         self.rsize = url.rsize.or(self.rsize);
         self.wsize = url.wsize.or(self.wsize);

@@ -28,6 +28,8 @@ pub struct Stats {
 pub struct ConnectionStats {
     /// The server's address.
     pub peer: String,
+    /// The RDMA provider, if it is RDMA and the transport tells.
+    pub provider: Option<&'static str>,
     /// Counters of the queue pair, if it is RDMA and the transport tells.
     pub queue_pair: Option<rdma::Counters>,
     /// Counters of the RPC-over-RDMA requester, if it is RDMA.
@@ -37,7 +39,7 @@ pub struct ConnectionStats {
 impl ConnectionStats {
     /// Of a connection to `peer` without queue pair.
     pub fn new(peer: impl Into<String>) -> Self {
-        Self { peer: peer.into(), queue_pair: None, requester: None }
+        Self { peer: peer.into(), ..Self::default() }
     }
 }
 

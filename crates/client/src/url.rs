@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use rdma::ProviderChoice;
+
 use crate::{Error, Proto};
 
 /// The most connections to one server.
@@ -10,7 +12,7 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// Where an export is and how to reach it: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
 ///
 /// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`: `proto=rdma|tcp`,
-/// `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`; sizes may end in `K` or `M`. Which part of the path
+/// `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`; sizes may end in `K` or `M`. Which part of the path
 /// is the export is found out at mount. `%XX` stands for a byte in the path.
 ///
 /// ```
@@ -29,6 +31,8 @@ pub struct Url {
     pub path: String,
     /// The transport, if stated.
     pub proto: Option<Proto>,
+    /// The RDMA provider, if stated.
+    pub provider: Option<ProviderChoice>,
     /// Connections, if stated.
     pub nconnect: Option<usize>,
     /// The most bytes of one READ, if stated.
@@ -47,6 +51,7 @@ impl Url {
             port: None,
             path: path.into(),
             proto: None,
+            provider: None,
             nconnect: None,
             rsize: None,
             wsize: None,
@@ -62,6 +67,7 @@ impl Url {
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "proto" => self.proto = Some(value.parse()?),
+            "provider" => self.provider = Some(value.parse()?),
             "nconnect" => {
                 let n = value.parse().ok().filter(|n| (1..=MAX_CONNECTIONS).contains(n));
                 self.nconnect = Some(n.ok_or_else(|| {
@@ -177,6 +183,7 @@ impl fmt::Display for Url {
         }
         let options = [
             ("proto", self.proto.map(|v| v.to_string())),
+            ("provider", self.provider.map(|v| v.to_string())),
             ("nconnect", self.nconnect.map(|v| v.to_string())),
             ("rsize", self.rsize.map(|v| v.to_string())),
             ("wsize", self.wsize.map(|v| v.to_string())),
@@ -206,7 +213,8 @@ mod tests {
 
     #[test]
     fn all_options_are_read_and_written() {
-        let text = "nfs://h:1/a/b?proto=rdma&nconnect=4&rsize=65536&wsize=1048576&mountport=635";
+        let text =
+            "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=65536&wsize=1048576&mountport=635";
         let u: Url = text.parse().unwrap();
         assert_eq!(
             (u.nconnect, u.rsize, u.wsize, u.mountport),
@@ -214,7 +222,9 @@ mod tests {
         );
         assert_eq!(u.to_string(), text);
         let short: Url =
-            "nfs://h:1/a/b?proto=rdma&nconnect=4&rsize=64K&wsize=1m&mountport=635".parse().unwrap();
+            "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=64K&wsize=1m&mountport=635"
+                .parse()
+                .unwrap();
         assert_eq!(short, u);
     }
 
@@ -230,6 +240,7 @@ mod tests {
             ("nfs://h:99999/", "not a port"),
             ("nfs://[::1]x/", "unexpected text"),
             ("nfs://h/?proto=udp", "use rdma or tcp"),
+            ("nfs://h/?provider=roce", "auto, iwarp or verbs"),
             ("nfs://h/?nconnect=0", "1 to 64"),
             ("nfs://h/?rsize=1G", "expected a size"),
             ("nfs://h/?rsize=4096M", "expected a size"),

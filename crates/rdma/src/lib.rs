@@ -9,11 +9,13 @@
 //!   an [`ExposedRegion`], whose memory no Rust code can touch until [`ExposedRegion::revoke`] has made the peer
 //!   unable to: the security argument of the papers as a type.
 
+mod choice;
 mod domain;
 mod memory;
 pub mod provider;
 mod queue_pair;
 
+pub use choice::{Chosen, NotUsable, ProviderChoice};
 pub use domain::{Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, Means, Segments};
 pub use memory::{Access, ExposedRegion, Memory, MemoryRegion, Segment, SteeringTag};
 pub use queue_pair::{

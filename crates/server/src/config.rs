@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
+use rdma::ProviderChoice;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::{ServerError, network::Network, size::ByteSize};
@@ -22,6 +23,9 @@ pub struct Config {
     pub listen_rdma: Vec<SocketAddr>,
     /// Where to listen for NFS and MOUNT over TCP. Port 0: any free port. The usual port is 2049.
     pub listen_tcp: Vec<SocketAddr>,
+    /// The RDMA provider: `auto`, `iwarp` or `verbs`. Each address of `listen_rdma` is judged by itself.
+    #[serde(deserialize_with = "provider")]
+    pub provider: ProviderChoice,
     /// Threads that serve connections; by default one per core.
     pub shards: Option<usize>,
     /// Let each shard run wherever the machine likes. By default, of several shards each stays on a core of its own.
@@ -110,6 +114,10 @@ pub struct ExportConfig {
     /// Whether callers without a credential (AUTH_NONE) are let in, as the anonymous identity.
     #[serde(default = "yes")]
     pub allow_auth_none: bool,
+}
+
+fn provider<'de, D: Deserializer<'de>>(d: D) -> Result<ProviderChoice, D::Error> {
+    String::deserialize(d)?.parse().map_err(de::Error::custom)
 }
 
 const fn nobody() -> u32 {
@@ -399,6 +407,7 @@ mod tests {
         listen_rdma = ["127.0.0.1:20049"]
         listen_tcp = ["127.0.0.1:2049", "[::1]:2049"]
         shards = 2
+        provider = "iwarp"
         metrics = "127.0.0.1:9464"
         [limits]
         rtmax = "4MiB"
@@ -419,6 +428,7 @@ mod tests {
         let c: Config = FILE.parse().unwrap();
         c.check().unwrap();
         assert_eq!((c.exports.len(), c.listen_tcp.len(), c.shards), (2, 2, Some(2)));
+        assert_eq!((c.provider, Config::default().provider), (ProviderChoice::Iwarp, ProviderChoice::Auto));
         assert_eq!(
             (c.limits.rtmax, c.limits.wtmax, c.limits.credits),
             (ByteSize(4 << 20), ByteSize(1 << 20), 32)
@@ -434,6 +444,8 @@ mod tests {
     fn an_unknown_key_is_an_error_with_its_line() {
         let e = "shards = 1\nlisten_tpc = []\n".parse::<Config>().unwrap_err().to_string();
         assert!(e.contains("line 2") && e.contains("listen_tpc"), "{e}");
+        let e = "shards = 1\nprovider = \"roce\"\n".parse::<Config>().unwrap_err().to_string();
+        assert!(e.contains("line 2") && e.contains("auto, iwarp or verbs"), "{e}");
     }
 
     #[test]

@@ -35,6 +35,14 @@ pub enum ServerError {
         /// Why.
         source: io::Error,
     },
+    /// The RDMA provider that was asked for cannot serve an address.
+    #[error("cannot listen on {addr} (RDMA): {source}")]
+    Provider {
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        source: rdma::NotUsable,
+    },
     /// The secret in the state directory cannot be read or made.
     #[error("cannot use the state directory {}: {source}", path.display())]
     State {

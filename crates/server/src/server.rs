@@ -10,7 +10,6 @@ use std::{
 use buffer::{Arena, ArenaConfig};
 use futures::channel::oneshot;
 use parking_lot::Mutex;
-use rdma::{Provider, provider::iwarp::Iwarp};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use tokio::sync::watch;
 use vfs::FileSystemRef;
@@ -170,8 +169,12 @@ impl Starting {
             self.rt.spawn("accept TCP", Box::pin(task));
         }
         for addr in &self.config.listen_rdma {
-            let listener = Iwarp::new().listen(Arc::clone(&self.rt), *addr).map_err(failed(*addr, "RDMA"))?;
+            let chosen = self.config.provider.to_listen(addr.ip());
+            let chosen = chosen.map_err(|source| ServerError::Provider { addr: *addr, source })?;
+            let listener =
+                chosen.provider.listen(Arc::clone(&self.rt), *addr).map_err(failed(*addr, "RDMA"))?;
             running.rdma.push(listener.local_addr());
+            tracing::info!(address = %listener.local_addr(), provider = chosen.provider.name(), why = chosen.why, "RDMA");
             let task = accept_rdma(listener, Arc::clone(door), self.stopped.clone(), alive.clone());
             self.rt.spawn("accept RDMA", Box::pin(task));
         }

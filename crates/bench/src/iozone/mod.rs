@@ -21,7 +21,7 @@ use crate::{
     stats::Latencies,
     units::{cpu_s_per_gb, mb_per_s},
 };
-use thread::{Order, Worker};
+use thread::{Greeting, Order, Worker};
 
 /// A test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub struct Session {
     config: Iozone,
     workers: Vec<Worker>,
     /// What the clients agreed on.
-    largest_record: (usize, usize),
+    agreed: Greeting,
 }
 
 impl Session {
@@ -111,12 +111,12 @@ impl Session {
         for n in 0..config.threads {
             workers.push(Worker::start(n, Arc::clone(&shared))?);
         }
-        let mut largest = (usize::MAX, usize::MAX);
+        let mut agreed = Greeting { rsize: usize::MAX, wsize: usize::MAX, provider: None };
         for w in &workers {
-            let (read, write) = w.ready()?;
-            largest = (largest.0.min(read), largest.1.min(write));
+            let Greeting { rsize, wsize, provider } = w.ready()?;
+            agreed = Greeting { rsize: agreed.rsize.min(rsize), wsize: agreed.wsize.min(wsize), provider };
         }
-        Ok(Self { config, workers, largest_record: largest })
+        Ok(Self { config, workers, agreed })
     }
 
     /// Fills the files without measuring.
@@ -124,7 +124,7 @@ impl Session {
     /// # Errors
     /// When a write fails.
     pub fn prepare(&self) -> Result<(), BenchError> {
-        let record = self.largest_record.1.min(1 << 20);
+        let record = self.agreed.wsize.min(1 << 20);
         let fill = Run { test: Test::Write, record, outstanding: 8, passes: 1, random_ops: 0 };
         self.run(&fill, None).map(drop)
     }
@@ -134,8 +134,7 @@ impl Session {
     /// # Errors
     /// When an operation fails, or the record is larger than the server takes.
     pub fn run(&self, run: &Run, server: Option<&EmbeddedServer>) -> Result<Figure, BenchError> {
-        let (read, write) = self.largest_record;
-        let largest = if run.test.writes() { write } else { read };
+        let largest = if run.test.writes() { self.agreed.wsize } else { self.agreed.rsize };
         if run.record == 0 || run.record > largest {
             return Err(BenchError::Parameter(format!(
                 "a record of {} bytes is not between 1 and {largest}, the most that one {} of this server and \
@@ -171,7 +170,7 @@ impl Session {
             workload: "iozone".into(),
             test: run.test.to_string(),
             proto: proto.to_string(),
-            provider: rdma.then(|| self.config.options.provider.name().into()),
+            provider: self.agreed.provider.map(Into::into),
             design: rdma.then(|| "read-write".into()),
             registration: rdma.then(|| self.config.options.registration.to_string()),
             threads: self.config.threads,

@@ -30,10 +30,28 @@ pub(super) struct Order {
     pub(super) done: mpsc::Sender<Result<Outcome, BenchError>>,
 }
 
+/// What a connected thread says of its client.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Greeting {
+    /// The most bytes of one READ.
+    pub(super) rsize: usize,
+    /// The most bytes of one WRITE.
+    pub(super) wsize: usize,
+    /// The RDMA provider, if it is RDMA.
+    pub(super) provider: Option<&'static str>,
+}
+
+impl Greeting {
+    fn of(client: &Client) -> Self {
+        let provider = client.stats().connections.first().and_then(|c| c.provider);
+        Self { rsize: client.rsize() as usize, wsize: client.wsize() as usize, provider }
+    }
+}
+
 /// A thread, seen from outside. Dropping it removes its file and ends it.
 pub(super) struct Worker {
     orders: Option<mpsc::Sender<Order>>,
-    greeting: mpsc::Receiver<Result<(usize, usize), BenchError>>,
+    greeting: mpsc::Receiver<Result<Greeting, BenchError>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +72,7 @@ impl Worker {
                 Ok(file) => file,
                 Err(e) => return drop(say.send(Err(e))),
             };
-            drop(say.send(Ok((file.client.rsize() as usize, file.client.wsize() as usize))));
+            drop(say.send(Ok(Greeting::of(&file.client))));
             while let Ok(order) = inbox.recv() {
                 drop(order.done.send(rt.block_on(file.run(&order.run))));
             }
@@ -67,8 +85,8 @@ impl Worker {
         Ok(Self { orders: Some(orders), greeting, thread: Some(thread) })
     }
 
-    /// The largest READ and WRITE, once the thread is connected.
-    pub(super) fn ready(&self) -> Result<(usize, usize), BenchError> {
+    /// What its client agreed on, once the thread is connected.
+    pub(super) fn ready(&self) -> Result<Greeting, BenchError> {
         self.greeting.recv().map_err(|_| BenchError::Client("a thread ended early".into()))?
     }
 

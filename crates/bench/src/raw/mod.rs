@@ -16,29 +16,33 @@ pub use peer::serve_peer;
 pub use pingpong::PingPong;
 pub use stream::Stream;
 
-use crate::{BenchError, child::Peer, child::value};
+use crate::{At, BenchError, child::Peer, child::value};
 
 /// A running peer and how to reach it.
 pub struct RawPeer {
     tcp: std::net::SocketAddr,
     rdma: std::net::SocketAddr,
+    at: At,
     // Killed when dropped.
     _process: Peer,
 }
 
 impl RawPeer {
-    /// Starts this program again with `args`, which make it call [`serve_peer`].
+    /// Starts this program again with `args`, and `--address` and `--provider` for `at`, which make it call
+    /// [`serve_peer`].
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(args: &[&str]) -> Result<Self, BenchError> {
-        let mut process = Peer::start(args)?;
+    pub fn start(args: &[&str], at: At) -> Result<Self, BenchError> {
+        at.choose()?;
+        let arguments = at.arguments();
+        let mut process = Peer::start(args.iter().copied().chain(arguments.iter().map(String::as_str)))?;
         let line = process.line()?;
         let addr = |key| {
             let addr = value(&line, key).and_then(|a| a.parse().ok());
             addr.ok_or_else(|| BenchError::Peer(format!("unexpected greeting '{line}'")))
         };
-        Ok(Self { tcp: addr("tcp")?, rdma: addr("rdma")?, _process: process })
+        Ok(Self { tcp: addr("tcp")?, rdma: addr("rdma")?, at, _process: process })
     }
 
     fn connect(&self) -> Result<TcpStream, BenchError> {

@@ -8,15 +8,15 @@ use std::{
 use runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control};
 
 use super::{Order, provider, socket_settings, stream::records};
-use crate::{BenchError, cpu};
+use crate::{At, BenchError, cpu};
 
-/// Listens on free ports of the loopback address, says `rdma=ADDRESS tcp=ADDRESS` on standard output, and obeys
+/// Listens on free ports of an address, says `rdma=ADDRESS tcp=ADDRESS` on standard output, and obeys
 /// whoever connects until its standard input ends (with the process that started it).
 ///
 /// # Errors
 /// When it cannot listen.
-pub fn serve_peer() -> Result<(), BenchError> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("listen on loopback"))?;
+pub fn serve_peer(at: &At) -> Result<(), BenchError> {
+    let listener = TcpListener::bind((at.address, 0)).map_err(BenchError::io("listen for TCP"))?;
     let addr = listener.local_addr().map_err(BenchError::io("learn the listening address"))?;
     prefer_loopback_congestion_control(&listener, addr);
     let executor = tokio::runtime::Builder::new_multi_thread()
@@ -25,7 +25,7 @@ pub fn serve_peer() -> Result<(), BenchError> {
         .build()
         .map_err(BenchError::io("make a runtime"))?;
     let _guard = executor.enter();
-    let rdma = provider::listen(&TokioRuntime::from_handle(executor.handle().clone()))?;
+    let rdma = provider::listen(&TokioRuntime::from_handle(executor.handle().clone()), at)?;
     println!("raw-peer rdma={rdma} tcp={addr}");
     std::thread::spawn(move || {
         for s in listener.incoming().flatten() {

@@ -8,11 +8,11 @@ use std::{
 };
 
 use buffer::{Arena, ArenaConfig, Buffer, View};
-use rdma::{Completion, ConnectParams, Incoming, Provider, QueuePair, SendRequest, provider::iwarp::Iwarp};
+use rdma::{Completion, ConnectParams, Incoming, QueuePair, SendRequest};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use super::{PingPong, RawPeer, pingpong::Spent};
-use crate::{BenchError, Figure, cpu, stats::Latencies};
+use crate::{At, BenchError, Figure, cpu, stats::Latencies};
 
 /// Receives posted at each end.
 const RECEIVES: usize = 4;
@@ -87,24 +87,25 @@ fn largest(ping: u64, pong: u64) -> usize {
 }
 
 impl PingPong {
-    /// Runs once over an RDMA connection of the iWARP provider.
+    /// Runs once over an RDMA connection.
     ///
     /// # Errors
     /// When the connection or the peer fails.
-    pub fn run_iwarp(&self, peer: &RawPeer) -> Result<Figure, BenchError> {
+    pub fn run_rdma(&self, peer: &RawPeer) -> Result<Figure, BenchError> {
         self.check()?;
         let rt = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(BenchError::io("make a runtime"))?;
-        rt.block_on(self.play(peer.rdma))
+        rt.block_on(self.play(peer.rdma, peer.at))
     }
 
-    async fn play(&self, addr: SocketAddr) -> Result<Figure, BenchError> {
+    async fn play(&self, addr: SocketAddr, at: At) -> Result<Figure, BenchError> {
         let (arena, largest) = (arena(), largest(self.ping, self.pong));
         let rt = TokioRuntime::current();
-        let qp =
-            Iwarp::new().connect(rt, arena.clone(), addr, ConnectParams::default()).await.map_err(failed)?;
+        let provider = at.provider.to_connect(addr.ip()).map_err(failed)?.provider;
+        let connect = provider.connect(rt, arena.clone(), addr, ConnectParams::default());
+        let qp = connect.await.map_err(failed)?;
         let mut end = End::new(qp, &arena, 1 << 20)?;
         let mut hello = Vec::with_capacity(HELLO);
         for word in [self.count, self.ping, self.pong] {
@@ -134,15 +135,15 @@ impl PingPong {
         let nanos = used.first_chunk().map_or(0, |b| u64::from_be_bytes(*b));
         end.finish().await;
         let spent = Spent { took, client, server: Duration::from_nanos(nanos) };
-        Ok(self.figure("rdma", Some("iwarp"), &latencies, spent))
+        Ok(self.figure("rdma", Some(provider.name()), &latencies, spent))
     }
 }
 
-/// Serves games on `addr`'s port until the runtime ends; gives the address.
-pub(super) fn listen(rt: &RuntimeRef) -> Result<SocketAddr, BenchError> {
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+/// Serves games on a free port until the runtime ends; gives the address.
+pub(super) fn listen(rt: &RuntimeRef, at: &At) -> Result<SocketAddr, BenchError> {
+    let any_port = SocketAddr::new(at.address, 0);
     let mut listener =
-        Iwarp::new().listen(rt.clone(), any).map_err(BenchError::io("listen for RDMA on loopback"))?;
+        at.choose()?.provider.listen(rt.clone(), any_port).map_err(BenchError::io("listen for RDMA"))?;
     let addr = listener.local_addr();
     let shared = rt.clone();
     rt.spawn(

@@ -1,5 +1,7 @@
 //! `bench`.
 
+use std::net::IpAddr;
+
 use bench::units::Size;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -29,7 +31,15 @@ pub(crate) enum BenchCommand {
     Compare(CompareArgs),
     /// The other process of `bench raw`
     #[command(hide = true)]
-    RawPeer,
+    RawPeer(RawPeerArgs),
+}
+
+/// Arguments of the other process of `millrace bench raw`.
+#[derive(Debug, Args)]
+pub(crate) struct RawPeerArgs {
+    /// Where it listens
+    #[arg(long, value_name = "IP")]
+    pub(crate) address: IpAddr,
 }
 
 /// Arguments of `millrace bench raw`.
@@ -38,9 +48,9 @@ pub(crate) enum BenchCommand {
 Examples:
   millrace bench raw
   millrace bench raw --size 8G --runs 5 --json
-  millrace bench raw --provider iwarp --pong 4096
+  millrace bench raw --address 10.0.0.1 --provider verbs --pong 4096
 
-Streams: one process writes records to another over one loopback connection, with the socket settings of the iWARP
+Streams: one process writes records to another over one connection within this machine, with the socket settings of the iWARP
 provider, out of and into a working set larger than the processor's cache. Ping-pong: one message there, one back,
 over plain TCP and as bare Sends of the provider.")]
 pub(crate) struct RawArgs {
@@ -68,9 +78,9 @@ pub(crate) struct RawArgs {
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128,4K")]
     pub(crate) pong: Vec<Size>,
 
-    /// The RDMA provider of the bare Send ping-pong
-    #[arg(long, value_name = "NAME", default_value = "iwarp", value_parser = ["iwarp", "none"])]
-    pub(crate) provider: String,
+    /// The address of this machine where the other process listens; that of an RDMA device for --provider verbs
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) address: IpAddr,
 
     /// Runs of everything; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
@@ -115,9 +125,13 @@ pub(crate) struct IozoneArgs {
     #[arg(value_name = "URL", required_unless_present = "self_server")]
     pub(crate) url: Option<String>,
 
-    /// Measure a server that this command starts, on the loopback address
+    /// Measure a server that this command starts
     #[arg(long = "self", conflicts_with = "url")]
     pub(crate) self_server: bool,
+
+    /// The address of this machine where the server of --self listens; that of an RDMA device for --provider verbs
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1", requires = "self_server")]
+    pub(crate) address: IpAddr,
 
     /// The transport to the server of --self
     #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"], requires = "self_server")]

@@ -1,12 +1,18 @@
 //! What may be written on the command line. Text only: nothing here does anything.
 
 mod bench;
+mod devices;
 mod files;
 mod serve;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use rdma::ProviderChoice;
 
 pub(crate) use bench::{BenchArgs, BenchCommand, CompareArgs, IozoneArgs, RawArgs, TestName};
+pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
     CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs,
     RmArgs, StatArgs, TreeArgs,
@@ -25,6 +31,7 @@ Start here:
 URLs:
   nfs://HOST[:PORT]/EXPORT/PATH[?OPTION=VALUE&...]
   proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
+  provider=NAME     the RDMA provider, as --provider
   nconnect=N        connections to use side by side (default 1)
   rsize=, wsize=    the most bytes in one READ or WRITE, such as 256K (default: what the server allows)
 
@@ -52,6 +59,12 @@ pub(crate) struct Global {
     /// What to log to standard error: error, warn, info, debug, trace, or a filter such as "warn,rpcrdma=debug".
     #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", help_heading = "Global options")]
     pub(crate) log: Option<String>,
+
+    /// The RDMA provider: verbs (RDMA devices, through rdma-core), iwarp (software over TCP, needs nothing), or auto:
+    /// verbs where the local address belongs to an RDMA device, else iwarp; `millrace devices` shows which [default: auto]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Global options",
+          value_parser = PossibleValuesParser::new(["auto", "iwarp", "verbs"]).try_map(|s| s.parse::<ProviderChoice>()))]
+    pub(crate) provider: Option<ProviderChoice>,
 }
 
 /// The commands.
@@ -87,6 +100,8 @@ pub(crate) enum Command {
     Ln(LnArgs),
     /// Show the space that is left
     Df(DfArgs),
+    /// List RDMA providers and devices, and why one cannot be used
+    Devices(DevicesArgs),
     /// Measure speed and processor time
     Bench(BenchArgs),
     /// Print a completion script for a shell

@@ -4,6 +4,7 @@ mod bench;
 mod change;
 mod completions;
 mod copy;
+mod devices;
 mod list;
 mod serve;
 mod show;
@@ -35,6 +36,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Mv(args) => change::mv(&args),
         Command::Ln(args) => change::ln(&args),
         Command::Df(args) => show::df(&args),
+        Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(args.command),
         Command::Completions(args) => completions::run(&args),
     }

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     args::ServeArgs,
     failure::{CommandResult, Failure, Outcome},
-    output,
+    output, session,
 };
 
 const RDMA: &str = "127.0.0.1:20049";
@@ -69,6 +69,7 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     listen(&mut config.listen_rdma, args.listen_rdma, nowhere, RDMA)?;
     listen(&mut config.listen_tcp, args.listen_tcp, nowhere, TCP)?;
     config.metrics = args.metrics.or(config.metrics);
+    config.provider = session::provider().unwrap_or(config.provider);
     config.shards = args.shards.or(config.shards);
     if let Some(memory) = args.memory {
         config.limits.memory = ByteSize(memory.0);

@@ -8,6 +8,7 @@ use std::{path::Path, time::Duration};
 
 use buffer::{Arena, ArenaConfig};
 use client::{Client, Url};
+use rdma::ProviderChoice;
 use runtime::tokio_rt::TokioRuntime;
 use server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
 
@@ -63,6 +64,7 @@ fn start(chosen: &Chosen) -> Result<Running, Failure> {
         exports: vec![ExportConfig::new("/demo", backend)],
         listen_rdma: vec![any_port],
         listen_tcp: vec![any_port],
+        provider: ProviderChoice::Iwarp,
         ..Config::default()
     };
     Server::start(config).map_err(|e| Failure::new(e.to_string()))
@@ -76,7 +78,7 @@ fn arena() -> Arena {
 async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<Pass, Failure> {
     let addr = if proto == "rdma" { server.rdma_addr() } else { server.tcp_addr() };
     let addr = addr.ok_or_else(|| Failure::new("the embedded server does not listen"))?;
-    let url: Url = format!("nfs://{addr}/demo?proto={proto}")
+    let url: Url = format!("nfs://{addr}/demo?proto={proto}&provider=iwarp")
         .parse()
         .map_err(|e: client::Error| Failure::new(e.to_string()))?;
     let client = Client::connect(TokioRuntime::current(), &url, session::options())

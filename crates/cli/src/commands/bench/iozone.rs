@@ -7,7 +7,7 @@ use bench::{
     iozone::{Iozone, Run, Session, Test},
 };
 
-use super::warn_of_debug_build;
+use super::{at, warn_of_debug_build};
 use crate::{
     args::{IozoneArgs, TestName},
     failure::{CommandResult, Failure, Outcome},
@@ -33,7 +33,10 @@ pub(super) fn run(args: &IozoneArgs) -> CommandResult {
     let size = args.size.0 / args.record.0.max(1) * args.record.0;
     let server = match args.self_server {
         // Twice the data: a rewritten record's old and new content are there at once.
-        true => Some(EmbeddedServer::start(size.saturating_mul(2 * u64::from(args.threads)) + (256 << 20))?),
+        true => {
+            let capacity = size.saturating_mul(2 * u64::from(args.threads)) + (256 << 20);
+            Some(EmbeddedServer::start(capacity, &at(args.address))?)
+        }
         false => None,
     };
     let text = match (&server, &args.url) {

@@ -4,9 +4,14 @@ mod compare;
 mod iozone;
 mod raw;
 
+use std::net::IpAddr;
+
+use bench::At;
+
 use crate::{
     args::BenchCommand,
     failure::{CommandResult, Outcome},
+    session,
 };
 
 /// The arguments that make this program the peer of a raw measurement.
@@ -17,11 +22,16 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
         BenchCommand::Raw(args) => raw::run(&args),
         BenchCommand::Iozone(args) => iozone::run(&args),
         BenchCommand::Compare(args) => compare::run(&args),
-        BenchCommand::RawPeer => {
-            bench::raw::serve_peer()?;
+        BenchCommand::RawPeer(args) => {
+            bench::raw::serve_peer(&at(args.address))?;
             Ok(Outcome::Done)
         }
     }
+}
+
+/// Where the other process listens.
+fn at(address: IpAddr) -> At {
+    At { address, provider: session::provider().unwrap_or_default() }
 }
 
 /// Said before figures that mean little.

@@ -7,7 +7,7 @@ use bench::{
     units::Size,
 };
 
-use super::{RAW_PEER, warn_of_debug_build};
+use super::{RAW_PEER, at, warn_of_debug_build};
 use crate::{
     args::RawArgs,
     failure::{CommandResult, Failure, Outcome},
@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) fn run(args: &RawArgs) -> CommandResult {
     warn_of_debug_build();
-    let peer = RawPeer::start(RAW_PEER)?;
+    let peer = RawPeer::start(RAW_PEER, at(args.address))?;
     let mut runs: Vec<Vec<Figure>> = Vec::new();
     for _ in 0..args.runs {
         let figures = once(args, &peer)?;
@@ -40,9 +40,7 @@ fn once(args: &RawArgs, peer: &RawPeer) -> Result<Vec<Figure>, Failure> {
     for Size(pong) in &args.pong {
         let game = PingPong { count: args.pings, ping: args.ping.0, pong: *pong };
         out.push(game.run_tcp(peer)?);
-        if args.provider == "iwarp" {
-            out.push(game.run_iwarp(peer)?);
-        }
+        out.push(game.run_rdma(peer)?);
     }
     Ok(out)
 }
@@ -57,8 +55,8 @@ fn print(args: &RawArgs, runs: &[Vec<Figure>]) -> Result<(), Failure> {
         })
         .collect();
     output::line(&format!(
-        "Plain sockets between two processes on loopback, {} per stream out of {}, {} ping-pongs; medians of {} runs.\n",
-        args.size, args.working_set, args.pings, args.runs
+        "Plain sockets between two processes at {}, {} per stream out of {}, {} ping-pongs; medians of {} runs.\n",
+        args.address, args.size, args.working_set, args.pings, args.runs
     ))?;
     output::write(table(&medians, ("sender", "receiver")).to_string().as_bytes())
 }

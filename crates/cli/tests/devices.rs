@@ -1,0 +1,109 @@
+//! Which RDMA provider serves what, as a user chooses it and is told of it.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::fs;
+
+use common::{Server, fails, ok, run, text};
+use serde_json::Value;
+
+fn devices() -> Value {
+    serde_json::from_str(&ok(&["devices", "--json"])).unwrap()
+}
+
+#[test]
+fn the_list_says_of_each_provider_whether_it_can_be_used_and_if_not_what_to_do() {
+    let all = devices();
+    let (iwarp, verbs) = (&all["providers"][0], &all["providers"][1]);
+    assert_eq!((iwarp["name"].as_str(), iwarp["usable"].as_bool()), (Some("iwarp"), Some(true)));
+    assert_eq!(verbs["name"], "verbs");
+    let listed = all["devices"].as_array().unwrap();
+    if verbs["usable"] == true {
+        for d in listed.iter().filter(|d| d["error"].is_null()) {
+            assert!(
+                d["limits"]["max_qp"].as_u64() > Some(0) && d["features"]["memory windows"].is_boolean(),
+                "{d}"
+            );
+            assert!(d["ports"][0]["state"].is_string() && d["ports"][0]["gids"].is_array(), "{d}");
+        }
+        assert!(listed.iter().any(|d| d["error"].is_null()));
+    } else {
+        let why = verbs["why"].as_str().unwrap();
+        let remedies = ["install", "modprobe", "rdma link", "permission"];
+        assert!(remedies.iter().any(|r| why.contains(r)), "{why}");
+    }
+    let said = ok(&["devices"]);
+    assert!(said.lines().any(|l| l.starts_with("iwarp") && l.contains("yes")), "{said}");
+    for d in listed {
+        assert!(said.contains(&format!("device {}:", d["name"].as_str().unwrap())), "{said}");
+    }
+}
+
+#[test]
+fn every_address_of_the_machine_is_told_with_what_auto_takes_for_it() {
+    let all = devices();
+    let addresses = all["addresses"].as_array().unwrap();
+    let of = |ip: &str| addresses.iter().find(|a| a["address"] == ip).map(|a| a["provider"].clone());
+    assert!(addresses.iter().all(|a| a["why"].as_str().is_some_and(|w| !w.is_empty())), "{all}");
+    assert!(of("127.0.0.1").is_some(), "{all}");
+    if let Ok(address) = std::env::var("MILLRACE_TEST_VERBS") {
+        assert_eq!(of(&address).unwrap(), "verbs", "{all}");
+    }
+}
+
+#[test]
+fn verbs_at_an_address_without_a_device_is_refused_by_servers_and_clients() {
+    let server = ["serve", "--log", "off", "--export", "/a=memory:16MiB", "--listen-rdma", "127.0.0.1:0"];
+    let said = fails(1, &[&server[..], &["--provider", "verbs"]].concat());
+    assert!(said.contains("127.0.0.1:0") && said.contains("choose the provider iwarp"), "{said}");
+    for args in [
+        &["ls", "nfs://127.0.0.1:9/a?provider=verbs"][..],
+        &["ls", "--provider", "verbs", "nfs://127.0.0.1:9/a"],
+    ] {
+        let said = fails(1, args);
+        assert!(said.contains("choose the provider iwarp"), "{said}");
+    }
+    // A debug build has more to say.
+    let out = run(&["bench", "raw", "--provider", "verbs"]);
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("choose the provider iwarp"), "{said}");
+}
+
+#[test]
+fn the_provider_of_the_command_line_goes_before_that_of_the_file_and_that_of_a_url_before_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("millrace.toml");
+    fs::write(&file, "provider = \"verbs\"\n[[export]]\nname = \"/a\"\nbackend = \"memory:16MiB\"\n")
+        .unwrap();
+    let said = fails(
+        1,
+        &[
+            "serve",
+            "--log",
+            "off",
+            "--listen-rdma",
+            "127.0.0.1:0",
+            "--listen-tcp",
+            "127.0.0.1:0",
+            "--config",
+            text(&file),
+        ],
+    );
+    assert!(said.contains("choose the provider iwarp"), "{said}");
+    let server = Server::start(&["--config", text(&file), "--provider", "iwarp"]);
+    let url = server.url("rdma", "/a");
+    ok(&["ls", &url]);
+    ok(&["ls", &format!("{url}&provider=iwarp"), "--provider", "verbs"]);
+    fails(1, &["ls", &format!("{url}&provider=verbs"), "--provider", "iwarp"]);
+}
+
+#[test]
+fn the_log_says_which_provider_was_taken_and_why() {
+    let server = Server::start(&["--export", "/a=memory:16MiB"]);
+    let out = run(&["ls", "--log", "info", &server.url("rdma", "/a")]);
+    let log = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success() && log.contains("provider=\"iwarp\"") && log.contains("why="), "{log}");
+}
