@@ -2,17 +2,31 @@
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use client::{Client, Error, Options, Proto, RetryPolicy, Url};
 use nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
+use rdma::ProviderChoice;
 use runtime::tokio_rt::TokioRuntime;
 use server::{Config, Running, Server};
 
+/// Where RDMA is tested, and with which provider: on an RDMA device where the environment names its address.
+fn rdma_at() -> (IpAddr, ProviderChoice) {
+    match std::env::var("MILLRACE_TEST_VERBS") {
+        Ok(address) => (address.parse().unwrap(), ProviderChoice::Verbs),
+        Err(_) => (Ipv4Addr::LOCALHOST.into(), ProviderChoice::Iwarp),
+    }
+}
+
 fn config() -> Config {
+    let (at, provider) = rdma_at();
     Config {
         exports: vec!["/data=memory:256MiB".parse().unwrap(), "/data/deep=memory:16MiB".parse().unwrap()],
-        listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+        listen_rdma: vec![SocketAddr::new(at, 0)],
+        provider,
         listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
         shards: Some(1),
         ..Config::default()
@@ -24,7 +38,7 @@ fn url(server: &Running, proto: Proto, path: &str) -> Url {
         Proto::Rdma => server.rdma_addr().unwrap(),
         Proto::Tcp => server.tcp_addr().unwrap(),
     };
-    Url { port: Some(addr.port()), proto: Some(proto), ..Url::new("127.0.0.1", path) }
+    Url { port: Some(addr.port()), proto: Some(proto), ..Url::new(addr.ip().to_string(), path) }
 }
 
 fn options() -> Options {

@@ -20,7 +20,7 @@ fn configs(inline: usize) -> (RequesterConfig, ResponderConfig) {
 
 #[tokio::test]
 async fn payloads_of_every_size_arrive_both_ways() {
-    for link in Link::ALL {
+    for link in Link::all() {
         let a = arena();
         let (c, s) = configs(4096);
         let (client, server) = connected(link, &a, c, s).await;
@@ -41,7 +41,7 @@ async fn payloads_of_every_size_arrive_both_ways() {
 
 #[tokio::test]
 async fn every_combination_of_inline_and_chunks_works() {
-    for (link, inline) in Link::ALL.into_iter().flat_map(|l| [(l, 1024), (l, 4096)]) {
+    for (link, inline) in Link::all().into_iter().flat_map(|l| [(l, 1024), (l, 4096)]) {
         let a = arena();
         let (c, s) = configs(inline);
         let (client, server) = connected(link, &a, c, s).await;
@@ -77,7 +77,7 @@ async fn memory_in_pieces_is_named_piece_by_piece_and_copied_where_there_is_no_r
 
 #[tokio::test]
 async fn hundreds_of_calls_share_a_few_credits() {
-    for link in Link::ALL {
+    for link in Link::all() {
         let a = arena();
         let (c, s) = configs(1024);
         let (client, server) = connected(link, &a, c, ResponderConfig { credits: 3, ..s }).await;
@@ -100,27 +100,30 @@ async fn hundreds_of_calls_share_a_few_credits() {
 
 #[tokio::test]
 async fn peers_without_private_data_use_1024_bytes_and_no_remote_invalidation() {
-    let a = arena();
-    let (c, s) = configs(4096);
-    let (qc, qs) = queue_pairs(Link::Tcp, &a, Default::default(), Default::default()).await;
-    let server = support::serve(qs, &a, s);
-    let client = rpcrdma::Requester::over(qc, support::rt(), a.clone(), c).unwrap();
-    assert_eq!((client.thresholds().send, client.thresholds().receive), (1024, 1024));
-    for n in [0, 900, 1000, 5000] {
-        echo(&client, &a, Ask { send: n, receive: n, ..Ask::default() }).await;
+    for link in Link::providers() {
+        let a = arena();
+        let (c, s) = configs(4096);
+        let (qc, qs) = queue_pairs(link, &a, Default::default(), Default::default()).await;
+        let server = support::serve(qs, &a, s);
+        let client = rpcrdma::Requester::over(qc, support::rt(), a.clone(), c).unwrap();
+        assert_eq!((client.thresholds().send, client.thresholds().receive), (1024, 1024));
+        for n in [0, 900, 1000, 5000] {
+            echo(&client, &a, Ask { send: n, receive: n, ..Ask::default() }).await;
+        }
+        assert_eq!(server.stats.snapshot().remote_invalidations, 0);
+        finish(client, server, &a).await;
     }
-    assert_eq!(server.stats.snapshot().remote_invalidations, 0);
-    finish(client, server, &a).await;
 }
 
 #[tokio::test]
 async fn remote_invalidation_needs_both_ends() {
-    for (ours, theirs) in [(true, false), (false, true), (false, false), (true, true)] {
+    let cases = [(true, false), (false, true), (false, false), (true, true)];
+    for (link, (ours, theirs)) in Link::providers().into_iter().flat_map(|l| cases.map(|c| (l, c))) {
         let a = arena();
         let (c, s) = configs(4096);
         let c = RequesterConfig { remote_invalidate: ours, ..c };
         let s = ResponderConfig { remote_invalidate: theirs, ..s };
-        let (client, server) = connected(Link::Tcp, &a, c, s).await;
+        let (client, server) = connected(link, &a, c, s).await;
         echo(&client, &a, Ask { receive: 9000, ..Ask::default() }).await;
         assert_eq!(client.stats().remote_invalidations, u64::from(ours && theirs));
         finish(client, server, &a).await;

@@ -372,7 +372,7 @@ async fn a_reply_chunk_is_returned_unused_by_a_small_reply_and_must_hold_a_large
 
 #[tokio::test]
 async fn tags_that_do_not_exist_cost_the_connection_and_nothing_else() {
-    for (read, link) in [(true, Link::Fabric), (false, Link::Fabric), (true, Link::Tcp), (false, Link::Tcp)] {
+    for (link, read) in Link::fabric_and_providers().into_iter().flat_map(|l| [(l, true), (l, false)]) {
         for segment in [bogus(100), Segment { offset: u64::MAX - 100, ..bogus(100) }] {
             let mut s = Scene::over(link, ResponderConfig::default()).await;
             let ask = if read {
@@ -391,7 +391,7 @@ async fn tags_that_do_not_exist_cost_the_connection_and_nothing_else() {
 
 #[tokio::test]
 async fn a_chunk_that_reaches_beyond_its_region_or_right_costs_the_connection() {
-    for (case, link) in (0..3).flat_map(|c| [(c, Link::Fabric), (c, Link::Tcp)]) {
+    for (link, case) in Link::fabric_and_providers().into_iter().flat_map(|l| [0, 1, 2].map(|c| (l, c))) {
         let mut s = Scene::over(link, ResponderConfig::default()).await;
         let access = if case == 0 { Access::RemoteWrite } else { Access::RemoteRead };
         let region = s.raw.expose(&[0; 500], access);

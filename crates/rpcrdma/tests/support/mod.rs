@@ -4,9 +4,12 @@
 pub mod fabric;
 pub mod raw;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use buffer::{Arena, ArenaConfig, Views};
@@ -14,7 +17,7 @@ use oncrpc::{
     AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
     RpcError, Service, Transport, TransportKind,
 };
-use rdma::{ConnectParams, Provider, QueuePair, provider::iwarp};
+use rdma::{ConnectParams, ProviderChoice, QueuePair, provider::iwarp};
 use rpcrdma::{Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use xdr::{Decoder, Encoder, XdrError};
@@ -201,17 +204,33 @@ pub enum Link {
     Memory { segment: usize, frame: Option<usize> },
     /// iWARP over loopback TCP.
     Tcp,
+    /// The RDMA device with this address of the machine.
+    Verbs(IpAddr),
+}
+
+/// The RDMA device on which to test too: the environment names its address.
+fn device() -> Option<Link> {
+    let address = std::env::var("MILLRACE_TEST_VERBS").ok()?;
+    Some(Link::Verbs(address.parse().expect("MILLRACE_TEST_VERBS is an IP address")))
 }
 
 impl Link {
-    pub const ALL: [Self; 6] = [
-        Self::Fabric,
-        Self::Contiguous,
-        Self::Memory { segment: usize::MAX, frame: None },
-        Self::Memory { segment: 1461, frame: Some(1400) },
-        Self::Memory { segment: 7, frame: Some(64) },
-        Self::Tcp,
-    ];
+    /// Everything that carries connections here.
+    pub fn all() -> Vec<Self> {
+        let memory = [(usize::MAX, None), (1461, Some(1400)), (7, Some(64))];
+        let memory = memory.map(|(segment, frame)| Self::Memory { segment, frame });
+        [Self::Fabric, Self::Contiguous].into_iter().chain(memory).chain(Self::providers()).collect()
+    }
+
+    /// The providers, over a network.
+    pub fn providers() -> Vec<Self> {
+        [Self::Tcp].into_iter().chain(device()).collect()
+    }
+
+    /// One that does what it is told at once, and those that applications use.
+    pub fn fabric_and_providers() -> Vec<Self> {
+        [Self::Fabric].into_iter().chain(Self::providers()).collect()
+    }
 
     /// Whether every byte is costly.
     pub fn is_slow(self) -> bool {
@@ -240,16 +259,27 @@ pub async fn queue_pairs(
             futures::future::try_join(connect, accept).await.unwrap()
         }
         Link::Tcp => {
-            let provider = iwarp::Iwarp::new();
-            let mut listener = provider.listen(rt(), ([127, 0, 0, 1], 0).into()).unwrap();
-            let connect = provider.connect(rt(), arena.clone(), listener.local_addr(), client);
-            let accept = async {
-                let incoming = listener.accept().await.unwrap();
-                incoming.accept(rt(), arena.clone(), server).await
-            };
-            futures::future::try_join(connect, accept).await.unwrap()
+            over_network(ProviderChoice::Iwarp, Ipv4Addr::LOCALHOST.into(), arena, client, server).await
         }
+        Link::Verbs(address) => over_network(ProviderChoice::Verbs, address, arena, client, server).await,
     }
+}
+
+async fn over_network(
+    choice: ProviderChoice,
+    address: IpAddr,
+    arena: &Arena,
+    client: ConnectParams,
+    server: ConnectParams,
+) -> (Box<dyn QueuePair>, Box<dyn QueuePair>) {
+    let provider = choice.to_listen(address).unwrap().provider;
+    let mut listener = provider.listen(rt(), SocketAddr::new(address, 0)).unwrap();
+    let connect = provider.connect(rt(), arena.clone(), listener.local_addr(), client);
+    let accept = async {
+        let incoming = listener.accept().await.unwrap();
+        incoming.accept(rt(), arena.clone(), server).await
+    };
+    futures::future::try_join(connect, accept).await.unwrap()
 }
 
 /// A requester and a responder with the echo service, connected.

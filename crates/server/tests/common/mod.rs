@@ -2,7 +2,11 @@
 
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, clippy::expect_used)] // Each test file uses its part.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use buffer::{Arena, ArenaConfig};
 use nfs::{
@@ -17,7 +21,7 @@ use oncrpc::{
     AuthSys, Credential, PendingCall, Reply, ReplySpec, Request, RpcError, Transport,
     tcp::{TcpClientConfig, TcpTransport},
 };
-use rdma::provider::iwarp::Iwarp;
+use rdma::ProviderChoice;
 use rpcrdma::{Requester, RequesterConfig};
 use runtime::{
     RuntimeRef,
@@ -39,13 +43,22 @@ pub fn arena(limit: usize) -> Arena {
     Arena::new(ArenaConfig { limit, huge_pages: false })
 }
 
-/// A configuration with free ports on loopback.
+/// Where RDMA is tested, and with which provider: on an RDMA device where the environment names its address.
+pub fn rdma_at() -> (IpAddr, ProviderChoice) {
+    match std::env::var("MILLRACE_TEST_VERBS") {
+        Ok(address) => (address.parse().unwrap(), ProviderChoice::Verbs),
+        Err(_) => (Ipv4Addr::LOCALHOST.into(), ProviderChoice::Iwarp),
+    }
+}
+
+/// A configuration with free ports, on loopback unless RDMA is tested elsewhere.
 pub fn config(exports: &[&str]) -> Config {
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let (at, provider) = rdma_at();
     Config {
         exports: exports.iter().map(|e| e.parse::<ExportConfig>().unwrap()).collect(),
-        listen_tcp: vec![any],
-        listen_rdma: vec![any],
+        listen_tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
+        listen_rdma: vec![SocketAddr::new(at, 0)],
+        provider,
         shards: Some(2),
         float_shards: true,
         ..Config::default()
@@ -108,7 +121,8 @@ impl Caller {
             Proto::Rdma => {
                 let config = RequesterConfig::default();
                 let addr = server.rdma_addr().unwrap();
-                Requester::connect(&Iwarp::new(), Arc::clone(&rt), arena.clone(), addr, config).await.unwrap()
+                let provider = rdma_at().1.to_connect(addr.ip()).unwrap().provider;
+                Requester::connect(&*provider, Arc::clone(&rt), arena.clone(), addr, config).await.unwrap()
             }
         };
         Self { transport, arena, rt, cred: sys(0, 0) }
