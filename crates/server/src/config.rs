@@ -32,6 +32,9 @@ pub struct Config {
     pub float_shards: bool,
     /// Where to answer Prometheus (`GET /metrics`); nowhere by default.
     pub metrics: Option<SocketAddr>,
+    /// Have RDMA clients send, and check, a CRC32C of every frame (iWARP). By default only a client that asks has it:
+    /// TCP and most links have checks of their own, and it costs speed.
+    pub crc: bool,
     /// Tell the machine's rpcbind where NFS and MOUNT are.
     pub rpcbind: bool,
     /// A directory for what must survive a restart (the key of file handles). Without it handles still survive a

@@ -10,9 +10,12 @@ use std::{
     time::Duration,
 };
 
-use common::{Caller, Proto, at, config, run, tcp};
+use common::{Caller, Proto, arena, at, config, run, tcp};
 use futures::future::join_all;
 use nfs::v3::{self, Procedure, RemoveArgs, Res, StableHow, Status, WccData, WriteArgs};
+use rdma::{Provider, provider::iwarp::Iwarp};
+use rpcrdma::RequesterConfig;
+use runtime::tokio_rt::TokioRuntime;
 use server::{Config, Server, ServerError};
 use xdr::Message;
 
@@ -47,6 +50,19 @@ fn a_retransmitted_call_is_answered_and_not_executed_again() {
             assert_eq!(status(&second, remove(&second, root, "f"), 4712).await, Status::NoEnt);
             assert_eq!(server.stats().replayed, 1);
             assert_eq!(server.stats().calls_of(Procedure::Remove), 3);
+        });
+    }
+}
+
+#[test]
+fn rdma_clients_are_asked_for_checksums_where_the_configuration_says_so() {
+    for crc in [false, true] {
+        run(async {
+            let server = Server::start(Config { crc, ..config(&["/x=memory:8MiB"]) }).unwrap();
+            let (rt, params) = (TokioRuntime::current(), RequesterConfig::default().connect_params());
+            let addr = server.rdma_addr().unwrap();
+            let qp = Iwarp::new().connect(rt, arena(8 << 20), addr, params).await.unwrap();
+            assert_eq!(qp.info().crc, crc);
         });
     }
 }
