@@ -163,7 +163,7 @@ impl Main {
             max_record: transfer + CALL_SLACK,
             max_in_flight: limits.credits as usize,
             max_queued: transfer.max(TcpServerConfig::default().max_queued),
-            ..TcpServerConfig::default()
+            stall_timeout: limits.stall(),
         };
         let server = TcpServer {
             service: Arc::clone(&self.service),
@@ -197,6 +197,7 @@ impl Main {
             credits: limits.credits,
             inline_size: limits.inline_size.0 as usize,
             max_transfer: limits.max_transfer() as usize,
+            stall_timeout: limits.stall(),
             ..ResponderConfig::default()
         };
         let addr = incoming.peer();

@@ -134,6 +134,42 @@ fn connections_beyond_the_limit_are_turned_away() {
 }
 
 #[test]
+fn connections_of_one_address_beyond_its_limit_are_turned_away() {
+    run(async {
+        let mut config = config(&["/x=memory:8MiB"]);
+        config.limits.max_connections_per_client = 2;
+        let server = Server::start(config).unwrap();
+        let callers =
+            [Caller::connect(&server, Proto::Tcp).await, Caller::connect(&server, Proto::Rdma).await];
+        for c in &callers {
+            c.mount("/x").await.unwrap();
+        }
+        let late = Caller::connect(&server, Proto::Tcp).await;
+        assert!(late.reply(Procedure::Null, &(), 0).await.is_err());
+        assert_eq!(server.stats().turned_away, 1);
+        // Another address of the same machine is another client.
+        let from = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        from.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+        from.connect(&server.tcp_addr().unwrap().into()).unwrap();
+        while server.stats().tcp.open < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(server.stats().turned_away, 1);
+    });
+}
+
+#[test]
+fn a_client_that_stops_in_the_middle_of_a_call_is_given_up_after_the_stall_timeout() {
+    let mut config = config(&["/x=memory:8MiB"]);
+    config.limits.stall_timeout = 1;
+    let server = Server::start(config).unwrap();
+    let mut client = TcpStream::connect(server.tcp_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    client.write_all(&[0x80, 0, 0x10, 0, 1, 2, 3, 4]).unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "closed");
+}
+
+#[test]
 fn a_stopped_server_frees_its_addresses() {
     run(async {
         let server = Server::start(config(&["/x=memory:8MiB"])).unwrap();
