@@ -144,6 +144,11 @@ impl PinnedSpan {
     pub fn span(&self) -> &SpanRef {
         &self.0
     }
+
+    /// Whether nothing but this keeps the memory: its arena is gone, and so are all buffers and views.
+    pub fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0.0) == 1
+    }
 }
 
 impl Drop for PinnedSpan {

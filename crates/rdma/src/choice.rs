@@ -78,11 +78,6 @@ pub enum NotUsable {
          do); use such an address, or choose the provider iwarp"
     )]
     NoDevice(IpAddr),
-    /// Connections of this provider are not there yet.
-    #[error(
-        "this version lists RDMA devices but makes no connections with them yet; choose the provider iwarp"
-    )]
-    NotYet,
     /// There is no way to the peer.
     #[error("there is no route to {0}: {1}")]
     NoRoute(IpAddr, String),
@@ -161,7 +156,7 @@ fn iwarp() -> Arc<dyn Provider> {
 }
 
 fn verbs() -> Result<Arc<dyn Provider>, NotUsable> {
-    Err(NotUsable::NotYet)
+    Ok(Arc::new(verbs::Verbs::new()?))
 }
 
 fn asked(provider: Arc<dyn Provider>) -> Chosen {
@@ -169,7 +164,7 @@ fn asked(provider: Arc<dyn Provider>) -> Chosen {
 }
 
 /// The address from which the machine sends to `peer`. Nothing is sent.
-fn local_address_to(peer: IpAddr) -> std::io::Result<IpAddr> {
+pub(crate) fn local_address_to(peer: IpAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr = match peer {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

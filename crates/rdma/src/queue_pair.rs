@@ -7,7 +7,7 @@ use std::{
 };
 
 use buffer::{Arena, Buffer, Views};
-use runtime::{BoxFuture, RuntimeRef, tokio_rt::LocalPort};
+use runtime::{BoxFuture, RuntimeRef};
 
 use crate::{DomainRef, Segment, SteeringTag};
 
@@ -29,12 +29,14 @@ pub struct ConnectParams {
     /// The most payload bytes in one lower-layer frame, where that is a choice (iWARP: FPDU payload); `None` = the
     /// provider's best. Lets a peer imitate one that frames by MTU.
     pub max_frame: Option<usize>,
-    /// The port that we connect from, where that is a choice (iWARP).
-    pub local_port: LocalPort,
     /// Limit of the whole set-up.
     pub timeout: Duration,
     /// Whether the peer's Send with Invalidate may invalidate our tags.
     pub remote_invalidate: bool,
+    /// Bytes of a receive that the provider posts itself, before the peer can send, and that comes back like any
+    /// other; 0 for none. An adapter may end a connection on which a message comes before there is a receive for it,
+    /// so the end that does not speak first asks for one. (iWARP in user space needs none: there messages wait.)
+    pub first_receive: usize,
 }
 
 impl Default for ConnectParams {
@@ -45,9 +47,9 @@ impl Default for ConnectParams {
             private_data: Vec::new(),
             crc: false,
             max_frame: None,
-            local_port: LocalPort::Any,
             timeout: Duration::from_secs(10),
             remote_invalidate: true,
+            first_receive: 0,
         }
     }
 }
@@ -273,6 +275,12 @@ pub trait QueuePair: Send {
 pub trait Provider: Send + Sync + 'static {
     /// Its name.
     fn name(&self) -> &'static str;
+
+    /// Whether the Send with Invalidate of a peer at `peer` can invalidate what we expose to it. To be asked before
+    /// the peer is promised so.
+    fn can_be_invalidated(&self, _peer: SocketAddr) -> bool {
+        true
+    }
 
     /// Connects to `addr`. Runs in the reactor of the runtime that polls it.
     fn connect(

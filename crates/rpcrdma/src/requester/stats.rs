@@ -15,12 +15,8 @@ counters! {
     cancelled,
     /// Calls that were sent as RDMA_NOMSG.
     long_calls,
-    /// Replies that came by chunk.
+    /// Replies that came through their Reply chunk.
     long_replies,
-    /// RDMA Reads of results.
-    reads,
-    /// RDMA_DONE messages.
-    done_sent,
     /// RDMA_ERROR answers.
     transport_errors,
     /// Messages dropped: undecodable, or of no open call.
@@ -35,7 +31,7 @@ counters! {
     exposed_read_bytes,
     /// Bytes exposed for RDMA Write.
     exposed_write_bytes,
-    /// Bytes that were placed directly, by RDMA Write or by RDMA Reads of ours.
+    /// Bytes of payload that were placed directly by RDMA Write.
     placed_bytes,
     /// Tags that the responder invalidated.
     remote_invalidations,

@@ -9,7 +9,7 @@ use std::{
 use super::{
     cm::CmId,
     context::{DeviceList, ListedDevice, OpenDevice, text},
-    ffi::{self, LoadError, verbs::*},
+    ffi::{self, Libraries, LoadError, verbs::*},
 };
 
 /// The most GIDs that are listed of a device: the kernel's interface carries less than 64 KiB, and each takes 32 bytes.
@@ -185,16 +185,19 @@ pub fn devices() -> Result<Vec<Device>, Unusable> {
 /// # Errors
 /// As [`devices`].
 pub fn device_of(local: IpAddr) -> Result<Option<String>, Unusable> {
-    let libraries = ffi::libraries()?;
-    if let Some(missing) = no_interface() {
-        return Err(missing);
-    }
+    let libraries = usable()?;
     let id = CmId::new(libraries).map_err(|e| match e.raw_os_error() {
         Some(libc::ENODEV) => Unusable::NoDevices,
         _ => Unusable::List(e.to_string()),
     })?;
     // An address that is nobody's, or an interface without a device, cannot be bound.
     Ok(id.bind(SocketAddr::new(local, 0)).ok().and_then(|()| id.device_name()))
+}
+
+/// The libraries, if the kernel offers what they need.
+pub(super) fn usable() -> Result<&'static Libraries, Unusable> {
+    let libraries = ffi::libraries()?;
+    no_interface().map_or(Ok(libraries), Err)
 }
 
 /// What the kernel does not offer, if anything: names of device nodes that rdma-core opens.

@@ -2,16 +2,89 @@
 //! devices. The libraries are loaded when they are first needed.
 //!
 //! ```text
+//! qp        drives a connection, and judges how it ends
+//!  |- queues     one connection behind its lock: what is posted, completed, exposed
+//!  |   |- send, receive   work, and the memory that it keeps until it is completed   (unsafe)
+//!  |   |- exposures       what the peer can reach: windows or regions                (unsafe)
+//!  |   |- hardware        queue pair and completion queues                           (unsafe)
+//!  |- fault      what the adapter's reports mean
+//! setup, listen   connecting and accepting
+//! adapter   a device's limits, protection domains, registered memory                 (unsafe)
 //! devices   which devices there are, what they can do, why they cannot be used
-//! context   devices as libibverbs opens them        (unsafe)
-//! cm        identifiers of the connection manager    (unsafe)
-//! ffi       the foreign functions and structures     (unsafe)
+//! context   devices as libibverbs opens them                                         (unsafe)
+//! cm        identifiers of the connection manager                                    (unsafe)
+//! ffi       the foreign functions and structures                                     (unsafe)
 //! ```
+//!
+//! Memory for local use is registered by the arena's span, once, without any right for a peer. A peer reaches memory
+//! through a window that is bound to its own queue pair, or, where the device has no windows, through a region of
+//! exactly these bytes in a protection domain that the connection has for itself. Tagged offsets are addresses.
 
+mod adapter;
 mod cm;
 mod context;
 mod devices;
+mod exposures;
+mod fault;
 mod ffi;
+mod hardware;
+mod listen;
+mod qp;
+mod queues;
+mod receive;
+mod send;
+mod setup;
 
-pub use devices::{Details, Device, Features, Gid, Limits, Port, Transport, Unusable, device_of, devices};
-pub use ffi::LoadError;
+use std::net::SocketAddr;
+
+use buffer::Arena;
+use runtime::{BoxFuture, RuntimeRef};
+
+#[doc(hidden)]
+pub use self::adapter::trust_rxe_windows;
+pub use self::{
+    devices::{Details, Device, Features, Gid, Limits, Port, Transport, Unusable, device_of, devices},
+    ffi::LoadError,
+};
+use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
+
+/// The verbs provider.
+#[derive(Clone, Copy)]
+pub struct Verbs {
+    libraries: &'static ffi::Libraries,
+}
+
+impl Verbs {
+    /// The provider, if this machine has what it needs.
+    ///
+    /// # Errors
+    /// What is missing, and how to get it. (Devices may come and go: that there is none is found out when one is
+    /// needed.)
+    pub fn new() -> Result<Self, Unusable> {
+        Ok(Self { libraries: devices::usable()? })
+    }
+}
+
+impl Provider for Verbs {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn can_be_invalidated(&self, peer: SocketAddr) -> bool {
+        setup::has_windows(self.libraries, peer)
+    }
+
+    fn connect(
+        &self,
+        rt: RuntimeRef,
+        arena: Arena,
+        addr: SocketAddr,
+        params: ConnectParams,
+    ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
+        Box::pin(setup::connect(self.libraries, rt, arena, addr, params))
+    }
+
+    fn listen(&self, rt: RuntimeRef, addr: SocketAddr) -> std::io::Result<Box<dyn Listener>> {
+        Ok(Box::new(listen::VerbsListener::bind(self.libraries, rt, addr)?))
+    }
+}

@@ -1,8 +1,9 @@
 //! The inline functions of `verbs.h`: they call through the context that they are given.
 
 use std::{
-    ffi::c_int,
+    ffi::{c_int, c_uint},
     mem::{offset_of, size_of},
+    ptr,
 };
 
 use super::{load::Verbs, verbs::*};
@@ -59,11 +60,75 @@ pub(crate) unsafe fn ibv_query_device_ex(
         if let Some(outer) = extended(context, offset_of!(verbs_context, query_device_ex))
             && let Some(query) = (&raw const (*outer).query_device_ex).read()
         {
-            let rc = query(context, std::ptr::null(), attr, size_of::<ibv_device_attr_ex>());
+            let rc = query(context, ptr::null(), attr, size_of::<ibv_device_attr_ex>());
             if rc != libc::EOPNOTSUPP && rc != libc::ENOSYS {
                 return rc;
             }
         }
         (verbs.ibv_query_device)(context, &mut attr.orig_attr)
     }
+}
+
+/// `ibv_alloc_mw`; null where the driver has no windows.
+///
+/// # Safety
+/// `pd` lives.
+pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
+    // SAFETY: a protection domain points to its open context.
+    unsafe { (*(*pd).context).ops.alloc_mw.map_or(ptr::null_mut(), |alloc| alloc(pd, kind)) }
+}
+
+/// `ibv_dealloc_mw`.
+///
+/// # Safety
+/// `mw` lives, and is used no more.
+pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: a window points to its open context.
+    unsafe { (*(*mw).context).ops.dealloc_mw.map_or(libc::EOPNOTSUPP, |dealloc| dealloc(mw)) }
+}
+
+/// `ibv_poll_cq`.
+///
+/// # Safety
+/// `cq` lives.
+pub(crate) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, into: &mut [ibv_wc]) -> c_int {
+    // SAFETY: a completion queue points to its open context; the room is as large as is said.
+    unsafe {
+        (*(*cq).context).ops.poll_cq.map_or(-1, |poll| poll(cq, into.len() as c_int, into.as_mut_ptr()))
+    }
+}
+
+/// `ibv_req_notify_cq`, for all completions.
+///
+/// # Safety
+/// `cq` lives.
+pub(crate) unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: as above.
+    unsafe { (*(*cq).context).ops.req_notify_cq.map_or(libc::EOPNOTSUPP, |arm| arm(cq, 0)) }
+}
+
+/// `ibv_post_send`.
+///
+/// # Safety
+/// `qp` lives; `wr` is a list of valid work requests, whose memory stays valid until they are completed.
+pub(crate) unsafe fn ibv_post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: a queue pair points to its open context; the rest as the caller says.
+    unsafe { (*(*qp).context).ops.post_send.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, bad)) }
+}
+
+/// `ibv_post_recv`.
+///
+/// # Safety
+/// As [`ibv_post_send`].
+pub(crate) unsafe fn ibv_post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: as above.
+    unsafe { (*(*qp).context).ops.post_recv.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, bad)) }
 }

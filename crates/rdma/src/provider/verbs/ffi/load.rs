@@ -73,6 +73,17 @@ library! {
         fn ibv_query_device(*mut ibv_context, *mut ibv_device_attr) -> c_int;
         // The old function of this name, for which the header has an inline one.
         fn ibv_query_port(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+        fn ibv_alloc_pd(*mut ibv_context) -> *mut ibv_pd;
+        fn ibv_dealloc_pd(*mut ibv_pd) -> c_int;
+        // For access flags without an optional one, which is all that we use: the others need `ibv_reg_mr_iova2`.
+        fn ibv_reg_mr(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+        fn ibv_dereg_mr(*mut ibv_mr) -> c_int;
+        fn ibv_create_comp_channel(*mut ibv_context) -> *mut ibv_comp_channel;
+        fn ibv_destroy_comp_channel(*mut ibv_comp_channel) -> c_int;
+        fn ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+        fn ibv_destroy_cq(*mut ibv_cq) -> c_int;
+        fn ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+        fn ibv_ack_cq_events(*mut ibv_cq, c_uint);
         fn _ibv_query_gid_table(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
     }
 }
@@ -85,6 +96,20 @@ library! {
         fn rdma_create_id(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;
         fn rdma_destroy_id(*mut rdma_cm_id) -> c_int;
         fn rdma_bind_addr(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
+        fn rdma_listen(*mut rdma_cm_id, c_int) -> c_int;
+        fn rdma_resolve_addr(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
+        fn rdma_resolve_route(*mut rdma_cm_id, c_int) -> c_int;
+        fn rdma_create_qp(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr) -> c_int;
+        fn rdma_destroy_qp(*mut rdma_cm_id);
+        fn rdma_connect(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+        fn rdma_accept(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+        fn rdma_reject(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+        fn rdma_disconnect(*mut rdma_cm_id) -> c_int;
+        fn rdma_get_cm_event(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+        fn rdma_ack_cm_event(*mut rdma_cm_event) -> c_int;
+        fn rdma_migrate_id(*mut rdma_cm_id, *mut rdma_event_channel) -> c_int;
+        fn rdma_get_devices(*mut c_int) -> *mut *mut ibv_context;
+        fn rdma_free_devices(*mut *mut ibv_context);
     }
 }
 

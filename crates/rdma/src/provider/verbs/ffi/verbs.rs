@@ -12,6 +12,30 @@ pub(crate) const IBV_DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
 pub(crate) const IBV_ODP_SUPPORT: u64 = 1;
 pub(crate) const IBV_ODP_SUPPORT_IMPLICIT: u64 = 1 << 1;
 
+pub(crate) const IBV_ACCESS_LOCAL_WRITE: c_uint = 1;
+pub(crate) const IBV_ACCESS_REMOTE_WRITE: c_uint = 1 << 1;
+pub(crate) const IBV_ACCESS_REMOTE_READ: c_uint = 1 << 2;
+pub(crate) const IBV_ACCESS_MW_BIND: c_uint = 1 << 4;
+
+pub(crate) const IBV_MW_TYPE_2: c_uint = 2;
+pub(crate) const IBV_QPT_RC: c_uint = 2;
+
+pub(crate) const IBV_WR_RDMA_WRITE: c_uint = 0;
+pub(crate) const IBV_WR_SEND: c_uint = 2;
+pub(crate) const IBV_WR_RDMA_READ: c_uint = 4;
+pub(crate) const IBV_WR_LOCAL_INV: c_uint = 7;
+pub(crate) const IBV_WR_BIND_MW: c_uint = 8;
+pub(crate) const IBV_WR_SEND_WITH_INV: c_uint = 9;
+
+pub(crate) const IBV_SEND_SIGNALED: c_uint = 1 << 1;
+pub(crate) const IBV_SEND_SOLICITED: c_uint = 1 << 2;
+pub(crate) const IBV_SEND_INLINE: c_uint = 1 << 3;
+
+pub(crate) const IBV_WC_SUCCESS: c_uint = 0;
+pub(crate) const IBV_WC_WR_FLUSH_ERR: c_uint = 5;
+pub(crate) const IBV_WC_IP_CSUM_OK: c_uint = 1 << 2;
+pub(crate) const IBV_WC_WITH_INV: c_uint = 1 << 3;
+
 #[repr(C)]
 pub(crate) struct ibv_device {
     pub(crate) ops: [*mut c_void; 2],
@@ -122,22 +146,186 @@ pub(crate) struct ibv_gid_entry {
     pub(crate) ndev_ifindex: u32,
 }
 
+/// An opaque structure of the library's.
+macro_rules! opaque {
+    ($($name:ident)*) => {$(
+        #[repr(C)]
+        pub(crate) struct $name([u8; 0]);
+    )*};
+}
+
+opaque! { ibv_srq }
+
+#[repr(C)]
+pub(crate) struct ibv_pd {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) handle: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_mr {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) addr: *mut c_void,
+    pub(crate) length: usize,
+    pub(crate) handle: u32,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_mw {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) rkey: u32,
+    pub(crate) handle: u32,
+    pub(crate) r#type: c_uint,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_comp_channel {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) fd: c_int,
+    pub(crate) refcnt: c_int,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_cq {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) handle: u32,
+    pub(crate) cqe: c_int,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_qp {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) qp_context: *mut c_void,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) send_cq: *mut ibv_cq,
+    pub(crate) recv_cq: *mut ibv_cq,
+    pub(crate) srq: *mut ibv_srq,
+    pub(crate) handle: u32,
+    pub(crate) qp_num: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_qp_cap {
+    pub(crate) max_send_wr: u32,
+    pub(crate) max_recv_wr: u32,
+    pub(crate) max_send_sge: u32,
+    pub(crate) max_recv_sge: u32,
+    pub(crate) max_inline_data: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_qp_init_attr {
+    pub(crate) qp_context: *mut c_void,
+    pub(crate) send_cq: *mut ibv_cq,
+    pub(crate) recv_cq: *mut ibv_cq,
+    pub(crate) srq: *mut ibv_srq,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) qp_type: c_uint,
+    pub(crate) sq_sig_all: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_wc {
+    pub(crate) wr_id: u64,
+    pub(crate) status: c_uint,
+    pub(crate) opcode: c_uint,
+    pub(crate) vendor_err: u32,
+    pub(crate) byte_len: u32,
+    pub(crate) invalidated_rkey: u32,
+    pub(crate) qp_num: u32,
+    pub(crate) src_qp: u32,
+    pub(crate) wc_flags: c_uint,
+    pub(crate) pkey_index: u16,
+    pub(crate) slid: u16,
+    pub(crate) sl: u8,
+    pub(crate) dlid_path_bits: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_sge {
+    pub(crate) addr: u64,
+    pub(crate) length: u32,
+    pub(crate) lkey: u32,
+}
+
+/// The member `rdma` of the union `wr`, filled up to the size of the union.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_send_wr_rdma {
+    pub(crate) remote_addr: u64,
+    pub(crate) rkey: u32,
+    pub(crate) rest: [u64; 2],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_mw_bind_info {
+    pub(crate) mr: *mut ibv_mr,
+    pub(crate) addr: u64,
+    pub(crate) length: u64,
+    pub(crate) mw_access_flags: c_uint,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_send_wr_bind_mw {
+    pub(crate) mw: *mut ibv_mw,
+    pub(crate) rkey: u32,
+    pub(crate) bind_info: ibv_mw_bind_info,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_send_wr {
+    pub(crate) wr_id: u64,
+    pub(crate) next: *mut Self,
+    pub(crate) sg_list: *mut ibv_sge,
+    pub(crate) num_sge: c_int,
+    pub(crate) opcode: c_uint,
+    pub(crate) send_flags: c_uint,
+    pub(crate) invalidate_rkey: u32,
+    pub(crate) wr: ibv_send_wr_rdma,
+    pub(crate) qp_type: u32,
+    pub(crate) bind_mw: ibv_send_wr_bind_mw,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_recv_wr {
+    pub(crate) wr_id: u64,
+    pub(crate) next: *mut Self,
+    pub(crate) sg_list: *mut ibv_sge,
+    pub(crate) num_sge: c_int,
+}
+
 type Unused = *mut c_void;
 
 #[repr(C)]
 pub(crate) struct ibv_context_ops {
     pub(crate) compat_1: [Unused; 7],
-    pub(crate) alloc_mw: Unused,
+    pub(crate) alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_uint) -> *mut ibv_mw>,
     pub(crate) bind_mw: Unused,
-    pub(crate) dealloc_mw: Unused,
+    pub(crate) dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub(crate) compat_2: Unused,
-    pub(crate) poll_cq: Unused,
-    pub(crate) req_notify_cq: Unused,
+    pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
+    pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     pub(crate) compat_3: [Unused; 7],
     pub(crate) post_srq_recv: Unused,
     pub(crate) compat_4: [Unused; 4],
-    pub(crate) post_send: Unused,
-    pub(crate) post_recv: Unused,
+    pub(crate) post_send:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+    pub(crate) post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     pub(crate) compat_5: [Unused; 5],
 }
 

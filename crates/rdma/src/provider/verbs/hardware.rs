@@ -1,0 +1,285 @@
+//! The queues of one connection, as the adapter has them.
+
+#![allow(unsafe_code)] // Foreign functions.
+
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+    ptr::{self, NonNull},
+    sync::Arc,
+};
+
+use super::{
+    adapter::{Abilities, Protection},
+    cm::CmId,
+    ffi::{Libraries, inline, verbs::*},
+};
+
+/// Work requests in each queue, where the device allows. Beyond it they wait in ours.
+const DEPTH: u32 = 256;
+/// Receives of an iWARP device, which ends a connection when a message finds none: as many as credits may call for.
+const IWARP_RECEIVES: u32 = 4096;
+/// Pieces of one work request, where the device allows.
+const PIECES: u32 = 16;
+/// Bytes of a message that is copied into the work request itself; the first that the device takes. A typical NFS
+/// call or reply without data is below 256 bytes.
+const INLINE: [u32; 3] = [256, 64, 0];
+/// Completion events that are acknowledged together: each acknowledgement takes a lock.
+const ACK_BATCH: u32 = 64;
+
+/// A completion channel: the descriptor that tells of completions.
+struct Channel {
+    libraries: &'static Libraries,
+    channel: NonNull<ibv_comp_channel>,
+}
+
+impl Channel {
+    /// The context is open, and stays so.
+    fn new(libraries: &'static Libraries, context: NonNull<ibv_context>) -> io::Result<Self> {
+        // SAFETY: an open context.
+        let channel = unsafe { (libraries.verbs.ibv_create_comp_channel)(context.as_ptr()) };
+        Ok(Self { libraries, channel: NonNull::new(channel).ok_or_else(io::Error::last_os_error)? })
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: ours; its completion queues are gone.
+        unsafe { (self.libraries.verbs.ibv_destroy_comp_channel)(self.channel.as_ptr()) };
+    }
+}
+
+/// A completion queue.
+struct CompletionQueue {
+    libraries: &'static Libraries,
+    cq: NonNull<ibv_cq>,
+    armed: bool,
+    unacknowledged: u32,
+}
+
+impl CompletionQueue {
+    fn new(channel: &Channel, context: NonNull<ibv_context>, entries: u32) -> io::Result<Self> {
+        let libraries = channel.libraries;
+        // SAFETY: context and channel live; the vector 0 is always there.
+        let cq = unsafe {
+            let channel = channel.channel.as_ptr();
+            (libraries.verbs.ibv_create_cq)(context.as_ptr(), entries as i32, ptr::null_mut(), channel, 0)
+        };
+        let cq = NonNull::new(cq).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { libraries, cq, armed: false, unacknowledged: 0 })
+    }
+
+    fn poll(&self, into: &mut [ibv_wc]) -> io::Result<usize> {
+        // SAFETY: the queue lives.
+        let n = unsafe { inline::ibv_poll_cq(self.cq.as_ptr(), into) };
+        usize::try_from(n).map_err(|_| io::Error::other("the completion queue is broken"))
+    }
+
+    /// Asks for an event at the next completion; false if that was asked for already.
+    fn arm(&mut self) -> io::Result<bool> {
+        if self.armed {
+            return Ok(false);
+        }
+        // SAFETY: the queue lives.
+        match unsafe { inline::ibv_req_notify_cq(self.cq.as_ptr()) } {
+            0 => self.armed = true,
+            rc => return Err(io::Error::from_raw_os_error(rc)),
+        }
+        Ok(true)
+    }
+
+    /// An event of this queue was taken from the channel.
+    fn fired(&mut self) {
+        self.armed = false;
+        self.unacknowledged += 1;
+        if self.unacknowledged == ACK_BATCH {
+            self.acknowledge();
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        // SAFETY: the queue lives, and so many events of it were taken.
+        unsafe { (self.libraries.verbs.ibv_ack_cq_events)(self.cq.as_ptr(), self.unacknowledged) };
+        self.unacknowledged = 0;
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.acknowledge();
+        // SAFETY: ours; the queue pair is gone, and all events are acknowledged.
+        unsafe { (self.libraries.verbs.ibv_destroy_cq)(self.cq.as_ptr()) };
+    }
+}
+
+/// How large the queues are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) send: usize,
+    pub(super) receive: usize,
+    /// Pieces of a Send or Write, and of a Read's sink.
+    pub(super) pieces: usize,
+    pub(super) read_pieces: usize,
+    /// Bytes that may go into the work request itself.
+    pub(super) inline: usize,
+}
+
+/// A queue pair with its completion queues and its identifier. When it is dropped, the adapter has stopped using any
+/// memory for it.
+pub(super) struct Hardware {
+    // Dropped in this order, after the queue pair.
+    send_cq: CompletionQueue,
+    receive_cq: CompletionQueue,
+    channel: Channel,
+    pub(super) id: CmId,
+    protection: Arc<Protection>,
+    qp: NonNull<ibv_qp>,
+    sizes: Sizes,
+}
+
+// SAFETY: rdma-core may be called from any thread; whoever has this is the only one who calls it.
+unsafe impl Send for Hardware {}
+
+impl Hardware {
+    /// Makes a queue pair for `id`, which is bound to the device of `protection`.
+    pub(super) fn new(id: CmId, protection: Arc<Protection>, abilities: &Abilities) -> io::Result<Self> {
+        let context = id.context().ok_or(io::ErrorKind::NotConnected)?;
+        let most = abilities.max_wr.min(abilities.max_cqe);
+        let depth = DEPTH.min(most);
+        let receives = if abilities.iwarp { IWARP_RECEIVES.min(most) } else { depth };
+        let channel = Channel::new(id.libraries(), context)?;
+        let send_cq = CompletionQueue::new(&channel, context, depth)?;
+        let receive_cq = CompletionQueue::new(&channel, context, receives)?;
+        let pieces = PIECES.min(abilities.max_sge);
+        let attr = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: send_cq.cq.as_ptr(),
+            recv_cq: receive_cq.cq.as_ptr(),
+            srq: ptr::null_mut(),
+            cap: ibv_qp_cap {
+                max_send_wr: depth,
+                max_recv_wr: receives,
+                max_send_sge: pieces,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        let (qp, inline) = create_qp(&id, &protection, &attr)?;
+        let sizes = Sizes {
+            send: depth as usize,
+            receive: receives as usize,
+            pieces: pieces as usize,
+            read_pieces: pieces.min(abilities.max_sge_rd) as usize,
+            inline,
+        };
+        Ok(Self { send_cq, receive_cq, channel, id, protection, qp, sizes })
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    pub(super) fn protection(&self) -> &Arc<Protection> {
+        &self.protection
+    }
+
+    /// Another descriptor of the completion channel, to be watched.
+    pub(super) fn fd(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the channel has its descriptor open as long as it lives.
+        unsafe { BorrowedFd::borrow_raw(self.channel.channel.as_ref().fd) }.try_clone_to_owned()
+    }
+
+    /// Takes completions of the send queue; how many.
+    pub(super) fn poll_send(&self, into: &mut [ibv_wc]) -> io::Result<usize> {
+        self.send_cq.poll(into)
+    }
+
+    /// Takes completions of the receive queue; how many.
+    pub(super) fn poll_receive(&self, into: &mut [ibv_wc]) -> io::Result<usize> {
+        self.receive_cq.poll(into)
+    }
+
+    /// Asks for an event at the next receive, and if `sends` at the next completion of the send queue. True if that
+    /// is new: then what came before it must be looked for once more.
+    pub(super) fn arm(&mut self, sends: bool) -> io::Result<bool> {
+        let receive = self.receive_cq.arm()?;
+        Ok((sends && self.send_cq.arm()?) || receive)
+    }
+
+    /// Takes one event from the completion channel, if there is one (its descriptor must be non-blocking).
+    pub(super) fn take_event(&mut self) -> io::Result<()> {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        let channel = self.channel.channel.as_ptr();
+        // SAFETY: the channel lives; both are valid for writing.
+        let rc = unsafe { (self.channel.libraries.verbs.ibv_get_cq_event)(channel, &mut cq, &mut context) };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        match self.send_cq.cq.as_ptr() == cq {
+            true => self.send_cq.fired(),
+            false => self.receive_cq.fired(),
+        }
+        Ok(())
+    }
+
+    /// Posts a list of sends, all linked.
+    ///
+    /// # Safety
+    /// They are valid, and the memory that they name is not used otherwise until their completion, or until `self` is
+    /// dropped.
+    pub(super) unsafe fn post_send(&mut self, first: *mut ibv_send_wr) -> io::Result<()> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair lives; the rest as the caller says.
+        match unsafe { inline::ibv_post_send(self.qp.as_ptr(), first, &mut bad) } {
+            0 => Ok(()),
+            rc => Err(io::Error::from_raw_os_error(rc.abs())),
+        }
+    }
+
+    /// Posts a list of receives, all linked.
+    ///
+    /// # Safety
+    /// As [`Self::post_send`].
+    pub(super) unsafe fn post_receive(&mut self, first: *mut ibv_recv_wr) -> io::Result<()> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: as above.
+        match unsafe { inline::ibv_post_recv(self.qp.as_ptr(), first, &mut bad) } {
+            0 => Ok(()),
+            rc => Err(io::Error::from_raw_os_error(rc.abs())),
+        }
+    }
+}
+
+/// Makes the queue pair, with as much inline data as the device takes.
+fn create_qp(
+    id: &CmId,
+    protection: &Protection,
+    attr: &ibv_qp_init_attr,
+) -> io::Result<(NonNull<ibv_qp>, usize)> {
+    let mut result = Err(io::ErrorKind::InvalidInput.into());
+    for inline in INLINE {
+        let mut attr = *attr;
+        attr.cap.max_inline_data = inline;
+        // SAFETY: the identifier is bound to the device of the protection domain; both live, and so do the completion
+        // queues. The library makes the queue pair a part of the identifier.
+        let (rc, qp) = unsafe {
+            let rc = (id.libraries().cm.rdma_create_qp)(id.as_ptr(), protection.as_ptr(), &mut attr);
+            (rc, (*id.as_ptr()).qp)
+        };
+        match NonNull::new(qp) {
+            Some(qp) if rc == 0 => return Ok((qp, attr.cap.max_inline_data.min(INLINE[0]) as usize)),
+            _ => result = Err(io::Error::last_os_error()),
+        }
+    }
+    result
+}
+
+impl Drop for Hardware {
+    fn drop(&mut self) {
+        // SAFETY: the identifier's own queue pair, which nothing uses any more. The adapter has stopped when this
+        // returns.
+        unsafe { (self.id.libraries().cm.rdma_destroy_qp)(self.id.as_ptr()) };
+    }
+}

@@ -1,0 +1,114 @@
+//! Listening, and connection requests that can move between shards.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use buffer::Arena;
+use runtime::{BoxFuture, Readiness, RuntimeExt, RuntimeRef};
+
+use super::{
+    cm::{CmId, Event},
+    ffi::Libraries,
+    qp::nowhere,
+    setup,
+};
+use crate::{ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason};
+
+/// Requests that wait in the kernel to be accepted.
+const BACKLOG: i32 = 1024;
+/// Pause after the machine had no file descriptor or memory for a connection.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listening identifier.
+pub(super) struct VerbsListener {
+    rt: RuntimeRef,
+    addr: SocketAddr,
+    id: CmId,
+    events: Box<dyn Readiness>,
+}
+
+impl VerbsListener {
+    /// Binds `addr`: the address of a device, or the unspecified one for all of them.
+    pub(super) fn bind(libraries: &'static Libraries, rt: RuntimeRef, addr: SocketAddr) -> io::Result<Self> {
+        let id = CmId::new(libraries)?;
+        let nobodys = || {
+            let text = format!("no RDMA device has the address {}; `millrace devices` lists them", addr.ip());
+            io::Error::new(io::ErrorKind::AddrNotAvailable, text)
+        };
+        id.bind(addr).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENODEV | libc::EADDRNOTAVAIL) => nobodys(),
+            _ => e,
+        })?;
+        // A loopback address can be bound although no device has it.
+        if !addr.ip().is_unspecified() && id.context().is_none() {
+            return Err(nobodys());
+        }
+        id.listen(BACKLOG)?;
+        let events = rt.watch(id.fd()?)?;
+        Ok(Self { rt, addr: id.local_addr().unwrap_or(addr), id, events })
+    }
+
+    async fn next(&mut self) -> io::Result<Box<dyn Incoming>> {
+        loop {
+            let id = &mut self.id;
+            match setup::next_event(&mut *self.events, || id.next_event()).await {
+                Ok(mut event) => match event.request.take() {
+                    Some(id) => {
+                        return Ok(Box::new(VerbsIncoming {
+                            peer: id.peer_addr().unwrap_or_else(nowhere),
+                            id,
+                            event,
+                        }));
+                    }
+                    None => tracing::debug!(addr = %self.addr, kind = event.kind, "event of a listener"),
+                },
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                        tracing::warn!(addr = %self.addr, error = %e, "cannot accept a connection now");
+                        self.rt.sleep(EXHAUSTED_PAUSE).await;
+                    }
+                    _ => return Err(e),
+                },
+            }
+        }
+    }
+}
+
+impl Listener for VerbsListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Incoming>>> {
+        Box::pin(self.next())
+    }
+}
+
+/// A connection request. If it is dropped, the peer is refused.
+struct VerbsIncoming {
+    peer: SocketAddr,
+    id: CmId,
+    event: Event,
+}
+
+impl Incoming for VerbsIncoming {
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn accept(
+        self: Box<Self>,
+        rt: RuntimeRef,
+        arena: Arena,
+        params: ConnectParams,
+    ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
+        let Self { peer, id, event } = *self;
+        Box::pin(setup::accept(id, event, peer, rt, arena, params))
+    }
+
+    fn reject(self: Box<Self>, reason: RejectReason) {
+        tracing::debug!(peer = %self.peer, ?reason, "connection refused");
+        if let Err(error) = self.id.reject() {
+            tracing::debug!(peer = %self.peer, %error, "the refusal could not be sent");
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! The send queue: work that waits, work that the adapter has, and the memory that each keeps.
+
+#![allow(unsafe_code)] // Gives the adapter memory that this module keeps.
+
+use std::{collections::VecDeque, io, ptr};
+
+use buffer::{Buffer, View, Views};
+use slab::Slab;
+
+use super::{
+    adapter::{Protection, Registration},
+    ffi::verbs::*,
+    hardware::{Hardware, Sizes},
+};
+use crate::{Completion, ReadRequest, WorkId};
+
+/// Work that is posted in the order in which it came.
+pub(super) enum Work {
+    Send {
+        data: Views,
+        invalidate: Option<u32>,
+        solicited: bool,
+        signaled: Option<WorkId>,
+    },
+    /// From piece `at` on; what was posted before has moved `offset`.
+    Write {
+        data: Views,
+        at: usize,
+        rkey: u32,
+        offset: u64,
+    },
+    Bind(Binding),
+}
+
+/// A window that shall reach memory.
+pub(super) struct Binding {
+    /// The window; whoever asked keeps it as long as the queues.
+    pub(super) mw: *mut ibv_mw,
+    /// The registration underneath.
+    pub(super) mr: *mut ibv_mr,
+    pub(super) addr: usize,
+    pub(super) len: usize,
+    pub(super) access: u32,
+    /// The tag that it shall have.
+    pub(super) rkey: u32,
+}
+
+/// A Read that waits, or of which some work requests are posted.
+struct Read {
+    id: WorkId,
+    sink: Vec<Buffer>,
+    rkey: u32,
+    offset: u64,
+    /// The first buffer that is not posted.
+    at: usize,
+    /// Work requests that the adapter has.
+    in_flight: usize,
+}
+
+/// What a work request that the adapter has keeps, and what its completion tells.
+enum Held {
+    Nothing,
+    Data(#[allow(dead_code)] Views), // Only to be dropped.
+    Signaled(#[allow(dead_code)] Views, WorkId),
+    /// A part of the Read `key`; the registration of its sink where it needs one of its own.
+    Read {
+        key: usize,
+        completed: bool,
+        sink: Option<Registration>,
+    },
+}
+
+/// The send queue's memory.
+pub(super) struct Sends {
+    sizes: Sizes,
+    /// Sinks of Reads must be reachable by the peer (iWARP).
+    open_sinks: bool,
+    ord: usize,
+    waiting: VecDeque<Work>,
+    reads: Slab<Read>,
+    /// Keys of `reads` of which something is not posted yet.
+    reads_waiting: VecDeque<usize>,
+    reads_in_flight: usize,
+    /// What the adapter has, in order; the work request's identifier is its position, counted from the beginning of
+    /// the connection.
+    posted: VecDeque<Held>,
+    first: u64,
+    /// All before this are completed, but for Reads: those of an iWARP device may be late.
+    covered: u64,
+    /// Completions of these are waited for.
+    awaited: usize,
+    batch: Batch,
+}
+
+// SAFETY: the pointers in bindings are to objects of libibverbs, which may be used from any thread.
+unsafe impl Send for Sends {}
+
+/// The work requests of one call.
+#[derive(Default)]
+struct Batch {
+    requests: Vec<ibv_send_wr>,
+    pieces: Vec<ibv_sge>,
+    /// Windows, and the tags that they have once the batch is posted.
+    bound: Vec<(*mut ibv_mw, u32)>,
+}
+
+impl Batch {
+    /// Links the requests, and gives each its pieces.
+    fn link(&mut self) -> *mut ibv_send_wr {
+        let (n, first, mut pieces) =
+            (self.requests.len(), self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
+        for i in 0..n {
+            // SAFETY: `n` requests, whose pieces lie one after the other in a list that has all of them.
+            unsafe {
+                let wr = &mut *first.add(i);
+                wr.sg_list = pieces;
+                pieces = pieces.add(wr.num_sge as usize);
+                wr.next = if i + 1 < n { first.add(i + 1) } else { ptr::null_mut() };
+            }
+        }
+        first
+    }
+}
+
+/// A work request with nothing in it.
+fn request(opcode: u32, num_sge: usize) -> ibv_send_wr {
+    let bind_info = ibv_mw_bind_info { mr: ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
+    ibv_send_wr {
+        wr_id: 0,
+        next: ptr::null_mut(),
+        sg_list: ptr::null_mut(),
+        num_sge: num_sge as i32,
+        opcode,
+        send_flags: 0,
+        invalidate_rkey: 0,
+        wr: ibv_send_wr_rdma { remote_addr: 0, rkey: 0, rest: [0; 2] },
+        qp_type: 0,
+        bind_mw: ibv_send_wr_bind_mw { mw: ptr::null_mut(), rkey: 0, bind_info },
+    }
+}
+
+fn remote(remote_addr: u64, rkey: u32) -> ibv_send_wr_rdma {
+    ibv_send_wr_rdma { remote_addr, rkey, rest: [0; 2] }
+}
+
+impl Sends {
+    pub(super) fn new(sizes: Sizes, open_sinks: bool) -> Self {
+        Self {
+            sizes,
+            open_sinks,
+            ord: 0,
+            waiting: VecDeque::new(),
+            reads: Slab::new(),
+            reads_waiting: VecDeque::new(),
+            reads_in_flight: 0,
+            posted: VecDeque::new(),
+            first: 0,
+            covered: 0,
+            awaited: 0,
+            batch: Batch::default(),
+        }
+    }
+
+    /// Sets how many Reads may be in flight.
+    pub(super) fn set_ord(&mut self, ord: u16) {
+        self.ord = ord.into();
+    }
+
+    pub(super) fn push(&mut self, work: Work) {
+        self.awaited += usize::from(matches!(work, Work::Send { signaled: Some(_), .. }));
+        self.waiting.push_back(work);
+    }
+
+    pub(super) fn push_read(&mut self, read: ReadRequest) {
+        let (rkey, offset) = (read.from.handle.0, read.from.offset);
+        let key = self.reads.insert(Read { id: read.id, sink: read.sink, rkey, offset, at: 0, in_flight: 0 });
+        self.reads_waiting.push_back(key);
+    }
+
+    /// Takes back a binding that was not posted. False if it was.
+    pub(super) fn cancel_binding(&mut self, rkey: u32) -> bool {
+        let found = self.waiting.iter().rposition(|w| matches!(w, Work::Bind(b) if b.rkey == rkey));
+        found.and_then(|i| self.waiting.remove(i)).is_some()
+    }
+
+    /// Whether nothing waits and the adapter has nothing.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.reads.is_empty() && self.posted.is_empty()
+    }
+
+    /// Whether somebody waits for a completion: work that has no room yet, Reads, signaled Sends.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty() || !self.reads.is_empty() || self.awaited > 0
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.posted.len() >= self.sizes.send
+    }
+
+    /// Whether the work request `seq` is completed.
+    pub(super) fn is_completed(&self, seq: u64) -> bool {
+        self.covered > seq
+    }
+
+    /// Gives the adapter as much as it has room for, in one call. The last is always signaled: so everything that is
+    /// posted is completed some time without a signal for each.
+    pub(super) fn post(&mut self, hardware: &mut Hardware, protection: &Protection) -> io::Result<()> {
+        self.batch.requests.clear();
+        self.batch.pieces.clear();
+        while !self.is_full() {
+            let built = self.next_read(protection)? || self.next_work(protection)?;
+            if !built {
+                break;
+            }
+        }
+        self.submit(hardware)
+    }
+
+    /// Invalidates a tag of ours, ahead of what waits. There is room. Gives its position.
+    pub(super) fn post_invalidation(&mut self, hardware: &mut Hardware, rkey: u32) -> io::Result<u64> {
+        self.batch.requests.clear();
+        self.batch.pieces.clear();
+        let wr = ibv_send_wr { invalidate_rkey: rkey, ..request(IBV_WR_LOCAL_INV, 0) };
+        let seq = self.build(wr, Held::Nothing);
+        self.submit(hardware)?;
+        Ok(seq)
+    }
+
+    fn submit(&mut self, hardware: &mut Hardware) -> io::Result<()> {
+        let Some(last) = self.batch.requests.last_mut() else { return Ok(()) };
+        last.send_flags |= IBV_SEND_SIGNALED;
+        let first = self.batch.link();
+        // SAFETY: a linked list of valid requests. `posted` and `reads` keep what they name until they are completed;
+        // `Queues` drops the hardware first.
+        let posted = unsafe { hardware.post_send(first) };
+        for (mw, rkey) in self.batch.bound.drain(..) {
+            // SAFETY: whoever asked for the binding keeps the window as long as the queues. The next work request that
+            // names it must have the tag of this one, which the library leaves to us.
+            unsafe { (*mw).rkey = rkey };
+        }
+        posted
+    }
+
+    /// Adds a work request whose pieces are in the batch already.
+    fn build(&mut self, mut wr: ibv_send_wr, held: Held) -> u64 {
+        let seq = self.first + self.posted.len() as u64;
+        wr.wr_id = seq;
+        self.batch.requests.push(wr);
+        self.posted.push_back(held);
+        seq
+    }
+
+    /// Adds pieces to the batch; how many.
+    fn pieces<'a>(
+        &mut self,
+        views: impl Iterator<Item = &'a View>,
+        protection: &Protection,
+        inline: bool,
+    ) -> io::Result<usize> {
+        let before = self.batch.pieces.len();
+        for v in views.filter(|v| !v.is_empty()) {
+            // What goes into the work request itself needs no registration.
+            let lkey = if inline { 0 } else { protection.span(v.span())?.0 };
+            self.batch.pieces.push(ibv_sge { addr: v.address() as u64, length: v.len() as u32, lkey });
+        }
+        Ok(self.batch.pieces.len() - before)
+    }
+
+    /// Builds the next Read, if the ORD allows; whether it did.
+    fn next_read(&mut self, protection: &Protection) -> io::Result<bool> {
+        let Some(&key) = self.reads_waiting.front() else { return Ok(false) };
+        if self.reads_in_flight >= self.ord {
+            return Ok(false);
+        }
+        let Some(read) = self.reads.get_mut(key) else { return Ok(false) };
+        let (offset, rkey) = (read.offset, read.rkey);
+        let (mut registration, mut pieces, mut bytes) = (None, 0, 0);
+        while pieces < self.sizes.read_pieces
+            && let Some(b) = read.sink.get(read.at)
+        {
+            read.at += 1;
+            if b.is_empty() {
+                continue;
+            }
+            let lkey = if self.open_sinks {
+                let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+                // SAFETY: the sink is a buffer of ours that nobody else has; it stays in `reads` until the Read has
+                // completed, and the registration goes before it does.
+                let own = unsafe { protection.register(b.address(), b.len(), access) }?;
+                registration.insert(own).lkey()
+            } else {
+                protection.span(b.span())?.0
+            };
+            self.batch.pieces.push(ibv_sge { addr: b.address() as u64, length: b.len() as u32, lkey });
+            (pieces, bytes) = (pieces + 1, bytes + b.len());
+        }
+        read.offset += bytes as u64;
+        read.in_flight += 1;
+        if read.sink[read.at..].iter().all(|b| b.is_empty()) {
+            self.reads_waiting.pop_front();
+        }
+        self.reads_in_flight += 1;
+        let mut wr = request(IBV_WR_RDMA_READ, pieces);
+        wr.wr = remote(offset, rkey);
+        wr.send_flags = IBV_SEND_SIGNALED;
+        self.build(wr, Held::Read { key, completed: false, sink: registration });
+        Ok(true)
+    }
+
+    /// Builds the next Send, Write or binding; whether there was one.
+    fn next_work(&mut self, protection: &Protection) -> io::Result<bool> {
+        match self.waiting.pop_front() {
+            None => return Ok(false),
+            Some(Work::Send { data, invalidate, solicited, signaled }) => {
+                let inline = data.len() <= self.sizes.inline;
+                let pieces = self.pieces(data.iter(), protection, inline)?;
+                let mut wr = match invalidate {
+                    Some(rkey) => {
+                        // The library of Linux's siw looks for the tag where a Write has it.
+                        let (invalidate_rkey, wr) = (rkey, remote(0, rkey));
+                        ibv_send_wr { invalidate_rkey, wr, ..request(IBV_WR_SEND_WITH_INV, pieces) }
+                    }
+                    None => request(IBV_WR_SEND, pieces),
+                };
+                wr.send_flags |= if inline && pieces > 0 { IBV_SEND_INLINE } else { 0 };
+                wr.send_flags |= if solicited { IBV_SEND_SOLICITED } else { 0 };
+                wr.send_flags |= if signaled.is_some() { IBV_SEND_SIGNALED } else { 0 };
+                let held = match signaled {
+                    Some(id) => Held::Signaled(data, id),
+                    None => Held::Data(data),
+                };
+                self.build(wr, held);
+            }
+            Some(Work::Write { data, at, rkey, offset }) => {
+                let n = self.sizes.pieces.min(data.iter().len() - at);
+                let part = || data.iter().skip(at).take(n);
+                let bytes: usize = part().map(|v| v.len()).sum();
+                let inline = bytes <= self.sizes.inline;
+                let pieces = self.pieces(part(), protection, inline)?;
+                let mut wr = request(IBV_WR_RDMA_WRITE, pieces);
+                wr.wr = remote(offset, rkey);
+                wr.send_flags |= if inline { IBV_SEND_INLINE } else { 0 };
+                // The last part keeps the data of all: they complete in order.
+                if at + n < data.iter().len() {
+                    self.waiting.push_front(Work::Write {
+                        data,
+                        at: at + n,
+                        rkey,
+                        offset: offset + bytes as u64,
+                    });
+                    self.build(wr, Held::Nothing);
+                } else {
+                    self.build(wr, Held::Data(data));
+                }
+            }
+            Some(Work::Bind(b)) => {
+                self.batch.bound.push((b.mw, b.rkey));
+                let mut wr = request(IBV_WR_BIND_MW, 0);
+                wr.bind_mw = ibv_send_wr_bind_mw {
+                    mw: b.mw,
+                    rkey: b.rkey,
+                    bind_info: ibv_mw_bind_info {
+                        mr: b.mr,
+                        addr: b.addr as u64,
+                        length: b.len as u64,
+                        mw_access_flags: b.access,
+                    },
+                };
+                self.build(wr, Held::Nothing);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The work request `wr_id` has completed, and what was posted before it, but for Reads.
+    pub(super) fn complete(&mut self, wr_id: u64, done: &mut Vec<Completion>) {
+        let Some(at) = wr_id.checked_sub(self.first).and_then(|n| usize::try_from(n).ok()) else { return };
+        match self.posted.get_mut(at) {
+            Some(Held::Read { completed, .. }) => *completed = true,
+            Some(_) => self.covered = self.covered.max(wr_id + 1),
+            None => return,
+        }
+        while let Some(held) = self.posted.front() {
+            match held {
+                Held::Read { completed, .. } if *completed => {}
+                Held::Read { .. } => break,
+                _ if self.first < self.covered => {}
+                _ => break,
+            }
+            self.first += 1;
+            match self.posted.pop_front() {
+                Some(Held::Signaled(_, id)) => {
+                    self.awaited -= 1;
+                    done.push(Completion::Sent(id));
+                }
+                Some(Held::Read { key, sink, .. }) => {
+                    drop(sink); // From here on no peer reaches it.
+                    self.complete_read(key, done);
+                }
+                _ => {}
+            }
+        }
+        self.covered = self.covered.max(self.first);
+    }
+
+    /// A part of a Read is there.
+    fn complete_read(&mut self, key: usize, done: &mut Vec<Completion>) {
+        self.reads_in_flight -= 1;
+        let Some(read) = self.reads.get_mut(key) else { return };
+        read.in_flight -= 1;
+        if read.in_flight == 0 && !self.reads_waiting.contains(&key) {
+            let read = self.reads.remove(key);
+            done.push(Completion::Read { id: read.id, sink: read.sink });
+        }
+    }
+}

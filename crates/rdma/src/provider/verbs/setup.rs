@@ -1,0 +1,315 @@
+//! Connection set-up through the connection manager.
+
+use std::{
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    task::{Poll, ready},
+};
+
+use buffer::Arena;
+use runtime::{Readiness, RuntimeRef};
+
+use super::{
+    adapter::{Abilities, Protection},
+    cm::{CmId, Event, Parameters},
+    fault,
+    ffi::{Libraries, cm::*},
+    hardware::Hardware,
+    qp::{MAX_PIECES, MAX_TRANSFER, Parts, VerbsQp, nowhere},
+    queues::Shared,
+};
+use crate::{
+    Capabilities, ConnectParams, ConnectionError, ConnectionInfo, QueuePair, choice::local_address_to,
+};
+
+/// Private data of a connection request over InfiniBand: the connection manager needs the rest for the addresses
+/// (IBA volume 1, annex A11).
+const MAX_REQUEST_DATA: usize = 56;
+/// Private data of an answer.
+const MAX_ANSWER_DATA: usize = 196;
+/// `IB_CM_REJ_INVALID_SERVICE_ID`: nobody listens.
+const NOBODY_LISTENS: i32 = 8;
+
+/// The next event that `take` gives, when `events` says that there may be one.
+pub(super) async fn next_event(
+    events: &mut dyn Readiness,
+    mut take: impl FnMut() -> io::Result<Event>,
+) -> io::Result<Event> {
+    poll_fn(|cx| {
+        let mut event = None;
+        let taken = events.poll_io(cx, &mut || {
+            event = Some(take()?);
+            Ok(())
+        });
+        ready!(taken)?;
+        Poll::Ready(event.ok_or_else(|| io::ErrorKind::Other.into()))
+    })
+    .await
+}
+
+/// Waits for the event `wanted`; any other that says something is the end.
+async fn expect(
+    events: &mut dyn Readiness,
+    id: &mut CmId,
+    wanted: u32,
+    peer: SocketAddr,
+) -> Result<Event, ConnectionError> {
+    loop {
+        let event = next_event(events, || id.next_event()).await;
+        let event = event.map_err(|e| fault::of_call("wait for the connection manager", &e))?;
+        if event.kind == wanted {
+            return Ok(event);
+        }
+        if let Some(error) = failure(event, peer) {
+            return Err(error);
+        }
+    }
+}
+
+fn nobody_listens(peer: SocketAddr) -> ConnectionError {
+    ConnectionError::Io(format!("nobody listens for RDMA connections on {peer}"))
+}
+
+/// Why an event is the end of a set-up, if it is.
+fn failure(event: Event, peer: SocketAddr) -> Option<ConnectionError> {
+    let reason = || match event.status {
+        n if n < 0 => io::Error::from_raw_os_error(-n).to_string(),
+        n => format!("status {n}"),
+    };
+    let text = match event.kind {
+        RDMA_CM_EVENT_ADDR_ERROR => format!(
+            "no RDMA device leads to {peer} ({}); `millrace devices` lists the devices and their addresses",
+            reason()
+        ),
+        RDMA_CM_EVENT_ROUTE_ERROR => format!("the RDMA fabric knows no way to {peer} ({})", reason()),
+        RDMA_CM_EVENT_UNREACHABLE => {
+            format!("{peer} does not answer RDMA connection requests ({})", reason())
+        }
+        RDMA_CM_EVENT_CONNECT_ERROR => format!("cannot connect to {peer} by RDMA: {}", reason()),
+        RDMA_CM_EVENT_REJECTED if [NOBODY_LISTENS, -libc::ECONNREFUSED].contains(&event.status) => {
+            return Some(nobody_listens(peer));
+        }
+        RDMA_CM_EVENT_REJECTED => return Some(ConnectionError::Rejected(event.private_data)),
+        RDMA_CM_EVENT_DISCONNECTED => return Some(ConnectionError::Closed),
+        RDMA_CM_EVENT_DEVICE_REMOVAL => "the RDMA device was removed".into(),
+        _ => return None,
+    };
+    Some(ConnectionError::Io(text))
+}
+
+/// A connection that is being made.
+pub(super) struct Draft {
+    rt: RuntimeRef,
+    arena: Arena,
+    events: Box<dyn Readiness>,
+    abilities: Abilities,
+    shared: Arc<Shared>,
+}
+
+impl Draft {
+    /// Makes the queues for `id`, which knows its device by now, and posts the first receive.
+    fn new(
+        id: CmId,
+        events: Box<dyn Readiness>,
+        rt: RuntimeRef,
+        arena: Arena,
+        params: &ConnectParams,
+    ) -> Result<Self, ConnectionError> {
+        let Some(context) = id.context() else {
+            return Err(ConnectionError::Io("no RDMA device belongs to the connection".into()));
+        };
+        let failed = |what| move |e: io::Error| fault::of_call(what, &e);
+        let abilities = Abilities::of(&id, context).map_err(failed("ask the RDMA device what it can do"))?;
+        let protection =
+            Protection::of(&id, context, &abilities).map_err(failed("make a protection domain"))?;
+        let hardware = Hardware::new(id, protection, &abilities).map_err(failed("make a queue pair"))?;
+        let shared = Shared::new(hardware, &abilities);
+        let this = Self { rt, arena, events, abilities, shared };
+        this.post_first_receive(params.first_receive)?;
+        Ok(this)
+    }
+
+    fn post_first_receive(&self, bytes: usize) -> Result<(), ConnectionError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let buffer = self.arena.alloc(bytes).map_err(|e| ConnectionError::Local(e.to_string()))?;
+        let mut inner = self.shared.0.lock();
+        if let Some(q) = &mut inner.queues {
+            q.receives.push(buffer);
+        }
+        inner.post();
+        inner.fault.take().map_or(Ok(()), Err)
+    }
+
+    /// Does something with the identifier.
+    fn with_id<T>(&self, f: impl FnOnce(&CmId) -> io::Result<T>) -> io::Result<T> {
+        match &self.shared.0.lock().queues {
+            Some(q) => f(&q.hardware.id),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Waits until the connection is up. Gives the event that says so.
+    async fn established(&mut self, peer: SocketAddr) -> Result<Event, ConnectionError> {
+        loop {
+            let Self { events, shared, .. } = self;
+            let event = next_event(&mut **events, || match &mut shared.0.lock().queues {
+                Some(q) => q.hardware.id.next_event(),
+                None => Err(io::ErrorKind::NotConnected.into()),
+            });
+            let event = event.await.map_err(|e| fault::of_call("wait for the connection manager", &e))?;
+            if event.kind == RDMA_CM_EVENT_ESTABLISHED {
+                return Ok(event);
+            }
+            if let Some(error) = failure(event, peer) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// The queue pair of the connection, which is up.
+    fn finish(
+        self,
+        peer: SocketAddr,
+        ird: u8,
+        ord: u8,
+        private_data: Vec<u8>,
+    ) -> Result<VerbsQp, ConnectionError> {
+        let Self { rt, arena, events, abilities, shared } = self;
+        let mut inner = shared.0.lock();
+        let q = inner.queues.as_mut().ok_or(ConnectionError::Closed)?;
+        q.sends.set_ord(ord.into());
+        let watched = q.hardware.fd().and_then(|fd| rt.watch(fd));
+        let completions = watched.map_err(|e| fault::of_call("watch the RDMA device", &e))?;
+        let info = ConnectionInfo {
+            local: q.hardware.id.local_addr().unwrap_or_else(nowhere),
+            peer: q.hardware.id.peer_addr().unwrap_or(peer),
+            ord: ord.into(),
+            ird: ird.into(),
+            private_data,
+            // InfiniBand packets always have one; an iWARP device does not say.
+            crc: !abilities.iwarp,
+        };
+        let send_pieces = q.hardware.sizes().pieces;
+        drop(inner);
+        let max_transfer = MAX_TRANSFER.min(abilities.max_message as usize);
+        let capabilities =
+            Capabilities::new("verbs", abilities.send_with_invalidate, MAX_PIECES, max_transfer, 1);
+        tracing::debug!(peer = %info.peer, ?abilities, ird, ord, "verbs connection is up");
+        Ok(VerbsQp::new(shared, Parts { rt, arena, info, capabilities, send_pieces, completions, events }))
+    }
+}
+
+/// Whether the device from which the machine reaches `peer` exposes memory by windows, which alone a peer can
+/// invalidate.
+pub(super) fn has_windows(libraries: &'static Libraries, peer: SocketAddr) -> bool {
+    let ask = || {
+        let id = CmId::new(libraries)?;
+        id.bind(SocketAddr::new(local_address_to(peer.ip())?, 0))?;
+        let context = id.context().ok_or(io::ErrorKind::NotFound)?;
+        Abilities::of(&id, context)
+    };
+    ask().is_ok_and(|abilities| abilities.windows)
+}
+
+fn depth(n: u16) -> u8 {
+    u8::try_from(n).unwrap_or(u8::MAX)
+}
+
+/// Connects to `addr`, within the time that `params` allow.
+pub(super) async fn connect(
+    libraries: &'static Libraries,
+    rt: RuntimeRef,
+    arena: Arena,
+    addr: SocketAddr,
+    params: ConnectParams,
+) -> Result<Box<dyn QueuePair>, ConnectionError> {
+    let (clock, limit) = (Arc::clone(&rt), params.timeout);
+    match runtime::timeout(&*clock, limit, initiate(libraries, rt, arena, addr, params)).await {
+        Some(made) => Ok(Box::new(made?)),
+        None => Err(ConnectionError::TimedOut(limit)),
+    }
+}
+
+async fn initiate(
+    libraries: &'static Libraries,
+    rt: RuntimeRef,
+    arena: Arena,
+    addr: SocketAddr,
+    params: ConnectParams,
+) -> Result<VerbsQp, ConnectionError> {
+    let failed = |what| move |e: io::Error| fault::of_call(what, &e);
+    let mut id = CmId::new(libraries).map_err(failed("open the connection manager"))?;
+    let watched = id.fd().and_then(|fd| rt.watch(fd));
+    let mut events = watched.map_err(failed("watch the connection manager"))?;
+    id.resolve_addr(addr, params.timeout).map_err(failed("look for an RDMA device for the address"))?;
+    expect(&mut *events, &mut id, RDMA_CM_EVENT_ADDR_RESOLVED, addr).await?;
+    id.resolve_route(params.timeout).map_err(failed("look for the way to the peer"))?;
+    expect(&mut *events, &mut id, RDMA_CM_EVENT_ROUTE_RESOLVED, addr).await?;
+    let mut draft = Draft::new(id, events, rt, arena, &params)?;
+    let most = if draft.abilities.iwarp { MAX_ANSWER_DATA } else { MAX_REQUEST_DATA };
+    check_private_data(&params, most)?;
+    let ird = depth(params.ird).min(draft.abilities.max_ird);
+    let ord = depth(params.ord).min(draft.abilities.max_ord);
+    let parameters = Parameters { private_data: &params.private_data, ird, ord };
+    draft.with_id(|id| id.connect(&parameters)).map_err(|e| match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => nobody_listens(addr),
+        _ => fault::of_call("ask for a connection", &e),
+    })?;
+    let up = draft.established(addr).await?;
+    // Drivers of iWARP devices disagree about which is which.
+    let (ird, ord) = match draft.abilities.iwarp {
+        true => (ird, ord.min(up.ird).min(up.ord)),
+        false => (ird.min(up.ird), ord.min(up.ord)),
+    };
+    draft.finish(addr, ird, ord, up.private_data)
+}
+
+fn check_private_data(params: &ConnectParams, most: usize) -> Result<(), ConnectionError> {
+    match params.private_data.len() {
+        n if n > most => {
+            Err(ConnectionError::Local(format!("{n} bytes of private data; the device carries {most}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Accepts the connection request `event`, whose identifier is `id`, within the time that `params` allow.
+pub(super) async fn accept(
+    id: CmId,
+    request: Event,
+    peer: SocketAddr,
+    rt: RuntimeRef,
+    arena: Arena,
+    params: ConnectParams,
+) -> Result<Box<dyn QueuePair>, ConnectionError> {
+    let (clock, limit) = (Arc::clone(&rt), params.timeout);
+    match runtime::timeout(&*clock, limit, respond(id, request, peer, rt, arena, params)).await {
+        Some(made) => Ok(Box::new(made?)),
+        None => Err(ConnectionError::TimedOut(limit)),
+    }
+}
+
+async fn respond(
+    id: CmId,
+    request: Event,
+    peer: SocketAddr,
+    rt: RuntimeRef,
+    arena: Arena,
+    params: ConnectParams,
+) -> Result<VerbsQp, ConnectionError> {
+    check_private_data(&params, MAX_ANSWER_DATA)?;
+    let failed = |what| move |e: io::Error| fault::of_call(what, &e);
+    let watched = id.fd().and_then(|fd| rt.watch(fd));
+    let events = watched.map_err(failed("watch the connection manager"))?;
+    let mut draft = Draft::new(id, events, rt, arena, &params)?;
+    let ird = depth(params.ird).min(draft.abilities.max_ird).min(request.ird);
+    let ord = depth(params.ord).min(draft.abilities.max_ord).min(request.ord);
+    let parameters = Parameters { private_data: &params.private_data, ird, ord };
+    draft.with_id(|id| id.accept(&parameters)).map_err(failed("accept a connection"))?;
+    draft.established(peer).await?;
+    draft.finish(peer, ird, ord, request.private_data)
+}
