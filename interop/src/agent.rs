@@ -7,6 +7,7 @@
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Write},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Arc, Mutex},
@@ -72,6 +73,10 @@ fn prepare() -> Result<()> {
     }
     for dir in ["/var/lib/nfs/v4recovery", "/run/rpcbind", "/run/sendsigs.omit.d", "/run/rpc_pipefs"] {
         fs::create_dir_all(dir)?;
+    }
+    // Where a shell finds `<( )`.
+    if !Path::new("/dev/fd").exists() {
+        symlink("/proc/self/fd", "/dev/fd")?;
     }
     must("ip", &["link", "set", "lo", "up"])?;
     must("ip", &["addr", "add", &format!("{}/24", setting("address")?), "dev", "vec0"])?;

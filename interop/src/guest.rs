@@ -108,7 +108,11 @@ impl Guest {
         fs::write(files.with_extension("sh"), script)?;
         let ended = expect(&self.waiting, &id);
         writeln!(self.control, "{id}").with_context(|| format!("guest {} is gone", self.number))?;
-        Ok(Job { what: script.to_owned(), ended, status: None, files })
+        let what = match script.trim() {
+            line if !line.contains('\n') => line.to_owned(),
+            _ => files.with_extension("sh").display().to_string(),
+        };
+        Ok(Job { what, ended, status: None, files })
     }
 
     /// Runs `script` (bash) in the guest to its end, whatever its status.

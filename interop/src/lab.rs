@@ -17,8 +17,10 @@ use crate::{
 
 /// How long a `millrace` command may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
-/// How long servers may take to find out that their clients are gone.
+/// How long servers may take to release what clients that left in order had.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
+/// The same where a client left without a word: the server probes a silent connection within a minute.
+const DEAD_LIMIT: Duration = Duration::from_secs(90);
 
 /// The place of one case.
 pub(crate) struct Lab {
@@ -91,11 +93,12 @@ impl Lab {
     /// # Errors
     /// With what was found.
     pub(crate) fn finish(&self, guests: Vec<Guest>, servers: &[&Server]) -> Result<()> {
+        let limit = if guests.iter().any(Guest::was_killed) { DEAD_LIMIT } else { IDLE_LIMIT };
         for mut guest in guests {
             self.check_guest(&mut guest).with_context(|| format!("guest {}", guest.address()))?;
         }
         for server in servers.iter().filter(|s| s.is_running()) {
-            server.check_idle(IDLE_LIMIT)?;
+            server.check_idle(limit)?;
         }
         Ok(())
     }

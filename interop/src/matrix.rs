@@ -2,8 +2,11 @@
 
 use std::{
     fs,
+    iter::Sum,
     path::{Path, PathBuf},
     process::{ExitCode, Stdio},
+    sync::Mutex,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -40,6 +43,9 @@ pub(crate) struct MatrixArgs {
     /// Count a case that cannot run here as a success
     #[arg(long)]
     allow_skip: bool,
+    /// Cases that run at once
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
     /// Where the cases' files go
     #[arg(long, env = "MILLRACE_INTEROP_CACHE", default_value = "/var/tmp/millrace-interop")]
     cache: PathBuf,
@@ -60,6 +66,27 @@ enum Verdict {
     Skip(String),
 }
 
+/// How many cases did not succeed.
+#[derive(Debug, Default)]
+struct Tally {
+    failed: usize,
+    skipped: usize,
+}
+
+impl Tally {
+    fn add(&mut self, verdict: &Verdict) {
+        self.failed += usize::from(matches!(verdict, Verdict::Failure(_)));
+        self.skipped += usize::from(matches!(verdict, Verdict::Skip(_)));
+    }
+}
+
+impl Sum for Tally {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        let both = |a: Self, b: Self| Self { failed: a.failed + b.failed, skipped: a.skipped + b.skipped };
+        all.fold(Self::default(), both)
+    }
+}
+
 /// Runs the cases that are asked for.
 ///
 /// # Errors
@@ -77,44 +104,55 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<ExitCode> {
     }
     let run = args.cache.join("run").join(std::process::id().to_string());
     let began = Instant::now();
-    let (mut failures, mut skips) = (0, 0);
-    for case in &cases {
-        let dir = run.join(case.name.replace('/', "-"));
-        let started = Instant::now();
-        let verdict = run_in_sandbox(case, &dir, args.quick)?;
-        let seconds = started.elapsed().as_secs_f64();
-        match &verdict {
-            Verdict::Success => println!("{:<50} ok       {seconds:5.1} s", case.name),
-            Verdict::Skip(why) => println!("{:<50} SKIPPED  {seconds:5.1} s\n    {why}", case.name),
-            Verdict::Failure(why) => {
-                println!(
-                    "{:<50} FAILED   {seconds:5.1} s\n    {why}\n    files: {}",
-                    case.name,
-                    dir.display()
-                );
-            }
+    let count = cases.len();
+    let waiting = Mutex::new(cases.into_iter());
+    let work = || -> Result<Tally> {
+        let mut tally = Tally::default();
+        while let Some(case) = next(&waiting) {
+            tally.add(&run_and_tell(&case.name, &run, args)?);
         }
-        skips += usize::from(matches!(verdict, Verdict::Skip(_)));
-        failures += usize::from(matches!(verdict, Verdict::Failure(_)));
-        if !args.keep && !matches!(verdict, Verdict::Failure(_)) {
-            fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
-        }
-    }
+        Ok(tally)
+    };
+    let tally = thread::scope(|s| {
+        let workers: Vec<_> = (0..args.jobs).map(|_| s.spawn(work)).collect();
+        let ended = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| bail!("a worker panicked")));
+        ended.sum::<Result<Tally>>()
+    })?;
     // Stays when a case left files there.
     let _ = fs::remove_dir(&run);
-    println!(
-        "{} cases, {failures} failed, {skips} skipped, {:.0} s",
-        cases.len(),
-        began.elapsed().as_secs_f64()
-    );
-    let good = failures == 0 && (skips == 0 || args.allow_skip);
+    let Tally { failed, skipped } = tally;
+    println!("{count} cases, {failed} failed, {skipped} skipped, {:.0} s", began.elapsed().as_secs_f64());
+    let good = failed == 0 && (skipped == 0 || args.allow_skip);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn run_in_sandbox(case: &Case, dir: &Path, quick: bool) -> Result<Verdict> {
+fn next(waiting: &Mutex<impl Iterator<Item = Case>>) -> Option<Case> {
+    waiting.lock().ok()?.next()
+}
+
+/// Runs the case and prints its line.
+fn run_and_tell(name: &str, run: &Path, args: &MatrixArgs) -> Result<Verdict> {
+    let dir = run.join(name.replace('/', "-"));
+    let started = Instant::now();
+    let verdict = run_in_sandbox(name, &dir, args.quick)?;
+    let seconds = started.elapsed().as_secs_f64();
+    match &verdict {
+        Verdict::Success => println!("{name:<50} ok       {seconds:5.1} s"),
+        Verdict::Skip(why) => println!("{name:<50} SKIPPED  {seconds:5.1} s\n    {why}"),
+        Verdict::Failure(why) => {
+            println!("{name:<50} FAILED   {seconds:5.1} s\n    {why}\n    files: {}", dir.display());
+        }
+    }
+    if !args.keep && !matches!(verdict, Verdict::Failure(_)) {
+        fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+    }
+    Ok(verdict)
+}
+
+fn run_in_sandbox(name: &str, dir: &Path, quick: bool) -> Result<Verdict> {
     fs::create_dir_all(dir)?;
     let path = dir.display().to_string();
-    let mut args = vec!["case", case.name.as_str(), &path];
+    let mut args = vec!["case", name, &path];
     if quick {
         args.push("--quick");
     }
@@ -134,7 +172,7 @@ fn run_in_sandbox(case: &Case, dir: &Path, quick: bool) -> Result<Verdict> {
                 process.wait()?;
                 return Ok(Verdict::Failure(format!("not done after {} s", CASE_LIMIT.as_secs())));
             }
-            None => std::thread::sleep(Duration::from_millis(20)),
+            None => thread::sleep(Duration::from_millis(20)),
         }
     };
     let reason = fs::read_to_string(dir.join(REASON)).unwrap_or_else(|_| format!("ended with {status}"));

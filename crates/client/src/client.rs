@@ -137,7 +137,7 @@ impl Client {
         let fsinfo: FsinfoOk = nfs_call(pool, Procedure::Fsinfo, &args, head, None)
             .await?
             .result
-            .map_err(|status| nfs_error(Procedure::Fsinfo, &mounted.export, status))?;
+            .map_err(|status| refused_at_mount(pool, &mounted.export, status))?;
         let limit = (pool.max_payload().min(SPAN_BYTES) as u32).max(512);
         let pick = |wanted: Option<u32>, max: u32| {
             let max = if max == 0 { DEFAULT_TRANSFER } else { max };
@@ -331,6 +331,16 @@ where
         }
         return Ok(Answer { result, resent: answered.resent });
     }
+}
+
+/// The error for the first call on a mounted export: a server that refuses it refuses the caller, as for MNT.
+fn refused_at_mount(pool: &Pool, export: &str, status: Status) -> Error {
+    let refused = match status {
+        Status::Perm => nfs::mount::Status::Perm,
+        Status::Access => nfs::mount::Status::Access,
+        _ => return nfs_error(Procedure::Fsinfo, export, status),
+    };
+    Error::Mount { server: pool.server().to_owned(), path: export.to_owned(), status: refused }
 }
 
 /// The error for a status; `object` says on what.

@@ -160,7 +160,8 @@ impl Target {
     }
 
     async fn connect_tcp(&self, addr: SocketAddr) -> Result<Connection, String> {
-        let stream = TcpByteStream::connect(addr).await.map_err(|e| e.to_string())?;
+        let stream = TcpByteStream::connect_from(self.options.local_port(), addr).await;
+        let stream = stream.map_err(|e| e.to_string())?;
         let config = TcpClientConfig {
             max_in_flight: self.options.credits.max(1) as usize,
             timeout: self.options.timeout,
@@ -179,6 +180,7 @@ impl Target {
             connect: ConnectParams {
                 crc: options.crc,
                 max_frame: options.max_frame,
+                local_port: options.local_port(),
                 timeout: options.connect_timeout,
                 ..ConnectParams::default()
             },

@@ -179,7 +179,7 @@ fn list(exports: &[String]) -> String {
 fn mount_hint(status: mount::Status) -> &'static str {
     match status {
         mount::Status::Access | mount::Status::Perm => {
-            "; check the export's access rules (client address, reserved port)"
+            "; check the export's access rules: the client's address, and whether ports above 1023 are allowed (`insecure`), which all but root use"
         }
         mount::Status::NoEnt => "; list the exports to see what there is",
         _ => "",

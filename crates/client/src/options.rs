@@ -5,6 +5,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use oncrpc::{AuthSys, Credential};
 use rdma::ProviderChoice;
 use rpcrdma::registration::{self, Registration};
+use runtime::tokio_rt::LocalPort;
 
 use crate::Url;
 
@@ -180,6 +181,9 @@ pub struct Options {
     pub max_frame: Option<usize>,
     /// How memory is registered for RDMA.
     pub registration: RegistrationStrategy,
+    /// Connect from a port below 1024 where this process may: servers may refuse others (Linux does, for exports that
+    /// are not `insecure`).
+    pub reserved_port: bool,
     /// Calls in flight on each connection.
     pub credits: u32,
     /// What happens when connections are lost.
@@ -205,6 +209,7 @@ impl Default for Options {
             crc: false,
             max_frame: None,
             registration: RegistrationStrategy::default(),
+            reserved_port: true,
             credits: 64,
             retry: RetryPolicy::default(),
             provider: ProviderChoice::default(),
@@ -240,7 +245,12 @@ impl Options {
         self.nconnect = url.nconnect.unwrap_or(self.nconnect);
         self.rsize = url.rsize.or(self.rsize);
         self.wsize = url.wsize.or(self.wsize);
+        self.reserved_port = url.resvport.unwrap_or(self.reserved_port);
         self
+    }
+
+    pub(crate) fn local_port(&self) -> LocalPort {
+        if self.reserved_port { LocalPort::Reserved } else { LocalPort::Any }
     }
 }
 

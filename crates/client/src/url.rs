@@ -12,7 +12,8 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// Where an export is and how to reach it: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
 ///
 /// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`: `proto=rdma|tcp`,
-/// `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`; sizes may end in `K` or `M`. Which part of the path
+/// `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`,
+/// `noresvport`; sizes may end in `K` or `M`. Which part of the path
 /// is the export is found out at mount. `%XX` stands for a byte in the path.
 ///
 /// ```
@@ -41,6 +42,8 @@ pub struct Url {
     pub wsize: Option<u32>,
     /// The TCP port of the MOUNT program, if stated.
     pub mountport: Option<u16>,
+    /// Whether to connect from a port below 1024, if stated.
+    pub resvport: Option<bool>,
 }
 
 impl Url {
@@ -56,12 +59,23 @@ impl Url {
             rsize: None,
             wsize: None,
             mountport: None,
+            resvport: None,
         }
     }
 
     /// The port: the stated one, or that of the transport (rdma 20049, tcp 2049).
     pub fn port(&self) -> u16 {
         self.port.unwrap_or_else(|| self.proto.unwrap_or_default().default_port())
+    }
+
+    fn set_option(&mut self, option: &str) -> Result<(), String> {
+        match (option, option.split_once('=')) {
+            (_, Some((key, value))) => self.set(key, value)?,
+            ("resvport", None) => self.resvport = Some(true),
+            ("noresvport", None) => self.resvport = Some(false),
+            _ => return Err(format!("option {option:?} has no value")),
+        }
+        Ok(())
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
@@ -150,8 +164,7 @@ fn parse(s: &str) -> Result<Url, String> {
     let path = if path.is_empty() { "/".to_owned() } else { unescape(path)? };
     let mut url = Url { port, ..Url::new(host, path) };
     for option in query.split('&').filter(|o| !o.is_empty()) {
-        let (key, value) = option.split_once('=').ok_or_else(|| format!("option {option:?} has no value"))?;
-        url.set(key, value)?;
+        url.set_option(option)?;
     }
     Ok(url)
 }
@@ -182,16 +195,16 @@ impl fmt::Display for Url {
             }
         }
         let options = [
-            ("proto", self.proto.map(|v| v.to_string())),
-            ("provider", self.provider.map(|v| v.to_string())),
-            ("nconnect", self.nconnect.map(|v| v.to_string())),
-            ("rsize", self.rsize.map(|v| v.to_string())),
-            ("wsize", self.wsize.map(|v| v.to_string())),
-            ("mountport", self.mountport.map(|v| v.to_string())),
+            self.proto.map(|v| format!("proto={v}")),
+            self.provider.map(|v| format!("provider={v}")),
+            self.nconnect.map(|v| format!("nconnect={v}")),
+            self.rsize.map(|v| format!("rsize={v}")),
+            self.wsize.map(|v| format!("wsize={v}")),
+            self.mountport.map(|v| format!("mountport={v}")),
+            self.resvport.map(|v| if v { "resvport" } else { "noresvport" }.to_owned()),
         ];
-        let stated = options.into_iter().filter_map(|(k, v)| Some((k, v?)));
-        for (n, (key, value)) in stated.enumerate() {
-            write!(f, "{}{key}={value}", if n == 0 { '?' } else { '&' })?;
+        for (n, option) in options.into_iter().flatten().enumerate() {
+            write!(f, "{}{option}", if n == 0 { '?' } else { '&' })?;
         }
         Ok(())
     }
@@ -213,16 +226,15 @@ mod tests {
 
     #[test]
     fn all_options_are_read_and_written() {
-        let text =
-            "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=65536&wsize=1048576&mountport=635";
+        let text = "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=65536&wsize=1048576&mountport=635&noresvport";
         let u: Url = text.parse().unwrap();
         assert_eq!(
-            (u.nconnect, u.rsize, u.wsize, u.mountport),
-            (Some(4), Some(65536), Some(1 << 20), Some(635))
+            (u.nconnect, u.rsize, u.wsize, u.mountport, u.resvport),
+            (Some(4), Some(65536), Some(1 << 20), Some(635), Some(false))
         );
         assert_eq!(u.to_string(), text);
         let short: Url =
-            "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=64K&wsize=1m&mountport=635"
+            "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=64K&wsize=1m&mountport=635&noresvport"
                 .parse()
                 .unwrap();
         assert_eq!(short, u);

@@ -307,3 +307,28 @@ fn a_server_that_comes_back_is_used_again() {
         second.stop_blocking(Duration::ZERO);
     }
 }
+
+#[test]
+fn a_secure_export_is_used_from_a_reserved_port_or_refused_with_the_reason() {
+    let secure = Config { exports: vec!["/low=memory:8MiB,secure".parse().unwrap()], ..config() };
+    let server = Server::start(secure).unwrap();
+    let may = (665..1024).any(|p| std::net::TcpListener::bind(("127.0.0.1", p)).is_ok());
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    tokio.block_on(async {
+        for (proto, resvport) in
+            [Proto::Tcp, Proto::Rdma].into_iter().flat_map(|p| [(p, None), (p, Some(false))])
+        {
+            let url = Url { resvport, ..url(&server, proto, "/low") };
+            match Client::connect(TokioRuntime::current(), &url, options()).await {
+                Ok(c) => {
+                    assert!(may && resvport.is_none(), "{url}");
+                    c.getattr(c.root()).await.unwrap();
+                }
+                Err(e) => {
+                    assert!(!may || resvport == Some(false), "{url}: {e}");
+                    assert!(e.to_string().contains("`insecure`"), "{e}");
+                }
+            }
+        }
+    });
+}

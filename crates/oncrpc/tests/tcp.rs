@@ -531,7 +531,7 @@ fn a_message_with_a_head_in_pieces_is_sent_whole() {
         let t = b.client(b.serve(10_000, 1000, TcpServerConfig::default()), TcpClientConfig::default());
         let whole = b.request(1, |e| e.put_u32(21)).message.head.to_vec();
         let head = whole.chunks(3).map(|c| arena().copy_from(c).unwrap()).collect();
-        let message = Message { head, payloads: Default::default() };
+        let message = Message { head, ..Default::default() };
         let reply =
             PendingCall::new(&t, Request { message, reply: ReplySpec::default(), xid: None }).await.unwrap();
         assert_eq!(number(&reply), 42);

@@ -12,12 +12,14 @@
 mod choice;
 mod domain;
 mod memory;
+mod meter;
 pub mod provider;
 mod queue_pair;
 
 pub use choice::{Chosen, NotUsable, ProviderChoice};
 pub use domain::{Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, Means, Segments};
 pub use memory::{Access, ExposedRegion, Memory, MemoryRegion, Segment, SteeringTag};
+pub use meter::{ExposureMeter, ExposureStats};
 pub use queue_pair::{
     Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Incoming, Listener,
     PostError, Provider, QueuePair, ReadRequest, RejectReason, SendRequest, WorkId, WriteRequest,

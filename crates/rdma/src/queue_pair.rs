@@ -7,7 +7,7 @@ use std::{
 };
 
 use buffer::{Arena, Buffer, Views};
-use runtime::{BoxFuture, RuntimeRef};
+use runtime::{BoxFuture, RuntimeRef, tokio_rt::LocalPort};
 
 use crate::{DomainRef, Segment, SteeringTag};
 
@@ -29,6 +29,8 @@ pub struct ConnectParams {
     /// The most payload bytes in one lower-layer frame, where that is a choice (iWARP: FPDU payload); `None` = the
     /// provider's best. Lets a peer imitate one that frames by MTU.
     pub max_frame: Option<usize>,
+    /// The port that we connect from, where that is a choice (iWARP).
+    pub local_port: LocalPort,
     /// Limit of the whole set-up.
     pub timeout: Duration,
     /// Whether the peer's Send with Invalidate may invalidate our tags.
@@ -47,6 +49,7 @@ impl Default for ConnectParams {
             private_data: Vec::new(),
             crc: false,
             max_frame: None,
+            local_port: LocalPort::Any,
             timeout: Duration::from_secs(10),
             remote_invalidate: true,
             first_receive: 0,

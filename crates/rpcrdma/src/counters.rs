@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Defines a struct of counters and one of their values.
+/// Defines a struct of counters and one of their values; both have the exposure of this end's memory beside them.
 macro_rules! counters {
     (
         $(#[doc = $live_doc:literal])+ $live:ident, $snapshot:ident:
@@ -12,18 +12,24 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct $live {
             $(pub(crate) $name: std::sync::atomic::AtomicU64,)*
+            pub(crate) exposure: std::sync::Arc<rdma::ExposureMeter>,
         }
 
         #[doc = concat!("The values of [`", stringify!($live), "`] at one moment.")]
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct $snapshot {
             $($(#[doc = $doc])+ pub $name: u64,)*
+            /// Memory of this end that peers can reach, and for how long.
+            pub exposure: rdma::ExposureStats,
         }
 
         impl $live {
             /// The values now.
             pub fn snapshot(&self) -> $snapshot {
-                $snapshot { $($name: self.$name.load(std::sync::atomic::Ordering::Relaxed),)* }
+                $snapshot {
+                    $($name: self.$name.load(std::sync::atomic::Ordering::Relaxed),)*
+                    exposure: self.exposure.snapshot(),
+                }
             }
         }
     };

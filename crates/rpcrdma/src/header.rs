@@ -4,15 +4,19 @@ use std::fmt;
 
 use rdma::{Segment, SteeringTag};
 use smallvec::SmallVec;
-use xdr::{Decoder, XdrError};
+use xdr::{Decoder, ItemPadding, View, XdrError};
 
 /// The protocol version (`rdma_vers`).
 pub(crate) const VERSION: u32 = 1;
 /// Bytes of the smallest message that is parsed as a call (RFC 8166 section 4.2 with three absent lists).
 pub(crate) const MIN_CALL: usize = 28;
-/// Bytes of the smallest legal header, an ERR_CHUNK.
+/// Bytes of the smallest legal header but for RDMA_DONE, an ERR_CHUNK.
 const MIN_HEADER: usize = 20;
 const FIXED: usize = 16;
+/// What RDMA_MSGP has before its lists.
+const PADDING: usize = 8;
+/// The largest alignment: a page.
+pub(crate) const MAX_ALIGN: u32 = 4096;
 const SEGMENT: usize = 16;
 /// What a Read list entry, a Write chunk, a Reply chunk of one segment add to a header without chunks.
 pub(crate) const READ_ENTRY: usize = 8 + SEGMENT;
@@ -21,6 +25,7 @@ pub(crate) const REPLY_CHUNK: usize = 4 + SEGMENT;
 
 const RDMA_MSG: u32 = 0;
 const RDMA_NOMSG: u32 = 1;
+const RDMA_MSGP: u32 = 2;
 const RDMA_DONE: u32 = 3;
 const RDMA_ERROR: u32 = 4;
 const ERR_VERS: u32 = 1;
@@ -41,7 +46,7 @@ pub struct ReadSegment {
 /// The three chunk lists of a header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lists {
-    /// The Read list; empty in every reply.
+    /// The Read list; empty in every reply of the Read-Write design.
     pub reads: SmallVec<[ReadSegment; 2]>,
     /// The Write list: one item per Write chunk. A chunk without segments is *empty*: its result travels inline.
     pub writes: SmallVec<[Chunk; 1]>,
@@ -84,6 +89,24 @@ pub enum TransportError {
     Chunk,
 }
 
+/// How an RDMA_MSGP is padded (RFC 5666 section 3.7): before the first byte of each item that is not shorter than
+/// `threshold` so many bytes are inserted that it lies at a multiple of `align`, counted from the start of the Send.
+/// (RFC 5666 does not say from where to count; RFC 8166 calls the definition incomplete.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Padding {
+    /// Bytes; a multiple of 4 from 4 to 4096.
+    pub align: u32,
+    /// Bytes.
+    pub threshold: u32,
+}
+
+impl Padding {
+    /// The same for a stream behind a header of `origin` bytes.
+    pub(crate) fn of_items(self, origin: usize) -> ItemPadding {
+        ItemPadding { align: self.align as usize, threshold: self.threshold as usize, origin }
+    }
+}
+
 /// What follows the fixed part (`rdma_proc`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
@@ -91,10 +114,27 @@ pub enum Body {
     Msg(Lists),
     /// RDMA_NOMSG: the RPC message travels by chunk.
     NoMsg(Lists),
-    /// RDMA_DONE, obsolete (RFC 5666).
+    /// RDMA_MSGP, of the Read-Read design (RFC 5666 section 3.7): as RDMA_MSG, and long items of the message that follows
+    /// are preceded by pad bytes.
+    PaddedMsg(Padding, Lists),
+    /// RDMA_DONE, of the Read-Read design (RFC 5666 section 3.8): the sender has read the chunks of the reply.
     Done,
     /// RDMA_ERROR.
     Error(TransportError),
+}
+
+impl Body {
+    /// The lists, the message's inline part, and how that is padded: `message` is what was received, with a header of
+    /// `at` bytes. What follows an RDMA_NOMSG header is not part of any message and is not looked at.
+    pub(crate) fn into_parts(self, at: usize, message: &View) -> (Lists, Option<View>, Option<ItemPadding>) {
+        let inline = || Some(message.slice(at, message.len() - at));
+        match self {
+            Self::Msg(lists) => (lists, inline(), None),
+            Self::NoMsg(lists) => (lists, None, None),
+            Self::PaddedMsg(padding, lists) => (lists, inline(), Some(padding.of_items(at))),
+            Self::Done | Self::Error(_) => (Lists::default(), None, None),
+        }
+    }
 }
 
 /// A transport header.
@@ -152,13 +192,13 @@ impl Header {
     /// # Errors
     /// [`HeaderError`].
     pub fn decode(bytes: &[u8], max_segments: usize) -> Result<(Self, usize), HeaderError> {
-        if bytes.len() < MIN_HEADER {
-            return Err(HeaderError::Short(bytes.len()));
-        }
         let short = |_: XdrError| HeaderError::Short(bytes.len());
         let mut d = Decoder::from_bytes(bytes);
         let (xid, vers) = (d.u32().map_err(short)?, d.u32().map_err(short)?);
         let (credits, proc) = (d.u32().map_err(short)?, d.u32().map_err(short)?);
+        if bytes.len() < MIN_HEADER && proc != RDMA_DONE {
+            return Err(HeaderError::Short(bytes.len()));
+        }
         if vers != VERSION {
             return Err(HeaderError::Version { xid, vers });
         }
@@ -166,6 +206,10 @@ impl Header {
         let body = match proc {
             RDMA_MSG => Body::Msg(ListReader::new(&mut d, max_segments).lists().map_err(malformed)?),
             RDMA_NOMSG => Body::NoMsg(ListReader::new(&mut d, max_segments).lists().map_err(malformed)?),
+            RDMA_MSGP => {
+                let padding = padding(&mut d).map_err(malformed)?;
+                Body::PaddedMsg(padding, ListReader::new(&mut d, max_segments).lists().map_err(malformed)?)
+            }
             RDMA_DONE => Body::Done,
             RDMA_ERROR => {
                 Body::Error(transport_error(&mut d).map_err(|_| HeaderError::UnknownError { xid })?)
@@ -180,6 +224,7 @@ impl Header {
         FIXED
             + match &self.body {
                 Body::Msg(l) | Body::NoMsg(l) => l.encoded_len(),
+                Body::PaddedMsg(_, l) => PADDING + l.encoded_len(),
                 Body::Done => 0,
                 Body::Error(TransportError::Version { .. }) => 12,
                 Body::Error(TransportError::Chunk) => 4,
@@ -195,12 +240,18 @@ impl Header {
         let proc = match &self.body {
             Body::Msg(_) => RDMA_MSG,
             Body::NoMsg(_) => RDMA_NOMSG,
+            Body::PaddedMsg(..) => RDMA_MSGP,
             Body::Done => RDMA_DONE,
             Body::Error(_) => RDMA_ERROR,
         };
         [self.xid, self.vers, self.credits, proc].into_iter().for_each(|v| w.u32(v));
         match &self.body {
             Body::Msg(l) | Body::NoMsg(l) => w.lists(l),
+            Body::PaddedMsg(p, l) => {
+                w.u32(p.align);
+                w.u32(p.threshold);
+                w.lists(l);
+            }
             Body::Done => {}
             Body::Error(TransportError::Version { low, high }) => {
                 [ERR_VERS, *low, *high].into_iter().for_each(|v| w.u32(v));
@@ -209,6 +260,14 @@ impl Header {
         }
         w.at
     }
+}
+
+fn padding(d: &mut Decoder<'_>) -> Result<Padding, &'static str> {
+    let (align, threshold) = (d.u32().map_err(|_| TRUNCATED)?, d.u32().map_err(|_| TRUNCATED)?);
+    if !align.is_multiple_of(4) || !(4..=MAX_ALIGN).contains(&align) {
+        return Err("an alignment that is not a multiple of 4, 0, or too large");
+    }
+    Ok(Padding { align, threshold })
 }
 
 fn transport_error(d: &mut Decoder<'_>) -> Result<TransportError, XdrError> {
@@ -353,6 +412,7 @@ impl fmt::Display for Header {
         let (name, lists) = match &self.body {
             Body::Msg(l) => ("MSG", Some(l)),
             Body::NoMsg(l) => ("NOMSG", Some(l)),
+            Body::PaddedMsg(_, l) => ("MSGP", Some(l)),
             Body::Done => ("DONE", None),
             Body::Error(_) => ("ERROR", None),
         };
@@ -363,6 +423,9 @@ impl fmt::Display for Header {
         write!(f, " credits={}", self.credits)?;
         if let Body::Error(e) = &self.body {
             write!(f, " {e}")?;
+        }
+        if let Body::PaddedMsg(p, _) = &self.body {
+            write!(f, " align={} threshold={}", p.align, p.threshold)?;
         }
         let Some(lists) = lists else { return Ok(()) };
         for r in &lists.reads {

@@ -1,6 +1,6 @@
-//! RPC-over-RDMA version 1 (RFC 8166, 8797) in the Read-Write design: the requester is the RPC client's end of a
-//! connection, the responder the server's end. Only the requester exposes memory; only the responder issues RDMA
-//! Reads and RDMA Writes.
+//! RPC-over-RDMA version 1 (RFC 8166, 8797): the requester is the RPC client's end of a connection, the responder the
+//! server's end. In the Read-Write design, the usual one, only the requester exposes memory, and only the responder
+//! issues RDMA Reads and RDMA Writes; [`Design`] tells of the other one.
 //!
 //! - [`Responder`] runs the responder's end of one connection: it owns the queue pair, pulls arguments with RDMA Reads,
 //!   hands calls to an [`oncrpc::Service`], pushes results with RDMA Writes, and replies.
@@ -19,8 +19,8 @@ pub mod registration;
 mod requester;
 mod responder;
 
-pub use design::Design;
-pub use header::{Body, Chunk, Header, HeaderError, Lists, ReadSegment, TransportError};
+pub use design::{Design, ExposureLimits};
+pub use header::{Body, Chunk, Header, HeaderError, Lists, Padding, ReadSegment, TransportError};
 pub use private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData, Thresholds};
 pub use requester::{Requester, RequesterConfig, RequesterStats, RequesterStatsSnapshot};
 pub use responder::{Responder, ResponderConfig, ResponderStats, ResponderStatsSnapshot};

@@ -1,17 +1,24 @@
 //! What both ends say of themselves at connection set-up (RFC 8797).
 
+use crate::Design;
+
 /// The inline threshold of a peer that says nothing (RFC 8166 section 3.3.2), and the least that can be said.
 pub const DEFAULT_INLINE: usize = 1024;
 /// The largest inline threshold that the private data can state.
 pub const MAX_INLINE: usize = 262_144;
 
 const FORMAT_ID: u32 = 0xf6ab_0e18;
+/// Our own identifier for the same format: its sender uses the Read-Read design, which predates RFC 8797. To any other
+/// peer this is private data of an unknown format, which RFC 8797 lets it ignore.
+const READ_READ_ID: u32 = u32::from_be_bytes(*b"RdRd");
 const VERSION: u8 = 1;
 const FLAG_REMOTE_INVALIDATE: u8 = 1;
 
 /// The private data of version 1: 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData {
+    /// The design of the sender of this.
+    pub design: Design,
     /// R: the sender of this accepts Send with Invalidate.
     pub remote_invalidate: bool,
     /// Bytes of the largest Send that the sender of this makes: 1024 to 262144.
@@ -23,7 +30,11 @@ pub struct PrivateData {
 impl PrivateData {
     /// The wire form. Sizes are clamped and rounded down to a multiple of 1024, so that they never promise too much.
     pub fn encode(&self) -> [u8; 8] {
-        let id = FORMAT_ID.to_be_bytes();
+        let id = match self.design {
+            Design::ReadWrite => FORMAT_ID,
+            Design::ReadRead => READ_READ_ID,
+        };
+        let id = id.to_be_bytes();
         let flags = if self.remote_invalidate { FLAG_REMOTE_INVALIDATE } else { 0 };
         let size = |n: usize| ((n.clamp(DEFAULT_INLINE, MAX_INLINE) >> 10) - 1) as u8;
         [id[0], id[1], id[2], id[3], VERSION, flags, size(self.send_size), size(self.receive_size)]
@@ -33,11 +44,17 @@ impl PrivateData {
     /// peer is a plain RFC 8166 one, which is no error.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let b: &[u8; 8] = bytes.first_chunk()?;
-        if b[..4] != FORMAT_ID.to_be_bytes() || b[4] != VERSION {
+        let design = match u32::from_be_bytes([b[0], b[1], b[2], b[3]]) {
+            FORMAT_ID => Design::ReadWrite,
+            READ_READ_ID => Design::ReadRead,
+            _ => return None,
+        };
+        if b[4] != VERSION {
             return None;
         }
         let size = |v: u8| (usize::from(v) + 1) << 10;
         Some(Self {
+            design,
             remote_invalidate: b[5] & FLAG_REMOTE_INVALIDATE != 0,
             send_size: size(b[6]),
             receive_size: size(b[7]),
@@ -72,30 +89,67 @@ mod tests {
 
     #[test]
     fn the_worked_example_is_byte_exact() {
-        let p = PrivateData { remote_invalidate: true, send_size: 4096, receive_size: 4096 };
+        let p = PrivateData {
+            design: Design::ReadWrite,
+            remote_invalidate: true,
+            send_size: 4096,
+            receive_size: 4096,
+        };
         assert_eq!(p.encode(), [0xf6, 0xab, 0x0e, 0x18, 0x01, 0x01, 0x03, 0x03]);
         assert_eq!(PrivateData::decode(&p.encode()), Some(p));
     }
 
     #[test]
+    fn the_read_read_design_has_an_identifier_of_its_own() {
+        let p = PrivateData {
+            design: Design::ReadRead,
+            remote_invalidate: false,
+            send_size: 1024,
+            receive_size: 8192,
+        };
+        assert_eq!(p.encode(), [0x52, 0x64, 0x52, 0x64, 0x01, 0x00, 0x00, 0x07]);
+        assert_eq!(PrivateData::decode(&p.encode()), Some(p));
+    }
+
+    #[test]
     fn sizes_are_rounded_down_and_clamped() {
-        let p = PrivateData { remote_invalidate: false, send_size: 5000, receive_size: 10 };
+        let p = PrivateData {
+            design: Design::ReadWrite,
+            remote_invalidate: false,
+            send_size: 5000,
+            receive_size: 10,
+        };
         assert_eq!(p.encode()[5..], [0, 3, 0]);
-        let p = PrivateData { remote_invalidate: false, send_size: usize::MAX, receive_size: 262_144 };
+        let p = PrivateData {
+            design: Design::ReadWrite,
+            remote_invalidate: false,
+            send_size: usize::MAX,
+            receive_size: 262_144,
+        };
         assert_eq!(p.encode()[6..], [0xff, 0xff]);
         assert_eq!(PrivateData::decode(&p.encode()).unwrap().send_size, MAX_INLINE);
     }
 
     #[test]
     fn a_peer_without_valid_private_data_gets_the_defaults() {
-        let ours = PrivateData { remote_invalidate: true, send_size: 4096, receive_size: 8192 };
+        let ours = PrivateData {
+            design: Design::ReadWrite,
+            remote_invalidate: true,
+            send_size: 4096,
+            receive_size: 8192,
+        };
         let mut other = ours.encode();
         other[4] = 2;
         for bytes in [&[][..], &ours.encode()[..7], &other, &[0; 8]] {
             assert_eq!(PrivateData::decode(bytes), None);
         }
         assert_eq!(Thresholds::negotiate(&ours, None), Thresholds { send: 1024, receive: 1024 });
-        let peer = PrivateData { remote_invalidate: false, send_size: 65536, receive_size: 1024 };
+        let peer = PrivateData {
+            design: Design::ReadWrite,
+            remote_invalidate: false,
+            send_size: 65536,
+            receive_size: 1024,
+        };
         assert_eq!(Thresholds::negotiate(&ours, Some(&peer)), Thresholds { send: 1024, receive: 8192 });
     }
 
@@ -103,6 +157,14 @@ mod tests {
     fn reserved_flags_and_further_bytes_are_ignored() {
         let bytes = [0xf6, 0xab, 0x0e, 0x18, 1, 0xfe, 0, 0xff, 1, 2, 3];
         let p = PrivateData::decode(&bytes).unwrap();
-        assert_eq!(p, PrivateData { remote_invalidate: false, send_size: 1024, receive_size: 262_144 });
+        assert_eq!(
+            p,
+            PrivateData {
+                design: Design::ReadWrite,
+                remote_invalidate: false,
+                send_size: 1024,
+                receive_size: 262_144
+            }
+        );
     }
 }

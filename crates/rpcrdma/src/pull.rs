@@ -1,4 +1,5 @@
-//! Messages whose chunks are pulled by RDMA Read: calls at the responder (RFC 8166 sections 3.4.5, 3.5.5).
+//! Messages whose chunks are pulled by RDMA Read: calls at the responder (RFC 8166 sections 3.4.5, 3.5.5), and replies
+//! at the requester of the Read-Read design.
 
 use buffer::{Arena, Buffer, OutOfMemory, SPAN_BYTES, View, Views};
 use rdma::{PostError, QueuePair, ReadRequest, Segment, WorkId};
@@ -20,6 +21,25 @@ pub(crate) struct Shape {
     head: Option<usize>,
     /// Where the other chunks belong in the head.
     payloads: SmallVec<[HeadOffset; 2]>,
+}
+
+impl Shape {
+    /// Whether the message has a head of at most `head` bytes, if that is in a chunk, and at most one payload, of at
+    /// most `payload` bytes.
+    ///
+    /// # Errors
+    /// What is too much.
+    pub(crate) fn fits(&self, head: usize, payload: usize) -> Result<(), &'static str> {
+        if self.head.is_some_and(|len| len > head) {
+            return Err("a Position-Zero chunk longer than the longest message");
+        }
+        match self.payloads.as_slice() {
+            [] => Ok(()),
+            [p] if p.len <= payload as u64 => Ok(()),
+            [_] => Err("a Read chunk larger than the memory for it"),
+            _ => Err("more Read chunks than items that may be in one"),
+        }
+    }
 }
 
 /// Sorts a message's Read list and checks it: `inline` is the message after the header, `None` for RDMA_NOMSG;
@@ -88,17 +108,29 @@ impl<T> Pulls<T> {
         self.open.is_empty()
     }
 
-    /// Plans the Reads of a checked list, in stream order: takes the memory for all of them, or for none.
+    /// Plans the Reads of a checked list, in stream order: takes the memory for all of them, or for none. The one
+    /// segment at the position of `into` is read into that buffer; it is not longer.
     ///
     /// # Errors
     /// When there is not enough.
     pub(crate) fn plan(
         &mut self,
         reads: &[ReadSegment],
+        mut into: Option<(u32, Buffer)>,
         sources: &Sources<'_>,
     ) -> Result<SmallVec<[ReadRequest; 2]>, OutOfMemory> {
         let mut out: SmallVec<[ReadRequest; 2]> = SmallVec::new();
         for r in reads {
+            let len = r.segment.length as usize;
+            if len > 0
+                && let Some((_, mut buffer)) = into.take_if(|(position, _)| *position == r.position)
+            {
+                buffer.set_len(len);
+                let mut sink = self.spare.pop().unwrap_or_default();
+                sink.push(buffer);
+                out.push(ReadRequest { id: WorkId(0), from: r.segment, sink });
+                continue;
+            }
             // The head must be one view, so the sink of a Position-Zero segment is one buffer.
             let piece = if r.position == 0 { SPAN_BYTES } else { sources.piece };
             self.reads_of(r.segment, piece, sources, &mut out)?;

@@ -45,7 +45,12 @@ impl Scene {
 
     async fn over(link: Link, config: ResponderConfig) -> Self {
         let arena = arena();
-        let ours = PrivateData { remote_invalidate: false, send_size: 4096, receive_size: 4096 };
+        let ours = PrivateData {
+            design: rpcrdma::Design::ReadWrite,
+            remote_invalidate: false,
+            send_size: 4096,
+            receive_size: 4096,
+        };
         let params = rdma::ConnectParams { private_data: ours.encode().to_vec(), ..Default::default() };
         let (c, s) = queue_pairs(link, &arena, params, config.connect_params(Default::default())).await;
         let server = serve(s, &arena, config);

@@ -33,7 +33,12 @@ impl Scene {
 
     fn with(config: RequesterConfig) -> Self {
         let arena = arena();
-        let theirs = PrivateData { remote_invalidate: true, send_size: 4096, receive_size: 4096 };
+        let theirs = PrivateData {
+            design: rpcrdma::Design::ReadWrite,
+            remote_invalidate: true,
+            send_size: 4096,
+            receive_size: 4096,
+        };
         let params = rdma::ConnectParams { private_data: theirs.encode().to_vec(), ..Default::default() };
         let (c, s) = fabric::pair(usize::MAX, &config.connect_params(), &params);
         let raw = Raw::new(Box::new(s), &arena);

@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     io::{self, IoSlice, IoSliceMut, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
     task::{Context, Poll, ready},
@@ -143,15 +143,63 @@ pub fn probe_peer(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
+/// The local port of a connection that we make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LocalPort {
+    /// Any.
+    #[default]
+    Any,
+    /// One below 1024, if this process may bind one and there is one left; any if not. NFS servers may take it as a
+    /// sign that root calls, as Linux does for exports that are not `insecure`.
+    Reserved,
+}
+
+/// Reserved ports that are tried: Linux's own NFS client takes the same, and leaves those below to services.
+const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
+
 /// Connects to `addr`, with the congestion control that fits it.
 ///
 /// # Errors
 /// As `connect(2)`.
-pub async fn connect_tcp(addr: SocketAddr) -> io::Result<TcpStream> {
+pub async fn connect_tcp(addr: SocketAddr, local: LocalPort) -> io::Result<TcpStream> {
+    if local == LocalPort::Reserved
+        && let Some(stream) = connect_reserved(addr).await
+    {
+        return stream;
+    }
+    new_socket(addr)?.connect(addr).await?.into_std()
+}
+
+fn new_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // Before it connects: BBR switches pacing on when the connection is up, and its successor does not switch it off.
     prefer_loopback_congestion_control(&socket, addr);
-    socket.connect(addr).await?.into_std()
+    Ok(socket)
+}
+
+/// Connects from a reserved port; `None` if none can be had.
+async fn connect_reserved(addr: SocketAddr) -> Option<io::Result<TcpStream>> {
+    let mut start = [0; 2];
+    let _ = rustix::rand::getrandom(&mut start[..], rustix::rand::GetRandomFlags::empty());
+    let from_start =
+        RESERVED_PORTS.cycle().skip(usize::from(u16::from_ne_bytes(start)) % RESERVED_PORTS.len());
+    for port in from_start.take(RESERVED_PORTS.len()) {
+        let any: IpAddr =
+            if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = new_socket(addr).ok()?;
+        // Connections to other servers, and those that are over, may have the port too.
+        socket.set_reuseaddr(true).ok()?;
+        match socket.bind(SocketAddr::new(any, port)) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
+            Err(_) => return None, // Not allowed.
+            Ok(()) => {}
+        }
+        match socket.connect(addr).await {
+            Err(e) if matches!(e.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable) => {}
+            connected => return Some(connected.and_then(tokio::net::TcpStream::into_std)),
+        }
+    }
+    None
 }
 
 /// A TCP connection in Tokio's reactor.
@@ -184,7 +232,15 @@ impl TcpByteStream {
     /// # Errors
     /// As `connect(2)`.
     pub async fn connect(addr: SocketAddr) -> io::Result<Self> {
-        Self::new(connect_tcp(addr).await?)
+        Self::connect_from(LocalPort::Any, addr).await
+    }
+
+    /// Connects to `addr` from such a port.
+    ///
+    /// # Errors
+    /// As `connect(2)`.
+    pub async fn connect_from(local: LocalPort, addr: SocketAddr) -> io::Result<Self> {
+        Self::new(connect_tcp(addr, local).await?)
     }
 
     /// Takes the socket out of this runtime's reactor, to give it to another.

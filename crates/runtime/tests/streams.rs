@@ -14,7 +14,7 @@ use std::{
 use proptest::prelude::*;
 use runtime::{
     ByteStream, memory_stream, timeout,
-    tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
+    tokio_rt::{LocalPort, TcpByteStream, TokioRuntime, run_shard},
 };
 
 /// Numbers that look random, from a seed.
@@ -200,6 +200,25 @@ fn connecting_to_nobody_is_refused() {
     let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let refused = run_shard(TcpByteStream::connect(addr)).unwrap();
     assert_eq!(refused.err().unwrap().kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_reserved_port_is_used_where_the_process_may_have_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let may = (665..1024).any(|p| TcpListener::bind(("127.0.0.1", p)).is_ok());
+    run_shard(async {
+        let connect = async || {
+            let s = TcpByteStream::connect_from(LocalPort::Reserved, listener.local_addr().unwrap()).await;
+            let s = s.unwrap();
+            (s.local_addr().unwrap().port(), s)
+        };
+        // So many that ports are met which are taken.
+        let streams = futures::future::join_all((0..64).map(|_| connect())).await;
+        for (port, _) in &streams {
+            assert_eq!(*port < 1024, may, "port {port}");
+        }
+    })
+    .unwrap();
 }
 
 struct Count(std::sync::atomic::AtomicUsize);

@@ -5,12 +5,7 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 use rdma::ProviderChoice;
 use serde::{Deserialize, Deserializer, de};
 
-use crate::{ServerError, network::Network, size::ByteSize};
-
-/// The largest READ or WRITE that may be configured: an arena's largest buffer.
-pub const MAX_TRANSFER: u64 = buffer::SPAN_BYTES as u64;
-/// READ and WRITE sizes are multiples of this.
-pub const TRANSFER_UNIT: u64 = 4096;
+use crate::{Limits, ServerError, network::Network, size::ByteSize};
 
 /// Everything that a server is told. Unknown keys in a file are errors.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
@@ -32,6 +27,9 @@ pub struct Config {
     pub float_shards: bool,
     /// Where to answer Prometheus (`GET /metrics`); nowhere by default.
     pub metrics: Option<SocketAddr>,
+    /// Have RDMA clients send, and check, a CRC32C of every frame (iWARP). By default only a client that asks has it:
+    /// TCP and most links have checks of their own, and it costs speed.
+    pub crc: bool,
     /// Tell the machine's rpcbind where NFS and MOUNT are.
     pub rpcbind: bool,
     /// A directory for what must survive a restart (the key of file handles). Without it handles still survive a
@@ -39,40 +37,6 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// Limits.
     pub limits: Limits,
-}
-
-/// Limits that bound what clients can make the server hold.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// The most bytes of one READ: a multiple of 4096, at most 4 MiB.
-    pub rtmax: ByteSize,
-    /// The most bytes of one WRITE: a multiple of 4096, at most 4 MiB.
-    pub wtmax: ByteSize,
-    /// Calls that one RDMA connection may have in progress, and the most that a TCP connection has.
-    pub credits: u32,
-    /// Connections at once, both transports together.
-    pub max_connections: usize,
-    /// Memory for network buffers of all connections; memory exports come on top with their own capacities.
-    pub memory: ByteSize,
-    /// The inline threshold of RPC-over-RDMA: the largest message that one Send carries (1024 to 256 KiB).
-    pub inline_size: ByteSize,
-    /// Replies kept to answer retransmitted calls that must not be executed twice.
-    pub replies_kept: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            rtmax: ByteSize(1 << 20),
-            wtmax: ByteSize(1 << 20),
-            credits: 64,
-            max_connections: 1024,
-            memory: ByteSize(1 << 30),
-            inline_size: ByteSize(4096),
-            replies_kept: 4096,
-        }
-    }
 }
 
 /// One export.
@@ -104,7 +68,8 @@ pub struct ExportConfig {
     /// Networks that may use the export; empty: all.
     #[serde(default)]
     pub clients: Vec<Network>,
-    /// Callers must use a port below 1024, which on most systems only root can.
+    /// Callers must use a port below 1024, which on most systems only root can. The Linux kernel's NFS client never
+    /// does over RDMA: it can use such an export over TCP only.
     #[serde(default)]
     pub require_privileged_port: bool,
     /// Make changes of names and attributes durable before they are answered (local exports). Without it a crash of
@@ -328,46 +293,6 @@ impl Config {
     }
 }
 
-impl Limits {
-    /// The larger of rtmax and wtmax, in bytes.
-    pub fn max_transfer(&self) -> u64 {
-        self.rtmax.max(self.wtmax).0
-    }
-
-    fn check(&self) -> Result<(), String> {
-        for (name, ByteSize(v)) in [("rtmax", self.rtmax), ("wtmax", self.wtmax)] {
-            if !(TRANSFER_UNIT..=MAX_TRANSFER).contains(&v) || !v.is_multiple_of(TRANSFER_UNIT) {
-                return Err(format!(
-                    "limits.{name} is {v}; it must be a multiple of 4096 between 4096 and 4MiB"
-                ));
-            }
-        }
-        if !(1..=16384).contains(&self.credits) {
-            return Err(format!("limits.credits is {}; it must be between 1 and 16384", self.credits));
-        }
-        if self.max_connections == 0 {
-            return Err("limits.max_connections is 0; nobody could connect".into());
-        }
-        if !(1024..=256 << 10).contains(&self.inline_size.0) || !self.inline_size.0.is_multiple_of(1024) {
-            return Err(format!(
-                "limits.inline_size is {}; it must be a multiple of 1024 between 1024 and 256KiB",
-                self.inline_size
-            ));
-        }
-        let needed = u64::from(self.credits).saturating_mul(self.max_transfer());
-        if needed > self.memory.0 {
-            return Err(format!(
-                "limits.memory is {}, but one connection may hold {} (credits {} times {}); raise memory or lower credits",
-                self.memory,
-                ByteSize(needed),
-                self.credits,
-                ByteSize(self.max_transfer())
-            ));
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -465,6 +390,8 @@ mod tests {
         refused(with(|c| c.limits.credits = 0), "credits");
         refused(with(|c| c.limits.memory = ByteSize(1 << 20)), "limits.memory");
         refused(with(|c| c.limits.inline_size = ByteSize(10)), "inline_size");
+        refused(with(|c| c.limits.max_connections_per_client = 0), "max_connections_per_client");
+        refused(with(|c| c.limits.stall_timeout = 0), "stall_timeout");
         refused(with(|c| c.shards = Some(0)), "shards");
         refused(with(|c| (c.listen_rdma.clear(), c.listen_tcp.clear()).0), "listen");
     }

@@ -7,6 +7,7 @@ mod drc;
 mod error;
 mod export;
 mod handle;
+mod limits;
 mod listen;
 mod metrics;
 mod mount3;
@@ -20,8 +21,9 @@ mod siphash;
 mod size;
 
 pub use backend::{Resources, open};
-pub use config::{Backend, Config, ExportConfig, Limits, MAX_TRANSFER, Squash, TRANSFER_UNIT};
+pub use config::{Backend, Config, ExportConfig, Squash};
 pub use error::ServerError;
+pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};
 pub use metrics::{ConnectionStats, RdmaStats, Stats};
 pub use network::Network;
 pub use server::{Running, Server};

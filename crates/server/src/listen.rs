@@ -1,8 +1,9 @@
 //! Accepting connections and spreading them over the shards.
 
 use std::{
-    io,
-    net::TcpListener,
+    collections::HashMap,
+    fmt, io,
+    net::{IpAddr, SocketAddr, TcpListener},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -12,46 +13,97 @@ use std::{
 };
 
 use futures::future::{Either, select};
+use parking_lot::Mutex;
 use rdma::{Listener, RejectReason};
 use tokio::sync::watch;
 
-use crate::shard::{Arrival, ShardHandle, StopSignal, stop_requested};
+use crate::{
+    limits::Limits,
+    shard::{Arrival, ShardHandle, StopSignal, stop_requested},
+};
 
 /// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where connections come in: their number is limited, and each shard gets its turn.
+/// Where connections come in: their number is limited, in all and for each address, and each shard gets its turn.
 pub(crate) struct Door {
     shards: Vec<ShardHandle>,
     next: AtomicUsize,
-    open: Arc<AtomicUsize>,
+    open: Arc<Mutex<Open>>,
     limit: usize,
+    limit_per_client: usize,
     turned_away: Arc<AtomicU64>,
 }
 
+/// The connections that are open.
+#[derive(Default)]
+struct Open {
+    all: usize,
+    by_client: HashMap<IpAddr, usize>,
+}
+
 /// Counts as one open connection until it is dropped.
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place {
+    open: Arc<Mutex<Open>>,
+    client: IpAddr,
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        let mut open = self.open.lock();
+        open.all -= 1;
+        if let Some(n) = open.by_client.get_mut(&self.client) {
+            *n -= 1;
+            if *n == 0 {
+                open.by_client.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// Why there is no place for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Full {
+    Server,
+    Client,
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server => "too many connections (limits.max_connections)",
+            Self::Client => "too many connections from its address (limits.max_connections_per_client)",
+        })
     }
 }
 
 impl Door {
-    pub(crate) fn new(shards: Vec<ShardHandle>, limit: usize, turned_away: Arc<AtomicU64>) -> Self {
-        Self { shards, next: AtomicUsize::new(0), open: Arc::default(), limit, turned_away }
+    pub(crate) fn new(shards: Vec<ShardHandle>, limits: &Limits, turned_away: Arc<AtomicU64>) -> Self {
+        Self {
+            shards,
+            next: AtomicUsize::new(0),
+            open: Arc::default(),
+            limit: limits.max_connections,
+            limit_per_client: limits.max_connections_per_client,
+            turned_away,
+        }
     }
 
-    /// A place for one more connection, if there is one.
-    fn place(&self) -> Option<Place> {
-        let taken =
-            self.open.try_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < self.limit).then_some(n + 1));
-        if taken.is_err() {
+    /// A place for one more connection of `peer`, if there is one.
+    fn place(&self, peer: SocketAddr) -> Result<Place, Full> {
+        let client = peer.ip().to_canonical();
+        let mut open = self.open.lock();
+        let his = open.by_client.get(&client).copied().unwrap_or_default();
+        let full = (open.all >= self.limit)
+            .then_some(Full::Server)
+            .or((his >= self.limit_per_client).then_some(Full::Client));
+        if let Some(full) = full {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
-            return None;
+            return Err(full);
         }
-        Some(Place(Arc::clone(&self.open)))
+        open.all += 1;
+        open.by_client.insert(client, his + 1);
+        Ok(Place { open: Arc::clone(&self.open), client })
     }
 
     fn hand_over(&self, arrival: Arrival) {
@@ -88,9 +140,9 @@ pub(crate) async fn accept_tcp(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok((stream, peer)) => match door.place() {
-                Some(place) => door.hand_over(Arrival::Tcp { stream, peer, place }),
-                None => tracing::warn!(%peer, "TCP connection refused: too many connections"),
+            Ok((stream, peer)) => match door.place(peer) {
+                Ok(place) => door.hand_over(Arrival::Tcp { stream, peer, place }),
+                Err(full) => tracing::warn!(%peer, "TCP connection refused: {full}"),
             },
             Err(e) => pause(&e).await,
         }
@@ -114,10 +166,10 @@ pub(crate) async fn accept_rdma(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok(incoming) => match door.place() {
-                Some(place) => door.hand_over(Arrival::Rdma { incoming, place }),
-                None => {
-                    tracing::warn!(peer = %incoming.peer(), "RDMA connection refused: too many connections");
+            Ok(incoming) => match door.place(incoming.peer()) {
+                Ok(place) => door.hand_over(Arrival::Rdma { incoming, place }),
+                Err(full) => {
+                    tracing::warn!(peer = %incoming.peer(), "RDMA connection refused: {full}");
                     incoming.reject(RejectReason::Busy);
                 }
             },

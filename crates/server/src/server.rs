@@ -77,11 +77,7 @@ impl Server {
         };
         let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
         running.threads = threads; // From here on dropping `running` ends everything.
-        let door = Arc::new(Door::new(
-            handles,
-            starting.config.limits.max_connections,
-            running.gauges.turned_away(),
-        ));
+        let door = Arc::new(Door::new(handles, &starting.config.limits, running.gauges.turned_away()));
         starting.open(&mut running, &door, &alive)?;
         drop(guard);
         running.control = Some(control);

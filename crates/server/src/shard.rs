@@ -163,7 +163,7 @@ impl Main {
             max_record: transfer + CALL_SLACK,
             max_in_flight: limits.credits as usize,
             max_queued: transfer.max(TcpServerConfig::default().max_queued),
-            ..TcpServerConfig::default()
+            stall_timeout: limits.stall(),
         };
         let server = TcpServer {
             service: Arc::clone(&self.service),
@@ -197,11 +197,13 @@ impl Main {
             credits: limits.credits,
             inline_size: limits.inline_size.0 as usize,
             max_transfer: limits.max_transfer() as usize,
+            stall_timeout: limits.stall(),
             ..ResponderConfig::default()
         };
         let addr = incoming.peer();
         let peer = self.peer(addr, addr, TransportKind::Rdma);
-        let params = config.connect_params(ConnectParams::default());
+        let params =
+            config.connect_params(ConnectParams { crc: self.shared.config.crc, ..ConnectParams::default() });
         let (rt, arena, service) =
             (Arc::clone(&self.rt), self.shared.arena.clone(), Arc::clone(&self.service));
         let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));

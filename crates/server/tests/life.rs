@@ -10,9 +10,12 @@ use std::{
     time::Duration,
 };
 
-use common::{Caller, Proto, at, config, run, tcp};
+use common::{Caller, Proto, arena, at, config, run, tcp};
 use futures::future::join_all;
 use nfs::v3::{self, Procedure, RemoveArgs, Res, StableHow, Status, WccData, WriteArgs};
+use rdma::{Provider, provider::iwarp::Iwarp};
+use rpcrdma::RequesterConfig;
+use runtime::tokio_rt::TokioRuntime;
 use server::{Config, Server, ServerError};
 use xdr::Message;
 
@@ -47,6 +50,19 @@ fn a_retransmitted_call_is_answered_and_not_executed_again() {
             assert_eq!(status(&second, remove(&second, root, "f"), 4712).await, Status::NoEnt);
             assert_eq!(server.stats().replayed, 1);
             assert_eq!(server.stats().calls_of(Procedure::Remove), 3);
+        });
+    }
+}
+
+#[test]
+fn rdma_clients_are_asked_for_checksums_where_the_configuration_says_so() {
+    for crc in [false, true] {
+        run(async {
+            let server = Server::start(Config { crc, ..config(&["/x=memory:8MiB"]) }).unwrap();
+            let (rt, params) = (TokioRuntime::current(), RequesterConfig::default().connect_params());
+            let addr = server.rdma_addr().unwrap();
+            let qp = Iwarp::new().connect(rt, arena(8 << 20), addr, params).await.unwrap();
+            assert_eq!(qp.info().crc, crc);
         });
     }
 }
@@ -115,6 +131,42 @@ fn connections_beyond_the_limit_are_turned_away() {
         };
         assert!(c.mount("/x").await.is_ok());
     });
+}
+
+#[test]
+fn connections_of_one_address_beyond_its_limit_are_turned_away() {
+    run(async {
+        let mut config = config(&["/x=memory:8MiB"]);
+        config.limits.max_connections_per_client = 2;
+        let server = Server::start(config).unwrap();
+        let callers =
+            [Caller::connect(&server, Proto::Tcp).await, Caller::connect(&server, Proto::Rdma).await];
+        for c in &callers {
+            c.mount("/x").await.unwrap();
+        }
+        let late = Caller::connect(&server, Proto::Tcp).await;
+        assert!(late.reply(Procedure::Null, &(), 0).await.is_err());
+        assert_eq!(server.stats().turned_away, 1);
+        // Another address of the same machine is another client.
+        let from = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        from.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+        from.connect(&server.tcp_addr().unwrap().into()).unwrap();
+        while server.stats().tcp.open < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(server.stats().turned_away, 1);
+    });
+}
+
+#[test]
+fn a_client_that_stops_in_the_middle_of_a_call_is_given_up_after_the_stall_timeout() {
+    let mut config = config(&["/x=memory:8MiB"]);
+    config.limits.stall_timeout = 1;
+    let server = Server::start(config).unwrap();
+    let mut client = TcpStream::connect(server.tcp_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    client.write_all(&[0x80, 0, 0x10, 0, 1, 2, 3, 4]).unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "closed");
 }
 
 #[test]

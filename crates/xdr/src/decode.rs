@@ -1,6 +1,6 @@
 //! Decoding, with every length checked against the bytes that are there.
 
-use crate::{Message, Payload, View, Views, pad};
+use crate::{ItemPadding, Message, Payload, View, Views, pad};
 
 /// Why a stream is not the XDR that was expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -60,13 +60,14 @@ pub struct Decoder<'a> {
     /// What follows the first view: the rest of a payload that no single buffer could hold.
     rest: &'a [View],
     payloads: &'a [Payload],
+    padding: Option<ItemPadding>,
     at: usize,
 }
 
 impl<'a> Decoder<'a> {
     /// Reads plain bytes, without payloads. [`Self::payload`] then copies.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
-        Self { bytes, view: None, rest: &[], payloads: &[], at: 0 }
+        Self { bytes, view: None, rest: &[], payloads: &[], padding: None, at: 0 }
     }
 
     /// Reads a received message. Transports deliver heads as one view; of a head that was too long for one buffer
@@ -74,7 +75,8 @@ impl<'a> Decoder<'a> {
     pub fn new(message: &'a Message) -> Self {
         let views = message.head.iter().as_slice();
         let (view, rest) = views.split_first().map_or((None, views), |(first, rest)| (Some(first), rest));
-        Self { bytes: view.map_or(&[], |v| &v[..]), view, rest, payloads: &message.payloads, at: 0 }
+        let bytes = view.map_or(&[][..], |v| &v[..]);
+        Self { bytes, view, rest, payloads: &message.payloads, padding: message.padding, at: 0 }
     }
 
     /// Offset in the head.
@@ -172,6 +174,7 @@ impl<'a> Decoder<'a> {
         if let Some(p) = self.payload_here() {
             return Err(XdrError::Payload { at: self.at, len: p.data.len() });
         }
+        self.skip_padding(len)?;
         let out = self.raw(len)?;
         self.raw(pad(len))?;
         Ok(out)
@@ -191,6 +194,14 @@ impl<'a> Decoder<'a> {
     /// Those of the value.
     pub fn option<T: Decode<'a>>(&mut self) -> Result<Option<T>, XdrError> {
         if self.bool()? { T::decode(self).map(Some) } else { Ok(None) }
+    }
+
+    /// Leaves out what the transport has put before an item of `len` bytes that begins here.
+    fn skip_padding(&mut self, len: usize) -> Result<(), XdrError> {
+        match self.padding {
+            None => Ok(()),
+            Some(p) => self.raw(p.before(self.at, len)).map(drop),
+        }
     }
 
     fn payload_here(&self) -> Option<&'a Payload> {
@@ -220,6 +231,7 @@ impl<'a> Decoder<'a> {
             data.truncate(len);
             return Ok(data);
         }
+        self.skip_padding(len)?;
         let start = self.at;
         if let Some(view) = self.view.filter(|_| len > self.remaining() && !self.rest.is_empty()) {
             return self.payload_to_the_end(view, len);

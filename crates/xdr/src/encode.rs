@@ -155,7 +155,7 @@ impl Encoder {
         match (self.failed, self.head) {
             (None, Some(mut b)) => {
                 b.set_len(self.len);
-                Ok(Message { head: b.freeze().into(), payloads: self.payloads })
+                Ok(Message { head: b.freeze().into(), payloads: self.payloads, padding: None })
             }
             (Some(e), _) => Err(e),
             (None, None) => Err(OutOfMemory { wanted: self.len, limit: self.arena.stats().limit }),

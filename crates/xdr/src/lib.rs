@@ -27,6 +27,26 @@ pub struct Payload {
     pub data: Views,
 }
 
+/// Pad bytes that a transport has put before long items of a stream, so that they lie at multiples of `align` in its
+/// receive buffer. They are no part of XDR; [`Decoder`] leaves them out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItemPadding {
+    /// Bytes, at least 1.
+    pub align: usize,
+    /// Variable-length opaque items of at least so many bytes are padded.
+    pub threshold: usize,
+    /// Where in the receive buffer the stream begins.
+    pub origin: usize,
+}
+
+impl ItemPadding {
+    /// Bytes before an item of `len` bytes whose length word ends at offset `at` of the stream.
+    pub fn before(&self, at: usize, len: usize) -> usize {
+        let at = self.origin + at;
+        if len < self.threshold { 0 } else { at.next_multiple_of(self.align.max(1)) - at }
+    }
+}
+
 /// An encoded XDR stream in parts.
 #[derive(Debug, Clone, Default)]
 pub struct Message {
@@ -34,12 +54,14 @@ pub struct Message {
     pub head: Views,
     /// The payloads in order of position.
     pub payloads: SmallVec<[Payload; 1]>,
+    /// What stands between the head's items, in a message that was received with such padding.
+    pub padding: Option<ItemPadding>,
 }
 
 impl Message {
     /// A message that is all head.
     pub fn from_view(head: View) -> Self {
-        Self { head: head.into(), payloads: SmallVec::new() }
+        Self { head: head.into(), ..Self::default() }
     }
 
     /// Bytes of the whole stream, payloads with their padding included.

@@ -1,16 +1,20 @@
 //! A Linux kernel mounts `millrace serve`, over RDMA by siw and over TCP.
 
+mod behaviour;
 mod mount;
 mod refused;
 mod restart;
+mod together;
 mod tree;
 
 use super::Case;
 
 /// The cases of this file.
 pub(super) fn cases() -> Vec<Case> {
-    let mut cases = tree::cases();
+    let mut cases = refused::cases();
+    cases.extend(tree::cases());
     cases.extend(restart::cases());
-    cases.extend(refused::cases());
+    cases.extend(behaviour::cases());
+    cases.extend(together::cases());
     cases
 }

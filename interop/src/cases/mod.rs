@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::lab::Lab;
 
 /// What proves a case, and ends with [`Lab::finish`].
-type Proof = Box<dyn Fn(&mut Lab) -> Result<()>>;
+type Proof = Box<dyn Fn(&mut Lab) -> Result<()> + Send>;
 
 /// One thing that is proven.
 pub(crate) struct Case {
@@ -18,7 +18,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    fn new(name: impl Into<String>, run: impl Fn(&mut Lab) -> Result<()> + 'static) -> Self {
+    fn new(name: impl Into<String>, run: impl Fn(&mut Lab) -> Result<()> + Send + 'static) -> Self {
         Self { name: name.into(), run: Box::new(run) }
     }
 }

@@ -34,6 +34,7 @@ URLs:
   provider=NAME     the RDMA provider, as --provider
   nconnect=N        connections to use side by side (default 1)
   rsize=, wsize=    the most bytes in one READ or WRITE, such as 256K (default: what the server allows)
+  noresvport        connect from any port (default: one below 1024 where the process may, as some servers demand)
 
 Exit codes:
   0  everything was done

@@ -198,7 +198,7 @@ impl RecordReader {
             head.push(part.freeze());
             left -= len;
         }
-        Message { head, payloads: SmallVec::new() }
+        Message { head, ..Message::default() }
     }
 
     /// Where to read to: the rest of the record at hand first, then the stash. Valid after [`Self::next_record`] has said

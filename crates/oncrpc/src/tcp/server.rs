@@ -304,8 +304,10 @@ impl Connection {
     fn give_up(&mut self, why: &io::Error) {
         if why.kind() == io::ErrorKind::InvalidData {
             self.server.stats.malformed.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(peer = %self.peer.addr, "connection closed: {why}; does it speak another protocol, such as RDMA?");
+        } else {
+            tracing::debug!(peer = %self.peer.addr, "connection ended: {why}");
         }
-        tracing::debug!(peer = %self.peer.addr, "connection ended: {why}");
         (self.reading, self.writing) = (false, false);
         self.channel.writer.clear();
         self.channel.shutdown();

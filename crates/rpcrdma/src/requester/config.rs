@@ -6,6 +6,7 @@ use rdma::ConnectParams;
 
 use crate::{
     design::Design,
+    header::{MAX_ALIGN, Padding},
     private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
     registration::{Dynamic, Registration},
 };
@@ -15,6 +16,8 @@ use crate::{
 pub struct RequesterConfig {
     /// How results reach us.
     pub design: Design,
+    /// In the Read-Read design: send inline calls with payloads as RDMA_MSGP, padded so.
+    pub padding: Option<Padding>,
     /// The most calls in flight, which is also what is asked for: at least 1. The responder may grant fewer.
     pub credits: u32,
     /// Bytes of the largest inline message, both ways: 1024 to 262144.
@@ -35,6 +38,7 @@ impl Default for RequesterConfig {
     fn default() -> Self {
         Self {
             design: Design::default(),
+            padding: None,
             credits: 128,
             inline_size: 4096,
             max_transfer: buffer::SPAN_BYTES,
@@ -50,7 +54,12 @@ impl RequesterConfig {
     /// What we say at connection set-up.
     pub fn private_data(&self) -> PrivateData {
         let size = self.inline_size.clamp(DEFAULT_INLINE, MAX_INLINE) & !1023;
-        PrivateData { remote_invalidate: self.remote_invalidate, send_size: size, receive_size: size }
+        PrivateData {
+            design: self.design,
+            remote_invalidate: self.remote_invalidate,
+            send_size: size,
+            receive_size: size,
+        }
     }
 
     /// The parameters with which a requester connects.
@@ -64,6 +73,10 @@ impl RequesterConfig {
 
     pub(super) fn clamped(mut self) -> Self {
         self.credits = self.credits.clamp(1, 16 << 10);
+        self.padding = self
+            .design
+            .padding(self.padding)
+            .map(|p| Padding { align: p.align.clamp(4, MAX_ALIGN).next_multiple_of(4), ..p });
         self.inline_size = self.private_data().receive_size;
         self.max_transfer = self.max_transfer.min(buffer::SPAN_BYTES);
         self

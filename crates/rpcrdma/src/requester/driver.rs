@@ -1,15 +1,14 @@
 //! The driver: owns a requester's queue pair, sends what is queued, and takes replies apart.
 
 use std::{
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use buffer::Buffer;
 use futures::FutureExt;
-use oncrpc::{CallId, Calls, Reply, Request, RpcError, parse_reply};
-use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, SteeringTag};
+use oncrpc::{CallId, Calls, Message, Reply, Request, RpcError, parse_reply};
+use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, SteeringTag, WorkId};
 use runtime::{Instant, RuntimeExt, Sleep};
 
 use super::{
@@ -19,7 +18,7 @@ use super::{
 };
 use crate::{
     counters::{add, set},
-    design::{Arrived, Requesting},
+    design::{Arrived, Pulled, Requesting, Taken},
     header::{Body, Header},
     private_data::MAX_INLINE,
 };
@@ -49,10 +48,15 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(qp: Box<dyn QueuePair>, marshaller: Marshaller, inline_size: usize) -> Self {
+    pub(super) fn new(
+        qp: Box<dyn QueuePair>,
+        design: Box<dyn Requesting>,
+        marshaller: Marshaller,
+        inline_size: usize,
+    ) -> Self {
         Self {
             qp: Some(qp),
-            design: marshaller.terms.design.requesting(),
+            design,
             marshaller,
             completions: Vec::new(),
             posted: 0,
@@ -94,8 +98,10 @@ impl Driver {
             Poll::Ready(result) => result?,
         }
         for completion in completions.drain(..) {
-            if let Completion::Received { buffer, invalidated } = completion {
-                self.received(shared, buffer, invalidated)?;
+            match completion {
+                Completion::Received { buffer, invalidated } => self.received(shared, buffer, invalidated)?,
+                Completion::Read { id, sink } => self.read(shared, id, sink)?,
+                Completion::Sent(_) => {}
             }
         }
         self.completions = completions;
@@ -191,7 +197,7 @@ impl Driver {
         self.posted = self.posted.saturating_sub(1);
         let decoded = Header::decode(&buffer, MAX_SEGMENTS);
         let (header, at) = match decoded {
-            Ok((header, at)) if header.body != Body::Done => (header, at),
+            Ok((header, at)) if self.design.knows(&header.body) => (header, at),
             other => {
                 tracing::debug!("message of the responder dropped: {other:?}");
                 return self.drop_message(buffer, invalidated);
@@ -208,55 +214,82 @@ impl Driver {
             }
             (sent, abandoned)
         };
-        let Some((id, exposed)) = sent else {
+        let Some((id, memory, deadline)) = sent else {
+            if let Some(qp) = self.qp.as_mut().filter(|_| abandoned.is_some()) {
+                self.design.discard(&header, &self.marshaller, &mut **qp)?;
+            }
             let known = abandoned.as_ref().is_some_and(|a| invalidated.is_none_or(|t| a.tags.contains(&t)));
             self.revoke(abandoned.and_then(|a| a.quarantined));
             return self.drop_message(buffer, invalidated.filter(|_| !known));
         };
         // RFC 8797 section 4: only tags of the XID that is answered may be invalidated.
         if let Some(tag) = invalidated {
-            if !exposed.tags().contains(&tag) {
+            if !memory.tags().contains(&tag) {
                 shared.finish(id, Err(shared.lost("the server invalidated memory of another call")));
                 return Err(foreign(tag));
             }
             add(&self.marshaller.stats.remote_invalidations, 1);
         }
-        let result = self.take_apart(shared, &header, buffer, at, exposed);
-        shared.finish(id, result);
+        match self.take_apart(shared, header, buffer, at, (id, memory))? {
+            Some(result) => {
+                shared.state.lock().answered();
+                shared.finish(id, result);
+            }
+            None => shared.state.lock().reading(id, deadline),
+        }
         Ok(())
     }
 
-    /// Revokes the call's memory and builds what its caller gets.
+    /// A Read of a reply's results is done; with the last one the call is.
+    fn read(&mut self, shared: &Shared, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
+        let Some(qp) = self.qp.as_mut() else { return Ok(()) };
+        let pulled = self.design.completed(id, sink, &self.marshaller, &mut **qp)?;
+        let Some(Pulled { id, xid, message }) = pulled else { return Ok(()) };
+        if shared.state.lock().take_read(id) {
+            shared.finish(id, self.accept(shared, xid, message));
+        }
+        Ok(())
+    }
+
+    /// Takes back the call's memory and builds what its caller gets; `None` when that is still being read.
     fn take_apart(
         &mut self,
         shared: &Shared,
-        header: &Header,
+        header: Header,
         buffer: Buffer,
         at: usize,
-        memory: CallMemory,
-    ) -> Result<Reply, RpcError> {
-        let stats = Arc::clone(&self.marshaller.stats);
-        let (lists, long) = match &header.body {
-            Body::Msg(lists) => (lists, false),
-            Body::NoMsg(lists) => (lists, true),
-            other => {
-                self.revoke(Some(memory));
-                add(&stats.transport_errors, 1);
-                return Err(RpcError::Unsupported(match other {
-                    Body::Error(e) => e.to_string(),
-                    _ => "the server answered with a message that is no reply".into(),
-                }));
-            }
-        };
+        (id, memory): (CallId, CallMemory),
+    ) -> Result<Option<Result<Reply, RpcError>>, ConnectionError> {
+        let xid = header.xid;
+        if let Body::Error(e) = &header.body {
+            self.revoke(Some(memory));
+            add(&self.marshaller.stats.transport_errors, 1);
+            return Ok(Some(Err(RpcError::Unsupported(e.to_string()))));
+        }
         let message = buffer.freeze();
-        let inline = (!long).then(|| message.slice(at, message.len() - at));
+        let (lists, inline, padding) = header.body.into_parts(at, &message);
         drop(message);
-        let built = self.design.take(Arrived { lists, inline, memory }, &self.marshaller);
-        let built = built.and_then(|m| {
-            let same = m.xid() == Some(header.xid);
+        let Some(qp) = self.qp.as_mut() else { return Err(ConnectionError::Closed) };
+        let arrived = Arrived { id, xid, lists, inline, padding, memory };
+        match self.design.take(arrived, &self.marshaller, &mut **qp)? {
+            Taken::Message(message) => Ok(Some(self.accept(shared, xid, message))),
+            Taken::Reading => Ok(None),
+        }
+    }
+
+    /// Checks that a message is the reply to the call `xid`.
+    fn accept(
+        &self,
+        shared: &Shared,
+        xid: u32,
+        message: Result<Message, &'static str>,
+    ) -> Result<Reply, RpcError> {
+        let stats = &self.marshaller.stats;
+        let message = message.and_then(|m| {
+            let same = m.xid() == Some(xid);
             if same { Ok(m) } else { Err("the XIDs of header and message differ") }
         });
-        match built {
+        match message {
             Ok(message) => {
                 add(&stats.replies, 1);
                 parse_reply(message, &shared.peer)
@@ -340,6 +373,7 @@ impl Driver {
     pub(super) fn end(&mut self, shared: &Shared, why: &ConnectionError) {
         self.fail_calls(shared, &why.to_string());
         self.completions.clear();
+        self.design.end();
         self.timer = None;
         self.closing = None;
         self.qp = None;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buffer::{Arena, View, Views};
+use buffer::{Arena, Buffer, View, Views};
 use oncrpc::{Message, ReplySpec, RpcError};
 use rdma::{Access, DomainRef, ExposedRegion, Memory, SteeringTag};
 use smallvec::SmallVec;
@@ -11,8 +11,10 @@ use super::RequesterStats;
 use crate::{
     chunks,
     counters::add,
-    design::{Design, Expected},
-    header::{Body, Chunk, Header, Lists, MIN_CALL, READ_ENTRY, REPLY_CHUNK, ReadSegment, WRITE_CHUNK},
+    design::{self, Design, Expected},
+    header::{
+        Body, Chunk, Header, Lists, MIN_CALL, Padding, READ_ENTRY, REPLY_CHUNK, ReadSegment, WRITE_CHUNK,
+    },
     private_data::Thresholds,
     registration::Registration,
 };
@@ -97,18 +99,24 @@ fn too_many() -> RpcError {
     RpcError::Unsupported("more payloads than a header can name".into())
 }
 
-/// The regions of one call that the responder can reach. Dropping it revokes them.
+/// The memory of one call: the regions that the responder can reach, and what waits for its results. Dropping it
+/// revokes the regions.
 #[derive(Default)]
 pub(crate) struct CallMemory {
     reads: SmallVec<[ExposedRegion; 2]>,
     write: Option<ExposedRegion>,
     reply: Option<ExposedRegion>,
+    /// Memory for the reply's payload that is not exposed.
+    kept: Option<Buffer>,
+    /// The most bytes of the reply's head.
+    max_head: usize,
 }
 
 /// What the memory of a call's results was, taken back.
 pub(crate) struct Recovered {
     pub(crate) write: Option<Memory>,
     pub(crate) reply: Option<Memory>,
+    pub(crate) kept: Option<Buffer>,
 }
 
 impl CallMemory {
@@ -120,6 +128,11 @@ impl CallMemory {
     /// The Reply chunk.
     pub(crate) fn reply_chunk(&self) -> Option<Chunk> {
         self.reply.as_ref().map(|r| r.segments().into())
+    }
+
+    /// The most bytes of the reply's head.
+    pub(crate) fn max_head(&self) -> usize {
+        self.max_head
     }
 
     /// The tags of this call.
@@ -136,7 +149,7 @@ impl CallMemory {
         }
         let take =
             |r: Option<ExposedRegion>| r.and_then(ExposedRegion::revoke).map(|r| registration.deregister(r));
-        Recovered { write: take(self.write), reply: take(self.reply) }
+        Recovered { write: take(self.write), reply: take(self.reply), kept: self.kept }
     }
 }
 
@@ -148,12 +161,14 @@ pub(super) struct Outgoing {
 
 /// What marshalling needs of its connection.
 pub(crate) struct Marshaller {
-    pub(super) arena: Arena,
+    pub(crate) arena: Arena,
     pub(super) domain: DomainRef,
     pub(super) terms: Terms,
     pub(crate) registration: Arc<dyn Registration>,
     /// The credits to ask for.
-    pub(super) credits: u32,
+    pub(crate) credits: u32,
+    /// How inline calls with payloads are padded, if they are.
+    pub(super) padding: Option<Padding>,
     pub(super) zeros: View,
     pub(crate) stats: Arc<RequesterStats>,
 }
@@ -169,6 +184,9 @@ impl Marshaller {
         let mut lists = Lists::default();
         self.expose_results(spec, shape, &mut lists, &mut exposed)?;
 
+        if let Some(data) = self.padded(xid, &message, shape.form)? {
+            return Ok(Outgoing { data, exposed });
+        }
         let body = match shape.form {
             CallForm::Inline => message.gather(&self.zeros),
             CallForm::Reduced | CallForm::Long => message.head.clone(),
@@ -190,13 +208,29 @@ impl Marshaller {
                 self.expose_read(position, data, &mut lists, &mut exposed)?;
             }
         }
-        let data = self.send_data(xid, lists, shape.form, body)?;
+        let long = shape.form == CallForm::Long;
+        let lists = if long { Body::NoMsg(lists) } else { Body::Msg(lists) };
+        let data = self.send_data(xid, lists, body)?;
         Ok(Outgoing { data, exposed })
     }
 
-    fn send_data(&self, xid: u32, lists: Lists, form: CallForm, body: Views) -> Result<Views, RpcError> {
-        let long = form == CallForm::Long;
-        let header = Header::new(xid, self.credits, if long { Body::NoMsg(lists) } else { Body::Msg(lists) });
+    /// An inline call as RDMA_MSGP, if the connection pads such calls and this one has something to be padded.
+    fn padded(&self, xid: u32, message: &Message, form: CallForm) -> Result<Option<Views>, RpcError> {
+        let Some(padding) = self.padding.filter(|_| form == CallForm::Inline) else { return Ok(None) };
+        let body = Body::PaddedMsg(padding, Lists::default());
+        let origin = Header::new(xid, self.credits, body.clone()).encoded_len();
+        match design::padded(message, &padding.of_items(origin), &self.zeros) {
+            Some(stream) if origin + stream.len() <= self.terms.thresholds.send => {
+                self.send_data(xid, body, stream.slice(4, stream.len() - 4)).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The Send of a call; `rest` is what follows its XID, in a chunk if it is a Long Call.
+    fn send_data(&self, xid: u32, body: Body, rest: Views) -> Result<Views, RpcError> {
+        let long = matches!(body, Body::NoMsg(_));
+        let header = Header::new(xid, self.credits, body);
         tracing::trace!("call {header}");
         let xid_len = if long { 0 } else { 4 };
         let mut b = self.arena.alloc(header.encoded_len() + xid_len).map_err(local)?;
@@ -206,8 +240,8 @@ impl Marshaller {
         if long {
             add(&self.stats.long_calls, 1);
         } else {
-            add(&self.stats.inline_bytes_out, body.len() + 4);
-            data.extend(body.iter().cloned());
+            add(&self.stats.inline_bytes_out, rest.len() + 4);
+            data.extend(rest.iter().cloned());
         }
         Ok(data)
     }
@@ -225,9 +259,9 @@ impl Marshaller {
                 lists.writes.push(region.segments().into());
                 exposed.write = Some(region);
             }
-            Some(unused) => self.registration.give_back(unused),
-            None => {}
+            other => exposed.kept = other,
         }
+        exposed.max_head = spec.max_head;
         if let Some(len) = shape.expected.reply {
             let b = self.registration.take(&self.arena, len).map_err(local)?;
             let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;

@@ -107,17 +107,22 @@ impl Requester {
         let config = config.clamped();
         let theirs = PrivateData::decode(&qp.info().private_data);
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
-        let zeros = arena.copy_from(&[0; 4]).map_err(|e| ConnectionError::Local(e.to_string()))?;
-        let (domain, peer, max_transfer) = (qp.domain(), qp.info().peer, qp.capabilities().max_transfer);
+        let design = config.design.requesting(theirs.as_ref(), qp.info().ord)?;
+        // As many as are put before an item at most.
+        let zeros = vec![0; config.padding.map_or(4, |p| p.align as usize)];
+        let zeros = arena.copy_from(&zeros).map_err(|e| ConnectionError::Local(e.to_string()))?;
+        let stats = Arc::new(RequesterStats::default());
+        let domain = stats.exposure.meter(qp.domain(), &rt);
+        let (peer, max_transfer) = (qp.info().peer, qp.capabilities().max_transfer);
         let region_pieces = qp.capabilities().max_region_pieces.max(1);
         let terms = Terms { design: config.design, thresholds, region_pieces };
-        let stats = Arc::new(RequesterStats::default());
         let marshaller = Marshaller {
             arena,
             domain: Arc::clone(&domain),
             terms,
             registration: Arc::clone(&config.registration),
             credits: config.credits,
+            padding: config.padding,
             zeros,
             stats: Arc::clone(&stats),
         };
@@ -125,7 +130,7 @@ impl Requester {
         let state = State::new(rt.random_u64() as u32);
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            driver: Mutex::new(Driver::new(qp, marshaller, config.inline_size)),
+            driver: Mutex::new(Driver::new(qp, design, marshaller, config.inline_size)),
             peer,
             rt: Arc::clone(&rt),
             call_timeout: config.call_timeout,

@@ -20,6 +20,8 @@ pub(super) enum Stage {
     Driver,
     /// Sent; the responder can reach its memory.
     Sent(CallMemory, Instant),
+    /// Answered; its results are being read.
+    Reading(Instant),
 }
 
 /// A call that its caller gave up after it was sent. It holds its credit until its reply comes (RFC 8166 section
@@ -101,15 +103,12 @@ impl State {
         None
     }
 
-    /// Takes the sent call with this XID, and frees its credit.
-    pub(super) fn take_sent(&mut self, xid: u32) -> Option<(CallId, CallMemory)> {
+    /// Takes the sent call with this XID. It keeps its credit until it is [answered](Self::answered).
+    pub(super) fn take_sent(&mut self, xid: u32) -> Option<(CallId, CallMemory, Instant)> {
         let id = self.calls.by_xid(xid)?;
         let stage = self.calls.get_mut(id)?;
         match std::mem::replace(stage, Stage::Driver) {
-            Stage::Sent(exposed, _) => {
-                self.in_flight = self.in_flight.saturating_sub(1);
-                Some((id, exposed))
-            }
+            Stage::Sent(memory, deadline) => Some((id, memory, deadline)),
             other => {
                 *stage = other;
                 None
@@ -117,20 +116,51 @@ impl State {
         }
     }
 
+    /// A sent call has its reply: its credit is free.
+    pub(super) fn answered(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// The results of a sent call are being read.
+    pub(super) fn reading(&mut self, id: CallId, deadline: Instant) {
+        match self.calls.get_mut(id) {
+            Some(stage) => *stage = Stage::Reading(deadline),
+            None => self.abandon(id, None, deadline),
+        }
+    }
+
+    /// The results of the call are read: frees its credit, and says whether its caller still waits.
+    pub(super) fn take_read(&mut self, id: CallId) -> bool {
+        if let Some(stage @ Stage::Reading(_)) = self.calls.get_mut(id) {
+            *stage = Stage::Driver;
+            self.answered();
+            return true;
+        }
+        drop(self.take_abandoned(Calls::<Stage>::xid(id)));
+        false
+    }
+
+    fn abandon(&mut self, id: CallId, quarantined: Option<CallMemory>, deadline: Instant) {
+        let tags = quarantined.as_ref().map(CallMemory::tags).unwrap_or_default();
+        self.abandoned.insert(Calls::<Stage>::xid(id), Abandoned { quarantined, tags, deadline });
+    }
+
     /// Takes the abandoned call with this XID, and frees its credit.
     pub(super) fn take_abandoned(&mut self, xid: u32) -> Option<Abandoned> {
         let call = self.abandoned.remove(&xid)?;
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.answered();
         Some(call)
     }
 
     /// A call is cancelled.
     pub(super) fn cancel(&mut self, id: CallId) -> Option<Stage> {
         match self.calls.remove(id)? {
-            Stage::Sent(exposed, deadline) if self.failure.is_none() => {
-                let tags = exposed.tags();
-                let call = Abandoned { quarantined: Some(exposed), tags, deadline };
-                self.abandoned.insert(Calls::<Stage>::xid(id), call);
+            Stage::Sent(memory, deadline) if self.failure.is_none() => {
+                self.abandon(id, Some(memory), deadline);
+                Some(Stage::Driver)
+            }
+            Stage::Reading(deadline) if self.failure.is_none() => {
+                self.abandon(id, None, deadline);
                 Some(Stage::Driver)
             }
             other => Some(other),
@@ -141,10 +171,19 @@ impl State {
     pub(super) fn take_expired(&mut self, now: Instant) -> Option<(Option<CallId>, Option<CallMemory>)> {
         if let Some((_, id)) = self.calls.first_deadline().filter(|(at, _)| *at <= now) {
             let stage = self.calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
-            let Some(Stage::Sent(exposed, deadline)) = stage else { return Some((Some(id), None)) };
-            let call = Abandoned { quarantined: None, tags: exposed.tags(), deadline };
-            self.abandoned.insert(Calls::<Stage>::xid(id), call);
-            return Some((Some(id), Some(exposed)));
+            let memory = match stage {
+                Some(Stage::Sent(memory, deadline)) => {
+                    let call = Abandoned { quarantined: None, tags: memory.tags(), deadline };
+                    self.abandoned.insert(Calls::<Stage>::xid(id), call);
+                    Some(memory)
+                }
+                Some(Stage::Reading(deadline)) => {
+                    self.abandon(id, None, deadline);
+                    None
+                }
+                _ => None,
+            };
+            return Some((Some(id), memory));
         }
         let mut overdue = self.abandoned.values_mut().filter(|a| a.deadline <= now);
         overdue.find_map(|a| a.quarantined.take()).map(|exposed| (None, Some(exposed)))

@@ -15,8 +15,12 @@ counters! {
     cancelled,
     /// Calls that were sent as RDMA_NOMSG.
     long_calls,
-    /// Replies that came through their Reply chunk.
+    /// Replies that came by chunk.
     long_replies,
+    /// RDMA Reads of results.
+    reads,
+    /// RDMA_DONE messages.
+    done_sent,
     /// RDMA_ERROR answers.
     transport_errors,
     /// Messages dropped: undecodable, or of no open call.
@@ -31,7 +35,7 @@ counters! {
     exposed_read_bytes,
     /// Bytes exposed for RDMA Write.
     exposed_write_bytes,
-    /// Bytes of payload that were placed directly by RDMA Write.
+    /// Bytes that were placed directly, by RDMA Write or by RDMA Reads of ours.
     placed_bytes,
     /// Tags that the responder invalidated.
     remote_invalidations,

@@ -6,7 +6,7 @@ use buffer::SPAN_BYTES;
 use rdma::ConnectParams;
 
 use crate::{
-    design::Design,
+    design::{Design, ExposureLimits},
     private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
 };
 
@@ -20,6 +20,8 @@ const READ_SLACK: usize = 64 << 10;
 pub struct ResponderConfig {
     /// How results reach the requester.
     pub design: Design,
+    /// What the Read-Read design may expose of our memory.
+    pub exposure: ExposureLimits,
     /// The most credits granted to a connection: at least 1. A connection holds at most about this many times
     /// `max_transfer` bytes, and once more if its peer sends calls and does not read the replies.
     pub credits: u32,
@@ -42,6 +44,7 @@ impl Default for ResponderConfig {
     fn default() -> Self {
         Self {
             design: Design::default(),
+            exposure: ExposureLimits::default(),
             credits: 64,
             inline_size: 4096,
             max_transfer: 1 << 20,
@@ -57,11 +60,16 @@ impl ResponderConfig {
     /// What we say at connection set-up.
     pub fn private_data(&self) -> PrivateData {
         let size = self.inline_size.clamp(DEFAULT_INLINE, MAX_INLINE) & !1023;
-        PrivateData { remote_invalidate: self.remote_invalidate, send_size: size, receive_size: size }
+        PrivateData {
+            design: self.design,
+            remote_invalidate: self.remote_invalidate,
+            send_size: size,
+            receive_size: size,
+        }
     }
 
-    /// `base` with what a responder needs to accept a connection: the private data, no invalidation of our tags (a
-    /// responder exposes none), and a receive for the first call, which may come at once.
+    /// `base` with what a responder needs to accept a connection: the private data, no invalidation of our tags by the
+    /// peer, and a receive for the first call, which may come at once.
     pub fn connect_params(&self, base: ConnectParams) -> ConnectParams {
         let ours = self.private_data();
         let first_receive = ours.receive_size;
@@ -75,6 +83,9 @@ impl ResponderConfig {
 
     pub(super) fn clamped(mut self) -> Self {
         self.credits = self.credits.clamp(1, 16 << 10);
+        // Even one reply must be within what may be exposed.
+        self.exposure.regions = self.exposure.regions.max(16);
+        self.exposure.bytes = self.exposure.bytes.max(self.max_transfer.saturating_add(READ_SLACK));
         self.inline_size = self.private_data().receive_size;
         self.max_segments = self.max_segments.max(16);
         self.sink_piece = self.sink_piece.clamp(512, SPAN_BYTES);

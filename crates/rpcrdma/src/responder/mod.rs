@@ -21,6 +21,7 @@ use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use oncrpc::{Message, Peer, Service};
 use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
 use runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep};
+use xdr::ItemPadding;
 
 use self::config::RECEIVE_SLACK;
 pub use self::{
@@ -30,7 +31,7 @@ pub use self::{
 use crate::{
     chunks::common_tag,
     counters::{add, set, sub},
-    design::{DoesNotFit, Limits, Plan, Responding},
+    design::{DoesNotFit, Limits, Plan, Responding, Setting},
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
     pull::{self, Pulls, Shape, Sources},
@@ -169,7 +170,17 @@ impl Responder {
             Limits { inline: thresholds.send, max_transfer: caps.max_transfer, max_pieces: caps.max_pieces };
         let zeros = arena.copy_from(&[0; 4]).map_err(|e| ConnectionError::Local(e.to_string()))?;
         let active = ActiveCalls { count: 0, stats: Arc::clone(&stats) };
-        let design = config.design.responding();
+        let design = config.design.responding(Setting {
+            theirs,
+            domain: stats.exposure.meter(qp.domain(), &rt),
+            region_pieces: caps.max_region_pieces.max(1),
+            arena: arena.clone(),
+            rt: Arc::clone(&rt),
+            limits: config.exposure,
+            stats: Arc::clone(&stats),
+        });
+        let credits = config.credits.min(design.max_credits(config.max_read())).max(1);
+        let config = ResponderConfig { credits, ..config };
         let mut this = Self {
             qp,
             peer,
@@ -219,8 +230,8 @@ impl Responder {
             self.poll(cx)
         })
         .await;
-        let Self { qp, arrivals, completions, active, mut in_progress, .. } = self;
-        drop((qp, arrivals, completions, active));
+        let Self { qp, design, arrivals, completions, active, mut in_progress, .. } = self;
+        drop((design, qp, arrivals, completions, active));
         while in_progress.next().await.is_some() {}
         end
     }
@@ -255,6 +266,9 @@ impl Responder {
                 return Poll::Ready(Ok(()));
             }
             if !progress {
+                if let Poll::Ready(e) = self.design.poll_overdue(cx) {
+                    return Poll::Ready(Err(e));
+                }
                 return self.poll_stall(cx).map(Err);
             }
         }
@@ -263,7 +277,8 @@ impl Responder {
     }
 
     fn poll_ending(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if matches!(self.ending, Ending::Draining) && self.active.count == 0 {
+        let open = self.active.count + self.design.unacknowledged();
+        if matches!(self.ending, Ending::Draining) && open == 0 {
             self.qp.disconnect();
             self.qp.flush(cx);
             self.ending = Ending::Closing(self.rt.sleep(CLOSE_LIMIT));
@@ -304,10 +319,12 @@ impl Responder {
     /// A message came. RFC 8166 section 4.5 and the table of what to answer when.
     fn received(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
-        if buffer.len() < MIN_CALL {
-            return self.drop_message(buffer);
-        }
+        let short = buffer.len() < MIN_CALL;
         let (header, at) = match Header::decode(&buffer, self.config.max_segments) {
+            Ok((Header { xid, body: Body::Done, .. }, _)) if self.design.done(xid) => {
+                return self.recycle(buffer);
+            }
+            _ if short => return self.drop_message(buffer),
             Ok(decoded) => decoded,
             Err(HeaderError::Version { xid, vers }) => {
                 self.recycle(buffer)?;
@@ -323,12 +340,15 @@ impl Responder {
             }
         };
         tracing::trace!(peer = %self.peer.addr, "call {header}");
-        let (lists, inline) = match header.body {
-            Body::Msg(lists) => (lists, true),
-            Body::NoMsg(lists) => (lists, false),
-            // Obsolete or nonsense from a requester; no answer is due.
-            Body::Done | Body::Error(_) => return self.drop_message(buffer),
-        };
+        // Late, obsolete, or nonsense from a requester; no answer is due.
+        if matches!(header.body, Body::Done | Body::Error(_)) {
+            return self.drop_message(buffer);
+        }
+        if let Err(what) = self.design.admit(&header.body) {
+            tracing::debug!(peer = %self.peer.addr, xid = header.xid, "call refused: {what}");
+            self.recycle(buffer)?;
+            return self.refuse_chunks(header.xid);
+        }
         if matches!(self.ending, Ending::Draining | Ending::Closing(_)) {
             return self.drop_message(buffer);
         }
@@ -336,14 +356,18 @@ impl Responder {
         add(&self.stats.calls, 1);
         self.active.begin();
         let message = buffer.freeze();
-        // What follows an RDMA_NOMSG header is not part of any message and is not looked at.
-        let inline = inline.then(|| message.slice(at, message.len() - at));
+        let (lists, inline, padding) = header.body.into_parts(at, &message);
         drop(message);
-        self.begin(ReplyTo { xid: header.xid, lists }, inline)
+        self.begin(ReplyTo { xid: header.xid, lists }, inline, padding)
     }
 
     /// Begins a call whose header is decoded.
-    fn begin(&mut self, mut to: ReplyTo, inline: Option<View>) -> Result<(), ConnectionError> {
+    fn begin(
+        &mut self,
+        mut to: ReplyTo,
+        inline: Option<View>,
+        padding: Option<ItemPadding>,
+    ) -> Result<(), ConnectionError> {
         if let Some(inline) = &inline {
             add(&self.stats.inline_bytes_in, inline.len());
             if inline.first_chunk() != Some(&to.xid.to_be_bytes()) {
@@ -360,7 +384,7 @@ impl Responder {
         if to.lists.reads.iter().all(|r| r.segment.length == 0)
             && let Some(inline) = inline
         {
-            return self.dispatch(to, Message::from_view(inline));
+            return self.dispatch(to, Message { padding, ..Message::from_view(inline) });
         }
         self.pull(to, inline, shape)
     }
@@ -372,7 +396,7 @@ impl Responder {
             piece: self.config.sink_piece,
             max_transfer: self.limits.max_transfer,
         };
-        match self.arrivals.plan(&to.lists.reads, &sources) {
+        match self.arrivals.plan(&to.lists.reads, None, &sources) {
             Ok(reads) => {
                 add(&self.stats.reads, reads.len());
                 add(&self.stats.read_bytes, reads.iter().map(|r| r.from.length as usize).sum());
@@ -422,6 +446,7 @@ impl Responder {
         let credits = self.grant();
         match self.design.plan(to, credits, message, &self.limits, &self.zeros) {
             Ok(plan) => {
+                self.replenish()?; // A reply that waits for RDMA_DONE needs a receive for that.
                 let invalidate = if self.invalidate { common_tag(&to.lists) } else { None };
                 self.post_reply(plan, invalidate)
             }
@@ -524,7 +549,7 @@ impl Responder {
     fn receives_due(&self) -> usize {
         let credits = self.config.credits as usize;
         let unread = self.outgoing.waiting().saturating_sub(credits + self.config.signal_interval());
-        (credits + RECEIVE_SLACK).saturating_sub(self.active.count + unread)
+        (credits + RECEIVE_SLACK + self.design.unacknowledged()).saturating_sub(self.active.count + unread)
     }
 
     /// Posts the receives that are due.
@@ -542,7 +567,8 @@ impl Responder {
 
     /// The credits of a reply: what the peer asked for, within the limit and what is posted; never 0.
     fn grant(&self) -> u32 {
-        let room = u32::try_from(self.posted + self.active.count).unwrap_or(u32::MAX);
+        let room = (self.posted + self.active.count).saturating_sub(self.design.unacknowledged());
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
         let credits = self.wanted.min(self.config.credits).min(room).max(1);
         set(&self.stats.credits_granted, credits as usize);
         credits

@@ -29,8 +29,12 @@ counters! {
     version_errors,
     /// ERR_CHUNK answers.
     chunk_errors,
-    /// Messages dropped without an answer (too short, RDMA_ERROR, RDMA_DONE).
+    /// Messages dropped without an answer (too short, RDMA_ERROR, RDMA_DONE for no reply).
     dropped,
+    /// RDMA_DONE messages with which memory was taken back.
+    done_received,
+    /// Replies refused because they would have exposed more than the limits allow.
+    exposures_refused,
     /// Calls refused for want of memory.
     out_of_memory,
     /// Credits granted in the last reply.

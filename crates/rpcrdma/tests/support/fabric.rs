@@ -121,14 +121,14 @@ pub fn pair(region_pieces: usize, a: &ConnectParams, b: &ConnectParams) -> (Fabr
     let wire = Arc::new(Mutex::new(Wire::default()));
     let domains = [FabricDomain::new(region_pieces), FabricDomain::new(region_pieces)];
     let addr = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
-    let end = |side: usize, peer: &ConnectParams| FabricEnd {
+    let end = |side: usize, own: &ConnectParams, peer: &ConnectParams| FabricEnd {
         wire: Arc::clone(&wire),
         side,
         info: ConnectionInfo {
             local: addr(1 + side as u16),
             peer: addr(2 - side as u16),
-            ord: 8,
-            ird: 8,
+            ord: own.ord.min(peer.ird).min(8),
+            ird: own.ird.min(8),
             private_data: peer.private_data.clone(),
             crc: false,
         },
@@ -137,7 +137,7 @@ pub fn pair(region_pieces: usize, a: &ConnectParams, b: &ConnectParams) -> (Fabr
         peer_domain: Arc::clone(&domains[1 - side]),
         counters: Counters::default(),
     };
-    (end(0, b), end(1, a))
+    (end(0, a, b), end(1, b, a))
 }
 
 impl FabricEnd {

@@ -18,11 +18,13 @@ use oncrpc::{
     RpcError, Service, Transport, TransportKind,
 };
 use rdma::{ConnectParams, ProviderChoice, QueuePair, provider::iwarp};
-use rpcrdma::{Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
+use rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use xdr::{Decoder, Encoder, XdrError};
 
 pub const PROGRAM: u32 = 0x2000_0001;
+
+pub const DESIGNS: [Design; 2] = [Design::ReadWrite, Design::ReadRead];
 /// Bytes of each piece of a call's payload.
 pub const PIECE: usize = 60_000;
 
@@ -298,10 +300,14 @@ pub async fn connected(
 /// Ends both sides and checks that nothing is left of them.
 pub async fn finish(client: Arc<Requester>, server: Server, arena: &Arena) {
     assert_eq!(client.exposed(), (0, 0));
+    let acknowledged = client.stats().done_sent;
     client.close();
     drop(client);
     server.task.await.unwrap().unwrap();
-    assert_eq!(server.stats.snapshot().regions_exposed, 0);
+    let stats = server.stats.snapshot();
+    assert_eq!((stats.exposure.regions, stats.exposure.bytes), (0, 0));
+    assert_eq!(stats.done_received, acknowledged);
+    assert_eq!(stats.regions_exposed, 0);
     assert_eq!(server.stats.snapshot().calls_in_progress, 0);
     drop(server.service);
     settled(arena).await;

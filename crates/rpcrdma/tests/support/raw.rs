@@ -13,6 +13,7 @@ pub struct Raw {
     pub qp: Box<dyn QueuePair>,
     pub arena: Arena,
     received: VecDeque<Buffer>,
+    read: VecDeque<Vec<u8>>,
 }
 
 impl Raw {
@@ -20,7 +21,7 @@ impl Raw {
         for _ in 0..200 {
             qp.post_receive(arena.alloc(4096).unwrap()).unwrap();
         }
-        Self { qp, arena: arena.clone(), received: VecDeque::new() }
+        Self { qp, arena: arena.clone(), received: VecDeque::new(), read: VecDeque::new() }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -60,20 +61,43 @@ impl Raw {
     }
 
     async fn next(&mut self) -> Result<Vec<u8>, ConnectionError> {
-        let mut out = Vec::new();
         while self.received.is_empty() {
+            self.turn().await?;
+        }
+        Ok(self.received.pop_front().unwrap().to_vec())
+    }
+
+    /// What the next RDMA Read that completes has brought, or why there is none.
+    pub async fn read_done(&mut self) -> Result<Vec<u8>, ConnectionError> {
+        let read = async {
+            while self.read.is_empty() {
+                self.turn().await?;
+            }
+            Ok(self.read.pop_front().unwrap())
+        };
+        tokio::time::timeout(Duration::from_secs(20), read).await.expect("no Read done, and no end")
+    }
+
+    /// Takes the completions that come next.
+    async fn turn(&mut self) -> Result<(), ConnectionError> {
+        let mut out = Vec::new();
+        {
             poll_fn(|cx| match self.qp.poll(cx, &mut out) {
                 Poll::Ready(Ok(())) if out.is_empty() => Poll::Pending,
                 other => other,
             })
             .await?;
             for c in out.drain(..) {
-                if let Completion::Received { buffer, .. } = c {
-                    self.received.push_back(buffer);
+                match c {
+                    Completion::Received { buffer, .. } => self.received.push_back(buffer),
+                    Completion::Read { sink, .. } => {
+                        self.read.push_back(sink.iter().flat_map(|b| b.to_vec()).collect());
+                    }
+                    Completion::Sent(_) => {}
                 }
             }
         }
-        Ok(self.received.pop_front().unwrap().to_vec())
+        Ok(())
     }
 
     /// The next message as header and rest.

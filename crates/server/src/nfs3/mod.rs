@@ -23,7 +23,7 @@ use oncrpc::{Call, Fault, MaybeReady, Outcome, Program};
 use target::Refused;
 use xdr::{Encode, Encoder};
 
-use crate::{config::Limits, export::Exports, metrics::ShardCounters};
+use crate::{Limits, export::Exports, metrics::ShardCounters};
 
 /// What the procedures of one shard share.
 pub(crate) struct Env {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nfs::v3::{FileHandle, PostOpAttr, PostOpHandle, Status, WccData};
+use nfs::v3::{FileHandle, PostOpAttr, PostOpHandle, Procedure, Status, WccData};
 use oncrpc::{AuthStat, Call, Fault};
 use vfs::{FileSystemRef, FsError, Handle, Identity};
 
@@ -36,7 +36,13 @@ impl Env {
         let (export, file) = self.exports.open(handle.as_bytes())?;
         let who = export.admit(&call.peer, &call.header.cred).map_err(|refusal| {
             self.counters.refused();
-            tracing::debug!(peer = %call.peer.addr, export = export.name(), "call refused: {refusal}");
+            let (peer, export) = (call.peer.addr, export.name());
+            // What clients call first when they mount: one line for each that is refused.
+            if call.header.proc == Procedure::Fsinfo.number() {
+                tracing::warn!(%peer, export, "mount refused: {refusal}");
+            } else {
+                tracing::debug!(%peer, export, "call refused: {refusal}");
+            }
             match refusal {
                 Refusal::Credential => Refused::Fault(Fault::Auth(AuthStat::TooWeak)),
                 Refusal::Network | Refusal::Port => Refused::Status(Status::Access),

@@ -1,5 +1,7 @@
 //! What an administrator gets wrong, and what a client does that dies.
 
+use std::{fs, thread, time::Duration};
+
 use anyhow::{Result, ensure};
 
 use super::{
@@ -21,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Each mistake gets the error that says what it is.
 fn refusals(lab: &mut Lab, proto: &str) -> Result<()> {
     let dir = lab.directory("export")?;
-    std::fs::write(dir.join("file"), "content")?;
+    fs::write(dir.join("file"), "content")?;
     let options = ServerOptions::default().local(EXPORT, &dir, "read_only = true").local(
         "/elsewhere",
         &dir,
@@ -55,7 +57,7 @@ fn guest_killed(lab: &mut Lab) -> Result<()> {
     guest.must(&mount_command("rdma", "/mnt/x", ""))?;
     let mut writer = guest.spawn("dd if=/dev/zero of=/mnt/x/file bs=1M count=200 oflag=direct")?;
     while server.metrics()?.get("data_bytes_total{direction=\"written\"}")? < 16 << 20 {
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
     ensure!(writer.is_running(), "the copy was done before the guest was killed");
     guest.kill()?;

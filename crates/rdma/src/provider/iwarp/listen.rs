@@ -13,7 +13,7 @@ use std::{
 use buffer::Arena;
 use runtime::{
     BoxFuture, RuntimeExt, RuntimeRef,
-    tokio_rt::{TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
+    tokio_rt::{LocalPort, TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -39,8 +39,8 @@ fn into_stream(stream: TcpStream) -> io::Result<TcpByteStream> {
     TcpByteStream::new(stream)
 }
 
-async fn connect_stream(addr: SocketAddr) -> io::Result<TcpByteStream> {
-    into_stream(connect_tcp(addr).await?)
+async fn connect_stream(addr: SocketAddr, local: LocalPort) -> io::Result<TcpByteStream> {
+    into_stream(connect_tcp(addr, local).await?)
 }
 
 /// Connects over TCP and makes a queue pair.
@@ -51,7 +51,7 @@ pub(super) async fn connect(
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let began = rt.now();
-    let stream = match runtime::timeout(&*rt, params.timeout, connect_stream(addr)).await {
+    let stream = match runtime::timeout(&*rt, params.timeout, connect_stream(addr, params.local_port)).await {
         Some(Ok(stream)) => stream,
         Some(Err(e)) => return Err(ConnectionError::Io(format!("cannot connect to {addr}: {e}"))),
         None => return Err(ConnectionError::TimedOut(params.timeout)),

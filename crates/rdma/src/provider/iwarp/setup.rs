@@ -4,6 +4,7 @@ use std::{
     future::poll_fn,
     io::{IoSlice, IoSliceMut},
     task::Poll,
+    time::Duration,
 };
 
 use runtime::{ByteStream, RuntimeRef};
@@ -22,6 +23,10 @@ use crate::{ConnectParams, ConnectionError};
 const MAX_UPPER_PRIVATE: usize = 196;
 /// The deepest read queue that we keep, whatever a peer asks.
 pub(crate) const MAX_DEPTH: u16 = 128;
+
+/// How long a connection that begins with an improper request is left open. A Linux client that mounts over TCP at
+/// the RDMA port comes back as soon as it is closed: some thousand times a second, if that is at once.
+const IMPROPER_PAUSE: Duration = Duration::from_secs(5);
 
 /// What was agreed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +80,10 @@ pub(crate) async fn respond(
 ) -> Result<Agreed, ConnectionError> {
     check_params(params)?;
     match runtime::timeout(&**rt, params.timeout, respond_inner(stream, params)).await {
+        Some(Err(e @ ConnectionError::PeerMisbehaved(_))) => {
+            runtime::timeout(&**rt, IMPROPER_PAUSE, until_closed(stream)).await;
+            Err(e)
+        }
         Some(result) => result,
         None => Err(ConnectionError::TimedOut(params.timeout)),
     }
@@ -278,6 +287,12 @@ async fn read_exact(stream: &mut dyn ByteStream, mut buf: &mut [u8]) -> Result<(
         buf = &mut buf[n..];
     }
     Ok(())
+}
+
+/// Waits for the peer to close the connection; what it sends is dropped.
+async fn until_closed(stream: &mut dyn ByteStream) {
+    let mut unwanted = [0; 4096];
+    while read_exact(stream, &mut unwanted).await.is_ok() {}
 }
 
 async fn write_all(stream: &mut dyn ByteStream, mut buf: &[u8]) -> Result<(), ConnectionError> {

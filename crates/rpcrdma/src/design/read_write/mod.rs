@@ -5,21 +5,24 @@
 mod plan;
 mod returned;
 
-use buffer::View;
+use std::task::{Context, Poll};
+
+use buffer::{Buffer, View};
 use oncrpc::{Message, ReplySpec};
+use rdma::{ConnectionError, QueuePair, WorkId};
 use xdr::pad;
 
-use super::{Arrived, DoesNotFit, Expected, Limits, Plan, Requesting, Responding};
+use super::{Arrived, DoesNotFit, Expected, Limits, Plan, Pulled, Requesting, Responding, Taken};
 use crate::{
     counters::add,
-    header::{MIN_CALL, WRITE_CHUNK},
+    header::{Body, Header, MIN_CALL, WRITE_CHUNK},
     private_data::Thresholds,
     requester::Marshaller,
     responder::ReplyTo,
 };
 
 /// Both ends of the design: neither remembers anything between calls.
-pub(crate) struct ReadWrite;
+pub(super) struct ReadWrite;
 
 /// A Write chunk for a payload that may not fit inline, and a Reply chunk for a message that may not.
 pub(super) fn expect(spec: &ReplySpec, thresholds: &Thresholds) -> Expected {
@@ -32,21 +35,65 @@ pub(super) fn expect(spec: &ReplySpec, thresholds: &Thresholds) -> Expected {
     Expected { write, reply }
 }
 
-impl Requesting for ReadWrite {
-    fn take(&mut self, reply: Arrived<'_>, with: &Marshaller) -> Result<Message, &'static str> {
-        let Arrived { lists, inline, memory } = reply;
-        let (write, chunk) = (memory.write_chunk(), memory.reply_chunk());
-        let recovered = memory.revoke(&*with.registration);
-        let placed = returned::check(lists, inline.is_none(), write.as_ref(), chunk.as_ref())?;
-        let stats = &with.stats;
-        add(&stats.long_replies, usize::from(placed.long.is_some()));
-        add(&stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
-        add(&stats.placed_bytes, placed.payload + placed.long.unwrap_or(0));
-        returned::assemble(placed, inline, recovered)
+fn taken(reply: Arrived, with: &Marshaller) -> Result<Message, &'static str> {
+    let Arrived { lists, inline, memory, .. } = reply;
+    let (write, chunk) = (memory.write_chunk(), memory.reply_chunk());
+    let mut recovered = memory.revoke(&*with.registration);
+    if let Some(unused) = recovered.kept.take() {
+        with.registration.give_back(unused);
     }
+    let placed = returned::check(&lists, inline.is_none(), write.as_ref(), chunk.as_ref())?;
+    let stats = &with.stats;
+    add(&stats.long_replies, usize::from(placed.long.is_some()));
+    add(&stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
+    add(&stats.placed_bytes, placed.payload + placed.long.unwrap_or(0));
+    returned::assemble(placed, inline, recovered)
+}
+
+impl Requesting for ReadWrite {
+    fn knows(&self, body: &Body) -> bool {
+        matches!(body, Body::Msg(_) | Body::NoMsg(_) | Body::Error(_))
+    }
+
+    fn take(
+        &mut self,
+        reply: Arrived,
+        with: &Marshaller,
+        _: &mut dyn QueuePair,
+    ) -> Result<Taken, ConnectionError> {
+        Ok(Taken::Message(taken(reply, with)))
+    }
+
+    /// The requester posts no RDMA Reads.
+    fn completed(
+        &mut self,
+        _: WorkId,
+        _: Vec<Buffer>,
+        _: &Marshaller,
+        _: &mut dyn QueuePair,
+    ) -> Result<Option<Pulled>, ConnectionError> {
+        Ok(None)
+    }
+
+    fn discard(&mut self, _: &Header, _: &Marshaller, _: &mut dyn QueuePair) -> Result<(), ConnectionError> {
+        Ok(())
+    }
+
+    fn end(&mut self) {}
 }
 
 impl Responding for ReadWrite {
+    fn admit(&self, body: &Body) -> Result<(), &'static str> {
+        match body {
+            Body::PaddedMsg(..) => Err("RDMA_MSGP, which RFC 8166 has removed"),
+            _ => Ok(()),
+        }
+    }
+
+    fn max_credits(&self, _: u64) -> u32 {
+        u32::MAX
+    }
+
     fn plan(
         &mut self,
         to: &ReplyTo,
@@ -56,5 +103,17 @@ impl Responding for ReadWrite {
         zeros: &View,
     ) -> Result<Plan, DoesNotFit> {
         plan::plan(to, credits, message, limits, zeros)
+    }
+
+    fn unacknowledged(&self) -> usize {
+        0
+    }
+
+    fn done(&mut self, _: u32) -> bool {
+        false
+    }
+
+    fn poll_overdue(&mut self, _: &mut Context<'_>) -> Poll<ConnectionError> {
+        Poll::Pending
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct Fixed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Improper {
     /// The key is not the one that belongs here (both ends think they are the initiator, or it is not MPA at all).
-    #[error("wrong MPA key")]
+    #[error("no MPA key: another protocol, such as a TCP mount at the RDMA port?")]
     Key,
     /// More private data than a frame may have.
     #[error("{0} bytes of MPA private data")]

@@ -1,0 +1,287 @@
+//! How much memory peers can reach, and for how long: the papers' security argument as a number.
+
+use std::sync::{Arc, OnceLock};
+
+use buffer::Views;
+use parking_lot::Mutex;
+use runtime::{Instant, RuntimeRef};
+
+use crate::{Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, Means, Memory};
+
+/// Adds up what the domains that it [meters](Self::meter) expose: regions and bytes, and the bytes' integral over
+/// time. Connections may share one; all of them then take their time from the same runtime.
+#[derive(Default)]
+pub struct ExposureMeter {
+    rt: OnceLock<RuntimeRef>,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for ExposureMeter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.snapshot().fmt(f)
+    }
+}
+
+#[derive(Default, Clone, Copy)]
+struct State {
+    now: ExposureStats,
+    since: Instant,
+}
+
+/// What an [`ExposureMeter`] has added up, at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExposureStats {
+    /// Regions that peers can reach.
+    pub regions: u64,
+    /// Bytes that peers can reach.
+    pub bytes: u64,
+    /// The most regions that peers could reach at one time.
+    pub peak_regions: u64,
+    /// The most bytes that peers could reach at one time.
+    pub peak_bytes: u64,
+    /// The integral of `bytes` over time, in bytes times nanoseconds: see [`Self::byte_seconds`].
+    pub byte_nanoseconds: u128,
+}
+
+impl ExposureStats {
+    /// The integral of the bytes that peers could reach over time, in bytes times seconds.
+    pub fn byte_seconds(&self) -> f64 {
+        self.byte_nanoseconds as f64 / 1e9
+    }
+
+    /// Of two sets of connections together. The peaks are added too: the sum is at least the peak of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            regions: self.regions + other.regions,
+            bytes: self.bytes + other.bytes,
+            peak_regions: self.peak_regions + other.peak_regions,
+            peak_bytes: self.peak_bytes + other.peak_bytes,
+            byte_nanoseconds: self.byte_nanoseconds + other.byte_nanoseconds,
+        }
+    }
+}
+
+impl State {
+    fn advance(&mut self, now: Instant) {
+        let passed = now.duration_since(self.since).as_nanos();
+        self.now.byte_nanoseconds += passed * u128::from(self.now.bytes);
+        self.since = now;
+    }
+}
+
+impl ExposureMeter {
+    /// `domain`, with everything that is exposed in it added up here.
+    pub fn meter(self: &Arc<Self>, domain: DomainRef, rt: &RuntimeRef) -> DomainRef {
+        self.rt.get_or_init(|| Arc::clone(rt));
+        Arc::new(Metered { domain, meter: Arc::clone(self), added: Mutex::default() })
+    }
+
+    /// What has been added up until now.
+    pub fn snapshot(&self) -> ExposureStats {
+        self.change(|_| {}).now
+    }
+
+    fn change(&self, f: impl FnOnce(&mut ExposureStats)) -> State {
+        let now = self.rt.get().map_or_else(Instant::default, |rt| rt.now());
+        let mut state = self.state.lock();
+        state.advance(now);
+        f(&mut state.now);
+        *state
+    }
+
+    /// One domain's exposure, regions and bytes, has changed.
+    fn replace(&self, before: (usize, usize), after: (usize, usize)) {
+        self.change(|s| {
+            s.regions = (s.regions + after.0 as u64).saturating_sub(before.0 as u64);
+            s.bytes = (s.bytes + after.1 as u64).saturating_sub(before.1 as u64);
+            s.peak_regions = s.peak_regions.max(s.regions);
+            s.peak_bytes = s.peak_bytes.max(s.bytes);
+        });
+    }
+}
+
+/// A domain whose exposure is added up: after each change, what the domain itself says of it. (A tag that the peer has
+/// invalidated counts until its owner revokes it.)
+struct Metered {
+    domain: DomainRef,
+    meter: Arc<ExposureMeter>,
+    /// What was added for this domain: regions and bytes.
+    added: Mutex<(usize, usize)>,
+}
+
+impl Metered {
+    fn measure(&self) {
+        let mut added = self.added.lock();
+        let now = self.domain.exposed();
+        if *added != now {
+            self.meter.replace(*added, now);
+            *added = now;
+        }
+    }
+}
+
+/// With the connection its exposure ends.
+impl Drop for Metered {
+    fn drop(&mut self) {
+        self.meter.replace(*self.added.get_mut(), (0, 0));
+    }
+}
+
+impl Domain for Metered {
+    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+        let exposure = self.domain.expose(by, memory, access)?;
+        self.measure();
+        Ok(exposure)
+    }
+
+    fn revoke(&self, id: ExposureId) -> Option<Memory> {
+        let memory = self.domain.revoke(id);
+        self.measure();
+        memory
+    }
+
+    fn release(&self, id: ExposureId) -> Option<Memory> {
+        let memory = self.domain.release(id);
+        self.measure();
+        memory
+    }
+
+    fn invalidate_released(&self) -> usize {
+        let windows = self.domain.invalidate_released();
+        self.measure();
+        windows
+    }
+
+    fn is_valid(&self, id: ExposureId) -> bool {
+        self.domain.is_valid(id)
+    }
+
+    fn exposed(&self) -> (usize, usize) {
+        self.domain.exposed()
+    }
+
+    fn reserve_windows(&self, count: usize, largest: usize) -> usize {
+        self.domain.reserve_windows(count, largest)
+    }
+
+    fn enable_global(&self) -> bool {
+        let enabled = self.domain.enable_global();
+        self.measure();
+        enabled
+    }
+
+    fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {
+        self.domain.copy_out(id, to)
+    }
+
+    fn copy_in(&self, id: ExposureId, from: &Views) -> bool {
+        self.domain.copy_in(id, from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicU64, Ordering},
+        time::Duration,
+    };
+
+    use buffer::{Arena, ArenaConfig};
+    use runtime::{BoxFuture, Runtime, Sleep};
+
+    use super::*;
+    use crate::{MemoryRegion, Segments};
+
+    /// Time that passes when the test says so.
+    #[derive(Default)]
+    struct Clock(AtomicU64);
+
+    impl Runtime for Clock {
+        fn now(&self) -> Instant {
+            Instant::from_nanos(self.0.load(Ordering::Relaxed))
+        }
+        fn wall_clock(&self) -> Duration {
+            Duration::ZERO
+        }
+        fn sleep_until(&self, _: Instant) -> Sleep {
+            Box::pin(std::future::pending())
+        }
+        fn spawn(&self, _: &'static str, _: BoxFuture<'static, ()>) {}
+        fn spawn_blocking(&self, _: Box<dyn FnOnce() + Send>) {}
+        fn fill_random(&self, bytes: &mut [u8]) {
+            bytes.fill(3);
+        }
+    }
+
+    /// Keeps what it exposed, by number.
+    #[derive(Default)]
+    struct Table(Mutex<Vec<Option<Memory>>>);
+
+    impl Domain for Table {
+        fn expose(&self, _: Means, memory: Memory, _: Access) -> Result<Exposure, ExposeError> {
+            let mut t = self.0.lock();
+            t.push(Some(memory));
+            Ok(Exposure { id: ExposureId(t.len() as u64 - 1), segments: Segments::default() })
+        }
+        fn revoke(&self, id: ExposureId) -> Option<Memory> {
+            self.0.lock().get_mut(id.0 as usize)?.take()
+        }
+        fn is_valid(&self, _: ExposureId) -> bool {
+            false
+        }
+        fn exposed(&self) -> (usize, usize) {
+            let t = self.0.lock();
+            let memory = || t.iter().flatten();
+            (memory().count(), memory().map(Memory::len).sum())
+        }
+    }
+
+    fn region(domain: &DomainRef, len: usize) -> MemoryRegion {
+        let arena = Arena::new(ArenaConfig { limit: 1 << 22, huge_pages: false });
+        MemoryRegion::new(Arc::clone(domain), Memory::Owned(arena.alloc(len).unwrap()))
+    }
+
+    #[test]
+    fn bytes_are_added_up_over_the_time_that_they_can_be_reached() {
+        let clock = Arc::new(Clock::default());
+        let pass = |seconds: u64| clock.0.fetch_add(seconds * 1_000_000_000, Ordering::Relaxed);
+        let rt: RuntimeRef = clock.clone();
+        let meter = Arc::new(ExposureMeter::default());
+        let domain = || meter.meter(Arc::new(Table::default()), &rt);
+        let (one, two) = (domain(), domain());
+        pass(5); // Nothing is exposed: counts nothing.
+        let a = region(&one, 1000).expose(Access::RemoteRead).unwrap();
+        pass(2);
+        let b = region(&two, 100).expose(Access::RemoteWrite).unwrap();
+        pass(3);
+        drop(a);
+        pass(1);
+        let s = meter.snapshot();
+        assert_eq!((s.regions, s.bytes, s.peak_regions, s.peak_bytes), (1, 100, 2, 1100));
+        assert_eq!(s.byte_nanoseconds, (2 * 1000 + 3 * 1100 + 100) * 1_000_000_000);
+        assert!(b.revoke().is_some());
+        pass(7);
+        assert_eq!(meter.snapshot(), ExposureStats { regions: 0, bytes: 0, ..s });
+        assert_eq!(meter.snapshot().byte_seconds(), 5400.0);
+    }
+
+    #[test]
+    fn with_its_connection_all_exposure_ends() {
+        let rt: RuntimeRef = Arc::new(Clock::default());
+        let meter = Arc::new(ExposureMeter::default());
+        let table = Arc::new(Table::default());
+        let domain = meter.meter(table.clone(), &rt);
+        let (kept, lost) = (region(&domain, 1000), region(&domain, 500));
+        let (kept, lost) =
+            (kept.expose(Access::RemoteRead).unwrap(), lost.expose(Access::RemoteRead).unwrap());
+        table.0.lock().truncate(1); // Its provider lets go of memory by itself.
+        assert!(lost.revoke().is_none());
+        assert_eq!((meter.snapshot().regions, meter.snapshot().bytes), (1, 1000));
+        drop(domain);
+        assert_eq!(meter.snapshot().regions, 1, "its region still holds the domain");
+        table.0.lock().clear();
+        drop(kept);
+        assert_eq!((meter.snapshot().regions, meter.snapshot().bytes), (0, 0));
+    }
+}

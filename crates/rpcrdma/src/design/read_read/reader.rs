@@ -1,0 +1,176 @@
+//! The requester's part: reads what replies name, and acknowledges it.
+
+use buffer::{Buffer, View};
+use oncrpc::{CallId, Message};
+use rdma::{ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId};
+use smallvec::SmallVec;
+
+use crate::{
+    counters::add,
+    design::{Arrived, Pulled, Requesting, Taken},
+    header::{Body, Header, Lists, ReadSegment},
+    pull::{self, Pulls, Sources},
+    requester::Marshaller,
+};
+
+/// The most segments of one reply's Read list: as many as a call may have.
+const MAX_SEGMENTS: usize = 16;
+const NO_MEMORY: &str = "there is no memory here to read it into";
+
+/// The requester's end of the design: replies that are being read.
+#[derive(Default)]
+pub(in crate::design) struct Reader {
+    pulls: Pulls<(CallId, u32)>,
+}
+
+/// What a call has for its results.
+struct Room {
+    /// The most bytes of the reply's head.
+    head: usize,
+    /// Memory for its payload.
+    payload: Option<Buffer>,
+}
+
+impl Reader {
+    /// Checks the reply's Read list against what the call asked for, and posts the Reads. Gives the message at once
+    /// when the list names no bytes.
+    fn read(
+        &mut self,
+        of: (CallId, u32),
+        lists: &mut Lists,
+        inline: Option<View>,
+        room: Room,
+        with: &Marshaller,
+        qp: &mut dyn QueuePair,
+    ) -> Result<Taken, &'static str> {
+        if !lists.writes.is_empty() || lists.reply.is_some() {
+            return Err("a reply with chunks that the call did not give");
+        }
+        if lists.reads.len() > MAX_SEGMENTS {
+            return Err("a reply with more Read segments than any result needs");
+        }
+        let payload = room.payload.as_ref().map_or(0, |b| b.len());
+        let head = room.head.next_multiple_of(4);
+        let shape = pull::check(&mut lists.reads, inline.as_ref(), (head + payload) as u64)?;
+        shape.fits(head, payload)?;
+        let reads = self.plan(&lists.reads, room.payload, with, qp)?;
+        if reads.is_empty() {
+            return Ok(Taken::Message(inline.map(Message::from_view).ok_or("a reply without a message")));
+        }
+        add(&with.stats.reads, reads.len());
+        add(&with.stats.long_replies, usize::from(inline.is_none()));
+        add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
+        add(&with.stats.placed_bytes, reads.iter().map(|r| r.from.length as usize).sum());
+        // A connection that is down fails the call with its next poll.
+        let posted = self.pulls.post(of, inline, shape, reads, qp);
+        posted.or_else(|e| {
+            if e == PostError::Closed { Ok(()) } else { Err("RDMA Reads that cannot be posted") }
+        })?;
+        Ok(Taken::Reading)
+    }
+
+    /// The Reads: into the caller's own buffer if the payload is one segment, else into memory of ours.
+    fn plan(
+        &mut self,
+        list: &[ReadSegment],
+        payload: Option<Buffer>,
+        with: &Marshaller,
+        qp: &dyn QueuePair,
+    ) -> Result<SmallVec<[ReadRequest; 2]>, &'static str> {
+        let max_transfer = qp.capabilities().max_transfer;
+        let sources = Sources { arena: &with.arena, piece: buffer::SPAN_BYTES, max_transfer };
+        let mut bulk = list.iter().filter(|r| r.position != 0 && r.segment.length > 0);
+        let one = match (bulk.next(), bulk.next()) {
+            (Some(one), None) => (one.segment.length as usize <= max_transfer).then_some(one.position),
+            _ => None,
+        };
+        let into = match (one, payload) {
+            (Some(position), Some(buffer)) => Some((position, buffer)),
+            (None, Some(unused)) => {
+                with.registration.give_back(unused);
+                None
+            }
+            (_, None) => None,
+        };
+        self.pulls.plan(list, into, &sources).map_err(|_| NO_MEMORY)
+    }
+}
+
+/// Sends the 16 bytes of an RDMA_DONE (RFC 5666 section 3.8): the responder may take its memory back.
+fn done(xid: u32, with: &Marshaller, qp: &mut dyn QueuePair) -> Result<(), ConnectionError> {
+    let header = Header::new(xid, with.credits, Body::Done);
+    let b = with.arena.alloc(header.encoded_len());
+    let mut b = b.map_err(|e| ConnectionError::Local(e.to_string()))?;
+    header.encode(&mut b);
+    add(&with.stats.done_sent, 1);
+    let data = b.freeze().into();
+    let sent = qp.post_send(SendRequest { data, invalidate: None, solicited: false, signaled: None });
+    match sent {
+        Ok(()) | Err(PostError::Closed) => Ok(()),
+        Err(e @ PostError::Invalid(_)) => Err(ConnectionError::Local(e.to_string())),
+    }
+}
+
+impl Requesting for Reader {
+    fn knows(&self, body: &Body) -> bool {
+        !matches!(body, Body::Done)
+    }
+
+    fn take(
+        &mut self,
+        reply: Arrived,
+        with: &Marshaller,
+        qp: &mut dyn QueuePair,
+    ) -> Result<Taken, ConnectionError> {
+        let Arrived { id, xid, mut lists, inline, padding, memory } = reply;
+        let head = memory.max_head();
+        let payload = memory.revoke(&*with.registration).kept;
+        if lists.is_empty() {
+            payload.into_iter().for_each(|b| with.registration.give_back(b));
+            add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
+            let message = inline.map(|v| Message { padding, ..Message::from_view(v) });
+            return Ok(Taken::Message(message.ok_or("a reply without a message")));
+        }
+        let taken = if padding.is_some() {
+            Err("an RDMA_MSGP reply with chunks")
+        } else {
+            self.read((id, xid), &mut lists, inline, Room { head, payload }, with, qp)
+        };
+        if !matches!(taken, Ok(Taken::Reading)) && !lists.reads.is_empty() {
+            done(xid, with, qp)?;
+        }
+        Ok(taken.unwrap_or_else(|what| Taken::Message(Err(what))))
+    }
+
+    fn completed(
+        &mut self,
+        id: WorkId,
+        sink: Vec<Buffer>,
+        with: &Marshaller,
+        qp: &mut dyn QueuePair,
+    ) -> Result<Option<Pulled>, ConnectionError> {
+        let Some(((id, xid), message)) = self.pulls.completed(id, sink, &with.arena) else {
+            return Ok(None);
+        };
+        done(xid, with, qp)?;
+        Ok(Some(Pulled { id, xid, message: message.map_err(|_| NO_MEMORY) }))
+    }
+
+    fn discard(
+        &mut self,
+        reply: &Header,
+        with: &Marshaller,
+        qp: &mut dyn QueuePair,
+    ) -> Result<(), ConnectionError> {
+        match &reply.body {
+            Body::Msg(l) | Body::NoMsg(l) | Body::PaddedMsg(_, l) if !l.reads.is_empty() => {
+                done(reply.xid, with, qp)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn end(&mut self) {
+        self.pulls = Pulls::default();
+    }
+}

@@ -1,0 +1,96 @@
+//! Both ends must use the design, and say so.
+
+use std::sync::Arc;
+
+use oncrpc::RpcError;
+use rdma::ConnectionError;
+use rpcrdma::{Body, Design, Requester, RequesterConfig, ResponderConfig, TransportError};
+
+use crate::{
+    params,
+    support::{Ask, Link, arena, echo, fabric, message, queue_pairs, raw, raw::Raw, rt, serve, settled},
+};
+
+#[tokio::test]
+async fn a_requester_of_one_design_refuses_a_responder_of_the_other_in_words() {
+    for (ours, theirs, says) in [
+        (Design::ReadWrite, Design::ReadRead, "state design=read-read"),
+        (Design::ReadRead, Design::ReadWrite, "does not offer the Read-Read design"),
+    ] {
+        for link in Link::fabric_and_providers() {
+            let a = arena();
+            let c = RequesterConfig { design: ours, ..Default::default() };
+            let s = ResponderConfig { design: theirs, ..Default::default() };
+            let (qc, qs) =
+                queue_pairs(link, &a, c.connect_params(), s.connect_params(Default::default())).await;
+            let server = serve(qs, &a, s);
+            let error = Requester::over(qc, rt(), a.clone(), c).err().unwrap();
+            assert!(matches!(error, ConnectionError::Incompatible(_)), "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+            server.task.await.unwrap().unwrap();
+            drop(server.service);
+            settled(&a).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_responder_without_private_data_or_read_depth_is_no_read_read_responder() {
+    for (private, ird, says) in
+        [(false, 8, "does not offer"), (true, 0, "serves no RDMA Reads"), (true, 8, "")]
+    {
+        let a = arena();
+        let config = RequesterConfig { design: Design::ReadRead, ..Default::default() };
+        let theirs = if private { params(Design::ReadRead) } else { rdma::ConnectParams::default() };
+        let (c, _s) = fabric::pair(1, &config.connect_params(), &rdma::ConnectParams { ird, ..theirs });
+        match Requester::over(Box::new(c), rt(), a.clone(), config) {
+            Err(e) => assert!(!says.is_empty() && e.to_string().contains(says), "{e}"),
+            Ok(_) => assert_eq!(says, ""),
+        }
+    }
+}
+
+/// A Linux client does not look at the server's design: its calls end in errors, and it does not wait for ever.
+#[tokio::test]
+async fn calls_of_a_requester_that_has_not_agreed_get_err_chunk_and_are_not_executed() {
+    for private in [true, false] {
+        let a = arena();
+        let config = ResponderConfig { design: Design::ReadRead, ..Default::default() };
+        let ours = if private { params(Design::ReadWrite) } else { rdma::ConnectParams::default() };
+        let accept = config.connect_params(Default::default());
+        let (c, s) = queue_pairs(Link::Fabric, &a, ours, accept).await;
+        let server = serve(s, &a, config);
+        let mut raw = Raw::new(c, &a);
+        let zeros = a.copy_from(&[0; 4]).unwrap();
+        for xid in 1..4 {
+            let call = message(&a, xid, Ask::default()).gather(&zeros).to_vec();
+            raw.send(&Raw::message(&raw::msg(xid, Default::default()), &call));
+            let (h, _) = raw.receive_header().await;
+            assert_eq!((h.xid, h.body), (xid, Body::Error(TransportError::Chunk)));
+        }
+        assert_eq!(server.service.executed.load(std::sync::atomic::Ordering::SeqCst), 0);
+        drop((raw, zeros));
+        drop(server.task.await.unwrap());
+        drop(server.service);
+        settled(&a).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_with_more_result_than_the_responder_may_expose_fails_alone() {
+    let a = arena();
+    let c = RequesterConfig { design: Design::ReadRead, ..Default::default() };
+    let s = ResponderConfig { design: Design::ReadRead, max_transfer: 1 << 20, ..Default::default() };
+    let s = ResponderConfig { exposure: rpcrdma::ExposureLimits { bytes: 0, ..s.exposure }, ..s };
+    let (client, server) = crate::support::connected(Link::Fabric, &a, c, s).await;
+    // The limit is at least one reply; then it is also the number of credits.
+    echo(&client, &a, Ask { receive: 1 << 20, ..Ask::default() }).await;
+    assert_eq!(client.stats().credits_granted, 1);
+    let client: Arc<Requester> = client;
+    let error =
+        crate::support::call(&client, &a, Ask { receive: 2 << 20, ..Ask::default() }).await.unwrap_err();
+    assert!(matches!(error, RpcError::Unsupported(_)), "{error}");
+    assert_eq!(server.stats.snapshot().exposures_refused, 1);
+    echo(&client, &a, Ask { receive: 1 << 20, ..Ask::default() }).await;
+    crate::support::finish(client, server, &a).await;
+}

@@ -1,0 +1,21 @@
+//! The Read-Read design: its bytes, and what either end of it can do to the other.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod agreement;
+mod hostile_requester;
+mod hostile_responder;
+
+use rpcrdma::{Design, PrivateData};
+
+/// What a bare queue pair says at connection set-up.
+fn params(design: Design) -> rdma::ConnectParams {
+    let data = PrivateData { design, remote_invalidate: false, send_size: 4096, receive_size: 4096 };
+    rdma::ConnectParams { private_data: data.encode().to_vec(), ..Default::default() }
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|w| u32::from_be_bytes(w.try_into().unwrap())).collect()
+}

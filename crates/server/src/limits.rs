@@ -1,0 +1,114 @@
+//! Limits that bound what clients can make the server hold.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::size::ByteSize;
+
+/// The largest READ or WRITE that may be configured: an arena's largest buffer.
+pub const MAX_TRANSFER: u64 = buffer::SPAN_BYTES as u64;
+/// READ and WRITE sizes are multiples of this.
+pub const TRANSFER_UNIT: u64 = 4096;
+
+/// Limits that bound what clients can make the server hold.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// The most bytes of one READ: a multiple of 4096, at most 4 MiB.
+    pub rtmax: ByteSize,
+    /// The most bytes of one WRITE: a multiple of 4096, at most 4 MiB.
+    pub wtmax: ByteSize,
+    /// Calls that one RDMA connection may have in progress, and the most that a TCP connection has.
+    pub credits: u32,
+    /// Connections at once, both transports together.
+    pub max_connections: usize,
+    /// Connections at once from one address, both transports together, so that a few clients cannot take all. Leave
+    /// room for `nconnect`, and for the clients that share an address.
+    pub max_connections_per_client: usize,
+    /// A client that stops in the middle of a call (answers no RDMA Read, sends no further byte of a call over TCP, or
+    /// takes no reply) loses its connection, and the memory that the call holds, after so many seconds: 1 to 3600. A
+    /// client that is silent between calls is kept, unless its machine no longer answers for a minute.
+    pub stall_timeout: u64,
+    /// Memory for network buffers of all connections; memory exports come on top with their own capacities.
+    pub memory: ByteSize,
+    /// The inline threshold of RPC-over-RDMA: the largest message that one Send carries (1024 to 256 KiB).
+    pub inline_size: ByteSize,
+    /// Replies kept to answer retransmitted calls that must not be executed twice.
+    pub replies_kept: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            rtmax: ByteSize(1 << 20),
+            wtmax: ByteSize(1 << 20),
+            credits: 64,
+            max_connections: 1024,
+            max_connections_per_client: 256,
+            stall_timeout: 60,
+            memory: ByteSize(1 << 30),
+            inline_size: ByteSize(4096),
+            replies_kept: 4096,
+        }
+    }
+}
+
+impl Limits {
+    /// [`Self::stall_timeout`].
+    pub(crate) fn stall(&self) -> Duration {
+        Duration::from_secs(self.stall_timeout)
+    }
+
+    /// The larger of rtmax and wtmax, in bytes.
+    pub fn max_transfer(&self) -> u64 {
+        self.rtmax.max(self.wtmax).0
+    }
+
+    /// Checks that the limits are in their ranges and fit together.
+    ///
+    /// # Errors
+    /// A sentence that says what to change.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (name, ByteSize(v)) in [("rtmax", self.rtmax), ("wtmax", self.wtmax)] {
+            if !(TRANSFER_UNIT..=MAX_TRANSFER).contains(&v) || !v.is_multiple_of(TRANSFER_UNIT) {
+                return Err(format!(
+                    "limits.{name} is {v}; it must be a multiple of 4096 between 4096 and 4MiB"
+                ));
+            }
+        }
+        if !(1..=16384).contains(&self.credits) {
+            return Err(format!("limits.credits is {}; it must be between 1 and 16384", self.credits));
+        }
+        let connections = [
+            ("max_connections", self.max_connections),
+            ("max_connections_per_client", self.max_connections_per_client),
+        ];
+        if let Some((name, _)) = connections.iter().find(|(_, n)| *n == 0) {
+            return Err(format!("limits.{name} is 0; nobody could connect"));
+        }
+        if !(1..=3600).contains(&self.stall_timeout) {
+            return Err(format!(
+                "limits.stall_timeout is {}; it must be 1 to 3600 seconds",
+                self.stall_timeout
+            ));
+        }
+        if !(1024..=256 << 10).contains(&self.inline_size.0) || !self.inline_size.0.is_multiple_of(1024) {
+            return Err(format!(
+                "limits.inline_size is {}; it must be a multiple of 1024 between 1024 and 256KiB",
+                self.inline_size
+            ));
+        }
+        let needed = u64::from(self.credits).saturating_mul(self.max_transfer());
+        if needed > self.memory.0 {
+            return Err(format!(
+                "limits.memory is {}, but one connection may hold {} (credits {} times {}); raise memory or lower credits",
+                self.memory,
+                ByteSize(needed),
+                self.credits,
+                ByteSize(self.max_transfer())
+            ));
+        }
+        Ok(())
+    }
+}
