@@ -184,6 +184,11 @@ impl Guest {
         Ok(())
     }
 
+    /// The process that is the guest; what runs in the guest runs in processes that it started.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Whether it was killed.
     pub(crate) fn was_killed(&self) -> bool {
         self.last_log.is_some()

@@ -3,6 +3,7 @@
 //! `interop/run` prepares what is needed and calls `interop matrix`. See CONTRIBUTING.md.
 
 mod agent;
+mod bench;
 mod cases;
 mod guest;
 mod kernel_log;
@@ -35,6 +36,17 @@ enum Command {
     /// Run one case, inside its sandbox
     #[command(hide = true)]
     Case(matrix::CaseArgs),
+    /// Measure Millrace and knfsd in turns and print a table
+    Bench(bench::BenchArgs),
+    /// Measure, inside the sandbox
+    #[command(hide = true)]
+    BenchRows(bench::RowsArgs),
+    /// The load on names of the bench, in a guest
+    #[command(hide = true)]
+    BenchNames(bench::names::NamesArgs),
+    /// The guest's end of the bare connection of the bench
+    #[command(hide = true)]
+    BenchWire(bench::wire::WireArgs),
     /// Make a directory tree to move about, or say exactly what is in one
     #[command(subcommand)]
     Tree(TreeCommand),
@@ -77,6 +89,10 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Matrix(args) => return matrix::run(&args),
         Command::Case(args) => return matrix::run_case(&args),
+        Command::Bench(args) => return bench::run(&args),
+        Command::BenchRows(args) => return bench::run_rows(&args),
+        Command::BenchNames(args) => bench::names::run(&args)?,
+        Command::BenchWire(args) => bench::wire::run(&args)?,
         Command::Tree(TreeCommand::Make { dir, seed, quick }) => tree::make(&dir, seed, quick)?,
         Command::Tree(TreeCommand::Manifest { dir }) => print!("{}", tree::Manifest::of(&dir)?),
         Command::Agent => agent::run()?,

@@ -34,6 +34,18 @@ pub(crate) fn make_bridge() -> Result<()> {
     Ok(())
 }
 
+/// Makes the host's end use CUBIC, as the guests do, whatever the machine prefers. (A namespace may not choose for itself;
+/// a route may.)
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn use_cubic() -> Result<()> {
+    let route =
+        ["10.77.0.0/24", "dev", BRIDGE, "proto", "kernel", "scope", "link", "src", HOST, "congctl", "cubic"];
+    must("ip", &[["route", "change"].as_slice(), &route].concat())?;
+    Ok(())
+}
+
 /// Connects guest `number` to the bridge; the bridge follows the MTU.
 ///
 /// # Errors

@@ -195,6 +195,11 @@ impl Server {
         Ok(())
     }
 
+    /// The process; `None` while it is stopped.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
+    }
+
     /// Whether it runs.
     pub(crate) fn is_running(&self) -> bool {
         self.process.is_some()

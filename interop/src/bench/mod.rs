@@ -1,0 +1,141 @@
+//! Millrace beside the kernel's own NFS server, with the same clients, on the same wire.
+//!
+//! Every run measures every row with each server in turn, so that noise of the machine meets both alike; the table
+//! shows medians, and the smallest and largest run beside them. See CONTRIBUTING.md for what the figures mean.
+
+mod load;
+pub(crate) mod names;
+mod place;
+mod report;
+pub(crate) mod wire;
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{ExitCode, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use self::{
+    load::Row,
+    place::{Contender, Place},
+    report::Report,
+    wire::{Limits, Wire},
+};
+use crate::sandbox;
+
+/// Arguments of `interop bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Only rows whose name contains one of these
+    filters: Vec<String>,
+    /// Print the names of the rows and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Runs of everything; the table shows medians
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    runs: u16,
+    /// Print one JSON object for each row, every run in it
+    #[arg(long)]
+    json: bool,
+    /// Keep the files of the run
+    #[arg(long)]
+    keep: bool,
+    /// Where the files of the run go
+    #[arg(long, env = "MILLRACE_INTEROP_CACHE", default_value = "/var/tmp/millrace-interop")]
+    cache: PathBuf,
+}
+
+/// Arguments of `interop bench-rows`.
+#[derive(Debug, Args)]
+pub(crate) struct RowsArgs {
+    dir: PathBuf,
+    filters: Vec<String>,
+    #[arg(long)]
+    runs: u16,
+    #[arg(long)]
+    json: bool,
+}
+
+fn rows(filters: &[String]) -> Result<Vec<Row>> {
+    let wanted = |r: &Row| filters.is_empty() || filters.iter().any(|f| r.name().contains(f.as_str()));
+    let rows: Vec<Row> = load::rows().into_iter().filter(wanted).collect();
+    if rows.is_empty() {
+        bail!("no row has such a name; --list prints them");
+    }
+    Ok(rows)
+}
+
+/// Measures in a sandbox of its own.
+///
+/// # Errors
+/// When no row has such a name, or there can be no sandbox.
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let rows = rows(&args.filters)?;
+    if args.list {
+        rows.iter().for_each(|r| println!("{}", r.name()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let dir = args.cache.join("run").join(std::process::id().to_string());
+    fs::create_dir_all(&dir)?;
+    let (path, runs) = (dir.display().to_string(), args.runs.to_string());
+    let mut all = vec!["bench-rows", "--runs", &runs];
+    all.extend(args.json.then_some("--json"));
+    all.push(&path);
+    all.extend(args.filters.iter().map(String::as_str));
+    let status = sandbox::command(&all)?
+        .stdin(Stdio::null())
+        .status()
+        .context("cannot make a sandbox (needs root)")?;
+    if !status.success() {
+        eprintln!("interop: files: {path}");
+        return Ok(ExitCode::FAILURE);
+    }
+    if !args.keep {
+        fs::remove_dir_all(&dir)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures; this process is the sandbox's first.
+///
+/// # Errors
+/// When anything cannot be started, or a load fails.
+pub(crate) fn run_rows(args: &RowsArgs) -> Result<ExitCode> {
+    sandbox::prepare()?;
+    let rows = rows(&args.filters)?;
+    let mut place = Place::new(&args.dir)?;
+    let wire = Wire::listen()?;
+    let mut sessions = load::Sessions::default();
+    let mut report = Report::new(rows);
+    for run in 0..args.runs {
+        report.limits.push(Limits::measure(&wire, &mut place.client)?);
+        // Each run begins with the other one.
+        let mut order = Contender::BOTH;
+        order.rotate_left(usize::from(run % 2));
+        for i in 0..report.rows.len() {
+            for contender in order {
+                eprint!(
+                    "\r\x1b[Krun {} of {}: {} {contender}",
+                    run + 1,
+                    args.runs,
+                    report.rows[i].row.name()
+                );
+                let sample = report.rows[i].row.measure(&mut place, &mut sessions, contender)?;
+                report.rows[i].add(contender, sample);
+            }
+        }
+    }
+    eprintln!("\r\x1b[K");
+    if args.json {
+        report.json().iter().for_each(|line| println!("{line}"));
+    } else {
+        print!("{report}");
+    }
+    // Connected clients are no idle server.
+    drop(sessions);
+    place.finish()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,124 @@
+//! The table, and the JSON.
+
+use std::fmt;
+
+use ::bench::{
+    stats::median,
+    table::{Align, Table},
+    units::{grouped, short},
+};
+use serde_json::{Value, json};
+
+use super::{
+    load::Row,
+    place::{Contender, Sample},
+    wire::Limits,
+};
+
+/// Everything that was measured.
+pub(super) struct Report {
+    pub(super) limits: Vec<Limits>,
+    pub(super) rows: Vec<Measured>,
+}
+
+/// One row's runs.
+pub(super) struct Measured {
+    pub(super) row: Row,
+    knfsd: Vec<Sample>,
+    millrace: Vec<Sample>,
+}
+
+impl Measured {
+    /// Adds one run.
+    pub(super) fn add(&mut self, with: Contender, sample: Sample) {
+        match with {
+            Contender::Knfsd => self.knfsd.push(sample),
+            Contender::Millrace => self.millrace.push(sample),
+        }
+    }
+
+    fn limit(&self, limits: &[Limits]) -> Option<f64> {
+        let limit = self.row.limit()?;
+        median(limits.iter().map(|l| l.get(limit)))
+    }
+}
+
+fn of(samples: &[Sample], get: fn(&Sample) -> f64) -> f64 {
+    median(samples.iter().map(get)).unwrap_or_default()
+}
+
+fn number(value: f64) -> String {
+    if value < 1000.0 { short(value) } else { grouped(value.round() as u64) }
+}
+
+/// The median, with the smallest and the largest.
+fn spread(samples: &[Sample]) -> String {
+    let rates = || samples.iter().map(|s| s.rate);
+    let (low, high) = (rates().fold(f64::MAX, f64::min), rates().fold(0.0, f64::max));
+    format!("{} ({}-{})", number(of(samples, |s| s.rate)), number(low), number(high))
+}
+
+impl Report {
+    /// Nothing measured yet.
+    pub(super) fn new(rows: Vec<Row>) -> Self {
+        let empty = |row| Measured { row, knfsd: Vec::new(), millrace: Vec::new() };
+        Self { limits: Vec::new(), rows: rows.into_iter().map(empty).collect() }
+    }
+
+    /// One line for each row.
+    pub(super) fn json(&self) -> Vec<Value> {
+        let runs = |samples: &[Sample]| -> Vec<Value> {
+            let one = |s: &Sample| json!({"rate": s.rate, "server_cpu_s": s.server, "both_cpu_s": s.both});
+            samples.iter().map(one).collect()
+        };
+        let line = |m: &Measured| {
+            json!({
+                "row": m.row.name(),
+                "unit": if m.row.is_bulk() { "MB/s, s/GB" } else { "op/s, s/op" },
+                "wire": m.limit(&self.limits),
+                "ratio": of(&m.millrace, |s| s.rate) / of(&m.knfsd, |s| s.rate),
+                "knfsd": runs(&m.knfsd),
+                "millrace": runs(&m.millrace),
+            })
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let right = |name| (name, Align::Right);
+        let mut table = Table::new(&[
+            ("client/over/load", Align::Left),
+            ("unit", Align::Left),
+            right("bare TCP"),
+            right("knfsd"),
+            right("millrace"),
+            right("ratio"),
+            ("CPU", Align::Left),
+            right("knfsd"),
+            right("millrace"),
+            right("knfsd+client"),
+            right("millrace+client"),
+        ]);
+        for m in &self.rows {
+            let (unit, cpu_unit, scale) =
+                if m.row.is_bulk() { ("MB/s", "s/GB", 1.0) } else { ("op/s", "us/op", 1e6) };
+            let cpu = |samples: &[Sample], get| short(of(samples, get) * scale);
+            table.row([
+                m.row.name(),
+                unit.into(),
+                m.limit(&self.limits).map_or_else(|| "-".into(), number),
+                spread(&m.knfsd),
+                spread(&m.millrace),
+                short(of(&m.millrace, |s| s.rate) / of(&m.knfsd, |s| s.rate)),
+                cpu_unit.into(),
+                cpu(&m.knfsd, |s| s.server),
+                cpu(&m.millrace, |s| s.server),
+                cpu(&m.knfsd, |s| s.both),
+                cpu(&m.millrace, |s| s.both),
+            ]);
+        }
+        write!(f, "{table}")
+    }
+}
