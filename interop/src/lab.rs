@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     guest::{Guest, GuestOptions},
@@ -29,6 +29,7 @@ pub(crate) struct Lab {
     /// Whether smaller trees and shorter runs are wanted.
     pub(crate) quick: bool,
     guests: u32,
+    finished: bool,
     expected_log: Vec<String>,
 }
 
@@ -52,7 +53,7 @@ impl Lab {
     pub(crate) fn new(dir: &Path, quick: bool) -> Result<Self> {
         fs::create_dir_all(dir)?;
         network::make_bridge()?;
-        Ok(Self { dir: dir.to_owned(), quick, guests: 0, expected_log: Vec::new() })
+        Ok(Self { dir: dir.to_owned(), quick, guests: 0, finished: false, expected_log: Vec::new() })
     }
 
     /// Boots one more guest: the first is 10.77.0.2, the next 10.77.0.3.
@@ -87,12 +88,13 @@ impl Lab {
         self.expected_log.push(text.to_owned());
     }
 
-    /// The end of every case: unmounts in the guests, reads their kernel logs, powers them off, and looks at what the
+    /// The end of every case: unmounts in the guests, reads their kernel logs, and looks at what the
     /// servers still hold and have counted. Guests and servers that a case drops before are not looked at.
     ///
     /// # Errors
     /// With what was found.
-    pub(crate) fn finish(&self, guests: Vec<Guest>, servers: &[&Server]) -> Result<()> {
+    pub(crate) fn finish(&mut self, guests: Vec<Guest>, servers: &[&Server]) -> Result<()> {
+        self.finished = true;
         let limit = if guests.iter().any(Guest::was_killed) { DEAD_LIMIT } else { IDLE_LIMIT };
         for mut guest in guests {
             self.check_guest(&mut guest).with_context(|| format!("guest {}", guest.address()))?;
@@ -100,6 +102,18 @@ impl Lab {
         for server in servers.iter().filter(|s| s.is_running()) {
             server.check_idle(limit)?;
         }
+        Ok(())
+    }
+
+    /// Checks that the case has called [`finish`](Self::finish): one that does not proves less than it seems to.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub(crate) fn must_be_finished(&self) -> Result<()> {
+        ensure!(
+            self.finished,
+            "the case does not end with Lab::finish, which looks for what went wrong unseen"
+        );
         Ok(())
     }
 

@@ -44,8 +44,8 @@ pub(crate) struct MatrixArgs {
     #[arg(long)]
     allow_skip: bool,
     /// Cases that run at once
-    #[arg(long, default_value_t = 1)]
-    jobs: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    jobs: u8,
     /// Where the cases' files go
     #[arg(long, env = "MILLRACE_INTEROP_CACHE", default_value = "/var/tmp/millrace-interop")]
     cache: PathBuf,
@@ -191,9 +191,13 @@ pub(crate) fn run_case(args: &CaseArgs) -> Result<ExitCode> {
     sandbox::prepare()?;
     let case = cases::all().into_iter().find(|c| c.name == args.name);
     let case = case.with_context(|| format!("there is no case {}", args.name))?;
-    let Err(e) = Lab::new(&args.dir, args.quick).and_then(|mut lab| (case.run)(&mut lab)) else {
-        return Ok(ExitCode::SUCCESS);
-    };
+    let Err(e) = prove(&case, args) else { return Ok(ExitCode::SUCCESS) };
     fs::write(args.dir.join(REASON), format!("{e:#}"))?;
     Ok(if e.is::<Skipped>() { ExitCode::from(SKIPPED) } else { ExitCode::FAILURE })
+}
+
+fn prove(case: &Case, args: &CaseArgs) -> Result<()> {
+    let mut lab = Lab::new(&args.dir, args.quick)?;
+    (case.run)(&mut lab)?;
+    lab.must_be_finished()
 }

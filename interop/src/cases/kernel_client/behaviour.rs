@@ -95,7 +95,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(Case::new(name, move |lab| run(lab, proto, backend)));
     }
     for proto in ["rdma", "tcp"] {
-        cases.push(Case::new(format!("kernel-client/{proto}/local/fsync"), move |lab| fsync(lab, proto)));
+        cases.push(Case::new(format!("kernel-client/{proto}/durable/fsync"), move |lab| fsync(lab, proto)));
     }
     cases
 }
@@ -122,7 +122,7 @@ fn run(lab: &mut Lab, proto: &str, backend: Backend) -> Result<()> {
 fn fsync(lab: &mut Lab, proto: &str) -> Result<()> {
     lab.expect_log("not responding, still trying");
     lab.expect_log("nfs: server 10.77.0.1 OK");
-    let mut server = lab.server(&Backend::Local.options(lab)?)?;
+    let mut server = lab.server(&Backend::Durable.options(lab)?)?;
     let mut guest = boot(lab, &GuestOptions::default())?;
     guest.must(&mount_command(proto, "/mnt/x", ""))?;
     guest

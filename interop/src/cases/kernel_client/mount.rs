@@ -18,6 +18,9 @@ pub(super) const EXPORT: &str = "/export";
 pub(super) enum Backend {
     Memory,
     Local,
+    /// A local one whose names and attributes are durable before they are answered, as by default: each entry of a
+    /// tree waits for the disk several times, which a few cases are enough to prove.
+    Durable,
 }
 
 impl Backend {
@@ -25,6 +28,7 @@ impl Backend {
         match self {
             Self::Memory => "memory",
             Self::Local => "local",
+            Self::Durable => "durable",
         }
     }
 
@@ -32,7 +36,10 @@ impl Backend {
     pub(super) fn options(self, lab: &Lab) -> Result<ServerOptions> {
         Ok(match self {
             Self::Memory => ServerOptions::default().memory(EXPORT, "256MiB"),
-            Self::Local => ServerOptions::default().local(EXPORT, &lab.directory("export")?, ""),
+            Self::Local => {
+                ServerOptions::default().local(EXPORT, &lab.directory("export")?, "sync_metadata = false")
+            }
+            Self::Durable => ServerOptions::default().local(EXPORT, &lab.directory("export")?, ""),
         })
     }
 }

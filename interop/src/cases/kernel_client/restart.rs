@@ -1,6 +1,6 @@
 //! A hard mount survives a server that ends and comes back in the middle of a copy.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use anyhow::{Result, ensure};
 
@@ -8,10 +8,13 @@ use super::{
     super::Case,
     mount::{Backend, boot, make_tree, manifest, mount_command},
 };
-use crate::{guest::GuestOptions, lab::Lab, tree::Manifest};
+use crate::{guest::GuestOptions, lab::Lab, server::Server, tree::Manifest};
 
 /// How long a copy may take that was interrupted.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// 64 MiB that differ everywhere; they are flushed while they are made.
+const STREAM: &str = "seq -w 1 9999999 | head -c 64M";
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -33,17 +36,34 @@ fn run(lab: &mut Lab, proto: &str, signal: &str) -> Result<()> {
     let mount = mount_command(proto, "/mnt/x", ",hard");
     guest.must(&mount)?;
     let mut copy = guest.spawn("cp -a /tmp/tree /mnt/x/")?;
-    // Some of it is there.
-    while server.metrics()?.get("nfs_calls_total{procedure=\"CREATE\"}")? < 50 {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    ensure!(copy.is_running(), "the copy was done before the server was stopped; nothing was interrupted");
+    let mut stream = guest.spawn(&format!("{STREAM} > /mnt/x/stream && sync /mnt/x/stream"))?;
+    in_the_middle(&server)?;
+    ensure!(
+        copy.is_running() && stream.is_running(),
+        "nothing was interrupted: the copies were done too soon"
+    );
     server.stop(signal)?;
     server.start_again()?;
-    copy.wait(LIMIT)?.ok()?;
+    for job in [copy, stream] {
+        job.wait(LIMIT)?.ok()?;
+    }
     guest.must("umount /mnt/x")?;
     guest.must(&mount)?;
+    guest.must(&format!("cmp /mnt/x/stream <({STREAM})"))?;
     want.expect_same(&manifest(&mut guest, "/mnt/x/tree")?, "what the guest reads back")?;
     want.expect_same(&Manifest::of(&lab.dir.join("export/tree"))?, "what the server has")?;
     lab.finish(vec![guest], &[&server])
+}
+
+/// Waits until some files are made and some of the stream is written.
+fn in_the_middle(server: &Server) -> Result<()> {
+    loop {
+        let now = server.metrics()?;
+        let (files, bytes) =
+            ("nfs_calls_total{procedure=\"CREATE\"}", "data_bytes_total{direction=\"written\"}");
+        if now.get(files)? >= 10 && now.get(bytes)? >= 1 << 20 {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
 }

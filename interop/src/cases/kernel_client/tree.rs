@@ -51,6 +51,9 @@ pub(super) fn cases() -> Vec<Case> {
         }
         ways.push(("tree".to_owned(), Way { backend, proto: "tcp", ..PLAIN }));
     }
+    for proto in ["rdma", "tcp"] {
+        ways.push(("tree".to_owned(), Way { backend: Backend::Durable, proto, ..PLAIN }));
+    }
     ways.push(("tree-mtu-1500".to_owned(), Way { proto: "tcp", mtu: ETHERNET_MTU, ..PLAIN }));
     ways.push(("nconnect-4".to_owned(), Way { proto: "tcp", options: ",nconnect=4", ..PLAIN }));
     let name = |what: &str, w: &Way| format!("kernel-client/{}/{}/{what}", w.proto, w.backend.name());
@@ -98,7 +101,7 @@ for f in big sizes/*; do dd if=/mnt/x/tree/$f bs=200003 iflag=direct status=none
 
 /// What the server has, seen without the kernel's client: the directory itself, or what `millrace get` brings.
 fn server_side(lab: &Lab, backend: Backend) -> Result<Manifest> {
-    if backend == Backend::Local {
+    if backend != Backend::Memory {
         return Manifest::of(&lab.dir.join("export/tree"));
     }
     let copy = lab.directory("copy")?;
