@@ -3,6 +3,7 @@
 //! The tests run where `MILLRACE_TEST_VERBS` has the address of such a device, as in
 //! `MILLRACE_TEST_VERBS=10.99.0.1 cargo test -p millrace-rdma --test verbs`; elsewhere each says so and passes.
 //! With `MILLRACE_TEST_RXE_WINDOWS` set, they use memory windows on rxe too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod endings;
 mod exposure;

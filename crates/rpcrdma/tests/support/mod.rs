@@ -234,6 +234,17 @@ impl Link {
         [Self::Fabric].into_iter().chain(Self::providers()).collect()
     }
 
+    /// Whether a peer can invalidate tags.
+    pub fn can_be_invalidated(self) -> bool {
+        match self {
+            Self::Verbs(address) => {
+                let provider = ProviderChoice::Verbs.to_listen(address).unwrap().provider;
+                provider.can_be_invalidated(SocketAddr::new(address, 0))
+            }
+            _ => true,
+        }
+    }
+
     /// Whether every byte is costly.
     pub fn is_slow(self) -> bool {
         matches!(self, Self::Memory { segment: 0..=99, .. })
@@ -288,9 +299,10 @@ async fn over_network(
 pub async fn connected(
     link: Link,
     arena: &Arena,
-    client: RequesterConfig,
+    mut client: RequesterConfig,
     server: ResponderConfig,
 ) -> (Arc<Requester>, Server) {
+    client.remote_invalidate &= link.can_be_invalidated(); // As `Requester::connect` does.
     let params = (client.connect_params(), server.connect_params(ConnectParams::default()));
     let (c, s) = queue_pairs(link, arena, params.0, params.1).await;
     let server = serve(s, arena, server);
