@@ -208,7 +208,7 @@ impl Place {
     ///
     /// # Errors
     /// With what was found.
-    pub(super) fn finish(self) -> Result<()> {
+    pub(super) fn finish(mut self) -> Result<()> {
         self.lab.finish(vec![self.client, self.knfsd], &[&self.millrace])
     }
 }
