@@ -41,6 +41,9 @@ pub(super) fn of_call(what: &str, e: &io::Error) -> ConnectionError {
         Some(libc::ENOMEM | libc::EAGAIN) => {
             "; the limit of locked memory may be too low (ulimit -l, LimitMEMLOCK of the service): raise it"
         }
+        Some(libc::EIO) => {
+            "; the device was removed or has failed (`millrace devices` lists those that are there)"
+        }
         Some(libc::EACCES | libc::EPERM) => "; this user may not use the device's node in /dev/infiniband",
         Some(libc::ENODEV) => {
             "; no RDMA device has that address, or it was removed (`millrace devices` lists them)"
@@ -48,4 +51,24 @@ pub(super) fn of_call(what: &str, e: &io::Error) -> ConnectionError {
         _ => "",
     };
     ConnectionError::Local(format!("cannot {what}: {e}{hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_a_person_can_do() {
+        let text = |errno| of_call("do it", &io::Error::from_raw_os_error(errno)).to_string();
+        assert!(text(libc::ENOMEM).contains("ulimit -l"));
+        assert!(text(libc::EIO).contains("removed"));
+        assert!(text(libc::EPERM).contains("/dev/infiniband"));
+    }
+
+    #[test]
+    fn flushed_work_is_not_the_reason_of_an_end() {
+        assert!(of_status(IBV_WC_WR_FLUSH_ERR, 0).is_none());
+        assert!(matches!(of_status(10, 0), Some(ConnectionError::Terminated(_))));
+        assert!(matches!(of_status(99, 7), Some(ConnectionError::Io(t)) if t.contains("99")));
+    }
 }
