@@ -76,7 +76,7 @@ fn to_text(devices: &Result<Vec<Device>, Unusable>, addresses: &[Address]) -> St
     for d in devices.iter().flatten() {
         out.push_str(&format!("\n{}\n", heading(d)));
         match &d.details {
-            Ok(details) => out.push_str(&describe(details).to_string()),
+            Ok(details) => out.push_str(&describe(d, details).to_string()),
             Err(why) => out.push_str(&format!("  cannot be opened: {why}\n")),
         }
     }
@@ -143,16 +143,18 @@ fn limits(l: &Limits) -> [(&'static str, u64); 15] {
     ]
 }
 
-fn describe(d: &Details) -> Table {
+fn describe(device: &Device, d: &Details) -> Table {
     let mut t = Table::bare(&[Align::Left, Align::Left]);
     for p in &d.ports {
+        // iWARP devices state a path MTU that means nothing.
+        let mtu = match device.transport {
+            Transport::Iwarp => String::new(),
+            _ => format!("path MTU {} of {} bytes, ", p.active_mtu, p.max_mtu),
+        };
         let message = Size(p.max_message.into());
         t.row([
             format!("  port {}", p.number),
-            format!(
-                "{}, {}, path MTU {} of {} bytes, messages up to {message}",
-                p.state, p.link_layer, p.active_mtu, p.max_mtu
-            ),
+            format!("{}, {}, {mtu}messages up to {message}", p.state, p.link_layer),
         ]);
         for g in &p.gids {
             t.row([format!("  GID {}", g.index), format!("{} ({})", g.address, g.kind)]);
@@ -181,7 +183,10 @@ fn describe(d: &Details) -> Table {
     ]);
     t.row([
         "  memory".into(),
-        format!("{} regions, {} windows, regions up to {}", l.max_mr, l.max_mw, Size(l.max_mr_size)),
+        match l.max_mr_size {
+            u64::MAX => format!("{} regions of any size, {} windows", l.max_mr, l.max_mw),
+            most => format!("{} regions of up to {}, {} windows", l.max_mr, Size(most), l.max_mw),
+        },
     ]);
     t.row([
         "  queues".into(),
