@@ -10,7 +10,9 @@ const SUBSYSTEMS: [&str; 8] = ["rpcrdma", "svcrdma", "siw", "rxe", "nfs", "sunrp
 const TROUBLE: [&str; 6] = ["BUG:", "WARNING:", "Oops", "Call Trace", "Kernel panic", "hung_task"];
 
 /// Messages that every guest prints, and why they mean nothing here.
-const HARMLESS: [(&str, &str); 6] = [
+const HARMLESS: [(&str, &str); 8] = [
+    ("Kernel command line: ", "paths in it name subsystems"),
+    ("Unknown kernel command line parameters", "the same; they are for the agent"),
     ("Failed to initialize ubd device 0", "the guest has no disk"),
     ("epollctl add err", "a guest's console is a file of the host, which cannot be polled"),
     ("netif_napi_add_weight_locked", "UML's network driver asks for a larger share than is usual"),

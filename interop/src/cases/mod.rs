@@ -1,6 +1,7 @@
 //! The cases, a file for each group.
 
 mod kernel_client;
+mod verbs;
 
 use anyhow::Result;
 
@@ -27,6 +28,7 @@ impl Case {
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     cases.extend(kernel_client::cases());
+    cases.extend(verbs::cases());
     cases
 }
 

@@ -1,0 +1,64 @@
+//! Both ends in one guest.
+
+use anyhow::{Result, ensure};
+
+use super::{
+    super::Case,
+    place::{Device, EXPORT, GuestServer, INSIDE, boot, make_tree, manifest, millrace, there_and_back},
+};
+use crate::{
+    lab::Lab,
+    server::{RDMA_PORT, TCP_PORT},
+};
+
+pub(super) fn cases() -> Vec<Case> {
+    let per_device = |d: Device| {
+        let name = |what| format!("verbs/{}/{what}", d.name());
+        [
+            Case::new(name("devices"), move |lab| devices(lab, d)),
+            Case::new(name("millrace-to-millrace"), move |lab| itself(lab, d)),
+            Case::new(name("kernel-to-millrace"), move |lab| kernel_client(lab, d)),
+        ]
+    };
+    Device::BOTH.into_iter().flat_map(per_device).collect()
+}
+
+/// The device is listed, and `auto` takes it for its address alone.
+fn devices(lab: &mut Lab, device: Device) -> Result<()> {
+    let mut guest = boot(lab, device)?;
+    let said = guest.must(&format!("{} devices", millrace(&guest)?))?;
+    ensure!(said.contains(&format!("device {}0: ", device.name())), "{said}");
+    ensure!(said.contains("ACTIVE"), "{said}");
+    let provider = |address: &str| {
+        let line = said.lines().find(|l| l.split_whitespace().next() == Some(address))?;
+        line.split_whitespace().nth(2)
+    };
+    ensure!(provider(INSIDE) == Some("verbs"), "{said}");
+    ensure!(provider("127.0.0.1") == Some("iwarp") && provider(&guest.address()) == Some("iwarp"), "{said}");
+    lab.finish(vec![guest], &[])
+}
+
+fn itself(lab: &mut Lab, device: Device) -> Result<()> {
+    let mut guest = boot(lab, device)?;
+    let want = make_tree(lab, &mut guest, "/tmp/tree", 11)?;
+    let server = GuestServer::start(&mut guest, INSIDE)?;
+    there_and_back(&mut guest, &want, &format!("nfs://{INSIDE}{EXPORT}"))?;
+    server.finish(&mut guest)?;
+    lab.finish(vec![guest], &[])
+}
+
+fn kernel_client(lab: &mut Lab, device: Device) -> Result<()> {
+    let mut guest = boot(lab, device)?;
+    let want = make_tree(lab, &mut guest, "/tmp/tree", 12)?;
+    let server = GuestServer::start(&mut guest, INSIDE)?;
+    let mount = format!(
+        "mkdir -p /mnt/x && mount -t nfs -o vers=3,nolock,proto=rdma,port={RDMA_PORT},mountproto=tcp,\
+         mountport={TCP_PORT} {INSIDE}:{EXPORT} /mnt/x"
+    );
+    guest.must(&format!("{mount} && cp -a /tmp/tree /mnt/x/ && umount /mnt/x"))?;
+    guest.must(&mount)?;
+    want.expect_same(&manifest(&mut guest, "/mnt/x/tree")?, "what the kernel reads back")?;
+    guest.must("umount /mnt/x")?;
+    server.finish(&mut guest)?;
+    lab.finish(vec![guest], &[])
+}

@@ -1,0 +1,129 @@
+//! What the cases of this group have in common: a guest with a device, and the programs in it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+
+use crate::{
+    guest::{Guest, GuestOptions, Job},
+    lab::{self, Lab},
+    metrics::Metrics,
+    server::{RDMA_PORT, TCP_PORT},
+    tree::Manifest,
+};
+
+/// The address of a guest's device that reaches nobody outside. (siw does not work on `lo`.)
+pub(super) const INSIDE: &str = "10.99.0.1";
+/// The export of a server in a guest.
+pub(super) const EXPORT: &str = "/export";
+/// How long a server in a guest may take to start, and then to find out that its clients are gone.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The kernel's software devices.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Device {
+    /// RoCE version 2.
+    Rxe,
+    /// iWARP.
+    Siw,
+}
+
+impl Device {
+    pub(super) const BOTH: [Self; 2] = [Self::Rxe, Self::Siw];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe",
+            Self::Siw => "siw",
+        }
+    }
+}
+
+/// Boots a guest whose device has the address [`INSIDE`].
+pub(super) fn boot(lab: &mut Lab, device: Device) -> Result<Guest> {
+    let mut guest = lab.guest(&GuestOptions { memory: 1024, ..GuestOptions::default() })?;
+    let kind = device.name();
+    guest.must(&format!(
+        "ip addr add {INSIDE}/24 dev dummy0 && ip link set dummy0 up && \
+         rdma link add {kind}0 type {kind} netdev dummy0"
+    ))?;
+    Ok(guest)
+}
+
+/// The beginning of a `millrace` command over verbs in a guest.
+pub(super) fn millrace(guest: &Guest) -> Result<String> {
+    Ok(format!("{} --provider verbs", guest.host_file(&lab::millrace_program()?)))
+}
+
+/// Makes the tree of `seed` in the guest's memory and says what is in it.
+pub(super) fn make_tree(lab: &Lab, guest: &mut Guest, dir: &str, seed: u64) -> Result<Manifest> {
+    let interop = guest.interop()?;
+    let quick = if lab.quick { "--quick" } else { "" };
+    guest.must(&format!("{interop} tree make {dir} --seed {seed} {quick}"))?;
+    manifest(guest, dir)
+}
+
+/// What is in a directory of the guest.
+pub(super) fn manifest(guest: &mut Guest, dir: &str) -> Result<Manifest> {
+    let interop = guest.interop()?;
+    Manifest::parse(&guest.must(&format!("{interop} tree manifest {dir}"))?)
+}
+
+/// The options with which copies keep everything that a manifest tells.
+const KEEP_ALL: &str = "--recursive --hard-links --owner --quiet";
+
+/// Copies the guest's `/tmp/tree` to the directory `url` and back, by `millrace` over verbs in the guest.
+pub(super) fn there_and_back(guest: &mut Guest, want: &Manifest, url: &str) -> Result<()> {
+    let millrace = millrace(guest)?;
+    guest.must(&format!("{millrace} put {KEEP_ALL} /tmp/tree {url}"))?;
+    guest.must(&format!("mkdir /tmp/back && {millrace} get {KEEP_ALL} {url}/tree /tmp/back"))?;
+    want.expect_same(&manifest(guest, "/tmp/back/tree")?, "what came back")
+}
+
+/// `millrace serve` over verbs in a guest, with [`EXPORT`] in memory.
+pub(super) struct GuestServer {
+    job: Job,
+    metrics: String,
+}
+
+impl GuestServer {
+    /// Starts it at the guest's address `at` and waits until it is ready.
+    pub(super) fn start(guest: &mut Guest, at: &str) -> Result<Self> {
+        let metrics = format!("{}:9464", guest.address());
+        let millrace = millrace(guest)?;
+        let job = guest.spawn(&format!(
+            "exec {millrace} --log info serve --export {EXPORT}=memory:256MiB --metrics {metrics} \
+             --listen-rdma {at}:{RDMA_PORT} --listen-tcp {at}:{TCP_PORT}"
+        ))?;
+        let mut server = Self { job, metrics };
+        let deadline = Instant::now() + LIMIT;
+        while Metrics::scrape(&server.metrics).is_err() {
+            if !server.job.is_running() {
+                server.job.wait(LIMIT)?.ok()?;
+                bail!("the server ended before it was ready");
+            }
+            ensure!(Instant::now() < deadline, "the server is not ready after {} s", LIMIT.as_secs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// Its clients are gone: checks that it holds nothing of theirs and counted no fault, and stops it.
+    pub(super) fn finish(self, guest: &mut Guest) -> Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        let mut now = Metrics::scrape(&self.metrics)?;
+        while now.connections()? > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+            now = Metrics::scrape(&self.metrics)?;
+        }
+        let (connections, regions) = (now.connections()?, now.get("rdma_regions_exposed")?);
+        ensure!(
+            (connections, regions) == (0, 0),
+            "without clients the server has {connections} connections and {regions} exposed regions"
+        );
+        let faults = now.faults(&[])?;
+        ensure!(faults.is_empty(), "the server's counters: {}", faults.join(", "));
+        guest.must("kill -TERM $(pidof millrace)")?;
+        self.job.wait(LIMIT)?.ok().map(drop)
+    }
+}

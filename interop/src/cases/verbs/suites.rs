@@ -1,0 +1,64 @@
+//! The behavioural suites of the crates, on a device.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{
+    super::Case,
+    place::{Device, INSIDE, boot},
+};
+use crate::lab::{Lab, Skipped};
+
+/// A suite that runs on a device where `MILLRACE_TEST_VERBS` names its address.
+#[derive(Clone, Copy)]
+struct Suite {
+    name: &'static str,
+    file: &'static str,
+    /// What devices say of what it does wrong on purpose.
+    provokes: &'static [&'static str],
+}
+
+const SUITES: [Suite; 2] = [
+    Suite {
+        name: "rdma",
+        file: "tests/verbs/main.rs",
+        provokes: &["non-flush error status", "siw: got TERMINATE"],
+    },
+    Suite { name: "server", file: "tests/nfs3.rs", provokes: &[] },
+];
+/// A guest's system calls are slow.
+const LIMIT: Duration = Duration::from_secs(300);
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |d: Device, suite: Suite| {
+        Case::new(format!("verbs/{}/suite-{}", d.name(), suite.name), move |lab| run(lab, d, suite))
+    };
+    Device::BOTH.into_iter().flat_map(|d| SUITES.map(|s| case(d, s))).collect()
+}
+
+fn run(lab: &mut Lab, device: Device, suite: Suite) -> Result<()> {
+    let program = program(suite.file)?;
+    suite.provokes.iter().for_each(|text| lab.expect_log(text));
+    let mut guest = boot(lab, device)?;
+    let program = guest.host_file(&program);
+    let job = guest.spawn(&format!("MILLRACE_TEST_VERBS={INSIDE} {program} --test-threads 1"))?;
+    let said = job.wait(LIMIT)?.ok()?.stdout;
+    ensure!(said.contains("test result: ok."), "{said}");
+    lab.finish(vec![guest], &[])
+}
+
+/// The program that `cargo test --no-run` made of a suite. `interop/run` keeps what cargo said.
+fn program(file: &str) -> Result<PathBuf> {
+    let Ok(list) = std::env::var("MILLRACE_INTEROP_SUITES") else {
+        bail!(Skipped("MILLRACE_INTEROP_SUITES is not set: interop/run builds the suites".into()));
+    };
+    let said = fs::read_to_string(&list).with_context(|| list.clone())?;
+    // `Executable tests/echo.rs (target/debug/deps/echo-0123456789abcdef)`
+    let found = said.lines().find_map(|l| {
+        let (what, path) = l.trim().strip_prefix("Executable ")?.split_once(" (")?;
+        (what == file).then(|| path.trim_end_matches(')').to_owned())
+    });
+    let found = found.with_context(|| format!("{list} names no program of {file}"))?;
+    fs::canonicalize(&found).with_context(|| found.clone())
+}
