@@ -52,6 +52,18 @@ impl RemoteTree {
             Err(e) => Err(e),
         }
     }
+
+    /// Sets what is kept of `meta`.
+    async fn set(&self, object: FileHandle, meta: &Meta, keep: Keep) -> Result<(), Problem> {
+        let mut rest = to_set(meta, keep);
+        if keep.owner && meta.mode & SET_ID != 0 {
+            // Together with a new owner, servers (Linux) clear these bits of the mode.
+            let owner = Sattr { uid: rest.uid.take(), gid: rest.gid.take(), ..Sattr::default() };
+            self.client.setattr(object, owner, None).await?;
+        }
+        self.client.setattr(object, rest, None).await?;
+        Ok(())
+    }
 }
 
 /// Attributes as a copy uses them.
@@ -74,6 +86,9 @@ pub(crate) fn to_meta(a: &Fattr) -> Meta {
         id: (a.fsid, a.fileid),
     }
 }
+
+/// The mode bits set-user-ID and set-group-ID.
+const SET_ID: u32 = 0o6000;
 
 /// What to set on a copy. NFS version 3 has no times before 1970 or after 2106; the nearest is taken.
 fn to_set(meta: &Meta, keep: Keep) -> Sattr {
@@ -205,7 +220,7 @@ impl Target for RemoteTree {
     }
 
     async fn publish(&self, file: &RemoteWriter, meta: &Meta, keep: Keep) -> Result<FileHandle, Problem> {
-        self.client.setattr(file.file, to_set(meta, keep), None).await?;
+        self.set(file.file, meta, keep).await?;
         self.client.rename(file.dir, &file.temporary, file.dir, &file.name).await?;
         Ok(file.file)
     }
@@ -254,7 +269,7 @@ impl Target for RemoteTree {
     }
 
     async fn set_meta(&self, node: &FileHandle, meta: &Meta, keep: Keep) -> Result<(), Problem> {
-        self.client.setattr(*node, to_set(meta, keep), None).await?;
+        self.set(*node, meta, keep).await?;
         Ok(())
     }
 }
