@@ -1,6 +1,8 @@
 //! The cases, a file for each group.
 
+mod bad_input;
 mod kernel_client;
+mod knfsd;
 mod verbs;
 
 use anyhow::Result;
@@ -28,6 +30,8 @@ impl Case {
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     cases.extend(kernel_client::cases());
+    cases.extend(knfsd::cases());
+    cases.extend(bad_input::cases());
     cases.extend(verbs::cases());
     cases
 }
