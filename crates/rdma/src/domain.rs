@@ -32,6 +32,10 @@ pub enum Means {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExposureId(pub u64);
 
+/// Names a registration for this side's own use in its domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LocalKey(pub u64);
+
 /// Memory that a peer can reach now.
 #[derive(Debug)]
 pub struct Exposure {
@@ -95,6 +99,16 @@ pub trait Domain: Send + Sync + 'static {
     fn enable_global(&self) -> bool {
         false
     }
+
+    /// Registers memory for this side's own use in the work that is posted next, as source or sink. `None` where all
+    /// memory for buffers stays registered for that, or a provider in software needs no registration. The memory stays
+    /// where it is until [`Self::deregister_local`].
+    fn register_local(&self, _pieces: &[&[u8]]) -> Option<LocalKey> {
+        None
+    }
+
+    /// Ends what [`Self::register_local`] began; the work that used it is done.
+    fn deregister_local(&self, _key: LocalKey) {}
 
     /// Copies bytes from the start of exposed memory (which stays exposed) to `to`; `false` if there are not as many,
     /// or the provider cannot.

@@ -17,7 +17,9 @@ pub mod provider;
 mod queue_pair;
 
 pub use choice::{Chosen, NotUsable, ProviderChoice};
-pub use domain::{Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, Means, Segments};
+pub use domain::{
+    Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, LocalKey, Means, Segments,
+};
 pub use memory::{Access, ExposedRegion, Memory, MemoryRegion, Segment, SteeringTag};
 pub use meter::{ExposureMeter, ExposureStats};
 pub use queue_pair::{

@@ -6,7 +6,7 @@ use buffer::Views;
 use parking_lot::Mutex;
 use runtime::{Instant, RuntimeRef};
 
-use crate::{Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, Means, Memory};
+use crate::{Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, LocalKey, Means, Memory};
 
 /// Adds up what the domains that it [meters](Self::meter) expose: regions and bytes, and the bytes' integral over
 /// time. Connections may share one; all of them then take their time from the same runtime.
@@ -169,6 +169,14 @@ impl Domain for Metered {
         let enabled = self.domain.enable_global();
         self.measure();
         enabled
+    }
+
+    fn register_local(&self, pieces: &[&[u8]]) -> Option<LocalKey> {
+        self.domain.register_local(pieces)
+    }
+
+    fn deregister_local(&self, key: LocalKey) {
+        self.domain.deregister_local(key);
     }
 
     fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {

@@ -50,7 +50,7 @@ impl Fault {
     /// The Read Request `header` with `body` may not be served.
     pub(crate) fn read_source(denied: Denied, header: &Untagged, body: Vec<u8>) -> Self {
         let code = match denied {
-            Denied::Tag => ErrorCode::READ_TAG,
+            Denied::Tag | Denied::Released => ErrorCode::READ_TAG,
             Denied::Rights => ErrorCode::READ_RIGHTS,
             Denied::Bounds => ErrorCode::READ_BOUNDS,
             Denied::Wrap => ErrorCode::READ_WRAP,
@@ -66,7 +66,7 @@ impl Fault {
     /// tag" then, and so do we.)
     pub(crate) fn write_target(denied: Denied, header: &Tagged, len: usize) -> Self {
         let code = match denied {
-            Denied::Tag | Denied::Rights => ErrorCode::TAG,
+            Denied::Tag | Denied::Rights | Denied::Released => ErrorCode::TAG,
             Denied::Bounds => ErrorCode::BOUNDS,
             Denied::Wrap => ErrorCode::WRAP,
         };

@@ -1,6 +1,7 @@
 //! The protection domain of a connection: see [`table`] for what it enforces.
 
 mod global;
+mod released;
 mod table;
 mod tags;
 #[cfg(test)]
@@ -65,6 +66,14 @@ impl Domain for IwarpDomain {
 
     fn revoke(&self, id: ExposureId) -> Option<Memory> {
         self.lock().revoke(id)
+    }
+
+    fn release(&self, id: ExposureId) -> Option<Memory> {
+        self.lock().release(id)
+    }
+
+    fn invalidate_released(&self) -> usize {
+        self.lock().invalidate_released()
     }
 
     fn is_valid(&self, id: ExposureId) -> bool {

@@ -15,6 +15,7 @@ use smallvec::smallvec;
 
 use super::{
     global::Global,
+    released::Released,
     tags::{Tags, index_of, next_key},
 };
 use crate::{Access, Exposure, ExposureId, Means, Memory, Segment, SteeringTag};
@@ -63,6 +64,8 @@ enum Use {
     Exposed(Exposed),
     /// The sink of an RDMA Read of ours. Its memory is with the read; the table only keeps the tag from other use.
     Sink,
+    /// A window through which the peer can write although its memory has a new owner.
+    Released(Released),
     /// A window that is bound to nothing, or the global tag.
     Reserved,
 }
@@ -85,6 +88,8 @@ pub(crate) enum Denied {
     Bounds,
     /// Offset plus length exceeds 64 bits.
     Wrap,
+    /// It may, but the memory is not the table's any more: see [`Table::write_released`].
+    Released,
 }
 
 /// Why the peer may not invalidate what it named.
@@ -113,6 +118,8 @@ struct Windows {
     /// Tags of those that are bound to nothing. The one that was used last comes last, so that a key comes again as
     /// late as possible.
     free: VecDeque<u32>,
+    /// Tags of those that were released and not invalidated yet.
+    released: Vec<u32>,
 }
 
 /// The table behind the lock.
@@ -174,7 +181,7 @@ impl Table {
         if self.windows.count == 0 {
             let tags =
                 (0..count).map_while(|_| self.insert(rt, true, Use::Reserved)).collect::<VecDeque<_>>();
-            self.windows = Windows { count: tags.len(), largest, free: tags };
+            self.windows = Windows { count: tags.len(), largest, free: tags, released: Vec::new() };
         }
         self.windows.count
     }
@@ -228,6 +235,9 @@ impl Table {
         if length > self.windows.largest {
             return Err((exposed.memory, "larger than a window"));
         }
+        if self.windows.free.is_empty() {
+            self.invalidate_released();
+        }
         let Some(free) = self.windows.free.pop_front() else {
             return Err((exposed.memory, "no window left"));
         };
@@ -249,6 +259,62 @@ impl Table {
         Some(exposed.memory)
     }
 
+    /// Gives the memory back and leaves a window through which the peer writes bound to it; revokes what is not one.
+    pub(super) fn release(&mut self, id: ExposureId) -> Option<Memory> {
+        let tag = u32::try_from(id.0).ok();
+        match tag.and_then(|tag| self.entry_mut(tag)) {
+            Some(Entry { tag, window: true, used }) => {
+                let tag = *tag;
+                let Use::Exposed(Exposed {
+                    memory: Memory::Owned(b),
+                    access: Access::RemoteWrite,
+                    valid: true,
+                    ..
+                }) = &*used
+                else {
+                    return self.revoke(id);
+                };
+                let released = Use::Released(Released::new(b));
+                let Use::Exposed(e) = std::mem::replace(used, released) else { return None };
+                self.windows.released.push(tag);
+                Some(e.memory)
+            }
+            _ => self.revoke(id),
+        }
+    }
+
+    /// Whether the peer can write through `tag` to memory that has a new owner.
+    pub(crate) fn is_released(&self, tag: u32) -> bool {
+        !self.windows.released.is_empty()
+            && matches!(self.entry(tag), Some(Entry { used: Use::Released(_), .. }))
+    }
+
+    /// Invalidates the windows that were released; gives how many.
+    pub(super) fn invalidate_released(&mut self) -> usize {
+        let mut released = std::mem::take(&mut self.windows.released);
+        let count = released.len();
+        for tag in released.drain(..) {
+            let Some(entry) = self.entry_mut(tag) else { continue };
+            if let Use::Released(r) = std::mem::replace(&mut entry.used, Use::Reserved) {
+                self.exposed.0 -= 1;
+                self.exposed.1 -= r.len;
+            }
+            self.windows.free.push_back(tag);
+        }
+        self.windows.released = released;
+        count
+    }
+
+    /// Writes `bytes` to memory that has a new owner, as the peer still may.
+    pub(crate) fn write_released(&self, tag: u32, offset: u64, bytes: &[u8]) -> Result<(), Denied> {
+        let Some(Entry { used: Use::Released(r), .. }) = self.entry(tag) else { return Err(Denied::Tag) };
+        r.check(offset, bytes.len())?;
+        r.write(offset, bytes).map_err(|e| {
+            tracing::warn!("a write through a released window failed: {e}");
+            Denied::Tag
+        })
+    }
+
     fn take(&mut self, tag: u32) -> Option<Exposed> {
         let entry = self.entry_mut(tag).filter(|e| matches!(e.used, Use::Exposed(_)))?;
         let used = if entry.window {
@@ -260,7 +326,7 @@ impl Table {
         };
         match used {
             Use::Exposed(e) => Some(e),
-            Use::Sink | Use::Reserved => None,
+            Use::Released(_) | Use::Sink | Use::Reserved => None,
         }
     }
 
@@ -269,7 +335,7 @@ impl Table {
             Some(key) => self.global.get(key as usize),
             None => match &self.entry(id.0 as u32)?.used {
                 Use::Exposed(e) => Some(e),
-                Use::Sink | Use::Reserved => None,
+                Use::Released(_) | Use::Sink | Use::Reserved => None,
             },
         }
     }
@@ -279,7 +345,7 @@ impl Table {
             Some(key) => self.global.get_mut(key as usize),
             None => match &mut self.entry_mut(id.0 as u32)?.used {
                 Use::Exposed(e) => Some(e),
-                Use::Sink | Use::Reserved => None,
+                Use::Released(_) | Use::Sink | Use::Reserved => None,
             },
         }
     }
@@ -291,6 +357,10 @@ impl Table {
             return Ok((ExposureId(GLOBAL_IDS + key as u64), at));
         }
         let id = ExposureId(tag.into());
+        if let Some(Entry { used: Use::Released(r), .. }) = self.entry(tag) {
+            let rights = if want == Access::RemoteWrite { r.check(offset, len) } else { Err(Denied::Rights) };
+            return Err(rights.err().unwrap_or(Denied::Released));
+        }
         let e = self.get(id).filter(|e| e.valid).ok_or(Denied::Tag)?;
         if e.access != want {
             return Err(Denied::Rights);
@@ -304,7 +374,10 @@ impl Table {
 
     /// Checks that the peer may place `len` bytes at `offset` of `tag`.
     pub(crate) fn check_write(&self, tag: u32, offset: u64, len: usize) -> Result<(), Denied> {
-        self.locate(tag, offset, len, Access::RemoteWrite).map(drop)
+        match self.locate(tag, offset, len, Access::RemoteWrite) {
+            Ok(_) | Err(Denied::Released) => Ok(()),
+            Err(denied) => Err(denied),
+        }
     }
 
     /// The memory at `offset` of `tag`, to its end, for placing `len` bytes now; and whether everything after those
@@ -338,6 +411,12 @@ impl Table {
             Some(Use::Exposed(e)) => {
                 e.valid = false;
                 Ok(())
+            }
+            Some(used @ Use::Released(_)) => {
+                let Use::Released(r) = std::mem::replace(used, Use::Reserved) else { return Ok(()) };
+                self.exposed.0 -= 1;
+                self.exposed.1 -= r.len;
+                Ok(()) // Its tag is free with the others that were released.
             }
             Some(Use::Sink | Use::Reserved) => Err(NotInvalidated::Protected),
             None => Err(NotInvalidated::Unknown),

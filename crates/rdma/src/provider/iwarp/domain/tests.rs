@@ -229,3 +229,56 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_released_window_lets_late_writes_through_until_it_is_invalidated() {
+    let d = domain();
+    let (id, s) = expose(&d, Means::Window, owned(100), Access::RemoteWrite);
+    let Memory::Owned(mut b) = d.release(id).unwrap() else { panic!("not owned") };
+    b.fill(1);
+    assert!(!d.is_valid(id) && d.revoke(id).is_none() && d.release(id).is_none());
+    assert_eq!(d.exposed(), (1, 100));
+    let late = |offset, bytes: &[u8]| {
+        let t = d.lock();
+        t.check_write(s.handle.0, offset, bytes.len())?;
+        t.write_released(s.handle.0, offset, bytes)
+    };
+    assert_eq!(late(90, &[9; 10]), Ok(()));
+    assert_eq!(late(91, &[9; 10]), Err(Denied::Bounds));
+    assert_eq!(late(u64::MAX, &[9; 10]), Err(Denied::Wrap));
+    assert!(matches!(d.lock().source(s.handle.0, 0, 1), Err(Denied::Rights)));
+    assert_eq!(std::hint::black_box(&b)[88..92], [1, 1, 9, 9]);
+    assert_eq!(d.invalidate_released(), 1);
+    assert_eq!(late(0, &[9]), Err(Denied::Tag));
+    assert_eq!(d.exposed(), (0, 0));
+}
+
+#[test]
+fn only_windows_that_the_peer_writes_through_stay_when_they_are_released() {
+    let d = domain();
+    let read = expose(&d, Means::Window, owned(10), Access::RemoteRead);
+    let registered = expose(&d, Means::Registration, owned(10), Access::RemoteWrite);
+    let global = expose(&d, Means::Global, owned(10), Access::RemoteWrite);
+    for (id, s) in [read, registered, global] {
+        assert!(d.release(id).is_some());
+        assert!(d.lock().check_write(s.handle.0, s.offset, 1).is_err());
+    }
+    assert_eq!((d.exposed(), d.invalidate_released()), ((0, 0), 0));
+}
+
+#[test]
+fn released_windows_are_invalidated_when_none_is_free() {
+    let d = domain();
+    for _ in 0..3 * WINDOWS {
+        let (id, _) = expose(&d, Means::Window, owned(10), Access::RemoteWrite);
+        drop(d.release(id));
+        assert!(d.exposed().0 <= WINDOWS);
+    }
+    let (id, s) = expose(&d, Means::Window, owned(10), Access::RemoteWrite);
+    drop(d.release(id));
+    let before = d.exposed().0;
+    assert_eq!(d.lock().invalidate(s.handle.0), Ok(()));
+    assert_eq!((d.exposed().0, d.lock().check_write(s.handle.0, 0, 1)), (before - 1, Err(Denied::Tag)));
+    assert_eq!(d.invalidate_released(), before);
+    assert_eq!(d.exposed(), (0, 0));
+}

@@ -193,9 +193,13 @@ impl Rx {
         ends: &mut Ends<'_>,
         open: OpenFpdu,
     ) -> Poll<Result<usize, Fault>> {
+        let write = open.header.opcode == Opcode::Write;
+        if write && ends.domain.lock().is_released(open.header.tag) {
+            return self.read_stash(cx, stream, ends); // Its memory is not ours to lend to the stream.
+        }
         let Self { direct, stash, crc, window, .. } = self;
         let mut reading = Reading { cx, stream, direct, stash, crc, window: *window, open };
-        let sorted = if open.header.opcode == Opcode::Write {
+        let sorted = if write {
             let offset = open.header.offset.wrapping_add(open.placed as u64);
             let mut table = ends.domain.lock();
             let (memory, fresh) = match table.place(open.header.tag, offset, open.missing()) {

@@ -2,6 +2,7 @@
 
 use super::{Ends, Rx};
 use crate::provider::iwarp::{
+    domain::Denied,
     fault::Fault,
     wire::{ddp::Tagged, fpdu, rdmap::Opcode, terminate::ErrorCode},
 };
@@ -144,10 +145,15 @@ fn place(ends: &mut Ends<'_>, open: &OpenFpdu, bytes: &[u8]) -> Result<(), Fault
         let offset = open.header.offset.wrapping_add(open.placed as u64);
         let mut table = ends.domain.lock();
         // Looked up again: the owner may have revoked the region since the header came.
-        let (memory, _) = table
-            .place(open.header.tag, offset, bytes.len())
-            .map_err(|d| Fault::write_target(d, &open.header, open.len))?;
-        memory[..bytes.len()].copy_from_slice(bytes);
+        let placed = match table.place(open.header.tag, offset, bytes.len()) {
+            Ok((memory, _)) => {
+                memory[..bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            }
+            Err(Denied::Released) => table.write_released(open.header.tag, offset, bytes),
+            Err(denied) => Err(denied),
+        };
+        placed.map_err(|d| Fault::write_target(d, &open.header, open.len))?;
     } else if let Some(read) = ends.reads.sent.front_mut() {
         read.copy_in(read.placed + open.placed, bytes);
     }

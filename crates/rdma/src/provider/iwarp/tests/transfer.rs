@@ -1,7 +1,7 @@
 //! Two ends of ours: everything that an upper layer does.
 
 use super::*;
-use crate::{Access, Memory, MemoryRegion, ReadRequest, WriteRequest};
+use crate::{Access, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
 
 const SEGMENTS: [usize; 4] = [1, 7, 1000, 1 << 20];
 
@@ -180,4 +180,38 @@ fn responses_with_a_send_behind_each_go_straight_to_their_sinks() {
     let bounced = c.tagged_bytes_in - c.placed_directly;
     println!("{bounced} of {} bytes went through the stash", c.tagged_bytes_in);
     assert!(20 * bounced < c.tagged_bytes_in, "{bounced} bytes bounced of {}", c.tagged_bytes_in);
+}
+
+#[test]
+fn a_late_write_through_a_released_window_lands_and_through_an_invalidated_one_ends_the_connection() {
+    for size in [100, 300_000] {
+        let (mut a, mut b) = pair(1 << 18, 5000, &params());
+        greet(&mut a, &mut b);
+        assert_eq!(a.domain().reserve_windows(1, size), 1);
+        let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![1; size])));
+        let exposed = region.expose_by(Means::Window, Access::RemoteWrite).unwrap();
+        let to = exposed.segment();
+        let memory = exposed.release().unwrap().into_memory();
+        let mut late = |a: &mut Qp, fill: u8| {
+            b.post_write(WriteRequest { data: views(&vec![fill; size], 4096), to }).unwrap();
+            b.post_send(send(b"done")).unwrap();
+            a.post_receive(buffer(&[0; 100])).unwrap();
+            let (mut x, mut y) = (Vec::new(), Vec::new());
+            for _ in 0..10_000 {
+                turn(a, &mut x)?;
+                let _ = turn(&mut b, &mut y);
+                if !x.is_empty() {
+                    break;
+                }
+            }
+            Ok::<_, ConnectionError>(x.len())
+        };
+        assert_eq!(late(&mut a, 2).unwrap(), 1);
+        let Memory::Owned(b) = std::hint::black_box(&memory) else { panic!("not owned") };
+        assert!(b.iter().all(|v| *v == 2), "the window was open");
+        assert_eq!(a.domain().invalidate_released(), 1);
+        assert!(matches!(late(&mut a, 3), Err(ConnectionError::PeerMisbehaved(_))));
+        let Memory::Owned(b) = std::hint::black_box(&memory) else { panic!("not owned") };
+        assert!(b.iter().all(|v| *v == 2), "the window was closed");
+    }
 }
