@@ -21,7 +21,7 @@ use crate::args::Cli;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    session::set_provider(cli.global.provider);
+    session::state(&cli.global);
     match logging::start(cli.global.log.as_deref(), &cli.command).and_then(|()| commands::run(cli.command)) {
         Ok(outcome) => outcome.exit_code(),
         Err(failure) => {

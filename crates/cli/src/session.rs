@@ -4,10 +4,9 @@ use std::{sync::OnceLock, time::Duration};
 
 use client::{Client, Options, RetryPolicy, Url};
 use nfs::v3::{Fattr, FileHandle, FileType};
-use rdma::ProviderChoice;
 use runtime::tokio_rt::TokioRuntime;
 
-use crate::{failure::Failure, problem::Problem};
+use crate::{args::Global, failure::Failure, problem::Problem};
 
 /// How long a command goes on trying when a server that it reached before does not answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,25 +33,29 @@ pub(crate) fn parse(text: &str) -> Result<Url, Failure> {
     text.parse().map_err(|e: client::Error| Failure::usage(e.to_string()))
 }
 
-/// What `--provider` says; it is the same for all that this process does.
-static PROVIDER: OnceLock<Option<ProviderChoice>> = OnceLock::new();
+/// What the command line says of everything that this process does.
+static STATED: OnceLock<Global> = OnceLock::new();
 
-/// Takes note of `--provider`, once.
-pub(crate) fn set_provider(stated: Option<ProviderChoice>) {
-    PROVIDER.get_or_init(|| stated);
+/// Takes note of it, once.
+pub(crate) fn state(global: &Global) {
+    STATED.get_or_init(|| global.clone());
 }
 
-/// The provider that the command line states.
-pub(crate) fn provider() -> Option<ProviderChoice> {
-    PROVIDER.get().copied().flatten()
+/// What the command line says of everything.
+pub(crate) fn stated() -> &'static Global {
+    STATED.get_or_init(Global::default)
 }
 
 /// How this command's clients behave.
 pub(crate) fn options() -> Options {
+    let (stated, default) = (stated(), Options::default());
     Options {
         retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() },
-        provider: provider().unwrap_or_default(),
-        ..Options::default()
+        provider: stated.provider.unwrap_or_default(),
+        registration: stated.registration.unwrap_or(default.registration),
+        invalidation: stated.fast_invalidate.unwrap_or(default.invalidation),
+        trust_server: stated.i_trust_the_server,
+        ..default
     }
 }
 

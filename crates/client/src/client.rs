@@ -12,7 +12,7 @@ use runtime::RuntimeRef;
 use xdr::{Decode, Decoder, Encode, XdrError};
 
 use crate::{
-    Connector, Error, Options, RegistrationStrategy, Stats, Url,
+    Connector, Error, Options, Stats, Url,
     connect::UrlConnector,
     mount::{self, Mounted},
     pool::{Attempt, CallSpec, Pool},
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) readdir_size: u32,
     /// The server has READDIRPLUS, as far as we know.
     pub(crate) plus: AtomicBool,
-    registration: Arc<dyn Registration>,
+    registration: Arc<Registration>,
 }
 
 /// A mounted export. Clones share everything. When the last one is dropped the connections are closed.
@@ -83,7 +83,7 @@ impl Client {
     pub async fn connect(rt: RuntimeRef, url: &Url, options: Options) -> Result<Self, Error> {
         let options = options.with_url(url);
         let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
-        let registration = options.registration.make(options.arena_limit / 4);
+        let registration = options.registration();
         let connector = UrlConnector {
             rt: Arc::clone(&rt),
             arena: arena.clone(),
@@ -106,7 +106,7 @@ impl Client {
         path: &str,
         options: Options,
     ) -> Result<Self, Error> {
-        let registration = RegistrationStrategy::Dynamic.make(0);
+        let registration = options.registration();
         Self::mount_with(rt, arena, connector, path, options, registration).await
     }
 
@@ -116,7 +116,7 @@ impl Client {
         connector: Arc<dyn Connector>,
         path: &str,
         options: Options,
-        registration: Arc<dyn Registration>,
+        registration: Arc<Registration>,
     ) -> Result<Self, Error> {
         let credential = options.credential.credential();
         let pool = Pool::new(
@@ -212,19 +212,12 @@ impl Client {
         &self.shared.pool.rt
     }
 
-    /// A buffer of `len` bytes (at most 4 MiB) for payload, of the kind that the registration strategy registers most
-    /// cheaply.
+    /// A buffer of `len` bytes (at most 4 MiB) for payload.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn buffer(&self, len: usize) -> Result<Buffer, Error> {
-        Ok(self.shared.registration.take(self.arena(), len)?)
-    }
-
-    /// Gives a buffer back to the registration strategy for a later [`Self::buffer`]. Optional: one that is dropped
-    /// instead returns to the arena.
-    pub fn recycle(&self, buffer: Buffer) {
-        self.shared.registration.give_back(buffer);
+        Ok(self.arena().alloc(len)?)
     }
 
     /// What the registration strategy has done.

@@ -59,7 +59,7 @@ pub(crate) struct UrlConnector {
     pub(crate) url: Url,
     /// With what the URL states.
     pub(crate) options: Options,
-    pub(crate) registration: Arc<dyn Registration>,
+    pub(crate) registration: Arc<Registration>,
 }
 
 impl UrlConnector {
@@ -118,7 +118,7 @@ struct Target {
     port: u16,
     proto: Proto,
     options: Options,
-    registration: Arc<dyn Registration>,
+    registration: Arc<Registration>,
 }
 
 impl Target {

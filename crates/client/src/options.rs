@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use oncrpc::{AuthSys, Credential};
 use rdma::ProviderChoice;
-use rpcrdma::registration::{self, Registration};
+use rpcrdma::registration::{Invalidation, Registration, Settings, Strategy};
 use runtime::tokio_rt::LocalPort;
 
 use crate::Url;
@@ -47,47 +47,6 @@ impl FromStr for Proto {
             "tcp" => Ok(Self::Tcp),
             _ => Err(format!("unknown transport {s:?}: use rdma or tcp")),
         }
-    }
-}
-
-/// How memory is registered for RDMA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum RegistrationStrategy {
-    /// For each operation, and deregistered after it.
-    #[default]
-    Dynamic,
-    /// Buffers stay registered and are used again.
-    Cache,
-}
-
-impl FromStr for RegistrationStrategy {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "dynamic" => Ok(Self::Dynamic),
-            "cache" => Ok(Self::Cache),
-            _ => Err(format!("unknown registration strategy {s:?}: use dynamic or cache")),
-        }
-    }
-}
-
-impl RegistrationStrategy {
-    /// The strategy itself. `Cache` keeps up to `limit` bytes of free buffers.
-    pub(crate) fn make(self, limit: usize) -> Arc<dyn Registration> {
-        match self {
-            Self::Dynamic => Arc::new(registration::Dynamic::new()),
-            Self::Cache => Arc::new(registration::Cache::new(limit)),
-        }
-    }
-}
-
-impl fmt::Display for RegistrationStrategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Dynamic => "dynamic",
-            Self::Cache => "cache",
-        })
     }
 }
 
@@ -179,8 +138,12 @@ pub struct Options {
     pub crc: bool,
     /// The most payload bytes in one lower-layer frame, where the provider leaves a choice (iWARP); `None`: its best.
     pub max_frame: Option<usize>,
-    /// How memory is registered for RDMA.
-    pub registration: RegistrationStrategy,
+    /// How the memory of calls becomes reachable for the server.
+    pub registration: Strategy,
+    /// When [`Strategy::Fast`] invalidates its windows.
+    pub invalidation: Invalidation,
+    /// The server may reach all memory for buffers at any time: [`Strategy::AllPhysical`] is refused without this.
+    pub trust_server: bool,
     /// Connect from a port below 1024 where this process may: servers may refuse others (Linux does, for exports that
     /// are not `insecure`).
     pub reserved_port: bool,
@@ -208,7 +171,9 @@ impl Default for Options {
             credential: Identity::default(),
             crc: false,
             max_frame: None,
-            registration: RegistrationStrategy::default(),
+            registration: Strategy::Fast,
+            invalidation: Invalidation::default(),
+            trust_server: false,
             reserved_port: true,
             credits: 64,
             retry: RetryPolicy::default(),
@@ -246,11 +211,22 @@ impl Options {
         self.rsize = url.rsize.or(self.rsize);
         self.wsize = url.wsize.or(self.wsize);
         self.reserved_port = url.resvport.unwrap_or(self.reserved_port);
+        self.registration = url.registration.unwrap_or(self.registration);
         self
     }
 
     pub(crate) fn local_port(&self) -> LocalPort {
         if self.reserved_port { LocalPort::Reserved } else { LocalPort::Any }
+    }
+
+    /// The registration strategy. `cache` keeps up to a quarter of the memory for buffers.
+    pub(crate) fn registration(&self) -> Arc<Registration> {
+        Arc::new(Registration::new(Settings {
+            invalidation: self.invalidation,
+            trust_peer: self.trust_server,
+            cache_limit: self.arena_limit / 4,
+            ..Settings::new(self.registration)
+        }))
     }
 }
 

@@ -116,13 +116,6 @@ impl Client {
             let ok = self.read_views(file, at, buffer).await?;
             ok.data.copy_to(&mut out[done..]);
             done += ok.data.len();
-            let mut views = ok.data.iter();
-            if let (Some(view), None) = (views.next().cloned(), views.next()) {
-                drop(ok.data);
-                if let Ok(buffer) = view.try_into_buffer() {
-                    self.recycle(buffer);
-                }
-            }
             if ok.eof {
                 break;
             }

@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use rdma::ProviderChoice;
+use rpcrdma::registration::Strategy;
 
 use crate::{Error, Proto};
 
@@ -13,8 +14,8 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 ///
 /// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`: `proto=rdma|tcp`,
 /// `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`,
-/// `noresvport`; sizes may end in `K` or `M`. Which part of the path
-/// is the export is found out at mount. `%XX` stands for a byte in the path.
+/// `noresvport`, `registration=dynamic|fast|cache|all-physical`; sizes may end in `K` or `M`. Which part of the path is
+/// the export is found out at mount. `%XX` stands for a byte in the path.
 ///
 /// ```
 /// let url: client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
@@ -44,6 +45,8 @@ pub struct Url {
     pub mountport: Option<u16>,
     /// Whether to connect from a port below 1024, if stated.
     pub resvport: Option<bool>,
+    /// The registration strategy, if stated.
+    pub registration: Option<Strategy>,
 }
 
 impl Url {
@@ -60,6 +63,7 @@ impl Url {
             wsize: None,
             mountport: None,
             resvport: None,
+            registration: None,
         }
     }
 
@@ -91,6 +95,7 @@ impl Url {
             "rsize" => self.rsize = Some(size(key, value)?),
             "wsize" => self.wsize = Some(size(key, value)?),
             "mountport" => self.mountport = Some(port(value)?),
+            "registration" => self.registration = Some(value.parse()?),
             _ => return Err(format!("unknown option {key:?}")),
         }
         Ok(())
@@ -202,6 +207,7 @@ impl fmt::Display for Url {
             self.wsize.map(|v| format!("wsize={v}")),
             self.mountport.map(|v| format!("mountport={v}")),
             self.resvport.map(|v| if v { "resvport" } else { "noresvport" }.to_owned()),
+            self.registration.map(|v| format!("registration={v}")),
         ];
         for (n, option) in options.into_iter().flatten().enumerate() {
             write!(f, "{}{option}", if n == 0 { '?' } else { '&' })?;
@@ -226,7 +232,7 @@ mod tests {
 
     #[test]
     fn all_options_are_read_and_written() {
-        let text = "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=65536&wsize=1048576&mountport=635&noresvport";
+        let text = "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache";
         let u: Url = text.parse().unwrap();
         assert_eq!(
             (u.nconnect, u.rsize, u.wsize, u.mountport, u.resvport),
@@ -234,7 +240,7 @@ mod tests {
         );
         assert_eq!(u.to_string(), text);
         let short: Url =
-            "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=64K&wsize=1m&mountport=635&noresvport"
+            "nfs://h:1/a/b?registration=cache&proto=rdma&provider=verbs&nconnect=4&rsize=64K&wsize=1m&mountport=635&noresvport"
                 .parse()
                 .unwrap();
         assert_eq!(short, u);
@@ -258,6 +264,7 @@ mod tests {
             ("nfs://h/?rsize=4096M", "expected a size"),
             ("nfs://h/?rsize=5000M", "expected a size"),
             ("nfs://h/?color=red", "unknown option"),
+            ("nfs://h/?registration=fmr", "use dynamic, fast, cache"),
             ("nfs://h/?proto", "no value"),
             ("nfs://h/%zz", "hexadecimal"),
             ("nfs://h/%00", "NUL"),

@@ -17,7 +17,8 @@ const FIXED: usize = 16;
 const PADDING: usize = 8;
 /// The largest alignment: a page.
 pub(crate) const MAX_ALIGN: u32 = 4096;
-const SEGMENT: usize = 16;
+/// Bytes of a segment.
+pub(crate) const SEGMENT: usize = 16;
 /// What a Read list entry, a Write chunk, a Reply chunk of one segment add to a header without chunks.
 pub(crate) const READ_ENTRY: usize = 8 + SEGMENT;
 pub(crate) const WRITE_CHUNK: usize = 8 + SEGMENT;

@@ -7,9 +7,9 @@ use std::sync::{Arc, atomic::Ordering};
 
 use rpcrdma::{
     Design, NFS_RDMA_PORT, RequesterConfig, Responder, ResponderConfig, ResponderStats,
-    registration::{Cache, Registration},
+    registration::{Invalidation, Registration, Settings, Strategy},
 };
-use support::{Ask, DESIGNS, Echo, Link, PIECE, arena, connected, echo, finish, queue_pairs};
+use support::{Ask, DESIGNS, Echo, Link, PIECE, arena, connected, echo, ended, finish, queue_pairs};
 
 fn configs(inline: usize) -> (RequesterConfig, ResponderConfig) {
     of_design(Design::ReadWrite, inline)
@@ -177,30 +177,102 @@ async fn callers_on_several_threads(design: Design) {
     tokio::task::spawn_blocking(move || runtime.block_on(work).unwrap()).await.unwrap();
 }
 
+/// A requester's settings with a strategy; small pools, so that falling back and reclaiming happen too.
+fn with(
+    strategy: Strategy,
+    invalidation: Invalidation,
+    inline: usize,
+) -> (Arc<Registration>, RequesterConfig) {
+    let registration = Arc::new(Registration::new(Settings {
+        invalidation,
+        windows: 3,
+        window_bytes: 70_000,
+        cache_limit: 1 << 20,
+        trust_peer: true,
+        ..Settings::new(strategy)
+    }));
+    (registration.clone(), RequesterConfig { registration, ..configs(inline).0 })
+}
+
 #[tokio::test]
-async fn the_cache_hands_out_memory_that_is_registered_already() {
-    let a = arena();
-    let cache = Arc::new(Cache::new(1 << 20));
-    let (c, s) = configs(4096);
-    let c = RequesterConfig { registration: cache.clone(), ..c };
-    let (client, server) = connected(Link::Tcp, &a, c, s).await;
-    for _ in 0..20 {
-        let ask = Ask { reply_head: 6000, ..Ask::default() };
-        echo(&client, &a, ask).await;
-        let transport: Arc<dyn oncrpc::Transport> = client.clone();
-        let mut request = support::request(&a, Ask { receive: 9000, ..Ask::default() });
-        request.reply.payload = Some(client.registration().take(&a, 9000).unwrap());
-        let reply = oncrpc::PendingCall::new(&transport, request).await.unwrap();
-        let oncrpc::Reply { mut message, .. } = reply;
-        let data = message.payloads.remove(0).data;
-        let view = data.iter().next().unwrap().clone();
-        drop((data, message));
-        cache.give_back(view.try_into_buffer().unwrap());
+async fn every_strategy_carries_payloads_of_every_size_and_keeps_nothing_exposed() {
+    let all = Strategy::ALL.map(|s| (s, Invalidation::AtOnce));
+    for (strategy, invalidation) in all.into_iter().chain([(Strategy::Fast, Invalidation::Batched(2))]) {
+        for link in [Link::Tcp, Link::Memory { segment: 4000, frame: None }] {
+            let a = arena();
+            let (registration, c) = with(strategy, invalidation, 4096);
+            let s = configs(4096).1;
+            let (client, server) = connected(link, &a, c, s).await;
+            let most = oncrpc::Transport::max_payload(&*client).min(300_000);
+            for (i, n) in [0, 5, 4096, 5000, 65_537, 200_000, most].into_iter().enumerate() {
+                let seed = i as u32 * 10;
+                let asks = [
+                    Ask { send: n, seed, ..Ask::default() },
+                    Ask { receive: n, seed, ..Ask::default() },
+                    Ask { send: n, receive: n, head: 5000, reply_head: 5000, seed, later: true },
+                ];
+                let calls = asks.map(|ask| echo(&client, &a, ask));
+                futures::future::join_all(calls).await;
+            }
+            let stats = registration.stats();
+            match strategy {
+                Strategy::Dynamic => assert!(stats.registrations > 0 && stats.hits == 0, "{stats:?}"),
+                Strategy::Fast => assert!(stats.hits > 0 && stats.fallbacks > 0, "{stats:?}"),
+                Strategy::Cache => assert!(stats.hits > 0 && stats.reclaimed > 0, "{stats:?}"),
+                Strategy::AllPhysical => assert!(stats.hits > 0 && stats.registrations == 0, "{stats:?}"),
+            }
+            assert_eq!(server.stats.snapshot().chunk_errors, 0);
+            ended(client, server, &a).await;
+            let stats = registration.stats();
+            assert_eq!((stats.registrations, stats.kept_bytes), (stats.deregistrations, 0), "{stats:?}");
+        }
     }
-    let stats = cache.stats();
-    assert!(stats.hits >= 40, "{stats:?}");
-    cache.clear();
-    finish(client, server, &a).await;
+}
+
+#[tokio::test]
+async fn the_cache_uses_its_buffers_again_and_has_one_copy() {
+    let a = arena();
+    let (registration, c) = with(Strategy::Cache, Invalidation::AtOnce, 4096);
+    let (client, server) = connected(Link::Tcp, &a, c, configs(4096).1).await;
+    for seed in 0..20 {
+        echo(&client, &a, Ask { send: 9000, receive: 9000, seed, ..Ask::default() }).await;
+    }
+    let stats = registration.stats();
+    assert_eq!((stats.registrations, stats.hits, stats.kept_bytes), (2, 38, 2 * 16384), "{stats:?}");
+    // The buffers stay exposed, and tags that are used again are not the responder's to invalidate.
+    assert_eq!((client.exposed(), client.stats().remote_invalidations), ((2, 2 * 16384), 0));
+    ended(client, server, &a).await;
+}
+
+#[tokio::test]
+async fn a_responder_registers_its_reads_and_writes_each_or_never_as_its_strategy_says() {
+    for strategy in Strategy::ALL {
+        let a = arena();
+        let (c, s) = configs(4096);
+        let registration = Arc::new(Registration::new(Settings::new(strategy)));
+        let s = ResponderConfig { registration: registration.clone(), ..s };
+        let (client, server) = connected(Link::Fabric, &a, c, s).await;
+        for seed in 0..10 {
+            echo(&client, &a, Ask { send: 100_000, receive: 70_000, seed, ..Ask::default() }).await;
+            echo(&client, &a, Ask { seed, ..Ask::default() }).await;
+        }
+        let stats = registration.stats();
+        let each = matches!(strategy, Strategy::Dynamic | Strategy::Fast);
+        assert_eq!((stats.registrations, stats.bytes), if each { (20, 1_700_000) } else { (0, 0) });
+        assert_eq!(stats.registrations, stats.deregistrations, "a reply ends what its call registered");
+        finish(client, server, &a).await;
+    }
+}
+
+#[tokio::test]
+async fn all_physical_needs_trust() {
+    let a = arena();
+    let (_, mut c) = with(Strategy::AllPhysical, Invalidation::AtOnce, 4096);
+    c.registration = Arc::new(Registration::new(Settings::new(Strategy::AllPhysical)));
+    let s = configs(4096).1.connect_params(Default::default());
+    let (qc, _qs) = queue_pairs(Link::Tcp, &a, c.connect_params(), s).await;
+    let refused = rpcrdma::Requester::over(qc, support::rt(), a.clone(), c).err().unwrap();
+    assert!(refused.to_string().contains("--i-trust-the-server"), "{refused}");
 }
 
 #[tokio::test]

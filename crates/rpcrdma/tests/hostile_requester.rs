@@ -257,7 +257,7 @@ async fn an_xid_that_differs_from_the_messages_gets_err_chunk() {
 
 #[tokio::test]
 async fn one_chunk_may_have_many_segments_of_any_size_and_order() {
-    let mut s = Scene::new().await;
+    let mut s = Scene::with(ResponderConfig { max_segments: 64, ..Default::default() }).await;
     let ask = Ask { send: 500, ..Ask::default() };
     let head = s.head(ask);
     let region = s.raw.expose(&support::pattern(2, 500), Access::RemoteRead);

@@ -3,6 +3,7 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use rdma::ProviderChoice;
+use rpcrdma::registration::Strategy;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::{Limits, ServerError, network::Network, size::ByteSize};
@@ -35,8 +36,16 @@ pub struct Config {
     /// A directory for what must survive a restart (the key of file handles). Without it handles still survive a
     /// restart, but are sealed with a key that anyone can compute.
     pub state_dir: Option<PathBuf>,
+    /// How the memory of RDMA Reads and Writes is registered: `dynamic`, `fast`, `cache` or `all-physical`; `cache` by
+    /// default. No strategy lets a client reach memory of the server.
+    #[serde(deserialize_with = "strategy")]
+    pub registration: Option<Strategy>,
     /// Limits.
     pub limits: Limits,
+}
+
+fn strategy<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Strategy>, D::Error> {
+    String::deserialize(d)?.parse().map(Some).map_err(de::Error::custom)
 }
 
 /// One export.
@@ -334,6 +343,7 @@ mod tests {
         shards = 2
         provider = "iwarp"
         metrics = "127.0.0.1:9464"
+        registration = "dynamic"
         [limits]
         rtmax = "4MiB"
         credits = 32
@@ -359,6 +369,7 @@ mod tests {
             (ByteSize(4 << 20), ByteSize(1 << 20), 32)
         );
         assert_eq!(c.exports[0].squash, Squash::Root);
+        assert_eq!(c.registration, Some(Strategy::Dynamic));
         assert_eq!(
             c.exports[1],
             ExportConfig::new("/scratch", Backend::Memory { capacity: ByteSize(2 << 30) })

@@ -10,7 +10,10 @@ use std::sync::{
 use buffer::Arena;
 use nfs::v3::Procedure;
 use oncrpc::{TransportKind, tcp::TcpStats};
-use rpcrdma::{ResponderStats, ResponderStatsSnapshot};
+use rpcrdma::{
+    ResponderStats, ResponderStatsSnapshot,
+    registration::{Registration, RegistrationStats},
+};
 
 use crate::{drc::ReplyCache, server::Shared, shard::Shard};
 
@@ -140,6 +143,8 @@ pub struct Stats {
     pub memory_limit: u64,
     /// Payload bytes that this process copied (all of it: an embedded client's too).
     pub bytes_copied: u64,
+    /// What the registration strategy has done.
+    pub registration: RegistrationStats,
 }
 
 /// Connections of one transport.
@@ -198,6 +203,7 @@ pub(crate) struct Gauges {
     rdma: Vec<Arc<ResponderStats>>,
     turned_away: Arc<AtomicU64>,
     replies: Arc<ReplyCache>,
+    registration: Arc<Registration>,
     arena: Arena,
 }
 
@@ -210,6 +216,7 @@ impl Gauges {
             rdma: handles().map(|h| Arc::clone(&h.rdma)).collect(),
             turned_away: Arc::default(),
             replies: Arc::clone(&shared.replies),
+            registration: Arc::clone(&shared.registration),
             arena: shared.arena.clone(),
         }
     }
@@ -228,6 +235,7 @@ impl Gauges {
         out.memory_in_use = arena.in_use as u64;
         out.memory_limit = arena.limit as u64;
         out.bytes_copied = buffer::copied::total();
+        out.registration = self.registration.stats();
         for t in &self.tcp {
             out.tcp_bytes_in += value(&t.received);
             out.tcp_bytes_out += value(&t.sent);

@@ -187,6 +187,10 @@ impl Scrape {
         counter(e, "rdma_remote_invalidations", "Replies that invalidated a tag", r.remote_invalidations)?;
         counter(e, "rdma_protocol_errors", "Calls that broke RPC-over-RDMA", r.protocol_errors)?;
         counter(e, "rdma_out_of_memory", "Calls refused for want of memory", r.out_of_memory)?;
+        let g = &self.0.registration;
+        counter(e, "rdma_registrations", "Times that memory was registered", g.registrations)?;
+        counter(e, "rdma_deregistrations", "Times that memory was deregistered", g.deregistrations)?;
+        counter(e, "rdma_registration_hits", "Operations whose memory was registered already", g.hits)?;
         gauge(e, "rdma_regions_exposed", "Regions of the server that clients can reach", r.regions_exposed)
     }
 }

@@ -10,6 +10,7 @@ use std::{
 use buffer::{Arena, ArenaConfig};
 use futures::channel::oneshot;
 use parking_lot::Mutex;
+use rpcrdma::registration::{Registration, Settings, Strategy};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use tokio::sync::watch;
 use vfs::FileSystemRef;
@@ -93,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) exports: Arc<Exports>,
     pub(crate) mounts: Arc<MountList>,
     pub(crate) replies: Arc<ReplyCache>,
+    /// How the memory of RDMA Reads and Writes is registered.
+    pub(crate) registration: Arc<Registration>,
     /// Gives every connection its number.
     pub(crate) connections: AtomicU64,
 }
@@ -129,12 +132,14 @@ impl Starting {
             let fs = open(e, &with).map_err(|reason| ServerError::Export { name: e.name.clone(), reason })?;
             entries.push((e.clone(), fs));
         }
+        let strategy = config.registration.unwrap_or(Strategy::Cache);
         Ok(Arc::new(Shared {
             config: config.clone(),
             arena,
             exports: Arc::new(Exports::new(entries, secret)?),
             mounts: Arc::default(),
             replies: Arc::new(ReplyCache::new(config.limits.replies_kept)),
+            registration: Arc::new(Registration::new(Settings::new(strategy))),
             connections: AtomicU64::new(1),
         }))
     }

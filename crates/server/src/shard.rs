@@ -198,6 +198,7 @@ impl Main {
             inline_size: limits.inline_size.0 as usize,
             max_transfer: limits.max_transfer() as usize,
             stall_timeout: limits.stall(),
+            registration: Arc::clone(&self.shared.registration),
             ..ResponderConfig::default()
         };
         let addr = incoming.peer();

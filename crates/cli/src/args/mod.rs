@@ -9,6 +9,7 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
+use client::{Invalidation, Strategy};
 use rdma::ProviderChoice;
 
 pub(crate) use bench::{BenchArgs, BenchCommand, CompareArgs, IozoneArgs, RawArgs, TestName};
@@ -35,6 +36,7 @@ URLs:
   nconnect=N        connections to use side by side (default 1)
   rsize=, wsize=    the most bytes in one READ or WRITE, such as 256K (default: what the server allows)
   noresvport        connect from any port (default: one below 1024 where the process may, as some servers demand)
+  registration=     how memory is registered for RDMA, as --registration
 
 Exit codes:
   0  everything was done
@@ -55,7 +57,7 @@ pub(crate) struct Cli {
 }
 
 /// Options of every command.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
     /// What to log to standard error: error, warn, info, debug, trace, or a filter such as "warn,rpcrdma=debug".
     #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", help_heading = "Global options")]
@@ -66,6 +68,19 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options",
           value_parser = PossibleValuesParser::new(["auto", "iwarp", "verbs"]).try_map(|s| s.parse::<ProviderChoice>()))]
     pub(crate) provider: Option<ProviderChoice>,
+
+    /// How memory is registered for RDMA: dynamic, fast, cache or all-physical [default: fast; of a server: cache]
+    #[arg(long, global = true, value_name = "STRATEGY", help_heading = "Global options")]
+    pub(crate) registration: Option<Strategy>,
+
+    /// When windows of `fast` are invalidated: at-once, or batched:N, which leaves the server able to write to memory of
+    /// up to N calls that are done [default: at-once]
+    #[arg(long, global = true, value_name = "WHEN", help_heading = "Global options")]
+    pub(crate) fast_invalidate: Option<Invalidation>,
+
+    /// Let the server reach all memory for buffers at any time, as registration all-physical does
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) i_trust_the_server: bool,
 }
 
 /// The commands.

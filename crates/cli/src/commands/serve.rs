@@ -58,6 +58,12 @@ fn with_hint(e: &server::ServerError) -> String {
 
 /// The file's configuration with what the command line adds, or the command line's alone.
 fn config(args: &ServeArgs) -> Result<Config, Failure> {
+    let global = session::stated();
+    if global.fast_invalidate.is_some() || global.i_trust_the_server {
+        return Err(Failure::usage(
+            "--fast-invalidate and --i-trust-the-server are for clients; a server lets nobody reach its memory",
+        ));
+    }
     let mut config = match &args.config {
         Some(file) => Config::from_file(file).map_err(|e| Failure::new(with_hint(&e)))?,
         None => Config::default(),
@@ -69,8 +75,9 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     listen(&mut config.listen_rdma, args.listen_rdma, nowhere, RDMA)?;
     listen(&mut config.listen_tcp, args.listen_tcp, nowhere, TCP)?;
     config.metrics = args.metrics.or(config.metrics);
-    config.provider = session::provider().unwrap_or(config.provider);
+    config.provider = global.provider.unwrap_or(config.provider);
     config.shards = args.shards.or(config.shards);
+    config.registration = global.registration.or(config.registration);
     if let Some(memory) = args.memory {
         config.limits.memory = ByteSize(memory.0);
     }

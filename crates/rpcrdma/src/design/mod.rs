@@ -26,6 +26,7 @@ use xdr::ItemPadding;
 use crate::{
     header::{Body, Header, Lists, Padding},
     private_data::{PrivateData, Thresholds},
+    registration::Registration,
     requester::{CallMemory, Marshaller},
     responder::{ReplyTo, ResponderStats},
 };
@@ -127,11 +128,14 @@ impl Design {
     }
 
     /// The responder's part.
-    pub(crate) fn responding(self, setting: Setting) -> Box<dyn Responding> {
-        match self {
+    ///
+    /// # Errors
+    /// When the registration strategy is not for this.
+    pub(crate) fn responding(self, setting: Setting) -> Result<Box<dyn Responding>, ConnectionError> {
+        Ok(match self {
             Self::ReadWrite => Box::new(read_write::ReadWrite),
-            Self::ReadRead => Box::new(read_read::Exposer::new(setting)),
-        }
+            Self::ReadRead => Box::new(read_read::Exposer::new(setting)?),
+        })
     }
 }
 
@@ -243,6 +247,8 @@ pub(crate) struct Setting {
     pub(crate) theirs: Option<PrivateData>,
     /// The connection's domain.
     pub(crate) domain: DomainRef,
+    /// By what means memory is exposed.
+    pub(crate) registration: Arc<Registration>,
     /// The most pieces of one region, at least 1.
     pub(crate) region_pieces: usize,
     pub(crate) arena: Arena,

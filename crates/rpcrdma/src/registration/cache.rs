@@ -1,151 +1,172 @@
-//! Keeps a slab of buffers registered.
+//! Buffers that stay registered, by size class, with one copy between them and the caller's memory.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::atomic::Ordering,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
-use buffer::{Arena, Buffer, OutOfMemory};
+use buffer::{Arena, SPAN_BYTES};
 use parking_lot::Mutex;
-use rdma::{DomainRef, Memory, MemoryRegion};
+use rdma::{Access, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment};
+use runtime::RuntimeRef;
 
-use super::{Counts, Registration, RegistrationStats};
+use super::{Counts, Lending, Lent, Registered, Settings, pressure::Pressure};
 
-/// The `cache` strategy: buffers of a few size classes that are registered when they are first used and stay so.
-///
-/// [`Registration::take`] hands out a registered buffer where one of the size class is free;
-/// [`Registration::give_back`] keeps it for the next operation, up to a limit of bytes. Memory that did not come
-/// from the slab is registered for its operation alone, as [`super::Dynamic`] does. Buffers kept here count as in use
-/// in their arena.
-pub struct Cache {
-    counts: Counts,
-    slab: Mutex<Slab>,
+/// The smallest size class.
+const SMALLEST: usize = 4096;
+const CLASSES: usize = (SPAN_BYTES / SMALLEST).trailing_zeros() as usize + 1;
+/// One operation in so many asks whether memory is short.
+const ASK_EVERY: u64 = 64;
+
+/// A buffer of a size class that stays exposed, and whose memory it stands in for, if any.
+pub(crate) struct Kept {
+    region: ExposedRegion,
+    _registered: Registered,
+    counts: Arc<Counts>,
+    bytes: usize,
+    /// What the peer is told of it.
+    segment: Segment,
+    caller: Option<(Memory, Access)>,
+}
+
+impl Kept {
+    fn new(region: ExposedRegion, bytes: usize, counts: &Arc<Counts>) -> Self {
+        counts.kept_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let (registered, segment) = (Registered::new(counts, bytes), region.segment());
+        Self { region, _registered: registered, counts: Arc::clone(counts), bytes, segment, caller: None }
+    }
+
+    pub(super) fn segments(&self) -> &[Segment] {
+        std::slice::from_ref(&self.segment)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.counts.kept_bytes.fetch_sub(self.bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// Free buffers of one right by size class, the one that was used last at the end.
+#[allow(clippy::vec_box)] // The box goes from here to the call and comes back, without the heap.
+type Slab = [Vec<Box<Kept>>; CLASSES];
+
+/// [`super::Strategy::Cache`] on one connection. Buffers are found by their size and never by an address, so that memory
+/// that was given back and mapped again cannot be taken for what it was.
+pub(super) struct Cache {
+    domain: DomainRef,
+    arena: Arena,
+    counts: Arc<Counts>,
+    slabs: [Mutex<Slab>; 2],
+    pressure: Pressure,
+    operations: AtomicU64,
     limit: usize,
 }
 
-#[derive(Default)]
-struct Slab {
-    /// Free buffers by capacity.
-    free: HashMap<usize, Vec<Buffer>>,
-    free_bytes: usize,
-    /// Addresses and capacities of the slab's memory, free or handed out.
-    members: HashSet<(usize, usize)>,
+fn class_of(len: usize) -> usize {
+    (len.max(SMALLEST).next_power_of_two() / SMALLEST).trailing_zeros() as usize
+}
+
+fn class_bytes(class: usize) -> usize {
+    SMALLEST << class
 }
 
 impl Cache {
-    /// A cache that keeps at most `limit` bytes of free buffers.
-    pub fn new(limit: usize) -> Self {
-        Self { counts: Counts::default(), slab: Mutex::default(), limit }
+    pub(super) fn new(
+        domain: DomainRef,
+        arena: Arena,
+        rt: RuntimeRef,
+        counts: Arc<Counts>,
+        settings: &Settings,
+    ) -> Self {
+        let pressure = Pressure::new(settings.pressure.clone(), rt);
+        let (slabs, operations, limit) = (Default::default(), AtomicU64::new(0), settings.cache_limit);
+        Self { domain, arena, counts, slabs, pressure, operations, limit }
     }
 
-    /// Lets go of all free buffers.
-    pub fn clear(&self) {
-        let mut slab = self.slab.lock();
-        let free = std::mem::take(&mut slab.free);
-        slab.free_bytes = 0;
-        for b in free.values().flatten() {
-            slab.members.remove(&key(b));
-            self.counts.deregistrations.fetch_add(1, Ordering::Relaxed);
+    fn slab(&self, access: Access) -> &Mutex<Slab> {
+        &self.slabs[usize::from(access == Access::RemoteWrite)]
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.counts.kept_bytes.load(Ordering::Relaxed) as usize
+    }
+
+    /// A buffer for `len` bytes: a free one, or a new one.
+    fn take(&self, len: usize, access: Access) -> Result<Box<Kept>, &'static str> {
+        let class = class_of(len);
+        if let Some(kept) = self.slab(access).lock().get_mut(class).and_then(Vec::pop) {
+            self.counts.hit();
+            return Ok(kept);
+        }
+        let bytes = class_bytes(class);
+        let mut buffer = self.arena.alloc(bytes).map_err(|_| "no memory for a buffer that is kept")?;
+        if access == Access::RemoteRead {
+            buffer.fill(0); // An arena gives memory as its last owner left it.
+        }
+        let region = MemoryRegion::new(Arc::clone(&self.domain), Memory::Owned(buffer)).expose(access);
+        let region = region.map_err(|e| e.reason)?;
+        Ok(Box::new(Kept::new(region, bytes, &self.counts)))
+    }
+
+    /// Keeps a buffer for the next call, unless the peer has invalidated its tag or too much is kept.
+    fn keep(&self, kept: Box<Kept>, access: Access) {
+        if self.kept_bytes() > self.limit {
+            self.counts.fell_back();
+        } else if kept.region.is_valid()
+            && let Some(free) = self.slab(access).lock().get_mut(class_of(kept.bytes))
+        {
+            free.push(kept);
+        }
+        let ask = self.operations.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_EVERY);
+        if ask && self.pressure.is_short() {
+            self.reclaim(0);
+        } else if self.kept_bytes() > self.limit - self.limit / 8 {
+            self.reclaim(self.limit / 2);
         }
     }
 
-    fn is_member(&self, memory: &Memory) -> bool {
-        match memory {
-            Memory::Owned(b) => self.slab.lock().members.contains(&key(b)),
-            Memory::Shared(views) => {
-                let slab = self.slab.lock();
-                let known = |v: &buffer::View| {
-                    slab.members.contains(&(v.address().wrapping_sub(v.offset()), v.capacity()))
-                };
-                !views.is_empty() && views.iter().all(known)
+    /// Lets go of free buffers, the largest first, until no more than `keep` bytes are kept or none is free here.
+    fn reclaim(&self, keep: usize) {
+        for slab in &self.slabs {
+            for free in slab.lock().iter_mut().rev() {
+                while self.kept_bytes() > keep && free.pop().is_some() {
+                    self.counts.reclaimed.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
     }
 }
 
-fn key(b: &Buffer) -> (usize, usize) {
-    (b.address(), b.capacity())
-}
-
-impl Registration for Cache {
-    fn name(&self) -> &'static str {
-        "cache"
+impl Lending for Cache {
+    fn lend(&self, memory: Memory, access: Access) -> Result<Lent, ExposeError> {
+        let memory = match memory {
+            Memory::Owned(b) if access == Access::RemoteRead => Memory::Shared(b.freeze().into()),
+            other => other,
+        };
+        let mut kept = match self.take(memory.len(), access) {
+            Ok(kept) => kept,
+            Err(reason) => return Err(ExposeError { memory, reason }),
+        };
+        if let Memory::Shared(data) = &memory
+            && !kept.region.copy_in(data)
+        {
+            let reason = "the provider does not copy into exposed memory, or the connection is down";
+            return Err(ExposeError { memory, reason });
+        }
+        kept.segment.length = memory.len() as u32;
+        kept.caller = Some((memory, access));
+        Ok(Lent::StandIn(kept))
     }
 
-    fn take(&self, arena: &Arena, len: usize) -> Result<Buffer, OutOfMemory> {
-        let class = len.max(512).next_power_of_two();
-        let mut slab = self.slab.lock();
-        if let Some(mut b) = slab.free.get_mut(&class).and_then(Vec::pop) {
-            slab.free_bytes -= b.capacity();
-            b.set_len(len);
-            return Ok(b);
-        }
-        let b = arena.alloc(len)?;
-        if slab.members.insert(key(&b)) {
-            self.counts.registered(b.capacity());
-        }
-        Ok(b)
-    }
-
-    fn give_back(&self, buffer: Buffer) {
-        let mut slab = self.slab.lock();
-        let bytes = buffer.capacity();
-        if !slab.members.contains(&key(&buffer)) {
-            return;
-        }
-        if slab.free_bytes + bytes > self.limit {
-            slab.members.remove(&key(&buffer));
-            self.counts.deregistrations.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        slab.free_bytes += bytes;
-        slab.free.entry(bytes).or_default().push(buffer);
-    }
-
-    fn register(&self, domain: &DomainRef, memory: Memory) -> MemoryRegion {
-        if self.is_member(&memory) {
-            self.counts.hits.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.counts.registered(memory.len());
-        }
-        MemoryRegion::new(domain.clone(), memory)
-    }
-
-    fn deregister(&self, region: MemoryRegion) -> Memory {
-        let memory = region.into_memory();
-        if !self.is_member(&memory) {
-            self.counts.deregistrations.fetch_add(1, Ordering::Relaxed);
-        }
-        memory
-    }
-
-    fn stats(&self) -> RegistrationStats {
-        self.counts.snapshot(self.slab.lock().free_bytes as u64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use buffer::ArenaConfig;
-
-    use super::*;
-
-    #[test]
-    fn a_buffer_given_back_is_handed_out_again_still_registered() {
-        let arena = Arena::new(ArenaConfig { limit: 1 << 22, huge_pages: false });
-        let cache = Cache::new(10_000);
-        let b = cache.take(&arena, 5000).unwrap();
-        let at = b.address();
-        cache.give_back(b);
-        assert_eq!(cache.stats().kept_bytes, 8192);
-        let b = cache.take(&arena, 8000).unwrap();
-        assert_eq!((b.address(), b.len(), cache.stats().registrations), (at, 8000, 1));
-        let other = cache.take(&arena, 8000).unwrap();
-        cache.give_back(b);
-        cache.give_back(other); // Over the limit: let go.
-        assert_eq!((cache.stats().kept_bytes, arena.stats().in_use), (8192, 8192));
-        cache.clear();
-        assert_eq!((cache.stats().kept_bytes, arena.stats().in_use), (0, 0));
-        assert_eq!(cache.stats().deregistrations, 2);
+    fn take_back(&self, lent: Lent, placed: usize) -> Option<Memory> {
+        let Lent::StandIn(mut kept) = lent else { return None };
+        let (mut memory, access) = kept.caller.take()?;
+        let copied = match &mut memory {
+            Memory::Owned(b) => b.get_mut(..placed).is_some_and(|to| kept.region.copy_out(to)),
+            Memory::Shared(_) => true,
+        };
+        self.keep(kept, access);
+        copied.then_some(memory)
     }
 }

@@ -1,50 +1,26 @@
 //! Registers for each operation and deregisters after it.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
-use buffer::{Arena, Buffer, OutOfMemory};
-use rdma::{DomainRef, Memory, MemoryRegion};
+use rdma::{Access, DomainRef, ExposeError, Memory, MemoryRegion};
 
-use super::{Counts, Registration, RegistrationStats};
+use super::{Counts, Lending, Lent, Registered};
 
-/// The `dynamic` strategy: every operation registers its memory and deregisters it when it is done. Works with any
-/// memory and keeps nothing registered between operations.
-#[derive(Default)]
-pub struct Dynamic {
-    counts: Counts,
+/// [`super::Strategy::Dynamic`] on one connection.
+pub(super) struct Dynamic {
+    pub(super) domain: DomainRef,
+    pub(super) counts: Arc<Counts>,
 }
 
-impl Dynamic {
-    /// A new strategy.
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
-
-impl Registration for Dynamic {
-    fn name(&self) -> &'static str {
-        "dynamic"
+impl Lending for Dynamic {
+    fn lend(&self, memory: Memory, access: Access) -> Result<Lent, ExposeError> {
+        let len = memory.len();
+        let region = MemoryRegion::new(Arc::clone(&self.domain), memory).expose(access)?;
+        Ok(Lent::Own(region, Some(Registered::new(&self.counts, len))))
     }
 
-    fn take(&self, arena: &Arena, len: usize) -> Result<Buffer, OutOfMemory> {
-        arena.alloc(len)
-    }
-
-    fn give_back(&self, buffer: Buffer) {
-        drop(buffer);
-    }
-
-    fn register(&self, domain: &DomainRef, memory: Memory) -> MemoryRegion {
-        self.counts.registered(memory.len());
-        MemoryRegion::new(domain.clone(), memory)
-    }
-
-    fn deregister(&self, region: MemoryRegion) -> Memory {
-        self.counts.deregistrations.fetch_add(1, Ordering::Relaxed);
-        region.into_memory()
-    }
-
-    fn stats(&self) -> RegistrationStats {
-        self.counts.snapshot(0)
+    fn take_back(&self, lent: Lent, _placed: usize) -> Option<Memory> {
+        let Lent::Own(region, _registered) = lent else { return None };
+        region.revoke().map(MemoryRegion::into_memory)
     }
 }

@@ -1,79 +1,238 @@
-//! Registration strategies: how a call's memory becomes regions, and regions memory again.
+//! Registration strategies (TR06, Designing 2007): by what means the memory of calls is reached, and what is kept
+//! between calls.
 //!
-//! Whatever the strategy, remote access is separate and narrow: a region is exposed for one call with exactly the
-//! call's bytes and the least right, and revoked before the call completes. A strategy decides only what is
-//! registered when, and which memory is offered to callers for payloads.
+//! | [`Strategy`] | what the peer can reach | for how long |
+//! |---|---|---|
+//! | `dynamic` | the bytes of open calls, each with the one right it needs | from its call's Send to its reply |
+//! | `fast` | the same | the same; with batched invalidation, memory that it may write somewhat longer (below) |
+//! | `cache` | buffers of this connection that hold data of its calls alone; never memory of the caller | as long as they are kept |
+//! | `all-physical` | on hardware all memory of the arena; a software provider keeps to the bytes of open calls | the life of the connection |
+//!
+//! A requester keeps what it lends in a `Lent`, which nobody can read, reuse or free until the strategy has taken it
+//! back. The responder of the Read-Write design lends nothing; there a strategy decides whether the memory of its RDMA
+//! Reads and Writes, which only its own adapter uses, is registered for each of them (`dynamic`, `fast`) or once for all
+//! (`cache`, `all-physical`).
 
+mod all_physical;
 mod cache;
 mod dynamic;
+mod fast;
+mod local;
+mod pressure;
+mod strategy;
+#[cfg(test)]
+mod tests;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use buffer::{Arena, Buffer, OutOfMemory};
-pub use cache::Cache;
-pub use dynamic::Dynamic;
-use rdma::{DomainRef, Memory, MemoryRegion};
+use buffer::Arena;
+use rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Memory, QueuePair, Segment};
+use runtime::RuntimeRef;
 
-/// A registration strategy. One may serve many connections.
-pub trait Registration: Send + Sync + 'static {
-    /// Its name: `dynamic`, `cache`.
-    fn name(&self) -> &'static str;
+pub use self::strategy::{Invalidation, Settings, Strategy};
 
-    /// A buffer of `len` bytes for a payload, of the kind that this strategy registers most cheaply.
-    ///
-    /// # Errors
-    /// When `arena` has no room.
-    fn take(&self, arena: &Arena, len: usize) -> Result<Buffer, OutOfMemory>;
-
-    /// Gives back a buffer that [`Self::take`] gave. Optional: one that is dropped instead returns to its arena.
-    fn give_back(&self, buffer: Buffer);
-
-    /// Registers `memory` with `domain`.
-    fn register(&self, domain: &DomainRef, memory: Memory) -> MemoryRegion;
-
-    /// Ends what [`Self::register`] began.
-    fn deregister(&self, region: MemoryRegion) -> Memory;
-
-    /// What it has done so far.
-    fn stats(&self) -> RegistrationStats;
+/// A strategy with its settings and what it has counted. One may serve many connections; what it lends belongs to one.
+pub struct Registration {
+    settings: Settings,
+    counts: Arc<Counts>,
 }
 
-/// What a strategy has done, monotonic but for `kept_bytes`.
+impl Registration {
+    /// A strategy that serves no connection yet.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, counts: Arc::default() }
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> RegistrationStats {
+        self.counts.snapshot()
+    }
+
+    /// Whether the peer may invalidate the tags that it is given: not those that are used again as they are.
+    pub(crate) fn tags_end_with_their_call(&self) -> bool {
+        matches!(self.settings.strategy, Strategy::Dynamic | Strategy::Fast)
+    }
+
+    /// A queue pair for one end of a connection that moves all its data itself, as a responder does: the strategies that
+    /// keep nothing register for each RDMA Read and Write.
+    pub(crate) fn over(&self, qp: Box<dyn QueuePair>) -> Box<dyn QueuePair> {
+        match self.settings.strategy {
+            Strategy::Dynamic | Strategy::Fast => {
+                Box::new(local::PerOperation::new(qp, Arc::clone(&self.counts)))
+            }
+            Strategy::Cache | Strategy::AllPhysical => qp,
+        }
+    }
+
+    /// The part of one connection's requester.
+    ///
+    /// # Errors
+    /// When the strategy is refused or the provider cannot do it.
+    pub(crate) fn attach(
+        &self,
+        domain: DomainRef,
+        arena: Arena,
+        rt: RuntimeRef,
+    ) -> Result<Box<dyn Lending>, ConnectionError> {
+        self.attach_as(self.settings.strategy, domain, arena, rt)
+    }
+
+    /// The part of one connection's responder, where that exposes memory at all (the Read-Read design). What `cache`
+    /// keeps would stay in the peer's reach, so replies are exposed by registrations of their own then.
+    ///
+    /// # Errors
+    /// When the strategy would expose more than replies, or the provider cannot do it.
+    pub(crate) fn attach_responder(
+        &self,
+        domain: DomainRef,
+        arena: Arena,
+        rt: RuntimeRef,
+    ) -> Result<Box<dyn Lending>, ConnectionError> {
+        match self.settings.strategy {
+            Strategy::AllPhysical => Err(ConnectionError::Local(strategy::NEVER_HERE.into())),
+            Strategy::Cache => self.attach_as(Strategy::Dynamic, domain, arena, rt),
+            other => self.attach_as(other, domain, arena, rt),
+        }
+    }
+
+    fn attach_as(
+        &self,
+        strategy: Strategy,
+        domain: DomainRef,
+        arena: Arena,
+        rt: RuntimeRef,
+    ) -> Result<Box<dyn Lending>, ConnectionError> {
+        let counts = Arc::clone(&self.counts);
+        let refused = |why: &str| ConnectionError::Local(why.into());
+        Ok(match strategy {
+            Strategy::Dynamic => Box::new(dynamic::Dynamic { domain, counts }),
+            Strategy::Fast => Box::new(fast::Fast::new(domain, counts, &self.settings)),
+            Strategy::Cache => Box::new(cache::Cache::new(domain, arena, rt, counts, &self.settings)),
+            Strategy::AllPhysical if !self.settings.trust_peer => return Err(refused(strategy::NOT_TRUSTED)),
+            Strategy::AllPhysical if !domain.enable_global() => {
+                return Err(refused(
+                    "the RDMA provider has no global tag; use another registration strategy",
+                ));
+            }
+            Strategy::AllPhysical => Box::new(all_physical::AllPhysical { domain, counts }),
+        })
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Registration").field(&self.settings).finish()
+    }
+}
+
+/// Memory of a call that the peer can reach. Dropping it revokes it.
+pub(crate) enum Lent {
+    /// The caller's own memory, and where it had to be registered, the count of that.
+    Own(ExposedRegion, Option<Registered>),
+    /// A buffer that stands in for it.
+    StandIn(Box<cache::Kept>),
+}
+
+impl Lent {
+    /// What the peer needs to reach it, in the order of its bytes.
+    pub(crate) fn segments(&self) -> &[Segment] {
+        match self {
+            Self::Own(region, _) => region.segments(),
+            Self::StandIn(kept) => kept.segments(),
+        }
+    }
+}
+
+/// Counts a registration until it is dropped.
+pub(crate) struct Registered(Arc<Counts>);
+
+impl Registered {
+    fn new(counts: &Arc<Counts>, bytes: usize) -> Self {
+        counts.registrations.fetch_add(1, Ordering::Relaxed);
+        counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Self(Arc::clone(counts))
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.0.deregistrations.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A strategy's part in one connection.
+pub(crate) trait Lending: Send {
+    /// Lets the peer reach `memory` with the right `access`.
+    ///
+    /// # Errors
+    /// When means or memory have run out.
+    fn lend(&self, memory: Memory, access: Access) -> Result<Lent, ExposeError>;
+
+    /// Takes back what was lent, of which the peer says that it wrote the first `placed` bytes; `None` if it was lost
+    /// with its connection.
+    fn take_back(&self, lent: Lent, placed: usize) -> Option<Memory>;
+}
+
+/// What a strategy has done; monotonic but for `kept_bytes`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegistrationStats {
-    /// Regions for which memory had to be registered.
+    /// Times that memory was registered: a tag and translation entries allocated.
     pub registrations: u64,
-    /// Regions whose memory was deregistered.
+    /// Times that it was deregistered.
     pub deregistrations: u64,
-    /// Regions whose memory was registered already.
+    /// Regions that needed no registration: windows, kept buffers, or the global tag.
     pub hits: u64,
+    /// Of `registrations`, those for which there was no window, or no room to keep the buffer.
+    pub fallbacks: u64,
+    /// Of `deregistrations`, buffers that were let go for want of memory.
+    pub reclaimed: u64,
     /// Bytes registered, over all registrations.
     pub bytes: u64,
-    /// Bytes that are kept registered between operations now.
+    /// Bytes that are registered now and stay so between calls.
     pub kept_bytes: u64,
 }
 
 #[derive(Default)]
-struct Counts {
+pub(crate) struct Counts {
     registrations: AtomicU64,
     deregistrations: AtomicU64,
     hits: AtomicU64,
+    fallbacks: AtomicU64,
+    reclaimed: AtomicU64,
     bytes: AtomicU64,
+    kept_bytes: AtomicU64,
 }
 
 impl Counts {
-    fn registered(&self, bytes: usize) {
-        self.registrations.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    fn hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn snapshot(&self, kept_bytes: u64) -> RegistrationStats {
+    fn fell_back(&self) {
+        self.fallbacks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn snapshot(&self) -> RegistrationStats {
+        let value = |c: &AtomicU64| c.load(Ordering::Relaxed);
         RegistrationStats {
-            registrations: self.registrations.load(Ordering::Relaxed),
-            deregistrations: self.deregistrations.load(Ordering::Relaxed),
-            hits: self.hits.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            kept_bytes,
+            registrations: value(&self.registrations),
+            deregistrations: value(&self.deregistrations),
+            hits: value(&self.hits),
+            fallbacks: value(&self.fallbacks),
+            reclaimed: value(&self.reclaimed),
+            bytes: value(&self.bytes),
+            kept_bytes: value(&self.kept_bytes),
         }
     }
 }

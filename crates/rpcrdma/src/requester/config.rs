@@ -8,7 +8,7 @@ use crate::{
     design::Design,
     header::{MAX_ALIGN, Padding},
     private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
-    registration::{Dynamic, Registration},
+    registration::{Registration, Settings, Strategy},
 };
 
 /// Limits and sizes of a requester; values out of range are clamped.
@@ -29,7 +29,7 @@ pub struct RequesterConfig {
     /// Whether the responder may invalidate a call's tag with its reply.
     pub remote_invalidate: bool,
     /// How memory is registered.
-    pub registration: Arc<dyn Registration>,
+    pub registration: Arc<Registration>,
     /// The connection set-up; private data and remote invalidation are filled in.
     pub connect: ConnectParams,
 }
@@ -44,7 +44,7 @@ impl Default for RequesterConfig {
             max_transfer: buffer::SPAN_BYTES,
             call_timeout: Duration::from_secs(60),
             remote_invalidate: true,
-            registration: Arc::new(Dynamic::new()),
+            registration: Arc::new(Registration::new(Settings::new(Strategy::Fast))),
             connect: ConnectParams::default(),
         }
     }
@@ -56,7 +56,7 @@ impl RequesterConfig {
         let size = self.inline_size.clamp(DEFAULT_INLINE, MAX_INLINE) & !1023;
         PrivateData {
             design: self.design,
-            remote_invalidate: self.remote_invalidate,
+            remote_invalidate: self.may_invalidate(),
             send_size: size,
             receive_size: size,
         }
@@ -66,9 +66,14 @@ impl RequesterConfig {
     pub fn connect_params(&self) -> ConnectParams {
         ConnectParams {
             private_data: self.private_data().encode().to_vec(),
-            remote_invalidate: self.remote_invalidate,
+            remote_invalidate: self.may_invalidate(),
             ..self.connect.clone()
         }
+    }
+
+    /// Whether the responder may invalidate a call's tag: not where the strategy uses it again.
+    fn may_invalidate(&self) -> bool {
+        self.remote_invalidate && self.registration.tags_end_with_their_call()
     }
 
     pub(super) fn clamped(mut self) -> Self {

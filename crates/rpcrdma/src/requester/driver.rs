@@ -351,7 +351,7 @@ impl Driver {
 
     fn revoke(&self, exposed: Option<CallMemory>) {
         if let Some(exposed) = exposed {
-            drop(exposed.revoke(&*self.marshaller.registration));
+            drop(exposed.take_back(&*self.marshaller.lending, 0, 0));
         }
     }
 

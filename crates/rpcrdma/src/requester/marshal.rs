@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buffer::{Arena, Buffer, View, Views};
 use oncrpc::{Message, ReplySpec, RpcError};
-use rdma::{Access, DomainRef, ExposedRegion, Memory, SteeringTag};
+use rdma::{Access, GLOBAL_PAGE, Memory, SteeringTag};
 use smallvec::SmallVec;
 
 use super::RequesterStats;
@@ -13,10 +13,11 @@ use crate::{
     counters::add,
     design::{self, Design, Expected},
     header::{
-        Body, Chunk, Header, Lists, MIN_CALL, Padding, READ_ENTRY, REPLY_CHUNK, ReadSegment, WRITE_CHUNK,
+        Body, Chunk, Header, Lists, MIN_CALL, Padding, READ_ENTRY, REPLY_CHUNK, ReadSegment, SEGMENT,
+        WRITE_CHUNK,
     },
     private_data::Thresholds,
-    registration::Registration,
+    registration::{Lending, Lent},
 };
 
 /// How the call's message travels.
@@ -42,6 +43,12 @@ struct Shape {
 /// The most segments that a call names: as many as every responder takes.
 const MAX_SEGMENTS: usize = 16;
 
+/// The same where segments end at borders of pages: for payloads of a megabyte, and as many as a Linux responder takes.
+const MAX_PAGE_SEGMENTS: usize = 259;
+
+/// Room for the head of a call beside its chunks, where these may fill the rest of the Send.
+const HEAD: usize = 512;
+
 /// What a connection sets to the shape of its calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
@@ -49,6 +56,8 @@ pub(super) struct Terms {
     pub(super) thresholds: Thresholds,
     /// The most pieces of one region, at least 1.
     pub(super) region_pieces: usize,
+    /// Whether segments end at borders of pages ([`rdma::Means::Global`]).
+    pub(super) pages: bool,
 }
 
 impl Terms {
@@ -56,30 +65,64 @@ impl Terms {
     fn regions(&self, data: &Views) -> usize {
         data.iter().count().div_ceil(self.region_pieces)
     }
+
+    /// The most segments that `bytes` in `pieces` take.
+    fn segments(&self, pieces: usize, bytes: usize) -> usize {
+        if self.pages { bytes / GLOBAL_PAGE + 2 * pieces } else { pieces.div_ceil(self.region_pieces) }
+    }
+
+    /// The most segments that a call names.
+    fn max_segments(&self) -> usize {
+        if self.pages { MAX_PAGE_SEGMENTS } else { MAX_SEGMENTS }
+    }
+
+    /// The most segments of the chunks for results.
+    fn result_segments(&self, spec: &ReplySpec, expected: Expected) -> usize {
+        let payload = spec.payload.as_ref().filter(|_| expected.write);
+        payload.map_or(0, |b| self.segments(1, b.len())) + expected.reply.map_or(0, |n| self.segments(1, n))
+    }
+
+    /// The largest payload that a call can name, or bring room for.
+    pub(super) fn max_payload(&self) -> usize {
+        if !self.pages {
+            return usize::MAX;
+        }
+        let room = self.thresholds.send.saturating_sub(MIN_CALL + WRITE_CHUNK + REPLY_CHUNK + HEAD);
+        let segments = (room / READ_ENTRY).min(MAX_PAGE_SEGMENTS - 2);
+        segments.saturating_sub(4).max(1) * GLOBAL_PAGE
+    }
 }
 
 fn shape(terms: &Terms, message: &Message, spec: &ReplySpec) -> Option<Shape> {
     let expected = terms.design.expect(spec, &terms.thresholds);
     let (write, reply) = (expected.write, expected.reply.is_some());
-    let lists = MIN_CALL + if write { WRITE_CHUNK } else { 0 } + if reply { REPLY_CHUNK } else { 0 };
-    let results = usize::from(write) + usize::from(reply);
+    let chunks = usize::from(write) + usize::from(reply);
+    let results = terms.result_segments(spec, expected);
+    let lists = MIN_CALL
+        + if write { WRITE_CHUNK } else { 0 }
+        + if reply { REPLY_CHUNK } else { 0 }
+        + SEGMENT * results.saturating_sub(chunks);
     let room = terms.thresholds.send;
     let fits = |reads: usize, head: usize| {
-        reads + results <= MAX_SEGMENTS && lists + READ_ENTRY * reads + head <= room
+        reads + results <= terms.max_segments() && lists + READ_ENTRY * reads + head <= room
     };
+    let head = terms.segments(1, message.head.len());
     let form = |payloads: usize| {
         if lists + message.stream_len() <= room {
             Some(CallForm::Inline)
         } else if payloads > 0 && fits(payloads, message.head.len()) {
             Some(CallForm::Reduced)
         } else {
-            fits(payloads + 1, 0).then_some(CallForm::Long)
+            fits(payloads + head, 0).then_some(CallForm::Long)
         }
     };
-    let regions = message.payloads.iter().map(|p| terms.regions(&p.data)).sum();
-    let (form, gathered) = match form(regions) {
+    let payloads = |gathered: bool| {
+        let pieces = |data: &Views| if gathered { 1 } else { data.iter().count() };
+        message.payloads.iter().map(|p| terms.segments(pieces(&p.data), p.data.len())).sum()
+    };
+    let (form, gathered) = match form(payloads(false)) {
         Some(form) => (form, false),
-        None => (form(message.payloads.len())?, true),
+        None => (form(payloads(true))?, true),
     };
     Some(Shape { form, gathered, expected })
 }
@@ -103,9 +146,9 @@ fn too_many() -> RpcError {
 /// revokes the regions.
 #[derive(Default)]
 pub(crate) struct CallMemory {
-    reads: SmallVec<[ExposedRegion; 2]>,
-    write: Option<ExposedRegion>,
-    reply: Option<ExposedRegion>,
+    reads: SmallVec<[Lent; 2]>,
+    write: Option<Lent>,
+    reply: Option<Lent>,
     /// Memory for the reply's payload that is not exposed.
     kept: Option<Buffer>,
     /// The most bytes of the reply's head.
@@ -141,15 +184,14 @@ impl CallMemory {
         all.flat_map(|r| r.segments().iter().map(|s| s.handle)).collect()
     }
 
-    /// Revokes every tag of the call and gives the memory of its results back. From here on the peer cannot touch
-    /// any of it (RFC 8166 section 3.4.3: before the upper layer may).
-    pub(crate) fn revoke(self, registration: &dyn Registration) -> Recovered {
+    /// Takes everything back and gives the memory of the call's results, of which the responder says that it wrote so
+    /// many bytes. From here on the peer cannot touch any of it (RFC 8166 section 3.4.3: before the upper layer may).
+    pub(crate) fn take_back(self, lending: &dyn Lending, write: usize, reply: usize) -> Recovered {
         for r in self.reads {
-            drop(r.revoke().map(|r| registration.deregister(r)));
+            drop(lending.take_back(r, 0));
         }
-        let take =
-            |r: Option<ExposedRegion>| r.and_then(ExposedRegion::revoke).map(|r| registration.deregister(r));
-        Recovered { write: take(self.write), reply: take(self.reply), kept: self.kept }
+        let take = |lent: Option<Lent>, placed| lent.and_then(|l| lending.take_back(l, placed));
+        Recovered { write: take(self.write, write), reply: take(self.reply, reply), kept: self.kept }
     }
 }
 
@@ -162,9 +204,8 @@ pub(super) struct Outgoing {
 /// What marshalling needs of its connection.
 pub(crate) struct Marshaller {
     pub(crate) arena: Arena,
-    pub(super) domain: DomainRef,
     pub(super) terms: Terms,
-    pub(crate) registration: Arc<dyn Registration>,
+    pub(crate) lending: Box<dyn Lending>,
     /// The credits to ask for.
     pub(crate) credits: u32,
     /// How inline calls with payloads are padded, if they are.
@@ -263,7 +304,7 @@ impl Marshaller {
         }
         exposed.max_head = spec.max_head;
         if let Some(len) = shape.expected.reply {
-            let b = self.registration.take(&self.arena, len).map_err(local)?;
+            let b = self.arena.alloc(len).map_err(local)?;
             let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;
             lists.reply = Some(region.segments().into());
             exposed.reply = Some(region);
@@ -298,14 +339,13 @@ impl Marshaller {
         Ok(())
     }
 
-    fn expose(&self, memory: Memory, access: Access) -> Result<ExposedRegion, RpcError> {
+    fn expose(&self, memory: Memory, access: Access) -> Result<Lent, RpcError> {
         let bytes = match access {
             Access::RemoteRead => &self.stats.exposed_read_bytes,
             Access::RemoteWrite => &self.stats.exposed_write_bytes,
         };
         add(bytes, memory.len());
-        let region = self.registration.register(&self.domain, memory);
-        region.expose(access).map_err(local)
+        self.lending.lend(memory, access).map_err(local)
     }
 }
 
@@ -324,6 +364,7 @@ mod tests {
         design: Design::ReadWrite,
         thresholds: Thresholds { send: 1024, receive: 1024 },
         region_pieces: usize::MAX,
+        pages: false,
     };
     const CONTIGUOUS: Terms = Terms { region_pieces: 1, ..ANY };
 

@@ -33,7 +33,7 @@ use self::{driver::Driver, marshal::Terms, state::State};
 use crate::{
     counters::add,
     private_data::{PrivateData, Thresholds},
-    registration::Registration,
+    registration::Strategy,
 };
 
 /// What callers and the driver share.
@@ -70,7 +70,6 @@ impl Shared {
 pub struct Requester {
     shared: Arc<Shared>,
     domain: DomainRef,
-    registration: Arc<dyn Registration>,
     terms: Terms,
     stats: Arc<RequesterStats>,
     max_transfer: usize,
@@ -115,12 +114,16 @@ impl Requester {
         let domain = stats.exposure.meter(qp.domain(), &rt);
         let (peer, max_transfer) = (qp.info().peer, qp.capabilities().max_transfer);
         let region_pieces = qp.capabilities().max_region_pieces.max(1);
-        let terms = Terms { design: config.design, thresholds, region_pieces };
+        let settings = config.registration.settings();
+        // What is copied lies in one piece, whatever it was.
+        let region_pieces = if settings.strategy == Strategy::Cache { usize::MAX } else { region_pieces };
+        let pages = settings.strategy == Strategy::AllPhysical;
+        let terms = Terms { design: config.design, thresholds, region_pieces, pages };
+        let lending = config.registration.attach(Arc::clone(&domain), arena.clone(), Arc::clone(&rt))?;
         let marshaller = Marshaller {
             arena,
-            domain: Arc::clone(&domain),
             terms,
-            registration: Arc::clone(&config.registration),
+            lending,
             credits: config.credits,
             padding: config.padding,
             zeros,
@@ -140,10 +143,9 @@ impl Requester {
         Ok(Arc::new(Self {
             shared,
             domain,
-            registration: config.registration,
             terms,
             stats,
-            max_transfer: config.max_transfer.min(max_transfer),
+            max_transfer: config.max_transfer.min(max_transfer).min(terms.max_payload()),
         }))
     }
 
@@ -155,11 +157,6 @@ impl Requester {
     /// The inline thresholds that were negotiated.
     pub fn thresholds(&self) -> Thresholds {
         self.terms.thresholds
-    }
-
-    /// The registration strategy; its [`Registration::take`] gives the cheapest memory for payloads.
-    pub fn registration(&self) -> &Arc<dyn Registration> {
-        &self.registration
     }
 
     /// The counters.

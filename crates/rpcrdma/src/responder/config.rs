@@ -1,6 +1,6 @@
 //! How a responder is set up.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use buffer::SPAN_BYTES;
 use rdma::ConnectParams;
@@ -8,6 +8,7 @@ use rdma::ConnectParams;
 use crate::{
     design::{Design, ExposureLimits},
     private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
+    registration::{Registration, Settings, Strategy},
 };
 
 /// Receives beyond the credits granted, so that a peer that is a little off does not lose its connection.
@@ -36,6 +37,8 @@ pub struct ResponderConfig {
     pub sink_piece: usize,
     /// Whether replies may invalidate a tag of the requester (where its private data allows that).
     pub remote_invalidate: bool,
+    /// How the memory of RDMA Reads and Writes is registered.
+    pub registration: Arc<Registration>,
     /// A peer that answers no RDMA Read for so long, while some are awaited, loses its connection.
     pub stall_timeout: Duration,
 }
@@ -48,9 +51,10 @@ impl Default for ResponderConfig {
             credits: 64,
             inline_size: 4096,
             max_transfer: 1 << 20,
-            max_segments: 64,
+            max_segments: 264, // A megabyte in pages, and some.
             sink_piece: 64 << 10,
             remote_invalidate: true,
+            registration: Arc::new(Registration::new(Settings::new(Strategy::Cache))),
             stall_timeout: Duration::from_secs(60),
         }
     }

@@ -160,6 +160,7 @@ impl Responder {
         stats: Arc<ResponderStats>,
     ) -> Result<Self, ConnectionError> {
         let config = config.clamped();
+        let qp = config.registration.over(qp);
         let theirs = PrivateData::decode(&qp.info().private_data);
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
         let caps = qp.capabilities();
@@ -173,12 +174,13 @@ impl Responder {
         let design = config.design.responding(Setting {
             theirs,
             domain: stats.exposure.meter(qp.domain(), &rt),
+            registration: Arc::clone(&config.registration),
             region_pieces: caps.max_region_pieces.max(1),
             arena: arena.clone(),
             rt: Arc::clone(&rt),
             limits: config.exposure,
             stats: Arc::clone(&stats),
-        });
+        })?;
         let credits = config.credits.min(design.max_credits(config.max_read())).max(1);
         let config = ResponderConfig { credits, ..config };
         let mut this = Self {

@@ -4,11 +4,17 @@ use std::sync::Arc;
 
 use oncrpc::RpcError;
 use rdma::ConnectionError;
-use rpcrdma::{Body, Design, Requester, RequesterConfig, ResponderConfig, TransportError};
+use rpcrdma::{
+    Body, Design, Requester, RequesterConfig, Responder, ResponderConfig, TransportError,
+    registration::{Registration, Settings, Strategy},
+};
 
 use crate::{
     params,
-    support::{Ask, Link, arena, echo, fabric, message, queue_pairs, raw, raw::Raw, rt, serve, settled},
+    support::{
+        Ask, Echo, Link, arena, connected, echo, fabric, finish, message, peer, queue_pairs, raw, raw::Raw,
+        rt, serve, settled,
+    },
 };
 
 #[tokio::test]
@@ -82,7 +88,7 @@ async fn a_call_with_more_result_than_the_responder_may_expose_fails_alone() {
     let c = RequesterConfig { design: Design::ReadRead, ..Default::default() };
     let s = ResponderConfig { design: Design::ReadRead, max_transfer: 1 << 20, ..Default::default() };
     let s = ResponderConfig { exposure: rpcrdma::ExposureLimits { bytes: 0, ..s.exposure }, ..s };
-    let (client, server) = crate::support::connected(Link::Fabric, &a, c, s).await;
+    let (client, server) = connected(Link::Fabric, &a, c, s).await;
     // The limit is at least one reply; then it is also the number of credits.
     echo(&client, &a, Ask { receive: 1 << 20, ..Ask::default() }).await;
     assert_eq!(client.stats().credits_granted, 1);
@@ -92,5 +98,34 @@ async fn a_call_with_more_result_than_the_responder_may_expose_fails_alone() {
     assert!(matches!(error, RpcError::Unsupported(_)), "{error}");
     assert_eq!(server.stats.snapshot().exposures_refused, 1);
     echo(&client, &a, Ask { receive: 1 << 20, ..Ask::default() }).await;
-    crate::support::finish(client, server, &a).await;
+    finish(client, server, &a).await;
+}
+
+#[tokio::test]
+async fn a_responder_that_exposes_replies_refuses_all_physical_and_keeps_nothing_exposed_with_the_others() {
+    for strategy in Strategy::ALL {
+        let a = arena();
+        let registration =
+            Arc::new(Registration::new(Settings { trust_peer: true, ..Settings::new(strategy) }));
+        let c = RequesterConfig { design: Design::ReadRead, ..Default::default() };
+        let registered = registration.clone();
+        let s = ResponderConfig { design: Design::ReadRead, registration: registered, ..Default::default() };
+        let (qc, qs) =
+            queue_pairs(Link::Tcp, &a, c.connect_params(), s.connect_params(Default::default())).await;
+        let service = Arc::new(Echo::default());
+        let made = Responder::new(qs, peer(&*qc), service, rt(), a.clone(), s.clone(), Arc::default());
+        assert_eq!(made.is_err(), strategy == Strategy::AllPhysical, "{strategy}");
+        if made.is_err() {
+            continue;
+        }
+        drop((made, qc));
+        let (client, server) = connected(Link::Tcp, &a, c, s).await;
+        for seed in 0..5 {
+            echo(&client, &a, Ask { send: 9000, receive: 70_000, seed, ..Ask::default() }).await;
+        }
+        finish(client, server, &a).await;
+        let stats = registration.stats();
+        assert!(stats.registrations + stats.hits >= 5, "{stats:?}");
+        assert_eq!((stats.registrations, stats.kept_bytes), (stats.deregistrations, 0), "{stats:?}");
+    }
 }

@@ -11,8 +11,8 @@ use buffer::{Buffer, Views};
 use parking_lot::Mutex;
 use rdma::{
     Access, Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Domain,
-    DomainRef, ExposeError, Exposure, ExposureId, Means, Memory, PostError, QueuePair, ReadRequest, Segment,
-    SendRequest, SteeringTag, WriteRequest,
+    DomainRef, ExposeError, Exposure, ExposureId, LocalKey, Means, Memory, PostError, QueuePair, ReadRequest,
+    Segment, SendRequest, SteeringTag, WriteRequest,
 };
 use smallvec::smallvec;
 
@@ -27,6 +27,9 @@ struct Entry {
 struct Table {
     entries: HashMap<u32, Entry>,
     next: u32,
+    /// Bytes of registrations for local use.
+    local: HashMap<u64, usize>,
+    next_local: u64,
 }
 
 pub struct FabricDomain {
@@ -78,6 +81,18 @@ impl Domain for FabricDomain {
 
     fn is_valid(&self, id: ExposureId) -> bool {
         self.table.lock().entries.get(&(id.0 as u32)).is_some_and(|e| e.valid)
+    }
+
+    fn register_local(&self, pieces: &[&[u8]]) -> Option<LocalKey> {
+        let mut t = self.table.lock();
+        t.next_local += 1;
+        let (key, bytes) = (t.next_local, pieces.iter().map(|p| p.len()).sum());
+        t.local.insert(key, bytes);
+        Some(LocalKey(key))
+    }
+
+    fn deregister_local(&self, key: LocalKey) {
+        assert!(self.table.lock().local.remove(&key.0).is_some());
     }
 
     fn exposed(&self) -> (usize, usize) {

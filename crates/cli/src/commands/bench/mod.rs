@@ -31,7 +31,7 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
 
 /// Where the other process listens.
 fn at(address: IpAddr) -> At {
-    At { address, provider: session::provider().unwrap_or_default() }
+    At { address, provider: session::stated().provider.unwrap_or_default() }
 }
 
 /// Said before figures that mean little.

@@ -1,11 +1,14 @@
 //! The responder's part: exposes results, and takes them back with RDMA_DONE.
 
-use std::task::{Context, Poll};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use buffer::{View, Views};
 use futures::FutureExt;
 use oncrpc::Message;
-use rdma::{Access, ConnectionError, ExposedRegion, Memory, MemoryRegion};
+use rdma::{Access, ConnectionError, Memory};
 use runtime::{Instant, Sleep};
 use smallvec::SmallVec;
 
@@ -15,6 +18,7 @@ use crate::{
     counters::add,
     design::{DoesNotFit, Limits, Plan, Responding, Setting},
     header::{Body, Header, Lists, MIN_CALL, ReadSegment},
+    registration::{Lending, Lent},
     responder::ReplyTo,
 };
 
@@ -24,6 +28,7 @@ const MAX_SEGMENTS: usize = 16;
 /// The responder's end of the design: replies that are not acknowledged.
 pub(in crate::design) struct Exposer {
     setting: Setting,
+    lending: Box<dyn Lending>,
     /// In order of their deadlines.
     open: Vec<OpenReply>,
     regions: usize,
@@ -42,13 +47,18 @@ struct OpenReply {
 /// What a reply exposes. Dropping it revokes it.
 #[derive(Default)]
 struct Exposed {
-    regions: SmallVec<[ExposedRegion; 2]>,
+    regions: SmallVec<[Lent; 2]>,
     bytes: usize,
 }
 
 impl Exposer {
-    pub(in crate::design) fn new(setting: Setting) -> Self {
-        Self { setting, open: Vec::new(), regions: 0, bytes: 0, timer: None }
+    /// # Errors
+    /// When the registration strategy would expose more than replies, or the provider cannot do it.
+    pub(in crate::design) fn new(setting: Setting) -> Result<Self, ConnectionError> {
+        let (domain, arena, rt) =
+            (Arc::clone(&setting.domain), setting.arena.clone(), Arc::clone(&setting.rt));
+        let lending = setting.registration.attach_responder(domain, arena, rt)?;
+        Ok(Self { setting, lending, open: Vec::new(), regions: 0, bytes: 0, timer: None })
     }
 
     /// Exposes `data` as the Read chunk at `position`: one segment for each region that it takes, and at most so many
@@ -73,13 +83,12 @@ impl Exposer {
                 add(&self.setting.stats.exposures_refused, 1);
                 return Err(DoesNotFit);
             }
-            let region = MemoryRegion::new(self.setting.domain.clone(), Memory::Shared(part));
-            let region = region.expose(Access::RemoteRead).map_err(|e| {
+            let lent = self.lending.lend(Memory::Shared(part), Access::RemoteRead).map_err(|e| {
                 tracing::debug!("a reply is refused: {e}");
                 DoesNotFit
             })?;
-            lists.reads.extend(region.segments().iter().map(|&segment| ReadSegment { position, segment }));
-            exposed.regions.push(region);
+            lists.reads.extend(lent.segments().iter().map(|&segment| ReadSegment { position, segment }));
+            exposed.regions.push(lent);
         }
         Ok(())
     }
@@ -169,6 +178,9 @@ impl Responding for Exposer {
         let OpenReply { exposed, .. } = self.open.remove(at);
         self.regions -= exposed.regions.len();
         self.bytes -= exposed.bytes;
+        for lent in exposed.regions {
+            drop(self.lending.take_back(lent, 0));
+        }
         add(&self.setting.stats.done_received, 1);
         true
     }

@@ -86,11 +86,7 @@ impl Reader {
         };
         let into = match (one, payload) {
             (Some(position), Some(buffer)) => Some((position, buffer)),
-            (None, Some(unused)) => {
-                with.registration.give_back(unused);
-                None
-            }
-            (_, None) => None,
+            _ => None,
         };
         self.pulls.plan(list, into, &sources).map_err(|_| NO_MEMORY)
     }
@@ -124,9 +120,8 @@ impl Requesting for Reader {
     ) -> Result<Taken, ConnectionError> {
         let Arrived { id, xid, mut lists, inline, padding, memory } = reply;
         let head = memory.max_head();
-        let payload = memory.revoke(&*with.registration).kept;
+        let payload = memory.take_back(&*with.lending, 0, 0).kept;
         if lists.is_empty() {
-            payload.into_iter().for_each(|b| with.registration.give_back(b));
             add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
             let message = inline.map(|v| Message { padding, ..Message::from_view(v) });
             return Ok(Taken::Message(message.ok_or("a reply without a message")));

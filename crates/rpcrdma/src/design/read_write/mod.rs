@@ -38,11 +38,10 @@ pub(super) fn expect(spec: &ReplySpec, thresholds: &Thresholds) -> Expected {
 fn taken(reply: Arrived, with: &Marshaller) -> Result<Message, &'static str> {
     let Arrived { lists, inline, memory, .. } = reply;
     let (write, chunk) = (memory.write_chunk(), memory.reply_chunk());
-    let mut recovered = memory.revoke(&*with.registration);
-    if let Some(unused) = recovered.kept.take() {
-        with.registration.give_back(unused);
-    }
-    let placed = returned::check(&lists, inline.is_none(), write.as_ref(), chunk.as_ref())?;
+    let placed = returned::check(&lists, inline.is_none(), write.as_ref(), chunk.as_ref());
+    let (payload, long) = placed.as_ref().map_or((0, 0), |p| (p.payload, p.long.unwrap_or(0)));
+    let recovered = memory.take_back(&*with.lending, payload, long);
+    let placed = placed?;
     let stats = &with.stats;
     add(&stats.long_replies, usize::from(placed.long.is_some()));
     add(&stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));

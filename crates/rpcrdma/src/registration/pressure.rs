@@ -1,0 +1,58 @@
+//! Whether the machine runs short of memory, as the kernel tells it (Linux: Documentation/accounting/psi.rst).
+
+use std::{path::PathBuf, time::Duration};
+
+use parking_lot::Mutex;
+use runtime::{Instant, RuntimeRef};
+
+/// Percent of the last ten seconds in which some process waited for memory, from which on it is short.
+const SHORT: f64 = 10.0;
+/// How long an answer is good for.
+const GOOD_FOR: Duration = Duration::from_secs(1);
+
+/// Looks at the kernel's word once a second at most.
+pub(super) struct Pressure {
+    path: PathBuf,
+    rt: RuntimeRef,
+    last: Mutex<Option<(Instant, bool)>>,
+}
+
+impl Pressure {
+    pub(super) fn new(path: PathBuf, rt: RuntimeRef) -> Self {
+        Self { path, rt, last: Mutex::new(None) }
+    }
+
+    /// Whether memory is short; never where the kernel does not say.
+    pub(super) fn is_short(&self) -> bool {
+        let (now, mut last) = (self.rt.now(), self.last.lock());
+        if let Some((at, short)) = *last
+            && now < at + GOOD_FOR
+        {
+            return short;
+        }
+        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let short = waiting(&text).is_some_and(|percent| percent >= SHORT);
+        *last = Some((now, short));
+        short
+    }
+}
+
+/// `avg10` of the line `some`.
+fn waiting(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|l| l.strip_prefix("some "))?;
+    some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_the_last_ten_seconds_is_found() {
+        let text = "some avg10=12.34 avg60=0.10 avg300=0.00 total=5\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=1\n";
+        assert_eq!(waiting(text), Some(12.34));
+        for none in ["", "full avg10=3.0", "some avg60=1.0", "some avg10=x"] {
+            assert_eq!(waiting(none), None, "{none:?}");
+        }
+    }
+}

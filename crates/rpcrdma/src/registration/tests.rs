@@ -1,0 +1,269 @@
+//! All strategies against a domain that knows what the peer can reach.
+
+use std::collections::HashMap;
+
+use buffer::{ArenaConfig, Buffer, Views};
+use parking_lot::Mutex;
+use proptest::{prelude::*, strategy::Strategy as Generate};
+use rdma::{Domain, Exposure, ExposureId, Means, SteeringTag};
+use runtime::tokio_rt::TokioRuntime;
+use smallvec::smallvec;
+
+use super::{Strategy, *};
+
+const WINDOWS: usize = 3;
+const LARGEST: usize = 20_000;
+const BATCH: usize = 2;
+
+#[derive(Default)]
+struct Reach {
+    next: u64,
+    live: HashMap<u64, (Memory, Means, bool)>,
+    /// Address ranges of released windows.
+    released: Vec<(usize, usize)>,
+}
+
+/// A domain with all means, which owns what is exposed and remembers what stays reachable.
+#[derive(Default)]
+struct Model(Mutex<Reach>);
+
+fn range(m: &Memory) -> (usize, usize) {
+    match m {
+        Memory::Owned(b) => (b.address(), b.len()),
+        Memory::Shared(v) => v.iter().next().map_or((0, 0), |v| (v.address(), v.len())),
+    }
+}
+
+fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
+    a.0 < b.0 + b.1 && b.0 < a.0 + a.1
+}
+
+impl Model {
+    /// Whether the peer can write to any byte of `memory`.
+    fn writes_to(&self, memory: (usize, usize)) -> bool {
+        let r = self.0.lock();
+        let live = r.live.values().filter(|(_, _, written)| *written).map(|(m, ..)| range(m));
+        live.chain(r.released.iter().copied()).any(|at| overlap(at, memory))
+    }
+}
+
+impl Domain for Model {
+    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+        let mut r = self.0.lock();
+        let bound = r.live.values().filter(|(_, by, _)| *by == Means::Window).count() + r.released.len();
+        if by == Means::Window && (bound >= WINDOWS || memory.len() > LARGEST) {
+            return Err(ExposeError { memory, reason: "no window" });
+        }
+        r.next += 1;
+        let (id, length) = (r.next, memory.len() as u32);
+        r.live.insert(id, (memory, by, access == Access::RemoteWrite));
+        let segment = Segment { handle: SteeringTag(id as u32), length, offset: 0 };
+        Ok(Exposure { id: ExposureId(id), segments: smallvec![segment] })
+    }
+
+    fn revoke(&self, id: ExposureId) -> Option<Memory> {
+        self.0.lock().live.remove(&id.0).map(|(m, ..)| m)
+    }
+
+    fn release(&self, id: ExposureId) -> Option<Memory> {
+        let mut r = self.0.lock();
+        let (memory, by, written) = r.live.remove(&id.0)?;
+        if by == Means::Window && written {
+            r.released.push(range(&memory));
+        }
+        Some(memory)
+    }
+
+    fn invalidate_released(&self) -> usize {
+        std::mem::take(&mut self.0.lock().released).len()
+    }
+
+    fn is_valid(&self, id: ExposureId) -> bool {
+        self.0.lock().live.contains_key(&id.0)
+    }
+
+    fn exposed(&self) -> (usize, usize) {
+        let r = self.0.lock();
+        (r.live.len(), r.live.values().map(|(m, ..)| m.len()).sum())
+    }
+
+    fn reserve_windows(&self, count: usize, largest: usize) -> usize {
+        assert_eq!((count, largest), (WINDOWS, LARGEST));
+        count
+    }
+
+    fn enable_global(&self) -> bool {
+        true
+    }
+
+    fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {
+        match self.0.lock().live.get(&id.0) {
+            Some((Memory::Owned(b), ..)) => to.copy_from_slice(&b[..to.len()]),
+            _ => return false,
+        }
+        true
+    }
+
+    fn copy_in(&self, id: ExposureId, from: &Views) -> bool {
+        match self.0.lock().live.get_mut(&id.0) {
+            Some((Memory::Owned(b), ..)) => from.copy_to(b),
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// What the peer does with memory that it may write: fills what it was given.
+fn write(model: &Model, lent: &Lent, fill: u8) {
+    let mut r = model.0.lock();
+    if let Some((Memory::Owned(b), ..)) = r.live.get_mut(&u64::from(lent.segments()[0].handle.0)) {
+        b[..lent.segments()[0].length as usize].fill(fill);
+    }
+}
+
+/// What the peer reads.
+fn read(model: &Model, lent: &Lent) -> Vec<u8> {
+    let r = model.0.lock();
+    let len = lent.segments()[0].length as usize;
+    match r.live.get(&u64::from(lent.segments()[0].handle.0)) {
+        Some((Memory::Owned(b), ..)) => b[..len].to_vec(),
+        Some((Memory::Shared(v), ..)) => v.to_vec(),
+        None => panic!("nothing there"),
+    }
+}
+
+fn settings(strategy: Strategy, invalidation: Invalidation) -> Settings {
+    Settings {
+        invalidation,
+        windows: WINDOWS,
+        window_bytes: LARGEST,
+        cache_limit: 64 << 10,
+        trust_peer: true,
+        pressure: "/nowhere".into(),
+        ..Settings::new(strategy)
+    }
+}
+
+fn everything() -> impl Generate<Value = Settings> {
+    prop_oneof![
+        Just(settings(Strategy::Dynamic, Invalidation::AtOnce)),
+        Just(settings(Strategy::Fast, Invalidation::AtOnce)),
+        Just(settings(Strategy::Fast, Invalidation::Batched(BATCH))),
+        Just(settings(Strategy::Cache, Invalidation::AtOnce)),
+        Just(settings(Strategy::AllPhysical, Invalidation::AtOnce)),
+    ]
+}
+
+/// One step: lend for reading or writing (bytes), or take back (which).
+#[derive(Debug, Clone)]
+enum Step {
+    Lend(bool, usize),
+    TakeBack(prop::sample::Index),
+    Lose(prop::sample::Index),
+}
+
+fn step() -> impl Generate<Value = Step> {
+    prop_oneof![
+        3 => (any::<bool>(), 1..30_000_usize).prop_map(|(w, n)| Step::Lend(w, n)),
+        3 => any::<prop::sample::Index>().prop_map(Step::TakeBack),
+        1 => any::<prop::sample::Index>().prop_map(Step::Lose),
+    ]
+}
+
+fn runtime() -> (tokio::runtime::Runtime, RuntimeRef) {
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let rt = tokio.block_on(async { TokioRuntime::current() });
+    (tokio, rt)
+}
+
+proptest! {
+    /// Whatever is lent and taken back in whatever order: bytes arrive, memory has one owner, none that was given back
+    /// can be written (but through so many released windows), and the counts add up.
+    #[test]
+    fn memory_that_was_taken_back_is_out_of_reach(
+        settings in everything(), steps in prop::collection::vec(step(), 1..50)
+    ) {
+        let (_tokio, rt) = runtime();
+        let model = Arc::new(Model::default());
+        let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+        let registration = Registration::new(settings.clone());
+        let lending = registration.attach(model.clone(), arena.clone(), rt).unwrap();
+        let mut out: Vec<(Lent, bool, u8, usize)> = Vec::new();
+        let mut back: Vec<Buffer> = Vec::new();
+        let (mut lent_count, mut fill) = (0, 0_u8);
+        for step in steps {
+            match step {
+                Step::Lend(write, len) => {
+                    let mut b = arena.alloc(len).unwrap();
+                    fill = fill.wrapping_add(1);
+                    b.fill(fill);
+                    let (memory, access) = if write {
+                        (Memory::Owned(b), Access::RemoteWrite)
+                    } else {
+                        (Memory::Shared(b.freeze().into()), Access::RemoteRead)
+                    };
+                    let lent = lending.lend(memory, access).unwrap();
+                    prop_assert_eq!(lent.segments().iter().map(|s| s.length as usize).sum::<usize>(), len);
+                    lent_count += 1;
+                    out.push((lent, write, fill, len));
+                }
+                Step::TakeBack(which) if !out.is_empty() => {
+                    let (lent, written, fill, len) = out.swap_remove(which.index(out.len()));
+                    if !written {
+                        prop_assert!(read(&model, &lent).iter().all(|b| *b == fill));
+                    }
+                    write(&model, &lent, fill ^ 0x80);
+                    let placed = len / 2;
+                    match lending.take_back(lent, placed) {
+                        Some(Memory::Owned(b)) => {
+                            prop_assert!(written && b.len() == len);
+                            prop_assert!(b[..placed].iter().all(|b| *b == fill ^ 0x80));
+                            back.push(b);
+                        }
+                        Some(Memory::Shared(v)) => prop_assert!(!written && v.len() == len),
+                        None => prop_assert!(false, "lost"),
+                    }
+                }
+                Step::Lose(which) if !out.is_empty() => drop(out.swap_remove(which.index(out.len()))),
+                _ => {}
+            }
+            let late = back.iter().filter(|b| model.writes_to((b.address(), b.len()))).count();
+            let window = match settings.invalidation {
+                Invalidation::AtOnce => 0,
+                Invalidation::Batched(n) => n - 1,
+            };
+            prop_assert!(late <= window, "{} buffers of new owners can be written", late);
+            let stats = registration.stats();
+            prop_assert_eq!(stats.registrations + stats.hits, lent_count, "{:?}", stats);
+            prop_assert!(stats.kept_bytes == 0 || settings.strategy == Strategy::Cache);
+        }
+        drop(out);
+        drop(lending);
+        model.invalidate_released();
+        let stats = registration.stats();
+        prop_assert_eq!((stats.registrations, stats.kept_bytes), (stats.deregistrations, 0));
+        prop_assert_eq!(model.exposed(), (0, 0));
+        drop(back);
+        prop_assert_eq!(arena.stats().in_use, 0);
+    }
+}
+
+#[test]
+fn short_memory_empties_the_cache() {
+    let (_tokio, rt) = runtime();
+    let path = std::env::temp_dir().join(format!("pressure-{}", std::process::id()));
+    std::fs::write(&path, "some avg10=40.00 avg60=0.00 avg300=0.00 total=1\n").unwrap();
+    let registration = Registration::new(Settings {
+        pressure: path.clone(),
+        ..settings(Strategy::Cache, Invalidation::AtOnce)
+    });
+    let model = Arc::new(Model::default());
+    let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+    let lending = registration.attach(model.clone(), arena.clone(), rt).unwrap();
+    let lent = lending.lend(Memory::Owned(arena.alloc(5000).unwrap()), Access::RemoteWrite).unwrap();
+    assert_eq!(registration.stats().kept_bytes, 8192);
+    drop(lending.take_back(lent, 0));
+    let stats = registration.stats();
+    assert_eq!((stats.kept_bytes, stats.reclaimed, model.exposed()), (0, 1, (0, 0)), "{stats:?}");
+    std::fs::remove_file(path).unwrap();
+}
