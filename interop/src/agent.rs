@@ -1,8 +1,8 @@
 //! The guest's first process: prepares the guest and runs the host's commands.
 //!
-//! The host names a command by a number on the second console, `12\n`; its script is `guestN/12.sh` in the case's
-//! directory, which the guest sees below `/host` like all of the host's files. Output goes to `12.out` and `12.err`
-//! beside it. When it has ended the agent answers `12 STATUS\n`. Commands run side by side.
+//! The host names a command by a number on a terminal, `12\n`; its script is `guestN/12.sh` in the case's directory,
+//! which the guest sees below `/host` like all of the host's files. Output goes to `12.out` and `12.err` beside it. When
+//! it has ended the agent answers `12 STATUS\n`. Commands run side by side.
 
 use std::{
     fs::{self, File},
@@ -20,8 +20,6 @@ use crate::program::{must, status};
 
 /// Where a guest sees the host's files.
 pub(crate) const HOST_FILES: &str = "/host";
-/// The console that carries commands; the first one is the kernel's.
-const CONTROL: &str = "/dev/tty1";
 /// File systems that every guest has: type, where, options.
 const MOUNTS: [(&str, &str, &str); 9] = [
     ("proc", "/proc", ""),
@@ -41,7 +39,8 @@ const MOUNTS: [(&str, &str, &str); 9] = [
 /// When the guest cannot be prepared, which ends the guest.
 pub(crate) fn run() -> Result<()> {
     prepare()?;
-    let console = File::options().read(true).write(true).open(CONTROL).context(CONTROL)?;
+    let terminal = setting("terminal")?;
+    let console = File::options().read(true).write(true).open(&terminal).context(terminal)?;
     let mut mode = tcgetattr(&console)?;
     mode.make_raw();
     tcsetattr(&console, OptionalActions::Now, &mode)?;

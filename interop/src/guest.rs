@@ -1,25 +1,18 @@
-//! A guest: a Linux kernel that runs as an ordinary program, seen from the host.
+//! A guest: a Linux kernel on a machine of its own, seen from the host.
 
 use std::{
     collections::HashMap,
     fs::{self, File},
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
     sync::{Arc, Mutex, mpsc},
     time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::{agent::HOST_FILES, network, program::Output};
-
-/// How long a guest may take to boot.
-const BOOT_LIMIT: Duration = Duration::from_secs(60);
-/// How long a command may take where the caller does not say.
-const COMMAND_LIMIT: Duration = Duration::from_secs(120);
-/// The guest's first process (`interop/run` puts it there): shows the host's files and becomes the agent.
-const INIT: &str = "/interop-init";
+use crate::{agent::HOST_FILES, machine::Machine, network, program::Output};
 
 /// How a guest is made.
 #[derive(Debug, Clone)]
@@ -40,6 +33,7 @@ type Waiting = Arc<Mutex<HashMap<String, mpsc::Sender<i32>>>>;
 
 /// A running guest.
 pub(crate) struct Guest {
+    machine: Machine,
     number: u32,
     dir: PathBuf,
     process: Child,
@@ -63,25 +57,15 @@ impl Guest {
     ///
     /// # Errors
     /// When it does not come up; its console is in `dir`.
-    pub(crate) fn boot(number: u32, options: &GuestOptions, dir: &Path) -> Result<Self> {
-        let kernel = required("MILLRACE_UML_KERNEL")?;
-        let root = required("MILLRACE_INTEROP_ROOT")?;
+    pub(crate) fn boot(machine: Machine, number: u32, options: &GuestOptions, dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         network::make_tap(number, options.mtu)?;
-        let tap = network::tap(number);
-        let mut process = Command::new(kernel)
-            .arg(format!("mem={}M", options.memory))
-            .args([format!("umid=guest{number}"), "uml_dir=/dev/shm/uml".to_owned()])
-            .args(["root=/dev/root", "rootfstype=hostfs", &format!("rootflags={root}"), "rw"])
-            // The kernel's messages go to standard error; standard input and output carry the agent's lines.
-            .args(["con=null", "con0=null,fd:2", "con1=fd:0,fd:1", "ssl=null", "panic=-1"])
-            .arg(format!("vec0:transport=tap,ifname={tap},depth=128,gro=1,mtu={}", options.mtu))
-            .args([format!("init={INIT}"), format!("agent={}", std::env::current_exe()?.display())])
-            .args([format!("address={}", network::address(number)), format!("commands={}", dir.display())])
-            .env("TMPDIR", "/dev/shm")
+        let console = File::options().create(true).append(true).open(dir.join("console"))?;
+        let mut process = machine
+            .command(number, options, dir)?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(File::create(dir.join("console"))?)
+            .stderr(console)
             .spawn()
             .context("cannot start the guest's kernel")?;
         let (Some(control), Some(answers)) = (process.stdin.take(), process.stdout.take()) else {
@@ -92,9 +76,10 @@ impl Guest {
         let table = Arc::clone(&waiting);
         std::thread::spawn(move || dispatch(answers, &table));
         ready
-            .recv_timeout(BOOT_LIMIT)
+            .recv_timeout(machine.boot_limit())
             .map_err(|_| anyhow!("guest {number} did not boot; see its console"))?;
-        Ok(Self { number, dir: dir.to_owned(), process, control, waiting, commands: 0, last_log: None })
+        let dir = dir.to_owned();
+        Ok(Self { machine, number, dir, process, control, waiting, commands: 0, last_log: None })
     }
 
     /// Starts `script` (bash) in the guest.
@@ -118,9 +103,9 @@ impl Guest {
     /// Runs `script` (bash) in the guest to its end, whatever its status.
     ///
     /// # Errors
-    /// When the guest is gone, or the script takes longer than two minutes.
+    /// When the guest is gone, or the script takes too long for this kind of machine.
     pub(crate) fn run(&mut self, script: &str) -> Result<Output> {
-        self.spawn(script)?.wait(COMMAND_LIMIT)
+        self.spawn(script)?.wait(self.machine.command_limit())
     }
 
     /// Runs `script`, which has to succeed, and gives its standard output.
@@ -129,6 +114,11 @@ impl Guest {
     /// As [`run`](Self::run), and with the script's own words when it fails.
     pub(crate) fn must(&mut self, script: &str) -> Result<String> {
         Ok(self.run(script)?.ok()?.stdout)
+    }
+
+    /// What takes at most `quick` on the quickest kind of machine takes at most this long here.
+    pub(crate) fn limit(&self, quick: Duration) -> Duration {
+        quick * self.machine.patience()
     }
 
     /// The name in the guest of a file of the host.
@@ -232,10 +222,6 @@ impl Job {
         }
         self.status.is_none()
     }
-}
-
-fn required(name: &str) -> Result<String> {
-    std::env::var(name).map_err(|_| anyhow!("{name} is not set; use interop/run, which sets it"))
 }
 
 fn expect(waiting: &Waiting, id: &str) -> mpsc::Receiver<i32> {

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     guest::{Guest, GuestOptions},
-    kernel_log, network,
+    kernel_log,
+    machine::Machine,
+    network,
     program::{self, Output},
     server::{Server, ServerOptions},
 };
@@ -28,6 +30,7 @@ pub(crate) struct Lab {
     pub(crate) dir: PathBuf,
     /// Whether smaller trees and shorter runs are wanted.
     pub(crate) quick: bool,
+    machine: Machine,
     guests: u32,
     finished: bool,
     expected_log: Vec<String>,
@@ -50,10 +53,11 @@ impl Lab {
     ///
     /// # Errors
     /// When the bridge or the directory cannot be made.
-    pub(crate) fn new(dir: &Path, quick: bool) -> Result<Self> {
+    pub(crate) fn new(dir: &Path, quick: bool, machine: Machine) -> Result<Self> {
         fs::create_dir_all(dir)?;
         network::make_bridge()?;
-        Ok(Self { dir: dir.to_owned(), quick, guests: 0, finished: false, expected_log: Vec::new() })
+        let quick = quick || machine == Machine::Qemu;
+        Ok(Self { dir: dir.to_owned(), quick, machine, guests: 0, finished: false, expected_log: Vec::new() })
     }
 
     /// Boots one more guest: the first is 10.77.0.2, the next 10.77.0.3.
@@ -62,7 +66,8 @@ impl Lab {
     /// When it does not come up.
     pub(crate) fn guest(&mut self, options: &GuestOptions) -> Result<Guest> {
         self.guests += 1;
-        Guest::boot(self.guests, options, &self.dir.join(format!("guest{}", self.guests)))
+        let dir = self.dir.join(format!("guest{}", self.guests));
+        Guest::boot(self.machine, self.guests, options, &dir)
     }
 
     /// Starts `millrace serve` at the host's end, 10.77.0.1.

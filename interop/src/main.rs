@@ -1,4 +1,5 @@
-//! The interoperability lab: Millrace against real Linux kernels, which run as ordinary programs (User Mode Linux).
+//! The interoperability lab: Millrace against real Linux kernels, which run as ordinary programs (User Mode Linux), or,
+//! as users have them, under QEMU.
 //!
 //! `interop/run` prepares what is needed and calls `interop matrix`. See CONTRIBUTING.md.
 
@@ -8,6 +9,7 @@ mod cases;
 mod guest;
 mod kernel_log;
 mod lab;
+mod machine;
 mod matrix;
 mod metrics;
 mod network;

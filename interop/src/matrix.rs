@@ -16,10 +16,11 @@ use clap::Args;
 use crate::{
     cases::{self, Case},
     lab::{Lab, Skipped},
+    machine::Machine,
     sandbox,
 };
 
-/// The longest that a case may take.
+/// The longest that a case may take on the quickest machine.
 const CASE_LIMIT: Duration = Duration::from_secs(600);
 /// Where a case says why it did not succeed.
 const REASON: &str = "reason";
@@ -34,6 +35,9 @@ pub(crate) struct MatrixArgs {
     /// Print the names of the cases and run nothing
     #[arg(long)]
     list: bool,
+    /// The core of the cases with the kernel that Debian ships, under QEMU, with smaller trees: slow
+    #[arg(long)]
+    qemu: bool,
     /// Smaller trees
     #[arg(long)]
     quick: bool,
@@ -58,6 +62,8 @@ pub(crate) struct CaseArgs {
     dir: PathBuf,
     #[arg(long)]
     quick: bool,
+    #[arg(long)]
+    qemu: bool,
 }
 
 enum Verdict {
@@ -94,7 +100,7 @@ impl Sum for Tally {
 pub(crate) fn run(args: &MatrixArgs) -> Result<ExitCode> {
     let wanted =
         |c: &Case| args.filters.is_empty() || args.filters.iter().any(|f| c.name.contains(f.as_str()));
-    let cases: Vec<Case> = cases::all().into_iter().filter(wanted).collect();
+    let cases: Vec<Case> = cases::of(Machine::asked_for(args.qemu)).into_iter().filter(wanted).collect();
     if cases.is_empty() {
         bail!("no case has such a name; --list prints them");
     }
@@ -134,7 +140,7 @@ fn next(waiting: &Mutex<impl Iterator<Item = Case>>) -> Option<Case> {
 fn run_and_tell(name: &str, run: &Path, args: &MatrixArgs) -> Result<Verdict> {
     let dir = run.join(name.replace('/', "-"));
     let started = Instant::now();
-    let verdict = run_in_sandbox(name, &dir, args.quick)?;
+    let verdict = run_in_sandbox(name, &dir, args)?;
     let seconds = started.elapsed().as_secs_f64();
     match &verdict {
         Verdict::Success => println!("{name:<50} ok       {seconds:5.1} s"),
@@ -149,13 +155,12 @@ fn run_and_tell(name: &str, run: &Path, args: &MatrixArgs) -> Result<Verdict> {
     Ok(verdict)
 }
 
-fn run_in_sandbox(name: &str, dir: &Path, quick: bool) -> Result<Verdict> {
+fn run_in_sandbox(name: &str, dir: &Path, options: &MatrixArgs) -> Result<Verdict> {
     fs::create_dir_all(dir)?;
     let path = dir.display().to_string();
     let mut args = vec!["case", name, &path];
-    if quick {
-        args.push("--quick");
-    }
+    args.extend(options.quick.then_some("--quick"));
+    args.extend(options.qemu.then_some("--qemu"));
     let output = fs::File::create(dir.join("output"))?;
     let mut process = sandbox::command(&args)?
         .stdin(Stdio::null())
@@ -163,14 +168,15 @@ fn run_in_sandbox(name: &str, dir: &Path, quick: bool) -> Result<Verdict> {
         .stderr(output)
         .spawn()
         .context("cannot make a sandbox (needs root)")?;
-    let deadline = Instant::now() + CASE_LIMIT;
+    let limit = CASE_LIMIT * Machine::asked_for(options.qemu).patience();
+    let deadline = Instant::now() + limit;
     let status = loop {
         match process.try_wait()? {
             Some(status) => break status,
             None if Instant::now() > deadline => {
                 process.kill()?;
                 process.wait()?;
-                return Ok(Verdict::Failure(format!("not done after {} s", CASE_LIMIT.as_secs())));
+                return Ok(Verdict::Failure(format!("not done after {} s", limit.as_secs())));
             }
             None => thread::sleep(Duration::from_millis(20)),
         }
@@ -197,7 +203,7 @@ pub(crate) fn run_case(args: &CaseArgs) -> Result<ExitCode> {
 }
 
 fn prove(case: &Case, args: &CaseArgs) -> Result<()> {
-    let mut lab = Lab::new(&args.dir, args.quick)?;
+    let mut lab = Lab::new(&args.dir, args.quick, Machine::asked_for(args.qemu))?;
     (case.run)(&mut lab)?;
     lab.must_be_finished()
 }

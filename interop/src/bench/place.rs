@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use crate::{
     guest::{Guest, GuestOptions},
     lab::Lab,
+    machine::Machine,
     network::{self, HOST},
     server::{RDMA_PORT, Server, ServerOptions, TCP_PORT},
 };
@@ -125,7 +126,7 @@ impl Place {
     /// # Errors
     /// When something does not start.
     pub(super) fn new(dir: &Path) -> Result<Self> {
-        let mut lab = Lab::new(dir, false)?;
+        let mut lab = Lab::new(dir, false, Machine::Uml)?;
         // It runs without a daemon for the state of version 4 clients, and says so.
         lab.expect_log("NFSD: Unable to initialize client recovery tracking");
         lab.expect_log("NFSD: Is nfsdcld running");

@@ -7,7 +7,16 @@ mod verbs;
 
 use anyhow::Result;
 
-use crate::lab::Lab;
+use crate::{lab::Lab, machine::Machine};
+
+/// The cases that are proven with the kernel that users run too.
+const CORE: [&str; 5] = [
+    "kernel-client/rdma/memory/mtu-1500",
+    "kernel-client/rdma/local/mtu-1500",
+    "kernel-client/tcp/local/tree",
+    "kernel-client/tcp/memory/tree-mtu-1500",
+    "verbs/rxe/devices",
+];
 
 /// What proves a case, and ends with [`Lab::finish`].
 type Proof = Box<dyn Fn(&mut Lab) -> Result<()> + Send>;
@@ -36,11 +45,27 @@ pub(crate) fn all() -> Vec<Case> {
     cases
 }
 
+/// The cases that run on `machine`.
+pub(crate) fn of(machine: Machine) -> Vec<Case> {
+    let mut cases = all();
+    if machine == Machine::Qemu {
+        cases.retain(|c| CORE.contains(&c.name.as_str()));
+    }
+    cases
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_of_the_core_is_there() {
+        assert_eq!(of(Machine::Qemu).len(), CORE.len());
+    }
+
     #[test]
     fn no_two_cases_have_the_same_name() {
-        let mut names: Vec<String> = super::all().into_iter().map(|c| c.name).collect();
+        let mut names: Vec<String> = all().into_iter().map(|c| c.name).collect();
         let all = names.len();
         names.sort();
         names.dedup();

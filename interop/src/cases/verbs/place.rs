@@ -96,13 +96,14 @@ impl GuestServer {
              --listen-rdma {at}:{RDMA_PORT} --listen-tcp {at}:{TCP_PORT}"
         ))?;
         let mut server = Self { job, metrics };
-        let deadline = Instant::now() + LIMIT;
+        let limit = guest.limit(LIMIT);
+        let deadline = Instant::now() + limit;
         while Metrics::scrape(&server.metrics).is_err() {
             if !server.job.is_running() {
-                server.job.wait(LIMIT)?.ok()?;
+                server.job.wait(limit)?.ok()?;
                 bail!("the server ended before it was ready");
             }
-            ensure!(Instant::now() < deadline, "the server is not ready after {} s", LIMIT.as_secs());
+            ensure!(Instant::now() < deadline, "the server is not ready after {} s", limit.as_secs());
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
@@ -110,7 +111,8 @@ impl GuestServer {
 
     /// Its clients are gone: checks that it holds nothing of theirs and counted no fault, and stops it.
     pub(super) fn finish(self, guest: &mut Guest) -> Result<()> {
-        let deadline = Instant::now() + LIMIT;
+        let limit = guest.limit(LIMIT);
+        let deadline = Instant::now() + limit;
         let mut now = Metrics::scrape(&self.metrics)?;
         while now.connections()? > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
@@ -124,6 +126,6 @@ impl GuestServer {
         let faults = now.faults(&[])?;
         ensure!(faults.is_empty(), "the server's counters: {}", faults.join(", "));
         guest.must("kill -TERM $(pidof millrace)")?;
-        self.job.wait(LIMIT)?.ok().map(drop)
+        self.job.wait(limit)?.ok().map(drop)
     }
 }
