@@ -3,6 +3,7 @@
 mod bad_input;
 mod kernel_client;
 mod knfsd;
+mod readme;
 mod verbs;
 
 use anyhow::Result;
@@ -42,6 +43,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(knfsd::cases());
     cases.extend(bad_input::cases());
     cases.extend(verbs::cases());
+    cases.extend(readme::cases());
     cases
 }
 

@@ -1,0 +1,93 @@
+//! The commands of the README's section for Linux users, as they stand there.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Case;
+use crate::{guest::GuestOptions, lab, lab::Lab, network::HOST};
+
+const README: &str = include_str!("../../../README.md");
+const SECTION: &str = "\n## Mount it from Linux\n";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![Case::new("readme/mount-it-from-linux", mount_it)]
+}
+
+/// Serves, mounts and looks at the mount with the README's own words. Only the names of the server, of the network card
+/// and of the served directory are put in; drivers are not loaded, because the guest's kernel has them built in.
+fn mount_it(lab: &mut Lab) -> Result<()> {
+    let dir = lab.directory("data")?;
+    fs::write(dir.join("file"), "content")?;
+    let _server = serve(&block("millrace serve")?, &dir, &lab.dir.join("log"))?;
+    let mut guest = lab.guest(&GuestOptions::default())?;
+    let in_guest = |text: &str| {
+        let lines = text.lines().filter(|l| !l.starts_with("modprobe"));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        text.replace("SERVER", HOST).replace("eth0", "vec0")
+    };
+    // What the section's table says of a client without a device.
+    let mount = in_guest(&block("rdma link add")?);
+    let mount = mount.lines().last().unwrap_or_default().replace(",nolock", ",nolock,retry=0");
+    let refusal = guest.run(&format!("timeout 60 {mount}"))?.failed()?;
+    ensure!(refusal.contains("Protocol error"), "without a device, mount says {refusal}");
+    let look = in_guest(&block("mountstats")?);
+    for (proto, how) in [("rdma", "rdma link add"), ("tcp", ",proto=tcp")] {
+        // The guest's root directory is not to be written to, and /mnt is in it.
+        guest.must("mountpoint --quiet /mnt || mount -t tmpfs none /mnt")?;
+        guest.must(&format!("set -e\n{}", in_guest(&block(how)?)))?;
+        ensure!(guest.must("cat /mnt/file")? == "content", "the file is there over {proto}");
+        guest.must(&format!("echo {proto} > /mnt/written"))?;
+        let written = fs::read_to_string(dir.join("written"))?;
+        ensure!(written.trim() == proto, "what the guest wrote over {proto} is {written:?}");
+        let seen = guest.must(&look)?;
+        ensure!(seen.contains(&format!("xprt:\t{proto} ")), "over {proto}, mountstats says {seen:?}");
+        guest.must("umount /mnt")?;
+    }
+    let fstab = in_guest(&block("_netdev")?);
+    guest.must(&format!("echo '{fstab}' > /tmp/fstab && mount --fstab /tmp/fstab /mnt && cat /mnt/file"))?;
+    lab.finish(vec![guest], &[])
+}
+
+/// The code block of the section that has `what` in it.
+fn block(what: &str) -> Result<String> {
+    let start = README.find(SECTION).context("the README has no such section")? + SECTION.len();
+    let section = &README[start..];
+    let section = &section[..section.find("\n## ").unwrap_or(section.len())];
+    let mut blocks = section.split("```").skip(1).step_by(2);
+    let block = blocks.find(|b| b.contains(what)).with_context(|| format!("no code block has {what:?}"))?;
+    Ok(block.split_once('\n').map_or("", |(_language, code)| code).trim_end().to_owned())
+}
+
+/// A server that ends with the case.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A failure means that it is gone.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the README's command with `dir` as the directory that it serves, and waits until it is ready.
+fn serve(command: &str, dir: &Path, log: &Path) -> Result<Running> {
+    let words = command.split_whitespace().skip(1);
+    let words = words.map(|w| w.replace("/srv/data", &dir.display().to_string()));
+    let mut command = Command::new(lab::millrace_program()?);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(fs::File::create(log)?);
+    let mut server = Running(command.spawn().context("cannot start millrace")?);
+    let mut line = String::new();
+    if let Some(out) = server.0.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    if !line.starts_with("ready ") {
+        bail!("the server is not ready: {}", fs::read_to_string(log)?);
+    }
+    Ok(server)
+}
