@@ -219,7 +219,7 @@ impl Driver {
                 self.design.discard(&header, &self.marshaller, &mut **qp)?;
             }
             let known = abandoned.as_ref().is_some_and(|a| invalidated.is_none_or(|t| a.tags.contains(&t)));
-            self.revoke(abandoned.and_then(|a| a.quarantined));
+            drop(abandoned);
             return self.drop_message(buffer, invalidated.filter(|_| !known));
         };
         // RFC 8797 section 4: only tags of the XID that is answered may be invalidated.
@@ -262,7 +262,7 @@ impl Driver {
     ) -> Result<Option<Result<Reply, RpcError>>, ConnectionError> {
         let xid = header.xid;
         if let Body::Error(e) = &header.body {
-            self.revoke(Some(memory));
+            drop(memory);
             add(&self.marshaller.stats.transport_errors, 1);
             return Ok(Some(Err(RpcError::Unsupported(e.to_string()))));
         }
@@ -340,18 +340,12 @@ impl Driver {
                 return if stuck { Err(silent()) } else { Ok(()) };
             };
             drop(state);
-            self.revoke(exposed);
+            drop(exposed);
             if let Some(id) = id {
                 add(&self.marshaller.stats.timeouts, 1);
                 let after = shared.call_timeout;
                 shared.finish(id, Err(RpcError::TimedOut { peer: shared.peer.to_string(), after }));
             }
-        }
-    }
-
-    fn revoke(&self, exposed: Option<CallMemory>) {
-        if let Some(exposed) = exposed {
-            drop(exposed.take_back(&*self.marshaller.lending, 0, 0));
         }
     }
 
@@ -387,11 +381,11 @@ impl Driver {
         let abandoned = std::mem::take(&mut state.abandoned);
         let open: Vec<CallId> = state.calls.unanswered().collect();
         drop(state);
-        abandoned.into_values().for_each(|a| self.revoke(a.quarantined));
+        drop(abandoned);
         for id in open {
             let stage = shared.state.lock().calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
             if let Some(Stage::Sent(exposed, _)) = stage {
-                self.revoke(Some(exposed));
+                drop(exposed);
             }
             shared.finish(id, Err(failure.clone()));
         }
