@@ -12,7 +12,7 @@ use buffer::SpanRef;
 use super::{
     adapter::{Protection, Registration, Window},
     ffi::verbs::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE},
-    send::Binding,
+    request::Binding,
 };
 use crate::{Access, ExposeError, Means, Memory};
 

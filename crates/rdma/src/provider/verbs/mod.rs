@@ -5,6 +5,7 @@
 //! qp        drives a connection, and judges how it ends
 //!  |- queues     one connection behind its lock: what is posted, completed, exposed
 //!  |   |- send, receive   work, and the memory that it keeps until it is completed   (unsafe)
+//!  |   |- request         what the send queue is given                                 (unsafe)
 //!  |   |- exposures       what the peer can reach: windows or regions                (unsafe)
 //!  |   |- hardware        queue pair and completion queues                           (unsafe)
 //!  |- fault      what the adapter's reports mean
@@ -32,6 +33,7 @@ mod listen;
 mod qp;
 mod queues;
 mod receive;
+mod request;
 mod send;
 mod setup;
 

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)] // Gives the adapter memory that this module keeps.
 
-use std::{collections::VecDeque, io, ptr};
+use std::{collections::VecDeque, io};
 
 use buffer::{Buffer, View, Views};
 use slab::Slab;
@@ -11,6 +11,7 @@ use super::{
     adapter::{Protection, Registration},
     ffi::verbs::*,
     hardware::{Hardware, Sizes},
+    request::{Batch, Binding, remote, request},
 };
 use crate::{Completion, ReadRequest, WorkId};
 
@@ -30,19 +31,6 @@ pub(super) enum Work {
         offset: u64,
     },
     Bind(Binding),
-}
-
-/// A window that shall reach memory.
-pub(super) struct Binding {
-    /// The window; whoever asked keeps it as long as the queues.
-    pub(super) mw: *mut ibv_mw,
-    /// The registration underneath.
-    pub(super) mr: *mut ibv_mr,
-    pub(super) addr: usize,
-    pub(super) len: usize,
-    pub(super) access: u32,
-    /// The tag that it shall have.
-    pub(super) rkey: u32,
 }
 
 /// A Read that waits, or of which some work requests are posted.
@@ -94,54 +82,6 @@ pub(super) struct Sends {
 
 // SAFETY: the pointers in bindings are to objects of libibverbs, which may be used from any thread.
 unsafe impl Send for Sends {}
-
-/// The work requests of one call.
-#[derive(Default)]
-struct Batch {
-    requests: Vec<ibv_send_wr>,
-    pieces: Vec<ibv_sge>,
-    /// Windows, and the tags that they have once the batch is posted.
-    bound: Vec<(*mut ibv_mw, u32)>,
-}
-
-impl Batch {
-    /// Links the requests, and gives each its pieces.
-    fn link(&mut self) -> *mut ibv_send_wr {
-        let (n, first, mut pieces) =
-            (self.requests.len(), self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
-        for i in 0..n {
-            // SAFETY: `n` requests, whose pieces lie one after the other in a list that has all of them.
-            unsafe {
-                let wr = &mut *first.add(i);
-                wr.sg_list = pieces;
-                pieces = pieces.add(wr.num_sge as usize);
-                wr.next = if i + 1 < n { first.add(i + 1) } else { ptr::null_mut() };
-            }
-        }
-        first
-    }
-}
-
-/// A work request with nothing in it.
-fn request(opcode: u32, num_sge: usize) -> ibv_send_wr {
-    let bind_info = ibv_mw_bind_info { mr: ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
-    ibv_send_wr {
-        wr_id: 0,
-        next: ptr::null_mut(),
-        sg_list: ptr::null_mut(),
-        num_sge: num_sge as i32,
-        opcode,
-        send_flags: 0,
-        invalidate_rkey: 0,
-        wr: ibv_send_wr_rdma { remote_addr: 0, rkey: 0, rest: [0; 2] },
-        qp_type: 0,
-        bind_mw: ibv_send_wr_bind_mw { mw: ptr::null_mut(), rkey: 0, bind_info },
-    }
-}
-
-fn remote(remote_addr: u64, rkey: u32) -> ibv_send_wr_rdma {
-    ibv_send_wr_rdma { remote_addr, rkey, rest: [0; 2] }
-}
 
 impl Sends {
     pub(super) fn new(sizes: Sizes, open_sinks: bool) -> Self {
