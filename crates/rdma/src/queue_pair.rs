@@ -39,6 +39,12 @@ pub struct ConnectParams {
     /// other; 0 for none. An adapter may end a connection on which a message comes before there is a receive for it,
     /// so the end that does not speak first asks for one. (iWARP in user space needs none: there messages wait.)
     pub first_receive: usize,
+    /// Receives that the connections of this process have in common, each of [`first_receive`](Self::first_receive)
+    /// bytes, where that is a choice (`verbs`, on devices with memory windows that are not iWARP); 0, the default: each
+    /// connection has its own. Then [`QueuePair::post_receive`] with a buffer of that size means that the peer may send
+    /// one message more, and the buffer goes back to its arena if it is not needed; a peer that sends more messages than
+    /// that loses its connection, and peers whose messages find no receive wait for one.
+    pub shared_receives: usize,
 }
 
 impl Default for ConnectParams {
@@ -53,6 +59,7 @@ impl Default for ConnectParams {
             timeout: Duration::from_secs(10),
             remote_invalidate: true,
             first_receive: 0,
+            shared_receives: 0,
         }
     }
 }

@@ -401,6 +401,11 @@ mod tests {
         refused(with(|c| c.limits.credits = 0), "credits");
         refused(with(|c| c.limits.memory = ByteSize(1 << 20)), "limits.memory");
         refused(with(|c| c.limits.inline_size = ByteSize(10)), "inline_size");
+        refused(with(|c| c.limits.shared_receives = 15), "shared_receives");
+        refused(
+            with(|c| (c.limits.shared_receives, c.limits.inline_size) = (16384, ByteSize(64 << 10))),
+            "shared_receives",
+        );
         refused(with(|c| c.limits.max_connections_per_client = 0), "max_connections_per_client");
         refused(with(|c| c.limits.stall_timeout = 0), "stall_timeout");
         refused(with(|c| c.shards = Some(0)), "shards");

@@ -34,6 +34,11 @@ pub struct Limits {
     pub memory: ByteSize,
     /// The inline threshold of RPC-over-RDMA: the largest message that one Send carries (1024 to 256 KiB).
     pub inline_size: ByteSize,
+    /// Receives that the connections of an RDMA device share (`verbs`, on devices with memory windows that are not iWARP):
+    /// 16 to 16384. 0, the default: each connection has its own, `inline_size` bytes for each credit. Sharing saves memory
+    /// where many clients are connected and few are busy; when all are, calls wait for a receive. Where the device cannot
+    /// share, the log says so, and each connection has its own.
+    pub shared_receives: usize,
     /// Replies kept to answer retransmitted calls that must not be executed twice.
     pub replies_kept: usize,
 }
@@ -49,6 +54,7 @@ impl Default for Limits {
             stall_timeout: 60,
             memory: ByteSize(1 << 30),
             inline_size: ByteSize(4096),
+            shared_receives: 0,
             replies_kept: 4096,
         }
     }
@@ -97,6 +103,19 @@ impl Limits {
             return Err(format!(
                 "limits.inline_size is {}; it must be a multiple of 1024 between 1024 and 256KiB",
                 self.inline_size
+            ));
+        }
+        if !matches!(self.shared_receives, 0 | 16..=16384) {
+            return Err(format!(
+                "limits.shared_receives is {}; it must be 16 to 16384, or 0 for none",
+                self.shared_receives
+            ));
+        }
+        if (self.shared_receives as u64).saturating_mul(self.inline_size.0) > self.memory.0 / 2 {
+            return Err(format!(
+                "limits.shared_receives is {} times an inline_size of {}: more than half of limits.memory; raise memory \
+                 or lower shared_receives",
+                self.shared_receives, self.inline_size
             ));
         }
         let needed = u64::from(self.credits).saturating_mul(self.max_transfer());

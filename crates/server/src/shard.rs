@@ -203,8 +203,11 @@ impl Main {
         };
         let addr = incoming.peer();
         let peer = self.peer(addr, addr, TransportKind::Rdma);
-        let params =
-            config.connect_params(ConnectParams { crc: self.shared.config.crc, ..ConnectParams::default() });
+        let params = config.connect_params(ConnectParams {
+            crc: self.shared.config.crc,
+            shared_receives: limits.shared_receives,
+            ..ConnectParams::default()
+        });
         let (rt, arena, service) =
             (Arc::clone(&self.rt), self.shared.arena.clone(), Arc::clone(&self.service));
         let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));

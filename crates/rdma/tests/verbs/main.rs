@@ -8,6 +8,7 @@
 mod endings;
 mod exposure;
 mod setup;
+mod shared;
 mod transfer;
 
 use std::{

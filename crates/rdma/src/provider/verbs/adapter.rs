@@ -36,6 +36,8 @@ pub(super) struct Abilities {
     /// The most RDMA Reads of a peer, and of ours, at once.
     pub(super) max_ird: u8,
     pub(super) max_ord: u8,
+    /// Receives of a shared queue; 0 if there are none.
+    pub(super) max_srq_wr: u32,
     /// Bytes of a message.
     pub(super) max_message: u32,
     /// The flags of a completion that tell of a tag that the peer has invalidated.
@@ -85,6 +87,7 @@ impl Abilities {
             max_sge_rd: if iwarp { 1 } else { limit(a.max_sge_rd).clamp(1, limit(a.max_sge).max(1)) },
             max_ird: depth(a.max_qp_rd_atom),
             max_ord: depth(a.max_qp_init_rd_atom),
+            max_srq_wr: if a.max_srq > 0 { limit(a.max_srq_wr) } else { 0 },
             max_message: port.max_msg_sz,
             // rxe gives programs the kernel's number of the flag, which is another flag's here (one for checksums, that
             // connections like ours never have).
@@ -94,7 +97,7 @@ impl Abilities {
 
     /// Whether connections may share a protection domain: only if nothing in it is reachable by a peer but windows,
     /// which are bound to one queue pair. On iWARP the sinks of Reads are reachable too.
-    const fn may_share(&self) -> bool {
+    pub(super) const fn may_share(&self) -> bool {
         self.windows && !self.iwarp
     }
 }
@@ -261,6 +264,10 @@ impl Protection {
     /// For the modules with unsafe code. Valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut ibv_pd {
         self.pd.pd.as_ptr()
+    }
+
+    pub(super) fn libraries(&self) -> &'static Libraries {
+        self.pd.libraries
     }
 
     /// The key for local access to `span`, and the registration for binding windows. Registered when first asked for.

@@ -28,6 +28,11 @@ pub(super) fn of_status(status: u32, vendor: u32) -> Option<ConnectionError> {
     }
 }
 
+/// Of a shared receive queue a peer may use no more than was posted for it.
+pub(super) fn too_many_messages() -> ConnectionError {
+    ConnectionError::PeerMisbehaved("it sent more messages than there were receives for".into())
+}
+
 /// The adapter flushed our work, and neither it nor the peer says why.
 pub(super) fn flushed() -> ConnectionError {
     ConnectionError::Io(

@@ -13,6 +13,7 @@ use super::{
     adapter::{Abilities, Protection},
     cm::CmId,
     ffi::{Libraries, inline, verbs::*},
+    shared_receive::SharedReceives,
 };
 
 /// Work requests in each queue, where the device allows. Beyond it they wait in ours.
@@ -24,6 +25,9 @@ const PIECES: u32 = 16;
 /// Bytes of a message that is copied into the work request itself; the first that the device takes. A typical NFS
 /// call or reply without data is below 256 bytes.
 const INLINE: [u32; 3] = [256, 64, 0];
+/// How long a peer waits whose message found no receive in a shared queue, before it sends it again: 0.64 ms (IBA volume
+/// 1, table of RNR NAK timers). The connection manager's is 655 ms, as for something that never happens.
+const RETRY_AFTER: u8 = 12;
 /// Completion events that are acknowledged together: each acknowledgement takes a lock.
 const ACK_BATCH: u32 = 64;
 
@@ -133,6 +137,7 @@ pub(super) struct Hardware {
     channel: Channel,
     pub(super) id: CmId,
     protection: Arc<Protection>,
+    shared: Option<Arc<SharedReceives>>,
     qp: NonNull<ibv_qp>,
     sizes: Sizes,
 }
@@ -141,26 +146,34 @@ pub(super) struct Hardware {
 unsafe impl Send for Hardware {}
 
 impl Hardware {
-    /// Makes a queue pair for `id`, which is bound to the device of `protection`.
-    pub(super) fn new(id: CmId, protection: Arc<Protection>, abilities: &Abilities) -> io::Result<Self> {
+    /// Makes a queue pair for `id`, which is bound to the device of `protection`. It takes its receives from `shared`,
+    /// which it has joined, if that is given.
+    pub(super) fn new(
+        id: CmId,
+        protection: Arc<Protection>,
+        abilities: &Abilities,
+        shared: Option<Arc<SharedReceives>>,
+    ) -> io::Result<Self> {
         let context = id.context().ok_or(io::ErrorKind::NotConnected)?;
         let most = abilities.max_wr.min(abilities.max_cqe);
         let depth = DEPTH.min(most);
         let receives = if abilities.iwarp { IWARP_RECEIVES.min(most) } else { depth };
         let channel = Channel::new(id.libraries(), context)?;
         let send_cq = CompletionQueue::new(&channel, context, depth)?;
-        let receive_cq = CompletionQueue::new(&channel, context, receives)?;
+        // Of a shared queue one connection may use all before anybody looks.
+        let entries = shared.as_ref().map_or(receives, |s| s.completions());
+        let receive_cq = CompletionQueue::new(&channel, context, entries)?;
         let pieces = PIECES.min(abilities.max_sge);
         let attr = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: send_cq.cq.as_ptr(),
             recv_cq: receive_cq.cq.as_ptr(),
-            srq: ptr::null_mut(),
+            srq: shared.as_ref().map_or(ptr::null_mut(), |s| s.as_ptr()),
             cap: ibv_qp_cap {
                 max_send_wr: depth,
-                max_recv_wr: receives,
+                max_recv_wr: if shared.is_some() { 0 } else { receives },
                 max_send_sge: pieces,
-                max_recv_sge: 1,
+                max_recv_sge: u32::from(shared.is_none()),
                 max_inline_data: 0,
             },
             qp_type: IBV_QPT_RC,
@@ -174,11 +187,29 @@ impl Hardware {
             read_pieces: pieces.min(abilities.max_sge_rd) as usize,
             inline,
         };
-        Ok(Self { send_cq, receive_cq, channel, id, protection, qp, sizes })
+        Ok(Self { send_cq, receive_cq, channel, id, protection, shared, qp, sizes })
     }
 
     pub(super) fn sizes(&self) -> Sizes {
         self.sizes
+    }
+
+    /// Of a connection that is up: lets the peer try again soon when a shared queue was empty.
+    pub(super) fn shorten_retries(&mut self) -> io::Result<()> {
+        if self.shared.is_none() {
+            return Ok(());
+        }
+        let mut attr = ibv_qp_attr { before: [0; 128], min_rnr_timer: RETRY_AFTER, after: [0; 15] };
+        let (modify, what) = (self.id.libraries().verbs.ibv_modify_qp, IBV_QP_MIN_RNR_TIMER as i32);
+        // SAFETY: the queue pair lives; the structure is whole, and only the named member of it is read.
+        match unsafe { modify(self.qp.as_ptr(), &mut attr, what) } {
+            0 => Ok(()),
+            rc => Err(io::Error::from_raw_os_error(rc.abs())),
+        }
+    }
+
+    pub(super) fn shared_receives(&self) -> Option<&Arc<SharedReceives>> {
+        self.shared.as_ref()
     }
 
     pub(super) fn protection(&self) -> &Arc<Protection> {
@@ -276,10 +307,29 @@ fn create_qp(
     result
 }
 
+impl Hardware {
+    /// Gives up messages that nobody looked at, whose receives are a shared queue's.
+    fn give_up(&self, shared: &SharedReceives) {
+        let mut completed = [NO_COMPLETION; 32];
+        while let Ok(n) = self.receive_cq.poll(&mut completed)
+            && n > 0
+        {
+            completed[..n].iter().for_each(|wc| drop(shared.take(wc.wr_id)));
+        }
+    }
+}
+
 impl Drop for Hardware {
     fn drop(&mut self) {
+        // Some adapters forget the completions of a queue pair that is destroyed.
+        let shared = self.shared.take();
+        shared.iter().for_each(|s| self.give_up(s));
         // SAFETY: the identifier's own queue pair, which nothing uses any more. The adapter has stopped when this
         // returns.
         unsafe { (self.id.libraries().cm.rdma_destroy_qp)(self.id.as_ptr()) };
+        if let Some(s) = shared {
+            self.give_up(&s);
+            s.leave();
+        }
     }
 }

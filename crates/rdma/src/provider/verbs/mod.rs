@@ -6,6 +6,7 @@
 //!  |- queues     one connection behind its lock: what is posted, completed, exposed
 //!  |   |- send, receive   work, and the memory that it keeps until it is completed   (unsafe)
 //!  |   |- request         what the send queue is given                                 (unsafe)
+//!  |   |- shared_receive  receives that connections share                              (unsafe)
 //!  |   |- exposures       what the peer can reach: windows or regions                (unsafe)
 //!  |   |- hardware        queue pair and completion queues                           (unsafe)
 //!  |- fault      what the adapter's reports mean
@@ -20,6 +21,10 @@
 //! Memory for local use is registered by the arena's span, once, without any right for a peer. A peer reaches memory
 //! through a window that is bound to its own queue pair, or, where the device has no windows, through a region of
 //! exactly these bytes in a protection domain that the connection has for itself. Tagged offsets are addresses.
+//!
+//! Registered memory is pinned, within the limit of locked memory (RLIMIT_MEMLOCK). On-demand paging is not used: of the
+//! devices that this was run on only rxe offers it, and that of Linux 7.3 puts whatever does not begin a page at the
+//! beginning of the page.
 
 mod adapter;
 mod cm;
@@ -36,6 +41,7 @@ mod receive;
 mod request;
 mod send;
 mod setup;
+mod shared_receive;
 
 use std::net::SocketAddr;
 

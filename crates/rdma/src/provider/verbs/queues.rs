@@ -16,7 +16,7 @@ use super::{
     adapter::{Abilities, Protection},
     exposures::{By, Exposed, Exposures},
     fault,
-    ffi::verbs::{IBV_WC_SUCCESS, ibv_wc},
+    ffi::verbs::{IBV_WC_SUCCESS, NO_COMPLETION, ibv_wc},
     hardware::Hardware,
     receive::Receives,
     send::{Sends, Work},
@@ -34,21 +34,6 @@ const SPINS: u32 = 64;
 
 /// Completions that are taken at once.
 const BATCH: usize = 32;
-const NO_COMPLETION: ibv_wc = ibv_wc {
-    wr_id: 0,
-    status: 0,
-    opcode: 0,
-    vendor_err: 0,
-    byte_len: 0,
-    invalidated_rkey: 0,
-    qp_num: 0,
-    src_qp: 0,
-    wc_flags: 0,
-    pkey_index: 0,
-    slid: 0,
-    sl: 0,
-    dlid_path_bits: 0,
-};
 
 /// The queues of a connection that is up.
 pub(super) struct Queues {
@@ -82,10 +67,11 @@ pub(super) struct Shared(pub(super) Mutex<Inner>);
 impl Shared {
     pub(super) fn new(hardware: Hardware, abilities: &Abilities) -> Arc<Self> {
         let sizes = hardware.sizes();
+        let receives = Receives::new(sizes.receive, hardware.shared_receives());
         let queues = Queues {
             hardware,
             sends: Sends::new(sizes, abilities.iwarp),
-            receives: Receives::new(sizes.receive),
+            receives,
             exposures: Exposures::new(abilities.windows),
             invalidated: abilities.invalidated,
             completed: [NO_COMPLETION; BATCH],
@@ -161,9 +147,15 @@ impl Inner {
                 Err(e) => return self.end(fault::of_call("poll the RDMA device", &e)),
             };
             for wc in &q.completed[..n] {
+                let buffer = q.receives.take(wc.wr_id);
                 if wc.status != IBV_WC_SUCCESS {
                     note(wc, &mut self.fault, &mut self.flushed);
-                } else if let Some(buffer) = q.receives.complete(wc.wr_id, wc.byte_len) {
+                } else if let Some(mut buffer) = buffer {
+                    if !q.receives.count() {
+                        self.fault.get_or_insert_with(fault::too_many_messages);
+                        continue;
+                    }
+                    buffer.set_len(buffer.len().min(wc.byte_len as usize));
                     let tag = (wc.wc_flags & q.invalidated != 0).then_some(wc.invalidated_rkey);
                     let invalidated = tag.filter(|t| q.exposures.invalidated(*t)).map(SteeringTag);
                     self.counters.receives += 1;

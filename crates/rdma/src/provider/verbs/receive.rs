@@ -1,8 +1,8 @@
-//! Receives: posted, and waiting to be.
+//! Receives: a connection's own, posted and waiting to be, or its share of a shared receive queue.
 
 #![allow(unsafe_code)] // Gives the adapter memory that this module keeps.
 
-use std::{collections::VecDeque, io, ptr};
+use std::{collections::VecDeque, io, ptr, sync::Arc};
 
 use buffer::Buffer;
 use slab::Slab;
@@ -11,55 +11,39 @@ use super::{
     adapter::Protection,
     ffi::verbs::{ibv_recv_wr, ibv_sge},
     hardware::Hardware,
+    shared_receive::SharedReceives,
 };
 
-/// The receive queue's memory.
-pub(super) struct Receives {
-    depth: usize,
-    /// The adapter has them. The key is the work request's identifier.
-    posted: Slab<Buffer>,
-    waiting: VecDeque<Buffer>,
+/// Receives that the adapter has.
+#[derive(Default)]
+pub(super) struct Posted {
+    /// The key is the work request's identifier.
+    buffers: Slab<Buffer>,
     // The work requests of one call, kept for their capacity.
     requests: Vec<ibv_recv_wr>,
     pieces: Vec<ibv_sge>,
 }
 
-// SAFETY: the pointers in `requests` and `pieces` mean something only within `post`.
-unsafe impl Send for Receives {}
+// SAFETY: the pointers in `requests` and `pieces` mean something only from `link` to the posting.
+unsafe impl Send for Posted {}
 
-impl Receives {
-    pub(super) fn new(depth: usize) -> Self {
-        Self {
-            depth,
-            posted: Slab::new(),
-            waiting: VecDeque::new(),
-            requests: Vec::new(),
-            pieces: Vec::new(),
-        }
+impl Posted {
+    pub(super) fn len(&self) -> usize {
+        self.buffers.len()
     }
 
-    pub(super) fn push(&mut self, buffer: Buffer) {
-        self.waiting.push_back(buffer);
+    /// Adds a receive to those of this call.
+    pub(super) fn add(&mut self, buffer: Buffer, protection: &Protection) -> io::Result<()> {
+        let (lkey, _) = protection.span(buffer.span())?;
+        self.pieces.push(ibv_sge { addr: buffer.address() as u64, length: buffer.len() as u32, lkey });
+        let wr_id = self.buffers.insert(buffer) as u64;
+        let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
+        self.requests.push(ibv_recv_wr { wr_id, next, sg_list, num_sge: 1 });
+        Ok(())
     }
 
-    /// Whether the adapter has none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.posted.is_empty()
-    }
-
-    /// Gives the adapter as many as it has room for, in one call.
-    pub(super) fn post(&mut self, hardware: &mut Hardware, protection: &Protection) -> io::Result<()> {
-        self.requests.clear();
-        self.pieces.clear();
-        while self.posted.len() < self.depth
-            && let Some(buffer) = self.waiting.pop_front()
-        {
-            let (lkey, _) = protection.span(buffer.span())?;
-            self.pieces.push(ibv_sge { addr: buffer.address() as u64, length: buffer.len() as u32, lkey });
-            let wr_id = self.posted.insert(buffer) as u64;
-            let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
-            self.requests.push(ibv_recv_wr { wr_id, next, sg_list, num_sge: 1 });
-        }
+    /// Posts the receives of this call, if there are any.
+    pub(super) fn submit(&mut self, post: impl FnOnce(*mut ibv_recv_wr) -> io::Result<()>) -> io::Result<()> {
         let (n, first, pieces) = (self.requests.len(), self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
         for i in 0..n {
             // SAFETY: both lists have `n` elements and do not change until they are posted.
@@ -68,18 +52,96 @@ impl Receives {
                 (*first.add(i)).next = if i + 1 < n { first.add(i + 1) } else { ptr::null_mut() };
             }
         }
-        if n == 0 {
-            return Ok(());
-        }
-        // SAFETY: a linked list of valid requests. Their buffers are in `posted` until they are completed; `Queues`
-        // drops the hardware first.
-        unsafe { hardware.post_receive(first) }
+        let posted = if n == 0 { Ok(()) } else { post(first) };
+        self.requests.clear();
+        self.pieces.clear();
+        posted
     }
 
-    /// The buffer of a completed receive, with the `len` bytes that came.
-    pub(super) fn complete(&mut self, wr_id: u64, len: u32) -> Option<Buffer> {
-        let mut buffer = self.posted.try_remove(usize::try_from(wr_id).ok()?)?;
-        buffer.set_len(buffer.len().min(len as usize));
-        Some(buffer)
+    /// The buffer of a completed receive.
+    pub(super) fn take(&mut self, wr_id: u64) -> Option<Buffer> {
+        self.buffers.try_remove(usize::try_from(wr_id).ok()?)
+    }
+}
+
+/// The receives of one connection.
+pub(super) enum Receives {
+    /// In a queue of its own.
+    Own { depth: usize, posted: Posted, waiting: VecDeque<Buffer> },
+    /// In a shared queue.
+    Shared {
+        queue: Arc<SharedReceives>,
+        /// Messages that the peer may still send: receives that were posted here, less those that were used. The peer
+        /// would reach the receives of others otherwise.
+        due: usize,
+        /// Posted here, and not offered to the queue yet.
+        offered: Vec<Buffer>,
+    },
+}
+
+impl Receives {
+    pub(super) fn new(depth: usize, shared: Option<&Arc<SharedReceives>>) -> Self {
+        match shared {
+            None => Self::Own { depth, posted: Posted::default(), waiting: VecDeque::new() },
+            Some(queue) => Self::Shared { queue: Arc::clone(queue), due: 0, offered: Vec::new() },
+        }
+    }
+
+    pub(super) fn push(&mut self, buffer: Buffer) {
+        match self {
+            Self::Own { waiting, .. } => waiting.push_back(buffer),
+            Self::Shared { due, offered, .. } => {
+                *due += 1;
+                offered.push(buffer);
+            }
+        }
+    }
+
+    /// Whether the adapter has none that it gives back when the connection ends.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Own { posted, .. } => posted.len() == 0,
+            Self::Shared { .. } => true,
+        }
+    }
+
+    /// Gives the adapter as many as it has room for, in one call.
+    pub(super) fn post(&mut self, hardware: &mut Hardware, protection: &Protection) -> io::Result<()> {
+        match self {
+            Self::Own { depth, posted, waiting } => {
+                while posted.len() < *depth
+                    && let Some(buffer) = waiting.pop_front()
+                {
+                    posted.add(buffer, protection)?;
+                }
+                // SAFETY: valid requests, linked. Their buffers are in `posted` until they are completed; `Queues`
+                // drops the hardware first.
+                posted.submit(|first| unsafe { hardware.post_receive(first) })
+            }
+            Self::Shared { queue, offered, .. } => queue.fill(offered),
+        }
+    }
+
+    /// The buffer of a completed receive.
+    pub(super) fn take(&mut self, wr_id: u64) -> Option<Buffer> {
+        match self {
+            Self::Own { posted, .. } => posted.take(wr_id),
+            Self::Shared { queue, .. } => queue.take(wr_id),
+        }
+    }
+
+    /// Counts a message; false if the peer has sent more than there were receives for. (The adapter sees to that where
+    /// the receives are the connection's own.)
+    pub(super) fn count(&mut self) -> bool {
+        match self {
+            Self::Own { .. } => true,
+            Self::Shared { due, .. } => match due.checked_sub(1) {
+                Some(left) => {
+                    *due = left;
+                    true
+                }
+                None => false,
+            },
+        }
     }
 }

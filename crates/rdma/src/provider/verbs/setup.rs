@@ -19,6 +19,7 @@ use super::{
     hardware::Hardware,
     qp::{MAX_PIECES, MAX_TRANSFER, Parts, VerbsQp, nowhere},
     queues::Shared,
+    shared_receive::{Shape, SharedReceives},
 };
 use crate::{
     Capabilities, ConnectParams, ConnectionError, ConnectionInfo, QueuePair, choice::local_address_to,
@@ -124,7 +125,11 @@ impl Draft {
         let abilities = Abilities::of(&id, context).map_err(failed("ask the RDMA device what it can do"))?;
         let protection =
             Protection::of(&id, context, &abilities).map_err(failed("make a protection domain"))?;
-        let hardware = Hardware::new(id, protection, &abilities).map_err(failed("make a queue pair"))?;
+        let join = |shape| SharedReceives::join(shape, &protection, &arena);
+        let receives = Shape::of(params, &abilities).map(join).transpose();
+        let receives = receives.map_err(failed("make a shared receive queue"))?;
+        let hardware = Hardware::new(id, protection, &abilities, receives);
+        let hardware = hardware.map_err(failed("make a queue pair"))?;
         let shared = Shared::new(hardware, &abilities);
         let this = Self { rt, arena, events, abilities, shared };
         this.post_first_receive(params.first_receive)?;
@@ -182,6 +187,9 @@ impl Draft {
         let mut inner = shared.0.lock();
         let q = inner.queues.as_mut().ok_or(ConnectionError::Closed)?;
         q.sends.set_ord(ord.into());
+        if let Err(error) = q.hardware.shorten_retries() {
+            tracing::warn!(%peer, %error, "messages that find no receive will be sent again late");
+        }
         let watched = q.hardware.fd().and_then(|fd| rt.watch(fd));
         let completions = watched.map_err(|e| fault::of_call("watch the RDMA device", &e))?;
         let info = ConnectionInfo {

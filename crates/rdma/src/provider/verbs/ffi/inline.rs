@@ -132,3 +132,16 @@ pub(crate) unsafe fn ibv_post_recv(
     // SAFETY: as above.
     unsafe { (*(*qp).context).ops.post_recv.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, bad)) }
 }
+
+/// `ibv_post_srq_recv`.
+///
+/// # Safety
+/// As [`ibv_post_send`], for a shared receive queue.
+pub(crate) unsafe fn ibv_post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a shared receive queue points to its open context; the rest as the caller says.
+    unsafe { (*(*srq).context).ops.post_srq_recv.map_or(libc::EOPNOTSUPP, |post| post(srq, wr, bad)) }
+}

@@ -30,10 +30,14 @@ layout!(rdma_cm_id, { verbs: 0, channel: 8, context: 16, qp: 24, route: 32, ps: 
 layout!(ibv_wc, 48, { wr_id: 0, status: 8, opcode: 12, vendor_err: 16, byte_len: 20, invalidated_rkey: 24, qp_num: 28, wc_flags: 36, dlid_path_bits: 45 });
 layout!(ibv_mw_bind_info, 32, { mr: 0, addr: 8, length: 16, mw_access_flags: 24 });
 layout!(ibv_pd, 16, { context: 0, handle: 8 });
+layout!(ibv_srq, { context: 0, srq_context: 8, pd: 16, handle: 24 });
+layout!(ibv_srq_attr, 12, { max_wr: 0, max_sge: 4, srq_limit: 8 });
+layout!(ibv_srq_init_attr, 24, { srq_context: 0, attr: 8 });
 layout!(ibv_mr, 48, { context: 0, pd: 8, addr: 16, length: 24, handle: 32, lkey: 36, rkey: 40 });
 layout!(ibv_mw, 32, { context: 0, pd: 8, rkey: 16, handle: 20, r#type: 24 });
 layout!(ibv_cq, { context: 0, channel: 8, cq_context: 16, handle: 24, cqe: 28 });
 layout!(ibv_comp_channel, 16, { context: 0, fd: 8, refcnt: 12 });
+layout!(ibv_qp_attr, 144, { min_rnr_timer: 128 });
 layout!(ibv_qp_init_attr, 64, { qp_context: 0, send_cq: 8, recv_cq: 16, srq: 24, cap: 32, qp_type: 52, sq_sig_all: 56 });
 layout!(ibv_sge, 16, { addr: 0, length: 8, lkey: 12 });
 layout!(ibv_send_wr, 128, { wr_id: 0, next: 8, sg_list: 16, num_sge: 24, opcode: 28, send_flags: 32, invalidate_rkey: 36, wr: 40, qp_type: 72, bind_mw: 80 });

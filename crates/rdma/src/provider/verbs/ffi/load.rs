@@ -82,6 +82,9 @@ library! {
         fn ibv_destroy_comp_channel(*mut ibv_comp_channel) -> c_int;
         fn ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
         fn ibv_destroy_cq(*mut ibv_cq) -> c_int;
+        fn ibv_create_srq(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+        fn ibv_destroy_srq(*mut ibv_srq) -> c_int;
+        fn ibv_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
         fn ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
         fn ibv_ack_cq_events(*mut ibv_cq, c_uint);
         fn _ibv_query_gid_table(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;

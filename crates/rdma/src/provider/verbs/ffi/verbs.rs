@@ -20,6 +20,8 @@ pub(crate) const IBV_ACCESS_MW_BIND: c_uint = 1 << 4;
 pub(crate) const IBV_MW_TYPE_2: c_uint = 2;
 pub(crate) const IBV_QPT_RC: c_uint = 2;
 
+pub(crate) const IBV_QP_MIN_RNR_TIMER: c_uint = 1 << 15;
+
 pub(crate) const IBV_WR_RDMA_WRITE: c_uint = 0;
 pub(crate) const IBV_WR_SEND: c_uint = 2;
 pub(crate) const IBV_WR_RDMA_READ: c_uint = 4;
@@ -146,20 +148,31 @@ pub(crate) struct ibv_gid_entry {
     pub(crate) ndev_ifindex: u32,
 }
 
-/// An opaque structure of the library's.
-macro_rules! opaque {
-    ($($name:ident)*) => {$(
-        #[repr(C)]
-        pub(crate) struct $name([u8; 0]);
-    )*};
-}
-
-opaque! { ibv_srq }
-
 #[repr(C)]
 pub(crate) struct ibv_pd {
     pub(crate) context: *mut ibv_context,
     pub(crate) handle: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_srq {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) srq_context: *mut c_void,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) handle: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_srq_attr {
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) srq_limit: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_srq_init_attr {
+    pub(crate) srq_context: *mut c_void,
+    pub(crate) attr: ibv_srq_attr,
 }
 
 #[repr(C)]
@@ -220,6 +233,14 @@ pub(crate) struct ibv_qp_cap {
     pub(crate) max_inline_data: u32,
 }
 
+/// What can be changed of a queue pair; only the one member that is used here has its name.
+#[repr(C, align(8))]
+pub(crate) struct ibv_qp_attr {
+    pub(crate) before: [u8; 128],
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) after: [u8; 15],
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_qp_init_attr {
@@ -249,6 +270,23 @@ pub(crate) struct ibv_wc {
     pub(crate) sl: u8,
     pub(crate) dlid_path_bits: u8,
 }
+
+/// Room for a completion.
+pub(crate) const NO_COMPLETION: ibv_wc = ibv_wc {
+    wr_id: 0,
+    status: 0,
+    opcode: 0,
+    vendor_err: 0,
+    byte_len: 0,
+    invalidated_rkey: 0,
+    qp_num: 0,
+    src_qp: 0,
+    wc_flags: 0,
+    pkey_index: 0,
+    slid: 0,
+    sl: 0,
+    dlid_path_bits: 0,
+};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -320,7 +358,8 @@ pub(crate) struct ibv_context_ops {
     pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     pub(crate) compat_3: [Unused; 7],
-    pub(crate) post_srq_recv: Unused,
+    pub(crate) post_srq_recv:
+        Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     pub(crate) compat_4: [Unused; 4],
     pub(crate) post_send:
         Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
