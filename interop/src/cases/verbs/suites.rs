@@ -15,17 +15,30 @@ use crate::lab::{Lab, Skipped};
 struct Suite {
     name: &'static str,
     file: &'static str,
+    /// What it is told by the environment.
+    environment: &'static str,
+    devices: &'static [Device],
     /// What devices say of what it does wrong on purpose.
     provokes: &'static [&'static str],
 }
 
-const SUITES: [Suite; 2] = [
+const SUITES: [Suite; 3] = [
     Suite {
         name: "rdma",
         file: "tests/verbs/main.rs",
+        environment: "",
+        devices: &Device::BOTH,
         provokes: &["non-flush error status", "siw: got TERMINATE"],
     },
-    Suite { name: "server", file: "tests/nfs3.rs", provokes: &[] },
+    // With memory windows, and with what needs them: shared receive queues.
+    Suite {
+        name: "rdma-windows",
+        file: "tests/verbs/main.rs",
+        environment: "MILLRACE_TEST_RXE_WINDOWS=1",
+        devices: &[Device::Rxe],
+        provokes: &["non-flush error status"],
+    },
+    Suite { name: "server", file: "tests/nfs3.rs", environment: "", devices: &Device::BOTH, provokes: &[] },
 ];
 /// A guest's system calls are slow.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -34,7 +47,7 @@ pub(super) fn cases() -> Vec<Case> {
     let case = |d: Device, suite: Suite| {
         Case::new(format!("verbs/{}/suite-{}", d.name(), suite.name), move |lab| run(lab, d, suite))
     };
-    Device::BOTH.into_iter().flat_map(|d| SUITES.map(|s| case(d, s))).collect()
+    SUITES.iter().flat_map(|s| s.devices.iter().map(|d| case(*d, *s))).collect()
 }
 
 fn run(lab: &mut Lab, device: Device, suite: Suite) -> Result<()> {
@@ -42,7 +55,9 @@ fn run(lab: &mut Lab, device: Device, suite: Suite) -> Result<()> {
     suite.provokes.iter().for_each(|text| lab.expect_log(text));
     let mut guest = boot(lab, device)?;
     let program = guest.host_file(&program);
-    let job = guest.spawn(&format!("MILLRACE_TEST_VERBS={INSIDE} {program} --test-threads 1"))?;
+    let environment = suite.environment;
+    let job =
+        guest.spawn(&format!("MILLRACE_TEST_VERBS={INSIDE} {environment} {program} --test-threads 1"))?;
     let said = job.wait(LIMIT)?.ok()?.stdout;
     ensure!(said.contains("test result: ok."), "{said}");
     lab.finish(vec![guest], &[])
