@@ -10,7 +10,7 @@ const SUBSYSTEMS: [&str; 8] = ["rpcrdma", "svcrdma", "siw", "rxe", "nfs", "sunrp
 const TROUBLE: [&str; 6] = ["BUG:", "WARNING:", "Oops", "Call Trace", "Kernel panic", "hung_task"];
 
 /// Messages that every guest prints, and why they mean nothing here.
-const HARMLESS: [(&str, &str); 9] = [
+const HARMLESS: [(&str, &str); 10] = [
     ("Kernel command line: ", "paths in it name subsystems"),
     ("Unknown kernel command line parameters", "the same; they are for the agent"),
     ("Failed to initialize ubd device 0", "the guest has no disk"),
@@ -18,6 +18,7 @@ const HARMLESS: [(&str, &str); 9] = [
     ("netif_napi_add_weight_locked", "UML's network driver asks for a larger share than is usual"),
     ("Registering the id_resolver key type", "NFSv4 in the guest's kernel says that it is there"),
     ("hrtimer: interrupt took", "the host had better things to do than to emulate a PC"),
+    ("clocksource: ", "the same, which an emulated clock does not bear well"),
     ("speed is unknown", "a tap has no speed"),
     ("iwpm_register_pid", "no port mapper runs in the guest; siw does not need one"),
 ];

@@ -11,12 +11,16 @@ use anyhow::Result;
 use crate::{lab::Lab, machine::Machine};
 
 /// The cases that are proven with the kernel that users run too.
-const CORE: [&str; 5] = [
+const CORE: [&str; 9] = [
     "kernel-client/rdma/memory/mtu-1500",
     "kernel-client/rdma/local/mtu-1500",
     "kernel-client/tcp/local/tree",
     "kernel-client/tcp/memory/tree-mtu-1500",
+    "knfsd/rdma/tree-mtu-1500",
+    "knfsd/rdma/files",
     "verbs/rxe/devices",
+    "verbs/rxe/millrace-to-millrace",
+    "verbs/rxe/kernel-to-millrace",
 ];
 
 /// What proves a case, and ends with [`Lab::finish`].
