@@ -174,6 +174,7 @@ impl Target {
     async fn connect_rdma(&self, addr: SocketAddr) -> Result<Connection, String> {
         let options = &self.options;
         let config = RequesterConfig {
+            design: options.design,
             credits: options.credits,
             call_timeout: options.timeout,
             registration: Arc::clone(&self.registration),

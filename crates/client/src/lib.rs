@@ -51,7 +51,10 @@ pub use error::Error;
 pub use file::{File, Flow};
 pub use mount::exports;
 pub use options::{Identity, Options, Proto, RetryPolicy};
-pub use rpcrdma::registration::{Invalidation, Strategy};
+pub use rpcrdma::{
+    Design,
+    registration::{Invalidation, Strategy},
+};
 pub use stats::{ConnectionStats, Stats};
 pub use transfer::{ReadInto, Written};
 pub use url::Url;

@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use oncrpc::{AuthSys, Credential};
 use rdma::ProviderChoice;
-use rpcrdma::registration::{Invalidation, Registration, Settings, Strategy};
+use rpcrdma::{
+    Design,
+    registration::{Invalidation, Registration, Settings, Strategy},
+};
 use runtime::tokio_rt::LocalPort;
 
 use crate::Url;
@@ -138,6 +141,8 @@ pub struct Options {
     pub crc: bool,
     /// The most payload bytes in one lower-layer frame, where the provider leaves a choice (iWARP); `None`: its best.
     pub max_frame: Option<usize>,
+    /// How results reach us over RDMA. The server must use the same design.
+    pub design: Design,
     /// How the memory of calls becomes reachable for the server.
     pub registration: Strategy,
     /// When [`Strategy::Fast`] invalidates its windows.
@@ -171,6 +176,7 @@ impl Default for Options {
             credential: Identity::default(),
             crc: false,
             max_frame: None,
+            design: Design::default(),
             registration: Strategy::Fast,
             invalidation: Invalidation::default(),
             trust_server: false,
@@ -193,6 +199,7 @@ impl fmt::Debug for Options {
             .field("wsize", &self.wsize)
             .field("timeout", &self.timeout)
             .field("credential", &self.credential)
+            .field("design", &self.design)
             .field("registration", &self.registration)
             .field("credits", &self.credits)
             .field("retry", &self.retry)
@@ -207,6 +214,7 @@ impl Options {
     pub fn with_url(mut self, url: &Url) -> Self {
         self.proto = url.proto.unwrap_or(self.proto);
         self.provider = url.provider.unwrap_or(self.provider);
+        self.design = url.design.unwrap_or(self.design);
         self.nconnect = url.nconnect.unwrap_or(self.nconnect);
         self.rsize = url.rsize.or(self.rsize);
         self.wsize = url.wsize.or(self.wsize);

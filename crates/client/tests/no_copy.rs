@@ -4,15 +4,24 @@
 
 use std::time::Duration;
 
-use client::{Options, Proto, Url, blocking::Client};
+use client::{Design, Options, Proto, Url, blocking::Client};
 use nfs::v3::StableHow;
-use server::{Config, Server};
+use server::{Config, ExposedBuffers, Server};
 
 const LEN: usize = 1 << 20;
 
 #[test]
 fn over_rdma_neither_end_copies_the_data_of_large_reads_and_writes() {
+    // Of the writes and reads the server starts all, or writes alone.
+    for (design, counted) in [(Design::ReadWrite, (8, 8)), (Design::ReadRead, (0, 8))] {
+        measure(design, counted);
+    }
+}
+
+fn measure(design: Design, (peer_writes, peer_reads): (u64, u64)) {
     let config = Config {
+        design,
+        exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
         exports: vec!["/data=memory:64MiB".parse().unwrap()],
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         shards: Some(1),
@@ -20,7 +29,12 @@ fn over_rdma_neither_end_copies_the_data_of_large_reads_and_writes() {
     };
     let server = Server::start(config).unwrap();
     let port = server.rdma_addr().unwrap().port();
-    let url = Url { port: Some(port), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/data") };
+    let url = Url {
+        port: Some(port),
+        proto: Some(Proto::Rdma),
+        design: Some(design),
+        ..Url::new("127.0.0.1", "/data")
+    };
     let client = Client::connect(&url, Options::default()).unwrap();
     let file = client.create_file("f", 0o600).unwrap().handle();
     let mut data = client.arena().alloc(LEN).unwrap();
@@ -44,7 +58,7 @@ fn over_rdma_neither_end_copies_the_data_of_large_reads_and_writes() {
     let stats = client.stats();
     assert_eq!((stats.bytes_read, stats.bytes_written), (8 << 20, 8 << 20));
     let queue_pair = stats.connections[0].queue_pair.unwrap();
-    assert_eq!((queue_pair.peer_writes, queue_pair.peer_reads), (8, 8));
+    assert_eq!((queue_pair.peer_writes, queue_pair.peer_reads), (peer_writes, peer_reads));
     assert!(queue_pair.placed_directly > 7 << 20);
     drop(client);
     server.stop_blocking(Duration::from_secs(1));

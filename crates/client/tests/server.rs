@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Error, Options, Proto, RetryPolicy, Url};
+use client::{Client, Design, Error, Options, Proto, RetryPolicy, Url};
 use nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
 use rdma::ProviderChoice;
 use runtime::tokio_rt::TokioRuntime;
-use server::{Config, Running, Server};
+use server::{Config, ExposedBuffers, Running, Server};
 
 /// Where RDMA is tested, and with which provider: on an RDMA device where the environment names its address.
 fn rdma_at() -> (IpAddr, ProviderChoice) {
@@ -33,6 +33,10 @@ fn config() -> Config {
     }
 }
 
+fn of_design(design: Design) -> Config {
+    Config { design, exposed_buffers: ExposedBuffers::AcceptedOnNetworks, ..config() }
+}
+
 fn url(server: &Running, proto: Proto, path: &str) -> Url {
     let addr = match proto {
         Proto::Rdma => server.rdma_addr().unwrap(),
@@ -50,14 +54,15 @@ fn options() -> Options {
     }
 }
 
-/// Runs `test` on a fresh server, once for each transport.
+/// Runs `test` on a fresh server, once for TCP and once for each design of RDMA.
 fn on_both<F: Future<Output = ()>>(test: impl Fn(Client) -> F) {
-    for proto in [Proto::Tcp, Proto::Rdma] {
-        let server = Server::start(config()).unwrap();
+    let both = [Design::ReadWrite, Design::ReadRead].map(|d| (Proto::Rdma, d));
+    for (proto, design) in [(Proto::Tcp, Design::ReadWrite)].into_iter().chain(both) {
+        let server = Server::start(of_design(design)).unwrap();
         let tokio =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         tokio.block_on(async {
-            let url = url(&server, proto, "/data");
+            let url = Url { design: Some(design), ..url(&server, proto, "/data") };
             let client = Client::connect(TokioRuntime::current(), &url, options()).await.unwrap();
             test(client.clone()).await;
             client.close();
@@ -331,4 +336,18 @@ fn a_secure_export_is_used_from_a_reserved_port_or_refused_with_the_reason() {
             }
         }
     });
+}
+
+#[test]
+fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
+    for (server, client, says) in [
+        (Design::ReadRead, Design::ReadWrite, "state design=read-read"),
+        (Design::ReadWrite, Design::ReadRead, "leave out design=read-read"),
+    ] {
+        let server = Server::start(of_design(server)).unwrap();
+        let url = Url { design: Some(client), ..url(&server, Proto::Rdma, "/data") };
+        let error = client::blocking::Client::connect(&url, options()).err().unwrap().to_string();
+        assert!(error.contains(says), "{error}");
+        server.stop_blocking(Duration::from_secs(1));
+    }
 }

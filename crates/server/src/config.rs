@@ -3,10 +3,10 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use rdma::ProviderChoice;
-use rpcrdma::registration::Strategy;
+use rpcrdma::{Design, registration::Strategy};
 use serde::{Deserialize, Deserializer, de};
 
-use crate::{Limits, ServerError, network::Network, size::ByteSize};
+use crate::{ExposedBuffers, Exposure, Limits, ServerError, design, network::Network, size::ByteSize};
 
 /// Everything that a server is told. Unknown keys in a file are errors.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
@@ -22,6 +22,14 @@ pub struct Config {
     /// The RDMA provider: `auto`, `iwarp` or `verbs`. Each address of `listen_rdma` is judged by itself.
     #[serde(deserialize_with = "provider")]
     pub provider: ProviderChoice,
+    /// How results reach RDMA clients: `read-write`, as usual, or `read-read`, which exposes the server's memory to them
+    /// and is refused unless [`Self::exposed_buffers`] accepts that.
+    #[serde(deserialize_with = "design::named")]
+    pub design: Design,
+    /// Whether that is accepted.
+    pub exposed_buffers: ExposedBuffers,
+    /// What the Read-Read design may expose.
+    pub exposure: Exposure,
     /// Threads that serve connections; by default one per core.
     pub shards: Option<usize>,
     /// Let each shard run wherever the machine likes. By default, of several shards each stays on a core of its own.
@@ -298,6 +306,7 @@ impl Config {
             return Err("shards is 0; give at least 1".into());
         }
         self.exports.iter().try_for_each(ExportConfig::check)?;
+        design::check(self)?;
         self.limits.check()
     }
 }

@@ -3,6 +3,7 @@
 
 mod backend;
 mod config;
+mod design;
 mod drc;
 mod error;
 mod export;
@@ -22,6 +23,7 @@ mod size;
 
 pub use backend::{Resources, open};
 pub use config::{Backend, Config, ExportConfig, Squash};
+pub use design::{ExposedBuffers, Exposure};
 pub use error::ServerError;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};
 pub use metrics::{ConnectionStats, RdmaStats, Stats};

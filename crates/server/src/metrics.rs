@@ -274,6 +274,10 @@ pub struct RdmaStats {
     pub out_of_memory: u64,
     /// Regions of the server that clients can reach now. In the Read-Write design there are none.
     pub regions_exposed: u64,
+    /// Replies of the Read-Read design that clients acknowledged.
+    pub acknowledged: u64,
+    /// Memory of the server that clients can reach, and for how long. In the Read-Write design, none.
+    pub exposure: rdma::ExposureStats,
 }
 
 impl RdmaStats {
@@ -290,7 +294,9 @@ impl RdmaStats {
             remote_invalidations: self.remote_invalidations + s.remote_invalidations,
             protocol_errors: self.protocol_errors + s.version_errors + s.chunk_errors + s.dropped,
             out_of_memory: self.out_of_memory + s.out_of_memory,
-            regions_exposed: self.regions_exposed + s.regions_exposed,
+            regions_exposed: self.regions_exposed + s.regions_exposed.max(s.exposure.regions),
+            acknowledged: self.acknowledged + s.done_received,
+            exposure: self.exposure.plus(s.exposure),
         }
     }
 }

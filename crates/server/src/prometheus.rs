@@ -191,7 +191,23 @@ impl Scrape {
         counter(e, "rdma_registrations", "Times that memory was registered", g.registrations)?;
         counter(e, "rdma_deregistrations", "Times that memory was deregistered", g.deregistrations)?;
         counter(e, "rdma_registration_hits", "Operations whose memory was registered already", g.hits)?;
-        gauge(e, "rdma_regions_exposed", "Regions of the server that clients can reach", r.regions_exposed)
+        counter(e, "rdma_acknowledged", "Replies acknowledged by RDMA_DONE (read-read)", r.acknowledged)?;
+        gauge(e, "rdma_regions_exposed", "Regions of the server that clients can reach", r.regions_exposed)?;
+        self.exposure(e)
+    }
+
+    fn exposure(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let x = &self.0.operations.exposure;
+        gauge(e, "rdma_exposed_bytes", "Bytes of the server that clients can reach", x.bytes)?;
+        gauge(e, "rdma_exposed_regions_peak", "The most regions that clients could reach", x.peak_regions)?;
+        gauge(e, "rdma_exposed_bytes_peak", "The most bytes that clients could reach", x.peak_bytes)?;
+        let metric = e.encode_descriptor(
+            "rdma_exposed_byte_seconds",
+            "The bytes that clients could reach, times for how long",
+            None,
+            MetricType::Counter,
+        )?;
+        ConstCounter::new(x.byte_seconds()).encode(metric)
     }
 }
 

@@ -18,6 +18,7 @@ use vfs::FileSystemRef;
 use crate::{
     Config, ExportConfig, ServerError, Squash, Stats,
     backend::{self, Resources},
+    design,
     drc::ReplyCache,
     export::Exports,
     handle,
@@ -206,6 +207,7 @@ impl Starting {
                 );
             }
         }
+        design::announce(&self.config, &running.rdma);
         tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, shards = running.threads.len(), "serving");
     }
 }

@@ -194,6 +194,8 @@ impl Main {
     fn rdma(&self, incoming: Box<dyn Incoming>, place: Place) -> impl Future<Output = ()> + Send + 'static {
         let limits = &self.shared.config.limits;
         let config = ResponderConfig {
+            design: self.shared.config.design,
+            exposure: self.shared.config.exposure.limits(),
             credits: limits.credits,
             inline_size: limits.inline_size.0 as usize,
             max_transfer: limits.max_transfer() as usize,

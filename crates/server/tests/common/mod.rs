@@ -22,12 +22,12 @@ use oncrpc::{
     tcp::{TcpClientConfig, TcpTransport},
 };
 use rdma::ProviderChoice;
-use rpcrdma::{Requester, RequesterConfig};
+use rpcrdma::{Design, Requester, RequesterConfig};
 use runtime::{
     RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
 };
-use server::{Config, ExportConfig, Running, Server};
+use server::{Config, ExportConfig, ExposedBuffers, Running, Server};
 use xdr::{Decode, Decoder, Encode, Encoder, Message};
 
 /// Room for any reply without entries or payload.
@@ -37,6 +37,24 @@ const REPLY_ROOM: usize = 1024;
 pub enum Proto {
     Tcp,
     Rdma,
+    /// RDMA in the Read-Read design.
+    ReadRead,
+}
+
+impl Proto {
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Rdma, Self::ReadRead];
+
+    /// `config`, for connections of this kind.
+    pub fn adapt(self, config: Config) -> Config {
+        match self {
+            Self::Tcp | Self::Rdma => config,
+            Self::ReadRead => Config {
+                design: Design::ReadRead,
+                exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
+                ..config
+            },
+        }
+    }
 }
 
 pub fn arena(limit: usize) -> Arena {
@@ -79,7 +97,7 @@ pub fn everywhere(test: impl AsyncFn(&Caller, FileHandle)) {
     let dir = tempfile::tempdir().unwrap();
     let mut n = 0;
     for backend in ["memory:64MiB", "local"] {
-        for proto in [Proto::Tcp, Proto::Rdma] {
+        for proto in Proto::ALL {
             n += 1;
             let export = if backend == "local" {
                 let path = dir.path().join(n.to_string());
@@ -90,7 +108,7 @@ pub fn everywhere(test: impl AsyncFn(&Caller, FileHandle)) {
             };
             eprintln!("{proto:?} {backend}");
             run(async {
-                let server = Server::start(config(&[&export])).unwrap();
+                let server = Server::start(proto.adapt(config(&[&export]))).unwrap();
                 let caller = Caller::connect(&server, proto).await;
                 let root = caller.mount("/x").await.unwrap();
                 test(&caller, root).await;
@@ -118,8 +136,9 @@ impl Caller {
         let (rt, arena) = (TokioRuntime::current(), arena(64 << 20));
         let transport: Arc<dyn Transport> = match proto {
             Proto::Tcp => tcp(&rt, &arena, server.tcp_addr().unwrap()).await.unwrap(),
-            Proto::Rdma => {
-                let config = RequesterConfig::default();
+            Proto::Rdma | Proto::ReadRead => {
+                let design = if proto == Proto::ReadRead { Design::ReadRead } else { Design::ReadWrite };
+                let config = RequesterConfig { design, ..RequesterConfig::default() };
                 let addr = server.rdma_addr().unwrap();
                 let provider = rdma_at().1.to_connect(addr.ip()).unwrap().provider;
                 Requester::connect(&*provider, Arc::clone(&rt), arena.clone(), addr, config).await.unwrap()
