@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use rdma::{Chosen, ProviderChoice};
+use rpcrdma::Design;
 
 use crate::BenchError;
 
@@ -13,12 +14,17 @@ pub struct At {
     pub address: IpAddr,
     /// The RDMA provider.
     pub provider: ProviderChoice,
+    /// The design that a server of RPC-over-RDMA there speaks.
+    pub design: Design,
 }
 
 impl At {
     /// The loopback address, and the provider that needs no device.
-    pub const LOOPBACK: Self =
-        Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), provider: ProviderChoice::Iwarp };
+    pub const LOOPBACK: Self = Self {
+        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        provider: ProviderChoice::Iwarp,
+        design: Design::ReadWrite,
+    };
 
     /// The provider to listen with.
     ///

@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use rpcrdma::Design;
+
 use crate::{
     At, BenchError,
     child::{Peer, value},
@@ -28,7 +30,14 @@ impl EmbeddedServer {
         let (any_port, provider) = (SocketAddr::new(at.address, 0).to_string(), at.provider.to_string());
         let args = ["serve", "--export", &export, "--listen-rdma", &any_port, "--listen-tcp", &any_port];
         let more = ["--provider", &provider, "--log", "error"];
-        let mut peer = Peer::start(args.iter().chain(&more))?;
+        // Whoever measures the Read-Read design has asked for it.
+        let exposed: &[&str] = match at.design {
+            Design::ReadWrite => &[],
+            Design::ReadRead => {
+                &["--design=read-read", "--i-accept-exposed-buffers", "--i-accept-exposed-buffers"]
+            }
+        };
+        let mut peer = Peer::start(args.iter().chain(&more).chain(exposed))?;
         let line = peer.line()?;
         let addr = |key| {
             let unexpected = || BenchError::Peer(format!("unexpected ready line '{line}'"));

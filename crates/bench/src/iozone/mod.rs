@@ -171,7 +171,7 @@ impl Session {
             test: run.test.to_string(),
             proto: proto.to_string(),
             provider: self.agreed.provider.map(Into::into),
-            design: rdma.then(|| "read-write".into()),
+            design: rdma.then(|| self.config.url.design.unwrap_or(self.config.options.design).to_string()),
             registration: rdma.then(|| self.config.options.registration.to_string()),
             threads: self.config.threads,
             record: run.record as u64,

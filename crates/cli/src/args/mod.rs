@@ -9,7 +9,7 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use client::{Invalidation, Strategy};
+use client::{Design, Invalidation, Strategy};
 use rdma::ProviderChoice;
 
 pub(crate) use bench::{BenchArgs, BenchCommand, CompareArgs, IozoneArgs, RawArgs, TestName};
@@ -18,7 +18,7 @@ pub(crate) use files::{
     CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs,
     RmArgs, StatArgs, TreeArgs,
 };
-pub(crate) use serve::{DemoArgs, ServeArgs};
+pub(crate) use serve::{DemoArgs, DemoCommand, SecurityArgs, ServeArgs};
 
 const ABOUT: &str =
     "NFS over RDMA in user space: serve files, use files, measure. No RDMA hardware is needed.";
@@ -33,6 +33,7 @@ URLs:
   nfs://HOST[:PORT]/EXPORT/PATH[?OPTION=VALUE&...]
   proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
   provider=NAME     the RDMA provider, as --provider
+  design=NAME       the RPC-over-RDMA design, as --design
   nconnect=N        connections to use side by side (default 1)
   rsize=, wsize=    the most bytes in one READ or WRITE, such as 256K (default: what the server allows)
   noresvport        connect from any port (default: one below 1024 where the process may, as some servers demand)
@@ -68,6 +69,12 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options",
           value_parser = PossibleValuesParser::new(["auto", "iwarp", "verbs"]).try_map(|s| s.parse::<ProviderChoice>()))]
     pub(crate) provider: Option<ProviderChoice>,
+
+    /// The RPC-over-RDMA design: read-write, or read-read, an experiment which exposes the server's memory; both ends
+    /// must use the same [default: read-write]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Global options",
+          value_parser = PossibleValuesParser::new(["read-write", "read-read"]).try_map(|s| s.parse::<Design>()))]
+    pub(crate) design: Option<Design>,
 
     /// How memory is registered for RDMA: dynamic, fast, cache or all-physical [default: fast; of a server: cache]
     #[arg(long, global = true, value_name = "STRATEGY", help_heading = "Global options")]

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use server::{ByteSize, Config, Running, Server};
+use server::{ByteSize, Config, ExposedBuffers, Running, Server};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -76,6 +76,12 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     listen(&mut config.listen_tcp, args.listen_tcp, nowhere, TCP)?;
     config.metrics = args.metrics.or(config.metrics);
     config.provider = global.provider.unwrap_or(config.provider);
+    config.design = global.design.unwrap_or(config.design);
+    config.exposed_buffers = match args.i_accept_exposed_buffers {
+        0 => config.exposed_buffers,
+        1 => ExposedBuffers::AcceptedOnLoopback,
+        _ => ExposedBuffers::AcceptedOnNetworks,
+    };
     config.shards = args.shards.or(config.shards);
     config.registration = global.registration.or(config.registration);
     if let Some(memory) = args.memory {

@@ -1,6 +1,7 @@
 //! `millrace demo`: an embedded server, a real tree, both transports, every byte checked.
 
 mod report;
+mod security;
 mod tree;
 mod verify;
 
@@ -13,7 +14,7 @@ use runtime::tokio_rt::TokioRuntime;
 use server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
 
 use crate::{
-    args::DemoArgs,
+    args::{DemoArgs, DemoCommand},
     copy::{Item, LocalTree, Options, RemoteTree, Report, copy, meta_of},
     executor,
     failure::{CommandResult, Failure, Outcome},
@@ -29,6 +30,9 @@ use tree::{Chosen, Limits, Subset};
 const NAME: &str = "tree";
 
 pub(crate) fn run(args: &DemoArgs) -> CommandResult {
+    if let Some(DemoCommand::Security(args)) = &args.what {
+        return security::run(args);
+    }
     let limits = Limits { bytes: args.max_bytes.0, files: args.max_files as u64 };
     let chosen = tree::choose(args.dir.as_deref(), limits)?;
     let server = start(&chosen)?;
@@ -78,7 +82,7 @@ fn arena() -> Arena {
 async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<Pass, Failure> {
     let addr = if proto == "rdma" { server.rdma_addr() } else { server.tcp_addr() };
     let addr = addr.ok_or_else(|| Failure::new("the embedded server does not listen"))?;
-    let url: Url = format!("nfs://{addr}/demo?proto={proto}&provider=iwarp")
+    let url: Url = format!("nfs://{addr}/demo?proto={proto}&provider=iwarp&design=read-write")
         .parse()
         .map_err(|e: client::Error| Failure::new(e.to_string()))?;
     let client = Client::connect(TokioRuntime::current(), &url, session::options())

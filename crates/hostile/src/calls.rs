@@ -1,0 +1,147 @@
+//! As much of RPC-over-RDMA, ONC RPC, MOUNT and NFS as it takes to reach a file's data.
+
+use std::io;
+
+use crate::{Event, Peer};
+
+const MOUNT: [u32; 3] = [100_005, 3, 1];
+const LOOKUP: [u32; 3] = [100_003, 3, 3];
+const READ: [u32; 3] = [100_003, 3, 6];
+
+/// Where a Read chunk of a reply is: a region of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    /// Its tag.
+    pub tag: u32,
+    /// Bytes.
+    pub length: u32,
+    /// Tagged offset.
+    pub offset: u64,
+}
+
+/// A client of files that acknowledges nothing by itself.
+pub struct Files {
+    /// The connection.
+    pub peer: Peer,
+    xid: u32,
+}
+
+fn opaque(bytes: &[u8]) -> Vec<u8> {
+    let mut out = (bytes.len() as u32).to_be_bytes().to_vec();
+    out.extend(bytes);
+    out.resize(out.len().next_multiple_of(4), 0);
+    out
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_be_bytes()).collect()
+}
+
+fn word(bytes: &[u8], at: usize) -> io::Result<u32> {
+    let short = || io::Error::new(io::ErrorKind::InvalidData, "a reply that is cut off");
+    let b = bytes.get(at..).and_then(|b| b.first_chunk()).ok_or_else(short)?;
+    Ok(u32::from_be_bytes(*b))
+}
+
+/// A header of four words and three empty lists, and the call behind it.
+fn call(xid: u32, [program, version, procedure]: [u32; 3], arguments: &[u8]) -> Vec<u8> {
+    let header = [xid, 1, 32, 0, 0, 0, 0];
+    // AUTH_SYS: stamp, no machine name, root, no further groups.
+    let credential = [1, 20, 0, 0, 0, 0, 0, 0, 0];
+    [words(&header), words(&[xid, 0, 2, program, version, procedure]), words(&credential), arguments.to_vec()]
+        .concat()
+}
+
+impl Files {
+    /// Uses this connection.
+    pub fn new(peer: Peer) -> Self {
+        Self { peer, xid: 0x0666_0000 }
+    }
+
+    /// Sends a call and gives the whole reply, header included.
+    fn ask(&mut self, procedure: [u32; 3], arguments: &[u8]) -> io::Result<Vec<u8>> {
+        self.xid += 1;
+        self.peer.send(&call(self.xid, procedure, arguments))?;
+        loop {
+            match self.peer.event()? {
+                Event::Send(reply, _) => return Ok(reply),
+                Event::Closed | Event::Terminate(..) => return Err(io::ErrorKind::ConnectionReset.into()),
+                _ => {}
+            }
+        }
+    }
+
+    /// The results of a small reply: what follows its status word.
+    fn results(&mut self, procedure: [u32; 3], arguments: &[u8]) -> io::Result<Vec<u8>> {
+        let reply = self.ask(procedure, arguments)?;
+        let refused = || io::Error::new(io::ErrorKind::InvalidData, "the server refused a call");
+        // RDMA_MSG without lists; the reply accepted; the status OK.
+        let fine = [(12, 0), (48, 0), (52, 0)];
+        if fine.iter().any(|&(at, value)| word(&reply, at).ok() != Some(value)) {
+            return Err(refused());
+        }
+        reply.get(56..).map(<[u8]>::to_vec).ok_or_else(refused)
+    }
+
+    fn handle(results: &[u8]) -> io::Result<Vec<u8>> {
+        let length = word(results, 0)? as usize;
+        let short = || io::Error::new(io::ErrorKind::InvalidData, "a handle that is cut off");
+        results.get(4..4 + length).map(<[u8]>::to_vec).ok_or_else(short)
+    }
+
+    /// The handle of an export's root.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn mount(&mut self, export: &str) -> io::Result<Vec<u8>> {
+        Self::handle(&self.results(MOUNT, &opaque(export.as_bytes()))?)
+    }
+
+    /// The handle of a file.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn lookup(&mut self, directory: &[u8], name: &str) -> io::Result<Vec<u8>> {
+        let arguments = [opaque(directory), opaque(name.as_bytes())].concat();
+        Self::handle(&self.results(LOOKUP, &arguments)?)
+    }
+
+    /// READ in the Read-Read design: where the server has exposed the data. It stays exposed until [`Self::done`].
+    /// `None` when the server answers that it cannot.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn read(&mut self, file: &[u8], offset: u64, count: u32) -> io::Result<Option<Source>> {
+        let arguments = [opaque(file), offset.to_be_bytes().to_vec(), words(&[count])].concat();
+        let reply = self.ask(READ, &arguments)?;
+        if word(&reply, 12)? > 1 || word(&reply, 16)? != 1 {
+            return Ok(None);
+        }
+        let (tag, length) = (word(&reply, 24)?, word(&reply, 28)?);
+        let offset = u64::from(word(&reply, 32)?) << 32 | u64::from(word(&reply, 36)?);
+        Ok(Some(Source { tag, length, offset }))
+    }
+
+    /// Acknowledges the last READ.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn done(&mut self) -> io::Result<()> {
+        self.peer.send(&words(&[self.xid, 1, 32, 3]))
+    }
+
+    /// Reads from the server's memory; the bytes, or `None` when it ended the connection instead.
+    ///
+    /// # Errors
+    /// When it does neither.
+    pub fn steal(&mut self, from: Source) -> io::Result<Option<Vec<u8>>> {
+        self.peer.read(from.tag, from.offset, from.length)?;
+        loop {
+            match self.peer.event()? {
+                Event::ReadResponse(bytes) => return Ok(Some(bytes)),
+                Event::Terminate(..) | Event::Closed => return Ok(None),
+                _ => {}
+            }
+        }
+    }
+}

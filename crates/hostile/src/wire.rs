@@ -1,0 +1,261 @@
+//! MPA, DDP and RDMAP (RFC 5044, 5041, 5040, 6581) over a blocking socket, without CRCs.
+
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// How long the other end may take for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The most payload bytes of one of our segments.
+const SEGMENT: usize = 16 << 10;
+/// Revision 2 with the read depths of RFC 6581.
+const ENHANCED_REVISION_2: u16 = 0x1002;
+const REJECT: u16 = 0x2000;
+/// Queues of untagged messages (RFC 5040 section 5.1).
+const SENDS: u32 = 0;
+const READ_REQUESTS: u32 = 1;
+const TERMINATES: u32 = 2;
+
+const WRITE: u8 = 0;
+const READ_REQUEST: u8 = 1;
+const READ_RESPONSE: u8 = 2;
+const SEND: u8 = 3;
+const SEND_INVALIDATE: u8 = 4;
+
+/// What the other end has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// It sent this message, and invalidated this tag with it.
+    Send(Vec<u8>, Option<u32>),
+    /// It wrote these bytes to that tag and offset of ours.
+    Write(u32, u64, Vec<u8>),
+    /// It answered our RDMA Read: these are its bytes.
+    ReadResponse(Vec<u8>),
+    /// It wants to read so many bytes of that tag and offset of ours, into its own tag and offset.
+    ReadRequest {
+        /// Its sink.
+        sink: (u32, u64),
+        /// Bytes.
+        size: u32,
+        /// Our tag and offset.
+        source: (u32, u64),
+    },
+    /// It ended the connection: layer, type and code of its Terminate.
+    Terminate(u8, u8, u8),
+    /// The connection is gone.
+    Closed,
+}
+
+/// One end of an iWARP connection that keeps no rules.
+pub struct Peer {
+    stream: TcpStream,
+    sent: [u32; 2],
+    /// Segments of a message that is not complete.
+    partial: Vec<u8>,
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+fn word(bytes: &[u8], at: usize) -> io::Result<u32> {
+    let b = bytes.get(at..).and_then(|b| b.first_chunk()).ok_or_else(|| bad("a header that is cut off"))?;
+    Ok(u32::from_be_bytes(*b))
+}
+
+fn long(bytes: &[u8], at: usize) -> io::Result<u64> {
+    Ok(u64::from(word(bytes, at)?) << 32 | u64::from(word(bytes, at + 4)?))
+}
+
+fn frame(key: &[u8; 16], depth: u16, private: &[u8]) -> Vec<u8> {
+    let mut out = key.to_vec();
+    out.extend(ENHANCED_REVISION_2.to_be_bytes());
+    out.extend((private.len() as u16 + 4).to_be_bytes());
+    out.extend(depth.to_be_bytes());
+    out.extend(depth.to_be_bytes());
+    out.extend(private);
+    out
+}
+
+impl Peer {
+    /// Connects, with this private data and read depths of 32.
+    ///
+    /// # Errors
+    /// When there is no connection.
+    pub fn connect(addr: SocketAddr, private: &[u8]) -> io::Result<Self> {
+        let mut peer = Self::over(TcpStream::connect(addr)?)?;
+        peer.stream.write_all(&frame(b"MPA ID Req Frame", 32, private))?;
+        peer.start_up()?;
+        Ok(peer)
+    }
+
+    /// Takes a connection that was made to us, and accepts it with this private data.
+    ///
+    /// # Errors
+    /// When it is no iWARP connection.
+    pub fn accept(stream: TcpStream, private: &[u8]) -> io::Result<Self> {
+        let mut peer = Self::over(stream)?;
+        peer.start_up()?;
+        peer.stream.write_all(&frame(b"MPA ID Rep Frame", 32, private))?;
+        Ok(peer)
+    }
+
+    fn over(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { stream, sent: [0; 2], partial: Vec::new() })
+    }
+
+    /// Reads the other end's start-up frame.
+    fn start_up(&mut self) -> io::Result<()> {
+        let mut fixed = [0; 20];
+        self.stream.read_exact(&mut fixed)?;
+        let mut private = vec![0; usize::from(u16::from_be_bytes([fixed[18], fixed[19]]))];
+        self.stream.read_exact(&mut private)?;
+        if u16::from_be_bytes([fixed[16], fixed[17]]) & REJECT != 0 {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        Ok(())
+    }
+
+    /// One FPDU: length, ULPDU, padding, and a CRC that nobody looks at.
+    fn ulpdu(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        let body = parts.concat();
+        let mut out = (body.len() as u16).to_be_bytes().to_vec();
+        out.extend(body);
+        out.resize(out.len().next_multiple_of(4) + 4, 0);
+        self.stream.write_all(&out)
+    }
+
+    fn untagged(&mut self, opcode: u8, queue: u32, invalidate: u32, payload: &[u8]) -> io::Result<()> {
+        let sent = self.sent.get_mut(queue as usize).ok_or_else(|| bad("no such queue"))?;
+        *sent += 1;
+        let msn = *sent;
+        let pieces = payload.len().div_ceil(SEGMENT).max(1);
+        for n in 0..pieces {
+            let at = n * SEGMENT;
+            let piece = payload.get(at..payload.len().min(at + SEGMENT)).unwrap_or_default();
+            let last = if n + 1 == pieces { 0x40 } else { 0 };
+            let fields = [invalidate, queue, msn, at as u32].map(u32::to_be_bytes).concat();
+            self.ulpdu(&[&[0x01 | last, 0x40 | opcode], &fields, piece])?;
+        }
+        Ok(())
+    }
+
+    fn tagged(&mut self, opcode: u8, tag: u32, offset: u64, payload: &[u8]) -> io::Result<()> {
+        let pieces = payload.len().div_ceil(SEGMENT).max(1);
+        for n in 0..pieces {
+            let at = n * SEGMENT;
+            let piece = payload.get(at..payload.len().min(at + SEGMENT)).unwrap_or_default();
+            let last = if n + 1 == pieces { 0x40 } else { 0 };
+            let to = offset.wrapping_add(at as u64);
+            self.ulpdu(&[&[0x81 | last, 0x40 | opcode], &tag.to_be_bytes(), &to.to_be_bytes(), piece])?;
+        }
+        Ok(())
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.untagged(SEND, SENDS, 0, message)
+    }
+
+    /// Sends a message that invalidates `tag`.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn send_invalidating(&mut self, message: &[u8], tag: u32) -> io::Result<()> {
+        self.untagged(SEND_INVALIDATE, SENDS, tag, message)
+    }
+
+    /// Writes to any tag and offset.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn write(&mut self, tag: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.tagged(WRITE, tag, offset, bytes)
+    }
+
+    /// Asks for `size` bytes of any tag and offset.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn read(&mut self, tag: u32, offset: u64, size: u32) -> io::Result<()> {
+        // The sink is of no use to the other end; any tag will do.
+        let sink = [&7_u32.to_be_bytes()[..], &0_u64.to_be_bytes(), &size.to_be_bytes()].concat();
+        let body = [&sink[..], &tag.to_be_bytes(), &offset.to_be_bytes()].concat();
+        self.untagged(READ_REQUEST, READ_REQUESTS, 0, &body)
+    }
+
+    /// Answers an RDMA Read.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn respond(&mut self, sink: (u32, u64), bytes: &[u8]) -> io::Result<()> {
+        self.tagged(READ_RESPONSE, sink.0, sink.1, bytes)
+    }
+
+    /// What the other end does next.
+    ///
+    /// # Errors
+    /// When it is silent for 20 s, or what it sends makes no sense.
+    pub fn event(&mut self) -> io::Result<Event> {
+        loop {
+            let mut length = [0; 2];
+            match self.stream.read_exact(&mut length) {
+                Ok(()) => {}
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    return Err(e);
+                }
+                Err(_) => return Ok(Event::Closed),
+            }
+            let length = usize::from(u16::from_be_bytes(length));
+            let mut rest = vec![0; (length + 2).next_multiple_of(4) - 2 + 4];
+            if self.stream.read_exact(&mut rest).is_err() {
+                return Ok(Event::Closed);
+            }
+            rest.truncate(length);
+            if let Some(event) = self.decode(&rest)? {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn decode(&mut self, ulpdu: &[u8]) -> io::Result<Option<Event>> {
+        let &[ddp, rdmap, ..] = ulpdu else { return Err(bad("an empty segment")) };
+        let (tagged, last) = (ddp & 0x80 != 0, ddp & 0x40 != 0);
+        let payload =
+            ulpdu.get(if tagged { 14 } else { 18 }..).ok_or_else(|| bad("a header that is cut off"))?;
+        self.partial.extend(payload);
+        if !last {
+            return Ok(None);
+        }
+        let whole = std::mem::take(&mut self.partial);
+        Ok(Some(match (rdmap & 0x0f, tagged) {
+            (WRITE, true) => {
+                let before = (whole.len() - payload.len()) as u64;
+                Event::Write(word(ulpdu, 2)?, long(ulpdu, 6)?.wrapping_sub(before), whole)
+            }
+            (READ_RESPONSE, true) => Event::ReadResponse(whole),
+            (READ_REQUEST, false) => Event::ReadRequest {
+                sink: (word(&whole, 0)?, long(&whole, 4)?),
+                size: word(&whole, 12)?,
+                source: (word(&whole, 16)?, long(&whole, 20)?),
+            },
+            (_, false) if word(ulpdu, 6)? == TERMINATES => {
+                let code = word(&whole, 0)?;
+                Event::Terminate((code >> 28) as u8, (code >> 24) as u8 & 15, (code >> 16) as u8)
+            }
+            (opcode, false) => {
+                let invalidates = matches!(opcode, SEND_INVALIDATE | 6);
+                Event::Send(whole, if invalidates { Some(word(ulpdu, 2)?) } else { None })
+            }
+            _ => return Err(bad("an operation that there is not")),
+        }))
+    }
+}

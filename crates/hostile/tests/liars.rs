@@ -1,0 +1,60 @@
+//! A server that lies, against the client's end of a connection: its memory beyond what it gave is untouched, and the
+//! call does not end in wrong data.
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+use hostile::{
+    Liar, Lie,
+    victim::{self, LEN, Outcome},
+};
+use oncrpc::RpcError;
+use rpcrdma::registration::{Invalidation, Settings, Strategy};
+use runtime::tokio_rt::TokioRuntime;
+
+async fn tell(lie: Lie, settings: Settings) -> Outcome {
+    let liar = Liar::start(lie).unwrap();
+    let outcome = victim::call(&liar, lie, TokioRuntime::current(), settings).await.unwrap();
+    tokio::task::spawn_blocking(|| liar.end().unwrap()).await.unwrap();
+    outcome
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lie_reaches_memory_that_was_not_given_or_passes_for_data() {
+    for (lie, strategy) in Lie::ALL
+        .into_iter()
+        .flat_map(|l| [Strategy::Dynamic, Strategy::Fast, Strategy::Cache].map(|s| (l, s)))
+    {
+        let outcome = tell(lie, Settings::new(strategy)).await;
+        assert_eq!(outcome.changed, 0, "{lie:?}, {strategy}");
+        // The cache keeps its own buffers exposed, and never the caller's.
+        assert!(outcome.exposed == 0 || strategy == Strategy::Cache, "{lie:?}, {strategy}");
+        match lie {
+            Lie::WritesBeyond
+            | Lie::WritesBefore
+            | Lie::WritesElsewhere
+            | Lie::Reads
+            | Lie::InvalidatesOther => {
+                let Err(RpcError::Disconnected { reason, .. }) = &outcome.result else {
+                    panic!("{lie:?}, {strategy}: {:?}", outcome.result);
+                };
+                assert!(reason.contains("protocol violation") || reason.contains("another call"), "{reason}");
+            }
+            Lie::ClaimsMore | Lie::NamesOther | Lie::ExposesItself => {
+                let bad = matches!(outcome.result, Err(RpcError::BadReply { .. }));
+                assert!(bad, "{lie:?}, {strategy}: {:?}", outcome.result);
+            }
+            Lie::ClaimsOther => assert_eq!(outcome.data(), None),
+            Lie::WritesLate => assert!(outcome.data() == Some(vec![0x66; LEN]), "the late write has landed"),
+        }
+    }
+}
+
+/// The window of vulnerability of TR06 and Designing 2007, and that it is closed unless somebody asks for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_write_lands_with_batched_invalidation_and_is_refused_with_invalidation_at_once() {
+    let fast = |invalidation| Settings { invalidation, ..Settings::new(Strategy::Fast) };
+    let batched = tell(Lie::WritesLate, fast(Invalidation::Batched(16))).await;
+    assert!(batched.late() > 0 && batched.exposed == 1, "{batched:?}");
+    assert_eq!(batched.changed, 0);
+    let at_once = tell(Lie::WritesLate, fast(Invalidation::AtOnce)).await;
+    assert_eq!((at_once.late(), at_once.exposed, at_once.changed), (0, 0, 0));
+}

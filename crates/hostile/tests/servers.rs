@@ -1,0 +1,124 @@
+//! Attacks on a server, in both designs.
+#![allow(clippy::unwrap_used)] // Helpers of tests, which are to fail.
+
+use std::{net::SocketAddr, time::Duration};
+
+use client::{Design, Options, Proto, Url, blocking::Client};
+use hostile::{READ_READ, READ_WRITE, attack};
+use server::{Config, ExposedBuffers, Exposure, Running, Server};
+
+const SECRET: u8 = 0x5e;
+
+fn start(design: Design, exposure: Exposure) -> (Running, SocketAddr) {
+    let config = Config {
+        exports: vec!["/x=memory:64MiB".parse().unwrap()],
+        listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+        provider: "iwarp".parse().unwrap(),
+        design,
+        exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
+        exposure,
+        shards: Some(1),
+        ..Config::default()
+    };
+    let server = Server::start(config).unwrap();
+    let addr = server.rdma_addr().unwrap();
+    (server, addr)
+}
+
+/// A client that keeps the rules, with a file of a MiB.
+fn honest(addr: SocketAddr, design: Design) -> Client {
+    let url = Url {
+        port: Some(addr.port()),
+        proto: Some(Proto::Rdma),
+        design: Some(design),
+        ..Url::new("127.0.0.1", "/x")
+    };
+    let client = Client::connect(&url, Options::default()).unwrap();
+    let file = client.create_file("secret", 0o600).unwrap().handle();
+    client.write(file, 0, &vec![SECRET; 1 << 20], nfs::v3::StableHow::FileSync).unwrap();
+    client
+}
+
+fn check(client: &Client) {
+    let (file, _) = client.resolve("secret").unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    assert_eq!(client.read(file, 0, &mut bytes).unwrap(), 1 << 20);
+    assert!(bytes.iter().all(|b| *b == SECRET));
+}
+
+#[test]
+fn guessed_tags_read_and_write_nothing_in_either_design() {
+    for (design, private) in [(Design::ReadWrite, READ_WRITE), (Design::ReadRead, READ_READ)] {
+        let (server, addr) = start(design, Exposure::default());
+        let client = honest(addr, design);
+        let reads = attack::guess_reads(addr, private, 100, 1).unwrap();
+        let writes = attack::guess_writes(addr, private, 100, 2).unwrap();
+        for tries in [reads, writes] {
+            assert_eq!((tries.tried, tries.refused, tries.bytes), (100, 100, 0), "{design}");
+        }
+        check(&client);
+        drop(client);
+        server.stop_blocking(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_read_write_server_exposes_nothing_ever() {
+    let (server, addr) = start(Design::ReadWrite, Exposure::default());
+    let client = honest(addr, Design::ReadWrite);
+    attack::guess_reads(addr, READ_WRITE, 10, 3).unwrap();
+    // A client of the other design is refused each call.
+    assert!(attack::hoard(addr, READ_READ, "/x", "secret", 10).is_err());
+    check(&client);
+    drop(client);
+    let stats = server.stop_blocking(Duration::from_secs(1));
+    let exposure = stats.operations.exposure;
+    assert_eq!((exposure.peak_regions, exposure.peak_bytes, exposure.byte_nanoseconds), (0, 0, 0));
+}
+
+#[test]
+fn a_tag_is_of_no_use_on_another_connection_even_when_it_is_known() {
+    let (server, addr) = start(Design::ReadRead, Exposure::default());
+    let client = honest(addr, Design::ReadRead);
+    let mut victim = hostile::Files::new(hostile::Peer::connect(addr, READ_READ).unwrap());
+    let root = victim.mount("/x").unwrap();
+    let file = victim.lookup(&root, "secret").unwrap();
+    let source = victim.read(&file, 0, 64 << 10).unwrap().unwrap();
+    let tries = attack::read_of_another(addr, READ_READ, source).unwrap();
+    assert_eq!((tries.refused, tries.bytes), (tries.tried, 0));
+    // It was there to be read all the time, on its own connection.
+    assert_eq!(victim.steal(source).unwrap(), Some(vec![SECRET; 64 << 10]));
+    check(&client);
+    drop((client, victim));
+    server.stop_blocking(Duration::from_secs(1));
+}
+
+#[test]
+fn a_tag_is_of_no_use_after_its_acknowledgement_or_beyond_its_end() {
+    let (server, addr) = start(Design::ReadRead, Exposure::default());
+    let client = honest(addr, Design::ReadRead);
+    let tries = attack::reuse(addr, READ_READ, "/x", "secret").unwrap();
+    assert_eq!((tries.tried, tries.refused, tries.bytes), (2, 2, 0));
+    check(&client);
+    drop(client);
+    server.stop_blocking(Duration::from_secs(1));
+}
+
+#[test]
+fn a_client_that_never_acknowledges_holds_no_more_than_the_limit_and_not_for_long() {
+    let exposure = Exposure { regions: 16, done_seconds: 1, ..Exposure::default() };
+    let (server, addr) = start(Design::ReadRead, exposure);
+    let client = honest(addr, Design::ReadRead);
+    let hoard = attack::hoard(addr, READ_READ, "/x", "secret", 40).unwrap();
+    assert_eq!((hoard.replies, hoard.bytes), (16, 16 << 20));
+    assert_eq!(server.stats().operations.exposure.bytes, 16 << 20);
+    check(&client);
+    hoard.wait().unwrap();
+    check(&client);
+    drop(client);
+    let stats = server.stop_blocking(Duration::from_secs(1));
+    let exposure = stats.operations.exposure;
+    assert_eq!((exposure.regions, exposure.bytes), (0, 0));
+    assert!(exposure.byte_seconds() >= f64::from(16 << 20), "{exposure:?}");
+    assert_eq!(stats.rdma.failed, 1);
+}
