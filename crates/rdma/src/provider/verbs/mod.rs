@@ -25,6 +25,9 @@
 //! Registered memory is pinned, within the limit of locked memory (RLIMIT_MEMLOCK). On-demand paging is not used: of the
 //! devices that this was run on only rxe offers it, and that of Linux 7.3 puts whatever does not begin a page at the
 //! beginning of the page.
+//!
+//! Completions are polled for until there are none; then an event is asked for, and they are polled for once more. There
+//! is no spinning in between: one connection must not hold the shard that it shares with others.
 
 mod adapter;
 mod cm;
