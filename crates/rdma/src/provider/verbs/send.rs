@@ -61,8 +61,8 @@ enum Held {
 /// The send queue's memory.
 pub(super) struct Sends {
     sizes: Sizes,
-    /// Sinks of Reads must be reachable by the peer (iWARP).
-    open_sinks: bool,
+    /// The device speaks iWARP: the peer must be able to reach the sinks of Reads.
+    iwarp: bool,
     ord: usize,
     waiting: VecDeque<Work>,
     reads: Slab<Read>,
@@ -84,10 +84,10 @@ pub(super) struct Sends {
 unsafe impl Send for Sends {}
 
 impl Sends {
-    pub(super) fn new(sizes: Sizes, open_sinks: bool) -> Self {
+    pub(super) fn new(sizes: Sizes, iwarp: bool) -> Self {
         Self {
             sizes,
-            open_sinks,
+            iwarp,
             ord: 0,
             waiting: VecDeque::new(),
             reads: Slab::new(),
@@ -222,7 +222,7 @@ impl Sends {
             if b.is_empty() {
                 continue;
             }
-            let lkey = if self.open_sinks {
+            let lkey = if self.iwarp {
                 let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
                 // SAFETY: the sink is a buffer of ours that nobody else has; it stays in `reads` until the Read has
                 // completed, and the registration goes before it does.
@@ -252,7 +252,9 @@ impl Sends {
         match self.waiting.pop_front() {
             None => return Ok(false),
             Some(Work::Send { data, invalidate, solicited, signaled }) => {
-                let inline = data.len() <= self.sizes.inline;
+                // Linux's siw ends the connection at a Send with Invalidate whose data are inline.
+                let may_inline = !(self.iwarp && invalidate.is_some());
+                let inline = may_inline && data.len() <= self.sizes.inline;
                 let pieces = self.pieces(data.iter(), protection, inline)?;
                 let mut wr = match invalidate {
                     Some(rkey) => {
