@@ -29,7 +29,7 @@ pub struct ConnectParams {
     /// The most payload bytes in one lower-layer frame, where that is a choice (iWARP: FPDU payload); `None` = the
     /// provider's best. Lets a peer imitate one that frames by MTU.
     pub max_frame: Option<usize>,
-    /// The port that we connect from, where that is a choice (iWARP).
+    /// The port that we connect from, where connections have ports.
     pub local_port: LocalPort,
     /// Limit of the whole set-up.
     pub timeout: Duration,

@@ -154,8 +154,17 @@ pub enum LocalPort {
     Reserved,
 }
 
-/// Reserved ports that are tried: Linux's own NFS client takes the same, and leaves those below to services.
+/// Linux's own NFS client takes the same, and leaves those below to services.
 const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
+
+/// The ports to try for [`LocalPort::Reserved`], each once, from a random one on.
+pub fn reserved_ports() -> impl Iterator<Item = u16> {
+    let mut start = [0; 2];
+    // Without randomness it is the first one.
+    let _ = rustix::rand::getrandom(&mut start[..], rustix::rand::GetRandomFlags::empty());
+    let start = usize::from(u16::from_ne_bytes(start)) % RESERVED_PORTS.len();
+    RESERVED_PORTS.cycle().skip(start).take(RESERVED_PORTS.len())
+}
 
 /// Connects to `addr`, with the congestion control that fits it.
 ///
@@ -179,11 +188,7 @@ fn new_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
 
 /// Connects from a reserved port; `None` if none can be had.
 async fn connect_reserved(addr: SocketAddr) -> Option<io::Result<TcpStream>> {
-    let mut start = [0; 2];
-    let _ = rustix::rand::getrandom(&mut start[..], rustix::rand::GetRandomFlags::empty());
-    let from_start =
-        RESERVED_PORTS.cycle().skip(usize::from(u16::from_ne_bytes(start)) % RESERVED_PORTS.len());
-    for port in from_start.take(RESERVED_PORTS.len()) {
+    for port in reserved_ports() {
         let any: IpAddr =
             if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = new_socket(addr).ok()?;

@@ -9,7 +9,10 @@ use std::{
 };
 
 use buffer::Arena;
-use runtime::{Readiness, RuntimeRef};
+use runtime::{
+    Readiness, RuntimeRef,
+    tokio_rt::{LocalPort, reserved_ports},
+};
 
 use super::{
     adapter::{Abilities, Protection},
@@ -223,6 +226,18 @@ pub(super) fn has_windows(libraries: &'static Libraries, peer: SocketAddr) -> bo
     ask().is_ok_and(|abilities| abilities.windows)
 }
 
+/// Binds `id` to a reserved port, if this process may have one and there is one left; if not, any will do.
+fn bind_reserved(id: &CmId, peer: SocketAddr) {
+    let Ok(local) = local_address_to(peer.ip()) else { return };
+    for port in reserved_ports() {
+        match id.bind(SocketAddr::new(local, port)) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return tracing::debug!(%peer, %error, "no reserved port"),
+            Ok(()) => return,
+        }
+    }
+}
+
 fn depth(n: u16) -> u8 {
     u8::try_from(n).unwrap_or(u8::MAX)
 }
@@ -253,6 +268,9 @@ async fn initiate(
     let mut id = CmId::new(libraries).map_err(failed("open the connection manager"))?;
     let watched = id.fd().and_then(|fd| rt.watch(fd));
     let mut events = watched.map_err(failed("watch the connection manager"))?;
+    if params.local_port == LocalPort::Reserved {
+        bind_reserved(&id, addr);
+    }
     id.resolve_addr(addr, params.timeout).map_err(failed("look for an RDMA device for the address"))?;
     expect(&mut *events, &mut id, RDMA_CM_EVENT_ADDR_RESOLVED, addr).await?;
     id.resolve_route(params.timeout).map_err(failed("look for the way to the peer"))?;
