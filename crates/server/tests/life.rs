@@ -6,14 +6,14 @@ mod common;
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     time::Duration,
 };
 
-use common::{Caller, Proto, arena, at, config, run, tcp};
+use common::{Caller, Proto, arena, at, config, rdma_at, run, tcp};
 use futures::future::join_all;
 use nfs::v3::{self, Procedure, RemoveArgs, Res, StableHow, Status, WccData, WriteArgs};
-use rdma::{Provider, provider::iwarp::Iwarp};
+use rdma::{Provider, ProviderChoice, provider::iwarp::Iwarp};
 use rpcrdma::RequesterConfig;
 use runtime::tokio_rt::TokioRuntime;
 use server::{Config, Server, ServerError};
@@ -55,10 +55,16 @@ fn a_retransmitted_call_is_answered_and_not_executed_again() {
 }
 
 #[test]
-fn rdma_clients_are_asked_for_checksums_where_the_configuration_says_so() {
+fn iwarp_clients_are_asked_for_checksums_where_the_configuration_says_so() {
     for crc in [false, true] {
         run(async {
-            let server = Server::start(Config { crc, ..config(&["/x=memory:8MiB"]) }).unwrap();
+            let config = Config {
+                crc,
+                provider: ProviderChoice::Iwarp,
+                listen_rdma: vec![(Ipv4Addr::LOCALHOST, 0).into()],
+                ..config(&["/x=memory:8MiB"])
+            };
+            let server = Server::start(config).unwrap();
             let (rt, params) = (TokioRuntime::current(), RequesterConfig::default().connect_params());
             let addr = server.rdma_addr().unwrap();
             let qp = Iwarp::new().connect(rt, arena(8 << 20), addr, params).await.unwrap();
@@ -138,6 +144,8 @@ fn connections_of_one_address_beyond_its_limit_are_turned_away() {
     run(async {
         let mut config = config(&["/x=memory:8MiB"]);
         config.limits.max_connections_per_client = 2;
+        // A client comes from one address only where both transports are at one.
+        config.listen_tcp = vec![(rdma_at().0, 0).into()];
         let server = Server::start(config).unwrap();
         let callers =
             [Caller::connect(&server, Proto::Tcp).await, Caller::connect(&server, Proto::Rdma).await];
@@ -218,9 +226,9 @@ fn every_call_that_is_executed_is_answered_before_the_end() {
 
 #[test]
 fn a_busy_address_is_an_error_that_names_it() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = taken.local_addr().unwrap();
-    for (tcp, rdma) in [(vec![addr], vec![]), (vec![], vec![addr])] {
+    let other = Server::start(config(&["/x=memory:8MiB"])).unwrap();
+    let [tcp, rdma] = [other.tcp_addr().unwrap(), other.rdma_addr().unwrap()];
+    for (tcp, rdma, addr) in [(vec![tcp], vec![], tcp), (vec![], vec![rdma], rdma)] {
         let config = Config { listen_tcp: tcp, listen_rdma: rdma, ..config(&["/x=memory:8MiB"]) };
         let e = Server::start(config).err().unwrap();
         assert!(matches!(e, ServerError::Listen { .. }) && e.to_string().contains(&addr.to_string()), "{e}");
