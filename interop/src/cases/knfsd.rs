@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The kernel's server, with two exports in the guest's memory.
-const START: &str = "
+pub(super) const START: &str = "
 set -e
 mkdir -p /mnt/export /mnt/secure
 mount -t nfsd nfsd /proc/fs/nfsd

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 
 use super::{
-    super::Case,
+    super::{Case, knfsd},
     place::{Device, EXPORT, GuestServer, INSIDE, boot, make_tree, manifest, millrace, there_and_back},
 };
 use crate::{
@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
             Case::new(name("devices"), move |lab| devices(lab, d)),
             Case::new(name("millrace-to-millrace"), move |lab| itself(lab, d)),
             Case::new(name("kernel-to-millrace"), move |lab| kernel_client(lab, d)),
+            Case::new(name("millrace-to-kernel"), move |lab| kernel_server(lab, d)),
         ]
     };
     Device::BOTH.into_iter().flat_map(per_device).collect()
@@ -60,5 +61,16 @@ fn kernel_client(lab: &mut Lab, device: Device) -> Result<()> {
     want.expect_same(&manifest(&mut guest, "/mnt/x/tree")?, "what the kernel reads back")?;
     guest.must("umount /mnt/x")?;
     server.finish(&mut guest)?;
+    lab.finish(vec![guest], &[])
+}
+
+fn kernel_server(lab: &mut Lab, device: Device) -> Result<()> {
+    let mut guest = boot(lab, device)?;
+    let want = make_tree(lab, &mut guest, "/tmp/tree", 13)?;
+    // Its NFSv4 part has no daemon that keeps its clients.
+    lab.expect_log("NFSD: ");
+    guest.must(knfsd::START)?;
+    there_and_back(&mut guest, &want, &format!("nfs://{INSIDE}/mnt/export"))?;
+    want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "what the kernel has")?;
     lab.finish(vec![guest], &[])
 }

@@ -1,6 +1,9 @@
 //! What the cases of this group have in common: a guest with a device, and the programs in it.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, bail, ensure};
 
@@ -70,7 +73,7 @@ pub(super) fn manifest(guest: &mut Guest, dir: &str) -> Result<Manifest> {
 }
 
 /// The options with which copies keep everything that a manifest tells.
-const KEEP_ALL: &str = "--recursive --hard-links --owner --quiet";
+pub(super) const KEEP_ALL: &str = "--recursive --hard-links --owner --quiet";
 
 /// Copies the guest's `/tmp/tree` to the directory `url` and back, by `millrace` over verbs in the guest.
 pub(super) fn there_and_back(guest: &mut Guest, want: &Manifest, url: &str) -> Result<()> {
@@ -128,4 +131,10 @@ impl GuestServer {
         guest.must("kill -TERM $(pidof millrace)")?;
         self.job.wait(limit)?.ok().map(drop)
     }
+}
+
+/// What `millrace` on the host makes of a copy in `dir`.
+pub(super) fn on_host(args: &[&str], dir: &Path) -> Result<Manifest> {
+    lab::millrace(args)?.ok()?;
+    Manifest::of(dir)
 }

@@ -22,23 +22,26 @@ struct Suite {
     provokes: &'static [&'static str],
 }
 
-const SUITES: [Suite; 3] = [
-    Suite {
-        name: "rdma",
-        file: "tests/verbs/main.rs",
-        environment: "",
-        devices: &Device::BOTH,
-        provokes: &["non-flush error status", "siw: got TERMINATE"],
-    },
+/// What rxe and siw say when a connection breaks the rules.
+const BROKEN_RULES: &[&str] = &["non-flush error status", "siw: got TERMINATE"];
+
+const fn suite(name: &'static str, file: &'static str, provokes: &'static [&'static str]) -> Suite {
+    Suite { name, file, environment: "", devices: &Device::BOTH, provokes }
+}
+
+const SUITES: [Suite; 7] = [
+    suite("rdma", "tests/verbs/main.rs", BROKEN_RULES),
     // With memory windows, and with what needs them: shared receive queues.
     Suite {
-        name: "rdma-windows",
-        file: "tests/verbs/main.rs",
         environment: "MILLRACE_TEST_RXE_WINDOWS=1",
         devices: &[Device::Rxe],
-        provokes: &["non-flush error status"],
+        ..suite("rdma-windows", "tests/verbs/main.rs", BROKEN_RULES)
     },
-    Suite { name: "server", file: "tests/nfs3.rs", environment: "", devices: &Device::BOTH, provokes: &[] },
+    suite("rpcrdma", "tests/echo.rs", &[]),
+    suite("rpcrdma-hostile", "tests/hostile_requester.rs", BROKEN_RULES),
+    suite("server", "tests/nfs3.rs", &[]),
+    suite("server-life", "tests/life.rs", &[]),
+    suite("client", "tests/server.rs", &[]),
 ];
 /// A guest's system calls are slow.
 const LIMIT: Duration = Duration::from_secs(300);
