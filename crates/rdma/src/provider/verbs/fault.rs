@@ -2,15 +2,16 @@
 
 use std::io;
 
-use super::ffi::verbs::IBV_WC_WR_FLUSH_ERR;
+use super::ffi::verbs::{IBV_WC_LOC_QP_OP_ERR, IBV_WC_WR_FLUSH_ERR};
 use crate::ConnectionError;
 
 /// Why a connection ends whose work was completed with the status `status` (`ibv_wc_status`); `None` for work that was
-/// merely flushed: the reason is somewhere else.
+/// merely flushed, or could not be sent: the reason is somewhere else.
 pub(super) fn of_status(status: u32, vendor: u32) -> Option<ConnectionError> {
     let io = |text: &str| Some(ConnectionError::Io(text.into()));
     match status {
-        IBV_WC_WR_FLUSH_ERR => None,
+        // With the second, siw completes what it could not send, as after the peer has closed the connection.
+        IBV_WC_WR_FLUSH_ERR | IBV_WC_LOC_QP_OP_ERR => None,
         1 => Some(ConnectionError::PeerMisbehaved("its message is longer than the receive for it".into())),
         4 => Some(ConnectionError::Local("the adapter may not use the memory of a work request".into())),
         6 => Some(ConnectionError::Local("the adapter refused to bind a memory window".into())),
@@ -73,6 +74,7 @@ mod tests {
     #[test]
     fn flushed_work_is_not_the_reason_of_an_end() {
         assert!(of_status(IBV_WC_WR_FLUSH_ERR, 0).is_none());
+        assert!(of_status(IBV_WC_LOC_QP_OP_ERR, 0).is_none());
         assert!(matches!(of_status(10, 0), Some(ConnectionError::Terminated(_))));
         assert!(matches!(of_status(99, 7), Some(ConnectionError::Io(t)) if t.contains("99")));
     }

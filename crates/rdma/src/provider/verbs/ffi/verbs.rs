@@ -34,6 +34,7 @@ pub(crate) const IBV_SEND_SOLICITED: c_uint = 1 << 2;
 pub(crate) const IBV_SEND_INLINE: c_uint = 1 << 3;
 
 pub(crate) const IBV_WC_SUCCESS: c_uint = 0;
+pub(crate) const IBV_WC_LOC_QP_OP_ERR: c_uint = 2;
 pub(crate) const IBV_WC_WR_FLUSH_ERR: c_uint = 5;
 pub(crate) const IBV_WC_IP_CSUM_OK: c_uint = 1 << 2;
 pub(crate) const IBV_WC_WITH_INV: c_uint = 1 << 3;
