@@ -17,7 +17,10 @@ use oncrpc::{
     AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
     RpcError, Service, Transport, TransportKind,
 };
-use rdma::{ConnectParams, ProviderChoice, QueuePair, provider::iwarp};
+use rdma::{
+    ConnectParams, ProviderChoice, QueuePair,
+    provider::{iwarp, verbs::device_of},
+};
 use rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use xdr::{Decoder, Encoder, XdrError};
@@ -241,6 +244,14 @@ impl Link {
                 let provider = ProviderChoice::Verbs.to_listen(address).unwrap().provider;
                 provider.can_be_invalidated(SocketAddr::new(address, 0))
             }
+            _ => true,
+        }
+    }
+
+    /// Whether a peer's Reads reach only what is exposed for Reads: Linux's siw serves them from all that is registered.
+    pub fn checks_reads(self) -> bool {
+        match self {
+            Self::Verbs(address) => !device_of(address).unwrap().unwrap().starts_with("siw"),
             _ => true,
         }
     }
