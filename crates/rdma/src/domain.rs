@@ -65,9 +65,9 @@ pub trait Domain: Send + Sync + 'static {
     /// pieces than [`crate::Capabilities::max_region_pieces`], the domain is closed, or shared memory shall be written.
     fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError>;
 
-    /// Makes the memory unreachable and gives it back. When it returns no peer can touch the memory any more. (On a
-    /// provider whose revocation must wait, it waits for the adapter, for at most microseconds.) `None` if there is no
-    /// such exposure: each is revoked or released once, by its [`crate::ExposedRegion`].
+    /// Makes the memory unreachable and gives it back. When it returns no peer can touch the memory any more. (Where
+    /// an adapter has to invalidate a window, it waits for that: for microseconds, or behind a peer that does not answer
+    /// for at most a quarter of a second, after which the connection ends.) `None` if there is no such exposure: each is revoked or released once, by its [`crate::ExposedRegion`].
     fn revoke(&self, id: ExposureId) -> Option<Memory>;
 
     /// Gives the memory back, and leaves a window through which the peer writes bound to it until

@@ -59,6 +59,25 @@ impl Memory {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Copies bytes from its start (counted); `false` if there are not as many.
+    pub(crate) fn copy_out(&self, to: &mut [u8]) -> bool {
+        match self {
+            Self::Owned(b) if to.len() <= b.len() => buffer::copy(to, &b[..to.len()]),
+            Self::Shared(v) if to.len() <= v.len() => v.slice(0, to.len()).copy_to(to),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Copies `from` to its start (counted); `false` if it does not fit or the memory is shared.
+    pub(crate) fn copy_in(&mut self, from: &Views) -> bool {
+        match self {
+            Self::Owned(b) if from.len() <= b.len() => from.copy_to(b),
+            _ => return false,
+        }
+        true
+    }
 }
 
 /// Memory registered in a connection's domain, *owned* by whoever holds it; no peer can reach it.

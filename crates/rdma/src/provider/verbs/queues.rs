@@ -298,27 +298,11 @@ impl Domain for Shared {
     }
 
     fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {
-        self.with_exposed(id, |memory| match memory {
-            Memory::Owned(b) if b.len() >= to.len() => {
-                to.copy_from_slice(&b[..to.len()]);
-                true
-            }
-            Memory::Shared(v) if v.len() >= to.len() => {
-                v.slice(0, to.len()).copy_to(to);
-                true
-            }
-            _ => false,
-        })
+        self.with_exposed(id, |memory| memory.copy_out(to))
     }
 
     fn copy_in(&self, id: ExposureId, from: &Views) -> bool {
-        self.with_exposed(id, |memory| match memory {
-            Memory::Owned(b) if b.len() >= from.len() => {
-                from.copy_to(&mut b[..from.len()]);
-                true
-            }
-            _ => false,
-        })
+        self.with_exposed(id, |memory| memory.copy_in(from))
     }
 }
 

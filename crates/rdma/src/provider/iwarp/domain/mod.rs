@@ -93,20 +93,10 @@ impl Domain for IwarpDomain {
     }
 
     fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {
-        let t = self.lock();
-        match t.get(id).map(|e| &e.memory) {
-            Some(Memory::Owned(b)) if to.len() <= b.len() => buffer::copy(to, &b[..to.len()]),
-            Some(Memory::Shared(v)) if to.len() <= v.len() => v.slice(0, to.len()).copy_to(to),
-            _ => return false,
-        }
-        true
+        self.lock().get(id).is_some_and(|e| e.memory.copy_out(to))
     }
 
     fn copy_in(&self, id: ExposureId, from: &Views) -> bool {
-        match self.lock().get_mut(id).map(|e| &mut e.memory) {
-            Some(Memory::Owned(b)) if from.len() <= b.len() => from.copy_to(b),
-            _ => return false,
-        }
-        true
+        self.lock().get_mut(id).is_some_and(|e| e.memory.copy_in(from))
     }
 }
