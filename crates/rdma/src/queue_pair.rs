@@ -143,6 +143,54 @@ pub struct ReadRequest {
     pub sink: Vec<Buffer>,
 }
 
+/// The most pieces and bytes of one Send, Write or Read. No protocol has such limits; these bound the work of one
+/// request. Providers split what exceeds an adapter's own.
+pub(crate) const MAX_PIECES: usize = 1 << 16;
+pub(crate) const MAX_TRANSFER: usize = 1 << 30;
+
+fn check_size(pieces: usize, bytes: usize) -> Result<(), PostError> {
+    if pieces > MAX_PIECES {
+        return Err(PostError::Invalid("too many pieces"));
+    }
+    if bytes > MAX_TRANSFER {
+        return Err(PostError::Invalid("more than 1 GiB in one request"));
+    }
+    Ok(())
+}
+
+impl SendRequest {
+    /// Checks what every provider asks of it.
+    pub(crate) fn check(&self) -> Result<(), PostError> {
+        check_size(self.data.iter().len(), self.data.len())
+    }
+}
+
+impl WriteRequest {
+    /// Checks what every provider asks of it.
+    pub(crate) fn check(&self) -> Result<(), PostError> {
+        check_size(self.data.iter().len(), self.data.len())?;
+        if self.data.len() > self.to.length as usize {
+            return Err(PostError::Invalid("a Write longer than its target"));
+        }
+        Ok(())
+    }
+}
+
+impl ReadRequest {
+    /// Checks what every provider asks of it, on a connection with this ORD.
+    pub(crate) fn check(&self, ord: u16) -> Result<(), PostError> {
+        let length = self.from.length as usize;
+        check_size(self.sink.len(), length)?;
+        if ord == 0 {
+            return Err(PostError::Invalid("no RDMA Reads were agreed on (ORD 0)"));
+        }
+        if self.sink.iter().map(|b| b.len()).sum::<usize>() != length {
+            return Err(PostError::Invalid("the sink of a Read is not as long as its source"));
+        }
+        Ok(())
+    }
+}
+
 /// What has happened on a queue pair.
 #[derive(Debug)]
 pub enum Completion {

@@ -12,22 +12,22 @@ use std::{
 
 use buffer::Arena;
 use runtime::{
-    BoxFuture, RuntimeExt, RuntimeRef,
+    BoxFuture, RuntimeRef,
     tokio_rt::{LocalPort, TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{accept_over, connect_over, setup};
-use crate::{ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason};
+use crate::{
+    ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason,
+    provider::{in_time, pause_if_exhausted},
+};
 
 /// Connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
 /// How long a refused peer may take to send its request, and how many of them are waited for at once.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 const MAX_REFUSALS: usize = 64;
-/// Pause after the machine had no file descriptor or memory for a connection.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
-
 /// Unsent data waits no longer for a dead peer than probing an idle one takes.
 const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -39,8 +39,9 @@ fn into_stream(stream: TcpStream) -> io::Result<TcpByteStream> {
     TcpByteStream::new(stream)
 }
 
-async fn connect_stream(addr: SocketAddr, local: LocalPort) -> io::Result<TcpByteStream> {
-    into_stream(connect_tcp(addr, local).await?)
+async fn connect_stream(addr: SocketAddr, local: LocalPort) -> Result<TcpByteStream, ConnectionError> {
+    let stream = connect_tcp(addr, local).await.and_then(into_stream);
+    stream.map_err(|e| ConnectionError::Io(format!("cannot connect to {addr}: {e}")))
 }
 
 /// Connects over TCP and makes a queue pair.
@@ -51,11 +52,7 @@ pub(super) async fn connect(
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let began = rt.now();
-    let stream = match runtime::timeout(&*rt, params.timeout, connect_stream(addr, params.local_port)).await {
-        Some(Ok(stream)) => stream,
-        Some(Err(e)) => return Err(ConnectionError::Io(format!("cannot connect to {addr}: {e}"))),
-        None => return Err(ConnectionError::TimedOut(params.timeout)),
-    };
+    let stream = in_time(&*rt, params.timeout, connect_stream(addr, params.local_port)).await?;
     let left = params.timeout.saturating_sub(rt.now().duration_since(began));
     connect_over(rt, arena, Box::new(stream), ConnectParams { timeout: left, ..params }).await
 }
@@ -108,12 +105,10 @@ impl IwarpListener {
 
     /// Goes on after the failure of one connection, or when the machine may have room again.
     async fn after_error(&self, e: io::Error) -> io::Result<()> {
+        if pause_if_exhausted(&self.rt, self.addr, &e).await {
+            return Ok(());
+        }
         match e.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                tracing::warn!(addr = %self.addr, error = %e, "cannot accept a connection now");
-                self.rt.sleep(EXHAUSTED_PAUSE).await;
-                Ok(())
-            }
             // What accept(2) passes on from a connection that failed before it was accepted.
             Some(
                 libc::ECONNABORTED

@@ -24,15 +24,13 @@ use super::{
 use crate::{
     Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, DomainRef, PostError,
     QueuePair, ReadRequest, SendRequest, WriteRequest,
+    queue_pair::{MAX_PIECES, MAX_TRANSFER},
 };
 
 /// Reads from the stream in one call of `poll`, so that one connection does not keep a shard to itself.
 const READS_PER_POLL: usize = 16;
 /// How long the end of a connection waits for the peer to take the last bytes and close.
 const LINGER: Duration = Duration::from_secs(1);
-/// Pieces and bytes of one Send, Write or Read. The protocol has no such limit; these bound the work of one request.
-const MAX_PIECES: usize = 1 << 16;
-const MAX_TRANSFER: usize = 1 << 30;
 
 enum State {
     /// Up.
@@ -304,17 +302,6 @@ impl IwarpQp {
     }
 }
 
-/// Checks a request against the limits of [`Capabilities`].
-fn check_size(pieces: usize, bytes: usize) -> Result<(), PostError> {
-    if pieces > MAX_PIECES {
-        return Err(PostError::Invalid("too many pieces"));
-    }
-    if bytes > MAX_TRANSFER {
-        return Err(PostError::Invalid("more than 1 GiB in one request"));
-    }
-    Ok(())
-}
-
 impl QueuePair for IwarpQp {
     fn info(&self) -> &ConnectionInfo {
         &self.info
@@ -336,7 +323,7 @@ impl QueuePair for IwarpQp {
 
     fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.check_open()?;
-        check_size(request.data.iter().len(), request.data.len())?;
+        request.check()?;
         self.counters.sends += 1;
         self.tx.send(request.data, request.invalidate.map(|t| t.0), request.solicited, request.signaled);
         Ok(())
@@ -344,10 +331,7 @@ impl QueuePair for IwarpQp {
 
     fn post_write(&mut self, request: WriteRequest) -> Result<(), PostError> {
         self.check_open()?;
-        check_size(request.data.iter().len(), request.data.len())?;
-        if request.data.len() > request.to.length as usize {
-            return Err(PostError::Invalid("a Write longer than its target"));
-        }
+        request.check()?;
         self.counters.writes += 1;
         self.tx.write(request.data, request.to.handle.0, request.to.offset);
         Ok(())
@@ -355,13 +339,7 @@ impl QueuePair for IwarpQp {
 
     fn post_read(&mut self, request: ReadRequest) -> Result<(), PostError> {
         self.check_open()?;
-        check_size(request.sink.len(), request.from.length as usize)?;
-        if self.reads.ord == 0 {
-            return Err(PostError::Invalid("no RDMA Reads were agreed on (ORD 0)"));
-        }
-        if request.sink.iter().map(|b| b.len()).sum::<usize>() != request.from.length as usize {
-            return Err(PostError::Invalid("the sink of a Read is not as long as its source"));
-        }
+        request.check(self.info.ord)?;
         self.counters.reads += 1;
         self.reads.waiting.push_back(request);
         Ok(())

@@ -17,7 +17,7 @@ use super::wire::{
     rdmap::Opcode,
     terminate::{ErrorCode, Terminate},
 };
-use crate::{ConnectParams, ConnectionError};
+use crate::{ConnectParams, ConnectionError, provider::in_time};
 
 /// Private data of the upper layer that we send at most: what every implementation takes beside its own.
 const MAX_UPPER_PRIVATE: usize = 196;
@@ -66,10 +66,7 @@ pub(crate) async fn initiate(
     params: &ConnectParams,
 ) -> Result<Agreed, ConnectionError> {
     check_params(params)?;
-    match runtime::timeout(&**rt, params.timeout, initiate_inner(stream, params)).await {
-        Some(result) => result,
-        None => Err(ConnectionError::TimedOut(params.timeout)),
-    }
+    in_time(&**rt, params.timeout, initiate_inner(stream, params)).await
 }
 
 /// The responder's part. `stream` is left at the first FPDU.
@@ -79,14 +76,11 @@ pub(crate) async fn respond(
     params: &ConnectParams,
 ) -> Result<Agreed, ConnectionError> {
     check_params(params)?;
-    match runtime::timeout(&**rt, params.timeout, respond_inner(stream, params)).await {
-        Some(Err(e @ ConnectionError::PeerMisbehaved(_))) => {
-            runtime::timeout(&**rt, IMPROPER_PAUSE, until_closed(stream)).await;
-            Err(e)
-        }
-        Some(result) => result,
-        None => Err(ConnectionError::TimedOut(params.timeout)),
+    let result = in_time(&**rt, params.timeout, respond_inner(stream, params)).await;
+    if let Err(ConnectionError::PeerMisbehaved(_)) = result {
+        runtime::timeout(&**rt, IMPROPER_PAUSE, until_closed(stream)).await;
     }
+    result
 }
 
 /// Waits for the initiator's request and refuses it.

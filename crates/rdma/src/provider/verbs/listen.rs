@@ -1,9 +1,9 @@
 //! Listening, and connection requests that can move between shards.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr};
 
 use buffer::Arena;
-use runtime::{BoxFuture, Readiness, RuntimeExt, RuntimeRef};
+use runtime::{BoxFuture, Readiness, RuntimeRef};
 
 use super::{
     cm::{CmId, Event},
@@ -11,12 +11,12 @@ use super::{
     qp::nowhere,
     setup,
 };
-use crate::{ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason};
+use crate::{
+    ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason, provider::pause_if_exhausted,
+};
 
 /// Requests that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
-/// Pause after the machine had no file descriptor or memory for a connection.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening identifier.
 pub(super) struct VerbsListener {
@@ -61,13 +61,8 @@ impl VerbsListener {
                     }
                     None => tracing::debug!(addr = %self.addr, kind = event.kind, "event of a listener"),
                 },
-                Err(e) => match e.raw_os_error() {
-                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                        tracing::warn!(addr = %self.addr, error = %e, "cannot accept a connection now");
-                        self.rt.sleep(EXHAUSTED_PAUSE).await;
-                    }
-                    _ => return Err(e),
-                },
+                Err(e) if pause_if_exhausted(&self.rt, self.addr, &e).await => {}
+                Err(e) => return Err(e),
             }
         }
     }

@@ -26,9 +26,6 @@ use crate::{
 const ROUNDS: usize = 16;
 /// How long the end of a connection waits for the peer, or for the reason.
 const LINGER: Duration = Duration::from_secs(1);
-/// Pieces and bytes of one Send, Write or Read. Adapters with smaller limits are given several work requests.
-pub(super) const MAX_PIECES: usize = 1 << 16;
-pub(super) const MAX_TRANSFER: usize = 1 << 30;
 
 enum State {
     Open,
@@ -211,17 +208,6 @@ impl VerbsQp {
     }
 }
 
-/// Checks a request against the limits of [`Capabilities`].
-fn check_size(pieces: usize, bytes: usize) -> Result<(), PostError> {
-    if pieces > MAX_PIECES {
-        return Err(PostError::Invalid("too many pieces"));
-    }
-    if bytes > MAX_TRANSFER {
-        return Err(PostError::Invalid("more than 1 GiB in one request"));
-    }
-    Ok(())
-}
-
 impl QueuePair for VerbsQp {
     fn info(&self) -> &ConnectionInfo {
         &self.info
@@ -244,7 +230,7 @@ impl QueuePair for VerbsQp {
 
     fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.check_open()?;
-        check_size(request.data.iter().len(), request.data.len())?;
+        request.check()?;
         if request.invalidate.is_some() && !self.capabilities.send_with_invalidate {
             return Err(PostError::Invalid("this adapter has no Send with Invalidate"));
         }
@@ -262,10 +248,7 @@ impl QueuePair for VerbsQp {
 
     fn post_write(&mut self, request: WriteRequest) -> Result<(), PostError> {
         self.check_open()?;
-        check_size(request.data.iter().len(), request.data.len())?;
-        if request.data.len() > request.to.length as usize {
-            return Err(PostError::Invalid("a Write longer than its target"));
-        }
+        request.check()?;
         let mut inner = self.shared.0.lock();
         inner.counters.writes += 1;
         inner.counters.tagged_bytes_out += request.data.len() as u64;
@@ -279,14 +262,8 @@ impl QueuePair for VerbsQp {
 
     fn post_read(&mut self, request: ReadRequest) -> Result<(), PostError> {
         self.check_open()?;
+        request.check(self.info.ord)?;
         let length = request.from.length as usize;
-        check_size(request.sink.len(), length)?;
-        if self.info.ord == 0 {
-            return Err(PostError::Invalid("no RDMA Reads were agreed on (ORD 0)"));
-        }
-        if request.sink.iter().map(|b| b.len()).sum::<usize>() != length {
-            return Err(PostError::Invalid("the sink of a Read is not as long as its source"));
-        }
         let mut inner = self.shared.0.lock();
         inner.counters.reads += 1;
         inner.counters.tagged_bytes_in += length as u64;

@@ -20,12 +20,15 @@ use super::{
     fault,
     ffi::{Libraries, cm::*},
     hardware::Hardware,
-    qp::{MAX_PIECES, MAX_TRANSFER, Parts, VerbsQp, nowhere},
+    qp::{Parts, VerbsQp, nowhere},
     queues::Shared,
     shared_receive::{Shape, SharedReceives},
 };
 use crate::{
-    Capabilities, ConnectParams, ConnectionError, ConnectionInfo, QueuePair, choice::local_address_to,
+    Capabilities, ConnectParams, ConnectionError, ConnectionInfo, QueuePair,
+    choice::local_address_to,
+    provider::in_time,
+    queue_pair::{MAX_PIECES, MAX_TRANSFER},
 };
 
 /// Private data of a connection request over InfiniBand: the connection manager needs the rest for the addresses
@@ -53,15 +56,15 @@ pub(super) async fn next_event(
     .await
 }
 
-/// Waits for the event `wanted`; any other that says something is the end.
+/// Waits until `take` gives the event `wanted`; any other that says something is the end.
 async fn expect(
     events: &mut dyn Readiness,
-    id: &mut CmId,
+    mut take: impl FnMut() -> io::Result<Event>,
     wanted: u32,
     peer: SocketAddr,
 ) -> Result<Event, ConnectionError> {
     loop {
-        let event = next_event(events, || id.next_event()).await;
+        let event = next_event(events, &mut take).await;
         let event = event.map_err(|e| fault::of_call("wait for the connection manager", &e))?;
         if event.kind == wanted {
             return Ok(event);
@@ -162,20 +165,12 @@ impl Draft {
 
     /// Waits until the connection is up. Gives the event that says so.
     async fn established(&mut self, peer: SocketAddr) -> Result<Event, ConnectionError> {
-        loop {
-            let Self { events, shared, .. } = self;
-            let event = next_event(&mut **events, || match &mut shared.0.lock().queues {
-                Some(q) => q.hardware.id.next_event(),
-                None => Err(io::ErrorKind::NotConnected.into()),
-            });
-            let event = event.await.map_err(|e| fault::of_call("wait for the connection manager", &e))?;
-            if event.kind == RDMA_CM_EVENT_ESTABLISHED {
-                return Ok(event);
-            }
-            if let Some(error) = failure(event, peer) {
-                return Err(error);
-            }
-        }
+        let Self { events, shared, .. } = self;
+        let take = || match &mut shared.0.lock().queues {
+            Some(q) => q.hardware.id.next_event(),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        expect(&mut **events, take, RDMA_CM_EVENT_ESTABLISHED, peer).await
     }
 
     /// The queue pair of the connection, which is up.
@@ -251,10 +246,7 @@ pub(super) async fn connect(
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let (clock, limit) = (Arc::clone(&rt), params.timeout);
-    match runtime::timeout(&*clock, limit, initiate(libraries, rt, arena, addr, params)).await {
-        Some(made) => Ok(Box::new(made?)),
-        None => Err(ConnectionError::TimedOut(limit)),
-    }
+    Ok(Box::new(in_time(&*clock, limit, initiate(libraries, rt, arena, addr, params)).await?))
 }
 
 async fn initiate(
@@ -272,9 +264,9 @@ async fn initiate(
         bind_reserved(&id, addr);
     }
     id.resolve_addr(addr, params.timeout).map_err(failed("look for an RDMA device for the address"))?;
-    expect(&mut *events, &mut id, RDMA_CM_EVENT_ADDR_RESOLVED, addr).await?;
+    expect(&mut *events, || id.next_event(), RDMA_CM_EVENT_ADDR_RESOLVED, addr).await?;
     id.resolve_route(params.timeout).map_err(failed("look for the way to the peer"))?;
-    expect(&mut *events, &mut id, RDMA_CM_EVENT_ROUTE_RESOLVED, addr).await?;
+    expect(&mut *events, || id.next_event(), RDMA_CM_EVENT_ROUTE_RESOLVED, addr).await?;
     let mut draft = Draft::new(id, events, rt, arena, &params)?;
     let most = if draft.abilities.iwarp { MAX_ANSWER_DATA } else { MAX_REQUEST_DATA };
     check_private_data(&params, most)?;
@@ -313,10 +305,7 @@ pub(super) async fn accept(
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let (clock, limit) = (Arc::clone(&rt), params.timeout);
-    match runtime::timeout(&*clock, limit, respond(id, request, peer, rt, arena, params)).await {
-        Some(made) => Ok(Box::new(made?)),
-        None => Err(ConnectionError::TimedOut(limit)),
-    }
+    Ok(Box::new(in_time(&*clock, limit, respond(id, request, peer, rt, arena, params)).await?))
 }
 
 async fn respond(
