@@ -2,8 +2,8 @@
 //!
 //! One task owns the queue pair and everything that belongs to the connection. A call goes through these steps:
 //! received; its Reads in flight ([`pull`](crate::pull)) if it has Read chunks; in progress with the service; answered
-//! in the way of its [design](crate::design). A call that the service answers at once takes all its steps in one poll, without a task and, in
-//! steady state, without the heap.
+//! in the way of its [design](crate::design). A call that the service answers at once takes all its steps in one poll,
+//! without a task and, in steady state, without the heap.
 
 mod config;
 mod stats;
