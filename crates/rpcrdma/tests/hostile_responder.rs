@@ -6,26 +6,18 @@ mod support;
 
 use std::{sync::Arc, time::Duration};
 
-use buffer::Arena;
-use oncrpc::{PendingCall, Reply, RpcError, Transport};
+use oncrpc::{PendingCall, RpcError, Transport};
 use rdma::{Segment, SteeringTag};
 use rpcrdma::{
-    Body, Chunk, Header, Lists, PrivateData, ReadSegment, Requester, RequesterConfig, TransportError,
+    Body, Chunk, Header, Lists, PrivateData, ReadSegment, RequesterConfig, TransportError,
     registration::{Invalidation, Registration, Settings, Strategy},
 };
-use support::{Ask, arena, fabric, raw::Raw, request, rt, settled};
-
-struct Scene {
-    client: Arc<Requester>,
-    raw: Raw,
-    arena: Arena,
-}
-
-type Waiting = tokio::task::JoinHandle<Result<Reply, RpcError>>;
-
-/// The largest reply head of a default [`Ask`].
-const TINY: Ask = Ask { send: 0, head: 0, receive: 0, reply_head: 0, later: false, seed: 0 };
-const READ: Ask = Ask { receive: 5000, ..TINY };
+use support::{
+    Ask,
+    raw::Raw,
+    request,
+    scene::{READ, Scene, TINY, Waiting, rpc_reply, turns},
+};
 
 impl Scene {
     fn new() -> Self {
@@ -33,7 +25,6 @@ impl Scene {
     }
 
     fn with(config: RequesterConfig) -> Self {
-        let arena = arena();
         let theirs = PrivateData {
             design: rpcrdma::Design::ReadWrite,
             remote_invalidate: true,
@@ -41,20 +32,7 @@ impl Scene {
             receive_size: 4096,
         };
         let params = rdma::ConnectParams { private_data: theirs.encode().to_vec(), ..Default::default() };
-        let (c, s) = fabric::pair(usize::MAX, &config.connect_params(), &params);
-        let raw = Raw::new(Box::new(s), &arena);
-        let client = Requester::over(Box::new(c), rt(), arena.clone(), config).unwrap();
-        Self { client, raw, arena }
-    }
-
-    fn call(&self, ask: Ask) -> Waiting {
-        let transport: Arc<dyn Transport> = self.client.clone();
-        tokio::spawn(PendingCall::new(&transport, request(&self.arena, ask)))
-    }
-
-    /// The next call's header.
-    async fn receive(&mut self) -> Header {
-        self.raw.receive_header().await.0
+        Self::over(config, &params)
     }
 
     fn reply(&mut self, xid: u32, credits: u32, lists: Lists, results: &[u32]) {
@@ -80,20 +58,10 @@ impl Scene {
         assert!(matches!(error, RpcError::Disconnected { .. }), "{error}");
         assert!(self.client.failure().is_some());
     }
-
-    async fn finish(self) {
-        assert_eq!(self.client.exposed(), (0, 0));
-        self.client.close();
-        let Self { client, raw, arena } = self;
-        drop((client, raw));
-        settled(&arena).await;
-    }
 }
 
 fn reply_bytes(xid: u32, credits: u32, lists: Lists, results: &[u32]) -> Vec<u8> {
-    let words = [xid, 1, 0, 0, 0, 0];
-    let rest: Vec<u8> = words.iter().chain(results).flat_map(|w| w.to_be_bytes()).collect();
-    Raw::message(&Header::new(xid, credits, Body::Msg(lists)), &rest)
+    Raw::message(&Header::new(xid, credits, Body::Msg(lists)), &rpc_reply(xid, results))
 }
 
 async fn first_result(waiting: Waiting) -> Result<u32, RpcError> {
@@ -103,13 +71,6 @@ async fn first_result(waiting: Waiting) -> Result<u32, RpcError> {
 async fn expect_bad(waiting: Waiting) {
     let error = waiting.await.unwrap().unwrap_err();
     assert!(matches!(error, RpcError::BadReply { .. }), "{error}");
-}
-
-/// Lets the requester take what was sent to it (it posts few receives beyond those it needs).
-async fn turns() {
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-    }
 }
 
 fn lists(header: &Header) -> &Lists {

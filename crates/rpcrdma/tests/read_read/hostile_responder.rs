@@ -3,29 +3,23 @@
 
 use std::sync::Arc;
 
-use buffer::Arena;
 use oncrpc::{PendingCall, Reply, RpcError, Transport};
 use rdma::{Access, ExposedRegion, Segment, SteeringTag};
-use rpcrdma::{Body, Design, Header, Lists, Padding, ReadSegment, Requester, RequesterConfig};
+use rpcrdma::{Body, Design, Header, Lists, Padding, ReadSegment, RequesterConfig};
 
 use crate::{
     params,
-    support::{Ask, arena, fabric, pattern, raw::Raw, request, rt, settled},
+    support::{
+        Ask, pattern,
+        raw::Raw,
+        request,
+        scene::{READ, Scene, TINY, Waiting, rpc_reply, turns},
+    },
     words,
 };
 
-type Waiting = tokio::task::JoinHandle<Result<Reply, RpcError>>;
-
-const TINY: Ask = Ask { send: 0, head: 0, receive: 0, reply_head: 0, later: false, seed: 0 };
-const READ: Ask = Ask { receive: 5000, ..TINY };
 /// Where the payload of a reply to [`READ`] belongs.
 const POSITION: u32 = 36;
-
-struct Scene {
-    client: Arc<Requester>,
-    raw: Raw,
-    arena: Arena,
-}
 
 impl Scene {
     fn new() -> Self {
@@ -34,20 +28,7 @@ impl Scene {
 
     fn with(config: RequesterConfig) -> Self {
         let config = RequesterConfig { design: Design::ReadRead, ..config };
-        let arena = arena();
-        let (c, s) = fabric::pair(usize::MAX, &config.connect_params(), &params(Design::ReadRead));
-        let raw = Raw::new(Box::new(s), &arena);
-        let client = Requester::over(Box::new(c), rt(), arena.clone(), config).unwrap();
-        Self { client, raw, arena }
-    }
-
-    fn call(&self, ask: Ask) -> Waiting {
-        let transport: Arc<dyn Transport> = self.client.clone();
-        tokio::spawn(PendingCall::new(&transport, request(&self.arena, ask)))
-    }
-
-    async fn receive(&mut self) -> Header {
-        self.raw.receive_header().await.0
+        Self::over(config, &params(Design::ReadRead))
     }
 
     fn reply(&mut self, xid: u32, lists: Lists, results: &[u32]) {
@@ -65,19 +46,10 @@ impl Scene {
         self.reply(h.xid, Lists::default(), &[7, 0, 0]);
         assert_eq!(waiting.await.unwrap().unwrap().results().u32(), Ok(7));
     }
-
-    async fn finish(self) {
-        assert_eq!(self.client.exposed(), (0, 0));
-        self.client.close();
-        let Self { client, raw, arena } = self;
-        drop((client, raw));
-        settled(&arena).await;
-    }
 }
 
 fn reply_bytes(xid: u32, body: Body, results: &[u32]) -> Vec<u8> {
-    let rest: Vec<u8> = [xid, 1, 0, 0, 0, 0].iter().chain(results).flat_map(|w| w.to_be_bytes()).collect();
-    Raw::message(&Header::new(xid, 32, body), &rest)
+    Raw::message(&Header::new(xid, 32, body), &rpc_reply(xid, results))
 }
 
 fn reads(list: &[(u32, Segment)]) -> Lists {
@@ -99,12 +71,6 @@ fn payload(reply: &Reply) -> Result<Vec<u8>, xdr::XdrError> {
     let mut d = reply.results();
     d.raw(8)?;
     d.payload(8 << 20).map(|v| v.to_vec())
-}
-
-async fn turns() {
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 pub mod fabric;
 pub mod raw;
+pub mod scene;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},

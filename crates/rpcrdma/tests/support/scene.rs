@@ -1,0 +1,63 @@
+//! A requester, and a bare queue pair as its responder.
+
+use std::sync::Arc;
+
+use buffer::Arena;
+use oncrpc::{PendingCall, Reply, RpcError, Transport};
+use rdma::ConnectParams;
+use rpcrdma::{Header, Requester, RequesterConfig};
+
+use super::{Ask, arena, fabric, raw::Raw, request, rt, settled};
+
+pub type Waiting = tokio::task::JoinHandle<Result<Reply, RpcError>>;
+
+/// The largest reply head of a default [`Ask`].
+pub const TINY: Ask = Ask { send: 0, head: 0, receive: 0, reply_head: 0, later: false, seed: 0 };
+pub const READ: Ask = Ask { receive: 5000, ..TINY };
+
+pub struct Scene {
+    pub client: Arc<Requester>,
+    pub raw: Raw,
+    pub arena: Arena,
+}
+
+impl Scene {
+    /// The responder says `theirs` at connection set-up.
+    pub fn over(config: RequesterConfig, theirs: &ConnectParams) -> Self {
+        let arena = arena();
+        let (c, s) = fabric::pair(usize::MAX, &config.connect_params(), theirs);
+        let raw = Raw::new(Box::new(s), &arena);
+        let client = Requester::over(Box::new(c), rt(), arena.clone(), config).unwrap();
+        Self { client, raw, arena }
+    }
+
+    pub fn call(&self, ask: Ask) -> Waiting {
+        let transport: Arc<dyn Transport> = self.client.clone();
+        tokio::spawn(PendingCall::new(&transport, request(&self.arena, ask)))
+    }
+
+    /// The next call's header.
+    pub async fn receive(&mut self) -> Header {
+        self.raw.receive_header().await.0
+    }
+
+    pub async fn finish(self) {
+        assert_eq!(self.client.exposed(), (0, 0));
+        self.client.close();
+        let Self { client, raw, arena } = self;
+        drop((client, raw));
+        settled(&arena).await;
+    }
+}
+
+/// An RPC reply with these words as its results.
+pub fn rpc_reply(xid: u32, results: &[u32]) -> Vec<u8> {
+    [xid, 1, 0, 0, 0, 0].iter().chain(results).flat_map(|w| w.to_be_bytes()).collect()
+}
+
+/// Lets the requester take what was sent to it (it posts few receives beyond those it needs).
+pub async fn turns() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
