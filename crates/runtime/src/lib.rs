@@ -1,14 +1,15 @@
 //! The only door to an executor (DESIGN: "Execution").
 //!
 //! Code above the providers takes time, timers and tasks from [`Runtime`] and bytes from [`ByteStream`], and
-//! names no executor. [`tokio_rt`] is the adapter for Tokio; the simulated fabric brings another, whose time is
-//! virtual. Everything that is spawned is `Send`, so the same code serves one single-threaded runtime per core
+//! names no executor. [`tokio_rt`] is the adapter for Tokio; [`virtual_time`] is an executor of our own, whose clock is
+//! simulated. Everything that is spawned is `Send`, so the same code serves one single-threaded runtime per core
 //! (the server's shards) and a multi-threaded one (an application that uses the client).
 
 mod maybe_ready;
 mod readiness;
 mod stream;
 pub mod tokio_rt;
+pub mod virtual_time;
 
 use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
 

@@ -1,0 +1,391 @@
+//! Virtual time: an executor whose clock moves only when nothing is left to do (DESIGN: "Execution").
+//!
+//! It is single-threaded and has no threads: ready tasks run first in, first out; when there is none, the clock jumps
+//! to the next timer, and timers of one instant fire in the order in which they were made. Random bytes come from a
+//! seed. So a program that takes time, tasks and randomness from [`Runtime`] alone does exactly the same with the same
+//! seed, to the nanosecond. (Tokio's paused clock steps in milliseconds, too coarse for a fabric.)
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    future::Future,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use crate::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
+
+/// Simulated wall-clock time at the origin of virtual time: 2001-09-09 01:46:40 UTC.
+const WALL_CLOCK: Duration = Duration::from_secs(1_000_000_000);
+/// Polls without a step of the clock after which a run counts as one that never ends.
+const MAX_POLLS: u64 = 10_000_000;
+/// The number of the future given to [`VirtualTime::block_on`].
+const MAIN: u64 = 0;
+
+/// Why a run cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Stuck {
+    /// Everything waits, and for nothing that will come: no timer is left.
+    #[error("at {at:?} of virtual time all tasks wait and no timer is left; tasks: {}", tasks.join(", "))]
+    Deadlock {
+        /// When.
+        at: Duration,
+        /// The names of the tasks that wait.
+        tasks: Vec<&'static str>,
+    },
+    /// Tasks wake each other without end and the clock stands still.
+    #[error("at {at:?} of virtual time tasks were polled {polls} times without a step of the clock")]
+    Busy {
+        /// When.
+        at: Duration,
+        /// How often.
+        polls: u64,
+    },
+}
+
+/// An executor in virtual time. Dropping it drops all its tasks.
+pub struct VirtualTime {
+    shared: Arc<Shared>,
+}
+
+/// Tasks that can be ended together: the processes of one simulated machine, for example.
+pub struct TaskGroup {
+    handle: Arc<Handle>,
+}
+
+/// What a point in time brings about.
+enum Due {
+    /// A sleep ends.
+    Wake(Waker),
+    /// A call.
+    Call(Box<dyn FnOnce() + Send>),
+}
+
+struct Task {
+    name: &'static str,
+    group: u64,
+    /// Not there while it is being polled.
+    future: Option<BoxFuture<'static, ()>>,
+    waker: Arc<TaskWaker>,
+}
+
+#[derive(Default)]
+struct State {
+    now: u64,
+    ready: VecDeque<Arc<TaskWaker>>,
+    tasks: BTreeMap<u64, Task>,
+    /// By time and sequence.
+    due: BTreeMap<(u64, u64), Due>,
+    /// Numbers tasks, groups and what is due.
+    next: u64,
+    random: u64,
+    /// Groups that were ended: they take no more tasks.
+    ended: Vec<u64>,
+    closed: bool,
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let n = self.random;
+        let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let n = (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        n ^ (n >> 31)
+    }
+}
+
+struct Shared(Mutex<State>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A task's waker. It knows the task by number only, so whoever keeps it keeps nothing alive.
+struct TaskWaker {
+    id: u64,
+    queued: AtomicBool,
+    shared: Weak<Shared>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(shared) = self.shared.upgrade() {
+            shared.lock().ready.push_back(self);
+        }
+    }
+}
+
+/// What the executor does next.
+enum Step {
+    Poll(u64),
+    Fire(Due),
+    Stuck(Stuck),
+}
+
+impl VirtualTime {
+    /// An executor at time zero, whose random bytes come from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { shared: Arc::new(Shared(Mutex::new(State { random: seed, ..State::default() }))) }
+    }
+
+    /// The runtime, for the code that runs in this time.
+    pub fn runtime(&self) -> RuntimeRef {
+        Arc::new(Handle { shared: Arc::clone(&self.shared), group: MAIN })
+    }
+
+    /// A runtime of the same time whose tasks can be ended together.
+    pub fn group(&self) -> TaskGroup {
+        let group = self.shared.lock().number();
+        TaskGroup { handle: Arc::new(Handle { shared: Arc::clone(&self.shared), group }) }
+    }
+
+    /// Something to schedule events with.
+    pub fn clock(&self) -> Clock {
+        Clock(Arc::clone(&self.shared))
+    }
+
+    /// Runs everything until `main` is done. Tasks that are not done then stay, and go on in the next call.
+    ///
+    /// # Errors
+    /// When it can never be done: see [`Stuck`].
+    pub fn block_on<F: Future>(&self, main: F) -> Result<F::Output, Stuck> {
+        let mut main = pin!(main);
+        let waker = self.waker(MAIN);
+        Arc::clone(&waker).wake();
+        let main_waker = Waker::from(Arc::clone(&waker));
+        let mut polls = 0;
+        loop {
+            match self.next_step(&mut polls) {
+                Step::Poll(MAIN) => {
+                    if let Poll::Ready(out) = main.as_mut().poll(&mut Context::from_waker(&main_waker)) {
+                        return Ok(out);
+                    }
+                }
+                Step::Poll(id) => self.poll_task(id),
+                Step::Fire(Due::Wake(waker)) => waker.wake(),
+                Step::Fire(Due::Call(call)) => call(),
+                Step::Stuck(why) => return Err(why),
+            }
+        }
+    }
+
+    fn waker(&self, id: u64) -> Arc<TaskWaker> {
+        new_waker(&self.shared, id)
+    }
+
+    fn next_step(&self, polls: &mut u64) -> Step {
+        let mut state = self.shared.lock();
+        let at = Duration::from_nanos(state.now);
+        if let Some(ready) = state.ready.pop_front() {
+            *polls += 1;
+            if *polls > MAX_POLLS {
+                return Step::Stuck(Stuck::Busy { at, polls: MAX_POLLS });
+            }
+            // From here on a wake means another poll.
+            ready.queued.store(false, Ordering::Relaxed);
+            return Step::Poll(ready.id);
+        }
+        match state.due.pop_first() {
+            Some(((time, _), due)) => {
+                if time > state.now {
+                    (state.now, *polls) = (time, 0);
+                }
+                Step::Fire(due)
+            }
+            None => {
+                Step::Stuck(Stuck::Deadlock { at, tasks: state.tasks.values().map(|t| t.name).collect() })
+            }
+        }
+    }
+
+    fn poll_task(&self, id: u64) {
+        let taken = {
+            let mut state = self.shared.lock();
+            // A task that was ended may be woken once more.
+            state.tasks.get_mut(&id).and_then(|t| Some((t.future.take()?, Arc::clone(&t.waker))))
+        };
+        let Some((mut future, waker)) = taken else { return };
+        let waker = Waker::from(waker);
+        let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let mut state = self.shared.lock();
+        if done {
+            state.tasks.remove(&id);
+        } else if let Some(task) = state.tasks.get_mut(&id) {
+            task.future = Some(future);
+            return;
+        }
+        drop(state);
+        // What a task holds may use the runtime when it goes.
+        drop(future);
+    }
+}
+
+fn new_waker(shared: &Arc<Shared>, id: u64) -> Arc<TaskWaker> {
+    Arc::new(TaskWaker { id, queued: AtomicBool::new(false), shared: Arc::downgrade(shared) })
+}
+
+impl fmt::Debug for VirtualTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.lock();
+        f.debug_struct("VirtualTime").field("now", &state.now).field("tasks", &state.tasks.len()).finish()
+    }
+}
+
+/// Tasks hold their runtime, and the runtime its tasks: this takes them apart.
+impl Drop for VirtualTime {
+    fn drop(&mut self) {
+        loop {
+            let mut state = self.shared.lock();
+            state.closed = true;
+            let (tasks, due) = (std::mem::take(&mut state.tasks), std::mem::take(&mut state.due));
+            drop(state);
+            if tasks.is_empty() && due.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+impl TaskGroup {
+    /// The runtime whose tasks belong to this group.
+    pub fn runtime(&self) -> RuntimeRef {
+        Arc::clone(&self.handle) as RuntimeRef
+    }
+
+    /// Drops all tasks of the group where they are, as the end of a process does; it takes no more.
+    pub fn end(&self) {
+        let mut state = self.handle.shared.lock();
+        let group = self.handle.group;
+        state.ended.push(group);
+        let ids: Vec<u64> = state.tasks.iter().filter(|(_, t)| t.group == group).map(|(id, _)| *id).collect();
+        let tasks: Vec<Task> = ids.iter().filter_map(|id| state.tasks.remove(id)).collect();
+        drop(state);
+        drop(tasks);
+    }
+}
+
+/// Schedules calls in virtual time: what a simulated machine does by itself.
+#[derive(Clone)]
+pub struct Clock(Arc<Shared>);
+
+impl Clock {
+    /// The present time.
+    pub fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.lock().now)
+    }
+
+    /// Calls `call` at `at` (as soon as everything that is ready has run, if it has passed), after what was scheduled
+    /// for the same instant before.
+    pub fn call_at(&self, at: Instant, call: Box<dyn FnOnce() + Send>) {
+        let mut state = self.0.lock();
+        if state.closed {
+            drop(state); // The call may hold what uses the clock when it goes.
+            return;
+        }
+        let key = (at.as_nanos().max(state.now), state.number());
+        state.due.insert(key, Due::Call(call));
+    }
+
+    /// A random number, from the seed.
+    pub fn random(&self) -> u64 {
+        self.0.lock().random()
+    }
+}
+
+/// What code in virtual time holds.
+struct Handle {
+    shared: Arc<Shared>,
+    group: u64,
+}
+
+impl Runtime for Handle {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.shared.lock().now)
+    }
+
+    fn wall_clock(&self) -> Duration {
+        WALL_CLOCK + Duration::from_nanos(self.shared.lock().now)
+    }
+
+    fn sleep_until(&self, at: Instant) -> Sleep {
+        let sequence = self.shared.lock().number();
+        let key = (at.as_nanos(), sequence);
+        Box::pin(Timer { shared: Arc::clone(&self.shared), key, set: false })
+    }
+
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        let mut state = self.shared.lock();
+        if state.closed || state.ended.contains(&self.group) {
+            drop(state);
+            drop(task);
+            return;
+        }
+        let id = state.number();
+        let waker = new_waker(&self.shared, id);
+        let entry = Task { name, group: self.group, future: Some(task), waker: Arc::clone(&waker) };
+        state.tasks.insert(id, entry);
+        drop(state);
+        waker.wake();
+    }
+
+    /// There are no threads: it runs as a task, in no virtual time.
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        self.spawn("blocking", Box::pin(async move { work() }));
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        let mut state = self.shared.lock();
+        for chunk in bytes.chunks_mut(8) {
+            let n = state.random().to_le_bytes();
+            chunk.copy_from_slice(&n[..chunk.len()]);
+        }
+    }
+}
+
+/// A sleep.
+struct Timer {
+    shared: Arc<Shared>,
+    /// Time and sequence.
+    key: (u64, u64),
+    set: bool,
+}
+
+impl Future for Timer {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        if state.now >= self.key.0 {
+            return Poll::Ready(());
+        }
+        state.due.insert(self.key, Due::Wake(cx.waker().clone()));
+        drop(state);
+        self.set = true;
+        Poll::Pending
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if self.set {
+            let due = self.shared.lock().due.remove(&self.key);
+            drop(due);
+        }
+    }
+}
