@@ -1,6 +1,10 @@
 //! Why a measurement failed.
 
-use std::io;
+use std::{
+    fmt::Display,
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +26,14 @@ pub enum BenchError {
     /// The file system under test failed.
     #[error("{0}")]
     Client(String),
+    /// A picture could not be written.
+    #[error("cannot draw {path}: {reason}")]
+    Picture {
+        /// The file, or its directory.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// There is no memory for the working set.
     #[error("{0}")]
     Memory(#[from] buffer::OutOfMemory),
@@ -31,5 +43,10 @@ impl BenchError {
     /// An [`Self::Io`] for `what`, to be used with `map_err`.
     pub fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
+    }
+
+    /// A [`Self::Picture`] for `path`, to be used with `map_err`.
+    pub(crate) fn picture<E: Display>(path: &Path) -> impl FnOnce(E) -> Self {
+        move |reason| Self::Picture { path: path.to_owned(), reason: reason.to_string() }
     }
 }

@@ -12,6 +12,7 @@ pub mod embedded;
 mod error;
 pub mod figure;
 pub mod iozone;
+pub mod plot;
 pub mod raw;
 pub mod stats;
 pub mod table;

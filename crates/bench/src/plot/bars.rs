@@ -1,0 +1,44 @@
+//! Groups of bars, with lines on an axis of their own.
+
+use plotters::prelude::*;
+
+use super::{
+    BarsWithLines,
+    canvas::{Canvas, Drawn, Picture},
+    frame::{self, Axes, Plane, Sample, around, fill, line, top, values},
+};
+
+/// The part of a place's width that its bars take.
+const GROUP: f64 = 0.8;
+
+impl Picture for BarsWithLines {
+    fn size(&self) -> (u32, u32) {
+        frame::size(self.bars.series.len() + self.lines.series.len())
+    }
+
+    fn draw<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>) -> Drawn<DB> {
+        let bars = self.bars.series.iter().map(Sample::Box);
+        let samples: Vec<_> = bars.chain(self.lines.series.iter().map(Sample::Line)).collect();
+        let width = around(on, &self.heading, &samples)?;
+        let right =
+            (!self.lines.series.is_empty()).then(|| (self.lines.label.as_str(), top(values(&self.lines))));
+        let (left, right) = Axes { right, ..Axes::new(&self.x, &self.bars) }.draw(on, width)?;
+        self.draw_bars(on, &left)?;
+        self.lines.series.iter().try_for_each(|s| line(on, s, &right))
+    }
+}
+
+impl BarsWithLines {
+    fn draw_bars<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>, plane: &Plane) -> Drawn<DB> {
+        let width = GROUP / self.bars.series.len().max(1) as f64;
+        for (n, series) in self.bars.series.iter().enumerate() {
+            for (place, value) in series.values.iter().enumerate() {
+                let Some(value) = value else { continue };
+                let left = place as f64 + (1.0 - GROUP) / 2.0 + n as f64 * width;
+                let corners = [plane.at(left, *value), plane.at(left + width * 0.9, 0.0)];
+                on.area.draw(&Rectangle::new(corners, fill(series).filled()))?;
+            }
+        }
+        Ok(())
+    }
+}

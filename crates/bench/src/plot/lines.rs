@@ -1,0 +1,22 @@
+//! Lines over places.
+
+use plotters::prelude::*;
+
+use super::{
+    Lines,
+    canvas::{Canvas, Drawn, Picture},
+    frame::{self, Axes, Sample, around, line},
+};
+
+impl Picture for Lines {
+    fn size(&self) -> (u32, u32) {
+        frame::size(self.y.series.len())
+    }
+
+    fn draw<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>) -> Drawn<DB> {
+        let samples: Vec<_> = self.y.series.iter().map(Sample::Line).collect();
+        let width = around(on, &self.heading, &samples)?;
+        let (plane, _) = Axes::new(&self.x, &self.y).draw(on, width)?;
+        self.y.series.iter().try_for_each(|s| line(on, s, &plane))
+    }
+}
