@@ -3,7 +3,7 @@
 use std::{os::fd::AsFd, sync::Arc};
 
 use rustix::{
-    fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, Statx},
+    fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, Statx, Timespec, Timestamps},
     io::Errno,
 };
 
@@ -13,10 +13,7 @@ use super::{
     node::{Node, proc_name},
     setup::Export,
 };
-use crate::{
-    Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, SetTime, Time,
-    Wcc,
-};
+use crate::{Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, Wcc};
 
 /// The longest target of a symbolic link (`PATH_MAX`, without the NUL).
 const TARGET_MAX: usize = 4095;
@@ -123,11 +120,9 @@ impl Export {
         if name == b"." || name == b".." {
             return Err(FsError::Exist);
         }
-        // A repeated EXCLUSIVE create must not see the file before its verifier is there.
-        let _lock = matches!(how, CreateHow::Exclusive(_)).then(|| self.lock(dir));
         let set = match how {
             CreateHow::Unchecked(set) | CreateHow::Guarded(set) => *set,
-            CreateHow::Exclusive(verifier) => verifier_times(*verifier),
+            CreateHow::Exclusive(verifier) => return self.create_exclusive(who, dir, &node, name, *verifier),
         };
         let mode = Mode::from_raw_mode(set.mode.unwrap_or(NO_MODE) & 0o7777);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -142,18 +137,35 @@ impl Export {
                 let only_size = SetAttr { size: set.size, ..SetAttr::default() };
                 self.finish_creation(who, &node, name, &only_size, false)
             }
-            (Err(Errno::EXIST), CreateHow::Exclusive(_)) => self.created_before(&node, name, &set),
             (Err(e), _) => Err(e.into()),
         }
     }
 
+    fn create_exclusive(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        node: &Node,
+        name: &[u8],
+        verifier: [u8; 8],
+    ) -> FsResult<Created> {
+        // Where a file cannot be made unnamed, a repeated call must not see it before its verifier is there.
+        let _lock = self.lock(dir);
+        let times = verifier_times(verifier);
+        match self.creds.as_caller(who, || Ok(make_with_times(node, name, &times)))? {
+            Ok(()) => self.finish_creation(who, node, name, &SetAttr::default(), true),
+            Err(Errno::EXIST) => self.created_before(node, name, &times),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// The answer to an EXCLUSIVE create that was carried out before, recognised by its verifier in the times.
-    fn created_before(&self, dir: &Node, name: &[u8], times: &SetAttr) -> FsResult<Created> {
+    fn created_before(&self, dir: &Node, name: &[u8], times: &Timestamps) -> FsResult<Created> {
         let (node, st) = self.adopt(dir, name)?;
         let attr = attr::attr(&st, self.fsid)?;
-        let same = |set: SetTime, t: Time| matches!(set, SetTime::To(s) if s.seconds == t.seconds);
-        let ours =
-            attr.kind == FileKind::Regular && same(times.atime, attr.atime) && same(times.mtime, attr.mtime);
+        let ours = attr.kind == FileKind::Regular
+            && times.last_access.tv_sec == attr.atime.seconds
+            && times.last_modification.tv_sec == attr.mtime.seconds;
         if !ours {
             return Err(FsError::Exist);
         }
@@ -299,10 +311,29 @@ impl Export {
     }
 }
 
+/// Makes a regular file that has `times` from the moment its name appears: whenever the server is killed, there is no
+/// file that a repeated EXCLUSIVE create would take for another's. Without unnamed files in the file system there is
+/// such a moment.
+fn make_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<(), Errno> {
+    let mode = Mode::from_raw_mode(NO_MODE);
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    match rustix::fs::openat(dir, c".", flags | OFlags::TMPFILE, mode) {
+        Ok(file) => {
+            rustix::fs::futimens(&file, times)?;
+            rustix::fs::linkat(CWD, proc_name(file.as_fd()), dir, name, AtFlags::SYMLINK_FOLLOW)
+        }
+        // What open(2) gives where there are none: the file system's own word, or that of an old kernel.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+            let named = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            rustix::fs::futimens(rustix::fs::openat(dir, name, named, mode)?, times)
+        }
+        Err(e) => Err(e),
+    }
+}
+
 /// An EXCLUSIVE verifier as times: 31 bits of each half in the seconds, which every file system stores.
-fn verifier_times(v: [u8; 8]) -> SetAttr {
-    let half =
-        |b: [u8; 4]| SetTime::To(Time { seconds: (u32::from_be_bytes(b) & 0x7fff_ffff).into(), nanos: 0 });
+fn verifier_times(v: [u8; 8]) -> Timestamps {
+    let half = |b: [u8; 4]| Timespec { tv_sec: (u32::from_be_bytes(b) & 0x7fff_ffff).into(), tv_nsec: 0 };
     let [a, b, c, d, e, f, g, h] = v;
-    SetAttr { mtime: half([a, b, c, d]), atime: half([e, f, g, h]), ..SetAttr::default() }
+    Timestamps { last_modification: half([a, b, c, d]), last_access: half([e, f, g, h]) }
 }

@@ -2,6 +2,7 @@
 
 use std::{future::Future, os::unix::fs::MetadataExt};
 
+use rustix::fs::{Mode, OFlags};
 use vfs::{CreateHow, FileSystem, FsError, NewNode, ReadDirLimits, SetAttr, SetTime, Stability, Time};
 
 use crate::common::*;
@@ -275,6 +276,34 @@ fn an_exclusive_create_is_recognised_when_repeated_even_after_a_restart() {
         assert_eq!(wait(fs.create(&me(), &fs.root(), b"x", &how)).unwrap().handle, first.handle);
         let other = CreateHow::Exclusive([9; 8]);
         assert_eq!(wait(fs.create(&me(), &fs.root(), b"x", &other)).unwrap_err(), FsError::Exist);
+    }
+}
+
+/// A server that is killed at any moment must leave no file that the repeated call would take for another's.
+#[test]
+fn a_file_of_an_exclusive_create_has_its_verifier_from_the_first_moment() {
+    const FILES: usize = 300;
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let unnamed = OFlags::TMPFILE | OFlags::WRONLY;
+        if let Err(e) = rustix::fs::open(dir.path(), unnamed, Mode::RWXU) {
+            println!("the file system of the test has no unnamed files: {e}");
+            return;
+        }
+        let fs = open(dir.path(), m);
+        let path = dir.path().to_owned();
+        let watcher = std::thread::spawn(move || {
+            (0..FILES).all(|i| {
+                let name = path.join(i.to_string());
+                let seen = std::iter::repeat_with(|| std::fs::metadata(&name).ok()).flatten().next().unwrap();
+                seen.mtime() == 0x0102_0304 && seen.atime() == 0x0506_0708
+            })
+        });
+        let how = CreateHow::Exclusive([1, 2, 3, 4, 5, 6, 7, 8]);
+        for i in 0..FILES {
+            wait(fs.create(&me(), &fs.root(), i.to_string().as_bytes(), &how)).unwrap();
+        }
+        assert!(watcher.join().unwrap(), "a file was seen without its verifier");
     }
 }
 
