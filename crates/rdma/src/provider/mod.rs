@@ -1,6 +1,7 @@
 //! The providers, and what they have in common.
 
 pub mod iwarp;
+pub mod sim;
 pub mod verbs;
 
 use std::{future::Future, io, net::SocketAddr, time::Duration};

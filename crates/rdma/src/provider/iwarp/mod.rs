@@ -17,7 +17,7 @@
 //! siw does); CRC only if one end asks; tagged offsets of exposed regions begin at 0; tags belong to one connection,
 //! so the tag of another connection is simply unknown.
 
-mod domain;
+pub(super) mod domain;
 mod fault;
 mod listen;
 mod nudge;

@@ -289,6 +289,21 @@ impl Table {
             && matches!(self.entry(tag), Some(Entry { used: Use::Released(_), .. }))
     }
 
+    /// Releases everything that is exposed, where memory does not outlive its connection; gives what was.
+    pub(crate) fn clear(&mut self) -> impl Send + use<> {
+        self.exposed = (0, 0);
+        self.windows = Windows::default();
+        (std::mem::take(&mut self.entries), std::mem::take(&mut self.global))
+    }
+
+    /// By what means something is exposed.
+    pub(crate) fn means(&self, id: ExposureId) -> Option<Means> {
+        if id.0 >= GLOBAL_IDS {
+            return Some(Means::Global);
+        }
+        self.entry(id.0 as u32).map(|e| if e.window { Means::Window } else { Means::Registration })
+    }
+
     /// Invalidates the windows that were released; gives how many.
     pub(super) fn invalidate_released(&mut self) -> usize {
         let mut released = std::mem::take(&mut self.windows.released);

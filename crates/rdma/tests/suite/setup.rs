@@ -28,7 +28,7 @@ fn both_ends_see_addresses_private_data_and_read_depths() {
         assert_eq!(a.info().ird, 4);
         assert!(if is_iwarp(&a) { (4..=6).contains(&a.info().ord) } else { a.info().ord == 6 });
         assert_eq!((b.info().ord, b.info().ird), (4, 6));
-        assert_eq!(a.capabilities().provider, "verbs");
+        assert_eq!(a.capabilities().provider, lab.provider.name());
     });
 }
 
@@ -62,7 +62,7 @@ fn a_port_on_which_nobody_listens_says_so() {
 fn an_address_without_a_device_says_so() {
     on_a_device(async |lab| {
         let error =
-            lab.verbs.listen(lab.rt.clone(), "127.0.0.1:0".parse().unwrap()).err().unwrap().to_string();
+            lab.provider.listen(lab.rt.clone(), "127.0.0.1:0".parse().unwrap()).err().unwrap().to_string();
         assert!(error.contains("no RDMA device has the address"), "{error}");
         let params = ConnectParams { timeout: Duration::from_secs(3), ..Default::default() };
         let error = lab.connect("192.0.2.1:20049".parse().unwrap(), params).await.err().unwrap();

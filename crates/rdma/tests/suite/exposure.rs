@@ -127,7 +127,7 @@ fn a_send_with_invalidate_ends_an_exposure() {
     on_a_device(async |lab| {
         let (mut a, mut b) = up(&lab).await;
         assert!(b.capabilities().send_with_invalidate);
-        if !lab.verbs.can_be_invalidated(a.info().peer) {
+        if !lab.provider.can_be_invalidated(a.info().peer) {
             eprintln!("skipped: the device exposes memory without windows");
             return;
         }

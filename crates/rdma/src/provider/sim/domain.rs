@@ -1,0 +1,229 @@
+//! The protection domain: what software enforces on iWARP, and what it costs on an adapter.
+
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicU64, Ordering},
+};
+
+use buffer::Views;
+use runtime::RuntimeRef;
+use smallvec::SmallVec;
+
+use super::{
+    host::EndId,
+    world::{Charge, Inner},
+};
+use crate::{
+    Access, Domain, ExposeError, Exposure, ExposureId, LocalKey, Means, Memory, Segment, Segments,
+    provider::iwarp::domain::{Denied, IwarpDomain, Source},
+};
+
+/// The domain of one end.
+pub(super) struct SimDomain {
+    table: IwarpDomain,
+    world: Weak<Inner>,
+    end: EndId,
+    segment_bytes: u32,
+    next_local: AtomicU64,
+}
+
+/// Whether memory is in one piece and not empty, as adapters want it.
+fn is_one_piece(memory: &Memory) -> bool {
+    match memory {
+        Memory::Owned(b) => !b.is_empty(),
+        Memory::Shared(views) => {
+            let mut pieces = views.iter().filter(|v| !v.is_empty());
+            let Some(first) = pieces.next() else { return false };
+            let mut end = first.address() + first.len();
+            pieces.all(|v| {
+                let follows = v.address() == end && v.span().id() == first.span().id();
+                end += v.len();
+                follows
+            })
+        }
+    }
+}
+
+/// `segment` in pieces of at most `most` bytes.
+fn cut(segment: &Segment, most: u32) -> impl Iterator<Item = Segment> + use<> {
+    let s = *segment;
+    (0..s.length.div_ceil(most)).map(move |i| {
+        let at = i * most;
+        Segment { handle: s.handle, length: most.min(s.length - at), offset: s.offset + u64::from(at) }
+    })
+}
+
+impl SimDomain {
+    pub(super) fn new(rt: RuntimeRef, world: &Arc<Inner>, end: EndId) -> Self {
+        Self {
+            table: IwarpDomain::new(rt),
+            world: Arc::downgrade(world),
+            end,
+            segment_bytes: world.profile.adapter.segment_bytes,
+            next_local: AtomicU64::new(0),
+        }
+    }
+
+    fn charge(&self, what: Charge) {
+        if let Some(world) = self.world.upgrade() {
+            world.charge(self.end, what);
+        }
+    }
+
+    /// The connection is gone, and with it everything that was exposed.
+    pub(super) fn close(&self) {
+        self.table.close();
+        let released = self.table.lock().clear();
+        drop(released);
+    }
+
+    /// The peer writes.
+    pub(super) fn place(&self, to: &Segment, data: &Views) -> Result<(), Denied> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let mut table = self.table.lock();
+        match table.place(to.handle.0, to.offset, data.len()) {
+            Ok((memory, _)) => {
+                let mut at = 0;
+                for v in data.iter() {
+                    memory[at..at + v.len()].copy_from_slice(v);
+                    at += v.len();
+                }
+                Ok(())
+            }
+            Err(Denied::Released) => {
+                let mut at = to.offset;
+                for v in data.iter() {
+                    table.write_released(to.handle.0, at, v)?;
+                    at += v.len() as u64;
+                }
+                Ok(())
+            }
+            Err(denied) => Err(denied),
+        }
+    }
+
+    /// Whether the peer may read.
+    pub(super) fn check_read(&self, from: &Segment) -> Result<(), Denied> {
+        self.read(from, |_| ())
+    }
+
+    /// The peer reads into `sink`.
+    pub(super) fn fill(&self, from: &Segment, sink: &mut [buffer::Buffer]) -> Result<(), Denied> {
+        let mut parts = sink.iter_mut().map(|b| &mut **b);
+        let mut part: &mut [u8] = &mut [];
+        self.read(from, |mut bytes| {
+            while !bytes.is_empty() {
+                while part.is_empty() {
+                    let Some(next) = parts.next() else { return };
+                    part = next;
+                }
+                let n = part.len().min(bytes.len());
+                let (now, later) = std::mem::take(&mut part).split_at_mut(n);
+                now.copy_from_slice(&bytes[..n]);
+                (part, bytes) = (later, &bytes[n..]);
+            }
+        })
+    }
+
+    fn read(&self, from: &Segment, mut f: impl FnMut(&[u8])) -> Result<(), Denied> {
+        if from.length == 0 {
+            return Ok(());
+        }
+        let (offset, length) = (from.offset, from.length as usize);
+        match self.table.lock().source(from.handle.0, offset, length)? {
+            Source::Bytes(bytes) => f(bytes),
+            Source::Views(views, at) => views.slice(at, length).iter().for_each(|v| f(v)),
+        }
+        Ok(())
+    }
+
+    /// The peer invalidates a tag; whether it may.
+    pub(super) fn invalidate(&self, tag: u32) -> bool {
+        self.table.lock().invalidate(tag).is_ok()
+    }
+}
+
+impl Domain for SimDomain {
+    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+        if !is_one_piece(&memory) {
+            return Err(ExposeError { memory, reason: "it is empty, or in several pieces" });
+        }
+        let bytes = memory.len();
+        let mut exposure = self.table.expose(by, memory, access)?;
+        match by {
+            Means::Registration => self.charge(Charge::Register(bytes)),
+            Means::Window => self.charge(Charge::Bind(bytes)),
+            Means::Global => return Ok(exposure),
+        }
+        if self.segment_bytes > 0 {
+            let cut: SmallVec<_> =
+                exposure.segments.iter().flat_map(|s| cut(s, self.segment_bytes)).collect();
+            exposure.segments = Segments::from(cut);
+        }
+        Ok(exposure)
+    }
+
+    fn revoke(&self, id: ExposureId) -> Option<Memory> {
+        let by = self.table.lock().means(id);
+        let invalid = !self.table.is_valid(id);
+        let memory = self.table.revoke(id)?;
+        match by {
+            Some(Means::Registration) => self.charge(Charge::Deregister(memory.len())),
+            // A window that the peer has invalidated costs nothing more.
+            Some(Means::Window) if !invalid => self.charge(Charge::Unbind(1)),
+            _ => {}
+        }
+        Some(memory)
+    }
+
+    fn release(&self, id: ExposureId) -> Option<Memory> {
+        self.table.release(id)
+    }
+
+    fn invalidate_released(&self) -> usize {
+        let windows = self.table.invalidate_released();
+        self.charge(Charge::Unbind(windows));
+        windows
+    }
+
+    fn is_valid(&self, id: ExposureId) -> bool {
+        self.table.is_valid(id)
+    }
+
+    fn exposed(&self) -> (usize, usize) {
+        self.table.exposed()
+    }
+
+    fn reserve_windows(&self, count: usize, largest: usize) -> usize {
+        self.table.reserve_windows(count, largest)
+    }
+
+    fn enable_global(&self) -> bool {
+        self.table.enable_global()
+    }
+
+    /// Costs what a registration costs.
+    fn register_local(&self, pieces: &[&[u8]]) -> Option<LocalKey> {
+        let bytes = pieces.iter().map(|p| p.len()).sum::<usize>();
+        self.charge(Charge::Register(bytes));
+        // Numbers of registrations carry their length, for the charge at their end.
+        let number = self.next_local.fetch_add(1, Ordering::Relaxed);
+        Some(LocalKey(number << 32 | bytes as u64 & 0xffff_ffff))
+    }
+
+    fn deregister_local(&self, key: LocalKey) {
+        self.charge(Charge::Deregister((key.0 & 0xffff_ffff) as usize));
+    }
+
+    fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {
+        self.charge(Charge::Copy(to.len()));
+        self.table.copy_out(id, to)
+    }
+
+    fn copy_in(&self, id: ExposureId, from: &Views) -> bool {
+        self.charge(Charge::Copy(from.len()));
+        self.table.copy_in(id, from)
+    }
+}

@@ -1,0 +1,163 @@
+//! A *simulated* fabric in virtual time: hosts, RDMA adapters and links that a [`Profile`] describes.
+//!
+//! The code above runs on it unchanged, in an executor of [`runtime::virtual_time`]; a run is decided by its seed, to
+//! the byte of its [trace](World::trace). What it prints is simulated, and must say so.
+//!
+//! ```text
+//! World        hosts, faults, traces
+//! world        what happens when
+//! |- end       one end of a connection: its queues
+//! |- host      cores, adapter, ports
+//! |- domain    rights and bounds (as the iWARP provider enforces them), and what registrations cost
+//! setup        connecting
+//! qp           the queue pair
+//! profile      the numbers
+//! ```
+//!
+//! Semantics where providers differ: a message waits for a receive (infinite RNR retry); memory that is exposed is
+//! released with its connection; a region is in one piece; RDMA Reads beyond the ORD let later work pass. Costs: work
+//! that an owner posts waits until its host has done what the owner was charged for before (registrations, copies,
+//! posting); a completion is seen when the host has taken it.
+
+mod domain;
+mod end;
+mod fault;
+mod host;
+pub mod profile;
+mod qp;
+mod setup;
+mod trace;
+mod world;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use buffer::Arena;
+use parking_lot::Mutex;
+use runtime::{BoxFuture, RuntimeRef, virtual_time::VirtualTime};
+
+pub use self::{
+    fault::Faults,
+    host::HostUse,
+    profile::{Profile, ProfileError},
+    trace::{ReplayError, Seed, TRACE_VERSION},
+};
+use self::{
+    host::Host,
+    setup::SimListener,
+    trace::Trace,
+    world::{Inner, Net},
+};
+use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
+
+/// A simulated network of hosts that are all alike. Cheap to clone.
+#[derive(Clone)]
+pub struct World(Arc<Inner>);
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("World").field(&self.0.profile.name).finish()
+    }
+}
+
+impl World {
+    /// A network without hosts, in the time of `time`.
+    pub fn new(time: &VirtualTime, profile: Profile) -> Self {
+        let net = Net {
+            hosts: Vec::new(),
+            connections: Default::default(),
+            next_connection: 0,
+            doors: Default::default(),
+            faults: Faults::default(),
+            trace: Trace::default(),
+        };
+        Self(Arc::new(Inner { clock: time.clock(), profile, net: Mutex::new(net) }))
+    }
+
+    /// What is simulated.
+    pub fn profile(&self) -> &Profile {
+        &self.0.profile
+    }
+
+    /// A host with this address, and one adapter; gives its provider. One that is there already stays.
+    pub fn add_host(&self, ip: IpAddr) -> Arc<dyn Provider> {
+        let mut net = self.0.net.lock();
+        let host = net.host_of(ip).unwrap_or_else(|| {
+            net.hosts.push(Host::new(ip, &self.0.profile));
+            net.hosts.len() - 1
+        });
+        Arc::new(Sim { world: Arc::clone(&self.0), host })
+    }
+
+    /// Writes down what happens from now on; `seed` is that of the run.
+    pub fn begin_trace(&self, seed: Seed) {
+        self.0.net.lock().trace.begin(seed.0, &self.0.profile.name);
+    }
+
+    /// What was written down: a line that says what it is, then one for each event: nanoseconds, connection and end,
+    /// what happened. Empty if [`Self::begin_trace`] was not called.
+    pub fn trace(&self) -> String {
+        self.0.net.lock().trace.text().to_owned()
+    }
+
+    /// Lets these faults happen from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.0.net.lock().faults = faults;
+    }
+
+    /// The host's adapter is gone, with all its connections and listeners, and answers again at once: what its
+    /// processes were doing is for the caller to end.
+    pub fn crash(&self, ip: IpAddr) {
+        let host = self.0.net.lock().host_of(ip);
+        if let Some(host) = host {
+            self.0.crash(host);
+        }
+    }
+
+    /// The host's processors stand still for this time. Its adapter does not.
+    pub fn stall(&self, ip: IpAddr, time: Duration) {
+        let host = self.0.net.lock().host_of(ip);
+        if let Some(host) = host {
+            self.0.stall(host, time);
+        }
+    }
+
+    /// What the host's processors and adapter have done.
+    pub fn host_use(&self, ip: IpAddr) -> HostUse {
+        self.0.host_use(ip).unwrap_or_default()
+    }
+
+    /// Regions that peers can reach now, on all connections, and their bytes.
+    pub fn exposed(&self) -> (usize, usize) {
+        self.0.exposed()
+    }
+}
+
+/// The provider of one simulated host.
+struct Sim {
+    world: Arc<Inner>,
+    host: usize,
+}
+
+impl Provider for Sim {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn connect(
+        &self,
+        rt: RuntimeRef,
+        arena: Arena,
+        addr: SocketAddr,
+        params: ConnectParams,
+    ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
+        Box::pin(Arc::clone(&self.world).connect(self.host, rt, arena, addr, params))
+    }
+
+    fn listen(&self, _rt: RuntimeRef, addr: SocketAddr) -> std::io::Result<Box<dyn Listener>> {
+        Ok(Box::new(SimListener::open(&self.world, self.host, addr)?))
+    }
+}

@@ -1,0 +1,303 @@
+//! Connecting and accepting: request, reply, ready to use, each one way.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use buffer::{Arena, Buffer};
+use futures::channel::oneshot;
+use runtime::{BoxFuture, Instant, RuntimeRef, tokio_rt::LocalPort};
+
+use super::{
+    domain::SimDomain,
+    end::End,
+    qp::SimQp,
+    world::{Connection, Inner},
+};
+use crate::{
+    Capabilities, ConnectParams, ConnectionError, ConnectionInfo, Incoming, Listener, QueuePair,
+    RejectReason,
+    provider::in_time,
+    queue_pair::{MAX_PIECES, MAX_TRANSFER},
+};
+
+/// The most private data of a connection request (as over verbs).
+const MAX_PRIVATE_DATA: usize = 196;
+/// Requests that wait at a listener.
+const BACKLOG: usize = 128;
+/// The first of the ports that root's clients connect from.
+const RESERVED_PORT: u16 = 665;
+
+type Made = Result<SimQp, ConnectionError>;
+
+/// Where a host listens.
+#[derive(Default)]
+pub(super) struct Door {
+    waiting: VecDeque<Knock>,
+    waker: Option<Waker>,
+}
+
+/// A connection request.
+struct Knock {
+    host: usize,
+    from: SocketAddr,
+    to: SocketAddr,
+    rt: RuntimeRef,
+    params: ConnectParams,
+    /// What its owner posted before the connection was there.
+    first: Option<Buffer>,
+    reply: oneshot::Sender<Made>,
+}
+
+/// Memory for the receive that a connection has from the start.
+fn first_receive(arena: &Arena, params: &ConnectParams) -> Result<Option<Buffer>, ConnectionError> {
+    let wanted = (params.first_receive > 0).then(|| arena.alloc(params.first_receive)).transpose();
+    wanted.map_err(|e| ConnectionError::Local(e.to_string()))
+}
+
+fn check(params: &ConnectParams) -> Result<(), ConnectionError> {
+    let bytes = params.private_data.len();
+    if bytes > MAX_PRIVATE_DATA {
+        let text = format!("{bytes} bytes of private data are more than the {MAX_PRIVATE_DATA} that fit");
+        return Err(ConnectionError::Local(text));
+    }
+    Ok(())
+}
+
+fn no_device(addr: SocketAddr) -> String {
+    format!("no RDMA device has the address {} (simulated network: add_host gives a host one)", addr.ip())
+}
+
+impl Inner {
+    fn trip(&self) -> Instant {
+        Instant::from_nanos(self.now() + self.one_way())
+    }
+
+    pub(super) async fn connect(
+        self: Arc<Self>,
+        host: usize,
+        rt: RuntimeRef,
+        arena: Arena,
+        to: SocketAddr,
+        params: ConnectParams,
+    ) -> Result<Box<dyn QueuePair>, ConnectionError> {
+        check(&params)?;
+        let (limit, clock, first) = (params.timeout, Arc::clone(&rt), first_receive(&arena, &params)?);
+        in_time(&*clock, limit, async move {
+            let (reply, answer) = oneshot::channel();
+            let from = self.local_address(host, to, params.local_port)?;
+            let knock = Knock { host, from, to, rt, params, first, reply };
+            let world = Arc::clone(&self);
+            self.clock.call_at(self.trip(), Box::new(move || world.knocked(knock)));
+            let made = answer.await.unwrap_or_else(|_| Err(ConnectionError::Rejected(Vec::new())));
+            made.map(|qp| Box::new(qp) as Box<dyn QueuePair>)
+        })
+        .await
+    }
+
+    fn local_address(
+        &self,
+        host: usize,
+        to: SocketAddr,
+        port: LocalPort,
+    ) -> Result<SocketAddr, ConnectionError> {
+        let mut net = self.net.lock();
+        if net.host_of(to.ip()).is_none() {
+            return Err(ConnectionError::Io(format!("there is no way to {to}: {}", no_device(to))));
+        }
+        let h = &mut net.hosts[host];
+        h.next_port = h.next_port.checked_add(1).unwrap_or(49_152);
+        let port = match port {
+            LocalPort::Any => h.next_port,
+            LocalPort::Reserved => RESERVED_PORT + h.next_port % (1024 - RESERVED_PORT),
+        };
+        Ok(SocketAddr::new(h.ip, port))
+    }
+
+    /// A request has come to a host.
+    fn knocked(self: &Arc<Self>, knock: Knock) {
+        let mut net = self.net.lock();
+        let error = match net.doors.get_mut(&knock.to) {
+            Some(door) if door.waiting.len() < BACKLOG => {
+                door.waiting.push_back(knock);
+                return door.waker.take().into_iter().for_each(Waker::wake);
+            }
+            Some(_) => ConnectionError::Rejected(Vec::new()),
+            None => ConnectionError::Io(format!("nobody listens on {}", knock.to)),
+        };
+        drop(net);
+        self.answer(knock.reply, Err(error));
+    }
+
+    /// Tells the end that connects.
+    fn answer(self: &Arc<Self>, reply: oneshot::Sender<Made>, made: Made) {
+        self.clock.call_at(self.trip(), Box::new(move || drop(reply.send(made))));
+    }
+
+    /// The reply has come back: the connection is there. Gives the accepting end's queue pair.
+    fn connected(self: &Arc<Self>, knock: Knock, theirs: Accepted) -> Made {
+        let Knock { host, from, to, rt, params, first, reply } = knock;
+        if reply.is_canceled() {
+            return Err(ConnectionError::Closed); // It waits no more.
+        }
+        let Accepted { rt: their_rt, params: their_params, first: their_first } = theirs;
+        let mut net = self.net.lock();
+        let Some(their_host) = net.host_of(to.ip()) else { return Err(ConnectionError::Closed) };
+        net.next_connection += 1;
+        let id = net.next_connection;
+        let most = self.profile.adapter.outstanding_reads;
+        let depth = |wanted: u16, served: u16| wanted.min(served).min(most);
+        let make = |side: usize, rt, host, own: &ConnectParams, peer: &ConnectParams, first| {
+            let domain = Arc::new(SimDomain::new(rt, self, (id, side)));
+            let ord = depth(own.ord, peer.ird);
+            let info = ConnectionInfo {
+                local: if side == 0 { from } else { to },
+                peer: if side == 0 { to } else { from },
+                ord,
+                ird: own.ird.min(most),
+                private_data: peer.private_data.clone(),
+                crc: true, // InfiniBand always checks one.
+            };
+            let qp = SimQp {
+                world: Arc::clone(self),
+                end: (id, side),
+                info,
+                capabilities: Capabilities::new("sim", true, MAX_PIECES, MAX_TRANSFER, 1),
+                domain: Arc::clone(&domain),
+            };
+            (End::new(host, domain, ord, first), qp)
+        };
+        let (a, connecting) = make(0, rt, host, &params, &their_params, first);
+        let (b, accepting) = make(1, their_rt, their_host, &their_params, &params, their_first);
+        net.connections.insert(id, Connection { ends: [a, b] });
+        net.trace.line(self.now(), (id, 0), format_args!("connected, from host {host} to {their_host}"));
+        drop(net);
+        // A queue pair that nobody takes closes its end when it is dropped here.
+        drop(reply.send(Ok(connecting)));
+        Ok(accepting)
+    }
+}
+
+/// What the accepting end brings.
+struct Accepted {
+    rt: RuntimeRef,
+    params: ConnectParams,
+    first: Option<Buffer>,
+}
+
+/// A host's listener.
+pub(super) struct SimListener {
+    world: Arc<Inner>,
+    addr: SocketAddr,
+}
+
+impl SimListener {
+    pub(super) fn open(world: &Arc<Inner>, host: usize, mut addr: SocketAddr) -> io::Result<Self> {
+        let mut net = world.net.lock();
+        if net.hosts[host].ip != addr.ip() {
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, no_device(addr)));
+        }
+        if addr.port() == 0 {
+            let h = &mut net.hosts[host];
+            h.next_port = h.next_port.checked_add(1).unwrap_or(49_152);
+            addr.set_port(h.next_port);
+        }
+        if net.doors.contains_key(&addr) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        net.doors.insert(addr, Door::default());
+        Ok(Self { world: Arc::clone(world), addr })
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Incoming>>> {
+        let mut net = self.world.net.lock();
+        let gone = || io::Error::new(io::ErrorKind::NotConnected, "the host has crashed (simulated)");
+        let Some(door) = net.doors.get_mut(&self.addr) else { return Poll::Ready(Err(gone())) };
+        match door.waiting.pop_front() {
+            Some(knock) => {
+                let world = Arc::clone(&self.world);
+                Poll::Ready(Ok(Box::new(SimIncoming { world, knock: Some(knock) })))
+            }
+            None => {
+                door.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Listener for SimListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Incoming>>> {
+        Box::pin(poll_fn(|cx| self.poll_accept(cx)))
+    }
+}
+
+impl Drop for SimListener {
+    fn drop(&mut self) {
+        let door = self.world.net.lock().doors.remove(&self.addr);
+        for knock in door.into_iter().flat_map(|d| d.waiting) {
+            self.world.answer(knock.reply, Err(ConnectionError::Rejected(Vec::new())));
+        }
+    }
+}
+
+/// A connection request that was taken from the listener. Dropping it refuses it.
+struct SimIncoming {
+    world: Arc<Inner>,
+    knock: Option<Knock>,
+}
+
+impl Incoming for SimIncoming {
+    fn peer(&self) -> SocketAddr {
+        self.knock.as_ref().map_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)), |k| k.from)
+    }
+
+    fn accept(
+        mut self: Box<Self>,
+        rt: RuntimeRef,
+        arena: Arena,
+        params: ConnectParams,
+    ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
+        Box::pin(async move {
+            check(&params)?;
+            let first = first_receive(&arena, &params)?;
+            let Some(knock) = self.knock.take() else { return Err(ConnectionError::Closed) };
+            let (limit, clock) = (params.timeout, Arc::clone(&rt));
+            let accepted = Accepted { rt, params, first };
+            let (done, ready) = oneshot::channel::<Made>();
+            let world = Arc::clone(&self.world);
+            let replied = move || {
+                let made = world.connected(knock, accepted);
+                // Ready to use: one way more.
+                world.answer(done, made);
+            };
+            self.world.clock.call_at(self.world.trip(), Box::new(replied));
+            in_time(&*clock, limit, async move {
+                let made = ready.await.unwrap_or(Err(ConnectionError::Closed));
+                made.map(|qp| Box::new(qp) as Box<dyn QueuePair>)
+            })
+            .await
+        })
+    }
+
+    fn reject(self: Box<Self>, reason: RejectReason) {
+        tracing::debug!(peer = %self.peer(), ?reason, "connection refused");
+    }
+}
+
+impl Drop for SimIncoming {
+    fn drop(&mut self) {
+        if let Some(knock) = self.knock.take() {
+            self.world.answer(knock.reply, Err(ConnectionError::Rejected(Vec::new())));
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The simulated provider, in virtual time: what every provider must do, and what its model promises to the
+//! nanosecond.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../suite/common.rs"]
+mod common;
+#[path = "../suite/endings.rs"]
+mod endings;
+#[path = "../suite/exposure.rs"]
+mod exposure;
+mod model;
+#[path = "../suite/setup.rs"]
+mod setup;
+#[path = "../suite/transfer.rs"]
+mod transfer;
+
+use std::{future::poll_fn, net::SocketAddr, task::Poll, time::Duration};
+
+use buffer::{Arena, ArenaConfig, Buffer, Views};
+use rdma::{
+    Completion, ConnectParams, ConnectionError, SendRequest, WorkId,
+    provider::sim::{Profile, World},
+};
+use runtime::virtual_time::VirtualTime;
+
+use common::*;
+
+/// Numbers that no machine has, each of them different from the others.
+const ODD: &str = include_str!("odd.toml");
+
+fn odd() -> Profile {
+    Profile::parse(ODD).unwrap()
+}
+
+/// Runs `test` on a simulated host that is connected to itself.
+fn on_a_device(test: impl AsyncFnOnce(Lab)) {
+    let time = VirtualTime::new(1);
+    let ip = [10, 0, 0, 1].into();
+    let provider = World::new(&time, odd()).add_host(ip);
+    let done = time.block_on(test(Lab { provider, rt: time.runtime(), ip }));
+    done.expect("the test is stuck");
+}

@@ -1,0 +1,318 @@
+//! What the model promises, to the nanosecond.
+
+use std::sync::Arc;
+
+use rdma::{
+    Access, ExposedRegion, Memory, MemoryRegion, Provider, ReadRequest, WriteRequest,
+    provider::sim::{Faults, Seed},
+};
+use runtime::{RuntimeExt, RuntimeRef};
+
+use super::*;
+
+const A: [u8; 4] = [10, 0, 0, 1];
+const B: [u8; 4] = [10, 0, 0, 2];
+const C: [u8; 4] = [10, 0, 0, 3];
+
+/// Hosts of a world, and its time.
+struct Lan {
+    world: World,
+    rt: RuntimeRef,
+}
+
+impl Lan {
+    fn host(&self, ip: [u8; 4]) -> Arc<dyn Provider> {
+        self.world.add_host(ip.into())
+    }
+
+    async fn connect(&self, from: [u8; 4], to: [u8; 4], params: &ConnectParams) -> (Qp, Qp) {
+        let mut listener = self.host(to).listen(self.rt.clone(), SocketAddr::from((to, 0))).unwrap();
+        let (addr, connecting) = (listener.local_addr(), self.host(from));
+        let accept = async {
+            let incoming = listener.accept().await.unwrap();
+            incoming.accept(self.rt.clone(), arena(), params.clone()).await
+        };
+        let connect = connecting.connect(self.rt.clone(), arena(), addr, params.clone());
+        let (a, b) = tokio::join!(connect, accept);
+        (a.unwrap(), b.unwrap())
+    }
+
+    async fn up(&self) -> (Qp, Qp) {
+        self.connect(A, B, &ConnectParams::default()).await
+    }
+
+    fn now(&self) -> u64 {
+        self.rt.now().as_nanos()
+    }
+}
+
+fn in_a_world<T>(seed: u64, test: impl AsyncFnOnce(&Lan) -> T) -> T {
+    let time = VirtualTime::new(seed);
+    let lan = Lan { world: World::new(&time, odd()), rt: time.runtime() };
+    lan.world.begin_trace(Seed(seed));
+    time.block_on(test(&lan)).expect("the test is stuck")
+}
+
+/// Picoseconds for which a message occupies a port, by the formula: turns of 16 packets, each rounded for itself.
+fn port_ps(bytes: u64) -> u64 {
+    let l = odd().link;
+    let turn = 16 * u64::from(l.mtu_bytes);
+    let turns = (0..bytes.div_ceil(turn).max(1)).map(|i| turn.min(bytes - i * turn));
+    turns
+        .map(|n| {
+            let packets = n.div_ceil(l.mtu_bytes.into()).max(1);
+            ((n + packets * u64::from(l.header_bytes)) as f64 * 1e6 / l.mb_per_s).round() as u64
+        })
+        .sum()
+}
+
+/// From the post to the port.
+fn out_ns() -> u64 {
+    let p = odd();
+    p.host.post_ns + p.adapter.work_request_ns + p.adapter.transmit_ns
+}
+
+/// From port to memory, with `ps` of transmission.
+fn way_ns(ps: u64) -> u64 {
+    // 0.1 mile of fibre are 788 ns.
+    ps.div_ceil(1000) + 788 + odd().link.switch_ns + odd().adapter.receive_ns
+}
+
+/// From memory to the owner who waited for a message.
+fn woken_ns() -> u64 {
+    let h = odd().host;
+    h.interrupt_ns + h.completion_ns + h.message_ns
+}
+
+fn receive(qp: &mut Qp, n: usize) {
+    for _ in 0..n {
+        qp.post_receive(buffer(&vec![0; 40_000])).unwrap();
+    }
+}
+
+fn expose(qp: &Qp, len: usize, access: Access) -> ExposedRegion {
+    MemoryRegion::new(qp.domain(), Memory::Owned(buffer(&vec![0; len]))).expose(access).unwrap()
+}
+
+#[test]
+fn a_ping_pong_takes_what_the_formula_says() {
+    for bytes in [0, 1, 128, 2048, 2049, 32_768, 39_999] {
+        in_a_world(1, async |lan| {
+            let (mut a, mut b) = lan.up().await;
+            receive(&mut a, 10);
+            receive(&mut b, 10);
+            let start = lan.now();
+            for _ in 0..10 {
+                a.post_send(send(&vec![7; bytes])).unwrap();
+                run(&mut a, &mut b, (0, 1)).await;
+                b.post_send(send(&vec![8; bytes])).unwrap();
+                run(&mut a, &mut b, (1, 0)).await;
+            }
+            let one_way = out_ns() + way_ns(port_ps(bytes as u64)) + woken_ns();
+            assert_eq!(lan.now() - start, 20 * one_way, "{bytes} bytes");
+        });
+    }
+}
+
+#[test]
+fn a_stream_of_writes_keeps_the_link_full() {
+    in_a_world(1, async |lan| {
+        let (mut a, mut b) = lan.up().await;
+        let region = expose(&b, 1 << 20, Access::RemoteWrite);
+        receive(&mut b, 1);
+        lan.rt.sleep(Duration::from_millis(1)).await; // The registration is over.
+        let start = lan.now();
+        let data = views(&pattern(1 << 20, 1), 1 << 20);
+        for _ in 0..50 {
+            a.post_write(WriteRequest { data: data.clone(), to: region.segment() }).unwrap();
+        }
+        a.post_send(send(b"done")).unwrap();
+        run(&mut a, &mut b, (0, 1)).await;
+        let ps = 50 * port_ps(1 << 20) + port_ps(4);
+        assert_eq!(lan.now() - start, out_ns() + way_ns(ps) + woken_ns());
+        let used = lan.world.host_use(B.into());
+        assert_eq!(used.bytes_in, (50 << 20) + 4);
+        assert_eq!(used.registrations, 1);
+    });
+}
+
+#[test]
+fn reads_one_after_another_pay_the_distance_each_time() {
+    let run_with = |ord: u16| {
+        in_a_world(1, async |lan| {
+            let params = ConnectParams { ord, ird: 64, ..Default::default() };
+            let (mut a, mut b) = lan.connect(A, B, &params).await;
+            let region = expose(&b, 4096, Access::RemoteRead);
+            lan.rt.sleep(Duration::from_millis(1)).await;
+            let start = lan.now();
+            for i in 0..100 {
+                let sink = vec![buffer(&[0; 4096])];
+                a.post_read(ReadRequest { id: WorkId(i), from: region.segment(), sink }).unwrap();
+            }
+            run(&mut a, &mut b, (100, 0)).await;
+            lan.now() - start
+        })
+    };
+    let p = odd();
+    let one = out_ns() + way_ns(port_ps(0)) + p.adapter.read_response_ns + way_ns(port_ps(4096));
+    assert_eq!(run_with(1), 100 * one + p.host.interrupt_ns + p.host.completion_ns);
+    // With enough in flight the responder is what is busy: more gain nothing.
+    let busy = p.adapter.read_response_ns + port_ps(4096).div_ceil(1000);
+    let first = out_ns() + way_ns(port_ps(0)) + way_ns(0);
+    let woken = p.host.interrupt_ns + p.host.completion_ns;
+    assert_eq!([4, 64].map(run_with), [first + 100 * busy + woken; 2]);
+}
+
+#[test]
+fn senders_to_one_host_share_its_port() {
+    in_a_world(1, async |lan| {
+        let (mut a, mut c1) = lan.connect(A, C, &ConnectParams::default()).await;
+        let (mut b, mut c2) = lan.connect(B, C, &ConnectParams::default()).await;
+        receive(&mut c1, 1);
+        receive(&mut c2, 1);
+        let start = lan.now();
+        a.post_send(send(&[1; 30_000])).unwrap();
+        b.post_send(send(&[2; 30_000])).unwrap();
+        run(&mut a, &mut c1, (0, 1)).await;
+        assert_eq!(lan.now() - start, out_ns() + way_ns(port_ps(30_000)) + woken_ns());
+        run(&mut b, &mut c2, (0, 1)).await;
+        assert_eq!(lan.now() - start, out_ns() + way_ns(2 * port_ps(30_000)) + woken_ns());
+    });
+}
+
+#[test]
+fn work_waits_for_the_registration_before_it() {
+    in_a_world(1, async |lan| {
+        let (mut a, mut b) = lan.up().await;
+        receive(&mut b, 2);
+        let (start, r) = (lan.now(), odd().registration);
+        let region = expose(&a, 10_000, Access::RemoteWrite);
+        a.post_send(send(b"here it is")).unwrap();
+        run(&mut a, &mut b, (0, 1)).await;
+        let cost = r.register_ns + 3 * r.register_page_ns + r.table_ns;
+        let message = out_ns() + way_ns(port_ps(10)) + woken_ns();
+        assert_eq!(lan.now() - start, cost + message);
+        let (start, cost) = (lan.now(), r.deregister_ns + 3 * r.deregister_page_ns + r.table_ns);
+        assert!(region.revoke().is_some());
+        a.post_send(send(b"it is gone")).unwrap();
+        run(&mut a, &mut b, (0, 1)).await;
+        assert_eq!(lan.now() - start, cost + message);
+    });
+}
+
+#[test]
+fn segments_are_as_small_as_the_adapter_wants_them() {
+    let time = VirtualTime::new(1);
+    let mut profile = odd();
+    profile.adapter.segment_bytes = 4096;
+    let lan = Lan { world: World::new(&time, profile), rt: time.runtime() };
+    time.block_on(async {
+        let (mut a, mut b) = lan.up().await;
+        let data = pattern(10_000, 3);
+        let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&data)));
+        let region = region.expose(Access::RemoteRead).unwrap();
+        let lengths: Vec<u32> = region.segments().iter().map(|s| s.length).collect();
+        assert_eq!(lengths, [4096, 4096, 1808]);
+        for (i, from) in region.segments().iter().enumerate() {
+            let sink = vec![buffer(&vec![0; from.length as usize])];
+            b.post_read(ReadRequest { id: WorkId(i as u64), from: *from, sink }).unwrap();
+        }
+        let (_, done) = run(&mut a, &mut b, (0, 3)).await;
+        let bytes = done.iter().flat_map(|c| match c {
+            Completion::Read { sink, .. } => sink[0].to_vec(),
+            other => panic!("{other:?}"),
+        });
+        assert!(bytes.eq(data));
+    })
+    .unwrap();
+}
+
+/// Ping-pongs until a fault ends it, at most 1000 times; the trace.
+fn troubled(seed: u64) -> String {
+    in_a_world(seed, async |lan| {
+        let (mut a, mut b) = lan.up().await;
+        let ms = Duration::from_millis;
+        lan.world.set_faults(Faults {
+            lose_one_in: 500,
+            delay_one_in: 20,
+            longest_delay: ms(3),
+            stall_one_in: 50,
+            longest_stall: ms(5),
+        });
+        receive(&mut a, 1000);
+        receive(&mut b, 1000);
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        a.post_send(send(b"ping")).unwrap();
+        poll_fn(|cx| {
+            loop {
+                let ends = [a.poll(cx, &mut x), b.poll(cx, &mut y)];
+                if let Some(Poll::Ready(Err(e))) = ends.iter().find(|p| matches!(p, Poll::Ready(Err(_)))) {
+                    assert!(e.to_string().contains("simulated fault"), "{e}");
+                    return Poll::Ready(());
+                }
+                // A post may find the connection gone; the next poll says so.
+                x.drain(..).for_each(|_| {
+                    let _ = a.post_send(send(b"ping"));
+                });
+                y.drain(..).for_each(|_| {
+                    let _ = b.post_send(send(b"pong"));
+                });
+                if ends.iter().all(Poll::is_pending) {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+        lan.world.trace()
+    })
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_to_the_byte() {
+    for seed in 0..20 {
+        let trace = troubled(seed);
+        assert_eq!(trace, troubled(seed));
+        assert_ne!(trace, troubled(seed + 1));
+        assert!(trace.starts_with(&format!("simulated v1 seed={seed} profile=odd\n")), "{trace}");
+        assert!(trace.contains("fault: the connection is lost"));
+        assert_eq!(trace.parse(), Ok(Seed(seed)));
+    }
+}
+
+#[test]
+fn a_trace_of_another_version_is_refused_with_the_reason() {
+    let error = "simulated v7 seed=3 profile=odd\n".parse::<Seed>().unwrap_err().to_string();
+    assert!(error.contains("version 7") && error.contains("version 1"), "{error}");
+    for text in ["", "seed=3", "simulated v1", "simulated vx seed=3", "simulated v1 seed=-3", "recorded"] {
+        assert!(text.parse::<Seed>().unwrap_err().to_string().contains("it begins with"), "{text}");
+    }
+}
+
+#[test]
+fn a_crashed_host_answers_again_and_its_peers_know() {
+    in_a_world(1, async |lan| {
+        let (mut a, b) = lan.up().await;
+        let listener = lan.host(B).listen(lan.rt.clone(), SocketAddr::from((B, 2049))).unwrap();
+        let region = expose(&a, 4096, Access::RemoteWrite);
+        lan.world.crash(B.into());
+        let error = end_alone(&mut a).await;
+        assert!(error.to_string().contains("lost"), "{error}");
+        assert_eq!(lan.world.exposed(), (0, 0));
+        drop((b, listener, region));
+        lan.up().await;
+        assert!(lan.host(B).listen(lan.rt.clone(), SocketAddr::from((B, 2049))).is_ok());
+    });
+}
+
+#[test]
+fn processors_that_stand_still_hold_up_what_needs_them() {
+    in_a_world(1, async |lan| {
+        let (mut a, mut b) = lan.up().await;
+        receive(&mut b, 1);
+        let start = lan.now();
+        lan.world.stall(B.into(), Duration::from_millis(7));
+        a.post_send(send(b"hello")).unwrap();
+        run(&mut a, &mut b, (0, 1)).await;
+        assert_eq!(lan.now() - start, 7_000_000 + woken_ns());
+    });
+}

@@ -1,0 +1,165 @@
+//! What the tests of whole providers share: [`Lab`] and what is done with two ends of a connection.
+#![allow(dead_code)] // Not every provider's tests need everything.
+
+use std::{
+    future::poll_fn,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, LazyLock},
+    task::Poll,
+};
+
+use buffer::{Arena, ArenaConfig, Buffer, Views};
+use rdma::{
+    Completion, ConnectParams, ConnectionError, Incoming, Listener, Provider, QueuePair, SendRequest, WorkId,
+};
+use runtime::RuntimeRef;
+
+pub(crate) type Qp = Box<dyn QueuePair>;
+
+/// The arena of all tests.
+pub(crate) fn arena() -> Arena {
+    static SHARED: LazyLock<Arena> =
+        LazyLock::new(|| Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false }));
+    SHARED.clone()
+}
+
+/// A device to test on.
+pub(crate) struct Lab {
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) rt: RuntimeRef,
+    pub(crate) ip: IpAddr,
+}
+
+impl Lab {
+    pub(crate) fn listen(&self) -> Box<dyn Listener> {
+        self.provider.listen(self.rt.clone(), SocketAddr::new(self.ip, 0)).expect("listen")
+    }
+
+    pub(crate) async fn connect(&self, to: SocketAddr, params: ConnectParams) -> Result<Qp, ConnectionError> {
+        self.provider.connect(self.rt.clone(), arena(), to, params).await
+    }
+
+    pub(crate) async fn accept(
+        &self,
+        i: Box<dyn Incoming>,
+        params: ConnectParams,
+    ) -> Result<Qp, ConnectionError> {
+        i.accept(self.rt.clone(), arena(), params).await
+    }
+
+    /// Two ends of a connection: the one that connected, and the one that accepted.
+    pub(crate) async fn pair(&self, params: &ConnectParams) -> (Qp, Qp) {
+        let mut listener = self.listen();
+        let to = listener.local_addr();
+        let (a, b) = tokio::join!(self.connect(to, params.clone()), async {
+            let incoming = listener.accept().await.expect("a request");
+            self.accept(incoming, params.clone()).await
+        });
+        (a.expect("connected"), b.expect("accepted"))
+    }
+}
+
+/// Whether the device of the environment is an iWARP one, where some limits are others.
+pub(crate) fn is_iwarp(qp: &Qp) -> bool {
+    !qp.info().crc
+}
+
+/// Polls both until `want` completions came to each, as given.
+pub(crate) async fn run(a: &mut Qp, b: &mut Qp, want: (usize, usize)) -> (Vec<Completion>, Vec<Completion>) {
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    poll_fn(|cx| {
+        loop {
+            let one = a.poll(cx, &mut x);
+            let other = b.poll(cx, &mut y);
+            for end in [&one, &other] {
+                assert!(!matches!(end, Poll::Ready(Err(_))), "{end:?} after {} and {}", x.len(), y.len());
+            }
+            if x.len() >= want.0 && y.len() >= want.1 {
+                return Poll::Ready(());
+            }
+            if one.is_pending() && other.is_pending() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+    (x, y)
+}
+
+/// Polls both until `a` is down; why. It must have no completions.
+pub(crate) async fn end_of(a: &mut Qp, b: &mut Qp) -> ConnectionError {
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    poll_fn(|cx| {
+        loop {
+            let other = b.poll(cx, &mut y);
+            let one = a.poll(cx, &mut x);
+            assert!(x.is_empty(), "{x:?}");
+            match one {
+                Poll::Ready(Err(e)) => return Poll::Ready(e),
+                Poll::Pending if !matches!(other, Poll::Ready(Ok(()))) => return Poll::Pending,
+                _ => {}
+            }
+        }
+    })
+    .await
+}
+
+/// Polls `a` until it is down; why. Completions are dropped.
+pub(crate) async fn end_alone(a: &mut Qp) -> ConnectionError {
+    let mut x = Vec::new();
+    poll_fn(|cx| {
+        loop {
+            match a.poll(cx, &mut x) {
+                Poll::Ready(Err(e)) => return Poll::Ready(e),
+                Poll::Ready(Ok(())) => x.clear(),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await
+}
+
+/// A buffer with `bytes`.
+pub(crate) fn buffer(bytes: &[u8]) -> Buffer {
+    let mut b = arena().alloc(bytes.len()).expect("memory");
+    b.copy_from_slice(bytes);
+    b
+}
+
+/// Bytes that differ everywhere.
+pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 31 + seed * 17) ^ (i >> 8) ^ (i >> 16)) as u8).collect()
+}
+
+/// Views of `bytes`, in pieces of `piece` bytes that do not touch.
+pub(crate) fn views(bytes: &[u8], piece: usize) -> Views {
+    bytes.chunks(piece.max(1)).map(|c| buffer(c).freeze()).collect()
+}
+
+/// A plain Send.
+pub(crate) fn send(bytes: &[u8]) -> SendRequest {
+    SendRequest { data: views(bytes, bytes.len()), invalidate: None, solicited: false, signaled: None }
+}
+
+/// A signaled Send.
+pub(crate) fn signaled(bytes: &[u8], id: u64) -> SendRequest {
+    SendRequest { signaled: Some(WorkId(id)), ..send(bytes) }
+}
+
+/// The received bytes of a completion.
+pub(crate) fn received(c: &Completion) -> &[u8] {
+    match c {
+        Completion::Received { buffer, .. } => buffer,
+        other => panic!("not a receive: {other:?}"),
+    }
+}
+
+/// Sends `text` from `a` to `b`, and waits until it is there.
+pub(crate) async fn tell(a: &mut Qp, b: &mut Qp, text: &[u8]) {
+    b.post_receive(buffer(&[0; 512])).unwrap();
+    // The receive must be there first: an iWARP device ends the connection otherwise.
+    b.flush(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    a.post_send(send(text)).unwrap();
+    let (_, y) = run(a, b, (0, 1)).await;
+    assert_eq!(received(&y[0]), text);
+}
