@@ -7,6 +7,7 @@ use std::sync::{
 
 use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES};
 use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status};
+use oncrpc::{CallClass, Stage};
 use rpcrdma::registration::{Registration, RegistrationStats};
 use runtime::RuntimeRef;
 use xdr::{Decode, Decoder, Encode, XdrError};
@@ -126,6 +127,7 @@ impl Client {
             credential.clone(),
             options.retry,
             options.nconnect,
+            options.sample_stages,
         );
         let mut unfinished = CloseOnDrop(Some(pool));
         let Some(pool) = unfinished.0.as_ref() else { return Err(Error::Closed) };
@@ -308,6 +310,11 @@ where
         max_head,
         // A WRITE could be repeated, but not overtaken: see `retransmission`.
         keep_xid: !procedure.is_idempotent() || procedure == Procedure::Write,
+        class: match procedure {
+            Procedure::Read => CallClass::Read,
+            Procedure::Write => CallClass::Write,
+            _ => CallClass::Other,
+        },
     };
     let payload_len = payload.as_ref().map(|b| b.len());
     let mut attempt = Attempt::new(pool, procedure.name());
@@ -318,6 +325,8 @@ where
         };
         let answered = pool.call(spec, args, payload).await?;
         let decoded = answered.reply.results().get::<Outcome<O>>();
+        answered.stages.end(Stage::Delivery);
+        pool.sampler.finish(answered.stages);
         let result = decoded.map_err(|e| pool.bad_reply(procedure.name(), e))?.0;
         if matches!(result, Err(Status::Jukebox)) && attempt.pause(String::new()).await.is_ok() {
             continue;

@@ -162,6 +162,8 @@ pub struct Options {
     pub arena_limit: usize,
     /// The most bytes of unstable data that one [`crate::File`] retains before it commits by itself.
     pub unstable_limit: usize,
+    /// The stages of one call in so many are timed ([`oncrpc::stages`]); 0: of none.
+    pub sample_stages: u32,
 }
 
 impl Default for Options {
@@ -186,6 +188,7 @@ impl Default for Options {
             provider: ProviderChoice::default(),
             arena_limit: 1 << 30,
             unstable_limit: 128 << 20,
+            sample_stages: oncrpc::stages::DEFAULT_SAMPLE,
         }
     }
 }

@@ -9,7 +9,10 @@ use std::{
 };
 
 use buffer::{Arena, Buffer};
-use oncrpc::{Credential, PendingCall, Reply, ReplySpec, Request, RpcError, Transport};
+use oncrpc::{
+    CallClass, Credential, PendingCall, Reply, ReplySpec, Request, RpcError, Sampler, Stage, Stages,
+    Transport,
+};
 use parking_lot::Mutex;
 use runtime::{Instant, RuntimeExt, RuntimeRef};
 use xdr::{Encode, Encoder};
@@ -30,6 +33,7 @@ pub(crate) struct CallSpec {
     pub(crate) max_head: usize,
     /// Sent again with its XID, so that the server's duplicate request cache answers.
     pub(crate) keep_xid: bool,
+    pub(crate) class: CallClass,
 }
 
 /// An answered call.
@@ -37,6 +41,8 @@ pub(crate) struct Answered {
     pub(crate) reply: Reply,
     /// It was sent before, on a connection that was lost: the server may have executed it twice.
     pub(crate) resent: bool,
+    /// The call's stamps, up to its reply.
+    pub(crate) stages: Stages,
 }
 
 /// One place for a connection.
@@ -71,6 +77,7 @@ pub(crate) struct Pool {
     pub(crate) rt: RuntimeRef,
     pub(crate) arena: Arena,
     pub(crate) counts: Counts,
+    pub(crate) sampler: Sampler,
     connector: Arc<dyn Connector>,
     server: String,
     credential: Credential,
@@ -90,11 +97,14 @@ impl Pool {
         credential: Credential,
         retry: RetryPolicy,
         connections: usize,
+        sample: u32,
     ) -> Self {
+        let counts = Counts::default();
         Self {
+            sampler: Sampler::new(Arc::clone(&rt), "client", sample, Arc::clone(&counts.stages)),
             rt,
             arena,
-            counts: Counts::default(),
+            counts,
             server: connector.server(),
             connector,
             credential,
@@ -215,18 +225,25 @@ impl Pool {
                 (None, Some(len)) => Some(self.arena.alloc(len)?),
                 (given, _) => given,
             };
+            // A call that is sent again is not sampled: its time is that of the connection's loss.
+            let stages = if resent { Stages::NONE } else { self.sampler.next_call(None) };
             let kept_xid = first_xid.filter(|_| spec.keep_xid);
+            let message = self.encode(spec, args)?;
+            stages.set_class(spec.class);
+            stages.end(Stage::Encode);
             let request = Request {
-                message: self.encode(spec, args)?,
+                message,
                 reply: ReplySpec { max_head: spec.max_head, payload },
                 xid: kept_xid,
+                stages: stages.clone(),
             };
             let pending = PendingCall::new(&transport, request);
             let xid = pending.xid();
             match pending.await {
                 Ok(reply) => {
                     add(&self.counts.calls, 1);
-                    return Ok(Answered { reply, resent });
+                    stages.set_xid(xid.unwrap_or_default());
+                    return Ok(Answered { reply, resent, stages });
                 }
                 Err(e @ (RpcError::Disconnected { .. } | RpcError::TimedOut { .. })) => {
                     // After a time-out the connection may be up and mute: it is not used again.

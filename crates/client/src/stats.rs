@@ -1,6 +1,11 @@
 //! Counters.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use oncrpc::stages::{StageStats, StageTimes};
 
 /// What a client has done since it was made.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +23,8 @@ pub struct Stats {
     pub reconnects: u64,
     /// Bytes of unstable data that were written again because the server had restarted.
     pub rewritten: u64,
+    /// What the stages of sampled calls took ([`crate::Options::sample_stages`]).
+    pub stages: StageStats,
     /// The connections that are up.
     pub connections: Vec<ConnectionStats>,
 }
@@ -51,6 +58,7 @@ pub(crate) struct Counts {
     pub(crate) retransmits: AtomicU64,
     pub(crate) reconnects: AtomicU64,
     pub(crate) rewritten: AtomicU64,
+    pub(crate) stages: Arc<StageTimes>,
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: usize) {
@@ -67,6 +75,7 @@ impl Counts {
             retransmits: get(&self.retransmits),
             reconnects: get(&self.reconnects),
             rewritten: get(&self.rewritten),
+            stages: self.stages.snapshot(),
             connections: Vec::new(),
         }
     }

@@ -7,7 +7,7 @@ use xdr::{Arena, Decoder, Encode, Encoder, Message};
 
 use crate::{
     AcceptError, AuthStat, Call, CallHeader, CallRefusal, Credential, Fault, Outcome, Peer, Program,
-    RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, Service,
+    RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, Service, Stages,
 };
 
 /// Room for the header and the results of nearly every procedure, payload apart, so that the head does not grow.
@@ -49,7 +49,13 @@ impl Dispatcher {
 }
 
 impl Service for Dispatcher {
-    fn call(&self, peer: &Peer, message: Message, arena: &Arena) -> MaybeReady<'static, Option<Message>> {
+    fn call(
+        &self,
+        peer: &Peer,
+        message: Message,
+        arena: &Arena,
+        stages: &Stages,
+    ) -> MaybeReady<'static, Option<Message>> {
         let mut d = Decoder::new(&message);
         let header = match CallHeader::decode(&mut d) {
             Ok(header) => header,
@@ -63,7 +69,8 @@ impl Service for Dispatcher {
         };
         let mut reply = Encoder::new(arena, REPLY_HINT);
         reply.put(&ReplyHeader { xid, status: ReplyStatus::Success });
-        match program.call(Call { header, message, args_at, peer: *peer }, reply) {
+        let call = Call { header, message, args_at, peer: *peer, stages: stages.clone() };
+        match program.call(call, reply) {
             MaybeReady::Ready(outcome) => MaybeReady::Ready(finish(xid, outcome, arena)),
             MaybeReady::Pending(outcome) => {
                 let arena = arena.clone();

@@ -1,11 +1,12 @@
 //! ONC RPC version 2 (RFC 5531), transport-neutral: messages, credentials, dispatch, client calls; and the TCP
-//! transport with record marking, and rpcbind registration.
+//! transport with record marking, rpcbind registration; and where the time of calls goes ([`stages`]).
 
 mod calls;
 mod dispatch;
 mod message;
 pub mod rpcbind;
 mod service;
+pub mod stages;
 pub mod tcp;
 mod transport;
 
@@ -17,5 +18,6 @@ pub use message::{
 };
 pub use runtime::MaybeReady;
 pub use service::{Call, Fault, Outcome, Peer, Program, Service, TransportKind};
+pub use stages::{CallClass, Sampler, Stage, Stages};
 pub use transport::{CallId, PendingCall, Reply, ReplySpec, Request, RpcError, Transport, parse_reply};
 pub use xdr::{Message, Payload};

@@ -182,7 +182,7 @@ impl Rpcbind {
         e.put(args);
         let message = e.finish().map_err(|e| RpcError::Local(e.to_string()))?;
         let reply = ReplySpec { max_head: MAX_RECORD, payload: None };
-        let reply = PendingCall::new(&self.transport, Request { message, reply, xid: None }).await?;
+        let reply = PendingCall::new(&self.transport, Request::new(message, reply)).await?;
         results(&mut reply.results())
             .map_err(|e| RpcError::BadReply { peer: "rpcbind".into(), what: e.to_string() })
     }

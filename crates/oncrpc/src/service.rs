@@ -5,7 +5,7 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 use runtime::MaybeReady;
 use xdr::{Arena, Decode, Decoder, Encoder, Message};
 
-use crate::{AuthStat, CallHeader};
+use crate::{AuthStat, CallHeader, Stages};
 
 /// How a call came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,6 +39,8 @@ pub struct Call {
     pub args_at: usize,
     /// Who sent it.
     pub peer: Peer,
+    /// Its stamps.
+    pub stages: Stages,
 }
 
 impl Call {
@@ -98,6 +100,12 @@ pub trait Program: Send + Sync + 'static {
 /// What a transport hands calls to.
 pub trait Service: Send + Sync + 'static {
     /// Executes the call in `message` and gives the whole reply message, or `None` when there is none to send.
-    /// The reply is built in `arena`.
-    fn call(&self, peer: &Peer, message: Message, arena: &Arena) -> MaybeReady<'static, Option<Message>>;
+    /// The reply is built in `arena`. What the call does is stamped on `stages`.
+    fn call(
+        &self,
+        peer: &Peer,
+        message: Message,
+        arena: &Arena,
+        stages: &Stages,
+    ) -> MaybeReady<'static, Option<Message>>;
 }

@@ -11,7 +11,7 @@ use std::{
 
 use xdr::{Buffer, Message};
 
-use crate::{AcceptError, AuthStat, ReplyHeader, ReplyStatus, RpcMismatch};
+use crate::{AcceptError, AuthStat, ReplyHeader, ReplyStatus, RpcMismatch, Stages};
 
 /// Why a call has no results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,12 +77,14 @@ pub struct Request {
     /// request cache recognises it by that. A transport refuses one that an open call has ([`RpcError::Local`]).
     /// `None`, the ordinary case: the transport chooses.
     pub xid: Option<u32>,
+    /// Its stamps.
+    pub stages: Stages,
 }
 
 impl Request {
-    /// A call whose XID the transport chooses.
+    /// A call whose XID the transport chooses, and whose stages are not timed.
     pub fn new(message: Message, reply: ReplySpec) -> Self {
-        Self { message, reply, xid: None }
+        Self { message, reply, xid: None, stages: Stages::NONE }
     }
 }
 

@@ -62,7 +62,7 @@ fn calls_over_tcp_allocate_nothing_once_everything_has_grown() {
             call_header(&mut e, 100_003, 3, 7, &Credential::None);
             e.put_payload(data.clone().into());
             let reply = ReplySpec { max_head: 128, payload: None };
-            PendingCall::new(&t, Request { message: e.finish().unwrap(), reply, xid: None })
+            PendingCall::new(&t, Request::new(e.finish().unwrap(), reply))
         };
         let round = async || {
             let (a, b, c) = futures::join!(call(), call(), call());

@@ -12,7 +12,7 @@ use futures::FutureExt;
 
 use oncrpc::{
     AcceptError, AuthStat, AuthSys, Calls, Credential, Dispatcher, Message, Program, RpcError, RpcMismatch,
-    Service, call_header, parse_reply,
+    Service, Stages, call_header, parse_reply,
 };
 use proptest::prelude::*;
 use xdr::{Arena, Encoder};
@@ -21,7 +21,7 @@ fn answer(call: &[u8]) -> Option<Vec<u8>> {
     let arena = arena();
     let d = Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>]);
     let message = Message::from_view(arena.copy_from(call).unwrap());
-    let reply = d.call(&peer(), message, &arena).now_or_never().unwrap();
+    let reply = d.call(&peer(), message, &arena, &Stages::NONE).now_or_never().unwrap();
     reply.map(|m| m.head.to_vec())
 }
 
@@ -212,7 +212,7 @@ fn no_memory_for_a_reply_is_a_system_error_or_silence_and_never_a_panic() {
         held.push(b);
     }
     let d = Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>]);
-    let call = |message| d.call(&peer(), message, &full).now_or_never().unwrap();
+    let call = |message| d.call(&peer(), message, &full, &Stages::NONE).now_or_never().unwrap();
     assert!(call(message.clone()).is_none());
     // The call's own memory is free again by the time of the refusal, and that is enough.
     assert_eq!(call(message).unwrap().head.to_vec(), words(&[XID, 1, 0, 0, 0, 5]));

@@ -79,7 +79,7 @@ impl Bench {
         let mut e = Encoder::new(&self.arena, 128);
         call_header(&mut e, 100_003, 3, proc, &Credential::None);
         args(&mut e);
-        Request { message: e.finish().unwrap(), reply: ReplySpec::default(), xid: None }
+        Request::new(e.finish().unwrap(), ReplySpec::default())
     }
 
     async fn call(&self, t: &Arc<dyn Transport>, proc: u32, n: u32) -> Result<u32, RpcError> {
@@ -532,8 +532,7 @@ fn a_message_with_a_head_in_pieces_is_sent_whole() {
         let whole = b.request(1, |e| e.put_u32(21)).message.head.to_vec();
         let head = whole.chunks(3).map(|c| arena().copy_from(c).unwrap()).collect();
         let message = Message { head, ..Default::default() };
-        let reply =
-            PendingCall::new(&t, Request { message, reply: ReplySpec::default(), xid: None }).await.unwrap();
+        let reply = PendingCall::new(&t, Request::new(message, ReplySpec::default())).await.unwrap();
         assert_eq!(number(&reply), 42);
     });
 }

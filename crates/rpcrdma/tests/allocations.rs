@@ -11,7 +11,8 @@ use std::{
 
 use buffer::Arena;
 use oncrpc::{
-    MaybeReady, Message, Peer, PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Service, Transport,
+    CallClass, MaybeReady, Message, Peer, PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Sampler,
+    Service, Stages, Transport, stages::StageTimes,
 };
 use rdma::ConnectParams;
 use rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
@@ -54,11 +55,25 @@ static GLOBAL: Counting = Counting;
 
 const BYTES: usize = 256 << 10;
 
+/// A connection, and what calls over it need.
+struct Scene {
+    to: Arc<dyn Transport>,
+    arena: Arena,
+    data: Views,
+    sampler: Sampler,
+}
+
 /// Answers each call with the same pages, by reference.
 struct Pages(Views);
 
 impl Service for Pages {
-    fn call(&self, _peer: &Peer, message: Message, arena: &Arena) -> MaybeReady<'static, Option<Message>> {
+    fn call(
+        &self,
+        _peer: &Peer,
+        message: Message,
+        arena: &Arena,
+        _stages: &Stages,
+    ) -> MaybeReady<'static, Option<Message>> {
         let mut d = Decoder::new(&message);
         d.raw(40).unwrap();
         let want = d.u32().unwrap() as usize;
@@ -71,15 +86,18 @@ impl Service for Pages {
     }
 }
 
-async fn call(to: &Arc<dyn Transport>, arena: &Arena, data: &Views, send: usize, receive: usize) {
+async fn call(scene: &Scene, send: usize, receive: usize) {
+    let Scene { to, arena, data, sampler } = scene;
     let mut e = Encoder::new(arena, 64);
     for word in [0, 0, 2, PROGRAM, 1, 1, 0, 0, 0, 0, receive as u32] {
         e.put_u32(word);
     }
     e.put_payload(data.slice(0, send));
     let payload = (receive > 0).then(|| arena.alloc(receive).unwrap());
+    let stages = sampler.next_call(None);
     let request = Request::new(e.finish().unwrap(), ReplySpec { max_head: 64, payload });
-    let reply = PendingCall::new(to, request).await.unwrap();
+    let reply = PendingCall::new(to, Request { stages: stages.clone(), ..request }).await.unwrap();
+    sampler.finish(stages);
     let mut d = reply.results();
     assert_eq!(d.u32().unwrap() as usize, send);
     assert_eq!(d.payload(BYTES).unwrap().len(), receive);
@@ -88,14 +106,23 @@ async fn call(to: &Arc<dyn Transport>, arena: &Arena, data: &Views, send: usize,
 #[tokio::test]
 async fn calls_do_not_take_memory_from_the_heap() {
     for design in support::DESIGNS {
-        measure(design).await;
+        for every in [0, 1, 3] {
+            measure(design, every).await;
+        }
     }
 }
 
-async fn measure(design: Design) {
+/// One call in `every` is sampled at both ends.
+async fn measure(design: Design, every: u32) {
     let arena = support::arena();
     let c = RequesterConfig { design, ..Default::default() };
-    let s = ResponderConfig { design, ..Default::default() };
+    let (client_times, server_times) = (Arc::default(), Arc::default());
+    let sampler = |end, times: &Arc<StageTimes>| Sampler::new(rt(), end, every, Arc::clone(times));
+    let s = ResponderConfig {
+        design,
+        sampler: Some(Arc::new(sampler("server", &server_times))),
+        ..Default::default()
+    };
     let accept = s.connect_params(ConnectParams::default());
     let (qc, qs) = queue_pairs(Link::Tcp, &arena, c.connect_params(), accept).await;
     let pages: Views = (0..4).map(|_| arena.alloc(64 << 10).unwrap().freeze()).collect();
@@ -103,18 +130,28 @@ async fn measure(design: Design) {
     let service = Arc::new(Pages(pages.clone()));
     let responder = Responder::new(qs, peer, service, rt(), arena.clone(), s, stats).unwrap();
     let task = tokio::spawn(responder.run());
-    let client: Arc<dyn Transport> = Requester::over(qc, rt(), arena.clone(), c).unwrap();
+    let to: Arc<dyn Transport> = Requester::over(qc, rt(), arena.clone(), c).unwrap();
+    let scene = Scene { to, arena, data: pages, sampler: sampler("client", &client_times) };
     for (send, receive) in [(0, 0), (0, BYTES), (BYTES, 0), (4096, 4096)] {
         for _ in 0..50 {
-            call(&client, &arena, &pages, send, receive).await;
+            call(&scene, send, receive).await;
         }
         let before = ALLOCATIONS.get();
         for _ in 0..100 {
-            call(&client, &arena, &pages, send, receive).await;
+            call(&scene, send, receive).await;
         }
         let taken = ALLOCATIONS.get() - before;
-        assert_eq!(taken, 0, "by 100 {design} calls that send {send} and receive {receive} bytes");
+        assert_eq!(
+            taken, 0,
+            "by 100 {design} calls that send {send} and receive {receive} bytes, 1 in {every} sampled"
+        );
     }
-    client.close();
+    let sampled = 600_u32.checked_div(every).map(u64::from).unwrap_or(0);
+    for times in [client_times, server_times] {
+        let calls = times.snapshot().of(CallClass::Other).calls;
+        // The last reply may not have been handed over.
+        assert!(calls == sampled || calls + 1 == sampled, "{calls} of {sampled}");
+    }
+    scene.to.close();
     task.await.unwrap().unwrap();
 }

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
+use oncrpc::stages::DEFAULT_SAMPLE;
 use rdma::ProviderChoice;
 use rpcrdma::{Design, registration::Strategy};
 use serde::{Deserialize, Deserializer, de};
@@ -50,6 +51,22 @@ pub struct Config {
     pub registration: Option<Strategy>,
     /// Limits.
     pub limits: Limits,
+    /// How often the stages of a call are timed.
+    pub stages: StageSampling,
+}
+
+/// How often the stages of a call are timed ([`oncrpc::stages`]; `[stages]`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StageSampling {
+    /// One call in so many, on each shard and transport; 0: none.
+    pub sample: u32,
+}
+
+impl Default for StageSampling {
+    fn default() -> Self {
+        Self { sample: DEFAULT_SAMPLE }
+    }
 }
 
 fn strategy<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Strategy>, D::Error> {
@@ -356,6 +373,8 @@ mod tests {
         [limits]
         rtmax = "4MiB"
         credits = 32
+        [stages]
+        sample = 7
         [[export]]
         name = "/data"
         backend = "local:/srv/data"
@@ -379,6 +398,7 @@ mod tests {
         );
         assert_eq!(c.exports[0].squash, Squash::Root);
         assert_eq!(c.registration, Some(Strategy::Dynamic));
+        assert_eq!((c.stages.sample, Config::default().stages.sample), (7, DEFAULT_SAMPLE));
         assert_eq!(
             c.exports[1],
             ExportConfig::new("/scratch", Backend::Memory { capacity: ByteSize(2 << 30) })

@@ -22,7 +22,7 @@ mod siphash;
 mod size;
 
 pub use backend::{Resources, open};
-pub use config::{Backend, Config, ExportConfig, Squash};
+pub use config::{Backend, Config, ExportConfig, Squash, StageSampling};
 pub use design::{ExposedBuffers, Exposure};
 pub use error::ServerError;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};

@@ -9,13 +9,17 @@ use std::sync::{
 
 use buffer::Arena;
 use nfs::v3::Procedure;
-use oncrpc::{TransportKind, tcp::TcpStats};
+use oncrpc::{TransportKind, stages::StageStats, tcp::TcpStats};
 use rpcrdma::{
     ResponderStats, ResponderStatsSnapshot,
     registration::{Registration, RegistrationStats},
 };
 
-use crate::{drc::ReplyCache, server::Shared, shard::Shard};
+use crate::{
+    drc::ReplyCache,
+    server::Shared,
+    shard::{Shard, Stages},
+};
 
 const PROCEDURES: usize = Procedure::ALL.len();
 
@@ -137,6 +141,10 @@ pub struct Stats {
     pub tcp_bytes_out: u64,
     /// What was moved over RDMA.
     pub operations: RdmaStats,
+    /// What the stages of sampled calls over TCP took.
+    pub tcp_stages: StageStats,
+    /// What the stages of sampled calls over RDMA took.
+    pub rdma_stages: StageStats,
     /// Memory of network buffers and memory exports in use, in bytes.
     pub memory_in_use: u64,
     /// The most that it may become, in bytes.
@@ -201,6 +209,7 @@ pub(crate) struct Gauges {
     shards: Vec<Arc<ShardCounters>>,
     tcp: Vec<Arc<TcpStats>>,
     rdma: Vec<Arc<ResponderStats>>,
+    stages: Vec<Arc<Stages>>,
     turned_away: Arc<AtomicU64>,
     replies: Arc<ReplyCache>,
     registration: Arc<Registration>,
@@ -214,6 +223,7 @@ impl Gauges {
             shards: handles().map(|h| Arc::clone(&h.counters)).collect(),
             tcp: handles().map(|h| Arc::clone(&h.tcp)).collect(),
             rdma: handles().map(|h| Arc::clone(&h.rdma)).collect(),
+            stages: handles().map(|h| Arc::clone(&h.stages)).collect(),
             turned_away: Arc::default(),
             replies: Arc::clone(&shared.replies),
             registration: Arc::clone(&shared.registration),
@@ -240,6 +250,10 @@ impl Gauges {
             out.tcp_bytes_in += value(&t.received);
             out.tcp_bytes_out += value(&t.sent);
             out.tcp.failed += value(&t.malformed) + value(&t.stalled);
+        }
+        for s in &self.stages {
+            out.tcp_stages = out.tcp_stages.plus(&s.tcp.snapshot());
+            out.rdma_stages = out.rdma_stages.plus(&s.rdma.snapshot());
         }
         out.operations = self.rdma.iter().map(|r| r.snapshot()).fold(RdmaStats::default(), RdmaStats::add);
         out

@@ -9,6 +9,7 @@ use std::{
 
 use futures::future::{Either, select};
 use nfs::v3::Procedure;
+use oncrpc::{CallClass, Stage};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, text},
@@ -145,6 +146,7 @@ impl Collector for Scrape {
         counter(&mut e, "copied_bytes", "Payload bytes copied by this process", s.bytes_copied)?;
         self.connections(&mut e)?;
         self.transports(&mut e)?;
+        self.stages(&mut e)?;
         gauge(&mut e, "replies_kept", "Replies kept for retransmissions", s.replies_kept)?;
         gauge(
             &mut e,
@@ -211,6 +213,42 @@ impl Scrape {
     }
 }
 
+/// By transport, and then by the class of calls.
+type ClassLabels = [(&'static str, &'static str); 2];
+/// And by stage.
+type StageLabels = [(&'static str, &'static str); 3];
+
+impl Scrape {
+    /// What stages took: divided by the number of sampled calls, a mean.
+    fn stages(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let transports = [("tcp", &self.0.tcp_stages), ("rdma", &self.0.rdma_stages)];
+        let classes = || {
+            transports.into_iter().flat_map(|(transport, stats)| {
+                CallClass::ALL.into_iter().map(move |class| {
+                    let labels: ClassLabels = [("transport", transport), ("class", class.name())];
+                    (labels, stats.of(class))
+                })
+            })
+        };
+        let name = "rpc_sampled_calls";
+        let mut metric =
+            e.encode_descriptor(name, "Calls whose stages were timed", None, MetricType::Counter)?;
+        for (labels, sums) in classes() {
+            ConstCounter::new(sums.calls).encode(metric.encode_family(&labels)?)?;
+        }
+        let (name, help) = ("rpc_stage_seconds", "Time of sampled calls in each stage");
+        let mut metric = e.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for ([transport, class], sums) in classes() {
+            for stage in Stage::SERVER {
+                let labels: StageLabels = [transport, class, ("stage", stage.name())];
+                let seconds = ConstCounter::new(sums.time(stage).as_secs_f64());
+                seconds.encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 fn counters<'a>(
     e: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -241,17 +279,24 @@ fn gauge(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, v: u64) -> fmt::
 
 #[cfg(test)]
 mod tests {
+    use oncrpc::stages::StageSums;
+
     use super::*;
 
     #[test]
     fn counters_are_named_and_labelled() {
         let mut stats = Stats { bytes_read: 77, ..Stats::default() };
         stats.calls[Procedure::Read.number() as usize] = 5;
+        let times = [(Stage::FileSystem, Duration::from_micros(3)), (Stage::Reply, Duration::from_secs(2))];
+        *stats.rdma_stages.of_mut(CallClass::Write) = StageSums::new(2, times);
         let text = render(&stats);
         for line in [
             "millrace_nfs_calls_total{procedure=\"READ\"} 5",
             "millrace_data_bytes_total{direction=\"read\"} 77",
             "millrace_rdma_regions_exposed 0",
+            "millrace_rpc_sampled_calls_total{transport=\"rdma\",class=\"write\"} 2",
+            "millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"file-system\"} 0.000003",
+            "millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"reply\"} 2.0",
             "# EOF",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");

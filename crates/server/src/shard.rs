@@ -15,7 +15,8 @@ use futures::{
     future::{Either, select},
 };
 use oncrpc::{
-    Dispatcher, Peer, Program, Service, TransportKind,
+    Dispatcher, Peer, Program, Sampler, Service, TransportKind,
+    stages::StageTimes,
     tcp::{TcpServer, TcpServerConfig, TcpStats},
 };
 use rdma::{ConnectParams, ConnectionError, Incoming};
@@ -54,6 +55,14 @@ pub(crate) struct ShardHandle {
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) tcp: Arc<TcpStats>,
     pub(crate) rdma: Arc<ResponderStats>,
+    pub(crate) stages: Arc<Stages>,
+}
+
+/// What the stages of sampled calls took, by transport.
+#[derive(Default)]
+pub(crate) struct Stages {
+    pub(crate) tcp: Arc<StageTimes>,
+    pub(crate) rdma: Arc<StageTimes>,
 }
 
 impl ShardHandle {
@@ -79,11 +88,17 @@ impl Shard {
         core: Option<CoreId>,
     ) -> io::Result<Self> {
         let (tx, arrivals) = mpsc::unbounded();
-        let handle =
-            ShardHandle { arrivals: tx, counters: Arc::default(), tcp: Arc::default(), rdma: Arc::default() };
+        let handle = ShardHandle {
+            arrivals: tx,
+            counters: Arc::default(),
+            tcp: Arc::default(),
+            rdma: Arc::default(),
+            stages: Arc::default(),
+        };
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());
         let (counters, tcp, rdma) =
             (Arc::clone(&handle.counters), Arc::clone(&handle.tcp), Arc::clone(&handle.rdma));
+        let stages = Arc::clone(&handle.stages);
         let thread =
             std::thread::Builder::new().name(format!("millrace-shard-{index}")).spawn(move || {
                 if core.is_some_and(|c| !core_affinity::set_for_current(c)) {
@@ -92,7 +107,8 @@ impl Shard {
                 let ended = run_shard(async move {
                     let rt = TokioRuntime::current();
                     let service = service(&shared, &counters);
-                    let main = Main { shared, service, rt, counters, tcp, rdma, stopped };
+                    let samplers = Samplers::new(&rt, shared.config.stages.sample, &stages);
+                    let main = Main { shared, service, rt, counters, tcp, rdma, samplers, stopped };
                     main.run(arrivals).await;
                 });
                 if let Err(e) = ended {
@@ -100,6 +116,20 @@ impl Shard {
                 }
             })?;
         Ok(Self { handle, thread })
+    }
+}
+
+/// Choose the calls whose stages are timed.
+struct Samplers {
+    tcp: Arc<Sampler>,
+    rdma: Arc<Sampler>,
+}
+
+impl Samplers {
+    fn new(rt: &RuntimeRef, every: u32, stages: &Stages) -> Self {
+        let sampler =
+            |times: &Arc<_>| Arc::new(Sampler::new(Arc::clone(rt), "server", every, Arc::clone(times)));
+        Self { tcp: sampler(&stages.tcp), rdma: sampler(&stages.rdma) }
     }
 }
 
@@ -122,6 +152,7 @@ struct Main {
     counters: Arc<ShardCounters>,
     tcp: Arc<TcpStats>,
     rdma: Arc<ResponderStats>,
+    samplers: Samplers,
     stopped: watch::Receiver<StopSignal>,
 }
 
@@ -164,6 +195,7 @@ impl Main {
             max_in_flight: limits.credits as usize,
             max_queued: transfer.max(TcpServerConfig::default().max_queued),
             stall_timeout: limits.stall(),
+            sampler: Some(Arc::clone(&self.samplers.tcp)),
         };
         let server = TcpServer {
             service: Arc::clone(&self.service),
@@ -201,6 +233,7 @@ impl Main {
             max_transfer: limits.max_transfer() as usize,
             stall_timeout: limits.stall(),
             registration: Arc::clone(&self.shared.registration),
+            sampler: Some(Arc::clone(&self.samplers.rdma)),
             ..ResponderConfig::default()
         };
         let addr = incoming.peer();

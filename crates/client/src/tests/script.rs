@@ -17,7 +17,7 @@ use nfs::{
 };
 use oncrpc::{
     AcceptError, Call, CallHeader, CallId, Message, Peer, Reply, ReplyHeader, ReplyStatus, Request, RpcError,
-    Transport, TransportKind,
+    Stages, Transport, TransportKind,
 };
 use parking_lot::Mutex;
 use runtime::{BoxFuture, tokio_rt::TokioRuntime};
@@ -255,7 +255,7 @@ impl ScriptTransport {
         let args_at = d.position();
         let addr = "127.0.0.1:1".parse().unwrap();
         let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 0 };
-        let call = Call { header, message, args_at, peer };
+        let call = Call { header, message, args_at, peer, stages: Stages::NONE };
         match self.script.act(&call, self.mount_only) {
             Act::Answer(results) => {
                 let mut e = Encoder::new(&self.script.arena, 256);

@@ -13,7 +13,9 @@ use runtime::{ByteStream, Instant, RuntimeExt, RuntimeRef, Sleep};
 use xdr::{Arena, Message};
 
 use super::channel::Channel;
-use crate::{CallId, Calls, Finished, MSG_REPLY, Reply, Request, RpcError, Transport, parse_reply};
+use crate::{
+    CallId, Calls, Finished, MSG_REPLY, Reply, Request, RpcError, Stage, Stages, Transport, parse_reply,
+};
 
 /// How a connection behaves.
 #[derive(Debug, Clone)]
@@ -46,8 +48,8 @@ impl Default for TcpClientConfig {
 const MAX_QUEUED: usize = 4 << 20;
 
 enum CallState {
-    Queued(Message),
-    Sent,
+    Queued(Message, Stages),
+    Sent(Stages),
 }
 
 struct State {
@@ -61,16 +63,25 @@ struct State {
 
 impl State {
     fn enter(&mut self, request: Request, deadline: Instant) -> Option<CallId> {
-        let state = CallState::Queued(request.message);
+        let state = CallState::Queued(request.message, request.stages);
         match request.xid {
             None => self.calls.insert(state, Some(deadline)),
             Some(xid) => self.calls.insert_as(xid, state, Some(deadline)),
         }
     }
 
+    /// The call that a message with this XID may answer, and its stamps.
+    fn answered(&mut self, xid: u32) -> Option<(CallId, Stages)> {
+        let id = self.calls.by_xid(xid)?;
+        match self.calls.get_mut(id) {
+            Some(CallState::Sent(stages)) => Some((id, stages.clone())),
+            _ => Some((id, Stages::NONE)),
+        }
+    }
+
     /// Forgets that a call is on its way, whatever became of it.
     fn settle(&mut self, state: Option<&CallState>) {
-        if matches!(state, Some(CallState::Sent)) {
+        if matches!(state, Some(CallState::Sent(_))) {
             self.in_flight -= 1;
         }
     }
@@ -283,12 +294,13 @@ impl Driver {
         let (Some(xid), Some(kind)) = (word(0), word(4)) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a record that is no RPC message"));
         };
-        let open = self.shared.state.lock().calls.by_xid(xid).filter(|_| kind == MSG_REPLY);
-        let Some(id) = open else {
+        let Some((id, stages)) = self.shared.state.lock().answered(xid).filter(|_| kind == MSG_REPLY) else {
             tracing::debug!(peer = self.shared.peer, xid, "dropped a message that answers no call");
             return Ok(());
         };
+        stages.end(Stage::Wait);
         let result = parse_reply(message, &self.shared.peer);
+        stages.end(Stage::Decode);
         let finished = self.shared.state.lock().finish(id, result);
         drop(finished.map(Finished::wake));
         Ok(())
@@ -308,10 +320,15 @@ impl Driver {
         while st.in_flight < self.shared.config.max_in_flight && self.channel.writer.queued() < MAX_QUEUED {
             let Some(id) = st.unsent.pop_front() else { break };
             let Some(state) = st.calls.get_mut(id) else { continue }; // cancelled or timed out
-            if let CallState::Queued(message) = std::mem::replace(state, CallState::Sent) {
+            if let CallState::Queued(message, stages) =
+                std::mem::replace(state, CallState::Sent(Stages::NONE))
+            {
                 st.in_flight += 1;
+                stages.end(Stage::Queue);
                 let xid = Some(Calls::<CallState>::xid(id));
                 self.channel.writer.push(&message, xid).map_err(io::Error::other)?;
+                stages.end(Stage::Send);
+                *state = CallState::Sent(stages);
             }
         }
         Ok(true)

@@ -17,7 +17,7 @@ use runtime::{BoxFuture, ByteStream, MaybeReady, RuntimeExt, RuntimeRef, Sleep, 
 use xdr::{Arena, Message};
 
 use super::channel::Channel;
-use crate::{MSG_REPLY, Peer, Service};
+use crate::{MSG_REPLY, Peer, Sampler, Service, Stage, Stages};
 
 /// Calls taken from a connection before other tasks of the shard get a turn.
 const CALLS_PER_TURN: usize = 64;
@@ -40,6 +40,8 @@ pub struct TcpServerConfig {
     /// A peer that takes no byte of a waiting reply for so long, or sends none of a call that it has begun, is given
     /// up.
     pub stall_timeout: Duration,
+    /// Chooses the calls whose stages are timed; `None`: none.
+    pub sampler: Option<Arc<Sampler>>,
 }
 
 impl Default for TcpServerConfig {
@@ -49,6 +51,7 @@ impl Default for TcpServerConfig {
             max_in_flight: 128,
             max_queued: 4 << 20,
             stall_timeout: Duration::from_secs(60),
+            sampler: None,
         }
     }
 }
@@ -103,6 +106,7 @@ impl TcpServer {
             peer,
             channel,
             waiting: FuturesUnordered::new(),
+            sampled: Vec::new(),
             reading: true,
             writing: true,
             untaken: Stall::default(),
@@ -134,12 +138,29 @@ impl Drop for OpenGuard {
     }
 }
 
+/// A call that the service has not answered yet.
+struct InProgress {
+    stages: Stages,
+    answer: BoxFuture<'static, Option<Message>>,
+}
+
+impl Future for InProgress {
+    type Output = (Stages, Option<Message>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(self.answer.as_mut().poll(cx));
+        Poll::Ready((std::mem::take(&mut self.stages), answer))
+    }
+}
+
 /// One connection; one task owns it.
 struct Connection {
     server: TcpServer,
     peer: Peer,
     channel: Channel,
-    waiting: FuturesUnordered<BoxFuture<'static, Option<Message>>>,
+    waiting: FuturesUnordered<InProgress>,
+    /// Sampled calls whose replies wait for the socket.
+    sampled: Vec<Stages>,
     /// Whether further calls are wanted.
     reading: bool,
     /// Whether replies can still be sent.
@@ -186,8 +207,8 @@ impl Connection {
             calls += self.take_calls(cx);
             // Calls that have been read but not taken: no byte that comes will wake us for them.
             let held_back = !self.may_read();
-            while let Poll::Ready(Some(reply)) = self.waiting.poll_next_unpin(cx) {
-                self.reply(reply);
+            while let Poll::Ready(Some((stages, reply))) = self.waiting.poll_next_unpin(cx) {
+                self.reply(stages, reply);
             }
             self.flush(cx);
             if !self.reading
@@ -239,17 +260,25 @@ impl Connection {
                 .give_up(&io::Error::new(io::ErrorKind::InvalidData, "a record that is no RPC message"));
         }
         self.server.stats.calls.fetch_add(1, Ordering::Relaxed);
-        match self.server.service.call(&self.peer, message, &self.server.arena) {
-            MaybeReady::Ready(reply) => self.reply(reply),
-            MaybeReady::Pending(reply) => self.waiting.push(reply),
+        let sampler = self.server.config.sampler.as_deref();
+        let stages = sampler.map_or(Stages::NONE, |s| s.next_call(None));
+        match self.server.service.call(&self.peer, message, &self.server.arena, &stages) {
+            MaybeReady::Ready(reply) => self.reply(stages, reply),
+            MaybeReady::Pending(answer) => self.waiting.push(InProgress { stages, answer }),
             MaybeReady::Taken => {}
         }
     }
 
-    fn reply(&mut self, reply: Option<Message>) {
+    fn reply(&mut self, stages: Stages, reply: Option<Message>) {
         let Some(reply) = reply.filter(|_| self.writing) else { return };
         match self.channel.writer.push(&reply, None) {
-            Ok(()) => _ = self.server.stats.replies.fetch_add(1, Ordering::Relaxed),
+            Ok(()) => {
+                self.server.stats.replies.fetch_add(1, Ordering::Relaxed);
+                if stages.is_sampled() {
+                    stages.end(Stage::Reply);
+                    self.sampled.push(stages);
+                }
+            }
             Err(e) => tracing::error!(peer = %self.peer.addr, "reply dropped: {e}"),
         }
     }
@@ -259,9 +288,18 @@ impl Connection {
             return;
         }
         match self.channel.poll_flush(cx) {
-            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Ok(())) => self.taken(),
             Poll::Ready(Err(e)) => self.give_up(&e),
             Poll::Pending => self.watch_taking(cx),
+        }
+    }
+
+    /// The socket has taken all replies.
+    fn taken(&mut self) {
+        let Some(sampler) = &self.server.config.sampler else { return };
+        for stages in self.sampled.drain(..) {
+            stages.end(Stage::Completion);
+            sampler.finish(stages);
         }
     }
 

@@ -17,7 +17,7 @@ use std::{
 };
 
 use buffer::{Arena, Buffer, View, Views};
-use oncrpc::{CallId, Message, ReplySpec};
+use oncrpc::{CallId, Message, ReplySpec, Stages};
 use rdma::{ConnectionError, DomainRef, QueuePair, WorkId, WriteRequest};
 use runtime::RuntimeRef;
 use smallvec::SmallVec;
@@ -174,6 +174,8 @@ pub(crate) struct Pulled {
     pub(crate) id: CallId,
     pub(crate) xid: u32,
     pub(crate) message: Result<Message, &'static str>,
+    /// The stamps of its call.
+    pub(crate) stages: Stages,
 }
 
 /// What the requester does in its design's way.
@@ -235,6 +237,8 @@ pub(crate) struct Plan {
     pub(crate) header: Header,
     pub(crate) writes: SmallVec<[WriteRequest; 2]>,
     pub(crate) inline: Views,
+    /// Memory is exposed with it, until RDMA_DONE.
+    pub(crate) until_done: bool,
 }
 
 /// The reply cannot travel: ERR_CHUNK.
@@ -284,8 +288,9 @@ pub(crate) trait Responding: Send {
     /// Replies that the requester has not acknowledged: a receive is posted for each, beyond those for calls.
     fn unacknowledged(&self) -> usize;
 
-    /// RDMA_DONE came. False when no reply with this XID waits for it.
-    fn done(&mut self, xid: u32) -> bool;
+    /// RDMA_DONE came: takes back what the reply with this XID exposes, and gives the stamps of its call. `None` when no
+    /// reply with this XID waits for it.
+    fn done(&mut self, xid: u32) -> Option<Stages>;
 
     /// Ready when the requester has not acknowledged a reply in time.
     fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError>;

@@ -32,9 +32,10 @@ use std::{
 };
 
 use buffer::Arena;
-use rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Memory, QueuePair, Segment};
+use rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Memory, Segment};
 use runtime::RuntimeRef;
 
+pub(crate) use self::local::{AllHeld, Local};
 pub use self::strategy::{Invalidation, Settings, Strategy};
 
 /// A strategy with its settings and what it has counted. One may serve many connections; what it lends belongs to one.
@@ -64,15 +65,11 @@ impl Registration {
         matches!(self.settings.strategy, Strategy::Dynamic | Strategy::Fast)
     }
 
-    /// A queue pair for one end of a connection that moves all its data itself, as a responder does: the strategies that
-    /// keep nothing register for each RDMA Read and Write.
-    pub(crate) fn over(&self, qp: Box<dyn QueuePair>) -> Box<dyn QueuePair> {
-        match self.settings.strategy {
-            Strategy::Dynamic | Strategy::Fast => {
-                Box::new(local::PerOperation::new(qp, Arc::clone(&self.counts)))
-            }
-            Strategy::Cache | Strategy::AllPhysical => qp,
-        }
+    /// For one end of a connection that moves all its data itself, as a responder does: the strategies that keep nothing
+    /// register for each RDMA Read and Write.
+    pub(crate) fn local(&self, domain: DomainRef) -> Local {
+        let per_operation = matches!(self.settings.strategy, Strategy::Dynamic | Strategy::Fast);
+        Local::new(domain, Arc::clone(&self.counts), per_operation)
     }
 
     /// The part of one connection's requester.

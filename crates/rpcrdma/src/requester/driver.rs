@@ -7,14 +7,14 @@ use std::{
 
 use buffer::Buffer;
 use futures::FutureExt;
-use oncrpc::{CallId, Calls, Message, Reply, Request, RpcError, parse_reply};
+use oncrpc::{CallId, Calls, Message, Reply, Request, RpcError, Stage, Stages, parse_reply};
 use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, SteeringTag, WorkId};
 use runtime::{Instant, RuntimeExt, Sleep};
 
 use super::{
     Shared,
     marshal::{CallMemory, Marshaller},
-    state::Stage,
+    state::CallState,
 };
 use crate::{
     counters::{add, set},
@@ -143,9 +143,11 @@ impl Driver {
         in_flight: usize,
     ) -> Result<(), ConnectionError> {
         // RFC 8166 section 3.3.2: a receive for every expected reply, before the call.
+        let stages = request.stages.clone();
+        stages.end(Stage::Queue);
         let outgoing = self
             .post_receives(in_flight + RECEIVE_SLACK)
-            .and_then(|()| self.marshaller.marshal(Calls::<Stage>::xid(id), request.message, request.reply));
+            .and_then(|()| self.marshaller.marshal(Calls::<CallState>::xid(id), request));
         let mut state = shared.state.lock();
         let outgoing = match outgoing {
             Ok(o) => o,
@@ -158,7 +160,7 @@ impl Driver {
             }
         };
         match state.calls.get_mut(id) {
-            Some(stage) => *stage = Stage::Sent(outgoing.exposed, deadline),
+            Some(stage) => *stage = CallState::Sent(outgoing.exposed, deadline),
             None => {
                 // Cancelled meanwhile. Its memory was never known to the peer.
                 state.in_flight -= 1;
@@ -169,7 +171,9 @@ impl Driver {
         add(&self.marshaller.stats.calls, 1);
         let Some(qp) = self.qp.as_mut() else { return Err(ConnectionError::Closed) };
         let send = SendRequest { data: outgoing.data, invalidate: None, solicited: false, signaled: None };
-        posted(qp.post_send(send))
+        posted(qp.post_send(send))?;
+        stages.end(Stage::Send);
+        Ok(())
     }
 
     fn post_receives(&mut self, wanted: usize) -> Result<(), RpcError> {
@@ -222,6 +226,7 @@ impl Driver {
             drop(abandoned);
             return self.drop_message(buffer, invalidated.filter(|_| !known));
         };
+        memory.stages().end(Stage::Wait);
         // RFC 8797 section 4: only tags of the XID that is answered may be invalidated.
         if let Some(tag) = invalidated {
             if !memory.tags().contains(&tag) {
@@ -244,9 +249,9 @@ impl Driver {
     fn read(&mut self, shared: &Shared, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
         let Some(qp) = self.qp.as_mut() else { return Ok(()) };
         let pulled = self.design.completed(id, sink, &self.marshaller, &mut **qp)?;
-        let Some(Pulled { id, xid, message }) = pulled else { return Ok(()) };
+        let Some(Pulled { id, xid, message, stages }) = pulled else { return Ok(()) };
         if shared.state.lock().take_read(id) {
-            shared.finish(id, self.accept(shared, xid, message));
+            shared.finish(id, self.accept(shared, xid, message, &stages));
         }
         Ok(())
     }
@@ -260,7 +265,7 @@ impl Driver {
         at: usize,
         (id, memory): (CallId, CallMemory),
     ) -> Result<Option<Result<Reply, RpcError>>, ConnectionError> {
-        let xid = header.xid;
+        let (xid, stages) = (header.xid, memory.stages().clone());
         if let Body::Error(e) = &header.body {
             drop(memory);
             add(&self.marshaller.stats.transport_errors, 1);
@@ -272,7 +277,7 @@ impl Driver {
         let Some(qp) = self.qp.as_mut() else { return Err(ConnectionError::Closed) };
         let arrived = Arrived { id, xid, lists, inline, padding, memory };
         match self.design.take(arrived, &self.marshaller, &mut **qp)? {
-            Taken::Message(message) => Ok(Some(self.accept(shared, xid, message))),
+            Taken::Message(message) => Ok(Some(self.accept(shared, xid, message, &stages))),
             Taken::Reading => Ok(None),
         }
     }
@@ -283,6 +288,7 @@ impl Driver {
         shared: &Shared,
         xid: u32,
         message: Result<Message, &'static str>,
+        stages: &Stages,
     ) -> Result<Reply, RpcError> {
         let stats = &self.marshaller.stats;
         let message = message.and_then(|m| {
@@ -292,7 +298,9 @@ impl Driver {
         match message {
             Ok(message) => {
                 add(&stats.replies, 1);
-                parse_reply(message, &shared.peer)
+                let reply = parse_reply(message, &shared.peer);
+                stages.end(Stage::Decode);
+                reply
             }
             Err(what) => {
                 add(&stats.bad_replies, 1);
@@ -383,8 +391,9 @@ impl Driver {
         drop(state);
         drop(abandoned);
         for id in open {
-            let stage = shared.state.lock().calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
-            if let Some(Stage::Sent(exposed, _)) = stage {
+            let stage =
+                shared.state.lock().calls.get_mut(id).map(|s| std::mem::replace(s, CallState::Driver));
+            if let Some(CallState::Sent(exposed, _)) = stage {
                 drop(exposed);
             }
             shared.finish(id, Err(failure.clone()));

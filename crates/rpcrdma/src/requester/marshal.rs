@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buffer::{Arena, Buffer, View, Views};
-use oncrpc::{Message, ReplySpec, RpcError};
+use oncrpc::{Message, ReplySpec, Request, RpcError, Stage, Stages};
 use rdma::{Access, GLOBAL_PAGE, Memory, SteeringTag};
 use smallvec::SmallVec;
 
@@ -153,6 +153,8 @@ pub(crate) struct CallMemory {
     kept: Option<Buffer>,
     /// The most bytes of the reply's head.
     max_head: usize,
+    /// The call's stamps.
+    stages: Stages,
 }
 
 /// What the memory of a call's results was, taken back.
@@ -178,6 +180,11 @@ impl CallMemory {
         self.max_head
     }
 
+    /// The call's stamps.
+    pub(crate) fn stages(&self) -> &Stages {
+        &self.stages
+    }
+
     /// The tags of this call.
     pub(super) fn tags(&self) -> SmallVec<[SteeringTag; 4]> {
         let all = self.reads.iter().chain(&self.write).chain(&self.reply);
@@ -187,11 +194,17 @@ impl CallMemory {
     /// Takes everything back and gives the memory of the call's results, of which the responder says that it wrote so
     /// many bytes. From here on the peer cannot touch any of it (RFC 8166 section 3.4.3: before the upper layer may).
     pub(crate) fn take_back(self, lending: &dyn Lending, write: usize, reply: usize) -> Recovered {
+        let lent = !self.reads.is_empty() || self.write.is_some() || self.reply.is_some();
+        self.stages.end(Stage::Decode);
         for r in self.reads {
             drop(lending.take_back(r, 0));
         }
         let take = |lent: Option<Lent>, placed| lent.and_then(|l| lending.take_back(l, placed));
-        Recovered { write: take(self.write, write), reply: take(self.reply, reply), kept: self.kept }
+        let (write, reply) = (take(self.write, write), take(self.reply, reply));
+        if lent {
+            self.stages.end(Stage::Deregistration);
+        }
+        Recovered { write, reply, kept: self.kept }
     }
 }
 
@@ -219,9 +232,10 @@ impl Marshaller {
     ///
     /// # Errors
     /// When memory or tags have run out. Nothing stays exposed then.
-    pub(super) fn marshal(&self, xid: u32, message: Message, spec: ReplySpec) -> Result<Outgoing, RpcError> {
+    pub(super) fn marshal(&self, xid: u32, request: Request) -> Result<Outgoing, RpcError> {
+        let Request { message, reply: spec, stages, .. } = request;
         let shape = shape(&self.terms, &message, &spec).ok_or_else(too_many)?;
-        let mut exposed = CallMemory::default();
+        let mut exposed = CallMemory { stages, ..CallMemory::default() };
         let mut lists = Lists::default();
         self.expose_results(spec, shape, &mut lists, &mut exposed)?;
 
@@ -296,7 +310,7 @@ impl Marshaller {
     ) -> Result<(), RpcError> {
         match spec.payload {
             Some(b) if shape.expected.write => {
-                let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;
+                let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Send, exposed)?;
                 lists.writes.push(region.segments().into());
                 exposed.write = Some(region);
             }
@@ -305,7 +319,7 @@ impl Marshaller {
         exposed.max_head = spec.max_head;
         if let Some(len) = shape.expected.reply {
             let b = self.arena.alloc(len).map_err(local)?;
-            let region = self.expose(Memory::Owned(b), Access::RemoteWrite)?;
+            let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Buffer, exposed)?;
             lists.reply = Some(region.segments().into());
             exposed.reply = Some(region);
         }
@@ -332,20 +346,30 @@ impl Marshaller {
         let mut pieces = data.iter().cloned().peekable();
         while pieces.peek().is_some() {
             let part = pieces.by_ref().take(self.terms.region_pieces).collect();
-            let region = self.expose(Memory::Shared(part), Access::RemoteRead)?;
+            let region = self.expose(Memory::Shared(part), Access::RemoteRead, Stage::Send, exposed)?;
             lists.reads.extend(region.segments().iter().map(|&segment| ReadSegment { position, segment }));
             exposed.reads.push(region);
         }
         Ok(())
     }
 
-    fn expose(&self, memory: Memory, access: Access) -> Result<Lent, RpcError> {
+    /// Lends `memory`; what was done for the call until here was the stage `before`.
+    fn expose(
+        &self,
+        memory: Memory,
+        access: Access,
+        before: Stage,
+        of: &CallMemory,
+    ) -> Result<Lent, RpcError> {
+        of.stages.end(before);
         let bytes = match access {
             Access::RemoteRead => &self.stats.exposed_read_bytes,
             Access::RemoteWrite => &self.stats.exposed_write_bytes,
         };
         add(bytes, memory.len());
-        self.lending.lend(memory, access).map_err(local)
+        let lent = self.lending.lend(memory, access).map_err(local);
+        of.stages.end(Stage::Registration);
+        lent
     }
 }
 

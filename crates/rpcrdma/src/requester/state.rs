@@ -13,7 +13,7 @@ use super::marshal::CallMemory;
 const MAX_CALLS: usize = 1 << 16;
 
 /// How far a call is.
-pub(super) enum Stage {
+pub(super) enum CallState {
     /// Waits for a credit, until then at the latest.
     Queued(Request, Instant),
     /// In the hands of the driver: being sent, or its reply being taken apart.
@@ -39,7 +39,7 @@ pub(super) struct Abandoned {
 
 /// The state of a connection.
 pub(super) struct State {
-    pub(super) calls: Calls<Stage>,
+    pub(super) calls: Calls<CallState>,
     pub(super) queue: VecDeque<CallId>,
     pub(super) abandoned: HashMap<u32, Abandoned>,
     /// Credits in use: calls sent and not answered.
@@ -74,7 +74,7 @@ impl State {
             return Err(e.clone());
         }
         let xid = request.xid;
-        let stage = Stage::Queued(request, deadline);
+        let stage = CallState::Queued(request, deadline);
         let id = match xid {
             None => self.calls.insert(stage, Some(deadline)),
             Some(xid) if self.abandoned.contains_key(&xid) => None,
@@ -92,8 +92,8 @@ impl State {
             let id = self.queue.pop_front()?;
             // A call that was cancelled, or timed out, is not in the table any more, or answered.
             let Some(stage) = self.calls.get_mut(id) else { continue };
-            match std::mem::replace(stage, Stage::Driver) {
-                Stage::Queued(request, deadline) => {
+            match std::mem::replace(stage, CallState::Driver) {
+                CallState::Queued(request, deadline) => {
                     self.in_flight += 1;
                     return Some((id, request, deadline));
                 }
@@ -107,8 +107,8 @@ impl State {
     pub(super) fn take_sent(&mut self, xid: u32) -> Option<(CallId, CallMemory, Instant)> {
         let id = self.calls.by_xid(xid)?;
         let stage = self.calls.get_mut(id)?;
-        match std::mem::replace(stage, Stage::Driver) {
-            Stage::Sent(memory, deadline) => Some((id, memory, deadline)),
+        match std::mem::replace(stage, CallState::Driver) {
+            CallState::Sent(memory, deadline) => Some((id, memory, deadline)),
             other => {
                 *stage = other;
                 None
@@ -124,25 +124,25 @@ impl State {
     /// The results of a sent call are being read.
     pub(super) fn reading(&mut self, id: CallId, deadline: Instant) {
         match self.calls.get_mut(id) {
-            Some(stage) => *stage = Stage::Reading(deadline),
+            Some(stage) => *stage = CallState::Reading(deadline),
             None => self.abandon(id, None, deadline),
         }
     }
 
     /// The results of the call are read: frees its credit, and says whether its caller still waits.
     pub(super) fn take_read(&mut self, id: CallId) -> bool {
-        if let Some(stage @ Stage::Reading(_)) = self.calls.get_mut(id) {
-            *stage = Stage::Driver;
+        if let Some(stage @ CallState::Reading(_)) = self.calls.get_mut(id) {
+            *stage = CallState::Driver;
             self.answered();
             return true;
         }
-        drop(self.take_abandoned(Calls::<Stage>::xid(id)));
+        drop(self.take_abandoned(Calls::<CallState>::xid(id)));
         false
     }
 
     fn abandon(&mut self, id: CallId, quarantined: Option<CallMemory>, deadline: Instant) {
         let tags = quarantined.as_ref().map(CallMemory::tags).unwrap_or_default();
-        self.abandoned.insert(Calls::<Stage>::xid(id), Abandoned { quarantined, tags, deadline });
+        self.abandoned.insert(Calls::<CallState>::xid(id), Abandoned { quarantined, tags, deadline });
     }
 
     /// Takes the abandoned call with this XID, and frees its credit.
@@ -153,15 +153,15 @@ impl State {
     }
 
     /// A call is cancelled.
-    pub(super) fn cancel(&mut self, id: CallId) -> Option<Stage> {
+    pub(super) fn cancel(&mut self, id: CallId) -> Option<CallState> {
         match self.calls.remove(id)? {
-            Stage::Sent(memory, deadline) if self.failure.is_none() => {
+            CallState::Sent(memory, deadline) if self.failure.is_none() => {
                 self.abandon(id, Some(memory), deadline);
-                Some(Stage::Driver)
+                Some(CallState::Driver)
             }
-            Stage::Reading(deadline) if self.failure.is_none() => {
+            CallState::Reading(deadline) if self.failure.is_none() => {
                 self.abandon(id, None, deadline);
-                Some(Stage::Driver)
+                Some(CallState::Driver)
             }
             other => Some(other),
         }
@@ -170,14 +170,14 @@ impl State {
     /// Takes something whose time is up at `now`: a call to be failed, and the memory to be revoked before.
     pub(super) fn take_expired(&mut self, now: Instant) -> Option<(Option<CallId>, Option<CallMemory>)> {
         if let Some((_, id)) = self.calls.first_deadline().filter(|(at, _)| *at <= now) {
-            let stage = self.calls.get_mut(id).map(|s| std::mem::replace(s, Stage::Driver));
+            let stage = self.calls.get_mut(id).map(|s| std::mem::replace(s, CallState::Driver));
             let memory = match stage {
-                Some(Stage::Sent(memory, deadline)) => {
+                Some(CallState::Sent(memory, deadline)) => {
                     let call = Abandoned { quarantined: None, tags: memory.tags(), deadline };
-                    self.abandoned.insert(Calls::<Stage>::xid(id), call);
+                    self.abandoned.insert(Calls::<CallState>::xid(id), call);
                     Some(memory)
                 }
-                Some(Stage::Reading(deadline)) => {
+                Some(CallState::Reading(deadline)) => {
                     self.abandon(id, None, deadline);
                     None
                 }

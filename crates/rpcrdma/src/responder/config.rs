@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use buffer::SPAN_BYTES;
+use oncrpc::Sampler;
 use rdma::ConnectParams;
 
 use crate::{
@@ -41,6 +42,8 @@ pub struct ResponderConfig {
     pub registration: Arc<Registration>,
     /// A peer that answers no RDMA Read for so long, while some are awaited, loses its connection.
     pub stall_timeout: Duration,
+    /// Chooses the calls whose stages are timed; `None`: none.
+    pub sampler: Option<Arc<Sampler>>,
 }
 
 impl Default for ResponderConfig {
@@ -56,6 +59,7 @@ impl Default for ResponderConfig {
             remote_invalidate: true,
             registration: Arc::new(Registration::new(Settings::new(Strategy::Cache))),
             stall_timeout: Duration::from_secs(60),
+            sampler: None,
         }
     }
 }

@@ -9,6 +9,7 @@ mod config;
 mod stats;
 
 use std::{
+    collections::VecDeque,
     future::Future,
     pin::{Pin, pin},
     sync::Arc,
@@ -18,9 +19,9 @@ use std::{
 
 use buffer::{Arena, Buffer, View};
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use oncrpc::{Message, Peer, Service};
+use oncrpc::{Message, Peer, Service, Stage, Stages};
 use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
-use runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep};
+use runtime::{BoxFuture, Instant, MaybeReady, RuntimeExt, RuntimeRef, Sleep};
 use xdr::ItemPadding;
 
 use self::config::RECEIVE_SLACK;
@@ -35,6 +36,7 @@ use crate::{
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
     pull::{self, Pulls, Shape, Sources},
+    registration::{AllHeld, Local},
 };
 
 /// Polls of the queue pair before other tasks of the runtime have their turn.
@@ -46,6 +48,23 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) struct ReplyTo {
     pub(crate) xid: u32,
     pub(crate) lists: Lists,
+    pub(crate) stages: Stages,
+}
+
+/// A call whose RDMA Reads are in flight.
+struct Arrival {
+    to: ReplyTo,
+    /// The registrations of their sinks.
+    sinks: AllHeld,
+}
+
+/// A reply that was posted, and what ends with it.
+struct Sent {
+    /// Its Send.
+    id: u64,
+    /// The registrations of the sources of its RDMA Writes.
+    sources: AllHeld,
+    stages: Stages,
 }
 
 /// A call that the service has not answered yet.
@@ -77,8 +96,13 @@ pub struct Responder {
     invalidate: bool,
     zeros: View,
     completions: Vec<Completion>,
-    arrivals: Pulls<ReplyTo>,
+    local: Local,
+    arrivals: Pulls<Arrival>,
     in_progress: FuturesUnordered<InProgress>,
+    /// Replies of which something ends when their Send has been handed over, in order.
+    sent: VecDeque<Sent>,
+    /// When the messages came that are being handled, if a sampled call is among them.
+    came: Option<Instant>,
     /// Receives that no message has filled yet.
     posted: usize,
     outgoing: Outgoing,
@@ -124,10 +148,10 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Counts one more Send; every `interval`-th is signaled, which tells of all before it.
-    fn post(&mut self, interval: u64) -> Option<WorkId> {
+    /// Counts one more Send; every `interval`-th is signaled, and one that `must` be. It tells of all before it.
+    fn post(&mut self, interval: u64, must: bool) -> Option<WorkId> {
         self.posted += 1;
-        self.posted.is_multiple_of(interval).then_some(WorkId(self.posted))
+        (must || self.posted.is_multiple_of(interval)).then_some(WorkId(self.posted))
     }
 
     /// Sends that may still wait for the peer to take them.
@@ -160,7 +184,7 @@ impl Responder {
         stats: Arc<ResponderStats>,
     ) -> Result<Self, ConnectionError> {
         let config = config.clamped();
-        let qp = config.registration.over(qp);
+        let local = config.registration.local(qp.domain());
         let theirs = PrivateData::decode(&qp.info().private_data);
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
         let caps = qp.capabilities();
@@ -196,8 +220,11 @@ impl Responder {
             invalidate,
             zeros,
             completions: Vec::new(),
+            local,
             arrivals: Pulls::default(),
             in_progress: FuturesUnordered::new(),
+            sent: VecDeque::new(),
+            came: None,
             posted: 0,
             outgoing: Outgoing::default(),
             reads_back: 0,
@@ -232,8 +259,8 @@ impl Responder {
             self.poll(cx)
         })
         .await;
-        let Self { qp, design, arrivals, completions, active, mut in_progress, .. } = self;
-        drop((design, qp, arrivals, completions, active));
+        let Self { qp, design, arrivals, sent, completions, active, mut in_progress, .. } = self;
+        drop((design, qp, arrivals, sent, completions, active));
         while in_progress.next().await.is_some() {}
         end
     }
@@ -245,6 +272,7 @@ impl Responder {
             match self.qp.poll(cx, &mut completions) {
                 Poll::Ready(Ok(())) => {
                     progress = true;
+                    self.came = self.now_if_due(completions.len());
                     let handled = completions.drain(..).try_for_each(|c| self.complete(c));
                     set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
                     if let Err(e) = handled {
@@ -259,7 +287,7 @@ impl Responder {
             while let Poll::Ready(Some((to, answer))) = self.in_progress.poll_next_unpin(cx) {
                 progress = true;
                 if let Some(to) = to
-                    && let Err(e) = self.answer(&to, answer)
+                    && let Err(e) = self.answer(to, answer)
                 {
                     return Poll::Ready(Err(e));
                 }
@@ -313,19 +341,49 @@ impl Responder {
             Completion::Read { id, sink } => self.read(id, sink),
             Completion::Sent(id) => {
                 self.outgoing.handed_over = id.0;
+                self.handed_over(id.0);
                 self.replenish()
             }
+        }
+    }
+
+    /// All Sends up to this one have been handed over: what was registered for their replies is not needed any more.
+    fn handed_over(&mut self, id: u64) {
+        while self.sent.front().is_some_and(|s| s.id <= id) {
+            let Some(Sent { sources, stages, .. }) = self.sent.pop_front() else { return };
+            stages.end(Stage::Completion);
+            if !sources.is_empty() {
+                drop(sources);
+                stages.end(Stage::Deregistration);
+            }
+            self.finish(stages);
+        }
+    }
+
+    fn now_if_due(&self, calls: usize) -> Option<Instant> {
+        self.config.sampler.as_ref().and_then(|s| s.now_if_due(calls))
+    }
+
+    /// Ends the stages of a call.
+    fn finish(&self, stages: Stages) {
+        if let Some(sampler) = &self.config.sampler {
+            sampler.finish(stages);
         }
     }
 
     /// A message came. RFC 8166 section 4.5 and the table of what to answer when.
     fn received(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
+        let turn = self.now_if_due(1);
         let short = buffer.len() < MIN_CALL;
-        let (header, at) = match Header::decode(&buffer, self.config.max_segments) {
-            Ok((Header { xid, body: Body::Done, .. }, _)) if self.design.done(xid) => {
-                return self.recycle(buffer);
-            }
+        let decoded = Header::decode(&buffer, self.config.max_segments);
+        if let Ok((Header { xid, body: Body::Done, .. }, _)) = &decoded
+            && let Some(stages) = self.design.done(*xid)
+        {
+            self.finish(stages);
+            return self.recycle(buffer);
+        }
+        let (header, at) = match decoded {
             _ if short => return self.drop_message(buffer),
             Ok(decoded) => decoded,
             Err(HeaderError::Version { xid, vers }) => {
@@ -360,7 +418,19 @@ impl Responder {
         let message = buffer.freeze();
         let (lists, inline, padding) = header.body.into_parts(at, &message);
         drop(message);
-        self.begin(ReplyTo { xid: header.xid, lists }, inline, padding)
+        let stages = self.sample(header.xid, turn);
+        self.begin(ReplyTo { xid: header.xid, lists, stages }, inline, padding)
+    }
+
+    /// The stamps of a call that came, whose message had its turn at `turn`.
+    fn sample(&self, xid: u32, turn: Option<Instant>) -> Stages {
+        let Some(sampler) = &self.config.sampler else { return Stages::NONE };
+        let stages = sampler.next_call(self.came.or(turn));
+        if let Some(turn) = turn {
+            stages.end_at(Stage::Receive, turn);
+            stages.set_xid(xid);
+        }
+        stages
     }
 
     /// Begins a call whose header is decoded.
@@ -398,15 +468,21 @@ impl Responder {
             piece: self.config.sink_piece,
             max_transfer: self.limits.max_transfer,
         };
+        to.stages.end(Stage::Decode);
         match self.arrivals.plan(&to.lists.reads, None, &sources) {
             Ok(reads) => {
                 add(&self.stats.reads, reads.len());
                 add(&self.stats.read_bytes, reads.iter().map(|r| r.from.length as usize).sum());
-                posted(self.arrivals.post(to, inline, shape, reads, &mut *self.qp))
+                to.stages.end(Stage::Buffer);
+                let sinks: AllHeld = reads.iter().filter_map(|r| self.local.sink(&r.sink)).collect();
+                if !sinks.is_empty() {
+                    to.stages.end(Stage::Registration);
+                }
+                posted(self.arrivals.post(Arrival { to, sinks }, inline, shape, reads, &mut *self.qp))
             }
             Err(e) => {
                 tracing::warn!(peer = %self.peer.addr, "call refused: {e}");
-                self.answer_out_of_memory(&to)
+                self.answer_out_of_memory(to)
             }
         }
     }
@@ -414,25 +490,32 @@ impl Responder {
     /// A Read is done; with the last one of its call the call is dispatched.
     fn read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
         self.reads_back += 1;
-        let Some((to, message)) = self.arrivals.completed(id, sink, &self.arena) else { return Ok(()) };
+        let arrived = self.arrivals.completed(id, sink, &self.arena);
+        let Some((Arrival { to, sinks }, message)) = arrived else { return Ok(()) };
+        to.stages.end(Stage::ReadWait);
+        if !sinks.is_empty() {
+            drop(sinks);
+            to.stages.end(Stage::Deregistration);
+        }
         match message {
             Ok(message) if message.xid() == Some(to.xid) => self.dispatch(to, message),
             Ok(_) => self.answer_error(to.xid),
             Err(e) => {
                 tracing::warn!(peer = %self.peer.addr, "call refused: {e}");
-                self.answer_out_of_memory(&to)
+                self.answer_out_of_memory(to)
             }
         }
     }
 
     fn dispatch(&mut self, to: ReplyTo, message: Message) -> Result<(), ConnectionError> {
-        match self.service.call(&self.peer, message, &self.arena) {
-            MaybeReady::Ready(answer) => self.answer(&to, answer),
+        to.stages.end(Stage::Decode);
+        match self.service.call(&self.peer, message, &self.arena, &to.stages) {
+            MaybeReady::Ready(answer) => self.answer(to, answer),
             MaybeReady::Pending(answer) => {
                 self.in_progress.push(InProgress { to: Some(to), answer });
                 Ok(())
             }
-            MaybeReady::Taken => self.answer(&to, None),
+            MaybeReady::Taken => self.answer(to, None),
         }
     }
 
@@ -442,15 +525,15 @@ impl Responder {
         self.replenish()
     }
 
-    fn answer(&mut self, to: &ReplyTo, answer: Option<Message>) -> Result<(), ConnectionError> {
+    fn answer(&mut self, to: ReplyTo, answer: Option<Message>) -> Result<(), ConnectionError> {
         self.finished()?;
         let Some(message) = answer else { return Ok(()) };
         let credits = self.grant();
-        match self.design.plan(to, credits, message, &self.limits, &self.zeros) {
+        match self.design.plan(&to, credits, message, &self.limits, &self.zeros) {
             Ok(plan) => {
                 self.replenish()?; // A reply that waits for RDMA_DONE needs a receive for that.
                 let invalidate = if self.invalidate { common_tag(&to.lists) } else { None };
-                self.post_reply(plan, invalidate)
+                self.post_reply(plan, invalidate, to.stages)
             }
             Err(DoesNotFit) => self.refuse_chunks(to.xid),
         }
@@ -460,14 +543,32 @@ impl Responder {
         &mut self,
         plan: Plan,
         invalidate: Option<rdma::SteeringTag>,
+        stages: Stages,
     ) -> Result<(), ConnectionError> {
         tracing::trace!(peer = %self.peer.addr, "reply {}", plan.header);
-        for write in plan.writes {
-            self.post_write(write)?;
+        stages.end(Stage::Reply);
+        let sources: AllHeld = plan.writes.iter().filter_map(|w| self.local.source(&w.data)).collect();
+        if !sources.is_empty() {
+            stages.end(Stage::Registration);
+        }
+        if !plan.writes.is_empty() {
+            for write in plan.writes {
+                self.post_write(write)?;
+            }
+            stages.end(Stage::WritePost);
         }
         add(&self.stats.inline_bytes_out, plan.inline.len());
         add(&self.stats.remote_invalidations, usize::from(invalidate.is_some()));
-        self.post_send(&plan.header, Some(plan.inline), invalidate)
+        let until_done = plan.until_done;
+        let ends = !sources.is_empty() || (stages.is_sampled() && !until_done);
+        self.post_send(&plan.header, Some(plan.inline), invalidate, ends)?;
+        stages.end(Stage::Reply);
+        if ends {
+            // The design stamps a reply that RDMA_DONE ends.
+            let stages = if until_done { Stages::NONE } else { stages };
+            self.sent.push_back(Sent { id: self.outgoing.posted, sources, stages });
+        }
+        Ok(())
     }
 
     fn post_write(&mut self, write: WriteRequest) -> Result<(), ConnectionError> {
@@ -476,13 +577,14 @@ impl Responder {
         posted(self.qp.post_write(write))
     }
 
-    /// Sends a header and what follows it. Without memory even for the header no answer can be given at all, and the
+    /// Sends a header and what follows it; `signaled` if something `ends` with it. Without memory even for the header no answer can be given at all, and the
     /// connection must be closed (RFC 8166 section 4.5).
     fn post_send(
         &mut self,
         header: &Header,
         inline: Option<buffer::Views>,
         invalidate: Option<rdma::SteeringTag>,
+        ends: bool,
     ) -> Result<(), ConnectionError> {
         let mut b = self.arena.alloc(header.encoded_len()).map_err(no_memory)?;
         header.encode(&mut b);
@@ -491,7 +593,7 @@ impl Responder {
             data.extend(inline.iter().cloned());
         }
         add(&self.stats.sends, 1);
-        let signaled = self.outgoing.post(self.config.signal_interval() as u64);
+        let signaled = self.outgoing.post(self.config.signal_interval() as u64, ends);
         posted(self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled }))
     }
 
@@ -499,13 +601,13 @@ impl Responder {
         add(&self.stats.version_errors, 1);
         let error = TransportError::Version { low: VERSION, high: VERSION };
         let header = Header { xid, vers, credits: self.grant(), body: Body::Error(error) };
-        self.post_send(&header, None, None)
+        self.post_send(&header, None, None, false)
     }
 
     fn refuse_chunks(&mut self, xid: u32) -> Result<(), ConnectionError> {
         add(&self.stats.chunk_errors, 1);
         let header = Header::new(xid, self.grant(), Body::Error(TransportError::Chunk));
-        self.post_send(&header, None, None)
+        self.post_send(&header, None, None, false)
     }
 
     /// Ends a call with ERR_CHUNK.
@@ -515,7 +617,7 @@ impl Responder {
     }
 
     /// Ends a call for which there is no memory with the RPC status SYSTEM_ERR (RFC 5531 section 9).
-    fn answer_out_of_memory(&mut self, to: &ReplyTo) -> Result<(), ConnectionError> {
+    fn answer_out_of_memory(&mut self, to: ReplyTo) -> Result<(), ConnectionError> {
         const REPLY: u32 = 1;
         const SYSTEM_ERR: u32 = 5;
         add(&self.stats.out_of_memory, 1);

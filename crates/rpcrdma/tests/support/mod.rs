@@ -16,7 +16,7 @@ use std::{
 use buffer::{Arena, ArenaConfig, Views};
 use oncrpc::{
     AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
-    RpcError, Service, Transport, TransportKind,
+    RpcError, Service, Stages, Transport, TransportKind,
 };
 use rdma::{
     ConnectParams, ProviderChoice, QueuePair,
@@ -95,7 +95,13 @@ fn decode(message: &Message) -> Result<(u32, Ask, u32), XdrError> {
 }
 
 impl Service for Echo {
-    fn call(&self, _peer: &Peer, message: Message, arena: &Arena) -> MaybeReady<'static, Option<Message>> {
+    fn call(
+        &self,
+        _peer: &Peer,
+        message: Message,
+        arena: &Arena,
+        _stages: &Stages,
+    ) -> MaybeReady<'static, Option<Message>> {
         self.executed.fetch_add(1, Ordering::SeqCst);
         let mut e = Encoder::new(arena, 256);
         let status = |xid, status| ReplyHeader { xid, status };

@@ -10,7 +10,7 @@ use nfs::v3::{
     CommitArgs, CommitFail, CommitOk, PostOpAttr, ReadArgs, ReadOk, ReadlinkArgs, ReadlinkFail, Status,
     WccData, WriteArgs, WriteOk,
 };
-use oncrpc::{Call, MaybeReady, Outcome};
+use oncrpc::{Call, CallClass, MaybeReady, Outcome, Stage};
 use vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
 use xdr::Encoder;
 
@@ -28,6 +28,9 @@ pub(super) fn read(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'st
         Ok(t) => t,
         Err(r) => return MaybeReady::Ready(env.refused::<PostOpAttr>(reply, r)),
     };
+    let stages = call.stages.clone();
+    stages.set_class(CallClass::Read);
+    stages.end(Stage::Decode);
     let op = if args.offset < OFFSET_LIMIT {
         let to_limit = u32::try_from(OFFSET_LIMIT - args.offset).unwrap_or(u32::MAX);
         t.fs().read(&t.who, &t.file, args.offset, args.count.min(env.rtmax).min(to_limit))
@@ -35,10 +38,17 @@ pub(super) fn read(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'st
         Op::Ready(Err(FsError::Inval))
     };
     match op {
-        Op::Ready(Ok(r)) => MaybeReady::Ready(Ok(read_done(env, reply, r))),
+        Op::Ready(Ok(r)) => {
+            stages.end(Stage::FileSystem);
+            MaybeReady::Ready(Ok(read_done(env, reply, r)))
+        }
         other => {
             let env = Arc::clone(env);
-            MaybeReady::wait(async move { read_slowly(&env, &t, other.await, reply).await })
+            MaybeReady::wait(async move {
+                let r = other.await;
+                stages.end(Stage::FileSystem);
+                read_slowly(&env, &t, r, reply).await
+            })
         }
     }
 }
@@ -66,6 +76,7 @@ pub(super) fn write(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'s
     };
     // The message's own references go, so that the file system may be the only owner of the data.
     let t = env.target(&call, &args.file);
+    let stages = call.stages.clone();
     drop(call);
     let t = match t {
         Ok(t) => t,
@@ -73,16 +84,23 @@ pub(super) fn write(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'s
     };
     let WriteArgs { offset, count, stable, mut data, .. } = args;
     data.truncate(env.wtmax as usize);
+    stages.set_class(CallClass::Write);
+    stages.end(Stage::Decode);
     let op = match check_write(&t, offset, count, &data, env.wtmax) {
         Ok(()) => t.fs().write(&t.who, &t.file, offset, data, convert::stability(stable)),
         Err(e) => Op::Ready(Err(e)),
     };
     match op {
-        Op::Ready(Ok(w)) => MaybeReady::Ready(write_done(env, &t, reply, &w)),
+        Op::Ready(Ok(w)) => {
+            stages.end(Stage::FileSystem);
+            MaybeReady::Ready(write_done(env, &t, reply, &w))
+        }
         other => {
             let env = Arc::clone(env);
             MaybeReady::wait(async move {
-                match other.await {
+                let written = other.await;
+                stages.end(Stage::FileSystem);
+                match written {
                     Ok(w) => write_done(&env, &t, reply, &w),
                     Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
                 }

@@ -18,8 +18,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use futures::FutureExt;
 use nfs::v3::{PROGRAM, Procedure, Status, VERSION};
-use oncrpc::{Call, Fault, MaybeReady, Outcome, Program};
+use oncrpc::{Call, Fault, MaybeReady, Outcome, Program, Stage, Stages};
 use target::Refused;
 use xdr::{Encode, Encoder};
 
@@ -67,35 +68,38 @@ impl Program for Nfs3 {
             Procedure::Write => return data::write(&self.env, call, reply),
             _ => {}
         }
-        let env = Arc::clone(&self.env);
+        let (env, stages) = (Arc::clone(&self.env), call.stages.clone());
         match procedure {
-            Procedure::Getattr => now(attributes::getattr(env, call, reply)),
-            Procedure::Setattr => now(attributes::setattr(env, call, reply)),
-            Procedure::Access => now(attributes::access(env, call, reply)),
-            Procedure::Lookup => now(names::lookup(env, call, reply)),
-            Procedure::Create => now(names::create(env, call, reply)),
-            Procedure::Mkdir => now(names::mkdir(env, call, reply)),
-            Procedure::Symlink => now(names::symlink(env, call, reply)),
-            Procedure::Mknod => now(names::mknod(env, call, reply)),
-            Procedure::Remove => now(names::remove(env, call, reply)),
-            Procedure::Rmdir => now(names::rmdir(env, call, reply)),
-            Procedure::Rename => now(names::rename(env, call, reply)),
-            Procedure::Link => now(names::link(env, call, reply)),
-            Procedure::Readlink => now(data::readlink(env, call, reply)),
-            Procedure::Commit => now(data::commit(env, call, reply)),
-            Procedure::Readdir => now(directory::readdir(env, call, reply)),
-            Procedure::Readdirplus => now(directory::readdirplus(env, call, reply)),
-            Procedure::Fsstat => now(filesystem::fsstat(env, call, reply)),
-            Procedure::Fsinfo => now(filesystem::fsinfo(env, call, reply)),
-            Procedure::Pathconf => now(filesystem::pathconf(env, call, reply)),
+            Procedure::Getattr => now(stages, attributes::getattr(env, call, reply)),
+            Procedure::Setattr => now(stages, attributes::setattr(env, call, reply)),
+            Procedure::Access => now(stages, attributes::access(env, call, reply)),
+            Procedure::Lookup => now(stages, names::lookup(env, call, reply)),
+            Procedure::Create => now(stages, names::create(env, call, reply)),
+            Procedure::Mkdir => now(stages, names::mkdir(env, call, reply)),
+            Procedure::Symlink => now(stages, names::symlink(env, call, reply)),
+            Procedure::Mknod => now(stages, names::mknod(env, call, reply)),
+            Procedure::Remove => now(stages, names::remove(env, call, reply)),
+            Procedure::Rmdir => now(stages, names::rmdir(env, call, reply)),
+            Procedure::Rename => now(stages, names::rename(env, call, reply)),
+            Procedure::Link => now(stages, names::link(env, call, reply)),
+            Procedure::Readlink => now(stages, data::readlink(env, call, reply)),
+            Procedure::Commit => now(stages, data::commit(env, call, reply)),
+            Procedure::Readdir => now(stages, directory::readdir(env, call, reply)),
+            Procedure::Readdirplus => now(stages, directory::readdirplus(env, call, reply)),
+            Procedure::Fsstat => now(stages, filesystem::fsstat(env, call, reply)),
+            Procedure::Fsinfo => now(stages, filesystem::fsinfo(env, call, reply)),
+            Procedure::Pathconf => now(stages, filesystem::pathconf(env, call, reply)),
             Procedure::Null | Procedure::Read | Procedure::Write => MaybeReady::Ready(Err(Fault::SystemErr)),
         }
     }
 }
 
 /// Polls `procedure` once; most are done then. Whoever gets a pending one polls it again with a waker of its own.
-fn now(procedure: impl Future<Output = Outcome> + Send + 'static) -> MaybeReady<'static, Outcome> {
-    let mut procedure = Box::pin(procedure);
+fn now(
+    stages: Stages,
+    procedure: impl Future<Output = Outcome> + Send + 'static,
+) -> MaybeReady<'static, Outcome> {
+    let mut procedure = Box::pin(procedure.inspect(move |_| stages.end(Stage::FileSystem)));
     match procedure.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => MaybeReady::Ready(outcome),
         Poll::Pending => MaybeReady::Pending(procedure),

@@ -7,7 +7,7 @@ use std::{
 
 use buffer::{View, Views};
 use futures::FutureExt;
-use oncrpc::Message;
+use oncrpc::{Message, Stage, Stages};
 use rdma::{Access, ConnectionError, Memory};
 use runtime::{Instant, Sleep};
 use smallvec::SmallVec;
@@ -49,6 +49,7 @@ struct OpenReply {
 struct Exposed {
     regions: SmallVec<[Lent; 2]>,
     bytes: usize,
+    stages: Stages,
 }
 
 impl Exposer {
@@ -83,10 +84,12 @@ impl Exposer {
                 add(&self.setting.stats.exposures_refused, 1);
                 return Err(DoesNotFit);
             }
+            exposed.stages.end(Stage::Reply);
             let lent = self.lending.lend(Memory::Shared(part), Access::RemoteRead).map_err(|e| {
                 tracing::debug!("a reply is refused: {e}");
                 DoesNotFit
             })?;
+            exposed.stages.end(Stage::Registration);
             lists.reads.extend(lent.segments().iter().map(|&segment| ReadSegment { position, segment }));
             exposed.regions.push(lent);
         }
@@ -142,6 +145,7 @@ impl Responding for Exposer {
             header: Header::new(to.xid, credits, body),
             writes: SmallVec::new(),
             inline,
+            until_done: false,
         };
         if MIN_CALL + message.stream_len() <= limits.inline {
             return Ok(plan(Body::Msg(Lists::default()), message.gather(zeros)));
@@ -150,7 +154,8 @@ impl Responding for Exposer {
         if self.open.iter().any(|o| o.xid == to.xid) {
             return Err(DoesNotFit);
         }
-        let (mut lists, mut exposed) = (Lists::default(), Exposed::default());
+        let mut lists = Lists::default();
+        let mut exposed = Exposed { stages: to.stages.clone(), ..Exposed::default() };
         for (position, p) in positions(&message).zip(&message.payloads) {
             self.expose(position, p.data.clone(), &mut lists, &mut exposed)?;
         }
@@ -166,23 +171,25 @@ impl Responding for Exposer {
             return Err(DoesNotFit);
         }
         self.opened(to.xid, exposed);
-        Ok(plan)
+        Ok(Plan { until_done: true, ..plan })
     }
 
     fn unacknowledged(&self) -> usize {
         self.open.len()
     }
 
-    fn done(&mut self, xid: u32) -> bool {
-        let Some(at) = self.open.iter().position(|o| o.xid == xid) else { return false };
-        let OpenReply { exposed, .. } = self.open.remove(at);
-        self.regions -= exposed.regions.len();
-        self.bytes -= exposed.bytes;
-        for lent in exposed.regions {
+    fn done(&mut self, xid: u32) -> Option<Stages> {
+        let at = self.open.iter().position(|o| o.xid == xid)?;
+        let OpenReply { exposed: Exposed { regions, bytes, stages }, .. } = self.open.remove(at);
+        stages.end(Stage::Completion);
+        self.regions -= regions.len();
+        self.bytes -= bytes;
+        for lent in regions {
             drop(self.lending.take_back(lent, 0));
         }
+        stages.end(Stage::Deregistration);
         add(&self.setting.stats.done_received, 1);
-        true
+        Some(stages)
     }
 
     fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {

@@ -1,7 +1,7 @@
 //! The requester's part: reads what replies name, and acknowledges it.
 
 use buffer::{Buffer, View};
-use oncrpc::{CallId, Message};
+use oncrpc::{CallId, Message, Stage, Stages};
 use rdma::{ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId};
 use smallvec::SmallVec;
 
@@ -20,7 +20,14 @@ const NO_MEMORY: &str = "there is no memory here to read it into";
 /// The requester's end of the design: replies that are being read.
 #[derive(Default)]
 pub(in crate::design) struct Reader {
-    pulls: Pulls<(CallId, u32)>,
+    pulls: Pulls<Answered>,
+}
+
+/// The call whose results are read.
+struct Answered {
+    id: CallId,
+    xid: u32,
+    stages: Stages,
 }
 
 /// What a call has for its results.
@@ -36,7 +43,7 @@ impl Reader {
     /// when the list names no bytes.
     fn read(
         &mut self,
-        of: (CallId, u32),
+        of: Answered,
         lists: &mut Lists,
         inline: Option<View>,
         room: Room,
@@ -53,7 +60,9 @@ impl Reader {
         let head = room.head.next_multiple_of(4);
         let shape = pull::check(&mut lists.reads, inline.as_ref(), (head + payload) as u64)?;
         shape.fits(head, payload)?;
+        of.stages.end(Stage::Decode);
         let reads = self.plan(&lists.reads, room.payload, with, qp)?;
+        of.stages.end(Stage::Buffer);
         if reads.is_empty() {
             return Ok(Taken::Message(inline.map(Message::from_view).ok_or("a reply without a message")));
         }
@@ -119,7 +128,7 @@ impl Requesting for Reader {
         qp: &mut dyn QueuePair,
     ) -> Result<Taken, ConnectionError> {
         let Arrived { id, xid, mut lists, inline, padding, memory } = reply;
-        let head = memory.max_head();
+        let (head, stages) = (memory.max_head(), memory.stages().clone());
         let payload = memory.take_back(&*with.lending, 0, 0).kept;
         if lists.is_empty() {
             add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
@@ -129,7 +138,7 @@ impl Requesting for Reader {
         let taken = if padding.is_some() {
             Err("an RDMA_MSGP reply with chunks")
         } else {
-            self.read((id, xid), &mut lists, inline, Room { head, payload }, with, qp)
+            self.read(Answered { id, xid, stages }, &mut lists, inline, Room { head, payload }, with, qp)
         };
         if !matches!(taken, Ok(Taken::Reading)) && !lists.reads.is_empty() {
             done(xid, with, qp)?;
@@ -144,11 +153,13 @@ impl Requesting for Reader {
         with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<Option<Pulled>, ConnectionError> {
-        let Some(((id, xid), message)) = self.pulls.completed(id, sink, &with.arena) else {
+        let Some((Answered { id, xid, stages }, message)) = self.pulls.completed(id, sink, &with.arena)
+        else {
             return Ok(None);
         };
+        stages.end(Stage::ReadWait);
         done(xid, with, qp)?;
-        Ok(Some(Pulled { id, xid, message: message.map_err(|_| NO_MEMORY) }))
+        Ok(Some(Pulled { id, xid, message: message.map_err(|_| NO_MEMORY), stages }))
     }
 
     fn discard(

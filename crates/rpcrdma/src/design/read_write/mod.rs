@@ -8,7 +8,7 @@ mod returned;
 use std::task::{Context, Poll};
 
 use buffer::{Buffer, View};
-use oncrpc::{Message, ReplySpec};
+use oncrpc::{Message, ReplySpec, Stages};
 use rdma::{ConnectionError, QueuePair, WorkId};
 use xdr::pad;
 
@@ -108,8 +108,8 @@ impl Responding for ReadWrite {
         0
     }
 
-    fn done(&mut self, _: u32) -> bool {
-        false
+    fn done(&mut self, _: u32) -> Option<Stages> {
+        None
     }
 
     fn poll_overdue(&mut self, _: &mut Context<'_>) -> Poll<ConnectionError> {

@@ -21,7 +21,7 @@ pub(super) fn plan(
     limits: &Limits,
     zeros: &View,
 ) -> Result<Plan, DoesNotFit> {
-    let ReplyTo { xid, lists } = to;
+    let ReplyTo { xid, lists, .. } = to;
     let mut writes = SmallVec::new();
     let mut answer = Lists::default();
     let mut results = std::mem::take(&mut message.payloads).into_iter();
@@ -43,7 +43,7 @@ pub(super) fn plan(
 
     let header = Header::new(*xid, credits, Body::Msg(answer));
     if header.encoded_len() + stream.len() <= limits.inline {
-        return Ok(Plan { header, writes, inline: stream });
+        return Ok(Plan { header, writes, inline: stream, until_done: false });
     }
     let (Some(chunk), Body::Msg(mut answer)) = (&lists.reply, header.body) else { return Err(DoesNotFit) };
     if stream.len() as u64 > capacity(chunk) {
@@ -55,7 +55,7 @@ pub(super) fn plan(
         return Err(DoesNotFit);
     }
     scatter(stream, chunk, limits, &mut writes);
-    Ok(Plan { header, writes, inline: Views::new() })
+    Ok(Plan { header, writes, inline: Views::new(), until_done: false })
 }
 
 /// RDMA Writes of `data` into `chunk`, contiguously in segment order. The chunk has room for it.
@@ -102,6 +102,7 @@ fn next_write(data: &Views, at: usize, want: usize, max_pieces: usize) -> usize 
 #[cfg(test)]
 mod tests {
     use buffer::{Arena, ArenaConfig};
+    use oncrpc::Stages;
     use rdma::SteeringTag;
     use xdr::Encoder;
 
@@ -151,7 +152,8 @@ mod tests {
     }
 
     fn planned(m: Message, l: &Lists) -> Result<Plan, DoesNotFit> {
-        plan(&ReplyTo { xid: 1, lists: l.clone() }, 1, m, &LIMITS, &zeros(&arena()))
+        let to = ReplyTo { xid: 1, lists: l.clone(), stages: Stages::NONE };
+        plan(&to, 1, m, &LIMITS, &zeros(&arena()))
     }
 
     #[test]
