@@ -9,6 +9,7 @@ mod endings;
 #[path = "../suite/exposure.rs"]
 mod exposure;
 mod model;
+mod profiles;
 #[path = "../suite/setup.rs"]
 mod setup;
 #[path = "../suite/transfer.rs"]

@@ -4,12 +4,17 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Nanoseconds that light takes through a mile of fibre (group index 1.468: 4.897 microseconds per kilometre).
-const NS_PER_MILE: f64 = 7881.0;
-
 /// Why a profile cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ProfileError {
+    /// There is none of that name.
+    #[error("there is no profile {name:?}; there are: {}", known.join(", "))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// Those that there are.
+        known: Vec<&'static str>,
+    },
     /// A field is missing, of the wrong kind, or not one that there is.
     #[error("the profile cannot be read: {0}")]
     Text(String),
@@ -57,6 +62,8 @@ pub struct Link {
     pub header_bytes: u32,
     /// Cable between two hosts, in miles.
     pub miles: f64,
+    /// Nanoseconds that a mile takes: 7881 in fibre (group index 1.468), more where the cable makes detours.
+    pub ns_per_mile: f64,
     /// Nanoseconds that switches between two hosts add, together.
     pub switch_ns: u64,
 }
@@ -127,7 +134,32 @@ pub struct HostModel {
     pub copy_mb_per_s: f64,
 }
 
+const PROFILES: [(&str, &str); 7] = [
+    ("sdr-opensolaris", include_str!("profiles/sdr-opensolaris.toml")),
+    ("ddr-linux-allphys", include_str!("profiles/ddr-linux-allphys.toml")),
+    ("gige-2003", include_str!("profiles/gige-2003.toml")),
+    ("wan-infinihost", include_str!("profiles/wan-infinihost.toml")),
+    ("wan-connectx", include_str!("profiles/wan-connectx.toml")),
+    ("hdr-200g", include_str!("profiles/hdr-200g.toml")),
+    ("ndr-400g", include_str!("profiles/ndr-400g.toml")),
+];
+
 impl Profile {
+    /// The names of those that come with the program.
+    pub fn names() -> Vec<&'static str> {
+        PROFILES.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// One that comes with the program.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn named(name: &str) -> Result<Self, ProfileError> {
+        let found = PROFILES.iter().find(|(n, _)| *n == name);
+        let unknown = || ProfileError::Unknown { name: name.to_owned(), known: Self::names() };
+        Self::parse(found.ok_or_else(unknown)?.1)
+    }
+
     /// Reads one.
     ///
     /// # Errors
@@ -152,6 +184,7 @@ impl Profile {
             ("link.mtu_bytes", link.mtu_bytes.into(), 64.0, 1e6),
             ("link.header_bytes", link.header_bytes.into(), 0.0, 1000.0),
             ("link.miles", link.miles, 0.0, 25_000.0),
+            ("link.ns_per_mile", link.ns_per_mile, 1000.0, 100_000.0),
             ("link.switch_ns", ns(link.switch_ns), 0.0, SECOND),
             ("adapter.dma_mb_per_s", adapter.dma_mb_per_s, 0.001, 1e6),
             ("adapter.work_request_ns", ns(adapter.work_request_ns), 0.0, SECOND),
@@ -198,7 +231,7 @@ impl Profile {
 
     /// How long a bit travels from one host to another.
     pub fn one_way(&self) -> Duration {
-        Duration::from_nanos((self.link.miles * NS_PER_MILE).round() as u64 + self.link.switch_ns)
+        Duration::from_nanos((self.link.miles * self.link.ns_per_mile).round() as u64 + self.link.switch_ns)
     }
 
     /// Bytes on the wire of a message, headers of all its packets included. One without payload is a packet too.

@@ -1,0 +1,116 @@
+//! Profiles: what is refused, and that the raw numbers from which they were calibrated come out again.
+
+use rdma::{
+    Access, Memory, MemoryRegion, ReadRequest, WriteRequest,
+    provider::sim::{Profile, ProfileError},
+};
+
+use super::*;
+
+#[test]
+fn all_profiles_can_be_read_and_say_what_they_are() {
+    assert_eq!(Profile::names().len(), 7);
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap();
+        assert_eq!(profile.name, name);
+        assert!(profile.about.len() > 20, "{name}");
+    }
+    let error = Profile::named("qdr").unwrap_err().to_string();
+    assert!(error.contains("\"qdr\"") && error.contains("sdr-opensolaris, "), "{error}");
+}
+
+#[test]
+fn a_value_that_no_machine_has_is_refused_by_name() {
+    let with = |line: &str, other: &str| {
+        assert!(ODD.contains(line), "{line}");
+        Profile::parse(&ODD.replacen(line, other, 1))
+    };
+    for (line, other, field) in [
+        ("cores = 2\n", "cores = 0\n", "host.cores"),
+        ("mb_per_s = 937.0\n", "mb_per_s = -1.0\n", "link.mb_per_s"),
+        ("mb_per_s = 937.0\n", "mb_per_s = nan\n", "link.mb_per_s"),
+        ("miles = 0.1\n", "miles = 1e9\n", "link.miles"),
+        ("mtu_bytes = 2048\n", "mtu_bytes = 1\n", "link.mtu_bytes"),
+        ("outstanding_reads = 64\n", "outstanding_reads = 0\n", "adapter.outstanding_reads"),
+        ("table_ns = 5003\n", "table_ns = 99999999999\n", "registration.table_ns"),
+    ] {
+        match with(line, other) {
+            Err(ProfileError::Absurd { field: named, .. }) => assert_eq!(named, field),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Of the wrong kind, missing, or unknown.
+    for (line, other, field) in [
+        ("cores = 2\n", "cores = -2\n", "cores"),
+        ("cores = 2\n", "", "cores"),
+        ("cores = 2\n", "cores = \"two\"\n", "cores"),
+        ("cores = 2\n", "cores = 2\nthreads = 4\n", "threads"),
+    ] {
+        let error = with(line, other).unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+    assert!(odd().at_distance(-1.0).is_err());
+    assert!(odd().at_distance(1400.0).is_ok());
+}
+
+/// Simulated 10^6 bytes per second of RDMA Writes, or Reads, of `size` bytes on one connection, as perftest does it.
+fn raw(profile: &Profile, miles: f64, size: usize, count: usize, reads: bool) -> f64 {
+    let time = VirtualTime::new(1);
+    // perftest polls, and no RPC follows.
+    let mut profile = profile.clone().at_distance(miles).unwrap();
+    (profile.host.interrupt_ns, profile.host.message_ns, profile.adapter.segment_bytes) = (0, 0, 0);
+    let ip = [[10, 0, 0, 1], [10, 0, 0, 2]].map(Into::into);
+    let world = World::new(&time, profile);
+    let lab = Lab { provider: world.add_host(ip[1]), rt: time.runtime(), ip: ip[1] };
+    let client = world.add_host(ip[0]);
+    time.block_on(async {
+        let mut listener = lab.listen();
+        let (to, params) = (listener.local_addr(), ConnectParams::default());
+        let connect = client.connect(lab.rt.clone(), arena(), to, params.clone());
+        let accept = async { lab.accept(listener.accept().await.unwrap(), params.clone()).await };
+        let (a, b) = tokio::join!(connect, accept);
+        let (mut a, mut b) = (a.unwrap(), b.unwrap());
+        let access = if reads { Access::RemoteRead } else { Access::RemoteWrite };
+        let region = MemoryRegion::new(b.domain(), Memory::Owned(buffer(&vec![0; size])));
+        let region = region.expose(access).unwrap();
+        let data = views(&vec![1; size], size);
+        let start = lab.rt.now();
+        let last = count - 1;
+        for i in 0..count {
+            if reads {
+                let sink = vec![buffer(&vec![0; size])];
+                a.post_read(ReadRequest { id: WorkId(i as u64), from: region.segment(), sink }).unwrap();
+            } else {
+                a.post_write(WriteRequest { data: data.clone(), to: region.segment() }).unwrap();
+                if i == last {
+                    a.post_send(signaled(b"", 0)).unwrap();
+                    b.post_receive(buffer(&[0; 8])).unwrap();
+                }
+            }
+        }
+        run(&mut a, &mut b, (if reads { count } else { 1 }, 0)).await;
+        (size * count) as f64 * 1e3 / lab.rt.now().duration_since(start).as_nanos() as f64
+    })
+    .unwrap()
+}
+
+#[test]
+fn the_raw_numbers_of_the_papers_come_out_again() {
+    let infinihost = Profile::named("wan-infinihost").unwrap();
+    // WAN 2008 section 2.2, in 10^6 bytes per second.
+    for (miles, size, count, reads, measured) in [
+        (0.2, 1 << 20, 200, false, 934.0),
+        (0.2, 1 << 20, 200, true, 934.0),
+        (0.2, 4096, 20_000, false, 925.0),
+        (0.2, 4096, 4000, true, 223.0),
+        (1400.0, 4096, 10_000, false, 14.7),
+        (1400.0, 4096, 400, true, 0.59),
+    ] {
+        let simulated = raw(&infinihost, miles, size, count, reads);
+        let off = simulated / measured - 1.0;
+        assert!(off.abs() < 0.03, "{size} bytes, {miles} miles, reads: {reads}: {simulated} for {measured}");
+    }
+    // Designing 2007 section 1.
+    let sdr = raw(&Profile::named("sdr-opensolaris").unwrap(), 0.0, 1 << 20, 200, false);
+    assert!((sdr / 900.0 - 1.0).abs() < 0.03, "{sdr}");
+}
