@@ -319,6 +319,15 @@ impl Config {
         if self.listen_rdma.is_empty() && self.listen_tcp.is_empty() {
             return Err("there is no address to listen on; give listen_rdma, listen_tcp or both".into());
         }
+        self.check_rest()
+    }
+
+    /// Checks what does not concern addresses.
+    pub(crate) fn check_service(&self) -> Result<(), ServerError> {
+        self.check_rest().map_err(ServerError::Config)
+    }
+
+    fn check_rest(&self) -> Result<(), String> {
         if self.shards == Some(0) {
             return Err("shards is 0; give at least 1".into());
         }

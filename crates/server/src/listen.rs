@@ -15,6 +15,7 @@ use std::{
 use futures::future::{Either, select};
 use parking_lot::Mutex;
 use rdma::{Listener, RejectReason};
+use runtime::{RuntimeExt, RuntimeRef};
 use tokio::sync::watch;
 
 use crate::{
@@ -33,6 +34,7 @@ pub(crate) struct Door {
     limit: usize,
     limit_per_client: usize,
     turned_away: Arc<AtomicU64>,
+    rt: RuntimeRef,
 }
 
 /// The connections that are open.
@@ -78,7 +80,12 @@ impl fmt::Display for Full {
 }
 
 impl Door {
-    pub(crate) fn new(shards: Vec<ShardHandle>, limits: &Limits, turned_away: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(
+        shards: Vec<ShardHandle>,
+        limits: &Limits,
+        turned_away: Arc<AtomicU64>,
+        rt: RuntimeRef,
+    ) -> Self {
         Self {
             shards,
             next: AtomicUsize::new(0),
@@ -86,6 +93,7 @@ impl Door {
             limit: limits.max_connections,
             limit_per_client: limits.max_connections_per_client,
             turned_away,
+            rt,
         }
     }
 
@@ -106,17 +114,17 @@ impl Door {
         Ok(Place { open: Arc::clone(&self.open), client })
     }
 
+    async fn pause(&self, e: &io::Error) {
+        tracing::warn!("cannot accept a connection: {e}");
+        self.rt.sleep(ACCEPT_PAUSE).await;
+    }
+
     fn hand_over(&self, arrival: Arrival) {
         let i = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len().max(1);
         if let Some(shard) = self.shards.get(i) {
             shard.send(arrival);
         }
     }
-}
-
-async fn pause(e: &io::Error) {
-    tracing::warn!("cannot accept a connection: {e}");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 /// Accepts TCP connections until `stopped`.
@@ -144,7 +152,7 @@ pub(crate) async fn accept_tcp(
                 Ok(place) => door.hand_over(Arrival::Tcp { stream, peer, place }),
                 Err(full) => tracing::warn!(%peer, "TCP connection refused: {full}"),
             },
-            Err(e) => pause(&e).await,
+            Err(e) => door.pause(&e).await,
         }
     }
 }
@@ -173,7 +181,7 @@ pub(crate) async fn accept_rdma(
                     incoming.reject(RejectReason::Busy);
                 }
             },
-            Err(e) => pause(&e).await,
+            Err(e) => door.pause(&e).await,
         }
     }
 }

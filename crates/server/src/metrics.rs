@@ -18,7 +18,7 @@ use rpcrdma::{
 use crate::{
     drc::ReplyCache,
     server::Shared,
-    shard::{Shard, Stages},
+    shard::{ShardHandle, Stages},
 };
 
 const PROCEDURES: usize = Procedure::ALL.len();
@@ -217,13 +217,12 @@ pub(crate) struct Gauges {
 }
 
 impl Gauges {
-    pub(crate) fn new(shards: &[Shard], shared: &Shared) -> Self {
-        let handles = || shards.iter().map(|s| &s.handle);
+    pub(crate) fn new(shards: &[ShardHandle], shared: &Shared) -> Self {
         Self {
-            shards: handles().map(|h| Arc::clone(&h.counters)).collect(),
-            tcp: handles().map(|h| Arc::clone(&h.tcp)).collect(),
-            rdma: handles().map(|h| Arc::clone(&h.rdma)).collect(),
-            stages: handles().map(|h| Arc::clone(&h.stages)).collect(),
+            shards: shards.iter().map(|h| Arc::clone(&h.counters)).collect(),
+            tcp: shards.iter().map(|h| Arc::clone(&h.tcp)).collect(),
+            rdma: shards.iter().map(|h| Arc::clone(&h.rdma)).collect(),
+            stages: shards.iter().map(|h| Arc::clone(&h.stages)).collect(),
             turned_away: Arc::default(),
             replies: Arc::clone(&shared.replies),
             registration: Arc::clone(&shared.registration),

@@ -65,7 +65,8 @@ impl Server {
         let guard = control.enter();
         let shared = starting.shared(open)?;
         let shards = starting.shards(&shared)?;
-        let gauges = Arc::new(Gauges::new(&shards, &shared));
+        let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
+        let gauges = Arc::new(Gauges::new(&handles, &shared));
         let (alive, all_gone) = mpsc::sync_channel(1);
         let mut running = Running {
             rdma: Vec::new(),
@@ -74,12 +75,12 @@ impl Server {
             gauges,
             stop,
             all_gone: Mutex::new(all_gone),
-            threads: Vec::new(),
+            threads, // From here on dropping `running` ends everything.
             control: None,
         };
-        let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
-        running.threads = threads; // From here on dropping `running` ends everything.
-        let door = Arc::new(Door::new(handles, &starting.config.limits, running.gauges.turned_away()));
+        let turned_away = running.gauges.turned_away();
+        let rt = Arc::clone(&starting.rt);
+        let door = Arc::new(Door::new(handles, &starting.config.limits, turned_away, rt));
         starting.open(&mut running, &door, &alive)?;
         drop(guard);
         running.control = Some(control);
@@ -101,14 +102,14 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicU64,
 }
 
-struct Starting {
-    config: Config,
-    stopped: watch::Receiver<StopSignal>,
-    rt: RuntimeRef,
+pub(crate) struct Starting {
+    pub(crate) config: Config,
+    pub(crate) stopped: watch::Receiver<StopSignal>,
+    pub(crate) rt: RuntimeRef,
 }
 
 impl Starting {
-    fn shared(
+    pub(crate) fn shared(
         &self,
         mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Arc<Shared>, ServerError> {

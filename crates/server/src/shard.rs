@@ -50,6 +50,7 @@ pub(crate) enum Arrival {
 }
 
 /// What others know of a shard.
+#[derive(Clone)]
 pub(crate) struct ShardHandle {
     arrivals: mpsc::UnboundedSender<Arrival>,
     pub(crate) counters: Arc<ShardCounters>,
@@ -66,6 +67,19 @@ pub(crate) struct Stages {
 }
 
 impl ShardHandle {
+    /// That of a shard to be started, and where its connections arrive.
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Arrival>) {
+        let (tx, arrivals) = mpsc::unbounded();
+        let handle = Self {
+            arrivals: tx,
+            counters: Arc::default(),
+            tcp: Arc::default(),
+            rdma: Arc::default(),
+            stages: Arc::default(),
+        };
+        (handle, arrivals)
+    }
+
     /// Gives the shard a connection; it is closed if the shard is ending. (Unbounded, but each arrival holds one of
     /// a limited number of places.)
     pub(crate) fn send(&self, arrival: Arrival) {
@@ -87,28 +101,17 @@ impl Shard {
         stopped: &watch::Receiver<StopSignal>,
         core: Option<CoreId>,
     ) -> io::Result<Self> {
-        let (tx, arrivals) = mpsc::unbounded();
-        let handle = ShardHandle {
-            arrivals: tx,
-            counters: Arc::default(),
-            tcp: Arc::default(),
-            rdma: Arc::default(),
-            stages: Arc::default(),
-        };
+        let (handle, arrivals) = ShardHandle::new();
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());
-        let (counters, tcp, rdma) =
-            (Arc::clone(&handle.counters), Arc::clone(&handle.tcp), Arc::clone(&handle.rdma));
-        let stages = Arc::clone(&handle.stages);
+        let own = handle.clone();
         let thread =
             std::thread::Builder::new().name(format!("millrace-shard-{index}")).spawn(move || {
                 if core.is_some_and(|c| !core_affinity::set_for_current(c)) {
                     tracing::debug!(index, "the machine does not let this shard stay on one core");
                 }
                 let ended = run_shard(async move {
-                    let rt = TokioRuntime::current();
-                    let service = service(&shared, &counters);
-                    let samplers = Samplers::new(&rt, shared.config.stages.sample, &stages);
-                    let main = Main { shared, service, rt, counters, tcp, rdma, samplers, stopped };
+                    let main = Main::new(&shared, TokioRuntime::current(), &own, stopped);
+                    drop(own); // When the last handle outside is gone nothing arrives any more.
                     main.run(arrivals).await;
                 });
                 if let Err(e) = ended {
@@ -145,7 +148,7 @@ fn service(shared: &Arc<Shared>, counters: &Arc<ShardCounters>) -> Arc<dyn Servi
 }
 
 /// What the shard's own task works with.
-struct Main {
+pub(crate) struct Main {
     shared: Arc<Shared>,
     service: Arc<dyn Service>,
     rt: RuntimeRef,
@@ -157,6 +160,25 @@ struct Main {
 }
 
 impl Main {
+    /// The service of a shard, on `rt`.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        rt: RuntimeRef,
+        handle: &ShardHandle,
+        stopped: watch::Receiver<StopSignal>,
+    ) -> Self {
+        Self {
+            service: service(shared, &handle.counters),
+            samplers: Samplers::new(&rt, shared.config.stages.sample, &handle.stages),
+            shared: Arc::clone(shared),
+            rt,
+            counters: Arc::clone(&handle.counters),
+            tcp: Arc::clone(&handle.tcp),
+            rdma: Arc::clone(&handle.rdma),
+            stopped,
+        }
+    }
+
     async fn run(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {
         let mut connections = JoinSet::new();
         let mut stop = Box::pin(stop_requested(self.stopped.clone()));
@@ -223,7 +245,11 @@ impl Main {
     }
 
     /// One RDMA connection, from its arrival to its end.
-    fn rdma(&self, incoming: Box<dyn Incoming>, place: Place) -> impl Future<Output = ()> + Send + 'static {
+    pub(crate) fn rdma(
+        &self,
+        incoming: Box<dyn Incoming>,
+        place: Place,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let limits = &self.shared.config.limits;
         let config = ResponderConfig {
             design: self.shared.config.design,

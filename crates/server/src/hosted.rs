@@ -1,0 +1,77 @@
+//! A server without threads and sockets of its own: it runs on a runtime of the caller's.
+
+use std::sync::{Arc, mpsc};
+
+use futures::{StreamExt, channel::mpsc as queue};
+use rdma::Listener;
+use runtime::RuntimeRef;
+use tokio::sync::watch;
+use vfs::FileSystemRef;
+
+use crate::{
+    Config, ExportConfig, ServerError, Stats,
+    backend::Resources,
+    listen::{Door, accept_rdma},
+    metrics::Gauges,
+    server::Starting,
+    shard::{Arrival, Main, ShardHandle, StopSignal},
+};
+
+/// A server that runs on one runtime of the caller's, and serves RDMA listeners that it is given: the same connections,
+/// procedures, limits and counters as [`crate::Server`]'s, as one shard. It works in virtual time. Dropping it closes
+/// its connections.
+pub struct Hosted {
+    rt: RuntimeRef,
+    door: Arc<Door>,
+    gauges: Arc<Gauges>,
+    stop: watch::Sender<StopSignal>,
+    /// Ends with the last task that accepts; nobody waits for it.
+    alive: mpsc::SyncSender<()>,
+}
+
+impl Hosted {
+    /// A server of the configuration's exports; `open` is called for each of them, and may be [`crate::open`]. Addresses,
+    /// provider, shards and metrics of the configuration are not used.
+    ///
+    /// # Errors
+    /// [`ServerError`]; nothing is left running.
+    pub fn start(
+        config: Config,
+        rt: RuntimeRef,
+        open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
+    ) -> Result<Self, ServerError> {
+        config.check_service()?;
+        let (stop, stopped) = watch::channel(None);
+        let starting = Starting { config, stopped: stopped.clone(), rt: Arc::clone(&rt) };
+        let shared = starting.shared(open)?;
+        let (handle, arrivals) = ShardHandle::new();
+        let main = Main::new(&shared, Arc::clone(&rt), &handle, stopped);
+        let handles = vec![handle];
+        let gauges = Arc::new(Gauges::new(&handles, &shared));
+        let limits = &starting.config.limits;
+        let door = Arc::new(Door::new(handles, limits, gauges.turned_away(), Arc::clone(&rt)));
+        rt.spawn("hosted server", Box::pin(serve(Arc::clone(&rt), main, arrivals)));
+        let (alive, _) = mpsc::sync_channel(1);
+        Ok(Self { rt, door, gauges, stop, alive })
+    }
+
+    /// Serves what comes to `listener`.
+    pub fn serve(&self, listener: Box<dyn Listener>) {
+        let accept = accept_rdma(listener, Arc::clone(&self.door), self.stop.subscribe(), self.alive.clone());
+        self.rt.spawn("accept RDMA", Box::pin(accept));
+    }
+
+    /// What the server has done so far.
+    pub fn stats(&self) -> Stats {
+        self.gauges.stats()
+    }
+}
+
+/// Gives each connection a task. (Their own end is told to them by the stop signal.)
+async fn serve(rt: RuntimeRef, main: Main, mut arrivals: queue::UnboundedReceiver<Arrival>) {
+    while let Some(arrival) = arrivals.next().await {
+        if let Arrival::Rdma { incoming, place } = arrival {
+            rt.spawn("RDMA connection", Box::pin(main.rdma(incoming, place)));
+        }
+    }
+}
