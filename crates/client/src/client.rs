@@ -1,20 +1,24 @@
 //! The client: a mounted export.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES};
 use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status};
 use oncrpc::{CallClass, Stage};
+use rdma::Provider;
 use rpcrdma::registration::{Registration, RegistrationStats};
 use runtime::RuntimeRef;
 use xdr::{Decode, Decoder, Encode, XdrError};
 
 use crate::{
     Connector, Error, Options, Stats, Url,
-    connect::UrlConnector,
+    connect::{ProviderConnector, UrlConnector},
     mount::{self, Mounted},
     pool::{Attempt, CallSpec, Pool},
 };
@@ -93,6 +97,31 @@ impl Client {
             registration: Arc::clone(&registration),
         };
         Self::mount_with(rt, arena, Arc::new(connector), &url.path, options, registration).await
+    }
+
+    /// Mounts the longest export that contains `path` of the server at `addr`, over a provider of the caller's. The server
+    /// must offer MOUNT on the NFS connection.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_over(
+        rt: RuntimeRef,
+        provider: Arc<dyn Provider>,
+        addr: SocketAddr,
+        path: &str,
+        options: Options,
+    ) -> Result<Self, Error> {
+        let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
+        let registration = options.registration();
+        let connector = ProviderConnector {
+            rt: Arc::clone(&rt),
+            arena: arena.clone(),
+            provider,
+            addr,
+            options: options.clone(),
+            registration: Arc::clone(&registration),
+        };
+        Self::mount_with(rt, arena, Arc::new(connector), path, options, registration).await
     }
 
     /// Mounts the longest export that contains `path` over connections that `connector` makes; its messages are built

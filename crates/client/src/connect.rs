@@ -17,7 +17,7 @@ use oncrpc::{
     rpcbind::{self, NetId, Rpcbind},
     tcp::{TcpClientConfig, TcpTransport},
 };
-use rdma::ConnectParams;
+use rdma::{ConnectParams, Provider};
 use rpcrdma::{Requester, RequesterConfig, registration::Registration};
 use runtime::{BoxFuture, RuntimeRef, tokio_rt::TcpByteStream};
 
@@ -172,40 +172,10 @@ impl Target {
     }
 
     async fn connect_rdma(&self, addr: SocketAddr) -> Result<Connection, String> {
-        let options = &self.options;
-        let config = RequesterConfig {
-            design: options.design,
-            credits: options.credits,
-            call_timeout: options.timeout,
-            registration: Arc::clone(&self.registration),
-            connect: ConnectParams {
-                crc: options.crc,
-                max_frame: options.max_frame,
-                local_port: options.local_port(),
-                timeout: options.connect_timeout,
-                ..ConnectParams::default()
-            },
-            ..RequesterConfig::default()
-        };
+        let chosen = self.options.provider.to_connect(addr.ip()).map_err(|e| e.to_string())?;
+        tracing::info!(%addr, provider = chosen.provider.name(), why = chosen.why, "connecting over RDMA");
         let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
-        let chosen = options.provider.to_connect(addr.ip()).map_err(|e| e.to_string())?;
-        let provider = chosen.provider.name();
-        tracing::info!(%addr, provider, why = chosen.why, "connecting over RDMA");
-        let requester = Requester::connect(&*chosen.provider, rt, arena, addr, config).await;
-        let requester = requester.map_err(|e| e.to_string())?;
-        let transport = Arc::clone(&requester);
-        // Weak: statistics must not keep a connection open.
-        let observed = Arc::downgrade(&requester);
-        let stats = move || {
-            let requester = observed.upgrade();
-            ConnectionStats {
-                peer: addr.to_string(),
-                provider: Some(provider),
-                queue_pair: requester.as_ref().and_then(|r| r.counters()),
-                requester: requester.as_ref().map(|r| r.stats()),
-            }
-        };
-        Ok(Connection { transport, stats: Arc::new(stats) })
+        connect_over(&*chosen.provider, rt, arena, addr, &self.options, Arc::clone(&self.registration)).await
     }
 
     /// The TCP port of MOUNT version 3, if there is a port mapper at this target that knows it: by version 2, as
@@ -225,6 +195,84 @@ impl Target {
             rpcbind.get_port(program, version, NetId::Tcp).await.ok()?
         };
         on_runtime(&rt, limit, ask).await?
+    }
+}
+
+/// A connection over `provider`.
+async fn connect_over(
+    provider: &dyn Provider,
+    rt: RuntimeRef,
+    arena: Arena,
+    addr: SocketAddr,
+    options: &Options,
+    registration: Arc<Registration>,
+) -> Result<Connection, String> {
+    let config = RequesterConfig {
+        design: options.design,
+        credits: options.credits,
+        call_timeout: options.timeout,
+        registration,
+        connect: ConnectParams {
+            crc: options.crc,
+            max_frame: options.max_frame,
+            local_port: options.local_port(),
+            timeout: options.connect_timeout,
+            ..ConnectParams::default()
+        },
+        ..RequesterConfig::default()
+    };
+    let name = provider.name();
+    let requester = Requester::connect(provider, rt, arena, addr, config).await;
+    let requester = requester.map_err(|e| e.to_string())?;
+    let transport = Arc::clone(&requester);
+    // Weak: statistics must not keep a connection open.
+    let observed = Arc::downgrade(&requester);
+    let stats = move || {
+        let requester = observed.upgrade();
+        ConnectionStats {
+            peer: addr.to_string(),
+            provider: Some(name),
+            queue_pair: requester.as_ref().and_then(|r| r.counters()),
+            requester: requester.as_ref().map(|r| r.stats()),
+        }
+    };
+    Ok(Connection { transport, stats: Arc::new(stats) })
+}
+
+/// Connects to one address over a provider of the caller's.
+pub(crate) struct ProviderConnector {
+    pub(crate) rt: RuntimeRef,
+    pub(crate) arena: Arena,
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) addr: SocketAddr,
+    pub(crate) options: Options,
+    pub(crate) registration: Arc<Registration>,
+}
+
+impl Connector for ProviderConnector {
+    fn server(&self) -> String {
+        self.addr.to_string()
+    }
+
+    fn connect(&self) -> BoxFuture<'static, Result<Connection, Error>> {
+        let (rt, arena, registration) =
+            (Arc::clone(&self.rt), self.arena.clone(), Arc::clone(&self.registration));
+        let (provider, addr, options) = (Arc::clone(&self.provider), self.addr, self.options.clone());
+        Box::pin(async move {
+            let connected = connect_over(&*provider, rt, arena, addr, &options, registration).await;
+            connected.map_err(|reason| Error::Connect {
+                server: addr.to_string(),
+                proto: Proto::Rdma,
+                reason,
+            })
+        })
+    }
+
+    fn connect_mount(&self) -> BoxFuture<'static, Result<Connection, Error>> {
+        let reason =
+            "the server offers no MOUNT on it, and over this provider there is no other way".to_owned();
+        let error = Error::Connect { server: self.server(), proto: Proto::Rdma, reason };
+        Box::pin(std::future::ready(Err(error)))
     }
 }
 

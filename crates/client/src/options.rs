@@ -89,10 +89,13 @@ pub struct Identity {
     pub gid: u32,
     /// Further groups; only 16 fit into a call, the others are left out.
     pub gids: Vec<u32>,
+    /// The name of this machine; at most 255 bytes of it are told.
+    pub machine: String,
 }
 
 impl Default for Identity {
-    /// Effective ids of this process as the kernel tells them; those of nobody (65534) where it does not.
+    /// Effective ids of this process and the host's name as the kernel tells them; those of nobody (65534) where it
+    /// does not.
     fn default() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let numbers = |key: &str| -> Vec<u32> {
@@ -101,18 +104,18 @@ impl Default for Identity {
         };
         // "Uid:" and "Gid:" list the real, effective, saved and file system id.
         let effective = |key| numbers(key).get(1).copied().unwrap_or(65534);
-        Self { uid: effective("Uid:"), gid: effective("Gid:"), gids: numbers("Groups:") }
+        let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let machine = machine.trim().to_owned();
+        Self { uid: effective("Uid:"), gid: effective("Gid:"), gids: numbers("Groups:"), machine }
     }
 }
 
 impl Identity {
     /// As a credential of RPC calls.
     pub(crate) fn credential(&self) -> Credential {
-        let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let machine = machine.trim().as_bytes();
         Credential::Sys(AuthSys {
             stamp: std::process::id(),
-            machine: machine.iter().copied().take(255).collect(),
+            machine: self.machine.bytes().take(255).collect(),
             uid: self.uid,
             gid: self.gid,
             gids: self.gids.iter().copied().take(16).collect(),
