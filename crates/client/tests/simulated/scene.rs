@@ -1,0 +1,100 @@
+//! A server and its clients, each on a simulated host.
+
+use std::{net::SocketAddr, time::Duration};
+
+use client::{Client, Error, Identity, Options, RetryPolicy, Strategy};
+use rdma::provider::sim::{Profile, World};
+use runtime::{
+    RuntimeRef,
+    virtual_time::{TaskGroup, VirtualTime},
+};
+use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Stats};
+use vfs::FileSystemRef;
+
+const SERVER: [u8; 4] = [10, 0, 0, 1];
+const PORT: u16 = 20049;
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// The server's process.
+struct Process {
+    tasks: TaskGroup,
+    hosted: Hosted,
+}
+
+pub(crate) struct Scene {
+    pub(crate) world: World,
+    config: Config,
+    /// Outlives crashes, as disks do.
+    files: Option<FileSystemRef>,
+    process: Option<Process>,
+}
+
+impl Scene {
+    pub(crate) fn new(time: &VirtualTime, profile: Profile, design: client::Design) -> Self {
+        let memory = Backend::Memory { capacity: ByteSize(64 * MIB) };
+        let config = Config {
+            exports: vec![ExportConfig::new("/data", memory)],
+            design,
+            exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
+            limits: Limits { memory: ByteSize(64 * MIB), credits: 16, ..Limits::default() },
+            ..Config::default()
+        };
+        Self { world: World::new(time, profile), config, files: None, process: None }
+    }
+
+    /// Starts the server.
+    pub(crate) fn start(&mut self, time: &VirtualTime) {
+        let (tasks, files) = (time.group(), &mut self.files);
+        let hosted = Hosted::start(self.config.clone(), tasks.runtime(), |export, with| match files {
+            Some(fs) => Ok(fs.clone()),
+            None => Ok(files.insert(server::open(export, with)?).clone()),
+        });
+        let hosted = hosted.expect("a server");
+        let provider = self.world.add_host(SERVER.into());
+        hosted.serve(provider.listen(tasks.runtime(), SocketAddr::from((SERVER, PORT))).expect("listen"));
+        self.process = Some(Process { tasks, hosted });
+    }
+
+    /// The server's machine loses everything but its files.
+    pub(crate) fn crash(&mut self) {
+        self.world.crash(SERVER.into());
+        if let Some(Process { tasks, hosted }) = self.process.take() {
+            tasks.end();
+            drop(hosted);
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.process.as_ref().map(|p| p.hosted.stats()).unwrap_or_default()
+    }
+}
+
+/// How clients behave.
+pub(crate) fn options(registration: Strategy, design: client::Design) -> Options {
+    let seconds = Duration::from_secs;
+    Options {
+        // The process's own would be another one on each machine.
+        credential: Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() },
+        registration,
+        design,
+        trust_server: true,
+        timeout: seconds(5),
+        retry: RetryPolicy { max_elapsed: seconds(3000), ..RetryPolicy::default() },
+        credits: 8,
+        rsize: Some(64 << 10),
+        wsize: Some(64 << 10),
+        arena_limit: 64 << 20,
+        ..Options::default()
+    }
+}
+
+/// Mounts from the host of this number.
+pub(crate) async fn mount(
+    world: &World,
+    rt: &RuntimeRef,
+    number: u8,
+    options: Options,
+) -> Result<Client, Error> {
+    let provider = world.add_host([10, 0, 1, number].into());
+    Client::connect_over(rt.clone(), provider, SocketAddr::from((SERVER, PORT)), "/data", options).await
+}

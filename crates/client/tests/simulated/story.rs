@@ -1,0 +1,225 @@
+//! What happens in one run.
+
+use std::{
+    cell::{Cell, RefCell},
+    time::Duration,
+};
+
+use client::{Client, Design, Error, File, Strategy};
+use futures::{
+    StreamExt,
+    future::{join, join_all},
+    stream::FuturesUnordered,
+};
+use nfs::v3::{Procedure, Sattr};
+use rdma::provider::sim::{Faults, Profile, Seed, World};
+use runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
+
+use crate::scene::{Scene, mount, options};
+
+const CLIENTS: u8 = 2;
+/// Steps of each client.
+const STEPS: usize = 25;
+/// Bytes of each client's file.
+const FILE: usize = 300_000;
+/// A run that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// How a run went.
+pub(crate) struct Told {
+    pub(crate) trace: String,
+    pub(crate) reconnects: u64,
+    pub(crate) crashes: u64,
+    pub(crate) replayed: u64,
+}
+
+/// Runs the story of `seed`. What is wrong comes back as text, or as a panic.
+pub(crate) fn tell(seed: Seed, trace: bool) -> Result<Told, String> {
+    run(&VirtualTime::new(seed.0), seed, trace, &Cell::new(None))
+}
+
+/// Runs it as far as it goes, and writes down what happened.
+pub(crate) fn write_trace(seed: Seed, path: &str) {
+    let time = VirtualTime::new(seed.0);
+    let world: Cell<Option<World>> = Cell::new(None);
+    let run = || run(&time, seed, true, &world);
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+    let trace = world.take().map(|w| w.trace()).unwrap_or_default();
+    std::fs::write(path, trace).expect("the trace can be written");
+}
+
+fn run(time: &VirtualTime, seed: Seed, trace: bool, shown: &Cell<Option<World>>) -> Result<Told, String> {
+    let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
+    let design = if seed.0 % 5 == 4 { Design::ReadRead } else { Design::ReadWrite };
+    let strategy = Strategy::ALL[(seed.0 % 4) as usize];
+    let mut scene = Scene::new(time, profile, design);
+    shown.set(Some(scene.world.clone()));
+    if trace {
+        scene.world.begin_trace(seed);
+    }
+    scene.start(time);
+    let rt = time.runtime();
+    let story = runtime::timeout(&*rt, LIMIT, story(time, &rt, &mut scene, (design, strategy), seed));
+    let told = time.block_on(story).map_err(|stuck| stuck.to_string())?;
+    told.ok_or_else(|| format!("it takes more than {LIMIT:?}"))?
+}
+
+/// What a client remembers of what was acknowledged to it.
+struct Player {
+    client: Client,
+    file: File,
+    content: Vec<u8>,
+    number: u8,
+    made: Vec<String>,
+}
+
+async fn story(
+    time: &VirtualTime,
+    rt: &RuntimeRef,
+    scene: &mut Scene,
+    (design, strategy): (Design, Strategy),
+    seed: Seed,
+) -> Result<Told, String> {
+    let text = |e: Error| e.to_string();
+    let mut players = Vec::new();
+    for number in 0..CLIENTS {
+        let client = mount(&scene.world, rt, number, options(strategy, design)).await.map_err(text)?;
+        let file = client.create_file(format!("file-{number}"), 0o600).await.map_err(text)?;
+        players.push(Player { client, file, content: vec![0; FILE], number, made: Vec::new() });
+    }
+    let (world, before) = (scene.world.clone(), changes(scene));
+    world.set_faults(faults());
+    let done = Cell::new(false);
+    let scene = RefCell::new(scene);
+    let plays = async {
+        let plays = join_all(players.iter_mut().map(|p| p.play(rt)));
+        let ended = plays.await;
+        done.set(true);
+        ended.into_iter().collect::<Result<(), String>>()
+    };
+    // Crashes on every other seed.
+    let crashes = async {
+        let mut crashes = 0;
+        while seed.0.is_multiple_of(2) && !done.get() {
+            rt.sleep(Duration::from_micros(rt.random_u64() % 100_000)).await;
+            if done.get() || crashes == 3 {
+                break;
+            }
+            scene.borrow_mut().crash();
+            rt.sleep(Duration::from_micros(rt.random_u64() % 3_000_000)).await;
+            scene.borrow_mut().start(time);
+            crashes += 1;
+        }
+        crashes
+    };
+    let (played, crashes) = join(plays, crashes).await;
+    played?;
+    world.set_faults(Faults::default());
+    let scene = scene.into_inner();
+    let mut reconnects = 0;
+    for p in &players {
+        p.check().await?;
+        reconnects += p.client.stats().reconnects;
+    }
+    let stats = scene.stats();
+    if crashes == 0 {
+        let asked: usize = players.iter().map(|p| p.made.len()).sum();
+        let executed = changes(scene) - before;
+        if executed != asked as u64 {
+            return Err(format!("{asked} calls were made and {executed} executed"));
+        }
+    }
+    drop(players);
+    rt.sleep(Duration::from_secs(120)).await;
+    match world.exposed() {
+        (0, 0) => {}
+        (regions, bytes) => return Err(format!("{regions} regions of {bytes} bytes stay exposed")),
+    }
+    Ok(Told { trace: world.trace(), reconnects, crashes, replayed: stats.replayed })
+}
+
+/// Executed calls that must not be executed twice.
+fn changes(scene: &Scene) -> u64 {
+    let stats = scene.stats();
+    stats.calls_of(Procedure::Mkdir) + stats.calls_of(Procedure::Rename)
+}
+
+fn faults() -> Faults {
+    Faults {
+        lose_one_in: 60,
+        delay_one_in: 50,
+        longest_delay: Duration::from_millis(20),
+        stall_one_in: 100,
+        longest_stall: Duration::from_millis(50),
+    }
+}
+
+impl Player {
+    async fn play(&mut self, rt: &RuntimeRef) -> Result<(), String> {
+        for step in 0..STEPS {
+            let dice = rt.random_u64();
+            let done = match dice % 8 {
+                0..=3 => self.write(rt).await,
+                4 => self.read(dice >> 8).await,
+                5 => self.file.commit().await.map_err(|e| e.to_string()),
+                _ => self.change_names(step).await,
+            };
+            done.map_err(|e| format!("client {}, step {step}: {e}", self.number))?;
+        }
+        self.file.commit().await.map_err(|e| e.to_string())
+    }
+
+    /// Several writes at once, each to a part of its own.
+    async fn write(&mut self, rt: &RuntimeRef) -> Result<(), String> {
+        const PARTS: usize = 3;
+        let part = FILE / PARTS;
+        let writes = FuturesUnordered::new();
+        for n in 0..PARTS {
+            let start = n * part + rt.random_u64() as usize % part;
+            let len = 1 + rt.random_u64() as usize % (n * part + part - start);
+            let mut bytes = vec![0; len];
+            rt.fill_random(&mut bytes);
+            self.content[start..start + len].copy_from_slice(&bytes);
+            let file = &self.file;
+            writes.push(async move { file.write(start as u64, &bytes).await });
+        }
+        let ended: Vec<Result<(), Error>> = writes.collect().await;
+        ended.into_iter().collect::<Result<(), Error>>().map_err(|e| e.to_string())
+    }
+
+    async fn read(&self, dice: u64) -> Result<(), String> {
+        let start = dice as usize % FILE;
+        let mut bytes = vec![0; FILE - start];
+        let n = self.file.read(start as u64, &mut bytes).await.map_err(|e| e.to_string())?;
+        // What was never written is a hole, or beyond the end.
+        let expected = &self.content[start..];
+        let beyond = expected[n..].iter().all(|b| *b == 0);
+        if bytes[..n] != expected[..n] || !beyond {
+            return Err(format!("what was written at {start} and after is not read"));
+        }
+        Ok(())
+    }
+
+    /// Makes a directory, or renames the last one.
+    async fn change_names(&mut self, step: usize) -> Result<(), String> {
+        let root = self.client.root();
+        let name = format!("dir-{}-{step}", self.number);
+        let done = match self.made.last() {
+            Some(old) if step.is_multiple_of(3) => self.client.rename(root, old, root, &name).await,
+            _ => self.client.mkdir(root, &name, Sattr::default()).await.map(drop),
+        };
+        done.map_err(|e| e.to_string())?;
+        self.made.push(name);
+        Ok(())
+    }
+
+    /// Everything that was acknowledged is there.
+    async fn check(&self) -> Result<(), String> {
+        self.read(0).await?;
+        let last = self.made.last().map(|n| self.client.lookup(self.client.root(), n.clone()));
+        match last {
+            Some(found) => found.await.map(drop).map_err(|e| e.to_string()),
+            None => Ok(()),
+        }
+    }
+}
