@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use rdma::{Chosen, ProviderChoice};
-use rpcrdma::Design;
+use rpcrdma::{Design, registration::Strategy};
 
 use crate::BenchError;
 
@@ -16,6 +16,8 @@ pub struct At {
     pub provider: ProviderChoice,
     /// The design that a server of RPC-over-RDMA there speaks.
     pub design: Design,
+    /// The registration strategy of such a server; `None`: the one that it has by itself.
+    pub registration: Option<Strategy>,
 }
 
 impl At {
@@ -24,6 +26,7 @@ impl At {
         address: IpAddr::V4(Ipv4Addr::LOCALHOST),
         provider: ProviderChoice::Iwarp,
         design: Design::ReadWrite,
+        registration: None,
     };
 
     /// The provider to listen with.

@@ -1,12 +1,16 @@
 //! A server with a memory export in a process of its own, so that its processor time can be told from ours.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
-use rpcrdma::Design;
+use rpcrdma::{Design, registration::Strategy};
 
 use crate::{
     At, BenchError,
     child::{Peer, value},
+    scrape::{self, ServerCounters},
 };
 
 /// The export's name.
@@ -17,6 +21,8 @@ pub struct EmbeddedServer {
     peer: Peer,
     rdma: String,
     tcp: String,
+    metrics: SocketAddr,
+    registration: Option<Strategy>,
 }
 
 impl EmbeddedServer {
@@ -37,19 +43,37 @@ impl EmbeddedServer {
                 &["--design=read-read", "--i-accept-exposed-buffers", "--i-accept-exposed-buffers"]
             }
         };
-        let mut peer = Peer::start(args.iter().chain(&more).chain(exposed))?;
+        let counted = ["--metrics".to_owned(), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0).to_string()];
+        let registration = at.registration.map(|r| format!("--registration={r}"));
+        let args = args.into_iter().chain(more).chain(exposed.iter().copied()).map(str::to_owned);
+        let mut peer = Peer::start(args.chain(counted).chain(registration))?;
         let line = peer.line()?;
         let addr = |key| {
             let unexpected = || BenchError::Peer(format!("unexpected ready line '{line}'"));
             value(&line, key).map(str::to_owned).ok_or_else(unexpected)
         };
-        Ok(Self { rdma: addr("rdma")?, tcp: addr("tcp")?, peer })
+        let metrics = addr("metrics")?;
+        let metrics = metrics.parse().map_err(|_| BenchError::Peer(format!("no address: '{metrics}'")))?;
+        Ok(Self { rdma: addr("rdma")?, tcp: addr("tcp")?, metrics, registration: at.registration, peer })
     }
 
     /// The URL of its export over `proto`.
     pub fn url(&self, proto: &str) -> String {
         let addr = if proto == "tcp" { &self.tcp } else { &self.rdma };
         format!("nfs://{addr}{EXPORT}?proto={proto}")
+    }
+
+    /// The registration strategy that it was told to use.
+    pub fn registration(&self) -> Option<Strategy> {
+        self.registration
+    }
+
+    /// What it has counted, once it exposes no memory any more (or has for 2 s).
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn counters(&self) -> Result<ServerCounters, BenchError> {
+        scrape::settled(self.metrics)
     }
 
     /// The processor time that it has used.

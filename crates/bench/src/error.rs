@@ -26,9 +26,11 @@ pub enum BenchError {
     /// The file system under test failed.
     #[error("{0}")]
     Client(String),
-    /// A picture could not be written.
-    #[error("cannot draw {path}: {reason}")]
-    Picture {
+    /// A file for figures or a picture could not be written.
+    #[error("cannot {what} {path}: {reason}")]
+    File {
+        /// What was tried.
+        what: &'static str,
         /// The file, or its directory.
         path: PathBuf,
         /// Why not.
@@ -45,8 +47,8 @@ impl BenchError {
         move |source| Self::Io { what, source }
     }
 
-    /// A [`Self::Picture`] for `path`, to be used with `map_err`.
-    pub(crate) fn picture<E: Display>(path: &Path) -> impl FnOnce(E) -> Self {
-        move |reason| Self::Picture { path: path.to_owned(), reason: reason.to_string() }
+    /// A [`Self::File`] for `path`, to be used with `map_err`.
+    pub(crate) fn file<E: Display>(what: &'static str, path: &Path) -> impl FnOnce(E) -> Self {
+        move |reason| Self::File { what, path: path.to_owned(), reason: reason.to_string() }
     }
 }

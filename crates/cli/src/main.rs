@@ -17,12 +17,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::Cli;
+use crate::{args::Cli, failure::Failure};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     session::state(&cli.global);
-    match logging::start(cli.global.log.as_deref(), &cli.command).and_then(|()| commands::run(cli.command)) {
+    let checked = cli.check().map_err(Failure::usage);
+    let started = checked.and_then(|()| logging::start(cli.global.log.as_deref(), &cli.command));
+    match started.and_then(|()| commands::run(cli.command)) {
         Ok(outcome) => outcome.exit_code(),
         Err(failure) => {
             if !failure.is_silent() {

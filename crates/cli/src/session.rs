@@ -52,8 +52,8 @@ pub(crate) fn options() -> Options {
     Options {
         retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() },
         provider: stated.provider.unwrap_or_default(),
-        design: stated.design.unwrap_or_default(),
-        registration: stated.registration.unwrap_or(default.registration),
+        design: stated.design().unwrap_or_default(),
+        registration: stated.registration().unwrap_or(default.registration),
         invalidation: stated.fast_invalidate.unwrap_or(default.invalidation),
         trust_server: stated.i_trust_the_server,
         ..default

@@ -5,6 +5,8 @@
 //! which is part of the time. Memory for data is taken once: a read gives its buffer to the next read, writes share
 //! views of one pattern as long as the working set.
 
+mod matrix;
+pub mod pictures;
 mod thread;
 
 use std::{
@@ -21,6 +23,7 @@ use crate::{
     stats::Latencies,
     units::{cpu_s_per_gb, mb_per_s},
 };
+pub use matrix::{Ends, Matrix, Place};
 use thread::{Greeting, Order, Worker};
 
 /// A test.
@@ -124,12 +127,13 @@ impl Session {
     /// # Errors
     /// When a write fails.
     pub fn prepare(&self) -> Result<(), BenchError> {
-        let record = self.agreed.wsize.min(1 << 20);
+        // To the last byte.
+        let record = common(self.agreed.wsize.min(1 << 20) as u64, self.config.size) as usize;
         let fill = Run { test: Test::Write, record, outstanding: 8, passes: 1, random_ops: 0 };
         self.run(&fill, None).map(drop)
     }
 
-    /// Measures once. The server's processor time is known only of an embedded `server`.
+    /// Measures once. What the server used and counted is known only of an embedded `server`.
     ///
     /// # Errors
     /// When an operation fails, or the record is larger than the server takes.
@@ -147,6 +151,7 @@ impl Session {
             return Err(BenchError::Parameter("a record cannot be larger than the file".into()));
         }
         let (done, outcomes) = mpsc::channel();
+        let counted = server.map(EmbeddedServer::counters).transpose()?;
         let server_before = server.and_then(EmbeddedServer::cpu);
         let (start, before) = (Instant::now(), cpu::own());
         for w in &self.workers {
@@ -159,20 +164,41 @@ impl Session {
         }
         let took = start.elapsed();
         let client = cpu::own() - before;
-        let server = server.and_then(EmbeddedServer::cpu).zip(server_before).map(|(after, b)| after - b);
-        Ok(self.figure(run, &all, took, (client, server)))
+        let server_cpu = server.and_then(EmbeddedServer::cpu).zip(server_before).map(|(after, b)| after - b);
+        let counted = match (server, counted) {
+            (Some(server), Some(before)) if self.rdma() => Some(server.counters()?.since(before)),
+            _ => None,
+        };
+        let figure = self.figure(run, &all, took, (client, server_cpu));
+        Ok(Figure {
+            server_registration: server
+                .filter(|_| self.rdma())
+                .and_then(|s| s.registration())
+                .map(|r| r.to_string()),
+            server_registrations: counted.map(|c| c.registrations),
+            server_exposed_byte_s: counted.map(|c| c.exposed_byte_seconds),
+            ..figure
+        })
+    }
+
+    fn proto(&self) -> client::Proto {
+        self.config.url.proto.unwrap_or(self.config.options.proto)
+    }
+
+    fn rdma(&self) -> bool {
+        self.proto() == client::Proto::Rdma
     }
 
     fn figure(&self, run: &Run, all: &Outcome, took: Duration, cpu: (Duration, Option<Duration>)) -> Figure {
-        let proto = self.config.url.proto.unwrap_or(self.config.options.proto);
-        let rdma = proto == client::Proto::Rdma;
+        let (rdma, url, options) = (self.rdma(), &self.config.url, &self.config.options);
+        let percent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-9);
         Figure {
             workload: "iozone".into(),
             test: run.test.to_string(),
-            proto: proto.to_string(),
+            proto: self.proto().to_string(),
             provider: self.agreed.provider.map(Into::into),
-            design: rdma.then(|| self.config.url.design.unwrap_or(self.config.options.design).to_string()),
-            registration: rdma.then(|| self.config.options.registration.to_string()),
+            design: rdma.then(|| url.design.unwrap_or(options.design).to_string()),
+            registration: rdma.then(|| url.registration.unwrap_or(options.registration).to_string()),
             threads: self.config.threads,
             record: run.record as u64,
             outstanding: run.outstanding,
@@ -183,6 +209,11 @@ impl Session {
             client_cpu_s_per_gb: Some(cpu_s_per_gb(cpu.0, all.bytes)),
             server_cpu_s_per_gb: cpu.1.map(|c| cpu_s_per_gb(c, all.bytes)),
             server_cpu_us_per_op: cpu.1.map(|c| c.as_secs_f64() * 1e6 / all.latencies.len().max(1) as f64),
+            client_cpu_percent: Some(percent(cpu.0)),
+            server_cpu_percent: cpu.1.map(percent),
+            client_registrations: rdma.then_some(all.registrations as f64),
+            client_exposed_byte_s: rdma.then_some(all.exposed_byte_nanoseconds as f64 / 1e9),
+            ..Figure::default()
         }
     }
 }
@@ -192,11 +223,22 @@ impl Session {
 struct Outcome {
     bytes: u64,
     latencies: Latencies,
+    /// Times that memory was registered.
+    registrations: u64,
+    /// Bytes that the server could reach, times for how long, in nanoseconds.
+    exposed_byte_nanoseconds: u128,
 }
 
 impl Outcome {
     fn merge(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.latencies.merge(&other.latencies);
+        self.registrations += other.registrations;
+        self.exposed_byte_nanoseconds += other.exposed_byte_nanoseconds;
     }
+}
+
+/// The greatest common divisor; of `a` and 0, `a`.
+fn common(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { common(b, a % b) }
 }

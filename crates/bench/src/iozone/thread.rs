@@ -74,7 +74,7 @@ impl Worker {
             };
             drop(say.send(Ok(Greeting::of(&file.client))));
             while let Ok(order) = inbox.recv() {
-                drop(order.done.send(rt.block_on(file.run(&order.run))));
+                drop(order.done.send(rt.block_on(file.measure(&order.run))));
             }
             rt.block_on(file.remove());
         };
@@ -145,6 +145,24 @@ impl File {
         if let Err(e) = self.client.remove(self.dir, &self.name).await {
             tracing::warn!("the file of a bench could not be removed: {e}");
         }
+    }
+
+    /// Runs, and adds what was registered and exposed for it.
+    async fn measure(&mut self, run: &Run) -> Result<Outcome, BenchError> {
+        let before = self.exposure();
+        let mut out = self.run(run).await?;
+        let after = self.exposure();
+        out.registrations = after.0.saturating_sub(before.0);
+        out.exposed_byte_nanoseconds = after.1.saturating_sub(before.1);
+        Ok(out)
+    }
+
+    /// Registrations, and the integral of exposed bytes over time in nanoseconds, until now.
+    fn exposure(&self) -> (u64, u128) {
+        let connections = self.client.stats().connections;
+        let exposed = connections.iter().filter_map(|c| c.requester.as_ref());
+        let exposed = exposed.map(|r| r.exposure.byte_nanoseconds).sum();
+        (self.client.registration_stats().registrations, exposed)
     }
 
     async fn run(&mut self, run: &Run) -> Result<Outcome, BenchError> {

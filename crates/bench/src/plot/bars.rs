@@ -1,10 +1,10 @@
 //! Groups of bars, with lines on an axis of their own.
 
-use plotters::prelude::*;
+use plotters::{prelude::*, style::text_anchor::HPos};
 
 use super::{
     BarsWithLines,
-    canvas::{Canvas, Drawn, Picture},
+    canvas::{Canvas, Drawn, INK, Picture, Text},
     frame::{self, Axes, Plane, Sample, around, fill, line, top, values},
 };
 
@@ -37,6 +37,11 @@ impl BarsWithLines {
                 let left = place as f64 + (1.0 - GROUP) / 2.0 + n as f64 * width;
                 let corners = [plane.at(left, *value), plane.at(left + width * 0.9, 0.0)];
                 on.area.draw(&Rectangle::new(corners, fill(series).filled()))?;
+                if *value == 0.0 {
+                    // Measured, and nothing: not the same as a gap.
+                    let (x, y) = plane.at(left + width * 0.45, 0.0);
+                    on.write_at(Text::Small, INK, (x, y - on.px(9), HPos::Center), "0")?;
+                }
             }
         }
         Ok(())

@@ -133,10 +133,10 @@ pub(super) fn write(picture: &impl Picture, dir: &Path, name: &str) -> Result<()
             drop(register_font(FONT, style, bytes));
         }
     });
-    fs::create_dir_all(dir).map_err(BenchError::picture(dir))?;
+    fs::create_dir_all(dir).map_err(BenchError::file("draw", dir))?;
     let path = dir.join(format!("{name}.svg"));
-    fs::write(&path, svg(picture).map_err(BenchError::picture(&path))?)
-        .map_err(BenchError::picture(&path))?;
+    fs::write(&path, svg(picture).map_err(BenchError::file("draw", &path))?)
+        .map_err(BenchError::file("draw", &path))?;
     let path = dir.join(format!("{name}.png"));
     png(picture, &path)
 }
@@ -155,14 +155,14 @@ fn png(picture: &impl Picture, path: &Path) -> Result<(), BenchError> {
     let mut fine = vec![0; (w * FINE * h * FINE * 3) as usize];
     let backend = BitMapBackend::with_buffer(&mut fine, (w * FINE, h * FINE));
     // Bitmaps have text centred by the height of the face, which leaves the letters a little above the middle.
-    draw(picture, backend, FINE, FINE.cast_signed() * 5 / 2).map_err(BenchError::picture(path))?;
+    draw(picture, backend, FINE, FINE.cast_signed() * 5 / 2).map_err(BenchError::file("draw", path))?;
     let (w, h) = (w * SHARPNESS, h * SHARPNESS);
-    let file = fs::File::create(path).map_err(BenchError::picture(path))?;
+    let file = fs::File::create(path).map_err(BenchError::file("draw", path))?;
     let mut encoder = png::Encoder::new(BufWriter::new(file), w, h);
     encoder.set_color(png::ColorType::Rgb);
-    let mut out = encoder.write_header().map_err(BenchError::picture(path))?;
-    out.write_image_data(&mean(&fine, (w * SAMPLES) as usize)).map_err(BenchError::picture(path))?;
-    out.finish().map_err(BenchError::picture(path))
+    let mut out = encoder.write_header().map_err(BenchError::file("draw", path))?;
+    out.write_image_data(&mean(&fine, (w * SAMPLES) as usize)).map_err(BenchError::file("draw", path))?;
+    out.finish().map_err(BenchError::file("draw", path))
 }
 
 /// Of an image `width` pixels wide, the mean of every square of [`SAMPLES`] by `SAMPLES` pixels.

@@ -149,6 +149,7 @@ pub(super) fn marker<DB: DrawingBackend>(
             _ => at(&[(0, -12), (12, 0), (0, 12), (-12, 0)]),
         }
     };
+    on.area.draw(&Polygon::new(shape(8), WHITE.filled()))?;
     on.area.draw(&Polygon::new(shape(6), colour.filled()))?;
     if series.second {
         on.area.draw(&Polygon::new(shape(3), WHITE.filled()))?;
@@ -291,10 +292,13 @@ pub(super) fn values(axis: &Axis) -> impl Iterator<Item = f64> {
 /// Draws a series as a line with markers; what was not measured is a gap.
 pub(super) fn line<DB: DrawingBackend>(on: &Canvas<'_, DB>, series: &Series, plane: &Plane) -> Drawn<DB> {
     let points = plane.points(series);
-    for pair in points.windows(2) {
-        if let [Some(from), Some(to)] = pair {
-            stretch(on, [*from, *to], series)?;
-        }
+    let pairs = points.windows(2).filter_map(|pair| Some([(*pair.first()?)?, (*pair.last()?)?]));
+    // Light around it keeps it apart from bars of its colour.
+    for ends in pairs.clone() {
+        on.area.draw(&PathElement::new(ends, on.stroke(WHITE, 42)))?;
+    }
+    for ends in pairs {
+        stretch(on, ends, series)?;
     }
     points.iter().flatten().try_for_each(|at| marker(on, *at, series))
 }

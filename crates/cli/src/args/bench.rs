@@ -1,6 +1,6 @@
 //! `bench`.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::PathBuf};
 
 use bench::units::Size;
 use clap::{Args, Subcommand, ValueEnum};
@@ -13,11 +13,21 @@ Figures mean something only from a release build (cargo build --release) on a ma
 1 MB is 10^6 bytes and 1 GB 10^9; sizes on the command line are powers of 1024.
 
 JSON keys, the same for all benches, one object per line: workload, test, proto, provider, design, registration,
-threads, record, outstanding, mb_per_s, ops_per_s, p50_us, p99_us, client_cpu_s_per_gb, server_cpu_s_per_gb,
-server_cpu_us_per_op. For raw the client is the sender and the server the receiver.")]
+server_registration, threads, record, outstanding, mb_per_s, ops_per_s, p50_us, p99_us, client_cpu_s_per_gb,
+server_cpu_s_per_gb, server_cpu_us_per_op, client_cpu_percent, server_cpu_percent, client_registrations,
+server_registrations, client_exposed_byte_s, server_exposed_byte_s. CPU % is of one core; exposed_byte_s are the bytes that
+the other end could reach, times for how many seconds. What was not measured, or has no meaning, is null. For raw the
+client is the sender and the server the receiver.")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) command: BenchCommand,
+}
+
+impl BenchCommand {
+    /// Whether it measures several designs and registration strategies.
+    pub(crate) fn compares(&self) -> bool {
+        matches!(self, Self::Iozone(_))
+    }
 }
 
 /// The benches.
@@ -108,6 +118,17 @@ pub(crate) enum TestName {
     RandomWrite,
 }
 
+/// Which end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EndsName {
+    /// Client and server
+    Both,
+    /// The client; the server uses `cache`
+    Client,
+    /// The server; the client uses `fast`
+    Server,
+}
+
 /// Arguments of `millrace bench iozone`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -115,6 +136,13 @@ Examples:
   millrace bench iozone --self --threads 4 --record 128K --size 256M
   millrace bench iozone --self --record 1M --outstanding 8 --size 256M --tests read,write --runs 5
   millrace bench iozone 'nfs://server/scratch?proto=tcp' --threads 8 --record 128K --size 1G --json
+  millrace bench iozone --self --design read-write,read-read --registration dynamic,fast,cache,all-physical \\
+      --threads 1,2,4,8 --record 128K,256K,512K,1M --size 64M --tests write,read --runs 3 --csv all.csv --plot out
+
+Lists are multiplied: every design with every strategy, number of threads, record and test. Every run goes through all of
+them once, with a fresh server for each design and strategy; the table shows medians, --json and --csv every run.
+docs/registration.md says how to read it. --self accepts for its own server what --design read-read and --registration
+all-physical ask to be accepted.
 
 Each thread has a connection, a runtime and a file of its own (nconnect=N in the URL gives each thread N
 connections). Writes are UNSTABLE and end with one COMMIT, which is part of the time. --self starts a server with a
@@ -137,13 +165,18 @@ pub(crate) struct IozoneArgs {
     #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"], requires = "self_server")]
     pub(crate) proto: String,
 
+    /// Which end uses what --registration names; the other keeps to its own
+    #[arg(long, value_name = "END", value_enum, default_value_t = EndsName::Both)]
+    pub(crate) registration_of: EndsName,
+
     /// Threads, each with a connection and a file
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: u16,
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Vec<u16>,
 
     /// Bytes of one read or write
-    #[arg(long, value_name = "SIZE", default_value = "128K")]
-    pub(crate) record: Size,
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128K")]
+    pub(crate) record: Vec<Size>,
 
     /// Bytes of each file
     #[arg(long, value_name = "SIZE", default_value = "1G")]
@@ -175,6 +208,14 @@ pub(crate) struct IozoneArgs {
     /// MTU 1500); READ data is framed by the server
     #[arg(long, value_name = "BYTES")]
     pub(crate) max_frame: Option<Size>,
+
+    /// Write every run to a file of comma-separated values; its columns are the JSON keys
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+
+    /// Draw the medians into a directory, as SVG and PNG, in the layout of the papers' figures
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plot: Option<PathBuf>,
 
     /// Print one JSON object per line
     #[arg(long)]

@@ -12,7 +12,7 @@ use clap::{
 use client::{Design, Invalidation, Strategy};
 use rdma::ProviderChoice;
 
-pub(crate) use bench::{BenchArgs, BenchCommand, CompareArgs, IozoneArgs, RawArgs, TestName};
+pub(crate) use bench::{BenchArgs, BenchCommand, CompareArgs, EndsName, IozoneArgs, RawArgs, TestName};
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
     CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs,
@@ -71,14 +71,21 @@ pub(crate) struct Global {
     pub(crate) provider: Option<ProviderChoice>,
 
     /// The RPC-over-RDMA design: read-write, or read-read, an experiment which exposes the server's memory; both ends
-    /// must use the same [default: read-write]
-    #[arg(long, global = true, value_name = "NAME", help_heading = "Global options",
+    /// must use the same [default: read-write]. For `bench iozone` also several, with commas
+    #[arg(long = "design", global = true, value_name = "NAME", help_heading = "Global options", value_delimiter = ',',
           value_parser = PossibleValuesParser::new(["read-write", "read-read"]).try_map(|s| s.parse::<Design>()))]
-    pub(crate) design: Option<Design>,
+    pub(crate) designs: Vec<Design>,
 
-    /// How memory is registered for RDMA: dynamic, fast, cache or all-physical [default: fast; of a server: cache]
-    #[arg(long, global = true, value_name = "STRATEGY", help_heading = "Global options")]
-    pub(crate) registration: Option<Strategy>,
+    /// How memory is registered for RDMA: dynamic, fast, cache or all-physical [default: fast; of a server: cache].
+    /// For `bench iozone` also several, with commas
+    #[arg(
+        long = "registration",
+        global = true,
+        value_name = "STRATEGY",
+        help_heading = "Global options",
+        value_delimiter = ','
+    )]
+    pub(crate) registrations: Vec<Strategy>,
 
     /// When windows of `fast` are invalidated: at-once, or batched:N, which leaves the server able to write to memory of
     /// up to N calls that are done [default: at-once]
@@ -88,6 +95,33 @@ pub(crate) struct Global {
     /// Let the server reach all memory for buffers at any time, as registration all-physical does
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) i_trust_the_server: bool,
+}
+
+impl Global {
+    /// The design, where one is stated.
+    pub(crate) fn design(&self) -> Option<Design> {
+        self.designs.first().copied()
+    }
+
+    /// The registration strategy, where one is stated.
+    pub(crate) fn registration(&self) -> Option<Strategy> {
+        self.registrations.first().copied()
+    }
+}
+
+impl Cli {
+    /// What is wrong with the command line beyond what its parts say of themselves.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let compares = matches!(&self.command, Command::Bench(args) if args.command.compares());
+        let lists =
+            [("--design", self.global.designs.len()), ("--registration", self.global.registrations.len())];
+        match lists.into_iter().find(|(_, names)| *names > 1) {
+            Some((option, _)) if !compares => Err(format!(
+                "{option} takes one name here; `millrace bench iozone` takes several and compares them"
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The commands.

@@ -76,14 +76,14 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     listen(&mut config.listen_tcp, args.listen_tcp, nowhere, TCP)?;
     config.metrics = args.metrics.or(config.metrics);
     config.provider = global.provider.unwrap_or(config.provider);
-    config.design = global.design.unwrap_or(config.design);
+    config.design = global.design().unwrap_or(config.design);
     config.exposed_buffers = match args.i_accept_exposed_buffers {
         0 => config.exposed_buffers,
         1 => ExposedBuffers::AcceptedOnLoopback,
         _ => ExposedBuffers::AcceptedOnNetworks,
     };
     config.shards = args.shards.or(config.shards);
-    config.registration = global.registration.or(config.registration);
+    config.registration = global.registration().or(config.registration);
     if let Some(memory) = args.memory {
         config.limits.memory = ByteSize(memory.0);
     }

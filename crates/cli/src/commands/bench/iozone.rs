@@ -1,15 +1,19 @@
 //! `millrace bench iozone`.
 
-use bench::{
-    Figure,
-    embedded::EmbeddedServer,
-    figure::table,
-    iozone::{Iozone, Run, Session, Test},
-};
+use std::{io::IsTerminal, path::Path};
 
-use super::{at, warn_of_debug_build};
+use bench::{
+    BenchError, Figure,
+    figure::{Csv, costs, table},
+    iozone::{Ends, Matrix, Place, Test, pictures},
+    units::{Size, short},
+};
+use client::{Design, Proto, Strategy};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::warn_of_debug_build;
 use crate::{
-    args::{IozoneArgs, TestName},
+    args::{EndsName, IozoneArgs, TestName},
     failure::{CommandResult, Failure, Outcome},
     output, session,
 };
@@ -27,67 +31,150 @@ impl From<TestName> for Test {
     }
 }
 
+impl From<EndsName> for Ends {
+    fn from(ends: EndsName) -> Self {
+        match ends {
+            EndsName::Both => Self::Both,
+            EndsName::Client => Self::Client,
+            EndsName::Server => Self::Server,
+        }
+    }
+}
+
 pub(super) fn run(args: &IozoneArgs) -> CommandResult {
     warn_of_debug_build();
-    let record = usize::try_from(args.record.0).unwrap_or(usize::MAX);
-    let size = args.size.0 / args.record.0.max(1) * args.record.0;
-    let server = match args.self_server {
-        // Twice the data: a rewritten record's old and new content are there at once.
-        true => {
-            let capacity = size.saturating_mul(2 * u64::from(args.threads)) + (256 << 20);
-            Some(EmbeddedServer::start(capacity, &at(args.address))?)
+    let matrix = matrix(args)?;
+    let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
+    let bar = progress(matrix.cells() * matrix.runs);
+    let mut printed = Ok(());
+    let medians = matrix.run(|figure| {
+        if let Some(bar) = &bar {
+            bar.set_message(summary(figure));
+            bar.inc(1);
         }
-        false => None,
-    };
-    let text = match (&server, &args.url) {
-        (Some(server), _) => server.url(&args.proto),
-        (None, Some(url)) => url.clone(),
-        (None, None) => return Err(Failure::usage("name a URL, or add --self")),
-    };
-    let options = client::Options {
-        crc: args.crc,
-        max_frame: args.max_frame.map(|s| usize::try_from(s.0).unwrap_or(usize::MAX)),
-        ..session::options()
-    };
-    let url = session::parse(&text)?;
-    let session = Session::open(Iozone { url, options, threads: args.threads.into(), size })?;
-    if !args.tests.contains(&TestName::Write) {
-        session.prepare()?;
-    }
-    let mut runs: Vec<Vec<Figure>> = vec![Vec::new(); args.tests.len()];
-    for _ in 0..args.runs {
-        for (test, figures) in args.tests.iter().zip(&mut runs) {
-            let run = Run {
-                test: (*test).into(),
-                record,
-                outstanding: args.outstanding.into(),
-                passes: 1,
-                random_ops: args.random_ops.unwrap_or(0),
-            };
-            let figure = session.run(&run, server.as_ref())?;
-            if args.json {
-                output::line(&figure.json())?;
-            }
-            figures.push(figure);
+        if args.json && printed.is_ok() {
+            printed = output::line(&figure.json());
         }
+        csv.as_mut().map_or(Ok(()), |csv| csv.add(figure))
+    })?;
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
     }
-    if args.json {
-        return Ok(Outcome::Done);
+    printed?;
+    if !args.json {
+        print(args, &matrix, &medians)?;
     }
-    let medians: Vec<Figure> = runs.iter().filter_map(|r| Figure::median(r)).collect();
-    print(args, &text, &medians)?;
+    if let Some(dir) = &args.plot {
+        draw(args, &matrix, &medians, dir)?;
+    }
     Ok(Outcome::Done)
 }
 
-fn print(args: &IozoneArgs, url: &str, medians: &[Figure]) -> Result<(), Failure> {
-    let f = medians.first().cloned().unwrap_or_default();
-    let rdma = match (&f.provider, &f.design, &f.registration) {
-        (Some(p), Some(d), Some(r)) => format!(" (provider {p}, design {d}, registration {r})"),
-        _ => String::new(),
+fn matrix(args: &IozoneArgs) -> Result<Matrix, Failure> {
+    let stated = session::stated();
+    let place = match &args.url {
+        Some(url) => Place::Url(session::parse(url)?),
+        None => {
+            let proto = if args.proto == "tcp" { Proto::Tcp } else { Proto::Rdma };
+            Place::Embedded { address: args.address, proto }
+        }
     };
-    output::line(&format!(
-        "{url} over {}{rdma}\n{} threads, {} records in flight each, {} per thread; medians of {} runs.\n",
-        f.proto, args.threads, args.outstanding, args.size, args.runs
-    ))?;
-    output::write(table(medians, ("client", "server")).to_string().as_bytes())
+    let bytes = |size: &Size| usize::try_from(size.0).unwrap_or(usize::MAX);
+    let options = client::Options {
+        crc: args.crc,
+        max_frame: args.max_frame.as_ref().map(bytes),
+        registration: client::Options::default().registration,
+        ..session::options()
+    };
+    Ok(Matrix {
+        place,
+        options,
+        designs: stated.designs.clone(),
+        registrations: stated.registrations.clone(),
+        ends: args.registration_of.into(),
+        threads: args.threads.iter().map(|n| usize::from(*n)).collect(),
+        records: args.record.iter().map(bytes).collect(),
+        tests: args.tests.iter().map(|t| (*t).into()).collect(),
+        size: args.size.0,
+        outstanding: args.outstanding.into(),
+        random_ops: args.random_ops.unwrap_or(0),
+        runs: args.runs.into(),
+    })
+}
+
+/// How far it is, on a terminal.
+fn progress(figures: usize) -> Option<ProgressBar> {
+    std::io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::with_draw_target(Some(figures as u64), ProgressDrawTarget::stderr_with_hz(8));
+        if let Ok(style) = ProgressStyle::with_template("{pos} of {len} [{bar:30}] {eta} left  {wide_msg}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar
+    })
+}
+
+/// A figure in a few words.
+fn summary(f: &Figure) -> String {
+    let names: Vec<&str> = [&f.design, &f.registration].into_iter().flatten().map(String::as_str).collect();
+    let rate = f.mb_per_s.map_or_else(|| "-".into(), short);
+    format!("{} {} threads, {}, {}: {rate} MB/s", names.join(" "), f.threads, Size(f.record), f.test)
+}
+
+/// Under which conditions it was measured.
+fn conditions(args: &IozoneArgs, f: &Figure) -> String {
+    let place = args.url.clone().unwrap_or_else(|| format!("embedded server at {}", args.address));
+    let over = f.provider.as_deref().map_or_else(|| f.proto.clone(), |p| format!("{} ({p})", f.proto));
+    format!(
+        "{place} over {over}; {} in flight and {} per thread; {}",
+        args.outstanding,
+        args.size,
+        if args.runs == 1 { "one run".to_owned() } else { format!("medians of {} runs", args.runs) }
+    )
+}
+
+fn print(args: &IozoneArgs, matrix: &Matrix, medians: &[Figure]) -> Result<(), Failure> {
+    let f = medians.first().cloned().unwrap_or_default();
+    let mut text = format!("{}.\n", conditions(args, &f));
+    let setting = |f: &Figure| {
+        let names =
+            [("design", &f.design), ("registration", &f.registration), ("server's", &f.server_registration)];
+        let names = names.into_iter().filter_map(|(word, name)| Some(format!("{word} {}", name.as_ref()?)));
+        names.chain([format!("threads {}", f.threads)]).collect::<Vec<_>>().join(", ")
+    };
+    if medians.iter().all(|m| setting(m) == setting(&f)) {
+        text += &format!("{}.\n\n{}", setting(&f), table(medians, ("client", "server")));
+    }
+    text += &notes(args, matrix);
+    output::write(format!("{text}\n{}", costs(medians)).as_bytes())
+}
+
+/// What must be said of the figures.
+fn notes(args: &IozoneArgs, matrix: &Matrix) -> String {
+    let mut text = String::new();
+    let all_physical = matrix.registrations.contains(&Strategy::AllPhysical);
+    let read_read = matrix.designs.contains(&Design::ReadRead);
+    if args.self_server && read_read {
+        text += &format!(
+            "read-read: the embedded server exposes its memory to whoever reaches it at {} \
+             (--i-accept-exposed-buffers is implied).\n",
+            args.address
+        );
+    }
+    if args.self_server && all_physical {
+        text += "all-physical: this program trusts the server that it started (--i-trust-the-server is implied).\n";
+    }
+    if args.self_server && read_read && all_physical && matrix.ends != Ends::Client {
+        text += "A read-read server refuses all-physical; it uses cache there.\n";
+    }
+    text
+}
+
+fn draw(args: &IozoneArgs, matrix: &Matrix, medians: &[Figure], dir: &Path) -> Result<(), BenchError> {
+    let note = medians.first().map(|f| conditions(args, f)).unwrap_or_default();
+    let ends = match matrix.ends {
+        Ends::Both => "registration at both ends",
+        Ends::Client => "the client's registration",
+        Ends::Server => "the server's registration",
+    };
+    pictures::draw(medians, &format!("{ends}; {note}"), dir)
 }

@@ -32,8 +32,8 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
 /// Where the other process listens.
 fn at(address: IpAddr) -> At {
     let stated = session::stated();
-    let (provider, design) = (stated.provider.unwrap_or_default(), stated.design.unwrap_or_default());
-    At { address, provider, design }
+    let (provider, design) = (stated.provider.unwrap_or_default(), stated.design().unwrap_or_default());
+    At { address, provider, design, registration: None }
 }
 
 /// Said before figures that mean little.

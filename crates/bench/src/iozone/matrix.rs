@@ -1,0 +1,279 @@
+//! The cross product of designs, registration strategies, threads, records and tests.
+
+use std::net::IpAddr;
+
+use client::{Options, Proto, Url};
+use rpcrdma::{Design, registration::Strategy};
+
+use super::{Iozone, Run, Session, Test, common};
+use crate::{At, BenchError, Figure, embedded::EmbeddedServer};
+
+/// What a server uses that nobody told otherwise.
+const SERVERS_OWN: Strategy = Strategy::Cache;
+/// Room in an embedded server's export beside the data.
+const SPARE: u64 = 256 << 20;
+
+/// Which end of a connection uses the strategies that are compared; the other keeps to its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ends {
+    /// Both, as in TR06 fig. 11, 12, 14 and 15.
+    #[default]
+    Both,
+    /// The client, as in TR06 fig. 13.
+    Client,
+    /// The server.
+    Server,
+}
+
+/// The server to measure.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// One in a process of its own, started for each design and strategy.
+    Embedded {
+        /// An address of this machine for it to listen at.
+        address: IpAddr,
+        /// How to reach it.
+        proto: Proto,
+    },
+    /// One that runs: the directory in which files are made.
+    Url(Url),
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Matrix {
+    /// The server.
+    pub place: Place,
+    /// How clients connect. What the URL states wins, and so do `designs` and `registrations`.
+    pub options: Options,
+    /// The designs; none: that of `options`.
+    pub designs: Vec<Design>,
+    /// The strategies; none: each end's own.
+    pub registrations: Vec<Strategy>,
+    /// Which end uses the strategies.
+    pub ends: Ends,
+    /// Numbers of threads, each with a connection and a file of its own.
+    pub threads: Vec<usize>,
+    /// Bytes of one operation.
+    pub records: Vec<usize>,
+    /// The tests, in this order.
+    pub tests: Vec<Test>,
+    /// Bytes of each file; rounded down to a multiple of all records.
+    pub size: u64,
+    /// Operations in flight per thread.
+    pub outstanding: usize,
+    /// Random tests: operations per thread; 0: one for each record of the file, at most 100 000.
+    pub random_ops: u64,
+    /// How often everything is measured.
+    pub runs: usize,
+}
+
+impl Matrix {
+    /// How many figures a run has.
+    pub fn cells(&self) -> usize {
+        let (designs, registrations) = (self.designs.len().max(1), self.registrations.len().max(1));
+        designs * registrations * self.threads.len() * self.records.len() * self.tests.len()
+    }
+
+    /// Measures every cell once, then every cell again, as often as is wanted: the noise of the machine meets all alike.
+    /// Gives the medians, in the order of designs, registrations, threads, records, tests; `each` sees every figure as
+    /// it comes.
+    ///
+    /// An embedded server of the Read-Read design does not take [`Strategy::AllPhysical`] and keeps to its own there;
+    /// [`Figure::server_registration`] says so.
+    ///
+    /// # Errors
+    /// When the parts do not go together, or a measurement fails.
+    pub fn run(
+        &self,
+        mut each: impl FnMut(&Figure) -> Result<(), BenchError>,
+    ) -> Result<Vec<Figure>, BenchError> {
+        self.check()?;
+        let size = self.file_size()?;
+        let mut runs = Vec::new();
+        for _ in 0..self.runs.max(1) {
+            let mut figures = Vec::with_capacity(self.cells());
+            for (design, registration) in self.pairs() {
+                let server = self.server(design, registration, size)?;
+                for threads in &self.threads {
+                    let mut seen = |figure: Figure| {
+                        each(&figure)?;
+                        figures.push(figure);
+                        Ok(())
+                    };
+                    let session = self.session(server.as_ref(), (design, registration), *threads, size)?;
+                    self.measure(&session, server.as_ref(), &mut seen)?;
+                }
+            }
+            runs.push(figures);
+        }
+        let cell = |i| runs.iter().filter_map(|r: &Vec<Figure>| r.get(i).cloned()).collect::<Vec<_>>();
+        Ok((0..self.cells()).filter_map(|i| Figure::median(&cell(i))).collect())
+    }
+
+    fn check(&self) -> Result<(), BenchError> {
+        let several = self.designs.len() > 1 || self.registrations.len() > 1;
+        let refused = |why: &str| Err(BenchError::Parameter(why.to_owned()));
+        match &self.place {
+            Place::Embedded { proto: Proto::Tcp, .. } if several => refused(
+                "designs and registration strategies are those of RDMA; leave them out, or leave out --proto tcp",
+            ),
+            Place::Url(_) if self.designs.len() > 1 => refused(
+                "a server speaks one design; compare several with --self, which starts servers of each",
+            ),
+            Place::Url(_) if self.ends != Ends::Client && self.registrations.len() > 1 => refused(
+                "only a server that is started here can change its strategy: say --registration-of client, or --self",
+            ),
+            Place::Url(url) if url.registration.is_some() && self.registrations.len() > 1 => {
+                refused("the URL states a registration strategy; leave it out to compare several")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The size of each file: whole records, whatever their size.
+    fn file_size(&self) -> Result<u64, BenchError> {
+        let too_large =
+            || BenchError::Parameter("the records do not all fit into a file; choose a larger --size".into());
+        let mut step = 1_u64;
+        for record in &self.records {
+            let record = (*record as u64).max(1);
+            step = (step / common(step, record)).checked_mul(record).ok_or_else(too_large)?;
+        }
+        match self.size / step * step {
+            0 => Err(too_large()),
+            size => Ok(size),
+        }
+    }
+
+    /// Every design with every strategy.
+    fn pairs(&self) -> Vec<(Design, Option<Strategy>)> {
+        let own = [self.options.design];
+        let designs = if self.designs.is_empty() { &own[..] } else { &self.designs };
+        let strategies: Vec<_> = match self.registrations.as_slice() {
+            [] => vec![None],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        designs.iter().flat_map(|d| strategies.iter().map(|s| (*d, *s))).collect()
+    }
+
+    fn server(
+        &self,
+        design: Design,
+        registration: Option<Strategy>,
+        size: u64,
+    ) -> Result<Option<EmbeddedServer>, BenchError> {
+        let Place::Embedded { address, .. } = self.place else { return Ok(None) };
+        let of_server = registration.filter(|_| self.ends != Ends::Client).unwrap_or(SERVERS_OWN);
+        let refuses = design == Design::ReadRead && of_server == Strategy::AllPhysical;
+        let registration = Some(if refuses { SERVERS_OWN } else { of_server });
+        let most = self.threads.iter().copied().max().unwrap_or(1) as u64;
+        // Twice the data: a rewritten record's old and new content are there at once.
+        let capacity = size.saturating_mul(2 * most).saturating_add(SPARE);
+        let at = At { address, provider: self.options.provider, design, registration };
+        EmbeddedServer::start(capacity, &at).map(Some)
+    }
+
+    fn session(
+        &self,
+        server: Option<&EmbeddedServer>,
+        (design, registration): (Design, Option<Strategy>),
+        threads: usize,
+        size: u64,
+    ) -> Result<Session, BenchError> {
+        let url = match (&self.place, server) {
+            (Place::Embedded { proto, .. }, Some(server)) => {
+                let text = server.url(&proto.to_string());
+                text.parse().map_err(|e: client::Error| BenchError::Client(e.to_string()))?
+            }
+            (Place::Embedded { .. }, None) => return Err(BenchError::Peer("there is no server".into())),
+            (Place::Url(url), _) => url.clone(),
+        };
+        let of_client = registration.filter(|_| self.ends != Ends::Server);
+        let options = Options {
+            design,
+            registration: of_client.unwrap_or(self.options.registration),
+            // The embedded server is this program again, on this machine, and nobody else's.
+            trust_server: self.options.trust_server || server.is_some(),
+            ..self.options.clone()
+        };
+        let session = Session::open(Iozone { url, options, threads, size })?;
+        if self.tests.first() != Some(&Test::Write) {
+            session.prepare()?;
+        }
+        Ok(session)
+    }
+
+    fn measure(
+        &self,
+        session: &Session,
+        server: Option<&EmbeddedServer>,
+        seen: &mut impl FnMut(Figure) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        let (outstanding, random_ops) = (self.outstanding, self.random_ops);
+        for record in &self.records {
+            for test in &self.tests {
+                let run = Run { test: *test, record: *record, outstanding, passes: 1, random_ops };
+                seen(session.run(&run, server)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn matrix() -> Matrix {
+        Matrix {
+            place: Place::Embedded { address: Ipv4Addr::LOCALHOST.into(), proto: Proto::Rdma },
+            options: Options::default(),
+            designs: vec![Design::ReadWrite, Design::ReadRead],
+            registrations: Strategy::ALL.to_vec(),
+            ends: Ends::Both,
+            threads: vec![1, 2],
+            records: vec![4096, 12_288],
+            tests: vec![Test::Write, Test::Read, Test::Reread],
+            size: 100_000,
+            outstanding: 8,
+            random_ops: 0,
+            runs: 1,
+        }
+    }
+
+    #[test]
+    fn every_design_meets_every_strategy() {
+        let pairs = matrix().pairs();
+        assert_eq!((pairs.len(), matrix().cells()), (8, 96));
+        assert_eq!(pairs[4], (Design::ReadRead, Some(Strategy::Dynamic)));
+        let own = Matrix { designs: Vec::new(), registrations: Vec::new(), ..matrix() };
+        assert_eq!((own.pairs(), own.cells()), (vec![(Design::ReadWrite, None)], 12));
+    }
+
+    #[test]
+    fn files_are_whole_records_of_every_size() {
+        assert_eq!(matrix().file_size().unwrap(), 8 * 12_288);
+        assert_eq!(Matrix { records: vec![4096, 6144], ..matrix() }.file_size().unwrap(), 8 * 12_288);
+        for records in [vec![200_000], vec![usize::MAX, usize::MAX - 1]] {
+            let e = Matrix { records, ..matrix() }.file_size().unwrap_err().to_string();
+            assert!(e.contains("--size"), "{e}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_refused_before_anything_runs() {
+        let refused = |m: Matrix| m.run(|_| panic!("it ran")).unwrap_err().to_string();
+        let tcp = Place::Embedded { address: Ipv4Addr::LOCALHOST.into(), proto: Proto::Tcp };
+        assert!(refused(Matrix { place: tcp, ..matrix() }).contains("--proto tcp"));
+        let url = |text: &str| Place::Url(text.parse().unwrap());
+        let plain = Matrix { place: url("nfs://h/x"), ..matrix() };
+        assert!(refused(plain.clone()).contains("one design"));
+        let one = Matrix { designs: Vec::new(), ..plain };
+        assert!(refused(one.clone()).contains("--registration-of client"));
+        let stated = Matrix { place: url("nfs://h/x?registration=fast"), ends: Ends::Client, ..one };
+        assert!(refused(stated).contains("the URL states"));
+    }
+}
