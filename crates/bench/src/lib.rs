@@ -18,6 +18,7 @@ mod scrape;
 pub mod stats;
 pub mod table;
 pub mod units;
+pub mod workload;
 
 pub use at::At;
 pub use error::BenchError;

@@ -1,0 +1,60 @@
+//! One operation at a time.
+
+use super::{Place, random::Random, tally::Tally};
+use crate::BenchError;
+
+/// Bytes of a small read or write.
+const SMALL: usize = 4 << 10;
+/// Small records in the file.
+const RECORDS: u64 = 256;
+
+/// How long single operations take, with nothing else in flight: stat, access, create, remove, reads and writes of
+/// 4 KiB (into memory, and to stable storage) and of 1 MiB.
+#[derive(Debug, Clone)]
+pub struct Latency {
+    /// Operations of each kind; those of 1 MiB are a tenth of it.
+    pub operations: u32,
+}
+
+impl Latency {
+    pub(super) async fn run(&self, place: &Place, tally: &mut Tally) -> Result<(), BenchError> {
+        let small = place.views(&[0x4c; SMALL])?;
+        let large = place.views(&vec![0x4c; RECORDS as usize * SMALL])?;
+        let file = place.create("latency").await?;
+        file.write(0, &large).await?;
+        file.commit().await?;
+        let mut random = Random::new(1);
+        let mut somewhere = || random.below(RECORDS) * SMALL as u64;
+        let n = self.operations;
+        for _ in 0..n {
+            tally.one("stat", 0, place.stat("latency")).await?;
+        }
+        for _ in 0..n {
+            tally.one("access", 0, place.access("latency")).await?;
+        }
+        for i in 0..n {
+            tally.one("create", 0, place.create(&format!("f{i}"))).await?;
+        }
+        for i in 0..n {
+            tally.one("remove", 0, place.remove(&format!("f{i}"))).await?;
+        }
+        for _ in 0..n {
+            tally.one("read 4 KiB", SMALL as u64, file.read(somewhere(), SMALL, |_, _| ())).await?;
+        }
+        for _ in 0..n {
+            tally.one("write 4 KiB", SMALL as u64, file.write(somewhere(), &small)).await?;
+        }
+        for _ in 0..n {
+            let write = file.write_stable(somewhere(), &small);
+            tally.one("write 4 KiB, stable", SMALL as u64, write).await?;
+        }
+        let bytes = large.len();
+        for _ in 0..n.div_ceil(10) {
+            tally.one("read 1 MiB", bytes as u64, file.read(0, bytes, |_, _| ())).await?;
+        }
+        for _ in 0..n.div_ceil(10) {
+            tally.one("write 1 MiB", bytes as u64, file.write(0, &large)).await?;
+        }
+        file.commit().await
+    }
+}

@@ -1,0 +1,107 @@
+//! The papers' workloads beside IOzone, as library code that runs in any directory: of a server, over whatever transport
+//! and provider, or of this machine.
+//!
+//! What each does, and how that is what the original does, is said at its type. Every operation is timed, so the lines of
+//! a report are kinds of operations: their rate, their data rate, median and 99th percentile of their latency.
+
+mod btio;
+mod crew;
+mod fileop;
+mod latency;
+mod oltp;
+mod place;
+mod postmark;
+mod random;
+mod sources;
+mod tally;
+mod tile;
+
+pub use btio::{Btio, Class};
+pub use crew::{Target, run};
+pub use fileop::Fileop;
+pub use latency::Latency;
+pub use oltp::Oltp;
+pub use place::{Data, Place};
+pub use postmark::Postmark;
+pub use sources::{Compile, Sources, Untar};
+pub use tile::Tile;
+
+use crate::BenchError;
+use crew::Part;
+use tally::Tally;
+
+/// A workload.
+#[derive(Debug, Clone)]
+pub enum Workload {
+    /// Each operation on names.
+    Fileop(Fileop),
+    /// A mail server's small files.
+    Postmark(Postmark),
+    /// Unpacking a tree of sources.
+    Untar(Untar),
+    /// Compiling it.
+    Compile(Compile),
+    /// A database.
+    Oltp(Oltp),
+    /// Dumps of a solver's grid.
+    Btio(Btio),
+    /// Tiles of a picture.
+    Tile(Tile),
+    /// One operation at a time.
+    Latency(Latency),
+}
+
+impl Workload {
+    /// Its name: that of the command.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Fileop(_) => "fileop",
+            Self::Postmark(_) => "postmark",
+            Self::Untar(_) => "untar",
+            Self::Compile(_) => "compile",
+            Self::Oltp(_) => "oltp",
+            Self::Btio(_) => "btio",
+            Self::Tile(_) => "tile",
+            Self::Latency(_) => "latency",
+        }
+    }
+
+    /// How many run it together, each with a connection of its own.
+    pub const fn members(&self) -> usize {
+        match self {
+            Self::Btio(w) => w.processes as usize,
+            Self::Tile(w) => (w.columns * w.rows) as usize,
+            _ => 1,
+        }
+    }
+
+    /// About the bytes of data that it has in the directory at most; in a memory export they may take twice as much.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Fileop(w) => u64::from(w.factor).pow(3) * u64::from(w.size.max(4096)),
+            Self::Postmark(w) => {
+                (u64::from(w.files) + u64::from(w.transactions)) * u64::from(w.high.max(4096))
+            }
+            Self::Untar(w) => w.sources.bytes() + u64::from(w.sources.files) * 4096,
+            // Sources, objects, image.
+            Self::Compile(w) => 3 * (w.sources.bytes() + u64::from(w.sources.files) * 4096),
+            Self::Oltp(w) => u64::from(w.files) * w.file_size + (32 << 20),
+            Self::Btio(w) => w.bytes(),
+            Self::Tile(w) => w.bytes(),
+            Self::Latency(w) => u64::from(w.operations) * 4096 + (2 << 20),
+        }
+    }
+
+    async fn member(&self, place: &Place, part: &Part, tally: &mut Tally) -> Result<(), BenchError> {
+        match self {
+            Self::Fileop(w) => w.run(place, tally).await,
+            Self::Postmark(w) => w.run(place, tally).await,
+            Self::Untar(w) => w.run(place, tally).await,
+            Self::Compile(w) => w.run(place, tally).await,
+            Self::Oltp(w) => w.run(place, tally).await,
+            Self::Btio(w) => w.run(place, part, tally).await,
+            Self::Tile(w) => w.run(place, part, tally).await,
+            Self::Latency(w) => w.run(place, tally).await,
+        }
+    }
+}
