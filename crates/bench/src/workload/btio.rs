@@ -37,11 +37,11 @@ impl Class {
 /// BTIO's `full` variant (NAS report NAS-03-002): every `interval` time steps the whole grid is appended to one shared
 /// file with collective buffering, and at the end the file is read back and verified.
 ///
-/// The block-tridiagonal solver gives each of P = q x q processes q blocks of the grid along a diagonal. With collective
-/// buffering (`MPI_File_write_all`) the processes first exchange what they have, and each then writes one
+/// The block-tridiagonal solver gives each of P = q x q processes q blocks of the grid along a diagonal. With
+/// collective buffering (`MPI_File_write_all`) the processes first exchange what they have, and each then writes one
 /// contiguous P-th of the dump: those are the calls that reach the file system, and those are made here, followed by a
-/// barrier. Left out: the solver's own computing, and the exchange among the processes, which does not reach the file system. The
-/// content is a function of step and position, and every byte is checked when it is read back.
+/// barrier. Left out: the solver's own computing, and the exchange among the processes, which does not reach the file
+/// system. The content is a function of step and position, and every byte is checked when it is read back.
 #[derive(Debug, Clone)]
 pub struct Btio {
     /// The grid.
@@ -151,7 +151,7 @@ fn content(place: &Place, dump: u32, from: u64, to: u64) -> Result<Views, BenchE
 fn fill(out: &mut [u8], dump: u32, at: u64) {
     let seed = u64::from(dump).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for (byte, position) in out.iter_mut().zip(at..) {
-        let word = (position / 8 ^ seed).wrapping_mul(0x2545_f491_4f6c_dd1d);
+        let word = ((position / 8) ^ seed).wrapping_mul(0x2545_f491_4f6c_dd1d);
         *byte = word.to_be_bytes()[(position % 8) as usize];
     }
 }

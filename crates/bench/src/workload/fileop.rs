@@ -7,8 +7,8 @@ use crate::BenchError;
 /// operation after the other is carried out on all of them, one at a time, and timed each.
 ///
 /// As the original: mkdir, create, write (with the flush that close(2) is on NFS), stat, open, read, access, chmod,
-/// readdir, link, unlink (of that link), delete, rmdir. Of the original's kinds the ones left out are those that have no call
-/// of their own on the network (`close` of a file without new data, `lseek`).
+/// readdir, link, unlink (of that link), delete, rmdir. Of the original's kinds the ones left out are those that have
+/// no call of their own on the network (`close` of a file without new data, `lseek`).
 #[derive(Debug, Clone)]
 pub struct Fileop {
     /// Directories in a directory, and files in each of the lower ones.

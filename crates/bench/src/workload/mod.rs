@@ -1,8 +1,8 @@
-//! The papers' workloads beside IOzone, as library code that runs in any directory: of a server, over whatever transport
-//! and provider, or of this machine.
+//! The papers' workloads beside IOzone, as library code that runs in any directory: of a server, over whatever
+//! transport and provider, or of this machine.
 //!
-//! What each does, and how that is what the original does, is said at its type. Every operation is timed, so the lines of
-//! a report are kinds of operations: their rate, their data rate, median and 99th percentile of their latency.
+//! What each does, and how that is what the original does, is said at its type. Every operation is timed, so the lines
+//! of a report are kinds of operations: their rate, their data rate, median and 99th percentile of their latency.
 
 mod btio;
 mod crew;

@@ -19,9 +19,9 @@ const WRITES_PER_ROUND: u64 = 100;
 /// Where the log begins again.
 const LOG_BYTES: u64 = 10 << 20;
 
-/// `oltp.f` of FileBench 1.x, with the mean I/O of the papers (TR06 section 5: 128 KB): shadow processes read records at random
-/// places of the data files; a log writer writes 256 KB for each 3,200 reads; database writers write 100 records at random
-/// places for each 1,000 reads. Writes are stable before they count (`O_DSYNC`).
+/// `oltp.f` of FileBench 1.x, with the mean I/O of Designing 2007 (figure 8: 128 KB): shadow processes read records
+/// at random places of the data files; a log writer writes 256 KB for each 3,200 reads; database writers write 100
+/// records at random places for each 1,000 reads. Writes are stable before they count (`O_DSYNC`).
 ///
 /// As in the original all run on one client (one connection here), readers and writers at once, and semaphores keep the
 /// proportion. Left out: the time that the original's processes burn between calls (`hog`), so the figures are what
@@ -51,8 +51,9 @@ struct Database<'a> {
     record: Views,
     log_record: Views,
     random: Mutex<Random>,
-    /// Reads that are still to begin.
-    left: Mutex<u32>,
+    /// Reads, and rounds of database writers, that are still to begin.
+    reads_left: Mutex<u32>,
+    rounds_left: Mutex<u32>,
     /// What reads have done for the log writer and for the database writers.
     for_log: Semaphore,
     for_writers: Semaphore,
@@ -61,6 +62,22 @@ struct Database<'a> {
 
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Takes one of what is left, if there is any.
+fn take_one(left: &Mutex<u32>) -> bool {
+    let mut left = lock(left);
+    let any = *left > 0;
+    *left -= u32::from(any);
+    any
+}
+
+/// Waits until that many reads were made since the last time.
+async fn wait_for(reads: &Semaphore, count: u32) {
+    // Fails only when it is closed, which it never is.
+    if let Ok(permits) = reads.acquire_many(count).await {
+        permits.forget();
+    }
 }
 
 impl Oltp {
@@ -89,7 +106,8 @@ impl Oltp {
             record,
             log_record: place.views(&vec![0x6c; LOG_WRITE])?,
             random: Mutex::new(Random::new(self.seed)),
-            left: Mutex::new(self.reads),
+            reads_left: Mutex::new(self.reads),
+            rounds_left: Mutex::new(self.reads / READS_PER_ROUND * u32::from(self.writers > 0)),
             for_log: Semaphore::new(0),
             for_writers: Semaphore::new(0),
             tally: Mutex::new(&mut *tally),
@@ -130,13 +148,10 @@ impl Database<'_> {
         Ok(out)
     }
 
-    /// The shadow processes. When they are done, so are the writers.
+    /// The shadow processes.
     async fn all_reads(&self) -> Result<(), BenchError> {
         let began = lock(&self.tally).now();
-        let outcome = try_join_all((0..self.config.shadows).map(|_| self.read())).await;
-        self.for_log.close();
-        self.for_writers.close();
-        outcome?;
+        try_join_all((0..self.config.shadows).map(|_| self.read())).await?;
         let mut tally = lock(&self.tally);
         let took = tally.now().duration_since(began);
         let (reads, io) = (u64::from(self.config.reads), u64::from(self.config.io));
@@ -145,14 +160,7 @@ impl Database<'_> {
     }
 
     async fn read(&self) -> Result<(), BenchError> {
-        loop {
-            {
-                let mut left = lock(&self.left);
-                if *left == 0 {
-                    return Ok(());
-                }
-                *left -= 1;
-            }
+        while take_one(&self.reads_left) {
             let (file, at) = self.somewhere();
             let read = self.timed("shadow read", file.read(at, self.config.io as usize, |_, _| ())).await?;
             if read != self.config.io as usize {
@@ -161,25 +169,25 @@ impl Database<'_> {
             self.for_log.add_permits(1);
             self.for_writers.add_permits(1);
         }
+        Ok(())
     }
 
     /// The log writer: gives the number of its writes.
     async fn write_log(&self) -> Result<u64, BenchError> {
-        let mut writes = 0;
-        while let Ok(permits) = self.for_log.acquire_many(READS_PER_LOG_WRITE).await {
-            permits.forget();
-            let at = writes * LOG_WRITE as u64 % LOG_BYTES;
+        let writes = self.config.reads / READS_PER_LOG_WRITE;
+        for n in 0..writes {
+            wait_for(&self.for_log, READS_PER_LOG_WRITE).await;
+            let at = u64::from(n) * LOG_WRITE as u64 % LOG_BYTES;
             self.timed("log write", self.log.write_stable(at, &self.log_record)).await?;
-            writes += 1;
         }
-        Ok(writes)
+        Ok(writes.into())
     }
 
     /// A database writer: gives the number of its writes.
     async fn write(&self) -> Result<u64, BenchError> {
         let mut writes = 0;
-        while let Ok(permits) = self.for_writers.acquire_many(READS_PER_ROUND).await {
-            permits.forget();
+        while take_one(&self.rounds_left) {
+            wait_for(&self.for_writers, READS_PER_ROUND).await;
             let round = (0..WRITES_PER_ROUND).map(|_| {
                 let (file, at) = self.somewhere();
                 self.timed("database write", file.write_stable(at, &self.record))

@@ -24,8 +24,8 @@ const INCLUDED: u64 = 40;
 /// What is in a generated tree of sources.
 ///
 /// The default is of the size and shape of Linux 2.6.11, the kind of tree that the papers unpacked and compiled: 17,090
-/// files (Linux Kernel Development report, 2012) in about 1,070 directories, 190 MB; the sizes follow a log-normal distribution.
-/// It is generated, not a real one, so that it needs no download; the same seed gives the same tree.
+/// files (Linux Kernel Development report, 2012) in about 1,070 directories, 190 MB; the sizes follow a log-normal
+/// distribution. It is generated, not a real one, so that it needs no download; the same seed gives the same tree.
 #[derive(Debug, Clone)]
 pub struct Sources {
     /// Files.
@@ -135,13 +135,13 @@ impl Untar {
     }
 }
 
-/// What `make` over a tree of sources asks of a file system, without the compiler: no processor time is spent between the
-/// calls, so the figures are what the file system allows, and a real build is slower.
+/// What `make` over a tree of sources asks of a file system, without the compiler: no processor time is spent between
+/// the calls, so the figures are what the file system allows, and a real build is slower.
 ///
 /// For each file that is compiled: stat it and its object (which is not there), open and read it, look 40 headers up
-/// and read those that were not read before (as a page cache would; opening the others again is a look-up each, close-to-open), create
-/// the object and write it, as long as the source. At the end all objects are read and the linked image is written. One
-/// call at a time (`make -j1`).
+/// and read those that were not read before (as a page cache would; opening the others again is a look-up each,
+/// close-to-open), create the object and write it, as long as the source. At the end all objects are read and the
+/// linked image is written. One call at a time (`make -j1`).
 #[derive(Debug, Clone, Default)]
 pub struct Compile {
     /// The tree; it is unpacked before the measurement.

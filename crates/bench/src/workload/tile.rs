@@ -6,9 +6,9 @@ use crate::BenchError;
 /// The file that all members share.
 const FILE: &str = "tiles";
 
-/// MPI-Tile-IO without collective buffering: one file has a dense picture of tiles, each of `width` x `height` elements;
-/// each process accesses one tile. The rows of a tile are far apart in the file, so a tile is `height` calls of
-/// `width` elements each. All write, then all read and check, with a barrier between.
+/// MPI-Tile-IO without collective buffering: one file has a dense picture of tiles, each of `width` x `height`
+/// elements; each process accesses one tile. The rows of a tile are far apart in the file, so a tile is `height` calls
+/// of `width` elements each. All write, then all read and check, with a barrier between.
 ///
 /// The papers' tiles have 1024 x 768 elements of 32 bytes, and 2, 4 or 6 processes: rows of 32 KiB, tiles of 24 MiB.
 #[derive(Debug, Clone)]

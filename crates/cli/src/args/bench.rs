@@ -5,6 +5,8 @@ use std::{net::IpAddr, path::PathBuf};
 use bench::units::Size;
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::{BtioArgs, FileopArgs, LatencyArgs, OltpArgs, PostmarkArgs, SourcesArgs, TileArgs};
+
 /// Arguments of `millrace bench`.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -39,6 +41,22 @@ pub(crate) enum BenchCommand {
     Iozone(IozoneArgs),
     /// Run raw and iozone in turns and print medians and ratios
     Compare(CompareArgs),
+    /// Time each operation on names, as fileop does
+    Fileop(FileopArgs),
+    /// A mail server's small files, as PostMark has them
+    Postmark(PostmarkArgs),
+    /// Unpack a tree of sources
+    Untar(SourcesArgs),
+    /// Ask of the file system what compiling a tree of sources does
+    Compile(SourcesArgs),
+    /// A database, as FileBench's oltp has it
+    Oltp(OltpArgs),
+    /// Dumps of a solver's grid, as NAS BTIO writes them
+    Btio(BtioArgs),
+    /// Tiles of a picture, as MPI-Tile-IO has them
+    Tile(TileArgs),
+    /// One operation at a time
+    Latency(LatencyArgs),
     /// The other process of `bench raw`
     #[command(hide = true)]
     RawPeer(RawPeerArgs),

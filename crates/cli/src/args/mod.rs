@@ -4,6 +4,7 @@ mod bench;
 mod devices;
 mod files;
 mod serve;
+mod workload;
 
 use clap::{
     Args, Parser, Subcommand,
@@ -19,6 +20,9 @@ pub(crate) use files::{
     RmArgs, StatArgs, TreeArgs,
 };
 pub(crate) use serve::{DemoArgs, DemoCommand, SecurityArgs, ServeArgs};
+pub(crate) use workload::{
+    BtioArgs, FileopArgs, LatencyArgs, OltpArgs, Place, PostmarkArgs, SourcesArgs, TileArgs,
+};
 
 const ABOUT: &str =
     "NFS over RDMA in user space: serve files, use files, measure. No RDMA hardware is needed.";

@@ -3,6 +3,7 @@
 mod compare;
 mod iozone;
 mod raw;
+mod workload;
 
 use std::net::IpAddr;
 
@@ -22,6 +23,14 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
         BenchCommand::Raw(args) => raw::run(&args),
         BenchCommand::Iozone(args) => iozone::run(&args),
         BenchCommand::Compare(args) => compare::run(&args),
+        BenchCommand::Fileop(args) => workload::run(&(&args).into(), &args.place),
+        BenchCommand::Postmark(args) => workload::run(&(&args).into(), &args.place),
+        BenchCommand::Untar(args) => workload::run(&args.untar(), &args.place),
+        BenchCommand::Compile(args) => workload::run(&args.compile(), &args.place),
+        BenchCommand::Oltp(args) => workload::run(&(&args).into(), &args.place),
+        BenchCommand::Btio(args) => workload::run(&(&args).into(), &args.place),
+        BenchCommand::Tile(args) => workload::run(&(&args).into(), &args.place),
+        BenchCommand::Latency(args) => workload::run(&(&args).into(), &args.place),
         BenchCommand::RawPeer(args) => {
             bench::raw::serve_peer(&at(args.address))?;
             Ok(Outcome::Done)

@@ -1,0 +1,321 @@
+//! The workloads of `bench`.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use bench::{
+    units::Size,
+    workload::{Btio, Class, Compile, Fileop, Latency, Oltp, Postmark, Sources, Tile, Untar, Workload},
+};
+use clap::{Args, ValueEnum};
+
+/// Where a workload runs, and how often.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("place").required(true).args(["url", "self_server", "dir"]))]
+pub(crate) struct Place {
+    /// A directory on a server; a new directory is made in it, and removed afterwards
+    #[arg(value_name = "URL")]
+    pub(crate) url: Option<String>,
+
+    /// Run on a memory export of a server that this command starts
+    #[arg(long = "self")]
+    pub(crate) self_server: bool,
+
+    /// Run in a directory of this machine, for comparison
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// The address of this machine where the server of --self listens; that of an RDMA device for --provider verbs
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1", requires = "self_server")]
+    pub(crate) address: IpAddr,
+
+    /// The transport to the server of --self
+    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"], requires = "self_server")]
+    pub(crate) proto: String,
+
+    /// Runs of everything; the table shows medians
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runs: u16,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `millrace bench fileop`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench fileop --self
+  millrace bench fileop 'nfs://server/scratch?proto=tcp' --factor 20 --size 0 --json
+
+Makes FACTOR directories with FACTOR directories with FACTOR files each, and times each kind of operation on all of
+them, one at a time, as fileop of the IOzone suite does. Nothing is cached: every figure has the network in it.")]
+pub(crate) struct FileopArgs {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Directories in a directory, and files in a directory
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
+    factor: u32,
+
+    /// Bytes of each file, 0 to 64 MiB
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = small_size)]
+    size: u32,
+}
+
+/// Arguments of `millrace bench postmark`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench postmark --self
+  millrace bench postmark nfs://server/scratch --files 16384 --transactions 40000
+  millrace bench postmark nfs://server/scratch --files 32676 --transactions 60000
+
+The three pairs of numbers (the first is the default) are those of the papers.")]
+pub(crate) struct PostmarkArgs {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Files at the start
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..))]
+    files: u32,
+
+    /// Transactions
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    transactions: u32,
+
+    /// Bytes of the smallest file
+    #[arg(long, value_name = "SIZE", default_value_t = Postmark::SIZES.0, value_parser = small_size)]
+    low: u32,
+
+    /// Bytes of the largest file, up to 64 MiB
+    #[arg(long, value_name = "SIZE", default_value_t = Postmark::SIZES.1, value_parser = small_size)]
+    high: u32,
+
+    /// What decides on sizes and choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Arguments of `millrace bench untar` and `compile`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench untar --self
+  millrace bench compile 'nfs://server/scratch?proto=tcp' --files 2000
+
+The tree is generated: by default of the size and shape of Linux 2.6.11 (17,090 files, 190 MB). compile spends no
+processor time between its calls; a real build is slower.")]
+pub(crate) struct SourcesArgs {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Files in the tree
+    #[arg(long, value_name = "N", default_value_t = Sources::default().files,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    files: u32,
+
+    /// What decides on names, sizes and places
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Arguments of `millrace bench oltp`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench oltp --self
+  millrace bench oltp nfs://server/scratch --shadows 50 --io 2K --file-size 1G --reads 200000
+
+The oltp personality of FileBench: readers, database writers and a log writer at once, on one connection. The time
+that the original's processes burn between calls is left out.")]
+pub(crate) struct OltpArgs {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Shadow processes: reads in flight
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    shadows: u32,
+
+    /// Database writers, each with up to 100 writes in flight
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=1000))]
+    writers: u32,
+
+    /// Bytes of one read, and of one write of the database, up to 64 MiB
+    #[arg(long, value_name = "SIZE", default_value = "128K", value_parser = small_size)]
+    io: u32,
+
+    /// Data files
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    files: u32,
+
+    /// Bytes of each
+    #[arg(long, value_name = "SIZE", default_value = "32M")]
+    file_size: Size,
+
+    /// Reads of all shadow processes together
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    reads: u32,
+
+    /// What decides on places
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// The classes of `millrace bench btio`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClassName {
+    /// 12 x 12 x 12 cells
+    S,
+    /// 64 x 64 x 64 cells
+    A,
+    /// 102 x 102 x 102 cells
+    B,
+}
+
+/// Arguments of `millrace bench btio`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench btio --self
+  millrace bench btio nfs://server/scratch --class B --processes 9 --steps 200 --interval 2
+
+Collective dumps of a solver's grid into one file, as BTIO of the NAS parallel benchmarks writes them; then all is read
+and verified. The solver's computing and the exchange among its processes are left out.")]
+pub(crate) struct BtioArgs {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// The size of the grid
+    #[arg(long, value_enum, ignore_case = true, default_value_t = ClassName::A)]
+    class: ClassName,
+
+    /// Processes, each with a connection; 4, 9 or 16 in the original
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    processes: u32,
+
+    /// Time steps; 200 in the original
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    steps: u32,
+
+    /// Time steps between dumps
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    interval: u32,
+}
+
+/// Arguments of `millrace bench tile`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench tile --self
+  millrace bench tile nfs://server/scratch --columns 3 --rows 2
+
+Each process writes and reads one tile of a picture in one file, row by row (MPI-Tile-IO without collective
+buffering). The papers have 2, 4 and 6 processes.")]
+pub(crate) struct TileArgs {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Tiles beside each other
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    columns: u32,
+
+    /// Tiles above each other
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    rows: u32,
+
+    /// Elements of a tile's row
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    width: u32,
+
+    /// Rows of a tile
+    #[arg(long, value_name = "N", default_value_t = 768, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    height: u32,
+
+    /// Bytes of an element
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    element: u32,
+}
+
+/// Arguments of `millrace bench latency`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench latency --self
+  millrace bench latency 'nfs://server/scratch?proto=tcp' --operations 10000 --json")]
+pub(crate) struct LatencyArgs {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Operations of each kind
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
+}
+
+/// A size that the workload keeps in memory.
+fn small_size(text: &str) -> Result<u32, String> {
+    const MOST: u64 = 64 << 20;
+    match text.parse::<Size>() {
+        Ok(Size(n)) if n <= MOST => Ok(n as u32),
+        Ok(size) => Err(format!("{size} is more than {}", Size(MOST))),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+impl From<&FileopArgs> for Workload {
+    fn from(a: &FileopArgs) -> Self {
+        Self::Fileop(Fileop { factor: a.factor, size: a.size })
+    }
+}
+
+impl From<&PostmarkArgs> for Workload {
+    fn from(a: &PostmarkArgs) -> Self {
+        let PostmarkArgs { files, transactions, low, high, seed, .. } = *a;
+        Self::Postmark(Postmark { files, transactions, low, high, seed })
+    }
+}
+
+impl SourcesArgs {
+    fn sources(&self) -> Sources {
+        Sources { files: self.files, seed: self.seed }
+    }
+
+    pub(crate) fn untar(&self) -> Workload {
+        Workload::Untar(Untar { sources: self.sources() })
+    }
+
+    pub(crate) fn compile(&self) -> Workload {
+        Workload::Compile(Compile { sources: self.sources() })
+    }
+}
+
+impl From<&OltpArgs> for Workload {
+    fn from(a: &OltpArgs) -> Self {
+        let OltpArgs { shadows, writers, io, files, file_size, reads, seed, .. } = *a;
+        Self::Oltp(Oltp { shadows, writers, io, files, file_size: file_size.0, reads, seed })
+    }
+}
+
+impl From<&BtioArgs> for Workload {
+    fn from(a: &BtioArgs) -> Self {
+        let class = match a.class {
+            ClassName::S => Class::S,
+            ClassName::A => Class::A,
+            ClassName::B => Class::B,
+        };
+        Self::Btio(Btio { class, processes: a.processes, steps: a.steps, interval: a.interval })
+    }
+}
+
+impl From<&TileArgs> for Workload {
+    fn from(a: &TileArgs) -> Self {
+        let TileArgs { columns, rows, width, height, element, .. } = *a;
+        Self::Tile(Tile { columns, rows, width, height, element })
+    }
+}
+
+impl From<&LatencyArgs> for Workload {
+    fn from(a: &LatencyArgs) -> Self {
+        Self::Latency(Latency { operations: a.operations })
+    }
+}

@@ -1,0 +1,99 @@
+//! The workloads of `millrace bench`.
+
+use bench::{
+    Figure,
+    embedded::EmbeddedServer,
+    table::{Align, Table},
+    units::{Size, grouped, short},
+    workload::{Target, Workload, run as run_workload},
+};
+
+use super::{at, warn_of_debug_build};
+use crate::{
+    args::Place,
+    failure::{CommandResult, Failure, Outcome},
+    output, session,
+};
+
+/// Capacity of a memory export beside what a workload's data takes.
+const SPARE: u64 = 256 << 20;
+
+pub(super) fn run(workload: &Workload, place: &Place) -> CommandResult {
+    warn_of_debug_build();
+    let server = match place.self_server {
+        // Twice the data: old and new content of a block are there at once.
+        true => Some(EmbeddedServer::start(workload.bytes().saturating_mul(2) + SPARE, &at(place.address))?),
+        false => None,
+    };
+    let url = server.as_ref().map(|s| s.url(&place.proto)).or_else(|| place.url.clone());
+    let (target, text) = match (&url, &place.dir) {
+        (Some(text), _) => {
+            let url = Box::new(session::parse(text)?);
+            (Target::Server { url, options: Box::new(session::options()) }, text.clone())
+        }
+        (None, Some(dir)) => (Target::Directory(dir.clone()), dir.display().to_string()),
+        (None, None) => return Err(Failure::usage("name a URL, or add --self or --dir")),
+    };
+    let mut runs: Vec<Vec<Figure>> = Vec::new();
+    for _ in 0..place.runs {
+        let figures = run_workload(workload, &target)?;
+        if place.json {
+            figures.iter().try_for_each(|f| output::line(&f.json()))?;
+        }
+        for (n, figure) in figures.into_iter().enumerate() {
+            match runs.get_mut(n) {
+                Some(of_this_kind) => of_this_kind.push(figure),
+                None => runs.push(vec![figure]),
+            }
+        }
+    }
+    if !place.json {
+        let medians: Vec<_> = runs.iter().filter_map(|r| Figure::median(r)).collect();
+        print(workload, place, &text, &medians)?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn print(workload: &Workload, place: &Place, text: &str, medians: &[Figure]) -> Result<(), Failure> {
+    let f = medians.first().cloned().unwrap_or_default();
+    let rdma = match (&f.design, &f.registration) {
+        (Some(d), Some(r)) => format!(" (design {d}, registration {r})"),
+        _ => String::new(),
+    };
+    output::line(&format!(
+        "{} in {text} over {}{rdma}\n{}; medians of {} runs.\n",
+        workload.name(),
+        f.proto,
+        match workload.members() {
+            1 => "One member".into(),
+            n => format!("{n} members, each with a connection of its own"),
+        },
+        place.runs
+    ))?;
+    output::write(table(medians).to_string().as_bytes())
+}
+
+/// A line for each kind of operation.
+fn table(figures: &[Figure]) -> Table {
+    let mut t = Table::new(&[
+        ("operation", Align::Left),
+        ("mean size", Align::Right),
+        ("ops/s", Align::Right),
+        ("MB/s", Align::Right),
+        ("p50 us", Align::Right),
+        ("p99 us", Align::Right),
+    ]);
+    let cell = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
+    for f in figures {
+        t.row([
+            f.test.clone(),
+            if f.record == 0 { "-".into() } else { Size(f.record).to_string() },
+            f.ops_per_s
+                .map_or_else(|| "-".into(), |v| if v < 100.0 { short(v) } else { grouped(v.round() as u64) }),
+            cell(f.mb_per_s),
+            cell(f.p50_us),
+            cell(f.p99_us),
+        ]);
+    }
+    t
+}
