@@ -18,6 +18,8 @@ pub struct At {
     pub design: Design,
     /// The registration strategy of such a server; `None`: the one that it has by itself.
     pub registration: Option<Strategy>,
+    /// Such a server times the stages of one call in so many; 0: of none.
+    pub sample_stages: u32,
 }
 
 impl At {
@@ -27,6 +29,7 @@ impl At {
         provider: ProviderChoice::Iwarp,
         design: Design::ReadWrite,
         registration: None,
+        sample_stages: oncrpc::stages::DEFAULT_SAMPLE,
     };
 
     /// The provider to listen with.

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use oncrpc::stages::StageStats;
 use rpcrdma::{Design, registration::Strategy};
 
 use crate::{
@@ -44,9 +45,10 @@ impl EmbeddedServer {
             }
         };
         let counted = ["--metrics".to_owned(), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0).to_string()];
+        let sample = format!("--sample-stages={}", at.sample_stages);
         let registration = at.registration.map(|r| format!("--registration={r}"));
         let args = args.into_iter().chain(more).chain(exposed.iter().copied()).map(str::to_owned);
-        let mut peer = Peer::start(args.chain(counted).chain(registration))?;
+        let mut peer = Peer::start(args.chain(counted).chain([sample]).chain(registration))?;
         let line = peer.line()?;
         let addr = |key| {
             let unexpected = || BenchError::Peer(format!("unexpected ready line '{line}'"));
@@ -74,6 +76,14 @@ impl EmbeddedServer {
     /// When it does not answer.
     pub fn counters(&self) -> Result<ServerCounters, BenchError> {
         scrape::settled(self.metrics)
+    }
+
+    /// What the stages of sampled calls took until now, over `transport` (`rdma`, `tcp`).
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn stages(&self, transport: &str) -> Result<StageStats, BenchError> {
+        scrape::stages(self.metrics, transport)
     }
 
     /// The processor time that it has used.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::{
     BenchError,
+    breakdown::Breakdown,
     stats::median,
     table::{Align, Table},
     units::{Size, grouped, short},
@@ -63,10 +64,13 @@ pub struct Figure {
     pub client_exposed_byte_s: Option<f64>,
     /// Bytes of the server that clients could reach, times for how long, in seconds.
     pub server_exposed_byte_s: Option<f64>,
+    /// Where the time of an operation went; [`breakdown`](crate::breakdown) shows it.
+    #[serde(skip)]
+    pub breakdown: Option<Breakdown>,
 }
 
 impl Figure {
-    /// The medians of `runs`, which measured the same thing; `None` of none.
+    /// The medians of `runs`, which measured the same thing, and the breakdown over all of them; `None` of none.
     pub fn median(runs: &[Self]) -> Option<Self> {
         let mid = |get: fn(&Self) -> Option<f64>| median(runs.iter().filter_map(get));
         let mut out = runs.first()?.clone();
@@ -83,6 +87,7 @@ impl Figure {
         out.server_registrations = mid(|f| f.server_registrations);
         out.client_exposed_byte_s = mid(|f| f.client_exposed_byte_s);
         out.server_exposed_byte_s = mid(|f| f.server_exposed_byte_s);
+        out.breakdown = Breakdown::of_all(runs.iter().filter_map(|f| f.breakdown.as_ref()));
         Some(out)
     }
 

@@ -5,6 +5,7 @@
 //! which is why the peer of a measurement runs in a process of its own ([`child`]).
 
 mod at;
+pub mod breakdown;
 pub mod child;
 pub mod compare;
 pub mod cpu;

@@ -6,6 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use oncrpc::{
+    CallClass, Stage,
+    stages::{StageStats, StageSums},
+};
+
 use crate::BenchError;
 
 /// How long a server may take to answer.
@@ -63,6 +68,27 @@ pub(crate) fn settled(addr: SocketAddr) -> Result<ServerCounters, BenchError> {
     }
 }
 
+/// What the stages of sampled calls over `transport` took.
+pub(crate) fn stages(addr: SocketAddr, transport: &str) -> Result<StageStats, BenchError> {
+    let text = get(addr).map_err(BenchError::io("ask the server for its counters"))?;
+    Ok(stages_in(&text, transport))
+}
+
+/// What is missing counts as nothing.
+fn stages_in(text: &str, transport: &str) -> StageStats {
+    let mut out = StageStats::default();
+    for class in CallClass::ALL {
+        let of = format!("transport=\"{transport}\",class=\"{}\"", class.name());
+        let calls = value(text, &format!("millrace_rpc_sampled_calls_total{{{of}}}")).unwrap_or(0.0);
+        let time = |stage: Stage| {
+            let name = format!("millrace_rpc_stage_seconds_total{{{of},stage=\"{stage}\"}}");
+            (stage, Duration::from_secs_f64(value(text, &name).unwrap_or(0.0).max(0.0)))
+        };
+        *out.of_mut(class) = StageSums::new(calls as u64, Stage::SERVER.map(time));
+    }
+    out
+}
+
 fn get(addr: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -72,19 +98,29 @@ fn get(addr: SocketAddr) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// The value of a metric without labels in the OpenMetrics text format.
+/// The value of a metric, named with its labels if it has any, in the OpenMetrics text format.
 fn value(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::value;
+    use super::*;
 
     #[test]
     fn a_metric_is_found_by_its_whole_name() {
         let text = "# TYPE a counter\na_total 17\na_total_more 3\nb_total 0.25\n# EOF\n";
         assert_eq!([value(text, "a_total"), value(text, "b_total")], [Some(17.0), Some(0.25)]);
         assert_eq!(value(text, "a"), None);
+    }
+
+    #[test]
+    fn stages_are_found_by_transport_class_and_name() {
+        let text = "millrace_rpc_sampled_calls_total{transport=\"rdma\",class=\"read\"} 3\n\
+                    millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"read\",stage=\"reply\"} 2e-6\n\
+                    millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"reply\"} 7\n\
+                    millrace_rpc_stage_seconds_total{transport=\"tcp\",class=\"read\",stage=\"reply\"} 5\n";
+        let sums = StageSums::new(3, [(Stage::Reply, Duration::from_micros(2))]);
+        assert_eq!(stages_in(text, "rdma").of(CallClass::Read), &sums);
     }
 }

@@ -52,6 +52,11 @@ impl Latencies {
         self.0.is_empty()
     }
 
+    /// The mean, in microseconds.
+    pub fn mean_us(&self) -> f64 {
+        self.0.mean() / 1000.0
+    }
+
     /// The latency, in microseconds, that `percent` of all do not exceed.
     pub fn percentile_us(&self, percent: f64) -> f64 {
         self.0.value_at_percentile(percent) as f64 / 1000.0

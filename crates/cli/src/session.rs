@@ -56,6 +56,7 @@ pub(crate) fn options() -> Options {
         registration: stated.registration().unwrap_or(default.registration),
         invalidation: stated.fast_invalidate.unwrap_or(default.invalidation),
         trust_server: stated.i_trust_the_server,
+        sample_stages: stated.sample_stages.unwrap_or(default.sample_stages),
         ..default
     }
 }

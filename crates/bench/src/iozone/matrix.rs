@@ -170,7 +170,8 @@ impl Matrix {
         let most = self.threads.iter().copied().max().unwrap_or(1) as u64;
         // Twice the data: a rewritten record's old and new content are there at once.
         let capacity = size.saturating_mul(2 * most).saturating_add(SPARE);
-        let at = At { address, provider: self.options.provider, design, registration };
+        let (provider, sample_stages) = (self.options.provider, self.options.sample_stages);
+        let at = At { address, provider, design, registration, sample_stages };
         EmbeddedServer::start(capacity, &at).map(Some)
     }
 

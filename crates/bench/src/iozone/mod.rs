@@ -16,9 +16,12 @@ use std::{
 };
 
 use client::{Options, Url};
+use oncrpc::{CallClass, stages::StageStats};
 
 use crate::{
-    BenchError, Figure, cpu,
+    BenchError, Figure,
+    breakdown::Breakdown,
+    cpu,
     embedded::EmbeddedServer,
     stats::Latencies,
     units::{cpu_s_per_gb, mb_per_s},
@@ -46,6 +49,11 @@ pub enum Test {
 impl Test {
     fn writes(self) -> bool {
         matches!(self, Self::Write | Self::Rewrite | Self::RandomWrite)
+    }
+
+    /// The calls in which its data moves.
+    fn class(self) -> CallClass {
+        if self.writes() { CallClass::Write } else { CallClass::Read }
     }
 
     fn random(self) -> bool {
@@ -152,6 +160,9 @@ impl Session {
         }
         let (done, outcomes) = mpsc::channel();
         let counted = server.map(EmbeddedServer::counters).transpose()?;
+        let proto = self.proto().to_string();
+        let stages = || server.map(|s| s.stages(&proto)).transpose();
+        let stages_before = stages()?;
         let server_before = server.and_then(EmbeddedServer::cpu);
         let (start, before) = (Instant::now(), cpu::own());
         for w in &self.workers {
@@ -169,6 +180,13 @@ impl Session {
             (Some(server), Some(before)) if self.rdma() => Some(server.counters()?.since(before)),
             _ => None,
         };
+        let stages = stages()?.zip(stages_before).map(|(after, before)| after.since(&before));
+        let class = run.test.class();
+        let breakdown = Breakdown {
+            client: *all.stages.of(class),
+            server: stages.map(|s| *s.of(class)),
+            mean_us: all.latencies.mean_us(),
+        };
         let figure = self.figure(run, &all, took, (client, server_cpu));
         Ok(Figure {
             server_registration: server
@@ -176,6 +194,7 @@ impl Session {
                 .and_then(|s| s.registration())
                 .map(|r| r.to_string()),
             server_registrations: counted.map(|c| c.registrations),
+            breakdown: Some(breakdown),
             server_exposed_byte_s: counted.map(|c| c.exposed_byte_seconds),
             ..figure
         })
@@ -227,6 +246,8 @@ struct Outcome {
     registrations: u64,
     /// Bytes that the server could reach, times for how long, in nanoseconds.
     exposed_byte_nanoseconds: u128,
+    /// What the stages of sampled calls took.
+    stages: StageStats,
 }
 
 impl Outcome {
@@ -235,6 +256,7 @@ impl Outcome {
         self.latencies.merge(&other.latencies);
         self.registrations += other.registrations;
         self.exposed_byte_nanoseconds += other.exposed_byte_nanoseconds;
+        self.stages = self.stages.plus(&other.stages);
     }
 }
 

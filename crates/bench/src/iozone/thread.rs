@@ -149,9 +149,10 @@ impl File {
 
     /// Runs, and adds what was registered and exposed for it.
     async fn measure(&mut self, run: &Run) -> Result<Outcome, BenchError> {
-        let before = self.exposure();
+        let (before, stages) = (self.exposure(), self.client.stats().stages);
         let mut out = self.run(run).await?;
         let after = self.exposure();
+        out.stages = self.client.stats().stages.since(&stages);
         out.registrations = after.0.saturating_sub(before.0);
         out.exposed_byte_nanoseconds = after.1.saturating_sub(before.1);
         Ok(out)

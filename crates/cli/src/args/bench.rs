@@ -28,7 +28,7 @@ pub(crate) struct BenchArgs {
 impl BenchCommand {
     /// Whether it measures several designs and registration strategies.
     pub(crate) fn compares(&self) -> bool {
-        matches!(self, Self::Iozone(_))
+        matches!(self, Self::Iozone(_) | Self::Breakdown(_))
     }
 }
 
@@ -39,6 +39,8 @@ pub(crate) enum BenchCommand {
     Raw(RawArgs),
     /// Read and write files, sequentially and at random, a file per thread
     Iozone(IozoneArgs),
+    /// Show where the time of READ and WRITE goes, stage by stage, at client and server
+    Breakdown(BreakdownArgs),
     /// Run raw and iozone in turns and print medians and ratios
     Compare(CompareArgs),
     /// Time each operation on names, as fileop does
@@ -232,6 +234,58 @@ pub(crate) struct IozoneArgs {
     pub(crate) csv: Option<PathBuf>,
 
     /// Draw the medians into a directory, as SVG and PNG, in the layout of the papers' figures
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `millrace bench breakdown`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench breakdown
+  millrace bench breakdown --design read-write,read-read --threads 1,2,4,8 --record 128K,1M --plot out
+  millrace bench breakdown --registration dynamic,fast,cache,all-physical --json
+
+A server with a memory export is started in another process for each design and strategy; files are written and then
+read. Every call is timed at each end (--sample-stages N: one in N), and the table has the mean of each stage in
+microseconds; the stages of a call follow one another and add up to its time. docs/breakdown.md says what each
+stage covers. JSON keys, one object per line: as for the other benches, and mean_us, client and server, each with
+sampled_calls, sum_us and stages_us.")]
+pub(crate) struct BreakdownArgs {
+    /// The address of this machine where the server listens; that of an RDMA device for --provider verbs
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) address: IpAddr,
+
+    /// The transport to the server
+    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"])]
+    pub(crate) proto: String,
+
+    /// Threads, each with a connection and a file
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Vec<u16>,
+
+    /// Bytes of one read or write
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128K")]
+    pub(crate) record: Vec<Size>,
+
+    /// Bytes of each file
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    pub(crate) size: Size,
+
+    /// Records in flight per thread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) outstanding: u16,
+
+    /// Runs of everything; the stages are those of all runs together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runs: u16,
+
+    /// Draw the shares of the stages over threads into a directory, as SVG and PNG, in the layout of TR06 figure 10
     #[arg(long, value_name = "DIR")]
     pub(crate) plot: Option<PathBuf>,
 

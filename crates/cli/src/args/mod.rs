@@ -13,7 +13,9 @@ use clap::{
 use client::{Design, Invalidation, Strategy};
 use rdma::ProviderChoice;
 
-pub(crate) use bench::{BenchArgs, BenchCommand, CompareArgs, EndsName, IozoneArgs, RawArgs, TestName};
+pub(crate) use bench::{
+    BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, RawArgs, TestName,
+};
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
     CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs,
@@ -75,13 +77,13 @@ pub(crate) struct Global {
     pub(crate) provider: Option<ProviderChoice>,
 
     /// The RPC-over-RDMA design: read-write, or read-read, an experiment which exposes the server's memory; both ends
-    /// must use the same [default: read-write]. For `bench iozone` also several, with commas
+    /// must use the same [default: read-write]. For `bench iozone` and `bench breakdown` also several, with commas
     #[arg(long = "design", global = true, value_name = "NAME", help_heading = "Global options", value_delimiter = ',',
           value_parser = PossibleValuesParser::new(["read-write", "read-read"]).try_map(|s| s.parse::<Design>()))]
     pub(crate) designs: Vec<Design>,
 
     /// How memory is registered for RDMA: dynamic, fast, cache or all-physical [default: fast; of a server: cache].
-    /// For `bench iozone` also several, with commas
+    /// For `bench iozone` and `bench breakdown` also several, with commas
     #[arg(
         long = "registration",
         global = true,
@@ -99,6 +101,10 @@ pub(crate) struct Global {
     /// Let the server reach all memory for buffers at any time, as registration all-physical does
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) i_trust_the_server: bool,
+
+    /// Time the stages of one call in so many, 0: of none; docs/breakdown.md says where to see them
+    #[arg(long, global = true, value_name = "N", help_heading = "Global options")]
+    pub(crate) sample_stages: Option<u32>,
 }
 
 impl Global {
@@ -121,7 +127,7 @@ impl Cli {
             [("--design", self.global.designs.len()), ("--registration", self.global.registrations.len())];
         match lists.into_iter().find(|(_, names)| *names > 1) {
             Some((option, _)) if !compares => Err(format!(
-                "{option} takes one name here; `millrace bench iozone` takes several and compares them"
+                "{option} takes one name here; `millrace bench iozone` and `breakdown` take several and compare them"
             )),
             _ => Ok(()),
         }

@@ -84,6 +84,7 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     };
     config.shards = args.shards.or(config.shards);
     config.registration = global.registration().or(config.registration);
+    config.stages.sample = global.sample_stages.unwrap_or(config.stages.sample);
     if let Some(memory) = args.memory {
         config.limits.memory = ByteSize(memory.0);
     }

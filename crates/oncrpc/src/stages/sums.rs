@@ -69,6 +69,12 @@ impl StageSums {
         Duration::from_nanos(self.nanos.iter().sum())
     }
 
+    /// These and `other` together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
     fn with(&self, other: &Self, f: fn(u64, u64) -> u64) -> Self {
         let nanos = std::array::from_fn(|i| {
             let of = |sums: &Self| sums.nanos.get(i).copied().unwrap_or(0);

@@ -1,5 +1,6 @@
 //! `millrace bench`.
 
+mod breakdown;
 mod compare;
 mod iozone;
 mod raw;
@@ -22,6 +23,7 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
     match command {
         BenchCommand::Raw(args) => raw::run(&args),
         BenchCommand::Iozone(args) => iozone::run(&args),
+        BenchCommand::Breakdown(args) => breakdown::run(&args),
         BenchCommand::Compare(args) => compare::run(&args),
         BenchCommand::Fileop(args) => workload::run(&(&args).into(), &args.place),
         BenchCommand::Postmark(args) => workload::run(&(&args).into(), &args.place),
@@ -42,7 +44,7 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
 fn at(address: IpAddr) -> At {
     let stated = session::stated();
     let (provider, design) = (stated.provider.unwrap_or_default(), stated.design().unwrap_or_default());
-    At { address, provider, design, registration: None }
+    At { address, provider, design, registration: None, sample_stages: session::options().sample_stages }
 }
 
 /// Said before figures that mean little.
