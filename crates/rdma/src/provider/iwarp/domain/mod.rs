@@ -7,24 +7,28 @@ mod tags;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use buffer::Views;
 use parking_lot::{Mutex, MutexGuard};
 use runtime::RuntimeRef;
 
-use self::table::Exposed;
 pub(crate) use self::table::{Denied, NotInvalidated, Source, Table};
+use self::table::{Exposed, Tally};
 use crate::{Access, Domain, ExposeError, Exposure, ExposureId, Means, Memory};
 
 /// A connection's protection domain.
 pub(crate) struct IwarpDomain {
     table: Mutex<Table>,
+    exposed: Arc<Tally>,
     rt: RuntimeRef,
 }
 
 impl IwarpDomain {
     /// An empty domain.
     pub(crate) fn new(rt: RuntimeRef) -> Self {
-        Self { table: Mutex::new(Table::new()), rt }
+        let table = Table::new();
+        Self { exposed: Arc::clone(table.tally()), table: Mutex::new(table), rt }
     }
 
     /// The table. Held over one system call at most.
@@ -81,7 +85,7 @@ impl Domain for IwarpDomain {
     }
 
     fn exposed(&self) -> (usize, usize) {
-        self.lock().exposed
+        self.exposed.get()
     }
 
     fn reserve_windows(&self, count: usize, largest: usize) -> usize {
@@ -93,7 +97,7 @@ impl Domain for IwarpDomain {
     }
 
     fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {
-        self.lock().get(id).is_some_and(|e| e.memory.copy_out(to))
+        self.lock().get_mut(id).is_some_and(|e| e.copy_out(to))
     }
 
     fn copy_in(&self, id: ExposureId, from: &Views) -> bool {

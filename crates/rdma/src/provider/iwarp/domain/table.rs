@@ -7,6 +7,10 @@
 use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasherDefault, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use buffer::Views;
@@ -56,6 +60,16 @@ pub(super) struct Exposed {
 impl Exposed {
     pub(super) fn new(memory: Memory, access: Access) -> Self {
         Self { memory, access, valid: true, written: 0 }
+    }
+
+    /// Copies bytes from its start to `to`. Its owner has what was placed then: all of it may be placed anew, and
+    /// guessed into.
+    pub(super) fn copy_out(&mut self, to: &mut [u8]) -> bool {
+        let copied = self.memory.copy_out(to);
+        if copied {
+            self.written = 0;
+        }
+        copied
     }
 }
 
@@ -122,13 +136,48 @@ struct Windows {
     released: Vec<u32>,
 }
 
+/// How much is exposed: changed under the table's lock, and read without it, as is done for every call. A reader may
+/// see one of the two numbers before the other; whoever changed them sees both.
+#[derive(Default)]
+pub(super) struct Tally {
+    regions: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Tally {
+    /// Regions and bytes.
+    pub(super) fn get(&self) -> (usize, usize) {
+        (self.regions.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire))
+    }
+
+    fn set(&self, regions: usize, bytes: usize) {
+        // There is one writer at a time, so that no read-modify-write is needed.
+        self.regions.store(regions, Ordering::Release);
+        self.bytes.store(bytes, Ordering::Release);
+    }
+
+    fn add(&self, len: usize) {
+        let (regions, bytes) = self.get();
+        self.set(regions + 1, bytes + len);
+    }
+
+    fn subtract(&self, len: usize) {
+        let (regions, bytes) = self.get();
+        self.set(regions - 1, bytes - len);
+    }
+
+    fn clear(&self) {
+        self.set(0, 0);
+    }
+}
+
 /// The table behind the lock.
 pub(crate) struct Table {
     entries: HashMap<u32, Entry, BuildHasherDefault<IndexHasher>>,
     tags: Tags,
     windows: Windows,
     global: Global,
-    pub(super) exposed: (usize, usize),
+    exposed: Arc<Tally>,
     pub(super) closed: bool,
 }
 
@@ -139,9 +188,14 @@ impl Table {
             tags: Tags::new(),
             windows: Windows::default(),
             global: Global::default(),
-            exposed: (0, 0),
+            exposed: Arc::default(),
             closed: false,
         }
+    }
+
+    /// How much is exposed.
+    pub(super) fn tally(&self) -> &Arc<Tally> {
+        &self.exposed
     }
 
     /// A tag that is not in use.
@@ -213,8 +267,7 @@ impl Table {
                 None => Err((exposed.memory, "the domain has no global tag")),
             },
         }?;
-        self.exposed.0 += 1;
-        self.exposed.1 += len;
+        self.exposed.add(len);
         Ok(exposure)
     }
 
@@ -254,8 +307,7 @@ impl Table {
             Some(key) => self.global.remove(key as usize)?,
             None => self.take(id.0 as u32)?,
         };
-        self.exposed.0 -= 1;
-        self.exposed.1 -= exposed.memory.len();
+        self.exposed.subtract(exposed.memory.len());
         Some(exposed.memory)
     }
 
@@ -291,7 +343,7 @@ impl Table {
 
     /// Releases everything that is exposed, where memory does not outlive its connection; gives what was.
     pub(crate) fn clear(&mut self) -> impl Send + use<> {
-        self.exposed = (0, 0);
+        self.exposed.clear();
         self.windows = Windows::default();
         (std::mem::take(&mut self.entries), std::mem::take(&mut self.global))
     }
@@ -311,8 +363,7 @@ impl Table {
         for tag in released.drain(..) {
             let Some(entry) = self.entry_mut(tag) else { continue };
             if let Use::Released(r) = std::mem::replace(&mut entry.used, Use::Reserved) {
-                self.exposed.0 -= 1;
-                self.exposed.1 -= r.len;
+                self.exposed.subtract(r.len);
             }
             self.windows.free.push_back(tag);
         }
@@ -429,8 +480,7 @@ impl Table {
             }
             Some(used @ Use::Released(_)) => {
                 let Use::Released(r) = std::mem::replace(used, Use::Reserved) else { return Ok(()) };
-                self.exposed.0 -= 1;
-                self.exposed.1 -= r.len;
+                self.exposed.subtract(r.len);
                 Ok(()) // Its tag is free with the others that were released.
             }
             Some(Use::Sink | Use::Reserved) => Err(NotInvalidated::Protected),

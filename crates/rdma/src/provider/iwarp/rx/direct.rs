@@ -42,7 +42,8 @@ const MIN_DEPTH: usize = 8 << 10;
 const HEAD: usize = fpdu::LENGTH_BYTES + Tagged::BYTES;
 /// Scratch for the trailers and headers of as many guesses as fit the pieces.
 const SCRATCH: usize = MAX_GUESSES * (fpdu::MAX_TRAILER + HEAD);
-/// After so many Read Responses in a row that followed directly upon another, the next one is expected to do so too.
+/// After so many Read Responses in a row that followed directly upon another, the next one is expected to do so too; and
+/// after so many Writes that went on where another ended.
 const CHAIN: u32 = 2;
 
 type Pieces<'a> = SmallVec<[IoSliceMut<'a>; MAX_PIECES]>;
@@ -66,6 +67,9 @@ pub(super) struct Direct {
     ended: bool,
     /// How many Read Responses followed directly upon another, up to now.
     chained: u32,
+    /// How often, lately, a Write went on where the one before it ended: as those to the segments of a chunk do whose
+    /// peer names its memory page by page.
+    adjacent: u32,
 }
 
 impl Direct {
@@ -81,6 +85,7 @@ impl Direct {
             probable: None,
             ended: false,
             chained: 0,
+            adjacent: 0,
         }
     }
 
@@ -100,8 +105,15 @@ impl Direct {
     /// A tagged FPDU came that was not guessed at.
     pub(super) fn note(&mut self, header: &Tagged, len: usize) {
         self.begins(header.opcode == Opcode::ReadResponse);
-        if self.probable.is_some_and(|(h, l)| h.tag == header.tag && h.offset == header.offset && l == len) {
-            self.deeper();
+        if let Some((h, l)) = self.probable {
+            let goes_on = h.tag == header.tag && h.offset == header.offset;
+            if goes_on && l == len {
+                self.deeper();
+            }
+            if h.opcode == Opcode::Write && h.last {
+                // At the end of a chunk there is one that does not go on: it does not make all others forgotten.
+                self.adjacent = if goes_on { self.adjacent.saturating_add(1) } else { self.adjacent / 2 };
+            }
         }
         self.probable = Some((OpenFpdu { header: *header, len, placed: 0 }.next(), len));
     }
@@ -123,8 +135,9 @@ impl Direct {
     /// was placed yet.
     fn guess_write(&mut self, open: &OpenFpdu, fresh: usize) {
         self.guesses.clear();
-        self.more = !open.header.last;
-        if open.header.last || open.len == 0 {
+        let goes_on = !open.header.last;
+        self.more = goes_on;
+        if open.len == 0 || !goes_on && self.adjacent < CHAIN {
             return;
         }
         let (mut last, mut left, mut budget) = (*open, fresh, self.depth);
@@ -138,7 +151,7 @@ impl Direct {
             left -= len;
             budget -= len;
         }
-        self.more = fresh == 0;
+        self.more = goes_on && fresh == 0;
     }
 
     /// Guesses what follows the segment `open` of the response to the first of `reads`.
@@ -209,9 +222,13 @@ impl Rx {
             let fresh = if fresh { memory.len() - open.missing() } else { 0 };
             reading.direct.guess_write(&open, fresh);
             let sorted = ready!(reading.read(std::iter::once(memory)));
-            if let Ok(Sorted { open: Some(o), .. }) = &sorted {
-                // Its bytes count as placed from now on. It was checked together with the guess.
-                let _ = table.place(o.header.tag, o.header.offset, o.len);
+            if let Ok(s) = &sorted {
+                let guesses = &reading.direct.guesses;
+                let last = s.open.as_ref().or_else(|| guesses.get(s.complete.checked_sub(2)?));
+                if let Some(o) = last {
+                    // Everything up to its end counts as placed from now on. It was checked together with the guess.
+                    let _ = table.place(o.header.tag, o.header.offset, o.len);
+                }
             }
             sorted
         } else {

@@ -1,7 +1,7 @@
 //! Two ends of ours: everything that an upper layer does.
 
 use super::*;
-use crate::{Access, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
+use crate::{Access, GLOBAL_PAGE, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
 
 const SEGMENTS: [usize; 4] = [1, 7, 1000, 1 << 20];
 
@@ -65,6 +65,61 @@ fn writes_land_before_the_send_that_follows_them() {
             let c = a.counters();
             assert_eq!((c.tagged_bytes_in, c.peer_writes), (size as u64, 1));
         }
+    }
+}
+
+#[test]
+fn writes_page_by_page_are_placed_with_few_reads_of_the_stream() {
+    const PAGES: usize = 64;
+    for (crc, frame) in [(false, None), (true, None), (false, Some(1000))] {
+        let (mut a, mut b) = pair(1 << 20, 1 << 20, &ConnectParams { crc, max_frame: frame, ..params() });
+        greet(&mut a, &mut b);
+        assert!(a.domain().enable_global());
+        let data = pattern(PAGES * GLOBAL_PAGE, 5);
+        let mut syscalls = Vec::new();
+        for round in 0..8 {
+            let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![0; data.len()])));
+            let exposed = region.expose_by(Means::Global, Access::RemoteWrite).unwrap();
+            a.post_receive(buffer(&[0; 100])).unwrap();
+            // The last of them ends where there is still room: what is guessed behind it does not come.
+            let pages = PAGES - round % 2;
+            for (to, page) in exposed.segments().iter().zip(data.chunks(GLOBAL_PAGE)).take(pages) {
+                b.post_write(WriteRequest { data: views(page, GLOBAL_PAGE), to: *to }).unwrap();
+            }
+            b.post_send(send(b"done")).unwrap();
+            let before = a.counters().syscalls;
+            let (x, _) = run(&mut a, &mut b, (1, 0));
+            syscalls.push(a.counters().syscalls - before);
+            assert_eq!(received(&x[0]), b"done");
+            let Memory::Owned(memory) = exposed.revoke().unwrap().into_memory() else { panic!() };
+            let end = pages * GLOBAL_PAGE;
+            assert!(memory[..end] == data[..end] && memory[end..].iter().all(|b| *b == 0), "round {round}");
+        }
+        assert!(
+            syscalls[2..].iter().all(|n| *n < PAGES as u64 / 2),
+            "frame {frame:?} crc {crc}: {syscalls:?}"
+        );
+    }
+}
+
+#[test]
+fn memory_that_stays_exposed_takes_the_next_write_without_a_bounce_too() {
+    const SIZE: usize = 1 << 20;
+    let (mut a, mut b) = pair(1 << 20, 1 << 20, &params());
+    greet(&mut a, &mut b);
+    let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![0; SIZE])));
+    let exposed = region.expose(Access::RemoteWrite).unwrap();
+    for round in 0..4 {
+        let data = pattern(SIZE, round);
+        let before = a.counters().placed_directly;
+        a.post_receive(buffer(&[0; 16])).unwrap();
+        b.post_write(WriteRequest { data: views(&data, SIZE), to: exposed.segment() }).unwrap();
+        b.post_send(send(b"")).unwrap();
+        run(&mut a, &mut b, (1, 0));
+        let mut out = vec![0; SIZE];
+        assert!(exposed.copy_out(&mut out) && out == data, "round {round}");
+        let direct = (a.counters().placed_directly - before) as usize;
+        assert!(direct > SIZE - (10 << 10), "round {round}: {direct}");
     }
 }
 

@@ -37,8 +37,9 @@ use super::{
 };
 use crate::{Completion, ConnectionError, Counters, WorkId};
 
-/// Bytes gathered for one write: a whole record of the usual largest NFS transfer.
-const BATCH_BYTES: usize = 1 << 20;
+/// Bytes gathered for one write: a whole record of the usual largest NFS transfer, its frames' headers, and the Send of
+/// the reply behind it.
+const BATCH_BYTES: usize = (1 << 20) + (16 << 10);
 /// The same where CRCs are computed first: so much is still in the cache when it is copied to the stream.
 const CRC_BATCH_BYTES: usize = 256 << 10;
 /// Frames gathered for one write: as many small ones as the gather list holds.
