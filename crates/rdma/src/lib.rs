@@ -21,7 +21,7 @@ pub use domain::{
     Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, LocalKey, Means, Segments,
 };
 pub use memory::{Access, ExposedRegion, Memory, MemoryRegion, Segment, SteeringTag};
-pub use meter::{ExposureMeter, ExposureStats};
+pub use meter::{ExposureBatch, ExposureMeter, ExposureStats};
 pub use queue_pair::{
     Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Incoming, Listener,
     PostError, Provider, QueuePair, ReadRequest, RejectReason, SendRequest, WorkId, WriteRequest,

@@ -1,6 +1,9 @@
 //! How much memory peers can reach, and for how long: the papers' security argument as a number.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
 
 use buffer::Views;
 use parking_lot::Mutex;
@@ -14,6 +17,28 @@ use crate::{Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, LocalK
 pub struct ExposureMeter {
     rt: OnceLock<RuntimeRef>,
     state: Mutex<State>,
+    /// The time of a [`ExposureBatch`]: its nanoseconds and 1; or one of those below.
+    stamp: AtomicU64,
+}
+
+/// There is no batch: each change reads the clock.
+const NONE: u64 = 0;
+/// A batch in which nothing has changed yet.
+const FRESH: u64 = u64::MAX;
+
+fn stamp(now: Instant) -> u64 {
+    now.as_nanos().saturating_add(1).min(FRESH - 1)
+}
+
+/// While it lives, all that changes counts as having changed at one time: that of the first of the changes. Reading the
+/// clock costs as much as exposing memory in software, so whoever handles several calls in one go does it in a batch.
+#[must_use = "a batch ends when it is dropped"]
+pub struct ExposureBatch<'a>(&'a ExposureMeter);
+
+impl Drop for ExposureBatch<'_> {
+    fn drop(&mut self) {
+        self.0.stamp.store(NONE, Ordering::Relaxed);
+    }
 }
 
 impl std::fmt::Debug for ExposureMeter {
@@ -66,7 +91,7 @@ impl State {
     fn advance(&mut self, now: Instant) {
         let passed = now.duration_since(self.since).as_nanos();
         self.now.byte_nanoseconds += passed * u128::from(self.now.bytes);
-        self.since = now;
+        self.since = self.since.max(now); // The stamp of a batch may be older.
     }
 }
 
@@ -79,25 +104,52 @@ impl ExposureMeter {
 
     /// What has been added up until now.
     pub fn snapshot(&self) -> ExposureStats {
-        self.change(|_| {}).now
-    }
-
-    fn change(&self, f: impl FnOnce(&mut ExposureStats)) -> State {
-        let now = self.rt.get().map_or_else(Instant::default, |rt| rt.now());
+        let now = self.clock();
         let mut state = self.state.lock();
         state.advance(now);
-        f(&mut state.now);
-        *state
+        state.now
+    }
+
+    /// Begins a batch. One may be open at a time; with the first that ends, all do.
+    pub fn batch(&self) -> ExposureBatch<'_> {
+        self.stamp.store(FRESH, Ordering::Relaxed);
+        ExposureBatch(self)
+    }
+
+    /// As [`Self::batch`], for a batch whose changes happen at the time `now`.
+    pub fn batch_at(&self, now: Instant) -> ExposureBatch<'_> {
+        self.stamp.store(stamp(now), Ordering::Relaxed);
+        ExposureBatch(self)
+    }
+
+    fn clock(&self) -> Instant {
+        self.rt.get().map_or_else(Instant::default, |rt| rt.now())
+    }
+
+    /// The time of a change.
+    fn now(&self) -> Instant {
+        match self.stamp.load(Ordering::Relaxed) {
+            NONE => self.clock(),
+            FRESH => {
+                let now = self.clock();
+                // Unless the batch has ended meanwhile.
+                let _ = self.stamp.compare_exchange(FRESH, stamp(now), Ordering::Relaxed, Ordering::Relaxed);
+                now
+            }
+            stamp => Instant::from_nanos(stamp - 1),
+        }
     }
 
     /// One domain's exposure, regions and bytes, has changed.
     fn replace(&self, before: (usize, usize), after: (usize, usize)) {
-        self.change(|s| {
-            s.regions = (s.regions + after.0 as u64).saturating_sub(before.0 as u64);
-            s.bytes = (s.bytes + after.1 as u64).saturating_sub(before.1 as u64);
-            s.peak_regions = s.peak_regions.max(s.regions);
-            s.peak_bytes = s.peak_bytes.max(s.bytes);
-        });
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.advance(now);
+        let s = &mut state.now;
+        s.regions = (s.regions + after.0 as u64).saturating_sub(before.0 as u64);
+        s.bytes = (s.bytes + after.1 as u64).saturating_sub(before.1 as u64);
+        s.peak_regions = s.peak_regions.max(s.regions);
+        s.peak_bytes = s.peak_bytes.max(s.bytes);
     }
 }
 
@@ -272,6 +324,29 @@ mod tests {
         pass(7);
         assert_eq!(meter.snapshot(), ExposureStats { regions: 0, bytes: 0, ..s });
         assert_eq!(meter.snapshot().byte_seconds(), 5400.0);
+    }
+
+    #[test]
+    fn what_changes_in_a_batch_changes_at_one_time() {
+        let clock = Arc::new(Clock::default());
+        let pass = |seconds: u64| clock.0.fetch_add(seconds * 1_000_000_000, Ordering::Relaxed);
+        let rt: RuntimeRef = clock.clone();
+        let meter = Arc::new(ExposureMeter::default());
+        let domain = meter.meter(Arc::new(Table::default()), &rt);
+        let expose = |len| region(&domain, len).expose(Access::RemoteRead).unwrap();
+        let a = expose(1000);
+        pass(1);
+        let batch = meter.batch();
+        pass(1); // The batch's time is that of its first change.
+        let b = expose(100);
+        pass(5);
+        drop(a);
+        drop(batch);
+        assert_eq!(meter.snapshot().byte_nanoseconds, (2 * 1000 + 5 * 100) * 1_000_000_000);
+        pass(3);
+        drop(b);
+        pass(1);
+        assert_eq!(meter.snapshot().byte_nanoseconds, (2 * 1000 + 8 * 100) * 1_000_000_000);
     }
 
     #[test]

@@ -86,8 +86,12 @@ impl Driver {
     /// One turn: whether there may be more to do at once.
     fn round(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         self.poll_timer(shared, cx)?;
-        self.poll_closing(shared, cx)?;
-        self.send_queued(shared)?;
+        let batch = shared.stats.exposure.batch();
+        let closing = self.send_queued(shared)?;
+        drop(batch);
+        if closing {
+            self.poll_closing(shared, cx)?;
+        }
         let Some(qp) = self.qp.as_mut() else { return Err(ConnectionError::Closed) };
         let mut completions = std::mem::take(&mut self.completions);
         match qp.poll(cx, &mut completions) {
@@ -97,6 +101,7 @@ impl Driver {
             }
             Poll::Ready(result) => result?,
         }
+        let _batch = shared.stats.exposure.batch();
         for completion in completions.drain(..) {
             match completion {
                 Completion::Received { buffer, invalidated } => self.received(shared, buffer, invalidated)?,
@@ -120,16 +125,17 @@ impl Driver {
         }
     }
 
-    fn send_queued(&mut self, shared: &Shared) -> Result<(), ConnectionError> {
-        if self.closing.is_some() {
-            return Ok(());
-        }
+    /// Sends queued calls as far as there are credits, unless the connection is closing: whether it is.
+    fn send_queued(&mut self, shared: &Shared) -> Result<bool, ConnectionError> {
         loop {
             let (next, in_flight) = {
                 let mut state = shared.state.lock();
+                if state.closing {
+                    return Ok(true);
+                }
                 (state.next_to_send(), state.in_flight)
             };
-            let Some((id, request, deadline)) = next else { return Ok(()) };
+            let Some((id, request, deadline)) = next else { return Ok(false) };
             self.send(shared, id, request, deadline, in_flight)?;
         }
     }
@@ -236,10 +242,7 @@ impl Driver {
             add(&self.marshaller.stats.remote_invalidations, 1);
         }
         match self.take_apart(shared, header, buffer, at, (id, memory))? {
-            Some(result) => {
-                shared.state.lock().answered();
-                shared.finish(id, result);
-            }
+            Some(result) => shared.answer(id, result),
             None => shared.state.lock().reading(id, deadline),
         }
         Ok(())
@@ -358,7 +361,7 @@ impl Driver {
     }
 
     fn poll_closing(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
-        if self.closing.is_none() && shared.state.lock().closing {
+        if self.closing.is_none() {
             self.fail_calls(shared, "closed by this side");
             if let Some(qp) = self.qp.as_mut() {
                 qp.disconnect();

@@ -146,7 +146,7 @@ fn too_many() -> RpcError {
 /// revokes the regions.
 #[derive(Default)]
 pub(crate) struct CallMemory {
-    reads: SmallVec<[Lent; 2]>,
+    reads: SmallVec<[Lent; 1]>, // Small, for this is moved several times for each call.
     write: Option<Lent>,
     reply: Option<Lent>,
     /// Memory for the reply's payload that is not exposed.

@@ -44,12 +44,22 @@ struct Shared {
     peer: SocketAddr,
     rt: RuntimeRef,
     call_timeout: Duration,
+    stats: Arc<RequesterStats>,
 }
 
 impl Shared {
     /// Stores a call's outcome and wakes its caller.
     fn finish(&self, id: CallId, result: Result<Reply, RpcError>) {
         let finished = self.state.lock().calls.finish(id, result);
+        drop(finished.and_then(oncrpc::Finished::wake));
+    }
+
+    /// As [`Self::finish`], for a call that was sent: its credit is free.
+    fn answer(&self, id: CallId, result: Result<Reply, RpcError>) {
+        let mut state = self.state.lock();
+        state.answered();
+        let finished = state.calls.finish(id, result);
+        drop(state);
         drop(finished.and_then(oncrpc::Finished::wake));
     }
 
@@ -71,7 +81,6 @@ pub struct Requester {
     shared: Arc<Shared>,
     domain: DomainRef,
     terms: Terms,
-    stats: Arc<RequesterStats>,
     max_transfer: usize,
 }
 
@@ -137,6 +146,7 @@ impl Requester {
             peer,
             rt: Arc::clone(&rt),
             call_timeout: config.call_timeout,
+            stats,
         });
         let task = DriverTask(Arc::clone(&shared));
         rt.spawn("rpcrdma requester", Box::pin(task.run()));
@@ -144,7 +154,6 @@ impl Requester {
             shared,
             domain,
             terms,
-            stats,
             max_transfer: config.max_transfer.min(max_transfer).min(terms.max_payload()),
         }))
     }
@@ -161,7 +170,7 @@ impl Requester {
 
     /// The counters.
     pub fn stats(&self) -> RequesterStatsSnapshot {
-        self.stats.snapshot()
+        self.shared.stats.snapshot()
     }
 
     /// The queue pair's counters; `None` once the connection is gone.
@@ -187,7 +196,8 @@ impl Transport for Requester {
     fn submit(&self, request: Request) -> Result<CallId, RpcError> {
         let shared = &*self.shared;
         marshal::check(&self.terms, &request.message, &request.reply)?;
-        let deadline = shared.rt.now() + shared.call_timeout;
+        let now = shared.rt.now();
+        let deadline = now + shared.call_timeout;
         let mut state = shared.state.lock();
         if state.closing && state.failure.is_none() {
             return Err(shared.lost("closed by this side"));
@@ -201,6 +211,7 @@ impl Transport for Requester {
         // serves all callers that submit meanwhile; without a credit the next reply brings the driver here anyway.
         let Some(waker) = driver.filter(|_| may_send) else { return Ok(id) };
         if idle && let Some(mut d) = shared.driver.try_lock() {
+            let _batch = shared.stats.exposure.batch_at(now);
             d.send_now(shared, &mut Context::from_waker(&waker));
         } else {
             waker.wake();
@@ -215,7 +226,7 @@ impl Transport for Requester {
     fn cancel(&self, id: CallId) {
         let stage = self.shared.state.lock().cancel(id);
         if stage.is_some() {
-            add(&self.stats.cancelled, 1);
+            add(&self.shared.stats.cancelled, 1);
         }
         // Dropped outside the lock: a queued call's buffers go back to their arena.
         drop(stage);
