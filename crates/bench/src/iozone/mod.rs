@@ -7,6 +7,7 @@
 
 mod matrix;
 pub mod pictures;
+mod simulated;
 mod thread;
 
 use std::{
@@ -27,6 +28,7 @@ use crate::{
     units::{cpu_s_per_gb, mb_per_s},
 };
 pub use matrix::{Ends, Matrix, Place};
+pub use simulated::Simulated;
 use thread::{Greeting, Order, Worker};
 
 /// A test.

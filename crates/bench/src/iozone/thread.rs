@@ -4,7 +4,6 @@ use std::{
     collections::VecDeque,
     sync::{Arc, mpsc},
     thread::JoinHandle,
-    time::Instant,
 };
 
 use buffer::{Buffer, View, Views};
@@ -18,7 +17,7 @@ use crate::BenchError;
 
 /// Memory that the threads together read into and write from, as far as their files are so large: more than a
 /// processor's cache holds, as with the raw streams.
-const WORKING_SET: usize = 256 << 20;
+pub(super) const WORKING_SET: usize = 256 << 20;
 /// Records from this size on go through the working set; smaller ones use few buffers, as programs do.
 const BULK: usize = 64 << 10;
 /// The most operations of a random test unless it is said.
@@ -55,7 +54,7 @@ pub(super) struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
-fn failed(e: Error) -> BenchError {
+pub(super) fn failed(e: Error) -> BenchError {
     BenchError::Client(e.to_string())
 }
 
@@ -105,8 +104,8 @@ impl Drop for Worker {
     }
 }
 
-struct File {
-    client: Client,
+pub(super) struct File {
+    pub(super) client: Client,
     dir: FileHandle,
     name: String,
     handle: FileHandle,
@@ -124,6 +123,17 @@ impl File {
     async fn make(number: usize, config: &Iozone) -> Result<Self, BenchError> {
         let rt = TokioRuntime::current();
         let client = Client::connect(rt, &config.url, config.options.clone()).await.map_err(failed)?;
+        let share = WORKING_SET / config.threads;
+        Self::of(client, number, config.size, share).await
+    }
+
+    /// The file of this number, empty; `share` is how much memory it may go through.
+    pub(super) async fn of(
+        client: Client,
+        number: usize,
+        size: u64,
+        share: usize,
+    ) -> Result<Self, BenchError> {
         let (dir, _) = client.resolve(client.path_in_export()).await.map_err(failed)?;
         let name = format!("millrace-bench-{}-{number}", std::process::id());
         let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
@@ -133,8 +143,8 @@ impl File {
             dir,
             name,
             handle: made.handle,
-            size: config.size,
-            working_set: usize::try_from(config.size).unwrap_or(usize::MAX).min(WORKING_SET / config.threads),
+            size,
+            working_set: usize::try_from(size).unwrap_or(usize::MAX).min(share),
             spare: VecDeque::new(),
             pattern: Vec::new(),
             random: 0x9e37_79b9_7f4a_7c15 ^ number as u64,
@@ -148,7 +158,7 @@ impl File {
     }
 
     /// Runs, and adds what was registered and exposed for it.
-    async fn measure(&mut self, run: &Run) -> Result<Outcome, BenchError> {
+    pub(super) async fn measure(&mut self, run: &Run) -> Result<Outcome, BenchError> {
         let (before, stages) = (self.exposure(), self.client.stats().stages);
         let mut out = self.run(run).await?;
         let after = self.exposure();
@@ -253,8 +263,9 @@ impl File {
                 let Some(mut buffer) = spare.pop_front() else { break };
                 buffer.set_len(run.record);
                 flights.push(async move {
-                    let sent = Instant::now();
-                    client.read_into(handle, offset, buffer).await.map(|r| (r, sent.elapsed()))
+                    let (clock, sent) = (client.runtime(), client.runtime().now());
+                    let read = client.read_into(handle, offset, buffer).await;
+                    read.map(|r| (r, clock.now().duration_since(sent)))
                 });
             }
             let Some(done) = flights.next().await else { return Ok(out) };
@@ -280,10 +291,10 @@ impl File {
             while let Some(offset) = if flights.len() < run.outstanding { offsets.next() } else { None } {
                 let data = this.data(offset, run.record);
                 flights.push(async move {
-                    let sent = Instant::now();
+                    let (clock, sent) = (this.client.runtime(), this.client.runtime().now());
                     let written =
                         this.client.write_from(this.handle, offset, data, StableHow::Unstable).await;
-                    written.map(|w| (w, sent.elapsed()))
+                    written.map(|w| (w, clock.now().duration_since(sent)))
                 });
             }
             let Some(done) = flights.next().await else { break };

@@ -14,7 +14,8 @@ use client::{Design, Invalidation, Strategy};
 use rdma::ProviderChoice;
 
 pub(crate) use bench::{
-    BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, RawArgs, TestName,
+    BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, RawArgs, SimulateArgs,
+    TestName,
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{

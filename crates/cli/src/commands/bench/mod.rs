@@ -4,6 +4,7 @@ mod breakdown;
 mod compare;
 mod iozone;
 mod raw;
+mod simulate;
 mod workload;
 
 use std::net::IpAddr;
@@ -33,6 +34,7 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
         BenchCommand::Btio(args) => workload::run(&(&args).into(), &args.place),
         BenchCommand::Tile(args) => workload::run(&(&args).into(), &args.place),
         BenchCommand::Latency(args) => workload::run(&(&args).into(), &args.place),
+        BenchCommand::Simulate(args) => simulate::run(&args),
         BenchCommand::RawPeer(args) => {
             bench::raw::serve_peer(&at(args.address))?;
             Ok(Outcome::Done)
