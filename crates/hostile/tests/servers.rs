@@ -1,16 +1,19 @@
 //! Attacks on a server, in both designs.
 #![allow(clippy::unwrap_used)] // Helpers of tests, which are to fail.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use client::{Design, Options, Proto, Url, blocking::Client};
-use hostile::{READ_READ, READ_WRITE, attack};
+use hostile::{Files, Peer, READ_READ, READ_WRITE, Source, attack};
+use rdma::provider::iwarp::Iwarp;
 use server::{Config, ExposedBuffers, Exposure, Running, Server};
 
 const SECRET: u8 = 0x5e;
+/// What the file holds that the attacker opens itself.
+const PUBLIC: u8 = 0x11;
 
-fn start(design: Design, exposure: Exposure) -> (Running, SocketAddr) {
-    let config = Config {
+fn config(design: Design, exposure: Exposure) -> Config {
+    Config {
         exports: vec!["/x=memory:64MiB".parse().unwrap()],
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         provider: "iwarp".parse().unwrap(),
@@ -19,8 +22,19 @@ fn start(design: Design, exposure: Exposure) -> (Running, SocketAddr) {
         exposure,
         shards: Some(1),
         ..Config::default()
-    };
-    let server = Server::start(config).unwrap();
+    }
+}
+
+fn start(design: Design, exposure: Exposure) -> (Running, SocketAddr) {
+    let server = Server::start(config(design, exposure)).unwrap();
+    let addr = server.rdma_addr().unwrap();
+    (server, addr)
+}
+
+/// A server whose connections have one table of tags that follow one another.
+fn start_weak(design: Design) -> (Running, SocketAddr) {
+    let weak = Arc::new(Iwarp::insecure_with_predictable_shared_tags());
+    let server = Server::start_over(config(design, Exposure::default()), weak).unwrap();
     let addr = server.rdma_addr().unwrap();
     (server, addr)
 }
@@ -34,9 +48,20 @@ fn honest(addr: SocketAddr, design: Design) -> Client {
         ..Url::new("127.0.0.1", "/x")
     };
     let client = Client::connect(&url, Options::default()).unwrap();
-    let file = client.create_file("secret", 0o600).unwrap().handle();
-    client.write(file, 0, &vec![SECRET; 1 << 20], nfs::v3::StableHow::FileSync).unwrap();
+    for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
+        let file = client.create_file(name, 0o600).unwrap().handle();
+        client.write(file, 0, &vec![fill; 1 << 20], nfs::v3::StableHow::FileSync).unwrap();
+    }
     client
+}
+
+/// A client that has read the secret and not acknowledged it yet, and where the server exposes it.
+fn reading(addr: SocketAddr) -> (Files, Source) {
+    let mut victim = Files::new(Peer::connect(addr, READ_READ).unwrap());
+    let root = victim.mount("/x").unwrap();
+    let file = victim.lookup(&root, "secret").unwrap();
+    let source = victim.read(&file, 0, 64 << 10).unwrap().unwrap();
+    (victim, source)
 }
 
 fn check(client: &Client) {
@@ -80,16 +105,45 @@ fn a_read_write_server_exposes_nothing_ever() {
 fn a_tag_is_of_no_use_on_another_connection_even_when_it_is_known() {
     let (server, addr) = start(Design::ReadRead, Exposure::default());
     let client = honest(addr, Design::ReadRead);
-    let mut victim = hostile::Files::new(hostile::Peer::connect(addr, READ_READ).unwrap());
-    let root = victim.mount("/x").unwrap();
-    let file = victim.lookup(&root, "secret").unwrap();
-    let source = victim.read(&file, 0, 64 << 10).unwrap().unwrap();
+    let (mut victim, source) = reading(addr);
     let tries = attack::read_of_another(addr, READ_READ, source).unwrap();
     assert_eq!((tries.refused, tries.bytes), (tries.tried, 0));
     // It was there to be read all the time, on its own connection.
     assert_eq!(victim.steal(source).unwrap(), Some(vec![SECRET; 64 << 10]));
     check(&client);
     drop((client, victim));
+    server.stop_blocking(Duration::from_secs(1));
+}
+
+/// The fault of the first servers (TR06): here it takes a provider that nothing but tests and the demonstration makes.
+#[test]
+fn predictable_tags_in_a_shared_table_are_guessed_at_once_and_those_of_each_connection_never() {
+    let tries = |addr| {
+        let own = attack::own_tag(addr, READ_READ, "/x", "public").unwrap();
+        attack::guess_near(addr, READ_READ, own.tag, 100).unwrap()
+    };
+    // The attacker opens no file but its own, and nobody tells it a tag.
+    let weak = (start_weak(Design::ReadRead), (1, 0, Some(vec![SECRET; 4096])));
+    let usual = (start(Design::ReadRead, Exposure::default()), (100, 100, None));
+    for ((server, addr), expected) in [weak, usual] {
+        let client = honest(addr, Design::ReadRead);
+        let (victim, _) = reading(addr);
+        let (tries, stolen) = tries(addr);
+        assert_eq!((tries.tried, tries.refused, stolen), expected);
+        check(&client);
+        drop((client, victim));
+        server.stop_blocking(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_read_write_server_withstands_even_with_predictable_tags_in_a_shared_table() {
+    let (server, addr) = start_weak(Design::ReadWrite);
+    let client = honest(addr, Design::ReadWrite);
+    let (tries, stolen) = attack::guess_near(addr, READ_WRITE, 0, 200).unwrap();
+    assert_eq!((tries.tried, tries.refused, stolen), (200, 200, None));
+    check(&client);
+    drop(client);
     server.stop_blocking(Duration::from_secs(1));
 }
 

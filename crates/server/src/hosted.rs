@@ -42,7 +42,7 @@ impl Hosted {
     ) -> Result<Self, ServerError> {
         config.check_service()?;
         let (stop, stopped) = watch::channel(None);
-        let starting = Starting { config, stopped: stopped.clone(), rt: Arc::clone(&rt) };
+        let starting = Starting { config, provider: None, stopped: stopped.clone(), rt: Arc::clone(&rt) };
         let shared = starting.shared(open)?;
         let (handle, arrivals) = ShardHandle::new();
         let main = Main::new(&shared, Arc::clone(&rt), &handle, stopped);

@@ -10,6 +10,7 @@ use std::{
 use buffer::{Arena, ArenaConfig};
 use futures::channel::oneshot;
 use parking_lot::Mutex;
+use rdma::{Chosen, Provider};
 use rpcrdma::registration::{Registration, Settings, Strategy};
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use tokio::sync::watch;
@@ -39,7 +40,15 @@ impl Server {
     /// # Errors
     /// [`ServerError`]; nothing is left running.
     pub fn start(config: Config) -> Result<Running, ServerError> {
-        Self::start_with(config, backend::open)
+        Self::begin(config, None, backend::open)
+    }
+
+    /// As [`Self::start`], with RDMA over a provider of the caller's instead of the one that `config` names.
+    ///
+    /// # Errors
+    /// [`ServerError`]; nothing is left running.
+    pub fn start_over(config: Config, provider: Arc<dyn Provider>) -> Result<Running, ServerError> {
+        Self::begin(config, Some(provider), backend::open)
     }
 
     /// As [`Self::start`], with file systems of the caller's: `open` is called for each export of the configuration,
@@ -51,6 +60,14 @@ impl Server {
         config: Config,
         open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Running, ServerError> {
+        Self::begin(config, None, open)
+    }
+
+    fn begin(
+        config: Config,
+        provider: Option<Arc<dyn Provider>>,
+        open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
+    ) -> Result<Running, ServerError> {
         config.check()?;
         // Accepting, metrics and blocking work of file systems happen here; data moves on the shards.
         let control = tokio::runtime::Builder::new_multi_thread()
@@ -60,8 +77,8 @@ impl Server {
             .build()
             .map_err(ServerError::Thread)?;
         let (stop, stopped) = watch::channel(None);
-        let mut starting =
-            Starting { config, stopped, rt: TokioRuntime::from_handle(control.handle().clone()) };
+        let rt = TokioRuntime::from_handle(control.handle().clone());
+        let mut starting = Starting { config, provider, stopped, rt };
         let guard = control.enter();
         let shared = starting.shared(open)?;
         let shards = starting.shards(&shared)?;
@@ -104,6 +121,8 @@ pub(crate) struct Shared {
 
 pub(crate) struct Starting {
     pub(crate) config: Config,
+    /// Instead of what the configuration names.
+    pub(crate) provider: Option<Arc<dyn Provider>>,
     pub(crate) stopped: watch::Receiver<StopSignal>,
     pub(crate) rt: RuntimeRef,
 }
@@ -157,6 +176,17 @@ impl Starting {
             .map_err(ServerError::Thread)
     }
 
+    /// Over what to listen for RDMA on `addr`.
+    fn provider_of(&self, addr: SocketAddr) -> Result<Chosen, ServerError> {
+        match &self.provider {
+            Some(p) => Ok(Chosen { provider: Arc::clone(p), why: "as the program gave it".into() }),
+            None => {
+                let chosen = self.config.provider.to_listen(addr.ip());
+                chosen.map_err(|source| ServerError::Provider { addr, source })
+            }
+        }
+    }
+
     /// Opens all listeners. `alive` goes when the last of them is closed again.
     fn open(
         &mut self,
@@ -172,8 +202,7 @@ impl Starting {
             self.rt.spawn("accept TCP", Box::pin(task));
         }
         for addr in &self.config.listen_rdma {
-            let chosen = self.config.provider.to_listen(addr.ip());
-            let chosen = chosen.map_err(|source| ServerError::Provider { addr: *addr, source })?;
+            let chosen = self.provider_of(*addr)?;
             let listener =
                 chosen.provider.listen(Arc::clone(&self.rt), *addr).map_err(failed(*addr, "RDMA"))?;
             running.rdma.push(listener.local_addr());

@@ -14,15 +14,15 @@ use std::{
 use bench::table::{Align, Table};
 use client::{Design, Options, Url, blocking::Client};
 use hostile::{
-    Files, Liar, Lie, Peer, READ_READ, READ_WRITE,
+    Files, Liar, Lie, Peer, READ_READ, READ_WRITE, Source,
     attack::{self, Tries},
     victim,
 };
 use nfs::v3::StableHow;
-use rdma::ProviderChoice;
+use rdma::{ProviderChoice, provider::iwarp::Iwarp};
 use rpcrdma::registration::{Invalidation, Settings, Strategy};
 use runtime::tokio_rt::TokioRuntime;
-use server::{Config, ExposedBuffers, Exposure, Running, Server};
+use server::{Config, ExposedBuffers, Exposure, Running, Server, ServerError};
 
 use crate::{
     args::SecurityArgs,
@@ -32,6 +32,8 @@ use crate::{
 };
 
 const SECRET: u8 = 0x5e;
+/// What the file holds that the attacker opens itself.
+const PUBLIC: u8 = 0x11;
 const LEN: usize = 1 << 20;
 /// How long the honest client is measured alone.
 const ALONE: Duration = Duration::from_secs(1);
@@ -51,15 +53,22 @@ pub(super) fn run(args: &SecurityArgs) -> CommandResult {
         harm |= harmed;
         output::write(text.as_bytes())?;
     }
+    let (text, shown) = weakened(args.tries)?;
+    output::write(text.as_bytes())?;
     let (text, harmed) = lies()?;
     harm |= harmed;
     output::write(text.as_bytes())?;
-    output::line(if harm {
-        "AN ATTACK GOT THROUGH."
-    } else {
-        "No attack read or changed a byte that it was not given. What this does not cover: docs/security.md"
+    output::line(match (harm, shown) {
+        (true, _) => "AN ATTACK GOT THROUGH.",
+        (false, false) => {
+            "No attack got through, but the server that was made weak on purpose did not fall: see above."
+        }
+        (false, true) => {
+            "No attack read or changed a byte that it was not given, but of what was made weak on purpose. What this does \
+             not cover: docs/security.md"
+        }
     })?;
-    Ok(if harm { Outcome::Failed } else { Outcome::Done })
+    Ok(if harm || !shown { Outcome::Failed } else { Outcome::Done })
 }
 
 /// A server, and a client of it that keeps the rules.
@@ -72,6 +81,19 @@ struct Scene {
 
 impl Scene {
     fn start(design: Design) -> Result<Self, Failure> {
+        Self::with(design, Server::start)
+    }
+
+    /// A server whose connections share one table of tags that follow one another: weak on purpose.
+    fn start_weak(design: Design) -> Result<Self, Failure> {
+        let weak = Arc::new(Iwarp::insecure_with_predictable_shared_tags());
+        Self::with(design, |config| Server::start_over(config, weak))
+    }
+
+    fn with(
+        design: Design,
+        start: impl FnOnce(Config) -> Result<Running, ServerError>,
+    ) -> Result<Self, Failure> {
         let any_port = "127.0.0.1:0".parse().map_err(failed)?;
         let config = Config {
             exports: vec!["/x=memory:64MiB".parse().map_err(failed)?],
@@ -82,13 +104,15 @@ impl Scene {
             exposure: Exposure { done_seconds: DONE_SECONDS, ..Exposure::default() },
             ..Config::default()
         };
-        let server = Server::start(config).map_err(failed)?;
+        let server = start(config).map_err(failed)?;
         let addr = server.rdma_addr().ok_or_else(|| Failure::new("the embedded server does not listen"))?;
         let url: Url =
             format!("nfs://{addr}/x?proto=rdma&provider=iwarp&design={design}").parse().map_err(failed)?;
         let client = Client::connect(&url, Options::default()).map_err(failed)?;
-        let file = client.create_file("secret", 0o600).map_err(failed)?.handle();
-        client.write(file, 0, &vec![SECRET; LEN], StableHow::FileSync).map_err(failed)?;
+        for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
+            let file = client.create_file(name, 0o600).map_err(failed)?.handle();
+            client.write(file, 0, &vec![fill; LEN], StableHow::FileSync).map_err(failed)?;
+        }
         Ok(Self { design, server, addr, client })
     }
 
@@ -128,8 +152,12 @@ impl Scene {
         let mut more = String::new();
         if self.design == Design::ReadRead {
             reader.mark();
-            let known = self.known_tag(private)?;
+            let (_victim, source) = self.reading(private)?;
+            let known = attack::read_of_another(self.addr, private, source)?;
             row("RDMA Read of another client's tag, known exactly", known, reader.rate());
+            reader.mark();
+            let (near, _) = self.around_its_own(private, tries)?;
+            row("RDMA Read of the tags around its own", near, reader.rate());
             reader.mark();
             let reuse = attack::reuse(self.addr, private, "/x", "secret")?;
             row("RDMA Read beyond its own tag, or after RDMA_DONE", reuse, reader.rate());
@@ -151,13 +179,19 @@ impl Scene {
         Ok((text, harm || !intact))
     }
 
-    /// A second connection exposes something by a READ, and the attacker is told its tag.
-    fn known_tag(&self, private: &[u8]) -> io::Result<Tries> {
+    /// A client that has read the secret and not acknowledged it yet, and where the server exposes it.
+    fn reading(&self, private: &[u8]) -> io::Result<(Files, Source)> {
         let mut victim = Files::new(Peer::connect(self.addr, private)?);
         let root = victim.mount("/x")?;
         let file = victim.lookup(&root, "secret")?;
         let source = victim.read(&file, 0, 64 << 10)?.ok_or(io::ErrorKind::Unsupported)?;
-        attack::read_of_another(self.addr, private, source)
+        Ok((victim, source))
+    }
+
+    /// The attacker opens a file of its own, and guesses from its tag.
+    fn around_its_own(&self, private: &[u8], tries: u64) -> io::Result<(Tries, Option<Vec<u8>>)> {
+        let own = attack::own_tag(self.addr, private, "/x", "public")?;
+        attack::guess_near(self.addr, private, own.tag, tries)
     }
 
     /// A client that sends no RDMA_DONE: this one the design cannot refuse, only limit.
@@ -171,6 +205,39 @@ impl Scene {
             held.as_secs_f64()
         ))
     }
+}
+
+/// Servers of both designs that were made weak on purpose; whether that of the Read-Read design fell to it, as it must,
+/// and that of the Read-Write design did not.
+fn weakened(tries: u64) -> Result<(String, bool), Failure> {
+    let columns = [
+        ("a server made WEAK ON PURPOSE", Align::Left),
+        ("attack", Align::Left),
+        ("tries", Align::Right),
+        ("refused", Align::Right),
+        ("bytes got", Align::Right),
+    ];
+    let mut table = Table::new(&columns);
+    let mut row = |design: Design, what: &str, t: Tries| {
+        let numbers = [t.tried, t.refused, t.bytes].map(|n| n.to_string());
+        table.row([design.to_string(), what.to_owned()].into_iter().chain(numbers));
+    };
+    let scene = Scene::start_weak(Design::ReadRead)?;
+    let (victim, _) = scene.reading(READ_READ).map_err(failed)?;
+    let (fell, stolen) = scene.around_its_own(READ_READ, tries).map_err(failed)?;
+    row(Design::ReadRead, "RDMA Read of the tags around its own", fell);
+    drop((victim, scene));
+    let scene = Scene::start_weak(Design::ReadWrite)?;
+    let (withstood, nothing) = attack::guess_near(scene.addr, READ_WRITE, 0, tries).map_err(failed)?;
+    row(Design::ReadWrite, "RDMA Read of the first tags", withstood);
+    let theirs = stolen.as_ref().is_some_and(|b| b.iter().all(|b| *b == SECRET));
+    let what = if theirs {
+        "The attacker opened /x/public alone, and got bytes of /x/secret, which another client was reading."
+    } else {
+        "THE ATTACKER GOT NOTHING OF ANOTHER CLIENT'S."
+    };
+    let note = "All connections have one table of tags there, and tags follow one another. No option makes a server so.";
+    Ok((format!("{table}{what}\n{note}\n\n"), theirs && nothing.is_none()))
 }
 
 /// The client that keeps the rules, reading its file again and again.

@@ -17,7 +17,7 @@ use runtime::{
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::{accept_over, connect_over, setup};
+use super::{domain::TagTables, initiate, respond, setup};
 use crate::{
     ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason,
     provider::{in_time, pause_if_exhausted},
@@ -47,14 +47,14 @@ async fn connect_stream(addr: SocketAddr, local: LocalPort) -> Result<TcpByteStr
 /// Connects over TCP and makes a queue pair.
 pub(super) async fn connect(
     rt: RuntimeRef,
-    arena: Arena,
     addr: SocketAddr,
     params: ConnectParams,
+    tags: TagTables,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let began = rt.now();
     let stream = in_time(&*rt, params.timeout, connect_stream(addr, params.local_port)).await?;
     let left = params.timeout.saturating_sub(rt.now().duration_since(began));
-    connect_over(rt, arena, Box::new(stream), ConnectParams { timeout: left, ..params }).await
+    initiate(rt, Box::new(stream), ConnectParams { timeout: left, ..params }, tags).await
 }
 
 /// A listening socket.
@@ -62,6 +62,7 @@ pub(super) struct IwarpListener {
     rt: RuntimeRef,
     addr: SocketAddr,
     state: Socketed,
+    tags: TagTables,
     refusals: Arc<AtomicUsize>,
 }
 
@@ -73,7 +74,7 @@ enum Socketed {
 
 impl IwarpListener {
     /// Binds `addr`.
-    pub(super) fn bind(rt: RuntimeRef, addr: SocketAddr) -> io::Result<Self> {
+    pub(super) fn bind(rt: RuntimeRef, addr: SocketAddr, tags: TagTables) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         prefer_loopback_congestion_control(&socket, addr);
@@ -82,7 +83,7 @@ impl IwarpListener {
         socket.set_nonblocking(true)?;
         let listener: TcpListener = socket.into();
         let addr = listener.local_addr()?;
-        Ok(Self { rt, addr, state: Socketed::Idle(listener), refusals: Arc::default() })
+        Ok(Self { rt, addr, state: Socketed::Idle(listener), tags, refusals: Arc::default() })
     }
 
     async fn next(&mut self) -> io::Result<Box<dyn Incoming>> {
@@ -95,8 +96,9 @@ impl IwarpListener {
         loop {
             match listener.accept().await.and_then(|(s, peer)| Ok((s.into_std()?, peer))) {
                 Ok((stream, peer)) => {
-                    let (rt, refusals) = (Arc::clone(&self.rt), Arc::clone(&self.refusals));
-                    return Ok(Box::new(IwarpIncoming { rt, stream, peer, refusals }));
+                    let (rt, tags) = (Arc::clone(&self.rt), self.tags.clone());
+                    let refusals = Arc::clone(&self.refusals);
+                    return Ok(Box::new(IwarpIncoming { rt, stream, peer, tags, refusals }));
                 }
                 Err(e) => self.after_error(e).await?,
             }
@@ -143,6 +145,7 @@ struct IwarpIncoming {
     rt: RuntimeRef,
     stream: TcpStream,
     peer: SocketAddr,
+    tags: TagTables,
     refusals: Arc<AtomicUsize>,
 }
 
@@ -154,12 +157,12 @@ impl Incoming for IwarpIncoming {
     fn accept(
         self: Box<Self>,
         rt: RuntimeRef,
-        arena: Arena,
+        _arena: Arena,
         params: ConnectParams,
     ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
         Box::pin(async move {
             let stream = into_stream(self.stream).map_err(|e| ConnectionError::Io(e.to_string()))?;
-            accept_over(rt, arena, Box::new(stream), params).await
+            respond(rt, Box::new(stream), params, self.tags).await
         })
     }
 

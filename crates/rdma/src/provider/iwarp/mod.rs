@@ -35,17 +35,28 @@ use std::net::SocketAddr;
 use buffer::Arena;
 use runtime::{BoxFuture, ByteStream, RuntimeRef};
 
-use self::qp::IwarpQp;
+use self::{domain::TagTables, qp::IwarpQp};
 use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
 
 /// The iWARP provider: an RNIC in software, over ordinary TCP sockets.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Iwarp;
+#[derive(Clone, Default)]
+pub struct Iwarp {
+    tags: TagTables,
+}
 
 impl Iwarp {
-    /// The provider. It has no state of its own.
-    pub const fn new() -> Self {
-        Self
+    /// The provider. Connections have nothing in common.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// **Deliberately weak: for demonstrations and tests of attacks alone.** All connections of this provider have one
+    /// table of tags, and tags follow one another, as with an adapter whose protection domain all clients of a server
+    /// share and which numbers its regions. A peer that knows one tag guesses the others, and reaches what was exposed
+    /// to other peers (TR06, "server buffers exposed"). Nothing that a server or client is told on a command line, in a
+    /// file or in a URL makes this provider.
+    pub fn insecure_with_predictable_shared_tags() -> Self {
+        Self { tags: TagTables::predictable_and_shared() }
     }
 }
 
@@ -57,15 +68,15 @@ impl Provider for Iwarp {
     fn connect(
         &self,
         rt: RuntimeRef,
-        arena: Arena,
+        _arena: Arena,
         addr: SocketAddr,
         params: ConnectParams,
     ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
-        Box::pin(listen::connect(rt, arena, addr, params))
+        Box::pin(listen::connect(rt, addr, params, self.tags.clone()))
     }
 
     fn listen(&self, rt: RuntimeRef, addr: SocketAddr) -> std::io::Result<Box<dyn Listener>> {
-        Ok(Box::new(listen::IwarpListener::bind(rt, addr)?))
+        Ok(Box::new(listen::IwarpListener::bind(rt, addr, self.tags.clone())?))
     }
 }
 
@@ -76,11 +87,20 @@ impl Provider for Iwarp {
 pub async fn connect_over(
     rt: RuntimeRef,
     _arena: Arena,
-    mut stream: Box<dyn ByteStream>,
+    stream: Box<dyn ByteStream>,
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
+    initiate(rt, stream, params, TagTables::default()).await
+}
+
+async fn initiate(
+    rt: RuntimeRef,
+    mut stream: Box<dyn ByteStream>,
+    params: ConnectParams,
+    tags: TagTables,
+) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let agreed = setup::initiate(&rt, &mut *stream, &params).await?;
-    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed)))
+    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed, tags)))
 }
 
 /// Makes a connection over `stream` as the MPA responder.
@@ -90,9 +110,18 @@ pub async fn connect_over(
 pub async fn accept_over(
     rt: RuntimeRef,
     _arena: Arena,
-    mut stream: Box<dyn ByteStream>,
+    stream: Box<dyn ByteStream>,
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
+    respond(rt, stream, params, TagTables::default()).await
+}
+
+async fn respond(
+    rt: RuntimeRef,
+    mut stream: Box<dyn ByteStream>,
+    params: ConnectParams,
+    tags: TagTables,
+) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let agreed = setup::respond(&rt, &mut *stream, &params).await?;
-    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed)))
+    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed, tags)))
 }

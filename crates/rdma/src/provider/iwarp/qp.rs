@@ -12,7 +12,7 @@ use buffer::{Buffer, Views};
 use runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
 
 use super::{
-    domain::IwarpDomain,
+    domain::{IwarpDomain, TagTables},
     fault::Fault,
     nudge::Nudge,
     reads::{Reads, SentRead},
@@ -74,6 +74,7 @@ impl IwarpQp {
         stream: Box<dyn ByteStream>,
         params: &ConnectParams,
         agreed: Agreed,
+        tags: TagTables,
     ) -> Self {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let info = ConnectionInfo {
@@ -86,7 +87,7 @@ impl IwarpQp {
         };
         Self {
             stream,
-            domain: Arc::new(IwarpDomain::new(Arc::clone(&rt))),
+            domain: Arc::new(tags.domain(Arc::clone(&rt))),
             rt,
             tx: Tx::new(agreed.crc, params.max_frame, agreed.responder),
             rx: Rx::new(agreed.crc, usize::from(agreed.ird), agreed.rtr_send),

@@ -7,30 +7,60 @@ mod tags;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use buffer::Views;
 use parking_lot::{Mutex, MutexGuard};
 use runtime::RuntimeRef;
 
 pub(crate) use self::table::{Denied, NotInvalidated, Source, Table};
-use self::table::{Exposed, Tally};
+use self::{
+    table::{Exposed, Tally},
+    tags::Tags,
+};
 use crate::{Access, Domain, ExposeError, Exposure, ExposureId, Means, Memory};
+
+/// Whose tags a connection uses.
+#[derive(Clone, Default)]
+pub(crate) enum TagTables {
+    /// Its own, and they are random.
+    #[default]
+    OfEachConnection,
+    /// This one, with all others.
+    Shared(Arc<Mutex<Table>>),
+}
+
+impl TagTables {
+    /// One table for all connections, whose tags follow one another: see
+    /// [`super::Iwarp::insecure_with_predictable_shared_tags`].
+    pub(crate) fn predictable_and_shared() -> Self {
+        Self::Shared(Arc::new(Mutex::new(Table::new(Tags::predictable()))))
+    }
+
+    /// The domain of a new connection.
+    pub(crate) fn domain(self, rt: RuntimeRef) -> IwarpDomain {
+        let table = match self {
+            Self::OfEachConnection => Arc::new(Mutex::new(Table::new(Tags::random()))),
+            Self::Shared(table) => table,
+        };
+        let exposed = Arc::clone(table.lock().tally());
+        IwarpDomain { table, exposed, closed: AtomicBool::new(false), rt }
+    }
+}
 
 /// A connection's protection domain.
 pub(crate) struct IwarpDomain {
-    table: Mutex<Table>,
+    table: Arc<Mutex<Table>>,
     exposed: Arc<Tally>,
+    /// Changed while the table is locked.
+    closed: AtomicBool,
     rt: RuntimeRef,
 }
 
 impl IwarpDomain {
-    /// An empty domain.
-    pub(crate) fn new(rt: RuntimeRef) -> Self {
-        let table = Table::new();
-        Self { exposed: Arc::clone(table.tally()), table: Mutex::new(table), rt }
-    }
-
     /// The table. Held over one system call at most.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock()
@@ -48,7 +78,8 @@ impl IwarpDomain {
 
     /// The connection is gone: nothing can be exposed any more. Memory stays with its tags until they are revoked.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        let _table = self.lock();
+        self.closed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -61,7 +92,7 @@ impl Domain for IwarpDomain {
             return Err(ExposeError { memory, reason: "more than 4 GiB in one region" });
         }
         let mut t = self.lock();
-        if t.closed {
+        if self.closed.load(Ordering::Relaxed) {
             return Err(ExposeError { memory, reason: "the connection is down" });
         }
         let exposed = Exposed::new(memory, access);

@@ -178,18 +178,16 @@ pub(crate) struct Table {
     windows: Windows,
     global: Global,
     exposed: Arc<Tally>,
-    pub(super) closed: bool,
 }
 
 impl Table {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(tags: Tags) -> Self {
         Self {
             entries: HashMap::default(),
-            tags: Tags::new(),
+            tags,
             windows: Windows::default(),
             global: Global::default(),
             exposed: Arc::default(),
-            closed: false,
         }
     }
 

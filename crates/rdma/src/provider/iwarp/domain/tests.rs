@@ -18,7 +18,7 @@ fn owned(len: usize) -> Memory {
 
 /// A domain with all means.
 fn domain() -> IwarpDomain {
-    let d = IwarpDomain::new(runtime());
+    let d = TagTables::default().domain(runtime());
     assert_eq!(d.reserve_windows(WINDOWS, LARGEST), WINDOWS);
     assert!(d.enable_global());
     d
@@ -132,7 +132,7 @@ fn windows_are_a_pool_and_change_the_key_each_time() {
 
 #[test]
 fn means_that_were_not_set_up_are_refused_with_the_memory() {
-    let d = IwarpDomain::new(runtime());
+    let d = TagTables::default().domain(runtime());
     for by in [Means::Window, Means::Global] {
         let e = d.expose(by, owned(10), Access::RemoteRead).unwrap_err();
         assert_eq!(e.memory.len(), 10);
