@@ -74,12 +74,61 @@ pub struct Liar {
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// The Write chunk of a call: its tag, length and offset.
-struct Chunk {
+/// A segment of a Write chunk.
+#[derive(Clone, Copy)]
+struct Segment {
     tag: u32,
     length: u32,
     offset: u64,
 }
+
+/// The Write chunk of a call. Some registration strategies give many segments, at borders of pages.
+#[derive(Clone)]
+struct Chunk(Vec<Segment>);
+
+impl Chunk {
+    /// That of an RDMA_MSG with no Read list and one Write chunk.
+    fn of(call: &[u8]) -> io::Result<Self> {
+        let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        if word(call, 12) != 0 || word(call, 16) != 0 || word(call, 20) != 1 {
+            return Err(bad("a call without a Write chunk"));
+        }
+        let segments = call.get(28..).unwrap_or_default().chunks_exact(16).take(word(call, 24) as usize);
+        let segments: Vec<Segment> = segments
+            .map(|s| Segment {
+                tag: word(s, 0),
+                length: word(s, 4),
+                offset: u64::from(word(s, 8)) << 32 | u64::from(word(s, 12)),
+            })
+            .collect();
+        if segments.is_empty() { Err(bad("a Write chunk without segments")) } else { Ok(Self(segments)) }
+    }
+
+    /// The same with other tags.
+    fn with_tags(&self, change: u32) -> Self {
+        Self(self.0.iter().map(|s| Segment { tag: s.tag ^ change, ..*s }).collect())
+    }
+
+    fn first(&self) -> Segment {
+        self.0[0]
+    }
+
+    fn last(&self) -> Segment {
+        self.0[self.0.len() - 1]
+    }
+
+    fn len(&self) -> u32 {
+        self.0.iter().map(|s| s.length).sum()
+    }
+
+    /// Fills all of it.
+    fn fill(&self, peer: &mut Peer, byte: u8) -> io::Result<()> {
+        self.0.iter().try_for_each(|s| peer.write(s.tag, s.offset, &vec![byte; s.length as usize]))
+    }
+}
+
+/// What it writes before its reply.
+const FILL: u8 = 0x66;
 
 fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b))
@@ -117,72 +166,71 @@ impl Liar {
 fn serve(listener: &TcpListener, lie: Lie) -> io::Result<()> {
     let mut peer = Peer::accept(listener.accept()?.0, READ_WRITE)?;
     let Event::Send(call, _) = peer.event()? else { return Err(io::ErrorKind::InvalidData.into()) };
-    // An RDMA_MSG with no Read list and one Write chunk of one segment.
-    let chunk = Chunk {
-        tag: word(&call, 28),
-        length: word(&call, 32),
-        offset: u64::from(word(&call, 36)) << 32 | u64::from(word(&call, 40)),
-    };
-    if word(&call, 20) != 1 || word(&call, 24) != 1 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a call without a Write chunk"));
-    }
+    let chunk = Chunk::of(&call)?;
     // A victim that sees through the lie at once may be gone before all of it is told.
     let told = answer(&mut peer, lie, word(&call, 0), &chunk);
     while told.is_ok() && !matches!(peer.event(), Ok(Event::Closed) | Err(_)) {}
     Ok(())
 }
 
-/// The reply: a header with the Write chunk as it is claimed to be, an RPC reply, and two results: a number and the
-/// length of what is in the chunk.
-fn reply(xid: u32, chunk: &Chunk, claimed: u32, said: u32) -> Vec<u8> {
-    let [high, low] = [(chunk.offset >> 32) as u32, chunk.offset as u32];
-    let lists = [0, 1, 1, chunk.tag, claimed, high, low, 0, 0];
+/// The reply: a header with the Write chunk, of whose last segment so many bytes more (or fewer) are claimed than it has;
+/// an RPC reply; and two results: a number and the length of what is in the chunk.
+fn reply(xid: u32, chunk: &Chunk, claimed: i32, said: u32) -> Vec<u8> {
+    let mut lists = vec![0, 1, chunk.0.len() as u32];
+    for s in &chunk.0 {
+        lists.extend([s.tag, s.length, (s.offset >> 32) as u32, s.offset as u32]);
+    }
+    if let Some(length) = lists.iter_mut().rev().nth(2) {
+        *length = length.wrapping_add_signed(claimed);
+    }
+    lists.extend([0, 0]);
     [words(&[xid, 1, 32, 0]), words(&lists), words(&[xid, 1, 0, 0, 0, 0, 7, said])].concat()
 }
 
 fn answer(peer: &mut Peer, lie: Lie, xid: u32, c: &Chunk) -> io::Result<()> {
-    let full = vec![0x66; c.length as usize];
-    let honest = reply(xid, c, c.length, c.length);
+    let len = c.len();
+    let honest = reply(xid, c, 0, len);
     match lie {
         Lie::WritesBeyond => {
-            peer.write(c.tag, c.offset, &[&full[..], &[0x66]].concat())?;
+            c.fill(peer, FILL)?;
+            let last = c.last();
+            peer.write(last.tag, last.offset, &vec![FILL; last.length as usize + 1])?;
             peer.send(&honest)
         }
         Lie::WritesBefore => {
-            peer.write(c.tag, c.offset.wrapping_sub(64), &[0x66; 64])?;
+            let first = c.first();
+            peer.write(first.tag, first.offset.wrapping_sub(64), &[FILL; 64])?;
             peer.send(&honest)
         }
         Lie::WritesElsewhere => {
-            peer.write(c.tag ^ 0x0001_0000, c.offset, &full)?;
+            c.with_tags(0x0001_0000).fill(peer, FILL)?;
             peer.send(&honest)
         }
         Lie::Reads => {
-            peer.read(c.tag, c.offset, c.length)?;
+            let first = c.first();
+            peer.read(first.tag, first.offset, first.length)?;
             peer.send(&honest)
         }
         Lie::ClaimsMore => {
-            peer.write(c.tag, c.offset, &full)?;
-            peer.send(&reply(xid, c, c.length + 1, c.length + 1))
+            c.fill(peer, FILL)?;
+            peer.send(&reply(xid, c, 1, len + 1))
         }
         Lie::ClaimsOther => {
-            peer.write(c.tag, c.offset, &full)?;
-            peer.send(&reply(xid, c, c.length - 8, c.length))
+            c.fill(peer, FILL)?;
+            peer.send(&reply(xid, c, -8, len))
         }
-        Lie::NamesOther => {
-            let other = Chunk { tag: c.tag ^ 0x100, ..*c };
-            peer.send(&reply(xid, &other, c.length, c.length))
-        }
+        Lie::NamesOther => peer.send(&reply(xid, &c.with_tags(0x100), 0, len)),
         Lie::WritesLate => {
-            peer.write(c.tag, c.offset, &full)?;
+            c.fill(peer, FILL)?;
             peer.send(&honest)?;
             // Late by more than it takes the client to have its memory back.
             std::thread::sleep(std::time::Duration::from_millis(50));
-            peer.write(c.tag, c.offset, &vec![LATE; full.len()])
+            c.fill(peer, LATE)
         }
-        Lie::InvalidatesOther => peer.send_invalidating(&honest, c.tag ^ 0x100),
+        Lie::InvalidatesOther => peer.send_invalidating(&honest, c.first().tag ^ 0x100),
         Lie::ExposesItself => {
-            let own = [1, 32, 0x0102_0304, c.length, 0, 0, 0, 0, 0];
-            let rpc = [xid, 1, 0, 0, 0, 0, 7, c.length];
+            let own = [1, 32, 0x0102_0304, len, 0, 0, 0, 0, 0];
+            let rpc = [xid, 1, 0, 0, 0, 0, 7, len];
             peer.send(&[words(&[xid, 1, 32, 0]), words(&own), words(&rpc)].concat())
         }
     }

@@ -60,12 +60,18 @@ const LATE_STEP: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// When there is no connection.
-pub async fn call(liar: &Liar, lie: Lie, rt: RuntimeRef, registration: Settings) -> io::Result<Outcome> {
+pub async fn call(
+    liar: &Liar,
+    lie: Lie,
+    rt: RuntimeRef,
+    registration: Settings,
+    provider: &Iwarp,
+) -> io::Result<Outcome> {
     let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
     let registration = Arc::new(Registration::new(registration));
     let config = RequesterConfig { registration, ..RequesterConfig::default() };
     let clock = Arc::clone(&rt);
-    let requester = Requester::connect(&Iwarp::new(), rt, arena.clone(), liar.addr(), config).await;
+    let requester = Requester::connect(provider, rt, arena.clone(), liar.addr(), config).await;
     let requester = requester.map_err(io::Error::other)?;
     let transport: Arc<dyn Transport> = requester.clone();
     let mut around = (0..AROUND).map(|_| guard(&arena)).collect::<io::Result<Vec<Buffer>>>()?;

@@ -7,23 +7,25 @@ use hostile::{
     victim::{self, LEN, Outcome},
 };
 use oncrpc::RpcError;
+use rdma::provider::iwarp::Iwarp;
 use rpcrdma::registration::{Invalidation, Settings, Strategy};
 use runtime::tokio_rt::TokioRuntime;
 
 async fn tell(lie: Lie, settings: Settings) -> Outcome {
+    tell_over(lie, settings, &Iwarp::new()).await
+}
+
+async fn tell_over(lie: Lie, settings: Settings, provider: &Iwarp) -> Outcome {
     let liar = Liar::start(lie).unwrap();
-    let outcome = victim::call(&liar, lie, TokioRuntime::current(), settings).await.unwrap();
+    let outcome = victim::call(&liar, lie, TokioRuntime::current(), settings, provider).await.unwrap();
     tokio::task::spawn_blocking(|| liar.end().unwrap()).await.unwrap();
     outcome
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lie_reaches_memory_that_was_not_given_or_passes_for_data() {
-    for (lie, strategy) in Lie::ALL
-        .into_iter()
-        .flat_map(|l| [Strategy::Dynamic, Strategy::Fast, Strategy::Cache].map(|s| (l, s)))
-    {
-        let outcome = tell(lie, Settings::new(strategy)).await;
+    for (lie, strategy) in Lie::ALL.into_iter().flat_map(|l| Strategy::ALL.map(|s| (l, s))) {
+        let outcome = tell(lie, Settings { trust_peer: true, ..Settings::new(strategy) }).await;
         assert_eq!(outcome.changed, 0, "{lie:?}, {strategy}");
         // The cache keeps its own buffers exposed, and never the caller's.
         assert!(outcome.exposed == 0 || strategy == Strategy::Cache, "{lie:?}, {strategy}");
@@ -57,4 +59,21 @@ async fn a_late_write_lands_with_batched_invalidation_and_is_refused_with_invali
     assert_eq!(batched.changed, 0);
     let at_once = tell(Lie::WritesLate, fast(Invalidation::AtOnce)).await;
     assert_eq!((at_once.late(), at_once.exposed, at_once.changed), (0, 0, 0));
+}
+
+/// What `--i-trust-the-server` stands for (TR06: "unfettered access"), on a provider that lets the tag reach what an
+/// adapter's would. The calls end well, and other memory has changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lying_server_writes_elsewhere_where_the_global_tag_reaches_more_than_open_calls() {
+    let weak = Iwarp::insecure_with_spans_behind_the_global_tag();
+    for lie in [Lie::WritesBeyond, Lie::WritesBefore] {
+        let settings = Settings { trust_peer: true, ..Settings::new(Strategy::AllPhysical) };
+        let outcome = tell_over(lie, settings, &weak).await;
+        assert!(outcome.changed > 0 && outcome.data().is_some(), "{lie:?}: {outcome:?}");
+        // The other strategies have no such tag.
+        for strategy in [Strategy::Dynamic, Strategy::Fast, Strategy::Cache] {
+            let outcome = tell_over(lie, Settings::new(strategy), &weak).await;
+            assert!(outcome.changed == 0 && outcome.result.is_err(), "{lie:?}, {strategy}: {outcome:?}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! `millrace demo`: an embedded server, a real tree, both transports, every byte checked.
 
+mod lies;
 mod report;
 mod security;
 mod tree;

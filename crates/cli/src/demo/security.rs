@@ -14,19 +14,16 @@ use std::{
 use bench::table::{Align, Table};
 use client::{Design, Options, Url, blocking::Client};
 use hostile::{
-    Files, Liar, Lie, Peer, READ_READ, READ_WRITE, Source,
+    Files, Peer, READ_READ, READ_WRITE, Source,
     attack::{self, Tries},
-    victim,
 };
 use nfs::v3::StableHow;
 use rdma::{ProviderChoice, provider::iwarp::Iwarp};
-use rpcrdma::registration::{Invalidation, Settings, Strategy};
-use runtime::tokio_rt::TokioRuntime;
 use server::{Config, ExposedBuffers, Exposure, Running, Server, ServerError};
 
+use super::lies;
 use crate::{
     args::SecurityArgs,
-    executor,
     failure::{CommandResult, Failure, Outcome},
     output,
 };
@@ -40,7 +37,7 @@ const ALONE: Duration = Duration::from_secs(1);
 /// How long a Read-Read server here waits for RDMA_DONE.
 const DONE_SECONDS: u64 = 2;
 
-fn failed(e: impl std::fmt::Display) -> Failure {
+pub(super) fn failed(e: impl std::fmt::Display) -> Failure {
     Failure::new(e.to_string())
 }
 
@@ -55,7 +52,7 @@ pub(super) fn run(args: &SecurityArgs) -> CommandResult {
     }
     let (text, shown) = weakened(args.tries)?;
     output::write(text.as_bytes())?;
-    let (text, harmed) = lies()?;
+    let (text, harmed) = lies::told()?;
     harm |= harmed;
     output::write(text.as_bytes())?;
     output::line(match (harm, shown) {
@@ -284,56 +281,5 @@ impl Reader {
     fn stop(self) -> io::Result<bool> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| io::Error::other("the honest client panicked"))
-    }
-}
-
-/// Servers that lie to a client; and the one that writes late, with each registration strategy.
-fn lies() -> Result<(String, bool), Failure> {
-    let rt = executor::large()?;
-    let columns = [
-        ("a lying server", Align::Left),
-        ("registration", Align::Left),
-        ("changed beyond", Align::Right),
-        ("changed late", Align::Right),
-        ("the call", Align::Left),
-    ];
-    let mut table = Table::new(&columns);
-    let mut harm = false;
-    let batched = Settings { invalidation: Invalidation::Batched(16), ..Settings::new(Strategy::Fast) };
-    let late = [Settings::new(Strategy::Dynamic), Settings::new(Strategy::Cache), batched];
-    let told = Lie::ALL.map(|l| (l, Settings::new(Strategy::Fast))).into_iter();
-    for (lie, settings) in told.chain(late.map(|s| (Lie::WritesLate, s))) {
-        // Batched invalidation is there to show what it leaves open.
-        let open = settings.invalidation != Invalidation::AtOnce;
-        let name = if open {
-            format!("{} {}", settings.strategy, settings.invalidation)
-        } else {
-            settings.strategy.to_string()
-        };
-        let liar = Liar::start(lie).map_err(failed)?;
-        let outcome =
-            rt.block_on(async { victim::call(&liar, lie, TokioRuntime::current(), settings).await });
-        let outcome = outcome.map_err(failed)?;
-        drop(liar.end());
-        harm |= outcome.changed > 0 || (outcome.late() > 0 && !open);
-        harm |= outcome.data().is_some() != (lie == Lie::WritesLate);
-        let cells = [outcome.changed.to_string(), outcome.late().to_string(), ending(&outcome)];
-        table.row([lie.text().to_owned(), name].into_iter().chain(cells));
-    }
-    let note = "Bytes. A late write can land with batched invalidation alone: the window that it leaves open until its \
-                batch is full.\n";
-    Ok((format!("{table}{note}\n"), harm))
-}
-
-/// How a call to a liar has ended, in a few words.
-fn ending(outcome: &victim::Outcome) -> String {
-    match (&outcome.result, outcome.data()) {
-        (Ok(_), Some(_)) => "has its data".to_owned(),
-        (Ok(_), None) => "its result does not decode".to_owned(),
-        (Err(e), _) => {
-            let text = e.to_string();
-            let short = text.split_once(": ").map_or(text.as_str(), |(_, what)| what);
-            short.split(" (").next().unwrap_or(short).to_owned()
-        }
     }
 }

@@ -58,6 +58,14 @@ impl Iwarp {
     pub fn insecure_with_predictable_shared_tags() -> Self {
         Self { tags: TagTables::predictable_and_shared() }
     }
+
+    /// **Deliberately weak: for demonstrations and tests of attacks alone.** By the tag of [`crate::Means::Global`] a peer
+    /// writes not only to what is exposed at the moment, but wherever it likes in the spans of the arena in which that
+    /// lies, to memory of other owners too: a part of what it reaches on an adapter, where that is all of the arena, at
+    /// any time. Nothing that a server or client is told on a command line, in a file or in a URL makes this provider.
+    pub fn insecure_with_spans_behind_the_global_tag() -> Self {
+        Self { tags: TagTables::WithSpansBehindGlobalTag }
+    }
 }
 
 impl Provider for Iwarp {

@@ -1,7 +1,8 @@
 //! The one tag of the whole arena: tagged offsets are addresses.
 //!
 //! An adapter lets the peer reach all memory behind such a tag. Here it reaches what is exposed at the moment, and no
-//! more: what belongs to other code of this process must not change under it.
+//! more: what belongs to other code of this process must not change under it. (To show what an adapter's tag costs, the
+//! peer may be let write to the whole spans in which that lies.)
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,8 @@ struct Piece {
 #[derive(Default)]
 pub(super) struct Global {
     pub(super) tag: Option<u32>,
+    /// Whether the peer reaches whole spans: see [`crate::provider::iwarp::Iwarp::insecure_with_spans_behind_the_global_tag`].
+    pub(super) spans: bool,
     exposed: Slab<Exposed>,
     /// By address, and by the exposure: shared memory may be exposed several times.
     pieces: BTreeMap<(u64, usize), Piece>,
@@ -77,6 +80,19 @@ impl Global {
 
     pub(super) fn get_mut(&mut self, key: usize) -> Option<&mut Exposed> {
         self.exposed.get_mut(key)
+    }
+
+    /// Whether the `len` bytes at the address `offset` lie in a span of which the peer may write a part, and whole spans
+    /// are within its reach.
+    pub(super) fn reaches(&self, offset: u64, len: usize) -> bool {
+        let Some(end) = offset.checked_add(len as u64).filter(|_| self.spans) else { return false };
+        self.exposed.iter().any(|(_, e)| match &e.memory {
+            Memory::Owned(b) if e.access == Access::RemoteWrite => {
+                let start = b.span().address() as u64;
+                start <= offset && end <= start + b.span().len() as u64
+            }
+            _ => false,
+        })
     }
 
     /// The exposure with the right `want` in which the `len` bytes at the address `offset` lie, and where in it.

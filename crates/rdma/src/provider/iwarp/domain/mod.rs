@@ -31,6 +31,8 @@ pub(crate) enum TagTables {
     OfEachConnection,
     /// This one, with all others.
     Shared(Arc<Mutex<Table>>),
+    /// Its own, and its global tag reaches whole spans.
+    WithSpansBehindGlobalTag,
 }
 
 impl TagTables {
@@ -42,9 +44,11 @@ impl TagTables {
 
     /// The domain of a new connection.
     pub(crate) fn domain(self, rt: RuntimeRef) -> IwarpDomain {
+        let own = || Table::new(Tags::random());
         let table = match self {
-            Self::OfEachConnection => Arc::new(Mutex::new(Table::new(Tags::random()))),
+            Self::OfEachConnection => Arc::new(Mutex::new(own())),
             Self::Shared(table) => table,
+            Self::WithSpansBehindGlobalTag => Arc::new(Mutex::new(own().with_spans_behind_the_global_tag())),
         };
         let exposed = Arc::clone(table.lock().tally());
         IwarpDomain { table, exposed, closed: AtomicBool::new(false), rt }

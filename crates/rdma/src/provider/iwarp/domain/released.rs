@@ -1,9 +1,11 @@
-//! A window whose memory has a new owner while the peer can still write through it ([`crate::Domain::release`]).
+//! Writing to memory that others own, as an adapter would: through a window whose memory has a new owner while the peer
+//! can still write through it ([`crate::Domain::release`]); and, where that was asked for to show it, through the global
+//! tag.
 //!
 //! No code of this process may touch memory that others own. An adapter does not ask: it writes to the addresses that
-//! were registered. So does this, by way of the kernel, and only for writes that come too late; in exchange for what
-//! the batch saves, the new owner may find its bytes changed. The mapping stays while the window is bound, so nothing
-//! but memory for buffers is ever hit.
+//! were registered. So does this, by way of the kernel, and only for writes that come too late or go astray; the owner
+//! may find its bytes changed. The mapping stays while the window is bound or the exposure lasts, so nothing but memory
+//! for buffers is ever hit.
 
 use std::{fs::OpenOptions, io, os::unix::fs::FileExt};
 
@@ -33,6 +35,11 @@ impl Released {
 
     /// Writes behind the new owner's back.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(bytes, self.address + offset)
+        write_behind(self.address + offset, bytes)
     }
+}
+
+/// Writes behind the owner's back to an address in a span that is mapped.
+pub(super) fn write_behind(address: u64, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(bytes, address)
 }

@@ -19,7 +19,7 @@ use smallvec::smallvec;
 
 use super::{
     global::Global,
-    released::Released,
+    released::{Released, write_behind},
     tags::{Tags, index_of, next_key},
 };
 use crate::{Access, Exposure, ExposureId, Means, Memory, Segment, SteeringTag};
@@ -102,7 +102,7 @@ pub(crate) enum Denied {
     Bounds,
     /// Offset plus length exceeds 64 bits.
     Wrap,
-    /// It may, but the memory is not the table's any more: see [`Table::write_released`].
+    /// It may, but the memory is not the table's: see [`Table::write_released`].
     Released,
 }
 
@@ -194,6 +194,12 @@ impl Table {
     /// How much is exposed.
     pub(super) fn tally(&self) -> &Arc<Tally> {
         &self.exposed
+    }
+
+    /// The same, with whole spans behind the global tag.
+    pub(super) fn with_spans_behind_the_global_tag(mut self) -> Self {
+        self.global.spans = true;
+        self
     }
 
     /// A tag that is not in use.
@@ -333,8 +339,11 @@ impl Table {
         }
     }
 
-    /// Whether the peer can write through `tag` to memory that has a new owner.
+    /// Whether the peer can write through `tag` to memory that others own.
     pub(crate) fn is_released(&self, tag: u32) -> bool {
+        if self.global.spans && self.global.tag == Some(tag) {
+            return true;
+        }
         !self.windows.released.is_empty()
             && matches!(self.entry(tag), Some(Entry { used: Use::Released(_), .. }))
     }
@@ -369,12 +378,22 @@ impl Table {
         count
     }
 
-    /// Writes `bytes` to memory that has a new owner, as the peer still may.
+    /// Writes `bytes` to memory that others own, as the peer still may.
     pub(crate) fn write_released(&self, tag: u32, offset: u64, bytes: &[u8]) -> Result<(), Denied> {
-        let Some(Entry { used: Use::Released(r), .. }) = self.entry(tag) else { return Err(Denied::Tag) };
-        r.check(offset, bytes.len())?;
-        r.write(offset, bytes).map_err(|e| {
-            tracing::warn!("a write through a released window failed: {e}");
+        let written = match self.entry(tag).map(|e| &e.used) {
+            Some(Use::Released(r)) => {
+                r.check(offset, bytes.len())?;
+                r.write(offset, bytes)
+            }
+            Some(Use::Reserved)
+                if self.global.tag == Some(tag) && self.global.reaches(offset, bytes.len()) =>
+            {
+                write_behind(offset, bytes)
+            }
+            _ => return Err(Denied::Tag),
+        };
+        written.map_err(|e| {
+            tracing::warn!("a write to memory that others own failed: {e}");
             Denied::Tag
         })
     }
@@ -417,8 +436,13 @@ impl Table {
     /// Which exposure the peer means, and where in it, if it may do what it wants.
     fn locate(&self, tag: u32, offset: u64, len: usize, want: Access) -> Result<(ExposureId, usize), Denied> {
         if self.global.tag == Some(tag) {
-            let (key, at) = self.global.find(offset, len, want)?;
-            return Ok((ExposureId(GLOBAL_IDS + key as u64), at));
+            return match self.global.find(offset, len, want) {
+                Ok((key, at)) => Ok((ExposureId(GLOBAL_IDS + key as u64), at)),
+                Err(_) if want == Access::RemoteWrite && self.global.reaches(offset, len) => {
+                    Err(Denied::Released)
+                }
+                Err(denied) => Err(denied),
+            };
         }
         let id = ExposureId(tag.into());
         if let Some(Entry { used: Use::Released(r), .. }) = self.entry(tag) {
