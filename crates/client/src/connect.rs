@@ -18,7 +18,7 @@ use oncrpc::{
     tcp::{TcpClientConfig, TcpTransport},
 };
 use rdma::{ConnectParams, Provider};
-use rpcrdma::{Requester, RequesterConfig, registration::Registration};
+use rpcrdma::{Design, Requester, RequesterConfig, registration::Registration};
 use runtime::{BoxFuture, RuntimeRef, tokio_rt::TcpByteStream};
 
 use crate::{ConnectionStats, Error, Options, Proto, Url};
@@ -207,8 +207,14 @@ async fn connect_over(
     options: &Options,
     registration: Arc<Registration>,
 ) -> Result<Connection, String> {
+    if options.padding.is_some() && options.design == Design::ReadWrite {
+        let why =
+            "padding (RDMA_MSGP) is of the Read-Read design alone; leave it out, or state design=read-read";
+        return Err(why.into());
+    }
     let config = RequesterConfig {
         design: options.design,
+        padding: options.padding,
         credits: options.credits,
         call_timeout: options.timeout,
         registration,

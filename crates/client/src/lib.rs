@@ -52,7 +52,7 @@ pub use file::{File, Flow};
 pub use mount::exports;
 pub use options::{Identity, Options, Proto, RetryPolicy};
 pub use rpcrdma::{
-    Design,
+    Design, Padding,
     registration::{Invalidation, Strategy},
 };
 pub use stats::{ConnectionStats, Stats};

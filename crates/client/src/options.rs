@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use oncrpc::{AuthSys, Credential};
 use rdma::ProviderChoice;
 use rpcrdma::{
-    Design,
+    Design, Padding,
     registration::{Invalidation, Registration, Settings, Strategy},
 };
 use runtime::tokio_rt::LocalPort;
@@ -146,6 +146,9 @@ pub struct Options {
     pub max_frame: Option<usize>,
     /// How results reach us over RDMA. The server must use the same design.
     pub design: Design,
+    /// Send small calls that bring data (WRITEs that need no RDMA Read) as RDMA_MSGP, padded so. Only the Read-Read
+    /// design has it (RFC 8166 has removed it): with the other one no connection is made.
+    pub padding: Option<Padding>,
     /// How the memory of calls becomes reachable for the server.
     pub registration: Strategy,
     /// When [`Strategy::Fast`] invalidates its windows.
@@ -182,6 +185,7 @@ impl Default for Options {
             crc: false,
             max_frame: None,
             design: Design::default(),
+            padding: None,
             registration: Strategy::Fast,
             invalidation: Invalidation::default(),
             trust_server: false,
@@ -206,6 +210,7 @@ impl fmt::Debug for Options {
             .field("timeout", &self.timeout)
             .field("credential", &self.credential)
             .field("design", &self.design)
+            .field("padding", &self.padding)
             .field("registration", &self.registration)
             .field("credits", &self.credits)
             .field("retry", &self.retry)
@@ -221,6 +226,7 @@ impl Options {
         self.proto = url.proto.unwrap_or(self.proto);
         self.provider = url.provider.unwrap_or(self.provider);
         self.design = url.design.unwrap_or(self.design);
+        self.padding = url.padding.or(self.padding);
         self.nconnect = url.nconnect.unwrap_or(self.nconnect);
         self.rsize = url.rsize.or(self.rsize);
         self.wsize = url.wsize.or(self.wsize);

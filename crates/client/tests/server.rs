@@ -351,3 +351,37 @@ fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
         server.stop_blocking(Duration::from_secs(1));
     }
 }
+
+/// The data of an inline WRITE is aligned in the server's receive buffer, and what is stored has no pad bytes.
+#[test]
+fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
+    let server = Server::start(of_design(Design::ReadRead)).unwrap();
+    let padded = format!("{}&design=read-read&padding=512:1024", url(&server, Proto::Rdma, "/data"));
+    let padded: Url = padded.parse().unwrap();
+    let plain = Url { padding: None, ..padded.clone() };
+    let data = pattern(2000);
+    for (url, expected) in [(&padded, 2), (&plain, 0)] {
+        let client = client::blocking::Client::connect(url, options()).unwrap();
+        let file = client.create_file("padded", 0o600).unwrap().handle();
+        // Below the threshold, at it, above it, and too large for a message.
+        for (len, offset) in [(1023, 0), (1024, 5000), (2000, 10_000), (100_000, 20_000)] {
+            let data: Vec<u8> = data.iter().copied().cycle().take(len).collect();
+            client.write(file, offset, &data, StableHow::FileSync).unwrap();
+            let mut back = vec![0; len];
+            assert_eq!(client.read(file, offset, &mut back).unwrap(), len);
+            assert_eq!(back, data);
+        }
+        let stats = client.stats();
+        let sent: u64 = stats.connections.iter().filter_map(|c| c.requester).map(|r| r.padded_calls).sum();
+        assert_eq!(sent, expected);
+    }
+    server.stop_blocking(Duration::from_secs(1));
+    let server = Server::start(of_design(Design::ReadWrite)).unwrap();
+    let url = Url { design: None, port: server.rdma_addr().map(|a| a.port()), ..padded };
+    let once = Options { retry: RetryPolicy::NONE, ..options() };
+    let e = client::blocking::Client::connect(&url, once).err().unwrap().to_string();
+    assert!(e.contains("state design=read-read"), "{e}");
+    let url = Url { padding: None, ..url };
+    assert!(client::blocking::Client::connect(&url, options()).is_ok());
+    server.stop_blocking(Duration::from_secs(1));
+}

@@ -1,6 +1,6 @@
 //! The transport header (RFC 8166 section 4): the fixed part, the three chunk lists, and the error bodies.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use rdma::{Segment, SteeringTag};
 use smallvec::SmallVec;
@@ -92,13 +92,40 @@ pub enum TransportError {
 
 /// How an RDMA_MSGP is padded (RFC 5666 section 3.7): before the first byte of each item that is not shorter than
 /// `threshold` so many bytes are inserted that it lies at a multiple of `align`, counted from the start of the Send.
-/// (RFC 5666 does not say from where to count; RFC 8166 calls the definition incomplete.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// (RFC 5666 does not say from where to count; RFC 8166 calls the definition incomplete.) As text: `ALIGN:THRESHOLD`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Padding {
     /// Bytes; a multiple of 4 from 4 to 4096.
     pub align: u32,
     /// Bytes.
     pub threshold: u32,
+}
+
+impl fmt::Display for Padding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.align, self.threshold)
+    }
+}
+
+impl FromStr for Padding {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let numbers = || {
+            let (align, threshold) = s.split_once(':')?;
+            Some(Self { align: align.parse().ok()?, threshold: threshold.parse().ok()? })
+        };
+        numbers().filter(|p| is_alignment(p.align)).ok_or_else(|| {
+            format!(
+                "{s:?} is no padding: use ALIGN:THRESHOLD in bytes, such as 512:1024, with ALIGN a multiple of 4 from 4 \
+                 to {MAX_ALIGN}"
+            )
+        })
+    }
+}
+
+fn is_alignment(align: u32) -> bool {
+    align.is_multiple_of(4) && (4..=MAX_ALIGN).contains(&align)
 }
 
 impl Padding {
@@ -265,7 +292,7 @@ impl Header {
 
 fn padding(d: &mut Decoder<'_>) -> Result<Padding, &'static str> {
     let (align, threshold) = (d.u32().map_err(|_| TRUNCATED)?, d.u32().map_err(|_| TRUNCATED)?);
-    if !align.is_multiple_of(4) || !(4..=MAX_ALIGN).contains(&align) {
+    if !is_alignment(align) {
         return Err("an alignment that is not a multiple of 4, 0, or too large");
     }
     Ok(Padding { align, threshold })

@@ -41,6 +41,7 @@ URLs:
   proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
   provider=NAME     the RDMA provider, as --provider
   design=NAME       the RPC-over-RDMA design, as --design
+  padding=A:N       with design=read-read: align the data of small calls, from N bytes on, to A bytes (RDMA_MSGP)
   nconnect=N        connections to use side by side (default 1)
   rsize=, wsize=    the most bytes in one READ or WRITE, such as 256K (default: what the server allows)
   noresvport        connect from any port (default: one below 1024 where the process may, as some servers demand)

@@ -276,6 +276,7 @@ impl Marshaller {
         let origin = Header::new(xid, self.credits, body.clone()).encoded_len();
         match design::padded(message, &padding.of_items(origin), &self.zeros) {
             Some(stream) if origin + stream.len() <= self.terms.thresholds.send => {
+                add(&self.stats.padded_calls, 1);
                 self.send_data(xid, body, stream.slice(4, stream.len() - 4)).map(Some)
             }
             _ => Ok(None),

@@ -15,6 +15,8 @@ counters! {
     cancelled,
     /// Calls that were sent as RDMA_NOMSG.
     long_calls,
+    /// Calls that were sent as RDMA_MSGP.
+    padded_calls,
     /// Replies that came by chunk.
     long_replies,
     /// RDMA Reads of results.
