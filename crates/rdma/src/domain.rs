@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buffer::Views;
+use buffer::{PinnedSpan, Views};
 use smallvec::SmallVec;
 
 use crate::{Access, Memory, Segment};
@@ -31,6 +31,15 @@ pub enum Means {
 /// Names one exposure in its domain; never on the wire. Every provider chooses its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExposureId(pub u64);
+
+/// What memory of this side's own is for in the work that uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalUse {
+    /// Bytes are taken from it: the source of an RDMA Write.
+    Source,
+    /// Bytes are put into it: the sink of an RDMA Read.
+    Sink,
+}
 
 /// Names a registration for this side's own use in its domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -100,14 +109,29 @@ pub trait Domain: Send + Sync + 'static {
         false
     }
 
-    /// Registers memory for this side's own use in the work that is posted next, as source or sink. `None` where all
-    /// memory for buffers stays registered for that, or a provider in software needs no registration. The memory stays
-    /// where it is until [`Self::deregister_local`].
-    fn register_local(&self, _pieces: &[&[u8]]) -> Option<LocalKey> {
+    /// Whether this side's own memory is to be registered by these means: not where a provider in software needs no
+    /// registration, and not by a window on adapters whose windows are for peers alone. Where memory must be registered and
+    /// nobody does so by [`Self::register_local`] or [`Self::keep_local`], the span that it lies in is, when it is first
+    /// used, and stays so.
+    fn registers_local(&self, _by: Means) -> bool {
+        false
+    }
+
+    /// Registers exactly these pieces for this side's own use in the work that is posted next, as source or sink. `None`
+    /// when the adapter has no room for it, or [`Self::registers_local`] says no. The memory stays where it is until
+    /// [`Self::deregister_local`], which comes before any other work uses it. (The sinks of an iWARP adapter are
+    /// registered with each RDMA Read anyway, for they have tags.)
+    fn register_local(&self, _by: Means, _pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
         None
     }
 
-    /// Ends what [`Self::register_local`] began; the work that used it is done.
+    /// Registers a whole span for this side's own use, until [`Self::deregister_local`]. `None` as above. The caller keeps
+    /// it pinned until then.
+    fn keep_local(&self, _span: &PinnedSpan) -> Option<LocalKey> {
+        None
+    }
+
+    /// Ends what [`Self::register_local`] or [`Self::keep_local`] began; the work that used it is done.
     fn deregister_local(&self, _key: LocalKey) {}
 
     /// Copies bytes from the start of exposed memory (which stays exposed) to `to`; `false` if there are not as many,

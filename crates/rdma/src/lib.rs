@@ -18,7 +18,7 @@ mod queue_pair;
 
 pub use choice::{Chosen, NotUsable, ProviderChoice};
 pub use domain::{
-    Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, LocalKey, Means, Segments,
+    Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, LocalKey, LocalUse, Means, Segments,
 };
 pub use memory::{Access, ExposedRegion, Memory, MemoryRegion, Segment, SteeringTag};
 pub use meter::{ExposureBatch, ExposureMeter, ExposureStats};

@@ -5,11 +5,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use buffer::Views;
+use buffer::{PinnedSpan, Views};
 use parking_lot::Mutex;
 use runtime::{Instant, RuntimeRef};
 
-use crate::{Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, LocalKey, Means, Memory};
+use crate::{
+    Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory,
+};
 
 /// Adds up what the domains that it [meters](Self::meter) expose: regions and bytes, and the bytes' integral over
 /// time. Connections may share one; all of them then take their time from the same runtime.
@@ -223,8 +225,16 @@ impl Domain for Metered {
         enabled
     }
 
-    fn register_local(&self, pieces: &[&[u8]]) -> Option<LocalKey> {
-        self.domain.register_local(pieces)
+    fn registers_local(&self, by: Means) -> bool {
+        self.domain.registers_local(by)
+    }
+
+    fn register_local(&self, by: Means, pieces: &[&[u8]], used: LocalUse) -> Option<LocalKey> {
+        self.domain.register_local(by, pieces, used)
+    }
+
+    fn keep_local(&self, span: &PinnedSpan) -> Option<LocalKey> {
+        self.domain.keep_local(span)
     }
 
     fn deregister_local(&self, key: LocalKey) {

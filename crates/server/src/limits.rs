@@ -39,6 +39,11 @@ pub struct Limits {
     /// where many clients are connected and few are busy; when all are, calls wait for a receive. Where the device cannot
     /// share, the log says so, and each connection has its own.
     pub shared_receives: usize,
+    /// The most bytes that the strategy `cache` keeps registered with RDMA devices (`verbs`) for RDMA Reads and Writes,
+    /// counted for each connection that uses them. From seven eighths of it on, what is not in use is let go down to half
+    /// of it; and all of it while processes of this machine wait for memory (Linux PSI). By default there is no limit:
+    /// all memory for buffers and memory exports may be registered, and so pinned.
+    pub registration_cache: Option<ByteSize>,
     /// Replies kept to answer retransmitted calls that must not be executed twice.
     pub replies_kept: usize,
 }
@@ -55,6 +60,7 @@ impl Default for Limits {
             memory: ByteSize(1 << 30),
             inline_size: ByteSize(4096),
             shared_receives: 0,
+            registration_cache: None,
             replies_kept: 4096,
         }
     }
@@ -64,6 +70,11 @@ impl Limits {
     /// [`Self::stall_timeout`].
     pub(crate) fn stall(&self) -> Duration {
         Duration::from_secs(self.stall_timeout)
+    }
+
+    /// [`Self::registration_cache`], in bytes.
+    pub(crate) fn cache_limit(&self) -> usize {
+        self.registration_cache.map_or(usize::MAX, |b| usize::try_from(b.0).unwrap_or(usize::MAX))
     }
 
     /// The larger of rtmax and wtmax, in bytes.

@@ -193,6 +193,14 @@ impl Scrape {
         counter(e, "rdma_registrations", "Times that memory was registered", g.registrations)?;
         counter(e, "rdma_deregistrations", "Times that memory was deregistered", g.deregistrations)?;
         counter(e, "rdma_registration_hits", "Operations whose memory was registered already", g.hits)?;
+        counter(
+            e,
+            "rdma_registration_fallbacks",
+            "Registrations that there was no room to keep",
+            g.fallbacks,
+        )?;
+        counter(e, "rdma_registrations_reclaimed", "Kept registrations that were let go", g.reclaimed)?;
+        gauge(e, "rdma_registered_kept_bytes", "Bytes that stay registered between calls", g.kept_bytes)?;
         counter(e, "rdma_acknowledged", "Replies acknowledged by RDMA_DONE (read-read)", r.acknowledged)?;
         gauge(e, "rdma_regions_exposed", "Regions of the server that clients can reach", r.regions_exposed)?;
         self.exposure(e)
@@ -286,6 +294,7 @@ mod tests {
     #[test]
     fn counters_are_named_and_labelled() {
         let mut stats = Stats { bytes_read: 77, ..Stats::default() };
+        (stats.registration.kept_bytes, stats.registration.reclaimed) = (4096, 3);
         stats.calls[Procedure::Read.number() as usize] = 5;
         let times = [(Stage::FileSystem, Duration::from_micros(3)), (Stage::Reply, Duration::from_secs(2))];
         *stats.rdma_stages.of_mut(CallClass::Write) = StageSums::new(2, times);
@@ -294,6 +303,8 @@ mod tests {
             "millrace_nfs_calls_total{procedure=\"READ\"} 5",
             "millrace_data_bytes_total{direction=\"read\"} 77",
             "millrace_rdma_regions_exposed 0",
+            "millrace_rdma_registered_kept_bytes 4096",
+            "millrace_rdma_registrations_reclaimed_total 3",
             "millrace_rpc_sampled_calls_total{transport=\"rdma\",class=\"write\"} 2",
             "millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"file-system\"} 0.000003",
             "millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"reply\"} 2.0",

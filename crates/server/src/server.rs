@@ -160,7 +160,10 @@ impl Starting {
             exports: Arc::new(Exports::new(entries, secret)?),
             mounts: Arc::default(),
             replies: Arc::new(ReplyCache::new(config.limits.replies_kept)),
-            registration: Arc::new(Registration::new(Settings::new(strategy))),
+            registration: Arc::new(Registration::new(Settings {
+                cache_limit: config.limits.cache_limit(),
+                ..Settings::new(strategy)
+            })),
             connections: AtomicU64::new(1),
         }))
     }

@@ -1,6 +1,6 @@
 //! Messages, Writes, Reads.
 
-use rdma::{Access, Memory, MemoryRegion, ReadRequest, WriteRequest};
+use rdma::{Access, LocalUse, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
 
 use super::*;
 
@@ -168,6 +168,61 @@ fn everything_at_once_is_right_both_ways() {
             }
         }
         assert_eq!((a.domain().exposed(), b.domain().exposed()), ((0, 0), (0, 0)));
+    });
+}
+
+/// As a responder's registration strategies use it: for each operation, also when several have the same source; kept by
+/// the span; and not at all.
+#[test]
+fn writes_and_reads_use_memory_that_is_registered_for_them_kept_or_neither() {
+    on_a_device(async |lab| {
+        let (mut a, mut b) = lab.pair(&ConnectParams { ird: 4, ord: 4, ..Default::default() }).await;
+        tell(&mut a, &mut b, b"first").await;
+        let domain = b.domain();
+        assert!(domain.registers_local(Means::Registration));
+        let (data, source) = (pattern(150_000, 8), views(&pattern(150_000, 8), 65_536));
+        let pinned: Vec<_> = source.iter().map(|v| v.span().pin()).collect();
+        for round in 0..4 {
+            let targets = [0, 1].map(|_| exposed(&a, &vec![0; data.len()], Access::RemoteWrite));
+            let readable = exposed(&a, &data, Access::RemoteRead);
+            tell(&mut a, &mut b, b"look").await;
+            let sink: Vec<Buffer> = [100_000, 50_000].map(|n| buffer(&vec![0; n])).into();
+            let mut keys = Vec::new();
+            match round {
+                0 => {
+                    let pieces: Vec<&[u8]> = source.iter().map(|v| &**v).collect();
+                    let sinks: Vec<&[u8]> = sink.iter().map(|b| &**b).collect();
+                    for _ in 0..2 {
+                        keys.push(domain.register_local(Means::Registration, &pieces, LocalUse::Source));
+                    }
+                    keys.push(domain.register_local(Means::Registration, &sinks, LocalUse::Sink));
+                }
+                1 | 2 => keys.extend(pinned.iter().map(|p| domain.keep_local(p))),
+                _ => {}
+            }
+            let keys: Vec<_> = keys.into_iter().map(|k| k.expect("room to register")).collect();
+            b.post_read(ReadRequest { id: WorkId(1), from: readable.segment(), sink }).unwrap();
+            for (i, to) in targets.iter().map(|t| t.segment()).enumerate() {
+                b.post_write(WriteRequest { data: source.clone(), to }).unwrap();
+                b.post_send(signaled(b"written", 2)).unwrap();
+                a.post_receive(buffer(&[0; 512])).unwrap();
+                let (_, mut y) = run(&mut a, &mut b, (1, if i == 0 { 2 } else { 1 })).await;
+                if let Some(Completion::Read { sink, .. }) =
+                    y.iter_mut().find(|c| matches!(c, Completion::Read { .. }))
+                {
+                    assert!(sink.iter().flat_map(|b| b.iter()).eq(&data), "round {round}");
+                }
+                // The first Write is done; the second one still has its own.
+                if round == 0 {
+                    domain.deregister_local(keys[i]);
+                }
+            }
+            keys.iter().skip(if round == 0 { 2 } else { 0 }).for_each(|k| domain.deregister_local(*k));
+            for target in targets {
+                assert!(memory(target)[..] == data[..], "round {round}");
+            }
+            drop(readable);
+        }
     });
 }
 

@@ -26,7 +26,7 @@ use xdr::ItemPadding;
 use crate::{
     header::{Body, Header, Lists, Padding},
     private_data::{PrivateData, Thresholds},
-    registration::Registration,
+    registration::{Local, Registration},
     requester::{CallMemory, Marshaller},
     responder::{ReplyTo, ResponderStats},
 };
@@ -100,7 +100,8 @@ impl Design {
         }
     }
 
-    /// The requester's part of a connection to a responder that said `theirs`.
+    /// The requester's part of a connection to a responder that said `theirs`. `local` registers the sinks of its RDMA
+    /// Reads, if it has any.
     ///
     /// # Errors
     /// When the responder uses another design.
@@ -108,6 +109,7 @@ impl Design {
         self,
         theirs: Option<&PrivateData>,
         ord: u16,
+        local: Local,
     ) -> Result<Box<dyn Requesting>, ConnectionError> {
         let other = theirs.map_or(Self::ReadWrite, |p| p.design);
         let mismatch = |what: &str| Err(ConnectionError::Incompatible(what.into()));
@@ -116,7 +118,7 @@ impl Design {
             (Self::ReadRead, Self::ReadRead) if ord == 0 => {
                 mismatch("it serves no RDMA Reads, which the Read-Read design needs")
             }
-            (Self::ReadRead, Self::ReadRead) => Ok(Box::new(read_read::Reader::default())),
+            (Self::ReadRead, Self::ReadRead) => Ok(Box::new(read_read::Reader::new(local))),
             (Self::ReadWrite, Self::ReadRead) => mismatch(
                 "it uses the Read-Read design, and this end Read-Write; state design=read-read (its buffers are \
                  exposed then), or start the server without it",

@@ -1,22 +1,17 @@
 //! Buffers that stay registered, by size class, with one copy between them and the caller's memory.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use buffer::{Arena, SPAN_BYTES};
 use parking_lot::Mutex;
 use rdma::{Access, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment};
 use runtime::RuntimeRef;
 
-use super::{Counts, Lending, Lent, Registered, Settings, pressure::Pressure};
+use super::{Counts, Lending, Lent, Registered, Settings, pressure::Marks};
 
 /// The smallest size class.
 const SMALLEST: usize = 4096;
 const CLASSES: usize = (SPAN_BYTES / SMALLEST).trailing_zeros() as usize + 1;
-/// One operation in so many asks whether memory is short.
-const ASK_EVERY: u64 = 64;
 
 /// A buffer of a size class that stays exposed, and whose memory it stands in for, if any.
 pub(crate) struct Kept {
@@ -58,9 +53,7 @@ pub(super) struct Cache {
     arena: Arena,
     counts: Arc<Counts>,
     slabs: [Mutex<Slab>; 2],
-    pressure: Pressure,
-    operations: AtomicU64,
-    limit: usize,
+    marks: Marks,
 }
 
 fn class_of(len: usize) -> usize {
@@ -79,9 +72,7 @@ impl Cache {
         counts: Arc<Counts>,
         settings: &Settings,
     ) -> Self {
-        let pressure = Pressure::new(settings.pressure.clone(), rt);
-        let (slabs, operations, limit) = (Default::default(), AtomicU64::new(0), settings.cache_limit);
-        Self { domain, arena, counts, slabs, pressure, operations, limit }
+        Self { domain, arena, counts, slabs: Default::default(), marks: Marks::new(settings, rt) }
     }
 
     fn slab(&self, access: Access) -> &Mutex<Slab> {
@@ -111,18 +102,15 @@ impl Cache {
 
     /// Keeps a buffer for the next call, unless the peer has invalidated its tag or too much is kept.
     fn keep(&self, kept: Box<Kept>, access: Access) {
-        if self.kept_bytes() > self.limit {
+        if !self.marks.allow(self.kept_bytes()) {
             self.counts.fell_back();
         } else if kept.region.is_valid()
             && let Some(free) = self.slab(access).lock().get_mut(class_of(kept.bytes))
         {
             free.push(kept);
         }
-        let ask = self.operations.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_EVERY);
-        if ask && self.pressure.is_short() {
-            self.reclaim(0);
-        } else if self.kept_bytes() > self.limit - self.limit / 8 {
-            self.reclaim(self.limit / 2);
+        if let Some(keep) = self.marks.excess(self.kept_bytes()) {
+            self.reclaim(keep);
         }
     }
 

@@ -2,62 +2,117 @@
 
 use std::sync::Arc;
 
-use buffer::{Buffer, Views};
-use rdma::{DomainRef, LocalKey};
+use buffer::{Buffer, SpanRef, Views};
+use rdma::{DomainRef, LocalKey, LocalUse, Means};
 use smallvec::SmallVec;
 
-use super::{Counts, Registered};
+use super::{
+    Counts, Registered,
+    kept::{KeptSpan, KeptSpans},
+};
 
-/// A registration that ends when it is dropped.
-pub(crate) struct Held {
+/// A registration for one operation, which ends when it is dropped.
+pub(crate) struct ForOne {
     domain: DomainRef,
     key: LocalKey,
-    _registered: Registered,
+    _registered: Option<Registered>,
 }
 
-impl Drop for Held {
+impl Drop for ForOne {
     fn drop(&mut self) {
         self.domain.deregister_local(self.key);
     }
 }
 
-/// The registrations of one call; they end when it is dropped.
+/// What an operation has registered until it is done. Kept spans stay so afterwards.
+pub(crate) enum Held {
+    ForOne(#[allow(dead_code)] ForOne), // Only to be dropped.
+    Kept(#[allow(dead_code)] SmallVec<[Arc<KeptSpan>; 2]>), // As above.
+}
+
+impl Held {
+    /// Whether a registration ends with it.
+    pub(crate) fn is_for_one(&self) -> bool {
+        matches!(self, Self::ForOne(_))
+    }
+}
+
+/// What one call has registered until it is done.
 pub(crate) type AllHeld = SmallVec<[Held; 1]>;
 
-/// Registers what each RDMA Read and RDMA Write of one connection uses, where the strategy keeps nothing registered. The
-/// registration must last until the operation is done. Providers that have all memory for buffers registered, or need
-/// no registration, have nothing to do.
+/// One piece of an operation's memory.
+pub(super) struct Piece<'a> {
+    pub(super) span: &'a SpanRef,
+    bytes: &'a [u8],
+}
+
+/// How memory for local use is registered.
+pub(super) enum How {
+    /// For each operation, by these means.
+    Each(Means),
+    /// By the span, as long as there is room.
+    Kept(KeptSpans),
+    /// The provider needs none, or registers spans for good by itself.
+    Never,
+}
+
+/// Registers what each RDMA Read and RDMA Write of one connection uses, as the strategy says. What is given must be held
+/// until the operation is done.
 pub(crate) struct Local {
     domain: DomainRef,
     counts: Arc<Counts>,
-    per_operation: bool,
+    how: How,
 }
 
 impl Local {
-    pub(super) fn new(domain: DomainRef, counts: Arc<Counts>, per_operation: bool) -> Self {
-        Self { domain, counts, per_operation }
+    pub(super) fn new(domain: DomainRef, counts: Arc<Counts>, how: How) -> Self {
+        Self { domain, counts, how }
     }
 
     /// Registers the source of an RDMA Write, if it has to be.
-    pub(crate) fn source(&self, data: &Views) -> Option<Held> {
-        self.register(data.iter().map(|v| &**v), data.len())
+    pub(crate) fn source(&mut self, data: &Views) -> Option<Held> {
+        let pieces = data.iter().map(|v| Piece { span: v.span(), bytes: v });
+        self.register(pieces, LocalUse::Source)
     }
 
     /// Registers the sink of an RDMA Read, if it has to be.
-    pub(crate) fn sink(&self, sink: &[Buffer]) -> Option<Held> {
-        self.register(sink.iter().map(|b| &**b), sink.iter().map(|b| b.len()).sum())
+    pub(crate) fn sink(&mut self, sink: &[Buffer]) -> Option<Held> {
+        let pieces = sink.iter().map(|b| Piece { span: b.span(), bytes: b });
+        self.register(pieces, LocalUse::Sink)
     }
 
-    fn register<'a>(&self, pieces: impl Iterator<Item = &'a [u8]>, bytes: usize) -> Option<Held> {
-        if !self.per_operation {
-            return None;
+    fn register<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = Piece<'a>> + Clone,
+        used: LocalUse,
+    ) -> Option<Held> {
+        let by = match &mut self.how {
+            How::Never => return None,
+            How::Each(by) => *by,
+            How::Kept(kept) => match kept.hold(pieces.clone()) {
+                Some(spans) => return Some(Held::Kept(spans)),
+                None => Means::Registration,
+            },
+        };
+        let memory: SmallVec<[&[u8]; 16]> = pieces.map(|p| p.bytes).collect();
+        if by == Means::Window
+            && let Some(key) = self.domain.register_local(by, &memory, used)
+        {
+            self.counts.hit();
+            return Some(self.held(key, None));
         }
-        let pieces: Vec<&[u8]> = pieces.collect();
-        let Some(key) = self.domain.register_local(&pieces) else {
+        let Some(key) = self.domain.register_local(Means::Registration, &memory, used) else {
             self.counts.hit();
             return None;
         };
-        let registered = Registered::new(&self.counts, bytes);
-        Some(Held { domain: Arc::clone(&self.domain), key, _registered: registered })
+        if !matches!(self.how, How::Each(Means::Registration)) {
+            self.counts.fell_back();
+        }
+        let bytes = memory.iter().map(|p| p.len()).sum();
+        Some(self.held(key, Some(Registered::new(&self.counts, bytes))))
+    }
+
+    fn held(&self, key: LocalKey, registered: Option<Registered>) -> Held {
+        Held::ForOne(ForOne { domain: Arc::clone(&self.domain), key, _registered: registered })
     }
 }

@@ -9,14 +9,25 @@
 //! | `all-physical` | on hardware all memory of the arena; a software provider keeps to the bytes of open calls | the life of the connection |
 //!
 //! A requester keeps what it lends in a `Lent`, which nobody can read, reuse or free until the strategy has taken it
-//! back. The responder of the Read-Write design lends nothing; there a strategy decides whether the memory of its RDMA
-//! Reads and Writes, which only its own adapter uses, is registered for each of them (`dynamic`, `fast`) or once for all
-//! (`cache`, `all-physical`).
+//! back.
+//!
+//! Whoever posts RDMA Reads and Writes (a responder, and a requester of the Read-Read design) uses memory that no peer
+//! reaches. Where the provider must register that too, the strategy says for how long:
+//!
+//! | strategy | sources of Writes and sinks of Reads are registered |
+//! |---|---|
+//! | `dynamic` | exactly, for each of them |
+//! | `cache` | by the span of the arena, which stays so until the limit or the machine asks for it (`kept`) |
+//! | `fast` | by a window, for each of them, where the provider's windows serve for that; on real adapters they lend memory to peers alone, and it is as with `all-physical` |
+//! | `all-physical` | by the span, for good |
+//!
+//! An iWARP adapter's sinks are always registered with the Read, for they have tags.
 
 mod all_physical;
 mod cache;
 mod dynamic;
 mod fast;
+mod kept;
 mod local;
 mod pressure;
 mod strategy;
@@ -32,11 +43,12 @@ use std::{
 };
 
 use buffer::Arena;
-use rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Memory, Segment};
+use rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Means, Memory, Segment};
 use runtime::RuntimeRef;
 
-pub(crate) use self::local::{AllHeld, Local};
+pub(crate) use self::local::{AllHeld, Held, Local};
 pub use self::strategy::{Invalidation, Settings, Strategy};
+use self::{kept::KeptSpans, local::How};
 
 /// A strategy with its settings and what it has counted. One may serve many connections; what it lends belongs to one.
 pub struct Registration {
@@ -65,11 +77,26 @@ impl Registration {
         matches!(self.settings.strategy, Strategy::Dynamic | Strategy::Fast)
     }
 
-    /// For one end of a connection that moves all its data itself, as a responder does: the strategies that keep nothing
-    /// register for each RDMA Read and Write.
-    pub(crate) fn local(&self, domain: DomainRef) -> Local {
-        let per_operation = matches!(self.settings.strategy, Strategy::Dynamic | Strategy::Fast);
-        Local::new(domain, Arc::clone(&self.counts), per_operation)
+    /// For one end of a connection that posts RDMA Reads and Writes: what they use is registered as the strategy says,
+    /// where the provider must register it.
+    pub(crate) fn local(&self, domain: DomainRef, rt: &RuntimeRef) -> Local {
+        let counts = Arc::clone(&self.counts);
+        let by = match self.settings.strategy {
+            Strategy::Dynamic | Strategy::Cache => Some(Means::Registration),
+            Strategy::Fast => Some(Means::Window),
+            Strategy::AllPhysical => None,
+        };
+        let how = match by.filter(|by| domain.registers_local(*by)) {
+            None => How::Never,
+            Some(_) if self.settings.strategy == Strategy::Cache => How::Kept(KeptSpans::new(
+                Arc::clone(&domain),
+                Arc::clone(&counts),
+                &self.settings,
+                Arc::clone(rt),
+            )),
+            Some(by) => How::Each(by),
+        };
+        Local::new(domain, counts, how)
     }
 
     /// The part of one connection's requester.
@@ -188,11 +215,11 @@ pub struct RegistrationStats {
     pub registrations: u64,
     /// Times that it was deregistered.
     pub deregistrations: u64,
-    /// Regions that needed no registration: windows, kept buffers, or the global tag.
+    /// Regions that needed no registration: windows, what is kept, or the global tag.
     pub hits: u64,
-    /// Of `registrations`, those for which there was no window, or no room to keep the buffer.
+    /// Of `registrations`, those for which there was no window, or no room to keep what was registered.
     pub fallbacks: u64,
-    /// Of `deregistrations`, buffers that were let go for want of memory.
+    /// Of `deregistrations`, what was kept and let go: beyond the limit, or for want of memory.
     pub reclaimed: u64,
     /// Bytes registered, over all registrations.
     pub bytes: u64,

@@ -1,9 +1,49 @@
-//! Whether the machine runs short of memory, as the kernel tells it (Linux: Documentation/accounting/psi.rst).
+//! When registered memory that is kept between calls has to be let go: beyond a limit, or when the machine runs short
+//! of memory, as the kernel tells it (Linux: Documentation/accounting/psi.rst).
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use runtime::{Instant, RuntimeRef};
+
+use super::Settings;
+
+/// One operation in so many asks whether memory is short.
+const ASK_EVERY: u64 = 64;
+
+/// How much may be kept: seven eighths of the limit are the high mark, from which it is brought down to the low mark,
+/// half of the limit.
+pub(super) struct Marks {
+    limit: usize,
+    pressure: Pressure,
+    operations: AtomicU64,
+}
+
+impl Marks {
+    pub(super) fn new(settings: &Settings, rt: RuntimeRef) -> Self {
+        let pressure = Pressure::new(settings.pressure.clone(), rt);
+        Self { limit: settings.cache_limit, pressure, operations: AtomicU64::new(0) }
+    }
+
+    /// Whether so many bytes may be kept.
+    pub(super) const fn allow(&self, kept: usize) -> bool {
+        kept <= self.limit
+    }
+
+    /// An operation is done, and so many bytes are kept. To how many they have to be brought down, if they have.
+    pub(super) fn excess(&self, kept: usize) -> Option<usize> {
+        let ask = self.operations.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_EVERY);
+        if ask && self.pressure.is_short() {
+            Some(0)
+        } else {
+            (kept > self.limit - self.limit / 8).then_some(self.limit / 2)
+        }
+    }
+}
 
 /// Percent of the last ten seconds in which some process waited for memory, from which on it is short.
 const SHORT: f64 = 10.0;
@@ -11,19 +51,19 @@ const SHORT: f64 = 10.0;
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// Looks at the kernel's word once a second at most.
-pub(super) struct Pressure {
+struct Pressure {
     path: PathBuf,
     rt: RuntimeRef,
     last: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Pressure {
-    pub(super) fn new(path: PathBuf, rt: RuntimeRef) -> Self {
+    fn new(path: PathBuf, rt: RuntimeRef) -> Self {
         Self { path, rt, last: Mutex::new(None) }
     }
 
     /// Whether memory is short; never where the kernel does not say.
-    pub(super) fn is_short(&self) -> bool {
+    fn is_short(&self) -> bool {
         let (now, mut last) = (self.rt.now(), self.last.lock());
         if let Some((at, short)) = *last
             && now < at + GOOD_FOR

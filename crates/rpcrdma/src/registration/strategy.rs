@@ -103,10 +103,11 @@ pub struct Settings {
     pub windows: usize,
     /// `fast`: bytes of the largest region that a window takes.
     pub window_bytes: usize,
-    /// `cache`: the most bytes that stay registered, over all connections.
+    /// `cache`: the most bytes that stay registered, over all connections. From seven eighths of it on, what is not in
+    /// use is let go down to half of it.
     pub cache_limit: usize,
     /// `cache`: where the kernel says how much processes wait for memory (Linux PSI). While more than a tenth of the
-    /// last ten seconds was such waiting, buffers that are free are let go.
+    /// last ten seconds was such waiting, all that is not in use is let go.
     pub pressure: PathBuf,
     /// `all-physical`: the peer may reach all memory for buffers. Without this the strategy is refused.
     pub trust_peer: bool,

@@ -115,7 +115,8 @@ impl Requester {
         let config = config.clamped();
         let theirs = PrivateData::decode(&qp.info().private_data);
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
-        let design = config.design.requesting(theirs.as_ref(), qp.info().ord)?;
+        let local = config.registration.local(qp.domain(), &rt);
+        let design = config.design.requesting(theirs.as_ref(), qp.info().ord, local)?;
         // As many as are put before an item at most.
         let zeros = vec![0; config.padding.map_or(4, |p| p.align as usize)];
         let zeros = arena.copy_from(&zeros).map_err(|e| ConnectionError::Local(e.to_string()))?;

@@ -36,7 +36,7 @@ use crate::{
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
     pull::{self, Pulls, Shape, Sources},
-    registration::{AllHeld, Local},
+    registration::{AllHeld, Held, Local},
 };
 
 /// Polls of the queue pair before other tasks of the runtime have their turn.
@@ -184,7 +184,7 @@ impl Responder {
         stats: Arc<ResponderStats>,
     ) -> Result<Self, ConnectionError> {
         let config = config.clamped();
-        let local = config.registration.local(qp.domain());
+        let local = config.registration.local(qp.domain(), &rt);
         let theirs = PrivateData::decode(&qp.info().private_data);
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
         let caps = qp.capabilities();
@@ -352,7 +352,7 @@ impl Responder {
         while self.sent.front().is_some_and(|s| s.id <= id) {
             let Some(Sent { sources, stages, .. }) = self.sent.pop_front() else { return };
             stages.end(Stage::Completion);
-            if !sources.is_empty() {
+            if sources.iter().any(Held::is_for_one) {
                 drop(sources);
                 stages.end(Stage::Deregistration);
             }
@@ -475,7 +475,7 @@ impl Responder {
                 add(&self.stats.read_bytes, reads.iter().map(|r| r.from.length as usize).sum());
                 to.stages.end(Stage::Buffer);
                 let sinks: AllHeld = reads.iter().filter_map(|r| self.local.sink(&r.sink)).collect();
-                if !sinks.is_empty() {
+                if sinks.iter().any(Held::is_for_one) {
                     to.stages.end(Stage::Registration);
                 }
                 posted(self.arrivals.post(Arrival { to, sinks }, inline, shape, reads, &mut *self.qp))
@@ -493,7 +493,7 @@ impl Responder {
         let arrived = self.arrivals.completed(id, sink, &self.arena);
         let Some((Arrival { to, sinks }, message)) = arrived else { return Ok(()) };
         to.stages.end(Stage::ReadWait);
-        if !sinks.is_empty() {
+        if sinks.iter().any(Held::is_for_one) {
             drop(sinks);
             to.stages.end(Stage::Deregistration);
         }
@@ -548,7 +548,8 @@ impl Responder {
         tracing::trace!(peer = %self.peer.addr, "reply {}", plan.header);
         stages.end(Stage::Reply);
         let sources: AllHeld = plan.writes.iter().filter_map(|w| self.local.source(&w.data)).collect();
-        if !sources.is_empty() {
+        let for_one = sources.iter().any(Held::is_for_one);
+        if for_one {
             stages.end(Stage::Registration);
         }
         if !plan.writes.is_empty() {
@@ -560,10 +561,11 @@ impl Responder {
         add(&self.stats.inline_bytes_out, plan.inline.len());
         add(&self.stats.remote_invalidations, usize::from(invalidate.is_some()));
         let until_done = plan.until_done;
-        let ends = !sources.is_empty() || (stages.is_sampled() && !until_done);
+        let ends = for_one || (stages.is_sampled() && !until_done);
         self.post_send(&plan.header, Some(plan.inline), invalidate, ends)?;
         stages.end(Stage::Reply);
-        if ends {
+        // What is only kept waits for the next Send that is signaled anyway.
+        if ends || !sources.is_empty() {
             // The design stamps a reply that RDMA_DONE ends.
             let stages = if until_done { Stages::NONE } else { stages };
             self.sent.push_back(Sent { id: self.outgoing.posted, sources, stages });

@@ -7,12 +7,12 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use buffer::{Buffer, Views};
+use buffer::{Buffer, PinnedSpan, Views};
 use parking_lot::Mutex;
 use rdma::{
     Access, Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Domain,
-    DomainRef, ExposeError, Exposure, ExposureId, LocalKey, Means, Memory, PostError, QueuePair, ReadRequest,
-    Segment, SendRequest, SteeringTag, WriteRequest,
+    DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory, PostError, QueuePair,
+    ReadRequest, Segment, SendRequest, SteeringTag, WriteRequest,
 };
 use smallvec::smallvec;
 
@@ -30,6 +30,14 @@ struct Table {
     /// Bytes of registrations for local use.
     local: HashMap<u64, usize>,
     next_local: u64,
+}
+
+impl Table {
+    fn register(&mut self, bytes: usize) -> u64 {
+        self.next_local += 1;
+        self.local.insert(self.next_local, bytes);
+        self.next_local
+    }
 }
 
 pub struct FabricDomain {
@@ -83,12 +91,16 @@ impl Domain for FabricDomain {
         self.table.lock().entries.get(&(id.0 as u32)).is_some_and(|e| e.valid)
     }
 
-    fn register_local(&self, pieces: &[&[u8]]) -> Option<LocalKey> {
-        let mut t = self.table.lock();
-        t.next_local += 1;
-        let (key, bytes) = (t.next_local, pieces.iter().map(|p| p.len()).sum());
-        t.local.insert(key, bytes);
-        Some(LocalKey(key))
+    fn registers_local(&self, by: Means) -> bool {
+        by != Means::Global
+    }
+
+    fn register_local(&self, _by: Means, pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
+        Some(LocalKey(self.table.lock().register(pieces.iter().map(|p| p.len()).sum())))
+    }
+
+    fn keep_local(&self, span: &PinnedSpan) -> Option<LocalKey> {
+        Some(LocalKey(self.table.lock().register(span.span().len())))
     }
 
     fn deregister_local(&self, key: LocalKey) {

@@ -244,6 +244,11 @@ impl Link {
         [Self::Fabric].into_iter().chain(Self::providers()).collect()
     }
 
+    /// Those on which memory must be registered for its owner's use too.
+    pub fn registering() -> Vec<Self> {
+        [Self::Fabric].into_iter().chain(device()).collect()
+    }
+
     /// Whether a peer can invalidate tags.
     pub fn can_be_invalidated(self) -> bool {
         match self {

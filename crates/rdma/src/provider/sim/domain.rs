@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use buffer::Views;
+use buffer::{PinnedSpan, Views};
 use runtime::RuntimeRef;
 use smallvec::SmallVec;
 
@@ -14,9 +14,13 @@ use super::{
     world::{Charge, Inner},
 };
 use crate::{
-    Access, Domain, ExposeError, Exposure, ExposureId, LocalKey, Means, Memory, Segment, Segments,
-    provider::iwarp::domain::{Denied, IwarpDomain, Source},
+    Access, Domain, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory, Segment, Segments,
+    provider::iwarp::domain::{Denied, IwarpDomain, Source, TagTables},
 };
+
+/// The bytes of a registration in its key for local use, and whether it is a window.
+const LOCAL_BYTES: u64 = 0xffff_ffff;
+const WINDOW: u64 = 1 << 32;
 
 /// The domain of one end.
 pub(super) struct SimDomain {
@@ -56,12 +60,19 @@ fn cut(segment: &Segment, most: u32) -> impl Iterator<Item = Segment> + use<> {
 impl SimDomain {
     pub(super) fn new(rt: RuntimeRef, world: &Arc<Inner>, end: EndId) -> Self {
         Self {
-            table: IwarpDomain::new(rt),
+            table: TagTables::default().domain(rt),
             world: Arc::downgrade(world),
             end,
             segment_bytes: world.profile.adapter.segment_bytes,
             next_local: AtomicU64::new(0),
         }
+    }
+
+    /// A new key for local use. It says what its end costs.
+    fn local_key(&self, by: Means, bytes: usize) -> LocalKey {
+        let number = self.next_local.fetch_add(1, Ordering::Relaxed) << 33;
+        let window = if by == Means::Window { WINDOW } else { 0 };
+        LocalKey(number | window | bytes as u64 & LOCAL_BYTES)
     }
 
     fn charge(&self, what: Charge) {
@@ -204,17 +215,32 @@ impl Domain for SimDomain {
         self.table.enable_global()
     }
 
-    /// Costs what a registration costs.
-    fn register_local(&self, pieces: &[&[u8]]) -> Option<LocalKey> {
+    fn registers_local(&self, by: Means) -> bool {
+        by != Means::Global
+    }
+
+    /// Costs what a registration costs, or a window.
+    fn register_local(&self, by: Means, pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
         let bytes = pieces.iter().map(|p| p.len()).sum::<usize>();
+        match by {
+            Means::Registration => self.charge(Charge::Register(bytes)),
+            Means::Window => self.charge(Charge::Bind(bytes)),
+            Means::Global => return None,
+        }
+        Some(self.local_key(by, bytes))
+    }
+
+    fn keep_local(&self, span: &PinnedSpan) -> Option<LocalKey> {
+        let bytes = span.span().len();
         self.charge(Charge::Register(bytes));
-        // Numbers of registrations carry their length, for the charge at their end.
-        let number = self.next_local.fetch_add(1, Ordering::Relaxed);
-        Some(LocalKey(number << 32 | bytes as u64 & 0xffff_ffff))
+        Some(self.local_key(Means::Registration, bytes))
     }
 
     fn deregister_local(&self, key: LocalKey) {
-        self.charge(Charge::Deregister((key.0 & 0xffff_ffff) as usize));
+        self.charge(match key.0 & WINDOW {
+            0 => Charge::Deregister((key.0 & LOCAL_BYTES) as usize),
+            _ => Charge::Unbind(1),
+        });
     }
 
     fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {

@@ -204,6 +204,8 @@ struct Span {
 /// connection.
 pub(super) struct Protection {
     spans: Mutex<HashMap<u64, Span>>,
+    /// Spans that connections keep registered until they let them go.
+    kept: Mutex<HashMap<u64, Weak<Registration>>>,
     pd: Arc<Pd>,
     windows: bool,
 }
@@ -258,7 +260,7 @@ impl Protection {
         let pd = unsafe { (libraries.verbs.ibv_alloc_pd)(context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(io::Error::last_os_error)?;
         let pd = Arc::new(Pd { libraries, pd, _opened: opened });
-        Ok(Self { spans: Mutex::default(), pd, windows: abilities.windows })
+        Ok(Self { spans: Mutex::default(), kept: Mutex::default(), pd, windows: abilities.windows })
     }
 
     /// For the modules with unsafe code. Valid as long as `self`.
@@ -286,6 +288,25 @@ impl Protection {
         let keys = (registration.lkey(), registration.mr.as_ptr());
         spans.insert(span.id(), Span { registration, pinned });
         Ok(keys)
+    }
+
+    /// Registers memory for work of ours alone.
+    pub(super) fn register_for_us(&self, addr: usize, len: usize) -> io::Result<Registration> {
+        // SAFETY: no peer has a right to it. Only work of ours reaches it, which keeps the buffers that it names; the
+        // pages stay until it is deregistered, also when nothing is mapped there any more.
+        unsafe { self.register(addr, len, IBV_ACCESS_LOCAL_WRITE) }
+    }
+
+    /// Registers a whole span for work of ours alone, once for all connections that share the domain.
+    pub(super) fn keep(&self, span: &SpanRef) -> io::Result<Arc<Registration>> {
+        let mut kept = self.kept.lock();
+        if let Some(there) = kept.get(&span.id()).and_then(Weak::upgrade) {
+            return Ok(there);
+        }
+        kept.retain(|_, r| r.strong_count() > 0);
+        let registration = Arc::new(self.register_for_us(span.address(), span.len())?);
+        kept.insert(span.id(), Arc::downgrade(&registration));
+        Ok(registration)
     }
 
     /// Registers memory with the rights `access`.

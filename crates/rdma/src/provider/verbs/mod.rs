@@ -7,6 +7,7 @@
 //!  |   |- send, receive   work, and the memory that it keeps until it is completed   (unsafe)
 //!  |   |- request         what the send queue is given                                 (unsafe)
 //!  |   |- shared_receive  receives that connections share                              (unsafe)
+//!  |   |- local           what is registered for our own work for some time
 //!  |   |- exposures       what the peer can reach: windows or regions                (unsafe)
 //!  |   |- hardware        queue pair and completion queues                           (unsafe)
 //!  |- fault      what the adapter's reports mean
@@ -18,7 +19,8 @@
 //! ffi       the foreign functions and structures                                     (unsafe)
 //! ```
 //!
-//! Memory for local use is registered by the arena's span, once, without any right for a peer. A peer reaches memory
+//! Memory for local use is registered by the arena's span, when it is first used, without any right for a peer, and
+//! stays so; or as the layers above say, for each RDMA Read and Write, or by the span as long as they keep it. A peer reaches memory
 //! through a window that is bound to its own queue pair, or, where the device has no windows, through a region of
 //! exactly these bytes in a protection domain that the connection has for itself. Tagged offsets are addresses.
 //!
@@ -38,6 +40,7 @@ mod fault;
 mod ffi;
 mod hardware;
 mod listen;
+mod local;
 mod qp;
 mod queues;
 mod receive;

@@ -4,12 +4,13 @@
 //! The lock is the connection's own. On a server only the connection's task takes it.
 
 use std::{
+    io,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use buffer::Views;
+use buffer::{PinnedSpan, Views};
 use parking_lot::Mutex;
 
 use super::{
@@ -18,12 +19,13 @@ use super::{
     fault,
     ffi::verbs::{IBV_WC_SUCCESS, NO_COMPLETION, ibv_wc},
     hardware::Hardware,
+    local::Local,
     receive::Receives,
     send::{Sends, Work},
 };
 use crate::{
-    Access, Completion, ConnectionError, Counters, Domain, ExposeError, Exposure, ExposureId, Means, Memory,
-    Segment, Segments, SteeringTag,
+    Access, Completion, ConnectionError, Counters, Domain, ExposeError, Exposure, ExposureId, LocalKey,
+    LocalUse, Means, Memory, Segment, Segments, SteeringTag,
 };
 
 /// How long the invalidation of a tag may take. It is done in order with what was posted before it, which a peer that
@@ -41,6 +43,7 @@ pub(super) struct Queues {
     pub(super) hardware: Hardware,
     pub(super) sends: Sends,
     pub(super) receives: Receives,
+    local: Local,
     exposures: Exposures,
     /// The flags of a completion that tell of a tag that the peer has invalidated.
     invalidated: u32,
@@ -72,6 +75,7 @@ impl Shared {
             hardware,
             sends: Sends::new(sizes, abilities.iwarp),
             receives,
+            local: Local::new(abilities.iwarp),
             exposures: Exposures::new(abilities.windows),
             invalidated: abilities.invalidated,
             completed: [NO_COMPLETION; BATCH],
@@ -109,7 +113,7 @@ impl Inner {
         }
         let protection = q.protection();
         let posted = q.receives.post(&mut q.hardware, &protection);
-        let posted = posted.and_then(|()| q.sends.post(&mut q.hardware, &protection));
+        let posted = posted.and_then(|()| q.sends.post(&mut q.hardware, &protection, &q.local));
         if let Err(e) = posted {
             self.fault = Some(fault::of_call("post work to the RDMA device", &e));
         }
@@ -297,6 +301,27 @@ impl Domain for Shared {
         })
     }
 
+    fn registers_local(&self, by: Means) -> bool {
+        by == Means::Registration
+    }
+
+    fn register_local(&self, by: Means, pieces: &[&[u8]], used: LocalUse) -> Option<LocalKey> {
+        if !self.registers_local(by) {
+            return None;
+        }
+        self.registered(|local, protection| local.register(protection, pieces, used))
+    }
+
+    fn keep_local(&self, span: &PinnedSpan) -> Option<LocalKey> {
+        self.registered(|local, protection| local.keep(protection, span.span()))
+    }
+
+    fn deregister_local(&self, key: LocalKey) {
+        if let Some(q) = &mut self.0.lock().queues {
+            q.local.deregister(key);
+        }
+    }
+
     fn copy_out(&self, id: ExposureId, to: &mut [u8]) -> bool {
         self.with_exposed(id, |memory| memory.copy_out(to))
     }
@@ -307,6 +332,18 @@ impl Domain for Shared {
 }
 
 impl Shared {
+    /// Registers memory for our own work, if the device has room for it.
+    fn registered(
+        &self,
+        register: impl FnOnce(&mut Local, &Protection) -> io::Result<LocalKey>,
+    ) -> Option<LocalKey> {
+        let mut inner = self.0.lock();
+        let q = inner.queues.as_mut()?;
+        let protection = q.protection();
+        let registered = register(&mut q.local, &protection);
+        registered.inspect_err(|error| tracing::debug!(%error, "memory is not registered")).ok()
+    }
+
     fn with_exposed(&self, id: ExposureId, f: impl FnOnce(&mut Memory) -> bool) -> bool {
         let mut inner = self.0.lock();
         let (Some(q), Some(tag)) = (&mut inner.queues, tag_of(id)) else { return false };

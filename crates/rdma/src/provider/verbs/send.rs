@@ -11,6 +11,7 @@ use super::{
     adapter::{Protection, Registration},
     ffi::verbs::*,
     hardware::{Hardware, Sizes},
+    local::Local,
     request::{Batch, Binding, remote, request},
 };
 use crate::{Completion, ReadRequest, WorkId};
@@ -144,11 +145,16 @@ impl Sends {
 
     /// Gives the adapter as much as it has room for, in one call. The last is always signaled: so everything that is
     /// posted is completed some time without a signal for each.
-    pub(super) fn post(&mut self, hardware: &mut Hardware, protection: &Protection) -> io::Result<()> {
+    pub(super) fn post(
+        &mut self,
+        hardware: &mut Hardware,
+        protection: &Protection,
+        local: &Local,
+    ) -> io::Result<()> {
         self.batch.requests.clear();
         self.batch.pieces.clear();
         while !self.is_full() {
-            let built = self.next_read(protection)? || self.next_work(protection)?;
+            let built = self.next_read(protection, local)? || self.next_work(protection, local)?;
             if !built {
                 break;
             }
@@ -194,20 +200,20 @@ impl Sends {
     fn pieces<'a>(
         &mut self,
         views: impl Iterator<Item = &'a View>,
-        protection: &Protection,
+        (protection, local): (&Protection, &Local),
         inline: bool,
     ) -> io::Result<usize> {
         let before = self.batch.pieces.len();
         for v in views.filter(|v| !v.is_empty()) {
             // What goes into the work request itself needs no registration.
-            let lkey = if inline { 0 } else { protection.span(v.span())?.0 };
+            let lkey = if inline { 0 } else { local.lkey(protection, v.span(), v.address(), v.len())? };
             self.batch.pieces.push(ibv_sge { addr: v.address() as u64, length: v.len() as u32, lkey });
         }
         Ok(self.batch.pieces.len() - before)
     }
 
     /// Builds the next Read, if the ORD allows; whether it did.
-    fn next_read(&mut self, protection: &Protection) -> io::Result<bool> {
+    fn next_read(&mut self, protection: &Protection, local: &Local) -> io::Result<bool> {
         let Some(&key) = self.reads_waiting.front() else { return Ok(false) };
         if self.reads_in_flight >= self.ord {
             return Ok(false);
@@ -229,7 +235,7 @@ impl Sends {
                 let own = unsafe { protection.register(b.address(), b.len(), access) }?;
                 registration.insert(own).lkey()
             } else {
-                protection.span(b.span())?.0
+                local.lkey(protection, b.span(), b.address(), b.len())?
             };
             self.batch.pieces.push(ibv_sge { addr: b.address() as u64, length: b.len() as u32, lkey });
             (pieces, bytes) = (pieces + 1, bytes + b.len());
@@ -248,14 +254,14 @@ impl Sends {
     }
 
     /// Builds the next Send, Write or binding; whether there was one.
-    fn next_work(&mut self, protection: &Protection) -> io::Result<bool> {
+    fn next_work(&mut self, protection: &Protection, local: &Local) -> io::Result<bool> {
         match self.waiting.pop_front() {
             None => return Ok(false),
             Some(Work::Send { data, invalidate, solicited, signaled }) => {
                 // Linux's siw ends the connection at a Send with Invalidate whose data are inline.
                 let may_inline = !(self.iwarp && invalidate.is_some());
                 let inline = may_inline && data.len() <= self.sizes.inline;
-                let pieces = self.pieces(data.iter(), protection, inline)?;
+                let pieces = self.pieces(data.iter(), (protection, local), inline)?;
                 let mut wr = match invalidate {
                     Some(rkey) => {
                         // The library of Linux's siw looks for the tag where a Write has it.
@@ -278,7 +284,7 @@ impl Sends {
                 let part = || data.iter().skip(at).take(n);
                 let bytes: usize = part().map(|v| v.len()).sum();
                 let inline = bytes <= self.sizes.inline;
-                let pieces = self.pieces(part(), protection, inline)?;
+                let pieces = self.pieces(part(), (protection, local), inline)?;
                 let mut wr = request(IBV_WR_RDMA_WRITE, pieces);
                 wr.wr = remote(offset, rkey);
                 wr.send_flags |= if inline { IBV_SEND_INLINE } else { 0 };

@@ -10,6 +10,7 @@ use crate::{
     design::{Arrived, Pulled, Requesting, Taken},
     header::{Body, Header, Lists, ReadSegment},
     pull::{self, Pulls, Sources},
+    registration::{AllHeld, Held, Local},
     requester::Marshaller,
 };
 
@@ -18,9 +19,9 @@ const MAX_SEGMENTS: usize = 16;
 const NO_MEMORY: &str = "there is no memory here to read it into";
 
 /// The requester's end of the design: replies that are being read.
-#[derive(Default)]
 pub(in crate::design) struct Reader {
     pulls: Pulls<Answered>,
+    local: Local,
 }
 
 /// The call whose results are read.
@@ -28,6 +29,8 @@ struct Answered {
     id: CallId,
     xid: u32,
     stages: Stages,
+    /// The registrations of the sinks.
+    sinks: AllHeld,
 }
 
 /// What a call has for its results.
@@ -39,11 +42,16 @@ struct Room {
 }
 
 impl Reader {
+    /// Nothing is read yet; `local` registers the sinks.
+    pub(in crate::design) fn new(local: Local) -> Self {
+        Self { pulls: Pulls::default(), local }
+    }
+
     /// Checks the reply's Read list against what the call asked for, and posts the Reads. Gives the message at once
     /// when the list names no bytes.
     fn read(
         &mut self,
-        of: Answered,
+        mut of: Answered,
         lists: &mut Lists,
         inline: Option<View>,
         room: Room,
@@ -70,6 +78,10 @@ impl Reader {
         add(&with.stats.long_replies, usize::from(inline.is_none()));
         add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
         add(&with.stats.placed_bytes, reads.iter().map(|r| r.from.length as usize).sum());
+        of.sinks = reads.iter().filter_map(|r| self.local.sink(&r.sink)).collect();
+        if of.sinks.iter().any(Held::is_for_one) {
+            of.stages.end(Stage::Registration);
+        }
         // A connection that is down fails the call with its next poll.
         let posted = self.pulls.post(of, inline, shape, reads, qp);
         posted.or_else(|e| {
@@ -138,7 +150,14 @@ impl Requesting for Reader {
         let taken = if padding.is_some() {
             Err("an RDMA_MSGP reply with chunks")
         } else {
-            self.read(Answered { id, xid, stages }, &mut lists, inline, Room { head, payload }, with, qp)
+            self.read(
+                Answered { id, xid, stages, sinks: AllHeld::new() },
+                &mut lists,
+                inline,
+                Room { head, payload },
+                with,
+                qp,
+            )
         };
         if !matches!(taken, Ok(Taken::Reading)) && !lists.reads.is_empty() {
             done(xid, with, qp)?;
@@ -153,11 +172,13 @@ impl Requesting for Reader {
         with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<Option<Pulled>, ConnectionError> {
-        let Some((Answered { id, xid, stages }, message)) = self.pulls.completed(id, sink, &with.arena)
-        else {
-            return Ok(None);
-        };
+        let completed = self.pulls.completed(id, sink, &with.arena);
+        let Some((Answered { id, xid, stages, sinks }, message)) = completed else { return Ok(None) };
         stages.end(Stage::ReadWait);
+        if sinks.iter().any(Held::is_for_one) {
+            drop(sinks);
+            stages.end(Stage::Deregistration);
+        }
         done(xid, with, qp)?;
         Ok(Some(Pulled { id, xid, message: message.map_err(|_| NO_MEMORY), stages }))
     }
