@@ -169,6 +169,26 @@ fn pictures_and_a_table_of_medians_come_of_it() {
 }
 
 #[test]
+fn a_record_that_a_strategy_cannot_carry_leaves_its_cell_empty() {
+    let line = ["bench", "iozone", "--self", "--size", "2M", "--record", "64K,1M", "--json", "--tests"];
+    // Segments of all-physical end at borders of pages, and so many do not fit into a call.
+    for tests in ["write,read", "read,write"] {
+        let out = ok(&[&line[..], &[tests, "--registration", "fast,all-physical"]].concat());
+        let figures: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!(figures.len(), 8);
+        for f in &figures {
+            let impossible = f["registration"] == "all-physical" && f["record"] == 1 << 20;
+            assert_eq!(f["mb_per_s"].is_null(), impossible, "{f}");
+        }
+    }
+    let alone =
+        ["bench", "iozone", "--self", "--size", "2M", "--record", "1M", "--tests", "read", "--registration"];
+    let out = run(&[&alone[..], &["all-physical"]].concat());
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(2) && said.contains("choose a smaller --record"), "{said}");
+}
+
+#[test]
 fn lists_are_refused_where_nothing_is_compared() {
     let said = fails(2, &["ls", "--design", "read-write,read-read", "nfs://127.0.0.1:1/x"]);
     assert!(said.contains("--design takes one name here") && said.contains("bench iozone"), "{said}");

@@ -79,6 +79,9 @@ impl Matrix {
     /// Gives the medians, in the order of designs, registrations, threads, records, tests; `each` sees every figure as
     /// it comes.
     ///
+    /// A cell whose record is larger than one READ or WRITE carries with its strategy has no values (unless it is the
+    /// only one, where that is an error).
+    ///
     /// An embedded server of the Read-Read design does not take [`Strategy::AllPhysical`] and keeps to its own there;
     /// [`Figure::server_registration`] says so.
     ///
@@ -199,10 +202,16 @@ impl Matrix {
             ..self.options.clone()
         };
         let session = Session::open(Iozone { url, options, threads, size })?;
-        if self.tests.first() != Some(&Test::Write) {
+        let first =
+            self.tests.first().zip(self.records.first()).map(|(test, record)| self.cell(*test, *record));
+        if first.is_none_or(|run| run.test != Test::Write || !session.carries(&run)) {
             session.prepare()?;
         }
         Ok(session)
+    }
+
+    fn cell(&self, test: Test, record: usize) -> Run {
+        Run { test, record, outstanding: self.outstanding, passes: 1, random_ops: self.random_ops }
     }
 
     fn measure(
@@ -211,11 +220,16 @@ impl Matrix {
         server: Option<&EmbeddedServer>,
         seen: &mut impl FnMut(Figure) -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
-        let (outstanding, random_ops) = (self.outstanding, self.random_ops);
         for record in &self.records {
             for test in &self.tests {
-                let run = Run { test: *test, record: *record, outstanding, passes: 1, random_ops };
-                seen(session.run(&run, server)?)?;
+                let run = self.cell(*test, *record);
+                // With several cells, one that cannot be has no values; alone it is a mistake.
+                let impossible = self.cells() > 1 && !session.carries(&run);
+                seen(if impossible {
+                    session.unmeasured(&run, server)
+                } else {
+                    session.run(&run, server)?
+                })?;
             }
         }
         Ok(())

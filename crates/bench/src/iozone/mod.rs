@@ -138,9 +138,19 @@ impl Session {
     /// When a write fails.
     pub fn prepare(&self) -> Result<(), BenchError> {
         // To the last byte.
-        let record = common(self.agreed.wsize.min(1 << 20) as u64, self.config.size) as usize;
+        let most = 1_u64 << self.agreed.wsize.clamp(1, 1 << 20).ilog2();
+        let record = common(most, self.config.size) as usize;
         let fill = Run { test: Test::Write, record, outstanding: 8, passes: 1, random_ops: 0 };
         self.run(&fill, None).map(drop)
+    }
+
+    /// Whether one READ or WRITE carries a record of the run.
+    pub fn carries(&self, run: &Run) -> bool {
+        (1..=self.largest(run.test)).contains(&run.record)
+    }
+
+    fn largest(&self, test: Test) -> usize {
+        if test.writes() { self.agreed.wsize } else { self.agreed.rsize }
     }
 
     /// Measures once. What the server used and counted is known only of an embedded `server`.
@@ -148,33 +158,25 @@ impl Session {
     /// # Errors
     /// When an operation fails, or the record is larger than the server takes.
     pub fn run(&self, run: &Run, server: Option<&EmbeddedServer>) -> Result<Figure, BenchError> {
-        let largest = if run.test.writes() { self.agreed.wsize } else { self.agreed.rsize };
-        if run.record == 0 || run.record > largest {
+        if !self.carries(run) {
             return Err(BenchError::Parameter(format!(
-                "a record of {} bytes is not between 1 and {largest}, the most that one {} of this server and \
+                "a record of {} bytes is not between 1 and {}, the most that one {} of this server and \
                  transport carries; choose a smaller --record, or raise rsize and wsize in the URL",
                 run.record,
+                self.largest(run.test),
                 if run.test.writes() { "WRITE" } else { "READ" },
             )));
         }
         if run.record as u64 > self.config.size {
             return Err(BenchError::Parameter("a record cannot be larger than the file".into()));
         }
-        let (done, outcomes) = mpsc::channel();
         let counted = server.map(EmbeddedServer::counters).transpose()?;
         let proto = self.proto().to_string();
         let stages = || server.map(|s| s.stages(&proto)).transpose();
         let stages_before = stages()?;
         let server_before = server.and_then(EmbeddedServer::cpu);
         let (start, before) = (Instant::now(), cpu::own());
-        for w in &self.workers {
-            w.order(Order { run: *run, done: done.clone() })?;
-        }
-        drop(done);
-        let mut all = Outcome::default();
-        for outcome in outcomes {
-            all.merge(outcome?);
-        }
+        let all = self.ordered(run)?;
         let took = start.elapsed();
         let client = cpu::own() - before;
         let server_cpu = server.and_then(EmbeddedServer::cpu).zip(server_before).map(|(after, b)| after - b);
@@ -189,17 +191,26 @@ impl Session {
             server: stages.map(|s| *s.of(class)),
             mean_us: all.latencies.mean_us(),
         };
-        let figure = self.figure(run, &all, took, (client, server_cpu));
         Ok(Figure {
-            server_registration: server
-                .filter(|_| self.rdma())
-                .and_then(|s| s.registration())
-                .map(|r| r.to_string()),
-            server_registrations: counted.map(|c| c.registrations),
             breakdown: Some(breakdown),
+            server_registrations: counted.map(|c| c.registrations),
             server_exposed_byte_s: counted.map(|c| c.exposed_byte_seconds),
-            ..figure
+            ..self.measured(self.unmeasured(run, server), &all, took, (client, server_cpu))
         })
+    }
+
+    /// Has all threads run, and waits for the last.
+    fn ordered(&self, run: &Run) -> Result<Outcome, BenchError> {
+        let (done, outcomes) = mpsc::channel();
+        for w in &self.workers {
+            w.order(Order { run: *run, done: done.clone() })?;
+        }
+        drop(done);
+        let mut all = Outcome::default();
+        for outcome in outcomes {
+            all.merge(outcome?);
+        }
+        Ok(all)
     }
 
     fn proto(&self) -> client::Proto {
@@ -210,9 +221,10 @@ impl Session {
         self.proto() == client::Proto::Rdma
     }
 
-    fn figure(&self, run: &Run, all: &Outcome, took: Duration, cpu: (Duration, Option<Duration>)) -> Figure {
+    /// What is known of a run before it is measured.
+    pub fn unmeasured(&self, run: &Run, server: Option<&EmbeddedServer>) -> Figure {
         let (rdma, url, options) = (self.rdma(), &self.config.url, &self.config.options);
-        let percent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-9);
+        let of_server = server.filter(|_| rdma).and_then(|s| s.registration());
         Figure {
             workload: "iozone".into(),
             test: run.test.to_string(),
@@ -220,9 +232,23 @@ impl Session {
             provider: self.agreed.provider.map(Into::into),
             design: rdma.then(|| url.design.unwrap_or(options.design).to_string()),
             registration: rdma.then(|| url.registration.unwrap_or(options.registration).to_string()),
+            server_registration: of_server.map(|r| r.to_string()),
             threads: self.config.threads,
             record: run.record as u64,
             outstanding: run.outstanding,
+            ..Figure::default()
+        }
+    }
+
+    fn measured(
+        &self,
+        before: Figure,
+        all: &Outcome,
+        took: Duration,
+        cpu: (Duration, Option<Duration>),
+    ) -> Figure {
+        let percent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-9);
+        Figure {
             mb_per_s: Some(mb_per_s(all.bytes, took)),
             ops_per_s: Some(all.latencies.len() as f64 / took.as_secs_f64().max(1e-9)),
             p50_us: Some(all.latencies.percentile_us(50.0)),
@@ -232,9 +258,9 @@ impl Session {
             server_cpu_us_per_op: cpu.1.map(|c| c.as_secs_f64() * 1e6 / all.latencies.len().max(1) as f64),
             client_cpu_percent: Some(percent(cpu.0)),
             server_cpu_percent: cpu.1.map(percent),
-            client_registrations: rdma.then_some(all.registrations as f64),
-            client_exposed_byte_s: rdma.then_some(all.exposed_byte_nanoseconds as f64 / 1e9),
-            ..Figure::default()
+            client_registrations: self.rdma().then_some(all.registrations as f64),
+            client_exposed_byte_s: self.rdma().then_some(all.exposed_byte_nanoseconds as f64 / 1e9),
+            ..before
         }
     }
 }

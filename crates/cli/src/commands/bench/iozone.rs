@@ -145,6 +145,9 @@ fn print(args: &IozoneArgs, matrix: &Matrix, medians: &[Figure]) -> Result<(), F
         text += &format!("{}.\n\n{}", setting(&f), table(medians, ("client", "server")));
     }
     text += &notes(args, matrix);
+    if medians.iter().any(|m| m.mb_per_s.is_none()) {
+        text += "A cell with - in place of MB/s: its record is larger than one READ or WRITE of its strategy carries.\n";
+    }
     output::write(format!("{text}\n{}", costs(medians)).as_bytes())
 }
 
