@@ -16,10 +16,10 @@ use runtime::RuntimeRef;
 
 pub(crate) type Qp = Box<dyn QueuePair>;
 
-/// The arena of all tests.
+/// The arena of all tests, which run at once.
 pub(crate) fn arena() -> Arena {
     static SHARED: LazyLock<Arena> =
-        LazyLock::new(|| Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false }));
+        LazyLock::new(|| Arena::new(ArenaConfig { limit: 1 << 30, huge_pages: false }));
     SHARED.clone()
 }
 
