@@ -81,7 +81,7 @@ fn writes_land_before_the_send_that_follows_them() {
             let mut to = region.segment();
             (to.offset, to.length) = (to.offset + 3, to.length - 3);
             a.post_receive(buffer(&[0; 512])).unwrap();
-            let _ = run(&mut a, &mut b, (0, 0)).await;
+            tell(&mut a, &mut b, b"bound").await; // A window is bound in the order of what is posted.
             b.post_write(WriteRequest { data: views(&data, piece), to }).unwrap();
             b.post_send(send(b"done")).unwrap();
             let (x, _) = run(&mut a, &mut b, (1, 0)).await;
