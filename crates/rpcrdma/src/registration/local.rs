@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buffer::{Buffer, SpanRef, Views};
+use buffer::{Buffer, PinnedSpan, SpanRef, Views};
 use rdma::{DomainRef, LocalKey, LocalUse, Means};
 use smallvec::SmallVec;
 
@@ -11,11 +11,26 @@ use super::{
     kept::{KeptSpan, KeptSpans},
 };
 
-/// A registration for one operation, which ends when it is dropped.
+/// A registration for one operation, which ends when it is dropped, and only then are its pages free to move.
 pub(crate) struct ForOne {
     domain: DomainRef,
     key: LocalKey,
     _registered: Option<Registered>,
+    _pinned: Pins,
+}
+
+/// The spans that an operation's memory lies in, mostly one.
+type Pins = SmallVec<[PinnedSpan; 2]>;
+
+/// Keeps the pages of all pieces in place.
+fn pin<'a>(pieces: impl Iterator<Item = Piece<'a>>) -> Pins {
+    let mut pins = Pins::new();
+    for piece in pieces {
+        if !pins.iter().any(|p| p.span().id() == piece.span.id()) {
+            pins.push(piece.span.pin());
+        }
+    }
+    pins
 }
 
 impl Drop for ForOne {
@@ -94,12 +109,13 @@ impl Local {
                 None => Means::Registration,
             },
         };
-        let memory: SmallVec<[&[u8]; 16]> = pieces.map(|p| p.bytes).collect();
+        let memory: SmallVec<[&[u8]; 16]> = pieces.clone().map(|p| p.bytes).collect();
+        let pins = pin(pieces);
         if by == Means::Window
             && let Some(key) = self.domain.register_local(by, &memory, used)
         {
             self.counts.hit();
-            return Some(self.held(key, None));
+            return Some(self.held(key, None, pins));
         }
         let Some(key) = self.domain.register_local(Means::Registration, &memory, used) else {
             self.counts.hit();
@@ -109,10 +125,11 @@ impl Local {
             self.counts.fell_back();
         }
         let bytes = memory.iter().map(|p| p.len()).sum();
-        Some(self.held(key, Some(Registered::new(&self.counts, bytes))))
+        Some(self.held(key, Some(Registered::new(&self.counts, bytes)), pins))
     }
 
-    fn held(&self, key: LocalKey, registered: Option<Registered>) -> Held {
-        Held::ForOne(ForOne { domain: Arc::clone(&self.domain), key, _registered: registered })
+    fn held(&self, key: LocalKey, registered: Option<Registered>, pins: Pins) -> Held {
+        let domain = Arc::clone(&self.domain);
+        Held::ForOne(ForOne { domain, key, _registered: registered, _pinned: pins })
     }
 }
