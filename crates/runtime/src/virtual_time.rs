@@ -302,6 +302,12 @@ impl Clock {
         state.due.insert(key, Due::Call(call));
     }
 
+    /// A future that ends at `at`, as [`Runtime::sleep_until`] gives it.
+    pub fn sleep_until(&self, at: Instant) -> Sleep {
+        let key = (at.as_nanos(), self.0.lock().number());
+        Box::pin(Timer { shared: Arc::clone(&self.0), key, set: false })
+    }
+
     /// A random number, from the seed.
     pub fn random(&self) -> u64 {
         self.0.lock().random()
@@ -324,9 +330,7 @@ impl Runtime for Handle {
     }
 
     fn sleep_until(&self, at: Instant) -> Sleep {
-        let sequence = self.shared.lock().number();
-        let key = (at.as_nanos(), sequence);
-        Box::pin(Timer { shared: Arc::clone(&self.shared), key, set: false })
+        Clock(Arc::clone(&self.shared)).sleep_until(at)
     }
 
     fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {

@@ -227,6 +227,82 @@ fn segments_are_as_small_as_the_adapter_wants_them() {
     .unwrap();
 }
 
+#[test]
+fn a_program_takes_turns_with_others_at_the_cores_of_its_host() {
+    in_a_world(1, async |lan| {
+        let us = Duration::from_micros;
+        let work = |t| lan.world.work(A.into(), us(t));
+        work(1234).await;
+        assert_eq!(lan.now(), 1_234_000);
+        // Three on two cores, in slices of 100 microseconds.
+        tokio::join!(work(500), work(500), work(500));
+        assert_eq!(lan.now(), 1_234_000 + 800_000);
+        assert_eq!(lan.world.host_use(A.into()).cpu_ns, 1_234_000 + 1_500_000);
+        // An interrupt waits for no more than a slice.
+        let (mut a, mut b) = lan.connect(B, A, &ConnectParams::default()).await;
+        receive(&mut b, 1);
+        let start = lan.now();
+        let busy = async { tokio::join!(work(5000), work(5000)) };
+        let heard = async {
+            a.post_send(send(b"hello")).unwrap();
+            run(&mut a, &mut b, (0, 1)).await;
+            lan.now() - start
+        };
+        let (_, heard) = tokio::join!(busy, heard);
+        assert_eq!(heard, 100_000 + woken_ns());
+        assert_eq!(lan.now() - start, 5_000_000 + woken_ns());
+    });
+}
+
+#[test]
+fn copies_are_as_fast_as_the_core_or_the_memory_that_all_share() {
+    let run_with = |copies: usize, memory: f64| {
+        let time = VirtualTime::new(1);
+        let mut profile = odd();
+        (profile.host.cores, profile.host.memory_mb_per_s) = (8, memory);
+        let world = World::new(&time, profile);
+        let all = (0..copies).map(|_| world.copy(A.into(), 64 << 10));
+        time.block_on(futures::future::join_all(all)).unwrap();
+        time.runtime().now().as_nanos()
+    };
+    let h = odd().host;
+    let core = (65_536.0 * 1e3 / h.copy_mb_per_s).round() as u64;
+    assert_eq!(run_with(1, h.memory_mb_per_s), core);
+    assert_eq!(run_with(8, 1e6), core);
+    let memory_ps = (2.0 * 65_536.0 * 1e6 / h.memory_mb_per_s).round() as u64;
+    assert_eq!(run_with(8, h.memory_mb_per_s), (8 * memory_ps).div_ceil(1000));
+}
+
+#[test]
+fn those_who_copy_have_the_memory_that_the_adapter_leaves() {
+    let memory = 1000.0;
+    let time = VirtualTime::new(1);
+    let mut profile = odd();
+    profile.host.memory_mb_per_s = memory;
+    let lan = Lan { world: World::new(&time, profile), rt: time.runtime() };
+    time.block_on(async {
+        let (mut a, mut b) = lan.up().await;
+        receive(&mut b, 1);
+        a.post_send(send(&[1; 30_000])).unwrap();
+        // A nanosecond before its first bit comes, two begin to copy.
+        let start = lan.now() + out_ns() + 788 + odd().link.switch_ns - 1;
+        lan.rt.sleep(Duration::from_nanos(start - lan.now())).await;
+        let copy = || lan.world.copy(B.into(), 64 << 10);
+        let copied = async {
+            copy().await;
+            let one = lan.now();
+            copy().await;
+            (one, lan.now())
+        };
+        let message = async { run(&mut a, &mut b, (0, 1)).await };
+        let ((one, both), _) = tokio::join!(copied, message);
+        let ns = |bytes: f64| (bytes * 1e3 / memory) as u64;
+        assert_eq!(one, start + ns(131_072.0));
+        assert_eq!(both, start + ns(262_144.0) + ns(30_000.0));
+    })
+    .unwrap();
+}
+
 /// Ping-pongs until a fault ends it, at most 1000 times; the trace.
 fn troubled(seed: u64) -> String {
     in_a_world(seed, async |lan| {

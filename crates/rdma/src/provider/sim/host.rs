@@ -1,4 +1,4 @@
-//! A simulated machine: its cores, its adapter's engines, its ports.
+//! A simulated machine: its cores, its memory, its adapter's engines, its ports.
 
 use std::{collections::VecDeque, net::IpAddr};
 
@@ -43,6 +43,10 @@ pub(super) struct Host {
     engine_free: u64,
     /// When the adapter can change its translation table again.
     table_free: u64,
+    /// When its memory has done all that it was asked for, in picoseconds.
+    memory_free_ps: u64,
+    /// When it has done what the adapter asked for.
+    adapter_memory_ps: u64,
     pub(super) egress: Egress,
     /// When the way in is free again, in picoseconds.
     pub(super) ingress_free_ps: u64,
@@ -57,6 +61,8 @@ impl Host {
             cores: vec![0; profile.host.cores as usize],
             engine_free: 0,
             table_free: 0,
+            memory_free_ps: 0,
+            adapter_memory_ps: 0,
             egress: Egress::default(),
             ingress_free_ps: 0,
             next_port: 49_152,
@@ -73,6 +79,24 @@ impl Host {
         *core = at.max(*core) + cost;
         self.used.cpu_ns += cost;
         *core
+    }
+
+    /// Has the first core that is free copy this much from `at` on, as far as memory keeps up; gives when it is done.
+    pub(super) fn copy(&mut self, now: u64, at: u64, bytes: u64, profile: &Profile) -> u64 {
+        let begins = at.max(self.cores.iter().copied().min().unwrap_or_default());
+        // It is read, and it is written.
+        self.memory_free_ps = self.memory_free_ps.max(now * PS) + profile.memory_ps(2 * bytes);
+        let memory = self.memory_free_ps.div_ceil(PS);
+        self.work(at, profile.copy_ns(bytes).max(memory.saturating_sub(begins)))
+    }
+
+    /// Has the adapter read or write this much of memory from `at_ps` on; gives when it has, in picoseconds. It goes
+    /// before those who copy: they have what it leaves.
+    pub(super) fn move_memory(&mut self, at_ps: u64, bytes: u64, profile: &Profile) -> u64 {
+        let cost = profile.memory_ps(bytes);
+        self.memory_free_ps = self.memory_free_ps.max(at_ps) + cost;
+        self.adapter_memory_ps = self.adapter_memory_ps.max(at_ps) + cost;
+        self.adapter_memory_ps
     }
 
     /// Holds up all cores until `until`.

@@ -30,6 +30,7 @@ mod trace;
 mod world;
 
 use std::{
+    future::Future,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -84,12 +85,29 @@ impl World {
 
     /// A host with this address, and one adapter; gives its provider. One that is there already stays.
     pub fn add_host(&self, ip: IpAddr) -> Arc<dyn Provider> {
+        Arc::new(Sim { world: Arc::clone(&self.0), host: self.host(ip) })
+    }
+
+    /// The host with this address, which is added if there is none.
+    fn host(&self, ip: IpAddr) -> usize {
         let mut net = self.0.net.lock();
-        let host = net.host_of(ip).unwrap_or_else(|| {
+        net.host_of(ip).unwrap_or_else(|| {
             net.hosts.push(Host::new(ip, &self.0.profile));
             net.hosts.len() - 1
-        });
-        Arc::new(Sim { world: Arc::clone(&self.0), host })
+        })
+    }
+
+    /// Has a core of the host work for this time, in turns with all else that needs its cores, and waits until it has:
+    /// for simulated file systems and applications. Waiting starts when the future is first polled; what is dropped
+    /// works on for at most a slice of 100 microseconds. The host is added if there is none.
+    pub fn work(&self, ip: IpAddr, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        Arc::clone(&self.0).work(self.host(ip), time)
+    }
+
+    /// Has a core of the host copy so many bytes, at the pace of the core or of the host's memory, whichever is slower
+    /// then, and waits until it has; otherwise as [`Self::work`].
+    pub fn copy(&self, ip: IpAddr, bytes: u64) -> impl Future<Output = ()> + Send + use<> {
+        Arc::clone(&self.0).copy(self.host(ip), bytes)
     }
 
     /// Writes down what happens from now on; `seed` is that of the run.

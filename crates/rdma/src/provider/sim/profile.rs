@@ -132,6 +132,9 @@ pub struct HostModel {
     pub message_ns: u64,
     /// Rate at which a core copies, in 10^6 bytes per second.
     pub copy_mb_per_s: f64,
+    /// Rate at which memory is read or written, all together, in 10^6 bytes per second: cores that copy (each byte is
+    /// read and written) and the adapter share it.
+    pub memory_mb_per_s: f64,
 }
 
 const PROFILES: [(&str, &str); 7] = [
@@ -209,6 +212,7 @@ impl Profile {
             ("host.interrupt_ns", ns(host.interrupt_ns), 0.0, SECOND),
             ("host.message_ns", ns(host.message_ns), 0.0, SECOND),
             ("host.copy_mb_per_s", host.copy_mb_per_s, 0.001, 1e6),
+            ("host.memory_mb_per_s", host.memory_mb_per_s, 0.001, 1e7),
         ];
         for (field, value, least, most) in fields {
             // Written so that what is not a number is refused too.
@@ -248,8 +252,13 @@ impl Profile {
     }
 
     /// Nanoseconds of processor time to copy.
-    pub(super) fn copy_ns(&self, bytes: usize) -> u64 {
+    pub(super) fn copy_ns(&self, bytes: u64) -> u64 {
         (bytes as f64 * 1e3 / self.host.copy_mb_per_s).round() as u64
+    }
+
+    /// Picoseconds for which so much is read from memory, or written.
+    pub(super) fn memory_ps(&self, bytes: u64) -> u64 {
+        (bytes as f64 * 1e6 / self.host.memory_mb_per_s).round() as u64
     }
 
     /// Pages that memory of this length touches if it begins at a page.

@@ -44,6 +44,11 @@ const TURN_PACKETS: u64 = 16;
 /// How long the end of a connection waits for what was posted before it.
 const LINGER: u64 = 1_000_000_000;
 
+/// A program leaves its core to others after so many nanoseconds: it holds up interrupts for no longer.
+const SLICE: u64 = 100_000;
+/// And after copying so many bytes.
+const COPY_SLICE: u64 = 64 << 10;
+
 /// What an end's software is charged for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Charge {
@@ -208,13 +213,16 @@ impl Inner {
             Charge::Deregister(b) => (r.deregister_ns + pages(b) * r.deregister_page_ns, r.table_ns),
             Charge::Bind(b) => (r.bind_ns + pages(b) * r.bind_page_ns, 0),
             Charge::Unbind(n) => (r.unbind_ns * n as u64, 0),
-            Charge::Copy(b) => (p.copy_ns(b), 0),
+            Charge::Copy(_) => (0, 0),
         };
         let now = self.now();
         let mut net = self.net.lock();
         let Some(end) = net.end(id) else { return };
         let (host, from) = (end.host, now.max(end.software_free));
-        let done = net.hosts[host].work(from, cpu);
+        let done = match what {
+            Charge::Copy(bytes) => net.hosts[host].copy(now, from, bytes as u64, p),
+            _ => net.hosts[host].work(from, cpu),
+        };
         let done = net.hosts[host].change_table(done, table);
         match what {
             Charge::Register(_) => net.hosts[host].used.registrations += 1,
@@ -422,7 +430,8 @@ impl Inner {
             let part = (message.payload() - out.sent).min(turn);
             out.sent += part;
             let last = out.sent == message.payload();
-            let end_ps = from_ps + self.profile.port_ps(part);
+            let memory_ps = machine.move_memory(from_ps, part, &self.profile);
+            let end_ps = memory_ps.max(from_ps + self.profile.port_ps(part));
             if last && matches!(message, Message::Response { .. }) {
                 end.serving.pop_front();
                 end.responder_free = end_ps.div_ceil(PS);
@@ -462,7 +471,9 @@ impl Inner {
     ) {
         let Some(host) = net.end(peer(from)).map(|e| e.host) else { return };
         let machine = &mut net.hosts[host];
-        let end_ps = tail_ps.max(head_ps.max(machine.ingress_free_ps) + self.profile.port_ps(part));
+        let begins_ps = head_ps.max(machine.ingress_free_ps);
+        let memory_ps = machine.move_memory(begins_ps, part, &self.profile);
+        let end_ps = tail_ps.max(memory_ps).max(begins_ps + self.profile.port_ps(part));
         machine.ingress_free_ps = end_ps;
         machine.used.bytes_in += part;
         if last {
@@ -651,6 +662,29 @@ impl Inner {
         let net = self.net.lock();
         let ends = net.connections.values().flat_map(|c| &c.ends);
         ends.map(|e| e.domain.exposed()).fold((0, 0), |(n, b), (m, c)| (n + m, b + c))
+    }
+
+    /// Has a core of this host work, and waits for it.
+    pub(super) async fn work(self: Arc<Self>, host: usize, time: Duration) {
+        let mut left = time.as_nanos() as u64;
+        while left > 0 {
+            let slice = left.min(SLICE);
+            left -= slice;
+            let done = self.net.lock().hosts[host].work(self.now(), slice);
+            self.clock.sleep_until(Instant::from_nanos(done)).await;
+        }
+    }
+
+    /// Has a core of this host copy, and waits for it.
+    pub(super) async fn copy(self: Arc<Self>, host: usize, bytes: u64) {
+        let mut left = bytes;
+        while left > 0 {
+            let slice = left.min(COPY_SLICE);
+            left -= slice;
+            let now = self.now();
+            let done = self.net.lock().hosts[host].copy(now, now, slice, &self.profile);
+            self.clock.sleep_until(Instant::from_nanos(done)).await;
+        }
     }
 
     pub(super) fn stall(&self, host: usize, time: Duration) {
