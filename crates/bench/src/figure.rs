@@ -32,8 +32,10 @@ pub struct Figure {
     pub registration: Option<String>,
     /// The server's registration strategy.
     pub server_registration: Option<String>,
-    /// Threads, each with a connection of its own.
+    /// Threads, each with a connection of its own, unless its bench says otherwise.
     pub threads: usize,
+    /// Simulated client hosts; not there where something was measured.
+    pub client_hosts: Option<usize>,
     /// Bytes of one operation.
     pub record: u64,
     /// Operations in flight per thread.
@@ -52,7 +54,8 @@ pub struct Figure {
     pub server_cpu_s_per_gb: Option<f64>,
     /// Processor microseconds of the server per operation.
     pub server_cpu_us_per_op: Option<f64>,
-    /// Processor time of the client over the time that it took: 100 is one core.
+    /// Processor time of the client (simulated: of all client hosts together) over the time that it took: 100 is one
+    /// core.
     pub client_cpu_percent: Option<f64>,
     /// Processor time of the server over the time that it took: 100 is one core.
     pub server_cpu_percent: Option<f64>,
@@ -230,6 +233,7 @@ mod tests {
             "registration",
             "server_registration",
             "threads",
+            "client_hosts",
             "record",
             "mb_per_s",
             "ops_per_s",

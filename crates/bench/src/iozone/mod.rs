@@ -195,7 +195,9 @@ impl Session {
             breakdown: Some(breakdown),
             server_registrations: counted.map(|c| c.registrations),
             server_exposed_byte_s: counted.map(|c| c.exposed_byte_seconds),
-            ..self.measured(self.unmeasured(run, server), &all, took, (client, server_cpu))
+            client_registrations: self.rdma().then_some(all.registrations as f64),
+            client_exposed_byte_s: self.rdma().then_some(all.exposed_byte_nanoseconds as f64 / 1e9),
+            ..all.figure(self.unmeasured(run, server), took, client, server_cpu)
         })
     }
 
@@ -239,30 +241,6 @@ impl Session {
             ..Figure::default()
         }
     }
-
-    fn measured(
-        &self,
-        before: Figure,
-        all: &Outcome,
-        took: Duration,
-        cpu: (Duration, Option<Duration>),
-    ) -> Figure {
-        let percent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-9);
-        Figure {
-            mb_per_s: Some(mb_per_s(all.bytes, took)),
-            ops_per_s: Some(all.latencies.len() as f64 / took.as_secs_f64().max(1e-9)),
-            p50_us: Some(all.latencies.percentile_us(50.0)),
-            p99_us: Some(all.latencies.percentile_us(99.0)),
-            client_cpu_s_per_gb: Some(cpu_s_per_gb(cpu.0, all.bytes)),
-            server_cpu_s_per_gb: cpu.1.map(|c| cpu_s_per_gb(c, all.bytes)),
-            server_cpu_us_per_op: cpu.1.map(|c| c.as_secs_f64() * 1e6 / all.latencies.len().max(1) as f64),
-            client_cpu_percent: Some(percent(cpu.0)),
-            server_cpu_percent: cpu.1.map(percent),
-            client_registrations: self.rdma().then_some(all.registrations as f64),
-            client_exposed_byte_s: self.rdma().then_some(all.exposed_byte_nanoseconds as f64 / 1e9),
-            ..before
-        }
-    }
 }
 
 /// What one thread did, or all.
@@ -285,6 +263,24 @@ impl Outcome {
         self.registrations += other.registrations;
         self.exposed_byte_nanoseconds += other.exposed_byte_nanoseconds;
         self.stages = self.stages.plus(&other.stages);
+    }
+
+    /// Rates, latencies and processor time, as `line` that is known before.
+    fn figure(&self, line: Figure, took: Duration, client: Duration, server: Option<Duration>) -> Figure {
+        let percent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-9);
+        let operations = self.latencies.len();
+        Figure {
+            mb_per_s: Some(mb_per_s(self.bytes, took)),
+            ops_per_s: Some(operations as f64 / took.as_secs_f64().max(1e-9)),
+            p50_us: Some(self.latencies.percentile_us(50.0)),
+            p99_us: Some(self.latencies.percentile_us(99.0)),
+            client_cpu_s_per_gb: Some(cpu_s_per_gb(client, self.bytes)),
+            server_cpu_s_per_gb: server.map(|cpu| cpu_s_per_gb(cpu, self.bytes)),
+            server_cpu_us_per_op: server.map(|cpu| cpu.as_secs_f64() * 1e6 / operations.max(1) as f64),
+            client_cpu_percent: Some(percent(client)),
+            server_cpu_percent: server.map(percent),
+            ..line
+        }
     }
 }
 

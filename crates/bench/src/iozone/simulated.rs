@@ -1,43 +1,29 @@
-//! The same workload between simulated machines, in virtual time: a client host and a server host of one profile.
-//!
-//! Client, server and the memory file system are the real ones; time, processors, adapters and links are simulated.
-//! The file system's own work takes no simulated time: a profile's cost of a message stands for the whole call.
+//! The same workload on simulated machines, in virtual time.
 
-use std::{net::SocketAddr, time::Duration};
-
-use client::{Client, Design, Identity, Options, Strategy};
 use futures::future::try_join_all;
-use rdma::provider::sim::{Profile, World};
-use runtime::{RuntimeRef, virtual_time::VirtualTime};
-use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted};
 
 use super::{
     Outcome, Run,
-    thread::{File, WORKING_SET, failed},
+    thread::{Exposure, File, WORKING_SET},
 };
 use crate::{
     BenchError, Figure,
-    units::{cpu_s_per_gb, mb_per_s},
+    simulated::{Machines, Simulation},
 };
 
-const SERVER: [u8; 4] = [10, 0, 0, 1];
-const CLIENT: [u8; 4] = [10, 0, 0, 2];
-const PORT: u16 = 20049;
-const EXPORT: &str = "/simulated";
-/// Records beyond the files' own that the server's export has room for, in bytes.
+/// Bytes that the server's export has room for beyond the files' own.
 const ROOM: u64 = 64 << 20;
 
 /// What to simulate.
 #[derive(Debug, Clone)]
 pub struct Simulated {
     /// The machines.
-    pub profile: Profile,
-    /// The seed of the run: the same gives the same figures.
-    pub seed: u64,
-    /// How the clients behave. Provider, transport and identity are those of the simulation.
-    pub options: Options,
-    /// Threads of the client host, each with a connection and a file.
+    pub machines: Machines,
+    /// Threads, each with a file, spread over the client hosts in turn.
     pub threads: usize,
+    /// The threads of a client host share one mount (a connection, or as many as `nconnect` says); else each has its
+    /// own.
+    pub shared_mount: bool,
     /// Bytes of each file.
     pub size: u64,
 }
@@ -47,49 +33,33 @@ impl Simulated {
     /// in its workload.
     ///
     /// # Errors
-    /// When a client cannot connect, an operation fails, or a record is larger than the server takes.
+    /// When the machines cannot be, a client cannot connect, an operation fails, or a record is larger than the server
+    /// takes.
     pub fn run(&self, runs: &[Run]) -> Result<Vec<Figure>, BenchError> {
-        let time = VirtualTime::new(self.seed);
-        let world = World::new(&time, self.profile.clone());
-        let rt = time.runtime();
-        let server = self.serve(&world, &rt)?;
-        let done = time.block_on(self.run_all(&world, &rt, runs));
-        drop(server);
-        done.map_err(|stuck| BenchError::Client(format!("the simulation is stuck: {stuck}")))?
-    }
-
-    /// Both ends use the same strategy, but for the one that a server of the Read-Read design refuses.
-    fn server_registration(&self) -> Strategy {
-        match (self.options.design, self.options.registration) {
-            (Design::ReadRead, Strategy::AllPhysical) => Strategy::Cache,
-            (_, strategy) => strategy,
-        }
-    }
-
-    fn serve(&self, world: &World, rt: &RuntimeRef) -> Result<Hosted, BenchError> {
-        let failed = |e: &dyn std::fmt::Display| BenchError::Peer(e.to_string());
         // Twice the data: a rewritten record's old and new content are there at once.
         let capacity = self.size.saturating_mul(2 * self.threads as u64).saturating_add(ROOM);
-        let backend = Backend::Memory { capacity: ByteSize(capacity) };
-        let config = Config {
-            exports: vec![ExportConfig::new(EXPORT, backend)],
-            design: self.options.design,
-            exposed_buffers: ExposedBuffers::AcceptedOnNetworks, // There is no network.
-            registration: Some(self.server_registration()),
-            ..Config::default()
-        };
-        let hosted = Hosted::start(config, rt.clone(), server::open).map_err(|e| failed(&e))?;
-        let listener = world.add_host(SERVER.into()).listen(rt.clone(), SocketAddr::from((SERVER, PORT)));
-        hosted.serve(listener.map_err(|e| failed(&e))?);
-        Ok(hosted)
+        let simulation = self.machines.start(capacity)?;
+        simulation.run(self.run_all(&simulation, runs))
     }
 
-    async fn run_all(&self, world: &World, rt: &RuntimeRef, runs: &[Run]) -> Result<Vec<Figure>, BenchError> {
-        let mut files = Vec::new();
+    /// The files of all threads.
+    async fn files(&self, simulation: &Simulation) -> Result<Vec<File>, BenchError> {
+        let mut files: Vec<File> = Vec::new();
         for number in 0..self.threads.max(1) {
-            let client = self.mount(world, rt).await?;
-            files.push(File::of(client, number, self.size, WORKING_SET / self.threads.max(1)).await?);
+            // The first thread of each host comes before the second of any.
+            let mounted = number.checked_sub(self.machines.client_hosts).and_then(|first| files.get(first));
+            let client = match mounted {
+                Some(other) if self.shared_mount => other.client.clone(),
+                _ => simulation.mount(number).await?,
+            };
+            let share = WORKING_SET / self.threads.max(1);
+            files.push(File::of(client, (number, format!("file-{number}")), self.size, share).await?);
         }
+        Ok(files)
+    }
+
+    async fn run_all(&self, simulation: &Simulation, runs: &[Run]) -> Result<Vec<Figure>, BenchError> {
+        let mut files = self.files(simulation).await?;
         let mut figures = Vec::new();
         for run in runs {
             let largest = files.iter().map(|f| f.client.rsize().min(f.client.wsize())).min();
@@ -100,91 +70,96 @@ impl Simulated {
                     run.record
                 )));
             }
-            let cpu = [CLIENT, SERVER].map(|ip| world.host_use(ip.into()).cpu_ns);
-            let start = rt.now();
-            let outcomes = try_join_all(files.iter_mut().map(|f| f.measure(run))).await?;
-            let took = rt.now().duration_since(start);
-            let mut all = Outcome::default();
-            outcomes.into_iter().for_each(|o| all.merge(o));
-            let after = [CLIENT, SERVER].map(|ip| world.host_use(ip.into()).cpu_ns);
-            let spent = [0, 1].map(|i| Duration::from_nanos(after[i] - cpu[i]));
-            figures.push(self.figure(run, &all, took, spent));
+            figures.push(self.measure(simulation, run, &mut files).await?);
         }
         Ok(figures)
     }
 
-    async fn mount(&self, world: &World, rt: &RuntimeRef) -> Result<Client, BenchError> {
-        let options = Options {
-            // The process's own would be another one on each machine, and its length is on the wire.
-            credential: Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() },
-            trust_server: true, // It is a part of this process.
-            ..self.options.clone()
-        };
-        let (provider, to) = (world.add_host(CLIENT.into()), SocketAddr::from((SERVER, PORT)));
-        Client::connect_over(rt.clone(), provider, to, EXPORT, options).await.map_err(failed)
-    }
-
-    fn figure(&self, run: &Run, all: &Outcome, took: Duration, cpu: [Duration; 2]) -> Figure {
-        let [client, server] = cpu;
-        let percent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-9);
-        Figure {
-            workload: format!("simulated iozone on {}", self.profile.name),
+    async fn measure(
+        &self,
+        simulation: &Simulation,
+        run: &Run,
+        files: &mut [File],
+    ) -> Result<Figure, BenchError> {
+        // Those who share a mount share what it registers and exposes.
+        let mounts = if self.shared_mount { self.machines.client_hosts } else { self.threads };
+        let mounts: Vec<_> = files.iter().take(mounts).map(|f| f.client.clone()).collect();
+        let before: Vec<_> = mounts.iter().map(Exposure::of).collect();
+        let exposed = || simulation.server_stats().operations.exposure.byte_nanoseconds;
+        let (spent, exposed_before, start) =
+            (simulation.hosts().spent(), exposed(), simulation.runtime().now());
+        let outcomes = try_join_all(files.iter_mut().map(|f| f.run(run))).await?;
+        let took = simulation.runtime().now().duration_since(start);
+        let spent = simulation.hosts().spent().since(&spent);
+        let mut all = Outcome::default();
+        outcomes.into_iter().for_each(|o| all.merge(o));
+        mounts.iter().zip(&before).for_each(|(m, before)| Exposure::of(m).add_since(before, &mut all));
+        let line = Figure {
             test: run.test.to_string(),
-            proto: "rdma".into(),
-            provider: Some("sim".into()),
-            design: Some(self.options.design.to_string()),
-            registration: Some(self.options.registration.to_string()),
-            server_registration: Some(self.server_registration().to_string()),
             threads: self.threads,
             record: run.record as u64,
             outstanding: run.outstanding,
-            mb_per_s: Some(mb_per_s(all.bytes, took)),
-            ops_per_s: Some(all.latencies.len() as f64 / took.as_secs_f64().max(1e-9)),
-            p50_us: Some(all.latencies.percentile_us(50.0)),
-            p99_us: Some(all.latencies.percentile_us(99.0)),
-            client_cpu_s_per_gb: Some(cpu_s_per_gb(client, all.bytes)),
-            server_cpu_s_per_gb: Some(cpu_s_per_gb(server, all.bytes)),
-            server_cpu_us_per_op: Some(server.as_secs_f64() * 1e6 / all.latencies.len().max(1) as f64),
-            client_cpu_percent: Some(percent(client)),
-            server_cpu_percent: Some(percent(server)),
             client_registrations: Some(all.registrations as f64),
             client_exposed_byte_s: Some(all.exposed_byte_nanoseconds as f64 / 1e9),
-            ..Figure::default()
-        }
+            server_registrations: Some(spent.server_registrations as f64),
+            server_exposed_byte_s: Some(exposed().saturating_sub(exposed_before) as f64 / 1e9),
+            ..self.machines.line("iozone")
+        };
+        Ok(all.figure(line, took, spent.clients_cpu, Some(spent.server_cpu)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use client::{Options, Strategy};
+    use rdma::provider::sim::Profile;
+
     use super::*;
     use crate::iozone::Test;
 
-    fn simulated(profile: &str, seed: u64) -> Vec<Figure> {
+    fn what(profile: &str, seed: u64) -> Simulated {
         // As the kernels of WAN 2008 do.
         let options = Options { registration: Strategy::AllPhysical, ..Options::default() };
-        let profile = Profile::named(profile).unwrap();
-        let what = Simulated { profile, seed, options, threads: 2, size: 4 << 20 };
+        let machines = Machines { seed, options, ..Machines::new(Profile::named(profile).unwrap()) };
+        Simulated { machines, threads: 2, shared_mount: false, size: 4 << 20 }
+    }
+
+    fn figures(what: &Simulated) -> Vec<Figure> {
         let run = |test| Run { test, record: 128 << 10, outstanding: 4, passes: 1, random_ops: 0 };
         what.run(&[Test::Write, Test::Read].map(run)).unwrap()
     }
 
     #[test]
     fn figures_are_those_of_the_simulated_machines_and_say_so() {
-        let wan = simulated("wan-infinihost", 1);
+        let wan = figures(&what("wan-infinihost", 1));
         assert!(wan.iter().all(|f| f.workload == "simulated iozone on wan-infinihost"));
         let (write, read) = (wan[0].mb_per_s.unwrap(), wan[1].mb_per_s.unwrap());
         // Two connections, each with four RDMA Reads of a page in flight: WAN 2008 measures 223 MB/s for one, raw.
         assert!((100.0..460.0).contains(&write) && (400.0..934.0).contains(&read), "{write} {read}");
-        let ndr = simulated("ndr-400g", 1);
+        let ndr = figures(&what("ndr-400g", 1));
         assert!(ndr[0].mb_per_s.unwrap() > 5.0 * write && ndr[1].mb_per_s.unwrap() > 5.0 * read);
         let json = |figures: &[Figure]| figures.iter().map(Figure::json).collect::<Vec<_>>();
-        assert_eq!(json(&ndr), json(&simulated("ndr-400g", 1)));
+        assert_eq!(json(&ndr), json(&figures(&what("ndr-400g", 1))));
+    }
+
+    #[test]
+    fn threads_that_share_a_mount_share_its_reads_and_those_on_other_hosts_do_not() {
+        let write = |shared_mount, client_hosts| {
+            let what = what("wan-infinihost", 1);
+            let machines = Machines { client_hosts, ..what.machines };
+            let f = figures(&Simulated { machines, shared_mount, threads: 4, ..what }).swap_remove(0);
+            assert_eq!((f.threads, f.client_hosts), (4, Some(client_hosts)));
+            f.mb_per_s.unwrap()
+        };
+        let (one, own, hosts) = (write(true, 1), write(false, 1), write(true, 4));
+        // WRITE is bounded by the four RDMA Reads that a connection has in flight.
+        assert!(one < 230.0, "{one}");
+        assert!(own > 2.5 * one && (0.9..1.1).contains(&(hosts / own)), "{one} {own} {hosts}");
     }
 
     #[test]
     fn a_record_that_the_server_does_not_take_is_refused() {
-        let profile = Profile::named("hdr-200g").unwrap();
-        let what = Simulated { profile, seed: 1, options: Options::default(), threads: 1, size: 8 << 20 };
+        let what = Simulated { size: 8 << 20, threads: 1, ..what("hdr-200g", 1) };
         let run = Run { test: Test::Write, record: 2 << 20, outstanding: 1, passes: 1, random_ops: 0 };
         assert!(matches!(what.run(&[run]), Err(BenchError::Parameter(_))));
     }

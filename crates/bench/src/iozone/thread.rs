@@ -10,10 +10,11 @@ use buffer::{Buffer, View, Views};
 use client::{Client, Error};
 use futures::{StreamExt, stream::FuturesUnordered};
 use nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
+use oncrpc::stages::StageStats;
 use runtime::tokio_rt::TokioRuntime;
 
 use super::{Iozone, Outcome, Run, Test};
-use crate::BenchError;
+use crate::{BenchError, random::Random};
 
 /// Memory that the threads together read into and write from, as far as their files are so large: more than a
 /// processor's cache holds, as with the raw streams.
@@ -116,7 +117,36 @@ pub(super) struct File {
     spare: VecDeque<Buffer>,
     /// What is written, in pieces of at most 1 MiB.
     pattern: Vec<View>,
-    random: u64,
+    /// What decides on places in random tests.
+    random: Random,
+}
+
+/// What a client has registered and exposed until now.
+pub(super) struct Exposure {
+    /// Times that it registered memory.
+    registrations: u64,
+    /// Bytes that the server could reach, times for how long, in nanoseconds.
+    byte_nanoseconds: u128,
+    stages: StageStats,
+}
+
+impl Exposure {
+    pub(super) fn of(client: &Client) -> Self {
+        let stats = client.stats();
+        let exposed = stats.connections.iter().filter_map(|c| c.requester.as_ref());
+        Self {
+            registrations: client.registration_stats().registrations,
+            byte_nanoseconds: exposed.map(|r| r.exposure.byte_nanoseconds).sum(),
+            stages: stats.stages,
+        }
+    }
+
+    /// Adds what came since `earlier` to an outcome.
+    pub(super) fn add_since(&self, earlier: &Self, out: &mut Outcome) {
+        out.registrations += self.registrations.saturating_sub(earlier.registrations);
+        out.exposed_byte_nanoseconds += self.byte_nanoseconds.saturating_sub(earlier.byte_nanoseconds);
+        out.stages = out.stages.plus(&self.stages.since(&earlier.stages));
+    }
 }
 
 impl File {
@@ -124,18 +154,19 @@ impl File {
         let rt = TokioRuntime::current();
         let client = Client::connect(rt, &config.url, config.options.clone()).await.map_err(failed)?;
         let share = WORKING_SET / config.threads;
-        Self::of(client, number, config.size, share).await
+        // Other processes may run here too.
+        let name = format!("millrace-bench-{}-{number}", std::process::id());
+        Self::of(client, (number, name), config.size, share).await
     }
 
-    /// The file of this number, empty; `share` is how much memory it may go through.
+    /// The file of this number and name, empty; `share` is how much memory it may go through.
     pub(super) async fn of(
         client: Client,
-        number: usize,
+        (number, name): (usize, String),
         size: u64,
         share: usize,
     ) -> Result<Self, BenchError> {
         let (dir, _) = client.resolve(client.path_in_export()).await.map_err(failed)?;
-        let name = format!("millrace-bench-{}-{number}", std::process::id());
         let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
         let made = client.create(dir, &name, how).await.map_err(failed)?;
         Ok(Self {
@@ -147,7 +178,7 @@ impl File {
             working_set: usize::try_from(size).unwrap_or(usize::MAX).min(share),
             spare: VecDeque::new(),
             pattern: Vec::new(),
-            random: 0x9e37_79b9_7f4a_7c15 ^ number as u64,
+            random: Random::new(number as u64),
         })
     }
 
@@ -158,25 +189,15 @@ impl File {
     }
 
     /// Runs, and adds what was registered and exposed for it.
-    pub(super) async fn measure(&mut self, run: &Run) -> Result<Outcome, BenchError> {
-        let (before, stages) = (self.exposure(), self.client.stats().stages);
+    async fn measure(&mut self, run: &Run) -> Result<Outcome, BenchError> {
+        let before = Exposure::of(&self.client);
         let mut out = self.run(run).await?;
-        let after = self.exposure();
-        out.stages = self.client.stats().stages.since(&stages);
-        out.registrations = after.0.saturating_sub(before.0);
-        out.exposed_byte_nanoseconds = after.1.saturating_sub(before.1);
+        Exposure::of(&self.client).add_since(&before, &mut out);
         Ok(out)
     }
 
-    /// Registrations, and the integral of exposed bytes over time in nanoseconds, until now.
-    fn exposure(&self) -> (u64, u128) {
-        let connections = self.client.stats().connections;
-        let exposed = connections.iter().filter_map(|c| c.requester.as_ref());
-        let exposed = exposed.map(|r| r.exposure.byte_nanoseconds).sum();
-        (self.client.registration_stats().registrations, exposed)
-    }
-
-    async fn run(&mut self, run: &Run) -> Result<Outcome, BenchError> {
+    /// Runs.
+    pub(super) async fn run(&mut self, run: &Run) -> Result<Outcome, BenchError> {
         if run.test == Test::Write {
             // New means new: a file that was cut to nothing has no blocks.
             let cut = Sattr { size: Some(0), ..Sattr::default() };
@@ -243,13 +264,12 @@ impl File {
             (true, n) => n,
             (false, _) => records * run.passes.max(1),
         };
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         Offsets {
             at: 0,
             ops,
             records,
             record: run.record as u64,
-            random: run.test.random().then_some(self.random),
+            random: run.test.random().then(|| Random::new(self.random.next())),
         }
     }
 
@@ -319,7 +339,7 @@ struct Offsets {
     ops: u64,
     records: u64,
     record: u64,
-    random: Option<u64>,
+    random: Option<Random>,
 }
 
 impl Iterator for Offsets {
@@ -330,29 +350,24 @@ impl Iterator for Offsets {
             return None;
         }
         let n = match &mut self.random {
-            None => self.at,
-            Some(state) => {
-                // xorshift64*: cheap, and without a pattern that a cache could follow.
-                *state ^= *state >> 12;
-                *state ^= *state << 25;
-                *state ^= *state >> 27;
-                state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-            }
+            None => self.at % self.records,
+            Some(random) => random.below(self.records),
         };
         self.at += 1;
-        Some(n % self.records * self.record)
+        Some(n * self.record)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Offsets;
+    use super::*;
 
     #[test]
     fn offsets_stay_in_the_file_in_order_or_at_random() {
         let all: Vec<_> = Offsets { at: 0, ops: 5, records: 3, record: 10, random: None }.collect();
         assert_eq!(all, [0, 10, 20, 0, 10]);
-        let some: Vec<_> = Offsets { at: 0, ops: 1000, records: 8, record: 4096, random: Some(7) }.collect();
+        let some: Vec<_> =
+            Offsets { at: 0, ops: 1000, records: 8, record: 4096, random: Some(Random::new(7)) }.collect();
         assert_eq!(some.len(), 1000);
         assert!(some.iter().all(|o| o % 4096 == 0 && *o < 8 * 4096));
         assert!((0..8).all(|n| some.contains(&(n * 4096))));

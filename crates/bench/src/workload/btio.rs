@@ -84,7 +84,9 @@ impl Btio {
         part.together().await?;
         let file = place.open(FILE).await?;
         let (from, to) = self.part(part.rank);
-        let began = tally.now();
+        let dumps = u64::from(self.dumps());
+        let bytes = dumps * (to - from);
+        let began = tally.begin();
         for dump in 0..self.dumps() {
             let data = content(place, dump, from, to)?;
             let at = u64::from(dump) * self.class.dump() + from;
@@ -96,21 +98,15 @@ impl Btio {
         }
         file.commit().await?;
         part.together().await?;
-        self.phase("write", (from, to), began, tally);
-        let began = tally.now();
+        tally.whole("write", dumps, bytes, &began);
+        let began = tally.begin();
         for dump in 0..self.dumps() {
             let read = self.verify(&file, dump, (from, to));
             tally.one("collective read", to - from, read).await?;
         }
         part.together().await?;
-        self.phase("read and verify", (from, to), began, tally);
+        tally.whole("read and verify", dumps, bytes, &began);
         Ok(())
-    }
-
-    fn phase(&self, test: &'static str, (from, to): (u64, u64), began: runtime::Instant, tally: &mut Tally) {
-        let took = tally.now().duration_since(began);
-        let dumps = u64::from(self.dumps());
-        tally.add(test, dumps, dumps * (to - from), took);
     }
 
     async fn verify(&self, file: &Data, dump: u32, (from, to): (u64, u64)) -> Result<(), BenchError> {

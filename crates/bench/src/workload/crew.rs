@@ -11,7 +11,7 @@ use std::{
 use buffer::{Arena, ArenaConfig};
 use client::{Client, Options, Url};
 use parking_lot::Mutex;
-use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use runtime::tokio_rt::TokioRuntime;
 
 use super::{Place, Workload, tally::Tally};
 use crate::{BenchError, Figure};
@@ -51,17 +51,17 @@ impl Target {
         }
     }
 
-    /// What is the same in all lines about it.
-    fn line(&self, workload: &Workload) -> Figure {
-        let mut f = Figure { workload: workload.name().into(), outstanding: 1, ..Figure::default() };
-        f.threads = workload.members();
+    /// What is the same in all lines about `workload` in it.
+    fn line(&self, workload: &Workload, provider: Option<&'static str>) -> Figure {
+        let mut f = workload.line(Figure { workload: workload.name().into(), ..Figure::default() });
+        f.provider = provider.map(Into::into);
         match self {
             Self::Server { url, options } => {
                 let proto = url.proto.unwrap_or(options.proto);
                 f.proto = proto.to_string();
                 if proto == client::Proto::Rdma {
                     f.design = Some(url.design.unwrap_or(options.design).to_string());
-                    f.registration = Some(options.registration.to_string());
+                    f.registration = Some(url.registration.unwrap_or(options.registration).to_string());
                 }
             }
             Self::Directory(_) => f.proto = "local".into(),
@@ -84,7 +84,7 @@ pub fn run(workload: &Workload, target: &Target) -> Result<Vec<Figure>, BenchErr
     let removed = rt.block_on(top.remove_tree(&name));
     let tally = outcome?;
     removed?;
-    Ok(tally.figures(&target.line(workload)))
+    Ok(tally.figures(&target.line(workload, top.provider())))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
@@ -96,11 +96,11 @@ fn members(workload: &Workload, target: &Target, name: &str) -> Result<Tally, Be
     let barrier = Arc::new(Barrier::new(workload.members()));
     let outcomes: Vec<_> = thread::scope(|scope| {
         let start = |rank| {
-            let part = Part { rank, barrier: Arc::clone(&barrier) };
+            let part = Part::new(rank, &barrier);
             scope.spawn(move || {
                 runtime()?.block_on(async {
                     let place = target.open().await?.enter(name).await?;
-                    member(workload, &place, part, TokioRuntime::current()).await
+                    member(workload, &place, part, Tally::new(TokioRuntime::current())).await
                 })
             })
         };
@@ -108,6 +108,11 @@ fn members(workload: &Workload, target: &Target, name: &str) -> Result<Tally, Be
         let ended = || BenchError::Client("a member of the workload ended early".into());
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(ended()))).collect()
     });
+    together(outcomes)
+}
+
+/// What all members did.
+pub(super) fn together(outcomes: Vec<Result<Tally, BenchError>>) -> Result<Tally, BenchError> {
     let mut all: Option<Tally> = None;
     for outcome in outcomes {
         let tally = outcome?;
@@ -120,13 +125,12 @@ fn members(workload: &Workload, target: &Target, name: &str) -> Result<Tally, Be
 }
 
 /// Carries out one member's part.
-async fn member(
+pub(super) async fn member(
     workload: &Workload,
     place: &Place,
     part: Part,
-    clock: RuntimeRef,
+    mut tally: Tally,
 ) -> Result<Tally, BenchError> {
-    let mut tally = Tally::new(clock);
     part.together().await?;
     workload.member(place, &part, &mut tally).await?;
     Ok(tally)
@@ -140,6 +144,10 @@ pub(super) struct Part {
 }
 
 impl Part {
+    pub(super) fn new(rank: usize, barrier: &Arc<Barrier>) -> Self {
+        Self { rank, barrier: Arc::clone(barrier) }
+    }
+
     /// Waits until all members are here.
     ///
     /// # Errors
@@ -156,7 +164,7 @@ impl Drop for Part {
 }
 
 /// Where members wait for each other: on whatever thread and runtime they are.
-struct Barrier {
+pub(super) struct Barrier {
     members: usize,
     state: Mutex<Waiting>,
 }
@@ -176,7 +184,7 @@ impl Waiting {
 }
 
 impl Barrier {
-    fn new(members: usize) -> Self {
+    pub(super) fn new(members: usize) -> Self {
         Self { members, state: Mutex::default() }
     }
 
@@ -242,7 +250,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_one_that_has_left() {
         let barrier = Arc::new(Barrier::new(2));
-        let [part, other] = [0, 1].map(|rank| Part { rank, barrier: Arc::clone(&barrier) });
+        let [part, other] = [0, 1].map(|rank| Part::new(rank, &barrier));
         thread::scope(|scope| {
             let waits = scope.spawn(|| block_on(part.together()));
             drop(other);

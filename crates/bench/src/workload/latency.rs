@@ -1,7 +1,7 @@
 //! One operation at a time.
 
-use super::{Place, random::Random, tally::Tally};
-use crate::BenchError;
+use super::{Place, tally::Tally};
+use crate::{BenchError, random::Random};
 
 /// Bytes of a small read or write.
 const SMALL: usize = 4 << 10;

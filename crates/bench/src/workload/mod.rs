@@ -1,6 +1,8 @@
 //! The papers' workloads beside IOzone, as library code that runs in any directory: of a server, over whatever
 //! transport and provider, or of this machine.
 //!
+//! Or between simulated machines, in virtual time ([`simulate`]).
+//!
 //! What each does, and how that is what the original does, is said at its type. Every operation is timed, so the lines
 //! of a report are kinds of operations: their rate, their data rate, median and 99th percentile of their latency.
 
@@ -11,7 +13,7 @@ mod latency;
 mod oltp;
 mod place;
 mod postmark;
-mod random;
+mod simulated;
 mod sources;
 mod tally;
 mod tile;
@@ -23,10 +25,11 @@ pub use latency::Latency;
 pub use oltp::Oltp;
 pub use place::{Data, Place};
 pub use postmark::Postmark;
+pub use simulated::simulate;
 pub use sources::{Compile, Sources, Untar};
 pub use tile::Tile;
 
-use crate::BenchError;
+use crate::{BenchError, Figure};
 use crew::Part;
 use tally::Tally;
 
@@ -70,9 +73,22 @@ impl Workload {
     pub const fn members(&self) -> usize {
         match self {
             Self::Btio(w) => w.processes as usize,
-            Self::Tile(w) => (w.columns * w.rows) as usize,
+            Self::Tile(w) => w.processes() as usize,
             _ => 1,
         }
+    }
+
+    /// The most operations that a member has in flight.
+    pub const fn outstanding(&self) -> usize {
+        match self {
+            Self::Oltp(w) => w.outstanding(),
+            _ => 1,
+        }
+    }
+
+    /// What is the same in all its lines, beside what is the same in all about a place.
+    fn line(&self, place: Figure) -> Figure {
+        Figure { threads: self.members(), outstanding: self.outstanding(), ..place }
     }
 
     /// About the bytes of data that it has in the directory at most; in a memory export they may take twice as much.

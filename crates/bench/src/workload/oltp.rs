@@ -6,8 +6,8 @@ use buffer::Views;
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use tokio::sync::Semaphore;
 
-use super::{Data, Place, random::Random, tally::Tally};
-use crate::BenchError;
+use super::{Data, Place, tally::Tally};
+use crate::{BenchError, random::Random};
 
 /// Bytes of one write of the log.
 const LOG_WRITE: usize = 256 << 10;
@@ -81,6 +81,11 @@ async fn wait_for(reads: &Semaphore, count: u32) {
 }
 
 impl Oltp {
+    /// The most operations in flight: reads, writes of the database, and one of the log.
+    pub(super) const fn outstanding(&self) -> usize {
+        self.shadows as usize + self.writers as usize * WRITES_PER_ROUND as usize + 1
+    }
+
     pub(super) async fn run(&self, place: &Place, tally: &mut Tally) -> Result<(), BenchError> {
         let records = self.file_size / u64::from(self.io.max(1));
         if self.io == 0 || records == 0 || self.files == 0 || self.shadows == 0 {
@@ -98,7 +103,7 @@ impl Oltp {
             file.commit().await?;
             files.push(file);
         }
-        let began = tally.now();
+        let began = tally.begin();
         let db = Database {
             config: self,
             files,
@@ -118,11 +123,10 @@ impl Oltp {
             try_join_all((0..self.writers).map(|_| db.write()))
         )?;
         drop(db);
-        let took = tally.now().duration_since(began);
         let (log, writes) = (log, writes.iter().sum::<u64>());
-        tally.add("log write", log, log * LOG_WRITE as u64, took);
-        tally.add("database write", writes, writes * u64::from(self.io), took);
-        tally.add("all operations", u64::from(self.reads) + log + writes, 0, took);
+        tally.whole("log write", log, log * LOG_WRITE as u64, &began);
+        tally.whole("database write", writes, writes * u64::from(self.io), &began);
+        tally.whole("all operations", u64::from(self.reads) + log + writes, 0, &began);
         Ok(())
     }
 }
@@ -150,12 +154,10 @@ impl Database<'_> {
 
     /// The shadow processes.
     async fn all_reads(&self) -> Result<(), BenchError> {
-        let began = lock(&self.tally).now();
+        let began = lock(&self.tally).begin();
         try_join_all((0..self.config.shadows).map(|_| self.read())).await?;
-        let mut tally = lock(&self.tally);
-        let took = tally.now().duration_since(began);
         let (reads, io) = (u64::from(self.config.reads), u64::from(self.config.io));
-        tally.add("shadow read", reads, reads * io, took);
+        lock(&self.tally).whole("shadow read", reads, reads * io, &began);
         Ok(())
     }
 

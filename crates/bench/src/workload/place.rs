@@ -21,8 +21,8 @@ use crate::BenchError;
 
 /// Calls in flight for one read or write that needs more than one.
 const DEPTH: usize = 8;
-/// Bytes that one call on a local file moves at most.
-const LOCAL_PIECE: usize = 1 << 20;
+/// The most bytes in one piece: of data that is kept to be written, and of one call on a local file.
+const PIECE: usize = 1 << 20;
 
 /// A directory.
 #[derive(Clone)]
@@ -250,7 +250,15 @@ impl Place {
     /// When memory is used up.
     pub fn views(&self, bytes: &[u8]) -> Result<Views, BenchError> {
         let arena = self.arena();
-        bytes.chunks(LOCAL_PIECE).map(|piece| Ok(arena.copy_from(piece)?)).collect()
+        bytes.chunks(PIECE).map(|piece| Ok(arena.copy_from(piece)?)).collect()
+    }
+
+    /// The RDMA provider, where there is one.
+    pub(super) fn provider(&self) -> Option<&'static str> {
+        match self {
+            Self::Mount { client, .. } => client.stats().connections.first().and_then(|c| c.provider),
+            Self::Local { .. } => None,
+        }
     }
 
     fn arena(&self) -> &Arena {
@@ -335,7 +343,7 @@ impl Data {
             Self::Local { arena, file } => {
                 let mut done = 0;
                 while done < len {
-                    let mut buffer: Buffer = arena.alloc((len - done).min(LOCAL_PIECE))?;
+                    let mut buffer: Buffer = arena.alloc((len - done).min(PIECE))?;
                     let at = offset + done as u64;
                     let n = file.read_at(&mut buffer, at).map_err(BenchError::io("read a file"))?;
                     if n == 0 {
@@ -374,8 +382,8 @@ impl Data {
         }
     }
 
-    /// Writes `data`, which one WRITE can carry, so that it is on stable storage when this returns: as with
-    /// `O_DSYNC`.
+    /// Writes `data` so that it is on stable storage when this returns, as with `O_DSYNC`: on a server with as many
+    /// WRITEs, one after another, as it needs.
     ///
     /// # Errors
     /// When the write fails.

@@ -2,8 +2,8 @@
 
 use buffer::Views;
 
-use super::{Place, random::Random, tally::Tally};
-use crate::BenchError;
+use super::{Place, tally::Tally};
+use crate::{BenchError, random::Random};
 
 /// PostMark 1.5 with its defaults (Katcher, TR-3022): a pool of files with sizes spread evenly over a range is made,
 /// then transactions are carried out, then what is left is deleted. A transaction is a pair: read a whole file or
@@ -42,12 +42,11 @@ impl Postmark {
         for _ in 0..self.files {
             pool.create("create", tally).await?;
         }
-        let began = tally.now();
+        let began = tally.begin();
         for _ in 0..self.transactions {
             pool.transact(tally).await?;
         }
-        let took = tally.now().duration_since(began);
-        tally.add("transaction", self.transactions.into(), 0, took);
+        tally.whole("transaction", self.transactions.into(), 0, &began);
         while !pool.files.is_empty() {
             pool.delete("delete", tally).await?;
         }

@@ -2,8 +2,8 @@
 
 use buffer::Views;
 
-use super::{Place, random::Random, tally::Tally};
-use crate::BenchError;
+use super::{Place, tally::Tally};
+use crate::{BenchError, random::Random};
 
 /// Files for each directory, about as in a Linux kernel of 2005.
 const FILES_PER_DIRECTORY: u32 = 16;
@@ -127,10 +127,9 @@ impl Untar {
     pub(super) async fn run(&self, top: &Place, tally: &mut Tally) -> Result<(), BenchError> {
         let tree = self.sources.tree();
         let bytes = tree.files.iter().map(|f| u64::from(f.size)).sum();
-        let began = tally.now();
+        let began = tally.begin();
         tree.unpack(top, tally).await?;
-        let took = tally.now().duration_since(began);
-        tally.add("untar", tree.files.len() as u64, bytes, took);
+        tally.whole("untar", tree.files.len() as u64, bytes, &began);
         Ok(())
     }
 }
@@ -162,13 +161,12 @@ impl Compile {
             data,
             random: Random::new(self.sources.seed ^ 0x6d61_6b65),
         };
-        let began = tally.now();
+        let began = tally.begin();
         for source in &sources {
             make.compile(source, tally).await?;
         }
         make.link(&sources, top, tally).await?;
-        let took = tally.now().duration_since(began);
-        tally.add("make", sources.len() as u64, 0, took);
+        tally.whole("make", sources.len() as u64, 0, &began);
         Ok(())
     }
 }

@@ -4,7 +4,12 @@ use std::{future::Future, time::Duration};
 
 use runtime::{Instant, RuntimeRef};
 
-use crate::{BenchError, Figure, stats::Latencies, units::mb_per_s};
+use crate::{
+    BenchError, Figure,
+    simulated::{Hosts, Spent},
+    stats::Latencies,
+    units::{cpu_s_per_gb, mb_per_s},
+};
 
 /// What was done of one kind.
 struct Kind {
@@ -13,17 +18,32 @@ struct Kind {
     bytes: u64,
     took: Duration,
     latencies: Latencies,
+    /// What simulated hosts spent meanwhile.
+    spent: Option<Spent>,
+}
+
+/// When something began that is timed as a whole.
+pub(super) struct Began {
+    at: Instant,
+    spent: Option<Spent>,
 }
 
 /// What one member of a workload did, or all of them.
 pub(super) struct Tally {
     clock: RuntimeRef,
+    /// The hosts that the workload runs on, if they are simulated.
+    hosts: Option<Hosts>,
     kinds: Vec<Kind>,
 }
 
 impl Tally {
     pub(super) fn new(clock: RuntimeRef) -> Self {
-        Self { clock, kinds: Vec::new() }
+        Self { clock, hosts: None, kinds: Vec::new() }
+    }
+
+    /// Counts what these hosts spend, too.
+    pub(super) fn on(self, hosts: Hosts) -> Self {
+        Self { hosts: Some(hosts), ..self }
     }
 
     /// An empty one with the same clock, for what is not measured.
@@ -35,11 +55,24 @@ impl Tally {
         self.clock.now()
     }
 
+    /// Something begins that is timed as a whole.
+    pub(super) fn begin(&self) -> Began {
+        Began { at: self.now(), spent: self.hosts.as_ref().map(Hosts::spent) }
+    }
+
+    /// Counts `ops` operations, which together took the time since `began`; once for each kind.
+    pub(super) fn whole(&mut self, test: &'static str, ops: u64, bytes: u64, began: &Began) {
+        let spent = self.hosts.as_ref().zip(began.spent).map(|(hosts, before)| hosts.spent().since(&before));
+        let took = self.now().duration_since(began.at);
+        self.add(test, ops, bytes, took);
+        self.kind(test).spent = spent;
+    }
+
     /// The kind `test`; kinds are listed in the order in which they came first.
     fn kind(&mut self, test: &'static str) -> &mut Kind {
         let at = self.kinds.iter().position(|k| k.test == test).unwrap_or_else(|| {
             let latencies = Latencies::new();
-            self.kinds.push(Kind { test, ops: 0, bytes: 0, took: Duration::ZERO, latencies });
+            self.kinds.push(Kind { test, ops: 0, bytes: 0, took: Duration::ZERO, latencies, spent: None });
             self.kinds.len() - 1
         });
         &mut self.kinds[at]
@@ -61,8 +94,7 @@ impl Tally {
         Ok(out)
     }
 
-    /// Counts `ops` operations that together took `took`.
-    pub(super) fn add(&mut self, test: &'static str, ops: u64, bytes: u64, took: Duration) {
+    fn add(&mut self, test: &'static str, ops: u64, bytes: u64, took: Duration) {
         let kind = self.kind(test);
         kind.ops += ops;
         kind.bytes += bytes;
@@ -80,7 +112,10 @@ impl Tally {
             let mine = self.kind(k.test);
             mine.ops += k.ops;
             mine.bytes += k.bytes;
-            mine.took = mine.took.max(k.took);
+            if k.took > mine.took {
+                // The hosts are the same.
+                (mine.took, mine.spent) = (k.took, k.spent);
+            }
             mine.latencies.merge(&k.latencies);
         }
     }
@@ -95,8 +130,23 @@ impl Tally {
             ops_per_s: Some(k.ops as f64 / k.took.as_secs_f64().max(1e-9)),
             p50_us: percentile(k, 50.0),
             p99_us: percentile(k, 99.0),
-            ..line.clone()
+            ..processor_time(k, line)
         };
         self.kinds.iter().map(figure).collect()
+    }
+}
+
+/// `line` with what hosts spent while operations of a kind were going on.
+fn processor_time(k: &Kind, line: &Figure) -> Figure {
+    let Some(Spent { clients_cpu, server_cpu, .. }) = k.spent else { return line.clone() };
+    let percent = |cpu: Duration| Some(cpu.as_secs_f64() * 100.0 / k.took.as_secs_f64().max(1e-9));
+    let per_gb = |cpu| (k.bytes > 0).then(|| cpu_s_per_gb(cpu, k.bytes));
+    Figure {
+        client_cpu_s_per_gb: per_gb(clients_cpu),
+        server_cpu_s_per_gb: per_gb(server_cpu),
+        server_cpu_us_per_op: Some(server_cpu.as_secs_f64() * 1e6 / k.ops.max(1) as f64),
+        client_cpu_percent: percent(clients_cpu),
+        server_cpu_percent: percent(server_cpu),
+        ..line.clone()
     }
 }

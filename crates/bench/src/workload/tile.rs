@@ -27,7 +27,7 @@ pub struct Tile {
 
 impl Tile {
     /// Processes: one for each tile.
-    pub fn processes(&self) -> u32 {
+    pub const fn processes(&self) -> u32 {
         self.columns * self.rows
     }
 
@@ -58,28 +58,24 @@ impl Tile {
         part.together().await?;
         let file = place.open(FILE).await?;
         let mine = part.rank as u8 ^ 0x5a;
+        let bytes = self.row_bytes() * u64::from(self.height);
         let data = place.views(&vec![mine; self.row_bytes() as usize])?;
-        let began = tally.now();
+        let began = tally.begin();
         for row in 0..self.height {
             let write = file.write(self.offset(part.rank, row), &data);
             tally.one("row write", self.row_bytes(), write).await?;
         }
         file.commit().await?;
         part.together().await?;
-        self.phase("tile write", began, tally);
-        let began = tally.now();
+        tally.whole("tile write", 1, bytes, &began);
+        let began = tally.begin();
         for row in 0..self.height {
             let read = self.read(&file, part.rank, row, mine);
             tally.one("row read", self.row_bytes(), read).await?;
         }
         part.together().await?;
-        self.phase("tile read", began, tally);
+        tally.whole("tile read", 1, bytes, &began);
         Ok(())
-    }
-
-    fn phase(&self, test: &'static str, began: runtime::Instant, tally: &mut Tally) {
-        let took = tally.now().duration_since(began);
-        tally.add(test, 1, self.row_bytes() * u64::from(self.height), took);
     }
 
     async fn read(&self, file: &Data, rank: usize, row: u32, want: u8) -> Result<(), BenchError> {

@@ -15,9 +15,10 @@ Figures mean something only from a release build (cargo build --release) on a ma
 1 MB is 10^6 bytes and 1 GB 10^9; sizes on the command line are powers of 1024.
 
 JSON keys, the same for all benches, one object per line: workload, test, proto, provider, design, registration,
-server_registration, threads, record, outstanding, mb_per_s, ops_per_s, p50_us, p99_us, client_cpu_s_per_gb,
+server_registration, threads, client_hosts, record, outstanding, mb_per_s, ops_per_s, p50_us, p99_us, client_cpu_s_per_gb,
 server_cpu_s_per_gb, server_cpu_us_per_op, client_cpu_percent, server_cpu_percent, client_registrations,
-server_registrations, client_exposed_byte_s, server_exposed_byte_s. CPU % is of one core; exposed_byte_s are the bytes that
+server_registrations, client_exposed_byte_s, server_exposed_byte_s. client_hosts is how many were simulated,
+and the client's CPU is that of all of them; CPU % is of one core; exposed_byte_s are the bytes that
 the other end could reach, times for how many seconds. What was not measured, or has no meaning, is null. For raw the
 client is the sender and the server the receiver.")]
 pub(crate) struct BenchArgs {

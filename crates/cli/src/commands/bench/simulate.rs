@@ -3,6 +3,7 @@
 use bench::{
     figure::{costs, table},
     iozone::{Run, Simulated, Test},
+    simulated::Machines,
 };
 use rdma::provider::sim::Profile;
 
@@ -33,7 +34,8 @@ pub(super) fn run(args: &SimulateArgs) -> CommandResult {
         random_ops: 0,
     };
     let runs: Vec<Run> = [Test::Write, Test::Read].map(one).into();
-    let figures = Simulated { profile, seed: args.seed, options, threads, size }.run(&runs)?;
+    let machines = Machines { seed: args.seed, options, ..Machines::new(profile) };
+    let figures = Simulated { machines, threads, shared_mount: false, size }.run(&runs)?;
     if args.json {
         figures.iter().try_for_each(|f| output::line(&f.json()))?;
         return Ok(Outcome::Done);

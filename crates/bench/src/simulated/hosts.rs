@@ -1,0 +1,94 @@
+//! The hosts of a simulation, and what they have spent.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::Duration,
+};
+
+use rdma::{
+    Provider,
+    provider::sim::{HostUse, World},
+};
+
+/// A server host and client hosts. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Hosts {
+    world: World,
+    clients: usize,
+}
+
+/// What hosts have done until a point in time, or between two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spent {
+    /// Processor time of all client hosts together.
+    pub clients_cpu: Duration,
+    /// Processor time of the server host.
+    pub server_cpu: Duration,
+    /// Times that the server host registered memory, or bound a window.
+    pub server_registrations: u64,
+}
+
+impl Spent {
+    /// What was done since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            clients_cpu: self.clients_cpu.saturating_sub(earlier.clients_cpu),
+            server_cpu: self.server_cpu.saturating_sub(earlier.server_cpu),
+            server_registrations: self.server_registrations.saturating_sub(earlier.server_registrations),
+        }
+    }
+}
+
+impl Hosts {
+    /// The server's address.
+    pub const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    /// Client hosts for each value of the address's third byte.
+    const ROW: usize = 250;
+
+    pub(super) fn new(world: World, clients: usize) -> Self {
+        Self { world, clients }
+    }
+
+    /// The address of client host `host`; beyond the last they are counted again.
+    pub fn address(&self, host: usize) -> IpAddr {
+        let host = host % self.clients;
+        IpAddr::V4(Ipv4Addr::new(10, 0, 1 + (host / Self::ROW) as u8, 1 + (host % Self::ROW) as u8))
+    }
+
+    /// How many client hosts there are.
+    pub fn clients(&self) -> usize {
+        self.clients
+    }
+
+    /// The simulated network.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The server host's adapter.
+    pub(super) fn server(&self) -> Arc<dyn Provider> {
+        self.world.add_host(Self::SERVER)
+    }
+
+    /// The adapter of client host `host`.
+    pub(super) fn client(&self, host: usize) -> Arc<dyn Provider> {
+        self.world.add_host(self.address(host))
+    }
+
+    /// What each client host has done so far.
+    pub fn client_use(&self) -> Vec<HostUse> {
+        (0..self.clients).map(|host| self.world.host_use(self.address(host))).collect()
+    }
+
+    /// What they have spent so far.
+    pub fn spent(&self) -> Spent {
+        let server = self.world.host_use(Self::SERVER);
+        let clients = self.client_use().iter().map(|host| host.cpu_ns).sum();
+        Spent {
+            clients_cpu: Duration::from_nanos(clients),
+            server_cpu: Duration::from_nanos(server.cpu_ns),
+            server_registrations: server.registrations + server.binds,
+        }
+    }
+}

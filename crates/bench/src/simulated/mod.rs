@@ -1,0 +1,183 @@
+//! *Simulated* machines: a server host and client hosts of one profile, in virtual time.
+//!
+//! Client and server are the real ones; time, processors, adapters and links are simulated
+//! ([`rdma::provider::sim`]), and the same seed gives the same figures. What comes of them says that it is simulated.
+//! `iozone` runs as [`crate::iozone::Simulated`], every workload as [`crate::workload::simulate`].
+
+mod hosts;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use client::{Client, Design, Identity, Options, Strategy};
+use rdma::provider::sim::{Profile, World};
+use runtime::{RuntimeRef, virtual_time::VirtualTime};
+use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted};
+
+use crate::{BenchError, Figure};
+pub use hosts::{Hosts, Spent};
+
+const PORT: u16 = 20049;
+const EXPORT: &str = "/simulated";
+/// The most client hosts.
+const MOST_HOSTS: usize = 4096;
+
+/// Machines to simulate.
+#[derive(Debug, Clone)]
+pub struct Machines {
+    /// The machines, and the network between them.
+    pub profile: Profile,
+    /// The seed of the run: the same gives the same figures.
+    pub seed: u64,
+    /// How clients behave. The server's design is theirs; provider and identity are those of the simulation.
+    pub options: Options,
+    /// The server's registration strategy; `None`: that of the clients, but for the one that a server of the Read-Read
+    /// design refuses ([`Strategy::AllPhysical`]; it has [`Strategy::Cache`] then).
+    pub server_registration: Option<Strategy>,
+    /// Client hosts, 1 to 4096. What there is of clients is spread over them in turn.
+    pub client_hosts: usize,
+}
+
+impl Machines {
+    /// A server and one client host, with the defaults of both.
+    pub fn new(profile: Profile) -> Self {
+        Self { profile, seed: 1, options: Options::default(), server_registration: None, client_hosts: 1 }
+    }
+
+    /// Both ends use the same strategy unless it is said.
+    fn registration_of_server(&self) -> Strategy {
+        match (self.options.design, self.options.registration) {
+            (Design::ReadRead, Strategy::AllPhysical) => self.server_registration.unwrap_or(Strategy::Cache),
+            (_, strategy) => self.server_registration.unwrap_or(strategy),
+        }
+    }
+
+    /// Starts them: a server with an empty memory export of `capacity` bytes, and no clients yet.
+    ///
+    /// # Errors
+    /// When there are no client hosts or too many, or the server cannot be.
+    pub fn start(&self, capacity: u64) -> Result<Simulation, BenchError> {
+        if !(1..=MOST_HOSTS).contains(&self.client_hosts) {
+            return Err(BenchError::Parameter(format!(
+                "there can be 1 to {MOST_HOSTS} simulated client hosts, not {}",
+                self.client_hosts
+            )));
+        }
+        let time = VirtualTime::new(self.seed);
+        let world = World::new(&time, self.profile.clone());
+        let hosts = Hosts::new(world, self.client_hosts);
+        let rt = time.runtime();
+        let server = self.serve(&hosts, &rt, capacity)?;
+        Ok(Simulation { server, hosts, rt, machines: self.clone(), time })
+    }
+
+    fn serve(&self, hosts: &Hosts, rt: &RuntimeRef, capacity: u64) -> Result<Hosted, BenchError> {
+        let failed = |e: &dyn std::fmt::Display| BenchError::Peer(e.to_string());
+        let backend = Backend::Memory { capacity: ByteSize(capacity) };
+        let config = Config {
+            exports: vec![ExportConfig::new(EXPORT, backend)],
+            design: self.options.design,
+            exposed_buffers: ExposedBuffers::AcceptedOnNetworks, // There is no network.
+            registration: Some(self.registration_of_server()),
+            ..Config::default()
+        };
+        let hosted = Hosted::start(config, Arc::clone(rt), server::open).map_err(|e| failed(&e))?;
+        let listener = hosts.server().listen(Arc::clone(rt), SocketAddr::new(Hosts::SERVER, PORT));
+        hosted.serve(listener.map_err(|e| failed(&e))?);
+        Ok(hosted)
+    }
+
+    /// What all figures about them have in common: `what` ran on them.
+    pub(crate) fn line(&self, what: &str) -> Figure {
+        Figure {
+            workload: format!("simulated {what} on {}", self.profile.name),
+            proto: "rdma".into(),
+            provider: Some("sim".into()),
+            design: Some(self.options.design.to_string()),
+            registration: Some(self.options.registration.to_string()),
+            server_registration: Some(self.registration_of_server().to_string()),
+            client_hosts: Some(self.client_hosts),
+            ..Figure::default()
+        }
+    }
+}
+
+/// Simulated machines that are up.
+pub struct Simulation {
+    // Dropped in this order: time goes last.
+    server: Hosted,
+    hosts: Hosts,
+    rt: RuntimeRef,
+    machines: Machines,
+    time: VirtualTime,
+}
+
+impl Simulation {
+    /// Carries `what` out in virtual time.
+    ///
+    /// # Errors
+    /// Those of `what`; when it can never be done, which is a mistake in the program.
+    pub fn run<T>(&self, what: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
+        let stuck = |e| BenchError::Client(format!("the simulation is stuck: {e}"));
+        self.time.block_on(what).map_err(stuck)?
+    }
+
+    /// A connection from client host `host` (0 is the first; beyond the last they are counted again), with the export
+    /// mounted.
+    ///
+    /// # Errors
+    /// When the client cannot connect.
+    pub async fn mount(&self, host: usize) -> Result<Client, BenchError> {
+        let options = Options {
+            // The process's own would be another one on each machine, and its length is on the wire.
+            credential: Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() },
+            trust_server: true, // It is a part of this process.
+            ..self.machines.options.clone()
+        };
+        let (provider, to) = (self.hosts.client(host), SocketAddr::new(Hosts::SERVER, PORT));
+        let mounted = Client::connect_over(Arc::clone(&self.rt), provider, to, EXPORT, options).await;
+        mounted.map_err(|e| BenchError::Client(e.to_string()))
+    }
+
+    /// The hosts.
+    pub fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
+
+    /// The runtime of the simulation: virtual time, for what runs in it.
+    pub fn runtime(&self) -> &RuntimeRef {
+        &self.rt
+    }
+
+    /// What the server has counted so far.
+    pub fn server_stats(&self) -> server::Stats {
+        self.server.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_uses_the_clients_strategy_unless_it_is_said_or_refused() {
+        let of = |design, registration, server_registration| {
+            let options = Options { design, registration, ..Options::default() };
+            let machines = Machines::new(Profile::named("hdr-200g").unwrap());
+            Machines { options, server_registration, ..machines }.registration_of_server()
+        };
+        use Strategy::{AllPhysical, Cache, Dynamic, Fast};
+        assert_eq!(of(Design::ReadWrite, AllPhysical, None), AllPhysical);
+        assert_eq!(of(Design::ReadWrite, Dynamic, Some(Fast)), Fast);
+        assert_eq!(of(Design::ReadRead, AllPhysical, None), Cache);
+        assert_eq!(of(Design::ReadRead, Dynamic, None), Dynamic);
+    }
+
+    #[test]
+    fn machines_that_cannot_be_are_refused() {
+        let machines = Machines::new(Profile::named("hdr-200g").unwrap());
+        for client_hosts in [0, MOST_HOSTS + 1] {
+            let refused = Machines { client_hosts, ..machines.clone() }.start(1 << 20).err();
+            assert!(matches!(refused, Some(BenchError::Parameter(_))), "{client_hosts}");
+        }
+    }
+}
