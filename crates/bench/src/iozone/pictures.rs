@@ -6,7 +6,7 @@ use std::path::Path;
 use super::Test;
 use crate::{
     BenchError, Figure,
-    plot::{Axis, BarsWithLines, Heading, Lines, Places, Series},
+    plot::{Axis, BarsWithLines, Heading, Lines, Places, Scale, Series},
     units::Size,
 };
 
@@ -139,8 +139,8 @@ impl<'a> Sorted<'a> {
             heading: self
                 .heading(format!("{} bandwidth and client CPU by design ({strategy})", capital(test))),
             x: self.over_threads(),
-            bars: Axis { label: RATE.into(), series: bars },
-            lines: Axis { label: CPU.into(), series: lines },
+            bars: Axis { label: RATE.into(), scale: Scale::Linear, series: bars },
+            lines: Axis { label: CPU.into(), scale: Scale::Linear, series: lines },
         }
     }
 
@@ -153,7 +153,11 @@ impl<'a> Sorted<'a> {
         Lines {
             heading: self.heading(format!("{} bandwidth by record ({design}, {strategy})", capital(test))),
             x: self.over_threads(),
-            y: Axis { label: RATE.into(), series: self.records.iter().enumerate().map(line).collect() },
+            y: Axis {
+                label: RATE.into(),
+                scale: Scale::Linear,
+                series: self.records.iter().enumerate().map(line).collect(),
+            },
         }
     }
 
@@ -172,8 +176,12 @@ impl<'a> Sorted<'a> {
         BarsWithLines {
             heading: self.heading(format!("{title} ({design}, {})", Size(record))),
             x: self.over_threads(),
-            bars: Axis { label: RATE.into(), series: series(|f| f.mb_per_s, "") },
-            lines: Axis { label: CPU.into(), series: series(|f| f.client_cpu_percent, "CPU, ") },
+            bars: Axis { label: RATE.into(), scale: Scale::Linear, series: series(|f| f.mb_per_s, "") },
+            lines: Axis {
+                label: CPU.into(),
+                scale: Scale::Linear,
+                series: series(|f| f.client_cpu_percent, "CPU, "),
+            },
         }
     }
 
@@ -195,7 +203,7 @@ impl<'a> Sorted<'a> {
         Lines {
             heading: self.heading(format!("{} bandwidth by registration strategy {what}", capital(test))),
             x: self.over_threads(),
-            y: Axis { label: RATE.into(), series },
+            y: Axis { label: RATE.into(), scale: Scale::Linear, series },
         }
     }
 
@@ -224,8 +232,8 @@ impl<'a> Sorted<'a> {
             heading: self
                 .heading(format!("Memory in the peer's reach, {test}, {threads} threads, {}", Size(record))),
             x: Places { label: "registration strategy".into(), names: self.strategies.clone() },
-            bars: Axis { label: "bytes exposed, times seconds".into(), series },
-            lines: Axis { label: String::new(), series: Vec::new() },
+            bars: Axis { label: "bytes exposed, times seconds".into(), scale: Scale::Linear, series },
+            lines: Axis { label: String::new(), scale: Scale::Linear, series: Vec::new() },
         }
     }
 }

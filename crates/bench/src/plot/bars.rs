@@ -5,7 +5,7 @@ use plotters::{prelude::*, style::text_anchor::HPos};
 use super::{
     BarsWithLines,
     canvas::{Canvas, Drawn, INK, Picture, Text},
-    frame::{self, Axes, Plane, Sample, around, fill, line, top, values},
+    frame::{self, Axes, Plane, Range, Sample, around, fill, line, values},
 };
 
 /// The part of a place's width that its bars take.
@@ -20,9 +20,10 @@ impl Picture for BarsWithLines {
         let bars = self.bars.series.iter().map(Sample::Box);
         let samples: Vec<_> = bars.chain(self.lines.series.iter().map(Sample::Line)).collect();
         let width = around(on, &self.heading, &samples)?;
-        let right =
-            (!self.lines.series.is_empty()).then(|| (self.lines.label.as_str(), top(values(&self.lines))));
-        let (left, right) = Axes { right, ..Axes::new(&self.x, &self.bars) }.draw(on, width)?;
+        let right = (!self.lines.series.is_empty())
+            .then(|| (self.lines.label.as_str(), Range::linear(values(&self.lines))));
+        let range = Range::linear(values(&self.bars));
+        let (left, right) = Axes { range, right, ..Axes::new(&self.x, &self.bars) }.draw(on, width)?;
         self.draw_bars(on, &left)?;
         self.lines.series.iter().try_for_each(|s| line(on, s, &right))
     }

@@ -5,7 +5,7 @@ use plotters::{
 };
 
 use super::{
-    Axis, Heading, Places, Series,
+    Axis, Heading, Places, Scale, Series,
     canvas::{Canvas, Drawn, FAINT, GREY, INK, PALETTE, Text},
 };
 use crate::units::grouped;
@@ -78,6 +78,58 @@ pub(super) fn tick(value: f64) -> String {
 pub(super) fn top(values: impl IntoIterator<Item = f64>) -> f64 {
     let most = values.into_iter().filter(|v| v.is_finite()).fold(0.0, f64::max);
     if most > 0.0 { most * 1.06 } else { 1.0 }
+}
+
+/// What lies at the ends of an axis, and how it is divided.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Range {
+    scale: Scale,
+    bottom: f64,
+    top: f64,
+}
+
+impl Range {
+    /// From 0 on, with room for `values`.
+    pub(super) fn linear(values: impl IntoIterator<Item = f64>) -> Self {
+        Self { scale: Scale::Linear, bottom: 0.0, top: top(values) }
+    }
+
+    /// With room for all that is drawn along an axis.
+    fn of(axis: &Axis) -> Self {
+        if axis.scale == Scale::Linear {
+            return Self::linear(values(axis));
+        }
+        let positive = || values(axis).filter(|v| v.is_finite() && *v > 0.0).map(f64::log10);
+        let least = positive().fold(f64::INFINITY, f64::min).floor();
+        let most = positive().fold(f64::NEG_INFINITY, f64::max).ceil();
+        let (least, most) = if least.is_finite() { (least, most.max(least + 1.0)) } else { (0.0, 1.0) };
+        Self { scale: Scale::Log, bottom: 10_f64.powf(least), top: 10_f64.powf(most) }
+    }
+
+    /// How far up a value lies, from 0 to 1.
+    fn part(self, value: f64) -> f64 {
+        match self.scale {
+            Scale::Linear => value / self.top,
+            Scale::Log if value <= self.bottom => 0.0,
+            Scale::Log => (value / self.bottom).log10() / (self.top / self.bottom).log10(),
+        }
+    }
+
+    /// Whether a value has a place.
+    fn has(self, value: f64) -> bool {
+        self.scale == Scale::Linear || value > 0.0
+    }
+
+    /// The values that have a name.
+    fn ticks(self) -> Vec<f64> {
+        match self.scale {
+            Scale::Linear => RangedCoordf64::from(0.0..self.top).key_points(8),
+            Scale::Log => {
+                let powers = self.bottom.log10().round() as i32..=self.top.log10().round() as i32;
+                powers.map(|p| 10_f64.powi(p)).collect()
+            }
+        }
+    }
 }
 
 /// Draws heading and legend, and gives the width that is left for the data, in units.
@@ -157,33 +209,30 @@ pub(super) fn marker<DB: DrawingBackend>(
     Ok(())
 }
 
-/// Where values lie in the picture: places from left to right, place `n` at `n + 0.5`, and values from 0 up.
+/// Where values lie in the picture: places from left to right, place `n` at `n + 0.5`, and values from the bottom up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plane {
     /// Pixels of the whole picture: left and right, top and bottom.
     x: (i32, i32),
     y: (i32, i32),
-    /// What lies at the right end and at the top.
+    /// What lies at the right end.
     end: f64,
-    top: f64,
+    /// What lies at the bottom and at the top.
+    range: Range,
 }
 
 impl Plane {
     /// The pixel of a value.
     pub(super) fn at(&self, x: f64, y: f64) -> (i32, i32) {
         let between = |(from, to): (i32, i32), part: f64| from + (f64::from(to - from) * part).round() as i32;
-        (between(self.x, x / self.end), between((self.y.1, self.y.0), y / self.top))
+        (between(self.x, x / self.end), between((self.y.1, self.y.0), self.range.part(y)))
     }
 
     /// The pixels of a series' values, one for each place.
     pub(super) fn points(&self, series: &Series) -> Vec<Option<(i32, i32)>> {
-        let at = |(i, v): (usize, &Option<f64>)| v.map(|v| self.at(i as f64 + 0.5, v));
+        let has = |v: &f64| self.range.has(*v);
+        let at = |(i, v): (usize, &Option<f64>)| v.filter(has).map(|v| self.at(i as f64 + 0.5, v));
         series.values.iter().enumerate().map(at).collect()
-    }
-
-    /// The values that have a name on the y axis.
-    fn ticks(&self) -> Vec<f64> {
-        RangedCoordf64::from(0.0..self.top).key_points(8)
     }
 }
 
@@ -194,11 +243,11 @@ pub(super) struct Axes<'a> {
     pub(super) end: f64,
     pub(super) x_label: &'a str,
     pub(super) y_label: &'a str,
-    pub(super) top: f64,
+    pub(super) range: Range,
     /// Units left free below the x axis.
     pub(super) below: i32,
-    /// The label of the axis on the right and its end, if there is one.
-    pub(super) right: Option<(&'a str, f64)>,
+    /// The label of the axis on the right and its ends, if there is one.
+    pub(super) right: Option<(&'a str, Range)>,
 }
 
 impl<'a> Axes<'a> {
@@ -209,7 +258,7 @@ impl<'a> Axes<'a> {
             end: x.names.len().max(1) as f64,
             x_label: &x.label,
             y_label: &y.label,
-            top: top(values(y)),
+            range: Range::of(y),
             below: 60,
             right: None,
         }
@@ -225,18 +274,18 @@ impl<'a> Axes<'a> {
         let (left, right) = (EDGE + 56, width - if self.right.is_some() { 62 } else { 8 });
         let (above, below) = (HEADING + 32, on.size().1 - self.below);
         let px = |(a, b)| (on.px(a), on.px(b));
-        let plane = Plane { x: px((left, right)), y: px((above, below)), end: self.end, top: self.top };
+        let plane = Plane { x: px((left, right)), y: px((above, below)), end: self.end, range: self.range };
         on.write(Text::Normal, INK, (EDGE, HEADING + 12, HPos::Left), self.y_label)?;
-        for value in plane.ticks() {
+        for value in plane.range.ticks() {
             let (x, y) = plane.at(0.0, value);
             on.area.draw(&PathElement::new([(x, y), (plane.x.1, y)], on.stroke(FAINT, 10)))?;
             self.tick(on, (x, y, -1), value)?;
         }
         let mut second = plane;
-        if let Some((label, top)) = self.right {
-            second.top = top;
+        if let Some((label, range)) = self.right {
+            second.range = range;
             on.write(Text::Normal, INK, (width - 4, HEADING + 12, HPos::Right), label)?;
-            for value in second.ticks() {
+            for value in second.range.ticks() {
                 let (x, y) = second.at(self.end, value);
                 self.tick(on, (x, y, 1), value)?;
             }
@@ -260,7 +309,7 @@ impl<'a> Axes<'a> {
 
     fn write_places<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>, plane: &Plane) -> Drawn<DB> {
         let (left, bottom) = plane.at(0.0, 0.0);
-        let (right, top) = plane.at(self.end, self.top);
+        let (right, top) = plane.at(self.end, self.range.top);
         on.area
             .draw(&PathElement::new([(left, top), (left, bottom), (right, bottom)], on.stroke(INK, 10)))?;
         if self.right.is_some() {
@@ -321,10 +370,32 @@ mod tests {
 
     #[test]
     fn values_lie_between_the_axes() {
-        let plane = Plane { x: (100, 500), y: (50, 250), end: 4.0, top: 10.0 };
+        let range = Range { scale: Scale::Linear, bottom: 0.0, top: 10.0 };
+        let plane = Plane { x: (100, 500), y: (50, 250), end: 4.0, range };
         assert_eq!(
             [plane.at(0.0, 0.0), plane.at(4.0, 10.0), plane.at(2.0, 5.0)],
             [(100, 250), (500, 50), (300, 150)]
         );
+    }
+
+    #[test]
+    fn powers_of_ten_are_evenly_spaced_on_a_logarithmic_axis() {
+        let axis = |values: &[f64]| Axis {
+            label: String::new(),
+            scale: Scale::Log,
+            series: vec![Series {
+                name: String::new(),
+                values: values.iter().map(|v| Some(*v)).collect(),
+                colour: 0,
+                second: false,
+            }],
+        };
+        let range = Range::of(&axis(&[0.59, 934.0, 0.0]));
+        assert_eq!(range.ticks(), [0.1, 1.0, 10.0, 100.0, 1000.0]);
+        assert!((range.part(1.0) - 0.25).abs() < 1e-9 && (range.part(100.0) - 0.75).abs() < 1e-9);
+        assert_eq!((range.part(0.0), range.part(0.01)), (0.0, 0.0));
+        assert!(range.has(0.59) && !range.has(0.0));
+        assert_eq!(Range::of(&axis(&[])).ticks(), [1.0, 10.0]);
+        assert_eq!(Range::of(&axis(&[10.0])).ticks(), [10.0, 100.0]);
     }
 }

@@ -42,11 +42,23 @@ pub struct Series {
 /// How many colours there are before they repeat.
 pub const COLOURS: usize = canvas::PALETTE.len();
 
-/// An axis with values from 0 on, and what is drawn along it.
-#[derive(Debug, Clone)]
+/// How an axis is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scale {
+    /// Values from 0 on, evenly spaced.
+    #[default]
+    Linear,
+    /// Powers of ten, evenly spaced; values that are not above 0 have no place. Bars are never drawn so.
+    Log,
+}
+
+/// An axis, and what is drawn along it.
+#[derive(Debug, Clone, Default)]
 pub struct Axis {
     /// What is measured, with its unit: "MB/s", "CPU %".
     pub label: String,
+    /// How it is divided.
+    pub scale: Scale,
     /// What is drawn.
     pub series: Vec<Series>,
 }

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use super::{
     Stacked, StackedGroup,
     canvas::{Canvas, Drawn, Picture, Text},
-    frame::{self, Axes, Plane, Sample, around, hue, top},
+    frame::{self, Axes, Plane, Range, Sample, around, hue},
 };
 
 /// The part of a place's width that its bar takes.
@@ -34,7 +34,7 @@ impl Stacked {
             end: self.groups.iter().map(|g| g.bars.len() as f64 + GAP).sum::<f64>().max(1.0),
             x_label: &self.x_label,
             y_label: &self.y_label,
-            top: top(sums),
+            range: Range::linear(sums),
             below: 80,
             right: None,
         }

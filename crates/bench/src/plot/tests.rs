@@ -32,7 +32,7 @@ fn lines() -> Lines {
     Lines {
         heading: heading("READ, 128 KiB records: MB/s by registration strategy"),
         x: threads(),
-        y: Axis { label: "MB/s".into(), series },
+        y: Axis { label: "MB/s".into(), scale: Scale::Linear, series },
     }
 }
 
@@ -50,8 +50,8 @@ fn bars() -> BarsWithLines {
     BarsWithLines {
         heading: heading("READ: bandwidth and client CPU by design"),
         x: threads(),
-        bars: Axis { label: "MB/s".into(), series: bars },
-        lines: Axis { label: "CPU % (100 = one core)".into(), series: lines },
+        bars: Axis { label: "MB/s".into(), scale: Scale::Linear, series: bars },
+        lines: Axis { label: "CPU % (100 = one core)".into(), scale: Scale::Linear, series: lines },
     }
 }
 
@@ -118,7 +118,10 @@ fn bars_stand_beside_lines_with_an_axis_of_their_own() {
     assert!((0..4).all(|n| pixels(&colours, n) > 20_000), "{colours:?}");
     let pale = [153, 199, 225];
     assert!(colours.get(&pale).is_some_and(|n| *n > 10_000), "{colours:?}");
-    let alone = BarsWithLines { lines: Axis { label: "CPU %".into(), series: Vec::new() }, ..bars() };
+    let alone = BarsWithLines {
+        lines: Axis { label: "CPU %".into(), scale: Scale::Linear, series: Vec::new() },
+        ..bars()
+    };
     let (svg, _) = written(|dir, name| alone.write(dir, name));
     assert!(!svg.contains("CPU %"), "an axis without lines is not drawn");
 }

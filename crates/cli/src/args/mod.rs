@@ -3,6 +3,7 @@
 mod bench;
 mod devices;
 mod files;
+mod reproduce;
 mod serve;
 mod workload;
 
@@ -22,6 +23,7 @@ pub(crate) use files::{
     CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs,
     RmArgs, StatArgs, TreeArgs,
 };
+pub(crate) use reproduce::ReproduceArgs;
 pub(crate) use serve::{DemoArgs, DemoCommand, SecurityArgs, ServeArgs};
 pub(crate) use workload::{
     BtioArgs, FileopArgs, LatencyArgs, OltpArgs, Place, PostmarkArgs, SourcesArgs, TileArgs,
@@ -173,6 +175,8 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Measure speed and processor time
     Bench(BenchArgs),
+    /// Run the papers' claims on simulated machines and write a report
+    Reproduce(ReproduceArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }

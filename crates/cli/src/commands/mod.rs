@@ -6,6 +6,7 @@ mod completions;
 mod copy;
 mod devices;
 mod list;
+mod reproduce;
 mod serve;
 mod show;
 
@@ -38,6 +39,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Df(args) => show::df(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(args.command),
+        Command::Reproduce(args) => reproduce::run(&args),
         Command::Completions(args) => completions::run(&args),
     }
 }

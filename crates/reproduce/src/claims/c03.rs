@@ -1,0 +1,66 @@
+//! Read-Write needs less processor time of the client.
+
+use bench::plot::Scale;
+
+use crate::{
+    Claim, Experiment, Picture, Unit,
+    rule::{ABOVE, Band, Measure, Rule},
+};
+
+const MB_RW: &str = "Read-Write";
+const MB_RR: &str = "Read-Read";
+const CPU_RW: &str = "CPU, Read-Write";
+const CPU_RR: &str = "CPU, Read-Read";
+
+pub(super) const CLAIM: Claim = Claim {
+    id: "C3",
+    claim: "Read-Write needs less processor time of the client for READ",
+    source: "Designing 2007 section 5.1, figure 5; TR06 section 6",
+    figures: "client CPU for READ of 128 KB: 2 % at 1 thread to 5 % at 8 (Read-Write), 4 % to 24 % (Read-Read)",
+    profiles: &["sdr-opensolaris"],
+    conditions: "as C2; CPU is the client's processor time over the time that the test took, 100 % being one core, \
+                 where the papers' is of the whole machine: only ratios are judged",
+    rules: &[
+        Rule {
+            what: "client CPU at 1 thread, Read-Read over Read-Write",
+            measure: Measure::Ratio((CPU_RR, 1.0), (CPU_RW, 1.0)),
+            paper: "4 / 2 = 2",
+            band: Band::around(2.0),
+        },
+        Rule {
+            what: "client CPU at 8 threads, Read-Read over Read-Write",
+            measure: Measure::Ratio((CPU_RR, 8.0), (CPU_RW, 8.0)),
+            paper: "24 / 5 = 4.8",
+            band: Band::around(4.8),
+        },
+        Rule {
+            what: "client CPU with any number of threads, Read-Read over Read-Write, least",
+            measure: Measure::LeastOver(CPU_RR, CPU_RW),
+            paper: "lower for all",
+            band: ABOVE,
+        },
+        Rule {
+            what: "client CPU of Read-Read, 8 threads over 1",
+            measure: Measure::Ratio((CPU_RR, 8.0), (CPU_RR, 1.0)),
+            paper: "24 / 4 = 6",
+            band: Band::around(6.0),
+        },
+        Rule {
+            what: "client CPU of Read-Write, 8 threads over 1",
+            measure: Measure::Ratio((CPU_RW, 8.0), (CPU_RW, 1.0)),
+            paper: "5 / 2 = 2.5",
+            band: Band::around(2.5),
+        },
+    ],
+    pictures: &[Picture {
+        name: "read",
+        title: "READ of 128 KiB: MB/s and client CPU by design (Designing 2007, figure 5)",
+        x: ("threads", Unit::Number),
+        y: ("MB/s", Scale::Linear),
+        curves: &[MB_RR, MB_RW],
+        right: Some(("client CPU % (100 = one core)", &[CPU_RR, CPU_RW])),
+        paper: &[],
+    }],
+    experiment: Experiment::Open("the experiment is not written yet"),
+    lacks: "",
+};

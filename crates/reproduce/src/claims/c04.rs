@@ -1,0 +1,82 @@
+//! Registration is a large share of an operation.
+
+use bench::plot::Scale;
+
+use crate::{
+    Claim, Experiment, Picture, Unit,
+    rule::{ABOVE, BELOW, Band, Measure, Rule},
+};
+
+const REGISTRATION: &str = "server registration";
+const DEREGISTRATION: &str = "server deregistration";
+const CLIENT: &str = "client registration";
+
+pub(super) const CLAIM: Claim = Claim {
+    id: "C4",
+    claim: "Registration at the server is a large share of a READ's time, and more so with several threads",
+    source: "TR06 section 7, figure 10",
+    figures: "READ of 128 KB: server registration about 5 % at 1 thread, 24 % at 4, 16 % at 8; deregistration 1 to 2 %; \
+              client's registration and deregistration below 0.1 %",
+    profiles: &["sdr-opensolaris"],
+    conditions: "READ of 128 KiB, Read-Write, registration dynamic at both ends; shares are of the time from the call's \
+                 first stamp at that end to its last, summed over all calls",
+    rules: &[
+        Rule {
+            what: "share of server registration at 1 thread, %",
+            measure: Measure::At(REGISTRATION, 1.0),
+            paper: "about 5",
+            band: Band::about(5.0),
+        },
+        Rule {
+            what: "share of server registration at 4 threads, %",
+            measure: Measure::At(REGISTRATION, 4.0),
+            paper: "about 24",
+            band: Band::about(24.0),
+        },
+        Rule {
+            what: "share of server registration at 8 threads, %",
+            measure: Measure::At(REGISTRATION, 8.0),
+            paper: "about 16",
+            band: Band::about(16.0),
+        },
+        Rule {
+            what: "share of server registration, 4 threads over 1",
+            measure: Measure::Ratio((REGISTRATION, 4.0), (REGISTRATION, 1.0)),
+            paper: "24 / 5 = 4.8",
+            band: Band::around(4.8),
+        },
+        Rule {
+            what: "share of server registration, 8 threads over 4",
+            measure: Measure::Ratio((REGISTRATION, 8.0), (REGISTRATION, 4.0)),
+            paper: "falls again",
+            band: BELOW,
+        },
+        Rule {
+            what: "share of server deregistration at 8 threads, %",
+            measure: Measure::At(DEREGISTRATION, 8.0),
+            paper: "1 to 2",
+            band: Band { least: 0.5, most: 4.0 },
+        },
+        Rule {
+            what: "server registration over client registration, least",
+            measure: Measure::LeastOver(REGISTRATION, CLIENT),
+            paper: "much more",
+            band: ABOVE,
+        },
+    ],
+    pictures: &[Picture {
+        name: "shares",
+        title: "READ of 128 KiB: shares of an operation's time (TR06, figure 10)",
+        x: ("threads", Unit::Number),
+        y: ("% of an operation's time at that end", Scale::Linear),
+        curves: &[REGISTRATION, DEREGISTRATION, CLIENT],
+        right: None,
+        paper: &[
+            (REGISTRATION, &[(1.0, 5.0), (4.0, 24.0), (8.0, 16.0)]),
+            (DEREGISTRATION, &[(1.0, 1.5), (4.0, 1.5), (8.0, 1.5)]),
+            (CLIENT, &[(1.0, 0.1), (8.0, 0.1)]),
+        ],
+    }],
+    experiment: Experiment::Open("the experiment is not written yet"),
+    lacks: "",
+};

@@ -1,0 +1,92 @@
+//! Several clients against a server with real disks.
+
+use bench::plot::Scale;
+
+use crate::{
+    Claim, Experiment, Picture, Unit,
+    rule::{Band, Measure, Rule, SAME},
+};
+
+const RDMA_8: &str = "RDMA, 8 GB";
+const IPOIB_8: &str = "IPoIB, 8 GB";
+const GIGE_8: &str = "GigE, 8 GB";
+const RDMA_4: &str = "RDMA, 4 GB";
+const IPOIB_4: &str = "IPoIB, 4 GB";
+const GIGE_4: &str = "GigE, 4 GB";
+
+pub(super) const CLAIM: Claim = Claim {
+    id: "C9",
+    claim: "With several clients RDMA goes on as long as the server's memory holds the files; TCP is the limit before",
+    source: "Designing 2007 section 5.3, figure 10",
+    figures: "1 GB for each client. 8 GB of server memory: RDMA over 900 MB/s to 7 clients, IPoIB 360; 4 GB: RDMA 883 at \
+              3, IPoIB 326; GigE 107 with one",
+    profiles: &["ddr-linux-allphys", "ipoib-ud", "gige-2003"],
+    conditions: "READ of 1 MiB by 1 to 8 clients; files, and the server's memory with them, are a fixed fraction of the \
+                 paper's; RAID-0 of 8 disks of 30 MB/s",
+    rules: &[
+        Rule {
+            what: "8 GB: peak of RDMA over peak of IPoIB",
+            measure: Measure::Peaks(RDMA_8, IPOIB_8),
+            paper: "900 / 360 = 2.5",
+            band: Band::around(2.5),
+        },
+        Rule {
+            what: "4 GB: peak of RDMA over peak of IPoIB",
+            measure: Measure::Peaks(RDMA_4, IPOIB_4),
+            paper: "883 / 326 = 2.71",
+            band: Band::around(883.0 / 326.0),
+        },
+        Rule {
+            what: "8 GB: peak of IPoIB over peak of GigE",
+            measure: Measure::Peaks(IPOIB_8, GIGE_8),
+            paper: "360 / 107 = 3.36",
+            band: Band::around(360.0 / 107.0),
+        },
+        Rule {
+            what: "8 GB: RDMA with 7 clients, of its peak",
+            measure: Measure::OfPeak(RDMA_8, 7.0),
+            paper: "sustained",
+            band: SAME,
+        },
+        Rule {
+            what: "4 GB: clients at the peak of RDMA",
+            measure: Measure::PeakAt(RDMA_4),
+            paper: "3",
+            band: Band { least: 2.0, most: 4.0 },
+        },
+        Rule {
+            what: "4 GB: RDMA with 7 clients, of its peak",
+            measure: Measure::OfPeak(RDMA_4, 7.0),
+            paper: "less: the disks bound it",
+            band: Band { least: 0.0, most: 0.9 },
+        },
+        Rule {
+            what: "GigE with one client, of its peak",
+            measure: Measure::OfPeak(GIGE_4, 1.0),
+            paper: "107 MB/s, saturated",
+            band: SAME,
+        },
+    ],
+    pictures: &[
+        Picture {
+            name: "4gb",
+            title: "READ by several clients, 4 GB of server memory (Designing 2007, figure 10a)",
+            x: ("clients", Unit::Number),
+            y: ("MB/s", Scale::Linear),
+            curves: &[RDMA_4, IPOIB_4, GIGE_4],
+            right: None,
+            paper: &[(RDMA_4, &[(3.0, 883.0)]), (IPOIB_4, &[(3.0, 326.0)]), (GIGE_4, &[(1.0, 107.0)])],
+        },
+        Picture {
+            name: "8gb",
+            title: "READ by several clients, 8 GB of server memory (Designing 2007, figure 10b)",
+            x: ("clients", Unit::Number),
+            y: ("MB/s", Scale::Linear),
+            curves: &[RDMA_8, IPOIB_8, GIGE_8],
+            right: None,
+            paper: &[(RDMA_8, &[(7.0, 900.0)]), (IPOIB_8, &[(7.0, 360.0)])],
+        },
+    ],
+    experiment: Experiment::Open("the experiment is not written yet"),
+    lacks: "",
+};

@@ -1,0 +1,69 @@
+//! Parallel programs: BTIO and MPI Tile I/O.
+
+use bench::plot::Scale;
+
+use crate::{
+    Claim, Experiment, Picture, Unit,
+    rule::{Band, Measure, Rule},
+};
+
+const BTIO_RDMA: &str = "BTIO write, RDMA";
+const BTIO_IPOIB: &str = "BTIO write, IPoIB";
+const READ_RDMA: &str = "tile read, RDMA";
+const READ_IPOIB: &str = "tile read, IPoIB";
+const WRITE_RDMA: &str = "tile write, RDMA";
+const WRITE_IPOIB: &str = "tile write, IPoIB";
+
+pub(super) const CLAIM: Claim = Claim {
+    id: "C11",
+    claim: "Parallel programs gain from RDMA over IPoIB: BTIO up to 40 %, tiles 75 % for READ and 126 % for WRITE",
+    source: "Beneficial 2006 section 4, figures 8 and 9",
+    figures: "BTIO (4 processes on 2 nodes): up to 40 % better; MPI Tile I/O with 6 processes on 3 nodes: READ +75 %, \
+              WRITE +126 %",
+    profiles: &["sdr-opensolaris", "ipoib-ud"],
+    conditions: "BTIO class A with 4 processes on 2 hosts, by interval of the dumps; 2, 4 and 6 tiles of 1024 x 768 \
+                 elements of 32 bytes on 1, 2 and 3 hosts; 40 % less time is 1.67 times the rate, 40 % more rate is 1.4: \
+                 the text leaves it open",
+    rules: &[
+        Rule {
+            what: "BTIO, rate of RDMA over IPoIB, most",
+            measure: Measure::MostOver(BTIO_RDMA, BTIO_IPOIB),
+            paper: "up to 1.4, or 1.67",
+            band: Band::spanning(1.4, 1.67),
+        },
+        Rule {
+            what: "tile READ with 6 processes, RDMA over IPoIB",
+            measure: Measure::Ratio((READ_RDMA, 6.0), (READ_IPOIB, 6.0)),
+            paper: "1.75",
+            band: Band::around(1.75),
+        },
+        Rule {
+            what: "tile WRITE with 6 processes, RDMA over IPoIB",
+            measure: Measure::Ratio((WRITE_RDMA, 6.0), (WRITE_IPOIB, 6.0)),
+            paper: "2.26",
+            band: Band::around(2.26),
+        },
+    ],
+    pictures: &[
+        Picture {
+            name: "btio",
+            title: "BTIO: MB/s of writing by interval of the dumps (Beneficial 2006, figure 8)",
+            x: ("time steps between dumps", Unit::Number),
+            y: ("MB/s", Scale::Linear),
+            curves: &[BTIO_IPOIB, BTIO_RDMA],
+            right: None,
+            paper: &[],
+        },
+        Picture {
+            name: "tile",
+            title: "MPI Tile I/O: MB/s by processes (Beneficial 2006, figure 9)",
+            x: ("processes, two on each host", Unit::Number),
+            y: ("MB/s", Scale::Linear),
+            curves: &[READ_IPOIB, READ_RDMA, WRITE_IPOIB, WRITE_RDMA],
+            right: None,
+            paper: &[],
+        },
+    ],
+    experiment: Experiment::Open("the experiment is not written yet"),
+    lacks: "",
+};

@@ -1,0 +1,67 @@
+//! Outstanding RDMA Reads bound WRITE.
+
+use bench::plot::Scale;
+
+use crate::{
+    Claim, Experiment, Picture, Unit,
+    rule::{ABOVE, Band, Measure, Rule},
+};
+
+const FEW: &str = "4 RDMA Reads";
+const MORE: &str = "8 RDMA Reads";
+const INFINIHOST: &str = "InfiniHost III (4 RDMA Reads)";
+const CONNECTX: &str = "ConnectX (16 RDMA Reads)";
+
+pub(super) const CLAIM: Claim = Claim {
+    id: "C12",
+    claim: "The number of RDMA Reads in flight bounds WRITE",
+    source: "Beneficial 2006 section 5, figure 11; WAN 2008 section 2.3, figures 3a and 4b",
+    figures: "PCI-Express adapters, which have more outstanding RDMA Reads: +24 % WRITE of 16 KB at 16 threads; ConnectX \
+              (16 reads) 650 MB/s of WRITE, InfiniHost III (4) about the 220 of IPoIB",
+    profiles: &["sdr-opensolaris", "wan-infinihost", "wan-connectx"],
+    conditions: "all threads share one mount, whose one connection has the RDMA Reads. Beneficial 2006 does not say how \
+                 many its adapters have: 4 and 8 are assumed, and all else is left alike. WAN: 0.2 mile, blocks of 32 KiB \
+                 in pages",
+    rules: &[
+        Rule {
+            what: "WRITE of 16 KiB at 16 threads, 8 RDMA Reads over 4",
+            measure: Measure::Ratio((MORE, 16.0), (FEW, 16.0)),
+            paper: "1.24",
+            band: Band::around(1.24),
+        },
+        Rule {
+            what: "peak of WRITE of 32 KiB, ConnectX over InfiniHost III",
+            measure: Measure::Peaks(CONNECTX, INFINIHOST),
+            paper: "650 / 220 = 2.95",
+            band: Band::around(650.0 / 220.0),
+        },
+        Rule {
+            what: "WRITE of 32 KiB with any number of threads, ConnectX over InfiniHost III, least",
+            measure: Measure::LeastOver(CONNECTX, INFINIHOST),
+            paper: "better",
+            band: ABOVE,
+        },
+    ],
+    pictures: &[
+        Picture {
+            name: "write",
+            title: "WRITE of 16 KiB by threads of one mount (Beneficial 2006, figure 11)",
+            x: ("threads", Unit::Number),
+            y: ("MB/s", Scale::Linear),
+            curves: &[FEW, MORE],
+            right: None,
+            paper: &[],
+        },
+        Picture {
+            name: "wan",
+            title: "WRITE of 32 KiB at 0.2 mile by adapter (WAN 2008, figure 4b)",
+            x: ("threads", Unit::Number),
+            y: ("MB/s", Scale::Linear),
+            curves: &[INFINIHOST, CONNECTX],
+            right: None,
+            paper: &[(INFINIHOST, &[(8.0, 220.0)]), (CONNECTX, &[(8.0, 650.0)])],
+        },
+    ],
+    experiment: Experiment::Open("the experiment is not written yet"),
+    lacks: "",
+};

@@ -1,0 +1,30 @@
+//! Why there is no report.
+
+use std::{io, path::PathBuf};
+
+/// Why there is no report. A claim that fails is none of these.
+#[derive(Debug, thiserror::Error)]
+pub enum ReproduceError {
+    /// There is no claim of that name.
+    #[error("there is no claim {asked:?}; there are: {known}")]
+    Unknown {
+        /// What was asked for.
+        asked: String,
+        /// All claims.
+        known: String,
+    },
+    /// A picture could not be drawn.
+    #[error(transparent)]
+    Picture(#[from] bench::BenchError),
+    /// A file of the report could not be written, or read back.
+    #[error("cannot write {}: {source}; name another directory with --out", path.display())]
+    File {
+        /// The file, or its directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The figures could not be put into JSON.
+    #[error("cannot write the claims as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}

@@ -1,0 +1,121 @@
+//! Pictures of curves, with the paper's own figures beside them.
+
+use std::{fs, path::Path};
+
+use bench::{
+    plot::{Axis, BarsWithLines, Heading, Lines, Places, Scale, Series},
+    units::Size,
+};
+
+use crate::{Curves, ReproduceError};
+
+/// How the names of places on the x axis are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A number: threads, clients, miles.
+    Number,
+    /// A number of bytes.
+    Bytes,
+}
+
+/// A picture to draw.
+#[derive(Debug, Clone, Copy)]
+pub struct Picture {
+    /// Its file's name, after the claim's.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// The x axis.
+    pub x: (&'static str, Unit),
+    /// The y axis, and whether it is logarithmic.
+    pub y: (&'static str, Scale),
+    /// The curves.
+    pub curves: &'static [&'static str],
+    /// An axis on the right with curves of its own; those on the left are then bars.
+    pub right: Option<(&'static str, &'static [&'static str])>,
+    /// The paper's points of a curve, drawn beside it, dashed.
+    pub paper: &'static [(&'static str, &'static [(f64, f64)])],
+}
+
+impl Picture {
+    /// Draws into `DIR/NAME.svg` and `DIR/NAME.png`, and gives the SVG.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn draw(
+        &self,
+        curves: &Curves,
+        note: &str,
+        dir: &Path,
+        name: &str,
+    ) -> Result<String, ReproduceError> {
+        let heading = Heading { title: self.title.to_owned(), note: note.to_owned() };
+        let places = self.places(curves);
+        let x = Places {
+            label: self.x.0.to_owned(),
+            names: places.iter().map(|x| place(*x, self.x.1)).collect(),
+        };
+        let axis = |label: &str, scale, series| Axis { label: label.to_owned(), scale, series };
+        let left = self.series(curves, &places, self.curves, 0);
+        match self.right {
+            None => {
+                let mut series = left;
+                series.extend(self.papers(&places));
+                Lines { heading, x, y: axis(self.y.0, self.y.1, series) }.write(dir, name)?;
+            }
+            Some((label, names)) => {
+                let mut bars = left;
+                bars.extend(self.papers(&places));
+                let lines = self.series(curves, &places, names, self.curves.len());
+                let (bars, lines) = (axis(self.y.0, Scale::Linear, bars), axis(label, Scale::Linear, lines));
+                BarsWithLines { heading, x, bars, lines }.write(dir, name)?;
+            }
+        }
+        let path = dir.join(format!("{name}.svg"));
+        fs::read_to_string(&path).map_err(|source| ReproduceError::File { path, source })
+    }
+
+    /// Every curve that is drawn.
+    pub fn all_curves(&self) -> impl Iterator<Item = &'static str> {
+        self.curves.iter().chain(self.right.map(|r| r.1).unwrap_or_default()).copied()
+    }
+
+    /// Places where a curve or the paper has a value, in order.
+    fn places(&self, curves: &Curves) -> Vec<f64> {
+        let ours = self.all_curves().flat_map(|c| curves.points(c));
+        let papers = self.paper.iter().flat_map(|(_, points)| *points);
+        let mut places: Vec<f64> = ours.chain(papers).map(|(x, _)| *x).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        places
+    }
+
+    fn series(&self, curves: &Curves, places: &[f64], names: &[&'static str], first: usize) -> Vec<Series> {
+        let one = |(n, name): (usize, &&'static str)| Series {
+            name: (*name).to_owned(),
+            values: places.iter().map(|x| curves.at(name, *x)).collect(),
+            colour: first + n,
+            second: false,
+        };
+        names.iter().enumerate().map(one).collect()
+    }
+
+    /// The paper's points: of the colour of the curve that they belong to, and dashed.
+    fn papers(&self, places: &[f64]) -> Vec<Series> {
+        let value = |points: &[(f64, f64)], x: f64| points.iter().find(|p| p.0 == x).map(|p| p.1);
+        let one = |(curve, points): &(&'static str, &'static [(f64, f64)])| Series {
+            name: format!("paper: {curve}"),
+            values: places.iter().map(|x| value(points, *x)).collect(),
+            colour: self.curves.iter().position(|c| c == curve).unwrap_or(self.curves.len()),
+            second: true,
+        };
+        self.paper.iter().map(one).collect()
+    }
+}
+
+fn place(x: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Number => x.to_string(),
+        Unit::Bytes => Size(x.round() as u64).to_string(),
+    }
+}

@@ -1,0 +1,236 @@
+//! When a claim holds, as data.
+//!
+//! Simulated machines are not the papers' machines, so rules judge shape: which curve is above which, by how much, and
+//! from where on. One policy turns a paper's figure into a band, for all claims alike:
+//!
+//! | the paper says | the band |
+//! |---|---|
+//! | one is `g` times the other | half of the gain to twice the gain: `1 + (g - 1) / 2` to `1 + 2 (g - 1)` ([`Band::around`]) |
+//! | from `g` to `h` times | half of the smaller gain to twice the larger ([`Band::spanning`]) |
+//! | equal, the same, sustained | within 10 % ([`SAME`]) |
+//! | marginally, hardly better | -10 % to +20 % ([`HARDLY`]) |
+//! | significantly, much better, without a figure | at least +20 % ([`CLEARLY`]) |
+//! | better, above; worse, below, without a figure | [`ABOVE`]; [`BELOW`] |
+//! | a share, or a place on an axis | half to twice ([`Band::about`]) |
+
+use std::fmt;
+
+use crate::Curves;
+
+/// The values with which a rule holds, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Band {
+    /// The least.
+    pub least: f64,
+    /// The most; infinite where there is no upper end.
+    pub most: f64,
+}
+
+/// The paper says that two are equal.
+pub const SAME: Band = Band { least: 0.9, most: 1.1 };
+/// The paper says that one is hardly, or marginally, better.
+pub const HARDLY: Band = Band { least: 0.9, most: 1.2 };
+/// The paper says that one is clearly better, and not by how much.
+pub const CLEARLY: Band = Band { least: 1.2, most: f64::INFINITY };
+/// The paper says that one is above the other, and not by how much.
+pub const ABOVE: Band = Band { least: 1.0, most: f64::INFINITY };
+/// The paper says that one is below the other, and not by how much.
+pub const BELOW: Band = Band { least: 0.0, most: 1.0 };
+
+impl Band {
+    /// Around a factor above 1 that the paper gives: half of the gain to twice the gain.
+    pub const fn around(factor: f64) -> Self {
+        Self::spanning(factor, factor)
+    }
+
+    /// Around a range of factors above 1: half of the smaller gain to twice the larger.
+    pub const fn spanning(smaller: f64, larger: f64) -> Self {
+        Self { least: 1.0 + (smaller - 1.0) / 2.0, most: 1.0 + 2.0 * (larger - 1.0) }
+    }
+
+    /// Around a share, or a place on an axis: half to twice.
+    pub const fn about(value: f64) -> Self {
+        Self { least: value / 2.0, most: value * 2.0 }
+    }
+
+    /// Whether a value lies in it; what is not a number does not.
+    pub fn has(self, value: f64) -> bool {
+        (self.least..=self.most).contains(&value)
+    }
+}
+
+impl fmt::Display for Band {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { least, most } = *self;
+        match (least > 0.0, most.is_finite()) {
+            (true, true) => write!(f, "{} to {}", number(least), number(most)),
+            (true, false) => write!(f, "at least {}", number(least)),
+            (false, _) => write!(f, "at most {}", number(most)),
+        }
+    }
+}
+
+/// A value with at most three digits that carry meaning.
+pub fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 1.0 => 2,
+        _ => 3,
+    };
+    let text = format!("{value:.digits$}");
+    let short = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    short.to_owned()
+}
+
+/// What is taken from the curves. Curves are named; places are values on their x axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Measure {
+    /// The value of a curve at a place.
+    At(&'static str, f64),
+    /// The value of the first curve at a place over that of the second at its place.
+    Ratio((&'static str, f64), (&'static str, f64)),
+    /// The peak of the first curve over the peak of the second.
+    Peaks(&'static str, &'static str),
+    /// The largest ratio of the first curve over the second, wherever both have a value.
+    MostOver(&'static str, &'static str),
+    /// The smallest of these ratios.
+    LeastOver(&'static str, &'static str),
+    /// The value of a curve at a place over its own peak.
+    OfPeak(&'static str, f64),
+    /// The place of a curve's peak.
+    PeakAt(&'static str),
+}
+
+impl Measure {
+    /// The value; `None` where a curve or a place is missing.
+    pub fn of(&self, curves: &Curves) -> Option<f64> {
+        let ratio = |a: f64, b: f64| (b > 0.0).then_some(a / b);
+        match *self {
+            Self::At(curve, x) => curves.at(curve, x),
+            Self::Ratio((a, x), (b, y)) => ratio(curves.at(a, x)?, curves.at(b, y)?),
+            Self::Peaks(a, b) => ratio(curves.peak(a)?.1, curves.peak(b)?.1),
+            Self::MostOver(a, b) => curves.ratios(a, b).into_iter().map(|r| r.1).reduce(f64::max),
+            Self::LeastOver(a, b) => curves.ratios(a, b).into_iter().map(|r| r.1).reduce(f64::min),
+            Self::OfPeak(curve, x) => ratio(curves.at(curve, x)?, curves.peak(curve)?.1),
+            Self::PeakAt(curve) => Some(curves.peak(curve)?.0),
+        }
+    }
+
+    /// The curves that it needs.
+    pub fn curves(&self) -> Vec<&'static str> {
+        match *self {
+            Self::At(a, _) | Self::OfPeak(a, _) | Self::PeakAt(a) => vec![a],
+            Self::Ratio((a, _), (b, _))
+            | Self::Peaks(a, b)
+            | Self::MostOver(a, b)
+            | Self::LeastOver(a, b) => {
+                vec![a, b]
+            }
+        }
+    }
+}
+
+/// A rule: a measure has to lie in a band.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rule {
+    /// What is taken, in words: "READ at 1 thread, Read-Write over Read-Read".
+    pub what: &'static str,
+    /// What is taken.
+    pub measure: Measure,
+    /// What the paper gives for it, in its words or figures.
+    pub paper: &'static str,
+    /// Where it has to lie.
+    pub band: Band,
+}
+
+/// What became of a rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Judged {
+    /// The rule.
+    pub rule: Rule,
+    /// What was taken; `None` where the experiment has no such value.
+    pub ours: Option<f64>,
+}
+
+impl Rule {
+    /// Judges what an experiment gave.
+    pub fn judge(&self, curves: &Curves) -> Judged {
+        Judged { rule: *self, ours: self.measure.of(curves) }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.band)
+    }
+}
+
+impl Judged {
+    /// Whether the rule holds. One without a value does not.
+    pub fn holds(&self) -> bool {
+        self.ours.is_some_and(|v| self.rule.band.has(v))
+    }
+
+    /// The value, as text.
+    pub fn ours(&self) -> String {
+        self.ours.map_or_else(|| "not there".to_owned(), number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn curves() -> Curves {
+        let mut c = Curves::default();
+        for (x, a, b) in [(1.0, 150.0, 100.0), (2.0, 300.0, 280.0), (4.0, 240.0, 300.0)] {
+            c.put("a", x, a);
+            c.put("b", x, b);
+        }
+        c
+    }
+
+    #[test]
+    fn bands_follow_from_the_papers_figures() {
+        assert_eq!(Band::around(1.5), Band { least: 1.25, most: 2.0 });
+        assert_eq!(Band::around(11.0), Band { least: 6.0, most: 21.0 });
+        assert_eq!(Band::spanning(2.0, 3.0), Band { least: 1.5, most: 5.0 });
+        assert_eq!(Band::about(0.24), Band { least: 0.12, most: 0.48 });
+        assert!(SAME.has(0.9) && SAME.has(1.1) && !SAME.has(1.11) && !SAME.has(f64::NAN));
+        assert_eq!([SAME, ABOVE, BELOW].map(|b| b.to_string()), ["0.9 to 1.1", "at least 1", "at most 1"]);
+    }
+
+    #[test]
+    fn measures_take_what_they_say() {
+        let of = |m: Measure| m.of(&curves());
+        assert_eq!(of(Measure::At("a", 2.0)), Some(300.0));
+        assert_eq!(of(Measure::Ratio(("a", 1.0), ("b", 1.0))), Some(1.5));
+        assert_eq!(of(Measure::Peaks("a", "b")), Some(1.0));
+        assert_eq!(of(Measure::MostOver("a", "b")), Some(1.5));
+        assert_eq!(of(Measure::LeastOver("a", "b")), Some(0.8));
+        assert_eq!(of(Measure::OfPeak("a", 4.0)), Some(0.8));
+        assert_eq!(of(Measure::PeakAt("b")), Some(4.0));
+        for missing in [Measure::At("a", 3.0), Measure::Peaks("a", "c"), Measure::MostOver("c", "a")] {
+            assert_eq!(of(missing), None);
+        }
+    }
+
+    #[test]
+    fn a_rule_holds_within_its_band_and_not_without_a_value() {
+        let rule = |measure| Rule { what: "a over b", measure, paper: "1.5", band: Band::around(1.5) };
+        let good = rule(Measure::Ratio(("a", 1.0), ("b", 1.0))).judge(&curves());
+        assert!(good.holds());
+        assert_eq!((good.ours().as_str(), good.rule.to_string().as_str()), ("1.5", "a over b: 1.25 to 2"));
+        assert!(!rule(Measure::Ratio(("a", 2.0), ("b", 2.0))).judge(&curves()).holds());
+        let missing = rule(Measure::At("c", 1.0)).judge(&curves());
+        assert!(!missing.holds());
+        assert_eq!(missing.ours(), "not there");
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_carry_meaning() {
+        let texts = [0.024, 0.5, 1.235, 12.34, 934.4, 2.0].map(number);
+        assert_eq!(texts, ["0.024", "0.5", "1.24", "12.3", "934", "2"]);
+    }
+}
