@@ -11,6 +11,7 @@ mod claim;
 pub mod claims;
 mod curves;
 mod error;
+mod lab;
 mod picture;
 mod report;
 pub mod rule;

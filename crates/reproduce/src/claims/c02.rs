@@ -1,9 +1,11 @@
 //! Read-Write beats Read-Read for READ.
 
-use bench::plot::Scale;
+use bench::{BenchError, plot::Scale};
+use client::Design;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{Iozone, value},
     rule::{ABOVE, Band, Measure, Rule, SAME},
 };
 
@@ -78,6 +80,21 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[],
         },
     ],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (design, read, write) in
+        [(Design::ReadWrite, READ_RW, WRITE_RW), (Design::ReadRead, READ_RR, WRITE_RR)]
+    {
+        let iozone = Iozone::new("sdr-opensolaris", setting)?.design(design);
+        for threads in 1..=8 {
+            let measured = iozone.run(threads)?;
+            curves.put(read, threads as f64, value(measured.read.mb_per_s)?);
+            curves.put(write, threads as f64, value(measured.write.mb_per_s)?);
+        }
+    }
+    Ok(curves)
+}

@@ -1,9 +1,11 @@
 //! FMR helps, the registration cache helps much more.
 
-use bench::plot::Scale;
+use bench::{BenchError, plot::Scale};
+use client::Strategy;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{Iozone, value},
     rule::{ABOVE, BELOW, Band, CLEARLY, Measure, Rule},
 };
 
@@ -87,6 +89,27 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[(WRITE_CACHE, &[(8.0, 515.0)])],
         },
     ],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (server, read, write, cpu) in [
+        (Strategy::Dynamic, READ_DYNAMIC, WRITE_DYNAMIC, Some(CPU_DYNAMIC)),
+        (Strategy::Fast, READ_FMR, WRITE_FMR, None),
+        (Strategy::Cache, READ_CACHE, WRITE_CACHE, Some(CPU_CACHE)),
+    ] {
+        let iozone = Iozone::new("sdr-opensolaris", setting)?.registration(Strategy::Dynamic, server);
+        for threads in [1, 2, 4, 8] {
+            let measured = iozone.run(threads)?;
+            let x = threads as f64;
+            curves.put(read, x, value(measured.read.mb_per_s)?);
+            curves.put(write, x, value(measured.write.mb_per_s)?);
+            if let Some(cpu) = cpu {
+                curves.put(cpu, x, value(measured.read.client_cpu_percent)?);
+            }
+        }
+    }
+    Ok(curves)
+}

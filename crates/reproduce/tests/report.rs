@@ -1,0 +1,76 @@
+//! The report, as its readers meet it.
+#![allow(clippy::unwrap_used)]
+
+use std::{fs, path::Path};
+
+use reproduce::{Outcome, Reproduction, Setting, Verdict, claims};
+use serde_json::Value;
+
+const SMALL: Setting = Setting { seed: 7, small: true };
+
+fn outcomes(only: &[&str], setting: Setting) -> Vec<Outcome> {
+    let only: Vec<String> = only.iter().map(ToString::to_string).collect();
+    Reproduction { claims: claims::named(&only).unwrap(), setting }.run(|_| ())
+}
+
+fn read(dir: &Path, name: &str) -> String {
+    fs::read_to_string(dir.join(name)).unwrap()
+}
+
+#[test]
+fn the_report_has_every_claim_in_all_three_forms_and_its_pictures_inline() {
+    let dir = tempfile::tempdir().unwrap();
+    let outcomes = outcomes(&["C2", "C15"], SMALL);
+    reproduce::write(&outcomes, SMALL, dir.path()).unwrap();
+
+    let json: Value = serde_json::from_str(&read(dir.path(), "claims.json")).unwrap();
+    let rows = json.as_array().unwrap();
+    assert_eq!(rows.iter().map(|r| r["id"].as_str().unwrap()).collect::<Vec<_>>(), ["C2", "C15"]);
+    for row in rows {
+        for key in ["id", "claim", "paper", "ours", "rule", "holds", "why"] {
+            assert!(row.get(key).is_some(), "{key} is missing in {row}");
+        }
+        assert_eq!(row["simulated"]["seed"], 7);
+    }
+    let [c2, c15] = &rows[..] else { unreachable!() };
+    assert_eq!(c2["rule"].as_array().unwrap().len(), c2["ours"].as_array().unwrap().len());
+    assert!(c2["ours"].as_array().unwrap().iter().all(Value::is_number));
+    assert_eq!(c2["holds"].as_bool(), Some(outcomes[0].verdict == Verdict::Holds));
+    assert!(c15["holds"].is_null() && c15["why"].as_str().unwrap().contains("iSER"));
+
+    let html = read(dir.path(), "index.html");
+    for id in ["C2", "C15"] {
+        assert!(
+            html.contains(&format!("<section id=\"{id}\">")) && html.contains(&format!("href=\"#{id}\""))
+        );
+    }
+    assert_eq!((html.matches("<svg").count(), html.matches("</svg>").count()), (2, 2));
+    assert!(html.contains("simulated, not measured; sdr-opensolaris; seed 7, small form"));
+    for outside in ["src=", "<link", "<script", "@import"] {
+        assert!(!html.contains(outside), "the page needs {outside}");
+    }
+
+    let table = read(dir.path(), "claims.md");
+    assert!(table.contains("simulated, not measured") && table.contains("| **C2**"));
+    let cells = |line: &&str| line.starts_with('|') && !line.contains("---");
+    assert!(table.lines().filter(cells).all(|l| l.matches(" |").count() == 5), "{table}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_claims_to_the_byte() {
+    let claims = || {
+        let dir = tempfile::tempdir().unwrap();
+        reproduce::write(&outcomes(&["C2"], SMALL), SMALL, dir.path()).unwrap();
+        read(dir.path(), "claims.json")
+    };
+    assert_eq!(claims(), claims());
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let said = reproduce::write(&outcomes(&["C15"], SMALL), SMALL, &file).unwrap_err().to_string();
+    assert!(said.contains("file") && said.contains("--out"), "{said}");
+}
