@@ -58,6 +58,11 @@ impl Views {
         self.list.iter()
     }
 
+    /// The views by the pieces of memory that they are: in each slice every view begins where the one before ends.
+    pub fn pieces(&self) -> impl Iterator<Item = &[View]> {
+        self.list.chunk_by(|a, b| a.address() + a.len() == b.address() && a.span().id() == b.span().id())
+    }
+
     /// The first view, to patch bytes in place through [`View::try_mut`].
     pub fn first_mut(&mut self) -> Option<&mut View> {
         self.list.first_mut()

@@ -14,6 +14,29 @@ pub(crate) fn capacity(segments: &[Segment]) -> u64 {
     segments.iter().map(|s| u64::from(s.length)).sum()
 }
 
+/// The segments of a chunk, with those that follow one another under one tag taken together, and empty ones left out.
+///
+/// A tag names one range of memory, in which tagged offsets are contiguous (RFC 5040 section 1.3; the R_key and virtual
+/// address of InfiniBand), so one RDMA operation may go through what a requester names page by page. That is one
+/// operation on its way instead of many: over distance their number is what counts (WAN 2008 section 2.3).
+pub(crate) fn joined(segments: impl Iterator<Item = Segment>) -> impl Iterator<Item = Segment> {
+    let mut rest = segments.filter(|s| s.length > 0).peekable();
+    std::iter::from_fn(move || {
+        let mut all = rest.next()?;
+        while let Some(more) = rest.next_if(|s| follows(&all, s)) {
+            all.length += more.length;
+        }
+        Some(all)
+    })
+}
+
+/// Whether `b` begins where `a` ends, and both are not too long for one segment.
+fn follows(a: &Segment, b: &Segment) -> bool {
+    a.handle == b.handle
+        && a.offset.checked_add(a.length.into()) == Some(b.offset)
+        && a.length.checked_add(b.length).is_some()
+}
+
 /// `chunk` as it is returned when `len` bytes were written into it: filled in order, each length replaced by what
 /// was really written (RFC 8166 section 3.4.6); zero lengths throughout say that it was not used.
 pub(crate) fn filled(chunk: &[Segment], len: usize) -> Chunk {
@@ -120,6 +143,28 @@ mod tests {
         assert_eq!(lens(13), [10, 0, 3, 0]);
         assert_eq!(lens(22), [10, 0, 5, 7]);
         assert_eq!(capacity(&chunk), 22);
+    }
+
+    #[test]
+    fn segments_that_follow_one_another_under_one_tag_are_one() {
+        let at = |handle, offset, length| Segment { handle: SteeringTag(handle), length, offset };
+        let joined = |s: &[Segment]| joined(s.iter().copied()).collect::<Vec<_>>();
+        let pages: Vec<_> = (0..256).map(|i| at(7, 0x5000 + 4096 * i, 4096)).collect();
+        assert_eq!(joined(&pages), [at(7, 0x5000, 1 << 20)]);
+        // Another tag, a gap, an overlap, the wrong order, an end beyond 2^32 bytes or 2^64.
+        for apart in [
+            [at(7, 0, 10), at(8, 10, 10)],
+            [at(7, 0, 10), at(7, 11, 10)],
+            [at(7, 0, 10), at(7, 9, 10)],
+            [at(7, 10, 10), at(7, 0, 10)],
+            [at(7, 0, u32::MAX), at(7, u32::MAX.into(), 1)],
+            [at(7, u64::MAX - 9, 10), at(7, 0, 10)],
+        ] {
+            assert_eq!(joined(&apart), apart);
+        }
+        // Empty segments say nothing.
+        assert_eq!(joined(&[at(7, 0, 10), at(9, 3, 0), at(7, 10, 5)]), [at(7, 0, 15)]);
+        assert_eq!(joined(&[at(7, 0, 0)]), []);
     }
 
     #[test]

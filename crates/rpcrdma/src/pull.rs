@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use xdr::{Message, Payload};
 
 use crate::{
-    chunks::{HeadOffset, head_offsets, read_chunks},
+    chunks::{HeadOffset, head_offsets, joined, read_chunks},
     header::ReadSegment,
 };
 
@@ -120,20 +120,19 @@ impl<T> Pulls<T> {
         sources: &Sources<'_>,
     ) -> Result<SmallVec<[ReadRequest; 2]>, OutOfMemory> {
         let mut out: SmallVec<[ReadRequest; 2]> = SmallVec::new();
-        for r in reads {
-            let len = r.segment.length as usize;
-            if len > 0
-                && let Some((_, mut buffer)) = into.take_if(|(position, _)| *position == r.position)
-            {
-                buffer.set_len(len);
-                let mut sink = self.spare.pop().unwrap_or_default();
-                sink.push(buffer);
-                out.push(ReadRequest { id: WorkId(0), from: r.segment, sink });
-                continue;
+        for chunk in read_chunks(reads) {
+            for from in joined(chunk.segments.iter().map(|r| r.segment)) {
+                if let Some((_, mut buffer)) = into.take_if(|(position, _)| *position == chunk.position) {
+                    buffer.set_len(from.length as usize);
+                    let mut sink = self.spare.pop().unwrap_or_default();
+                    sink.push(buffer);
+                    out.push(ReadRequest { id: WorkId(0), from, sink });
+                    continue;
+                }
+                // The head must be one view, so the sink of a Position-Zero segment is one buffer.
+                let piece = if chunk.position == 0 { SPAN_BYTES } else { sources.piece };
+                self.reads_of(from, piece, sources, &mut out)?;
             }
-            // The head must be one view, so the sink of a Position-Zero segment is one buffer.
-            let piece = if r.position == 0 { SPAN_BYTES } else { sources.piece };
-            self.reads_of(r.segment, piece, sources, &mut out)?;
         }
         Ok(out)
     }

@@ -274,6 +274,15 @@ async fn one_chunk_may_have_many_segments_of_any_size_and_order() {
     let expected = support::checksum(std::iter::empty())
         ^ support::checksum(support::pattern(2, 500).into_iter()).rotate_left(1);
     assert_eq!(rest[24..28], expected.to_be_bytes());
+    // They follow one another, so one RDMA Read fetched them all; these do not.
+    assert_eq!(s.server.stats.snapshot().reads, 1);
+    let swapped: Vec<u8> = (0..500).map(|i| support::pattern(2, 500)[(i + 250) % 500]).collect();
+    let swapped = s.raw.expose(&swapped, Access::RemoteRead);
+    let list = [(250, 100), (350, 150), (0, 90), (90, 160)].map(|(at, n)| (POSITION, part(&swapped, at, n)));
+    s.send(&msg(XID, reads(&list)), &head);
+    assert_eq!(s.raw.receive_header().await.1[24..28], expected.to_be_bytes());
+    assert_eq!(s.server.stats.snapshot().reads, 3);
+    drop(swapped);
     // One too many for the limit of 64.
     let list: Vec<_> = (0..65).map(|_| (POSITION, part(&region, 0, 1))).collect();
     s.send(&msg(XID, reads(&list)), &head);

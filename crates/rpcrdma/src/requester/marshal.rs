@@ -63,7 +63,7 @@ pub(super) struct Terms {
 impl Terms {
     /// The regions that `data` takes.
     fn regions(&self, data: &Views) -> usize {
-        data.iter().count().div_ceil(self.region_pieces)
+        data.pieces().count().div_ceil(self.region_pieces)
     }
 
     /// The most segments that `bytes` in `pieces` take.
@@ -117,7 +117,7 @@ fn shape(terms: &Terms, message: &Message, spec: &ReplySpec) -> Option<Shape> {
         }
     };
     let payloads = |gathered: bool| {
-        let pieces = |data: &Views| if gathered { 1 } else { data.iter().count() };
+        let pieces = |data: &Views| if gathered { 1 } else { data.pieces().count() };
         message.payloads.iter().map(|p| terms.segments(pieces(&p.data), p.data.len())).sum()
     };
     let (form, gathered) = match form(payloads(false)) {
@@ -334,7 +334,8 @@ impl Marshaller {
         Ok(b.freeze().into())
     }
 
-    /// Exposes `data` as the Read chunk at `position`: one segment for each region that it takes.
+    /// Exposes `data` as the Read chunk at `position`: one segment for each region that it takes. Views that follow one
+    /// another in memory are in one region, so that a responder may read them at once.
     fn expose_read(
         &self,
         position: usize,
@@ -344,9 +345,9 @@ impl Marshaller {
     ) -> Result<(), RpcError> {
         let position = u32::try_from(position)
             .map_err(|_| RpcError::Unsupported("a message of more than 4 GiB".into()))?;
-        let mut pieces = data.iter().cloned().peekable();
+        let mut pieces = data.pieces().peekable();
         while pieces.peek().is_some() {
-            let part = pieces.by_ref().take(self.terms.region_pieces).collect();
+            let part = pieces.by_ref().take(self.terms.region_pieces).flatten().cloned().collect();
             let region = self.expose(Memory::Shared(part), Access::RemoteRead, Stage::Send, exposed)?;
             lists.reads.extend(region.segments().iter().map(|&segment| ReadSegment { position, segment }));
             exposed.reads.push(region);
@@ -413,7 +414,8 @@ mod tests {
         let a = arena();
         let mut e = Encoder::new(&a, 512);
         e.put_raw(&vec![0; head]);
-        e.put_payload((0..pieces).map(|_| a.copy_from(&[0; 2048]).unwrap()).collect());
+        // Not neighbours in memory: each leaves room in its slot.
+        e.put_payload((0..pieces).map(|_| a.copy_from(&[0; 2000]).unwrap()).collect());
         let shape = shape(terms, &e.finish().unwrap(), &ReplySpec { max_head: 100, payload: None })?;
         Some((shape.form, shape.gathered))
     }

@@ -27,7 +27,8 @@ pub(super) struct SimDomain {
     table: IwarpDomain,
     world: Weak<Inner>,
     end: EndId,
-    segment_bytes: u32,
+    /// Segments are as small, if this is not 0.
+    segment_bytes: u64,
     next_local: AtomicU64,
 }
 
@@ -35,26 +36,30 @@ pub(super) struct SimDomain {
 fn is_one_piece(memory: &Memory) -> bool {
     match memory {
         Memory::Owned(b) => !b.is_empty(),
-        Memory::Shared(views) => {
-            let mut pieces = views.iter().filter(|v| !v.is_empty());
-            let Some(first) = pieces.next() else { return false };
-            let mut end = first.address() + first.len();
-            pieces.all(|v| {
-                let follows = v.address() == end && v.span().id() == first.span().id();
-                end += v.len();
-                follows
-            })
-        }
+        Memory::Shared(views) => views.pieces().count() == 1,
     }
 }
 
-/// `segment` in pieces of at most `most` bytes.
-fn cut(segment: &Segment, most: u32) -> impl Iterator<Item = Segment> + use<> {
+/// `segment` in pieces of at most `most` bytes, as a client names memory page by page. Pages lie anywhere in memory, so
+/// no two are neighbours on the adapter: between them is a page that is not there.
+fn cut(segment: &Segment, most: u64) -> impl Iterator<Item = Segment> + use<> {
     let s = *segment;
-    (0..s.length.div_ceil(most)).map(move |i| {
-        let at = i * most;
-        Segment { handle: s.handle, length: most.min(s.length - at), offset: s.offset + u64::from(at) }
+    let (mut at, end) = (s.offset, s.offset + u64::from(s.length));
+    std::iter::from_fn(move || {
+        let length = ((at / most + 1) * most).min(end).checked_sub(at).filter(|n| *n > 0)?;
+        let offset = at / most * 2 * most + at % most;
+        at += length;
+        Some(Segment { handle: s.handle, length: length as u32, offset })
     })
+}
+
+/// Where the bytes of a piece that [`cut`] made are.
+fn whole(piece: &Segment, most: u64) -> Result<Segment, Denied> {
+    let (page, at) = (piece.offset / most, piece.offset % most);
+    if page % 2 == 1 || at + u64::from(piece.length) > most {
+        return Err(Denied::Bounds);
+    }
+    Ok(Segment { offset: page / 2 * most + at, ..*piece })
 }
 
 impl SimDomain {
@@ -63,7 +68,7 @@ impl SimDomain {
             table: TagTables::default().domain(rt),
             world: Arc::downgrade(world),
             end,
-            segment_bytes: world.profile.adapter.segment_bytes,
+            segment_bytes: world.profile.adapter.segment_bytes.into(),
             next_local: AtomicU64::new(0),
         }
     }
@@ -88,11 +93,17 @@ impl SimDomain {
         drop(released);
     }
 
+    /// What the peer means by a segment that it was given, or a part of it.
+    fn meant(&self, by_peer: &Segment) -> Result<Segment, Denied> {
+        if self.segment_bytes == 0 { Ok(*by_peer) } else { whole(by_peer, self.segment_bytes) }
+    }
+
     /// The peer writes.
     pub(super) fn place(&self, to: &Segment, data: &Views) -> Result<(), Denied> {
         if data.is_empty() {
             return Ok(());
         }
+        let to = self.meant(to)?;
         let mut table = self.table.lock();
         match table.place(to.handle.0, to.offset, data.len()) {
             Ok((memory, _)) => {
@@ -142,6 +153,7 @@ impl SimDomain {
         if from.length == 0 {
             return Ok(());
         }
+        let from = self.meant(from)?;
         let (offset, length) = (from.offset, from.length as usize);
         match self.table.lock().source(from.handle.0, offset, length)? {
             Source::Bytes(bytes) => f(bytes),
@@ -166,7 +178,7 @@ impl Domain for SimDomain {
         match by {
             Means::Registration => self.charge(Charge::Register(bytes)),
             Means::Window => self.charge(Charge::Bind(bytes)),
-            Means::Global => return Ok(exposure),
+            Means::Global => {}
         }
         if self.segment_bytes > 0 {
             let cut: SmallVec<_> =

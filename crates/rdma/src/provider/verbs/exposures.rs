@@ -37,14 +37,7 @@ impl<'a> Piece<'a> {
         match memory {
             Memory::Owned(b) => Some(Self { span: b.span(), addr: b.address(), len: b.len() }),
             Memory::Shared(views) => {
-                let first = views.iter().find(|v| !v.is_empty())?;
-                let mut end = first.address();
-                for v in views.iter().filter(|v| !v.is_empty()) {
-                    if v.address() != end || v.span().id() != first.span().id() {
-                        return None;
-                    }
-                    end += v.len();
-                }
+                let first = views.iter().next().filter(|_| views.pieces().count() == 1)?;
                 Some(Self { span: first.span(), addr: first.address(), len: views.len() })
             }
         }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use xdr::Message;
 
 use crate::{
-    chunks::{capacity, filled},
+    chunks::{capacity, filled, joined},
     design::{DoesNotFit, Limits, Plan},
     header::{Body, Header, Lists},
     responder::ReplyTo,
@@ -62,7 +62,7 @@ pub(super) fn plan(
 fn scatter(data: Views, chunk: &[Segment], limits: &Limits, out: &mut SmallVec<[WriteRequest; 2]>) {
     let whole = data.len();
     let mut at = 0;
-    for segment in chunk {
+    for segment in joined(chunk.iter().copied()) {
         let mut offset = segment.offset;
         let mut room = whole.saturating_sub(at).min(segment.length as usize);
         while room > 0 {
@@ -214,6 +214,18 @@ mod tests {
         );
         assert_eq!(planned(message(&a, 2000, &[]), &lists(&[], None)).unwrap_err(), DoesNotFit);
         assert_eq!(planned(message(&a, 2000, &[]), &lists(&[], Some(&[1999]))).unwrap_err(), DoesNotFit);
+    }
+
+    #[test]
+    fn pages_that_follow_one_another_are_written_at_once_and_returned_one_by_one() {
+        let a = arena();
+        let page = |i: u64| Segment { handle: SteeringTag(9), length: 4096, offset: 0x7000 + 4096 * i };
+        let pages: Chunk = (0..4).chain(8..10).map(page).collect();
+        let l = Lists { writes: [pages].into_iter().collect(), ..Lists::default() };
+        let p = planned(message(&a, 24, &[20_000]), &l).unwrap();
+        let w: Vec<_> = p.writes.iter().map(|w| (w.to.offset, w.to.length, w.data.len())).collect();
+        assert_eq!(w, [(0x7000, 16_384, 16_384), (0xf000, 3616, 3616)]);
+        assert_eq!(lengths(&p), (true, vec![vec![4096, 4096, 4096, 4096, 3616, 0]], None));
     }
 
     #[test]

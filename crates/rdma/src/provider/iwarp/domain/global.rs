@@ -30,11 +30,13 @@ pub(super) struct Global {
     pieces: BTreeMap<(u64, usize), Piece>,
 }
 
-/// Calls `f` with address and length of each piece.
+/// Calls `f` with address and length of each piece. (A peer may take segments that follow one another for one.)
 fn for_pieces(memory: &Memory, mut f: impl FnMut(u64, usize)) {
     match memory {
         Memory::Owned(b) => f(b.address() as u64, b.len()),
-        Memory::Shared(views) => views.iter().for_each(|v| f(v.address() as u64, v.len())),
+        Memory::Shared(views) => {
+            views.pieces().for_each(|p| f(p[0].address() as u64, p.iter().map(|v| v.len()).sum()))
+        }
     }
 }
 
