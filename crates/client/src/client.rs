@@ -23,7 +23,7 @@ use crate::{
     pool::{Attempt, CallSpec, Pool},
 };
 
-/// The sizes of READ and WRITE unless the options say otherwise: larger ones gain little and delay other calls.
+/// The sizes of READ and WRITE where neither options nor server say any.
 const DEFAULT_TRANSFER: u32 = 1 << 20;
 /// Sizes of READDIR replies.
 const READDIR_SIZES: (u32, u32) = (4 << 10, 64 << 10);
@@ -170,11 +170,12 @@ impl Client {
             .result
             .map_err(|status| refused_at_mount(pool, &mounted.export, status))?;
         let limit = (pool.max_payload().min(SPAN_BYTES) as u32).max(512);
-        let pick = |wanted: Option<u32>, max: u32| {
-            let max = if max == 0 { DEFAULT_TRANSFER } else { max };
-            wanted.unwrap_or(DEFAULT_TRANSFER).min(max).min(limit).max(1)
+        let said = |n: u32| if n == 0 { DEFAULT_TRANSFER } else { n };
+        let pick = |wanted: Option<u32>, preferred: u32, max: u32| {
+            wanted.unwrap_or(said(preferred)).min(said(max)).min(limit).max(1)
         };
-        let (rsize, wsize) = (pick(options.rsize, fsinfo.read_max), pick(options.wsize, fsinfo.write_max));
+        let rsize = pick(options.rsize, fsinfo.read_preferred, fsinfo.read_max);
+        let wsize = pick(options.wsize, fsinfo.write_preferred, fsinfo.write_max);
         let readdir_size = fsinfo.readdir_preferred.clamp(READDIR_SIZES.0, READDIR_SIZES.1);
         let Some(pool) = unfinished.0.take() else { return Err(Error::Closed) };
         tracing::info!(server = pool.server(), export = mounted.export, rsize, wsize, "mounted");

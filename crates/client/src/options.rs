@@ -130,9 +130,11 @@ pub struct Options {
     pub proto: Proto,
     /// Connections to the server, 1 to 64; calls are spread over them.
     pub nconnect: usize,
-    /// The most bytes of one READ; `None`: what server and transport allow, at most 1 MiB.
+    /// The most bytes of one READ; `None`: what the server prefers, as far as the transport
+    /// carries it.
     pub rsize: Option<u32>,
-    /// The most bytes of one WRITE; `None`: what server and transport allow, at most 1 MiB.
+    /// The most bytes of one WRITE; `None`: what the server prefers, as far as the transport
+    /// carries it.
     pub wsize: Option<u32>,
     /// How long one try of a call may take.
     pub timeout: Duration,

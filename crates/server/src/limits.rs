@@ -15,9 +15,10 @@ pub const TRANSFER_UNIT: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// The most bytes of one READ: a multiple of 4096, at most 4 MiB.
+    /// The most bytes of one READ, which clients are told to prefer: a multiple of 4096, at most 4 MiB. The larger, the
+    /// fewer calls fill a long way (`docs/studies/distance.md`), and the longer others wait.
     pub rtmax: ByteSize,
-    /// The most bytes of one WRITE: a multiple of 4096, at most 4 MiB.
+    /// The same of one WRITE.
     pub wtmax: ByteSize,
     /// Calls that one RDMA connection may have in progress, and the most that a TCP connection has.
     pub credits: u32,

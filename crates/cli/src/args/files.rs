@@ -123,7 +123,7 @@ pub(crate) struct CopyArgs {
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) outstanding: u16,
 
-    /// Bytes of one record [default: what the server prefers, at most 1 MiB]
+    /// Bytes of one record [default: what the server prefers]
     #[arg(long, value_name = "SIZE")]
     pub(crate) record: Option<Size>,
 
