@@ -9,7 +9,7 @@ use super::*;
 
 #[test]
 fn all_profiles_can_be_read_and_say_what_they_are() {
-    assert_eq!(Profile::names().len(), 7);
+    assert_eq!(Profile::names().len(), 8);
     for name in Profile::names() {
         let profile = Profile::named(name).unwrap();
         assert_eq!(profile.name, name);

@@ -87,7 +87,8 @@ pub struct Adapter {
     pub read_response_ns: u64,
     /// Work requests of one connection that are not acknowledged yet.
     pub send_queue: u32,
-    /// The most bytes of one segment of exposed memory; 0: no limit. (Clients that register page by page: 4096.)
+    /// The most bytes of one segment of exposed memory, for clients that name memory page by page: 4096. No two are
+    /// neighbours for the peer then, as pages lie anywhere in memory. 0: a segment is as long as its region.
     pub segment_bytes: u32,
 }
 
@@ -137,12 +138,13 @@ pub struct HostModel {
     pub memory_mb_per_s: f64,
 }
 
-const PROFILES: [(&str, &str); 7] = [
+const PROFILES: [(&str, &str); 8] = [
     ("sdr-opensolaris", include_str!("profiles/sdr-opensolaris.toml")),
     ("ddr-linux-allphys", include_str!("profiles/ddr-linux-allphys.toml")),
     ("gige-2003", include_str!("profiles/gige-2003.toml")),
     ("wan-infinihost", include_str!("profiles/wan-infinihost.toml")),
     ("wan-connectx", include_str!("profiles/wan-connectx.toml")),
+    ("wan-100g", include_str!("profiles/wan-100g.toml")),
     ("hdr-200g", include_str!("profiles/hdr-200g.toml")),
     ("ndr-400g", include_str!("profiles/ndr-400g.toml")),
 ];
