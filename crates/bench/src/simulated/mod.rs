@@ -5,6 +5,7 @@
 //! `iozone` runs as [`crate::iozone::Simulated`], every workload as [`crate::workload::simulate`].
 
 mod hosts;
+mod storage;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -15,6 +16,7 @@ use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted};
 
 use crate::{BenchError, Figure};
 pub use hosts::{Hosts, Spent};
+pub use storage::{Lookup, Raid, Storage, Tmpfs};
 
 const PORT: u16 = 20049;
 const EXPORT: &str = "/simulated";
@@ -33,6 +35,8 @@ pub struct Machines {
     /// The server's registration strategy; `None`: that of the clients, but for the one that a server of the Read-Read
     /// design refuses ([`Strategy::AllPhysical`]; it has [`Strategy::Cache`] then).
     pub server_registration: Option<Strategy>,
+    /// The server's file system.
+    pub storage: Storage,
     /// Client hosts, 1 to 4096. What there is of clients is spread over them in turn.
     pub client_hosts: usize,
 }
@@ -40,7 +44,14 @@ pub struct Machines {
 impl Machines {
     /// A server and one client host, with the defaults of both.
     pub fn new(profile: Profile) -> Self {
-        Self { profile, seed: 1, options: Options::default(), server_registration: None, client_hosts: 1 }
+        Self {
+            profile,
+            seed: 1,
+            options: Options::default(),
+            server_registration: None,
+            storage: Storage::default(),
+            client_hosts: 1,
+        }
     }
 
     /// Both ends use the same strategy unless it is said.
@@ -80,7 +91,11 @@ impl Machines {
             registration: Some(self.registration_of_server()),
             ..Config::default()
         };
-        let hosted = Hosted::start(config, Arc::clone(rt), server::open).map_err(|e| failed(&e))?;
+        let open = |export: &ExportConfig, with: &server::Resources<'_>| {
+            let fs = server::open(export, with)?;
+            self.storage.wrap(fs, hosts, rt).map_err(|e| e.to_string())
+        };
+        let hosted = Hosted::start(config, Arc::clone(rt), open).map_err(|e| failed(&e))?;
         let listener = hosts.server().listen(Arc::clone(rt), SocketAddr::new(Hosts::SERVER, PORT));
         hosted.serve(listener.map_err(|e| failed(&e))?);
         Ok(hosted)
