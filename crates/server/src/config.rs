@@ -7,7 +7,13 @@ use rdma::ProviderChoice;
 use rpcrdma::{Design, registration::Strategy};
 use serde::{Deserialize, Deserializer, de};
 
-use crate::{ExposedBuffers, Exposure, Limits, ServerError, design, network::Network, size::ByteSize};
+use crate::{
+    ExposedBuffers, Exposure, Limits, ServerError,
+    config_file::{self, Wrong},
+    design,
+    network::Network,
+    size::ByteSize,
+};
 
 /// Everything that a server is told. Unknown keys in a file are errors.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
@@ -37,6 +43,9 @@ pub struct Config {
     pub float_shards: bool,
     /// Where to answer Prometheus (`GET /metrics`); nowhere by default.
     pub metrics: Option<SocketAddr>,
+    /// A socket at which `millrace serve` is told to read its file again (`millrace reload`); none by default. The
+    /// library does not open it.
+    pub control: Option<PathBuf>,
     /// Have RDMA clients send, and check, a CRC32C of every frame (iWARP). By default only a client that asks has it:
     /// TCP and most links have checks of their own, and it costs speed.
     pub crc: bool,
@@ -279,60 +288,47 @@ impl FromStr for Config {
 
     /// Reads TOML text.
     fn from_str(text: &str) -> Result<Self, ServerError> {
-        toml::from_str(text).map_err(|e| ServerError::Config(one_line(text, &e)))
-    }
-}
-
-/// Where in `text` the error is, and what it is.
-fn one_line(text: &str, e: &toml::de::Error) -> String {
-    let what = e.message().trim().replace('\n', "; ");
-    match e.span().and_then(|span| text.get(..span.start)) {
-        Some(before) => format!("line {}: {what}", before.matches('\n').count() + 1),
-        None => what,
+        toml::from_str(text).map_err(|e| ServerError::Config(config_file::one_line(text, &e)))
     }
 }
 
 impl Config {
-    /// Reads a TOML file.
-    ///
-    /// # Errors
-    /// When it cannot be read, or says something that is not understood (with its line).
-    pub fn from_file(path: impl AsRef<std::path::Path>) -> Result<Self, ServerError> {
-        let path = path.as_ref();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ServerError::ReadConfig { path: path.to_owned(), source })?;
-        text.parse().map_err(|e| match e {
-            ServerError::Config(what) => ServerError::Config(format!("{}: {what}", path.display())),
-            other => other,
-        })
-    }
-
-    /// Checks everything that can be checked without opening anything.
+    /// Checks everything that can be checked without opening files or addresses.
     ///
     /// # Errors
     /// [`ServerError::Config`] with one sentence that says what to change.
     pub fn check(&self) -> Result<(), ServerError> {
-        self.check_all().map_err(ServerError::Config)
+        if self.listen_rdma.is_empty() && self.listen_tcp.is_empty() {
+            let what = "there is no address to listen on; give listen_rdma, listen_tcp or both";
+            return Err(ServerError::Config(what.into()));
+        }
+        self.check_service()
     }
 
-    fn check_all(&self) -> Result<(), String> {
-        if self.listen_rdma.is_empty() && self.listen_tcp.is_empty() {
-            return Err("there is no address to listen on; give listen_rdma, listen_tcp or both".into());
-        }
-        self.check_rest()
+    /// Arena memory for the content of all memory exports, in bytes.
+    pub(crate) fn memory_of_exports(&self) -> u64 {
+        self.exports.iter().map(|e| e.backend.memory()).fold(0, u64::saturating_add)
     }
 
     /// Checks what does not concern addresses.
     pub(crate) fn check_service(&self) -> Result<(), ServerError> {
-        self.check_rest().map_err(ServerError::Config)
+        self.check_rest().map_err(|wrong| ServerError::Config(wrong.what))
     }
 
-    fn check_rest(&self) -> Result<(), String> {
+    pub(crate) fn check_rest(&self) -> Result<(), Wrong> {
+        self.check_contents()?;
+        design::check(self).map_err(|what| Wrong::new("design", what))
+    }
+
+    /// Checks what a command line neither mends nor spoils.
+    pub(crate) fn check_contents(&self) -> Result<(), Wrong> {
         if self.shards == Some(0) {
-            return Err("shards is 0; give at least 1".into());
+            return Err(Wrong::new("shards", "shards is 0; give at least 1"));
         }
-        self.exports.iter().try_for_each(ExportConfig::check)?;
-        design::check(self)?;
+        for (i, e) in self.exports.iter().enumerate() {
+            e.check().map_err(|what| Wrong::new(format!("export.{i}.name"), what))?;
+        }
+        self.check_overlaps()?;
         self.limits.check()
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     ServerError,
     config::{ExportConfig, Squash},
     handle::{HandleBytes, Sealer, export_of},
+    usage::Usage,
 };
 
 /// Why a caller may not use an export.
@@ -39,6 +40,21 @@ pub(crate) struct Export {
     fs: FileSystemRef,
     info: FsInfo,
     sealer: Sealer,
+    /// By shard.
+    usage: Arc<[Usage]>,
+}
+
+/// What an export is made of.
+pub(crate) struct Entry {
+    pub(crate) policy: ExportConfig,
+    pub(crate) fs: FileSystemRef,
+    /// Its use so far, by shard.
+    pub(crate) usage: Arc<[Usage]>,
+}
+
+/// No use of a server with so many shards.
+pub(crate) fn unused(shards: usize) -> Arc<[Usage]> {
+    (0..shards).map(|_| Usage::default()).collect()
 }
 
 impl Export {
@@ -60,6 +76,11 @@ impl Export {
 
     pub(crate) fn policy(&self) -> &ExportConfig {
         &self.policy
+    }
+
+    /// The export's use, by shard.
+    pub(crate) fn usage(&self) -> &Arc<[Usage]> {
+        &self.usage
     }
 
     pub(crate) fn seal(&self, handle: &Handle) -> HandleBytes {
@@ -110,12 +131,9 @@ pub(crate) struct Exports {
 
 impl Exports {
     /// The table of `entries`; handles are sealed under `secret`, or under keys that follow from the entries.
-    pub(crate) fn new(
-        entries: Vec<(ExportConfig, FileSystemRef)>,
-        secret: Option<[u64; 2]>,
-    ) -> Result<Self, ServerError> {
+    pub(crate) fn new(entries: Vec<Entry>, secret: Option<[u64; 2]>) -> Result<Self, ServerError> {
         let mut list: Vec<Arc<Export>> = Vec::with_capacity(entries.len());
-        for (policy, fs) in entries {
+        for Entry { policy, fs, usage } in entries {
             let sealer = Sealer::new(&policy.name, &policy.backend.identity(), secret);
             if let Some(other) = list.iter().find(|e| e.sealer.id() == sealer.id()) {
                 let (a, b) = (other.name(), &policy.name);
@@ -126,7 +144,7 @@ impl Exports {
                 }));
             }
             let info = fs.info();
-            list.push(Arc::new(Export { policy, fs, info, sealer }));
+            list.push(Arc::new(Export { policy, fs, info, sealer, usage }));
         }
         Ok(Self { list })
     }
@@ -140,6 +158,12 @@ impl Exports {
         let id = export_of(handle).ok_or(FsError::BadHandle)?;
         let export = self.list.iter().find(|e| e.sealer.id() == id).ok_or(FsError::Stale)?;
         Ok((export, export.sealer.open(handle).ok_or(FsError::BadHandle)?))
+    }
+
+    /// The export that an NFS handle claims to be of.
+    pub(crate) fn claimed(&self, handle: &[u8]) -> Option<&Arc<Export>> {
+        let id = export_of(handle)?;
+        self.list.iter().find(|e| e.sealer.id() == id)
     }
 
     /// The export whose name `path` is or lies below (the longest such name), and the rest of the path.
@@ -168,7 +192,11 @@ mod tests {
         runtime::tokio_rt::run_shard(async {
             let rt = runtime::tokio_rt::TokioRuntime::current();
             let fs = MemoryFs::new(MemoryConfig::new(arena, rt));
-            let entries = exports.iter().map(|e| (e.parse().unwrap(), Arc::clone(&fs) as FileSystemRef));
+            let entries = exports.iter().map(|e| Entry {
+                policy: e.parse().unwrap(),
+                fs: Arc::clone(&fs) as FileSystemRef,
+                usage: unused(1),
+            });
             Exports::new(entries.collect(), None).unwrap()
         })
         .unwrap()

@@ -43,8 +43,8 @@ impl Hosted {
         config.check_service()?;
         let (stop, stopped) = watch::channel(None);
         let starting = Starting { config, provider: None, stopped: stopped.clone(), rt: Arc::clone(&rt) };
-        let shared = starting.shared(open)?;
-        let (handle, arrivals) = ShardHandle::new();
+        let shared = starting.shared(1, open)?;
+        let (handle, arrivals) = ShardHandle::new(0);
         let main = Main::new(&shared, Arc::clone(&rt), &handle, stopped);
         let handles = vec![handle];
         let gauges = Arc::new(Gauges::new(&handles, &shared));

@@ -3,6 +3,7 @@
 
 mod backend;
 mod config;
+mod config_file;
 mod design;
 mod drc;
 mod error;
@@ -17,10 +18,12 @@ mod network;
 mod nfs3;
 mod prometheus;
 mod registration;
+mod reload;
 mod server;
 mod shard;
 mod siphash;
 mod size;
+mod usage;
 
 pub use backend::{Resources, open};
 pub use config::{Backend, Config, ExportConfig, Squash, StageSampling};
@@ -30,5 +33,7 @@ pub use hosted::Hosted;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};
 pub use metrics::{ConnectionStats, RdmaStats, Stats};
 pub use network::Network;
+pub use reload::Reloaded;
 pub use server::{Running, Server};
 pub use size::ByteSize;
+pub use usage::{LATENCY_BUCKETS, LatencyStats, UsageStats};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::size::ByteSize;
+use crate::{config_file::Wrong, size::ByteSize};
 
 /// The largest READ or WRITE that may be configured: an arena's largest buffer.
 pub const MAX_TRANSFER: u64 = buffer::SPAN_BYTES as u64;
@@ -87,57 +87,74 @@ impl Limits {
     ///
     /// # Errors
     /// A sentence that says what to change.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), Wrong> {
+        let wrong = |key: &str, what: String| Wrong::new(format!("limits.{key}"), what);
         for (name, ByteSize(v)) in [("rtmax", self.rtmax), ("wtmax", self.wtmax)] {
             if !(TRANSFER_UNIT..=MAX_TRANSFER).contains(&v) || !v.is_multiple_of(TRANSFER_UNIT) {
-                return Err(format!(
-                    "limits.{name} is {v}; it must be a multiple of 4096 between 4096 and 4MiB"
+                return Err(wrong(
+                    name,
+                    format!("limits.{name} is {v}; it must be a multiple of 4096 between 4096 and 4MiB"),
                 ));
             }
         }
         if !(1..=16384).contains(&self.credits) {
-            return Err(format!("limits.credits is {}; it must be between 1 and 16384", self.credits));
+            return Err(wrong(
+                "credits",
+                format!("limits.credits is {}; it must be between 1 and 16384", self.credits),
+            ));
         }
         let connections = [
             ("max_connections", self.max_connections),
             ("max_connections_per_client", self.max_connections_per_client),
         ];
         if let Some((name, _)) = connections.iter().find(|(_, n)| *n == 0) {
-            return Err(format!("limits.{name} is 0; nobody could connect"));
+            return Err(wrong(name, format!("limits.{name} is 0; nobody could connect")));
         }
         if !(1..=3600).contains(&self.stall_timeout) {
-            return Err(format!(
-                "limits.stall_timeout is {}; it must be 1 to 3600 seconds",
-                self.stall_timeout
+            return Err(wrong(
+                "stall_timeout",
+                format!("limits.stall_timeout is {}; it must be 1 to 3600 seconds", self.stall_timeout),
             ));
         }
         if !(1024..=256 << 10).contains(&self.inline_size.0) || !self.inline_size.0.is_multiple_of(1024) {
-            return Err(format!(
-                "limits.inline_size is {}; it must be a multiple of 1024 between 1024 and 256KiB",
-                self.inline_size
+            return Err(wrong(
+                "inline_size",
+                format!(
+                    "limits.inline_size is {}; it must be a multiple of 1024 between 1024 and 256KiB",
+                    self.inline_size
+                ),
             ));
         }
         if !matches!(self.shared_receives, 0 | 16..=16384) {
-            return Err(format!(
-                "limits.shared_receives is {}; it must be 16 to 16384, or 0 for none",
-                self.shared_receives
+            return Err(wrong(
+                "shared_receives",
+                format!(
+                    "limits.shared_receives is {}; it must be 16 to 16384, or 0 for none",
+                    self.shared_receives
+                ),
             ));
         }
         if (self.shared_receives as u64).saturating_mul(self.inline_size.0) > self.memory.0 / 2 {
-            return Err(format!(
-                "limits.shared_receives is {} times an inline_size of {}: more than half of limits.memory; raise memory \
+            return Err(wrong(
+                "shared_receives",
+                format!(
+                    "limits.shared_receives is {} times an inline_size of {}: more than half of limits.memory; raise memory \
                  or lower shared_receives",
-                self.shared_receives, self.inline_size
+                    self.shared_receives, self.inline_size
+                ),
             ));
         }
         let needed = u64::from(self.credits).saturating_mul(self.max_transfer());
         if needed > self.memory.0 {
-            return Err(format!(
-                "limits.memory is {}, but one connection may hold {} (credits {} times {}); raise memory or lower credits",
-                self.memory,
-                ByteSize(needed),
-                self.credits,
-                ByteSize(self.max_transfer())
+            return Err(wrong(
+                "memory",
+                format!(
+                    "limits.memory is {}, but one connection may hold {} (credits {} times {}); raise memory or lower credits",
+                    self.memory,
+                    ByteSize(needed),
+                    self.credits,
+                    ByteSize(self.max_transfer())
+                ),
             ));
         }
         Ok(())

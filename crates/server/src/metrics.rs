@@ -2,9 +2,15 @@
 //!
 //! Each shard counts for itself, in plain counters that only it writes; they are summed when somebody asks.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use buffer::Arena;
@@ -17,8 +23,10 @@ use rpcrdma::{
 
 use crate::{
     drc::ReplyCache,
+    reload::ExportTable,
     server::Shared,
     shard::{ShardHandle, Stages},
+    usage::{Clients, Latency, LatencyStats, UsageStats},
 };
 
 const PROCEDURES: usize = Procedure::ALL.len();
@@ -28,6 +36,8 @@ const PROCEDURES: usize = Procedure::ALL.len();
 #[repr(align(128))]
 pub(crate) struct ShardCounters {
     calls: [AtomicU64; PROCEDURES],
+    latency: [Latency; PROCEDURES],
+    clients: Clients,
     mount_calls: AtomicU64,
     failures: AtomicU64,
     refused: AtomicU64,
@@ -57,6 +67,17 @@ impl ShardCounters {
         if let Some(c) = self.calls.get(procedure.number() as usize) {
             add(c, 1);
         }
+    }
+
+    /// An NFS call is answered.
+    pub(crate) fn took(&self, procedure: Procedure, took: Duration) {
+        if let Some(l) = self.latency.get(procedure.number() as usize) {
+            l.record(took);
+        }
+    }
+
+    pub(crate) fn clients(&self) -> &Clients {
+        &self.clients
     }
 
     pub(crate) fn mount_call(&self) {
@@ -113,6 +134,16 @@ impl ShardCounters {
 pub struct Stats {
     /// NFS calls by procedure, in order of the procedures' numbers.
     pub calls: [u64; PROCEDURES],
+    /// How long they took, in the same order (not NULL).
+    pub latency: [LatencyStats; PROCEDURES],
+    /// The use of each export, by name, in the order of the configuration.
+    pub exports: Vec<(String, UsageStats)>,
+    /// The use that clients made, by address, busiest (most calls) first.
+    pub clients: Vec<(IpAddr, UsageStats)>,
+    /// The use of those that left and are not counted one by one any more.
+    pub other_clients: UsageStats,
+    /// Calls that one connection may have in progress.
+    pub credits: u64,
     /// MOUNT calls.
     pub mount_calls: u64,
     /// NFS calls that were answered with a failing status (LOOKUP of a missing name counts).
@@ -181,10 +212,15 @@ impl Stats {
     /// The sum over all shards.
     pub(crate) fn sum(shards: &[Arc<ShardCounters>]) -> Self {
         let mut out = Self::default();
+        let mut clients = HashMap::new();
         for s in shards {
             for (sum, c) in out.calls.iter_mut().zip(&s.calls) {
                 *sum += value(c);
             }
+            for (sum, l) in out.latency.iter_mut().zip(&s.latency) {
+                l.add_to(sum);
+            }
+            s.clients.add_to(&mut clients, &mut out.other_clients);
             out.mount_calls += value(&s.mount_calls);
             out.failures += value(&s.failures);
             out.refused += value(&s.refused);
@@ -200,6 +236,8 @@ impl Stats {
                 sum.failed += value(&t.failed);
             }
         }
+        out.clients = clients.into_iter().collect();
+        out.clients.sort_by_key(|(addr, u)| (Reverse(u.latency.count()), *addr));
         out
     }
 }
@@ -211,6 +249,8 @@ pub(crate) struct Gauges {
     rdma: Vec<Arc<ResponderStats>>,
     stages: Vec<Arc<Stages>>,
     turned_away: Arc<AtomicU64>,
+    exports: Arc<ExportTable>,
+    credits: u32,
     replies: Arc<ReplyCache>,
     registration: Arc<Registration>,
     arena: Arena,
@@ -224,6 +264,8 @@ impl Gauges {
             rdma: shards.iter().map(|h| Arc::clone(&h.rdma)).collect(),
             stages: shards.iter().map(|h| Arc::clone(&h.stages)).collect(),
             turned_away: Arc::default(),
+            exports: Arc::clone(&shared.exports),
+            credits: shared.config.limits.credits,
             replies: Arc::clone(&shared.replies),
             registration: Arc::clone(&shared.registration),
             arena: shared.arena.clone(),
@@ -238,6 +280,12 @@ impl Gauges {
     pub(crate) fn stats(&self) -> Stats {
         let mut out = Stats::sum(&self.shards);
         out.turned_away = value(&self.turned_away);
+        out.credits = self.credits.into();
+        for e in self.exports.load().iter() {
+            let mut usage = UsageStats::default();
+            e.usage().iter().for_each(|u| u.add_to(&mut usage));
+            out.exports.push((e.name().to_owned(), usage));
+        }
         out.replies_kept = self.replies.kept() as u64;
         out.replies_kept_bytes = self.replies.kept_bytes() as u64;
         let arena = self.arena.stats();
@@ -265,6 +313,8 @@ impl Gauges {
 pub struct RdmaStats {
     /// Calls received.
     pub calls: u64,
+    /// Calls in progress now; each holds a credit of its client.
+    pub calls_in_progress: u64,
     /// Sends: replies and errors.
     pub sends: u64,
     /// RDMA Writes posted.
@@ -297,6 +347,7 @@ impl RdmaStats {
     fn add(self, s: ResponderStatsSnapshot) -> Self {
         Self {
             calls: self.calls + s.calls,
+            calls_in_progress: self.calls_in_progress + s.calls_in_progress,
             sends: self.sends + s.sends,
             writes: self.writes + s.writes,
             reads: self.reads + s.reads,

@@ -14,8 +14,9 @@ use vfs::{FileKind, FsError, Handle, Identity};
 use xdr::Encoder;
 
 use crate::{
-    export::{Export, Exports, Refusal},
+    export::{Export, Refusal},
     metrics::ShardCounters,
+    reload::ExportTable,
 };
 
 /// AUTH_SYS, the one flavor that NFS is offered with.
@@ -53,13 +54,17 @@ pub(crate) struct Mount3 {
 }
 
 struct Env {
-    exports: Arc<Exports>,
+    exports: Arc<ExportTable>,
     mounts: Arc<MountList>,
     counters: Arc<ShardCounters>,
 }
 
 impl Mount3 {
-    pub(crate) fn new(exports: Arc<Exports>, mounts: Arc<MountList>, counters: Arc<ShardCounters>) -> Self {
+    pub(crate) fn new(
+        exports: Arc<ExportTable>,
+        mounts: Arc<MountList>,
+        counters: Arc<ShardCounters>,
+    ) -> Self {
         Self { env: Arc::new(Env { exports, mounts, counters }) }
     }
 }
@@ -120,13 +125,10 @@ impl Env {
     }
 
     fn put_exports(&self, reply: &mut Encoder) {
-        let networks: Vec<Vec<String>> = self
-            .exports
-            .iter()
-            .map(|e| e.policy().clients.iter().map(ToString::to_string).collect())
-            .collect();
-        let entries: Vec<ExportEntry<'_>> = self
-            .exports
+        let exports = self.exports.load();
+        let networks: Vec<Vec<String>> =
+            exports.iter().map(|e| e.policy().clients.iter().map(ToString::to_string).collect()).collect();
+        let entries: Vec<ExportEntry<'_>> = exports
             .iter()
             .zip(&networks)
             .map(|(e, nets)| ExportEntry {
@@ -139,7 +141,8 @@ impl Env {
 
     /// The handle of the directory at `path`.
     async fn resolve(&self, call: &Call, path: &[u8]) -> Result<FileHandle, Why> {
-        let (export, below) = self.exports.find(path).ok_or(Why::NoExport)?;
+        let exports = self.exports.load_full();
+        let (export, below) = exports.find(path).ok_or(Why::NoExport)?;
         let who = export.admit(&call.peer, &call.header.cred).map_err(Why::Refused)?;
         let dir = walk(export, &who, below).await?;
         FileHandle::new(&export.seal(&dir)).ok_or(Why::Fs(FsError::ServerFault))

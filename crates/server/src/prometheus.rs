@@ -1,4 +1,5 @@
-//! The counters as Prometheus reads them: `GET /metrics`, and nothing else, over HTTP/1.1.
+//! The counters as Prometheus reads them (`GET /metrics`), and whether the server is well (`GET /healthz`), over
+//! HTTP/1.1.
 
 use std::{
     fmt, io,
@@ -12,7 +13,7 @@ use nfs::v3::Procedure;
 use oncrpc::{CallClass, Stage};
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric, text},
+    encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
@@ -22,6 +23,7 @@ use tokio::{
 };
 
 use crate::{
+    LatencyStats, UsageStats,
     metrics::{Gauges, Stats},
     shard::{StopSignal, stop_requested},
 };
@@ -76,9 +78,14 @@ async fn answer(stream: TcpStream, gauges: &Gauges) -> io::Result<()> {
             return Ok(());
         }
     }
-    let (status, body) = match request.strip_prefix(b"GET /metrics") {
-        Some([b' ' | b'?', ..]) => ("200 OK", render(&gauges.stats())),
-        _ => ("404 Not Found", "the counters are at /metrics\n".to_owned()),
+    let path = request.strip_prefix(b"GET ").and_then(|r| r.split(|b| matches!(b, b' ' | b'?')).next());
+    let (status, body) = match path {
+        Some(b"/metrics") => ("200 OK", render(&gauges.stats())),
+        // It ends with the listeners; a process that is stuck does not answer.
+        Some(b"/healthz") => ("200 OK", "ok\n".to_owned()),
+        _ => {
+            ("404 Not Found", "the counters are at /metrics, and /healthz says that all is well\n".to_owned())
+        }
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
@@ -144,6 +151,8 @@ impl Collector for Scrape {
         counter(&mut e, "refused_calls", "Calls kept out by an export's policy", s.refused)?;
         counter(&mut e, "replayed_calls", "Retransmitted calls that were not executed again", s.replayed)?;
         counter(&mut e, "copied_bytes", "Payload bytes copied by this process", s.bytes_copied)?;
+        self.latencies(&mut e)?;
+        self.users(&mut e)?;
         self.connections(&mut e)?;
         self.transports(&mut e)?;
         self.stages(&mut e)?;
@@ -159,7 +168,30 @@ impl Collector for Scrape {
     }
 }
 
+/// Clients that are shown one by one, so that a server of many does not flood whoever stores the counters.
+const CLIENTS_SHOWN: usize = 16;
+
 impl Scrape {
+    fn latencies(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let timed = Procedure::ALL.iter().zip(&self.0.latency).filter(|(p, _)| **p != Procedure::Null);
+        let values = timed.map(|(p, latency)| ([("procedure", p.name())], latency));
+        histograms(e, "nfs_call_seconds", "Time of NFS calls at the server, without the network", values)
+    }
+
+    /// Exports, and the busiest clients. The sum of the others falls when one of them joins the busiest.
+    fn users(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let exports: Vec<_> = self.0.exports.iter().map(|(name, u)| (name.clone(), *u)).collect();
+        usages(e, "export", "each export", &exports)?;
+        let (shown, others) = self.0.clients.split_at(self.0.clients.len().min(CLIENTS_SHOWN));
+        let mut clients: Vec<_> = shown.iter().map(|(addr, u)| (addr.to_string(), *u)).collect();
+        let mut rest = self.0.other_clients;
+        others.iter().for_each(|(_, u)| rest.plus(u));
+        if rest != UsageStats::default() {
+            clients.push(("other".to_owned(), rest));
+        }
+        usages(e, "client", "the busiest clients", &clients)
+    }
+
     fn connections(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let by = |tcp, rdma| [([("transport", "tcp")], tcp), ([("transport", "rdma")], rdma)];
         let (tcp, rdma) = (&self.0.tcp, &self.0.rdma);
@@ -172,6 +204,8 @@ impl Scrape {
     fn transports(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let by = |i, o| [([("direction", "in")], i), ([("direction", "out")], o)];
         let r = &self.0.operations;
+        gauge(e, "credits", "Calls that one connection may have in progress", self.0.credits)?;
+        gauge(e, "rdma_calls_in_progress", "Calls over RDMA in progress", r.calls_in_progress)?;
         counters(e, "tcp_bytes", "Bytes over TCP", by(self.0.tcp_bytes_in, self.0.tcp_bytes_out))?;
         let operations = [
             ([("operation", "send")], r.sends),
@@ -257,6 +291,44 @@ impl Scrape {
     }
 }
 
+/// Calls and bytes of everything of one kind.
+fn usages(
+    e: &mut DescriptorEncoder<'_>,
+    kind: &str,
+    whose: &str,
+    list: &[(String, UsageStats)],
+) -> fmt::Result {
+    let name = format!("{kind}_call_seconds");
+    let calls = list.iter().map(|(label, u)| ([(kind, label.as_str())], &u.latency));
+    histograms(e, &name, &format!("Time of NFS calls of {whose}, without the network"), calls)?;
+    let (name, help) = (format!("{kind}_bytes"), format!("Bytes moved by READ and WRITE of {whose}"));
+    let mut metric = e.encode_descriptor(&name, &help, None, MetricType::Counter)?;
+    for (label, u) in list {
+        for (direction, n) in [("read", u.bytes_read), ("written", u.bytes_written)] {
+            let labels = [(kind, label.as_str()), ("direction", direction)];
+            ConstCounter::new(n).encode(metric.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn histograms<'a>(
+    e: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels<'a>, &'a LatencyStats)>,
+) -> fmt::Result {
+    let mut metric = e.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for (labels, latency) in values {
+        let bound = |i| LatencyStats::bound(i).unwrap_or(f64::INFINITY);
+        let buckets: Vec<_> = latency.buckets.iter().enumerate().map(|(i, n)| (bound(i), *n)).collect();
+        let seconds = latency.nanos as f64 / 1e9;
+        let mut family = metric.encode_family(&labels)?;
+        family.encode_histogram::<NoLabelSet>(seconds, latency.count(), &buckets, None)?;
+    }
+    Ok(())
+}
+
 fn counters<'a>(
     e: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -287,9 +359,34 @@ fn gauge(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, v: u64) -> fmt::
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use oncrpc::stages::StageSums;
 
     use super::*;
+
+    #[test]
+    fn only_the_busiest_clients_are_shown_one_by_one() {
+        let mut stats = Stats::default();
+        stats.other_clients.bytes_read = 1000;
+        for i in 0..40_u8 {
+            let mut usage = UsageStats::default();
+            (usage.bytes_read, usage.latency.buckets[3]) = (1, 40 - u64::from(i));
+            stats.clients.push((IpAddr::from([10, 0, 0, i]), usage));
+        }
+        let text = render(&stats);
+        let shown = |l: &&str| l.starts_with("millrace_client_bytes_total") && l.contains("\"read\"");
+        assert_eq!(text.lines().filter(shown).count(), CLIENTS_SHOWN + 1, "{text}");
+        for line in [
+            "millrace_client_bytes_total{client=\"10.0.0.15\",direction=\"read\"} 1",
+            "millrace_client_bytes_total{client=\"other\",direction=\"read\"} 1024",
+            "millrace_client_call_seconds_bucket{le=\"0.000004\",client=\"10.0.0.0\"} 0",
+            "millrace_client_call_seconds_bucket{le=\"0.000008\",client=\"10.0.0.0\"} 40",
+            "millrace_client_call_seconds_bucket{le=\"0.000016\",client=\"10.0.0.0\"} 40",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
 
     #[test]
     fn counters_are_named_and_labelled() {

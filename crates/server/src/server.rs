@@ -17,16 +17,17 @@ use tokio::sync::watch;
 use vfs::FileSystemRef;
 
 use crate::{
-    Config, ExportConfig, ServerError, Squash, Stats,
+    Config, ExportConfig, Reloaded, ServerError, Squash, Stats,
     backend::{self, Resources},
     design,
     drc::ReplyCache,
-    export::Exports,
+    export::{Entry, Exports, unused},
     handle,
     listen::{Door, accept_rdma, accept_tcp},
     metrics::Gauges,
     mount3::MountList,
     prometheus, registration,
+    reload::{self, ExportTable},
     shard::{Shard, StopSignal},
 };
 
@@ -80,7 +81,8 @@ impl Server {
         let rt = TokioRuntime::from_handle(control.handle().clone());
         let mut starting = Starting { config, provider, stopped, rt };
         let guard = control.enter();
-        let shared = starting.shared(open)?;
+        let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let shared = starting.shared(starting.config.shards.unwrap_or(available), open)?;
         let shards = starting.shards(&shared)?;
         let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
         let gauges = Arc::new(Gauges::new(&handles, &shared));
@@ -89,6 +91,8 @@ impl Server {
             rdma: Vec::new(),
             tcp: Vec::new(),
             metrics: None,
+            shared,
+            rt: Arc::clone(&starting.rt),
             gauges,
             stop,
             all_gone: Mutex::new(all_gone),
@@ -109,8 +113,12 @@ impl Server {
 /// What all shards share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    /// Their number.
+    pub(crate) shards: usize,
     pub(crate) arena: Arena,
-    pub(crate) exports: Arc<Exports>,
+    pub(crate) exports: Arc<ExportTable>,
+    /// Under which handles are sealed, if there is a state directory.
+    pub(crate) secret: Option<[u64; 2]>,
     pub(crate) mounts: Arc<MountList>,
     pub(crate) replies: Arc<ReplyCache>,
     /// How the memory of RDMA Reads and Writes is registered.
@@ -128,16 +136,14 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
+    /// What `shards` shards share.
     pub(crate) fn shared(
         &self,
+        shards: usize,
         mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Arc<Shared>, ServerError> {
         let config = &self.config;
-        let limit = config
-            .exports
-            .iter()
-            .map(|e| e.backend.memory())
-            .fold(config.limits.memory.0, u64::saturating_add);
+        let limit = config.limits.memory.0.saturating_add(config.memory_of_exports());
         let arena =
             Arena::new(ArenaConfig { limit: usize::try_from(limit).unwrap_or(usize::MAX), huge_pages: true });
         let secret = match &config.state_dir {
@@ -151,13 +157,15 @@ impl Starting {
         let mut entries = Vec::with_capacity(config.exports.len());
         for e in &config.exports {
             let fs = open(e, &with).map_err(|reason| ServerError::Export { name: e.name.clone(), reason })?;
-            entries.push((e.clone(), fs));
+            entries.push(Entry { policy: e.clone(), fs, usage: unused(shards) });
         }
         let strategy = config.registration.unwrap_or(Strategy::Cache);
         Ok(Arc::new(Shared {
             config: config.clone(),
+            shards,
             arena,
-            exports: Arc::new(Exports::new(entries, secret)?),
+            exports: Arc::new(ExportTable::from_pointee(Exports::new(entries, secret)?)),
+            secret,
             mounts: Arc::default(),
             replies: Arc::new(ReplyCache::new(config.limits.replies_kept)),
             registration: Arc::new(Registration::new(Settings {
@@ -170,8 +178,7 @@ impl Starting {
 
     fn shards(&self, shared: &Arc<Shared>) -> Result<Vec<Shard>, ServerError> {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let count = self.config.shards.unwrap_or(available);
+        let count = shared.shards;
         let pin = count > 1 && count <= cores.len() && !self.config.float_shards;
         (0..count)
             .map(|i| Shard::start(i, shared, &self.stopped, cores.get(i).filter(|_| pin).copied()))
@@ -230,16 +237,7 @@ impl Starting {
     }
 
     fn announce(&self, running: &Running) {
-        let local_only = running.tcp.iter().chain(&running.rdma).all(|a| a.ip().is_loopback());
-        for e in &self.config.exports {
-            tracing::info!(export = e.name, backend = %e.backend, read_only = e.read_only, squash = ?e.squash, "exported");
-            if !local_only && e.squash == Squash::None && e.clients.is_empty() && !e.read_only {
-                tracing::warn!(
-                    export = e.name,
-                    "any machine that reaches this server may act as root here; see squash and clients"
-                );
-            }
-        }
+        running.announce(&self.config.exports);
         design::announce(&self.config, &running.rdma);
         tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, shards = running.threads.len(), "serving");
     }
@@ -266,6 +264,8 @@ pub struct Running {
     rdma: Vec<SocketAddr>,
     tcp: Vec<SocketAddr>,
     metrics: Option<SocketAddr>,
+    shared: Arc<Shared>,
+    rt: RuntimeRef,
     gauges: Arc<Gauges>,
     stop: watch::Sender<StopSignal>,
     all_gone: Mutex<mpsc::Receiver<()>>,
@@ -297,6 +297,35 @@ impl Running {
     /// Where Prometheus is answered.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics
+    }
+
+    /// Says in the log what is exported, and to whom when that is everybody.
+    fn announce<'e>(&self, exports: impl IntoIterator<Item = &'e ExportConfig>) {
+        let local_only = self.tcp.iter().chain(&self.rdma).all(|a| a.ip().is_loopback());
+        for e in exports {
+            tracing::info!(export = e.name, backend = %e.backend, read_only = e.read_only, squash = ?e.squash, "exported");
+            if !local_only && e.squash == Squash::None && e.clients.is_empty() && !e.read_only {
+                tracing::warn!(
+                    export = e.name,
+                    "any machine that reaches this server may act as root here; see squash and clients"
+                );
+            }
+        }
+    }
+
+    /// Makes the exports those of `config`, without dropping a connection: new ones are opened, those that are gone
+    /// leave stale handles, and those that stay (same name and directory) get their new access rules, also for files
+    /// that are open. Nothing else of `config` is applied; what differs is named in [`Reloaded::kept`].
+    ///
+    /// # Errors
+    /// [`ServerError`]; then nothing has changed.
+    pub fn reload(&mut self, config: &Config) -> Result<Reloaded, ServerError> {
+        config.check_service()?;
+        let _guard = self.control.as_ref().map(|c| c.enter());
+        let done = reload::reload(&self.shared, &self.rt, config)?;
+        let fresh = |e: &&ExportConfig| done.added.contains(&e.name) || done.changed.contains(&e.name);
+        self.announce(config.exports.iter().filter(fresh));
+        Ok(done)
     }
 
     /// What the server has done so far.

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::Duration,
@@ -28,7 +28,12 @@ use runtime::{
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
-    drc::AnswerOnce, listen::Place, metrics::ShardCounters, mount3::Mount3, nfs3::Nfs3, server::Shared,
+    drc::AnswerOnce,
+    listen::Place,
+    metrics::ShardCounters,
+    mount3::Mount3,
+    nfs3::{Env, Nfs3},
+    server::Shared,
 };
 
 /// Room in a call for everything but its payload.
@@ -52,6 +57,7 @@ pub(crate) enum Arrival {
 /// What others know of a shard.
 #[derive(Clone)]
 pub(crate) struct ShardHandle {
+    index: usize,
     arrivals: mpsc::UnboundedSender<Arrival>,
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) tcp: Arc<TcpStats>,
@@ -67,10 +73,11 @@ pub(crate) struct Stages {
 }
 
 impl ShardHandle {
-    /// That of a shard to be started, and where its connections arrive.
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Arrival>) {
+    /// That of shard `index` to be started, and where its connections arrive.
+    pub(crate) fn new(index: usize) -> (Self, mpsc::UnboundedReceiver<Arrival>) {
         let (tx, arrivals) = mpsc::unbounded();
         let handle = Self {
+            index,
             arrivals: tx,
             counters: Arc::default(),
             tcp: Arc::default(),
@@ -101,7 +108,7 @@ impl Shard {
         stopped: &watch::Receiver<StopSignal>,
         core: Option<CoreId>,
     ) -> io::Result<Self> {
-        let (handle, arrivals) = ShardHandle::new();
+        let (handle, arrivals) = ShardHandle::new(index);
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());
         let own = handle.clone();
         let thread =
@@ -136,21 +143,10 @@ impl Samplers {
     }
 }
 
-/// The programs of a shard, behind the duplicate request cache.
-fn service(shared: &Arc<Shared>, counters: &Arc<ShardCounters>) -> Arc<dyn Service> {
-    let nfs = Nfs3::new(Arc::clone(&shared.exports), Arc::clone(counters), &shared.config.limits);
-    let mount = Mount3::new(Arc::clone(&shared.exports), Arc::clone(&shared.mounts), Arc::clone(counters));
-    let programs: [Arc<dyn Program>; 2] = [Arc::new(nfs), Arc::new(mount)];
-    let counters = Arc::clone(counters);
-    Arc::new(AnswerOnce::new(Dispatcher::new(programs), Arc::clone(&shared.replies), move || {
-        counters.replayed()
-    }))
-}
-
 /// What the shard's own task works with.
 pub(crate) struct Main {
     shared: Arc<Shared>,
-    service: Arc<dyn Service>,
+    index: usize,
     rt: RuntimeRef,
     counters: Arc<ShardCounters>,
     tcp: Arc<TcpStats>,
@@ -168,7 +164,7 @@ impl Main {
         stopped: watch::Receiver<StopSignal>,
     ) -> Self {
         Self {
-            service: service(shared, &handle.counters),
+            index: handle.index,
             samplers: Samplers::new(&rt, shared.config.stages.sample, &handle.stages),
             shared: Arc::clone(shared),
             rt,
@@ -177,6 +173,19 @@ impl Main {
             rdma: Arc::clone(&handle.rdma),
             stopped,
         }
+    }
+
+    /// The programs for a connection from `client`, behind the duplicate request cache.
+    fn service(&self, client: IpAddr) -> Arc<dyn Service> {
+        let (shared, counters) = (&self.shared, &self.counters);
+        let nfs = Nfs3::new(Env::new(shared, counters, self.index, &self.rt, client));
+        let mount =
+            Mount3::new(Arc::clone(&shared.exports), Arc::clone(&shared.mounts), Arc::clone(counters));
+        let programs: [Arc<dyn Program>; 2] = [Arc::new(nfs), Arc::new(mount)];
+        let counters = Arc::clone(counters);
+        Arc::new(AnswerOnce::new(Dispatcher::new(programs), Arc::clone(&shared.replies), move || {
+            counters.replayed()
+        }))
     }
 
     async fn run(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {
@@ -220,7 +229,7 @@ impl Main {
             sampler: Some(Arc::clone(&self.samplers.tcp)),
         };
         let server = TcpServer {
-            service: Arc::clone(&self.service),
+            service: self.service(addr.ip()),
             rt: Arc::clone(&self.rt),
             arena: self.shared.arena.clone(),
             config,
@@ -269,8 +278,7 @@ impl Main {
             shared_receives: limits.shared_receives,
             ..ConnectParams::default()
         });
-        let (rt, arena, service) =
-            (Arc::clone(&self.rt), self.shared.arena.clone(), Arc::clone(&self.service));
+        let (rt, arena, service) = (Arc::clone(&self.rt), self.shared.arena.clone(), self.service(addr.ip()));
         let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));
         let stopped = self.stopped.clone();
         async move {

@@ -40,7 +40,7 @@ pub(super) fn read(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'st
     match op {
         Op::Ready(Ok(r)) => {
             stages.end(Stage::FileSystem);
-            MaybeReady::Ready(Ok(read_done(env, reply, r)))
+            MaybeReady::Ready(Ok(read_done(env, &t, reply, r)))
         }
         other => {
             let env = Arc::clone(env);
@@ -53,9 +53,9 @@ pub(super) fn read(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'st
     }
 }
 
-fn read_done(env: &Env, mut reply: Encoder, r: Read) -> Encoder {
+fn read_done(env: &Env, t: &Target, mut reply: Encoder, r: Read) -> Encoder {
     let count = r.data.len() as u32; // At most rtmax.
-    env.counters.read(u64::from(count));
+    env.read(&t.export, u64::from(count));
     reply.put(&Status::Ok);
     ReadOk { attributes: Some(convert::fattr(&r.attr)), count, eof: r.eof, data: r.data }
         .encode_into(&mut reply);
@@ -64,7 +64,7 @@ fn read_done(env: &Env, mut reply: Encoder, r: Read) -> Encoder {
 
 async fn read_slowly(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -> Outcome {
     match r {
-        Ok(r) => Ok(read_done(env, reply, r)),
+        Ok(r) => Ok(read_done(env, t, reply, r)),
         Err(e) => env.failed(reply, convert::status(e), &t.attr().await),
     }
 }
@@ -122,7 +122,7 @@ fn check_write(t: &Target, offset: u64, count: u32, data: &Views, wtmax: u32) ->
 }
 
 fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written) -> Outcome {
-    env.counters.written(u64::from(w.count));
+    env.written(&t.export, u64::from(w.count));
     let verifier = t.fs().write_verifier();
     let committed = convert::stable_how(w.committed);
     done(reply, &WriteOk { file: convert::wcc(&w.wcc), count: w.count, committed, verifier })

@@ -13,38 +13,66 @@ mod target;
 
 use std::{
     future::Future,
+    net::IpAddr,
     ops::RangeInclusive,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use futures::FutureExt;
-use nfs::v3::{PROGRAM, Procedure, Status, VERSION};
+use nfs::v3::{FileHandle, PROGRAM, Procedure, Status, VERSION};
 use oncrpc::{Call, Fault, MaybeReady, Outcome, Program, Stage, Stages};
+use runtime::{Instant, RuntimeRef};
 use target::Refused;
 use xdr::{Encode, Encoder};
 
-use crate::{Limits, export::Exports, metrics::ShardCounters};
+use crate::{export::Export, metrics::ShardCounters, reload::ExportTable, server::Shared, usage::Usage};
 
-/// What the procedures of one shard share.
+/// What the procedures of one connection share.
 pub(crate) struct Env {
-    exports: Arc<Exports>,
+    exports: Arc<ExportTable>,
     counters: Arc<ShardCounters>,
+    /// Counts for the client whose connection it is.
+    client: Arc<Usage>,
+    /// Which of an export's counters are this shard's.
+    shard: usize,
+    rt: RuntimeRef,
     rtmax: u32,
     wtmax: u32,
 }
 
-/// The program, one per shard.
+impl Env {
+    /// That of a connection from `client` on shard number `shard`.
+    pub(crate) fn new(
+        shared: &Shared,
+        counters: &Arc<ShardCounters>,
+        shard: usize,
+        rt: &RuntimeRef,
+        client: IpAddr,
+    ) -> Self {
+        // The configuration was checked: both are at most 4 MiB.
+        let bytes = |s: crate::size::ByteSize| u32::try_from(s.0).unwrap_or(u32::MAX);
+        let limits = &shared.config.limits;
+        Self {
+            exports: Arc::clone(&shared.exports),
+            counters: Arc::clone(counters),
+            client: counters.clients().usage(client),
+            shard,
+            rt: Arc::clone(rt),
+            rtmax: bytes(limits.rtmax),
+            wtmax: bytes(limits.wtmax),
+        }
+    }
+}
+
+/// The program, one per connection.
 pub(crate) struct Nfs3 {
     env: Arc<Env>,
 }
 
 impl Nfs3 {
-    pub(crate) fn new(exports: Arc<Exports>, counters: Arc<ShardCounters>, limits: &Limits) -> Self {
-        // The configuration was checked: both are at most 4 MiB.
-        let bytes = |s: crate::size::ByteSize| u32::try_from(s.0).unwrap_or(u32::MAX);
-        let (rtmax, wtmax) = (bytes(limits.rtmax), bytes(limits.wtmax));
-        Self { env: Arc::new(Env { exports, counters, rtmax, wtmax }) }
+    pub(crate) fn new(env: Env) -> Self {
+        Self { env: Arc::new(env) }
     }
 }
 
@@ -62,8 +90,34 @@ impl Program for Nfs3 {
             return MaybeReady::Ready(Err(Fault::ProcUnavail));
         };
         self.env.counters.call(procedure);
+        if procedure == Procedure::Null {
+            return MaybeReady::Ready(Ok(reply));
+        }
+        // Whatever the procedure, its arguments begin with a handle.
+        let started = self.env.rt.now();
+        let exports = self.env.exports.load();
+        let handle = call.args().get::<FileHandle>().ok();
+        let export = handle.and_then(|h| exports.claimed(h.as_bytes()));
+        match self.execute(procedure, call, reply) {
+            MaybeReady::Pending(outcome) => {
+                let (env, export) = (Arc::clone(&self.env), export.cloned());
+                MaybeReady::wait(async move {
+                    let outcome = outcome.await;
+                    env.timed(procedure, export.as_deref(), started);
+                    outcome
+                })
+            }
+            now => {
+                self.env.timed(procedure, export.map(|e| &**e), started);
+                now
+            }
+        }
+    }
+}
+
+impl Nfs3 {
+    fn execute(&self, procedure: Procedure, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
         match procedure {
-            Procedure::Null => return MaybeReady::Ready(Ok(reply)),
             Procedure::Read => return data::read(&self.env, call, reply),
             Procedure::Write => return data::write(&self.env, call, reply),
             _ => {}
@@ -115,6 +169,34 @@ fn done(mut reply: Encoder, result: &impl Encode) -> Outcome {
 }
 
 impl Env {
+    /// Counts a call that is answered.
+    fn timed(&self, procedure: Procedure, export: Option<&Export>, started: Instant) {
+        let took = self.rt.now().duration_since(started);
+        self.counters.took(procedure, took);
+        self.client.call(took);
+        if let Some(usage) = export.and_then(|e| e.usage().get(self.shard)) {
+            usage.call(took);
+        }
+    }
+
+    /// Counts bytes that READ gives.
+    fn read(&self, export: &Export, bytes: u64) {
+        self.counters.read(bytes);
+        self.client.read(bytes);
+        if let Some(usage) = export.usage().get(self.shard) {
+            usage.read(bytes);
+        }
+    }
+
+    /// Counts bytes that WRITE took.
+    fn written(&self, export: &Export, bytes: u64) {
+        self.counters.written(bytes);
+        self.client.written(bytes);
+        if let Some(usage) = export.usage().get(self.shard) {
+            usage.written(bytes);
+        }
+    }
+
     /// Ends a procedure that failed, with what its result carries on failure.
     fn failed(&self, mut reply: Encoder, status: impl Into<Status>, result: &impl Encode) -> Outcome {
         self.counters.failure();

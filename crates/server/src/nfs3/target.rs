@@ -33,7 +33,8 @@ pub(super) struct Target {
 impl Env {
     /// The object that `handle` names, for the caller of `call`.
     pub(super) fn target(&self, call: &Call, handle: &FileHandle) -> Result<Target, Refused> {
-        let (export, file) = self.exports.open(handle.as_bytes())?;
+        let exports = self.exports.load();
+        let (export, file) = exports.open(handle.as_bytes())?;
         let who = export.admit(&call.peer, &call.header.cred).map_err(|refusal| {
             self.counters.refused();
             let (peer, export) = (call.peer.addr, export.name());

@@ -1,0 +1,69 @@
+//! Other exports for a running server: what becomes of handles that clients hold.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{Caller, Proto, config, run, sys};
+use nfs::v3::{StableHow, Status};
+use server::{Config, Server};
+
+#[test]
+fn an_open_file_stays_and_a_removed_export_leaves_stale_handles() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        run(async {
+            let start = config(&["/a=memory:8MiB", "/b=memory:8MiB"]);
+            let with = |exports: &[&str]| Config { exports: config(exports).exports, ..start.clone() };
+            let mut server = Server::start(start.clone()).unwrap();
+            let c = Caller::connect(&server, proto).await;
+            let (a, b) = (c.mount("/a").await.unwrap(), c.mount("/b").await.unwrap());
+            let (fa, fb) = (c.create(a, "f").await, c.create(b, "f").await);
+            c.write(fa, 0, b"kept", StableHow::FileSync).await.unwrap();
+
+            let done =
+                server.reload(&with(&["/a=memory:8MiB,squash=all,anon_uid=7", "/c=memory:8MiB"])).unwrap();
+            assert_eq!(
+                (done.added, done.removed, done.changed),
+                (vec!["/c".into()], vec!["/b".into()], vec!["/a".into()])
+            );
+            assert!(done.kept.is_empty());
+            // The same connection, the same handles.
+            assert_eq!(c.read(fa, 0, 100).await.unwrap().0, b"kept");
+            assert_eq!(c.getattr(fb).await, Err(Status::Stale));
+            assert!(c.mount("/b").await.is_err());
+            c.mount("/c").await.unwrap();
+            let made = c.with(sys(5, 5)).create(a, "g").await;
+            assert_eq!(c.getattr(made).await.unwrap().uid, 7);
+
+            // Rules hold for handles that were given out before.
+            server.reload(&with(&["/a=memory:8MiB,ro"])).unwrap();
+            assert_eq!(c.write(fa, 0, b"x", StableHow::FileSync).await.unwrap_err(), Status::RoFs);
+            server.reload(&with(&["/a=memory:8MiB,client=203.0.113.0/24"])).unwrap();
+            assert_eq!(c.getattr(fa).await, Err(Status::Access));
+            server.reload(&with(&["/a=memory:8MiB"])).unwrap();
+            assert_eq!(c.read(fa, 0, 100).await.unwrap().0, b"kept");
+            assert_eq!(server.stats().tcp.opened + server.stats().rdma.opened, 1);
+        });
+    }
+}
+
+#[test]
+fn what_cannot_change_is_named_and_kept() {
+    run(async {
+        let start = config(&["/a=memory:8MiB"]);
+        let mut server = Server::start(start.clone()).unwrap();
+        let mut new = Config { shards: Some(1), crc: true, ..start.clone() };
+        new.limits.credits = 8;
+        new.exports = config(&["/a=memory:4MiB"]).exports;
+        let done = server.reload(&new).unwrap();
+        assert_eq!(done.kept, ["shards", "crc", "limits", "export /a: the size of its backend"]);
+        assert!(done.added.is_empty() && done.removed.is_empty() && done.changed.is_empty());
+        // One bad export, and nothing has changed.
+        let bad = Config { exports: config(&["/z=local:/does/not/exist"]).exports, ..start.clone() };
+        assert!(server.reload(&bad).unwrap_err().to_string().contains("/does/not/exist"));
+        let big = Config { exports: config(&["/a=memory:8MiB", "/b=memory:8MiB"]).exports, ..start };
+        assert!(server.reload(&big).unwrap_err().to_string().contains("restart"));
+        let c = Caller::connect(&server, Proto::Tcp).await;
+        c.mount("/a").await.unwrap();
+    });
+}
