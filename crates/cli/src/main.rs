@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod control;
 mod copy;
 mod demo;
 mod describe;
@@ -10,8 +11,10 @@ mod failure;
 mod logging;
 mod output;
 mod problem;
+mod scrape;
 mod scratch;
 mod session;
+mod top;
 
 use std::process::ExitCode;
 

@@ -63,3 +63,67 @@ fn a_second_server_at_a_taken_address_says_so() {
     // The first one goes on.
     ok(&["ls", &first.url("rdma", "/a")]);
 }
+
+/// The example with every default and example of it switched on, each in its place.
+fn everything_on(example: &str) -> String {
+    let is_key = |l: &str| {
+        l.strip_prefix('#').is_some_and(|r| r.starts_with("[[") || r.split(' ').nth(1) == Some("="))
+    };
+    example
+        .lines()
+        .map(|l| if is_key(l) { l.strip_prefix('#').unwrap_or(l) } else { l })
+        .fold(String::new(), |text, l| text + l + "\n")
+}
+
+#[test]
+fn the_example_has_every_key_with_its_default() {
+    let example = include_str!("../../../contrib/millrace.toml");
+    let plain: server::Config = example.parse().unwrap();
+    let full: server::Config = everything_on(example).parse().unwrap();
+    full.check().unwrap();
+    assert_eq!((plain.exports.len(), full.exports.len()), (1, 2));
+    // Keys that say "Example" have no default.
+    let defaults = server::Config {
+        exports: full.exports.clone(),
+        listen_rdma: full.listen_rdma.clone(),
+        listen_tcp: full.listen_tcp.clone(),
+        metrics: full.metrics,
+        control: full.control.clone(),
+        state_dir: full.state_dir.clone(),
+        shards: full.shards,
+        registration: full.registration,
+        ..server::Config::default()
+    };
+    assert_eq!(full, defaults);
+    assert!(full.metrics.is_some() && full.control.is_some() && full.state_dir.is_some());
+    assert_eq!(plain.exports[0], full.exports[0], "commented options of an export are its defaults");
+    // What the reader of the file would accept, it names itself.
+    for (table, not_shown) in [
+        ("", &["export", "design", "exposed_buffers", "exposure"][..]),
+        ("[limits]\n", &["registration_cache"]),
+        ("[stages]\n", &[]),
+        ("[[export]]\n", &[]),
+    ] {
+        let said = format!("{table}zzz = 1\n").parse::<server::Config>().unwrap_err().to_string();
+        for key in said.split('`').skip(3).step_by(2).filter(|k| !not_shown.contains(k)) {
+            let is_there = |l: &str| {
+                l == format!("[{key}]") || l.trim_start_matches('#').starts_with(&format!("{key} ="))
+            };
+            assert!(example.lines().any(is_there), "{key} is missing");
+        }
+    }
+}
+
+#[test]
+fn check_config_tells_good_files_from_bad_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("millrace.toml");
+    fs::write(&file, format!("[[export]]\nname = \"/a\"\nbackend = \"local:{}\"\n", text(dir.path())))
+        .unwrap();
+    let said = ok(&["check-config", text(&file)]);
+    assert!(said.contains("millrace.toml: fine; exports /a"), "{said}");
+    fs::write(&file, "[[export]]\nname = \"/a\"\nbakend = \"memory:1MiB\"\n").unwrap();
+    let said = fails(1, &["check-config", text(&file)]);
+    assert!(said.contains("line 3, column 1: there is no key `bakend`; is `backend` meant?"), "{said}");
+    fails(1, &["check-config", text(&dir.path().join("none"))]);
+}

@@ -5,6 +5,7 @@ mod devices;
 mod files;
 mod reproduce;
 mod serve;
+mod watch;
 mod workload;
 
 use clap::{
@@ -24,7 +25,8 @@ pub(crate) use files::{
     RmArgs, StatArgs, TreeArgs,
 };
 pub(crate) use reproduce::ReproduceArgs;
-pub(crate) use serve::{DemoArgs, DemoCommand, SecurityArgs, ServeArgs};
+pub(crate) use serve::{CheckConfigArgs, DemoArgs, DemoCommand, ReloadArgs, SecurityArgs, ServeArgs};
+pub(crate) use watch::TopArgs;
 pub(crate) use workload::{
     BtioArgs, FileopArgs, LatencyArgs, OltpArgs, Place, PostmarkArgs, SourcesArgs, TileArgs,
 };
@@ -143,6 +145,12 @@ impl Cli {
 pub(crate) enum Command {
     /// Serve directories over NFS on RDMA and TCP
     Serve(ServeArgs),
+    /// Tell whether a server's configuration file can be used
+    CheckConfig(CheckConfigArgs),
+    /// Have a running server apply the exports of its changed configuration file
+    Reload(ReloadArgs),
+    /// Watch what a running server does: by client, export and procedure
+    Top(TopArgs),
     /// Copy a tree to an embedded server and back, over RDMA and TCP, and show what moved how
     Demo(DemoArgs),
     /// List the exports of a server

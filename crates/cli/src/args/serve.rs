@@ -16,7 +16,7 @@ Examples:
 When the server can be used it prints one line on standard output, with the real ports:
   ready rdma=127.0.0.1:20049 tcp=127.0.0.1:2049
 
-The first SIGTERM or SIGINT stops new calls, finishes the open ones and exits; the second exits at once.
+SIGHUP, or `millrace reload`, applies changes of the file's exports. The first SIGTERM or SIGINT stops new calls, finishes the open ones and exits; the second exits at once.
 
 Mount it from Linux (as root; the siw driver makes an RDMA device of an ordinary network card):
   rdma link add siw0 type siw netdev eth0
@@ -58,6 +58,37 @@ pub(crate) struct ServeArgs {
     /// How long open calls may take to finish after the first signal
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) grace: u64,
+}
+
+/// Arguments of `millrace check-config`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace check-config                        check /etc/millrace.toml
+  millrace check-config new.toml && mv new.toml /etc/millrace.toml && millrace reload
+
+The first mistake is told with its line and column. Directories must be there; addresses are not opened.")]
+pub(crate) struct CheckConfigArgs {
+    /// The TOML file
+    #[arg(default_value = "/etc/millrace.toml")]
+    pub(crate) file: PathBuf,
+}
+
+/// Arguments of `millrace reload`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace reload                              ask the server at /run/millrace/control
+  millrace reload /tmp/millrace.control
+
+The server reads its configuration file again and applies what [[export]] says now; connections and open files stay.
+Files of an export that is gone are stale. Addresses, limits and all the rest wait for a restart, and are named. A file
+with a mistake changes nothing. The socket is the one that `control` in the configuration names; SIGHUP does the same,
+with the answer in the server's log.")]
+pub(crate) struct ReloadArgs {
+    /// The server's control socket
+    #[arg(default_value = "/run/millrace/control")]
+    pub(crate) socket: PathBuf,
 }
 
 /// Arguments of `millrace demo`.

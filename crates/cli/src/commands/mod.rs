@@ -2,13 +2,16 @@
 
 mod bench;
 mod change;
+mod check_config;
 mod completions;
 mod copy;
 mod devices;
 mod list;
+mod reload;
 mod reproduce;
 mod serve;
 mod show;
+mod top;
 
 pub(crate) use change::remove_tree;
 
@@ -23,6 +26,9 @@ use crate::{
 pub(crate) fn run(command: Command) -> CommandResult {
     match command {
         Command::Serve(args) => serve::run(&args),
+        Command::CheckConfig(args) => check_config::run(&args),
+        Command::Reload(args) => reload::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Exports(args) => show::exports(&args),
         Command::Ls(args) => list::ls(&args),

@@ -3,10 +3,14 @@
 use std::{net::SocketAddr, time::Duration};
 
 use server::{ByteSize, Config, ExposedBuffers, Running, Server};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    net::UnixStream,
+    signal::unix::{Signal, SignalKind, signal},
+};
 
 use crate::{
     args::ServeArgs,
+    control::{self, Control},
     failure::{CommandResult, Failure, Outcome},
     output, session,
 };
@@ -19,22 +23,69 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
     // Signals have an executor of their own: the server brings its threads itself.
     let rt = crate::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
-    let running = Server::start(config).map_err(|e| Failure::new(with_hint(&e)))?;
+    let control = {
+        let _guard = rt.enter();
+        config.control.as_deref().map(Control::bind).transpose()?
+    };
+    let mut running = Server::start(config).map_err(|e| Failure::new(with_hint(&e)))?;
     output::line(&ready(&running))?;
     rt.block_on(async {
-        let name = signals.next().await;
+        let name = loop {
+            match next(&mut signals, control.as_ref()).await {
+                Event::End(name) => break name,
+                Event::Reload(asked) => {
+                    let result = reload(&mut running, args);
+                    if let Some(stream) = asked {
+                        control::answer(stream, &result).await;
+                    }
+                }
+            }
+        };
         tracing::info!(
             "{name}: finishing open calls, for at most {} s; a second signal ends at once",
             args.grace
         );
         tokio::select! {
             _ = running.stop(Duration::from_secs(args.grace)) => Ok(Outcome::Done),
-            name = signals.next() => {
+            name = signals.end() => {
                 tracing::warn!("{name} again: open calls are cut off");
                 std::process::exit(1)
             }
         }
     })
+}
+
+/// What a running server is told.
+enum Event {
+    /// By a signal, to end.
+    End(&'static str),
+    /// To read its configuration again, by SIGHUP or by someone who waits for an answer.
+    Reload(Option<UnixStream>),
+}
+
+async fn next(signals: &mut Signals, control: Option<&Control>) -> Event {
+    let asked = async {
+        match control {
+            Some(control) => control.asked().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        name = ended(&mut signals.terminate, &mut signals.interrupt) => Event::End(name),
+        _ = signals.hang_up.recv() => Event::Reload(None),
+        stream = asked => Event::Reload(Some(stream)),
+    }
+}
+
+/// Reads the configuration again, and says in the log and to the caller what came of it.
+fn reload(running: &mut Running, args: &ServeArgs) -> Result<String, String> {
+    let new = config(args).map_err(|e| e.to_string());
+    let done = new.and_then(|c| running.reload(&c).map_err(|e| with_hint(&e)));
+    match &done {
+        Ok(done) => tracing::info!("reload: {done}"),
+        Err(why) => tracing::error!("reload: nothing has changed: {why}"),
+    }
+    done.map(|d| d.to_string())
 }
 
 fn with_hint(e: &server::ServerError) -> String {
@@ -126,6 +177,7 @@ fn ready(running: &Running) -> String {
 }
 
 struct Signals {
+    hang_up: Signal,
     terminate: Signal,
     interrupt: Signal,
 }
@@ -134,13 +186,22 @@ impl Signals {
     /// From now on the signals come here and end nothing by themselves.
     fn new() -> Result<Self, Failure> {
         let on = |kind| signal(kind).map_err(|e| Failure::new(format!("cannot listen to signals: {e}")));
-        Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
+        Ok(Self {
+            hang_up: on(SignalKind::hangup())?,
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+        })
     }
 
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
+    /// Completes when a signal says to end.
+    async fn end(&mut self) -> &'static str {
+        ended(&mut self.terminate, &mut self.interrupt).await
+    }
+}
+
+async fn ended(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
     }
 }

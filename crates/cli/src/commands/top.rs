@@ -1,0 +1,107 @@
+//! `millrace top`.
+
+use std::{
+    io::{IsTerminal, stdout},
+    thread::sleep,
+    time::Instant,
+};
+
+use bench::table::{Align, Table};
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers},
+};
+
+use crate::{
+    args::TopArgs,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+    scrape::scrape,
+    top::{Counters, GROUPS, Order, Rates, draw},
+};
+
+pub(super) fn run(args: &TopArgs) -> CommandResult {
+    let first = look(args)?;
+    if args.once || !stdout().is_terminal() {
+        sleep(args.interval());
+        let rates = Rates::between(&first, &look(args)?, args.sort);
+        return output::write(text(&rates).as_bytes()).map(|()| Outcome::Done);
+    }
+    let mut terminal = ratatui::init();
+    let outcome = watch(&mut terminal, args, first);
+    ratatui::restore();
+    outcome
+}
+
+fn look(args: &TopArgs) -> Result<Counters, Failure> {
+    let samples = scrape(&args.address).map_err(|e| {
+        Failure::new(format!(
+            "no counters from {}: {e}; start the server with --metrics ADDR:PORT, or `metrics` in its configuration, \
+             and name that address",
+            args.address
+        ))
+    })?;
+    Ok(Counters::new(samples, Instant::now()))
+}
+
+/// Draws until the user has seen enough.
+fn watch(terminal: &mut DefaultTerminal, args: &TopArgs, mut before: Counters) -> CommandResult {
+    let broken = |e: std::io::Error| Failure::new(format!("the terminal: {e}"));
+    let mut order = args.sort;
+    let mut now = before.clone();
+    loop {
+        let rates = Rates::between(&before, &now, order);
+        terminal.draw(|f| draw(f, &args.address, order, &rates)).map_err(broken)?;
+        let next = Instant::now() + args.interval();
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            if !event::poll(left).map_err(broken)? {
+                (before, now) = (now, look(args)?);
+                break;
+            }
+            match event::read().map_err(broken)? {
+                Event::Key(key) if ends(key) => return Ok(Outcome::Done),
+                Event::Key(key) => order = order_of(key).unwrap_or(order),
+                _ => {}
+            }
+            let rates = Rates::between(&before, &now, order);
+            terminal.draw(|f| draw(f, &args.address, order, &rates)).map_err(broken)?;
+        }
+    }
+}
+
+fn ends(key: KeyEvent) -> bool {
+    let interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+}
+
+fn order_of(key: KeyEvent) -> Option<Order> {
+    match key.code {
+        KeyCode::Char('o') => Some(Order::Ops),
+        KeyCode::Char('b') => Some(Order::Bytes),
+        KeyCode::Char('9') => Some(Order::P99),
+        KeyCode::Char('n') => Some(Order::Name),
+        _ => None,
+    }
+}
+
+/// The same as plain text.
+fn text(rates: &Rates) -> String {
+    let tables = GROUPS.iter().zip(&rates.groups).map(|(group, rows)| {
+        let right = Align::Right;
+        let mut t = Table::new(&[
+            (group, Align::Left),
+            ("ops/s", right),
+            ("read MB/s", right),
+            ("write MB/s", right),
+            ("p50 us", right),
+            ("p99 us", right),
+        ]);
+        for r in rows {
+            let [ops, read, written, p50, p99] = r.texts();
+            t.row([r.name.clone(), ops, read, written, p50, p99]);
+        }
+        t.to_string()
+    });
+    tables.collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,125 @@
+//! Drawing rates on a terminal.
+
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout},
+    style::{Modifier, Style},
+    text::Line,
+    widgets::{Block, Row as Cells, Table},
+};
+
+use super::{GROUPS, Order, Rates, Row};
+
+/// Draws everything: a line about the server, one table for each group, a line of keys.
+pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Rates) {
+    let [head, clients, exports, procedures, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Fill(2),
+        Constraint::Fill(1),
+        Constraint::Fill(2),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(Line::from(summary(server, rates)), head);
+    for (area, (group, rows)) in
+        [clients, exports, procedures].into_iter().zip(GROUPS.into_iter().zip(&rates.groups))
+    {
+        frame.render_widget(table(group, rows), area);
+    }
+    let line = format!("q quit   sort: o ops  b bytes  9 p99  n name   (now: {order:?})");
+    frame.render_widget(Line::from(line), keys);
+}
+
+fn summary(server: &str, rates: &Rates) -> String {
+    let (used, limit) = rates.memory;
+    let mib = 1024.0 * 1024.0;
+    format!(
+        "{server}: {} connections, {} calls over RDMA in progress, {:.0} of {:.0} MiB",
+        rates.connections,
+        rates.in_progress,
+        used / mib,
+        limit / mib
+    )
+}
+
+fn table<'r>(group: &'r str, rows: &'r [Row]) -> Table<'r> {
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(10),
+        Constraint::Length(12),
+        Constraint::Length(12),
+        Constraint::Length(9),
+        Constraint::Length(9),
+    ];
+    let head = Cells::new([group, "ops/s", "read MB/s", "write MB/s", "p50 us", "p99 us"])
+        .style(Style::new().add_modifier(Modifier::BOLD));
+    let cells = rows.iter().map(|r| {
+        let [ops, rest @ ..] = r.texts();
+        let [read, written, p50, p99] = rest;
+        Cells::new([r.name.clone(), ops, read, written, p50, p99])
+    });
+    Table::new(cells, widths).header(head).block(Block::bordered())
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::{Terminal, backend::TestBackend};
+
+    use super::*;
+
+    #[test]
+    fn the_screen_shows_each_group() {
+        let row = |name: &str, ops, bytes: Option<f64>| Row {
+            name: name.into(),
+            ops,
+            read: bytes,
+            written: bytes.map(|b| b / 2.0),
+            p50: Some(1.5),
+            p99: None,
+        };
+        let rates = Rates {
+            connections: 3.0,
+            in_progress: 1.0,
+            memory: (2_097_152.0, 1_073_741_824.0),
+            groups: [
+                vec![row("10.0.0.1", 1234.0, Some(5.0)), row("other", 1.0, Some(0.0))],
+                vec![row("/data", 1235.0, Some(5.0))],
+                vec![row("READ", 1000.4, None)],
+            ],
+        };
+        let mut terminal = Terminal::new(TestBackend::new(74, 18)).unwrap();
+        terminal.draw(|f| draw(f, "host:9464", Order::Ops, &rates)).unwrap();
+        let shown: Vec<String> = (0..18)
+            .map(|y| (0..74).map(|x| terminal.backend().buffer()[(x, y)].symbol()).collect())
+            .collect();
+        let shown: Vec<&str> = shown.iter().map(|l| l.trim_end()).collect();
+        let bar = format!("┌{}┐", "─".repeat(72));
+        let end = format!("└{}┘", "─".repeat(72));
+        let line = |cells: [&str; 6]| {
+            let [a, b, c, d, e, f] = cells;
+            format!("│{a:<15} {b:<10} {c:<12} {d:<12} {e:<9} {f:<9}│")
+        };
+        let empty = format!("│{}│", " ".repeat(72));
+        let head = |g| line([g, "ops/s", "read MB/s", "write MB/s", "p50 us", "p99 us"]);
+        let expected = [
+            "host:9464: 3 connections, 1 calls over RDMA in progress, 2 of 1024 MiB".to_owned(),
+            bar.clone(),
+            head("client"),
+            line(["10.0.0.1", "1234", "5.0", "2.5", "1.5", "-"]),
+            line(["other", "1", "0.0", "0.0", "1.5", "-"]),
+            empty.clone(),
+            end.clone(),
+            bar.clone(),
+            head("export"),
+            end.clone(),
+            bar,
+            head("procedure"),
+            line(["READ", "1000", "-", "-", "1.5", "-"]),
+        ];
+        eprintln!("{}", shown.join("\n"));
+        for want in &expected {
+            assert!(shown.contains(&want.as_str()), "{want}");
+        }
+        assert!(shown.last().unwrap().contains("q quit"));
+    }
+}

@@ -1,0 +1,80 @@
+//! `millrace top`, and the dashboard that shows the same counters.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    io::{Read, Write},
+};
+
+use common::{Server, fails, ok};
+
+fn metrics(server: &Server) -> String {
+    server.ready.split("metrics=").nth(1).unwrap().trim().to_owned()
+}
+
+#[test]
+fn top_shows_what_clients_do_now() {
+    let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
+    let address = metrics(&server);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let said = std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                ok(&["ls", &server.url("rdma", "/m")]);
+            }
+        });
+        let said = ok(&["top", &address, "--once"]);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        said
+    });
+    let row = |name: &str| {
+        let line = said.lines().find(|l| l.split_whitespace().next() == Some(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in\n{said}"));
+        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
+    };
+    assert!(row("127.0.0.1") > 0.0 && row("/m") > 0.0 && row("READDIRPLUS") > 0.0, "{said}");
+}
+
+#[test]
+fn top_says_where_it_looked_in_vain() {
+    let server = Server::start(&["--export", "/m=memory:16MiB"]);
+    let said = fails(1, &["top", &server.tcp, "--once"]);
+    assert!(said.contains(&server.tcp) && said.contains("--metrics"), "{said}");
+    fails(1, &["top", "127.0.0.1:1"]);
+}
+
+/// The names of counters in the queries of a dashboard.
+fn queried(value: &serde_json::Value, names: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(map) => {
+            if let Some(expr) = map.get("expr").and_then(|e| e.as_str()) {
+                let words = expr.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+                names.extend(words.filter(|w| w.starts_with("millrace_")).map(str::to_owned));
+            }
+            map.values().for_each(|v| queried(v, names));
+        }
+        serde_json::Value::Array(list) => list.iter().for_each(|v| queried(v, names)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_asks_for_counters_that_a_server_has() {
+    let dashboard = include_str!("../../../contrib/grafana/millrace.json");
+    let mut names = BTreeSet::new();
+    queried(&serde_json::from_str(dashboard).unwrap(), &mut names);
+    assert!(names.len() > 15, "{names:?}");
+    let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
+    ok(&["ls", &server.url("rdma", "/m")]);
+    let mut stream = std::net::TcpStream::connect(metrics(&server)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut shown = String::new();
+    stream.read_to_string(&mut shown).unwrap();
+    for name in names {
+        let is_there = |l: &str| l.strip_prefix(&name).is_some_and(|r| r.starts_with(['{', ' ']));
+        assert!(shown.lines().any(is_there), "{name} is not shown");
+    }
+}
