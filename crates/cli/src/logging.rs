@@ -4,10 +4,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{args::Command, failure::Failure};
 
-/// Starts logging with `filter`, or with what suits `command`: a server tells what it does, the others only warn.
+/// Starts logging with `filter`, or with what suits `command`: servers and mounts tell what they do, the others only warn.
 pub(crate) fn start(filter: Option<&str>, command: &Command) -> Result<(), Failure> {
     let default = match command {
-        Command::Serve(_) => "info",
+        Command::Serve(_) | Command::Mount(_) => "info",
         _ => "error",
     };
     let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or(default))

@@ -23,7 +23,7 @@ use clap::Parser;
 use crate::{args::Cli, failure::Failure};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(args::with_helper(std::env::args_os().collect()));
     session::state(&cli.global);
     let checked = cli.check().map_err(Failure::usage);
     let started = checked.and_then(|()| logging::start(cli.global.log.as_deref(), &cli.command));

@@ -10,14 +10,14 @@ use std::{
 
 use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES};
 use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status};
-use oncrpc::{CallClass, Stage};
+use oncrpc::{CallClass, Credential, Stage};
 use rdma::Provider;
 use rpcrdma::registration::{Registration, RegistrationStats};
 use runtime::RuntimeRef;
 use xdr::{Decode, Decoder, Encode, XdrError};
 
 use crate::{
-    Connector, Error, Options, Stats, Url,
+    Connector, Error, Identity, Options, Stats, Url,
     connect::{ProviderConnector, UrlConnector},
     mount::{self, Mounted},
     pool::{Attempt, CallSpec, Pool},
@@ -54,6 +54,7 @@ pub(crate) struct Shared {
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
+    credential: Arc<Credential>,
 }
 
 /// An NFS procedure's answer.
@@ -148,12 +149,11 @@ impl Client {
         options: Options,
         registration: Arc<Registration>,
     ) -> Result<Self, Error> {
-        let credential = options.credential.credential();
+        let credential = Arc::new(options.credential.credential());
         let pool = Pool::new(
             rt,
             arena.clone(),
             Arc::clone(&connector),
-            credential.clone(),
             options.retry,
             options.nconnect,
             options.sample_stages,
@@ -162,10 +162,10 @@ impl Client {
         let Some(pool) = unfinished.0.as_ref() else { return Err(Error::Closed) };
         pool.connect_all().await?;
         let first = pool.any_transport().ok_or(Error::Closed)?;
-        let mounted = mount::mount(&*connector, arena, credential, first, path).await?;
+        let mounted = mount::mount(&*connector, arena, Credential::clone(&credential), first, path).await?;
         let args = v3::FsinfoArgs { root: mounted.root };
         let head = Procedure::Fsinfo.max_reply_head();
-        let fsinfo: FsinfoOk = nfs_call(pool, Procedure::Fsinfo, &args, head, None)
+        let fsinfo: FsinfoOk = nfs_call(pool, &credential, Procedure::Fsinfo, &args, head, None)
             .await?
             .result
             .map_err(|status| refused_at_mount(pool, &mounted.export, status))?;
@@ -191,7 +191,14 @@ impl Client {
                 plus: AtomicBool::new(true),
                 registration,
             }),
+            credential,
         })
+    }
+
+    /// This client over the same connections, whose calls are `who`'s.
+    #[must_use]
+    pub fn as_caller(&self, who: &Identity) -> Self {
+        Self { shared: Arc::clone(&self.shared), credential: Arc::new(who.credential()) }
     }
 
     /// The handle of the export's root.
@@ -291,7 +298,7 @@ impl Client {
     where
         O: for<'a> Decode<'a>,
     {
-        nfs_call(&self.shared.pool, procedure, args, max_head, payload).await
+        nfs_call(&self.shared.pool, &self.credential, procedure, args, max_head, payload).await
     }
 
     pub(crate) fn plus(&self) -> bool {
@@ -324,6 +331,7 @@ impl Drop for CloseOnDrop {
 
 async fn nfs_call<O>(
     pool: &Pool,
+    credential: &Credential,
     procedure: Procedure,
     args: &impl Encode,
     max_head: usize,
@@ -353,7 +361,7 @@ where
             (None, Some(len)) => Some(pool.arena.alloc(len)?),
             (given, _) => given,
         };
-        let answered = pool.call(spec, args, payload).await?;
+        let answered = pool.call(spec, credential, args, payload).await?;
         let decoded = answered.reply.results().get::<Outcome<O>>();
         answered.stages.end(Stage::Delivery);
         pool.sampler.finish(answered.stages);

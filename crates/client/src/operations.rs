@@ -71,10 +71,32 @@ impl Client {
     /// # Errors
     /// [`Error::Nfs`] and those of a call.
     pub async fn access(&self, object: FileHandle, wanted: u32) -> Result<u32, Error> {
+        Ok(self.access_ok(object, wanted).await?.access)
+    }
+
+    /// As [`Self::access`], with the object's attributes: what opening a file takes, in one call where the server
+    /// gives both.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and those of a call.
+    pub async fn access_and_attributes(
+        &self,
+        object: FileHandle,
+        wanted: u32,
+    ) -> Result<(u32, Fattr), Error> {
+        let ok = self.access_ok(object, wanted).await?;
+        let attributes = match ok.attributes {
+            Some(a) => a,
+            None => self.getattr(object).await?,
+        };
+        Ok((ok.access, attributes))
+    }
+
+    async fn access_ok(&self, object: FileHandle, wanted: u32) -> Result<AccessOk, Error> {
         let args = v3::AccessArgs { object, access: wanted };
         let answer: Answer<AccessOk> = self.call(Procedure::Access, &args, None).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Access, object, s))?;
-        Ok(ok.access & wanted)
+        Ok(AccessOk { access: ok.access & wanted, ..ok })
     }
 
     /// READLINK: the text of a symbolic link.

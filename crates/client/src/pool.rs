@@ -80,7 +80,6 @@ pub(crate) struct Pool {
     pub(crate) sampler: Sampler,
     connector: Arc<dyn Connector>,
     server: String,
-    credential: Credential,
     retry: RetryPolicy,
     slots: Box<[Slot]>,
     /// The one for a slot is held by whoever sets up its connection.
@@ -94,7 +93,6 @@ impl Pool {
         rt: RuntimeRef,
         arena: Arena,
         connector: Arc<dyn Connector>,
-        credential: Credential,
         retry: RetryPolicy,
         connections: usize,
         sample: u32,
@@ -107,7 +105,6 @@ impl Pool {
             counts,
             server: connector.server(),
             connector,
-            credential,
             retry,
             slots: (0..connections.clamp(1, crate::url::MAX_CONNECTIONS)).map(|_| Slot::default()).collect(),
             setups: std::array::from_fn(|_| futures::lock::Mutex::new(())),
@@ -213,6 +210,7 @@ impl Pool {
     pub(crate) async fn call<A: Encode>(
         &self,
         spec: CallSpec,
+        credential: &Credential,
         args: &A,
         mut payload: Option<Buffer>,
     ) -> Result<Answered, Error> {
@@ -228,7 +226,7 @@ impl Pool {
             // A call that is sent again is not sampled: its time is that of the connection's loss.
             let stages = if resent { Stages::NONE } else { self.sampler.next_call(None) };
             let kept_xid = first_xid.filter(|_| spec.keep_xid);
-            let message = self.encode(spec, args)?;
+            let message = self.encode(spec, credential, args)?;
             stages.set_class(spec.class);
             stages.end(Stage::Encode);
             let request = Request {
@@ -263,10 +261,15 @@ impl Pool {
         }
     }
 
-    fn encode<A: Encode>(&self, spec: CallSpec, args: &A) -> Result<oncrpc::Message, Error> {
+    fn encode<A: Encode>(
+        &self,
+        spec: CallSpec,
+        credential: &Credential,
+        args: &A,
+    ) -> Result<oncrpc::Message, Error> {
         // Room for an AUTH_SYS header with all groups and a call with a name; longer ones grow.
         let mut e = Encoder::new(&self.arena, 512);
-        oncrpc::call_header(&mut e, spec.program, spec.version, spec.procedure, &self.credential);
+        oncrpc::call_header(&mut e, spec.program, spec.version, spec.procedure, credential);
         e.put(args);
         Ok(e.finish()?)
     }

@@ -78,7 +78,11 @@ impl Url {
         self.port.unwrap_or_else(|| self.proto.unwrap_or_default().default_port())
     }
 
-    fn set_option(&mut self, option: &str) -> Result<(), String> {
+    /// Takes one more option, such as `rsize=64K`, in place of an earlier one.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn set_option(&mut self, option: &str) -> Result<(), String> {
         match (option, option.split_once('=')) {
             (_, Some((key, value))) => self.set(key, value)?,
             ("resvport", None) => self.resvport = Some(true),

@@ -3,6 +3,7 @@
 mod bench;
 mod devices;
 mod files;
+mod mount;
 mod reproduce;
 mod serve;
 mod watch;
@@ -24,6 +25,7 @@ pub(crate) use files::{
     CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs,
     RmArgs, StatArgs, TreeArgs,
 };
+pub(crate) use mount::{MountArgs, with_helper};
 pub(crate) use reproduce::ReproduceArgs;
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, DemoCommand, ReloadArgs, SecurityArgs, ServeArgs};
 pub(crate) use watch::TopArgs;
@@ -39,6 +41,7 @@ Start here:
   millrace demo                                      see it work, on this machine, in under a minute
   millrace serve --export /data=local:/srv/data      serve a directory
   millrace cp -r nfs://HOST/data/tree ./tree         copy a tree from a server
+  millrace mount nfs://HOST/data /mnt                use a server's files like a disk
 
 URLs:
   nfs://HOST[:PORT]/EXPORT/PATH[?OPTION=VALUE&...]
@@ -179,6 +182,8 @@ pub(crate) enum Command {
     Ln(LnArgs),
     /// Show the space that is left
     Df(DfArgs),
+    /// Make an export a directory of this machine (FUSE)
+    Mount(MountArgs),
     /// List RDMA providers and devices, and why one cannot be used
     Devices(DevicesArgs),
     /// Measure speed and processor time

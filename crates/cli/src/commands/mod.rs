@@ -7,6 +7,7 @@ mod completions;
 mod copy;
 mod devices;
 mod list;
+mod mount;
 mod reload;
 mod reproduce;
 mod serve;
@@ -43,6 +44,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Mv(args) => change::mv(&args),
         Command::Ln(args) => change::ln(&args),
         Command::Df(args) => show::df(&args),
+        Command::Mount(args) => mount::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(args.command),
         Command::Reproduce(args) => reproduce::run(&args),

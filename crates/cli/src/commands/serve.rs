@@ -176,7 +176,8 @@ fn ready(running: &Running) -> String {
     line
 }
 
-struct Signals {
+/// The signals that this program heeds.
+pub(super) struct Signals {
     hang_up: Signal,
     terminate: Signal,
     interrupt: Signal,
@@ -184,7 +185,7 @@ struct Signals {
 
 impl Signals {
     /// From now on the signals come here and end nothing by themselves.
-    fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self, Failure> {
         let on = |kind| signal(kind).map_err(|e| Failure::new(format!("cannot listen to signals: {e}")));
         Ok(Self {
             hang_up: on(SignalKind::hangup())?,
@@ -194,7 +195,7 @@ impl Signals {
     }
 
     /// Completes when a signal says to end.
-    async fn end(&mut self) -> &'static str {
+    pub(super) async fn end(&mut self) -> &'static str {
         ended(&mut self.terminate, &mut self.interrupt).await
     }
 }

@@ -1,0 +1,80 @@
+//! How long attributes and names are believed.
+
+use std::time::{Duration, Instant};
+
+use nfs::v3::{Fattr, FileType, WccAttr};
+
+use crate::options::{LookupCache, MountOptions};
+
+/// The times of mount(8).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    regular: (Duration, Duration),
+    directory: (Duration, Duration),
+    names: LookupCache,
+}
+
+impl Times {
+    pub(crate) fn new(o: &MountOptions) -> Self {
+        let s = Duration::from_secs;
+        let range = |min: u32, max: u32| (s(min.into()), s(max.max(min).into()));
+        Self {
+            regular: range(o.acregmin, o.acregmax),
+            directory: range(o.acdirmin, o.acdirmax),
+            names: o.lookupcache,
+        }
+    }
+
+    fn range(&self, kind: FileType) -> (Duration, Duration) {
+        if kind == FileType::Directory { self.directory } else { self.regular }
+    }
+
+    /// How long a name in a directory with these attributes is believed.
+    pub(crate) fn name(&self, dir: &Cached) -> Duration {
+        if self.names == LookupCache::None { Duration::ZERO } else { dir.life }
+    }
+
+    /// How long it is believed that a name is not there.
+    pub(crate) fn absence(&self, dir: &Cached) -> Duration {
+        if self.names == LookupCache::All { dir.life } else { Duration::ZERO }
+    }
+}
+
+/// Attributes and how long they hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cached {
+    pub(crate) attributes: Fattr,
+    since: Instant,
+    life: Duration,
+    /// Nothing has changed since that we know of.
+    valid: bool,
+}
+
+impl Cached {
+    pub(crate) fn new(attributes: Fattr, times: &Times) -> Self {
+        Self { attributes, since: Instant::now(), life: times.range(attributes.file_type).0, valid: true }
+    }
+
+    /// Takes newer attributes; they hold longer the longer the old ones have held.
+    pub(crate) fn update(&mut self, attributes: Fattr, times: &Times) {
+        let (min, max) = times.range(attributes.file_type);
+        if WccAttr::from(&self.attributes) != WccAttr::from(&attributes) {
+            self.life = min;
+        } else if self.since.elapsed() >= self.life {
+            self.life = (self.life * 2).clamp(min, max);
+        }
+        *self = Self { attributes, since: Instant::now(), life: self.life, valid: true };
+    }
+
+    pub(crate) fn invalidate(&mut self) {
+        self.valid = false;
+    }
+
+    /// How much longer they hold; `None`: no longer.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        if !self.valid {
+            return None;
+        }
+        self.life.checked_sub(self.since.elapsed()).filter(|d| !d.is_zero())
+    }
+}

@@ -1,0 +1,93 @@
+//! What can go wrong: at mount, a sentence; afterwards, the number that a program gets.
+
+use std::{io, path::PathBuf};
+
+use nfs::v3::Status;
+use rustix::io::Errno;
+
+/// Why a mount was not made, or not ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// An option of `-o` is unknown or has a wrong value.
+    #[error("mount option {option:?}: {reason}")]
+    Option {
+        /// The option as it was written.
+        option: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The directory cannot be mounted on.
+    #[error("cannot mount on {}: {reason}", path.display())]
+    MountPoint {
+        /// The directory.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The server cannot be reached, or refuses.
+    #[error(transparent)]
+    Server(#[from] client::Error),
+    /// The kernel refuses.
+    #[error("cannot mount {}: {source}{}", path.display(), hint(source))]
+    Kernel {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A local resource.
+    #[error("{0}")]
+    Local(String),
+}
+
+fn hint(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::NotFound => {
+            "; is there /dev/fuse? (modprobe fuse; a container needs --device /dev/fuse)"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; without root, fusermount3 must be installed (package fuse3) and /dev/fuse be open to you"
+        }
+        _ => "",
+    }
+}
+
+/// The number for what a call ended with.
+pub(crate) fn errno(e: &client::Error) -> Errno {
+    match e {
+        client::Error::Nfs { status, .. } => of_status(*status),
+        client::Error::OutOfMemory(_) => Errno::NOMEM,
+        other => {
+            tracing::warn!("{other}");
+            Errno::IO
+        }
+    }
+}
+
+fn of_status(status: Status) -> Errno {
+    match status {
+        Status::Perm => Errno::PERM,
+        Status::NoEnt => Errno::NOENT,
+        Status::NxIo => Errno::NXIO,
+        Status::Access => Errno::ACCESS,
+        Status::Exist => Errno::EXIST,
+        Status::XDev => Errno::XDEV,
+        Status::NoDev => Errno::NODEV,
+        Status::NotDir => Errno::NOTDIR,
+        Status::IsDir => Errno::ISDIR,
+        Status::Inval | Status::BadType => Errno::INVAL,
+        Status::FBig => Errno::FBIG,
+        Status::NoSpc => Errno::NOSPC,
+        Status::RoFs => Errno::ROFS,
+        Status::MLink => Errno::MLINK,
+        Status::NameTooLong => Errno::NAMETOOLONG,
+        Status::NotEmpty => Errno::NOTEMPTY,
+        Status::DQuot => Errno::DQUOT,
+        Status::Stale | Status::BadHandle => Errno::STALE,
+        Status::Remote => Errno::REMOTE,
+        Status::NotSupp => Errno::OPNOTSUPP,
+        Status::Jukebox => Errno::AGAIN,
+        _ => Errno::IO,
+    }
+}

@@ -1,0 +1,179 @@
+//! The file system's state, and the calls that change nothing.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use client::{Client, Object};
+use nfs::v3::{Fattr, FileHandle, FileType, FsstatOk, access};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use slab::Slab;
+use tokio::runtime::Handle;
+
+use crate::{
+    cache::Times,
+    callers::Callers,
+    directory::DirStream,
+    error::errno,
+    inode::{Clock, Inode, Moment, ROOT, Table, Told},
+    open::OpenFile,
+    options::MountOptions,
+};
+
+/// A name that was found or made.
+pub(crate) struct Entry {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) told: Told,
+    /// How long the name is believed.
+    pub(crate) ttl: Duration,
+}
+
+/// Tells the kernel to ask again for a file's attributes.
+pub(crate) type Invalidate = Box<dyn Fn(u64) + Send + Sync>;
+
+pub(crate) struct Fs {
+    pub(crate) rt: Handle,
+    pub(crate) callers: Callers,
+    pub(crate) table: Table,
+    pub(crate) times: Times,
+    pub(crate) clock: Clock,
+    /// Rights are asked of the server when a file is opened; else the kernel judges by mode.
+    pub(crate) asks_rights: bool,
+    /// Every write is sent at once and waited for (`noac`, `sync`).
+    pub(crate) write_through: bool,
+    /// When links of files changed that we cannot name.
+    pub(crate) relinked: AtomicU64,
+    pub(crate) open: Mutex<Slab<Arc<OpenFile>>>,
+    pub(crate) directories: Mutex<Slab<Arc<DirStream>>>,
+    /// Files with data that is not stable.
+    pub(crate) writing: Mutex<HashMap<u64, Arc<Inode>>>,
+    /// Bytes on their way.
+    pub(crate) flying: AtomicUsize,
+    /// Names that removed files have while they are open: directory's number and name.
+    pub(crate) silly: Mutex<HashSet<(u64, Vec<u8>)>>,
+    pub(crate) invalidate: OnceLock<Invalidate>,
+    name_max: u32,
+}
+
+impl Fs {
+    /// The file system below `root`.
+    pub(crate) fn new(
+        rt: Handle,
+        client: Client,
+        options: &MountOptions,
+        root: (FileHandle, Fattr),
+        name_max: u32,
+    ) -> Self {
+        let times = Times::new(options);
+        let table = Table::default();
+        table.set_root(root.0, &root.1, &times);
+        let own = client.options().credential.clone();
+        Self {
+            rt,
+            callers: Callers::new(client, own),
+            table,
+            times,
+            clock: Clock::default(),
+            asks_rights: !options.checks_modes(),
+            write_through: options.sync,
+            relinked: AtomicU64::new(0),
+            open: Mutex::default(),
+            directories: Mutex::default(),
+            writing: Mutex::default(),
+            flying: AtomicUsize::new(0),
+            silly: Mutex::default(),
+            invalidate: OnceLock::new(),
+            name_max,
+        }
+    }
+
+    /// The inode of a number that the kernel gave.
+    ///
+    /// # Errors
+    /// [`Errno::STALE`]: the kernel does not know it any more either.
+    pub(crate) fn inode(&self, number: u64) -> Result<Arc<Inode>, Errno> {
+        self.table.get(number).ok_or(Errno::STALE)
+    }
+
+    /// Something was linked or unlinked that may have other names.
+    pub(crate) fn relink(&self, dir: &Inode) {
+        dir.changed(&self.clock);
+        self.relinked.store(self.clock.now(), Ordering::Release);
+    }
+
+    /// An object that a name in `dir` stands for, for the kernel.
+    pub(crate) fn entry(&self, dir: &Inode, asked: Moment, object: Object) -> Entry {
+        let inode = self.table.remember(object.handle, &object.attributes, &self.times);
+        let told = inode.learn(&self.times, asked, object.attributes);
+        Entry { inode, told, ttl: dir.name_times(&self.times).0 }
+    }
+
+    /// A name. `Err` holds how long it is believed that it is not there, with [`Errno::NOENT`].
+    pub(crate) async fn lookup(
+        &self,
+        me: &Client,
+        dir: u64,
+        name: &[u8],
+    ) -> Result<Entry, (Errno, Duration)> {
+        let fail = |e| (e, Duration::ZERO);
+        let dir = self.inode(dir).map_err(fail)?;
+        let asked = self.clock.now();
+        match me.lookup(dir.handle, name).await {
+            Ok(object) => Ok(self.entry(&dir, asked, object)),
+            Err(e) if e.is_not_found() => Err((Errno::NOENT, dir.name_times(&self.times).1)),
+            Err(e) => Err(fail(errno(&e))),
+        }
+    }
+
+    /// Attributes that hold without asking.
+    pub(crate) fn known_attributes(&self, number: u64) -> Option<Told> {
+        self.table.get(number)?.known(self.relinked.load(Ordering::Acquire))
+    }
+
+    /// Attributes, from the server.
+    pub(crate) async fn getattr(self: &Arc<Self>, me: &Client, number: u64) -> Result<Told, Errno> {
+        let inode = self.inode(number)?;
+        self.settle(&inode).await;
+        let asked = self.clock.now();
+        let attributes = me.getattr(inode.handle).await.map_err(|e| errno(&e))?;
+        Ok(inode.learn(&self.times, asked, attributes))
+    }
+
+    /// Whether the caller may do what `mask` (of access(2)) says.
+    pub(crate) async fn access(&self, me: &Client, number: u64, mask: u32) -> Result<(), Errno> {
+        let inode = self.inode(number)?;
+        let is_dir = inode.kind == FileType::Directory;
+        let mut wanted = 0;
+        if mask & 4 != 0 {
+            wanted |= access::READ;
+        }
+        if mask & 2 != 0 {
+            wanted |= access::MODIFY | access::EXTEND;
+        }
+        if mask & 1 != 0 {
+            wanted |= if is_dir { access::LOOKUP } else { access::EXECUTE };
+        }
+        if wanted == 0 {
+            return Ok(());
+        }
+        let granted = me.access(inode.handle, wanted).await.map_err(|e| errno(&e))?;
+        if granted == wanted { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
+    pub(crate) async fn readlink(&self, me: &Client, number: u64) -> Result<Vec<u8>, Errno> {
+        let inode = self.inode(number)?;
+        me.readlink(inode.handle).await.map_err(|e| errno(&e))
+    }
+
+    /// Sizes, and the longest name.
+    pub(crate) async fn statfs(&self, me: &Client) -> Result<(FsstatOk, u32), Errno> {
+        let root = self.inode(ROOT)?;
+        Ok((me.fsstat(root.handle).await.map_err(|e| errno(&e))?, self.name_max))
+    }
+}

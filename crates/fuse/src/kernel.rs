@@ -1,0 +1,700 @@
+//! The kernel's side: the only module that knows `fuser`. Requests in, futures to the executor, answers out.
+
+use std::{
+    ffi::OsStr,
+    future::Future,
+    io,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use client::Client;
+use fuser::{
+    AccessFlags, BsdFileFlags, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
+};
+use nfs::v3::{Fattr, FileType, MknodWhat, NfsTime, Sattr, SetTime, SpecData};
+use rustix::{fs::FileType as Kind, io::Errno};
+
+use crate::{
+    directory::{DirStream, complete},
+    fs::{Entry, Fs},
+    inode::Told,
+    killed::unless_killed,
+    names::Make,
+    open::OpenFile,
+};
+
+/// The most bytes of one READ or WRITE of the kernel; it may want less (`/proc/sys/fs/fuse/max_pages_limit`).
+const MAX_TRANSFER: u32 = 1 << 20;
+/// Requests that the kernel makes of its own accord (read-ahead, writing back) at a time.
+const BACKGROUND: u16 = 64;
+/// Unit of statfs, bytes.
+const BLOCK: u32 = 4096;
+/// `RENAME_NOREPLACE` and its kin have no counterpart in NFS.
+const NO_FLAGS: RenameFlags = RenameFlags::empty();
+
+pub(crate) struct Kernel {
+    fs: Arc<Fs>,
+    /// The kernel gathers writes itself (`writeback`).
+    writeback: bool,
+}
+
+/// The identity and rest of a request that answering needs.
+struct Caller {
+    me: Client,
+    tid: u32,
+}
+
+impl Kernel {
+    pub(crate) fn new(fs: Arc<Fs>, writeback: bool) -> Self {
+        Self { fs, writeback }
+    }
+
+    fn caller(&self, req: &Request) -> Caller {
+        Caller { me: self.fs.callers.get(req.uid(), req.gid(), req.pid()), tid: req.pid() }
+    }
+
+    /// Runs `op` on the executor, and `done` with its result, or with EINTR when the caller is to die.
+    fn run<T: Send + 'static>(
+        &self,
+        tid: u32,
+        op: impl Future<Output = Result<T, Errno>> + Send + 'static,
+        done: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        self.fs.rt.spawn(async move {
+            done(unless_killed(tid, op).await.unwrap_or(Err(Errno::INTR)));
+        });
+    }
+
+    /// As [`Self::run`], but `op` goes on when its caller dies: nothing that was written is given up.
+    fn run_on<T: Send + 'static>(
+        &self,
+        tid: u32,
+        op: impl Future<Output = Result<T, Errno>> + Send + 'static,
+        done: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        let op = self.fs.rt.spawn(op);
+        self.run(tid, async move { op.await.unwrap_or(Err(Errno::IO)) }, done);
+    }
+
+    fn run_entry(
+        &self,
+        tid: u32,
+        op: impl Future<Output = Result<Entry, Errno>> + Send + 'static,
+        reply: ReplyEntry,
+    ) {
+        self.run(tid, op, |made| match made {
+            Ok(e) => {
+                reply.entry_with_ttls(
+                    &e.told.ttl,
+                    &e.ttl,
+                    &attr(e.inode.number, &e.told.attributes),
+                    Generation(0),
+                );
+            }
+            Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn run_attr(
+        &self,
+        tid: u32,
+        ino: u64,
+        op: impl Future<Output = Result<Told, Errno>> + Send + 'static,
+        reply: ReplyAttr,
+    ) {
+        self.run(tid, op, move |told| match told {
+            Ok(told) => reply.attr(&told.ttl, &attr(ino, &told.attributes)),
+            Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn stream(&self, fh: FileHandle) -> Option<Arc<DirStream>> {
+        self.fs.directories.lock().get(fh.0 as usize).cloned()
+    }
+
+    /// Writes that go on in the background: from where the data was copied out of fuser's buffer.
+    fn write_slowly(&self, tid: u32, file: Arc<OpenFile>, offset: u64, data: Vec<u8>, reply: ReplyWrite) {
+        let fs = Arc::clone(&self.fs);
+        let len = data.len() as u32;
+        let op = async move { fs.write_later(&file, offset, &data).await };
+        self.run(tid, op, move |done| written(done, len, reply));
+    }
+}
+
+fn written(done: Result<(), Errno>, len: u32, reply: ReplyWrite) {
+    match done {
+        Ok(()) => reply.written(len),
+        Err(e) => reply.error(number(e)),
+    }
+}
+
+fn empty(done: Result<(), Errno>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(number(e)),
+    }
+}
+
+fn number(e: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(e.raw_os_error())
+}
+
+fn time(t: NfsTime) -> SystemTime {
+    UNIX_EPOCH + Duration::new(t.seconds.into(), t.nanoseconds.min(999_999_999))
+}
+
+/// NFSv3 has no times before 1970 and after 2106: they become the nearest that it has, as with Linux.
+fn set_time(t: Option<TimeOrNow>) -> SetTime {
+    match t {
+        None => SetTime::DontChange,
+        Some(TimeOrNow::Now) => SetTime::ServerTime,
+        Some(TimeOrNow::SpecificTime(t)) => {
+            let d = t.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let seconds = u32::try_from(d.as_secs()).unwrap_or(u32::MAX);
+            SetTime::ClientTime(NfsTime { seconds, nanoseconds: d.subsec_nanos() })
+        }
+    }
+}
+
+fn kind(t: FileType) -> fuser::FileType {
+    match t {
+        FileType::Regular => fuser::FileType::RegularFile,
+        FileType::Directory => fuser::FileType::Directory,
+        FileType::Block => fuser::FileType::BlockDevice,
+        FileType::Character => fuser::FileType::CharDevice,
+        FileType::Symlink => fuser::FileType::Symlink,
+        FileType::Socket => fuser::FileType::Socket,
+        FileType::Fifo => fuser::FileType::NamedPipe,
+    }
+}
+
+fn attr(ino: u64, a: &Fattr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(ino),
+        size: a.size,
+        blocks: a.used.div_ceil(512),
+        atime: time(a.atime),
+        mtime: time(a.mtime),
+        ctime: time(a.ctime),
+        crtime: UNIX_EPOCH,
+        kind: kind(a.file_type),
+        perm: (a.mode & 0o7777) as u16,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: device(a.rdev),
+        blksize: BLOCK,
+        flags: 0,
+    }
+}
+
+/// The kernel's `new_encode_dev`: 12 bits of major number between the halves of 20 bits of minor number.
+fn device(d: SpecData) -> u32 {
+    (d.minor & 0xff) | ((d.major & 0xfff) << 8) | ((d.minor & 0xfff00) << 12)
+}
+
+fn spec(dev: u32) -> SpecData {
+    SpecData { major: (dev >> 8) & 0xfff, minor: (dev & 0xff) | ((dev >> 12) & 0xfff00) }
+}
+
+/// An entry for the kernel that a name is not there.
+fn absent() -> FileAttr {
+    let nothing = Fattr {
+        file_type: FileType::Regular,
+        mode: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        used: 0,
+        rdev: SpecData::default(),
+        fsid: 0,
+        fileid: 0,
+        atime: NfsTime::default(),
+        mtime: NfsTime::default(),
+        ctime: NfsTime::default(),
+    };
+    attr(0, &nothing)
+}
+
+fn open_flags(keep: bool) -> FopenFlags {
+    if keep { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+}
+
+#[allow(clippy::too_many_arguments)] // As the trait has them.
+impl Filesystem for Kernel {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut wanted = vec![
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_MAX_PAGES,
+        ];
+        if self.writeback {
+            wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        for flag in wanted {
+            if config.add_capabilities(flag).is_err() {
+                tracing::info!("this kernel's FUSE has no {flag:?}");
+            }
+        }
+        // Where the kernel wants less, it says so in what it can.
+        let _ = config.set_max_write(MAX_TRANSFER);
+        if let Err(most) = config.set_max_readahead(8 * MAX_TRANSFER) {
+            let _ = config.set_max_readahead(most);
+        }
+        let _ = config.set_max_background(BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (fs, Caller { me, tid }, name) =
+            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        self.run(tid, async move { Ok(fs.lookup(&me, parent.0, &name).await) }, |found| match found {
+            Ok(Ok(e)) => {
+                reply.entry_with_ttls(
+                    &e.told.ttl,
+                    &e.ttl,
+                    &attr(e.inode.number, &e.told.attributes),
+                    Generation(0),
+                );
+            }
+            Ok(Err((Errno::NOENT, ttl))) if !ttl.is_zero() => reply.entry(&ttl, &absent(), Generation(0)),
+            Ok(Err((e, _))) | Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.fs.table.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        if let Some(told) = self.fs.known_attributes(ino.0) {
+            reply.attr(&told.ttl, &attr(ino.0, &told.attributes));
+            return;
+        }
+        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        self.run_attr(tid, ino.0, async move { fs.getattr(&me, ino.0).await }, reply);
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (fs, Caller { mut me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        // An open file may be cut by whoever opened it.
+        if size.is_some()
+            && let Some(file) = fh.and_then(|fh| fs.opened(fh.0).ok())
+        {
+            me = file.client.clone();
+        }
+        let mode = mode.map(|m| m & 0o7777);
+        let set = Sattr { mode, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime) };
+        self.run_attr(tid, ino.0, async move { fs.setattr(&me, ino.0, set).await }, reply);
+    }
+
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        self.run(tid, async move { fs.readlink(&me, ino.0).await }, |text| match text {
+            Ok(text) => reply.data(&text),
+            Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (fs, Caller { me, tid }, name) =
+            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let set = Sattr { mode: Some(mode & 0o7777), ..Sattr::default() };
+        let make = match Kind::from_raw_mode(mode) {
+            Kind::RegularFile => Make::File(set),
+            Kind::Fifo => Make::Node(MknodWhat::Fifo(set)),
+            Kind::Socket => Make::Node(MknodWhat::Socket(set)),
+            Kind::CharacterDevice => Make::Node(MknodWhat::Character(set, spec(rdev))),
+            Kind::BlockDevice => Make::Node(MknodWhat::Block(set, spec(rdev))),
+            _ => return reply.error(fuser::Errno::EINVAL),
+        };
+        self.run_entry(tid, async move { fs.make(&me, parent.0, &name, make).await }, reply);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let (fs, Caller { me, tid }, name) =
+            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let make = Make::Directory(Sattr { mode: Some(mode & 0o7777), ..Sattr::default() });
+        self.run_entry(tid, async move { fs.make(&me, parent.0, &name, make).await }, reply);
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (fs, Caller { me, tid }, name) =
+            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let make = Make::Symlink(target.as_os_str().as_bytes().to_vec());
+        self.run_entry(tid, async move { fs.make(&me, parent.0, &name, make).await }, reply);
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let (fs, Caller { me, tid }, name) =
+            (Arc::clone(&self.fs), self.caller(req), newname.as_bytes().to_vec());
+        self.run_entry(tid, async move { fs.link(&me, ino.0, newparent.0, &name).await }, reply);
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, Caller { me, tid }, name) =
+            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        self.run(tid, async move { fs.unlink(&me, parent.0, &name).await }, |done| empty(done, reply));
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, Caller { me, tid }, name) =
+            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        self.run(tid, async move { fs.rmdir(&me, parent.0, &name).await }, |done| empty(done, reply));
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if flags != NO_FLAGS {
+            return reply.error(fuser::Errno::EINVAL);
+        }
+        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let (name, new) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
+        let op = async move { fs.rename(&me, (parent.0, &name), (newparent.0, &new)).await };
+        self.run(tid, op, |done| empty(done, reply));
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        self.run(tid, async move { fs.open(me, ino.0, flags.0 as u32).await }, |opened| match opened {
+            Ok((fh, keep)) => reply.opened(FileHandle(fh), open_flags(keep)),
+            Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (fs, Caller { me, tid }, name) =
+            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let op = async move { fs.create(me, parent.0, &name, mode & 0o7777, flags as u32).await };
+        self.run(tid, op, |made| match made {
+            Ok((e, fh, keep)) => {
+                let attributes = attr(e.inode.number, &e.told.attributes);
+                reply.created(&e.told.ttl, &attributes, Generation(0), FileHandle(fh), open_flags(keep));
+            }
+            Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn read(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let fs = Arc::clone(&self.fs);
+        let file = match fs.opened(fh.0) {
+            Ok(file) => file,
+            Err(e) => return reply.error(number(e)),
+        };
+        let op = async move { fs.read(&file, offset, size as usize).await };
+        self.run(req.pid(), op, |data| match data {
+            Ok(data) => reply.data(&data),
+            Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (fs, tid, len) = (&self.fs, req.pid(), data.len() as u32);
+        let file = match fs.opened(fh.0) {
+            Ok(file) => file,
+            Err(e) => return reply.error(number(e)),
+        };
+        match fs.write(&file.inode, &file.client, offset, data) {
+            Ok(None) if !fs.write_through => reply.written(len),
+            Ok(flight) => {
+                let fs = Arc::clone(fs);
+                let op = async move {
+                    match flight.filter(|_| !fs.write_through) {
+                        Some(flight) => {
+                            fs.landed(&file.inode, flight).await;
+                            Ok(())
+                        }
+                        None => fs.fsync(&file).await,
+                    }
+                };
+                self.run(tid, op, move |done| written(done, len, reply));
+            }
+            Err(Errno::NOMEM) => self.write_slowly(tid, file, offset, data.to_vec(), reply),
+            Err(e) => reply.error(number(e)),
+        }
+    }
+
+    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let fs = Arc::clone(&self.fs);
+        match fs.opened(fh.0) {
+            Ok(file) => {
+                self.run_on(req.pid(), async move { fs.flush(&file).await }, |done| empty(done, reply))
+            }
+            Err(e) => reply.error(number(e)),
+        }
+    }
+
+    fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let fs = Arc::clone(&self.fs);
+        match fs.opened(fh.0) {
+            Ok(file) => {
+                self.run_on(req.pid(), async move { fs.fsync(&file).await }, |done| empty(done, reply))
+            }
+            Err(e) => reply.error(number(e)),
+        }
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let fs = Arc::clone(&self.fs);
+        self.fs.rt.spawn(async move {
+            fs.release(fh.0).await;
+            reply.ok();
+        });
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let op = async move {
+            let dir = fs.inode(ino.0)?;
+            if fs.asks_rights {
+                fs.access(&me, ino.0, 4).await?;
+            }
+            Ok(fs.directories.lock().insert(Arc::new(DirStream::new(dir, me))) as u64)
+        };
+        self.run(tid, op, |opened| match opened {
+            Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
+            Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn readdir(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let Some(stream) = self.stream(fh) else { return reply.error(fuser::Errno::EBADF) };
+        let fs = Arc::clone(&self.fs);
+        let op = async move {
+            let mut reader = stream.at(&fs, offset).await;
+            let mut some = false;
+            loop {
+                match reader.peek().await {
+                    Ok(Some((e, _))) => {
+                        let kind = e.attributes.map_or(fuser::FileType::RegularFile, |a| kind(a.file_type));
+                        let ino = if e.fileid == 0 { u64::MAX } else { e.fileid };
+                        if !reader.is_hidden(&e.name)
+                            && reply.add(INodeNo(ino), e.cookie, kind, OsStr::from_bytes(&e.name))
+                        {
+                            break;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(_) if some => break,
+                    Err(e) => return Ok(Err((e, reply))),
+                }
+                some = true;
+                reader.advance();
+            }
+            Ok(Ok(reply))
+        };
+        self.run(req.pid(), op, |filled| match filled {
+            Ok(Ok(reply)) => reply.ok(),
+            Ok(Err((e, reply))) => reply.error(number(e)),
+            Err(_) => {} // The reply went with the operation, and says EIO to a process that is to die.
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let Some(stream) = self.stream(fh) else { return reply.error(fuser::Errno::EBADF) };
+        let fs = Arc::clone(&self.fs);
+        let op = async move {
+            let mut some = false;
+            let failed = {
+                let mut reader = stream.at(&fs, offset).await;
+                loop {
+                    match reader.peek().await {
+                        Ok(Some((e, _))) if reader.is_hidden(&e.name) => {}
+                        Ok(Some((e, asked))) => match add_plus(&fs, &stream, &e, asked, &mut reply).await {
+                            Ok(true) => break None,
+                            Ok(false) => some = true,
+                            Err(e) => break Some(e),
+                        },
+                        Ok(None) => break None,
+                        Err(e) => break Some(e),
+                    }
+                    reader.advance();
+                }
+            };
+            Ok((failed.filter(|_| !some), reply))
+        };
+        self.run(req.pid(), op, |filled| match filled {
+            Ok((None, reply)) => reply.ok(),
+            Ok((Some(e), reply)) => reply.error(number(e)),
+            Err(_) => {} // As above.
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.directories.lock().try_remove(fh.0 as usize);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        reply.ok(); // Changes of names are stable when NFS answers them.
+    }
+
+    fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        self.run(tid, async move { fs.statfs(&me).await }, |stat| match stat {
+            Ok((s, name_max)) => {
+                let blocks = |bytes: u64| bytes / u64::from(BLOCK);
+                let (free, available) = (blocks(s.free_bytes), blocks(s.available_bytes));
+                let total = blocks(s.total_bytes);
+                reply.statfs(total, free, available, s.total_files, s.free_files, BLOCK, name_max, BLOCK);
+            }
+            Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let op = async move { fs.access(&me, ino.0, mask.bits() as u32).await };
+        self.run(tid, op, |done| empty(done, reply));
+    }
+
+    // The kernel makes EOPNOTSUPP of this, and does not ask again.
+    fn setxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+}
+
+/// Adds an entry with its attributes; `true`: there is no room for it.
+async fn add_plus(
+    fs: &Fs,
+    stream: &DirStream,
+    e: &client::DirEntry,
+    asked: u64,
+    reply: &mut ReplyDirectoryPlus,
+) -> Result<bool, Errno> {
+    let name = OsStr::from_bytes(&e.name);
+    let Some((handle, attributes)) = complete(stream, e).await? else { return Ok(false) };
+    if e.is_dot() {
+        // The kernel takes the number and the type, and counts no lookup.
+        let a = attr(e.fileid, &attributes);
+        return Ok(reply.add(a.ino, e.cookie, name, &Duration::ZERO, &a, Generation(0)));
+    }
+    let entry = fs.entry(&stream.dir, asked, client::Object { handle, attributes });
+    let a = attr(entry.inode.number, &entry.told.attributes);
+    let ttl = entry.told.ttl.min(entry.ttl);
+    let full = reply.add(a.ino, e.cookie, name, &ttl, &a, Generation(0));
+    if full {
+        fs.table.forget(entry.inode.number, 1);
+    }
+    Ok(full)
+}

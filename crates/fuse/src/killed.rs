@@ -1,0 +1,68 @@
+//! Letting go of callers that are to die.
+//!
+//! A process in a FUSE call cannot be killed while the call is with the file system, unless that answers. The kernel
+//! would say so with FUSE_INTERRUPT, which fuser 0.18 answers itself with ENOSYS; so a call that takes long looks at its
+//! caller's state in `/proc`.
+
+use std::{fs, future::Future, time::Duration};
+
+/// How often a waiting call looks at its caller.
+const LOOK: Duration = Duration::from_secs(1);
+/// Bit of SIGKILL in the masks of `/proc/PID/status`. A signal that ends a process without a core dump becomes it.
+const SIGKILL: u64 = 1 << 8;
+/// `PF_EXITING` in the flags of `/proc/PID/stat`.
+const EXITING: u64 = 4;
+
+/// The result of `op`, or `None` (then `op` is dropped) when the thread `tid`, which waits for it, is to die. Thread 0
+/// is the kernel itself.
+pub(crate) async fn unless_killed<T>(tid: u32, op: impl Future<Output = T>) -> Option<T> {
+    if tid == 0 {
+        return Some(op.await);
+    }
+    let dies = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if is_dying(tid) {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        out = op => Some(out),
+        () = dies => None,
+    }
+}
+
+fn is_dying(tid: u32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{tid}/status")) else { return false };
+    let pending = |key: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(key));
+        line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0)
+    };
+    if (pending("SigPnd:") | pending("ShdPnd:")) & SIGKILL != 0 {
+        return true;
+    }
+    let Ok(stat) = fs::read_to_string(format!("/proc/{tid}/stat")) else { return false };
+    // After the name in parentheses, which may hold anything: state, ppid, pgrp, session, tty, tpgid, flags.
+    let flags =
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|f| f & EXITING != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_living_thread_is_not_dying_nor_is_one_that_is_not_there() {
+        assert!(!is_dying(std::process::id()));
+        assert!(!is_dying(u32::MAX));
+    }
+
+    #[tokio::test]
+    async fn a_result_comes_through() {
+        assert_eq!(unless_killed(std::process::id(), async { 7 }).await, Some(7));
+        assert_eq!(unless_killed(0, async { 8 }).await, Some(8));
+    }
+}

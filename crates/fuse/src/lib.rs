@@ -1,0 +1,64 @@
+//! An NFS export as a directory of this machine: a FUSE file system over the client library.
+//!
+//! [`Mount::new`] connects, mounts and serves until [`Mount::unmount`], a signal's handler or `umount(8)` ends it.
+//! [`MountOptions`] reads the words of mount(8) and nfs(5).
+//!
+//! # Who does what
+//! `kernel.rs` alone knows `fuser`: its threads, each with a channel of its own to the kernel, take requests and hand
+//! them as futures to the executor that owns the connections; the answer goes out from there. What needs no server (a
+//! cached attribute, a write that is gathered) is answered by the thread that took it. READ places data in a buffer
+//! of the arena, and the kernel copies it from there into its page cache: one copy. WRITE data is copied once, out of
+//! fuser's buffer into the arena.
+//!
+//! # What is remembered
+//! - *Inodes* (`inode.rs`): the kernel's number is the server's fileid, or a spare one when another file has that. An
+//!   inode lives until the kernel forgets it, and longer while it is open or has data to write.
+//! - *Attributes* live `acregmin` to `acregmax` seconds (directories `acdirmin` to `acdirmax`): each time they are found
+//!   unchanged, twice as long. The kernel gets the same times. Attributes of a call that was overtaken by a change of
+//!   ours are not kept.
+//! - *Names* live in the kernel's cache as long as their directory's attributes (`lookupcache`).
+//!
+//! # Close-to-open
+//! Opening asks the server for attributes and rights in one call. The kernel keeps its pages only if size, mtime and
+//! ctime are those that the pages were read under; if the size is not what the kernel thinks, the open is answered
+//! with ESTALE once, on which the kernel looks the name up again and has the right size before it appends. Closing
+//! writes everything, commits it, and reports what went wrong since the last report to this descriptor.
+//!
+//! # Writing
+//! Writes that follow each other are gathered to `wsize` and sent without waiting (`write.rs`); `client::File` retains
+//! them until COMMIT and sends them again when the server's verifier changes. Reads, attributes and truncation wait for
+//! what is on its way. Nothing of this survives the end of the mounting process: fsync and close are the promises, as
+//! for every NFS client.
+//!
+//! # Where it differs from a local file system
+//! - A file that is removed or replaced while it is open is renamed to `.nfs...` (not listed through this mount) until
+//!   its last close; so its directory cannot be removed before.
+//! - Locks (flock, fcntl) are kept by the kernel of this machine (`local_lock=all`): NFSv3 has them in another protocol,
+//!   which is not there yet. Other machines do not see them.
+//! - Extended attributes are answered with EOPNOTSUPP; `lseek` finds no holes.
+//! - Appending from several machines at once may overwrite, as with every NFS client.
+//!
+//! # When the server is gone
+//! `hard` (the default) waits for it, `soft` gives EIO after `timeo` and `retrans`. A process that is killed is let go
+//! within about a second either way: fuser does not hand interrupts on, so waiting calls look whether their caller is
+//! to die (`killed.rs`).
+
+mod cache;
+mod callers;
+mod directory;
+mod error;
+mod fs;
+mod inode;
+mod kernel;
+mod killed;
+mod mount;
+mod mountpoint;
+mod names;
+mod open;
+mod options;
+mod write;
+
+pub use error::MountError;
+pub use mount::Mount;
+pub use mountpoint::detach;
+pub use options::{LookupCache, MountOptions};

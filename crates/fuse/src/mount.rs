@@ -1,0 +1,236 @@
+//! A mount's life: connect, mount, serve, unmount.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use client::{Client, Options, Url};
+use fuser::{Config, MountOption, Session, SessionACL};
+use nfs::v3::FileType;
+use runtime::tokio_rt::TokioRuntime;
+use tokio::{runtime::Runtime, sync::watch};
+
+use crate::{
+    MountError, MountOptions,
+    fs::Fs,
+    kernel::Kernel,
+    mountpoint::{self, SOURCE},
+    write::PATIENCE,
+};
+
+/// The longest name, where the server does not say.
+const NAME_MAX: u32 = 255;
+/// How far ahead the kernel reads, where we may say so, KiB.
+const READ_AHEAD_KIB: u32 = 4096;
+/// Threads that take requests.
+const TAKERS: usize = 4;
+/// How long unmounting waits for the kernel to let go.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// A mounted export. Dropping it takes the mount away at once; [`Self::unmount`] writes everything first.
+pub struct Mount {
+    path: PathBuf,
+    fs: Arc<Fs>,
+    session: Option<JoinHandle<()>>,
+    ended: watch::Receiver<bool>,
+    runtime: Option<Runtime>,
+}
+
+impl Mount {
+    /// Mounts the export, or the directory in it, that `url` names on `dir`. `options` are those of `-o`; `client` is the
+    /// rest of how the client behaves.
+    ///
+    /// # Errors
+    /// [`MountError`] says which part failed. An unreachable server is one within [`Options::connect_timeout`], even
+    /// with `hard`.
+    pub fn new(url: &Url, dir: &Path, options: &MountOptions, client: Options) -> Result<Self, MountError> {
+        let path = mountpoint::check(dir)?;
+        let (url, client_options) = options.apply(url, client)?;
+        let connections = url.nconnect.unwrap_or(client_options.nconnect);
+        let runtime = executor(connections)?;
+        let (fs, client) = runtime.block_on(connect(&url, options, client_options, &runtime))?;
+        let fs = Arc::new(fs);
+        let source = format!("{SOURCE}{}{}", client.server(), url.path);
+        let kernel = Kernel::new(Arc::clone(&fs), options.writeback);
+        let session = Session::new(kernel, &path, &config(options, source))
+            .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
+        let notifier = session.notifier();
+        let invalidate = move |number| drop(notifier.inval_inode(fuser::INodeNo(number), -1, 0));
+        let _ = fs.invalidate.set(Box::new(invalidate));
+        let (say_ended, ended) = watch::channel(false);
+        let session = std::thread::Builder::new()
+            .name("millrace-mount".into())
+            .spawn(move || {
+                if let Err(e) = session.run() {
+                    tracing::warn!("the kernel ended the mount: {e}");
+                }
+                let _ = say_ended.send(true);
+            })
+            .map_err(|e| MountError::Local(format!("cannot start a thread: {e}")))?;
+        read_further_ahead(&path); // Asks the mount itself, so only now.
+        let sender = Arc::clone(&fs);
+        runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(PATIENCE / 2).await;
+                sender.send_old();
+            }
+        });
+        tracing::info!(server = client.server(), path = %path.display(), "mounted");
+        Ok(Self { path, fs, session: Some(session), ended, runtime: Some(runtime) })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Completes when the mount is gone, whoever took it away.
+    pub async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        let _ = ended.wait_for(|e| *e).await;
+    }
+
+    /// Writes everything, removes what was removed while open, and unmounts. Files that are still open in it become
+    /// unusable. `patience`: how long writing may take; what is not written then is lost, and the log says so.
+    ///
+    /// # Errors
+    /// [`MountError::Local`] when data could not be written in time.
+    pub fn unmount(self, patience: Duration) -> Result<(), MountError> {
+        // What is written until now first: afterwards nobody can be told of failures.
+        let in_time = self.write_all(patience);
+        if !*self.ended.borrow() && mountpoint::unmount_idle(&self.path).is_err() {
+            tracing::warn!("{} is in use: what is open in it becomes unusable", self.path.display());
+            let _ = mountpoint::detach(&self.path);
+        }
+        self.wait_for_kernel();
+        let in_time = self.write_all(patience) && in_time;
+        self.remove_silly();
+        if in_time { Ok(()) } else { Err(MountError::Local(self.lost(patience))) }
+    }
+
+    fn write_all(&self, patience: Duration) -> bool {
+        let Some(runtime) = &self.runtime else { return true };
+        let fs = Arc::clone(&self.fs);
+        runtime.block_on(async { tokio::time::timeout(patience, fs.commit_all()).await.is_ok() })
+    }
+
+    fn lost(&self, patience: Duration) -> String {
+        format!(
+            "{} was unmounted, but {} files could not be written within {patience:?}: the server did not answer; their \
+             last changes are lost",
+            self.path.display(),
+            self.fs.writing.lock().len()
+        )
+    }
+
+    fn wait_for_kernel(&self) {
+        if let Some(runtime) = &self.runtime {
+            let _ = runtime.block_on(async { tokio::time::timeout(LET_GO, self.ended()).await });
+        }
+    }
+
+    /// Files that were removed while open, and whose last close will not come.
+    fn remove_silly(&self) {
+        let Some(runtime) = &self.runtime else { return };
+        let open: Vec<_> = self.fs.open.lock().iter().map(|(_, f)| Arc::clone(f)).collect();
+        runtime.block_on(async {
+            for file in open {
+                let removed = self.fs.remove_silly(&file.client, &file.inode);
+                let _ = tokio::time::timeout(LET_GO, removed).await;
+            }
+        });
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if !*self.ended.borrow() {
+            let _ = mountpoint::detach(&self.path);
+            self.wait_for_kernel();
+        }
+        self.fs.callers.own().close();
+        if *self.ended.borrow()
+            && let Some(session) = self.session.take()
+        {
+            let _ = session.join();
+        }
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// One thread for each connection, as far as there are processors.
+fn executor(connections: usize) -> Result<Runtime, MountError> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(connections.clamp(1, processors))
+        .thread_name("millrace-nfs")
+        .enable_all()
+        .build()
+        .map_err(|e| MountError::Local(format!("cannot start an executor: {e}")))
+}
+
+async fn connect(
+    url: &Url,
+    options: &MountOptions,
+    client_options: Options,
+    runtime: &Runtime,
+) -> Result<(Fs, Client), MountError> {
+    let limit = client_options.connect_timeout + Duration::from_secs(5);
+    let rt = TokioRuntime::from_handle(runtime.handle().clone());
+    let connected = tokio::time::timeout(limit, Client::connect(rt, url, client_options));
+    let client = connected
+        .await
+        .map_err(|_| MountError::Local(format!("{} does not answer within {limit:?}", url.host)))??;
+    let root = client.resolve(client.path_in_export()).await?;
+    if root.1.file_type != FileType::Directory {
+        return Err(MountError::Local(format!("{url} is not a directory")));
+    }
+    let name_max = client.pathconf(root.0).await.map_or(NAME_MAX, |p| p.name_max);
+    let fs = Fs::new(runtime.handle().clone(), client.clone(), options, root, name_max);
+    Ok((fs, client))
+}
+
+fn config(options: &MountOptions, source: String) -> Config {
+    let mut list = vec![MountOption::FSName(source), MountOption::Subtype("millrace".into())];
+    list.push(if options.read_only { MountOption::RO } else { MountOption::RW });
+    if options.checks_modes() {
+        list.push(MountOption::DefaultPermissions);
+    }
+    list.extend(options.kernel.iter().filter_map(|o| kernel_option(o)));
+    let mut config = Config::default();
+    config.mount_options = list;
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(TAKERS);
+    config.clone_fd = true;
+    config
+}
+
+fn kernel_option(word: &str) -> Option<MountOption> {
+    Some(match word {
+        "suid" => MountOption::Suid,
+        "nosuid" => MountOption::NoSuid,
+        "dev" => MountOption::Dev,
+        "nodev" => MountOption::NoDev,
+        "exec" => MountOption::Exec,
+        "noexec" => MountOption::NoExec,
+        "noatime" => MountOption::NoAtime,
+        "dirsync" => MountOption::DirSync,
+        _ => return None,
+    })
+}
+
+/// The kernel reads 128 KiB ahead of its own accord, too little for a network; root may say otherwise.
+fn read_further_ahead(path: &Path) {
+    let Ok(stat) = rustix::fs::stat(path) else { return };
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(e) = fs::write(&knob, READ_AHEAD_KIB.to_string()) {
+        tracing::info!("the kernel reads only 128 KiB ahead ({knob}: {e})");
+    }
+}

@@ -1,0 +1,235 @@
+//! Open files: rights and revalidation at open, reading, and the reports at fsync and close.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use buffer::Buffer;
+use client::Client;
+use nfs::v3::{Sattr, WccAttr, access};
+use rustix::{fs::OFlags, io::Errno};
+
+use crate::{
+    error::errno,
+    fs::Fs,
+    inode::{Inode, Told},
+};
+
+/// Set in the flags of an open for execve(2); not in any header.
+const FOR_EXECUTION: u32 = 0x20;
+/// How often a call that found no memory commits what is retained, and tries again.
+const MEMORY_TRIES: u32 = 20;
+
+/// An open description.
+pub(crate) struct OpenFile {
+    pub(crate) inode: Arc<Inode>,
+    /// Who opened it: as such it reads and writes.
+    pub(crate) client: Client,
+    writes: bool,
+    /// Failures of writing that it was told of.
+    seen: AtomicU64,
+}
+
+impl OpenFile {
+    /// What went wrong since the last time that this description was told.
+    fn report(&self) -> Result<(), Errno> {
+        let (failures, last) = self.inode.writes.failures();
+        let news = self.seen.swap(failures, Ordering::Relaxed) != failures;
+        match last {
+            Some(e) if news => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The rights that an open takes: all of the first, any of the second.
+fn rights(flags: OFlags) -> (u32, u32) {
+    let execution = flags.bits() & FOR_EXECUTION != 0;
+    match flags & OFlags::RWMODE {
+        OFlags::WRONLY => (access::MODIFY, 0),
+        OFlags::RDWR => (access::READ | access::MODIFY, 0),
+        _ if execution => (0, access::READ | access::EXECUTE),
+        _ => (access::READ, 0),
+    }
+}
+
+impl Fs {
+    /// Opens: the description's number, and whether the kernel's pages are still good.
+    ///
+    /// # Errors
+    /// [`Errno::STALE`] also when the kernel has a wrong idea of the size: it then looks the name up, and opens again.
+    pub(crate) async fn open(&self, me: Client, number: u64, flags: u32) -> Result<(u64, bool), Errno> {
+        let inode = self.inode(number)?;
+        let flags = OFlags::from_bits_retain(flags);
+        let (all, any) = rights(flags);
+        let asked = self.clock.now();
+        let (granted, attributes) =
+            me.access_and_attributes(inode.handle, all | any).await.map_err(|e| errno(&e))?;
+        let lacks = granted & all != all || (any != 0 && granted & any == 0);
+        if self.asks_rights && lacks {
+            return Err(Errno::ACCESS);
+        }
+        let (before, ctime) = {
+            let s = inode.state.lock();
+            (s.kernel_size, s.kernel_ctime)
+        };
+        let told = inode.learn(&self.times, asked, attributes);
+        if told.attributes.size != before {
+            return Err(Errno::STALE);
+        }
+        if told.attributes.ctime != ctime
+            && let Some(invalidate) = self.invalidate.get()
+        {
+            invalidate(number);
+        }
+        Ok(self.add_open(me, inode, told, flags))
+    }
+
+    /// A description of a file of which `told` was just learned.
+    pub(crate) fn add_open(
+        &self,
+        client: Client,
+        inode: Arc<Inode>,
+        told: Told,
+        flags: OFlags,
+    ) -> (u64, bool) {
+        let now = WccAttr::from(&told.attributes);
+        let keep = {
+            let clean = inode.writes.is_clean();
+            let mut s = inode.state.lock();
+            s.opens += 1;
+            s.pages.replace(now) == Some(now) && clean
+        };
+        let seen = AtomicU64::new(inode.writes.failures().0);
+        let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
+        let file = Arc::new(OpenFile { inode, client, writes, seen });
+        (self.open.lock().insert(file) as u64, keep)
+    }
+
+    /// The description of a number that the kernel gave.
+    pub(crate) fn opened(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
+        self.open.lock().get(number as usize).cloned().ok_or(Errno::BADF)
+    }
+
+    /// Reads up to `len` bytes; less only at the end of the file.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        offset: u64,
+        len: usize,
+    ) -> Result<Buffer, Errno> {
+        if !file.inode.writes.is_clean() {
+            self.settle(&file.inode).await;
+        }
+        let (client, handle) = (&file.client, file.inode.handle);
+        let memory = self.memory(client, len).await?;
+        let first = client.read_into(handle, offset, memory).await.map_err(|e| errno(&e))?;
+        if first.count >= len || first.eof {
+            return Ok(first.buffer);
+        }
+        // The server, or rsize, gave less: the rest is put behind it.
+        let mut whole = self.memory(client, len).await?;
+        let mut done = first.count;
+        buffer::copy(&mut whole[..done], &first.buffer[..done]);
+        while done < len {
+            let memory = self.memory(client, len - done).await?;
+            let next = client.read_into(handle, offset + done as u64, memory).await.map_err(|e| errno(&e))?;
+            buffer::copy(&mut whole[done..done + next.count], &next.buffer[..next.count]);
+            done += next.count;
+            if next.eof {
+                break;
+            }
+        }
+        whole.set_len(done);
+        Ok(whole)
+    }
+
+    /// A buffer; where there is none, after retained data is committed and its memory is back.
+    async fn memory(self: &Arc<Self>, client: &Client, len: usize) -> Result<Buffer, Errno> {
+        for _ in 0..MEMORY_TRIES {
+            if let Ok(buffer) = client.buffer(len) {
+                return Ok(buffer);
+            }
+            self.commit_all().await;
+        }
+        Err(Errno::NOMEM)
+    }
+
+    /// Writes data for which there was no memory at first.
+    pub(crate) async fn write_later(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Errno> {
+        for _ in 0..MEMORY_TRIES {
+            match self.write(&file.inode, &file.client, offset, data) {
+                Err(Errno::NOMEM) => self.commit_all().await,
+                Err(e) => return Err(e),
+                Ok(None) => return Ok(()),
+                Ok(Some(flight)) => {
+                    self.landed(&file.inode, flight).await;
+                    return Ok(());
+                }
+            }
+        }
+        Err(Errno::NOMEM)
+    }
+
+    /// Everything that was written is stable, or the description is told why not.
+    pub(crate) async fn fsync(self: &Arc<Self>, file: &OpenFile) -> Result<(), Errno> {
+        self.commit(&file.inode).await;
+        file.report()
+    }
+
+    /// A close of one of its descriptors.
+    pub(crate) async fn flush(self: &Arc<Self>, file: &OpenFile) -> Result<(), Errno> {
+        if file.writes { self.fsync(file).await } else { Ok(()) }
+    }
+
+    /// The last use of a description.
+    pub(crate) async fn release(self: &Arc<Self>, number: u64) {
+        let Some(file) = self.open.lock().try_remove(number as usize) else { return };
+        let inode = &file.inode;
+        let last = {
+            let mut s = inode.state.lock();
+            s.opens = s.opens.saturating_sub(1);
+            s.opens == 0
+        };
+        if last {
+            self.finish(inode).await;
+            self.remove_silly(&file.client, inode).await;
+            self.table.sweep(inode.number);
+        }
+    }
+
+    /// Changes attributes. `size`: after what was written before is stable, since data that a restarted server lost
+    /// would be written again beyond the new end.
+    pub(crate) async fn setattr(
+        self: &Arc<Self>,
+        me: &Client,
+        number: u64,
+        set: Sattr,
+    ) -> Result<Told, Errno> {
+        let inode = self.inode(number)?;
+        if set.size.is_some() {
+            self.commit(&inode).await;
+        } else {
+            self.settle(&inode).await;
+        }
+        let changed = {
+            let _change = inode.change(&self.clock);
+            me.setattr(inode.handle, set, None).await.map_err(|e| errno(&e))?
+        };
+        if let Some(size) = set.size {
+            inode.state.lock().kernel_size = size;
+        }
+        let asked = self.clock.now();
+        let attributes = match changed.after {
+            Some(a) => a,
+            None => me.getattr(inode.handle).await.map_err(|e| errno(&e))?,
+        };
+        Ok(inode.learn(&self.times, asked, attributes))
+    }
+}

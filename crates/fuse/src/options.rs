@@ -1,0 +1,274 @@
+//! The words after `-o`, as mount(8) and nfs(5) have them.
+
+use std::time::Duration;
+
+use client::{Options, RetryPolicy, Url};
+
+use crate::MountError;
+
+/// Which names the kernel may remember (`lookupcache=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LookupCache {
+    /// Those that are there, and those that are not.
+    #[default]
+    All,
+    /// Those that are there.
+    Positive,
+    /// None.
+    None,
+}
+
+/// How an export is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Refuse changes (`ro`).
+    pub read_only: bool,
+    /// Options of the connection that belong to the URL (`rsize`, `wsize`, `nconnect`, `proto`, `port`, ...), as
+    /// they were written; [`Self::apply`] puts them there.
+    url: Vec<String>,
+    /// Seconds that attributes of files hold at least (`acregmin`).
+    pub acregmin: u32,
+    /// And at most (`acregmax`).
+    pub acregmax: u32,
+    /// Seconds that attributes of directories, and names in them, hold at least (`acdirmin`).
+    pub acdirmin: u32,
+    /// And at most (`acdirmax`).
+    pub acdirmax: u32,
+    /// Which names are remembered.
+    pub lookupcache: LookupCache,
+    /// Give up after `timeo` and `retrans` (`soft`), or never (`hard`).
+    pub soft: bool,
+    /// How long an answer is waited for before the connection is made anew (`timeo`, in tenths of a second).
+    pub timeo: Duration,
+    /// With `soft`: how often a call is tried again (`retrans`).
+    pub retrans: u32,
+    /// Let every user in, not only the one who mounts (`allow_other`). Without [`Self::default_permissions`] cached
+    /// names would be shown to those who may not see them, so it brings it.
+    pub allow_other: bool,
+    /// The kernel judges by modes; else the server is asked when a file is opened (`default_permissions`).
+    pub default_permissions: bool,
+    /// Writes are stable before they are answered (`sync`; `noac` brings it).
+    pub sync: bool,
+    /// The kernel gathers writes in its page cache (`writeback`): faster for small ones, but attributes and sizes that
+    /// others change are seen late.
+    pub writeback: bool,
+    /// Options of the kernel (`nosuid`, `noexec`, `noatime`, ...), passed on.
+    pub kernel: Vec<&'static str>,
+}
+
+impl Default for MountOptions {
+    /// The defaults of Linux's NFS client.
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            url: Vec::new(),
+            acregmin: 3,
+            acregmax: 60,
+            acdirmin: 30,
+            acdirmax: 60,
+            lookupcache: LookupCache::All,
+            soft: false,
+            timeo: Duration::from_secs(60),
+            retrans: 2,
+            allow_other: false,
+            default_permissions: false,
+            sync: false,
+            writeback: false,
+            kernel: Vec::new(),
+        }
+    }
+}
+
+/// Options that the kernel knows.
+const KERNEL: [&str; 8] = ["suid", "nosuid", "dev", "nodev", "exec", "noexec", "noatime", "dirsync"];
+/// Options without a meaning here, which fstab lines have: they are for others, or the only choice.
+const FOR_OTHERS: [&str; 16] = [
+    "rw", "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "nofail", "_netdev", "async",
+    "atime", "relatime", "nolock", "intr", "nointr",
+];
+/// Options of the URL.
+const OF_URL: [&str; 7] = ["proto", "provider", "nconnect", "rsize", "wsize", "mountport", "registration"];
+/// What is known, for the message about what is not.
+const KNOWN: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
+    noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
+    lookupcache=all|positive|none, sync, async, writeback, allow_other, default_permissions, nolock, local_lock=all, \
+    vers=3, suid, nosuid, dev, nodev, exec, noexec, noatime, dirsync";
+
+impl MountOptions {
+    /// Reads a list such as `ro,rsize=256K,soft`, adding to what is there. `sloppy`: leave out what is unknown
+    /// (mount(8) `-s`).
+    ///
+    /// # Errors
+    /// [`MountError::Option`] names the option, what is wrong, and what there is.
+    pub fn read(&mut self, list: &str, sloppy: bool) -> Result<(), MountError> {
+        for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
+            let known = self.set(option).map_err(|reason| wrong(option, reason))?;
+            if !known {
+                let reason = format!("unknown; there are {KNOWN}");
+                if !sloppy {
+                    return Err(wrong(option, reason));
+                }
+                tracing::warn!("mount option {option:?} is unknown and left out");
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one option; `false`: it is not known.
+    fn set(&mut self, option: &str) -> Result<bool, String> {
+        let (key, value) = option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v)));
+        match (key, value) {
+            ("ro", None) => self.read_only = true,
+            ("hard", None) => self.soft = false,
+            ("soft", None) => self.soft = true,
+            ("timeo", Some(v)) => {
+                let tenths: u64 = positive(key, v)?;
+                self.timeo = Duration::from_millis(tenths * 100);
+            }
+            ("retrans", Some(v)) => self.retrans = seconds(key, v)?,
+            ("ac", None) => {}
+            ("noac", None) => {
+                self.set_times(0);
+                self.lookupcache = LookupCache::None;
+                self.sync = true;
+            }
+            ("actimeo", Some(v)) => self.set_times(seconds(key, v)?),
+            ("acregmin", Some(v)) => self.acregmin = seconds(key, v)?,
+            ("acregmax", Some(v)) => self.acregmax = seconds(key, v)?,
+            ("acdirmin", Some(v)) => self.acdirmin = seconds(key, v)?,
+            ("acdirmax", Some(v)) => self.acdirmax = seconds(key, v)?,
+            ("lookupcache", Some(v)) => self.lookupcache = lookupcache(v)?,
+            ("sync", None) => self.sync = true,
+            ("writeback", None) => self.writeback = true,
+            ("allow_other", None) => self.allow_other = true,
+            ("default_permissions", None) => self.default_permissions = true,
+            ("local_lock", Some("all" | "flock" | "posix")) => {}
+            ("local_lock", Some(_)) | ("lock", None) => {
+                return Err(
+                    "locks are local to this machine; only local_lock=all (or nolock) can be had".into()
+                );
+            }
+            ("vers" | "nfsvers", Some("3" | "3.0")) => {}
+            ("vers" | "nfsvers", Some(_)) => return Err("only version 3 can be had".into()),
+            ("resvport" | "noresvport", None) => self.url.push(option.to_owned()),
+            ("port", Some(v)) => {
+                v.parse::<u16>().ok().filter(|p| *p != 0).ok_or("expected a port (1 to 65535)")?;
+                self.url.push(option.to_owned());
+            }
+            (key, Some(_)) if OF_URL.contains(&key) => self.url.push(option.to_owned()),
+            (key, None) if FOR_OTHERS.contains(&key) => {}
+            (key, None) if let Some(known) = KERNEL.iter().find(|k| **k == key) => self.kernel.push(known),
+            (key, _) => return Ok(key.starts_with("x-")), // x-systemd.automount and the like.
+        }
+        Ok(true)
+    }
+
+    fn set_times(&mut self, s: u32) {
+        (self.acregmin, self.acregmax, self.acdirmin, self.acdirmax) = (s, s, s, s);
+    }
+
+    /// The kernel compares modes with callers, and the server is not asked for rights.
+    pub(crate) fn checks_modes(&self) -> bool {
+        self.default_permissions || self.allow_other
+    }
+
+    /// Puts the options of the connection into `url`, and those of calls into `options`.
+    ///
+    /// # Errors
+    /// [`MountError::Option`].
+    pub fn apply(&self, url: &Url, options: Options) -> Result<(Url, Options), MountError> {
+        let mut url = url.clone();
+        for option in &self.url {
+            if let Some(port) = option.strip_prefix("port=") {
+                url.port = port.parse().ok();
+                continue;
+            }
+            url.set_option(option).map_err(|reason| wrong(option, reason))?;
+        }
+        let max_elapsed = if self.soft { self.timeo * (self.retrans + 1) } else { FOR_EVER };
+        let retry = RetryPolicy { max_elapsed, ..RetryPolicy::default() };
+        Ok((url, Options { timeout: self.timeo, retry, ..options }))
+    }
+}
+
+/// A hundred years.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+fn wrong(option: &str, reason: impl Into<String>) -> MountError {
+    MountError::Option { option: option.to_owned(), reason: reason.into() }
+}
+
+fn seconds(key: &str, v: &str) -> Result<u32, String> {
+    let n = v.parse::<u32>().ok().filter(|n| *n <= 86_400);
+    n.ok_or_else(|| format!("{key} takes a number from 0 to 86400"))
+}
+
+fn positive(key: &str, v: &str) -> Result<u64, String> {
+    let n = v.parse::<u64>().ok().filter(|n| (1..=864_000).contains(n));
+    n.ok_or_else(|| format!("{key} takes a number of tenths of a second from 1 to 864000"))
+}
+
+fn lookupcache(v: &str) -> Result<LookupCache, String> {
+    match v {
+        "all" => Ok(LookupCache::All),
+        "pos" | "positive" => Ok(LookupCache::Positive),
+        "none" => Ok(LookupCache::None),
+        _ => Err("expected all, positive or none".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(list: &str) -> Result<MountOptions, String> {
+        let mut o = MountOptions::default();
+        o.read(list, false).map(|()| o).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_words_of_mount_are_understood() {
+        let o = read(
+            "ro,soft,timeo=50,retrans=1,actimeo=7,acdirmax=9,allow_other,nosuid,_netdev,x-systemd.automount",
+        )
+        .unwrap();
+        assert!(o.read_only && o.soft && o.allow_other && o.checks_modes());
+        assert_eq!((o.acregmin, o.acregmax, o.acdirmin, o.acdirmax), (7, 7, 7, 9));
+        assert_eq!((o.timeo, o.retrans, o.kernel), (Duration::from_secs(5), 1, vec!["nosuid"]));
+        let o = read("noac").unwrap();
+        assert_eq!((o.acregmax, o.lookupcache, o.sync), (0, LookupCache::None, true));
+        assert_eq!(read("").unwrap(), MountOptions::default());
+    }
+
+    #[test]
+    fn options_of_the_connection_reach_the_url_and_its_client() {
+        let url: Url = "nfs://server/data?proto=tcp&rsize=64K".parse().unwrap();
+        let o = read("rsize=128K,nconnect=3,port=2050,soft,timeo=10,retrans=2").unwrap();
+        let (url, options) = o.apply(&url, Options::default()).unwrap();
+        assert_eq!((url.rsize, url.nconnect, url.port()), (Some(128 << 10), Some(3), 2050));
+        assert_eq!(options.retry.max_elapsed, Duration::from_secs(3));
+        let said = read("nconnect=1000").unwrap().apply(&url, Options::default()).unwrap_err().to_string();
+        assert!(said.contains("nconnect=1000") && said.contains("64"), "{said}");
+    }
+
+    #[test]
+    fn what_is_unknown_or_wrong_is_refused_by_name() {
+        for (list, says) in [
+            ("ro,rszie=5", "\"rszie=5\": unknown; there are ro, rw"),
+            ("timeo=0", "tenths"),
+            ("vers=4.2", "only version 3"),
+            ("lock", "local_lock"),
+            ("lookupcache=some", "positive"),
+            ("acregmin=-1", "0 to 86400"),
+            ("port=70000", "65535"),
+            ("ro=1", "unknown"),
+        ] {
+            let said = read(list).unwrap_err();
+            assert!(said.contains(says), "{list}: {said}");
+        }
+        let mut o = MountOptions::default();
+        o.read("rszie=5,ro", true).unwrap();
+        assert!(o.read_only);
+        assert!(o.read("timeo=0", true).is_err());
+    }
+}

@@ -1,0 +1,268 @@
+//! Writing: gathering, sending without waiting, and what became of it.
+//!
+//! A file's writes that follow each other are put together in one buffer, which is sent when it is full, when something
+//! else is written, when somebody asks for the file, or after a second. What is on its way is a *flight*; a flight waits
+//! for earlier ones that it overlaps. Failures are counted, and each open description is told of those that it has not
+//! been told of.
+
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use buffer::{Buffer, View};
+use client::{Client, File};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use tokio::sync::Notify;
+
+use crate::{error::errno, fs::Fs, inode::Inode};
+
+/// The first buffer of a file; later ones are up to four times what the last one held.
+const FIRST: usize = 64 << 10;
+/// With so much on its way, writers wait.
+const MOST_FLYING: usize = 32 << 20;
+/// How long data waits for more.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+struct Gather {
+    offset: u64,
+    buffer: Buffer,
+    filled: usize,
+    since: Instant,
+}
+
+struct Flight {
+    number: u64,
+    range: Range<u64>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Retains what is not yet committed; there from the first write to the last close.
+    file: Option<File>,
+    gather: Option<Gather>,
+    last_filled: usize,
+    flights: Vec<Flight>,
+    next: u64,
+    failures: u64,
+    last: Option<Errno>,
+}
+
+/// The writing side of an inode.
+#[derive(Default)]
+pub(crate) struct Writes {
+    inner: Mutex<Inner>,
+    landed: Notify,
+}
+
+/// Data that goes out, and the flight that it is.
+struct Departure {
+    number: u64,
+    offset: u64,
+    data: View,
+}
+
+impl Inner {
+    /// What is gathered becomes a flight.
+    fn launch(&mut self) -> Option<Departure> {
+        let mut g = self.gather.take()?;
+        self.last_filled = g.filled;
+        g.buffer.set_len(g.filled);
+        let number = self.next;
+        self.next += 1;
+        self.flights.push(Flight { number, range: g.offset..g.offset + g.filled as u64 });
+        Some(Departure { number, offset: g.offset, data: g.buffer.freeze() })
+    }
+
+    /// Puts `data` to what is gathered, if it overlaps or follows it and there is room.
+    fn join(&mut self, offset: u64, data: &[u8]) -> bool {
+        let Some(g) = &mut self.gather else { return false };
+        let Some(at) = offset.checked_sub(g.offset).and_then(|at| usize::try_from(at).ok()) else {
+            return false;
+        };
+        let Some(room) = g.buffer.len().checked_sub(at).filter(|_| at <= g.filled) else { return false };
+        if data.len() > room {
+            return false;
+        }
+        buffer::copy(&mut g.buffer[at..at + data.len()], data);
+        g.filled = g.filled.max(at + data.len());
+        true
+    }
+}
+
+impl Writes {
+    /// Nothing is on its way or waits for it.
+    pub(crate) fn is_clean(&self) -> bool {
+        let w = self.inner.lock();
+        w.gather.is_none() && w.flights.is_empty()
+    }
+
+    /// Clean, and everything is stable.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_clean() && self.inner.lock().file.is_none()
+    }
+
+    /// Where the data ends that is not yet with the server.
+    pub(crate) fn end(&self) -> Option<u64> {
+        let w = self.inner.lock();
+        let gathered = w.gather.as_ref().map(|g| g.offset + g.filled as u64);
+        w.flights.iter().map(|f| f.range.end).chain(gathered).max()
+    }
+
+    /// How many failures there were, and the last one.
+    pub(crate) fn failures(&self) -> (u64, Option<Errno>) {
+        let w = self.inner.lock();
+        (w.failures, w.last)
+    }
+
+    fn fail(&self, e: Errno) {
+        let mut w = self.inner.lock();
+        w.failures += 1;
+        w.last = Some(e);
+    }
+
+    /// Waits until no flight is left of which `still` says that it matters.
+    async fn wait(&self, still: impl Fn(&Flight) -> bool) {
+        loop {
+            let mut landed = std::pin::pin!(self.landed.notified());
+            landed.as_mut().enable();
+            if !self.inner.lock().flights.iter().any(&still) {
+                return;
+            }
+            landed.await;
+        }
+    }
+}
+
+impl Fs {
+    /// Takes `data` to be written. `Some(flight)`: so much is on its way that the writer is to wait for that one.
+    ///
+    /// # Errors
+    /// [`Errno::NOMEM`] when there is no buffer; nothing was taken then.
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        client: &Client,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Option<u64>, Errno> {
+        let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
+        let mut out = [None, None];
+        {
+            let mut w = inode.writes.inner.lock();
+            if w.file.is_none() {
+                w.file = Some(File::new(client.clone(), inode.handle));
+                self.writing.lock().insert(inode.number, Arc::clone(inode));
+            }
+            if !w.join(offset, data) {
+                out[0] = w.launch();
+                let most = client.wsize() as usize;
+                let room = data.len().max(FIRST.max(w.last_filled * 4).min(most));
+                let Ok(mut buffer) = client.buffer(room) else {
+                    drop(w);
+                    out.into_iter().flatten().for_each(|d| self.depart(inode, d));
+                    return Err(Errno::NOMEM);
+                };
+                buffer::copy(&mut buffer[..data.len()], data);
+                w.gather = Some(Gather { offset, buffer, filled: data.len(), since: Instant::now() });
+            }
+            if w.gather.as_ref().is_some_and(|g| g.filled >= g.buffer.len()) {
+                out[1] = w.launch();
+            }
+            let mut s = inode.state.lock();
+            s.kernel_size = s.kernel_size.max(end);
+        }
+        inode.changed(&self.clock);
+        let last = out.iter().flatten().last().map(|d| d.number);
+        out.into_iter().flatten().for_each(|d| self.depart(inode, d));
+        Ok(last.filter(|_| self.flying.load(Ordering::Relaxed) > MOST_FLYING))
+    }
+
+    /// Waits for a flight.
+    pub(crate) async fn landed(&self, inode: &Inode, flight: u64) {
+        inode.writes.wait(|f| f.number <= flight).await;
+    }
+
+    fn depart(self: &Arc<Self>, inode: &Arc<Inode>, d: Departure) {
+        self.flying.fetch_add(d.data.len(), Ordering::Relaxed);
+        let (fs, inode) = (Arc::clone(self), Arc::clone(inode));
+        self.rt.spawn(async move {
+            let (len, number) = (d.data.len(), d.number);
+            let range = d.offset..d.offset + len as u64;
+            let w = &inode.writes;
+            w.wait(|f| f.number < number && f.range.start < range.end && range.start < f.range.end).await;
+            let file = w.inner.lock().file.clone();
+            let written = match file {
+                Some(file) => file.write_from(d.offset, d.data.into()).await.map_err(|e| errno(&e)),
+                None => Err(Errno::IO),
+            };
+            if let Err(e) = written {
+                w.fail(e);
+            }
+            inode.changed(&fs.clock);
+            w.inner.lock().flights.retain(|f| f.number != number);
+            fs.flying.fetch_sub(len, Ordering::Relaxed);
+            w.landed.notify_waiters();
+        });
+    }
+
+    /// Sends what is gathered and waits for everything that was written before.
+    pub(crate) async fn settle(self: &Arc<Self>, inode: &Arc<Inode>) {
+        let (departure, next) = {
+            let mut w = inode.writes.inner.lock();
+            (w.launch(), w.next)
+        };
+        if let Some(d) = departure {
+            self.depart(inode, d);
+        }
+        inode.writes.wait(|f| f.number < next).await;
+    }
+
+    /// Makes everything stable that was written before; what fails is counted.
+    pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) {
+        self.settle(inode).await;
+        let file = inode.writes.inner.lock().file.clone();
+        if let Some(file) = file
+            && file.retained_bytes() > 0
+        {
+            if let Err(e) = file.commit().await {
+                inode.writes.fail(errno(&e));
+            }
+            inode.changed(&self.clock);
+        }
+    }
+
+    /// After the last close: commits, and lets the file go.
+    pub(crate) async fn finish(self: &Arc<Self>, inode: &Arc<Inode>) {
+        self.commit(inode).await;
+        let mut w = inode.writes.inner.lock();
+        let opened_again = inode.state.lock().opens > 0;
+        if w.gather.is_none() && w.flights.is_empty() && !opened_again {
+            w.file = None;
+            self.writing.lock().remove(&inode.number);
+        }
+    }
+
+    /// Sends what has waited for more for too long.
+    pub(crate) fn send_old(self: &Arc<Self>) {
+        let writing: Vec<_> = self.writing.lock().values().cloned().collect();
+        for inode in writing {
+            let departure = {
+                let mut w = inode.writes.inner.lock();
+                let old = w.gather.as_ref().is_some_and(|g| g.since.elapsed() >= PATIENCE);
+                if old { w.launch() } else { None }
+            };
+            if let Some(d) = departure {
+                self.depart(&inode, d);
+            }
+        }
+    }
+
+    /// Commits everything: at the end, or to have memory back.
+    pub(crate) async fn commit_all(self: &Arc<Self>) {
+        let writing: Vec<_> = self.writing.lock().values().cloned().collect();
+        futures::future::join_all(writing.iter().map(|inode| self.commit(inode))).await;
+    }
+}

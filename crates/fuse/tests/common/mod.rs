@@ -1,0 +1,126 @@
+//! A server of its own and a mount of it, for tests; nothing stays mounted, even when a test fails.
+
+#![allow(dead_code, unreachable_pub)] // Not every test file uses everything.
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use client::{Options, Url};
+use fuse::{Mount, MountOptions};
+use server::{Config, Running, Server};
+
+/// Nothing that a test waits for takes so long unless it hangs.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// Whether FUSE can be used; says loudly why not.
+pub fn fuse_is_there() -> bool {
+    match fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => true,
+        Err(e) => {
+            eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}");
+            false
+        }
+    }
+}
+
+/// What to mount, and over what.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    pub local: bool,
+    pub proto: &'static str,
+}
+
+pub const CASES: [Case; 4] = [
+    Case { local: false, proto: "rdma" },
+    Case { local: false, proto: "tcp" },
+    Case { local: true, proto: "rdma" },
+    Case { local: true, proto: "tcp" },
+];
+
+/// A server with one export, and the directory behind it if it is local.
+pub struct Export {
+    pub server: Running,
+    pub dir: tempfile::TempDir,
+}
+
+impl Export {
+    pub fn start(local: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let backend = if local { format!("local:{}", dir.path().display()) } else { "memory:512MiB".into() };
+        Self { server: Server::start(Self::config(&backend)).unwrap(), dir }
+    }
+
+    pub fn config(backend: &str) -> Config {
+        Config {
+            exports: vec![format!("/data={backend}").parse().unwrap()],
+            listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+            listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+            provider: rdma::ProviderChoice::Iwarp,
+            shards: Some(1),
+            ..Config::default()
+        }
+    }
+
+    pub fn url(&self, proto: &str) -> Url {
+        let addr = if proto == "tcp" { self.server.tcp_addr() } else { self.server.rdma_addr() };
+        format!("nfs://{}/data?proto={proto}&provider=iwarp", addr.unwrap()).parse().unwrap()
+    }
+
+    pub fn mount(&self, proto: &str, options: &str) -> Mounted {
+        Mounted::new(&self.url(proto), options)
+    }
+}
+
+/// A mount, taken away when dropped.
+pub struct Mounted {
+    mount: Option<Mount>,
+    pub at: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Mounted {
+    pub fn new(url: &Url, options: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut o = MountOptions::default();
+        o.read(options, false).unwrap();
+        let mount = Mount::new(url, dir.path(), &o, Options::default()).unwrap();
+        Self { at: mount.path().to_owned(), mount: Some(mount), _dir: dir }
+    }
+
+    /// Unmounts as the command does; nothing may be lost.
+    pub fn unmount(mut self) {
+        self.mount.take().unwrap().unmount(HANG).unwrap();
+        assert!(!is_mounted(&self.at));
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.mount.take());
+        if is_mounted(&self.at) {
+            let _ = fuse::detach(&self.at);
+        }
+    }
+}
+
+pub fn is_mounted(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().any(|l| l.split(' ').nth(4) == path.to_str())
+}
+
+/// Bytes without a pattern that a mistake could hide in.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}

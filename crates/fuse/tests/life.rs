@@ -1,0 +1,110 @@
+//! Mounting and unmounting: what can be mounted on, what is refused, and that nothing is left or lost.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{fs, time::Duration};
+
+use client::{Options, RetryPolicy};
+use common::{CASES, Export, HANG, fuse_is_there, is_mounted, noise};
+use fuse::{Mount, MountOptions};
+
+#[test]
+fn an_export_is_a_directory_until_it_is_unmounted() {
+    if !fuse_is_there() {
+        return;
+    }
+    for case in CASES {
+        let export = Export::start(case.local);
+        let mounted = export.mount(case.proto, "");
+        let at = mounted.at.clone();
+        assert!(is_mounted(&at));
+        let data = noise(3_000_001, 7);
+        fs::create_dir(at.join("dir")).unwrap();
+        fs::write(at.join("dir/file"), &data).unwrap();
+        assert_eq!(fs::read(at.join("dir/file")).unwrap(), data, "{case:?}");
+        mounted.unmount();
+        assert!(!is_mounted(&at));
+        // Somebody else sees the same.
+        let again = export.mount(if case.proto == "tcp" { "rdma" } else { "tcp" }, "ro");
+        assert_eq!(fs::read(again.at.join("dir/file")).unwrap(), data, "{case:?}");
+        let refused = fs::write(again.at.join("dir/file"), "x").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        again.unmount();
+    }
+}
+
+#[test]
+fn a_mount_that_is_dropped_or_taken_away_by_others_is_gone() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(false);
+    let dropped = export.mount("tcp", "");
+    let at = dropped.at.clone();
+    drop(dropped);
+    assert!(!is_mounted(&at));
+
+    let dir = tempfile::tempdir().unwrap();
+    let mount =
+        Mount::new(&export.url("rdma"), dir.path(), &MountOptions::default(), Options::default()).unwrap();
+    fuse::detach(mount.path()).unwrap();
+    let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    rt.block_on(async { tokio::time::timeout(HANG, mount.ended()).await.unwrap() });
+    mount.unmount(HANG).unwrap();
+}
+
+#[test]
+fn a_mount_that_is_in_use_goes_and_loses_nothing_that_was_written() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(false);
+    let mounted = export.mount("rdma", "");
+    let open = fs::File::create(mounted.at.join("open")).unwrap();
+    std::io::Write::write_all(&mut &open, b"not closed").unwrap();
+    let removed = fs::File::create(mounted.at.join("removed")).unwrap();
+    fs::remove_file(mounted.at.join("removed")).unwrap();
+    mounted.unmount();
+    drop((open, removed));
+    let again = export.mount("tcp", "");
+    assert_eq!(fs::read(again.at.join("open")).unwrap(), b"not closed");
+    let names: Vec<_> = fs::read_dir(&again.at).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["open"]);
+}
+
+#[test]
+fn bad_mount_points_and_servers_are_refused_with_a_sentence() {
+    let export = Export::start(false);
+    let dir = tempfile::tempdir().unwrap();
+    let quick =
+        Options { connect_timeout: Duration::from_secs(2), retry: RetryPolicy::NONE, ..Options::default() };
+    let refused = |url: &str, at: &std::path::Path| match Mount::new(
+        &url.parse().unwrap(),
+        at,
+        &MountOptions::default(),
+        quick.clone(),
+    ) {
+        Ok(_) => panic!("{url} was mounted on {}", at.display()),
+        Err(e) => e.to_string(),
+    };
+    let good = export.url("tcp").to_string();
+    fs::write(dir.path().join("file"), "").unwrap();
+    assert!(refused(&good, &dir.path().join("file")).contains("not a directory"));
+    assert!(refused(&good, dir.path()).contains("not empty"));
+    assert!(refused(&good, &dir.path().join("missing")).contains("make it first"));
+    let empty = tempfile::tempdir().unwrap();
+    let said = refused("nfs://127.0.0.1:1/data?proto=tcp", empty.path());
+    assert!(said.contains("cannot connect") && said.contains("check that the server runs"), "{said}");
+    let said = refused(&good.replace("/data", "/other"), empty.path());
+    assert!(said.contains("/data"), "{said}");
+    if !fuse_is_there() {
+        return;
+    }
+    let mounted = export.mount("tcp", "");
+    assert!(refused(&good, &mounted.at).contains("already"));
+    fs::write(mounted.at.join("file"), "").unwrap();
+    let file = good.replace("/data", "/data/file");
+    assert!(refused(&file, empty.path()).contains("not a directory"), "{}", refused(&file, empty.path()));
+}
