@@ -13,12 +13,12 @@ use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status};
 use oncrpc::{CallClass, Credential, Stage};
 use rdma::Provider;
 use rpcrdma::registration::{Registration, RegistrationStats};
-use runtime::RuntimeRef;
+use runtime::{RuntimeRef, StreamProvider};
 use xdr::{Decode, Decoder, Encode, XdrError};
 
 use crate::{
     Connector, Error, Identity, Options, Stats, Url,
-    connect::{ProviderConnector, UrlConnector},
+    connect::{Network, NetworkConnector, UrlConnector},
     mount::{self, Mounted},
     pool::{Attempt, CallSpec, Pool},
 };
@@ -112,12 +112,36 @@ impl Client {
         path: &str,
         options: Options,
     ) -> Result<Self, Error> {
+        Self::connect_network(rt, Network::Rdma(provider), addr, path, options).await
+    }
+
+    /// As [`Self::connect_over`], over TCP of the caller's.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_over_tcp(
+        rt: RuntimeRef,
+        streams: Arc<dyn StreamProvider>,
+        addr: SocketAddr,
+        path: &str,
+        options: Options,
+    ) -> Result<Self, Error> {
+        Self::connect_network(rt, Network::Tcp(streams), addr, path, options).await
+    }
+
+    async fn connect_network(
+        rt: RuntimeRef,
+        network: Network,
+        addr: SocketAddr,
+        path: &str,
+        options: Options,
+    ) -> Result<Self, Error> {
         let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
         let registration = options.registration();
-        let connector = ProviderConnector {
+        let connector = NetworkConnector {
             rt: Arc::clone(&rt),
             arena: arena.clone(),
-            provider,
+            network,
             addr,
             options: options.clone(),
             registration: Arc::clone(&registration),

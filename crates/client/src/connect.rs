@@ -19,7 +19,7 @@ use oncrpc::{
 };
 use rdma::{ConnectParams, Provider};
 use rpcrdma::{Design, Requester, RequesterConfig, registration::Registration};
-use runtime::{BoxFuture, RuntimeRef, tokio_rt::TcpByteStream};
+use runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, tokio_rt::TcpByteStream};
 
 use crate::{ConnectionStats, Error, Options, Proto, Url};
 
@@ -161,14 +161,8 @@ impl Target {
 
     async fn connect_tcp(&self, addr: SocketAddr) -> Result<Connection, String> {
         let stream = TcpByteStream::connect_from(self.options.local_port(), addr).await;
-        let stream = stream.map_err(|e| e.to_string())?;
-        let config = TcpClientConfig {
-            max_in_flight: self.options.credits.max(1) as usize,
-            timeout: self.options.timeout,
-            ..TcpClientConfig::default()
-        };
-        let transport = TcpTransport::start(Box::new(stream), &self.rt, &self.arena, config);
-        Ok(Connection::new(transport.map_err(|e| e.to_string())?, addr.to_string()))
+        let stream = Box::new(stream.map_err(|e| e.to_string())?);
+        over_stream(stream, &self.rt, &self.arena, addr, &self.options)
     }
 
     async fn connect_rdma(&self, addr: SocketAddr) -> Result<Connection, String> {
@@ -196,6 +190,23 @@ impl Target {
         };
         on_runtime(&rt, limit, ask).await?
     }
+}
+
+/// A connection over `stream`, which leads to `addr`.
+fn over_stream(
+    stream: Box<dyn ByteStream>,
+    rt: &RuntimeRef,
+    arena: &Arena,
+    addr: SocketAddr,
+    options: &Options,
+) -> Result<Connection, String> {
+    let config = TcpClientConfig {
+        max_in_flight: options.credits.max(1) as usize,
+        timeout: options.timeout,
+        ..TcpClientConfig::default()
+    };
+    let transport = TcpTransport::start(stream, rt, arena, config);
+    Ok(Connection::new(transport.map_err(|e| e.to_string())?, addr.to_string()))
 }
 
 /// A connection over `provider`.
@@ -245,40 +256,65 @@ async fn connect_over(
     Ok(Connection { transport, stats: Arc::new(stats) })
 }
 
-/// Connects to one address over a provider of the caller's.
-pub(crate) struct ProviderConnector {
+/// What a caller brings to connect with.
+#[derive(Clone)]
+pub(crate) enum Network {
+    Rdma(Arc<dyn Provider>),
+    Tcp(Arc<dyn StreamProvider>),
+}
+
+/// Connects to one address over a network of the caller's.
+#[derive(Clone)]
+pub(crate) struct NetworkConnector {
     pub(crate) rt: RuntimeRef,
     pub(crate) arena: Arena,
-    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) network: Network,
     pub(crate) addr: SocketAddr,
     pub(crate) options: Options,
     pub(crate) registration: Arc<Registration>,
 }
 
-impl Connector for ProviderConnector {
+impl NetworkConnector {
+    fn failed(&self, reason: String) -> Error {
+        let proto = match self.network {
+            Network::Rdma(_) => Proto::Rdma,
+            Network::Tcp(_) => Proto::Tcp,
+        };
+        Error::Connect { server: self.server(), proto, reason }
+    }
+
+    async fn try_connect(&self) -> Result<Connection, String> {
+        let (addr, options) = (self.addr, &self.options);
+        match &self.network {
+            Network::Rdma(provider) => {
+                let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
+                connect_over(&**provider, rt, arena, addr, options, Arc::clone(&self.registration)).await
+            }
+            Network::Tcp(streams) => {
+                let connect = streams.connect(options.local_port(), addr);
+                let limit = options.connect_timeout;
+                let stream = runtime::timeout(&*self.rt, limit, connect).await;
+                let stream = stream.ok_or_else(|| format!("no answer within {limit:?}"))?;
+                over_stream(stream.map_err(|e| e.to_string())?, &self.rt, &self.arena, addr, options)
+            }
+        }
+    }
+}
+
+impl Connector for NetworkConnector {
     fn server(&self) -> String {
         self.addr.to_string()
     }
 
     fn connect(&self) -> BoxFuture<'static, Result<Connection, Error>> {
-        let (rt, arena, registration) =
-            (Arc::clone(&self.rt), self.arena.clone(), Arc::clone(&self.registration));
-        let (provider, addr, options) = (Arc::clone(&self.provider), self.addr, self.options.clone());
-        Box::pin(async move {
-            let connected = connect_over(&*provider, rt, arena, addr, &options, registration).await;
-            connected.map_err(|reason| Error::Connect {
-                server: addr.to_string(),
-                proto: Proto::Rdma,
-                reason,
-            })
-        })
+        let this = self.clone();
+        Box::pin(async move { this.try_connect().await.map_err(|reason| this.failed(reason)) })
     }
 
     fn connect_mount(&self) -> BoxFuture<'static, Result<Connection, Error>> {
         let reason =
             "the server offers no MOUNT on it, and over this provider there is no other way".to_owned();
-        let error = Error::Connect { server: self.server(), proto: Proto::Rdma, reason };
-        Box::pin(std::future::ready(Err(error)))
+        Box::pin(std::future::ready(Err(self.failed(reason))))
     }
 }
 

@@ -15,7 +15,7 @@ use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Durati
 
 pub use maybe_ready::{BoxFuture, MaybeReady};
 pub use readiness::Readiness;
-pub use stream::{ByteStream, MemoryStream, memory_stream};
+pub use stream::{ByteStream, MemoryStream, StreamListener, StreamProvider, memory_stream};
 
 /// A point in a runtime's time: nanoseconds since an origin that the runtime chose. Never compared between runtimes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -8,6 +8,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use crate::{BoxFuture, tokio_rt::LocalPort};
+
 /// A connected, ordered, reliable byte stream (TCP, or a simulation of it).
 pub trait ByteStream: Send + 'static {
     /// Reads into `bufs` in order. `Ready(Ok(0))` is the end of the stream (when `bufs` is not empty).
@@ -24,6 +26,29 @@ pub trait ByteStream: Send + 'static {
 
     /// The peer's address.
     fn peer_addr(&self) -> io::Result<SocketAddr>;
+}
+
+/// The streams of one host: those that it begins, and those that come to it.
+pub trait StreamProvider: Send + Sync + 'static {
+    /// A stream to `to`, from a port of this kind. The future ends within the time of a network's own choice; put it
+    /// under a limit.
+    fn connect(&self, from: LocalPort, to: SocketAddr)
+    -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>>;
+
+    /// Listens on an address of the host; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable` when it is not the host's, `AddrInUse`.
+    fn listen(&self, addr: SocketAddr) -> io::Result<Box<dyn StreamListener>>;
+}
+
+/// Where streams come in. Dropping it refuses those that were not accepted.
+pub trait StreamListener: Send + 'static {
+    /// Where it listens.
+    fn local_addr(&self) -> SocketAddr;
+
+    /// The next stream. Dropping the future loses none.
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn ByteStream>>>;
 }
 
 #[derive(Default)]

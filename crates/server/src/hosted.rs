@@ -4,20 +4,20 @@ use std::sync::{Arc, mpsc};
 
 use futures::{StreamExt, channel::mpsc as queue};
 use rdma::Listener;
-use runtime::RuntimeRef;
+use runtime::{RuntimeRef, StreamListener};
 use tokio::sync::watch;
 use vfs::FileSystemRef;
 
 use crate::{
     Config, ExportConfig, ServerError, Stats,
     backend::Resources,
-    listen::{Door, accept_rdma},
+    listen::{Door, accept_rdma, accept_streams},
     metrics::Gauges,
     server::Starting,
     shard::{Arrival, Main, ShardHandle, StopSignal},
 };
 
-/// A server that runs on one runtime of the caller's, and serves RDMA listeners that it is given: the same connections,
+/// A server that runs on one runtime of the caller's, and serves RDMA and TCP listeners that it is given: the same connections,
 /// procedures, limits and counters as [`crate::Server`]'s, as one shard. It works in virtual time. Dropping it closes
 /// its connections.
 pub struct Hosted {
@@ -61,6 +61,13 @@ impl Hosted {
         self.rt.spawn("accept RDMA", Box::pin(accept));
     }
 
+    /// Serves the TCP connections that come to `listener`.
+    pub fn serve_tcp(&self, listener: Box<dyn StreamListener>) {
+        let accept =
+            accept_streams(listener, Arc::clone(&self.door), self.stop.subscribe(), self.alive.clone());
+        self.rt.spawn("accept TCP", Box::pin(accept));
+    }
+
     /// What the server has done so far.
     pub fn stats(&self) -> Stats {
         self.gauges.stats()
@@ -70,8 +77,13 @@ impl Hosted {
 /// Gives each connection a task. (Their own end is told to them by the stop signal.)
 async fn serve(rt: RuntimeRef, main: Main, mut arrivals: queue::UnboundedReceiver<Arrival>) {
     while let Some(arrival) = arrivals.next().await {
-        if let Arrival::Rdma { incoming, place } = arrival {
-            rt.spawn("RDMA connection", Box::pin(main.rdma(incoming, place)));
+        match arrival {
+            Arrival::Tcp { open, peer, local, place } => {
+                rt.spawn("TCP connection", Box::pin(main.tcp(open, peer, local, place)));
+            }
+            Arrival::Rdma { incoming, place } => {
+                rt.spawn("RDMA connection", Box::pin(main.rdma(incoming, place)));
+            }
         }
     }
 }

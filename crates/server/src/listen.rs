@@ -15,12 +15,15 @@ use std::{
 use futures::future::{Either, select};
 use parking_lot::Mutex;
 use rdma::{Listener, RejectReason};
-use runtime::{RuntimeExt, RuntimeRef};
+use runtime::{
+    ByteStream, RuntimeExt, RuntimeRef, StreamListener,
+    tokio_rt::{TcpByteStream, probe_peer},
+};
 use tokio::sync::watch;
 
 use crate::{
     limits::Limits,
-    shard::{Arrival, ShardHandle, StopSignal, stop_requested},
+    shard::{Arrival, OpenStream, ShardHandle, StopSignal, stop_requested},
 };
 
 /// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
@@ -119,6 +122,14 @@ impl Door {
         self.rt.sleep(ACCEPT_PAUSE).await;
     }
 
+    /// Gives a shard a TCP connection, if there is a place for it.
+    fn admit_tcp(&self, peer: SocketAddr, local: SocketAddr, open: OpenStream) {
+        match self.place(peer) {
+            Ok(place) => self.hand_over(Arrival::Tcp { open, peer, local, place }),
+            Err(full) => tracing::warn!(%peer, "TCP connection refused: {full}"),
+        }
+    }
+
     fn hand_over(&self, arrival: Arrival) {
         let i = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len().max(1);
         if let Some(shard) = self.shards.get(i) {
@@ -148,10 +159,38 @@ pub(crate) async fn accept_tcp(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok((stream, peer)) => match door.place(peer) {
-                Ok(place) => door.hand_over(Arrival::Tcp { stream, peer, place }),
-                Err(full) => tracing::warn!(%peer, "TCP connection refused: {full}"),
-            },
+            Ok((stream, peer)) => {
+                let local = stream.local_addr().unwrap_or(peer);
+                let open = move || {
+                    probe_peer(&stream)?;
+                    Ok(Box::new(TcpByteStream::new(stream)?) as Box<dyn ByteStream>)
+                };
+                door.admit_tcp(peer, local, Box::new(open));
+            }
+            Err(e) => door.pause(&e).await,
+        }
+    }
+}
+
+/// Accepts what comes to a listener of the caller's until `stopped`.
+pub(crate) async fn accept_streams(
+    mut listener: Box<dyn StreamListener>,
+    door: Arc<Door>,
+    stopped: watch::Receiver<StopSignal>,
+    _alive: mpsc::SyncSender<()>,
+) {
+    let local = listener.local_addr();
+    let mut stop = Box::pin(stop_requested(stopped));
+    loop {
+        let accepted = match select(listener.accept(), stop).await {
+            Either::Left((accepted, rest)) => {
+                stop = rest;
+                accepted.and_then(|stream| Ok((stream.peer_addr()?, stream)))
+            }
+            Either::Right(_) => return,
+        };
+        match accepted {
+            Ok((peer, stream)) => door.admit_tcp(peer, local, Box::new(move || Ok(stream))),
             Err(e) => door.pause(&e).await,
         }
     }

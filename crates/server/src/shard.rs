@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::Duration,
@@ -22,8 +22,8 @@ use oncrpc::{
 use rdma::{ConnectParams, ConnectionError, Incoming};
 use rpcrdma::{Responder, ResponderConfig, ResponderStats};
 use runtime::{
-    RuntimeRef,
-    tokio_rt::{TcpByteStream, TokioRuntime, probe_peer, run_shard},
+    ByteStream, RuntimeRef,
+    tokio_rt::{TokioRuntime, run_shard},
 };
 use tokio::{sync::watch, task::JoinSet};
 
@@ -48,9 +48,12 @@ pub(crate) async fn stop_requested(mut stopped: watch::Receiver<StopSignal>) {
     drop(stopped.wait_for(Option::is_some).await);
 }
 
+/// Puts a TCP connection into the reactor of its shard.
+pub(crate) type OpenStream = Box<dyn FnOnce() -> io::Result<Box<dyn ByteStream>> + Send>;
+
 /// A connection on its way to its shard, in no reactor yet.
 pub(crate) enum Arrival {
-    Tcp { stream: TcpStream, peer: SocketAddr, place: Place },
+    Tcp { open: OpenStream, peer: SocketAddr, local: SocketAddr, place: Place },
     Rdma { incoming: Box<dyn Incoming>, place: Place },
 }
 
@@ -195,7 +198,9 @@ impl Main {
             stop = rest;
             while connections.try_join_next().is_some() {}
             match arrival {
-                Arrival::Tcp { stream, peer, place } => connections.spawn(self.tcp(stream, peer, place)),
+                Arrival::Tcp { open, peer, local, place } => {
+                    connections.spawn(self.tcp(open, peer, local, place))
+                }
                 Arrival::Rdma { incoming, place } => connections.spawn(self.rdma(incoming, place)),
             };
         }
@@ -213,10 +218,11 @@ impl Main {
     }
 
     /// One TCP connection, from its arrival to its end.
-    fn tcp(
+    pub(crate) fn tcp(
         &self,
-        stream: TcpStream,
+        open: OpenStream,
         addr: SocketAddr,
+        local: SocketAddr,
         place: Place,
     ) -> impl Future<Output = ()> + Send + 'static {
         let limits = &self.shared.config.limits;
@@ -235,19 +241,18 @@ impl Main {
             config,
             stats: Arc::clone(&self.tcp),
         };
-        let local = stream.local_addr().unwrap_or(addr);
         let peer = self.peer(addr, local, TransportKind::Tcp);
         let counters = Arc::clone(&self.counters);
         let stop = stop_requested(self.stopped.clone());
         async move {
             let _place = place;
-            let stream = match probe_peer(&stream).and_then(|()| TcpByteStream::new(stream)) {
+            let stream = match open() {
                 Ok(s) => s,
                 Err(e) => return tracing::warn!(peer = %addr, "TCP connection failed: {e}"),
             };
             tracing::debug!(peer = %addr, connection = peer.connection, "TCP connection up");
             counters.opened(TransportKind::Tcp);
-            server.serve(Box::new(stream), peer, stop).await;
+            server.serve(stream, peer, stop).await;
             counters.closed(TransportKind::Tcp, true);
             tracing::debug!(peer = %addr, connection = peer.connection, "TCP connection down");
         }

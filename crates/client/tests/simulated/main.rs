@@ -8,6 +8,7 @@
 
 mod scene;
 mod story;
+mod transports;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use client::{Client, Error, Identity, Options, RetryPolicy, Strategy};
+use client::{Client, Error, Identity, Options, Proto, RetryPolicy, Strategy};
 use rdma::provider::sim::{Profile, World};
 use runtime::{
     RuntimeRef,
@@ -52,6 +52,7 @@ impl Scene {
         let hosted = hosted.expect("a server");
         let provider = self.world.add_host(SERVER.into());
         hosted.serve(provider.listen(tasks.runtime(), SocketAddr::from((SERVER, PORT))).expect("listen"));
+        hosted.serve_tcp(self.world.tcp(SERVER.into()).listen((SERVER, PORT).into()).expect("listen"));
         self.process = Some(Process { tasks, hosted });
     }
 
@@ -93,8 +94,12 @@ pub(crate) async fn mount(
     world: &World,
     rt: &RuntimeRef,
     number: u8,
+    proto: Proto,
     options: Options,
 ) -> Result<Client, Error> {
-    let provider = world.add_host([10, 0, 1, number].into());
-    Client::connect_over(rt.clone(), provider, SocketAddr::from((SERVER, PORT)), "/data", options).await
+    let (host, server) = ([10, 0, 1, number].into(), SocketAddr::from((SERVER, PORT)));
+    match proto {
+        Proto::Rdma => Client::connect_over(rt.clone(), world.add_host(host), server, "/data", options).await,
+        Proto::Tcp => Client::connect_over_tcp(rt.clone(), world.tcp(host), server, "/data", options).await,
+    }
 }

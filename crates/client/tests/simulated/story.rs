@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Design, Error, File, Strategy};
+use client::{Client, Design, Error, File, Proto, Strategy};
 use futures::{
     StreamExt,
     future::{join, join_all},
@@ -81,14 +81,15 @@ async fn story(
     seed: Seed,
 ) -> Result<Told, String> {
     let text = |e: Error| e.to_string();
+    let proto = if seed.0 % 3 == 2 { Proto::Tcp } else { Proto::Rdma };
     let mut players = Vec::new();
     for number in 0..CLIENTS {
-        let client = mount(&scene.world, rt, number, options(strategy, design)).await.map_err(text)?;
+        let client = mount(&scene.world, rt, number, proto, options(strategy, design)).await.map_err(text)?;
         let file = client.create_file(format!("file-{number}"), 0o600).await.map_err(text)?;
         players.push(Player { client, file, content: vec![0; FILE], number, made: Vec::new() });
     }
     let (world, before) = (scene.world.clone(), changes(scene));
-    world.set_faults(faults());
+    world.set_faults(faults(proto));
     let done = Cell::new(false);
     let scene = RefCell::new(scene);
     let plays = async {
@@ -144,12 +145,14 @@ fn changes(scene: &Scene) -> u64 {
     stats.calls_of(Procedure::Mkdir) + stats.calls_of(Procedure::Rename)
 }
 
-fn faults() -> Faults {
+fn faults(proto: Proto) -> Faults {
+    // Of what is a message over RDMA, TCP makes about so many segments.
+    let parts = if proto == Proto::Tcp { 20 } else { 1 };
     Faults {
-        lose_one_in: 60,
-        delay_one_in: 50,
+        lose_one_in: 60 * parts,
+        delay_one_in: 50 * parts,
         longest_delay: Duration::from_millis(20),
-        stall_one_in: 100,
+        stall_one_in: 100 * parts,
         longest_stall: Duration::from_millis(50),
     }
 }

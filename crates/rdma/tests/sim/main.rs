@@ -12,6 +12,7 @@ mod model;
 mod profiles;
 #[path = "../suite/setup.rs"]
 mod setup;
+mod tcp;
 #[path = "../suite/transfer.rs"]
 mod transfer;
 

@@ -10,22 +10,22 @@ use runtime::{RuntimeExt, RuntimeRef};
 
 use super::*;
 
-const A: [u8; 4] = [10, 0, 0, 1];
-const B: [u8; 4] = [10, 0, 0, 2];
-const C: [u8; 4] = [10, 0, 0, 3];
+pub(super) const A: [u8; 4] = [10, 0, 0, 1];
+pub(super) const B: [u8; 4] = [10, 0, 0, 2];
+pub(super) const C: [u8; 4] = [10, 0, 0, 3];
 
 /// Hosts of a world, and its time.
-struct Lan {
-    world: World,
-    rt: RuntimeRef,
+pub(super) struct Lan {
+    pub(super) world: World,
+    pub(super) rt: RuntimeRef,
 }
 
 impl Lan {
-    fn host(&self, ip: [u8; 4]) -> Arc<dyn Provider> {
+    pub(super) fn host(&self, ip: [u8; 4]) -> Arc<dyn Provider> {
         self.world.add_host(ip.into())
     }
 
-    async fn connect(&self, from: [u8; 4], to: [u8; 4], params: &ConnectParams) -> (Qp, Qp) {
+    pub(super) async fn connect(&self, from: [u8; 4], to: [u8; 4], params: &ConnectParams) -> (Qp, Qp) {
         let mut listener = self.host(to).listen(self.rt.clone(), SocketAddr::from((to, 0))).unwrap();
         let (addr, connecting) = (listener.local_addr(), self.host(from));
         let accept = async {
@@ -41,12 +41,12 @@ impl Lan {
         self.connect(A, B, &ConnectParams::default()).await
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.rt.now().as_nanos()
     }
 }
 
-fn in_a_world<T>(seed: u64, test: impl AsyncFnOnce(&Lan) -> T) -> T {
+pub(super) fn in_a_world<T>(seed: u64, test: impl AsyncFnOnce(&Lan) -> T) -> T {
     let time = VirtualTime::new(seed);
     let lan = Lan { world: World::new(&time, odd()), rt: time.runtime() };
     lan.world.begin_trace(Seed(seed));
@@ -73,7 +73,7 @@ fn out_ns() -> u64 {
 }
 
 /// From port to memory, with `ps` of transmission.
-fn way_ns(ps: u64) -> u64 {
+pub(super) fn way_ns(ps: u64) -> u64 {
     // 0.1 mile of fibre are 788 ns.
     ps.div_ceil(1000) + 788 + odd().link.switch_ns + odd().adapter.receive_ns
 }
@@ -84,7 +84,7 @@ fn woken_ns() -> u64 {
     h.interrupt_ns + h.completion_ns + h.message_ns
 }
 
-fn receive(qp: &mut Qp, n: usize) {
+pub(super) fn receive(qp: &mut Qp, n: usize) {
     for _ in 0..n {
         qp.post_receive(buffer(&vec![0; 40_000])).unwrap();
     }
@@ -349,7 +349,7 @@ fn the_same_seed_gives_the_same_trace_to_the_byte() {
         let trace = troubled(seed);
         assert_eq!(trace, troubled(seed));
         assert_ne!(trace, troubled(seed + 1));
-        assert!(trace.starts_with(&format!("simulated v1 seed={seed} profile=odd\n")), "{trace}");
+        assert!(trace.starts_with(&format!("simulated v2 seed={seed} profile=odd\n")), "{trace}");
         assert!(trace.contains("fault: the connection is lost"));
         assert_eq!(trace.parse(), Ok(Seed(seed)));
     }
@@ -358,8 +358,8 @@ fn the_same_seed_gives_the_same_trace_to_the_byte() {
 #[test]
 fn a_trace_of_another_version_is_refused_with_the_reason() {
     let error = "simulated v7 seed=3 profile=odd\n".parse::<Seed>().unwrap_err().to_string();
-    assert!(error.contains("version 7") && error.contains("version 1"), "{error}");
-    for text in ["", "seed=3", "simulated v1", "simulated vx seed=3", "simulated v1 seed=-3", "recorded"] {
+    assert!(error.contains("version 7") && error.contains("version 2"), "{error}");
+    for text in ["", "seed=3", "simulated v2", "simulated vx seed=3", "simulated v2 seed=-3", "recorded"] {
         assert!(text.parse::<Seed>().unwrap_err().to_string().contains("it begins with"), "{text}");
     }
 }

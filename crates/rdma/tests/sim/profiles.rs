@@ -5,11 +5,14 @@ use rdma::{
     provider::sim::{Profile, ProfileError},
 };
 
-use super::*;
+use super::{
+    model::{A, B},
+    *,
+};
 
 #[test]
 fn all_profiles_can_be_read_and_say_what_they_are() {
-    assert_eq!(Profile::names().len(), 8);
+    assert_eq!(Profile::names().len(), 10);
     for name in Profile::names() {
         let profile = Profile::named(name).unwrap();
         assert_eq!(profile.name, name);
@@ -32,6 +35,11 @@ fn a_value_that_no_machine_has_is_refused_by_name() {
         ("miles = 0.1\n", "miles = 1e9\n", "link.miles"),
         ("mtu_bytes = 2048\n", "mtu_bytes = 1\n", "link.mtu_bytes"),
         ("outstanding_reads = 64\n", "outstanding_reads = 0\n", "adapter.outstanding_reads"),
+        ("window_bytes = 262144\n", "window_bytes = 1447\n", "tcp.window_bytes"),
+        ("initial_window_bytes = 262144\n", "initial_window_bytes = 262145\n", "tcp.initial_window_bytes"),
+        ("packet_bytes = 1448\n", "packet_bytes = 1449\n", "tcp.packet_bytes"),
+        ("checksum_mb_per_s = 2111.0\n", "checksum_mb_per_s = -1.0\n", "tcp.checksum_mb_per_s"),
+        ("receive_queues = 1\n", "receive_queues = 0\n", "tcp.receive_queues"),
         ("table_ns = 5003\n", "table_ns = 99999999999\n", "registration.table_ns"),
     ] {
         match with(line, other) {
@@ -44,6 +52,8 @@ fn a_value_that_no_machine_has_is_refused_by_name() {
         ("cores = 2\n", "cores = -2\n", "cores"),
         ("cores = 2\n", "", "cores"),
         ("cores = 2\n", "cores = \"two\"\n", "cores"),
+        ("receive_copies = 2\n", "", "receive_copies"),
+        ("[tcp]\n", "[udp]\n", "udp"),
         ("cores = 2\n", "cores = 2\nthreads = 4\n", "threads"),
     ] {
         let error = with(line, other).unwrap_err().to_string();
@@ -92,6 +102,44 @@ fn raw(profile: &Profile, miles: f64, size: usize, count: usize, reads: bool) ->
         (size * count) as f64 * 1e3 / lab.rt.now().duration_since(start).as_nanos() as f64
     })
     .unwrap()
+}
+
+/// Simulated 10^6 bytes per second of one TCP connection, as netperf does it, and nanoseconds of the receiver's
+/// processors for a byte.
+fn raw_tcp(profile: Profile) -> (f64, f64) {
+    const BYTES: usize = 16 << 20;
+    let time = VirtualTime::new(1);
+    let world = World::new(&time, profile);
+    time.block_on(async {
+        let (mut a, mut b) = tcp::connect(&world, A, B).await;
+        let start = time.runtime().now();
+        // A record that does not end.
+        let bytes = vec![0x7f; 64 << 10];
+        let write = async {
+            for _ in 0..BYTES / bytes.len() {
+                tcp::write(&mut a, &bytes).await;
+            }
+        };
+        tokio::join!(write, tcp::read(&mut b, BYTES));
+        let took = time.runtime().now().duration_since(start).as_nanos();
+        let cpu = world.host_use(B.into()).cpu_ns;
+        (BYTES as f64 * 1e3 / took as f64, cpu as f64 / BYTES as f64)
+    })
+    .unwrap()
+}
+
+#[test]
+fn tcp_costs_what_the_numbers_say_from_which_it_was_set() {
+    // Linux, the change that made IPoIB-CM.
+    let (simulated, _) = raw_tcp(Profile::named("ipoib-cm").unwrap());
+    assert!((simulated / 800.0 - 1.0).abs() < 0.03, "{simulated}");
+    // 1 Hz for 1 bit/s, interrupts apart.
+    for (name, ghz) in [("ipoib-ud", 3.6), ("gige-2003", 0.9)] {
+        let mut profile = Profile::named(name).unwrap();
+        profile.host.interrupt_ns = 0;
+        let (_, cpu) = raw_tcp(profile);
+        assert!((cpu / (8.0 / ghz) - 1.0).abs() < 0.1, "{name}: {cpu} at {ghz} GHz");
+    }
 }
 
 #[test]

@@ -2,7 +2,14 @@
 
 use std::{collections::VecDeque, net::IpAddr};
 
-use super::profile::Profile;
+use runtime::tokio_rt::LocalPort;
+
+use super::{profile::Profile, tcp::ReceiveQueue};
+
+/// The first of the ports that root's clients connect from.
+const RESERVED_PORT: u16 = 665;
+/// The first of those that anybody gets (RFC 6335 section 6).
+const FREE_PORT: u16 = 49_152;
 
 /// Picoseconds in a nanosecond: transmission times are kept so, lest rounding add up over packets.
 pub(super) const PS: u64 = 1000;
@@ -33,6 +40,8 @@ pub(super) struct Egress {
     pub(super) busy: bool,
     /// When the last bit that was sent left, in picoseconds.
     pub(super) free_ps: u64,
+    /// Packets of the turn of a TCP connection so far.
+    pub(super) packets: u64,
 }
 
 pub(super) struct Host {
@@ -49,8 +58,10 @@ pub(super) struct Host {
     adapter_memory_ps: u64,
     pub(super) egress: Egress,
     /// When the way in is free again, in picoseconds.
-    pub(super) ingress_free_ps: u64,
-    pub(super) next_port: u16,
+    ingress_free_ps: u64,
+    /// What has come over TCP, and is not taken yet.
+    pub(super) receive_queues: Vec<ReceiveQueue>,
+    next_port: u16,
     pub(super) used: HostUse,
 }
 
@@ -65,7 +76,8 @@ impl Host {
             adapter_memory_ps: 0,
             egress: Egress::default(),
             ingress_free_ps: 0,
-            next_port: 49_152,
+            receive_queues: (0..profile.tcp.receive_queues).map(|_| ReceiveQueue::default()).collect(),
+            next_port: FREE_PORT,
             used: HostUse::default(),
         }
     }
@@ -81,22 +93,65 @@ impl Host {
         *core
     }
 
-    /// Has the first core that is free copy this much from `at` on, as far as memory keeps up; gives when it is done.
-    pub(super) fn copy(&mut self, now: u64, at: u64, bytes: u64, profile: &Profile) -> u64 {
+    /// Has the first core that is free work for `cost` and copy this much from `at` on, as far as memory keeps up; gives
+    /// when it is done.
+    pub(super) fn copy(&mut self, now: u64, at: u64, cost: u64, bytes: u64, profile: &Profile) -> u64 {
+        if bytes == 0 {
+            return self.work(at, cost);
+        }
         let begins = at.max(self.cores.iter().copied().min().unwrap_or_default());
         // It is read, and it is written.
         self.memory_free_ps = self.memory_free_ps.max(now * PS) + profile.memory_ps(2 * bytes);
         let memory = self.memory_free_ps.div_ceil(PS);
-        self.work(at, profile.copy_ns(bytes).max(memory.saturating_sub(begins)))
+        self.work(at, (cost + profile.copy_ns(bytes)).max(memory.saturating_sub(begins)))
     }
 
     /// Has the adapter read or write this much of memory from `at_ps` on; gives when it has, in picoseconds. It goes
     /// before those who copy: they have what it leaves.
-    pub(super) fn move_memory(&mut self, at_ps: u64, bytes: u64, profile: &Profile) -> u64 {
+    fn move_memory(&mut self, at_ps: u64, bytes: u64, profile: &Profile) -> u64 {
         let cost = profile.memory_ps(bytes);
         self.memory_free_ps = self.memory_free_ps.max(at_ps) + cost;
         self.adapter_memory_ps = self.adapter_memory_ps.max(at_ps) + cost;
         self.adapter_memory_ps
+    }
+
+    /// Has the port out send so many bytes, for which it is occupied for `port_ps` at least, from `from_ps` on; gives
+    /// when the last bit has left.
+    pub(super) fn pass_out(&mut self, from_ps: u64, bytes: u64, port_ps: u64, profile: &Profile) -> u64 {
+        let end_ps = self.move_memory(from_ps, bytes, profile).max(from_ps + port_ps);
+        (self.egress.busy, self.egress.free_ps) = (true, end_ps);
+        self.used.bytes_out += bytes;
+        end_ps
+    }
+
+    /// Has the port in take what comes between these times; gives when the last bit is here.
+    pub(super) fn pass_in(
+        &mut self,
+        (head_ps, tail_ps): (u64, u64),
+        bytes: u64,
+        port_ps: u64,
+        profile: &Profile,
+    ) -> u64 {
+        let from_ps = head_ps.max(self.ingress_free_ps);
+        let memory_ps = self.move_memory(from_ps, bytes, profile);
+        self.ingress_free_ps = tail_ps.max(memory_ps).max(from_ps + port_ps);
+        self.used.bytes_in += bytes;
+        self.ingress_free_ps
+    }
+
+    /// A port of its own.
+    pub(super) fn free_port(&mut self) -> u16 {
+        self.next_port = self.next_port.checked_add(1).unwrap_or(FREE_PORT);
+        self.next_port
+    }
+
+    /// A port to connect from.
+    pub(super) fn local_port(&mut self, kind: LocalPort) -> u16 {
+        let port = self.free_port();
+        match kind {
+            LocalPort::Any => port,
+            LocalPort::Reserved => RESERVED_PORT + port % (1024 - RESERVED_PORT),
+        }
     }
 
     /// Holds up all cores until `until`.

@@ -10,6 +10,7 @@
 //! |- host      cores, adapter, ports
 //! |- domain    rights and bounds (as the iWARP provider enforces them), and what registrations cost
 //! setup        connecting
+//! tcp          TCP connections beside them
 //! qp           the queue pair
 //! profile      the numbers
 //! ```
@@ -26,6 +27,7 @@ mod host;
 pub mod profile;
 mod qp;
 mod setup;
+mod tcp;
 mod trace;
 mod world;
 
@@ -38,7 +40,7 @@ use std::{
 
 use buffer::Arena;
 use parking_lot::Mutex;
-use runtime::{BoxFuture, RuntimeRef, virtual_time::VirtualTime};
+use runtime::{BoxFuture, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
 
 pub use self::{
     fault::Faults,
@@ -49,6 +51,7 @@ pub use self::{
 use self::{
     host::Host,
     setup::SimListener,
+    tcp::SimTcp,
     trace::Trace,
     world::{Inner, Net},
 };
@@ -70,6 +73,7 @@ impl World {
         let net = Net {
             hosts: Vec::new(),
             connections: Default::default(),
+            tcp: Default::default(),
             next_connection: 0,
             doors: Default::default(),
             faults: Faults::default(),
@@ -86,6 +90,12 @@ impl World {
     /// A host with this address, and one adapter; gives its provider. One that is there already stays.
     pub fn add_host(&self, ip: IpAddr) -> Arc<dyn Provider> {
         Arc::new(Sim { world: Arc::clone(&self.0), host: self.host(ip) })
+    }
+
+    /// The TCP of the host with this address, which is added if there is none. What runs on it is taken to be RPC with
+    /// record marking.
+    pub fn tcp(&self, ip: IpAddr) -> Arc<dyn StreamProvider> {
+        Arc::new(SimTcp { world: Arc::clone(&self.0), host: self.host(ip) })
     }
 
     /// The host with this address, which is added if there is none.

@@ -48,6 +48,8 @@ pub struct Profile {
     pub registration: Registration,
     /// The hosts.
     pub host: HostModel,
+    /// Their TCP.
+    pub tcp: TcpModel,
 }
 
 /// The way from one host to another.
@@ -138,10 +140,46 @@ pub struct HostModel {
     pub memory_mb_per_s: f64,
 }
 
-const PROFILES: [(&str, &str); 8] = [
+/// TCP on the same link and adapter. (What an interrupt costs, and a copied byte, the host says.)
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TcpModel {
+    /// Payload bytes of the largest segment that software handles: the MSS, or more where the adapter cuts segments
+    /// and puts them together.
+    pub segment_bytes: u32,
+    /// Payload bytes of the largest packet on the wire.
+    pub packet_bytes: u32,
+    /// Bytes that each packet has besides its payload: TCP, IP, and all below.
+    pub header_bytes: u32,
+    /// The most bytes of a connection, each direction, that are written and not known to be read.
+    pub window_bytes: u64,
+    /// The most that are sent at first and not known to be read: slow start begins there.
+    pub initial_window_bytes: u64,
+    /// Nanoseconds of processor time for a call that reads or writes.
+    pub call_ns: u64,
+    /// Nanoseconds of processor time for each segment sent, its acknowledgement included.
+    pub send_segment_ns: u64,
+    /// Nanoseconds of processor time for each segment received, its acknowledgement included.
+    pub receive_segment_ns: u64,
+    /// How often a byte is copied on its way out.
+    pub send_copies: u32,
+    /// And on its way in.
+    pub receive_copies: u32,
+    /// Rate at which a core sums a segment, at each end, in 10^6 bytes per second; 0: the adapter does it.
+    pub checksum_mb_per_s: f64,
+    /// Nanoseconds for which the adapter waits for more before it interrupts. There is no other interrupt before all
+    /// that has come is taken.
+    pub coalesce_ns: u64,
+    /// Queues of what has come, each emptied by one core at a time; a connection has one of them.
+    pub receive_queues: u32,
+}
+
+const PROFILES: [(&str, &str); 10] = [
     ("sdr-opensolaris", include_str!("profiles/sdr-opensolaris.toml")),
     ("ddr-linux-allphys", include_str!("profiles/ddr-linux-allphys.toml")),
     ("gige-2003", include_str!("profiles/gige-2003.toml")),
+    ("ipoib-ud", include_str!("profiles/ipoib-ud.toml")),
+    ("ipoib-cm", include_str!("profiles/ipoib-cm.toml")),
     ("wan-infinihost", include_str!("profiles/wan-infinihost.toml")),
     ("wan-connectx", include_str!("profiles/wan-connectx.toml")),
     ("wan-100g", include_str!("profiles/wan-100g.toml")),
@@ -180,7 +218,7 @@ impl Profile {
     /// # Errors
     /// The first one that no machine has.
     pub fn check(&self) -> Result<(), ProfileError> {
-        let Self { link, adapter, registration, host, .. } = self;
+        let Self { link, adapter, registration, host, tcp, .. } = self;
         /// A second in nanoseconds: more than any single step takes.
         const SECOND: f64 = 1e9;
         let ns = |n: u64| n as f64;
@@ -215,6 +253,25 @@ impl Profile {
             ("host.message_ns", ns(host.message_ns), 0.0, SECOND),
             ("host.copy_mb_per_s", host.copy_mb_per_s, 0.001, 1e6),
             ("host.memory_mb_per_s", host.memory_mb_per_s, 0.001, 1e7),
+            ("tcp.segment_bytes", tcp.segment_bytes.into(), 64.0, 1e6),
+            ("tcp.packet_bytes", tcp.packet_bytes.into(), 64.0, tcp.segment_bytes.into()),
+            ("tcp.header_bytes", tcp.header_bytes.into(), 0.0, 1000.0),
+            // A window that has no room for a segment would never open.
+            ("tcp.window_bytes", tcp.window_bytes as f64, tcp.segment_bytes.into(), 1e12),
+            (
+                "tcp.initial_window_bytes",
+                tcp.initial_window_bytes as f64,
+                tcp.segment_bytes.into(),
+                tcp.window_bytes as f64,
+            ),
+            ("tcp.call_ns", ns(tcp.call_ns), 0.0, SECOND),
+            ("tcp.send_segment_ns", ns(tcp.send_segment_ns), 0.0, SECOND),
+            ("tcp.receive_segment_ns", ns(tcp.receive_segment_ns), 0.0, SECOND),
+            ("tcp.send_copies", tcp.send_copies.into(), 0.0, 10.0),
+            ("tcp.receive_copies", tcp.receive_copies.into(), 0.0, 10.0),
+            ("tcp.checksum_mb_per_s", tcp.checksum_mb_per_s, 0.0, 1e6),
+            ("tcp.coalesce_ns", ns(tcp.coalesce_ns), 0.0, SECOND),
+            ("tcp.receive_queues", tcp.receive_queues.into(), 1.0, 4096.0),
         ];
         for (field, value, least, most) in fields {
             // Written so that what is not a number is refused too.
@@ -245,10 +302,33 @@ impl Profile {
         payload + payload.div_ceil(self.link.mtu_bytes.into()).max(1) * u64::from(self.link.header_bytes)
     }
 
-    /// Picoseconds for which a part of a message occupies a port: link and bus work at the same time, and the slower
-    /// one counts.
+    /// Picoseconds for which a part of a message occupies a port.
     pub(super) fn port_ps(&self, payload: u64) -> u64 {
-        let wire = self.wire_bytes(payload) as f64 * 1e6 / self.link.mb_per_s;
+        self.occupied_ps(self.wire_bytes(payload), payload)
+    }
+
+    /// Packets of a TCP segment.
+    pub(super) fn segment_packets(&self, payload: u64) -> u64 {
+        payload.div_ceil(self.tcp.packet_bytes.into()).max(1)
+    }
+
+    /// Picoseconds for which a TCP segment occupies a port.
+    pub(super) fn segment_ps(&self, payload: u64) -> u64 {
+        let headers = self.segment_packets(payload) * u64::from(self.tcp.header_bytes);
+        self.occupied_ps(payload + headers, payload)
+    }
+
+    /// Nanoseconds of processor time to sum a TCP segment.
+    pub(super) fn checksum_ns(&self, bytes: u64) -> u64 {
+        match self.tcp.checksum_mb_per_s {
+            0.0 => 0,
+            rate => (bytes as f64 * 1e3 / rate).round() as u64,
+        }
+    }
+
+    /// Link and bus work at the same time, and the slower one counts.
+    fn occupied_ps(&self, wire_bytes: u64, payload: u64) -> u64 {
+        let wire = wire_bytes as f64 * 1e6 / self.link.mb_per_s;
         let bus = payload as f64 * 1e6 / self.adapter.dma_mb_per_s;
         wire.max(bus).round() as u64
     }

@@ -29,9 +29,7 @@ use crate::{
 /// The most private data of a connection request (as over verbs).
 const MAX_PRIVATE_DATA: usize = 196;
 /// Requests that wait at a listener.
-const BACKLOG: usize = 128;
-/// The first of the ports that root's clients connect from.
-const RESERVED_PORT: u16 = 665;
+pub(super) const BACKLOG: usize = 128;
 
 type Made = Result<SimQp, ConnectionError>;
 
@@ -74,7 +72,8 @@ fn no_device(addr: SocketAddr) -> String {
 }
 
 impl Inner {
-    fn trip(&self) -> Instant {
+    /// When what leaves now is at the other port.
+    pub(super) fn trip(&self) -> Instant {
         Instant::from_nanos(self.now() + self.one_way())
     }
 
@@ -90,7 +89,9 @@ impl Inner {
         let (limit, clock, first) = (params.timeout, Arc::clone(&rt), first_receive(&arena, &params)?);
         in_time(&*clock, limit, async move {
             let (reply, answer) = oneshot::channel();
-            let from = self.local_address(host, to, params.local_port)?;
+            let from = self
+                .address_towards(host, to, params.local_port)
+                .ok_or_else(|| ConnectionError::Io(format!("there is no way to {to}: {}", no_device(to))))?;
             let knock = Knock { host, from, to, rt, params, first, reply };
             let world = Arc::clone(&self);
             self.clock.call_at(self.trip(), Box::new(move || world.knocked(knock)));
@@ -100,23 +101,12 @@ impl Inner {
         .await
     }
 
-    fn local_address(
-        &self,
-        host: usize,
-        to: SocketAddr,
-        port: LocalPort,
-    ) -> Result<SocketAddr, ConnectionError> {
+    /// The address from which this host connects to `to`, if there is such a host.
+    pub(super) fn address_towards(&self, host: usize, to: SocketAddr, port: LocalPort) -> Option<SocketAddr> {
         let mut net = self.net.lock();
-        if net.host_of(to.ip()).is_none() {
-            return Err(ConnectionError::Io(format!("there is no way to {to}: {}", no_device(to))));
-        }
-        let h = &mut net.hosts[host];
-        h.next_port = h.next_port.checked_add(1).unwrap_or(49_152);
-        let port = match port {
-            LocalPort::Any => h.next_port,
-            LocalPort::Reserved => RESERVED_PORT + h.next_port % (1024 - RESERVED_PORT),
-        };
-        Ok(SocketAddr::new(h.ip, port))
+        net.host_of(to.ip())?;
+        let from = &mut net.hosts[host];
+        Some(SocketAddr::new(from.ip, from.local_port(port)))
     }
 
     /// A request has come to a host.
@@ -203,9 +193,7 @@ impl SimListener {
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, no_device(addr)));
         }
         if addr.port() == 0 {
-            let h = &mut net.hosts[host];
-            h.next_port = h.next_port.checked_add(1).unwrap_or(49_152);
-            addr.set_port(h.next_port);
+            addr.set_port(net.hosts[host].free_port());
         }
         if net.doors.contains_key(&addr) {
             return Err(io::ErrorKind::AddrInUse.into());

@@ -32,6 +32,7 @@ use super::{
     host::{EndId, Host, HostUse, PS},
     profile::Profile,
     setup::Door,
+    tcp::{self, Tcp},
     trace::Trace,
 };
 use crate::{
@@ -40,14 +41,14 @@ use crate::{
 };
 
 /// Packets that a connection sends in its turn at a port.
-const TURN_PACKETS: u64 = 16;
+pub(super) const TURN_PACKETS: u64 = 16;
 /// How long the end of a connection waits for what was posted before it.
 const LINGER: u64 = 1_000_000_000;
 
 /// A program leaves its core to others after so many nanoseconds: it holds up interrupts for no longer.
 const SLICE: u64 = 100_000;
 /// And after copying so many bytes.
-const COPY_SLICE: u64 = 64 << 10;
+pub(super) const COPY_SLICE: u64 = 64 << 10;
 
 /// What an end's software is charged for.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +74,7 @@ pub(super) enum Posted {
 }
 
 /// What happens at a point in time.
-enum Event {
+pub(super) enum Event {
     /// The software has rung for its next work request.
     TakeUp(EndId),
     /// A work request has gone through the adapter.
@@ -96,6 +97,8 @@ enum Event {
     PeerEnded(EndId, ConnectionError),
     /// A disconnected end has waited long enough.
     Lingered(EndId),
+    /// To a TCP connection.
+    Tcp(tcp::Event),
 }
 
 pub(super) struct Connection {
@@ -105,6 +108,8 @@ pub(super) struct Connection {
 pub(super) struct Net {
     pub(super) hosts: Vec<Host>,
     pub(super) connections: BTreeMap<u64, Connection>,
+    pub(super) tcp: Tcp,
+    /// Of connections of both kinds.
     pub(super) next_connection: u64,
     pub(super) doors: BTreeMap<SocketAddr, Door>,
     pub(super) faults: Faults,
@@ -133,7 +138,7 @@ pub(super) struct Inner {
 }
 
 /// The other end.
-const fn peer(id: EndId) -> EndId {
+pub(super) const fn peer(id: EndId) -> EndId {
     (id.0, 1 - id.1)
 }
 
@@ -151,7 +156,7 @@ impl Inner {
         self.profile.one_way().as_nanos() as u64
     }
 
-    fn schedule(self: &Arc<Self>, at: u64, event: Event) {
+    pub(super) fn schedule(self: &Arc<Self>, at: u64, event: Event) {
         let world = Arc::clone(self);
         self.clock.call_at(Instant::from_nanos(at), Box::new(move || world.happen(event)));
     }
@@ -193,6 +198,7 @@ impl Inner {
             Event::Acked(id, number) => self.acknowledged(net, id, number),
             Event::Ended(id) => self.ended(net, id),
             Event::PeerEnded(id, error) => self.fail(net, id, error),
+            Event::Tcp(event) => self.tcp_happens(net, event),
             Event::Lingered(id) => {
                 if net.alive(id).is_some() {
                     self.fail(net, id, ConnectionError::Closed);
@@ -220,7 +226,7 @@ impl Inner {
         let Some(end) = net.end(id) else { return };
         let (host, from) = (end.host, now.max(end.software_free));
         let done = match what {
-            Charge::Copy(bytes) => net.hosts[host].copy(now, from, bytes as u64, p),
+            Charge::Copy(bytes) => net.hosts[host].copy(now, from, 0, bytes as u64, p),
             _ => net.hosts[host].work(from, cpu),
         };
         let done = net.hosts[host].change_table(done, table);
@@ -411,50 +417,59 @@ impl Inner {
         }
     }
 
-    /// Sends the next part of a message from `from_ps` on.
-    fn transmit(self: &Arc<Self>, net: &mut Net, host: usize, from_ps: u64) {
-        let Net { connections, hosts, .. } = net;
-        let machine = &mut hosts[host];
-        machine.egress.busy = false;
-        while let Some(id) = machine.egress.turns.pop_front() {
-            let Some(end) = connections.get_mut(&id.0).map(|c| &mut c.ends[id.1]) else { continue };
-            end.has_turn = false;
-            let Some(out) = end.outgoing.front_mut() else { continue };
-            let (number, message) = (out.number, end.messages.get(&out.number));
-            let Some(message) = message.filter(|_| matches!(end.state, State::Open | State::Disconnecting))
-            else {
-                end.outgoing.clear();
-                continue;
+    /// Has the port of a host send what is next in turn, from `from_ps` on.
+    pub(super) fn transmit(self: &Arc<Self>, net: &mut Net, host: usize, from_ps: u64) {
+        net.hosts[host].egress.busy = false;
+        while let Some(id) = net.hosts[host].egress.turns.pop_front() {
+            let sent = match net.connections.contains_key(&id.0) {
+                true => self.send_part(net, id, from_ps),
+                false => self.send_segment(net, id, from_ps),
             };
-            let turn = TURN_PACKETS * u64::from(self.profile.link.mtu_bytes);
-            let part = (message.payload() - out.sent).min(turn);
-            out.sent += part;
-            let last = out.sent == message.payload();
-            let memory_ps = machine.move_memory(from_ps, part, &self.profile);
-            let end_ps = memory_ps.max(from_ps + self.profile.port_ps(part));
-            if last && matches!(message, Message::Response { .. }) {
-                end.serving.pop_front();
-                end.responder_free = end_ps.div_ceil(PS);
-                if !end.serving.is_empty() {
-                    let serves = end.responder_free + self.profile.adapter.read_response_ns;
-                    self.schedule(serves, Event::Serve(id));
-                }
+            if sent {
+                let free = net.hosts[host].egress.free_ps.div_ceil(PS);
+                return self.schedule(free, Event::PortFree(host));
             }
-            if last {
-                end.outgoing.pop_front();
-            }
-            if !end.outgoing.is_empty() {
-                end.has_turn = true;
-                machine.egress.turns.push_back(id);
-            }
-            (machine.egress.busy, machine.egress.free_ps) = (true, end_ps);
-            machine.used.bytes_out += part;
-            self.schedule(end_ps.div_ceil(PS), Event::PortFree(host));
-            let way = self.one_way() * PS;
-            let (head_ps, tail_ps) = (from_ps + way, end_ps + way);
-            let event = Event::Head { from: id, number, part, head_ps, tail_ps, last };
-            return self.schedule(head_ps.div_ceil(PS), event);
         }
+    }
+
+    /// Sends the next part of a message of this end, whose turn it is, from `from_ps` on; whether it had one.
+    fn send_part(self: &Arc<Self>, net: &mut Net, id: EndId, from_ps: u64) -> bool {
+        let Net { connections, hosts, .. } = net;
+        let Some(end) = connections.get_mut(&id.0).map(|c| &mut c.ends[id.1]) else { return false };
+        end.has_turn = false;
+        let Some(out) = end.outgoing.front_mut() else { return false };
+        let (number, message) = (out.number, end.messages.get(&out.number));
+        let Some(message) = message.filter(|_| matches!(end.state, State::Open | State::Disconnecting))
+        else {
+            end.outgoing.clear();
+            return false;
+        };
+        let machine = &mut hosts[end.host];
+        let turn = TURN_PACKETS * u64::from(self.profile.link.mtu_bytes);
+        let part = (message.payload() - out.sent).min(turn);
+        out.sent += part;
+        let last = out.sent == message.payload();
+        let end_ps = machine.pass_out(from_ps, part, self.profile.port_ps(part), &self.profile);
+        if last && matches!(message, Message::Response { .. }) {
+            end.serving.pop_front();
+            end.responder_free = end_ps.div_ceil(PS);
+            if !end.serving.is_empty() {
+                let serves = end.responder_free + self.profile.adapter.read_response_ns;
+                self.schedule(serves, Event::Serve(id));
+            }
+        }
+        if last {
+            end.outgoing.pop_front();
+        }
+        if !end.outgoing.is_empty() {
+            end.has_turn = true;
+            machine.egress.turns.push_back(id);
+        }
+        let way = self.one_way() * PS;
+        let (head_ps, tail_ps) = (from_ps + way, end_ps + way);
+        let event = Event::Head { from: id, number, part, head_ps, tail_ps, last };
+        self.schedule(head_ps.div_ceil(PS), event);
+        true
     }
 
     // In.
@@ -471,11 +486,7 @@ impl Inner {
     ) {
         let Some(host) = net.end(peer(from)).map(|e| e.host) else { return };
         let machine = &mut net.hosts[host];
-        let begins_ps = head_ps.max(machine.ingress_free_ps);
-        let memory_ps = machine.move_memory(begins_ps, part, &self.profile);
-        let end_ps = tail_ps.max(memory_ps).max(begins_ps + self.profile.port_ps(part));
-        machine.ingress_free_ps = end_ps;
-        machine.used.bytes_in += part;
+        let end_ps = machine.pass_in((head_ps, tail_ps), part, self.profile.port_ps(part), &self.profile);
         if last {
             let at = end_ps.div_ceil(PS) + self.profile.adapter.receive_ns;
             self.schedule(at, Event::Arrive { from, number });
@@ -650,6 +661,7 @@ impl Inner {
         }
         let ip = net.hosts[host].ip;
         net.doors.retain(|addr, _| addr.ip() != ip);
+        self.crash_tcp(net, host);
     }
 
     pub(super) fn host_use(&self, ip: IpAddr) -> Option<HostUse> {
@@ -682,7 +694,7 @@ impl Inner {
             let slice = left.min(COPY_SLICE);
             left -= slice;
             let now = self.now();
-            let done = self.net.lock().hosts[host].copy(now, now, slice, &self.profile);
+            let done = self.net.lock().hosts[host].copy(now, now, 0, slice, &self.profile);
             self.clock.sleep_until(Instant::from_nanos(done)).await;
         }
     }

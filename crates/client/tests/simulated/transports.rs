@@ -1,0 +1,57 @@
+//! The same files over RDMA and over TCP of one simulated world.
+
+use std::time::Duration;
+
+use client::{Client, Design, Proto, Strategy};
+use rdma::provider::sim::Profile;
+use runtime::virtual_time::VirtualTime;
+
+use crate::scene::{MIB, Scene, mount, options};
+
+/// Writes a file and reads it again; gives what either took, and processor time of both hosts.
+fn write_and_read(proto: Proto, miles: f64) -> ([Duration; 2], u64) {
+    let time = VirtualTime::new(7);
+    let profile = Profile::named("gige-2003").and_then(|p| p.at_distance(miles)).expect("a profile");
+    let mut scene = Scene::new(&time, profile, Design::ReadWrite);
+    scene.start(&time);
+    let rt = time.runtime();
+    let done = time.block_on(async {
+        let options = options(Strategy::Cache, Design::ReadWrite);
+        let client: Client = mount(&scene.world, &rt, 0, proto, options).await.expect("a mount");
+        let file = client.create_file("file", 0o600).await.expect("a file");
+        let mut bytes = vec![0; 4 * MIB as usize];
+        rt.fill_random(&mut bytes);
+        let start = rt.now();
+        file.write(0, &bytes).await.expect("written");
+        file.commit().await.expect("committed");
+        let written = rt.now();
+        let mut back = vec![0; bytes.len()];
+        assert_eq!(file.read(0, &mut back).await.expect("read"), bytes.len());
+        assert!(back == bytes, "the bytes that come back are others");
+        [written.duration_since(start), rt.now().duration_since(written)]
+    });
+    let cpu = [[10, 0, 0, 1], [10, 0, 1, 0]].map(|ip: [u8; 4]| scene.world.host_use(ip.into()).cpu_ns);
+    (done.expect("it ends"), cpu.iter().sum())
+}
+
+#[test]
+fn files_go_over_tcp_in_virtual_time_the_same_each_time() {
+    let (took, cpu) = write_and_read(Proto::Tcp, 0.0);
+    assert_eq!((took, cpu), write_and_read(Proto::Tcp, 0.0));
+    // No faster than the link, and the processors have more to do than over RDMA.
+    let link = Duration::from_nanos(4 * MIB * 1000 / 125);
+    assert!(took.iter().all(|t| *t > link && *t < 4 * link), "{took:?} for {link:?}");
+    let (_, over_rdma) = write_and_read(Proto::Rdma, 0.0);
+    assert!(cpu > 2 * over_rdma, "{cpu} for {over_rdma}");
+}
+
+#[test]
+fn distance_bounds_tcp_by_its_window() {
+    let (near, _) = write_and_read(Proto::Tcp, 0.0);
+    let (far, _) = write_and_read(Proto::Tcp, 1400.0);
+    // 4 MiB by windows of 256 KiB: at least 15 round trips of 22 ms more.
+    let more = Duration::from_nanos(15 * 2 * 1400 * 7881);
+    for (near, far) in near.into_iter().zip(far) {
+        assert!(far > near + more, "{far:?} after {near:?}");
+    }
+}

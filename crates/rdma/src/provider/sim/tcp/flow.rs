@@ -1,0 +1,313 @@
+//! What happens to segments, and when.
+
+use std::{io, sync::Arc};
+
+use super::{End, Segment};
+use crate::provider::sim::{
+    fault::Fate,
+    host::{EndId, PS},
+    world::{Inner, Net, TURN_PACKETS, peer},
+};
+
+/// What happens at a point in time.
+pub(in crate::provider::sim) enum Event {
+    /// A core has made a segment.
+    Made(EndId),
+    /// A segment has gone through the adapter.
+    Launch(EndId),
+    /// The first bit of a segment reaches the port of the host that it goes to.
+    Head { to: EndId, segment: Segment, head_ps: u64, tail_ps: u64 },
+    /// A segment is here.
+    Arrive { to: EndId, segment: Segment },
+    /// The adapter tells that there is something in this queue of this host.
+    Interrupt(usize, usize),
+    /// A core has taken a segment from it.
+    Taken { to: EndId, segment: Segment, host: usize, queue: usize },
+    /// A core has copied what is read.
+    Read(EndId),
+    /// The peer has read so many bytes.
+    Credit(EndId, u64),
+    /// The peer is gone, or does not want what it is sent.
+    Reset(EndId),
+}
+
+impl Inner {
+    pub(in crate::provider::sim) fn tcp_happens(self: &Arc<Self>, net: &mut Net, event: Event) {
+        match event {
+            Event::Made(id) => self.made(net, id),
+            Event::Launch(id) => self.launch_segment(net, id),
+            Event::Head { to, segment, head_ps, tail_ps } => {
+                let Some(end) = net.tcp.end(to) else { return };
+                let bytes = segment.bytes.len() as u64;
+                let host = &mut net.hosts[end.host];
+                let ps = self.profile.segment_ps(bytes);
+                let at = host.pass_in((head_ps, tail_ps), bytes, ps, &self.profile).div_ceil(PS);
+                self.tcp(at + self.profile.adapter.receive_ns, Event::Arrive { to, segment });
+            }
+            Event::Arrive { to, segment } => self.arrived(net, to, segment),
+            Event::Interrupt(host, queue) => self.take(net, host, queue, self.profile.host.interrupt_ns),
+            Event::Taken { to, segment, host, queue } => {
+                self.taken(net, to, segment);
+                self.take(net, host, queue, 0);
+            }
+            Event::Read(id) => {
+                if let Some(reader) = net.tcp.end(id).and_then(|e| e.reader.take()) {
+                    reader.wake();
+                }
+            }
+            Event::Credit(id, bytes) => {
+                let Some(end) = net.tcp.alive(id) else { return };
+                end.in_flight -= bytes;
+                end.congestion = (end.congestion + bytes).min(self.profile.tcp.window_bytes);
+                if let Some(writer) = end.writer.take() {
+                    writer.wake();
+                }
+                self.make(net, id);
+            }
+            Event::Reset(id) => self.reset(net, id),
+        }
+    }
+
+    fn tcp(self: &Arc<Self>, at: u64, event: Event) {
+        self.schedule(at, super::super::world::Event::Tcp(event));
+    }
+
+    // Out.
+
+    /// Has a core make the next segment, if there is something to send and room for it in the window.
+    pub(super) fn make(self: &Arc<Self>, net: &mut Net, id: EndId) {
+        let Net { hosts, tcp, .. } = net;
+        let model = &self.profile.tcp;
+        let Some(end) = tcp.alive(id).filter(|e| e.making.is_none() && !e.ended.1) else { return };
+        let room = end.congestion.saturating_sub(end.in_flight);
+        let largest = u64::from(model.segment_bytes);
+        let unsent = end.unsent.len() as u64;
+        let bytes = unsent.min(room).min(largest);
+        let fin = end.ended.0 && bytes == unsent;
+        if bytes < unsent.min(largest) || bytes == 0 && !fin {
+            return;
+        }
+        end.in_flight += bytes;
+        end.ended.1 = fin;
+        end.making = Some(Segment { bytes: end.unsent.drain(..bytes as usize).collect(), fin });
+        let calls = std::mem::take(&mut end.calls) * model.call_ns;
+        let cost = calls + model.send_segment_ns + self.profile.checksum_ns(bytes);
+        let copied = bytes * u64::from(model.send_copies);
+        let now = self.now();
+        let made = hosts[end.host].copy(now, now, cost, copied, &self.profile);
+        self.tcp(made, Event::Made(id));
+    }
+
+    fn made(self: &Arc<Self>, net: &mut Net, id: EndId) {
+        let adapter = &self.profile.adapter;
+        let Some(end) = net.tcp.alive(id) else { return };
+        end.launching.extend(end.making.take());
+        let taken = net.hosts[end.host].take_up(self.now(), adapter.work_request_ns);
+        self.tcp(taken + adapter.transmit_ns, Event::Launch(id));
+        self.make(net, id);
+    }
+
+    fn launch_segment(self: &Arc<Self>, net: &mut Net, id: EndId) {
+        let now = self.now();
+        let fate = net.faults.fate(&self.clock);
+        let Some(end) = net.tcp.alive(id) else { return };
+        let host = end.host;
+        match fate {
+            Fate::Sent => {}
+            Fate::Held(time) => {
+                end.held_until = end.held_until.max(now + time);
+                net.trace.line(now, id, format_args!("fault: held for {time} ns"));
+            }
+            Fate::Stalled(time) => {
+                net.trace.line(now, id, format_args!("fault: host {host} stands still for {time} ns"));
+                net.hosts[host].stall(now + time);
+            }
+            Fate::Lost => {
+                net.trace.line(now, id, format_args!("fault: the connection is lost"));
+                self.reset(net, id);
+                return self.reset(net, peer(id));
+            }
+        }
+        let Some(end) = net.tcp.alive(id) else { return };
+        if end.held_until > now {
+            return self.tcp(end.held_until, Event::Launch(id));
+        }
+        let Some(segment) = end.launching.pop_front() else { return };
+        net.trace.line(now, id, format_args!("out {segment}"));
+        end.outgoing.push_back(segment);
+        let egress = &mut net.hosts[host].egress;
+        if !std::mem::replace(&mut end.has_turn, true) {
+            egress.turns.push_back(id);
+        }
+        if !egress.busy {
+            self.transmit(net, host, now * PS);
+        }
+    }
+
+    /// Sends the next segment of this end, whose turn it is, from `from_ps` on; whether it had one.
+    pub(in crate::provider::sim) fn send_segment(
+        self: &Arc<Self>,
+        net: &mut Net,
+        id: EndId,
+        from_ps: u64,
+    ) -> bool {
+        let Some(end) = net.tcp.alive(id) else { return false };
+        let host = &mut net.hosts[end.host];
+        let segment = end.outgoing.pop_front();
+        end.has_turn = !end.outgoing.is_empty();
+        let Some(segment) = segment else { return false };
+        let bytes = segment.bytes.len() as u64;
+        host.egress.packets += self.profile.segment_packets(bytes);
+        if !end.has_turn || host.egress.packets >= TURN_PACKETS {
+            host.egress.packets = 0;
+        }
+        match (end.has_turn, host.egress.packets) {
+            (false, _) => {}
+            (true, 0) => host.egress.turns.push_back(id),
+            (true, _) => host.egress.turns.push_front(id),
+        }
+        let end_ps = host.pass_out(from_ps, bytes, self.profile.segment_ps(bytes), &self.profile);
+        let way = self.one_way() * PS;
+        let (head_ps, tail_ps) = (from_ps + way, end_ps + way);
+        self.tcp(head_ps.div_ceil(PS), Event::Head { to: peer(id), segment, head_ps, tail_ps });
+        let over = end.is_over();
+        if over {
+            self.forget_tcp(net, id);
+        }
+        true
+    }
+
+    // In.
+
+    fn arrived(self: &Arc<Self>, net: &mut Net, to: EndId, segment: Segment) {
+        let Some(end) = net.tcp.alive(to) else { return };
+        let host = end.host;
+        let queues = &mut net.hosts[host].receive_queues;
+        let queue = to.0 as usize % queues.len().max(1);
+        let Some(q) = queues.get_mut(queue) else { return };
+        q.waiting.push_back((to, segment));
+        if !std::mem::replace(&mut q.busy, true) {
+            self.tcp(self.now() + self.profile.tcp.coalesce_ns, Event::Interrupt(host, queue));
+        }
+    }
+
+    /// Has a core take the next segment from a queue, after so many nanoseconds of work.
+    fn take(self: &Arc<Self>, net: &mut Net, host: usize, queue: usize, first: u64) {
+        let machine = &mut net.hosts[host];
+        let Some(q) = machine.receive_queues.get_mut(queue) else { return };
+        let Some((to, segment)) = q.waiting.pop_front() else {
+            q.busy = false;
+            return;
+        };
+        let sum = self.profile.checksum_ns(segment.bytes.len() as u64);
+        let taken = machine.work(self.now(), first + self.profile.tcp.receive_segment_ns + sum);
+        self.tcp(taken, Event::Taken { to, segment, host, queue });
+    }
+
+    fn taken(self: &Arc<Self>, net: &mut Net, to: EndId, segment: Segment) {
+        let now = self.now();
+        let Some(end) = net.tcp.alive(to) else { return };
+        net.trace.line(now, to, format_args!("in {segment}"));
+        if end.dropped && !segment.bytes.is_empty() {
+            // RFC 9293 section 3.6.1: nobody will read it.
+            self.reset(net, to);
+            return self.tell_reset(to);
+        }
+        end.received.extend(&segment.bytes);
+        end.finished |= segment.fin;
+        if let Some(reader) = end.reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// Has a core copy what has come for its reader; gives how much, and when it has.
+    pub(super) fn read(self: &Arc<Self>, net: &mut Net, id: EndId, most: usize) -> Option<(usize, u64)> {
+        let now = self.now();
+        let Net { hosts, tcp, .. } = net;
+        let model = &self.profile.tcp;
+        let end = tcp.alive(id)?;
+        let bytes = most.min(end.received.len());
+        let (a, b) = end.received.as_slices();
+        let (a, b) = (&a[..bytes.min(a.len())], &b[..bytes.saturating_sub(a.len())]);
+        let messages = end.records.pass(a) + end.records.pass(b);
+        let cost = model.call_ns + messages * self.profile.host.message_ns;
+        let copied = bytes as u64 * u64::from(model.receive_copies);
+        let done = hosts[end.host].copy(now, now, cost, copied, &self.profile);
+        end.reading = Some((bytes, done));
+        self.tcp(done, Event::Read(id));
+        end.reading
+    }
+
+    /// The owner of this end has read so many bytes; the peer learns it.
+    pub(super) fn has_read(self: &Arc<Self>, id: EndId, bytes: usize) {
+        self.tcp(self.now() + self.one_way(), Event::Credit(peer(id), bytes as u64));
+    }
+
+    // The end.
+
+    /// The owner of this end is gone: what it has written still goes.
+    pub(super) fn drop_stream(self: &Arc<Self>, id: EndId) {
+        let mut net = self.net.lock();
+        let net = &mut *net;
+        let Some(end) = net.tcp.end(id) else { return };
+        end.dropped = true;
+        end.ended.0 = true;
+        if end.failure.is_none() && !end.received.is_empty() {
+            // RFC 1122 section 4.2.2.13: what it was sent is lost, and its peer learns that.
+            self.reset(net, id);
+            return self.tell_reset(id);
+        }
+        self.make(net, id);
+        self.forget_tcp(net, id);
+    }
+
+    /// Nobody accepts this connection.
+    pub(super) fn refuse(self: &Arc<Self>, net: &mut Net, id: EndId) {
+        if let Some(end) = net.tcp.end(id) {
+            end.dropped = true;
+        }
+        self.reset(net, id);
+        self.tell_reset(id);
+    }
+
+    fn reset(self: &Arc<Self>, net: &mut Net, id: EndId) {
+        let Some(end) = net.tcp.alive(id) else { return };
+        end.fail(io::ErrorKind::ConnectionReset);
+        net.trace.line(self.now(), id, format_args!("ends: reset"));
+        self.forget_tcp(net, id);
+    }
+
+    /// The peer learns that this end has failed.
+    fn tell_reset(self: &Arc<Self>, id: EndId) {
+        self.tcp(self.now() + self.one_way(), Event::Reset(peer(id)));
+    }
+
+    /// Forgets a connection of which both ends are over.
+    fn forget_tcp(&self, net: &mut Net, id: EndId) {
+        if net.tcp.connections.get(&id.0).is_some_and(|c| c.iter().all(End::is_over)) {
+            net.tcp.connections.remove(&id.0);
+        }
+    }
+
+    /// A host loses its connections and listeners; its peers learn it.
+    pub(in crate::provider::sim) fn crash_tcp(self: &Arc<Self>, net: &mut Net, host: usize) {
+        let here = |(id, c): (&u64, &[End; 2])| {
+            let id = *id;
+            [0, 1].map(|side| (c[side].host == host).then_some((id, side)))
+        };
+        let ends: Vec<EndId> = net.tcp.connections.iter().flat_map(here).flatten().collect();
+        for id in ends {
+            self.reset(net, id);
+            self.tell_reset(id);
+        }
+        net.hosts[host].receive_queues.iter_mut().for_each(|q| q.waiting.clear());
+        let ip = net.hosts[host].ip;
+        net.tcp.doors.retain(|addr, _| addr.ip() != ip);
+    }
+}
+
+impl std::fmt::Display for Segment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "segment {}{}", self.bytes.len(), if self.fin { " fin" } else { "" })
+    }
+}

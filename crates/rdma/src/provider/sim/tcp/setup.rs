@@ -1,0 +1,163 @@
+//! Connecting: SYN, SYN-ACK, ACK, each one way (RFC 9293 section 3.5).
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use futures::channel::oneshot;
+use runtime::{BoxFuture, ByteStream, StreamListener, StreamProvider, tokio_rt::LocalPort};
+
+use super::{End, stream::SimStream};
+use crate::provider::sim::{
+    host::{EndId, Host},
+    setup::BACKLOG,
+    world::{Inner, Net},
+};
+
+type Made = io::Result<SimStream>;
+
+/// A connection that nobody has accepted: the end that waits, its address and the peer's.
+type Waiting = (EndId, (SocketAddr, SocketAddr));
+
+/// Where a host listens.
+#[derive(Default)]
+pub(super) struct Door {
+    waiting: VecDeque<Waiting>,
+    waker: Option<Waker>,
+}
+
+/// The TCP of one host.
+pub(in crate::provider::sim) struct SimTcp {
+    pub(in crate::provider::sim) world: Arc<Inner>,
+    pub(in crate::provider::sim) host: usize,
+}
+
+impl StreamProvider for SimTcp {
+    fn connect(
+        &self,
+        from: LocalPort,
+        to: SocketAddr,
+    ) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
+        let (world, host) = (Arc::clone(&self.world), self.host);
+        Box::pin(async move {
+            let Some(from) = world.address_towards(host, to, from) else {
+                return Err(io::Error::new(io::ErrorKind::HostUnreachable, format!("there is no host {to}")));
+            };
+            let (reply, answer) = oneshot::channel();
+            let asked = Arc::clone(&world);
+            world.clock.call_at(world.trip(), Box::new(move || asked.syn(host, from, to, reply)));
+            let made = answer.await.unwrap_or_else(|_| Err(io::ErrorKind::ConnectionReset.into()))?;
+            Ok(Box::new(made) as Box<dyn ByteStream>)
+        })
+    }
+
+    fn listen(&self, mut addr: SocketAddr) -> io::Result<Box<dyn StreamListener>> {
+        let mut net = self.world.net.lock();
+        let Net { hosts, tcp, .. } = &mut *net;
+        let host: &mut Host = &mut hosts[self.host];
+        if host.ip != addr.ip() {
+            let why = format!("this simulated host is {}, and not {}", host.ip, addr.ip());
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
+        }
+        if addr.port() == 0 {
+            addr.set_port(host.free_port());
+        }
+        if tcp.doors.contains_key(&addr) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        tcp.doors.insert(addr, Door::default());
+        Ok(Box::new(SimStreamListener { world: Arc::clone(&self.world), addr }))
+    }
+}
+
+impl Inner {
+    /// A request has come to the host of `to`.
+    fn syn(self: &Arc<Self>, host: usize, from: SocketAddr, to: SocketAddr, reply: oneshot::Sender<Made>) {
+        let mut net = self.net.lock();
+        let made = match (net.tcp.doors.get(&to), net.host_of(to.ip())) {
+            (Some(door), Some(there)) if door.waiting.len() < BACKLOG => Ok(there),
+            _ => Err(io::Error::from(io::ErrorKind::ConnectionRefused)),
+        };
+        let made = made.map(|there| {
+            net.next_connection += 1;
+            let id = net.next_connection;
+            let initial = self.profile.tcp.initial_window_bytes;
+            let ends = [End::new(host, initial), End::new(there, initial)];
+            net.tcp.connections.insert(id, ends);
+            net.trace.line(self.now(), (id, 0), format_args!("connected, TCP, from host {host} to {there}"));
+            let ours = SimStream { world: Arc::clone(self), end: (id, 0), addrs: (from, to) };
+            (ours, ((id, 1), (to, from)))
+        });
+        drop(net);
+        let world = Arc::clone(self);
+        let replied = move || match made {
+            Ok((ours, theirs)) => {
+                let there = Arc::clone(&world);
+                world.clock.call_at(world.trip(), Box::new(move || there.established(theirs)));
+                // A stream that nobody takes is dropped here.
+                drop(reply.send(Ok(ours)));
+            }
+            Err(e) => drop(reply.send(Err(e))),
+        };
+        self.clock.call_at(self.trip(), Box::new(replied));
+    }
+
+    /// The last part of the handshake has come: the listener may have the stream.
+    fn established(self: &Arc<Self>, waiting: Waiting) {
+        let mut net = self.net.lock();
+        match net.tcp.doors.get_mut(&waiting.1.0) {
+            Some(door) => {
+                door.waiting.push_back(waiting);
+                door.waker.take().into_iter().for_each(Waker::wake);
+            }
+            // The listener has gone meanwhile.
+            None => self.refuse(&mut net, waiting.0),
+        }
+    }
+}
+
+/// A host's listener.
+struct SimStreamListener {
+    world: Arc<Inner>,
+    addr: SocketAddr,
+}
+
+impl SimStreamListener {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn ByteStream>>> {
+        let mut net = self.world.net.lock();
+        let gone = || io::Error::new(io::ErrorKind::NotConnected, "the host has crashed (simulated)");
+        let Some(door) = net.tcp.doors.get_mut(&self.addr) else { return Poll::Ready(Err(gone())) };
+        match door.waiting.pop_front() {
+            Some((end, addrs)) => {
+                Poll::Ready(Ok(Box::new(SimStream { world: Arc::clone(&self.world), end, addrs })))
+            }
+            None => {
+                door.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl StreamListener for SimStreamListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn ByteStream>>> {
+        Box::pin(poll_fn(|cx| self.poll_accept(cx)))
+    }
+}
+
+impl Drop for SimStreamListener {
+    fn drop(&mut self) {
+        let mut net = self.world.net.lock();
+        let door = net.tcp.doors.remove(&self.addr);
+        door.into_iter().flat_map(|d| d.waiting).for_each(|(end, _)| self.world.refuse(&mut net, end));
+    }
+}
