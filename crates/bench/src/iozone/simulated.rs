@@ -36,10 +36,22 @@ impl Simulated {
     /// When the machines cannot be, a client cannot connect, an operation fails, or a record is larger than the server
     /// takes.
     pub fn run(&self, runs: &[Run]) -> Result<Vec<Figure>, BenchError> {
+        self.cells(runs, true)
+    }
+
+    /// As [`Self::run`], but a record that one READ or WRITE does not carry has a figure without values.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_those_that_can_be(&self, runs: &[Run]) -> Result<Vec<Figure>, BenchError> {
+        self.cells(runs, false)
+    }
+
+    fn cells(&self, runs: &[Run], all: bool) -> Result<Vec<Figure>, BenchError> {
         // Twice the data: a rewritten record's old and new content are there at once.
         let capacity = self.size.saturating_mul(2 * self.threads as u64).saturating_add(ROOM);
         let simulation = self.machines.start(capacity)?;
-        simulation.run(self.run_all(&simulation, runs))
+        simulation.run(self.run_all(&simulation, runs, all))
     }
 
     /// The files of all threads.
@@ -58,21 +70,41 @@ impl Simulated {
         Ok(files)
     }
 
-    async fn run_all(&self, simulation: &Simulation, runs: &[Run]) -> Result<Vec<Figure>, BenchError> {
+    async fn run_all(
+        &self,
+        simulation: &Simulation,
+        runs: &[Run],
+        all: bool,
+    ) -> Result<Vec<Figure>, BenchError> {
         let mut files = self.files(simulation).await?;
+        let largest = files.iter().map(|f| f.client.rsize().min(f.client.wsize())).min();
+        let largest = largest.unwrap_or_default() as usize;
         let mut figures = Vec::new();
         for run in runs {
-            let largest = files.iter().map(|f| f.client.rsize().min(f.client.wsize())).min();
-            let largest = largest.unwrap_or_default() as usize;
-            if run.record == 0 || run.record > largest || run.record as u64 > self.size {
-                return Err(BenchError::Parameter(format!(
-                    "a record of {} bytes is not between 1 and {largest}, or larger than the file",
-                    run.record
-                )));
-            }
-            figures.push(self.measure(simulation, run, &mut files).await?);
+            let carried = (1..=largest).contains(&run.record);
+            figures.push(match carried {
+                true if run.record as u64 <= self.size => self.measure(simulation, run, &mut files).await?,
+                false if !all => self.line(run),
+                _ => {
+                    return Err(BenchError::Parameter(format!(
+                        "a record of {} bytes is not between 1 and {largest}, or larger than the file",
+                        run.record
+                    )));
+                }
+            });
         }
         Ok(figures)
+    }
+
+    /// What is known of a run before it is measured.
+    fn line(&self, run: &Run) -> Figure {
+        Figure {
+            test: run.test.to_string(),
+            threads: self.threads,
+            record: run.record as u64,
+            outstanding: run.outstanding,
+            ..self.machines.line("iozone")
+        }
     }
 
     async fn measure(
@@ -95,15 +127,11 @@ impl Simulated {
         outcomes.into_iter().for_each(|o| all.merge(o));
         mounts.iter().zip(&before).for_each(|(m, before)| Exposure::of(m).add_since(before, &mut all));
         let line = Figure {
-            test: run.test.to_string(),
-            threads: self.threads,
-            record: run.record as u64,
-            outstanding: run.outstanding,
             client_registrations: Some(all.registrations as f64),
             client_exposed_byte_s: Some(all.exposed_byte_nanoseconds as f64 / 1e9),
             server_registrations: Some(spent.server_registrations as f64),
             server_exposed_byte_s: Some(exposed().saturating_sub(exposed_before) as f64 / 1e9),
-            ..self.machines.line("iozone")
+            ..self.line(run)
         };
         Ok(all.figure(line, took, spent.clients_cpu, Some(spent.server_cpu)))
     }

@@ -5,7 +5,9 @@
 //! `iozone` runs as [`crate::iozone::Simulated`], every workload as [`crate::workload::simulate`].
 
 mod hosts;
+mod raw;
 mod storage;
+mod wan;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -16,7 +18,9 @@ use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted};
 
 use crate::{BenchError, Figure};
 pub use hosts::{Hosts, Spent};
+pub use raw::{Operation, Raw};
 pub use storage::{Lookup, Raid, Storage, Tmpfs};
+pub use wan::{Wan, WanFigure};
 
 const PORT: u16 = 20049;
 const EXPORT: &str = "/simulated";

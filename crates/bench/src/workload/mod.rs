@@ -7,6 +7,7 @@
 //! of a report are kinds of operations: their rate, their data rate, median and 99th percentile of their latency.
 
 mod btio;
+mod clients;
 mod crew;
 mod fileop;
 mod latency;
@@ -19,6 +20,7 @@ mod tally;
 mod tile;
 
 pub use btio::{Btio, Class};
+pub use clients::Clients;
 pub use crew::{Target, run};
 pub use fileop::Fileop;
 pub use latency::Latency;
@@ -52,6 +54,8 @@ pub enum Workload {
     Tile(Tile),
     /// One operation at a time.
     Latency(Latency),
+    /// Several clients with a file each.
+    Clients(Clients),
 }
 
 impl Workload {
@@ -66,6 +70,7 @@ impl Workload {
             Self::Btio(_) => "btio",
             Self::Tile(_) => "tile",
             Self::Latency(_) => "latency",
+            Self::Clients(_) => "clients",
         }
     }
 
@@ -74,6 +79,17 @@ impl Workload {
         match self {
             Self::Btio(w) => w.processes as usize,
             Self::Tile(w) => w.processes() as usize,
+            Self::Clients(w) => w.clients as usize,
+            _ => 1,
+        }
+    }
+
+    /// The client hosts that it has in the papers, where it is simulated: for BTIO and tiles one for each two
+    /// processes, for several clients one for each, else one.
+    pub fn client_hosts(&self) -> usize {
+        match self {
+            Self::Btio(_) | Self::Tile(_) => self.members().div_ceil(2).max(1),
+            Self::Clients(_) => self.members().max(1),
             _ => 1,
         }
     }
@@ -105,6 +121,7 @@ impl Workload {
             Self::Btio(w) => w.bytes(),
             Self::Tile(w) => w.bytes(),
             Self::Latency(w) => u64::from(w.operations) * 4096 + (2 << 20),
+            Self::Clients(w) => u64::from(w.clients) * w.size,
         }
     }
 
@@ -118,6 +135,7 @@ impl Workload {
             Self::Btio(w) => w.run(place, part, tally).await,
             Self::Tile(w) => w.run(place, part, tally).await,
             Self::Latency(w) => w.run(place, tally).await,
+            Self::Clients(w) => w.run(place, part, tally).await,
         }
     }
 }

@@ -50,7 +50,9 @@ mod tests {
     use rdma::provider::sim::Profile;
 
     use super::*;
-    use crate::workload::{Btio, Class, Compile, Fileop, Latency, Oltp, Postmark, Sources, Tile, Untar};
+    use crate::workload::{
+        Btio, Class, Clients, Compile, Fileop, Latency, Oltp, Postmark, Sources, Tile, Untar,
+    };
 
     fn small() -> Vec<Workload> {
         let sources = Sources { files: 40, seed: 1 };
@@ -71,6 +73,7 @@ mod tests {
             Workload::Btio(Btio { class: Class::S, processes: 4, steps: 4, interval: 2 }),
             Workload::Tile(Tile { columns: 3, rows: 2, width: 16, height: 8, element: 32 }),
             Workload::Latency(Latency { operations: 20 }),
+            Workload::Clients(Clients { clients: 3, size: 256 << 10, record: 64 << 10 }),
         ]
     }
 
