@@ -10,7 +10,7 @@ use std::{
 
 use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES};
 use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status};
-use oncrpc::{CallClass, Credential, Stage};
+use oncrpc::{CallClass, EncodedCredential, Stage};
 use rdma::Provider;
 use rpcrdma::registration::{Registration, RegistrationStats};
 use runtime::{RuntimeRef, StreamProvider};
@@ -54,7 +54,7 @@ pub(crate) struct Shared {
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
-    credential: Arc<Credential>,
+    credential: Arc<EncodedCredential>,
 }
 
 /// An NFS procedure's answer.
@@ -173,7 +173,8 @@ impl Client {
         options: Options,
         registration: Arc<Registration>,
     ) -> Result<Self, Error> {
-        let credential = Arc::new(options.credential.credential());
+        let caller = options.credential.credential();
+        let credential = Arc::new(caller.encoded());
         let pool = Pool::new(
             rt,
             arena.clone(),
@@ -186,7 +187,7 @@ impl Client {
         let Some(pool) = unfinished.0.as_ref() else { return Err(Error::Closed) };
         pool.connect_all().await?;
         let first = pool.any_transport().ok_or(Error::Closed)?;
-        let mounted = mount::mount(&*connector, arena, Credential::clone(&credential), first, path).await?;
+        let mounted = mount::mount(&*connector, arena, caller, first, path).await?;
         let args = v3::FsinfoArgs { root: mounted.root };
         let head = Procedure::Fsinfo.max_reply_head();
         let fsinfo: FsinfoOk = nfs_call(pool, &credential, Procedure::Fsinfo, &args, head, None)
@@ -222,7 +223,7 @@ impl Client {
     /// This client over the same connections, whose calls are `who`'s.
     #[must_use]
     pub fn as_caller(&self, who: &Identity) -> Self {
-        Self { shared: Arc::clone(&self.shared), credential: Arc::new(who.credential()) }
+        Self { shared: Arc::clone(&self.shared), credential: Arc::new(who.credential().encoded()) }
     }
 
     /// The handle of the export's root.
@@ -355,7 +356,7 @@ impl Drop for CloseOnDrop {
 
 async fn nfs_call<O>(
     pool: &Pool,
-    credential: &Credential,
+    credential: &EncodedCredential,
     procedure: Procedure,
     args: &impl Encode,
     max_head: usize,

@@ -10,7 +10,7 @@ use std::{
 
 use buffer::{Arena, Buffer};
 use oncrpc::{
-    CallClass, Credential, PendingCall, Reply, ReplySpec, Request, RpcError, Sampler, Stage, Stages,
+    CallClass, EncodedCredential, PendingCall, Reply, ReplySpec, Request, RpcError, Sampler, Stage, Stages,
     Transport,
 };
 use parking_lot::Mutex;
@@ -210,7 +210,7 @@ impl Pool {
     pub(crate) async fn call<A: Encode>(
         &self,
         spec: CallSpec,
-        credential: &Credential,
+        credential: &EncodedCredential,
         args: &A,
         mut payload: Option<Buffer>,
     ) -> Result<Answered, Error> {
@@ -264,7 +264,7 @@ impl Pool {
     fn encode<A: Encode>(
         &self,
         spec: CallSpec,
-        credential: &Credential,
+        credential: &EncodedCredential,
         args: &A,
     ) -> Result<oncrpc::Message, Error> {
         // Room for an AUTH_SYS header with all groups and a call with a name; longer ones grow.

@@ -13,8 +13,9 @@ mod transport;
 pub use calls::{Calls, Finished};
 pub use dispatch::Dispatcher;
 pub use message::{
-    AcceptError, AuthStat, AuthSys, CallHeader, CallRefusal, Credential, MAX_AUTH_BODY, MSG_CALL, MSG_REPLY,
-    RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, SUCCESS_HEADER_BYTES, call_header,
+    AcceptError, AuthStat, AuthSys, CallHeader, CallRefusal, Credential, EncodedCredential, MAX_AUTH_BODY,
+    MSG_CALL, MSG_REPLY, RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, SUCCESS_HEADER_BYTES,
+    call_header,
 };
 pub use runtime::MaybeReady;
 pub use service::{Call, Fault, Outcome, Peer, Program, Service, TransportKind};

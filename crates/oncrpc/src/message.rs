@@ -47,6 +47,23 @@ pub enum Credential {
     Other(u32),
 }
 
+impl Credential {
+    /// Its XDR form, for a caller that sends it with every call.
+    pub fn encoded(&self) -> EncodedCredential {
+        let (flavor, body) = match self {
+            Self::None => (AUTH_NONE, Vec::new()),
+            Self::Sys(sys) => (AUTH_SYS, sys.body()),
+            Self::Other(flavor) => (*flavor, Vec::new()),
+        };
+        let words = [flavor, body.len() as u32].map(u32::to_be_bytes);
+        EncodedCredential([words.as_flattened(), &body].concat().into())
+    }
+}
+
+/// The XDR form of a credential: flavor and body.
+#[derive(Debug, Clone)]
+pub struct EncodedCredential(Box<[u8]>);
+
 /// A decoded call header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallHeader {
@@ -125,16 +142,18 @@ pub struct RpcMismatch {
     pub high: u32,
 }
 
-impl Encode for AuthSys {
+impl AuthSys {
     /// The body of the credential. A name beyond 255 bytes and groups beyond 16 are cut off: the type has no room.
-    fn encode(&self, e: &mut Encoder) {
-        e.put_u32(self.stamp);
-        e.put_opaque(&self.machine[..self.machine.len().min(MAX_MACHINE_NAME)]);
-        e.put_u32(self.uid);
-        e.put_u32(self.gid);
+    fn body(&self) -> Vec<u8> {
+        let machine = &self.machine[..self.machine.len().min(MAX_MACHINE_NAME)];
         let gids = &self.gids[..self.gids.len().min(MAX_GIDS)];
-        e.put_u32(gids.len() as u32);
-        gids.iter().for_each(|g| e.put_u32(*g));
+        let mut out = Vec::with_capacity(MAX_AUTH_BODY);
+        out.extend([self.stamp, machine.len() as u32].map(u32::to_be_bytes).as_flattened());
+        out.extend(machine);
+        out.resize(out.len().next_multiple_of(4), 0);
+        out.extend([self.uid, self.gid, gids.len() as u32].map(u32::to_be_bytes).as_flattened());
+        gids.iter().for_each(|gid| out.extend(gid.to_be_bytes()));
+        out
     }
 }
 
@@ -152,25 +171,17 @@ impl<'a> Decode<'a> for AuthSys {
 }
 
 impl Encode for Credential {
-    /// Flavor and body.
     fn encode(&self, e: &mut Encoder) {
         match self {
-            Self::None => {
-                e.put_u32(AUTH_NONE);
-                e.put_u32(0);
-            }
-            Self::Sys(sys) => {
-                e.put_u32(AUTH_SYS);
-                let at = e.len();
-                e.put_u32(0);
-                sys.encode(e);
-                e.patch_u32(at, e.len().saturating_sub(at + 4) as u32);
-            }
-            Self::Other(flavor) => {
-                e.put_u32(*flavor);
-                e.put_u32(0);
-            }
+            Self::None => [AUTH_NONE, 0].into_iter().for_each(|word| e.put_u32(word)),
+            _ => e.put(&self.encoded()),
         }
+    }
+}
+
+impl Encode for EncodedCredential {
+    fn encode(&self, e: &mut Encoder) {
+        e.put_raw(&self.0);
     }
 }
 
@@ -244,8 +255,9 @@ fn skip_verifier(d: &mut Decoder<'_>) -> Result<(), XdrError> {
 }
 
 /// Appends the header of a call, with transaction id 0: the transport sets its own, either by
-/// [`xdr::Message::set_xid`] or by sending its own four bytes in the place of the first four.
-pub fn call_header(e: &mut Encoder, prog: u32, vers: u32, proc: u32, cred: &Credential) {
+/// [`xdr::Message::set_xid`] or by sending its own four bytes in the place of the first four. `cred`: a [`Credential`] or an
+/// [`EncodedCredential`].
+pub fn call_header(e: &mut Encoder, prog: u32, vers: u32, proc: u32, cred: &impl Encode) {
     for word in [0, MSG_CALL, RPC_VERSION, prog, vers, proc] {
         e.put_u32(word);
     }

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use rdma::{Segment, SteeringTag};
 use smallvec::SmallVec;
-use xdr::{Decoder, ItemPadding, View, XdrError};
+use xdr::{Arena, Decoder, ItemPadding, OutOfMemory, View, Views, XdrError};
 
 /// The protocol version (`rdma_vers`).
 pub(crate) const VERSION: u32 = 1;
@@ -31,6 +31,9 @@ const RDMA_DONE: u32 = 3;
 const RDMA_ERROR: u32 = 4;
 const ERR_VERS: u32 = 1;
 const ERR_CHUNK: u32 = 2;
+
+/// A head of so many bytes at most is copied behind its transport header: one piece costs less to send than two.
+const COPIED_HEAD: usize = 512;
 
 /// The segments of one Write or Reply chunk, or of one Read chunk.
 pub type Chunk = SmallVec<[Segment; 2]>;
@@ -288,6 +291,35 @@ impl Header {
         }
         w.at
     }
+
+    /// The Send of this header and of an RPC message behind it, whose XID becomes the header's. A message that is only a
+    /// head, and short, is copied behind the header; any other is used as it is, by reference.
+    ///
+    /// # Errors
+    /// When `arena` has no room.
+    pub(crate) fn with_message(
+        &self,
+        message: &Views,
+        only_head: bool,
+        arena: &Arena,
+    ) -> Result<Views, OutOfMemory> {
+        let whole = only_head && message.len() <= COPIED_HEAD;
+        let xid = self.xid.to_be_bytes();
+        let copied = if whole { message.len() } else { xid.len().min(message.len()) };
+        let mut b = arena.alloc(self.encoded_len() + copied)?;
+        let at = self.encode(&mut b);
+        let mut end = at;
+        for view in message.iter().take_while(|_| whole) {
+            b[end..end + view.len()].copy_from_slice(view);
+            end += view.len();
+        }
+        b[at..].iter_mut().zip(xid).for_each(|(to, byte)| *to = byte);
+        let mut data = Views::from(b.freeze());
+        if copied < message.len() {
+            data.extend(message.slice(copied, message.len() - copied).iter().cloned());
+        }
+        Ok(data)
+    }
 }
 
 fn padding(d: &mut Decoder<'_>) -> Result<Padding, &'static str> {
@@ -365,7 +397,11 @@ impl<'d, 'a> ListReader<'d, 'a> {
             return Err(TRUNCATED);
         }
         self.take(count)?;
-        (0..count).map(|_| self.segment()).collect()
+        let mut chunk = Chunk::with_capacity(count);
+        for _ in 0..count {
+            chunk.push(self.segment()?);
+        }
+        Ok(chunk)
     }
 
     fn segment(&mut self) -> Result<Segment, &'static str> {

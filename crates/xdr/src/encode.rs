@@ -63,11 +63,28 @@ impl Encoder {
         }
     }
 
-    fn reserve(&mut self, end: usize) -> bool {
-        let Some(old) = self.head.as_ref() else { return false };
-        if end <= old.len() {
-            return true;
+    /// As [`Self::put_raw`] of what is as short as a word, and there are many of these.
+    #[inline]
+    fn put_word<const N: usize>(&mut self, bytes: [u8; N]) {
+        let end = self.len + N;
+        if !self.reserve(end) {
+            return;
         }
+        let room = self.head.as_mut().and_then(|b| b.get_mut(self.len..end)?.first_chunk_mut());
+        if let Some(word) = room {
+            *word = bytes;
+            self.len = end;
+        }
+    }
+
+    #[inline]
+    fn reserve(&mut self, end: usize) -> bool {
+        self.head.as_ref().is_some_and(|b| end <= b.len()) || self.grow(end)
+    }
+
+    #[cold]
+    fn grow(&mut self, end: usize) -> bool {
+        let Some(old) = self.head.as_ref() else { return false };
         match self.arena.alloc(end) {
             Ok(mut b) => {
                 b.set_len(b.capacity());
@@ -84,16 +101,19 @@ impl Encoder {
     }
 
     /// Appends an unsigned integer.
+    #[inline]
     pub fn put_u32(&mut self, v: u32) {
-        self.put_raw(&v.to_be_bytes());
+        self.put_word(v.to_be_bytes());
     }
 
     /// Appends an unsigned hyper.
+    #[inline]
     pub fn put_u64(&mut self, v: u64) {
-        self.put_raw(&v.to_be_bytes());
+        self.put_word(v.to_be_bytes());
     }
 
     /// Appends a boolean.
+    #[inline]
     pub fn put_bool(&mut self, v: bool) {
         self.put_u32(u32::from(v));
     }

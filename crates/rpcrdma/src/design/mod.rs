@@ -239,6 +239,8 @@ pub(crate) struct Plan {
     pub(crate) header: Header,
     pub(crate) writes: SmallVec<[WriteRequest; 2]>,
     pub(crate) inline: Views,
+    /// `inline` is a head without payloads.
+    pub(crate) only_head: bool,
     /// Memory is exposed with it, until RDMA_DONE.
     pub(crate) until_done: bool,
 }

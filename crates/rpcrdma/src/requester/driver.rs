@@ -13,8 +13,8 @@ use runtime::{Instant, RuntimeExt, Sleep};
 
 use super::{
     Shared,
-    marshal::{CallMemory, Marshaller},
-    state::CallState,
+    marshal::{CallMemory, Marshaller, Shape},
+    state::{CallState, State},
 };
 use crate::{
     counters::{add, set},
@@ -135,8 +135,8 @@ impl Driver {
                 }
                 (state.next_to_send(), state.in_flight)
             };
-            let Some((id, request, deadline)) = next else { return Ok(false) };
-            self.send(shared, id, request, deadline, in_flight)?;
+            let Some((id, request, shape, deadline)) = next else { return Ok(false) };
+            self.send(shared, id, (request, shape), deadline, in_flight)?;
         }
     }
 
@@ -144,7 +144,7 @@ impl Driver {
         &mut self,
         shared: &Shared,
         id: CallId,
-        request: Request,
+        (request, shape): (Request, Shape),
         deadline: Instant,
         in_flight: usize,
     ) -> Result<(), ConnectionError> {
@@ -153,7 +153,7 @@ impl Driver {
         stages.end(Stage::Queue);
         let outgoing = self
             .post_receives(in_flight + RECEIVE_SLACK)
-            .and_then(|()| self.marshaller.marshal(Calls::<CallState>::xid(id), request));
+            .and_then(|()| self.marshaller.marshal(Calls::<CallState>::xid(id), request, shape));
         let mut state = shared.state.lock();
         let outgoing = match outgoing {
             Ok(o) => o,
@@ -214,28 +214,21 @@ impl Driver {
             }
         };
         tracing::trace!("reply {header}");
-        let (sent, abandoned) = {
+        let sent = {
             let mut state = shared.state.lock();
             let sent = state.take_sent(header.xid);
-            let abandoned = if sent.is_none() { state.take_abandoned(header.xid) } else { None };
-            if sent.is_some() || abandoned.is_some() {
-                state.granted(header.credits, self.marshaller.credits);
-                set(&self.marshaller.stats.credits_granted, header.credits as usize);
+            if sent.is_some() {
+                self.granted(&mut state, &header);
             }
-            (sent, abandoned)
+            sent
         };
         let Some((id, memory, deadline)) = sent else {
-            if let Some(qp) = self.qp.as_mut().filter(|_| abandoned.is_some()) {
-                self.design.discard(&header, &self.marshaller, &mut **qp)?;
-            }
-            let known = abandoned.as_ref().is_some_and(|a| invalidated.is_none_or(|t| a.tags.contains(&t)));
-            drop(abandoned);
-            return self.drop_message(buffer, invalidated.filter(|_| !known));
+            return self.unexpected(shared, &header, buffer, invalidated);
         };
         memory.stages().end(Stage::Wait);
         // RFC 8797 section 4: only tags of the XID that is answered may be invalidated.
         if let Some(tag) = invalidated {
-            if !memory.tags().contains(&tag) {
+            if !memory.tags().any(|t| t == tag) {
                 shared.finish(id, Err(shared.lost("the server invalidated memory of another call")));
                 return Err(foreign(tag));
             }
@@ -246,6 +239,36 @@ impl Driver {
             None => shared.state.lock().reading(id, deadline),
         }
         Ok(())
+    }
+
+    fn granted(&self, state: &mut State, header: &Header) {
+        state.granted(header.credits, self.marshaller.credits);
+        set(&self.marshaller.stats.credits_granted, header.credits as usize);
+    }
+
+    /// A reply came for which nobody waits: late, or to no call of ours.
+    #[cold]
+    fn unexpected(
+        &mut self,
+        shared: &Shared,
+        header: &Header,
+        buffer: Buffer,
+        invalidated: Option<SteeringTag>,
+    ) -> Result<(), ConnectionError> {
+        let abandoned = {
+            let mut state = shared.state.lock();
+            let abandoned = state.take_abandoned(header.xid);
+            if abandoned.is_some() {
+                self.granted(&mut state, header);
+            }
+            abandoned
+        };
+        if let Some(qp) = self.qp.as_mut().filter(|_| abandoned.is_some()) {
+            self.design.discard(header, &self.marshaller, &mut **qp)?;
+        }
+        let known = abandoned.as_ref().is_some_and(|a| invalidated.is_none_or(|t| a.tags.contains(&t)));
+        drop(abandoned);
+        self.drop_message(buffer, invalidated.filter(|_| !known))
     }
 
     /// A Read of a reply's results is done; with the last one the call is.

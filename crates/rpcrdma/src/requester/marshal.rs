@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buffer::{Arena, Buffer, View, Views};
 use oncrpc::{Message, ReplySpec, Request, RpcError, Stage, Stages};
-use rdma::{Access, GLOBAL_PAGE, Memory, SteeringTag};
+use rdma::{Access, GLOBAL_PAGE, Memory, Segment, SteeringTag};
 use smallvec::SmallVec;
 
 use super::RequesterStats;
@@ -33,7 +33,7 @@ enum CallForm {
 
 /// Which chunks a call gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+pub(super) struct Shape {
     form: CallForm,
     /// Its payloads lie in more regions than the header can name, so they are copied into one each.
     gathered: bool,
@@ -127,19 +127,16 @@ fn shape(terms: &Terms, message: &Message, spec: &ReplySpec) -> Option<Shape> {
     Some(Shape { form, gathered, expected })
 }
 
-/// Whether a call can be carried at all.
+/// How a call travels, if it can be carried at all.
 ///
 /// # Errors
 /// [`RpcError::Unsupported`].
-pub(super) fn check(terms: &Terms, message: &Message, spec: &ReplySpec) -> Result<(), RpcError> {
+pub(super) fn check(terms: &Terms, message: &Message, spec: &ReplySpec) -> Result<Shape, RpcError> {
     if message.head.len() < 8 {
         return Err(RpcError::Unsupported("the message has no RPC header".into()));
     }
-    shape(terms, message, spec).map(|_| ()).ok_or_else(too_many)
-}
-
-fn too_many() -> RpcError {
-    RpcError::Unsupported("more payloads than a header can name".into())
+    let too_many = || RpcError::Unsupported("more payloads than a header can name".into());
+    shape(terms, message, spec).ok_or_else(too_many)
 }
 
 /// The memory of one call: the regions that the responder can reach, and what waits for its results. Dropping it
@@ -166,13 +163,13 @@ pub(crate) struct Recovered {
 
 impl CallMemory {
     /// The Write chunk.
-    pub(crate) fn write_chunk(&self) -> Option<Chunk> {
-        self.write.as_ref().map(|r| r.segments().into())
+    pub(crate) fn write_chunk(&self) -> Option<&[Segment]> {
+        self.write.as_ref().map(Lent::segments)
     }
 
     /// The Reply chunk.
-    pub(crate) fn reply_chunk(&self) -> Option<Chunk> {
-        self.reply.as_ref().map(|r| r.segments().into())
+    pub(crate) fn reply_chunk(&self) -> Option<&[Segment]> {
+        self.reply.as_ref().map(Lent::segments)
     }
 
     /// The most bytes of the reply's head.
@@ -186,9 +183,9 @@ impl CallMemory {
     }
 
     /// The tags of this call.
-    pub(super) fn tags(&self) -> SmallVec<[SteeringTag; 4]> {
+    pub(super) fn tags(&self) -> impl Iterator<Item = SteeringTag> {
         let all = self.reads.iter().chain(&self.write).chain(&self.reply);
-        all.flat_map(|r| r.segments().iter().map(|s| s.handle)).collect()
+        all.flat_map(|r| r.segments().iter().map(|s| s.handle))
     }
 
     /// Takes everything back and gives the memory of the call's results, of which the responder says that it wrote so
@@ -228,13 +225,12 @@ pub(crate) struct Marshaller {
 }
 
 impl Marshaller {
-    /// Exposes the call's memory and builds its Send. The message's XID becomes `xid`.
+    /// Exposes the call's memory and builds its Send, as [`check`] found. The message's XID becomes `xid`.
     ///
     /// # Errors
     /// When memory or tags have run out. Nothing stays exposed then.
-    pub(super) fn marshal(&self, xid: u32, request: Request) -> Result<Outgoing, RpcError> {
+    pub(super) fn marshal(&self, xid: u32, request: Request, shape: Shape) -> Result<Outgoing, RpcError> {
         let Request { message, reply: spec, stages, .. } = request;
-        let shape = shape(&self.terms, &message, &spec).ok_or_else(too_many)?;
         let mut exposed = CallMemory { stages, ..CallMemory::default() };
         let mut lists = Lists::default();
         self.expose_results(spec, shape, &mut lists, &mut exposed)?;
@@ -242,30 +238,23 @@ impl Marshaller {
         if let Some(data) = self.padded(xid, &message, shape.form)? {
             return Ok(Outgoing { data, exposed });
         }
-        let body = match shape.form {
-            CallForm::Inline => message.gather(&self.zeros),
-            CallForm::Reduced | CallForm::Long => message.head.clone(),
+        let data = match shape.form {
+            CallForm::Inline if message.payloads.is_empty() => {
+                self.send_inline(xid, Body::Msg(lists), &message.head, true)?
+            }
+            CallForm::Inline => {
+                self.send_inline(xid, Body::Msg(lists), &message.gather(&self.zeros), false)?
+            }
+            CallForm::Reduced => {
+                self.expose_payloads(&message, shape, &mut lists, &mut exposed)?;
+                self.send_inline(xid, Body::Msg(lists), &message.head, true)?
+            }
+            CallForm::Long => {
+                self.expose_head(xid, &message.head, &mut lists, &mut exposed)?;
+                self.expose_payloads(&message, shape, &mut lists, &mut exposed)?;
+                self.send_long(xid, lists)?
+            }
         };
-        // The XID words are written here; the rest of the message is used as it is, by reference.
-        let body = body.slice(4, body.len() - 4);
-        if shape.form == CallForm::Long {
-            let xid = self.arena.copy_from(&xid.to_be_bytes()).map_err(local)?;
-            let mut head = Views::from(xid);
-            head.extend(body.iter().cloned());
-            if self.terms.regions(&head) > 1 {
-                head = self.gathered(&head)?; // Small, and cheaper than another RDMA Read.
-            }
-            self.expose_read(0, head, &mut lists, &mut exposed)?;
-        }
-        if shape.form != CallForm::Inline {
-            for (position, p) in chunks::positions(&message).zip(&message.payloads) {
-                let data = if shape.gathered { self.gathered(&p.data)? } else { p.data.clone() };
-                self.expose_read(position, data, &mut lists, &mut exposed)?;
-            }
-        }
-        let long = shape.form == CallForm::Long;
-        let lists = if long { Body::NoMsg(lists) } else { Body::Msg(lists) };
-        let data = self.send_data(xid, lists, body)?;
         Ok(Outgoing { data, exposed })
     }
 
@@ -277,29 +266,26 @@ impl Marshaller {
         match design::padded(message, &padding.of_items(origin), &self.zeros) {
             Some(stream) if origin + stream.len() <= self.terms.thresholds.send => {
                 add(&self.stats.padded_calls, 1);
-                self.send_data(xid, body, stream.slice(4, stream.len() - 4)).map(Some)
+                self.send_inline(xid, body, &stream, false).map(Some)
             }
             _ => Ok(None),
         }
     }
 
-    /// The Send of a call; `rest` is what follows its XID, in a chunk if it is a Long Call.
-    fn send_data(&self, xid: u32, body: Body, rest: Views) -> Result<Views, RpcError> {
-        let long = matches!(body, Body::NoMsg(_));
+    /// The Send of a call that is in it, as `stream`.
+    fn send_inline(&self, xid: u32, body: Body, stream: &Views, only_head: bool) -> Result<Views, RpcError> {
         let header = Header::new(xid, self.credits, body);
         tracing::trace!("call {header}");
-        let xid_len = if long { 0 } else { 4 };
-        let mut b = self.arena.alloc(header.encoded_len() + xid_len).map_err(local)?;
-        let end = header.encode(&mut b);
-        b[end..].copy_from_slice(&xid.to_be_bytes()[..xid_len]);
-        let mut data = Views::from(b.freeze());
-        if long {
-            add(&self.stats.long_calls, 1);
-        } else {
-            add(&self.stats.inline_bytes_out, rest.len() + 4);
-            data.extend(rest.iter().cloned());
-        }
-        Ok(data)
+        add(&self.stats.inline_bytes_out, stream.len());
+        header.with_message(stream, only_head, &self.arena).map_err(local)
+    }
+
+    /// The Send of a call that is in its chunks.
+    fn send_long(&self, xid: u32, lists: Lists) -> Result<Views, RpcError> {
+        let header = Header::new(xid, self.credits, Body::NoMsg(lists));
+        tracing::trace!("call {header}");
+        add(&self.stats.long_calls, 1);
+        header.with_message(&Views::new(), true, &self.arena).map_err(local)
     }
 
     fn expose_results(
@@ -312,7 +298,7 @@ impl Marshaller {
         match spec.payload {
             Some(b) if shape.expected.write => {
                 let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Send, exposed)?;
-                lists.writes.push(region.segments().into());
+                lists.writes.push(Chunk::from_slice(region.segments()));
                 exposed.write = Some(region);
             }
             other => exposed.kept = other,
@@ -321,7 +307,7 @@ impl Marshaller {
         if let Some(len) = shape.expected.reply {
             let b = self.arena.alloc(len).map_err(local)?;
             let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Buffer, exposed)?;
-            lists.reply = Some(region.segments().into());
+            lists.reply = Some(Chunk::from_slice(region.segments()));
             exposed.reply = Some(region);
         }
         Ok(())
@@ -332,6 +318,38 @@ impl Marshaller {
         let mut b = self.arena.alloc(data.len()).map_err(local)?;
         data.copy_to(&mut b);
         Ok(b.freeze().into())
+    }
+
+    /// Exposes a head, with its XID, as the Position-Zero Read chunk.
+    fn expose_head(
+        &self,
+        xid: u32,
+        head: &Views,
+        lists: &mut Lists,
+        exposed: &mut CallMemory,
+    ) -> Result<(), RpcError> {
+        let xid = self.arena.copy_from(&xid.to_be_bytes()).map_err(local)?;
+        let mut whole = Views::from(xid);
+        whole.extend(head.slice(4, head.len() - 4).iter().cloned());
+        if self.terms.regions(&whole) > 1 {
+            whole = self.gathered(&whole)?; // Small, and cheaper than another RDMA Read.
+        }
+        self.expose_read(0, whole, lists, exposed)
+    }
+
+    /// Exposes every payload as a Read chunk.
+    fn expose_payloads(
+        &self,
+        message: &Message,
+        shape: Shape,
+        lists: &mut Lists,
+        exposed: &mut CallMemory,
+    ) -> Result<(), RpcError> {
+        for (position, p) in chunks::positions(message).zip(&message.payloads) {
+            let data = if shape.gathered { self.gathered(&p.data)? } else { p.data.clone() };
+            self.expose_read(position, data, lists, exposed)?;
+        }
+        Ok(())
     }
 
     /// Exposes `data` as the Read chunk at `position`: one segment for each region that it takes. Views that follow one

@@ -196,14 +196,14 @@ impl Requester {
 impl Transport for Requester {
     fn submit(&self, request: Request) -> Result<CallId, RpcError> {
         let shared = &*self.shared;
-        marshal::check(&self.terms, &request.message, &request.reply)?;
+        let shape = marshal::check(&self.terms, &request.message, &request.reply)?;
         let now = shared.rt.now();
         let deadline = now + shared.call_timeout;
         let mut state = shared.state.lock();
         if state.closing && state.failure.is_none() {
             return Err(shared.lost("closed by this side"));
         }
-        let id = state.enqueue(request, deadline)?;
+        let id = state.enqueue(request, shape, deadline)?;
         let driver = state.driver.clone();
         let (idle, may_send) =
             (state.in_flight == 0 && state.queue.len() == 1, state.in_flight < state.limit);

@@ -7,7 +7,7 @@ use rdma::SteeringTag;
 use runtime::Instant;
 use smallvec::SmallVec;
 
-use super::marshal::CallMemory;
+use super::marshal::{CallMemory, Shape};
 
 /// The most calls that may wait on one connection.
 const MAX_CALLS: usize = 1 << 16;
@@ -15,7 +15,7 @@ const MAX_CALLS: usize = 1 << 16;
 /// How far a call is.
 pub(super) enum CallState {
     /// Waits for a credit, until then at the latest.
-    Queued(Request, Instant),
+    Queued(Request, Shape, Instant),
     /// In the hands of the driver: being sent, or its reply being taken apart.
     Driver,
     /// Sent; the responder can reach its memory.
@@ -69,12 +69,17 @@ impl State {
     }
 
     /// Enters a call at the end of the queue.
-    pub(super) fn enqueue(&mut self, request: Request, deadline: Instant) -> Result<CallId, RpcError> {
+    pub(super) fn enqueue(
+        &mut self,
+        request: Request,
+        shape: Shape,
+        deadline: Instant,
+    ) -> Result<CallId, RpcError> {
         if let Some(e) = &self.failure {
             return Err(e.clone());
         }
         let xid = request.xid;
-        let stage = CallState::Queued(request, deadline);
+        let stage = CallState::Queued(request, shape, deadline);
         let id = match xid {
             None => self.calls.insert(stage, Some(deadline)),
             Some(xid) if self.abandoned.contains_key(&xid) => None,
@@ -87,15 +92,15 @@ impl State {
     }
 
     /// Takes the next call to be sent, and a credit for it.
-    pub(super) fn next_to_send(&mut self) -> Option<(CallId, Request, Instant)> {
+    pub(super) fn next_to_send(&mut self) -> Option<(CallId, Request, Shape, Instant)> {
         while self.in_flight < self.limit {
             let id = self.queue.pop_front()?;
             // A call that was cancelled, or timed out, is not in the table any more, or answered.
             let Some(stage) = self.calls.get_mut(id) else { continue };
             match std::mem::replace(stage, CallState::Driver) {
-                CallState::Queued(request, deadline) => {
+                CallState::Queued(request, shape, deadline) => {
                     self.in_flight += 1;
-                    return Some((id, request, deadline));
+                    return Some((id, request, shape, deadline));
                 }
                 other => *stage = other,
             }
@@ -141,7 +146,7 @@ impl State {
     }
 
     fn abandon(&mut self, id: CallId, quarantined: Option<CallMemory>, deadline: Instant) {
-        let tags = quarantined.as_ref().map(CallMemory::tags).unwrap_or_default();
+        let tags = quarantined.iter().flat_map(CallMemory::tags).collect();
         self.abandoned.insert(Calls::<CallState>::xid(id), Abandoned { quarantined, tags, deadline });
     }
 
@@ -173,7 +178,7 @@ impl State {
             let stage = self.calls.get_mut(id).map(|s| std::mem::replace(s, CallState::Driver));
             let memory = match stage {
                 Some(CallState::Sent(memory, deadline)) => {
-                    let call = Abandoned { quarantined: None, tags: memory.tags(), deadline };
+                    let call = Abandoned { quarantined: None, tags: memory.tags().collect(), deadline };
                     self.abandoned.insert(Calls::<CallState>::xid(id), call);
                     Some(memory)
                 }

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, Buffer, View};
+use buffer::{Arena, Buffer, View, Views};
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use oncrpc::{Message, Peer, Service, Stage, Stages};
 use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
@@ -562,7 +562,8 @@ impl Responder {
         add(&self.stats.remote_invalidations, usize::from(invalidate.is_some()));
         let until_done = plan.until_done;
         let ends = for_one || (stages.is_sampled() && !until_done);
-        self.post_send(&plan.header, Some(plan.inline), invalidate, ends)?;
+        let data = plan.header.with_message(&plan.inline, plan.only_head, &self.arena).map_err(no_memory)?;
+        self.post_send(data, invalidate, ends)?;
         stages.end(Stage::Reply);
         // What is only kept waits for the next Send that is signaled anyway.
         if ends || !sources.is_empty() {
@@ -583,17 +584,10 @@ impl Responder {
     /// connection must be closed (RFC 8166 section 4.5).
     fn post_send(
         &mut self,
-        header: &Header,
-        inline: Option<buffer::Views>,
+        data: Views,
         invalidate: Option<rdma::SteeringTag>,
         ends: bool,
     ) -> Result<(), ConnectionError> {
-        let mut b = self.arena.alloc(header.encoded_len()).map_err(no_memory)?;
-        header.encode(&mut b);
-        let mut data = buffer::Views::from(b.freeze());
-        if let Some(inline) = &inline {
-            data.extend(inline.iter().cloned());
-        }
         add(&self.stats.sends, 1);
         let signaled = self.outgoing.post(self.config.signal_interval() as u64, ends);
         posted(self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled }))
@@ -602,14 +596,17 @@ impl Responder {
     fn refuse_version(&mut self, xid: u32, vers: u32) -> Result<(), ConnectionError> {
         add(&self.stats.version_errors, 1);
         let error = TransportError::Version { low: VERSION, high: VERSION };
-        let header = Header { xid, vers, credits: self.grant(), body: Body::Error(error) };
-        self.post_send(&header, None, None, false)
+        self.post_error(&Header { xid, vers, credits: self.grant(), body: Body::Error(error) })
     }
 
     fn refuse_chunks(&mut self, xid: u32) -> Result<(), ConnectionError> {
         add(&self.stats.chunk_errors, 1);
-        let header = Header::new(xid, self.grant(), Body::Error(TransportError::Chunk));
-        self.post_send(&header, None, None, false)
+        self.post_error(&Header::new(xid, self.grant(), Body::Error(TransportError::Chunk)))
+    }
+
+    fn post_error(&mut self, header: &Header) -> Result<(), ConnectionError> {
+        let data = header.with_message(&Views::new(), true, &self.arena).map_err(no_memory)?;
+        self.post_send(data, None, false)
     }
 
     /// Ends a call with ERR_CHUNK.

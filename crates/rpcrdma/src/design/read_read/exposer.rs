@@ -141,14 +141,15 @@ impl Responding for Exposer {
         limits: &Limits,
         zeros: &View,
     ) -> Result<Plan, DoesNotFit> {
-        let plan = |body, inline| Plan {
+        let plan = |body, inline, only_head| Plan {
             header: Header::new(to.xid, credits, body),
             writes: SmallVec::new(),
             inline,
+            only_head,
             until_done: false,
         };
         if MIN_CALL + message.stream_len() <= limits.inline {
-            return Ok(plan(Body::Msg(Lists::default()), message.gather(zeros)));
+            return Ok(plan(Body::Msg(Lists::default()), message.gather(zeros), message.payloads.is_empty()));
         }
         // RDMA_DONE names its reply by XID alone.
         if self.open.iter().any(|o| o.xid == to.xid) {
@@ -161,11 +162,11 @@ impl Responding for Exposer {
         }
         let reduced = Header::new(to.xid, credits, Body::Msg(lists.clone()));
         let plan = if reduced.encoded_len() + message.head.len() <= limits.inline {
-            plan(Body::Msg(lists), message.head)
+            plan(Body::Msg(lists), message.head, true)
         } else {
             // RFC 5666 section 3.6: a long reply is a Position-Zero Read chunk.
             self.expose(0, message.head, &mut lists, &mut exposed)?;
-            plan(Body::NoMsg(lists), Views::new())
+            plan(Body::NoMsg(lists), Views::new(), false)
         };
         if plan.header.encoded_len() > limits.inline {
             return Err(DoesNotFit);

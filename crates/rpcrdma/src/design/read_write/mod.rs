@@ -37,8 +37,7 @@ pub(super) fn expect(spec: &ReplySpec, thresholds: &Thresholds) -> Expected {
 
 fn taken(reply: Arrived, with: &Marshaller) -> Result<Message, &'static str> {
     let Arrived { lists, inline, memory, .. } = reply;
-    let (write, chunk) = (memory.write_chunk(), memory.reply_chunk());
-    let placed = returned::check(&lists, inline.is_none(), write.as_ref(), chunk.as_ref());
+    let placed = returned::check(&lists, inline.is_none(), memory.write_chunk(), memory.reply_chunk());
     let (payload, long) = placed.as_ref().map_or((0, 0), |p| (p.payload, p.long.unwrap_or(0)));
     let recovered = memory.take_back(&*with.lending, payload, long);
     let placed = placed?;

@@ -38,12 +38,13 @@ pub(super) fn plan(
         }
     }
     message.payloads.extend(results);
-    let stream = if message.payloads.is_empty() { message.head } else { message.gather(zeros) };
+    let only_head = message.payloads.is_empty();
+    let stream = if only_head { message.head } else { message.gather(zeros) };
     answer.reply = lists.reply.as_ref().map(|c| filled(c, 0));
 
     let header = Header::new(*xid, credits, Body::Msg(answer));
     if header.encoded_len() + stream.len() <= limits.inline {
-        return Ok(Plan { header, writes, inline: stream, until_done: false });
+        return Ok(Plan { header, writes, inline: stream, only_head, until_done: false });
     }
     let (Some(chunk), Body::Msg(mut answer)) = (&lists.reply, header.body) else { return Err(DoesNotFit) };
     if stream.len() as u64 > capacity(chunk) {
@@ -55,7 +56,7 @@ pub(super) fn plan(
         return Err(DoesNotFit);
     }
     scatter(stream, chunk, limits, &mut writes);
-    Ok(Plan { header, writes, inline: Views::new(), until_done: false })
+    Ok(Plan { header, writes, inline: Views::new(), only_head: false, until_done: false })
 }
 
 /// RDMA Writes of `data` into `chunk`, contiguously in segment order. The chunk has room for it.

@@ -2,7 +2,7 @@
 
 use buffer::{Buffer, View};
 use oncrpc::{Message, Payload};
-use rdma::Memory;
+use rdma::{Memory, Segment};
 
 use crate::{
     header::{Chunk, Lists},
@@ -26,8 +26,8 @@ pub(super) struct Placed {
 pub(super) fn check(
     lists: &Lists,
     no_message: bool,
-    write: Option<&Chunk>,
-    reply: Option<&Chunk>,
+    write: Option<&[Segment]>,
+    reply: Option<&[Segment]>,
 ) -> Result<Placed, &'static str> {
     if !lists.reads.is_empty() {
         return Err("a reply with a Read list");
@@ -46,7 +46,7 @@ pub(super) fn check(
 }
 
 /// The bytes written into a chunk, in the order of its segments.
-fn returned(chunk: &Chunk, given: Option<&Chunk>) -> Result<usize, &'static str> {
+fn returned(chunk: &Chunk, given: Option<&[Segment]>) -> Result<usize, &'static str> {
     let Some(given) = given else { return Err("a reply with a chunk that the call did not give") };
     if chunk.is_empty() {
         return Ok(0); // RFC 8267 lets a server return an unused chunk as an empty one.
@@ -108,7 +108,7 @@ fn owned(memory: Option<Memory>, len: usize) -> Option<Buffer> {
 
 #[cfg(test)]
 mod tests {
-    use rdma::{Segment, SteeringTag};
+    use rdma::SteeringTag;
     use smallvec::smallvec;
 
     use super::*;
