@@ -6,9 +6,11 @@ mod control;
 mod copy;
 mod demo;
 mod describe;
+mod doctor;
 mod executor;
 mod failure;
 mod logging;
+mod notify;
 mod output;
 mod problem;
 mod scrape;
@@ -26,7 +28,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse_from(args::with_helper(std::env::args_os().collect()));
     session::state(&cli.global);
     let checked = cli.check().map_err(Failure::usage);
-    let started = checked.and_then(|()| logging::start(cli.global.log.as_deref(), &cli.command));
+    let started =
+        checked.and_then(|()| logging::start(cli.global.log.as_deref(), cli.global.log_format, &cli.command));
     match started.and_then(|()| commands::run(cli.command)) {
         Ok(outcome) => outcome.exit_code(),
         Err(failure) => {

@@ -4,7 +4,12 @@
 
 mod common;
 
-use std::{fs, io::Read, process::Stdio, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::Stdio,
+    time::Duration,
+};
 
 use common::{Server, fails, kill, millrace, noise, ok};
 
@@ -121,6 +126,55 @@ fn metrics_are_served_on_request() {
     let mut text = String::new();
     s.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.") && text.contains("millrace_"), "{text}");
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_server_is_ready_and_when_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let told = || {
+        let mut got = [0; 100];
+        let n = socket.recv(&mut got).unwrap();
+        String::from_utf8(got[..n].to_vec()).unwrap()
+    };
+    let any = ["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0"];
+    let mut child = millrace()
+        .args(["serve", "--export", "/m=memory:16MiB"])
+        .args(any)
+        .env("NOTIFY_SOCKET", &path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert_eq!(told(), "READY=1");
+    kill(child.id(), "TERM");
+    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn the_log_has_one_json_object_for_each_event_of_a_connection() {
+    let mut child = millrace()
+        .args(["serve", "--log-format", "json", "--export", "/m=memory:16MiB"])
+        .args(["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
+    let tcp = ready.split("tcp=").nth(1).unwrap().trim();
+    ok(&["ls", &format!("nfs://{tcp}/m?proto=tcp")]);
+    kill(child.id(), "TERM");
+    let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    let events: Vec<serde_json::Value> = log.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    for message in ["TCP connection up", "mounted", "TCP connection down"] {
+        let of: Vec<_> = events.iter().filter(|e| e["message"] == message).collect();
+        assert_eq!(of.len(), 1, "{message}: {log}");
+        assert!(of[0]["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{log}");
+    }
 }
 
 /// SIGKILL in the middle of a copy, then a new process on the same ports.

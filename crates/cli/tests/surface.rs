@@ -48,6 +48,16 @@ fn completions_know_every_command() {
 }
 
 #[test]
+fn every_command_has_a_page_in_the_manual() {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&["man", common::text(dir.path())]);
+    for page in ["millrace", "millrace-serve", "millrace-cp", "millrace-doctor", "millrace-bench-iozone"] {
+        let text = fs::read_to_string(dir.path().join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".TH ") && text.contains("Examples:") | text.contains("Start here"), "{page}");
+    }
+}
+
+#[test]
 fn the_demo_brings_every_file_back_and_says_how_it_moved() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();

@@ -250,11 +250,11 @@ impl Main {
                 Ok(s) => s,
                 Err(e) => return tracing::warn!(peer = %addr, "TCP connection failed: {e}"),
             };
-            tracing::debug!(peer = %addr, connection = peer.connection, "TCP connection up");
+            tracing::info!(peer = %addr, connection = peer.connection, "TCP connection up");
             counters.opened(TransportKind::Tcp);
             server.serve(stream, peer, stop).await;
             counters.closed(TransportKind::Tcp, true);
-            tracing::debug!(peer = %addr, connection = peer.connection, "TCP connection down");
+            tracing::info!(peer = %addr, connection = peer.connection, "TCP connection down");
         }
     }
 
@@ -298,7 +298,7 @@ impl Main {
             };
             let peer = Peer { local: qp.info().local, ..peer };
             let rdma::ConnectionInfo { ird, ord, crc, .. } = *qp.info();
-            tracing::debug!(peer = %addr, connection = peer.connection, ird, ord, crc, "RDMA connection up");
+            tracing::info!(peer = %addr, connection = peer.connection, ird, ord, crc, "RDMA connection up");
             counters.opened(TransportKind::Rdma);
             let served = match Responder::new(qp, peer, service, rt, arena, config, stats) {
                 Ok(responder) => responder.run_until(stop_requested(stopped)).await,
@@ -306,7 +306,7 @@ impl Main {
             };
             counters.closed(TransportKind::Rdma, matches!(served, Ok(()) | Err(ConnectionError::Closed)));
             match served {
-                Ok(()) => tracing::debug!(peer = %addr, connection = peer.connection, "RDMA connection down"),
+                Ok(()) => tracing::info!(peer = %addr, connection = peer.connection, "RDMA connection down"),
                 Err(e) => {
                     tracing::warn!(peer = %addr, connection = peer.connection, "RDMA connection lost: {e}")
                 }

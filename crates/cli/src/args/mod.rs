@@ -28,7 +28,7 @@ pub(crate) use files::{
 pub(crate) use mount::{MountArgs, with_helper};
 pub(crate) use reproduce::ReproduceArgs;
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, DemoCommand, ReloadArgs, SecurityArgs, ServeArgs};
-pub(crate) use watch::TopArgs;
+pub(crate) use watch::{DoctorArgs, TopArgs};
 pub(crate) use workload::{
     BtioArgs, FileopArgs, LatencyArgs, OltpArgs, Place, PostmarkArgs, SourcesArgs, TileArgs,
 };
@@ -78,6 +78,16 @@ pub(crate) struct Global {
     /// What to log to standard error: error, warn, info, debug, trace, or a filter such as "warn,rpcrdma=debug".
     #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", help_heading = "Global options")]
     pub(crate) log: Option<String>,
+
+    /// How log lines are written: text, or json, one object a line
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "text",
+        help_heading = "Global options"
+    )]
+    pub(crate) log_format: LogFormat,
 
     /// The RDMA provider: verbs (RDMA devices, through rdma-core), iwarp (software over TCP, needs nothing), or auto:
     /// verbs where the local address belongs to an RDMA device, else iwarp; `millrace devices` shows which [default: auto]
@@ -143,6 +153,16 @@ impl Cli {
     }
 }
 
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -154,6 +174,8 @@ pub(crate) enum Command {
     Reload(ReloadArgs),
     /// Watch what a running server does: by client, export and procedure
     Top(TopArgs),
+    /// Find out what is wrong with this machine or on the way to a server, and what mends it
+    Doctor(DoctorArgs),
     /// Copy a tree to an embedded server and back, over RDMA and TCP, and show what moved how
     Demo(DemoArgs),
     /// List the exports of a server
@@ -192,6 +214,18 @@ pub(crate) enum Command {
     Reproduce(ReproduceArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
+    /// Write the manual's pages, one for each command
+    Man(ManArgs),
+}
+
+/// Arguments of `millrace man`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace man ~/.local/share/man/man1 && man millrace-serve")]
+pub(crate) struct ManArgs {
+    /// The directory, which is made if it is not there
+    pub(crate) dir: std::path::PathBuf,
 }
 
 /// Arguments of `millrace completions`.

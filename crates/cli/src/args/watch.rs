@@ -1,4 +1,4 @@
-//! `top`.
+//! `top` and `doctor`.
 
 use std::time::Duration;
 
@@ -40,4 +40,22 @@ impl TopArgs {
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_secs(self.interval)
     }
+}
+
+/// Arguments of `millrace doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace doctor                              this machine: providers, limits, clock
+  millrace doctor nfs://server/data            and the way to a server: port, MTU, protocol, export, access
+  millrace doctor --json nfs://server/data?proto=tcp | jq '.findings[] | select(.state == \"broken\")'
+
+Each finding that is not fine comes with what mends it. The exit code is 1 if something is broken. Nothing is changed.")]
+pub(crate) struct DoctorArgs {
+    /// A server, with an export and a path if they are to be looked at
+    pub(crate) url: Option<String>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }

@@ -6,7 +6,9 @@ mod check_config;
 mod completions;
 mod copy;
 mod devices;
+mod doctor;
 mod list;
+mod man;
 mod mount;
 mod reload;
 mod reproduce;
@@ -30,6 +32,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::CheckConfig(args) => check_config::run(&args),
         Command::Reload(args) => reload::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Exports(args) => show::exports(&args),
         Command::Ls(args) => list::ls(&args),
@@ -48,6 +51,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(args.command),
         Command::Reproduce(args) => reproduce::run(&args),
+        Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),
     }
 }

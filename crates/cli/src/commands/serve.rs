@@ -12,7 +12,7 @@ use crate::{
     args::ServeArgs,
     control::{self, Control},
     failure::{CommandResult, Failure, Outcome},
-    output, session,
+    notify, output, session,
 };
 
 const RDMA: &str = "127.0.0.1:20049";
@@ -29,6 +29,7 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
     };
     let mut running = Server::start(config).map_err(|e| Failure::new(with_hint(&e)))?;
     output::line(&ready(&running))?;
+    notify::tell(notify::READY);
     rt.block_on(async {
         let name = loop {
             match next(&mut signals, control.as_ref()).await {
@@ -41,6 +42,7 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
                 }
             }
         };
+        notify::tell(notify::STOPPING);
         tracing::info!(
             "{name}: finishing open calls, for at most {} s; a second signal ends at once",
             args.grace

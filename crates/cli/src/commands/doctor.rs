@@ -1,0 +1,41 @@
+//! `millrace doctor`.
+
+use serde_json::json;
+
+use crate::{
+    args::DoctorArgs,
+    doctor::{Finding, State, machine, server},
+    executor,
+    failure::{CommandResult, Outcome},
+    output, session,
+};
+
+pub(super) fn run(args: &DoctorArgs) -> CommandResult {
+    let url = args.url.as_deref().map(session::parse).transpose()?;
+    let mut findings = machine();
+    if let Some(url) = url {
+        findings.extend(executor::small()?.block_on(server(&url)));
+    }
+    let text = if args.json { to_json(&findings) } else { to_text(&findings) };
+    output::write(text.as_bytes())?;
+    let broken = findings.iter().any(|f| f.state == State::Broken);
+    Ok(if broken { Outcome::Failed } else { Outcome::Done })
+}
+
+fn to_text(findings: &[Finding]) -> String {
+    findings.iter().fold(String::new(), |mut text, f| {
+        text += &format!("{:<7} {:<14} {}\n", f.state.name(), f.check, f.found);
+        if let Some(mend) = &f.mend {
+            text += &format!("{:<22} -> {mend}\n", "");
+        }
+        text
+    })
+}
+
+fn to_json(findings: &[Finding]) -> String {
+    let list: Vec<_> = findings
+        .iter()
+        .map(|f| json!({ "state": f.state.name(), "check": f.check, "found": f.found, "mend": f.mend }))
+        .collect();
+    format!("{}\n", json!({ "findings": list }))
+}

@@ -1,0 +1,15 @@
+//! `millrace man`.
+
+use clap::CommandFactory;
+
+use crate::{
+    args::{Cli, ManArgs},
+    failure::{CommandResult, Failure, Outcome},
+};
+
+pub(super) fn run(args: &ManArgs) -> CommandResult {
+    let written =
+        std::fs::create_dir_all(&args.dir).and_then(|()| clap_mangen::generate_to(Cli::command(), &args.dir));
+    written.map_err(|e| Failure::new(format!("cannot write man pages to {}: {e}", args.dir.display())))?;
+    Ok(Outcome::Done)
+}
