@@ -13,6 +13,7 @@ use super::*;
 pub(super) const A: [u8; 4] = [10, 0, 0, 1];
 pub(super) const B: [u8; 4] = [10, 0, 0, 2];
 pub(super) const C: [u8; 4] = [10, 0, 0, 3];
+const D: [u8; 4] = [10, 0, 0, 4];
 
 /// Hosts of a world, and its time.
 pub(super) struct Lan {
@@ -251,6 +252,35 @@ fn a_program_takes_turns_with_others_at_the_cores_of_its_host() {
         let (_, heard) = tokio::join!(busy, heard);
         assert_eq!(heard, 100_000 + woken_ns());
         assert_eq!(lan.now() - start, 5_000_000 + woken_ns());
+    });
+}
+
+#[test]
+fn what_connections_plan_ahead_leaves_no_core_idle() {
+    in_a_world(1, async |lan| {
+        let mut qps = Vec::new();
+        for to in [B, C, D] {
+            qps.push(lan.connect(A, to, &ConnectParams::default()).await);
+        }
+        receive(&mut qps[2].1, 1);
+        let regions =
+            qps.iter().map(|(_, theirs)| expose(theirs, 1, Access::RemoteWrite)).collect::<Vec<_>>();
+        lan.rt.sleep(Duration::from_millis(1)).await;
+        let start = lan.now();
+        let data = views(b"x", 1);
+        for ((ours, _), region) in qps.iter_mut().zip(&regions) {
+            for _ in 0..99 {
+                ours.post_write(WriteRequest { data: data.clone(), to: region.segment() }).unwrap();
+            }
+            ours.post_send(send(b"x")).unwrap();
+        }
+        let (a, b) = &mut qps[2];
+        run(a, b, (0, 1)).await;
+        // Two connections post at once, each on a core of its own, then the third: sooner than the adapter takes up.
+        let p = odd();
+        let taken = p.host.post_ns + 300 * p.adapter.work_request_ns;
+        assert!(taken > 200 * p.host.post_ns && taken < 300 * p.host.post_ns);
+        assert_eq!(lan.now() - start, taken + p.adapter.transmit_ns + way_ns(port_ps(1)) + woken_ns());
     });
 }
 

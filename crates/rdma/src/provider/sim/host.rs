@@ -82,15 +82,22 @@ impl Host {
         }
     }
 
-    /// Has the first core that is free work for `cost` from `at` on; gives when it is done.
+    /// The core that works next at `at`: of those that are free then, the one that was busy last, so that work which
+    /// is planned ahead leaves no core idle before it; if none is, the first that will be.
+    fn core(&mut self, at: u64) -> Option<&mut u64> {
+        self.cores.iter_mut().min_by_key(|free| if **free <= at { (0, at - **free) } else { (1, **free) })
+    }
+
+    /// Has a core work for `cost` from `at` on, or as soon as one is free; gives when it is done.
     pub(super) fn work(&mut self, at: u64, cost: u64) -> u64 {
         if cost == 0 {
             return at;
         }
-        let Some(core) = self.cores.iter_mut().min() else { return at + cost };
+        let Some(core) = self.core(at) else { return at + cost };
         *core = at.max(*core) + cost;
+        let done = *core;
         self.used.cpu_ns += cost;
-        *core
+        done
     }
 
     /// Has the first core that is free work for `cost` and copy this much from `at` on, as far as memory keeps up; gives
@@ -99,7 +106,7 @@ impl Host {
         if bytes == 0 {
             return self.work(at, cost);
         }
-        let begins = at.max(self.cores.iter().copied().min().unwrap_or_default());
+        let begins = at.max(self.core(at).copied().unwrap_or_default());
         // It is read, and it is written.
         self.memory_free_ps = self.memory_free_ps.max(now * PS) + profile.memory_ps(2 * bytes);
         let memory = self.memory_free_ps.div_ceil(PS);
