@@ -80,3 +80,9 @@ pub(crate) struct Measured {
 pub(crate) fn value(value: Option<f64>) -> Result<f64, BenchError> {
     value.ok_or_else(|| BenchError::Client("the simulation gave no value".into()))
 }
+
+/// The figure of a kind of operation.
+pub(crate) fn kind<'a>(figures: &'a [Figure], test: &str) -> Result<&'a Figure, BenchError> {
+    let missing = || BenchError::Client(format!("the workload gave no figure of {test}"));
+    figures.iter().find(|f| f.test == test).ok_or_else(missing)
+}

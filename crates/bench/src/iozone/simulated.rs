@@ -1,6 +1,7 @@
 //! The same workload on simulated machines, in virtual time.
 
 use futures::future::try_join_all;
+use oncrpc::{Stage, stages::StageSums};
 
 use super::{
     Outcome, Run,
@@ -8,7 +9,8 @@ use super::{
 };
 use crate::{
     BenchError, Figure,
-    simulated::{Machines, Simulation},
+    breakdown::Breakdown,
+    simulated::{Machines, Simulation, Spent},
 };
 
 /// Bytes that the server's export has room for beyond the files' own.
@@ -127,6 +129,7 @@ impl Simulated {
         outcomes.into_iter().for_each(|o| all.merge(o));
         mounts.iter().zip(&before).for_each(|(m, before)| Exposure::of(m).add_since(before, &mut all));
         let line = Figure {
+            breakdown: Some(registering(&spent, &all)),
             client_registrations: Some(all.registrations as f64),
             client_exposed_byte_s: Some(all.exposed_byte_nanoseconds as f64 / 1e9),
             server_registrations: Some(spent.server_registrations as f64),
@@ -134,6 +137,20 @@ impl Simulated {
             ..self.line(run)
         };
         Ok(all.figure(line, took, spent.clients_cpu, Some(spent.server_cpu)))
+    }
+}
+
+/// What registrations took of an operation. The other stages are not known: simulated software does not wait for its
+/// own work by the clock, only its later work does.
+fn registering(spent: &Spent, all: &Outcome) -> Breakdown {
+    let calls = all.latencies.len();
+    let sums = |registering, deregistering| {
+        StageSums::new(calls, [(Stage::Registration, registering), (Stage::Deregistration, deregistering)])
+    };
+    Breakdown {
+        client: sums(spent.clients_registering, spent.clients_deregistering),
+        server: Some(sums(spent.server_registering, spent.server_deregistering)),
+        mean_us: all.latencies.mean_us(),
     }
 }
 
@@ -183,6 +200,27 @@ mod tests {
         // WRITE is bounded by the four RDMA Reads that a connection has in flight.
         assert!(one < 230.0, "{one}");
         assert!(own > 2.0 * one && hosts > 2.0 * one, "{one} {own} {hosts}");
+    }
+
+    #[test]
+    fn registrations_take_what_the_profile_says_and_nothing_where_there_are_none() {
+        let share = |registration| {
+            let what = what("sdr-opensolaris", 1);
+            let options = Options { registration, trust_server: true, ..what.machines.options };
+            let machines = Machines { options, ..what.machines };
+            let read = figures(&Simulated { machines, threads: 1, ..what }).swap_remove(1);
+            let b = read.breakdown.unwrap();
+            (b.client, b.server.unwrap())
+        };
+        let (client, server) = share(Strategy::Dynamic);
+        for sums in [client, server] {
+            // A call, 32 pages, the table; the four in flight wait for each other.
+            let each = sums.time(Stage::Registration) / 32;
+            assert!((55..300).contains(&each.as_micros()), "{each:?}");
+            assert!(!sums.time(Stage::Deregistration).is_zero());
+        }
+        let (client, server) = share(Strategy::AllPhysical);
+        assert!(client.total().is_zero() && server.total().is_zero());
     }
 
     #[test]

@@ -27,6 +27,14 @@ pub struct Spent {
     pub server_cpu: Duration,
     /// Times that the server host registered memory, or bound a window.
     pub server_registrations: u64,
+    /// What registrations took at all client hosts together, each from when its connection's software came to it.
+    pub clients_registering: Duration,
+    /// And their ends.
+    pub clients_deregistering: Duration,
+    /// What registrations took at the server host.
+    pub server_registering: Duration,
+    /// And their ends.
+    pub server_deregistering: Duration,
 }
 
 impl Spent {
@@ -36,6 +44,10 @@ impl Spent {
             clients_cpu: self.clients_cpu.saturating_sub(earlier.clients_cpu),
             server_cpu: self.server_cpu.saturating_sub(earlier.server_cpu),
             server_registrations: self.server_registrations.saturating_sub(earlier.server_registrations),
+            clients_registering: self.clients_registering.saturating_sub(earlier.clients_registering),
+            clients_deregistering: self.clients_deregistering.saturating_sub(earlier.clients_deregistering),
+            server_registering: self.server_registering.saturating_sub(earlier.server_registering),
+            server_deregistering: self.server_deregistering.saturating_sub(earlier.server_deregistering),
         }
     }
 }
@@ -84,11 +96,16 @@ impl Hosts {
     /// What they have spent so far.
     pub fn spent(&self) -> Spent {
         let server = self.world.host_use(Self::SERVER);
-        let clients = self.client_use().iter().map(|host| host.cpu_ns).sum();
+        let clients = self.client_use();
+        let of_all = |ns: fn(&HostUse) -> u64| Duration::from_nanos(clients.iter().map(ns).sum());
         Spent {
-            clients_cpu: Duration::from_nanos(clients),
+            clients_cpu: of_all(|host| host.cpu_ns),
             server_cpu: Duration::from_nanos(server.cpu_ns),
             server_registrations: server.registrations + server.binds,
+            clients_registering: of_all(|host| host.registering_ns),
+            clients_deregistering: of_all(|host| host.deregistering_ns),
+            server_registering: Duration::from_nanos(server.registering_ns),
+            server_deregistering: Duration::from_nanos(server.deregistering_ns),
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Read-Write needs less processor time of the client.
 
-use bench::plot::Scale;
+use bench::{BenchError, plot::Scale};
+use client::Design;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{Iozone, value},
     rule::{ABOVE, Band, Measure, Rule},
 };
 
@@ -61,6 +63,19 @@ pub(super) const CLAIM: Claim = Claim {
         right: Some(("client CPU % (100 = one core)", &[CPU_RR, CPU_RW])),
         paper: &[],
     }],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (design, rate, cpu) in [(Design::ReadWrite, MB_RW, CPU_RW), (Design::ReadRead, MB_RR, CPU_RR)] {
+        let iozone = Iozone::new("sdr-opensolaris", setting)?.design(design);
+        for threads in [1, 2, 4, 8] {
+            let read = iozone.run(threads)?.read;
+            curves.put(rate, threads as f64, value(read.mb_per_s)?);
+            curves.put(cpu, threads as f64, value(read.client_cpu_percent)?);
+        }
+    }
+    Ok(curves)
+}

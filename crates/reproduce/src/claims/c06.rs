@@ -1,9 +1,11 @@
 //! The registration cache of the client.
 
-use bench::plot::Scale;
+use bench::{BenchError, plot::Scale};
+use client::Strategy;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{Iozone, value},
     rule::{ABOVE, BELOW, Band, Measure, Rule, SAME},
 };
 
@@ -70,6 +72,33 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[],
         },
     ],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (client, record, rate, cpu) in [
+        (Strategy::Dynamic, 16 << 10, SMALL_DIRECT, None),
+        (Strategy::Cache, 16 << 10, SMALL_CACHE, None),
+        (Strategy::Dynamic, 1 << 20, LARGE_DIRECT, Some(CPU_DIRECT)),
+        (Strategy::Cache, 1 << 20, LARGE_CACHE, Some(CPU_CACHE)),
+    ] {
+        let iozone = Iozone::new("sdr-opensolaris", setting)?.registration(client, Strategy::Cache);
+        let iozone = Iozone { record, records: records(record, setting), ..iozone };
+        for threads in [1, 2, 4, 8] {
+            let read = iozone.run(threads)?.read;
+            curves.put(rate, threads as f64, value(read.mb_per_s)?);
+            if let Some(cpu) = cpu {
+                curves.put(cpu, threads as f64, value(read.client_cpu_percent)?);
+            }
+        }
+    }
+    Ok(curves)
+}
+
+/// Records of a file, of which large ones need fewer.
+fn records(record: usize, setting: Setting) -> usize {
+    let most = if setting.small { 32 } else { 256 };
+    ((8 << 20) / record).clamp(4, most)
+}

@@ -1,9 +1,11 @@
 //! All-physical is best for READ, worse for WRITE.
 
-use bench::plot::Scale;
+use bench::{BenchError, plot::Scale};
+use client::Strategy;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{Iozone, value},
     rule::{ABOVE, BELOW, Band, Measure, Rule},
 };
 
@@ -69,6 +71,26 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[(WRITE_DYNAMIC, &[(8.0, 240.0)])],
         },
     ],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (strategy, read, write) in [
+        (Strategy::Dynamic, READ_DYNAMIC, WRITE_DYNAMIC),
+        (Strategy::Fast, READ_FMR, WRITE_FMR),
+        (Strategy::AllPhysical, READ_ALL, WRITE_ALL),
+    ] {
+        let mut iozone = Iozone::new("ddr-linux-allphys", setting)?.registration(strategy, strategy);
+        if strategy != Strategy::AllPhysical {
+            iozone.machines.profile.adapter.segment_bytes = 0;
+        }
+        for threads in [1, 2, 4, 8] {
+            let measured = iozone.run(threads)?;
+            curves.put(read, threads as f64, value(measured.read.mb_per_s)?);
+            curves.put(write, threads as f64, value(measured.write.mb_per_s)?);
+        }
+    }
+    Ok(curves)
+}

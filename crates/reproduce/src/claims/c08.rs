@@ -1,9 +1,15 @@
 //! Applications: a database.
 
-use bench::plot::Scale;
+use bench::{
+    BenchError,
+    plot::Scale,
+    workload::{Oltp, Workload, simulate},
+};
+use client::Strategy;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{Iozone, kind, value},
     rule::{ABOVE, Band, HARDLY, Measure, Rule, SAME},
 };
 
@@ -56,6 +62,35 @@ pub(super) const CLAIM: Claim = Claim {
         right: Some(("client CPU us/operation", &[CPU_DYNAMIC, CPU_CACHE])),
         paper: &[],
     }],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (server, rate, cpu) in [
+        (Strategy::Dynamic, DYNAMIC, Some(CPU_DYNAMIC)),
+        (Strategy::Fast, FMR, None),
+        (Strategy::Cache, CACHE, Some(CPU_CACHE)),
+    ] {
+        let machines =
+            Iozone::new("sdr-opensolaris", setting)?.registration(Strategy::Dynamic, server).machines;
+        for shadows in [10, 50, 100, 200] {
+            let figures = simulate(&Workload::Oltp(oltp(shadows, setting)), &machines)?;
+            let all = kind(&figures, "all operations")?;
+            let operations = value(all.ops_per_s)?;
+            curves.put(rate, shadows.into(), operations);
+            if let Some(cpu) = cpu {
+                let of_a_second = value(all.client_cpu_percent)? / 100.0;
+                curves.put(cpu, shadows.into(), of_a_second * 1e6 / operations);
+            }
+        }
+    }
+    Ok(curves)
+}
+
+/// As many readers and writers as the original has, and fewer readers; as much as a second or so of them.
+fn oltp(shadows: u32, setting: Setting) -> Oltp {
+    let (reads, file_size) = if setting.small { (300, 1 << 20) } else { (3500, 4 << 20) };
+    Oltp { shadows, writers: 10, io: 128 << 10, files: 10, file_size, reads, seed: setting.seed }
+}

@@ -1,9 +1,11 @@
 //! Outstanding RDMA Reads bound WRITE.
 
-use bench::plot::Scale;
+use bench::{BenchError, plot::Scale};
+use client::Strategy;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{Iozone, value},
     rule::{ABOVE, Band, Measure, Rule},
 };
 
@@ -21,7 +23,7 @@ pub(super) const CLAIM: Claim = Claim {
     profiles: &["sdr-opensolaris", "wan-infinihost", "wan-connectx"],
     conditions: "all threads share one mount, whose one connection has the RDMA Reads. Beneficial 2006 does not say how \
                  many its adapters have: 4 and 8 are assumed, and all else is left alike. WAN: 0.2 mile, blocks of 32 KiB \
-                 in pages",
+                 in pages, eight of them in flight for each thread, which asks for 16 MB at a time",
     rules: &[
         Rule {
             what: "WRITE of 16 KiB at 16 threads, 8 RDMA Reads over 4",
@@ -62,6 +64,27 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[(INFINIHOST, &[(8.0, 220.0)]), (CONNECTX, &[(8.0, 650.0)])],
         },
     ],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (reads, curve) in [(4, FEW), (8, MORE)] {
+        let mut iozone = Iozone::new("sdr-opensolaris", setting)?;
+        iozone.machines.profile.adapter.outstanding_reads = reads;
+        let iozone = Iozone { shared_mount: true, record: 16 << 10, ..iozone };
+        for threads in [1, 2, 4, 8, 16] {
+            curves.put(curve, threads as f64, value(iozone.run(threads)?.write.mb_per_s)?);
+        }
+    }
+    for (profile, curve) in [("wan-infinihost", INFINIHOST), ("wan-connectx", CONNECTX)] {
+        let iozone =
+            Iozone::new(profile, setting)?.registration(Strategy::AllPhysical, Strategy::AllPhysical);
+        let iozone = Iozone { shared_mount: true, record: 32 << 10, outstanding: 8, ..iozone };
+        for threads in [1, 2, 4, 8] {
+            curves.put(curve, threads as f64, value(iozone.run(threads)?.write.mb_per_s)?);
+        }
+    }
+    Ok(curves)
+}

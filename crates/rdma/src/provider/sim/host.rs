@@ -23,6 +23,11 @@ pub struct HostUse {
     pub registrations: u64,
     /// Windows that were bound.
     pub binds: u64,
+    /// Nanoseconds that both took, each from when its connection's software came to it until it was done: cores and
+    /// translation table were waited for.
+    pub registering_ns: u64,
+    /// Nanoseconds that their ends took.
+    pub deregistering_ns: u64,
     /// Payload bytes that its adapter sent.
     pub bytes_out: u64,
     /// Payload bytes that its adapter received.

@@ -230,10 +230,18 @@ impl Inner {
             _ => net.hosts[host].work(from, cpu),
         };
         let done = net.hosts[host].change_table(done, table);
+        let used = &mut net.hosts[host].used;
         match what {
-            Charge::Register(_) => net.hosts[host].used.registrations += 1,
-            Charge::Bind(_) => net.hosts[host].used.binds += 1,
-            _ => {}
+            Charge::Register(_) => {
+                used.registrations += 1;
+                used.registering_ns += done - from;
+            }
+            Charge::Bind(_) => {
+                used.binds += 1;
+                used.registering_ns += done - from;
+            }
+            Charge::Deregister(_) | Charge::Unbind(_) => used.deregistering_ns += done - from,
+            Charge::Copy(_) => {}
         }
         if let Some(end) = net.end(id) {
             end.software_free = done;
