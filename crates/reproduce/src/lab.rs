@@ -3,9 +3,9 @@
 use bench::{
     BenchError, Figure,
     iozone::{Run, Simulated, Test},
-    simulated::Machines,
+    simulated::{Lookup, Machines, Storage, Tmpfs},
 };
-use client::{Design, Options, Strategy};
+use client::{Design, Options, Proto, Strategy};
 use rdma::provider::sim::Profile;
 
 use crate::Setting;
@@ -15,13 +15,22 @@ pub(crate) fn profile(name: &str) -> Result<Profile, BenchError> {
     Profile::named(name).map_err(|e| BenchError::Parameter(e.to_string()))
 }
 
-/// IOzone on simulated machines: one client host, all threads with one record in flight.
+/// A server and a client of a profile, registration dynamic at both ends. The OpenSolaris of the papers and Solaris of the papers had their files
+/// in a tmpfs, which copies; the Linux of the papers had its in memory.
+pub(crate) fn machines(profile_name: &str, setting: Setting) -> Result<Machines, BenchError> {
+    let storage = match profile_name {
+        "sdr-opensolaris" | "gige-2003" => Storage::Tmpfs(Tmpfs::opensolaris(Lookup::Hashed)),
+        _ => Storage::Free,
+    };
+    let options = Options { registration: Strategy::Dynamic, ..Options::default() };
+    Ok(Machines { seed: setting.seed, options, storage, ..Machines::new(profile(profile_name)?) })
+}
+
+/// IOzone on simulated machines: one client host, whose threads share its mount, as those of a kernel do.
 #[derive(Clone)]
 pub(crate) struct Iozone {
     /// The machines.
     pub(crate) machines: Machines,
-    /// Whether threads share one mount; else each has its own.
-    pub(crate) shared_mount: bool,
     /// Bytes of a record.
     pub(crate) record: usize,
     /// Records in flight for each thread.
@@ -31,17 +40,21 @@ pub(crate) struct Iozone {
 }
 
 impl Iozone {
-    /// Threads with mounts of their own, records of 128 KiB, registration dynamic at both ends, on a profile.
+    /// Records of 128 KiB, one in flight for each thread, on [`machines`] of a profile.
     pub(crate) fn new(profile_name: &str, setting: Setting) -> Result<Self, BenchError> {
-        let options = Options { registration: Strategy::Dynamic, ..Options::default() };
-        let machines = Machines { seed: setting.seed, options, ..Machines::new(profile(profile_name)?) };
         let records = if setting.small { 8 } else { 64 };
-        Ok(Self { machines, shared_mount: false, record: 128 << 10, outstanding: 1, records })
+        Ok(Self { machines: machines(profile_name, setting)?, record: 128 << 10, outstanding: 1, records })
     }
 
     /// With another design.
     pub(crate) fn design(mut self, design: Design) -> Self {
         self.machines.options.design = design;
+        self
+    }
+
+    /// Over TCP of the same machines.
+    pub(crate) fn over_tcp(mut self) -> Self {
+        self.machines.options.proto = Proto::Tcp;
         self
     }
 
@@ -55,8 +68,7 @@ impl Iozone {
     /// Writes a file for each thread, reads them, and gives what both did.
     pub(crate) fn run(&self, threads: usize) -> Result<Measured, BenchError> {
         let size = (self.record * self.records) as u64;
-        let what =
-            Simulated { machines: self.machines.clone(), threads, shared_mount: self.shared_mount, size };
+        let what = Simulated { machines: self.machines.clone(), threads, shared_mount: true, size };
         let one =
             |test| Run { test, record: self.record, outstanding: self.outstanding, passes: 1, random_ops: 0 };
         let figures: [Figure; 2] = what

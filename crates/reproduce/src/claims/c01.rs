@@ -1,9 +1,11 @@
 //! RDMA beats TCP on the same 1 Gb/s link.
 
-use bench::plot::Scale;
+use bench::{BenchError, plot::Scale};
+use client::Design;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{Iozone, value},
     rule::{ABOVE, Band, Measure, Rule, SAME},
 };
 
@@ -47,6 +49,18 @@ pub(super) const CLAIM: Claim = Claim {
         right: None,
         paper: &[(TCP, &[(4.0, 60.0)]), (RDMA, &[(8.0, 102.0)])],
     }],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    let rdma = Iozone::new("gige-2003", setting)?.design(Design::ReadRead);
+    for (iozone, curve) in [(rdma.clone(), RDMA), (rdma.over_tcp(), TCP)] {
+        for outstanding in [1, 2, 4, 8, 16] {
+            let iozone = Iozone { record: 256 << 10, outstanding, ..iozone.clone() };
+            curves.put(curve, outstanding as f64, value(iozone.run(1)?.read.mb_per_s)?);
+        }
+    }
+    Ok(curves)
+}

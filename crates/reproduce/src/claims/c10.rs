@@ -1,9 +1,16 @@
 //! How a memory file system looks up handles.
 
-use bench::plot::Scale;
+use bench::{
+    BenchError,
+    plot::Scale,
+    simulated::{Lookup, Machines, Storage, Tmpfs},
+    workload::{Postmark, Sources, Untar, Workload, simulate},
+};
+use client::{Design, Proto};
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{kind, machines, value},
     rule::{Band, Measure, Rule},
 };
 
@@ -22,9 +29,10 @@ pub(super) const CLAIM: Claim = Claim {
     source: "Beneficial 2006 section 3.3, figure 7",
     figures: "untar up to 11 times, PostMark 2 to 3 times faster with the enhanced tmpfs; then RDMA over IPoIB +10 to \
               19 % in PostMark, +25 % in untar",
-    profiles: &["sdr-opensolaris", "ipoib-ud"],
-    conditions: "PostMark with 8192, 16384 and 32676 files and 20000, 40000 and 60000 transactions, or a stated part of \
-                 them; the x axis is the number of files",
+    profiles: &["sdr-opensolaris"],
+    conditions: "PostMark with 8192, 16384 and 32676 files and 20000, 40000 and 60000 transactions, without the deletion at \
+                 its end; untar of a tree of the shape and size of Linux 2.6.11, 17,090 files; the Read-Read design, as \
+                 OpenSolaris had then; the x axis is the number of files",
     rules: &[
         Rule {
             what: "untar, time with linear look-up over hashed, RDMA, most",
@@ -83,6 +91,47 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[],
         },
     ],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (lookup, tcp, postmark_curve, untar_curve) in [
+        (Lookup::Linear, false, POSTMARK, UNTAR),
+        (Lookup::Hashed, false, POSTMARK_FAST, UNTAR_FAST),
+        (Lookup::Hashed, true, POSTMARK_IPOIB, UNTAR_IPOIB),
+    ] {
+        let mut machines = machines("sdr-opensolaris", setting)?;
+        machines.options.design = Design::ReadRead;
+        machines.storage = Storage::Tmpfs(Tmpfs::opensolaris(lookup));
+        if tcp {
+            machines.options.proto = Proto::Tcp;
+        }
+        for (files, transactions) in sizes(setting) {
+            let seconds = postmark(files, transactions, &machines)?;
+            curves.put(postmark_curve, files.into(), seconds);
+        }
+        let sources = Sources { files: if setting.small { 200 } else { 17_090 }, seed: setting.seed };
+        let files = f64::from(sources.files);
+        let figures = simulate(&Workload::Untar(Untar { sources }), &machines)?;
+        curves.put(untar_curve, files, files / value(kind(&figures, "untar")?.ops_per_s)?);
+    }
+    Ok(curves)
+}
+
+/// Files and transactions of PM-1, PM-2 and PM-3 (Beneficial 2006, table 1).
+fn sizes(setting: Setting) -> Vec<(u32, u32)> {
+    let paper = vec![(8192, 20_000), (16_384, 40_000), (32_676, 60_000)];
+    if setting.small { paper.into_iter().map(|(f, t)| (f / 128, t / 128)).collect() } else { paper }
+}
+
+/// Seconds of PostMark, without the end, where all files that are left are deleted.
+fn postmark(files: u32, transactions: u32, machines: &Machines) -> Result<f64, BenchError> {
+    let (low, high) = Postmark::SIZES;
+    let what = Postmark { files, transactions, low, high, seed: machines.seed };
+    let figures = simulate(&Workload::Postmark(what), machines)?;
+    let seconds =
+        |count: u32, test| Ok::<_, BenchError>(f64::from(count) / value(kind(&figures, test)?.ops_per_s)?);
+    Ok(seconds(files, "create")? + seconds(transactions, "transaction")?)
+}

@@ -1,9 +1,15 @@
 //! Parallel programs: BTIO and MPI Tile I/O.
 
-use bench::plot::Scale;
+use bench::{
+    BenchError,
+    plot::Scale,
+    workload::{Btio, Class, Tile, Workload, simulate},
+};
+use client::{Design, Proto};
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{kind, machines, value},
     rule::{Band, Measure, Rule},
 };
 
@@ -20,8 +26,9 @@ pub(super) const CLAIM: Claim = Claim {
     source: "Beneficial 2006 section 4, figures 8 and 9",
     figures: "BTIO (4 processes on 2 nodes): up to 40 % better; MPI Tile I/O with 6 processes on 3 nodes: READ +75 %, \
               WRITE +126 %",
-    profiles: &["sdr-opensolaris", "ipoib-ud"],
-    conditions: "BTIO class A with 4 processes on 2 hosts, by interval of the dumps; 2, 4 and 6 tiles of 1024 x 768 \
+    profiles: &["sdr-opensolaris"],
+    conditions: "The Read-Read design; BTIO class A with 4 processes on 2 hosts, 8 time steps instead of 200, by interval of \
+                 the dumps; 2, 4 and 6 tiles of 1024 x 768 \
                  elements of 32 bytes on 1, 2 and 3 hosts; 40 % less time is 1.67 times the rate, 40 % more rate is 1.4: \
                  the text leaves it open",
     rules: &[
@@ -64,6 +71,39 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[],
         },
     ],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (proto, btio, read, write) in
+        [(Proto::Rdma, BTIO_RDMA, READ_RDMA, WRITE_RDMA), (Proto::Tcp, BTIO_IPOIB, READ_IPOIB, WRITE_IPOIB)]
+    {
+        let mut machines = machines("sdr-opensolaris", setting)?;
+        (machines.options.design, machines.options.proto) = (Design::ReadRead, proto);
+        for interval in [1, 2] {
+            machines.client_hosts = 2;
+            let figures = simulate(&Workload::Btio(dumps(interval, setting)), &machines)?;
+            curves.put(btio, interval.into(), value(kind(&figures, "write")?.mb_per_s)?);
+        }
+        for (columns, rows) in [(2, 1), (2, 2), (3, 2)] {
+            let processes = columns * rows;
+            machines.client_hosts = processes as usize / 2;
+            let figures = simulate(&Workload::Tile(tiles(columns, rows, setting)), &machines)?;
+            curves.put(write, processes.into(), value(kind(&figures, "tile write")?.mb_per_s)?);
+            curves.put(read, processes.into(), value(kind(&figures, "tile read")?.mb_per_s)?);
+        }
+    }
+    Ok(curves)
+}
+
+fn dumps(interval: u32, setting: Setting) -> Btio {
+    let class = if setting.small { Class::S } else { Class::A };
+    Btio { class, processes: 4, steps: 8, interval }
+}
+
+fn tiles(columns: u32, rows: u32, setting: Setting) -> Tile {
+    let height = if setting.small { 24 } else { 768 };
+    Tile { columns, rows, width: 1024, height, element: 32 }
+}

@@ -1,7 +1,7 @@
 //! Outstanding RDMA Reads bound WRITE.
 
 use bench::{BenchError, plot::Scale};
-use client::Strategy;
+use client::{Design, Strategy};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,
@@ -71,9 +71,9 @@ pub(super) const CLAIM: Claim = Claim {
 fn run(setting: Setting) -> Result<Curves, BenchError> {
     let mut curves = Curves::default();
     for (reads, curve) in [(4, FEW), (8, MORE)] {
-        let mut iozone = Iozone::new("sdr-opensolaris", setting)?;
+        let mut iozone = Iozone::new("sdr-opensolaris", setting)?.design(Design::ReadRead);
         iozone.machines.profile.adapter.outstanding_reads = reads;
-        let iozone = Iozone { shared_mount: true, record: 16 << 10, ..iozone };
+        let iozone = Iozone { record: 16 << 10, ..iozone };
         for threads in [1, 2, 4, 8, 16] {
             curves.put(curve, threads as f64, value(iozone.run(threads)?.write.mb_per_s)?);
         }
@@ -81,7 +81,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     for (profile, curve) in [("wan-infinihost", INFINIHOST), ("wan-connectx", CONNECTX)] {
         let iozone =
             Iozone::new(profile, setting)?.registration(Strategy::AllPhysical, Strategy::AllPhysical);
-        let iozone = Iozone { shared_mount: true, record: 32 << 10, outstanding: 8, ..iozone };
+        let iozone = Iozone { record: 32 << 10, outstanding: 8, ..iozone };
         for threads in [1, 2, 4, 8] {
             curves.put(curve, threads as f64, value(iozone.run(threads)?.write.mb_per_s)?);
         }

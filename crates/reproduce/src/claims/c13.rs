@@ -27,7 +27,7 @@ pub(super) const CLAIM: Claim = Claim {
     source: "WAN 2008 sections 2.2 and 2.3, figures 2 and 3",
     figures: "raw: both reach 934 MB/s; 4 KB at 0.2 mile: Write 925, Read 223; at 1400 miles: 14.7, 0.59 MB/s. NFS at \
               0.2 mile: IPoIB-UD 220 both ways, RDMA better for READ and not for WRITE; at 1400 miles IPoIB-UD is best",
-    profiles: &["wan-infinihost", "ipoib-ud"],
+    profiles: &["wan-infinihost"],
     conditions: "raw figures at 4 KiB are what the profile was set from (docs/simulation.md), so that those rules check \
                  the model's arithmetic only; NFS moves blocks of 32 KiB in pages, on one mount; the x axis of NFS is miles",
     rules: &[
