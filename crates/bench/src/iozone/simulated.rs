@@ -156,7 +156,7 @@ fn registering(spent: &Spent, all: &Outcome) -> Breakdown {
 
 #[cfg(test)]
 mod tests {
-    use client::{Options, Strategy};
+    use client::{Options, Proto, Strategy};
     use rdma::provider::sim::Profile;
 
     use super::*;
@@ -221,6 +221,21 @@ mod tests {
         }
         let (client, server) = share(Strategy::AllPhysical);
         assert!(client.total().is_zero() && server.total().is_zero());
+    }
+
+    #[test]
+    fn the_same_machines_are_slower_over_tcp_and_figures_say_which_it_was() {
+        let read = |proto| {
+            let what = what("ipoib-ud", 1);
+            let options = Options { proto, ..what.machines.options };
+            let machines = Machines { options, ..what.machines };
+            figures(&Simulated { machines, ..what }).swap_remove(1)
+        };
+        let (rdma, tcp) = (read(Proto::Rdma), read(Proto::Tcp));
+        assert_eq!((rdma.proto.as_str(), tcp.proto.as_str()), ("rdma", "tcp"));
+        assert!(rdma.design.is_some() && tcp.design.is_none() && tcp.registration.is_none());
+        assert!(rdma.mb_per_s.unwrap() > 1.2 * tcp.mb_per_s.unwrap(), "{rdma:?} {tcp:?}");
+        assert!(tcp.mb_per_s.unwrap() > 10.0);
     }
 
     #[test]

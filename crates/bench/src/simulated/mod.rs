@@ -11,7 +11,7 @@ mod wan;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use client::{Client, Design, Identity, Options, Strategy};
+use client::{Client, Design, Identity, Options, Proto, Strategy};
 use rdma::provider::sim::{Profile, World};
 use runtime::{RuntimeRef, virtual_time::VirtualTime};
 use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted};
@@ -34,7 +34,8 @@ pub struct Machines {
     pub profile: Profile,
     /// The seed of the run: the same gives the same figures.
     pub seed: u64,
-    /// How clients behave. The server's design is theirs; provider and identity are those of the simulation.
+    /// How clients behave, and over which transport. The server's design is theirs; provider and identity are those of
+    /// the simulation.
     pub options: Options,
     /// The server's registration strategy; `None`: that of the clients, but for the one that a server of the Read-Read
     /// design refuses ([`Strategy::AllPhysical`]; it has [`Strategy::Cache`] then).
@@ -100,20 +101,30 @@ impl Machines {
             self.storage.wrap(fs, hosts, rt).map_err(|e| e.to_string())
         };
         let hosted = Hosted::start(config, Arc::clone(rt), open).map_err(|e| failed(&e))?;
-        let listener = hosts.server().listen(Arc::clone(rt), SocketAddr::new(Hosts::SERVER, PORT));
-        hosted.serve(listener.map_err(|e| failed(&e))?);
+        let at = SocketAddr::new(Hosts::SERVER, PORT);
+        match self.options.proto {
+            Proto::Rdma => {
+                let listener = hosts.server().listen(Arc::clone(rt), at).map_err(|e| failed(&e))?;
+                hosted.serve(listener);
+            }
+            Proto::Tcp => {
+                let listener = hosts.world().tcp(Hosts::SERVER).listen(at).map_err(|e| failed(&e))?;
+                hosted.serve_tcp(listener);
+            }
+        }
         Ok(hosted)
     }
 
     /// What all figures about them have in common: `what` ran on them.
     pub(crate) fn line(&self, what: &str) -> Figure {
+        let rdma = self.options.proto == Proto::Rdma;
         Figure {
             workload: format!("simulated {what} on {}", self.profile.name),
-            proto: "rdma".into(),
-            provider: Some("sim".into()),
-            design: Some(self.options.design.to_string()),
-            registration: Some(self.options.registration.to_string()),
-            server_registration: Some(self.registration_of_server().to_string()),
+            proto: self.options.proto.to_string(),
+            provider: rdma.then(|| "sim".into()),
+            design: rdma.then(|| self.options.design.to_string()),
+            registration: rdma.then(|| self.options.registration.to_string()),
+            server_registration: rdma.then(|| self.registration_of_server().to_string()),
             client_hosts: Some(self.client_hosts),
             ..Figure::default()
         }
@@ -152,8 +163,14 @@ impl Simulation {
             trust_server: true, // It is a part of this process.
             ..self.machines.options.clone()
         };
-        let (provider, to) = (self.hosts.client(host), SocketAddr::new(Hosts::SERVER, PORT));
-        let mounted = Client::connect_over(Arc::clone(&self.rt), provider, to, EXPORT, options).await;
+        let (rt, to) = (Arc::clone(&self.rt), SocketAddr::new(Hosts::SERVER, PORT));
+        let mounted = match options.proto {
+            Proto::Rdma => Client::connect_over(rt, self.hosts.client(host), to, EXPORT, options).await,
+            Proto::Tcp => {
+                let streams = self.hosts.world().tcp(self.hosts.address(host));
+                Client::connect_over_tcp(rt, streams, to, EXPORT, options).await
+            }
+        };
         mounted.map_err(|e| BenchError::Client(e.to_string()))
     }
 
