@@ -1,9 +1,16 @@
 //! Distance kills small chunks.
 
-use bench::plot::Scale;
+use bench::{
+    BenchError,
+    plot::Scale,
+    simulated::{Operation, Raw},
+};
+use client::Strategy;
+use rdma::provider::sim::Profile;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Experiment, Picture, Setting, Unit,
+    lab::{Iozone, profile, value},
     rule::{ABOVE, BELOW, Band, CLEARLY, HARDLY, Measure, Rule, SAME},
 };
 
@@ -123,6 +130,52 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[(NFS_READ_UD, &[(0.2, 220.0)]), (NFS_WRITE_UD, &[(0.2, 220.0)])],
         },
     ],
-    experiment: Experiment::Open("the experiment is not written yet"),
+    experiment: Experiment::Simulated(run),
     lacks: "",
 };
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    raw(&mut curves, setting)?;
+    for miles in [0.2, 10.0, 100.0, 1400.0] {
+        let mut rdma = Iozone::new("wan-infinihost", setting)?
+            .registration(Strategy::AllPhysical, Strategy::AllPhysical);
+        rdma.machines.profile = at(miles)?;
+        let records = if setting.small { 64 } else { 1024 };
+        let rdma = Iozone { record: BLOCK, outstanding: BLOCKS, records, ..rdma };
+        for (iozone, read, write) in
+            [(rdma.clone(), NFS_READ, NFS_WRITE), (rdma.over_tcp(), NFS_READ_UD, NFS_WRITE_UD)]
+        {
+            let measured = iozone.run(1)?;
+            curves.put(read, miles, value(measured.read.mb_per_s)?);
+            curves.put(write, miles, value(measured.write.mb_per_s)?);
+        }
+    }
+    Ok(curves)
+}
+
+/// Bytes of a block of NFS, and how many are in flight: the slots of Linux's RPC-over-RDMA then.
+const BLOCK: usize = 32 << 10;
+const BLOCKS: usize = 32;
+
+fn raw(curves: &mut Curves, setting: Setting) -> Result<(), BenchError> {
+    for (miles, operation, curve) in [
+        (0.2, Operation::Write, WRITE_NEAR),
+        (0.2, Operation::Read, READ_NEAR),
+        (1400.0, Operation::Write, WRITE_FAR),
+        (1400.0, Operation::Read, READ_FAR),
+    ] {
+        for message in [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20] {
+            // Many times what is in flight, lest the beginning and the end count.
+            let count = ((if setting.small { 4 << 20 } else { 64 << 20 }) / message).max(40);
+            let what = Raw { profile: at(miles)?, operation, message, count };
+            curves.put(curve, message as f64, value(what.run()?.mb_per_s)?);
+        }
+    }
+    Ok(())
+}
+
+/// The machines at a distance.
+fn at(miles: f64) -> Result<Profile, BenchError> {
+    profile("wan-infinihost")?.at_distance(miles).map_err(|e| BenchError::Parameter(e.to_string()))
+}

@@ -46,7 +46,8 @@ pub(super) const CLAIM: Claim = Claim {
         paper: &[(READ, &[(SMALLEST, 560.0), (LARGEST, 818.0)])],
     }],
     experiment: Experiment::Simulated(run),
-    lacks: "",
+    lacks: "Blocks help WRITE as much as READ, since nothing is simulated that bounds WRITE over TCP alone: \
+            neither the server's page cache nor the order in which Linux's client flushed pages.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
