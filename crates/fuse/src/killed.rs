@@ -2,7 +2,7 @@
 //!
 //! A process in a FUSE call cannot be killed while the call is with the file system, unless that answers. The kernel
 //! would say so with FUSE_INTERRUPT, which fuser 0.18 answers itself with ENOSYS; so a call that takes long looks at its
-//! caller's state in `/proc`.
+//! caller's state in `/proc`. (Not in `/proc/PID/stat`: reading that was seen to wait for the process itself.)
 
 use std::{fs, future::Future, time::Duration};
 
@@ -10,9 +10,6 @@ use std::{fs, future::Future, time::Duration};
 const LOOK: Duration = Duration::from_secs(1);
 /// Bit of SIGKILL in the masks of `/proc/PID/status`. A signal that ends a process without a core dump becomes it.
 const SIGKILL: u64 = 1 << 8;
-/// `PF_EXITING` in the flags of `/proc/PID/stat`.
-const EXITING: u64 = 4;
-
 /// The result of `op`, or `None` (then `op` is dropped) when the thread `tid`, which waits for it, is to die. Thread 0
 /// is the kernel itself.
 pub(crate) async fn unless_killed<T>(tid: u32, op: impl Future<Output = T>) -> Option<T> {
@@ -22,7 +19,8 @@ pub(crate) async fn unless_killed<T>(tid: u32, op: impl Future<Output = T>) -> O
     let dies = async {
         loop {
             tokio::time::sleep(LOOK).await;
-            if is_dying(tid) {
+            // Elsewhere: looking may block, and the executor must not.
+            if tokio::task::spawn_blocking(move || is_dying(tid)).await.unwrap_or(false) {
                 return;
             }
         }
@@ -40,14 +38,10 @@ fn is_dying(tid: u32) -> bool {
         let line = status.lines().find_map(|l| l.strip_prefix(key));
         line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0)
     };
-    if (pending("SigPnd:") | pending("ShdPnd:")) & SIGKILL != 0 {
-        return true;
-    }
-    let Ok(stat) = fs::read_to_string(format!("/proc/{tid}/stat")) else { return false };
-    // After the name in parentheses, which may hold anything: state, ppid, pgrp, session, tty, tpgid, flags.
-    let flags =
-        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
-    flags.is_some_and(|f| f & EXITING != 0)
+    // A process that ends has given its memory back before it closes its files; threads of the kernel have none.
+    let has = |key: &str| status.lines().any(|l| l.starts_with(key));
+    let of_kernel = has("Kthread:\t1") || status.lines().any(|l| matches!(l, "PPid:\t2" | "PPid:\t0"));
+    (pending("SigPnd:") | pending("ShdPnd:")) & SIGKILL != 0 || (!of_kernel && !has("VmSize:"))
 }
 
 #[cfg(test)]

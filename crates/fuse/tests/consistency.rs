@@ -1,0 +1,225 @@
+//! Two mounts of one export, and servers that go away.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+    net::SocketAddr,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use common::{Export, HANG, Mounted, fuse_is_there, noise};
+use server::{Config, Server};
+
+#[test]
+fn a_file_is_opened_as_its_last_closer_left_it() {
+    if !fuse_is_there() {
+        return;
+    }
+    for local in [false, true] {
+        let export = Export::start(local);
+        let (a, b) = (export.mount("rdma", ""), export.mount("tcp", ""));
+        let (at_a, at_b) = (a.at.join("file"), b.at.join("file"));
+        for round in 0..10_usize {
+            // Longer and shorter, and of the same length.
+            let data = noise([5000, 70_000, 300, 300, 0][round % 5], round as u64);
+            fs::write(&at_a, &data).unwrap();
+            assert_eq!(fs::read(&at_b).unwrap(), data, "round {round}");
+            let data = noise([100, 200_000, 4096][round % 3], round as u64 + 50);
+            fs::write(&at_b, &data).unwrap();
+            assert_eq!(fs::read(&at_a).unwrap(), data, "round {round}");
+        }
+        // Each appends behind what the other has appended, although its attributes are cached.
+        fs::write(&at_a, "").unwrap();
+        for round in 0..10 {
+            for at in [&at_a, &at_b] {
+                let mut f = OpenOptions::new().append(true).open(at).unwrap();
+                writeln!(f, "{round}").unwrap();
+            }
+        }
+        let text = fs::read_to_string(&at_a).unwrap();
+        assert_eq!(text, (0..10).map(|r| format!("{r}\n{r}\n")).collect::<String>());
+        // And behind a file that the other has made shorter.
+        fs::write(&at_b, "short\n").unwrap();
+        OpenOptions::new().append(true).open(&at_a).unwrap().write_all(b"end\n").unwrap();
+        assert_eq!(fs::read_to_string(&at_b).unwrap(), "short\nend\n");
+        a.unmount();
+        b.unmount();
+    }
+}
+
+#[test]
+fn what_another_mount_replaced_is_found_again_by_its_path() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(true);
+    let (a, b) = (export.mount("rdma", ""), export.mount("rdma", ""));
+    fs::create_dir(a.at.join("dir")).unwrap();
+    fs::write(a.at.join("dir/file"), "old").unwrap();
+    assert_eq!(fs::read_to_string(b.at.join("dir/file")).unwrap(), "old");
+    // The names are still cached there, but stand for what is gone.
+    fs::write(a.at.join("next"), "newer").unwrap();
+    fs::rename(a.at.join("next"), a.at.join("dir/file")).unwrap();
+    assert_eq!(fs::read_to_string(b.at.join("dir/file")).unwrap(), "newer");
+    fs::remove_dir_all(a.at.join("dir")).unwrap();
+    fs::create_dir(a.at.join("dir")).unwrap();
+    fs::write(a.at.join("dir/file"), "newest").unwrap();
+    assert_eq!(fs::read_to_string(b.at.join("dir/file")).unwrap(), "newest");
+    fs::write(b.at.join("dir/file"), "from b").unwrap();
+    assert_eq!(fs::read_to_string(a.at.join("dir/file")).unwrap(), "from b");
+    a.unmount();
+    b.unmount();
+}
+
+#[test]
+fn without_attribute_caching_changes_are_seen_at_once() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(false);
+    let (a, b) = (export.mount("tcp", ""), export.mount("tcp", "noac"));
+    for i in 1..10_u64 {
+        fs::write(a.at.join("file"), vec![0; i as usize]).unwrap();
+        assert_eq!(fs::metadata(b.at.join("file")).unwrap().len(), i);
+        let name = b.at.join(format!("name{i}"));
+        assert!(!name.exists());
+        fs::write(a.at.join(format!("name{i}")), "").unwrap();
+        assert!(name.exists());
+    }
+}
+
+#[test]
+fn a_full_file_system_is_told_at_close_or_before() {
+    if !fuse_is_there() {
+        return;
+    }
+    let server = Server::start(Export::config("memory:8MiB")).unwrap();
+    let url = format!("nfs://{}/data?proto=tcp", server.tcp_addr().unwrap()).parse().unwrap();
+    let mounted = Mounted::new(&url, "");
+    let mut f = fs::File::create(mounted.at.join("big")).unwrap();
+    let wrong = (0..64).find_map(|_| f.write_all(&[1; 1 << 20]).err());
+    let wrong = wrong.or_else(|| f.sync_all().err()).expect("64 MiB do not fit into 8");
+    assert_eq!(wrong.kind(), std::io::ErrorKind::StorageFull);
+    drop(f);
+    // A small write that only close sends.
+    let f = fs::File::create(mounted.at.join("small"));
+    let told = f.and_then(|mut f| {
+        f.write_all(&[1; 300_000])?;
+        f.sync_all()
+    });
+    assert_eq!(told.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    fs::remove_file(mounted.at.join("big")).unwrap();
+}
+
+/// A server on a directory, at addresses that stay the same when it is started again.
+fn start(dir: &Path, tcp: SocketAddr) -> server::Running {
+    let mut config: Config = Export::config(&format!("local:{}", dir.display()));
+    config.listen_tcp = vec![tcp];
+    config.listen_rdma.clear();
+    let begun = Instant::now();
+    loop {
+        match Server::start(config.clone()) {
+            Ok(running) => return running,
+            Err(e) if begun.elapsed() > HANG => panic!("{e}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// Waits until `child` ends.
+fn ended(child: &mut std::process::Child) -> std::process::ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(begun.elapsed() < HANG, "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_hard_mount_waits_for_its_server_and_its_callers_can_be_killed() {
+    if !fuse_is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path(), "127.0.0.1:0".parse().unwrap());
+    let tcp = server.tcp_addr().unwrap();
+    let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
+    let data = noise(200_000, 3);
+    fs::write(mounted.at.join("file"), &data).unwrap();
+    let mut written = fs::File::create(mounted.at.join("written")).unwrap();
+    written.write_all(&data).unwrap();
+    drop(server);
+
+    let cat = |name: &str| {
+        let mut c = Command::new("stat");
+        c.arg(mounted.at.join(name)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let (mut killed, mut patient) = (cat("not looked up 1"), cat("not looked up 2"));
+    let closing = std::thread::spawn(move || written.sync_all());
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(killed.try_wait().unwrap().is_none() && patient.try_wait().unwrap().is_none());
+    killed.kill().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended(&mut killed)), Some(9));
+
+    let _server = start(dir.path(), tcp);
+    assert!(ended(&mut patient).code().is_some());
+    closing.join().unwrap().unwrap();
+    assert_eq!(fs::read(mounted.at.join("written")).unwrap(), data);
+    mounted.unmount();
+    assert!(fs::read(dir.path().join("written")).unwrap() == data);
+}
+
+#[test]
+fn a_soft_mount_gives_errors_when_its_server_is_gone() {
+    if !fuse_is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path(), "127.0.0.1:0".parse().unwrap());
+    let url = format!("nfs://{}/data?proto=tcp", server.tcp_addr().unwrap()).parse().unwrap();
+    let mounted = Mounted::new(&url, "soft,timeo=5,retrans=1");
+    let mut f = fs::File::create(mounted.at.join("file")).unwrap();
+    f.write_all(b"never arrives").unwrap();
+    drop(server);
+    let io = rustix::io::Errno::IO.raw_os_error();
+    assert_eq!(f.sync_all().unwrap_err().raw_os_error(), Some(io));
+    assert_eq!(fs::metadata(mounted.at.join("other")).unwrap_err().raw_os_error(), Some(io));
+}
+
+#[test]
+fn callers_are_known_to_the_server_by_their_own_numbers() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can act as others");
+        return;
+    }
+    let export = Export::start(false);
+    let mounted = export.mount("tcp", "allow_other");
+    fs::set_permissions(&mounted.at, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    for dir in mounted.at.ancestors().skip(1).take(1) {
+        fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    fs::write(mounted.at.join("of root"), "secret").unwrap();
+    fs::set_permissions(mounted.at.join("of root"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .unwrap();
+    let sh = |script: &str| {
+        let mut c = Command::new("sh");
+        std::os::unix::process::CommandExt::uid(&mut c, 4711);
+        std::os::unix::process::CommandExt::gid(&mut c, 4712);
+        c.args(["-c", script]).current_dir(&mounted.at).stderr(Stdio::null()).status().unwrap().success()
+    };
+    assert!(sh("echo mine > mine && mkdir -m 700 dir && echo x > dir/x && cat mine dir/x > both"));
+    let meta = fs::metadata(mounted.at.join("mine")).unwrap();
+    assert_eq!((meta.uid(), meta.gid()), (4711, 4712));
+    assert!(!sh("cat 'of root'") && !sh("echo > 'of root'") && !sh("chown 1 mine"));
+    mounted.unmount();
+}
