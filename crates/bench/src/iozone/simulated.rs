@@ -1,5 +1,6 @@
 //! The same workload on simulated machines, in virtual time.
 
+use client::Proto;
 use futures::future::try_join_all;
 use oncrpc::{Stage, stages::StageSums};
 
@@ -128,12 +129,13 @@ impl Simulated {
         let mut all = Outcome::default();
         outcomes.into_iter().for_each(|o| all.merge(o));
         mounts.iter().zip(&before).for_each(|(m, before)| Exposure::of(m).add_since(before, &mut all));
+        let rdma = self.machines.options.proto == Proto::Rdma;
         let line = Figure {
             breakdown: Some(registering(&spent, &all)),
-            client_registrations: Some(all.registrations as f64),
-            client_exposed_byte_s: Some(all.exposed_byte_nanoseconds as f64 / 1e9),
-            server_registrations: Some(spent.server_registrations as f64),
-            server_exposed_byte_s: Some(exposed().saturating_sub(exposed_before) as f64 / 1e9),
+            client_registrations: rdma.then_some(all.registrations as f64),
+            client_exposed_byte_s: rdma.then_some(all.exposed_byte_nanoseconds as f64 / 1e9),
+            server_registrations: rdma.then_some(spent.server_registrations as f64),
+            server_exposed_byte_s: rdma.then_some(exposed().saturating_sub(exposed_before) as f64 / 1e9),
             ..self.line(run)
         };
         Ok(all.figure(line, took, spent.clients_cpu, Some(spent.server_cpu)))

@@ -46,7 +46,7 @@ async fn members(workload: &Workload, simulation: &Simulation) -> Result<Tally, 
 
 #[cfg(test)]
 mod tests {
-    use client::{Options, Strategy};
+    use client::{Options, Proto, Strategy};
     use rdma::provider::sim::Profile;
 
     use super::*;
@@ -77,15 +77,17 @@ mod tests {
         ]
     }
 
-    fn run(workload: &Workload, profile: &str, client_hosts: usize) -> Vec<Figure> {
-        let machines = Machines { client_hosts, ..Machines::new(Profile::named(profile).unwrap()) };
+    fn run(workload: &Workload, profile: &str, client_hosts: usize, proto: Proto) -> Vec<Figure> {
+        let options = Options { proto, ..Options::default() };
+        let machines = Machines { client_hosts, options, ..Machines::new(Profile::named(profile).unwrap()) };
         simulate(workload, &machines).unwrap()
     }
 
     #[test]
     fn every_workload_runs_in_virtual_time_and_does_the_same_with_the_same_seed() {
-        for workload in small() {
-            let json = || run(&workload, "hdr-200g", 2).iter().map(Figure::json).collect::<Vec<_>>();
+        for (n, workload) in small().into_iter().enumerate() {
+            let proto = [Proto::Rdma, Proto::Tcp][n % 2];
+            let json = || run(&workload, "hdr-200g", 2, proto).iter().map(Figure::json).collect::<Vec<_>>();
             let figures = json();
             assert!(!figures.is_empty());
             let name = format!("simulated {} on hdr-200g", workload.name());
@@ -113,7 +115,7 @@ mod tests {
     #[test]
     fn what_is_timed_as_a_whole_has_the_processor_time_of_the_hosts() {
         let tile = Tile { columns: 2, rows: 1, width: 16, height: 8, element: 32 };
-        let figures = run(&Workload::Tile(tile), "hdr-200g", 2);
+        let figures = run(&Workload::Tile(tile), "hdr-200g", 2, Proto::Rdma);
         for f in figures {
             let whole = f.test.starts_with("tile");
             assert_eq!(f.client_cpu_percent.is_some(), whole, "{}", f.test);
