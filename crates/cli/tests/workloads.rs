@@ -66,7 +66,11 @@ const LATENCY: Small = (
         "write 1 MiB",
     ],
 );
-const ALL: [Small; 8] = [FILEOP, POSTMARK, UNTAR, COMPILE, OLTP, BTIO, TILE, LATENCY];
+const CLIENTS: Small = (
+    &["clients", "--clients", "2", "--size", "256K", "--record", "64K"],
+    &["record write", "write", "record read", "read"],
+);
+const ALL: [Small; 9] = [FILEOP, POSTMARK, UNTAR, COMPILE, OLTP, BTIO, TILE, LATENCY, CLIENTS];
 
 fn check((args, kinds): Small, place: &[&str], proto: &str) {
     let out = ok(&[&["bench"], args, place, &["--json"]].concat());

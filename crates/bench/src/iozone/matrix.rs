@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use client::{Options, Proto, Url};
 use rpcrdma::{Design, registration::Strategy};
 
-use super::{Iozone, Run, Session, Test, common};
-use crate::{At, BenchError, Figure, embedded::EmbeddedServer};
+use super::{Iozone, Run, Session, Simulated, Test, common};
+use crate::{At, BenchError, Figure, embedded::EmbeddedServer, simulated::Machines};
 
 /// What a server uses that nobody told otherwise.
 const SERVERS_OWN: Strategy = Strategy::Cache;
@@ -37,6 +37,13 @@ pub enum Place {
     },
     /// One that runs: the directory in which files are made.
     Url(Url),
+    /// That of simulated machines, which are started for each design, strategy and number of threads.
+    Simulated {
+        /// The machines. Their clients' options are those of the matrix.
+        machines: Box<Machines>,
+        /// As [`Simulated::shared_mount`].
+        shared_mount: bool,
+    },
 }
 
 /// What to measure.
@@ -104,6 +111,12 @@ impl Matrix {
                         figures.push(figure);
                         Ok(())
                     };
+                    if let Place::Simulated { machines, shared_mount } = &self.place {
+                        let what = self.simulated(machines, (design, registration), *threads, size);
+                        let figures = self.simulate(&Simulated { shared_mount: *shared_mount, ..what })?;
+                        figures.into_iter().try_for_each(seen)?;
+                        continue;
+                    }
                     let session = self.session(server.as_ref(), (design, registration), *threads, size)?;
                     self.measure(&session, server.as_ref(), &mut seen)?;
                 }
@@ -119,6 +132,9 @@ impl Matrix {
         let refused = |why: &str| Err(BenchError::Parameter(why.to_owned()));
         match &self.place {
             Place::Embedded { proto: Proto::Tcp, .. } if several => refused(
+                "designs and registration strategies are those of RDMA; leave them out, or leave out --proto tcp",
+            ),
+            Place::Simulated { .. } if several && self.options.proto == Proto::Tcp => refused(
                 "designs and registration strategies are those of RDMA; leave them out, or leave out --proto tcp",
             ),
             Place::Url(_) if self.designs.len() > 1 => refused(
@@ -191,6 +207,7 @@ impl Matrix {
                 text.parse().map_err(|e: client::Error| BenchError::Client(e.to_string()))?
             }
             (Place::Embedded { .. }, None) => return Err(BenchError::Peer("there is no server".into())),
+            (Place::Simulated { .. }, _) => return Err(BenchError::Peer("it is simulated".into())),
             (Place::Url(url), _) => url.clone(),
         };
         let of_client = registration.filter(|_| self.ends != Ends::Server);
@@ -208,6 +225,39 @@ impl Matrix {
             session.prepare()?;
         }
         Ok(session)
+    }
+
+    /// `machines` with this design and strategy, and threads on them.
+    fn simulated(
+        &self,
+        machines: &Machines,
+        (design, registration): (Design, Option<Strategy>),
+        threads: usize,
+        size: u64,
+    ) -> Simulated {
+        let of_client = registration.filter(|_| self.ends != Ends::Server);
+        let of_server = match self.ends {
+            Ends::Both => None,
+            Ends::Client => registration.map(|_| SERVERS_OWN),
+            Ends::Server => registration,
+        };
+        let options = Options {
+            design,
+            registration: of_client.unwrap_or(self.options.registration),
+            ..self.options.clone()
+        };
+        let server_registration = of_server.or(machines.server_registration);
+        let machines = Machines { options, server_registration, ..machines.clone() };
+        Simulated { machines, threads, shared_mount: false, size }
+    }
+
+    /// Every record and test.
+    fn simulate(&self, what: &Simulated) -> Result<Vec<Figure>, BenchError> {
+        let runs =
+            self.records.iter().flat_map(|record| self.tests.iter().map(|test| self.cell(*test, *record)));
+        let runs: Vec<_> = runs.collect();
+        // With several cells, one that cannot be has no values; alone it is a mistake.
+        if self.cells() > 1 { what.run_those_that_can_be(&runs) } else { what.run(&runs) }
     }
 
     fn cell(&self, test: Test, record: usize) -> Run {

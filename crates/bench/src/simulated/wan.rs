@@ -1,5 +1,7 @@
 //! The wide area: distance x message size x block size x outstanding RDMA Reads.
 
+use serde::Serialize;
+
 use super::{Machines, Operation, Raw};
 use crate::{
     BenchError, Figure,
@@ -31,14 +33,22 @@ pub struct Wan {
 }
 
 /// One figure, and where it belongs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct WanFigure {
     /// Miles between the hosts.
     pub miles: f64,
     /// Outstanding RDMA Reads.
     pub outstanding_reads: u16,
     /// What it is: tests `RDMA Write`, `RDMA Read`, and NFS's `write` and `read`.
+    #[serde(flatten)]
     pub figure: Figure,
+}
+
+impl WanFigure {
+    /// One line of JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 /// Blocks in flight.

@@ -5,7 +5,10 @@ use std::{net::IpAddr, path::PathBuf};
 use bench::units::Size;
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{BtioArgs, FileopArgs, LatencyArgs, OltpArgs, PostmarkArgs, SourcesArgs, TileArgs};
+use super::{
+    BtioArgs, ClientsArgs, FileopArgs, LatencyArgs, OltpArgs, PostmarkArgs, SimulateArgs, SourcesArgs,
+    TileArgs, WanArgs,
+};
 
 /// Arguments of `millrace bench`.
 #[derive(Debug, Args)]
@@ -29,7 +32,7 @@ pub(crate) struct BenchArgs {
 impl BenchCommand {
     /// Whether it measures several designs and registration strategies.
     pub(crate) fn compares(&self) -> bool {
-        matches!(self, Self::Iozone(_) | Self::Breakdown(_))
+        matches!(self, Self::Iozone(_) | Self::Breakdown(_) | Self::Simulate(_))
     }
 }
 
@@ -60,7 +63,11 @@ pub(crate) enum BenchCommand {
     Tile(TileArgs),
     /// One operation at a time
     Latency(LatencyArgs),
-    /// Simulate iozone between two machines of a profile, in virtual time: nothing is measured
+    /// Several clients, each with a large file
+    Clients(ClientsArgs),
+    /// Distance, message and block sizes, outstanding RDMA Reads: simulated, nothing is measured
+    Wan(WanArgs),
+    /// Simulate iozone between machines of a profile, in virtual time: nothing is measured
     Simulate(SimulateArgs),
     /// The other process of `bench raw`
     #[command(hide = true)]
@@ -326,51 +333,6 @@ pub(crate) struct CompareArgs {
     /// Measure NFS over TCP too
     #[arg(long)]
     pub(crate) tcp: bool,
-
-    /// Print one JSON object per line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Arguments of `millrace bench simulate`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  millrace bench simulate --profile ndr-400g --threads 8
-  millrace bench simulate --profile wan-infinihost --miles 1400 --threads 4 --record 1M
-  millrace bench simulate --profile ./mine.toml --registration dynamic --json
-
-The real client, server and memory file system run between two simulated hosts: new files are written, then read. Time,
-processors, adapters and links are those of the profile, where each number says where it comes from; the file system's
-own work takes no simulated time. The output says that it is simulated, and is the same for the same seed.")]
-pub(crate) struct SimulateArgs {
-    /// The machines: a name (`list` names those that there are), or a TOML file (with a / or .toml in its name)
-    #[arg(long, value_name = "PROFILE")]
-    pub(crate) profile: String,
-
-    /// Miles of cable between them [default: as the profile says]
-    #[arg(long, value_name = "MILES")]
-    pub(crate) miles: Option<f64>,
-
-    /// The seed
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) seed: u64,
-
-    /// Threads of the client, each with a connection and a file
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: u16,
-
-    /// Bytes of one read or write
-    #[arg(long, value_name = "SIZE", default_value = "128K")]
-    pub(crate) record: Size,
-
-    /// Bytes of each file, which this machine's memory must hold
-    #[arg(long, value_name = "SIZE", default_value = "32M")]
-    pub(crate) size: Size,
-
-    /// Records in flight per thread
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) outstanding: u16,
 
     /// Print one JSON object per line
     #[arg(long)]

@@ -6,6 +6,7 @@ mod files;
 mod mount;
 mod reproduce;
 mod serve;
+mod simulated;
 mod watch;
 mod workload;
 
@@ -17,8 +18,7 @@ use client::{Design, Invalidation, Strategy};
 use rdma::ProviderChoice;
 
 pub(crate) use bench::{
-    BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, RawArgs, SimulateArgs,
-    TestName,
+    BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, RawArgs, TestName,
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
@@ -28,9 +28,10 @@ pub(crate) use files::{
 pub(crate) use mount::{MountArgs, with_helper};
 pub(crate) use reproduce::ReproduceArgs;
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, DemoCommand, ReloadArgs, SecurityArgs, ServeArgs};
+pub(crate) use simulated::{MachinesArgs, SimulateArgs, WanArgs};
 pub(crate) use watch::{DoctorArgs, TopArgs};
 pub(crate) use workload::{
-    BtioArgs, FileopArgs, LatencyArgs, OltpArgs, Place, PostmarkArgs, SourcesArgs, TileArgs,
+    BtioArgs, ClientsArgs, FileopArgs, LatencyArgs, OltpArgs, Place, PostmarkArgs, SourcesArgs, TileArgs,
 };
 
 const ABOUT: &str =
@@ -96,13 +97,13 @@ pub(crate) struct Global {
     pub(crate) provider: Option<ProviderChoice>,
 
     /// The RPC-over-RDMA design: read-write, or read-read, an experiment which exposes the server's memory; both ends
-    /// must use the same [default: read-write]. For `bench iozone` and `bench breakdown` also several, with commas
+    /// must use the same [default: read-write]. For `bench iozone`, `breakdown` and `simulate` also several, with commas
     #[arg(long = "design", global = true, value_name = "NAME", help_heading = "Global options", value_delimiter = ',',
           value_parser = PossibleValuesParser::new(["read-write", "read-read"]).try_map(|s| s.parse::<Design>()))]
     pub(crate) designs: Vec<Design>,
 
     /// How memory is registered for RDMA: dynamic, fast, cache or all-physical [default: fast; of a server: cache].
-    /// For `bench iozone` and `bench breakdown` also several, with commas
+    /// For `bench iozone`, `breakdown` and `simulate` also several, with commas
     #[arg(
         long = "registration",
         global = true,
@@ -146,7 +147,7 @@ impl Cli {
             [("--design", self.global.designs.len()), ("--registration", self.global.registrations.len())];
         match lists.into_iter().find(|(_, names)| *names > 1) {
             Some((option, _)) if !compares => Err(format!(
-                "{option} takes one name here; `millrace bench iozone` and `breakdown` take several and compare them"
+                "{option} takes one name here; `millrace bench iozone`, `breakdown` and `simulate` take several and compare them"
             )),
             _ => Ok(()),
         }

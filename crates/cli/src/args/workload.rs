@@ -4,13 +4,18 @@ use std::{net::IpAddr, path::PathBuf};
 
 use bench::{
     units::Size,
-    workload::{Btio, Class, Compile, Fileop, Latency, Oltp, Postmark, Sources, Tile, Untar, Workload},
+    workload::{
+        Btio, Class, Clients, Compile, Fileop, Latency, Oltp, Postmark, Sources, Tile, Untar, Workload,
+    },
 };
 use clap::{Args, ValueEnum};
 
+use super::MachinesArgs;
+
 /// Where a workload runs, and how often.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("place").required(true).args(["url", "self_server", "dir"]))]
+#[command(group = clap::ArgGroup::new("place").required(true).args(["url", "self_server", "dir", "profile"]))]
+#[command(group = clap::ArgGroup::new("own").args(["self_server", "profile"]))]
 pub(crate) struct Place {
     /// A directory on a server; a new directory is made in it, and removed afterwards
     #[arg(value_name = "URL")]
@@ -28,12 +33,16 @@ pub(crate) struct Place {
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", requires = "self_server")]
     pub(crate) address: IpAddr,
 
-    /// The transport to the server of --self
-    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"], requires = "self_server")]
+    #[command(flatten)]
+    pub(crate) machines: MachinesArgs,
+
+    /// The transport to the server of --self, or of --profile
+    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"], requires = "own")]
     pub(crate) proto: String,
 
-    /// Runs of everything; the table shows medians
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    /// Runs of everything; the table shows medians. (What is simulated is the same each time.)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
+          conflicts_with = "profile")]
     pub(crate) runs: u16,
 
     /// Print one JSON object per line
@@ -91,10 +100,6 @@ pub(crate) struct PostmarkArgs {
     /// Bytes of the largest file, up to 64 MiB
     #[arg(long, value_name = "SIZE", default_value_t = Postmark::SIZES.1, value_parser = small_size)]
     high: u32,
-
-    /// What decides on sizes and choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
 }
 
 /// Arguments of `millrace bench untar` and `compile`.
@@ -114,10 +119,6 @@ pub(crate) struct SourcesArgs {
     #[arg(long, value_name = "N", default_value_t = Sources::default().files,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     files: u32,
-
-    /// What decides on names, sizes and places
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
 }
 
 /// Arguments of `millrace bench oltp`.
@@ -156,10 +157,6 @@ pub(crate) struct OltpArgs {
     /// Reads of all shadow processes together
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     reads: u32,
-
-    /// What decides on places
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
 }
 
 /// The classes of `millrace bench btio`.
@@ -252,6 +249,39 @@ pub(crate) struct LatencyArgs {
     operations: u32,
 }
 
+/// Arguments of `millrace bench clients`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench clients --self --clients 4
+  millrace bench clients --profile ddr-linux-allphys --registration all-physical --clients 7 --storage raid:256M
+
+Each client writes a file of its own, and when all have, all read theirs together. The paper (Designing 2007) has 1 to 8
+clients with 1 GB each, and 4 or 8 GB of server memory before eight disks: the defaults with raid:256M and raid:512M are a
+sixteenth of that.")]
+pub(crate) struct ClientsArgs {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Clients, each with a connection; where they are simulated, each on a machine of its own
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    clients: u32,
+
+    /// Bytes of each client's file
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    size: Size,
+
+    /// Bytes of one read or write, up to 64 MiB
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = small_size)]
+    record: u32,
+}
+
+impl From<&ClientsArgs> for Workload {
+    fn from(a: &ClientsArgs) -> Self {
+        Self::Clients(Clients { clients: a.clients, size: a.size.0, record: a.record })
+    }
+}
+
 /// A size that the workload keeps in memory.
 fn small_size(text: &str) -> Result<u32, String> {
     const MOST: u64 = 64 << 20;
@@ -270,14 +300,14 @@ impl From<&FileopArgs> for Workload {
 
 impl From<&PostmarkArgs> for Workload {
     fn from(a: &PostmarkArgs) -> Self {
-        let PostmarkArgs { files, transactions, low, high, seed, .. } = *a;
-        Self::Postmark(Postmark { files, transactions, low, high, seed })
+        let PostmarkArgs { files, transactions, low, high, .. } = *a;
+        Self::Postmark(Postmark { files, transactions, low, high, seed: a.place.machines.seed })
     }
 }
 
 impl SourcesArgs {
     fn sources(&self) -> Sources {
-        Sources { files: self.files, seed: self.seed }
+        Sources { files: self.files, seed: self.place.machines.seed }
     }
 
     pub(crate) fn untar(&self) -> Workload {
@@ -291,7 +321,8 @@ impl SourcesArgs {
 
 impl From<&OltpArgs> for Workload {
     fn from(a: &OltpArgs) -> Self {
-        let OltpArgs { shadows, writers, io, files, file_size, reads, seed, .. } = *a;
+        let OltpArgs { shadows, writers, io, files, file_size, reads, .. } = *a;
+        let seed = a.place.machines.seed;
         Self::Oltp(Oltp { shadows, writers, io, files, file_size: file_size.0, reads, seed })
     }
 }

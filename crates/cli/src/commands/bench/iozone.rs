@@ -44,7 +44,36 @@ impl From<EndsName> for Ends {
 pub(super) fn run(args: &IozoneArgs) -> CommandResult {
     warn_of_debug_build();
     let matrix = matrix(args)?;
-    let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
+    let show = Show {
+        json: args.json,
+        csv: args.csv.as_deref(),
+        plot: args.plot.as_deref(),
+        conditions: &|f| conditions(args, f),
+        ends: ("client", "server"),
+        notes: notes(args, &matrix),
+    };
+    sweep(&matrix, &show)
+}
+
+/// Where the figures of a matrix go, and what is said of them.
+pub(super) struct Show<'a> {
+    /// A JSON object for each run, instead of a table.
+    pub(super) json: bool,
+    /// A file for each run.
+    pub(super) csv: Option<&'a Path>,
+    /// A directory for pictures of the medians.
+    pub(super) plot: Option<&'a Path>,
+    /// Under which conditions a figure came about.
+    pub(super) conditions: &'a dyn Fn(&Figure) -> String,
+    /// The ends of a connection in the table.
+    pub(super) ends: (&'a str, &'a str),
+    /// Whole lines below the table.
+    pub(super) notes: String,
+}
+
+/// Runs a matrix and shows what comes of it.
+pub(super) fn sweep(matrix: &Matrix, show: &Show<'_>) -> CommandResult {
+    let mut csv = show.csv.map(Csv::create).transpose()?;
     let bar = progress(matrix.cells() * matrix.runs);
     let mut printed = Ok(());
     let medians = matrix.run(|figure| {
@@ -52,7 +81,7 @@ pub(super) fn run(args: &IozoneArgs) -> CommandResult {
             bar.set_message(summary(figure));
             bar.inc(1);
         }
-        if args.json && printed.is_ok() {
+        if show.json && printed.is_ok() {
             printed = output::line(&figure.json());
         }
         csv.as_mut().map_or(Ok(()), |csv| csv.add(figure))
@@ -61,11 +90,11 @@ pub(super) fn run(args: &IozoneArgs) -> CommandResult {
         bar.finish_and_clear();
     }
     printed?;
-    if !args.json {
-        print(args, &matrix, &medians)?;
+    if !show.json {
+        print(show, &medians)?;
     }
-    if let Some(dir) = &args.plot {
-        draw(args, &matrix, &medians, dir)?;
+    if let Some(dir) = show.plot {
+        draw(show, matrix, &medians, dir)?;
     }
     Ok(Outcome::Done)
 }
@@ -132,9 +161,9 @@ fn conditions(args: &IozoneArgs, f: &Figure) -> String {
     )
 }
 
-fn print(args: &IozoneArgs, matrix: &Matrix, medians: &[Figure]) -> Result<(), Failure> {
+fn print(show: &Show<'_>, medians: &[Figure]) -> Result<(), Failure> {
     let f = medians.first().cloned().unwrap_or_default();
-    let mut text = format!("{}.\n", conditions(args, &f));
+    let mut text = format!("{}.\n", (show.conditions)(&f));
     let setting = |f: &Figure| {
         let names =
             [("design", &f.design), ("registration", &f.registration), ("server's", &f.server_registration)];
@@ -142,9 +171,9 @@ fn print(args: &IozoneArgs, matrix: &Matrix, medians: &[Figure]) -> Result<(), F
         names.chain([format!("threads {}", f.threads)]).collect::<Vec<_>>().join(", ")
     };
     if medians.iter().all(|m| setting(m) == setting(&f)) {
-        text += &format!("{}.\n\n{}", setting(&f), table(medians, ("client", "server")));
+        text += &format!("{}.\n\n{}", setting(&f), table(medians, show.ends));
     }
-    text += &notes(args, matrix);
+    text += &show.notes;
     if medians.iter().any(|m| m.mb_per_s.is_none()) {
         text += "A cell with - in place of MB/s: its record is larger than one READ or WRITE of its strategy carries.\n";
     }
@@ -172,8 +201,8 @@ fn notes(args: &IozoneArgs, matrix: &Matrix) -> String {
     text
 }
 
-fn draw(args: &IozoneArgs, matrix: &Matrix, medians: &[Figure], dir: &Path) -> Result<(), BenchError> {
-    let note = medians.first().map(|f| conditions(args, f)).unwrap_or_default();
+fn draw(show: &Show<'_>, matrix: &Matrix, medians: &[Figure], dir: &Path) -> Result<(), BenchError> {
+    let note = medians.first().map(show.conditions).unwrap_or_default();
     let ends = match matrix.ends {
         Ends::Both => "registration at both ends",
         Ends::Client => "the client's registration",

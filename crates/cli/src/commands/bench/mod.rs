@@ -5,6 +5,7 @@ mod compare;
 mod iozone;
 mod raw;
 mod simulate;
+mod wan;
 mod workload;
 
 use std::net::IpAddr;
@@ -34,6 +35,8 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
         BenchCommand::Btio(args) => workload::run(&(&args).into(), &args.place),
         BenchCommand::Tile(args) => workload::run(&(&args).into(), &args.place),
         BenchCommand::Latency(args) => workload::run(&(&args).into(), &args.place),
+        BenchCommand::Clients(args) => workload::run(&(&args).into(), &args.place),
+        BenchCommand::Wan(args) => wan::run(&args),
         BenchCommand::Simulate(args) => simulate::run(&args),
         BenchCommand::RawPeer(args) => {
             bench::raw::serve_peer(&at(args.address))?;

@@ -1,51 +1,58 @@
-//! `millrace bench simulate`.
+//! `millrace bench simulate`, and the machines that every workload may be simulated on.
 
 use bench::{
-    figure::{costs, table},
-    iozone::{Run, Simulated, Test},
+    Figure,
+    iozone::{Ends, Matrix, Place, Test},
     simulated::Machines,
+    units::Size,
 };
-use rdma::provider::sim::Profile;
+use client::{Options, Proto};
+use rdma::provider::sim::{Profile, ProfileError};
 
+use super::iozone::{Show, sweep};
 use crate::{
-    args::SimulateArgs,
+    args::{MachinesArgs, SimulateArgs},
     failure::{CommandResult, Failure, Outcome},
     output, session,
 };
 
 pub(super) fn run(args: &SimulateArgs) -> CommandResult {
-    if args.profile == "list" {
+    if args.machines.profile.as_deref() == Some("list") {
         return list();
     }
-    let profile = profile(args)?;
-    let about = format!("{}: {}; {} miles", profile.name, profile.about, profile.link.miles);
-    let (options, threads) = (session::options(), args.threads.into());
-    let head = format!(
-        "SIMULATED, not measured: {about}\nseed {}, design {}, registration {}; {threads} threads, {} records in \
-         flight each, {} per thread.\n",
-        args.seed, options.design, options.registration, args.outstanding, args.size
-    );
-    let size = args.size.0 / args.record.0.max(1) * args.record.0;
-    let one = |test| Run {
-        test,
-        record: usize::try_from(args.record.0).unwrap_or(usize::MAX),
-        outstanding: args.outstanding.into(),
-        passes: 1,
-        random_ops: 0,
+    let machines = machines(&args.machines, &args.proto, 1)?;
+    let about = about(&machines);
+    let shared = if args.shared_mount { "; threads share a connection" } else { "" };
+    let conditions =
+        |_: &Figure| format!("{about}; {} in flight and {} per thread{shared}", args.outstanding, args.size);
+    let matrix = matrix(args, machines);
+    let show = Show {
+        json: args.json,
+        csv: args.csv.as_deref(),
+        plot: args.plot.as_deref(),
+        conditions: &conditions,
+        ends: ("simulated client", "simulated server"),
+        notes: String::new(),
     };
-    let runs: Vec<Run> = [Test::Write, Test::Read].map(one).into();
-    let machines = Machines { seed: args.seed, options, ..Machines::new(profile) };
-    let figures = Simulated { machines, threads, shared_mount: false, size }.run(&runs)?;
-    if args.json {
-        figures.iter().try_for_each(|f| output::line(&f.json()))?;
-        return Ok(Outcome::Done);
+    sweep(&matrix, &show)
+}
+
+fn matrix(args: &SimulateArgs, machines: Machines) -> Matrix {
+    let stated = session::stated();
+    Matrix {
+        options: machines.options.clone(),
+        place: Place::Simulated { machines: Box::new(machines), shared_mount: args.shared_mount },
+        designs: stated.designs.clone(),
+        registrations: stated.registrations.clone(),
+        ends: Ends::Both,
+        threads: args.threads.iter().map(|n| usize::from(*n)).collect(),
+        records: args.record.iter().map(|Size(n)| usize::try_from(*n).unwrap_or(usize::MAX)).collect(),
+        tests: vec![Test::Write, Test::Read],
+        size: args.size.0,
+        outstanding: args.outstanding.into(),
+        random_ops: 0,
+        runs: 1,
     }
-    output::line(&head)?;
-    let ends = ("simulated client", "simulated server");
-    output::write(table(&figures, ends).to_string().as_bytes())?;
-    output::line("")?;
-    output::write(costs(&figures).to_string().as_bytes())?;
-    Ok(Outcome::Done)
 }
 
 fn list() -> CommandResult {
@@ -56,18 +63,47 @@ fn list() -> CommandResult {
     Ok(Outcome::Done)
 }
 
-/// The profile by its name, or out of a file.
-fn profile(args: &SimulateArgs) -> Result<Profile, Failure> {
-    let name = &args.profile;
-    let found = if name.contains('/') || name.ends_with(".toml") {
-        let text = std::fs::read_to_string(name);
-        Profile::parse(&text.map_err(|e| Failure::new(format!("cannot read the profile {name}: {e}")))?)
-    } else {
-        Profile::named(name)
+/// The machines that the command line names; so many client hosts unless it says how many.
+pub(super) fn machines(args: &MachinesArgs, proto: &str, client_hosts: usize) -> Result<Machines, Failure> {
+    let name = args.profile.as_deref().unwrap_or_default();
+    let placed = profile(name)?;
+    let placed = match args.miles {
+        Some(miles) => placed.at_distance(miles).map_err(refused)?,
+        None => placed,
     };
-    let placed = found.and_then(|p| match args.miles {
-        Some(miles) => p.at_distance(miles),
-        None => Ok(p),
-    });
-    placed.map_err(|e| Failure::usage(e.to_string()))
+    Ok(Machines {
+        seed: args.seed,
+        options: Options { proto: proto_named(proto), ..session::options() },
+        storage: args.storage.clone(),
+        client_hosts: args.client_hosts.map_or(client_hosts, usize::from),
+        ..Machines::new(placed)
+    })
+}
+
+fn proto_named(proto: &str) -> Proto {
+    if proto == "tcp" { Proto::Tcp } else { Proto::Rdma }
+}
+
+fn refused(e: ProfileError) -> Failure {
+    Failure::usage(e.to_string())
+}
+
+/// What is simulated, in a line.
+pub(super) fn about(machines: &Machines) -> String {
+    let Machines { profile, seed, storage, client_hosts, options, .. } = machines;
+    format!(
+        "SIMULATED, not measured: {}: {}; {} miles; client hosts: {client_hosts}; server's file system: {storage}; {}; \
+         seed {seed}",
+        profile.name, profile.about, profile.link.miles, options.proto
+    )
+}
+
+/// The profile by its name, or out of a file.
+pub(super) fn profile(name: &str) -> Result<Profile, Failure> {
+    if name.contains('/') || name.ends_with(".toml") {
+        let text = std::fs::read_to_string(name);
+        let text = text.map_err(|e| Failure::new(format!("cannot read the profile {name}: {e}")))?;
+        return Profile::parse(&text).map_err(refused);
+    }
+    Profile::named(name).map_err(refused)
 }

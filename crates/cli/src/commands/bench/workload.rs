@@ -5,10 +5,14 @@ use bench::{
     embedded::EmbeddedServer,
     table::{Align, Table},
     units::{Size, grouped, short},
-    workload::{Target, Workload, run as run_workload},
+    workload::{Target, Workload, run as run_workload, simulate},
 };
 
-use super::{at, warn_of_debug_build};
+use super::{
+    at,
+    simulate::{about, machines},
+    warn_of_debug_build,
+};
 use crate::{
     args::Place,
     failure::{CommandResult, Failure, Outcome},
@@ -19,6 +23,9 @@ use crate::{
 const SPARE: u64 = 256 << 20;
 
 pub(super) fn run(workload: &Workload, place: &Place) -> CommandResult {
+    if place.machines.profile.is_some() {
+        return run_simulated(workload, place);
+    }
     warn_of_debug_build();
     let server = match place.self_server {
         // Twice the data: old and new content of a block are there at once.
@@ -54,20 +61,43 @@ pub(super) fn run(workload: &Workload, place: &Place) -> CommandResult {
     Ok(Outcome::Done)
 }
 
-fn print(workload: &Workload, place: &Place, text: &str, medians: &[Figure]) -> Result<(), Failure> {
-    let f = medians.first().cloned().unwrap_or_default();
-    let rdma = match (&f.design, &f.registration) {
+fn run_simulated(workload: &Workload, place: &Place) -> CommandResult {
+    let machines = machines(&place.machines, &place.proto, workload.client_hosts())?;
+    let figures = simulate(workload, &machines)?;
+    if place.json {
+        figures.iter().try_for_each(|f| output::line(&f.json()))?;
+        return Ok(Outcome::Done);
+    }
+    output::line(&about(&machines))?;
+    let f = figures.first().cloned().unwrap_or_default();
+    output::line(&format!("{}{}\n{}.\n", workload.name(), over_rdma(&f), members(workload)))?;
+    output::write(table(&figures).to_string().as_bytes())?;
+    Ok(Outcome::Done)
+}
+
+/// How it goes over RDMA, if it does.
+fn over_rdma(f: &Figure) -> String {
+    match (&f.design, &f.registration) {
         (Some(d), Some(r)) => format!(" (design {d}, registration {r})"),
         _ => String::new(),
-    };
+    }
+}
+
+fn members(workload: &Workload) -> String {
+    match workload.members() {
+        1 => "One member".into(),
+        n => format!("{n} members, each with a connection of its own"),
+    }
+}
+
+fn print(workload: &Workload, place: &Place, text: &str, medians: &[Figure]) -> Result<(), Failure> {
+    let f = medians.first().cloned().unwrap_or_default();
     output::line(&format!(
-        "{} in {text} over {}{rdma}\n{}; medians of {} runs.\n",
+        "{} in {text} over {}{}\n{}; medians of {} runs.\n",
         workload.name(),
         f.proto,
-        match workload.members() {
-            1 => "One member".into(),
-            n => format!("{n} members, each with a connection of its own"),
-        },
+        over_rdma(&f),
+        members(workload),
         place.runs
     ))?;
     output::write(table(medians).to_string().as_bytes())
@@ -82,6 +112,8 @@ fn table(figures: &[Figure]) -> Table {
         ("MB/s", Align::Right),
         ("p50 us", Align::Right),
         ("p99 us", Align::Right),
+        ("client CPU %", Align::Right),
+        ("server CPU %", Align::Right),
     ]);
     let cell = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
     for f in figures {
@@ -93,6 +125,8 @@ fn table(figures: &[Figure]) -> Table {
             cell(f.mb_per_s),
             cell(f.p50_us),
             cell(f.p99_us),
+            cell(f.client_cpu_percent),
+            cell(f.server_cpu_percent),
         ]);
     }
     t

@@ -1,0 +1,71 @@
+//! `millrace bench wan`.
+
+use bench::{
+    simulated::{Machines, Wan, WanFigure},
+    table::{Align, Table},
+    units::{Size, short},
+};
+use client::{Options, Strategy};
+
+use super::simulate::profile;
+use crate::{
+    args::WanArgs,
+    failure::{CommandResult, Outcome},
+    output, session,
+};
+
+pub(super) fn run(args: &WanArgs) -> CommandResult {
+    let registration = session::stated().registration().unwrap_or(Strategy::AllPhysical);
+    let options = Options { registration, ..session::options() };
+    let profile = profile(&args.profile)?;
+    let about = format!(
+        "SIMULATED, not measured: {}: {}; registration {registration}; file of {}; seed {}\n",
+        profile.name, profile.about, args.size, args.seed
+    );
+    let bytes = |sizes: &[Size]| {
+        sizes.iter().map(|Size(n)| usize::try_from(*n).unwrap_or(usize::MAX)).collect::<Vec<_>>()
+    };
+    let wan = Wan {
+        machines: Machines { seed: args.seed, options, ..Machines::new(profile) },
+        miles: args.miles.clone(),
+        outstanding_reads: args.outstanding_reads.clone(),
+        messages: bytes(&args.message),
+        blocks: bytes(&args.block),
+        size: args.size.0,
+    };
+    let (mut figures, mut printed) = (Vec::new(), Ok(()));
+    wan.run(|figure| {
+        if args.json && printed.is_ok() {
+            printed = output::line(&figure.json());
+        }
+        figures.push(figure.clone());
+        Ok(())
+    })?;
+    printed?;
+    if !args.json {
+        output::line(&about)?;
+        output::write(table(&figures).to_string().as_bytes())?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn table(figures: &[WanFigure]) -> Table {
+    let mut t = Table::new(&[
+        ("miles", Align::Right),
+        ("outstanding reads", Align::Right),
+        ("test", Align::Left),
+        ("size", Align::Right),
+        ("MB/s", Align::Right),
+    ]);
+    for WanFigure { miles, outstanding_reads, figure } in figures {
+        let test = &figure.test;
+        t.row([
+            miles.to_string(),
+            outstanding_reads.to_string(),
+            if test.starts_with("RDMA") { test.clone() } else { format!("NFS {test}") },
+            Size(figure.record).to_string(),
+            figure.mb_per_s.map_or_else(|| "-".into(), short),
+        ]);
+    }
+    t
+}
