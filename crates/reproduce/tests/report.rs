@@ -74,3 +74,17 @@ fn a_directory_that_cannot_be_made_is_named() {
     let said = reproduce::write(&outcomes(&["C15"], SMALL), SMALL, &file).unwrap_err().to_string();
     assert!(said.contains("file") && said.contains("--out"), "{said}");
 }
+
+#[test]
+#[ignore = "half a minute: every experiment, in its small form"]
+fn every_experiment_gives_a_value_for_every_rule() {
+    for outcome in outcomes(&[], SMALL) {
+        for judged in &outcome.judged {
+            // Messages of 16 MiB are more than simulated memory has in one piece.
+            let known = judged.rule.what.contains("16 MiB");
+            assert_eq!(judged.ours.is_none(), known, "{}: {}", outcome.claim.id, judged.rule);
+        }
+        let open = outcome.claim.id == "C15";
+        assert_eq!(outcome.judged.is_empty(), open, "{}: {}", outcome.claim.id, outcome.why);
+    }
+}

@@ -50,10 +50,10 @@ pub(super) const CLAIM: Claim = Claim {
         paper: &[(TCP, &[(4.0, 60.0)]), (RDMA, &[(8.0, 102.0)])],
     }],
     experiment: Experiment::Simulated(run),
-    lacks: "Both fill the link. The model's TCP is set from the rule of 1 Hz of a processor for 1 bit/s, and at \
-            900 MHz that is enough for 1 Gb/s; Solaris of 2003 came to half of it. What NFS over TCP cost that \
-            kernel beyond the rule (STREAMS, copies between its layers) is in no text at hand, and so not in the \
-            profile.",
+    lacks: "Both fill the link. The model's TCP is set from the rule of 1 Hz of a processor for 1 bit/s, and \
+            at 900 MHz that is enough for 1 Gb/s; Solaris of 2003 came to half of it. What NFS over TCP cost \
+            that kernel beyond the rule (STREAMS, copies between its layers) is in no text at hand, and so \
+            not in the profile.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -81,10 +81,10 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "Read-Write is ahead by less at 1 thread and by more at 8 than in the paper. Its server spent about \
-            80 % of a READ in tmpfs (TR06 section 7), which held both designs at 400 MB/s; the simulated tmpfs \
-            copies each byte once and does nothing else, so that Read-Write fills the adapter and Read-Read, \
-            which waits for RDMA_DONE and for RDMA Reads, does not.",
+    lacks: "Read-Write is ahead by less at 1 thread and by more at 8 than in the paper. Its server spent \
+            about 80 % of a READ in tmpfs (TR06 section 7), which held both designs at 400 MB/s; the \
+            simulated tmpfs copies each byte once and does nothing else, so that Read-Write fills the \
+            adapter and Read-Read, which waits for RDMA_DONE and for RDMA Reads, does not.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

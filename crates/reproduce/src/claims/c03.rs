@@ -64,9 +64,9 @@ pub(super) const CLAIM: Claim = Claim {
         paper: &[],
     }],
     experiment: Experiment::Simulated(run),
-    lacks: "The paper's Read-Read client copied data that its Read-Write client received in place. Millrace's \
-            client receives in place with both designs, so that only RDMA_DONE and the completions of RDMA Reads \
-            are left of the difference.",
+    lacks: "The paper's Read-Read client copied data that its Read-Write client received in place. \
+            Millrace's client receives in place with both designs, so that only RDMA_DONE and the \
+            completions of RDMA Reads are left of the difference.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -81,10 +81,11 @@ pub(super) const CLAIM: Claim = Claim {
         ],
     }],
     experiment: Experiment::Simulated(run),
-    lacks: "Three things differ. The costs of a registration are assumed, and give 12 % at one thread. In the \
-            paper the share rises with threads, which wait for each other's registrations; here they wait for \
-            the link, which the paper's machines never filled, since tmpfs took 80 % of their time. And the \
-            model's client pays for a registration what its server pays, where the paper's paid next to nothing.",
+    lacks: "Three things differ. The costs of a registration are assumed, and give 12 % at one thread. In \
+            the paper the share rises with threads, which wait for each other's registrations; here they \
+            wait for the link, which the paper's machines never filled, since tmpfs took 80 % of their time. \
+            And the model's client pays for a registration what its server pays, where the paper's paid next \
+            to nothing.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -90,11 +90,11 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "The order at one and two threads is that of the paper, and it is gone where the link is full, which \
-            the paper's machines never filled: tmpfs, which took 80 % of their READ, is one copy here. WRITE \
-            loses by the cache: Millrace's memory file system keeps the memory that RDMA Reads have filled as \
-            the file's pages, so that new files always take memory that is registered for the first time, whole \
-            spans of 4 MiB at once.",
+    lacks: "The order at one and two threads is that of the paper, and it is gone where the link is full, \
+            which the paper's machines never filled: tmpfs, which took 80 % of their READ, is one copy here. \
+            WRITE loses by the cache, probably because Millrace's memory file system keeps the memory that \
+            RDMA Reads have filled as the file's pages, so that new files always take memory that is \
+            registered for the first time, whole spans of 4 MiB at once.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -72,9 +72,10 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "At one thread the order is that of the paper. At four and eight all three fill the adapter's bus, \
-            and there all-physical is a few parts in a thousand below, since pages take more packets. What held \
-            the paper's machines at 440 and 900 MB/s is not in the model: its files in memory take no time.",
+    lacks: "At one thread the order is that of the paper. At four and eight all three fill the adapter's \
+            bus, and there all-physical is a few parts in a thousand below, since pages take more packets. \
+            What held the paper's machines at 440 and 900 MB/s is not in the model: its files in memory take \
+            no time.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -92,11 +92,11 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "Linear look-up is several times slower, as in the paper, but by other factors: 70 ns for a node is \
-            assumed, no lock is held meanwhile, and the shape of the paper's tree is not known. IPoIB is ahead \
-            of RDMA, as in C11: the profile's TCP is that of Linux on faster machines, without OpenSolaris's \
-            socket layer, while each small file over Read-Read is registered at both ends and takes a message \
-            more.",
+    lacks: "Linear look-up is several times slower, as in the paper, but by other factors: 70 ns for a node \
+            is assumed, no lock is held meanwhile, and the shape of the paper's tree is not known. IPoIB is \
+            ahead of RDMA, as in C11: the profile's TCP is that of Linux on faster machines, without \
+            OpenSolaris's socket layer, while each small file over Read-Read is registered at both ends and \
+            takes a message more.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

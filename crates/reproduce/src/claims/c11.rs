@@ -73,9 +73,9 @@ pub(super) const CLAIM: Claim = Claim {
     ],
     experiment: Experiment::Simulated(run),
     lacks: "The TCP of the profile is that of Linux on faster machines (assumed); the socket layer of \
-            OpenSolaris, in whose processor time the paper finds the difference, is not in it. RDMA is slow for \
-            rows of 32 KiB one at a time, since each is registered at both ends and Read-Read needs a message \
-            more.",
+            OpenSolaris, in whose processor time the paper finds the difference, is not in it. RDMA is slow \
+            for rows of 32 KiB one at a time, since each is registered at both ends and Read-Read needs a \
+            message more.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
