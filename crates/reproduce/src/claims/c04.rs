@@ -71,7 +71,7 @@ pub(super) const CLAIM: Claim = Claim {
         name: "shares",
         title: "READ of 128 KiB: shares of an operation's time (TR06, figure 10)",
         x: ("threads", Unit::Number),
-        y: ("% of an operation's time at that end", Scale::Linear),
+        y: ("% of an operation's time as the client sees it", Scale::Linear),
         curves: &[REGISTRATION, DEREGISTRATION, CLIENT],
         right: None,
         paper: &[

@@ -61,7 +61,7 @@ pub(super) const CLAIM: Claim = Claim {
             y: ("MB/s", Scale::Linear),
             curves: &[INFINIHOST, CONNECTX],
             right: None,
-            paper: &[(INFINIHOST, &[(8.0, 220.0)]), (CONNECTX, &[(8.0, 650.0)])],
+            paper: &[(CONNECTX, &[(8.0, 650.0)])],
         },
     ],
     experiment: Experiment::Simulated(run),

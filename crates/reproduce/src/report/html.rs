@@ -22,7 +22,8 @@ pub(super) fn page(outcomes: &[Outcome], drawn: &[Vec<String>], setting: Setting
          <h1>The papers' claims</h1>\n\
          <p class=\"simulated\">Everything on this page is <b>{SIMULATED}</b>: the real client and server on simulated \
          machines, in virtual time, with seed {}. Rules were stated before anything was run. What the papers measured \
-         is drawn dashed, where its figures are known.</p>\n<p>{}</p>\n\
+         is drawn dashed or pale, where its figures are known; a peak whose place the text does not give stands at the \
+         largest one.</p>\n<p>{}</p>\n\
          <table><tr><th></th><th>claim</th><th>the paper's figures</th><th></th></tr>\n{rows}</table>\n{sections}\
          </body></html>\n",
         setting.seed,
