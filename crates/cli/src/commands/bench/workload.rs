@@ -3,6 +3,7 @@
 use bench::{
     Figure,
     embedded::EmbeddedServer,
+    simulated::Storage,
     table::{Align, Table},
     units::{Size, grouped, short},
     workload::{Target, Workload, run as run_workload, simulate},
@@ -25,6 +26,10 @@ const SPARE: u64 = 256 << 20;
 pub(super) fn run(workload: &Workload, place: &Place) -> CommandResult {
     if place.machines.profile.is_some() {
         return run_simulated(workload, place);
+    }
+    let machines = &place.machines;
+    if machines.miles.is_some() || machines.client_hosts.is_some() || machines.storage != Storage::Free {
+        return Err(Failure::usage("--miles, --client-hosts and --storage go with --profile"));
     }
     warn_of_debug_build();
     let server = match place.self_server {
