@@ -56,6 +56,11 @@ pub trait Runtime: Send + Sync + 'static {
     /// Wall-clock time since the Unix epoch. In virtual time this is simulated too.
     fn wall_clock(&self) -> Duration;
 
+    /// Whether time is simulated. Then nothing may depend on the state of the machine that simulates: only on the seed.
+    fn is_virtual(&self) -> bool {
+        false
+    }
+
     /// A future that completes at `at` (at once if it has passed).
     fn sleep_until(&self, at: Instant) -> Sleep;
 

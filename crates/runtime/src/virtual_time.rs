@@ -321,6 +321,10 @@ struct Handle {
 }
 
 impl Runtime for Handle {
+    fn is_virtual(&self) -> bool {
+        true
+    }
+
     fn now(&self) -> Instant {
         Instant::from_nanos(self.shared.lock().now)
     }

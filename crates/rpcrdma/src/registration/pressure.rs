@@ -62,8 +62,11 @@ impl Pressure {
         Self { path, rt, last: Mutex::new(None) }
     }
 
-    /// Whether memory is short; never where the kernel does not say.
+    /// Whether memory is short; never where the kernel does not say, and never on a simulated machine.
     fn is_short(&self) -> bool {
+        if self.rt.is_virtual() {
+            return false;
+        }
         let (now, mut last) = (self.rt.now(), self.last.lock());
         if let Some((at, short)) = *last
             && now < at + GOOD_FOR
@@ -85,7 +88,19 @@ fn waiting(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use runtime::{tokio_rt::TokioRuntime, virtual_time::VirtualTime};
+
     use super::*;
+
+    #[test]
+    fn the_machine_that_simulates_is_not_the_one_that_is_simulated() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "some avg10=99.00 avg60=0.00 avg300=0.00 total=1\n").unwrap();
+        let is_short = |rt| Pressure::new(file.path().into(), rt).is_short();
+        let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert!(is_short(tokio.block_on(async { TokioRuntime::current() })));
+        assert!(!is_short(VirtualTime::new(1).runtime()));
+    }
 
     #[test]
     fn the_share_of_the_last_ten_seconds_is_found() {
