@@ -98,7 +98,7 @@ pub(super) const CLAIM: Claim = Claim {
     lacks: "What the claim is about holds: RDMA goes on until the files leave the server's memory, and there \
             the disks bound every network. But IPoIB is at more than twice the paper's rate (830 for 360 \
             MB/s), on two cores that do nothing but TCP, copies and RPC: what else NFS over TCP cost Linux \
-            then is not in the profile. RDMA fills the adapter's bus, at 1366 for 900.",
+            then is not in the profile. RDMA fills the adapter's bus, at 1383 for 900.",
 };
 
 /// What the paper's files, and its servers' memory, are divided by.
