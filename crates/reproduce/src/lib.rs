@@ -2,7 +2,7 @@
 //!
 //! A [`Claim`] is data: a sentence, the paper's figures, rules that say beforehand when the claim holds ([`rule`]), the
 //! pictures to draw, and an experiment that fills named curves ([`Curves`]) by running the real client and server in
-//! virtual time. [`Reproduction`] runs claims, [`write`] writes the report. Everything in it is **simulated, not
+//! virtual time. [`Reproduction`] runs claims, [`write()`] writes the report. Everything in it is **simulated, not
 //! measured**.
 //!
 //! The rules were written, with the papers' figures, before any experiment was run; `docs/reproduction.md` says how.
