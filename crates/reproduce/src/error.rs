@@ -13,7 +13,15 @@ pub enum ReproduceError {
         /// All claims.
         known: String,
     },
-    /// A picture could not be drawn.
+    /// There is no study of that name.
+    #[error("there is no study {asked:?}; there are: {known}")]
+    UnknownStudy {
+        /// What was asked for.
+        asked: String,
+        /// All studies.
+        known: String,
+    },
+    /// A picture could not be drawn, or a study did not come to its end.
     #[error(transparent)]
     Picture(#[from] bench::BenchError),
     /// A file of the report could not be written, or read back.

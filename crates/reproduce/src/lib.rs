@@ -5,6 +5,8 @@
 //! virtual time. [`Reproduction`] runs claims, [`write()`] writes the report. Everything in it is **simulated, not
 //! measured**.
 //!
+//! [`studies`] go past the papers.
+//!
 //! The rules were written, with the papers' figures, before any experiment was run; `docs/reproduction.md` says how.
 
 mod claim;
@@ -16,6 +18,7 @@ mod picture;
 mod report;
 pub mod rule;
 mod run;
+pub mod studies;
 
 pub use claim::{Claim, Experiment, Setting};
 pub use curves::Curves;

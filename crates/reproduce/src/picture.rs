@@ -51,10 +51,7 @@ impl Picture {
     ) -> Result<String, ReproduceError> {
         let heading = Heading { title: self.title.to_owned(), note: note.to_owned() };
         let places = self.places(curves);
-        let x = Places {
-            label: self.x.0.to_owned(),
-            names: places.iter().map(|x| place(*x, self.x.1)).collect(),
-        };
+        let x = Places { label: self.x.0.to_owned(), names: places.iter().map(|x| self.place(*x)).collect() };
         let axis = |label: &str, scale, series| Axis { label: label.to_owned(), scale, series };
         let left = self.series(curves, &places, self.curves, 0);
         match self.right {
@@ -80,8 +77,16 @@ impl Picture {
         self.curves.iter().chain(self.right.map(|r| r.1).unwrap_or_default()).copied()
     }
 
+    /// How a place is written.
+    pub(crate) fn place(&self, x: f64) -> String {
+        match self.x.1 {
+            Unit::Number => x.to_string(),
+            Unit::Bytes => Size(x.round() as u64).to_string(),
+        }
+    }
+
     /// Places where a curve or the paper has a value, in order.
-    fn places(&self, curves: &Curves) -> Vec<f64> {
+    pub(crate) fn places(&self, curves: &Curves) -> Vec<f64> {
         let ours = self.all_curves().flat_map(|c| curves.points(c));
         let papers = self.paper.iter().flat_map(|(_, points)| *points);
         let mut places: Vec<f64> = ours.chain(papers).map(|(x, _)| *x).collect();
@@ -110,12 +115,5 @@ impl Picture {
             second: true,
         };
         self.paper.iter().map(one).collect()
-    }
-}
-
-fn place(x: f64, unit: Unit) -> String {
-    match unit {
-        Unit::Number => x.to_string(),
-        Unit::Bytes => Size(x.round() as u64).to_string(),
     }
 }

@@ -16,7 +16,7 @@ pub const TRANSFER_UNIT: u64 = 4096;
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// The most bytes of one READ, which clients are told to prefer: a multiple of 4096, at most 4 MiB. The larger, the
-    /// fewer calls fill a long way, and the longer others wait.
+    /// fewer calls fill a long way (`docs/studies/distance.md`), and the longer others wait.
     pub rtmax: ByteSize,
     /// The same of one WRITE.
     pub wtmax: ByteSize,

@@ -14,7 +14,7 @@ use std::{net::SocketAddr, sync::Arc};
 use client::{Client, Design, Identity, Options, Proto, Strategy};
 use rdma::provider::sim::{Profile, World};
 use runtime::{RuntimeRef, virtual_time::VirtualTime};
-use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted};
+use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits};
 
 use crate::{BenchError, Figure};
 pub use hosts::{Hosts, Spent};
@@ -42,6 +42,8 @@ pub struct Machines {
     pub server_registration: Option<Strategy>,
     /// The server's file system.
     pub storage: Storage,
+    /// The server's limits.
+    pub limits: Limits,
     /// Client hosts, 1 to 4096. What there is of clients is spread over them in turn.
     pub client_hosts: usize,
 }
@@ -55,6 +57,7 @@ impl Machines {
             options: Options::default(),
             server_registration: None,
             storage: Storage::default(),
+            limits: Limits::default(),
             client_hosts: 1,
         }
     }
@@ -94,6 +97,7 @@ impl Machines {
             design: self.options.design,
             exposed_buffers: ExposedBuffers::AcceptedOnNetworks, // There is no network.
             registration: Some(self.registration_of_server()),
+            limits: self.limits.clone(),
             ..Config::default()
         };
         let open = |export: &ExportConfig, with: &server::Resources<'_>| {

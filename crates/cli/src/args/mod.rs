@@ -7,6 +7,7 @@ mod mount;
 mod reproduce;
 mod serve;
 mod simulated;
+mod study;
 mod watch;
 mod workload;
 
@@ -29,6 +30,7 @@ pub(crate) use mount::{MountArgs, with_helper};
 pub(crate) use reproduce::ReproduceArgs;
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, DemoCommand, ReloadArgs, SecurityArgs, ServeArgs};
 pub(crate) use simulated::{MachinesArgs, SimulateArgs, WanArgs};
+pub(crate) use study::StudyArgs;
 pub(crate) use watch::{DoctorArgs, TopArgs};
 pub(crate) use workload::{
     BtioArgs, ClientsArgs, FileopArgs, LatencyArgs, OltpArgs, Place, PostmarkArgs, SourcesArgs, TileArgs,
@@ -213,6 +215,8 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Run the papers' claims on simulated machines and write a report
     Reproduce(ReproduceArgs),
+    /// Study modern machines and long ways by simulation
+    Study(StudyArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the manual's pages, one for each command

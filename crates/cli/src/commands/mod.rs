@@ -14,6 +14,7 @@ mod reload;
 mod reproduce;
 mod serve;
 mod show;
+mod study;
 mod top;
 
 pub(crate) use change::remove_tree;
@@ -51,6 +52,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(args.command),
         Command::Reproduce(args) => reproduce::run(&args),
+        Command::Study(args) => study::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

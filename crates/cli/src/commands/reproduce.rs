@@ -36,7 +36,9 @@ pub(super) fn run(args: &ReproduceArgs) -> CommandResult {
 impl From<ReproduceError> for Failure {
     fn from(e: ReproduceError) -> Self {
         match e {
-            ReproduceError::Unknown { .. } => Self::usage(e.to_string()),
+            ReproduceError::Unknown { .. } | ReproduceError::UnknownStudy { .. } => {
+                Self::usage(e.to_string())
+            }
             _ => Self::new(e.to_string()),
         }
     }

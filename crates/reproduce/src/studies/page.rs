@@ -1,0 +1,96 @@
+//! Pages of studies.
+
+use std::{fmt::Write, fs, path::Path};
+
+use bench::units::grouped;
+
+use super::Study;
+use crate::{Curves, Picture, ReproduceError, Setting};
+
+/// Writes a page and its pictures.
+pub(super) fn write(
+    study: &Study,
+    curves: &Curves,
+    setting: Setting,
+    out: &Path,
+) -> Result<(), ReproduceError> {
+    let small = if setting.small { " --small" } else { "" };
+    let command = format!("millrace study {} --seed {}{small}", study.name, setting.seed);
+    let note = format!("SIMULATED, not measured: {command}");
+    let mut text = study.text.replace("{command}", &command);
+    for picture in study.pictures {
+        let file = format!("{}-{}", study.name, picture.name);
+        picture.draw(curves, &note, out, &file)?;
+        let shown = format!("![{}]({file}.svg)\n\n{}", picture.title, table(picture, curves));
+        text = text.replace(&format!("{{{}}}\n", picture.name), &shown);
+    }
+    let path = out.join(format!("{}.md", study.name));
+    fs::write(&path, text).map_err(|source| ReproduceError::File { path, source })
+}
+
+/// The figures of a picture, one row for each place.
+fn table(picture: &Picture, curves: &Curves) -> String {
+    let names: Vec<_> = picture.all_curves().collect();
+    let mut out =
+        format!("| {} | {} |\n|---|{}\n", picture.x.0, names.join(" | "), "---|".repeat(names.len()));
+    for x in picture.places(curves) {
+        let cell = |name: &&str| curves.at(name, x).map_or_else(|| "-".to_owned(), number);
+        let cells: Vec<_> = names.iter().map(cell).collect();
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "| {} | {} |", picture.place(x), cells.join(" | "));
+    }
+    out
+}
+
+/// Three digits, or all before the point.
+fn number(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => grouped(v.round() as u64),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Unit, studies};
+
+    #[test]
+    fn every_picture_has_its_place_in_the_page() {
+        for study in studies::ALL {
+            assert!(study.text.contains("{command}"), "{}", study.name);
+            assert!(study.text.contains("simulated, not measured"), "{}", study.name);
+            for p in study.pictures {
+                assert_eq!(study.text.matches(&format!("{{{}}}\n", p.name)).count(), 1, "{}", p.name);
+            }
+            assert_eq!(study.text.matches('{').count(), 1 + study.pictures.len(), "{}", study.name);
+        }
+    }
+
+    #[test]
+    fn a_study_that_is_not_there_is_refused_with_those_that_are() {
+        let Err(e) = studies::named("depth") else { panic!("it is there") };
+        assert_eq!(e.to_string(), "there is no study \"depth\"; there are: distance, registration, all");
+        assert_eq!(studies::named("all").map(|s| s.len()).ok(), Some(2));
+    }
+
+    #[test]
+    fn a_table_has_a_row_for_each_place_and_says_what_is_missing() {
+        let mut c = Curves::default();
+        for (curve, x, y) in [("a", 4096.0, 0.5), ("a", 65_536.0, 12_345.6), ("b", 65_536.0, 12.34)] {
+            c.put(curve, x, y);
+        }
+        let picture = Picture {
+            name: "p",
+            title: "t",
+            x: ("record", Unit::Bytes),
+            y: ("MB/s", bench::plot::Scale::Linear),
+            curves: &["a", "b"],
+            right: None,
+            paper: &[],
+        };
+        let rows = "| record | a | b |\n|---|---|---|\n| 4KiB | 0.50 | - |\n| 64KiB | 12,346 | 12.3 |\n";
+        assert_eq!(table(&picture, &c), rows);
+    }
+}
