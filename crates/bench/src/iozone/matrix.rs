@@ -86,8 +86,8 @@ impl Matrix {
     /// Gives the medians, in the order of designs, registrations, threads, records, tests; `each` sees every figure as
     /// it comes.
     ///
-    /// A cell whose record is larger than one READ or WRITE carries with its strategy has no values (unless it is the
-    /// only one, where that is an error).
+    /// A cell whose record is larger than one READ or WRITE carries with its strategy has no values (unless nothing is
+    /// compared but tests, where that is an error).
     ///
     /// An embedded server of the Read-Read design does not take [`Strategy::AllPhysical`] and keeps to its own there;
     /// [`Figure::server_registration`] says so.
@@ -256,8 +256,12 @@ impl Matrix {
         let runs =
             self.records.iter().flat_map(|record| self.tests.iter().map(|test| self.cell(*test, *record)));
         let runs: Vec<_> = runs.collect();
-        // With several cells, one that cannot be has no values; alone it is a mistake.
-        if self.cells() > 1 { what.run_those_that_can_be(&runs) } else { what.run(&runs) }
+        if self.compares() { what.run_those_that_can_be(&runs) } else { what.run(&runs) }
+    }
+
+    /// Whether there is more than tests of one kind of cell: then one that cannot be has no values; alone it is a mistake.
+    fn compares(&self) -> bool {
+        self.cells() > self.tests.len()
     }
 
     fn cell(&self, test: Test, record: usize) -> Run {
@@ -273,8 +277,7 @@ impl Matrix {
         for record in &self.records {
             for test in &self.tests {
                 let run = self.cell(*test, *record);
-                // With several cells, one that cannot be has no values; alone it is a mistake.
-                let impossible = self.cells() > 1 && !session.carries(&run);
+                let impossible = self.compares() && !session.carries(&run);
                 seen(if impossible {
                     session.unmeasured(&run, server)
                 } else {
