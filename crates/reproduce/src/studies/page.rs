@@ -90,7 +90,7 @@ mod tests {
             right: None,
             paper: &[],
         };
-        let rows = "| record | a | b |\n|---|---|---|\n| 4KiB | 0.50 | - |\n| 64KiB | 12,346 | 12.3 |\n";
+        let rows = "| record | a | b |\n|---|---|---|\n| 4 KiB | 0.50 | - |\n| 64 KiB | 12,346 | 12.3 |\n";
         assert_eq!(table(&picture, &c), rows);
     }
 }
