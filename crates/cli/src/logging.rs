@@ -17,7 +17,9 @@ use crate::{
 /// Starts logging with `filter`, or with what suits `command`: servers and mounts tell what they do, the others only warn.
 pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) -> Result<(), Failure> {
     let default = match command {
-        Command::Serve(_) | Command::Mount(_) => "info",
+        Command::Serve(_) => "info",
+        // The FUSE library warns of each unmount that it finds done already.
+        Command::Mount(_) => "info,fuser=error",
         _ => "error",
     };
     let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or(default))
