@@ -24,9 +24,10 @@ pub(super) fn cases() -> Vec<Case> {
 fn refusals(lab: &mut Lab, proto: &str) -> Result<()> {
     let dir = lab.directory("export")?;
     fs::write(dir.join("file"), "content")?;
+    let elsewhere = lab.directory("elsewhere")?;
     let options = ServerOptions::default().local(EXPORT, &dir, "read_only = true").local(
         "/elsewhere",
-        &dir,
+        &elsewhere,
         "clients = [\"10.1.0.0/16\"]",
     );
     let mut server = lab.server(&options)?;
