@@ -64,10 +64,9 @@ impl Place {
     fn take(&mut self, now: Instant) -> Option<u64> {
         let periods = now.duration_since(self.refilled).as_millis() / REFILL.as_millis();
         let periods = u32::try_from(periods).unwrap_or(BURST).min(BURST);
-        if periods > 0 {
-            self.left = self.left.saturating_add(periods).min(BURST);
-            self.refilled = now;
-        }
+        self.left = self.left.saturating_add(periods).min(BURST);
+        // What is left of a period counts for the next, unless nobody waited for it.
+        self.refilled = if periods < BURST { self.refilled + REFILL * periods } else { now };
         if self.left == 0 {
             self.left_out += 1;
             return None;

@@ -131,3 +131,22 @@ fn a_control_socket_is_taken_over_only_from_a_server_that_is_gone() {
     let _again = place.serve();
     assert_eq!(place.reload(), "nothing has changed\n");
 }
+
+#[test]
+fn looking_for_another_server_is_no_request() {
+    use std::{io::Read, os::unix::net::UnixStream};
+    let place = Place::new();
+    place.configure("", &[("one", "")]);
+    let server = place.serve();
+    place.configure("", &[("one", "read_only = true")]);
+    let second = fails(1, &["serve", "--config", text(&place.path("c.toml"))]);
+    assert!(second.contains("another server does"), "{second}");
+    // Nor is anything but the request.
+    let mut other = UnixStream::connect(place.path("control")).unwrap();
+    std::io::Write::write_all(&mut other, b"nothing\n").unwrap();
+    let mut answer = String::new();
+    let _ = other.read_to_string(&mut answer);
+    assert_eq!(answer, "");
+    ok(&["mkdir", &server.url("tcp", "/one/d")]); // It is as it was when the server began.
+    assert_eq!(place.reload(), "changed: /one\n");
+}

@@ -292,6 +292,16 @@ impl Header {
         w.at
     }
 
+    /// The Send of this header alone.
+    ///
+    /// # Errors
+    /// When `arena` has no room.
+    pub(crate) fn alone(&self, arena: &Arena) -> Result<Views, OutOfMemory> {
+        let mut b = arena.alloc(self.encoded_len())?;
+        self.encode(&mut b);
+        Ok(b.freeze().into())
+    }
+
     /// The Send of this header and of an RPC message behind it, whose XID becomes the header's. A message that is only a
     /// head, and short, is copied behind the header; any other is used as it is, by reference.
     ///

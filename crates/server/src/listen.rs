@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where connections come in: their number is limited, in all and for each address, and each shard gets its turn.
 pub(crate) struct Door {

@@ -6,10 +6,7 @@ use std::{
     cmp::Reverse,
     collections::HashMap,
     net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -26,7 +23,7 @@ use crate::{
     reload::ExportTable,
     server::Shared,
     shard::{ShardHandle, Stages},
-    usage::{Clients, Latency, LatencyStats, UsageStats},
+    usage::{Clients, Latency, LatencyStats, UsageStats, add, value},
 };
 
 const PROCEDURES: usize = Procedure::ALL.len();
@@ -52,14 +49,6 @@ struct TransportCounters {
     opened: AtomicU64,
     closed: AtomicU64,
     failed: AtomicU64,
-}
-
-fn add(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
-}
-
-fn value(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
 }
 
 impl ShardCounters {
@@ -237,7 +226,7 @@ impl Stats {
             }
         }
         out.clients = clients.into_iter().collect();
-        out.clients.sort_by_key(|(addr, u)| (Reverse(u.latency.count()), *addr));
+        out.clients.sort_by_cached_key(|(addr, u)| (Reverse(u.latency.count()), *addr));
         out
     }
 }

@@ -24,6 +24,7 @@ use tokio::{
 
 use crate::{
     LatencyStats, UsageStats,
+    listen::ACCEPT_PAUSE,
     metrics::{Gauges, Stats},
     shard::{StopSignal, stop_requested},
 };
@@ -49,16 +50,25 @@ pub(crate) async fn serve(
     let places = Arc::new(Semaphore::new(MAX_REQUESTS));
     let mut stop = Box::pin(stop_requested(stopped));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let stream = match select(Box::pin(listener.accept()), stop).await {
-            Either::Left((accepted, rest)) => {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = match select(Box::pin(next), stop).await {
+            Either::Left((next, rest)) => {
                 stop = rest;
-                match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(_) => continue,
-                }
+                next
             }
             Either::Right(_) => return,
+        };
+        let Ok(place) = place else { return };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(e) => {
+                tracing::warn!("metrics: cannot accept a connection: {e}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
         };
         let gauges = Arc::clone(&gauges);
         tokio::spawn(async move {
@@ -81,7 +91,7 @@ async fn answer(stream: TcpStream, gauges: &Gauges) -> io::Result<()> {
     let path = request.strip_prefix(b"GET ").and_then(|r| r.split(|b| matches!(b, b' ' | b'?')).next());
     let (status, body) = match path {
         Some(b"/metrics") => ("200 OK", render(&gauges.stats())),
-        // It ends with the listeners; a process that is stuck does not answer.
+        // It ends with the listeners. Of a shard that is stuck it says nothing: the thread that accepts answers.
         Some(b"/healthz") => ("200 OK", "ok\n".to_owned()),
         _ => {
             ("404 Not Found", "the counters are at /metrics, and /healthz says that all is well\n".to_owned())

@@ -324,7 +324,7 @@ impl Running {
         let _guard = self.control.as_ref().map(|c| c.enter());
         let done = reload::reload(&self.shared, &self.rt, config)?;
         let fresh = |e: &&ExportConfig| done.added.contains(&e.name) || done.changed.contains(&e.name);
-        self.announce(config.exports.iter().filter(fresh));
+        self.announce(self.shared.exports.load().iter().map(|e| e.policy()).filter(fresh));
         Ok(done)
     }
 

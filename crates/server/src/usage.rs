@@ -16,15 +16,15 @@ use parking_lot::Mutex;
 
 /// Buckets of [`LatencyStats`].
 pub const LATENCY_BUCKETS: usize = 22;
-/// Clients that a shard counts one by one; those that left long ago are counted together.
+/// Clients that a shard counts one by one; of more, some that have no connection are counted together.
 const MAX_CLIENTS: usize = 1024;
 
 /// Adds to a counter that only the calling shard writes: no locked instruction is needed.
-fn add(counter: &AtomicU64, n: u64) {
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-fn value(counter: &AtomicU64) -> u64 {
+pub(crate) fn value(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 

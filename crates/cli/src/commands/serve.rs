@@ -42,6 +42,7 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
                 }
             }
         };
+        drop(control);
         notify::tell(notify::STOPPING);
         tracing::info!(
             "{name}: finishing open calls, for at most {} s; a second signal ends at once",

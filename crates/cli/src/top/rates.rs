@@ -115,9 +115,8 @@ impl Rates {
         let groups = now.groups.each_ref().map(|group| {
             let old = before.groups.get(i);
             i += 1;
-            let old = |name: &str| old.and_then(|g| g.get(name)).cloned().unwrap_or_default();
             let mut rows: Vec<Row> =
-                group.iter().map(|(name, u)| row(name, &old(name), u, seconds)).collect();
+                group.iter().map(|(name, u)| row(name, &earlier(old, name, u), u, seconds)).collect();
             // Procedures have no bytes; those that nobody calls say nothing.
             if i == GROUPS.len() {
                 rows.retain(|r| r.ops > 0.0);
@@ -135,7 +134,23 @@ impl Rates {
     }
 }
 
-/// A counter that went back began anew: the server was restarted, or others joined the busiest clients.
+/// The clients that are not shown one by one: those that are change.
+const OTHERS: &str = "other";
+
+/// What `name` had counted at the earlier look. A client that is new among those shown was one of the others then, and
+/// the others have fewer counts without it: both are taken to have done nothing in between, for nobody knows what.
+fn earlier(before: Option<&BTreeMap<String, Use>>, name: &str, now: &Use) -> Use {
+    let old = before.and_then(|group| group.get(name));
+    let moved = match old {
+        Some(old) => {
+            name == OTHERS && (now.calls < old.calls || now.read < old.read || now.written < old.written)
+        }
+        None => before.is_some_and(|group| group.contains_key(OTHERS)),
+    };
+    if moved { now.clone() } else { old.cloned().unwrap_or_default() }
+}
+
+/// A counter that went back began anew: the server was restarted.
 fn since(before: f64, now: f64) -> f64 {
     if now >= before { now - before } else { now }
 }
@@ -233,6 +248,26 @@ mod tests {
         );
         let by_name = Rates::between(&before, &now, Order::Name);
         assert_eq!(by_name.groups[1][0].name, "/a");
+    }
+
+    #[test]
+    fn a_client_that_joins_the_busiest_did_not_do_all_its_work_just_now() {
+        let start = Instant::now();
+        let look = |after: u64, clients: &[(&str, u64)]| {
+            let line = |(name, calls): &(&str, u64)| {
+                format!("millrace_client_call_seconds_count{{client=\"{name}\"}} {calls}\n")
+            };
+            let text: String = clients.iter().map(line).collect();
+            Counters::new(parse(&text), start + Duration::from_secs(after))
+        };
+        let before = look(0, &[("10.0.0.1", 50), ("other", 1000)]);
+        let now = look(1, &[("10.0.0.1", 60), ("10.0.0.2", 700), ("other", 310)]);
+        let rates = Rates::between(&before, &now, Order::Name);
+        let ops: Vec<_> = rates.groups[0].iter().map(|r| (r.name.as_str(), r.ops)).collect();
+        assert_eq!(ops, [("10.0.0.1", 10.0), ("10.0.0.2", 0.0), ("other", 0.0)]);
+        // Where all are shown, one that is new is new.
+        let all = Rates::between(&look(0, &[("10.0.0.1", 50)]), &now, Order::Name);
+        assert_eq!(all.groups[0][1].ops, 700.0);
     }
 
     #[test]

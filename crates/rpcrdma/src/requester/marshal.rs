@@ -285,7 +285,7 @@ impl Marshaller {
         let header = Header::new(xid, self.credits, Body::NoMsg(lists));
         tracing::trace!("call {header}");
         add(&self.stats.long_calls, 1);
-        header.with_message(&Views::new(), true, &self.arena).map_err(local)
+        header.alone(&self.arena).map_err(local)
     }
 
     fn expose_results(

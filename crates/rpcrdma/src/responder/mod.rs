@@ -605,7 +605,7 @@ impl Responder {
     }
 
     fn post_error(&mut self, header: &Header) -> Result<(), ConnectionError> {
-        let data = header.with_message(&Views::new(), true, &self.arena).map_err(no_memory)?;
+        let data = header.alone(&self.arena).map_err(no_memory)?;
         self.post_send(data, None, false)
     }
 

@@ -160,7 +160,6 @@ fn now(
     }
 }
 
-/// Decodes a call's arguments. Bytes after them are ignored.
 /// Ends a procedure that was done.
 fn done(mut reply: Encoder, result: &impl Encode) -> Outcome {
     reply.put(&Status::Ok);

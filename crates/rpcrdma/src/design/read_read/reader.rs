@@ -115,12 +115,9 @@ impl Reader {
 
 /// Sends the 16 bytes of an RDMA_DONE (RFC 5666 section 3.8): the responder may take its memory back.
 fn done(xid: u32, with: &Marshaller, qp: &mut dyn QueuePair) -> Result<(), ConnectionError> {
-    let header = Header::new(xid, with.credits, Body::Done);
-    let b = with.arena.alloc(header.encoded_len());
-    let mut b = b.map_err(|e| ConnectionError::Local(e.to_string()))?;
-    header.encode(&mut b);
+    let data = Header::new(xid, with.credits, Body::Done).alone(&with.arena);
+    let data = data.map_err(|e| ConnectionError::Local(e.to_string()))?;
     add(&with.stats.done_sent, 1);
-    let data = b.freeze().into();
     let sent = qp.post_send(SendRequest { data, invalidate: None, solicited: false, signaled: None });
     match sent {
         Ok(()) | Err(PostError::Closed) => Ok(()),
