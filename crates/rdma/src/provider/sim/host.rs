@@ -4,7 +4,7 @@ use std::{collections::VecDeque, net::IpAddr};
 
 use runtime::tokio_rt::LocalPort;
 
-use super::{profile::Profile, tcp::ReceiveQueue};
+use super::{profile::Profile, tcp::ReceiveQueue, world::Event};
 
 /// The first of the ports that root's clients connect from.
 const RESERVED_PORT: u16 = 665;
@@ -49,6 +49,28 @@ pub(super) struct Egress {
     pub(super) packets: u64,
 }
 
+/// The way into a host: what comes passes in turn.
+#[derive(Default)]
+pub(super) struct Ingress {
+    pub(super) waiting: VecDeque<Coming>,
+    pub(super) busy: bool,
+    /// When the last bit of what came last is here, in picoseconds.
+    free_ps: u64,
+}
+
+/// What comes to a host's port.
+pub(super) struct Coming {
+    /// Its payload.
+    pub(super) bytes: u64,
+    /// For so many picoseconds it occupies the port, at least.
+    pub(super) port_ps: u64,
+    /// When its first bit and its last would be here if nothing else came, in picoseconds.
+    pub(super) head_ps: u64,
+    pub(super) tail_ps: u64,
+    /// What happens when the adapter has received it.
+    pub(super) then: Option<Event>,
+}
+
 pub(super) struct Host {
     pub(super) ip: IpAddr,
     /// When each core is free again.
@@ -62,8 +84,7 @@ pub(super) struct Host {
     /// When it has done what the adapter asked for.
     adapter_memory_ps: u64,
     pub(super) egress: Egress,
-    /// When the way in is free again, in picoseconds.
-    ingress_free_ps: u64,
+    pub(super) ingress: Ingress,
     /// What has come over TCP, and is not taken yet.
     pub(super) receive_queues: Vec<ReceiveQueue>,
     next_port: u16,
@@ -80,7 +101,7 @@ impl Host {
             memory_free_ps: 0,
             adapter_memory_ps: 0,
             egress: Egress::default(),
-            ingress_free_ps: 0,
+            ingress: Ingress::default(),
             receive_queues: (0..profile.tcp.receive_queues).map(|_| ReceiveQueue::default()).collect(),
             next_port: FREE_PORT,
             used: HostUse::default(),
@@ -136,19 +157,14 @@ impl Host {
         end_ps
     }
 
-    /// Has the port in take what comes between these times; gives when the last bit is here.
-    pub(super) fn pass_in(
-        &mut self,
-        (head_ps, tail_ps): (u64, u64),
-        bytes: u64,
-        port_ps: u64,
-        profile: &Profile,
-    ) -> u64 {
-        let from_ps = head_ps.max(self.ingress_free_ps);
-        let memory_ps = self.move_memory(from_ps, bytes, profile);
-        self.ingress_free_ps = tail_ps.max(memory_ps).max(from_ps + port_ps);
-        self.used.bytes_in += bytes;
-        self.ingress_free_ps
+    /// Has the port in, which is free, take this, whose first bit is here; gives when the last bit is.
+    pub(super) fn pass_in(&mut self, coming: &Coming, profile: &Profile) -> u64 {
+        let from_ps = coming.head_ps.max(self.ingress.free_ps);
+        let memory_ps = self.move_memory(from_ps, coming.bytes, profile);
+        let end_ps = coming.tail_ps.max(memory_ps).max(from_ps + coming.port_ps);
+        (self.ingress.busy, self.ingress.free_ps) = (true, end_ps);
+        self.used.bytes_in += coming.bytes;
+        end_ps
     }
 
     /// A port of its own.

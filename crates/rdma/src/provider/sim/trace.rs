@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::host::EndId;
 
 /// Changes when the meaning of a seed or of a line changes: a seed of another version tells another story.
-pub const TRACE_VERSION: u32 = 2;
+pub const TRACE_VERSION: u32 = 3;
 
 /// Why a run cannot be told again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum ReplayError {
     },
 }
 
-/// The seed of a run, as it is printed and read: `simulated v2 seed=42`. Nothing else tells a run of this version.
+/// The seed of a run, as it is printed and read: `simulated v3 seed=42`. Nothing else tells a run of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed(pub u64);
 

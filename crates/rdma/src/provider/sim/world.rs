@@ -4,7 +4,7 @@
 //! software posts (charged: post)      -> TakeUp    the adapter's engine, one work request after another
 //! engine (work request) + transmit    -> Launch    the message queues at the port; connections take turns
 //! port out (bytes + headers)          -> Head      its first bit reaches the other port after the way
-//! port in (cut-through, fan-in)       -> Arrive    the last bit, + receive: rights, bounds, memory
+//! port in (cut-through, one part after another) -> Arrive  the last bit, + receive: rights, bounds, memory
 //! completion (charged: interrupt ..)  -> Visible   the owner polls it
 //! the way back                        -> Acked     a place in the send queue, Sent completions
 //! ```
@@ -29,7 +29,7 @@ use super::{
     domain::SimDomain,
     end::{End, Message, Outgoing, State},
     fault::{Fate, Faults},
-    host::{EndId, Host, HostUse, PS},
+    host::{Coming, EndId, Host, HostUse, PS},
     profile::Profile,
     setup::Door,
     tcp::{self, Tcp},
@@ -83,6 +83,8 @@ pub(super) enum Event {
     PortFree(usize),
     /// The first bit of a part of a message reaches the port of the peer's host.
     Head { from: EndId, number: u64, part: u64, head_ps: u64, tail_ps: u64, last: bool },
+    /// The port of this host has taken what was coming.
+    PortIn(usize),
     /// A message is here.
     Arrive { from: EndId, number: u64 },
     /// A read may be served.
@@ -177,8 +179,12 @@ impl Inner {
                 self.transmit(net, host, from);
             }
             Event::Head { from, number, part, head_ps, tail_ps, last } => {
-                self.enter(net, from, number, part, (head_ps, tail_ps), last);
+                let Some(host) = net.end(peer(from)).map(|e| e.host) else { return };
+                let (port_ps, then) =
+                    (self.profile.port_ps(part), last.then_some(Event::Arrive { from, number }));
+                self.enter(net, host, Coming { bytes: part, port_ps, head_ps, tail_ps, then });
             }
+            Event::PortIn(host) => self.let_in(net, host),
             Event::Arrive { from, number } => {
                 let to = peer(from);
                 if let Some(end) = net.alive(to) {
@@ -482,22 +488,24 @@ impl Inner {
 
     // In.
 
-    /// A part of a message passes the port of the host that it goes to, after all that came before it.
-    fn enter(
-        self: &Arc<Self>,
-        net: &mut Net,
-        from: EndId,
-        number: u64,
-        part: u64,
-        (head_ps, tail_ps): (u64, u64),
-        last: bool,
-    ) {
-        let Some(host) = net.end(peer(from)).map(|e| e.host) else { return };
+    /// What comes to the port of a host passes it after all that came before.
+    pub(super) fn enter(self: &Arc<Self>, net: &mut Net, host: usize, coming: Coming) {
+        let ingress = &mut net.hosts[host].ingress;
+        ingress.waiting.push_back(coming);
+        if !ingress.busy {
+            self.let_in(net, host);
+        }
+    }
+
+    /// Has the port of a host take what came next.
+    fn let_in(self: &Arc<Self>, net: &mut Net, host: usize) {
         let machine = &mut net.hosts[host];
-        let end_ps = machine.pass_in((head_ps, tail_ps), part, self.profile.port_ps(part), &self.profile);
-        if last {
-            let at = end_ps.div_ceil(PS) + self.profile.adapter.receive_ns;
-            self.schedule(at, Event::Arrive { from, number });
+        machine.ingress.busy = false;
+        let Some(coming) = machine.ingress.waiting.pop_front() else { return };
+        let here = machine.pass_in(&coming, &self.profile).div_ceil(PS);
+        self.schedule(here, Event::PortIn(host));
+        if let Some(event) = coming.then {
+            self.schedule(here + self.profile.adapter.receive_ns, event);
         }
     }
 

@@ -5,8 +5,8 @@ use std::{io, sync::Arc};
 use super::{End, Segment};
 use crate::provider::sim::{
     fault::Fate,
-    host::{EndId, PS},
-    world::{Inner, Net, TURN_PACKETS, peer},
+    host::{Coming, EndId, PS},
+    world::{self, Inner, Net, TURN_PACKETS, peer},
 };
 
 /// What happens at a point in time.
@@ -37,12 +37,11 @@ impl Inner {
             Event::Made(id) => self.made(net, id),
             Event::Launch(id) => self.launch_segment(net, id),
             Event::Head { to, segment, head_ps, tail_ps } => {
-                let Some(end) = net.tcp.end(to) else { return };
+                let Some(host) = net.tcp.end(to).map(|e| e.host) else { return };
                 let bytes = segment.bytes.len() as u64;
-                let host = &mut net.hosts[end.host];
-                let ps = self.profile.segment_ps(bytes);
-                let at = host.pass_in((head_ps, tail_ps), bytes, ps, &self.profile).div_ceil(PS);
-                self.tcp(at + self.profile.adapter.receive_ns, Event::Arrive { to, segment });
+                let port_ps = self.profile.segment_ps(bytes);
+                let then = Some(world::Event::Tcp(Event::Arrive { to, segment }));
+                self.enter(net, host, Coming { bytes, port_ps, head_ps, tail_ps, then });
             }
             Event::Arrive { to, segment } => self.arrived(net, to, segment),
             Event::Interrupt(host, queue) => self.take(net, host, queue, self.profile.host.interrupt_ns),
@@ -69,7 +68,7 @@ impl Inner {
     }
 
     fn tcp(self: &Arc<Self>, at: u64, event: Event) {
-        self.schedule(at, super::super::world::Event::Tcp(event));
+        self.schedule(at, world::Event::Tcp(event));
     }
 
     // Out.
