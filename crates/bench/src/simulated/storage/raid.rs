@@ -152,10 +152,10 @@ struct Disk {
 
 struct File {
     number: u64,
-    /// Bytes that it has.
-    size: u64,
     /// Its stripes in the cache.
     stripes: BTreeMap<u64, Stripe>,
+    /// When all of it that was ever sent to disk is there.
+    stable: u64,
 }
 
 struct Stripe {
@@ -163,15 +163,18 @@ struct Stripe {
     used: u64,
     /// When it is here.
     here: u64,
-    /// Not on disk yet.
+    /// Written since it was sent to disk.
     dirty: bool,
+    /// When what was sent is there.
+    stable: u64,
 }
 
 impl Array {
-    /// The stripes in which these bytes lie.
+    /// The stripes in which these bytes lie; none if there are none.
     fn stripes(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
         let stripe = u64::from(self.config.stripe);
-        offset / stripe..(offset + len).div_ceil(stripe)
+        let first = offset / stripe;
+        first..if len == 0 { first } else { offset.saturating_add(len).div_ceil(stripe) }
     }
 
     /// Reads or writes a stripe; gives when it is done.
@@ -184,6 +187,16 @@ impl Array {
         disk.free = disk.free.max(now) + seek + moves;
         disk.next = Some((file, stripe + u64::from(count)));
         disk.free
+    }
+
+    /// Writes a stripe of a file; gives when it is on disk.
+    fn write_back(&mut self, handle: &Handle, stripe: u64, now: u64) -> u64 {
+        let Some(number) = self.files.get(handle).map(|f| f.number) else { return now };
+        let stable = self.disk(number, stripe, now);
+        if let Some(file) = self.files.get_mut(handle) {
+            file.stable = file.stable.max(stable);
+        }
+        stable
     }
 
     /// Marks the stripe as used just now.
@@ -201,25 +214,23 @@ impl Array {
         let mut room = now;
         while (self.uses.len() as u64 + 1) * u64::from(self.config.stripe) > self.config.memory {
             let Some((_, (old, at))) = self.uses.pop_first() else { break };
-            let Some(file) = self.files.get_mut(&old) else { continue };
-            let number = file.number;
-            if file.stripes.remove(&at).is_some_and(|s| s.dirty) {
-                room = room.max(self.disk(number, at, now));
-            }
+            let Some(gone) = self.files.get_mut(&old).and_then(|f| f.stripes.remove(&at)) else { continue };
+            let stable = if gone.dirty { self.write_back(&old, at, now) } else { gone.stable };
+            room = room.max(stable);
         }
         self.next_use += 1;
         let (used, here) = (self.next_use, here.max(room));
         if let Some(file) = self.files.get_mut(handle) {
-            file.stripes.insert(stripe, Stripe { used, here, dirty });
+            file.stripes.insert(stripe, Stripe { used, here, dirty, stable: now });
             self.uses.insert(used, (*handle, stripe));
         }
         room
     }
 
     fn read(&mut self, handle: &Handle, offset: u64, len: u64, now: u64) -> u64 {
-        let Some((number, size)) = self.files.get(handle).map(|f| (f.number, f.size)) else { return now };
+        let Some(number) = self.files.get(handle).map(|f| f.number) else { return now };
         let mut done = now;
-        for stripe in self.stripes(offset, len.min(size.saturating_sub(offset))) {
+        for stripe in self.stripes(offset, len) {
             if let Some(found) = self.using(handle, stripe) {
                 done = done.max(found.here);
                 continue;
@@ -232,11 +243,10 @@ impl Array {
 
     fn write(&mut self, handle: &Handle, offset: u64, len: u64, now: u64) -> u64 {
         let number = self.next_file;
-        let file = self.files.entry(*handle).or_insert_with(|| {
+        self.files.entry(*handle).or_insert_with(|| {
             self.next_file += 1;
-            File { number, size: 0, stripes: BTreeMap::new() }
+            File { number, stripes: BTreeMap::new(), stable: now }
         });
-        file.size = file.size.max(offset + len);
         let mut done = now;
         for stripe in self.stripes(offset, len) {
             match self.using(handle, stripe) {
@@ -247,25 +257,23 @@ impl Array {
         done
     }
 
-    /// Writes what is not on disk yet; gives when it is.
+    /// Sends to disk what was written and not sent yet; gives when all of the file is there.
     fn flush(&mut self, handle: &Handle, now: u64) -> u64 {
-        let Some(file) = self.files.get_mut(handle) else { return now };
-        let number = file.number;
-        let dirty = file.stripes.iter_mut().filter(|(_, s)| s.dirty);
-        let dirty: Vec<u64> = dirty
-            .map(|(at, s)| {
-                s.dirty = false;
-                *at
-            })
-            .collect();
-        dirty.into_iter().map(|at| self.disk(number, at, now)).max().unwrap_or(now)
+        let Some(file) = self.files.get(handle) else { return now };
+        let dirty: Vec<u64> = file.stripes.iter().filter(|(_, s)| s.dirty).map(|(at, _)| *at).collect();
+        for at in dirty {
+            let stable = self.write_back(handle, at, now);
+            if let Some(stripe) = self.files.get_mut(handle).and_then(|f| f.stripes.get_mut(&at)) {
+                (stripe.dirty, stripe.stable) = (false, stable);
+            }
+        }
+        self.files.get(handle).map_or(now, |f| f.stable.max(now))
     }
 
     /// Forgets what lies beyond `size`.
     fn cut(&mut self, handle: &Handle, size: u64) {
         let first = self.stripes(0, size).end;
         let Some(file) = self.files.get_mut(handle) else { return };
-        file.size = size;
         for stripe in file.stripes.split_off(&first).into_values() {
             self.uses.remove(&stripe.used);
         }
@@ -369,6 +377,43 @@ mod tests {
         raid.gone(&handle(2));
         raid.gone(&handle(1));
         assert!(raid.array.lock().uses.is_empty());
+    }
+
+    #[test]
+    fn what_is_sent_to_disk_is_stable_when_the_disk_has_it() {
+        let raid = raid(1, 4);
+        let mut array = raid.array.lock();
+        array.write(&handle(1), 0, 4 * STRIPE, 0);
+        let done = array.flush(&handle(1), 0);
+        assert_eq!(done, SEEK + 4 * MOVE);
+        // Who commits meanwhile has nothing to send, and waits for the same.
+        assert_eq!(array.flush(&handle(1), 1), done);
+        assert_eq!(array.flush(&handle(1), done + 1), done + 1);
+        // So does who needs the place of a stripe that the disk is being sent.
+        let again = array.write(&handle(1), 0, 4 * STRIPE, done);
+        assert_eq!(again, done);
+        let sent = array.flush(&handle(1), done);
+        assert_eq!(sent, done + SEEK + 4 * MOVE);
+        assert_eq!(array.write(&handle(2), 0, STRIPE, done + 1), done + SEEK + MOVE);
+        // And a stripe that has left the cache is waited for, too.
+        array.write(&handle(1), STRIPE, STRIPE, sent);
+        let moved = array.write(&handle(2), STRIPE, 4 * STRIPE, sent);
+        assert!(array.files[&handle(1)].stripes.is_empty());
+        assert_eq!(moved, sent + 2 * (SEEK + MOVE));
+        assert_eq!(array.flush(&handle(1), sent), moved);
+    }
+
+    #[test]
+    fn who_moves_no_bytes_moves_no_stripes() {
+        let raid = raid(2, 100);
+        let now = cold(&raid, 1, 10);
+        let mut array = raid.array.lock();
+        for offset in [0, 1, STRIPE, STRIPE + 1, u64::MAX] {
+            assert_eq!(array.read(&handle(1), offset, 0, now), now, "{offset}");
+            assert_eq!(array.write(&handle(1), offset, 0, now), now, "{offset}");
+        }
+        assert!(array.uses.is_empty());
+        assert_eq!(array.stripes(u64::MAX - 1, u64::MAX).count(), 1);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use vfs::{
 
 use super::Cost;
 
-/// `fs`, whose calls take the time of `cost`, and are carried out at its end.
+/// `fs`, whose calls take the time of `cost`: first they look up, then they are carried out, and those that succeed move
+/// what they did.
 pub(super) struct Timed {
     fs: FileSystemRef,
     cost: Arc<dyn Cost>,
@@ -21,20 +22,31 @@ impl Timed {
         Self { fs, cost }
     }
 
-    /// Carries `call` out when `files` were looked up and `more` is done.
+    /// Carries `call` out when `files` were looked up.
     fn after<T: Send + Unpin + 'static>(
         &self,
         files: &[Handle],
-        more: Option<BoxFuture<'static, ()>>,
         call: impl FnOnce(&dyn FileSystem) -> Op<T> + Send + 'static,
     ) -> Op<T> {
         let (fs, look_up) = (Arc::clone(&self.fs), self.cost.look_up(files));
         MaybeReady::wait(async move {
             look_up.await;
-            if let Some(more) = more {
-                more.await;
-            }
             call(&*fs).await
+        })
+    }
+
+    /// As [`Self::after`] for what moves data of `file`: `moved` says what it costs when it is known what was moved.
+    fn moving<T: Send + Unpin + 'static>(
+        &self,
+        file: Handle,
+        call: impl FnOnce(&dyn FileSystem) -> Op<T> + Send + 'static,
+        moved: impl FnOnce(&dyn Cost, &T) -> BoxFuture<'static, ()> + Send + 'static,
+    ) -> Op<T> {
+        let (called, cost) = (self.after(&[file], call), Arc::clone(&self.cost));
+        MaybeReady::wait(async move {
+            let done = called.await?;
+            moved(&*cost, &done).await;
+            Ok(done)
         })
     }
 
@@ -76,35 +88,35 @@ impl FileSystem for Timed {
 
     fn getattr(&self, file: &Handle) -> Op<Attr> {
         let at = *file;
-        self.after(&[at], None, move |fs| fs.getattr(&at))
+        self.after(&[at], move |fs| fs.getattr(&at))
     }
 
     fn setattr(&self, who: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {
         let (who, at, set, cost) = (who.clone(), *file, *set, Arc::clone(&self.cost));
         let size = set.size;
-        let done = self.after(&[at], None, move |fs| fs.setattr(&who, &at, &set, guard));
+        let done = self.after(&[at], move |fs| fs.setattr(&who, &at, &set, guard));
         done.map(move |done| done.inspect(|_| size.into_iter().for_each(|size| cost.cut(&at, size))))
     }
 
     fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
         let (who, at, name) = (who.clone(), *dir, name.to_vec());
-        self.after(&[at], None, move |fs| fs.lookup(&who, &at, &name))
+        self.after(&[at], move |fs| fs.lookup(&who, &at, &name))
     }
 
     fn access(&self, who: &Identity, file: &Handle, wanted: Access) -> Op<(Access, Attr)> {
         let (who, at) = (who.clone(), *file);
-        self.after(&[at], None, move |fs| fs.access(&who, &at, wanted))
+        self.after(&[at], move |fs| fs.access(&who, &at, wanted))
     }
 
     fn readlink(&self, who: &Identity, link: &Handle) -> Op<(Vec<u8>, Attr)> {
         let (who, at) = (who.clone(), *link);
-        self.after(&[at], None, move |fs| fs.readlink(&who, &at))
+        self.after(&[at], move |fs| fs.readlink(&who, &at))
     }
 
     fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
         let (who, at) = (who.clone(), *file);
-        let data = self.cost.read(&at, offset, count.into());
-        self.after(&[at], Some(data), move |fs| fs.read(&who, &at, offset, count))
+        let moved = move |cost: &dyn Cost, read: &Read| cost.read(&at, offset, read.data.len() as u64);
+        self.moving(at, move |fs| fs.read(&who, &at, offset, count), moved)
     }
 
     fn write(
@@ -116,15 +128,17 @@ impl FileSystem for Timed {
         stable: Stability,
     ) -> Op<Written> {
         let (who, at, can_lose) = (who.clone(), *file, self.cost.can_lose());
-        let moved = self.cost.write(&at, offset, data.len() as u64, stable != Stability::Unstable);
-        let done = self.after(&[at], Some(moved), move |fs| fs.write(&who, &at, offset, data, stable));
+        let moved = move |cost: &dyn Cost, written: &Written| {
+            cost.write(&at, offset, written.count.into(), stable != Stability::Unstable)
+        };
+        let done = self.moving(at, move |fs| fs.write(&who, &at, offset, data, stable), moved);
         let unstable = move |w: Written| if can_lose { Written { committed: stable, ..w } } else { w };
         done.map(move |done| done.map(unstable))
     }
 
     fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
         let (who, at) = (who.clone(), *file);
-        self.after(&[at], Some(self.cost.commit(&at)), move |fs| fs.commit(&who, &at, offset, count))
+        self.moving(at, move |fs| fs.commit(&who, &at, offset, count), move |cost, _| cost.commit(&at))
     }
 
     fn write_verifier(&self) -> [u8; 8] {
@@ -151,7 +165,7 @@ impl FileSystem for Timed {
     fn make(&self, who: &Identity, dir: &Handle, name: &[u8], node: &NewNode, set: &SetAttr) -> Op<Created> {
         let (who, at, name, node, set) = (who.clone(), *dir, name.to_vec(), node.clone(), *set);
         let cost = Arc::clone(&self.cost);
-        let made = self.after(&[at], None, move |fs| fs.make(&who, &at, &name, &node, &set));
+        let made = self.after(&[at], move |fs| fs.make(&who, &at, &name, &node, &set));
         made.map(move |made| made.inspect(|made| cost.made(&made.handle)))
     }
 
@@ -181,7 +195,7 @@ impl FileSystem for Timed {
 
     fn link(&self, who: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)> {
         let (who, file, at, name) = (who.clone(), *file, *dir, name.to_vec());
-        self.after(&[file, at], None, move |fs| fs.link(&who, &file, &at, &name))
+        self.after(&[file, at], move |fs| fs.link(&who, &file, &at, &name))
     }
 
     fn readdir(
@@ -193,6 +207,79 @@ impl FileSystem for Timed {
         limits: ReadDirLimits,
     ) -> Op<DirPage> {
         let (who, at) = (who.clone(), *dir);
-        self.after(&[at], None, move |fs| fs.readdir(&who, &at, cookie, verifier, limits))
+        self.after(&[at], move |fs| fs.readdir(&who, &at, cookie, verifier, limits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buffer::{Arena, ArenaConfig};
+    use parking_lot::Mutex;
+    use runtime::virtual_time::VirtualTime;
+    use vfs::{
+        FsError,
+        memory::{MemoryConfig, MemoryFs},
+    };
+
+    use super::*;
+
+    /// Writes down what it is told.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<String>>);
+
+    impl Told {
+        fn told(&self, what: String) -> BoxFuture<'static, ()> {
+            self.0.lock().push(what);
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    impl Cost for Told {
+        fn read(&self, _file: &Handle, offset: u64, len: u64) -> BoxFuture<'static, ()> {
+            self.told(format!("read {offset} {len}"))
+        }
+
+        fn write(&self, _file: &Handle, offset: u64, len: u64, stable: bool) -> BoxFuture<'static, ()> {
+            self.told(format!("write {offset} {len} {stable}"))
+        }
+
+        fn commit(&self, _file: &Handle) -> BoxFuture<'static, ()> {
+            self.told("commit".into())
+        }
+
+        fn gone(&self, _file: &Handle) {}
+    }
+
+    #[test]
+    fn what_the_file_system_refuses_moves_nothing() {
+        let time = VirtualTime::new(1);
+        let arena = Arena::new(ArenaConfig { limit: 8 << 20, ..ArenaConfig::default() });
+        let fs = MemoryFs::new(MemoryConfig {
+            capacity_bytes: 100_000,
+            ..MemoryConfig::new(arena.clone(), time.runtime())
+        });
+        let told = Arc::new(Told::default());
+        let timed = Timed::new(fs, Arc::clone(&told) as Arc<dyn Cost>);
+        let data = |n| Views::from(arena.alloc(n).unwrap().freeze());
+        time.block_on(async {
+            let (root, other) = (Identity::root(), Identity { uid: 7, gid: 7, ..Identity::root() });
+            let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            let made =
+                timed.create(&root, &timed.root(), b"f", &CreateHow::Guarded(set)).await.unwrap().handle;
+            let write = |who, at, n| timed.write(who, &made, at, data(n), Stability::FileSync);
+            assert_eq!(write(&other, 0, 10).await.unwrap_err(), FsError::Access);
+            assert_eq!(write(&root, 0, 200_000).await.unwrap_err(), FsError::NoSpc);
+            assert_eq!(write(&root, u64::MAX, 10).await.unwrap_err(), FsError::FBig);
+            assert_eq!(timed.read(&other, &made, 0, 10).await.unwrap_err(), FsError::Access);
+            let nothing = Handle::from_array([9; 8]);
+            assert!(timed.commit(&root, &nothing, 0, 0).await.is_err());
+            assert!(told.0.lock().is_empty(), "{:?}", told.0);
+            // And what it does moves what it did.
+            write(&root, 5, 10).await.unwrap();
+            timed.read(&root, &made, 10, 1000).await.unwrap();
+            timed.commit(&root, &made, 0, 0).await.unwrap();
+            assert_eq!(*told.0.lock(), ["write 5 10 true", "read 10 5", "commit"]);
+        })
+        .unwrap();
     }
 }
