@@ -16,6 +16,7 @@ pub mod iozone;
 pub mod plot;
 mod random;
 pub mod raw;
+pub mod samples;
 mod scrape;
 pub mod simulated;
 pub mod stats;

@@ -1,8 +1,7 @@
 //! What a server in another process has counted, by its metrics endpoint.
 
 use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -11,14 +10,13 @@ use oncrpc::{
     stages::{StageStats, StageSums},
 };
 
-use crate::BenchError;
+use crate::{
+    BenchError,
+    samples::{self, Sample},
+};
 
-/// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How long clients may take to acknowledge what they have.
 const ACKNOWLEDGED: Duration = Duration::from_secs(2);
-/// More than a server has to say.
-const LONGEST: u64 = 1 << 20;
 
 /// Counters of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -43,15 +41,21 @@ impl ServerCounters {
     }
 }
 
+fn scrape(addr: SocketAddr) -> Result<Vec<Sample>, BenchError> {
+    samples::scrape(addr).map_err(BenchError::io("ask the server for its counters"))
+}
+
 /// Asks the server whose metrics are at `addr`.
 fn counters(addr: SocketAddr) -> Result<ServerCounters, BenchError> {
-    let text = get(addr).map_err(BenchError::io("ask the server for its counters"))?;
-    let counter =
-        |name: &str| value(&text, name).ok_or_else(|| BenchError::Peer(format!("it does not count {name}")));
+    let samples = scrape(addr)?;
+    let counter = |name: &str| {
+        let found = samples.iter().find(|s| s.name == name);
+        found.map(|s| s.value).ok_or_else(|| BenchError::Peer(format!("it does not count millrace_{name}")))
+    };
     Ok(ServerCounters {
-        registrations: counter("millrace_rdma_registrations_total")?,
-        exposed_byte_seconds: counter("millrace_rdma_exposed_byte_seconds_total")?,
-        exposed_bytes: counter("millrace_rdma_exposed_bytes")?,
+        registrations: counter("rdma_registrations_total")?,
+        exposed_byte_seconds: counter("rdma_exposed_byte_seconds_total")?,
+        exposed_bytes: counter("rdma_exposed_bytes")?,
     })
 }
 
@@ -70,49 +74,35 @@ pub(crate) fn settled(addr: SocketAddr) -> Result<ServerCounters, BenchError> {
 
 /// What the stages of sampled calls over `transport` took.
 pub(crate) fn stages(addr: SocketAddr, transport: &str) -> Result<StageStats, BenchError> {
-    let text = get(addr).map_err(BenchError::io("ask the server for its counters"))?;
-    Ok(stages_in(&text, transport))
+    Ok(stages_in(&scrape(addr)?, transport))
 }
 
 /// What is missing counts as nothing.
-fn stages_in(text: &str, transport: &str) -> StageStats {
+fn stages_in(samples: &[Sample], transport: &str) -> StageStats {
     let mut out = StageStats::default();
     for class in CallClass::ALL {
-        let of = format!("transport=\"{transport}\",class=\"{}\"", class.name());
-        let calls = value(text, &format!("millrace_rpc_sampled_calls_total{{{of}}}")).unwrap_or(0.0);
+        let of = |name: &str, stage: Option<&str>| {
+            let mine = |s: &&Sample| {
+                s.name == name
+                    && s.label("transport") == Some(transport)
+                    && s.label("class") == Some(class.name())
+                    && s.label("stage") == stage
+            };
+            samples.iter().find(mine).map_or(0.0, |s| s.value)
+        };
+        let calls = of("rpc_sampled_calls_total", None);
         let time = |stage: Stage| {
-            let name = format!("millrace_rpc_stage_seconds_total{{{of},stage=\"{stage}\"}}");
-            (stage, Duration::from_secs_f64(value(text, &name).unwrap_or(0.0).max(0.0)))
+            let seconds = of("rpc_stage_seconds_total", Some(&stage.to_string())).max(0.0);
+            (stage, Duration::from_secs_f64(seconds))
         };
         *out.of_mut(class) = StageSums::new(calls as u64, Stage::SERVER.map(time));
     }
     out
 }
 
-fn get(addr: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.take(LONGEST).read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// The value of a metric, named with its labels if it has any, in the OpenMetrics text format.
-fn value(text: &str, name: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_metric_is_found_by_its_whole_name() {
-        let text = "# TYPE a counter\na_total 17\na_total_more 3\nb_total 0.25\n# EOF\n";
-        assert_eq!([value(text, "a_total"), value(text, "b_total")], [Some(17.0), Some(0.25)]);
-        assert_eq!(value(text, "a"), None);
-    }
 
     #[test]
     fn stages_are_found_by_transport_class_and_name() {
@@ -121,6 +111,6 @@ mod tests {
                     millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"reply\"} 7\n\
                     millrace_rpc_stage_seconds_total{transport=\"tcp\",class=\"read\",stage=\"reply\"} 5\n";
         let sums = StageSums::new(3, [(Stage::Reply, Duration::from_micros(2))]);
-        assert_eq!(stages_in(text, "rdma").of(CallClass::Read), &sums);
+        assert_eq!(stages_in(&samples::parse(text), "rdma").of(CallClass::Read), &sums);
     }
 }

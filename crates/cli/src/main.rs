@@ -13,7 +13,6 @@ mod logging;
 mod notify;
 mod output;
 mod problem;
-mod scrape;
 mod scratch;
 mod session;
 mod top;

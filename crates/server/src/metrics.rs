@@ -7,7 +7,6 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{Arc, atomic::AtomicU64},
-    time::Duration,
 };
 
 use buffer::Arena;
@@ -23,7 +22,7 @@ use crate::{
     reload::ExportTable,
     server::Shared,
     shard::{ShardHandle, Stages},
-    usage::{Clients, Latency, LatencyStats, UsageStats, add, value},
+    usage::{Clients, Latency, LatencyStats, Took, UsageStats, add, value},
 };
 
 const PROCEDURES: usize = Procedure::ALL.len();
@@ -59,7 +58,7 @@ impl ShardCounters {
     }
 
     /// An NFS call is answered.
-    pub(crate) fn took(&self, procedure: Procedure, took: Duration) {
+    pub(crate) fn took(&self, procedure: Procedure, took: Took) {
         if let Some(l) = self.latency.get(procedure.number() as usize) {
             l.record(took);
         }

@@ -315,7 +315,8 @@ impl Running {
 
     /// Makes the exports those of `config`, without dropping a connection: new ones are opened, those that are gone
     /// leave stale handles, and those that stay (same name and directory) get their new access rules, also for files
-    /// that are open. Nothing else of `config` is applied; what differs is named in [`Reloaded::kept`].
+    /// that are open. Nothing else of `config` is applied; what differs is named in [`Reloaded::kept`]. New ones are
+    /// opened by [`open`](backend::open), also where [`Server::start_with`] was given another way.
     ///
     /// # Errors
     /// [`ServerError`]; then nothing has changed.

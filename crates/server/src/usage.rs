@@ -35,13 +35,26 @@ pub(crate) struct Latency {
     nanos: AtomicU64,
 }
 
-impl Latency {
-    pub(crate) fn record(&self, took: Duration) {
+/// How long one call took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Took {
+    nanos: u64,
+    bucket: usize,
+}
+
+impl From<Duration> for Took {
+    fn from(took: Duration) -> Self {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        if let Some(b) = self.buckets.get(bucket(nanos)) {
+        Self { nanos, bucket: bucket(nanos) }
+    }
+}
+
+impl Latency {
+    pub(crate) fn record(&self, took: Took) {
+        if let Some(b) = self.buckets.get(took.bucket) {
             add(b, 1);
         }
-        add(&self.nanos, nanos);
+        add(&self.nanos, took.nanos);
     }
 
     pub(crate) fn add_to(&self, sum: &mut LatencyStats) {
@@ -99,7 +112,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    pub(crate) fn call(&self, took: Duration) {
+    pub(crate) fn call(&self, took: Took) {
         self.latency.record(took);
     }
 
@@ -220,7 +233,7 @@ mod tests {
         let stays = clients.usage(addr(0));
         for i in 1..3 * MAX_CLIENTS {
             let usage = clients.usage(addr(i));
-            usage.call(Duration::from_micros(i as u64));
+            usage.call(Duration::from_micros(i as u64).into());
             usage.read(1);
         }
         stays.read(100);

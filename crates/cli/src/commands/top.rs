@@ -6,7 +6,10 @@ use std::{
     time::Instant,
 };
 
-use bench::table::{Align, Table};
+use bench::{
+    samples::scrape,
+    table::{Align, Table},
+};
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers},
@@ -16,7 +19,6 @@ use crate::{
     args::TopArgs,
     failure::{CommandResult, Failure, Outcome},
     output,
-    scrape::scrape,
     top::{Counters, GROUPS, Order, Rates, draw},
 };
 
@@ -34,7 +36,7 @@ pub(super) fn run(args: &TopArgs) -> CommandResult {
 }
 
 fn look(args: &TopArgs) -> Result<Counters, Failure> {
-    let samples = scrape(&args.address).map_err(|e| {
+    let samples = scrape(&*args.address).map_err(|e| {
         Failure::new(format!(
             "no counters from {}: {e}; start the server with --metrics ADDR:PORT, or `metrics` in its configuration, \
              and name that address",

@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
+use bench::samples::Sample;
+
 use super::GROUPS;
-use crate::scrape::Sample;
 
 /// The counters of one client, export or procedure.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -204,7 +205,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::scrape::parse;
+    use bench::samples::parse;
 
     fn counters(at: Instant, scale: u64) -> Counters {
         let text = format!(

@@ -170,7 +170,7 @@ fn done(mut reply: Encoder, result: &impl Encode) -> Outcome {
 impl Env {
     /// Counts a call that is answered.
     fn timed(&self, procedure: Procedure, export: Option<&Export>, started: Instant) {
-        let took = self.rt.now().duration_since(started);
+        let took = self.rt.now().duration_since(started).into();
         self.counters.took(procedure, took);
         self.client.call(took);
         if let Some(usage) = export.and_then(|e| e.usage().get(self.shard)) {

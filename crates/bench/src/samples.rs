@@ -1,4 +1,4 @@
-//! A server's counters, as it shows them at `/metrics` (OpenMetrics text).
+//! The counters of a server in another process, as it shows them at `/metrics` (OpenMetrics text).
 
 use std::{
     io::{self, Read, Write},
@@ -13,25 +13,26 @@ const MAX_ANSWER: u64 = 16 << 20;
 
 /// One value of one counter.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Sample {
+pub struct Sample {
     /// The name, without `millrace_`.
-    pub(crate) name: String,
+    pub name: String,
     labels: Vec<(String, String)>,
-    pub(crate) value: f64,
+    /// As it stands there.
+    pub value: f64,
 }
 
 impl Sample {
-    /// The value of a label.
-    pub(crate) fn label(&self, name: &str) -> Option<&str> {
+    /// The value of a label, if it has that label.
+    pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 }
 
-/// Asks the server at `address` (`HOST:PORT`) for its counters.
+/// Asks the server whose metrics are at `address` (`HOST:PORT`, say) for its counters.
 ///
 /// # Errors
 /// When it does not answer, or not with the counters of a Millrace server.
-pub(crate) fn scrape(address: &str) -> io::Result<Vec<Sample>> {
+pub fn scrape(address: impl ToSocketAddrs) -> io::Result<Vec<Sample>> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for addr in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&addr, PATIENCE) {
@@ -57,7 +58,7 @@ fn ask(mut stream: TcpStream) -> io::Result<Vec<Sample>> {
 }
 
 /// The samples of a text; lines that are not understood are left out.
-pub(crate) fn parse(text: &str) -> Vec<Sample> {
+pub fn parse(text: &str) -> Vec<Sample> {
     text.lines().filter_map(|l| sample(l.strip_prefix("millrace_")?)).collect()
 }
 
