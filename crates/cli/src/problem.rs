@@ -66,7 +66,7 @@ impl From<Error> for Problem {
             Error::Nfs { status, .. } => {
                 matches!(status, Status::NoSpc | Status::DQuot | Status::RoFs)
             }
-            Error::Path { .. } | Error::Source(_) | Error::Local(_) => false,
+            Error::Path { .. } | Error::Source(_) | Error::Sink(_) | Error::Local(_) => false,
             _ => true,
         };
         Self { sentence: sentence(&e), names: None, fatal }

@@ -125,6 +125,9 @@ pub enum Error {
     /// The caller's own source of data failed.
     #[error("the source of the data failed: {0}")]
     Source(#[from] std::io::Error),
+    /// The caller's own consumer of data failed.
+    #[error("the consumer of the data failed: {0}")]
+    Sink(#[source] std::io::Error),
     /// The arena is full.
     #[error(transparent)]
     OutOfMemory(#[from] buffer::OutOfMemory),

@@ -1,6 +1,6 @@
 //! An open file: whole ranges with many calls in flight, and unstable data retained until it is stable.
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{io, ops::ControlFlow, sync::Arc};
 
 use buffer::{Buffer, Views};
 use futures::{StreamExt, stream::FuturesOrdered, stream::FuturesUnordered};
@@ -12,21 +12,31 @@ use crate::{Client, Error, ReadInto, stats::add};
 /// How often data is written again because the server restarted.
 const MAX_RESTARTS: u32 = 8;
 
-/// Whether a consumer of data wants more: `()` always does, [`ControlFlow::Break`] does not.
+/// Whether a consumer of data wants more: `()` always does, [`ControlFlow::Break`] does not, and an error of
+/// [`io::Result`] ends with it.
 pub trait Flow {
-    /// Whether to stop.
-    fn stop(&self) -> bool;
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// The consumer's own.
+    fn flow(self) -> io::Result<ControlFlow<()>>;
 }
 
 impl Flow for () {
-    fn stop(&self) -> bool {
-        false
+    fn flow(self) -> io::Result<ControlFlow<()>> {
+        Ok(ControlFlow::Continue(()))
     }
 }
 
 impl Flow for ControlFlow<()> {
-    fn stop(&self) -> bool {
-        self.is_break()
+    fn flow(self) -> io::Result<Self> {
+        Ok(self)
+    }
+}
+
+impl Flow for io::Result<()> {
+    fn flow(self) -> io::Result<ControlFlow<()>> {
+        self.map(ControlFlow::Continue)
     }
 }
 
@@ -168,10 +178,10 @@ impl File {
     /// Reads `len` bytes from `offset` (or up to the end of the file) with up to `depth` calls in flight, and gives
     /// them to `each` in order, without a copy: offset and data. Gives the number of bytes.
     ///
-    /// `each` returns nothing, or [`ControlFlow::Break`] to stop early.
+    /// `each` returns nothing, [`ControlFlow::Break`] to stop early, or an [`io::Result`] whose error ends the reading.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Sink`] from `each`; [`Error::Nfs`] and those of a call.
     pub async fn read_stream<R: Flow>(
         &self,
         offset: u64,
@@ -197,7 +207,7 @@ impl File {
             let Some(piece) = calls.next().await else { return Ok(total) };
             let (at, data, eof) = piece?;
             total += data.len() as u64;
-            let stop = !data.is_empty() && each(at, data).stop();
+            let stop = !data.is_empty() && each(at, data).flow().map_err(Error::Sink)?.is_break();
             if eof || stop {
                 return Ok(total);
             }
@@ -279,7 +289,7 @@ impl File {
         &self,
         offset: u64,
         depth: usize,
-        mut source: impl FnMut(usize) -> std::io::Result<Option<Views>>,
+        mut source: impl FnMut(usize) -> io::Result<Option<Views>>,
     ) -> Result<u64, Error> {
         let mut calls = FuturesUnordered::new();
         let (mut total, mut ended) = (0_u64, false);

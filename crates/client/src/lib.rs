@@ -10,8 +10,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), client::Error> {
-//! use client::{Client, Options, Url};
-//! use runtime::tokio_rt::TokioRuntime;
+//! use client::{Client, Options, TokioRuntime, Url};
 //!
 //! let url: Url = "nfs://server.example/export/dir?proto=rdma&nconnect=2".parse()?;
 //! let client = Client::connect(TokioRuntime::current(), &url, Options::default()).await?;
@@ -44,6 +43,7 @@ mod url;
 #[cfg(test)]
 mod tests;
 
+pub use buffer::{Arena, Buffer, View, Views};
 pub use client::{Client, Object};
 pub use connect::{Connection, Connector};
 pub use directory::{DirEntry, DirPage};
@@ -55,6 +55,7 @@ pub use rpcrdma::{
     Design, Padding,
     registration::{Invalidation, Strategy},
 };
+pub use runtime::tokio_rt::TokioRuntime;
 pub use stats::{ConnectionStats, Stats};
 pub use transfer::{ReadInto, Written};
 pub use url::Url;

@@ -197,6 +197,13 @@ fn streams_move_a_whole_file_in_order() {
         .await
         .unwrap();
         assert_eq!(pieces, 1);
+        let mut taken = 0;
+        let full = file.read_stream(0, u64::MAX, 4, |_, v| {
+            taken += v.len();
+            if taken > 2_000_000 { Err(std::io::Error::other("the shelf is full")) } else { Ok(()) }
+        });
+        let e = full.await.unwrap_err();
+        assert!(matches!(e, Error::Sink(_)) && e.to_string().contains("the shelf is full"), "{e}");
     });
 }
 

@@ -1,0 +1,136 @@
+//! The programs in `examples/`, run as a newcomer runs them, against a real server.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Test helpers, not input from a peer.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::Duration,
+};
+
+use server::{Config, Running, Server};
+
+/// Where cargo puts examples: beside the folder of the tests. `cargo test` builds them, unless only this test is asked for.
+fn program(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
+    assert!(path.is_file(), "{path:?} is not there: `cargo build -p millrace-client --examples` builds it");
+    path
+}
+
+fn run(name: &str, args: &[&str]) -> Output {
+    Command::new(program(name)).args(args).output().unwrap()
+}
+
+/// Runs an example, which must succeed, and gives what it prints.
+fn ok(name: &str, args: &[&str]) -> String {
+    let out = run(name, args);
+    assert!(out.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Runs `test` on a fresh server with what makes a URL of a path, once for each transport.
+fn on_both(test: impl Fn(&dyn Fn(&str) -> String)) {
+    let server = start();
+    let (rdma, tcp) = (server.rdma_addr().unwrap(), server.tcp_addr().unwrap());
+    test(&|path| format!("nfs://{rdma}/data{path}"));
+    test(&|path| format!("nfs://{tcp}/data{path}?proto=tcp"));
+    server.stop_blocking(Duration::from_secs(1));
+}
+
+fn start() -> Running {
+    let config = Config {
+        exports: vec!["/data=memory:256MiB".parse().unwrap()],
+        listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+        listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        shards: Some(1),
+        ..Config::default()
+    };
+    Server::start(config).unwrap()
+}
+
+/// A local file of so many lines, and its bytes.
+fn lines(dir: &Path, n: usize) -> (String, Vec<u8>) {
+    let text: String =
+        (0..n).map(|i| format!("line {i} of a file that takes more than one call\n")).collect();
+    let path = dir.join("lines");
+    fs::write(&path, &text).unwrap();
+    (path.to_str().unwrap().to_owned(), text.into_bytes())
+}
+
+#[test]
+fn copy_brings_a_file_there_and_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, bytes) = lines(dir.path(), 60_000);
+    let back = dir.path().join("back");
+    on_both(|url| {
+        let said = format!("{} bytes copied\n", bytes.len());
+        assert_eq!(ok("copy", &[&path, &url("/there")]), said);
+        assert_eq!(ok("copy", &[&url("/there"), back.to_str().unwrap()]), said);
+        assert!(fs::read(&back).unwrap() == bytes);
+        fs::remove_file(&back).unwrap();
+    });
+}
+
+#[test]
+fn parallel_read_counts_every_line_once_in_memory_that_rdma_writes_filled() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, bytes) = lines(dir.path(), 200_000);
+    on_both(|url| {
+        ok("copy", &[&path, &url("/lines")]);
+        let placed = if url("").contains("tcp") { 0 } else { bytes.len() };
+        let said = format!(
+            "200000 lines, {} bytes\n{placed} bytes were placed by the server's RDMA Writes\n",
+            bytes.len()
+        );
+        assert_eq!(ok("parallel_read", &[&url("/lines")]), said);
+    });
+}
+
+#[test]
+fn throughput_prints_one_line_of_figures_a_second() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, _) = lines(dir.path(), 60_000);
+    on_both(|url| {
+        ok("copy", &[&path, &url("/lines")]);
+        let text = ok("throughput", &[&url("/lines"), "1"]);
+        let (head, figures) = text.split_once('\n').unwrap();
+        assert!(head.contains("MB/s") && figures.lines().count() == 1, "{text}");
+        let numbers: Vec<u64> = figures.split_whitespace().map(|n| n.parse().unwrap()).collect();
+        assert_eq!((numbers.len(), numbers[0], &numbers[3..]), (6, 1, &[1, 0, 0][..]), "{text}");
+    });
+}
+
+#[test]
+fn blocking_threads_write_one_file() {
+    on_both(|url| {
+        let text = ok("blocking", &[&url("")]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[..4], ["thread 00", "thread 01", "thread 02", "thread 03"]);
+        assert!(lines[4..].contains(&"lines"), "{text}");
+    });
+}
+
+#[test]
+fn every_example_says_how_it_is_used_and_what_failed() {
+    let server = start();
+    let missing = format!("nfs://{}/data/no/such", server.rdma_addr().unwrap());
+    let cases: [(&str, &[&str]); 4] = [
+        ("copy", &[&missing, "/dev/null"]),
+        ("parallel_read", &[&missing]),
+        ("throughput", &[&missing]),
+        ("blocking", &[&missing]),
+    ];
+    for (name, args) in cases {
+        let used = run(name, &[]);
+        let said = String::from_utf8(used.stderr).unwrap();
+        assert!(used.status.code() == Some(2) && said.starts_with(&format!("usage: {name} ")), "{said}");
+        let failed = run(name, args);
+        let said = String::from_utf8(failed.stderr).unwrap();
+        assert_eq!(failed.status.code(), Some(1), "{name}: {said}");
+        assert!(said.starts_with(&format!("{name}: ")) && said.contains("NFS3ERR_NOENT"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    server.stop_blocking(Duration::from_secs(1));
+}
