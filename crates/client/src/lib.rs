@@ -59,3 +59,8 @@ pub use runtime::tokio_rt::TokioRuntime;
 pub use stats::{ConnectionStats, Stats};
 pub use transfer::{ReadInto, Written};
 pub use url::Url;
+
+/// The programs in the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/library.md")]
+mod guide {}

@@ -1,9 +1,9 @@
 //! The cases, a file for each group.
 
 mod bad_input;
+mod guide;
 mod kernel_client;
 mod knfsd;
-mod readme;
 mod verbs;
 
 use anyhow::Result;
@@ -47,7 +47,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(knfsd::cases());
     cases.extend(bad_input::cases());
     cases.extend(verbs::cases());
-    cases.extend(readme::cases());
+    cases.extend(guide::cases());
     cases
 }
 

@@ -2,6 +2,8 @@
 
 mod bench;
 mod devices;
+#[cfg(test)]
+mod documented;
 mod files;
 mod mount;
 mod reproduce;

@@ -185,8 +185,15 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
             }
         }
         if !args.json {
-            output::line(&format!("\n{directories} directories, {files} files, {}", Size(bytes)))?;
+            let directories = counted(directories, ("directory", "directories"));
+            let files = counted(files, ("file", "files"));
+            output::line(&format!("\n{directories}, {files}, {}", Size(bytes)))?;
         }
         Ok(Outcome::Done)
     })
+}
+
+/// So many of what has these names, one and several.
+fn counted(n: u64, (one, several): (&str, &str)) -> String {
+    format!("{n} {}", if n == 1 { one } else { several })
 }

@@ -1,4 +1,4 @@
-//! The commands of the README's section for Linux users, as they stand there.
+//! The commands of the guide's page for Linux users, as they stand there.
 
 use std::{
     fs,
@@ -12,14 +12,13 @@ use anyhow::{Context, Result, bail, ensure};
 use super::Case;
 use crate::{guest::GuestOptions, lab, lab::Lab, network::HOST};
 
-const README: &str = include_str!("../../../README.md");
-const SECTION: &str = "\n## Mount it from Linux\n";
+const PAGE: &str = include_str!("../../../docs/guide/linux.md");
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![Case::new("readme/mount-it-from-linux", mount_it)]
+    vec![Case::new("guide/mount-it-from-linux", mount_it)]
 }
 
-/// Serves, mounts and looks at the mount with the README's own words. Only the names of the server, of the network card
+/// Serves, mounts and looks at the mount with the page's own words. Only the names of the server, of the network card
 /// and of the served directory are put in; drivers are not loaded, because the guest's kernel has them built in.
 fn mount_it(lab: &mut Lab) -> Result<()> {
     let dir = lab.directory("data")?;
@@ -31,7 +30,7 @@ fn mount_it(lab: &mut Lab) -> Result<()> {
         let text = lines.collect::<Vec<_>>().join("\n");
         text.replace("SERVER", HOST).replace("eth0", "vec0")
     };
-    // What the section's table says of a client without a device.
+    // What the page's table says of a client without a device.
     let mount = in_guest(&block("rdma link add")?);
     let mount = mount.lines().last().unwrap_or_default().replace(",nolock", ",nolock,retry=0");
     let refusal = guest.run(&format!("timeout 60 {mount}"))?.failed()?;
@@ -54,12 +53,9 @@ fn mount_it(lab: &mut Lab) -> Result<()> {
     lab.finish(vec![guest], &[])
 }
 
-/// The code block of the section that has `what` in it.
+/// The code block of the page that has `what` in it.
 fn block(what: &str) -> Result<String> {
-    let start = README.find(SECTION).context("the README has no such section")? + SECTION.len();
-    let section = &README[start..];
-    let section = &section[..section.find("\n## ").unwrap_or(section.len())];
-    let mut blocks = section.split("```").skip(1).step_by(2);
+    let mut blocks = PAGE.split("```").skip(1).step_by(2);
     let block = blocks.find(|b| b.contains(what)).with_context(|| format!("no code block has {what:?}"))?;
     Ok(block.split_once('\n').map_or("", |(_language, code)| code).trim_end().to_owned())
 }
@@ -75,7 +71,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs the README's command with `dir` as the directory that it serves, and waits until it is ready.
+/// Runs the page's command with `dir` as the directory that it serves, and waits until it is ready.
 fn serve(command: &str, dir: &Path, log: &Path) -> Result<Running> {
     let words = command.split_whitespace().skip(1);
     let words = words.map(|w| w.replace("/srv/data", &dir.display().to_string()));

@@ -1,0 +1,251 @@
+//! The pages of the documentation hold together, and say what the program does.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+};
+
+use common::{Server, ok};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn read(page: &str) -> String {
+    fs::read_to_string(repository().join(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
+}
+
+/// All pages, by their path in the repository.
+fn pages() -> Vec<String> {
+    let mut found = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(String::from).to_vec();
+    let names = common::names(&repository().join("docs"));
+    found.extend(names.iter().filter(|n| n.ends_with(".md")).map(|n| format!("docs/{n}")));
+    found
+}
+
+/// A page without its blocks of code.
+fn prose(page: &str) -> String {
+    read(page).split("```").step_by(2).collect()
+}
+
+/// What links of a page lead to.
+fn links(page: &str) -> Vec<String> {
+    let text = prose(page);
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    targets.map(|(target, _)| target.to_owned()).collect()
+}
+
+/// The anchors of a page's headings, as GitHub and mdBook make them.
+fn anchors(page: &str) -> Vec<String> {
+    let keep = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    let of = |title: &str| -> String {
+        title.trim().to_lowercase().replace(' ', "-").chars().filter(|c| keep(*c)).collect()
+    };
+    prose(page).lines().filter(|l| l.starts_with('#')).map(|l| of(l.trim_start_matches('#'))).collect()
+}
+
+#[test]
+fn every_link_leads_to_a_page_and_a_heading_that_are_there() {
+    let mut seen = 0;
+    for page in pages() {
+        for target in links(&page).iter().filter(|t| !t.starts_with("http")) {
+            seen += 1;
+            let (file, anchor) =
+                target.split_once('#').map_or((target.as_str(), None), |(f, a)| (f, Some(a)));
+            let dir = repository().join(&page).parent().unwrap().to_owned();
+            let path = if file.is_empty() { repository().join(&page) } else { dir.join(file) };
+            let path = path.canonicalize().unwrap_or_else(|_| panic!("{page}: there is no {target}"));
+            let there = path.strip_prefix(repository()).unwrap().to_str().unwrap().to_owned();
+            // A book has its own pages only.
+            assert!(
+                !page.starts_with("docs/") || there.starts_with("docs/"),
+                "{page}: {target} is not in the book"
+            );
+            if let Some(anchor) = anchor {
+                assert!(
+                    anchors(&there).iter().any(|a| a == anchor),
+                    "{page}: {target}: {:?}",
+                    anchors(&there)
+                );
+            }
+        }
+    }
+    assert!(seen > 60, "only {seen} links were found");
+}
+
+#[test]
+fn the_summary_lists_every_page_once() {
+    let mut listed = links("docs/SUMMARY.md");
+    listed.sort();
+    let mut there: Vec<String> =
+        pages().iter().filter_map(|p| p.strip_prefix("docs/")).map(String::from).collect();
+    there.retain(|p| p != "SUMMARY.md");
+    there.sort();
+    assert_eq!(listed, there);
+}
+
+/// Folders in which a file that a page names must be there.
+const FOLDERS: [&str; 6] = ["crates/", "contrib/", "docs/", "examples/", "interop/", ".ci/"];
+
+#[test]
+fn every_file_that_a_page_names_is_there() {
+    let mut seen = 0;
+    for page in pages() {
+        let text = prose(&page);
+        let named = text.split('`').skip(1).step_by(2);
+        for name in named.filter(|n| FOLDERS.iter().any(|f| n.starts_with(f)) && !n.contains('*')) {
+            seen += 1;
+            // Arguments may follow; braces stand for several.
+            let path = name.split([' ', '{']).next().unwrap_or_default();
+            assert!(repository().join(path).exists(), "{page}: there is no {name}");
+        }
+    }
+    assert!(seen > 40, "only {seen} names were found");
+}
+
+/// The names in the first column of a page's tables, as long as they stand below the heading `section`.
+fn keys(page: &str, section: &str) -> BTreeSet<String> {
+    let text = read(page);
+    let start =
+        text.find(&format!("\n## {section}\n")).unwrap_or_else(|| panic!("{page} has no section {section}"));
+    let body = text[start + 4..].split("\n## ").next().unwrap().to_owned();
+    let cells = body.lines().filter_map(|l| l.strip_prefix("| `")).filter_map(|l| l.split_once('|'));
+    cells
+        .flat_map(|(cell, _)| cell.split('`').step_by(2).map(String::from).collect::<Vec<_>>())
+        .filter(|k| !k.trim_matches([' ', ',']).is_empty())
+        .collect()
+}
+
+/// The keys that a configuration file may have where `text` ends, as the program tells them when it is given another.
+fn known(text: &str) -> BTreeSet<String> {
+    let wrong = format!("{text}\nqqqqqqqq = 1\n").parse::<server::Config>().unwrap_err().to_string();
+    let list = wrong
+        .split_once("expected one of")
+        .or_else(|| wrong.split_once("expected "))
+        .unwrap_or_else(|| panic!("{wrong}"))
+        .1;
+    list.split('`').skip(1).step_by(2).map(String::from).collect()
+}
+
+#[test]
+fn the_configuration_page_has_every_key_and_no_other() {
+    let page = "docs/reference/configuration.md";
+    let mut top = known("");
+    for table in ["export", "limits", "stages", "exposure"] {
+        assert!(top.remove(table), "{table}");
+    }
+    assert_eq!(keys(page, "The server"), top);
+    assert_eq!(keys(page, "`[[export]]`"), known("[[export]]"));
+    for table in ["limits", "stages", "exposure"] {
+        assert_eq!(keys(page, &format!("`[{table}]`")), known(&format!("[{table}]")), "{table}");
+    }
+}
+
+#[test]
+fn the_options_page_has_every_mount_option_and_no_other() {
+    let said = fuse::MountOptions::default().read("qqqqqqqq", false).unwrap_err().to_string();
+    let list = said.split_once("there are ").unwrap().1;
+    // Of an option with a choice of values the page has the name.
+    let named = |word: &str| match word.split_once('=') {
+        Some((name, values)) if values.contains('|') => format!("{name}="),
+        _ => word.to_owned(),
+    };
+    let known: BTreeSet<String> = list.split(", ").map(named).collect();
+    assert_eq!(keys("docs/reference/options.md", "Options of `millrace mount -o`"), known);
+}
+
+#[test]
+fn the_options_page_has_options_of_urls_that_are_understood() {
+    let words = keys("docs/reference/options.md", "URLs");
+    let value = |key: &str| match key {
+        "proto" => "=tcp",
+        "provider" => "=iwarp",
+        "nconnect" => "=2",
+        "rsize" | "wsize" => "=64K",
+        "mountport" => "=2049",
+        "registration" => "=dynamic",
+        "design" => "=read-read",
+        "padding" => "=512:1024",
+        "resvport" | "noresvport" => "",
+        other => panic!("is {other} an option of URLs?"),
+    };
+    for key in &words {
+        let url = format!("nfs://h/e?{key}{}", value(key));
+        url.parse::<client::Url>().unwrap_or_else(|e| panic!("{url}: {e}"));
+    }
+    assert_eq!(words.len(), 11, "{words:?}");
+}
+
+#[test]
+fn the_page_of_exit_codes_says_what_the_help_says() {
+    let help = ok(&["--help"]);
+    let codes = help.split_once("Exit codes:\n").unwrap().1;
+    let lines: Vec<_> =
+        codes.lines().take_while(|l| !l.is_empty()).filter_map(|l| l.trim().split_once("  ")).collect();
+    assert_eq!(lines.len(), 5, "{codes}");
+    let page = read("docs/reference/exit-codes.md");
+    for (code, meaning) in lines {
+        assert!(page.contains(&format!("| {code} | {meaning} |")), "{code}: {meaning}");
+    }
+}
+
+#[test]
+fn the_transcript_in_the_readme_is_of_its_quick_start() {
+    let page = read("README.md");
+    let section = page.split_once("\n## From nothing to a mounted directory\n").unwrap().1;
+    let blocks: Vec<_> = section.split("```").skip(1).step_by(2).collect();
+    let commands: Vec<_> = blocks[0].lines().skip(1).collect();
+    assert_eq!((commands.len(), blocks[0].starts_with("sh\n")), (4, true));
+    let typed: Vec<_> = blocks[1].lines().filter_map(|l| l.strip_prefix("$ ")).collect();
+    assert_eq!(typed[..3], commands[1..], "docs/transcript.sh --write makes it again");
+    assert!(blocks[1].contains("\nready rdma="), "{}", blocks[1]);
+}
+
+/// The table of what a server shows at `/metrics`.
+fn metrics_table(text: &str) -> String {
+    let mut table = String::from("| metric | kind | labels | what it is |\n|---|---|---|---|\n");
+    for (name, help) in text.lines().filter_map(|l| l.strip_prefix("# HELP ")?.split_once(' ')) {
+        let kind = text.lines().find_map(|l| l.strip_prefix(&format!("# TYPE {name} "))).unwrap();
+        let sample = text.lines().find(|l| l.starts_with(name) && !l.contains("le=")).unwrap_or_default();
+        let inside = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(l, _)| l);
+        let labels: Vec<_> =
+            inside.split(',').filter_map(|l| l.split_once('=')).map(|(l, _)| format!("`{l}`")).collect();
+        let total = if kind == "counter" { "_total" } else { "" };
+        table += &format!(
+            "| `{name}{total}` | {kind} | {} | {} |\n",
+            labels.join(", "),
+            help.trim_end_matches('.')
+        );
+    }
+    table
+}
+
+#[test]
+fn the_page_of_metrics_has_what_a_server_shows() {
+    let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
+    ok(&["ls", &server.url("rdma", "/m")]);
+    let addr = server.ready.split("metrics=").nth(1).unwrap().trim().to_owned();
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let made = metrics_table(&text);
+
+    let path = "docs/reference/metrics.md";
+    let page = read(path);
+    let start = page.find("| metric |").unwrap();
+    let end = start + page[start..].find("\n\n").map_or(page.len() - start, |n| n + 1);
+    if std::env::var_os("MILLRACE_UPDATE_DOCS").is_some() {
+        fs::write(repository().join(path), format!("{}{made}{}", &page[..start], &page[end..])).unwrap();
+    } else {
+        let how = "write it again: MILLRACE_UPDATE_DOCS=1 cargo test -p millrace-cli --test docs metrics";
+        assert!(page[start..end] == made, "{path} is not up to date; {how}\n{made}");
+    }
+}
