@@ -226,6 +226,12 @@ impl Client {
         Self { shared: Arc::clone(&self.shared), credential: Arc::new(who.credential().encoded()) }
     }
 
+    /// Whether the calls of `other` go to the same server as the same caller.
+    pub fn is_same_caller(&self, other: &Self) -> bool {
+        let same = Arc::ptr_eq(&self.credential, &other.credential) || self.credential == other.credential;
+        same && Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// The handle of the export's root.
     pub fn root(&self) -> FileHandle {
         self.shared.mounted.root

@@ -93,7 +93,8 @@ impl Client {
     /// the start), as many as fit into one reply.
     ///
     /// # Errors
-    /// [`Error::Nfs`] ([`Status::BadCookie`]: the directory changed, start again) and those of a call.
+    /// [`Error::Nfs`] ([`Status::BadCookie`]: the directory changed, start again) and those of a call; a page that does
+    /// not lead further is a bad reply.
     pub async fn readdir_page(
         &self,
         dir: FileHandle,
@@ -108,13 +109,26 @@ impl Client {
             match answer.result {
                 Err(Status::NotSupp) => self.shared.plus.store(false, Ordering::Relaxed),
                 other => {
-                    return other.map(|p| p.0).map_err(|s| nfs_error(Procedure::Readdirplus, dir, s));
+                    let page = other.map_err(|s| nfs_error(Procedure::Readdirplus, dir, s))?.0;
+                    return self.advancing(page, cookie);
                 }
             }
         }
         let args = v3::ReaddirArgs { dir, cookie, verifier, count };
         let answer: Answer<Plain> = self.call_sized(Procedure::Readdir, &args, head, None).await?;
-        answer.result.map(|p| p.0).map_err(|s| nfs_error(Procedure::Readdir, dir, s))
+        let page = answer.result.map_err(|s| nfs_error(Procedure::Readdir, dir, s))?.0;
+        self.advancing(page, cookie)
+    }
+
+    /// The page after `cookie`, if it leads further: whoever reads on comes to an end.
+    fn advancing(&self, page: DirPage, cookie: u64) -> Result<DirPage, Error> {
+        let bad = |what| Err(self.shared.pool.bad_reply("READDIR", what));
+        match page.entries.last() {
+            _ if page.eof => Ok(page),
+            Some(last) if last.cookie == cookie => bad("a cookie that does not advance"),
+            Some(_) => Ok(page),
+            None => bad("neither entries nor the end of the directory"),
+        }
     }
 
     /// All entries of a directory, with attributes and handles where the server gives them; `.` and `..` too if the
@@ -137,15 +151,7 @@ impl Client {
         let (mut cookie, mut verifier) = (0, [0; 8]);
         loop {
             let page = self.readdir_page(dir, cookie, verifier).await?;
-            let bad = |what| Err(self.shared.pool.bad_reply("READDIR", what));
-            match page.entries.last() {
-                Some(last) if last.cookie == cookie && !page.eof => {
-                    return bad("a cookie that does not advance");
-                }
-                Some(last) => cookie = last.cookie,
-                None if page.eof => {}
-                None => return bad("neither entries nor the end of the directory"),
-            }
+            cookie = page.entries.last().map_or(cookie, |last| last.cookie);
             verifier = page.verifier;
             all.extend(page.entries);
             if page.eof {

@@ -41,10 +41,13 @@ impl Flow for io::Result<()> {
 }
 
 /// Data that the server has taken and may still lose.
+#[derive(Clone)]
 struct Unstable {
     number: u64,
     offset: u64,
     data: Views,
+    /// As whom it was written.
+    caller: Client,
     verifier: Verifier,
 }
 
@@ -57,19 +60,18 @@ struct Retained {
 }
 
 impl Retained {
-    fn keep(&mut self, offset: u64, data: Views, verifier: Verifier) {
+    fn keep(&mut self, caller: &Client, offset: u64, data: Views, verifier: Verifier) {
         self.bytes += data.len();
-        self.writes.push(Unstable { number: self.next, offset, data, verifier });
+        self.writes.push(Unstable { number: self.next, offset, data, caller: caller.clone(), verifier });
         self.next += 1;
     }
 
     /// Forgets what a COMMIT with this verifier made stable, of the writes before `before`; gives copies of those
     /// that it did not.
-    fn settle(&mut self, before: u64, verifier: Verifier) -> Vec<(u64, u64, Views)> {
+    fn settle(&mut self, before: u64, verifier: Verifier) -> Vec<Unstable> {
         self.writes.retain(|w| w.number >= before || w.verifier != verifier);
         self.bytes = self.writes.iter().map(|w| w.data.len()).sum();
-        let lost = self.writes.iter().filter(|w| w.number < before);
-        lost.map(|w| (w.number, w.offset, w.data.clone())).collect()
+        self.writes.iter().filter(|w| w.number < before).cloned().collect()
     }
 }
 
@@ -237,6 +239,14 @@ impl File {
     /// # Errors
     /// [`Error::Nfs`], [`Error::Unstable`] and those of a call.
     pub async fn write_from(&self, offset: u64, data: Views) -> Result<(), Error> {
+        self.write_from_as(self.client(), offset, data).await
+    }
+
+    /// As [`Self::write_from`], as `caller` (see [`Client::as_caller`]): so it is written, and written again if need be.
+    ///
+    /// # Errors
+    /// As [`Self::write_from`].
+    pub async fn write_from_as(&self, caller: &Client, offset: u64, data: Views) -> Result<(), Error> {
         let limit = self.client().options().unstable_limit;
         let mut done = 0;
         while done < data.len() {
@@ -244,14 +254,13 @@ impl File {
                 .checked_add(done as u64)
                 .ok_or_else(|| Error::Local("the range ends beyond 2^64 bytes".into()))?;
             let rest = data.slice(done, data.len() - done);
-            let client = self.client();
-            let part = client.write_from(self.handle(), at, rest, StableHow::Unstable).await?;
+            let part = caller.write_from(self.handle(), at, rest, StableHow::Unstable).await?;
             let written = data.slice(done, part.count);
             done += part.count;
             if part.committed == StableHow::Unstable {
                 let retained = {
                     let mut r = self.shared.retained.lock();
-                    r.keep(at, written, part.verifier);
+                    r.keep(caller, at, written, part.verifier);
                     r.bytes
                 };
                 if retained > limit {
@@ -323,14 +332,12 @@ impl File {
         let _one = self.shared.committing.lock().await;
         let mut restarts = 0;
         loop {
-            let before = {
+            let (before, caller) = {
                 let r = self.shared.retained.lock();
-                if r.writes.is_empty() {
-                    return Ok(());
-                }
-                r.next
+                let Some(first) = r.writes.first() else { return Ok(()) };
+                (r.next, first.caller.clone())
             };
-            let ok = self.client().commit(self.handle(), 0, 0).await?;
+            let ok = caller.commit(self.handle(), 0, 0).await?;
             let lost = self.shared.retained.lock().settle(before, ok.verifier);
             if lost.is_empty() {
                 return Ok(());
@@ -340,16 +347,18 @@ impl File {
                 let server = self.client().server().to_owned();
                 return Err(Error::Unstable { server, times: restarts });
             }
-            for (number, offset, data) in lost {
-                self.write_again(number, offset, data).await?;
+            for write in lost {
+                self.write_again(write).await?;
             }
         }
     }
 
-    async fn write_again(&self, number: u64, offset: u64, data: Views) -> Result<(), Error> {
+    async fn write_again(
+        &self,
+        Unstable { number, offset, data, caller, .. }: Unstable,
+    ) -> Result<(), Error> {
         add(&self.client().shared.pool.counts.rewritten, data.len());
-        let client = self.client();
-        let written = client.write_all(self.handle(), offset, &data, StableHow::Unstable).await?;
+        let written = caller.write_all(self.handle(), offset, &data, StableHow::Unstable).await?;
         let mut r = self.shared.retained.lock();
         if written.committed == StableHow::Unstable {
             if let Some(w) = r.writes.iter_mut().find(|w| w.number == number) {

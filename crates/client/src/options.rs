@@ -97,20 +97,27 @@ impl Default for Identity {
     /// Effective ids of this process and the host's name as the kernel tells them; those of nobody (65534) where it
     /// does not.
     fn default() -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let numbers = |key: &str| -> Vec<u32> {
-            let line = status.lines().find_map(|l| l.strip_prefix(key));
-            line.map(|l| l.split_whitespace().filter_map(|n| n.parse().ok()).collect()).unwrap_or_default()
-        };
         // "Uid:" and "Gid:" list the real, effective, saved and file system id.
-        let effective = |key| numbers(key).get(1).copied().unwrap_or(65534);
+        let effective = |key| status_numbers("self", key).get(1).copied().unwrap_or(65534);
         let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let machine = machine.trim().to_owned();
-        Self { uid: effective("Uid:"), gid: effective("Gid:"), gids: numbers("Groups:"), machine }
+        Self { uid: effective("Uid:"), gid: effective("Gid:"), gids: Self::groups_of("self"), machine }
     }
 }
 
+/// The numbers behind `key` in `/proc/THREAD/status`; none if they cannot be read.
+fn status_numbers(thread: &str, key: &str) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix(key));
+    line.map(|l| l.split_whitespace().filter_map(|n| n.parse().ok()).collect()).unwrap_or_default()
+}
+
 impl Identity {
+    /// The supplementary groups of a thread of this machine, by its number or `self`; none if it is not there to ask.
+    pub fn groups_of(thread: &str) -> Vec<u32> {
+        status_numbers(thread, "Groups:")
+    }
+
     /// As a credential of RPC calls.
     pub(crate) fn credential(&self) -> Credential {
         Credential::Sys(AuthSys {

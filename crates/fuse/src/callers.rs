@@ -37,26 +37,21 @@ impl Callers {
         if (uid, gid) == (self.own.uid, self.own.gid) {
             return self.client.clone();
         }
-        let mut known = self.known.lock();
         let key = (uid, gid, tid);
-        if let Some((client, since)) = known.get(&key)
+        if let Some((client, since)) = self.known.lock().get(&key)
             && since.elapsed() < LIFE
         {
             return client.clone();
         }
+        // Without the lock: others need not wait while the kernel is asked.
+        let gids = Identity::groups_of(&tid.to_string());
+        let who = Identity { uid, gid, gids, machine: self.own.machine.clone() };
+        let client = self.client.as_caller(&who);
+        let mut known = self.known.lock();
         if known.len() >= MOST {
             known.clear();
         }
-        let who = Identity { uid, gid, gids: groups(tid), machine: self.own.machine.clone() };
-        let client = self.client.as_caller(&who);
         known.insert(key, (client.clone(), Instant::now()));
         client
     }
-}
-
-/// The supplementary groups of a thread; none if it is not there to ask.
-fn groups(tid: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("Groups:"));
-    line.map(|l| l.split_whitespace().filter_map(|n| n.parse().ok()).collect()).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! Directory streams: one page of the server's answer at a time, wherever the reader is.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use client::{Client, DirEntry};
 use nfs::v3::{Fattr, Status, Verifier};
@@ -29,7 +29,15 @@ struct Page {
     start: u64,
     verifier: Verifier,
     eof: bool,
-    asked: Moment,
+    /// When it was asked for.
+    asked: Option<Asked>,
+}
+
+/// When a page was asked for: in the order of changes, and by the clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) moment: Moment,
+    pub(crate) at: Instant,
 }
 
 impl Page {
@@ -76,16 +84,15 @@ impl DirStream {
 }
 
 impl Reader<'_> {
-    /// The next entry, if there is one; [`Self::advance`] goes behind it. With the moment when it was asked for.
-    pub(crate) async fn peek(&mut self) -> Result<Option<(DirEntry, Moment)>, Errno> {
+    /// The next entry, if there is one; [`Self::advance`] goes behind it. With the time when it was asked for.
+    pub(crate) async fn peek(&mut self) -> Result<Option<(DirEntry, Asked)>, Errno> {
         while self.page.next >= self.page.entries.len() {
             if self.page.eof {
                 return Ok(None);
             }
             self.fetch().await?;
         }
-        let asked = self.page.asked;
-        Ok(self.page.entries.get(self.page.next).map(|e| (e.clone(), asked)))
+        Ok(self.page.entries.get(self.page.next).cloned().zip(self.page.asked))
     }
 
     pub(crate) fn advance(&mut self) {
@@ -93,7 +100,8 @@ impl Reader<'_> {
     }
 
     async fn fetch(&mut self) -> Result<(), Errno> {
-        let (start, asked) = (self.page.place(), self.fs.clock.now());
+        let start = self.page.place();
+        let asked = Asked { moment: self.fs.clock.tick(), at: Instant::now() };
         let verifier = if start == 0 { Verifier::default() } else { self.page.verifier };
         let (client, handle) = (&self.stream.client, self.stream.dir.handle);
         let got = match client.readdir_page(handle, start, verifier).await {
@@ -104,14 +112,14 @@ impl Reader<'_> {
             other => other,
         };
         let got = got.map_err(|e| errno(&e))?;
-        if got.entries.is_empty() && !got.eof
-            || got.entries.last().is_some_and(|e| e.cookie == start && !got.eof)
-        {
-            tracing::warn!("the server's directory listing does not advance");
-            return Err(Errno::IO);
-        }
-        *self.page =
-            Page { entries: got.entries, next: 0, start, verifier: got.verifier, eof: got.eof, asked };
+        *self.page = Page {
+            entries: got.entries,
+            next: 0,
+            start,
+            verifier: got.verifier,
+            eof: got.eof,
+            asked: Some(asked),
+        };
         Ok(())
     }
 

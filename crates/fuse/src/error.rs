@@ -1,6 +1,6 @@
 //! What can go wrong: at mount, a sentence; afterwards, the number that a program gets.
 
-use std::{io, path::PathBuf};
+use std::{collections::BTreeMap, io, path::PathBuf};
 
 use nfs::v3::Status;
 use rustix::io::Errno;
@@ -36,6 +36,14 @@ pub enum MountError {
         /// Why.
         source: io::Error,
     },
+    /// Unmounted, but data was lost of which no program was told.
+    #[error("{} was unmounted, but changes of {} files are lost: {}", path.display(), files.len(), listed(files))]
+    Lost {
+        /// The directory.
+        path: PathBuf,
+        /// The files' numbers (`find -inum`), and why: ETIMEDOUT when the server did not answer in time.
+        files: BTreeMap<u64, Errno>,
+    },
     /// A local resource.
     #[error("{0}")]
     Local(String),
@@ -51,6 +59,19 @@ fn hint(e: &io::Error) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// Lost files that a sentence names.
+const NAMED: usize = 8;
+
+fn listed(files: &BTreeMap<u64, Errno>) -> String {
+    let named = files.iter().take(NAMED).map(|(number, e)| match *e {
+        Errno::TIMEDOUT => format!("inode {number} (the server did not answer in time)"),
+        e => format!("inode {number} ({e})"),
+    });
+    let more = files.len().saturating_sub(NAMED);
+    let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
+    format!("{}{rest}; `find -inum` finds their names", named.collect::<Vec<_>>().join(", "))
 }
 
 /// The number for what a call ended with.

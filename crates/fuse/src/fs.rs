@@ -1,7 +1,7 @@
 //! The file system's state, and the calls that change nothing.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -19,12 +19,15 @@ use tokio::runtime::Handle;
 use crate::{
     cache::Times,
     callers::Callers,
-    directory::DirStream,
+    directory::{Asked, DirStream},
     error::errno,
     inode::{Clock, Inode, Moment, ROOT, Table, Told},
     open::OpenFile,
     options::MountOptions,
 };
+
+/// How long the entries of a listing are as good as looked up.
+const LISTING_LIFE: Duration = Duration::from_secs(1);
 
 /// A name that was found or made.
 pub(crate) struct Entry {
@@ -53,6 +56,8 @@ pub(crate) struct Fs {
     pub(crate) directories: Mutex<Slab<Arc<DirStream>>>,
     /// Files with data that is not stable.
     pub(crate) writing: Mutex<HashMap<u64, Arc<Inode>>>,
+    /// Closed files, by number, whose data was lost without a program being told.
+    pub(crate) lost: Mutex<BTreeMap<u64, Errno>>,
     /// Bytes on their way.
     pub(crate) flying: AtomicUsize,
     /// Names that removed files have while they are open: directory's number and name.
@@ -86,6 +91,7 @@ impl Fs {
             open: Mutex::default(),
             directories: Mutex::default(),
             writing: Mutex::default(),
+            lost: Mutex::default(),
             flying: AtomicUsize::new(0),
             silly: Mutex::default(),
             invalidate: OnceLock::new(),
@@ -104,7 +110,7 @@ impl Fs {
     /// Something was linked or unlinked that may have other names.
     pub(crate) fn relink(&self, dir: &Inode) {
         dir.changed(&self.clock);
-        self.relinked.store(self.clock.now(), Ordering::Release);
+        self.relinked.store(self.clock.tick(), Ordering::Release);
     }
 
     /// An object that a name in `dir` stands for, for the kernel.
@@ -112,6 +118,19 @@ impl Fs {
         let inode = self.table.remember(object.handle, &object.attributes, &self.times);
         let told = inode.learn(&self.times, asked, object.attributes);
         Entry { inode, told, ttl: dir.name_times(&self.times).0 }
+    }
+
+    /// As [`Self::entry`], of a listing, which may be read long after it was asked for: if we have changed the directory
+    /// since, or much time has passed, neither name nor attributes are believed.
+    pub(crate) fn listed(&self, dir: &Inode, asked: Asked, object: Object) -> Entry {
+        let is_fresh = asked.at.elapsed() < LISTING_LIFE && dir.is_unchanged_since(asked.moment);
+        if is_fresh {
+            return self.entry(dir, asked.moment, object);
+        }
+        let inode = self.table.remember(object.handle, &object.attributes, &self.times);
+        inode.changed(&self.clock); // So that the answer counts as overtaken.
+        let told = inode.learn(&self.times, asked.moment, object.attributes);
+        Entry { inode, told, ttl: Duration::ZERO }
     }
 
     /// A name. `Err` holds how long it is believed that it is not there, with [`Errno::NOENT`].
@@ -123,7 +142,7 @@ impl Fs {
     ) -> Result<Entry, (Errno, Duration)> {
         let fail = |e| (e, Duration::ZERO);
         let dir = self.inode(dir).map_err(fail)?;
-        let asked = self.clock.now();
+        let asked = self.clock.tick();
         match me.lookup(dir.handle, name).await {
             Ok(object) => Ok(self.entry(&dir, asked, object)),
             Err(e) if e.is_not_found() => Err((Errno::NOENT, dir.name_times(&self.times).1)),
@@ -140,7 +159,7 @@ impl Fs {
     pub(crate) async fn getattr(self: &Arc<Self>, me: &Client, number: u64) -> Result<Told, Errno> {
         let inode = self.inode(number)?;
         self.settle(&inode).await;
-        let asked = self.clock.now();
+        let asked = self.clock.tick();
         let attributes = me.getattr(inode.handle).await.map_err(|e| errno(&e))?;
         Ok(inode.learn(&self.times, asked, attributes))
     }

@@ -22,19 +22,16 @@ pub(crate) const ROOT: u64 = 1;
 /// From here on numbers are ours: for files whose fileid another file has.
 const SPARE: u64 = 1 << 63;
 
-/// A moment in the order of changes; see [`Inode::learn`].
+/// A moment in the order of questions and changes; see [`Inode::learn`].
 pub(crate) type Moment = u64;
 
-/// Counts changes, so that answers to older questions are known.
+/// Counts questions and changes, so that answers to older questions are known.
 #[derive(Debug, Default)]
 pub(crate) struct Clock(AtomicU64);
 
 impl Clock {
-    pub(crate) fn now(&self) -> Moment {
-        self.0.load(Ordering::Acquire)
-    }
-
-    fn tick(&self) -> Moment {
+    /// A moment after all others.
+    pub(crate) fn tick(&self) -> Moment {
         self.0.fetch_add(1, Ordering::AcqRel) + 1
     }
 }
@@ -98,7 +95,7 @@ impl Inode {
     /// Takes attributes that the server gave to a call made at `asked`, and says what to tell the kernel.
     ///
     /// An answer that a change of ours may have overtaken is not kept, and does not change the size: the kernel knows
-    /// better.
+    /// better. The answer to an older question than the last one is not kept either.
     pub(crate) fn learn(&self, times: &Times, asked: Moment, mut attributes: Fattr) -> Told {
         let unwritten = self.writes.end();
         let mut s = self.state.lock();
@@ -109,7 +106,7 @@ impl Inode {
             }
             s.cached.attributes = attributes;
             s.cached.invalidate();
-        } else {
+        } else if s.learned <= asked {
             s.cached.update(attributes, times);
             s.learned = asked;
         }
@@ -136,11 +133,25 @@ impl Inode {
         Changing { inode: Arc::clone(self), clock }
     }
 
+    /// We have taken data that ends at `end`. In one step: nobody sees the change without the size.
+    pub(crate) fn wrote(&self, clock: &Clock, end: u64) {
+        let mut s = self.state.lock();
+        s.kernel_size = s.kernel_size.max(end);
+        s.changed = clock.tick();
+        s.cached.invalidate();
+    }
+
     /// A change of ours has happened.
     pub(crate) fn changed(&self, clock: &Clock) {
         let mut s = self.state.lock();
         s.changed = clock.tick();
         s.cached.invalidate();
+    }
+
+    /// Whether nothing here was changed by us since `asked`.
+    pub(crate) fn is_unchanged_since(&self, asked: Moment) -> bool {
+        let s = self.state.lock();
+        s.changing == 0 && s.changed <= asked
     }
 
     /// How long names in this directory are believed, and that they are not there.
@@ -159,6 +170,33 @@ impl State {
             attributes.nlink = attributes.nlink.saturating_sub(1);
         }
         Told { attributes, ttl: self.cached.left().unwrap_or_default() }
+    }
+}
+
+/// Lookups that the kernel will know of if their answer reaches it; they are taken back when this is dropped.
+pub(crate) struct Lookups<'t> {
+    table: &'t Table,
+    numbers: Vec<u64>,
+}
+
+impl<'t> Lookups<'t> {
+    pub(crate) fn new(table: &'t Table) -> Self {
+        Self { table, numbers: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, number: u64) {
+        self.numbers.push(number);
+    }
+
+    /// The answer goes to the kernel.
+    pub(crate) fn keep(mut self) {
+        self.numbers.clear();
+    }
+}
+
+impl Drop for Lookups<'_> {
+    fn drop(&mut self) {
+        self.numbers.iter().for_each(|number| self.table.forget(*number, 1));
     }
 }
 
@@ -266,5 +304,68 @@ impl Inner {
         let handle = known.inode.handle;
         self.by_number.remove(&number);
         self.by_handle.remove(&handle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nfs::v3::{NfsTime, SpecData};
+
+    use super::*;
+    use crate::MountOptions;
+
+    fn file(fileid: u64, size: u64) -> Fattr {
+        Fattr {
+            file_type: FileType::Regular,
+            mode: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size,
+            used: size,
+            rdev: SpecData::default(),
+            fsid: 1,
+            fileid,
+            atime: NfsTime::default(),
+            mtime: NfsTime::default(),
+            ctime: NfsTime::default(),
+        }
+    }
+
+    fn times() -> Times {
+        Times::new(&MountOptions::default())
+    }
+
+    #[test]
+    fn lookups_whose_answer_is_not_sent_are_taken_back() {
+        let table = Table::default();
+        let look_up = |lookups: &mut Lookups<'_>, n: u64| {
+            let handle = FileHandle::new(&n.to_be_bytes()).unwrap();
+            lookups.add(table.remember(handle, &file(n, 0), &times()).number);
+        };
+        let mut sent = Lookups::new(&table);
+        look_up(&mut sent, 7);
+        sent.keep();
+        let mut not_sent = Lookups::new(&table);
+        look_up(&mut not_sent, 7);
+        look_up(&mut not_sent, 8);
+        drop(not_sent);
+        assert!(table.get(7).is_some() && table.get(8).is_none());
+        table.forget(7, 1);
+        assert!(table.get(7).is_none());
+    }
+
+    #[test]
+    fn late_answers_to_early_questions_do_not_replace_newer_ones() {
+        let (clock, times) = (Clock::default(), times());
+        let inode = Inode::new(7, FileHandle::new(b"7").unwrap(), file(7, 0), &times);
+        let (early, late) = (clock.tick(), clock.tick());
+        assert_eq!(inode.learn(&times, late, file(7, 20)).attributes.size, 20);
+        assert_eq!(inode.learn(&times, early, file(7, 10)).attributes.size, 20);
+        // Nor is the size believed of one that was asked before a write of ours.
+        let asked = clock.tick();
+        inode.wrote(&clock, 30);
+        let told = inode.learn(&times, asked, file(7, 20));
+        assert_eq!((told.attributes.size, told.ttl), (30, Duration::ZERO));
     }
 }

@@ -21,9 +21,9 @@ use nfs::v3::{Fattr, FileType, MknodWhat, NfsTime, Sattr, SetTime, SpecData};
 use rustix::{fs::FileType as Kind, io::Errno};
 
 use crate::{
-    directory::{DirStream, complete},
+    directory::{Asked, DirStream, complete},
     fs::{Entry, Fs},
-    inode::Told,
+    inode::{Lookups, Told},
     killed::unless_killed,
     names::Make,
     open::OpenFile,
@@ -71,7 +71,8 @@ impl Kernel {
         });
     }
 
-    /// As [`Self::run`], but `op` goes on when its caller dies: nothing that was written is given up.
+    /// As [`Self::run`], but `op` goes on when its caller dies: nothing that was written is given up, and no change of
+    /// several calls is left half done.
     fn run_on<T: Send + 'static>(
         &self,
         tid: u32,
@@ -372,7 +373,7 @@ impl Filesystem for Kernel {
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (fs, Caller { me, tid }, name) =
             (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
-        self.run(tid, async move { fs.unlink(&me, parent.0, &name).await }, |done| empty(done, reply));
+        self.run_on(tid, async move { fs.unlink(&me, parent.0, &name).await }, |done| empty(done, reply));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -397,7 +398,7 @@ impl Filesystem for Kernel {
         let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
         let (name, new) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
         let op = async move { fs.rename(&me, (parent.0, &name), (newparent.0, &new)).await };
-        self.run(tid, op, |done| empty(done, reply));
+        self.run_on(tid, op, |done| empty(done, reply));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -474,15 +475,7 @@ impl Filesystem for Kernel {
             Ok(None) if !fs.write_through => reply.written(len),
             Ok(flight) => {
                 let fs = Arc::clone(fs);
-                let op = async move {
-                    match flight.filter(|_| !fs.write_through) {
-                        Some(flight) => {
-                            fs.landed(&file.inode, flight).await;
-                            Ok(())
-                        }
-                        None => fs.fsync(&file).await,
-                    }
-                };
+                let op = async move { fs.taken(&file, flight).await };
                 self.run(tid, op, move |done| written(done, len, reply));
             }
             Err(Errno::NOMEM) => self.write_slowly(tid, file, offset, data.to_vec(), reply),
@@ -586,23 +579,25 @@ impl Filesystem for Kernel {
         let Some(stream) = self.stream(fh) else { return reply.error(fuser::Errno::EBADF) };
         let fs = Arc::clone(&self.fs);
         let op = async move {
-            let mut some = false;
-            let failed = {
-                let mut reader = stream.at(&fs, offset).await;
-                loop {
-                    match reader.peek().await {
-                        Ok(Some((e, _))) if reader.is_hidden(&e.name) => {}
-                        Ok(Some((e, asked))) => match add_plus(&fs, &stream, &e, asked, &mut reply).await {
+            let (mut some, mut lookups) = (false, Lookups::new(&fs.table));
+            let mut reader = stream.at(&fs, offset).await;
+            let failed = loop {
+                match reader.peek().await {
+                    Ok(Some((e, _))) if reader.is_hidden(&e.name) => {}
+                    Ok(Some((e, asked))) => {
+                        match add_plus(&fs, &stream, &e, asked, &mut lookups, &mut reply).await {
                             Ok(true) => break None,
                             Ok(false) => some = true,
                             Err(e) => break Some(e),
-                        },
-                        Ok(None) => break None,
-                        Err(e) => break Some(e),
+                        }
                     }
-                    reader.advance();
+                    Ok(None) => break None,
+                    Err(e) => break Some(e),
                 }
+                reader.advance();
             };
+            // Nothing waits from here to the reply: it is sent.
+            lookups.keep();
             Ok((failed.filter(|_| !some), reply))
         };
         self.run(req.pid(), op, |filled| match filled {
@@ -679,7 +674,8 @@ async fn add_plus(
     fs: &Fs,
     stream: &DirStream,
     e: &client::DirEntry,
-    asked: u64,
+    asked: Asked,
+    lookups: &mut Lookups<'_>,
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<bool, Errno> {
     let name = OsStr::from_bytes(&e.name);
@@ -689,12 +685,13 @@ async fn add_plus(
         let a = attr(e.fileid, &attributes);
         return Ok(reply.add(a.ino, e.cookie, name, &Duration::ZERO, &a, Generation(0)));
     }
-    let entry = fs.entry(&stream.dir, asked, client::Object { handle, attributes });
+    let entry = fs.listed(&stream.dir, asked, client::Object { handle, attributes });
     let a = attr(entry.inode.number, &entry.told.attributes);
     let ttl = entry.told.ttl.min(entry.ttl);
     let full = reply.add(a.ino, e.cookie, name, &ttl, &a, Generation(0));
-    if full {
-        fs.table.forget(entry.inode.number, 1);
+    match full {
+        true => fs.table.forget(entry.inode.number, 1),
+        false => lookups.add(entry.inode.number),
     }
     Ok(full)
 }

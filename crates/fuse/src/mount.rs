@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use client::{Client, Options, Url};
@@ -30,6 +30,8 @@ const READ_AHEAD_KIB: u32 = 4096;
 const TAKERS: usize = 4;
 /// How long unmounting waits for the kernel to let go.
 const LET_GO: Duration = Duration::from_secs(2);
+/// How often unmounting says what it waits for.
+const SAY_PENDING: Duration = Duration::from_secs(5);
 
 /// A mounted export. Dropping it takes the mount away at once; [`Self::unmount`] writes everything first.
 pub struct Mount {
@@ -98,33 +100,51 @@ impl Mount {
     /// unusable. `patience`: how long writing may take; what is not written then is lost, and the log says so.
     ///
     /// # Errors
-    /// [`MountError::Local`] when data could not be written in time.
+    /// [`MountError::Lost`] when data was lost and no program was told: since it could not be written in time, or because
+    /// the server refused it, now or after the last close of its file.
     pub fn unmount(self, patience: Duration) -> Result<(), MountError> {
+        let deadline = Instant::now() + patience;
         // What is written until now first: afterwards nobody can be told of failures.
-        let in_time = self.write_all(patience);
-        if !*self.ended.borrow() && mountpoint::unmount_idle(&self.path).is_err() {
+        self.write_all(deadline);
+        if !*self.ended.borrow() && !self.unmount_idle(deadline) {
             tracing::warn!("{} is in use: what is open in it becomes unusable", self.path.display());
             let _ = mountpoint::detach(&self.path);
         }
         self.wait_for_kernel();
-        let in_time = self.write_all(patience) && in_time;
+        self.write_all(deadline);
         self.remove_silly();
-        if in_time { Ok(()) } else { Err(MountError::Local(self.lost(patience))) }
+        let files = self.fs.losses();
+        if files.is_empty() { Ok(()) } else { Err(MountError::Lost { path: self.path.clone(), files }) }
     }
 
-    fn write_all(&self, patience: Duration) -> bool {
-        let Some(runtime) = &self.runtime else { return true };
-        let fs = Arc::clone(&self.fs);
-        runtime.block_on(async { tokio::time::timeout(patience, fs.commit_all()).await.is_ok() })
+    /// Commits everything, until the deadline; says what it waits for.
+    fn write_all(&self, deadline: Instant) {
+        let Some(runtime) = &self.runtime else { return };
+        let mut written = std::pin::pin!(self.fs.commit_all());
+        runtime.block_on(async {
+            loop {
+                let now = Instant::now();
+                let look = deadline.min(now + SAY_PENDING).saturating_duration_since(now);
+                if tokio::time::timeout(look, &mut written).await.is_ok() {
+                    return;
+                }
+                let (files, bytes) = self.fs.pending();
+                tracing::warn!("{}: {bytes} bytes of {files} files are not yet written", self.path.display());
+                if Instant::now() >= deadline {
+                    return;
+                }
+            }
+        });
     }
 
-    fn lost(&self, patience: Duration) -> String {
-        format!(
-            "{} was unmounted, but {} files could not be written within {patience:?}: the server did not answer; their \
-             last changes are lost",
-            self.path.display(),
-            self.fs.writing.lock().len()
-        )
+    /// Unmounts if nothing is open in it. The kernel may have pages to write first, for which it waits in a thread of its
+    /// own: not even a signal ends that.
+    fn unmount_idle(&self, deadline: Instant) -> bool {
+        let (say, done) = std::sync::mpsc::channel();
+        let path = self.path.clone();
+        std::thread::spawn(move || say.send(mountpoint::unmount_idle(&path).is_ok()));
+        let left = deadline.saturating_duration_since(Instant::now()).max(LET_GO);
+        done.recv_timeout(left).unwrap_or(false)
     }
 
     fn wait_for_kernel(&self) {
@@ -137,12 +157,12 @@ impl Mount {
     fn remove_silly(&self) {
         let Some(runtime) = &self.runtime else { return };
         let open: Vec<_> = self.fs.open.lock().iter().map(|(_, f)| Arc::clone(f)).collect();
-        runtime.block_on(async {
-            for file in open {
-                let removed = self.fs.remove_silly(&file.client, &file.inode);
-                let _ = tokio::time::timeout(LET_GO, removed).await;
-            }
+        let removed = open.iter().map(|file| {
+            file.inode.state.lock().opens = 0;
+            self.fs.remove_silly(&file.client, &file.inode)
         });
+        let removed = futures::future::join_all(removed);
+        let _ = runtime.block_on(async { tokio::time::timeout(LET_GO, removed).await });
     }
 }
 

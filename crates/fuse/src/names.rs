@@ -40,7 +40,7 @@ impl Fs {
             }
         };
         let object = made.map_err(|e| errno(&e))?;
-        Ok(self.entry(&dir, self.clock.now(), object))
+        Ok(self.entry(&dir, self.clock.tick(), object))
     }
 
     /// Makes and opens a regular file: the entry, the description's number, and whether pages are to be kept.
@@ -64,7 +64,7 @@ impl Fs {
                 me.create(dir.handle, name, CreateHow::Unchecked(set)).await.map_err(|e| errno(&e))?
             }
         };
-        let entry = self.entry(&dir, self.clock.now(), object);
+        let entry = self.entry(&dir, self.clock.tick(), object);
         let (number, keep) = self.add_open(me, Arc::clone(&entry.inode), entry.told, flags);
         Ok((entry, number, keep))
     }
@@ -98,7 +98,7 @@ impl Fs {
             let _changes = (dir.change(&self.clock), inode.change(&self.clock));
             me.link(inode.handle, dir.handle, name).await.map_err(|e| errno(&e))?;
         }
-        let asked = self.clock.now();
+        let asked = self.clock.tick();
         let attributes = me.getattr(inode.handle).await.map_err(|e| errno(&e))?;
         Ok(self.entry(&dir, asked, Object { handle: inode.handle, attributes }))
     }
@@ -165,7 +165,7 @@ impl Fs {
                 // Nothing was replaced: the rename failed, or both names were the same file.
                 let _ = me.remove(to.handle, &silly).await;
             } else {
-                self.keep_silly(to, inode, silly);
+                self.keep_silly(me, to, inode, silly).await;
             }
         }
         renamed
@@ -193,14 +193,16 @@ impl Fs {
     ) -> Result<(), Errno> {
         let silly = self.free_name(me, dir, inode).await?;
         me.rename(dir.handle, name, dir.handle, &silly).await.map_err(|e| errno(&e))?;
-        self.keep_silly(dir, inode, silly);
+        self.keep_silly(me, dir, inode, silly).await;
         Ok(())
     }
 
-    fn keep_silly(&self, dir: &Arc<Inode>, inode: &Arc<Inode>, name: Vec<u8>) {
+    /// Remembers the name under which a removed file waits for its last close. If that has come meanwhile, the file goes.
+    async fn keep_silly(&self, me: &Client, dir: &Arc<Inode>, inode: &Arc<Inode>, name: Vec<u8>) {
         self.silly.lock().insert((dir.number, name.clone()));
         inode.changed(&self.clock);
         inode.state.lock().silly = Some((Arc::clone(dir), name));
+        self.remove_silly(me, inode).await;
     }
 
     /// A name as Linux gives it to removed files, which nothing has yet.
@@ -216,9 +218,13 @@ impl Fs {
         Err(Errno::BUSY)
     }
 
-    /// Removes what a removed file was renamed to, after its last close.
+    /// Removes what a removed file was renamed to, unless the file is open.
     pub(crate) async fn remove_silly(&self, me: &Client, inode: &Inode) {
-        let Some((dir, name)) = inode.state.lock().silly.take() else { return };
+        let silly = {
+            let mut s = inode.state.lock();
+            if s.opens > 0 { None } else { s.silly.take() }
+        };
+        let Some((dir, name)) = silly else { return };
         if let Err(e) = me.remove(dir.handle, &name).await {
             tracing::warn!("cannot remove {}: {e}", String::from_utf8_lossy(&name));
         }

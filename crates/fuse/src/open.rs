@@ -37,7 +37,10 @@ impl OpenFile {
         let (failures, last) = self.inode.writes.failures();
         let news = self.seen.swap(failures, Ordering::Relaxed) != failures;
         match last {
-            Some(e) if news => Err(e),
+            Some(e) if news => {
+                self.inode.writes.told(failures);
+                Err(e)
+            }
             _ => Ok(()),
         }
     }
@@ -63,7 +66,7 @@ impl Fs {
         let inode = self.inode(number)?;
         let flags = OFlags::from_bits_retain(flags);
         let (all, any) = rights(flags);
-        let asked = self.clock.now();
+        let asked = self.clock.tick();
         let (granted, attributes) =
             me.access_and_attributes(inode.handle, all | any).await.map_err(|e| errno(&e))?;
         let lacks = granted & all != all || (any != 0 && granted & any == 0);
@@ -167,19 +170,26 @@ impl Fs {
             match self.write(&file.inode, &file.client, offset, data) {
                 Err(Errno::NOMEM) => self.commit_all().await,
                 Err(e) => return Err(e),
-                Ok(None) => return Ok(()),
-                Ok(Some(flight)) => {
-                    self.landed(&file.inode, flight).await;
-                    return Ok(());
-                }
+                Ok(flight) => return self.taken(file, flight).await,
             }
         }
         Err(Errno::NOMEM)
     }
 
+    /// What a write whose data was taken waits for: that it is stable (`sync`), or that less is on its way.
+    pub(crate) async fn taken(self: &Arc<Self>, file: &OpenFile, flight: Option<u64>) -> Result<(), Errno> {
+        if self.write_through {
+            return self.fsync(file).await;
+        }
+        if let Some(flight) = flight {
+            self.landed(&file.inode, flight).await;
+        }
+        Ok(())
+    }
+
     /// Everything that was written is stable, or the description is told why not.
     pub(crate) async fn fsync(self: &Arc<Self>, file: &OpenFile) -> Result<(), Errno> {
-        self.commit(&file.inode).await;
+        let _ = self.commit(&file.inode).await; // What fails is counted.
         file.report()
     }
 
@@ -204,8 +214,8 @@ impl Fs {
         }
     }
 
-    /// Changes attributes. `size`: after what was written before is stable, since data that a restarted server lost
-    /// would be written again beyond the new end.
+    /// Changes attributes. `size`: only after what was written before is stable, since data that a restarted server
+    /// lost would be written again beyond the new end.
     pub(crate) async fn setattr(
         self: &Arc<Self>,
         me: &Client,
@@ -214,7 +224,7 @@ impl Fs {
     ) -> Result<Told, Errno> {
         let inode = self.inode(number)?;
         if set.size.is_some() {
-            self.commit(&inode).await;
+            self.commit(&inode).await?;
         } else {
             self.settle(&inode).await;
         }
@@ -225,7 +235,7 @@ impl Fs {
         if let Some(size) = set.size {
             inode.state.lock().kernel_size = size;
         }
-        let asked = self.clock.now();
+        let asked = self.clock.tick();
         let attributes = match changed.after {
             Some(a) => a,
             None => me.getattr(inode.handle).await.map_err(|e| errno(&e))?,

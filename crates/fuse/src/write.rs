@@ -6,6 +6,7 @@
 //! been told of.
 
 use std::{
+    collections::BTreeMap,
     ops::Range,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -27,6 +28,8 @@ const MOST_FLYING: usize = 32 << 20;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Gather {
+    /// Who writes.
+    caller: Client,
     offset: u64,
     buffer: Buffer,
     filled: usize,
@@ -46,7 +49,11 @@ struct Inner {
     last_filled: usize,
     flights: Vec<Flight>,
     next: u64,
+    /// Something was written since the last commit.
+    is_new: bool,
     failures: u64,
+    /// Of them, so many were told to a program, by fsync or close.
+    told: u64,
     last: Option<Errno>,
 }
 
@@ -60,6 +67,7 @@ pub(crate) struct Writes {
 /// Data that goes out, and the flight that it is.
 struct Departure {
     number: u64,
+    caller: Client,
     offset: u64,
     data: View,
 }
@@ -73,12 +81,12 @@ impl Inner {
         let number = self.next;
         self.next += 1;
         self.flights.push(Flight { number, range: g.offset..g.offset + g.filled as u64 });
-        Some(Departure { number, offset: g.offset, data: g.buffer.freeze() })
+        Some(Departure { number, caller: g.caller, offset: g.offset, data: g.buffer.freeze() })
     }
 
-    /// Puts `data` to what is gathered, if it overlaps or follows it and there is room.
-    fn join(&mut self, offset: u64, data: &[u8]) -> bool {
-        let Some(g) = &mut self.gather else { return false };
+    /// Puts `data` to what is gathered, if it overlaps or follows it, is the same caller's, and there is room.
+    fn join(&mut self, caller: &Client, offset: u64, data: &[u8]) -> bool {
+        let Some(g) = self.gather.as_mut().filter(|g| g.caller.is_same_caller(caller)) else { return false };
         let Some(at) = offset.checked_sub(g.offset).and_then(|at| usize::try_from(at).ok()) else {
             return false;
         };
@@ -117,10 +125,29 @@ impl Writes {
         (w.failures, w.last)
     }
 
-    fn fail(&self, e: Errno) {
+    /// A program was told of all failures up to this one.
+    pub(crate) fn told(&self, failures: u64) {
         let mut w = self.inner.lock();
+        w.told = w.told.max(failures);
+    }
+
+    /// The last failure, if there is one that no program was told of; it counts as told then.
+    fn take_untold(&self) -> Option<Errno> {
+        let mut w = self.inner.lock();
+        let untold = w.failures > w.told;
+        w.told = w.failures;
+        w.last.filter(|_| untold)
+    }
+
+    /// Counts a failure. `is_news`: of something else than what had failed before.
+    fn fail(&self, e: Errno, is_news: bool) {
+        let mut w = self.inner.lock();
+        let all_told = w.told == w.failures;
         w.failures += 1;
         w.last = Some(e);
+        if all_told && !is_news {
+            w.told = w.failures;
+        }
     }
 
     /// Waits until no flight is left of which `still` says that it matters.
@@ -156,7 +183,8 @@ impl Fs {
                 w.file = Some(File::new(client.clone(), inode.handle));
                 self.writing.lock().insert(inode.number, Arc::clone(inode));
             }
-            if !w.join(offset, data) {
+            w.is_new = true;
+            if !w.join(client, offset, data) {
                 out[0] = w.launch();
                 let most = client.wsize() as usize;
                 let room = data.len().max(FIRST.max(w.last_filled * 4).min(most));
@@ -166,15 +194,14 @@ impl Fs {
                     return Err(Errno::NOMEM);
                 };
                 buffer::copy(&mut buffer[..data.len()], data);
-                w.gather = Some(Gather { offset, buffer, filled: data.len(), since: Instant::now() });
+                let (caller, filled) = (client.clone(), data.len());
+                w.gather = Some(Gather { caller, offset, buffer, filled, since: Instant::now() });
             }
             if w.gather.as_ref().is_some_and(|g| g.filled >= g.buffer.len()) {
                 out[1] = w.launch();
             }
-            let mut s = inode.state.lock();
-            s.kernel_size = s.kernel_size.max(end);
+            inode.wrote(&self.clock, end);
         }
-        inode.changed(&self.clock);
         let last = out.iter().flatten().last().map(|d| d.number);
         out.into_iter().flatten().for_each(|d| self.depart(inode, d));
         Ok(last.filter(|_| self.flying.load(Ordering::Relaxed) > MOST_FLYING))
@@ -195,11 +222,14 @@ impl Fs {
             w.wait(|f| f.number < number && f.range.start < range.end && range.start < f.range.end).await;
             let file = w.inner.lock().file.clone();
             let written = match file {
-                Some(file) => file.write_from(d.offset, d.data.into()).await.map_err(|e| errno(&e)),
+                Some(file) => {
+                    file.write_from_as(&d.caller, d.offset, d.data.into()).await.map_err(|e| errno(&e))
+                }
                 None => Err(Errno::IO),
             };
             if let Err(e) = written {
-                w.fail(e);
+                tracing::warn!(file = inode.number, handle = %inode.handle, ?range, "data could not be written: {e}");
+                w.fail(e, true);
             }
             inode.changed(&fs.clock);
             w.inner.lock().flights.retain(|f| f.number != number);
@@ -221,28 +251,71 @@ impl Fs {
     }
 
     /// Makes everything stable that was written before; what fails is counted.
-    pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) {
+    ///
+    /// # Errors
+    /// Those of COMMIT: the data is retained, and a later commit tries again. (Data that failed to be written is not.)
+    pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<(), Errno> {
         self.settle(inode).await;
-        let file = inode.writes.inner.lock().file.clone();
-        if let Some(file) = file
-            && file.retained_bytes() > 0
-        {
-            if let Err(e) = file.commit().await {
-                inode.writes.fail(errno(&e));
-            }
-            inode.changed(&self.clock);
+        let (file, is_new) = {
+            let mut w = inode.writes.inner.lock();
+            (w.file.clone(), std::mem::take(&mut w.is_new))
+        };
+        let Some(file) = file.filter(|f| f.retained_bytes() > 0) else { return Ok(()) };
+        let done = file.commit().await.map_err(|e| errno(&e));
+        if let Err(e) = done {
+            let bytes = file.retained_bytes();
+            tracing::warn!(file = inode.number, handle = %inode.handle, bytes, "data could not be committed: {e}");
+            inode.writes.fail(e, is_new);
         }
+        inode.changed(&self.clock);
+        done
     }
 
     /// After the last close: commits, and lets the file go.
     pub(crate) async fn finish(self: &Arc<Self>, inode: &Arc<Inode>) {
-        self.commit(inode).await;
+        let _ = self.commit(inode).await;
         let mut w = inode.writes.inner.lock();
         let opened_again = inode.state.lock().opens > 0;
         if w.gather.is_none() && w.flights.is_empty() && !opened_again {
             w.file = None;
             self.writing.lock().remove(&inode.number);
+            drop(w);
+            self.note_loss(inode);
         }
+    }
+
+    /// Remembers for the end what no program was told of.
+    fn note_loss(&self, inode: &Inode) {
+        if let Some(e) = inode.writes.take_untold() {
+            self.lost.lock().insert(inode.number, e);
+        }
+    }
+
+    /// Files, by number, whose data was lost without a program being told. For the end: what is still on its way counts
+    /// as lost, as TIMEDOUT.
+    pub(crate) fn losses(&self) -> BTreeMap<u64, Errno> {
+        let writing: Vec<_> = self.writing.lock().values().cloned().collect();
+        for inode in writing {
+            self.note_loss(&inode);
+            let retains = inode.writes.inner.lock().file.as_ref().is_some_and(|f| f.retained_bytes() > 0);
+            if retains || !inode.writes.is_clean() {
+                self.lost.lock().entry(inode.number).or_insert(Errno::TIMEDOUT);
+            }
+        }
+        self.lost.lock().clone()
+    }
+
+    /// Files with data that is not stable, and its bytes.
+    pub(crate) fn pending(&self) -> (usize, usize) {
+        let writing: Vec<_> = self.writing.lock().values().cloned().collect();
+        let bytes = |inode: &Arc<Inode>| {
+            let w = inode.writes.inner.lock();
+            let gathered = w.gather.as_ref().map_or(0, |g| g.filled);
+            let flying: u64 = w.flights.iter().map(|f| f.range.end - f.range.start).sum();
+            gathered + flying as usize + w.file.as_ref().map_or(0, File::retained_bytes)
+        };
+        let bytes = writing.iter().map(bytes).filter(|b| *b > 0);
+        bytes.fold((0, 0), |(files, sum), b| (files + 1, sum + b))
     }
 
     /// Sends what has waited for more for too long.

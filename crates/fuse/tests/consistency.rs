@@ -14,7 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Export, HANG, Mounted, fuse_is_there, noise};
+use common::{Export, HANG, Mounted, between::Act, fuse_is_there, noise};
+use nfs::v3::{Procedure, Status};
 use server::{Config, Server};
 
 #[test]
@@ -221,5 +222,190 @@ fn callers_are_known_to_the_server_by_their_own_numbers() {
     let meta = fs::metadata(mounted.at.join("mine")).unwrap();
     assert_eq!((meta.uid(), meta.gid()), (4711, 4712));
     assert!(!sh("cat 'of root'") && !sh("echo > 'of root'") && !sh("chown 1 mine"));
+    mounted.unmount();
+}
+
+/// The backing directory's names once `still` is false of them, since closing goes on after close(2).
+fn names_when(dir: &Path, still: impl Fn(&[String]) -> bool) -> Vec<String> {
+    let begun = Instant::now();
+    loop {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        if !still(&names) {
+            return names;
+        }
+        assert!(begun.elapsed() < HANG, "{names:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A hook that holds the replies of one procedure for a mount on a local export, while they are held.
+struct Held {
+    /// Says that a reply has come.
+    came: std::sync::mpsc::Receiver<()>,
+    /// Lets one go.
+    go: std::sync::mpsc::Sender<()>,
+}
+
+/// A rule that holds each reply of `procedure` until it is let go (or the [`Held`] is dropped).
+fn holding(procedure: Procedure) -> (Held, impl common::between::Rule) {
+    let ((say, came), (go, may)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let ends = std::sync::Mutex::new((say, may));
+    let rule = move |seen: &common::between::Seen<'_>| {
+        if seen.procedure == procedure && seen.is_reply {
+            let ends = ends.lock().unwrap();
+            let _ = (ends.0.send(()), ends.1.recv());
+        }
+        Act::Pass
+    };
+    (Held { came, go }, rule)
+}
+
+#[test]
+fn a_file_that_is_closed_while_it_is_removed_leaves_nothing() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(true);
+    let (held, rule) = holding(Procedure::Rename);
+    let mounted = export.mount_through("", rule);
+    let path = mounted.at.join("file");
+    fs::write(&path, "old").unwrap();
+    let open = fs::File::open(&path).unwrap();
+    let remover = std::thread::spawn(move || fs::remove_file(&path).unwrap());
+    // The server has given it its other name, and the mount does not know yet: now comes the last close.
+    held.came.recv_timeout(HANG).unwrap();
+    drop(open);
+    std::thread::sleep(Duration::from_millis(200)); // Closing goes on after close(2).
+    held.go.send(()).unwrap();
+    remover.join().unwrap();
+    let names = names_when(export.dir.path(), |n| !n.is_empty());
+    assert_eq!(names, Vec::<String>::new());
+    mounted.unmount();
+}
+
+#[test]
+fn a_remover_that_is_killed_leaves_the_file_open_and_nothing_afterwards() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(true);
+    let (held, rule) = holding(Procedure::Rename);
+    let mounted = export.mount_through("", rule);
+    let path = mounted.at.join("file");
+    fs::write(&path, "old").unwrap();
+    let open = fs::File::open(&path).unwrap();
+    let mut rm = Command::new("rm").arg(&path).spawn().unwrap();
+    held.came.recv_timeout(HANG).unwrap();
+    rm.kill().unwrap();
+    ended(&mut rm);
+    held.go.send(()).unwrap();
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "old");
+    drop(open);
+    let names = names_when(export.dir.path(), |n| !n.is_empty());
+    assert_eq!(names, Vec::<String>::new());
+    mounted.unmount();
+}
+
+#[test]
+fn a_file_is_not_cut_before_its_data_is_stable() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(true);
+    let full = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let (is_full, cuts) = (std::sync::Arc::clone(&full), std::sync::Arc::new(std::sync::Mutex::new(0)));
+    let counted = std::sync::Arc::clone(&cuts);
+    let mounted = export.mount_through("", move |seen| match seen.procedure {
+        Procedure::Commit if is_full.load(std::sync::atomic::Ordering::Relaxed) => Act::Fail(Status::NoSpc),
+        Procedure::Setattr => {
+            *counted.lock().unwrap() += 1;
+            Act::Pass
+        }
+        _ => Act::Pass,
+    });
+    let mut f = fs::File::create(mounted.at.join("file")).unwrap();
+    let before = *cuts.lock().unwrap();
+    f.write_all(&noise(10_000, 5)).unwrap();
+    assert_eq!(f.set_len(5000).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(*cuts.lock().unwrap(), before, "the server was asked to cut the file");
+    full.store(false, std::sync::atomic::Ordering::Relaxed);
+    f.set_len(5000).unwrap();
+    assert!(f.sync_all().is_err(), "the failure was not told to fsync");
+    drop(f);
+    assert_eq!(fs::read(mounted.at.join("file")).unwrap(), noise(10_000, 5)[..5000]);
+    mounted.unmount();
+}
+
+#[test]
+fn a_synchronous_write_is_stable_when_it_returns_even_when_memory_is_short() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(true);
+    let (held, rule) = holding(Procedure::Write);
+    let addr = common::between::start(export.server.tcp_addr().unwrap(), rule);
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = fuse::MountOptions::default();
+    options.read("sync", false).unwrap();
+    // Enough for the connection, and for a few of the writes below.
+    let client = client::Options { arena_limit: 8 << 20, ..client::Options::default() };
+    let url = format!("nfs://{addr}/data?proto=tcp&nconnect=1").parse().unwrap();
+    let mount = fuse::Mount::new(&url, dir.path(), &options, client).unwrap();
+    let at = mount.path().to_owned();
+    let files: Vec<_> = (0..12).map(|i| fs::File::create(at.join(format!("file{i}"))).unwrap()).collect();
+    let mut writers = Vec::new();
+    for (i, mut f) in (0..).zip(files) {
+        let stored = export.dir.path().join(format!("file{i}"));
+        writers.push(std::thread::spawn(move || {
+            // The first fill the memory; the second must wait for it.
+            for len in [1 << 20, 4096] {
+                f.write_all(&noise(len, i)).unwrap();
+                let there = fs::metadata(&stored).unwrap().len();
+                assert!(there >= len as u64, "{there} bytes of {len} are there");
+            }
+            assert_eq!(fs::metadata(&stored).unwrap().len(), (1 << 20) + 4096);
+        }));
+    }
+    held.came.recv_timeout(HANG).unwrap();
+    std::thread::sleep(Duration::from_millis(200)); // So that all have begun.
+    drop(held); // From here on nothing is held.
+    writers.into_iter().for_each(|w| w.join().unwrap());
+    mount.unmount(HANG).unwrap();
+}
+
+#[test]
+fn data_goes_to_the_server_as_the_user_who_opened_the_file() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can act as others");
+        return;
+    }
+    let export = Export::start(false);
+    let writes = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen_writes = std::sync::Arc::clone(&writes);
+    let mounted = export.mount_through("allow_other", move |seen| {
+        if seen.procedure == Procedure::Write && !seen.is_reply {
+            let text = |t: &str| seen.call.windows(t.len()).any(|w| w == t.as_bytes());
+            seen_writes.lock().unwrap().push((seen.uid, text("of root"), text("of another")));
+        }
+        Act::Pass
+    });
+    for dir in mounted.at.ancestors().skip(1).take(1) {
+        fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let path = mounted.at.join("log");
+    let mut root = fs::File::create(&path).unwrap();
+    fs::set_permissions(&mounted.at, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    root.write_all(b"of root\n").unwrap();
+    let mut other = Command::new("sh");
+    std::os::unix::process::CommandExt::uid(&mut other, 4711);
+    assert!(
+        other.args(["-c", "echo of another >> log"]).current_dir(&mounted.at).status().unwrap().success()
+    );
+    root.sync_all().unwrap();
+    assert_eq!(*writes.lock().unwrap(), [(0, true, false), (4711, false, true)]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "of root\nof another\n");
     mounted.unmount();
 }

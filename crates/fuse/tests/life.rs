@@ -7,8 +7,9 @@ mod common;
 use std::{fs, time::Duration};
 
 use client::{Options, RetryPolicy};
-use common::{CASES, Export, HANG, fuse_is_there, is_mounted, noise};
+use common::{CASES, Export, HANG, between::Act, fuse_is_there, is_mounted, noise};
 use fuse::{Mount, MountOptions};
+use nfs::v3::{Procedure, Status};
 
 #[test]
 fn an_export_is_a_directory_until_it_is_unmounted() {
@@ -107,4 +108,67 @@ fn bad_mount_points_and_servers_are_refused_with_a_sentence() {
     fs::write(mounted.at.join("file"), "").unwrap();
     let file = good.replace("/data", "/data/file");
     assert!(refused(&file, empty.path()).contains("not a directory"), "{}", refused(&file, empty.path()));
+}
+
+#[test]
+fn data_that_the_server_refuses_at_the_end_is_told() {
+    if !fuse_is_there() {
+        return;
+    }
+    for refused in [Procedure::Write, Procedure::Commit] {
+        let export = Export::start(true);
+        let mounted = export.mount_through("", move |seen| match seen.procedure {
+            p if p == refused => Act::Fail(Status::NoSpc),
+            _ => Act::Pass,
+        });
+        let write = |name: &str| {
+            let mut f = fs::File::create(mounted.at.join(name)).unwrap();
+            std::io::Write::write_all(&mut f, b"not to be stored").unwrap();
+            f
+        };
+        // One program is told at fsync, one at close; one never.
+        let told = write("told").sync_all().unwrap_err();
+        assert_eq!(told.kind(), std::io::ErrorKind::StorageFull);
+        drop(write("closed"));
+        let open = write("open");
+        let number = std::os::unix::fs::MetadataExt::ino(&open.metadata().unwrap());
+        let said = mounted.try_unmount(HANG).unwrap_err().to_string();
+        let expected = format!("changes of 1 files are lost: inode {number} (No space left on device");
+        assert!(said.contains(&expected), "{refused:?}: {said}");
+    }
+    // What was told is not told again.
+    let export = Export::start(false);
+    let mounted = export.mount_through("", |seen| match seen.procedure {
+        Procedure::Write => Act::Fail(Status::NoSpc),
+        _ => Act::Pass,
+    });
+    fs::write(mounted.at.join("closed"), "").unwrap();
+    let f = fs::File::create(mounted.at.join("told")).unwrap();
+    std::io::Write::write_all(&mut &f, b"not to be stored").unwrap();
+    f.sync_all().unwrap_err();
+    mounted.unmount();
+}
+
+#[test]
+fn unmounting_gives_up_after_its_patience_and_says_what_is_lost() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(false);
+    let (mute, is_mute) = std::sync::mpsc::channel::<()>();
+    let is_mute = std::sync::Mutex::new(is_mute);
+    let mounted = export.mount_through("", move |seen| {
+        if seen.procedure == Procedure::Write {
+            let _ = is_mute.lock().unwrap().recv(); // Until the test ends.
+        }
+        Act::Pass
+    });
+    let open = fs::File::create(mounted.at.join("open")).unwrap();
+    std::io::Write::write_all(&mut &open, b"never arrives").unwrap();
+    let said = mounted.try_unmount(Duration::from_millis(300)).unwrap_err().to_string();
+    assert!(
+        said.contains("changes of 1 files are lost") && said.contains("did not answer in time"),
+        "{said}"
+    );
+    drop((open, mute));
 }

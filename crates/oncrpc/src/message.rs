@@ -61,7 +61,7 @@ impl Credential {
 }
 
 /// The XDR form of a credential: flavor and body.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedCredential(Box<[u8]>);
 
 /// A decoded call header.

@@ -3,6 +3,8 @@
 #![allow(dead_code, unreachable_pub)] // Not every test file uses everything.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
+pub mod between;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -70,6 +72,12 @@ impl Export {
         format!("nfs://{}/data?proto={proto}&provider=iwarp", addr.unwrap()).parse().unwrap()
     }
 
+    /// A mount through somebody who does with calls what `rule` says.
+    pub fn mount_through(&self, options: &str, rule: impl between::Rule) -> Mounted {
+        let addr = between::start(self.server.tcp_addr().unwrap(), rule);
+        Mounted::new(&format!("nfs://{addr}/data?proto=tcp").parse().unwrap(), options)
+    }
+
     pub fn mount(&self, proto: &str, options: &str) -> Mounted {
         Mounted::new(&self.url(proto), options)
     }
@@ -92,9 +100,15 @@ impl Mounted {
     }
 
     /// Unmounts as the command does; nothing may be lost.
-    pub fn unmount(mut self) {
-        self.mount.take().unwrap().unmount(HANG).unwrap();
+    pub fn unmount(self) {
+        self.try_unmount(HANG).unwrap();
+    }
+
+    /// Unmounts as the command does; whatever comes of it, the mount is gone.
+    pub fn try_unmount(mut self, patience: Duration) -> Result<(), fuse::MountError> {
+        let done = self.mount.take().unwrap().unmount(patience);
         assert!(!is_mounted(&self.at));
+        done
     }
 }
 
