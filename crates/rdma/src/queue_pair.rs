@@ -78,10 +78,14 @@ pub struct Capabilities {
     pub max_transfer: usize,
     /// The most pieces (views) of shared memory that one region may have: 1 where a region must be contiguous.
     pub max_region_pieces: usize,
+    /// The most bytes of one segment of exposed memory, by whatever means: segments end at borders of so many bytes.
+    /// `usize::MAX`, which [`Self::new`] gives, where only [`crate::Means::Global`] cuts memory (as on RDMA devices and
+    /// in software, where a registration or a window has one segment).
+    pub max_segment: usize,
 }
 
 impl Capabilities {
-    /// Capabilities of the provider `name`.
+    /// Capabilities of the provider `name`, whose registrations have one segment.
     pub fn new(
         name: &'static str,
         send_with_invalidate: bool,
@@ -89,7 +93,15 @@ impl Capabilities {
         max_transfer: usize,
         max_region_pieces: usize,
     ) -> Self {
-        Self { provider: name, send_with_invalidate, max_pieces, max_transfer, max_region_pieces }
+        let max_segment = usize::MAX;
+        Self {
+            provider: name,
+            send_with_invalidate,
+            max_pieces,
+            max_transfer,
+            max_region_pieces,
+            max_segment,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::{Client, Design, Proto, Strategy};
+use client::{Client, Design, Options, Proto, RetryPolicy, Strategy};
 use rdma::provider::sim::Profile;
 use runtime::virtual_time::VirtualTime;
 
@@ -32,6 +32,54 @@ fn write_and_read(proto: Proto, miles: f64) -> ([Duration; 2], u64) {
     });
     let cpu = [[10, 0, 0, 1], [10, 0, 1, 0]].map(|ip: [u8; 4]| scene.world.host_use(ip.into()).cpu_ns);
     (done.expect("it ends"), cpu.iter().sum())
+}
+
+/// Machines whose adapters name memory page by page.
+fn of_pages(time: &VirtualTime, design: Design) -> Scene {
+    let profile = Profile::named("ddr-linux-allphys").expect("a profile");
+    assert_eq!(profile.adapter.segment_bytes, 4096);
+    let mut scene = Scene::new(time, profile, design);
+    scene.start(time);
+    scene
+}
+
+#[test]
+fn large_blocks_go_over_adapters_that_name_pages_with_every_strategy() {
+    for strategy in Strategy::ALL {
+        let time = VirtualTime::new(7);
+        let (scene, rt) = (of_pages(&time, Design::ReadWrite), time.runtime());
+        let done = time.block_on(async {
+            let options = Options { rsize: None, wsize: None, ..options(strategy, Design::ReadWrite) };
+            let client = mount(&scene.world, &rt, 0, Proto::Rdma, options).await.expect("a mount");
+            // As many pages as a Send of 4 KiB names beside the call.
+            assert!((128 << 10..1 << 20).contains(&client.wsize()), "{}", client.wsize());
+            let file = client.create_file("file", 0o600).await.expect("a file");
+            let mut bytes = vec![0; 3 * MIB as usize];
+            rt.fill_random(&mut bytes);
+            file.write(0, &bytes).await.expect("written");
+            file.commit().await.expect("committed");
+            let mut back = vec![0; bytes.len()];
+            assert_eq!(file.read(0, &mut back).await.expect("read"), bytes.len());
+            assert!(back == bytes, "the bytes that come back are others");
+            assert_eq!(client.stats().reconnects, 0, "{strategy}");
+        });
+        done.expect("it ends");
+    }
+}
+
+#[test]
+fn a_design_that_cannot_name_the_pages_of_its_replies_is_refused_at_once() {
+    let time = VirtualTime::new(7);
+    let (scene, rt) = (of_pages(&time, Design::ReadRead), time.runtime());
+    let done = time.block_on(async {
+        let retry = RetryPolicy { max_elapsed: Duration::from_secs(1), ..RetryPolicy::default() };
+        let options = Options { retry, ..options(Strategy::Dynamic, Design::ReadRead) };
+        let error = mount(&scene.world, &rt, 0, Proto::Rdma, options).await.err().expect("it is refused");
+        assert!(error.to_string().contains("the peer closed the connection"), "{error}");
+        // No limit was waited for.
+        assert!(rt.now().as_nanos() < 2_000_000_000);
+    });
+    done.expect("it ends");
 }
 
 #[test]

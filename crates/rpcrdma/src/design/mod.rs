@@ -259,6 +259,10 @@ pub(crate) struct Setting {
     pub(crate) registration: Arc<Registration>,
     /// The most pieces of one region, at least 1.
     pub(crate) region_pieces: usize,
+    /// The most bytes of one segment.
+    pub(crate) segment: usize,
+    /// The most bytes that one reply exposes.
+    pub(crate) max_reply: u64,
     pub(crate) arena: Arena,
     pub(crate) rt: RuntimeRef,
     pub(crate) limits: ExposureLimits,

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use buffer::{Arena, SPAN_BYTES};
 use parking_lot::Mutex;
-use rdma::{Access, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment};
+use rdma::{Access, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment, Segments};
 use runtime::RuntimeRef;
 
 use super::{Counts, Lending, Lent, Registered, Settings, pressure::Marks};
@@ -20,19 +20,33 @@ pub(crate) struct Kept {
     counts: Arc<Counts>,
     bytes: usize,
     /// What the peer is told of it.
-    segment: Segment,
+    told: Segments,
     caller: Option<(Memory, Access)>,
 }
 
 impl Kept {
     fn new(region: ExposedRegion, bytes: usize, counts: &Arc<Counts>) -> Self {
         counts.kept_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        let (registered, segment) = (Registered::new(counts, bytes), region.segment());
-        Self { region, _registered: registered, counts: Arc::clone(counts), bytes, segment, caller: None }
+        let (registered, told) = (Registered::new(counts, bytes), Segments::new());
+        Self { region, _registered: registered, counts: Arc::clone(counts), bytes, told, caller: None }
     }
 
     pub(super) fn segments(&self) -> &[Segment] {
-        std::slice::from_ref(&self.segment)
+        &self.told
+    }
+
+    /// Tells the peer of the first `len` bytes.
+    fn tell(&mut self, len: usize) {
+        let mut left = len;
+        self.told.clear();
+        for segment in self.region.segments() {
+            let length = left.min(segment.length as usize);
+            self.told.push(Segment { length: length as u32, ..*segment });
+            left -= length;
+            if left == 0 {
+                break;
+            }
+        }
     }
 }
 
@@ -142,7 +156,7 @@ impl Lending for Cache {
             let reason = "the provider does not copy into exposed memory, or the connection is down";
             return Err(ExposeError { memory, reason });
         }
-        kept.segment.length = memory.len() as u32;
+        kept.tell(memory.len());
         kept.caller = Some((memory, access));
         Ok(Lent::StandIn(kept))
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buffer::{Arena, Buffer, View, Views};
 use oncrpc::{Message, ReplySpec, Request, RpcError, Stage, Stages};
-use rdma::{Access, GLOBAL_PAGE, Memory, Segment, SteeringTag};
+use rdma::{Access, Memory, Segment, SteeringTag};
 use smallvec::SmallVec;
 
 use super::RequesterStats;
@@ -43,7 +43,7 @@ pub(super) struct Shape {
 /// The most segments that a call names: as many as every responder takes.
 const MAX_SEGMENTS: usize = 16;
 
-/// The same where segments end at borders of pages: for payloads of a megabyte, and as many as a Linux responder takes.
+/// The same where regions are cut into segments of pages: for payloads of a megabyte, and as many as a Linux responder takes.
 const MAX_PAGE_SEGMENTS: usize = 259;
 
 /// Room for the head of a call beside its chunks, where these may fill the rest of the Send.
@@ -56,8 +56,9 @@ pub(super) struct Terms {
     pub(super) thresholds: Thresholds,
     /// The most pieces of one region, at least 1.
     pub(super) region_pieces: usize,
-    /// Whether segments end at borders of pages ([`rdma::Means::Global`]).
-    pub(super) pages: bool,
+    /// The most bytes of a segment: segments end at borders of so many, as those of [`rdma::Means::Global`] do at
+    /// those of pages. `usize::MAX`: a region has one.
+    pub(super) segment: usize,
 }
 
 impl Terms {
@@ -66,14 +67,19 @@ impl Terms {
         data.pieces().count().div_ceil(self.region_pieces)
     }
 
+    /// Whether regions have several segments.
+    fn is_cut(&self) -> bool {
+        self.segment < usize::MAX
+    }
+
     /// The most segments that `bytes` in `pieces` take.
     fn segments(&self, pieces: usize, bytes: usize) -> usize {
-        if self.pages { bytes / GLOBAL_PAGE + 2 * pieces } else { pieces.div_ceil(self.region_pieces) }
+        if self.is_cut() { bytes / self.segment + 2 * pieces } else { pieces.div_ceil(self.region_pieces) }
     }
 
     /// The most segments that a call names.
     fn max_segments(&self) -> usize {
-        if self.pages { MAX_PAGE_SEGMENTS } else { MAX_SEGMENTS }
+        if self.is_cut() { MAX_PAGE_SEGMENTS } else { MAX_SEGMENTS }
     }
 
     /// The most segments of the chunks for results.
@@ -84,12 +90,12 @@ impl Terms {
 
     /// The largest payload that a call can name, or bring room for.
     pub(super) fn max_payload(&self) -> usize {
-        if !self.pages {
+        if !self.is_cut() {
             return usize::MAX;
         }
         let room = self.thresholds.send.saturating_sub(MIN_CALL + WRITE_CHUNK + REPLY_CHUNK + HEAD);
         let segments = (room / READ_ENTRY).min(MAX_PAGE_SEGMENTS - 2);
-        segments.saturating_sub(4).max(1) * GLOBAL_PAGE
+        segments.saturating_sub(4).max(1).saturating_mul(self.segment)
     }
 }
 
@@ -408,7 +414,7 @@ mod tests {
         design: Design::ReadWrite,
         thresholds: Thresholds { send: 1024, receive: 1024 },
         region_pieces: usize::MAX,
-        pages: false,
+        segment: usize::MAX,
     };
     const CONTIGUOUS: Terms = Terms { region_pieces: 1, ..ANY };
 
@@ -467,6 +473,27 @@ mod tests {
         let pairs = Terms { region_pieces: 2, ..CONTIGUOUS };
         assert_eq!(form(100, 32, &pairs), Some((CallForm::Reduced, false)));
         assert_eq!(form(100, 33, &pairs), Some((CallForm::Reduced, true)));
+    }
+
+    #[test]
+    fn what_is_cut_into_pages_is_named_page_by_page_or_is_too_much() {
+        // 28 + 24 * 36 of chunks leave room for 104 of the head with its length word, and 37 do for 80.
+        let pages = |segment| Terms { segment, ..CONTIGUOUS };
+        assert_eq!(form(100, 1, &pages(2000)), Some((CallForm::Reduced, false)));
+        assert_eq!(form(100, 1, &pages(2000 / 34)), Some((CallForm::Reduced, false)));
+        assert_eq!(form(100, 1, &pages(2000 / 36)), Some((CallForm::Long, false)));
+        assert_eq!(form(100, 1, &pages(2000 / 60)), None);
+        // The largest payload that a connection promises can be carried, results and all.
+        for send in [1024, 4096, 16 << 10, 256 << 10] {
+            for segment in [512, 4096, 64 << 10] {
+                let terms = Terms { thresholds: Thresholds { send, receive: send }, ..pages(segment) };
+                let most = terms.max_payload();
+                assert!(most >= segment && most <= MAX_PAGE_SEGMENTS * segment);
+                assert!(terms.segments(1, most) <= terms.max_segments());
+                let write = READ_ENTRY * terms.segments(1, most) + MIN_CALL + HEAD / 2;
+                assert!(write <= send, "{send} {segment} {most}");
+            }
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::{
 use buffer::Arena;
 use oncrpc::{CallId, Reply, Request, RpcError, Transport};
 use parking_lot::Mutex;
-use rdma::{ConnectionError, Counters, DomainRef, Provider, QueuePair};
+use rdma::{ConnectionError, Counters, DomainRef, GLOBAL_PAGE, Provider, QueuePair};
 use runtime::{RuntimeExt, RuntimeRef};
 
 pub(crate) use self::marshal::{CallMemory, Marshaller, Recovered};
@@ -127,8 +127,10 @@ impl Requester {
         let settings = config.registration.settings();
         // What is copied lies in one piece, whatever it was.
         let region_pieces = if settings.strategy == Strategy::Cache { usize::MAX } else { region_pieces };
-        let pages = settings.strategy == Strategy::AllPhysical;
-        let terms = Terms { design: config.design, thresholds, region_pieces, pages };
+        let adapters = qp.capabilities().max_segment.max(1);
+        let segment =
+            if settings.strategy == Strategy::AllPhysical { adapters.min(GLOBAL_PAGE) } else { adapters };
+        let terms = Terms { design: config.design, thresholds, region_pieces, segment };
         let lending = config.registration.attach(Arc::clone(&domain), arena.clone(), Arc::clone(&rt))?;
         let marshaller = Marshaller {
             arena,

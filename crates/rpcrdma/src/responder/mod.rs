@@ -200,6 +200,8 @@ impl Responder {
             domain: stats.exposure.meter(qp.domain(), &rt),
             registration: Arc::clone(&config.registration),
             region_pieces: caps.max_region_pieces.max(1),
+            segment: caps.max_segment.max(1),
+            max_reply: config.max_read(),
             arena: arena.clone(),
             rt: Arc::clone(&rt),
             limits: config.exposure,

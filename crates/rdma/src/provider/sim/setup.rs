@@ -141,6 +141,10 @@ impl Inner {
         net.next_connection += 1;
         let id = net.next_connection;
         let most = self.profile.adapter.outstanding_reads;
+        let max_segment = match self.profile.adapter.segment_bytes {
+            0 => usize::MAX,
+            bytes => bytes as usize,
+        };
         let depth = |wanted: u16, served: u16| wanted.min(served).min(most);
         let make = |side: usize, rt, host, own: &ConnectParams, peer: &ConnectParams, first| {
             let domain = Arc::new(SimDomain::new(rt, self, (id, side)));
@@ -157,7 +161,10 @@ impl Inner {
                 world: Arc::clone(self),
                 end: (id, side),
                 info,
-                capabilities: Capabilities::new("sim", true, MAX_PIECES, MAX_TRANSFER, 1),
+                capabilities: Capabilities {
+                    max_segment,
+                    ..Capabilities::new("sim", true, MAX_PIECES, MAX_TRANSFER, 1)
+                },
                 domain: Arc::clone(&domain),
             };
             (End::new(host, domain, ord, first), qp)

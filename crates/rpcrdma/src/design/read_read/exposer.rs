@@ -54,8 +54,18 @@ struct Exposed {
 
 impl Exposer {
     /// # Errors
-    /// When the registration strategy would expose more than replies, or the provider cannot do it.
+    /// When the registration strategy would expose more than replies, the provider cannot do it, or its segments are
+    /// so small that a reply would have more than requesters take.
     pub(in crate::design) fn new(setting: Setting) -> Result<Self, ConnectionError> {
+        if setting.segment < usize::MAX
+            && setting.max_reply / setting.segment as u64 + 2 > MAX_SEGMENTS as u64
+        {
+            return Err(ConnectionError::Local(format!(
+                "a reply of {} bytes has more than {MAX_SEGMENTS} segments on this adapter, which cuts memory every {} \
+                 bytes: the Read-Read design cannot name them; use read-write, or smaller transfers",
+                setting.max_reply, setting.segment
+            )));
+        }
         let (domain, arena, rt) =
             (Arc::clone(&setting.domain), setting.arena.clone(), Arc::clone(&setting.rt));
         let lending = setting.registration.attach_responder(domain, arena, rt)?;
