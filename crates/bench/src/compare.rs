@@ -70,7 +70,7 @@ impl Compare {
     /// When anything cannot be started or fails.
     pub fn run(&self, raw_peer: &[&str], mut each: impl FnMut(&Figure)) -> Result<Comparison, BenchError> {
         let peer = RawPeer::start(raw_peer, At::LOOPBACK)?;
-        let server = EmbeddedServer::start(self.size * 4 + (256 << 20), &At::LOOPBACK)?;
+        let server = EmbeddedServer::start(self.size * 2, &At::LOOPBACK)?;
         let sessions = self.sessions(&server)?;
         let mut cases = self.cases();
         for s in &sessions {

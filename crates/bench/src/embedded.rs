@@ -14,6 +14,23 @@ use crate::{
     scrape::{self, ServerCounters},
 };
 
+/// What a server uses that nobody told otherwise.
+pub(crate) const SERVERS_OWN: Strategy = Strategy::Cache;
+
+/// What a server of this design uses that shall use `wanted`: its own where it refuses that.
+pub(crate) fn server_strategy(design: Design, wanted: Strategy) -> Strategy {
+    match (design, wanted) {
+        (Design::ReadRead, Strategy::AllPhysical) => SERVERS_OWN,
+        _ => wanted,
+    }
+}
+
+/// The capacity of an export with files of so many bytes: old and new content of what is written again are there at once,
+/// and something is to spare.
+pub(crate) fn room(bytes: u64) -> u64 {
+    bytes.saturating_mul(2).saturating_add(256 << 20)
+}
+
 /// The export's name.
 pub const EXPORT: &str = "/bench";
 
@@ -27,13 +44,14 @@ pub struct EmbeddedServer {
 }
 
 impl EmbeddedServer {
-    /// Starts `millrace serve` (this program again) with a memory export of `capacity` bytes on free ports.
+    /// Starts `millrace serve` (this program again) on free ports, with a memory export that has room for files of so
+    /// many bytes, which may be written again.
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(capacity: u64, at: &At) -> Result<Self, BenchError> {
+    pub fn start(bytes: u64, at: &At) -> Result<Self, BenchError> {
         at.choose()?;
-        let export = format!("{EXPORT}=memory:{capacity}");
+        let export = format!("{EXPORT}=memory:{}", room(bytes));
         let (any_port, provider) = (SocketAddr::new(at.address, 0).to_string(), at.provider.to_string());
         let args = ["serve", "--export", &export, "--listen-rdma", &any_port, "--listen-tcp", &any_port];
         let more = ["--provider", &provider, "--log", "error"];

@@ -8,15 +8,25 @@ use bench::{
 use client::{Design, Options, Proto, Strategy};
 use rdma::provider::sim::Profile;
 
-use crate::Setting;
+use crate::{Curves, Setting};
 
 /// The profile of a name.
 pub(crate) fn profile(name: &str) -> Result<Profile, BenchError> {
     Profile::named(name).map_err(|e| BenchError::Parameter(e.to_string()))
 }
 
-/// A server and a client of a profile, registration dynamic at both ends. The OpenSolaris of the papers and Solaris of the papers had their files
-/// in a tmpfs, which copies; the Linux of the papers had its in memory.
+/// The profile of a name, with so many miles of cable between two machines.
+pub(crate) fn profile_at(name: &str, miles: f64) -> Result<Profile, BenchError> {
+    profile(name)?.at_distance(miles).map_err(|e| BenchError::Parameter(e.to_string()))
+}
+
+/// Bytes of a READ or WRITE: the most that Linux had over RDMA then (WAN 2008 section 2.3).
+pub(crate) const BLOCK: usize = 32 << 10;
+/// And how many of them are in flight: the slots of its RPC-over-RDMA.
+pub(crate) const SLOTS: usize = 32;
+
+/// A server and a client of a profile, registration dynamic at both ends. The papers' Solaris and OpenSolaris had their
+/// files in a tmpfs, which copies; their Linux had its in memory.
 pub(crate) fn machines(profile_name: &str, setting: Setting) -> Result<Machines, BenchError> {
     let storage = match profile_name {
         "sdr-opensolaris" | "gige-2003" => Storage::Tmpfs(Tmpfs::opensolaris(Lookup::Hashed)),
@@ -86,6 +96,21 @@ pub(crate) struct Measured {
     pub(crate) write: Figure,
     /// Reading them.
     pub(crate) read: Figure,
+}
+
+impl Measured {
+    /// Puts the rates of READ and WRITE at `x` of a curve each.
+    pub(crate) fn put(
+        &self,
+        curves: &mut Curves,
+        read: &'static str,
+        write: &'static str,
+        x: f64,
+    ) -> Result<(), BenchError> {
+        curves.put(read, x, value(self.read.mb_per_s)?);
+        curves.put(write, x, value(self.write.mb_per_s)?);
+        Ok(())
+    }
 }
 
 /// A value that a figure must have.

@@ -6,12 +6,11 @@ use client::{Options, Proto, Url};
 use rpcrdma::{Design, registration::Strategy};
 
 use super::{Iozone, Run, Session, Simulated, Test, common};
-use crate::{At, BenchError, Figure, embedded::EmbeddedServer, simulated::Machines};
-
-/// What a server uses that nobody told otherwise.
-const SERVERS_OWN: Strategy = Strategy::Cache;
-/// Room in an embedded server's export beside the data.
-const SPARE: u64 = 256 << 20;
+use crate::{
+    At, BenchError, Figure,
+    embedded::{EmbeddedServer, SERVERS_OWN, server_strategy},
+    simulated::Machines,
+};
 
 /// Which end of a connection uses the strategies that are compared; the other keeps to its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,7 +26,7 @@ pub enum Ends {
 
 /// The server to measure.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum Servers {
     /// One in a process of its own, started for each design and strategy.
     Embedded {
         /// An address of this machine for it to listen at.
@@ -50,7 +49,7 @@ pub enum Place {
 #[derive(Debug, Clone)]
 pub struct Matrix {
     /// The server.
-    pub place: Place,
+    pub servers: Servers,
     /// How clients connect. What the URL states wins, and so do `designs` and `registrations`.
     pub options: Options,
     /// The designs; none: that of `options`.
@@ -89,7 +88,7 @@ impl Matrix {
     /// A cell whose record is larger than one READ or WRITE carries with its strategy has no values (unless nothing is
     /// compared but tests, where that is an error).
     ///
-    /// An embedded server of the Read-Read design does not take [`Strategy::AllPhysical`] and keeps to its own there;
+    /// A server of the Read-Read design does not take [`Strategy::AllPhysical`] and keeps to its own there;
     /// [`Figure::server_registration`] says so.
     ///
     /// # Errors
@@ -111,7 +110,7 @@ impl Matrix {
                         figures.push(figure);
                         Ok(())
                     };
-                    if let Place::Simulated { machines, shared_mount } = &self.place {
+                    if let Servers::Simulated { machines, shared_mount } = &self.servers {
                         let what = self.simulated(machines, (design, registration), *threads, size);
                         let figures = self.simulate(&Simulated { shared_mount: *shared_mount, ..what })?;
                         figures.into_iter().try_for_each(seen)?;
@@ -130,20 +129,20 @@ impl Matrix {
     fn check(&self) -> Result<(), BenchError> {
         let several = self.designs.len() > 1 || self.registrations.len() > 1;
         let refused = |why: &str| Err(BenchError::Parameter(why.to_owned()));
-        match &self.place {
-            Place::Embedded { proto: Proto::Tcp, .. } if several => refused(
+        match &self.servers {
+            Servers::Embedded { proto: Proto::Tcp, .. } if several => refused(
                 "designs and registration strategies are those of RDMA; leave them out, or leave out --proto tcp",
             ),
-            Place::Simulated { .. } if several && self.options.proto == Proto::Tcp => refused(
+            Servers::Simulated { .. } if several && self.options.proto == Proto::Tcp => refused(
                 "designs and registration strategies are those of RDMA; leave them out, or leave out --proto tcp",
             ),
-            Place::Url(_) if self.designs.len() > 1 => refused(
+            Servers::Url(_) if self.designs.len() > 1 => refused(
                 "a server speaks one design; compare several with --self, which starts servers of each",
             ),
-            Place::Url(_) if self.ends != Ends::Client && self.registrations.len() > 1 => refused(
+            Servers::Url(_) if self.ends != Ends::Client && self.registrations.len() > 1 => refused(
                 "only a server that is started here can change its strategy: say --registration-of client, or --self",
             ),
-            Place::Url(url) if url.registration.is_some() && self.registrations.len() > 1 => {
+            Servers::Url(url) if url.registration.is_some() && self.registrations.len() > 1 => {
                 refused("the URL states a registration strategy; leave it out to compare several")
             }
             _ => Ok(()),
@@ -182,16 +181,13 @@ impl Matrix {
         registration: Option<Strategy>,
         size: u64,
     ) -> Result<Option<EmbeddedServer>, BenchError> {
-        let Place::Embedded { address, .. } = self.place else { return Ok(None) };
+        let Servers::Embedded { address, .. } = self.servers else { return Ok(None) };
         let of_server = registration.filter(|_| self.ends != Ends::Client).unwrap_or(SERVERS_OWN);
-        let refuses = design == Design::ReadRead && of_server == Strategy::AllPhysical;
-        let registration = Some(if refuses { SERVERS_OWN } else { of_server });
+        let registration = Some(server_strategy(design, of_server));
         let most = self.threads.iter().copied().max().unwrap_or(1) as u64;
-        // Twice the data: a rewritten record's old and new content are there at once.
-        let capacity = size.saturating_mul(2 * most).saturating_add(SPARE);
         let (provider, sample_stages) = (self.options.provider, self.options.sample_stages);
         let at = At { address, provider, design, registration, sample_stages };
-        EmbeddedServer::start(capacity, &at).map(Some)
+        EmbeddedServer::start(size.saturating_mul(most), &at).map(Some)
     }
 
     fn session(
@@ -201,14 +197,14 @@ impl Matrix {
         threads: usize,
         size: u64,
     ) -> Result<Session, BenchError> {
-        let url = match (&self.place, server) {
-            (Place::Embedded { proto, .. }, Some(server)) => {
+        let url = match (&self.servers, server) {
+            (Servers::Embedded { proto, .. }, Some(server)) => {
                 let text = server.url(&proto.to_string());
                 text.parse().map_err(|e: client::Error| BenchError::Client(e.to_string()))?
             }
-            (Place::Embedded { .. }, None) => return Err(BenchError::Peer("there is no server".into())),
-            (Place::Simulated { .. }, _) => return Err(BenchError::Peer("it is simulated".into())),
-            (Place::Url(url), _) => url.clone(),
+            (Servers::Embedded { .. }, None) => return Err(BenchError::Peer("there is no server".into())),
+            (Servers::Simulated { .. }, _) => return Err(BenchError::Peer("it is simulated".into())),
+            (Servers::Url(url), _) => url.clone(),
         };
         let of_client = registration.filter(|_| self.ends != Ends::Server);
         let options = Options {
@@ -297,7 +293,7 @@ mod tests {
 
     fn matrix() -> Matrix {
         Matrix {
-            place: Place::Embedded { address: Ipv4Addr::LOCALHOST.into(), proto: Proto::Rdma },
+            servers: Servers::Embedded { address: Ipv4Addr::LOCALHOST.into(), proto: Proto::Rdma },
             options: Options::default(),
             designs: vec![Design::ReadWrite, Design::ReadRead],
             registrations: Strategy::ALL.to_vec(),
@@ -334,14 +330,14 @@ mod tests {
     #[test]
     fn what_cannot_be_compared_is_refused_before_anything_runs() {
         let refused = |m: Matrix| m.run(|_| panic!("it ran")).unwrap_err().to_string();
-        let tcp = Place::Embedded { address: Ipv4Addr::LOCALHOST.into(), proto: Proto::Tcp };
-        assert!(refused(Matrix { place: tcp, ..matrix() }).contains("--proto tcp"));
-        let url = |text: &str| Place::Url(text.parse().unwrap());
-        let plain = Matrix { place: url("nfs://h/x"), ..matrix() };
+        let tcp = Servers::Embedded { address: Ipv4Addr::LOCALHOST.into(), proto: Proto::Tcp };
+        assert!(refused(Matrix { servers: tcp, ..matrix() }).contains("--proto tcp"));
+        let url = |text: &str| Servers::Url(text.parse().unwrap());
+        let plain = Matrix { servers: url("nfs://h/x"), ..matrix() };
         assert!(refused(plain.clone()).contains("one design"));
         let one = Matrix { designs: Vec::new(), ..plain };
         assert!(refused(one.clone()).contains("--registration-of client"));
-        let stated = Matrix { place: url("nfs://h/x?registration=fast"), ends: Ends::Client, ..one };
+        let stated = Matrix { servers: url("nfs://h/x?registration=fast"), ends: Ends::Client, ..one };
         assert!(refused(stated).contains("the URL states"));
     }
 }

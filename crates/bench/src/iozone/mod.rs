@@ -27,7 +27,7 @@ use crate::{
     stats::Latencies,
     units::{cpu_s_per_gb, mb_per_s},
 };
-pub use matrix::{Ends, Matrix, Place};
+pub use matrix::{Ends, Matrix, Servers};
 pub use simulated::Simulated;
 use thread::{Greeting, Order, Worker};
 

@@ -5,7 +5,7 @@ use futures::future::try_join_all;
 use oncrpc::{Stage, stages::StageSums};
 
 use super::{
-    Outcome, Run,
+    Outcome, Run, Test,
     thread::{Exposure, File, WORKING_SET},
 };
 use crate::{
@@ -13,9 +13,6 @@ use crate::{
     breakdown::Breakdown,
     simulated::{Machines, Simulation, Spent},
 };
-
-/// Bytes that the server's export has room for beyond the files' own.
-const ROOM: u64 = 64 << 20;
 
 /// What to simulate.
 #[derive(Debug, Clone)]
@@ -51,9 +48,7 @@ impl Simulated {
     }
 
     fn cells(&self, runs: &[Run], all: bool) -> Result<Vec<Figure>, BenchError> {
-        // Twice the data: a rewritten record's old and new content are there at once.
-        let capacity = self.size.saturating_mul(2 * self.threads as u64).saturating_add(ROOM);
-        let simulation = self.machines.start(capacity)?;
+        let simulation = self.machines.start(self.size.saturating_mul(self.threads as u64))?;
         simulation.run(self.run_all(&simulation, runs, all))
     }
 
@@ -80,10 +75,13 @@ impl Simulated {
         all: bool,
     ) -> Result<Vec<Figure>, BenchError> {
         let mut files = self.files(simulation).await?;
-        let largest = files.iter().map(|f| f.client.rsize().min(f.client.wsize())).min();
-        let largest = largest.unwrap_or_default() as usize;
+        let limit = |test: Test| {
+            let of = |f: &File| if test.writes() { f.client.wsize() } else { f.client.rsize() };
+            files.iter().map(of).min().unwrap_or_default() as usize
+        };
+        let limits: Vec<usize> = runs.iter().map(|run| limit(run.test)).collect();
         let mut figures = Vec::new();
-        for run in runs {
+        for (run, largest) in runs.iter().zip(limits) {
             let carried = (1..=largest).contains(&run.record);
             figures.push(match carried {
                 true if run.record as u64 <= self.size => self.measure(simulation, run, &mut files).await?,

@@ -11,12 +11,15 @@ mod wan;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use client::{Client, Design, Identity, Options, Proto, Strategy};
+use client::{Client, Identity, Options, Proto, Strategy};
 use rdma::provider::sim::{Profile, World};
 use runtime::{RuntimeRef, virtual_time::VirtualTime};
 use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits};
 
-use crate::{BenchError, Figure};
+use crate::{
+    BenchError, Figure,
+    embedded::{room, server_strategy},
+};
 pub use hosts::{Hosts, Spent};
 pub use raw::{Operation, Raw};
 pub use storage::{Lookup, Raid, Storage, Tmpfs};
@@ -37,8 +40,8 @@ pub struct Machines {
     /// How clients behave, and over which transport. The server's design is theirs; provider and identity are those of
     /// the simulation.
     pub options: Options,
-    /// The server's registration strategy; `None`: that of the clients, but for the one that a server of the Read-Read
-    /// design refuses ([`Strategy::AllPhysical`]; it has [`Strategy::Cache`] then).
+    /// The server's registration strategy; `None`: that of the clients. Where it is the one that a server of the
+    /// Read-Read design refuses ([`Strategy::AllPhysical`]), it has [`Strategy::Cache`].
     pub server_registration: Option<Strategy>,
     /// The server's file system.
     pub storage: Storage,
@@ -64,17 +67,15 @@ impl Machines {
 
     /// Both ends use the same strategy unless it is said.
     fn registration_of_server(&self) -> Strategy {
-        match (self.options.design, self.options.registration) {
-            (Design::ReadRead, Strategy::AllPhysical) => self.server_registration.unwrap_or(Strategy::Cache),
-            (_, strategy) => self.server_registration.unwrap_or(strategy),
-        }
+        server_strategy(self.options.design, self.server_registration.unwrap_or(self.options.registration))
     }
 
-    /// Starts them: a server with an empty memory export of `capacity` bytes, and no clients yet.
+    /// Starts them: a server with an empty memory export that has room for files of so many bytes, which may be written
+    /// again, and no clients yet.
     ///
     /// # Errors
     /// When there are no client hosts or too many, or the server cannot be.
-    pub fn start(&self, capacity: u64) -> Result<Simulation, BenchError> {
+    pub fn start(&self, bytes: u64) -> Result<Simulation, BenchError> {
         if !(1..=MOST_HOSTS).contains(&self.client_hosts) {
             return Err(BenchError::Parameter(format!(
                 "there can be 1 to {MOST_HOSTS} simulated client hosts, not {}",
@@ -85,7 +86,7 @@ impl Machines {
         let world = World::new(&time, self.profile.clone());
         let hosts = Hosts::new(world, self.client_hosts);
         let rt = time.runtime();
-        let server = self.serve(&hosts, &rt, capacity)?;
+        let server = self.serve(&hosts, &rt, room(bytes))?;
         Ok(Simulation { server, hosts, rt, machines: self.clone(), time })
     }
 
@@ -196,6 +197,8 @@ impl Simulation {
 
 #[cfg(test)]
 mod tests {
+    use client::Design;
+
     use super::*;
 
     #[test]
@@ -209,6 +212,7 @@ mod tests {
         assert_eq!(of(Design::ReadWrite, AllPhysical, None), AllPhysical);
         assert_eq!(of(Design::ReadWrite, Dynamic, Some(Fast)), Fast);
         assert_eq!(of(Design::ReadRead, AllPhysical, None), Cache);
+        assert_eq!(of(Design::ReadRead, Dynamic, Some(AllPhysical)), Cache);
         assert_eq!(of(Design::ReadRead, Dynamic, None), Dynamic);
     }
 

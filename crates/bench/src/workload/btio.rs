@@ -2,7 +2,7 @@
 
 use buffer::Views;
 
-use super::{Data, Place, crew::Part, tally::Tally};
+use super::{Data, Directory, crew::Part, tally::Tally};
 use crate::BenchError;
 
 /// Bytes of a cell: five double precision numbers.
@@ -71,7 +71,12 @@ impl Btio {
         (start(rank as u64), start(rank as u64 + 1))
     }
 
-    pub(super) async fn run(&self, place: &Place, part: &Part, tally: &mut Tally) -> Result<(), BenchError> {
+    pub(super) async fn run(
+        &self,
+        directory: &Directory,
+        part: &Part,
+        tally: &mut Tally,
+    ) -> Result<(), BenchError> {
         if self.dumps() == 0 {
             return Err(BenchError::Parameter(format!(
                 "btio with {} steps and a dump every {} writes nothing; choose more steps",
@@ -79,16 +84,16 @@ impl Btio {
             )));
         }
         if part.rank == 0 {
-            place.create(FILE).await?;
+            directory.create(FILE).await?;
         }
         part.together().await?;
-        let file = place.open(FILE).await?;
+        let file = directory.open(FILE).await?;
         let (from, to) = self.part(part.rank);
         let dumps = u64::from(self.dumps());
         let bytes = dumps * (to - from);
         let began = tally.begin();
         for dump in 0..self.dumps() {
-            let data = content(place, dump, from, to)?;
+            let data = content(directory, dump, from, to)?;
             let at = u64::from(dump) * self.class.dump() + from;
             let write = async {
                 file.write(at, &data).await?;
@@ -131,13 +136,13 @@ impl Btio {
 }
 
 /// What dump `dump` has from `from` to `to`.
-fn content(place: &Place, dump: u32, from: u64, to: u64) -> Result<Views, BenchError> {
+fn content(directory: &Directory, dump: u32, from: u64, to: u64) -> Result<Views, BenchError> {
     let mut out = Views::new();
     let mut at = from;
     while at < to {
         let mut piece = vec![0; PIECE.min(to - at) as usize];
         fill(&mut piece, dump, at);
-        out.extend(place.views(&piece)?.iter().cloned());
+        out.extend(directory.views(&piece)?.iter().cloned());
         at += piece.len() as u64;
     }
     Ok(out)

@@ -1,6 +1,6 @@
 //! Several clients, each with a large file of its own, on one server.
 
-use super::{Place, crew::Part, tally::Tally};
+use super::{Directory, crew::Part, tally::Tally};
 use crate::BenchError;
 
 /// IOzone's cluster mode as Designing 2007 has it (section 5.3, figure 10): each client host writes a file of its own,
@@ -25,7 +25,12 @@ impl Clients {
         self.size / u64::from(self.record.max(1))
     }
 
-    pub(super) async fn run(&self, place: &Place, part: &Part, tally: &mut Tally) -> Result<(), BenchError> {
+    pub(super) async fn run(
+        &self,
+        directory: &Directory,
+        part: &Part,
+        tally: &mut Tally,
+    ) -> Result<(), BenchError> {
         let (records, record) = (self.records(), u64::from(self.record));
         if records == 0 || record == 0 {
             return Err(BenchError::Parameter(format!(
@@ -33,8 +38,8 @@ impl Clients {
                 self.size
             )));
         }
-        let file = place.create(&format!("client-{}", part.rank)).await?;
-        let data = place.views(&vec![part.rank as u8; record as usize])?;
+        let file = directory.create(&format!("client-{}", part.rank)).await?;
+        let data = directory.views(&vec![part.rank as u8; record as usize])?;
         part.together().await?;
         let began = tally.begin();
         for n in 0..records {

@@ -13,7 +13,7 @@ use client::{Client, Options, Url};
 use parking_lot::Mutex;
 use runtime::tokio_rt::TokioRuntime;
 
-use super::{Place, Workload, tally::Tally};
+use super::{Directory, Workload, tally::Tally};
 use crate::{BenchError, Figure};
 
 /// Memory for the data of a member in a local directory.
@@ -35,18 +35,18 @@ pub enum Target {
 
 impl Target {
     /// Opens the directory, for the current runtime.
-    async fn open(&self) -> Result<Place, BenchError> {
+    async fn open(&self) -> Result<Directory, BenchError> {
         match self {
             Self::Server { url, options } => {
                 let failed = |e: client::Error| BenchError::Client(e.to_string());
                 let rt = TokioRuntime::current();
                 let client = Client::connect(rt, url, (**options).clone()).await.map_err(failed)?;
                 let (dir, _) = client.resolve(client.path_in_export()).await.map_err(failed)?;
-                Ok(Place::Mount { client, dir })
+                Ok(Directory::Mount { client, dir })
             }
             Self::Directory(dir) => {
                 let arena = Arena::new(ArenaConfig { limit: LOCAL_MEMORY, huge_pages: false });
-                Ok(Place::Local { arena, dir: dir.clone() })
+                Ok(Directory::Local { arena, dir: dir.clone() })
             }
         }
     }
@@ -99,8 +99,8 @@ fn members(workload: &Workload, target: &Target, name: &str) -> Result<Tally, Be
             let part = Part::new(rank, &barrier);
             scope.spawn(move || {
                 runtime()?.block_on(async {
-                    let place = target.open().await?.enter(name).await?;
-                    member(workload, &place, part, Tally::new(TokioRuntime::current())).await
+                    let directory = target.open().await?.enter(name).await?;
+                    member(workload, &directory, part, Tally::new(TokioRuntime::current())).await
                 })
             })
         };
@@ -127,12 +127,12 @@ pub(super) fn together(outcomes: Vec<Result<Tally, BenchError>>) -> Result<Tally
 /// Carries out one member's part.
 pub(super) async fn member(
     workload: &Workload,
-    place: &Place,
+    directory: &Directory,
     part: Part,
     mut tally: Tally,
 ) -> Result<Tally, BenchError> {
     part.together().await?;
-    workload.member(place, &part, &mut tally).await?;
+    workload.member(directory, &part, &mut tally).await?;
     Ok(tally)
 }
 

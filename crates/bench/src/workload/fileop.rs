@@ -1,6 +1,6 @@
 //! fileop, of the IOzone suite: how long each operation on names takes.
 
-use super::{Place, tally::Tally};
+use super::{Directory, tally::Tally};
 use crate::BenchError;
 
 /// `fileop -f FACTOR -s SIZE`: FACTOR directories, in each FACTOR directories, in each FACTOR files. One kind of
@@ -18,7 +18,7 @@ pub struct Fileop {
 }
 
 impl Fileop {
-    pub(super) async fn run(&self, top: &Place, tally: &mut Tally) -> Result<(), BenchError> {
+    pub(super) async fn run(&self, top: &Directory, tally: &mut Tally) -> Result<(), BenchError> {
         let n = self.factor;
         let mut uppers = Vec::new();
         let mut dirs = Vec::new();
@@ -73,7 +73,7 @@ impl Fileop {
         Ok(())
     }
 
-    async fn read(&self, dirs: &[Place], names: &[String], tally: &mut Tally) -> Result<(), BenchError> {
+    async fn read(&self, dirs: &[Directory], names: &[String], tally: &mut Tally) -> Result<(), BenchError> {
         for dir in dirs {
             for name in names {
                 let file = tally.one("open", 0, dir.open(name)).await?;
@@ -89,7 +89,7 @@ impl Fileop {
         Ok(())
     }
 
-    async fn names(&self, dirs: &[Place], names: &[String], tally: &mut Tally) -> Result<(), BenchError> {
+    async fn names(&self, dirs: &[Directory], names: &[String], tally: &mut Tally) -> Result<(), BenchError> {
         let link = |name: &String| format!("{name}.link");
         for dir in dirs {
             for name in names {

@@ -1,6 +1,6 @@
 //! One operation at a time.
 
-use super::{Place, tally::Tally};
+use super::{Directory, tally::Tally};
 use crate::{BenchError, random::Random};
 
 /// Bytes of a small read or write.
@@ -17,26 +17,26 @@ pub struct Latency {
 }
 
 impl Latency {
-    pub(super) async fn run(&self, place: &Place, tally: &mut Tally) -> Result<(), BenchError> {
-        let small = place.views(&[0x4c; SMALL])?;
-        let large = place.views(&vec![0x4c; RECORDS as usize * SMALL])?;
-        let file = place.create("latency").await?;
+    pub(super) async fn run(&self, directory: &Directory, tally: &mut Tally) -> Result<(), BenchError> {
+        let small = directory.views(&[0x4c; SMALL])?;
+        let large = directory.views(&vec![0x4c; RECORDS as usize * SMALL])?;
+        let file = directory.create("latency").await?;
         file.write(0, &large).await?;
         file.commit().await?;
         let mut random = Random::new(1);
         let mut somewhere = || random.below(RECORDS) * SMALL as u64;
         let n = self.operations;
         for _ in 0..n {
-            tally.one("stat", 0, place.stat("latency")).await?;
+            tally.one("stat", 0, directory.stat("latency")).await?;
         }
         for _ in 0..n {
-            tally.one("access", 0, place.access("latency")).await?;
+            tally.one("access", 0, directory.access("latency")).await?;
         }
         for i in 0..n {
-            tally.one("create", 0, place.create(&format!("f{i}"))).await?;
+            tally.one("create", 0, directory.create(&format!("f{i}"))).await?;
         }
         for i in 0..n {
-            tally.one("remove", 0, place.remove(&format!("f{i}"))).await?;
+            tally.one("remove", 0, directory.remove(&format!("f{i}"))).await?;
         }
         for _ in 0..n {
             tally.one("read 4 KiB", SMALL as u64, file.read(somewhere(), SMALL, |_, _| ())).await?;

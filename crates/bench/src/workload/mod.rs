@@ -9,10 +9,10 @@
 mod btio;
 mod clients;
 mod crew;
+mod directory;
 mod fileop;
 mod latency;
 mod oltp;
-mod place;
 mod postmark;
 mod simulated;
 mod sources;
@@ -22,10 +22,10 @@ mod tile;
 pub use btio::{Btio, Class};
 pub use clients::Clients;
 pub use crew::{Target, run};
+pub use directory::{Data, Directory};
 pub use fileop::Fileop;
 pub use latency::Latency;
 pub use oltp::Oltp;
-pub use place::{Data, Place};
 pub use postmark::Postmark;
 pub use simulated::simulate;
 pub use sources::{Compile, Sources, Untar};
@@ -103,8 +103,8 @@ impl Workload {
     }
 
     /// What is the same in all its lines, beside what is the same in all about a place.
-    fn line(&self, place: Figure) -> Figure {
-        Figure { threads: self.members(), outstanding: self.outstanding(), ..place }
+    fn line(&self, of: Figure) -> Figure {
+        Figure { threads: self.members(), outstanding: self.outstanding(), ..of }
     }
 
     /// About the bytes of data that it has in the directory at most; in a memory export they may take twice as much.
@@ -125,17 +125,17 @@ impl Workload {
         }
     }
 
-    async fn member(&self, place: &Place, part: &Part, tally: &mut Tally) -> Result<(), BenchError> {
+    async fn member(&self, directory: &Directory, part: &Part, tally: &mut Tally) -> Result<(), BenchError> {
         match self {
-            Self::Fileop(w) => w.run(place, tally).await,
-            Self::Postmark(w) => w.run(place, tally).await,
-            Self::Untar(w) => w.run(place, tally).await,
-            Self::Compile(w) => w.run(place, tally).await,
-            Self::Oltp(w) => w.run(place, tally).await,
-            Self::Btio(w) => w.run(place, part, tally).await,
-            Self::Tile(w) => w.run(place, part, tally).await,
-            Self::Latency(w) => w.run(place, tally).await,
-            Self::Clients(w) => w.run(place, part, tally).await,
+            Self::Fileop(w) => w.run(directory, tally).await,
+            Self::Postmark(w) => w.run(directory, tally).await,
+            Self::Untar(w) => w.run(directory, tally).await,
+            Self::Compile(w) => w.run(directory, tally).await,
+            Self::Oltp(w) => w.run(directory, tally).await,
+            Self::Btio(w) => w.run(directory, part, tally).await,
+            Self::Tile(w) => w.run(directory, part, tally).await,
+            Self::Latency(w) => w.run(directory, tally).await,
+            Self::Clients(w) => w.run(directory, part, tally).await,
         }
     }
 }

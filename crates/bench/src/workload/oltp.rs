@@ -6,7 +6,7 @@ use buffer::Views;
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use tokio::sync::Semaphore;
 
-use super::{Data, Place, tally::Tally};
+use super::{Data, Directory, tally::Tally};
 use crate::{BenchError, random::Random};
 
 /// Bytes of one write of the log.
@@ -86,17 +86,17 @@ impl Oltp {
         self.shadows as usize + self.writers as usize * WRITES_PER_ROUND as usize + 1
     }
 
-    pub(super) async fn run(&self, place: &Place, tally: &mut Tally) -> Result<(), BenchError> {
+    pub(super) async fn run(&self, directory: &Directory, tally: &mut Tally) -> Result<(), BenchError> {
         let records = self.file_size / u64::from(self.io.max(1));
         if self.io == 0 || records == 0 || self.files == 0 || self.shadows == 0 {
             return Err(BenchError::Parameter(
                 "oltp needs at least one data file, one shadow process, and files that hold a record".into(),
             ));
         }
-        let record = place.views(&vec![0x64; self.io as usize])?;
+        let record = directory.views(&vec![0x64; self.io as usize])?;
         let mut files = Vec::new();
         for n in 0..self.files {
-            let file = place.create(&format!("data-{n}")).await?;
+            let file = directory.create(&format!("data-{n}")).await?;
             for at in 0..records {
                 file.write(at * u64::from(self.io), &record).await?;
             }
@@ -107,9 +107,9 @@ impl Oltp {
         let db = Database {
             config: self,
             files,
-            log: place.create("log").await?,
+            log: directory.create("log").await?,
             record,
-            log_record: place.views(&vec![0x6c; LOG_WRITE])?,
+            log_record: directory.views(&vec![0x6c; LOG_WRITE])?,
             random: Mutex::new(Random::new(self.seed)),
             reads_left: Mutex::new(self.reads),
             rounds_left: Mutex::new(self.reads / READS_PER_ROUND * u32::from(self.writers > 0)),

@@ -2,7 +2,7 @@
 
 use buffer::Views;
 
-use super::{Place, tally::Tally};
+use super::{Directory, tally::Tally};
 use crate::{BenchError, random::Random};
 
 /// PostMark 1.5 with its defaults (Katcher, TR-3022): a pool of files with sizes spread evenly over a range is made,
@@ -29,16 +29,22 @@ impl Postmark {
     /// The sizes of files of the original: 500 bytes to 9.77 KB.
     pub const SIZES: (u32, u32) = (500, 10_000);
 
-    pub(super) async fn run(&self, place: &Place, tally: &mut Tally) -> Result<(), BenchError> {
+    pub(super) async fn run(&self, directory: &Directory, tally: &mut Tally) -> Result<(), BenchError> {
         if self.low == 0 || self.low > self.high {
             return Err(BenchError::Parameter(format!(
                 "the smallest file has {} bytes and the largest {}; choose 1 <= smallest <= largest",
                 self.low, self.high
             )));
         }
-        let data = place.views(&vec![0x6d; self.high as usize])?;
-        let mut pool =
-            Pool { place, data, random: Random::new(self.seed), files: Vec::new(), made: 0, config: self };
+        let data = directory.views(&vec![0x6d; self.high as usize])?;
+        let mut pool = Pool {
+            directory,
+            data,
+            random: Random::new(self.seed),
+            files: Vec::new(),
+            made: 0,
+            config: self,
+        };
         for _ in 0..self.files {
             pool.create("create", tally).await?;
         }
@@ -55,7 +61,7 @@ impl Postmark {
 }
 
 struct Pool<'a> {
-    place: &'a Place,
+    directory: &'a Directory,
     data: Views,
     random: Random,
     /// Numbers and sizes.
@@ -92,9 +98,9 @@ impl Pool<'_> {
         let size = self.random.between(self.config.low.into(), self.config.high.into()) as u32;
         let number = self.made;
         self.made += 1;
-        let (place, data) = (self.place, self.data.slice(0, size as usize));
+        let (directory, data) = (self.directory, self.data.slice(0, size as usize));
         let create = async {
-            let file = place.create(&name(number)).await?;
+            let file = directory.create(&name(number)).await?;
             file.write(0, &data).await?;
             file.commit().await
         };
@@ -106,14 +112,14 @@ impl Pool<'_> {
     async fn delete(&mut self, test: &'static str, tally: &mut Tally) -> Result<(), BenchError> {
         let at = self.any();
         let (number, _) = self.files.swap_remove(at);
-        tally.one(test, 0, self.place.remove(&name(number))).await
+        tally.one(test, 0, self.directory.remove(&name(number))).await
     }
 
     async fn read(&mut self, tally: &mut Tally) -> Result<(), BenchError> {
         let at = self.any();
         let (number, size) = self.files[at];
-        let place = self.place;
-        let read = async { place.open(&name(number)).await?.read(0, size as usize, |_, _| ()).await };
+        let directory = self.directory;
+        let read = async { directory.open(&name(number)).await?.read(0, size as usize, |_, _| ()).await };
         let read = tally.one("read", size.into(), read).await?;
         if read != size as usize {
             let name = name(number);
@@ -129,9 +135,9 @@ impl Pool<'_> {
             return Ok(());
         }
         let more = self.random.between(1, (self.config.high - size).into()) as u32;
-        let (place, data) = (self.place, self.data.slice(0, more as usize));
+        let (directory, data) = (self.directory, self.data.slice(0, more as usize));
         let append = async {
-            let file = place.open(&name(number)).await?;
+            let file = directory.open(&name(number)).await?;
             file.write(size.into(), &data).await?;
             file.commit().await
         };

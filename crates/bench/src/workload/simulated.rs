@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 use super::{
-    Place, Workload,
+    Directory, Workload,
     crew::{Barrier, Part, member, together},
     tally::Tally,
 };
@@ -14,9 +14,6 @@ use crate::{
     simulated::{Machines, Simulation},
 };
 
-/// Bytes that the server's export has room for beyond the workload's own.
-const ROOM: u64 = 256 << 20;
-
 /// Runs `workload` on simulated machines. Its members are spread over the client hosts in turn, each with a connection
 /// of its own. Gives a line for each kind of operation, which says that it is simulated: in its workload. What is
 /// timed as a whole has the processor time of the hosts.
@@ -24,8 +21,7 @@ const ROOM: u64 = 256 << 20;
 /// # Errors
 /// The first failure of a member; when the machines cannot be.
 pub fn simulate(workload: &Workload, machines: &Machines) -> Result<Vec<Figure>, BenchError> {
-    // Twice the data: old and new content of a block are there at once.
-    let simulation = machines.start(workload.bytes().saturating_mul(2).saturating_add(ROOM))?;
+    let simulation = machines.start(workload.bytes())?;
     let tally = simulation.run(members(workload, &simulation))?;
     Ok(tally.figures(&workload.line(machines.line(workload.name()))))
 }
@@ -36,9 +32,9 @@ async fn members(workload: &Workload, simulation: &Simulation) -> Result<Tally, 
         let part = Part::new(rank, &barrier);
         async move {
             let client = simulation.mount(rank).await?;
-            let place = Place::Mount { dir: client.root(), client };
+            let directory = Directory::Mount { dir: client.root(), client };
             let tally = Tally::new(Arc::clone(simulation.runtime())).on(simulation.hosts().clone());
-            member(workload, &place, part, tally).await
+            member(workload, &directory, part, tally).await
         }
     };
     together(join_all((0..workload.members()).map(one)).await)

@@ -2,7 +2,7 @@
 
 use buffer::Views;
 
-use super::{Place, tally::Tally};
+use super::{Directory, tally::Tally};
 use crate::{BenchError, random::Random};
 
 /// Files for each directory, about as in a Linux kernel of 2005.
@@ -88,8 +88,8 @@ impl Sources {
 }
 
 impl Tree {
-    async fn make_dirs(&self, top: &Place, tally: &mut Tally) -> Result<Vec<Place>, BenchError> {
-        let mut made: Vec<Place> = Vec::with_capacity(self.dirs.len());
+    async fn make_dirs(&self, top: &Directory, tally: &mut Tally) -> Result<Vec<Directory>, BenchError> {
+        let mut made: Vec<Directory> = Vec::with_capacity(self.dirs.len());
         for (parent, name) in &self.dirs {
             let parent = made.get(*parent).unwrap_or(top);
             let dir = tally.one("mkdir", 0, parent.mkdir(name)).await?;
@@ -99,7 +99,7 @@ impl Tree {
     }
 
     /// Makes all files with their content, as tar does: create, write, flush (which close(2) is on NFS), set the mode.
-    async fn unpack(&self, top: &Place, tally: &mut Tally) -> Result<Vec<Place>, BenchError> {
+    async fn unpack(&self, top: &Directory, tally: &mut Tally) -> Result<Vec<Directory>, BenchError> {
         let dirs = self.make_dirs(top, tally).await?;
         let data = top.views(&vec![0x73; LARGEST as usize])?;
         for f in &self.files {
@@ -124,7 +124,7 @@ pub struct Untar {
 }
 
 impl Untar {
-    pub(super) async fn run(&self, top: &Place, tally: &mut Tally) -> Result<(), BenchError> {
+    pub(super) async fn run(&self, top: &Directory, tally: &mut Tally) -> Result<(), BenchError> {
         let tree = self.sources.tree();
         let bytes = tree.files.iter().map(|f| u64::from(f.size)).sum();
         let began = tally.begin();
@@ -148,7 +148,7 @@ pub struct Compile {
 }
 
 impl Compile {
-    pub(super) async fn run(&self, top: &Place, tally: &mut Tally) -> Result<(), BenchError> {
+    pub(super) async fn run(&self, top: &Directory, tally: &mut Tally) -> Result<(), BenchError> {
         let tree = self.sources.tree();
         let dirs = tree.unpack(top, &mut tally.sibling()).await?;
         let headers: Vec<_> = tree.files.iter().filter(|f| f.name.ends_with(".h")).collect();
@@ -172,7 +172,7 @@ impl Compile {
 }
 
 struct Make<'a> {
-    dirs: &'a [Place],
+    dirs: &'a [Directory],
     headers: Vec<&'a SourceFile>,
     /// Which of the headers were read.
     read: Vec<bool>,
@@ -216,7 +216,12 @@ impl Make<'_> {
         read_whole(&self.dirs[f.dir], &f.name, f.size, "read a source", tally).await
     }
 
-    async fn link(&self, sources: &[&SourceFile], top: &Place, tally: &mut Tally) -> Result<(), BenchError> {
+    async fn link(
+        &self,
+        sources: &[&SourceFile],
+        top: &Directory,
+        tally: &mut Tally,
+    ) -> Result<(), BenchError> {
         let image = top.create("vmlinux").await?;
         let mut at = 0;
         for source in sources {
@@ -235,7 +240,7 @@ fn object_name(source: &SourceFile) -> String {
 }
 
 async fn read_whole(
-    dir: &Place,
+    dir: &Directory,
     name: &str,
     size: u32,
     test: &'static str,

@@ -1,6 +1,6 @@
 //! MPI Tile I/O: each process reads and writes a tile of a large picture, row by row.
 
-use super::{Data, Place, crew::Part, tally::Tally};
+use super::{Data, Directory, crew::Part, tally::Tally};
 use crate::BenchError;
 
 /// The file that all members share.
@@ -48,18 +48,23 @@ impl Tile {
         (line * columns + x) * self.row_bytes()
     }
 
-    pub(super) async fn run(&self, place: &Place, part: &Part, tally: &mut Tally) -> Result<(), BenchError> {
+    pub(super) async fn run(
+        &self,
+        directory: &Directory,
+        part: &Part,
+        tally: &mut Tally,
+    ) -> Result<(), BenchError> {
         if self.bytes() == 0 {
             return Err(BenchError::Parameter("a picture without tiles, or tiles without elements".into()));
         }
         if part.rank == 0 {
-            place.create(FILE).await?;
+            directory.create(FILE).await?;
         }
         part.together().await?;
-        let file = place.open(FILE).await?;
+        let file = directory.open(FILE).await?;
         let mine = part.rank as u8 ^ 0x5a;
         let bytes = self.row_bytes() * u64::from(self.height);
-        let data = place.views(&vec![mine; self.row_bytes() as usize])?;
+        let data = directory.views(&vec![mine; self.row_bytes() as usize])?;
         let began = tally.begin();
         for row in 0..self.height {
             let write = file.write(self.offset(part.rank, row), &data);

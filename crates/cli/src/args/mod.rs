@@ -35,7 +35,7 @@ pub(crate) use simulated::{MachinesArgs, SimulateArgs, WanArgs};
 pub(crate) use study::StudyArgs;
 pub(crate) use watch::{DoctorArgs, TopArgs};
 pub(crate) use workload::{
-    BtioArgs, ClientsArgs, FileopArgs, LatencyArgs, OltpArgs, Place, PostmarkArgs, SourcesArgs, TileArgs,
+    BtioArgs, ClientsArgs, FileopArgs, LatencyArgs, OltpArgs, PostmarkArgs, SourcesArgs, TileArgs, Where,
 };
 
 const ABOUT: &str =

@@ -16,7 +16,7 @@ use super::MachinesArgs;
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("place").required(true).args(["url", "self_server", "dir", "profile"]))]
 #[command(group = clap::ArgGroup::new("own").args(["self_server", "profile"]))]
-pub(crate) struct Place {
+pub(crate) struct Where {
     /// A directory on a server; a new directory is made in it, and removed afterwards
     #[arg(value_name = "URL")]
     pub(crate) url: Option<String>,
@@ -61,7 +61,7 @@ Makes FACTOR directories with FACTOR directories with FACTOR files each, and tim
 them, one at a time, as fileop of the IOzone suite does. Nothing is cached: every figure has the network in it.")]
 pub(crate) struct FileopArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: Where,
 
     /// Directories in a directory, and files in a directory
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -83,7 +83,7 @@ Examples:
 The three pairs of numbers (the first is the default) are those of the papers.")]
 pub(crate) struct PostmarkArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: Where,
 
     /// Files at the start
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..))]
@@ -113,7 +113,7 @@ The tree is generated: by default of the size and shape of Linux 2.6.11 (17,090 
 processor time between its calls; a real build is slower.")]
 pub(crate) struct SourcesArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: Where,
 
     /// Files in the tree
     #[arg(long, value_name = "N", default_value_t = Sources::default().files,
@@ -132,7 +132,7 @@ The oltp personality of FileBench: readers, database writers and a log writer at
 that the original's processes burn between calls is left out.")]
 pub(crate) struct OltpArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: Where,
 
     /// Shadow processes: reads in flight
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -181,7 +181,7 @@ Collective dumps of a solver's grid into one file, as BTIO of the NAS parallel b
 and verified. The solver's computing and the exchange among its processes are left out.")]
 pub(crate) struct BtioArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: Where,
 
     /// The size of the grid
     #[arg(long, value_enum, ignore_case = true, default_value_t = ClassName::A)]
@@ -211,7 +211,7 @@ Each process writes and reads one tile of a picture in one file, row by row (MPI
 buffering). The papers have 2, 4 and 6 processes.")]
 pub(crate) struct TileArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: Where,
 
     /// Tiles beside each other
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -242,7 +242,7 @@ Examples:
   millrace bench latency 'nfs://server/scratch?proto=tcp' --operations 10000 --json")]
 pub(crate) struct LatencyArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: Where,
 
     /// Operations of each kind
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -261,7 +261,7 @@ clients with 1 GB each, and 4 or 8 GB of server memory before eight disks: the d
 sixteenth of that.")]
 pub(crate) struct ClientsArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: Where,
 
     /// Clients, each with a connection; where they are simulated, each on a machine of its own
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]

@@ -74,7 +74,8 @@ fn a_design_that_cannot_name_the_pages_of_its_replies_is_refused_at_once() {
     let done = time.block_on(async {
         let retry = RetryPolicy { max_elapsed: Duration::from_secs(1), ..RetryPolicy::default() };
         let options = Options { retry, ..options(Strategy::Dynamic, Design::ReadRead) };
-        let error = mount(&scene.world, &rt, 0, Proto::Rdma, options).await.err().expect("it is refused");
+        let mounted = mount(&scene.world, &rt, 0, Proto::Rdma, options).await;
+        let error = mounted.map(drop).expect_err("it is refused");
         assert!(error.to_string().contains("the peer closed the connection"), "{error}");
         // No limit was waited for.
         assert!(rt.now().as_nanos() < 2_000_000_000);

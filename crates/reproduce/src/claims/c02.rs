@@ -5,7 +5,7 @@ use client::Design;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,
-    lab::{Iozone, value},
+    lab::Iozone,
     rule::{ABOVE, Band, Measure, Rule, SAME},
 };
 
@@ -94,9 +94,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     {
         let iozone = Iozone::new("sdr-opensolaris", setting)?.design(design);
         for threads in 1..=8 {
-            let measured = iozone.run(threads)?;
-            curves.put(read, threads as f64, value(measured.read.mb_per_s)?);
-            curves.put(write, threads as f64, value(measured.write.mb_per_s)?);
+            iozone.run(threads)?.put(&mut curves, read, write, threads as f64)?;
         }
     }
     Ok(curves)

@@ -108,8 +108,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
         for threads in [1, 2, 4, 8] {
             let measured = iozone.run(threads)?;
             let x = threads as f64;
-            curves.put(read, x, value(measured.read.mb_per_s)?);
-            curves.put(write, x, value(measured.write.mb_per_s)?);
+            measured.put(&mut curves, read, write, x)?;
             if let Some(cpu) = cpu {
                 curves.put(cpu, x, value(measured.read.client_cpu_percent)?);
             }

@@ -5,7 +5,7 @@ use client::Strategy;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,
-    lab::{Iozone, value},
+    lab::Iozone,
     rule::{ABOVE, BELOW, Band, Measure, Rule},
 };
 
@@ -90,9 +90,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
             iozone.machines.profile.adapter.segment_bytes = 0;
         }
         for threads in [1, 2, 4, 8] {
-            let measured = iozone.run(threads)?;
-            curves.put(read, threads as f64, value(measured.read.mb_per_s)?);
-            curves.put(write, threads as f64, value(measured.write.mb_per_s)?);
+            iozone.run(threads)?.put(&mut curves, read, write, threads as f64)?;
         }
     }
     Ok(curves)

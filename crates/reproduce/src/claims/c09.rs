@@ -9,7 +9,7 @@ use client::Strategy;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,
-    lab::{Iozone, profile, value},
+    lab::{BLOCK, Iozone, SLOTS, profile, value},
     rule::{Band, Measure, Rule, SAME},
 };
 
@@ -105,10 +105,6 @@ pub(super) const CLAIM: Claim = Claim {
 const PART: u64 = 64;
 /// In a quick run.
 const SMALL_PART: u64 = 256;
-/// Bytes of a READ: the most that Linux had over RDMA then (WAN 2008 section 2.3).
-const BLOCK: usize = 32 << 10;
-/// Of a record of 1 MiB, all in flight at once.
-const BLOCKS: usize = 32;
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
     let mut curves = Curves::default();
@@ -123,8 +119,9 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     for (iozone, large, little) in [(rdma, RDMA_8, RDMA_4), (ipoib, IPOIB_8, IPOIB_4), (gige, GIGE_8, GIGE_4)]
     {
         for (gigabytes, curve) in [(8, large), (4, little)] {
+            // A record of 1 MiB in blocks, all in flight at once.
             let records = ((1 << 30) / part) as usize / BLOCK;
-            let mut iozone = Iozone { record: BLOCK, outstanding: BLOCKS, records, ..iozone.clone() };
+            let mut iozone = Iozone { record: BLOCK, outstanding: SLOTS, records, ..iozone.clone() };
             iozone.machines.storage = Storage::Raid(Raid::eight_disks((gigabytes << 30) / part));
             for clients in 1..=8 {
                 iozone.machines.client_hosts = clients;

@@ -6,11 +6,10 @@ use bench::{
     simulated::{Operation, Raw},
 };
 use client::Strategy;
-use rdma::provider::sim::Profile;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,
-    lab::{Iozone, profile, value},
+    lab::{BLOCK, Iozone, SLOTS, profile_at, value},
     rule::{ABOVE, BELOW, Band, CLEARLY, HARDLY, Measure, Rule, SAME},
 };
 
@@ -23,6 +22,8 @@ const NFS_WRITE: &str = "NFS WRITE, RDMA";
 const NFS_READ_UD: &str = "NFS READ, IPoIB-UD";
 const NFS_WRITE_UD: &str = "NFS WRITE, IPoIB-UD";
 
+/// The machines.
+const PROFILE: &str = "wan-infinihost";
 /// Bytes of a page, which is a chunk of the papers' NFS.
 const PAGE: f64 = 4096.0;
 /// Bytes of the largest message.
@@ -34,7 +35,7 @@ pub(super) const CLAIM: Claim = Claim {
     source: "WAN 2008 sections 2.2 and 2.3, figures 2 and 3",
     figures: "raw: both reach 934 MB/s; 4 KB at 0.2 mile: Write 925, Read 223; at 1400 miles: 14.7, 0.59 MB/s. NFS at \
               0.2 mile: IPoIB-UD 220 both ways, RDMA better for READ and not for WRITE; at 1400 miles IPoIB-UD is best",
-    profiles: &["wan-infinihost"],
+    profiles: &[PROFILE],
     conditions: "raw figures at 4 KiB are what the profile was set from (docs/simulation.md), so that those rules check \
                  the model's arithmetic only; NFS moves blocks of 32 KiB in pages, on one mount; the x axis of NFS is miles",
     rules: &[
@@ -141,25 +142,19 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     let mut curves = Curves::default();
     raw(&mut curves, setting)?;
     for miles in [0.2, 10.0, 100.0, 1400.0] {
-        let mut rdma = Iozone::new("wan-infinihost", setting)?
-            .registration(Strategy::AllPhysical, Strategy::AllPhysical);
-        rdma.machines.profile = at(miles)?;
+        let mut rdma =
+            Iozone::new(PROFILE, setting)?.registration(Strategy::AllPhysical, Strategy::AllPhysical);
+        rdma.machines.profile = profile_at(PROFILE, miles)?;
         let records = if setting.small { 64 } else { 1024 };
-        let rdma = Iozone { record: BLOCK, outstanding: BLOCKS, records, ..rdma };
+        let rdma = Iozone { record: BLOCK, outstanding: SLOTS, records, ..rdma };
         for (iozone, read, write) in
             [(rdma.clone(), NFS_READ, NFS_WRITE), (rdma.over_tcp(), NFS_READ_UD, NFS_WRITE_UD)]
         {
-            let measured = iozone.run(1)?;
-            curves.put(read, miles, value(measured.read.mb_per_s)?);
-            curves.put(write, miles, value(measured.write.mb_per_s)?);
+            iozone.run(1)?.put(&mut curves, read, write, miles)?;
         }
     }
     Ok(curves)
 }
-
-/// Bytes of a block of NFS, and how many are in flight: the slots of Linux's RPC-over-RDMA then.
-const BLOCK: usize = 32 << 10;
-const BLOCKS: usize = 32;
 
 fn raw(curves: &mut Curves, setting: Setting) -> Result<(), BenchError> {
     for (miles, operation, curve) in [
@@ -171,14 +166,9 @@ fn raw(curves: &mut Curves, setting: Setting) -> Result<(), BenchError> {
         for message in [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20] {
             // Many times what is in flight, lest the beginning and the end count.
             let count = ((if setting.small { 4 << 20 } else { 64 << 20 }) / message).max(40);
-            let what = Raw { profile: at(miles)?, operation, message, count };
+            let what = Raw { profile: profile_at(PROFILE, miles)?, operation, message, count };
             curves.put(curve, message as f64, value(what.run()?.mb_per_s)?);
         }
     }
     Ok(())
-}
-
-/// The machines at a distance.
-fn at(miles: f64) -> Result<Profile, BenchError> {
-    profile("wan-infinihost")?.at_distance(miles).map_err(|e| BenchError::Parameter(e.to_string()))
 }

@@ -4,7 +4,7 @@ use bench::{BenchError, plot::Scale};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,
-    lab::{Iozone, profile, value},
+    lab::{Iozone, profile},
     rule::{Band, HARDLY, Measure, Rule},
 };
 
@@ -57,9 +57,8 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     let size = if setting.small { 4 << 20 } else { 32 << 20 };
     for block in [32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20] {
         let (record, records) = (block, size / block);
-        let measured = Iozone { record, records, outstanding: SLOTS, ..iozone.clone() }.run(1)?;
-        curves.put(READ, block as f64, value(measured.read.mb_per_s)?);
-        curves.put(WRITE, block as f64, value(measured.write.mb_per_s)?);
+        let iozone = Iozone { record, records, outstanding: SLOTS, ..iozone.clone() };
+        iozone.run(1)?.put(&mut curves, READ, WRITE, block as f64)?;
     }
     Ok(curves)
 }

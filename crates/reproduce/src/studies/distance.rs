@@ -106,8 +106,7 @@ struct Way {
 
 impl Way {
     fn new(setting: Setting, miles: f64) -> Result<Self, BenchError> {
-        let profile = lab::profile(PROFILE)?.at_distance(miles);
-        let profile = profile.map_err(|e| BenchError::Parameter(e.to_string()))?;
+        let profile = lab::profile_at(PROFILE, miles)?;
         let (credits, registration) = (Options::default().credits, Options::default().registration);
         Ok(Self { profile, seed: setting.seed, connections: 1, credits, transfer: MIB, registration })
     }

@@ -2,7 +2,7 @@
 
 use bench::{
     Figure, breakdown,
-    iozone::{Ends, Matrix, Place, Test},
+    iozone::{Ends, Matrix, Servers, Test},
     units::Size,
 };
 use client::Proto;
@@ -41,7 +41,7 @@ fn matrix(args: &BreakdownArgs) -> Matrix {
         ..session::options()
     };
     Matrix {
-        place: Place::Embedded { address: args.address, proto },
+        servers: Servers::Embedded { address: args.address, proto },
         options,
         designs: stated.designs.clone(),
         registrations: stated.registrations.clone(),

@@ -5,7 +5,7 @@ use std::{io::IsTerminal, path::Path};
 use bench::{
     BenchError, Figure,
     figure::{Csv, costs, table},
-    iozone::{Ends, Matrix, Place, Test, pictures},
+    iozone::{Ends, Matrix, Servers, Test, pictures},
     units::{Size, short},
 };
 use client::{Design, Proto, Strategy};
@@ -101,11 +101,11 @@ pub(super) fn sweep(matrix: &Matrix, show: &Show<'_>) -> CommandResult {
 
 fn matrix(args: &IozoneArgs) -> Result<Matrix, Failure> {
     let stated = session::stated();
-    let place = match &args.url {
-        Some(url) => Place::Url(session::parse(url)?),
+    let servers = match &args.url {
+        Some(url) => Servers::Url(session::parse(url)?),
         None => {
             let proto = if args.proto == "tcp" { Proto::Tcp } else { Proto::Rdma };
-            Place::Embedded { address: args.address, proto }
+            Servers::Embedded { address: args.address, proto }
         }
     };
     let bytes = |size: &Size| usize::try_from(size.0).unwrap_or(usize::MAX);
@@ -116,7 +116,7 @@ fn matrix(args: &IozoneArgs) -> Result<Matrix, Failure> {
         ..session::options()
     };
     Ok(Matrix {
-        place,
+        servers,
         options,
         designs: stated.designs.clone(),
         registrations: stated.registrations.clone(),

@@ -2,7 +2,7 @@
 
 use bench::{
     Figure,
-    iozone::{Ends, Matrix, Place, Test},
+    iozone::{Ends, Matrix, Servers, Test},
     simulated::Machines,
     units::Size,
 };
@@ -41,7 +41,7 @@ fn matrix(args: &SimulateArgs, machines: Machines) -> Matrix {
     let stated = session::stated();
     Matrix {
         options: machines.options.clone(),
-        place: Place::Simulated { machines: Box::new(machines), shared_mount: args.shared_mount },
+        servers: Servers::Simulated { machines: Box::new(machines), shared_mount: args.shared_mount },
         designs: stated.designs.clone(),
         registrations: stated.registrations.clone(),
         ends: Ends::Both,

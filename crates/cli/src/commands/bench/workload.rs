@@ -15,15 +15,12 @@ use super::{
     warn_of_debug_build,
 };
 use crate::{
-    args::Place,
+    args::Where,
     failure::{CommandResult, Failure, Outcome},
     output, session,
 };
 
-/// Capacity of a memory export beside what a workload's data takes.
-const SPARE: u64 = 256 << 20;
-
-pub(super) fn run(workload: &Workload, place: &Place) -> CommandResult {
+pub(super) fn run(workload: &Workload, place: &Where) -> CommandResult {
     if place.machines.profile.is_some() {
         return run_simulated(workload, place);
     }
@@ -34,7 +31,7 @@ pub(super) fn run(workload: &Workload, place: &Place) -> CommandResult {
     warn_of_debug_build();
     let server = match place.self_server {
         // Twice the data: old and new content of a block are there at once.
-        true => Some(EmbeddedServer::start(workload.bytes().saturating_mul(2) + SPARE, &at(place.address))?),
+        true => Some(EmbeddedServer::start(workload.bytes(), &at(place.address))?),
         false => None,
     };
     let url = server.as_ref().map(|s| s.url(&place.proto)).or_else(|| place.url.clone());
@@ -66,7 +63,7 @@ pub(super) fn run(workload: &Workload, place: &Place) -> CommandResult {
     Ok(Outcome::Done)
 }
 
-fn run_simulated(workload: &Workload, place: &Place) -> CommandResult {
+fn run_simulated(workload: &Workload, place: &Where) -> CommandResult {
     let machines = machines(&place.machines, &place.proto, workload.client_hosts())?;
     let figures = simulate(workload, &machines)?;
     if place.json {
@@ -95,7 +92,7 @@ fn members(workload: &Workload) -> String {
     }
 }
 
-fn print(workload: &Workload, place: &Place, text: &str, medians: &[Figure]) -> Result<(), Failure> {
+fn print(workload: &Workload, place: &Where, text: &str, medians: &[Figure]) -> Result<(), Failure> {
     let f = medians.first().cloned().unwrap_or_default();
     output::line(&format!(
         "{} in {text} over {}{}\n{}; medians of {} runs.\n",

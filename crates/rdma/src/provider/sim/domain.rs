@@ -36,7 +36,7 @@ pub(super) struct SimDomain {
 fn is_one_piece(memory: &Memory) -> bool {
     match memory {
         Memory::Owned(b) => !b.is_empty(),
-        Memory::Shared(views) => views.pieces().count() == 1,
+        Memory::Shared(views) => !views.is_empty() && views.pieces().nth(1).is_none(),
     }
 }
 

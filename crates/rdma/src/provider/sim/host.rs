@@ -45,8 +45,6 @@ pub(super) struct Egress {
     pub(super) busy: bool,
     /// When the last bit that was sent left, in picoseconds.
     pub(super) free_ps: u64,
-    /// Packets of the turn of a TCP connection so far.
-    pub(super) packets: u64,
 }
 
 /// The way into a host: what comes passes in turn.

@@ -9,6 +9,7 @@
 //! |- end       one end of a connection: its queues
 //! |- host      cores, adapter, ports
 //! |- domain    rights and bounds (as the iWARP provider enforces them), and what registrations cost
+//! doors        listeners
 //! setup        connecting
 //! tcp          TCP connections beside them
 //! qp           the queue pair
@@ -21,6 +22,7 @@
 //! posting); a completion is seen when the host has taken it.
 
 mod domain;
+mod doors;
 mod end;
 mod fault;
 mod host;

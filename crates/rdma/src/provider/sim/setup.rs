@@ -1,12 +1,11 @@
 //! Connecting and accepting: request, reply, ready to use, each one way.
 
 use std::{
-    collections::VecDeque,
     future::poll_fn,
     io,
     net::SocketAddr,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
 use buffer::{Arena, Buffer};
@@ -17,7 +16,7 @@ use super::{
     domain::SimDomain,
     end::End,
     qp::SimQp,
-    world::{Connection, Inner},
+    world::{Connection, Inner, Net},
 };
 use crate::{
     Capabilities, ConnectParams, ConnectionError, ConnectionInfo, Incoming, Listener, QueuePair,
@@ -28,20 +27,10 @@ use crate::{
 
 /// The most private data of a connection request (as over verbs).
 const MAX_PRIVATE_DATA: usize = 196;
-/// Requests that wait at a listener.
-pub(super) const BACKLOG: usize = 128;
-
 type Made = Result<SimQp, ConnectionError>;
 
-/// Where a host listens.
-#[derive(Default)]
-pub(super) struct Door {
-    waiting: VecDeque<Knock>,
-    waker: Option<Waker>,
-}
-
 /// A connection request.
-struct Knock {
+pub(super) struct Knock {
     host: usize,
     from: SocketAddr,
     to: SocketAddr,
@@ -112,16 +101,14 @@ impl Inner {
     /// A request has come to a host.
     fn knocked(self: &Arc<Self>, knock: Knock) {
         let mut net = self.net.lock();
-        let error = match net.doors.get_mut(&knock.to) {
-            Some(door) if door.waiting.len() < BACKLOG => {
-                door.waiting.push_back(knock);
-                return door.waker.take().into_iter().for_each(Waker::wake);
-            }
-            Some(_) => ConnectionError::Rejected(Vec::new()),
-            None => ConnectionError::Io(format!("nobody listens on {}", knock.to)),
-        };
+        let (to, room) = (knock.to, net.doors.has_room(&knock.to));
+        let refused = if room == Some(true) { net.doors.knock(&to, knock).err() } else { Some(knock) };
         drop(net);
-        self.answer(knock.reply, Err(error));
+        let error = match room {
+            Some(_) => ConnectionError::Rejected(Vec::new()),
+            None => ConnectionError::Io(format!("nobody listens on {to}")),
+        };
+        refused.into_iter().for_each(|knock| self.answer(knock.reply, Err(error.clone())));
     }
 
     /// Tells the end that connects.
@@ -194,35 +181,22 @@ pub(super) struct SimListener {
 }
 
 impl SimListener {
-    pub(super) fn open(world: &Arc<Inner>, host: usize, mut addr: SocketAddr) -> io::Result<Self> {
+    pub(super) fn open(world: &Arc<Inner>, host: usize, addr: SocketAddr) -> io::Result<Self> {
         let mut net = world.net.lock();
-        if net.hosts[host].ip != addr.ip() {
+        let Net { hosts, doors, .. } = &mut *net;
+        if hosts[host].ip != addr.ip() {
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, no_device(addr)));
         }
-        if addr.port() == 0 {
-            addr.set_port(net.hosts[host].free_port());
-        }
-        if net.doors.contains_key(&addr) {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        net.doors.insert(addr, Door::default());
+        let addr = doors.open(&mut hosts[host], addr)?;
         Ok(Self { world: Arc::clone(world), addr })
     }
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Incoming>>> {
-        let mut net = self.world.net.lock();
-        let gone = || io::Error::new(io::ErrorKind::NotConnected, "the host has crashed (simulated)");
-        let Some(door) = net.doors.get_mut(&self.addr) else { return Poll::Ready(Err(gone())) };
-        match door.waiting.pop_front() {
-            Some(knock) => {
-                let world = Arc::clone(&self.world);
-                Poll::Ready(Ok(Box::new(SimIncoming { world, knock: Some(knock) })))
-            }
-            None => {
-                door.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+        let accepted = self.world.net.lock().doors.poll_accept(&self.addr, cx);
+        accepted.map_ok(|knock| {
+            let world = Arc::clone(&self.world);
+            Box::new(SimIncoming { world, knock: Some(knock) }) as Box<dyn Incoming>
+        })
     }
 }
 
@@ -238,8 +212,8 @@ impl Listener for SimListener {
 
 impl Drop for SimListener {
     fn drop(&mut self) {
-        let door = self.world.net.lock().doors.remove(&self.addr);
-        for knock in door.into_iter().flat_map(|d| d.waiting) {
+        let waiting = self.world.net.lock().doors.close(&self.addr);
+        for knock in waiting {
             self.world.answer(knock.reply, Err(ConnectionError::Rejected(Vec::new())));
         }
     }

@@ -15,7 +15,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -27,11 +27,12 @@ use runtime::{Instant, virtual_time::Clock};
 
 use super::{
     domain::SimDomain,
+    doors::Doors,
     end::{End, Message, Outgoing, State},
     fault::{Fate, Faults},
     host::{Coming, EndId, Host, HostUse, PS},
     profile::Profile,
-    setup::Door,
+    setup::Knock,
     tcp::{self, Tcp},
     trace::Trace,
 };
@@ -113,7 +114,7 @@ pub(super) struct Net {
     pub(super) tcp: Tcp,
     /// Of connections of both kinds.
     pub(super) next_connection: u64,
-    pub(super) doors: BTreeMap<SocketAddr, Door>,
+    pub(super) doors: Doors<Knock>,
     pub(super) faults: Faults,
     pub(super) trace: Trace,
 }
@@ -376,36 +377,42 @@ impl Inner {
 
     fn launch(self: &Arc<Self>, net: &mut Net, id: EndId) {
         let now = self.now();
-        let Net { faults, trace, .. } = net;
-        let fate = faults.fate(&self.clock);
-        let Some(end) = net.connections.get_mut(&id.0).map(|c| &mut c.ends[id.1]).filter(|e| e.is_alive())
-        else {
-            return;
+        let Some(host) = net.alive(id).map(|e| e.host) else { return };
+        let Some(held) = self.suffer(net, id, host) else {
+            self.fail(net, id, lost());
+            return self.fail(net, peer(id), lost());
         };
-        let host = end.host;
-        match fate {
-            Fate::Sent => {}
-            Fate::Held(time) => {
-                trace.line(now, id, format_args!("fault: held for {time} ns"));
-                end.held_until = end.held_until.max(now + time);
-            }
-            Fate::Stalled(time) => {
-                trace.line(now, id, format_args!("fault: host {host} stands still for {time} ns"));
-                net.hosts[host].stall(now + time);
-            }
-            Fate::Lost => {
-                trace.line(now, id, format_args!("fault: the connection is lost"));
-                self.fail(net, id, lost());
-                return self.fail(net, peer(id), lost());
-            }
-        }
         let Some(end) = net.end(id) else { return };
+        end.held_until = end.held_until.max(held);
         if end.held_until > now {
             let until = end.held_until;
             return self.schedule(until, Event::Launch(id));
         }
         let Some(number) = end.launching.pop_front() else { return };
         self.queue_at_port(net, id, number);
+    }
+
+    /// Draws what happens to what leaves this end's adapter now: until when it is held up, or `None`: its connection is
+    /// lost.
+    pub(super) fn suffer(&self, net: &mut Net, id: EndId, host: usize) -> Option<u64> {
+        let now = self.now();
+        let Net { faults, trace, hosts, .. } = net;
+        match faults.fate(&self.clock) {
+            Fate::Sent => Some(now),
+            Fate::Held(time) => {
+                trace.line(now, id, format_args!("fault: held for {time} ns"));
+                Some(now + time)
+            }
+            Fate::Stalled(time) => {
+                trace.line(now, id, format_args!("fault: host {host} stands still for {time} ns"));
+                hosts[host].stall(now + time);
+                Some(now)
+            }
+            Fate::Lost => {
+                trace.line(now, id, format_args!("fault: the connection is lost"));
+                None
+            }
+        }
     }
 
     fn queue_at_port(self: &Arc<Self>, net: &mut Net, id: EndId, number: u64) {
@@ -676,7 +683,7 @@ impl Inner {
             self.tell_peer(id, lost());
         }
         let ip = net.hosts[host].ip;
-        net.doors.retain(|addr, _| addr.ip() != ip);
+        net.doors.close_all(ip);
         self.crash_tcp(net, host);
     }
 

@@ -37,7 +37,7 @@ impl<'a> Piece<'a> {
         match memory {
             Memory::Owned(b) => Some(Self { span: b.span(), addr: b.address(), len: b.len() }),
             Memory::Shared(views) => {
-                let first = views.iter().next().filter(|_| views.pieces().count() == 1)?;
+                let first = views.iter().next().filter(|_| views.pieces().nth(1).is_none())?;
                 Some(Self { span: first.span(), addr: first.address(), len: views.len() })
             }
         }

@@ -4,7 +4,6 @@ use std::{io, sync::Arc};
 
 use super::{End, Segment};
 use crate::provider::sim::{
-    fault::Fate,
     host::{Coming, EndId, PS},
     world::{self, Inner, Net, TURN_PACKETS, peer},
 };
@@ -108,26 +107,13 @@ impl Inner {
 
     fn launch_segment(self: &Arc<Self>, net: &mut Net, id: EndId) {
         let now = self.now();
-        let fate = net.faults.fate(&self.clock);
+        let Some(host) = net.tcp.alive(id).map(|e| e.host) else { return };
+        let Some(held) = self.suffer(net, id, host) else {
+            self.reset(net, id);
+            return self.reset(net, peer(id));
+        };
         let Some(end) = net.tcp.alive(id) else { return };
-        let host = end.host;
-        match fate {
-            Fate::Sent => {}
-            Fate::Held(time) => {
-                end.held_until = end.held_until.max(now + time);
-                net.trace.line(now, id, format_args!("fault: held for {time} ns"));
-            }
-            Fate::Stalled(time) => {
-                net.trace.line(now, id, format_args!("fault: host {host} stands still for {time} ns"));
-                net.hosts[host].stall(now + time);
-            }
-            Fate::Lost => {
-                net.trace.line(now, id, format_args!("fault: the connection is lost"));
-                self.reset(net, id);
-                return self.reset(net, peer(id));
-            }
-        }
-        let Some(end) = net.tcp.alive(id) else { return };
+        end.held_until = end.held_until.max(held);
         if end.held_until > now {
             return self.tcp(end.held_until, Event::Launch(id));
         }
@@ -156,14 +142,14 @@ impl Inner {
         end.has_turn = !end.outgoing.is_empty();
         let Some(segment) = segment else { return false };
         let bytes = segment.bytes.len() as u64;
-        host.egress.packets += self.profile.segment_packets(bytes);
-        if !end.has_turn || host.egress.packets >= TURN_PACKETS {
-            host.egress.packets = 0;
-        }
-        match (end.has_turn, host.egress.packets) {
-            (false, _) => {}
-            (true, 0) => host.egress.turns.push_back(id),
-            (true, _) => host.egress.turns.push_front(id),
+        end.turn_packets += self.profile.segment_packets(bytes);
+        if !end.has_turn {
+            end.turn_packets = 0;
+        } else if end.turn_packets >= TURN_PACKETS {
+            end.turn_packets = 0;
+            host.egress.turns.push_back(id);
+        } else {
+            host.egress.turns.push_front(id);
         }
         let end_ps = host.pass_out(from_ps, bytes, self.profile.segment_ps(bytes), &self.profile);
         let way = self.one_way() * PS;
@@ -301,7 +287,7 @@ impl Inner {
         }
         net.hosts[host].receive_queues.iter_mut().for_each(|q| q.waiting.clear());
         let ip = net.hosts[host].ip;
-        net.tcp.doors.retain(|addr, _| addr.ip() != ip);
+        net.tcp.doors.close_all(ip);
     }
 }
 

@@ -25,19 +25,18 @@ mod stream;
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
-    net::SocketAddr,
     task::Waker,
 };
 
 pub(super) use self::{flow::Event, setup::SimTcp};
-use self::{records::Records, setup::Door};
-use super::host::EndId;
+use self::{records::Records, setup::Waiting};
+use super::{doors::Doors, host::EndId};
 
 /// All that is TCP in a world.
 #[derive(Default)]
 pub(super) struct Tcp {
     pub(super) connections: BTreeMap<u64, [End; 2]>,
-    doors: BTreeMap<SocketAddr, Door>,
+    doors: Doors<Waiting>,
 }
 
 impl Tcp {
@@ -81,6 +80,8 @@ pub(super) struct End {
     /// At the port.
     outgoing: VecDeque<Segment>,
     has_turn: bool,
+    /// Packets of its turn so far.
+    turn_packets: u64,
     /// Bytes in segments that are not known to be read.
     in_flight: u64,
     /// How many there may be, by slow start.
@@ -111,6 +112,7 @@ impl End {
             held_until: 0,
             outgoing: VecDeque::new(),
             has_turn: false,
+            turn_packets: 0,
             in_flight: 0,
             congestion,
             writer: None,

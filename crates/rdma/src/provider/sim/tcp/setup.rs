@@ -1,12 +1,11 @@
 //! Connecting: SYN, SYN-ACK, ACK, each one way (RFC 9293 section 3.5).
 
 use std::{
-    collections::VecDeque,
     future::poll_fn,
     io,
     net::SocketAddr,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
 use futures::channel::oneshot;
@@ -14,22 +13,14 @@ use runtime::{BoxFuture, ByteStream, StreamListener, StreamProvider, tokio_rt::L
 
 use super::{End, stream::SimStream};
 use crate::provider::sim::{
-    host::{EndId, Host},
-    setup::BACKLOG,
+    host::EndId,
     world::{Inner, Net},
 };
 
 type Made = io::Result<SimStream>;
 
 /// A connection that nobody has accepted: the end that waits, its address and the peer's.
-type Waiting = (EndId, (SocketAddr, SocketAddr));
-
-/// Where a host listens.
-#[derive(Default)]
-pub(super) struct Door {
-    waiting: VecDeque<Waiting>,
-    waker: Option<Waker>,
-}
+pub(super) type Waiting = (EndId, (SocketAddr, SocketAddr));
 
 /// The TCP of one host.
 pub(in crate::provider::sim) struct SimTcp {
@@ -56,21 +47,15 @@ impl StreamProvider for SimTcp {
         })
     }
 
-    fn listen(&self, mut addr: SocketAddr) -> io::Result<Box<dyn StreamListener>> {
+    fn listen(&self, addr: SocketAddr) -> io::Result<Box<dyn StreamListener>> {
         let mut net = self.world.net.lock();
         let Net { hosts, tcp, .. } = &mut *net;
-        let host: &mut Host = &mut hosts[self.host];
+        let host = &mut hosts[self.host];
         if host.ip != addr.ip() {
             let why = format!("this simulated host is {}, and not {}", host.ip, addr.ip());
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
         }
-        if addr.port() == 0 {
-            addr.set_port(host.free_port());
-        }
-        if tcp.doors.contains_key(&addr) {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        tcp.doors.insert(addr, Door::default());
+        let addr = tcp.doors.open(host, addr)?;
         Ok(Box::new(SimStreamListener { world: Arc::clone(&self.world), addr }))
     }
 }
@@ -79,8 +64,8 @@ impl Inner {
     /// A request has come to the host of `to`.
     fn syn(self: &Arc<Self>, host: usize, from: SocketAddr, to: SocketAddr, reply: oneshot::Sender<Made>) {
         let mut net = self.net.lock();
-        let made = match (net.tcp.doors.get(&to), net.host_of(to.ip())) {
-            (Some(door), Some(there)) if door.waiting.len() < BACKLOG => Ok(there),
+        let made = match (net.tcp.doors.has_room(&to), net.host_of(to.ip())) {
+            (Some(true), Some(there)) => Ok(there),
             _ => Err(io::Error::from(io::ErrorKind::ConnectionRefused)),
         };
         let made = made.map(|there| {
@@ -110,13 +95,9 @@ impl Inner {
     /// The last part of the handshake has come: the listener may have the stream.
     fn established(self: &Arc<Self>, waiting: Waiting) {
         let mut net = self.net.lock();
-        match net.tcp.doors.get_mut(&waiting.1.0) {
-            Some(door) => {
-                door.waiting.push_back(waiting);
-                door.waker.take().into_iter().for_each(Waker::wake);
-            }
-            // The listener has gone meanwhile.
-            None => self.refuse(&mut net, waiting.0),
+        let at = waiting.1.0;
+        if let Err((end, _)) = net.tcp.doors.knock(&at, waiting) {
+            self.refuse(&mut net, end); // The listener has gone meanwhile.
         }
     }
 }
@@ -129,18 +110,10 @@ struct SimStreamListener {
 
 impl SimStreamListener {
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn ByteStream>>> {
-        let mut net = self.world.net.lock();
-        let gone = || io::Error::new(io::ErrorKind::NotConnected, "the host has crashed (simulated)");
-        let Some(door) = net.tcp.doors.get_mut(&self.addr) else { return Poll::Ready(Err(gone())) };
-        match door.waiting.pop_front() {
-            Some((end, addrs)) => {
-                Poll::Ready(Ok(Box::new(SimStream { world: Arc::clone(&self.world), end, addrs })))
-            }
-            None => {
-                door.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+        let accepted = self.world.net.lock().tcp.doors.poll_accept(&self.addr, cx);
+        accepted.map_ok(|(end, addrs)| {
+            Box::new(SimStream { world: Arc::clone(&self.world), end, addrs }) as Box<dyn ByteStream>
+        })
     }
 }
 
@@ -157,7 +130,7 @@ impl StreamListener for SimStreamListener {
 impl Drop for SimStreamListener {
     fn drop(&mut self) {
         let mut net = self.world.net.lock();
-        let door = net.tcp.doors.remove(&self.addr);
-        door.into_iter().flat_map(|d| d.waiting).for_each(|(end, _)| self.world.refuse(&mut net, end));
+        let waiting = net.tcp.doors.close(&self.addr);
+        waiting.into_iter().for_each(|(end, _)| self.world.refuse(&mut net, end));
     }
 }

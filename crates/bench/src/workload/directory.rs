@@ -26,7 +26,7 @@ const PIECE: usize = 1 << 20;
 
 /// A directory.
 #[derive(Clone)]
-pub enum Place {
+pub enum Directory {
     /// Of a server's export.
     Mount {
         /// The client.
@@ -47,7 +47,7 @@ fn nfs(e: Error) -> BenchError {
     BenchError::Client(e.to_string())
 }
 
-impl Place {
+impl Directory {
     /// Makes the directory `name` in this one, and gives it.
     ///
     /// # Errors
