@@ -208,6 +208,67 @@ fn the_transcript_in_the_readme_is_of_its_quick_start() {
     assert!(blocks[1].contains("\nready rdma="), "{}", blocks[1]);
 }
 
+/// The sentences that the page of troubleshooting explains; dots in them stand for anything.
+fn explained() -> Vec<String> {
+    let text = read("docs/troubleshooting.md");
+    let cells =
+        text.lines().filter_map(|l| l.strip_prefix("| ")?.split_once(" | ")).map(|(cell, _)| cell.to_owned());
+    cells.flat_map(|c| c.split('`').skip(1).step_by(2).map(String::from).collect::<Vec<_>>()).collect()
+}
+
+fn matches(pattern: &str, said: &str) -> bool {
+    let mut rest = Some(said);
+    for piece in pattern.split("...") {
+        rest = rest.and_then(|r| r.split_once(piece)).map(|(_, after)| after);
+    }
+    rest.is_some()
+}
+
+#[test]
+fn the_page_of_troubleshooting_explains_what_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        common::text(&path).to_owned()
+    };
+    let slip = file("slip.toml", "listen_tpc = []\n");
+    let memory = "[limits]\ncredits = 4000\n[[export]]\nname = \"/a\"\nbackend = \"memory:1MiB\"\n";
+    let memory = file("memory.toml", memory);
+    let (nowhere, here) = (dir.path().join("nowhere"), common::text(dir.path()));
+    let (nowhere, local) = (common::text(&nowhere), format!("/x=local:{}", common::text(&nowhere)));
+    let exports = ["--export", "/m=memory:16MiB", "--export", "/ro=memory:16MiB,ro"];
+    let server =
+        Server::start(&[&exports[..], &["--export", "/closed=memory:16MiB,client=192.0.2.1"]].concat());
+    let urls = ["/none", "/closed", "/m/none", "/ro/dir", "/m"].map(|path| server.url("rdma", path));
+    let serve = ["serve", "--log", "off", "--export", "/m=memory:16MiB", "--listen-tcp"];
+    let crossed = format!("nfs://{}/m?proto=rdma", server.tcp);
+    let cases: [(i32, Vec<&str>); 14] = [
+        (1, [&serve[..], &[&server.tcp]].concat()),
+        (1, [&serve[..], &["192.0.2.1:0"]].concat()),
+        (1, vec!["serve", "--log", "off", "--export", &local]),
+        (1, vec!["check-config", &slip]),
+        (1, vec!["check-config", &memory]),
+        (1, vec!["ls", "nfs://nosuchhost.invalid/m"]),
+        (1, vec!["ls", "nfs://127.0.0.1:1/m"]),
+        (1, vec!["ls", &crossed]),
+        (1, vec!["ls", &urls[0]]),
+        (1, vec!["ls", &urls[1]]),
+        (1, vec!["ls", &urls[2]]),
+        (1, vec!["mkdir", &urls[3]]),
+        (1, vec!["mount", &urls[4], here]),
+        (1, vec!["mount", &urls[4], nowhere]),
+    ];
+    let patterns = explained();
+    for (code, args) in cases {
+        let said = common::fails(code, &args);
+        // A pattern of dots alone would explain everything.
+        let known = patterns.iter().any(|p| p.len() > 20 && matches(p, &said));
+        assert!(known, "{args:?} says what is not in the page: {said}");
+    }
+    assert!(!patterns.iter().any(|p| p.len() > 20 && matches(p, "millrace: the moon is full")));
+}
+
 /// The table of what a server shows at `/metrics`.
 fn metrics_table(text: &str) -> String {
     let mut table = String::from("| metric | kind | labels | what it is |\n|---|---|---|---|\n");
