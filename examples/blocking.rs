@@ -50,7 +50,7 @@ fn run(url: &str) -> Result<(), client::Error> {
     print!("{}", String::from_utf8_lossy(&text[..len]));
 
     let (handle, _) = client.resolve(dir)?;
-    for entry in client.readdir(handle)? {
+    for entry in client.readdir(handle)?.iter().filter(|e| !e.is_dot()) {
         println!("{}", entry.name_lossy());
     }
     Ok(())
