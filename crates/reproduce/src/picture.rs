@@ -31,7 +31,8 @@ pub struct Picture {
     pub y: (&'static str, Scale),
     /// The curves.
     pub curves: &'static [&'static str],
-    /// An axis on the right with curves of its own; those on the left are then bars.
+    /// An axis on the right with curves of its own; those on the left are then bars, as they are where there is one
+    /// place only.
     pub right: Option<(&'static str, &'static [&'static str])>,
     /// The paper's points of a curve, drawn beside it, dashed.
     pub paper: &'static [(&'static str, &'static [(f64, f64)])],
@@ -53,19 +54,23 @@ impl Picture {
         let places = self.places(curves);
         let x = Places { label: self.x.0.to_owned(), names: places.iter().map(|x| self.place(*x)).collect() };
         let axis = |label: &str, scale, series| Axis { label: label.to_owned(), scale, series };
-        let left = self.series(curves, &places, self.curves, 0);
+        let mut left = self.series(curves, &places, self.curves, 0);
+        left.extend(self.papers(&places));
+        // A line needs two places.
+        let bars = |label, lines| BarsWithLines {
+            heading: heading.clone(),
+            x: x.clone(),
+            bars: axis(self.y.0, Scale::Linear, left.clone()),
+            lines: axis(label, Scale::Linear, lines),
+        };
         match self.right {
+            None if places.len() == 1 => bars("", Vec::new()).write(dir, name)?,
             None => {
-                let mut series = left;
-                series.extend(self.papers(&places));
-                Lines { heading, x, y: axis(self.y.0, self.y.1, series) }.write(dir, name)?;
+                let y = axis(self.y.0, self.y.1, left.clone());
+                Lines { heading: heading.clone(), x: x.clone(), y }.write(dir, name)?;
             }
             Some((label, names)) => {
-                let mut bars = left;
-                bars.extend(self.papers(&places));
-                let lines = self.series(curves, &places, names, self.curves.len());
-                let (bars, lines) = (axis(self.y.0, Scale::Linear, bars), axis(label, Scale::Linear, lines));
-                BarsWithLines { heading, x, bars, lines }.write(dir, name)?;
+                bars(label, self.series(curves, &places, names, self.curves.len())).write(dir, name)?;
             }
         }
         let path = dir.join(format!("{name}.svg"));

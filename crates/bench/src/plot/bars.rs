@@ -5,7 +5,7 @@ use plotters::{prelude::*, style::text_anchor::HPos};
 use super::{
     BarsWithLines,
     canvas::{Canvas, Drawn, INK, Picture, Text},
-    frame::{self, Axes, Plane, Range, Sample, around, fill, line, values},
+    frame::{self, Axes, Plane, Range, Sample, around, fill, lines, values},
 };
 
 /// The part of a place's width that its bars take.
@@ -25,17 +25,24 @@ impl Picture for BarsWithLines {
         let range = Range::linear(values(&self.bars));
         let (left, right) = Axes { range, right, ..Axes::new(&self.x, &self.bars) }.draw(on, width)?;
         self.draw_bars(on, &left)?;
-        self.lines.series.iter().try_for_each(|s| line(on, s, &right))
+        lines(on, &self.lines.series, &right)
     }
 }
 
 impl BarsWithLines {
     fn draw_bars<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>, plane: &Plane) -> Drawn<DB> {
         let width = GROUP / self.bars.series.len().max(1) as f64;
-        for (n, series) in self.bars.series.iter().enumerate() {
-            for (place, value) in series.values.iter().enumerate() {
+        // Where the next bar of each place begins: those that it has stand in its middle.
+        let places = self.bars.series.iter().map(|s| s.values.len()).max().unwrap_or(0);
+        let has =
+            |place: usize| self.bars.series.iter().filter_map(|s| s.values.get(place)?.as_ref()).count();
+        let first = |place: usize| place as f64 + (1.0 - has(place) as f64 * width) / 2.0;
+        let mut next: Vec<f64> = (0..places).map(first).collect();
+        for series in &self.bars.series {
+            for (value, next) in series.values.iter().zip(&mut next) {
                 let Some(value) = value else { continue };
-                let left = place as f64 + (1.0 - GROUP) / 2.0 + n as f64 * width;
+                let left = *next;
+                *next += width;
                 let corners = [plane.at(left, *value), plane.at(left + width * 0.9, 0.0)];
                 on.area.draw(&Rectangle::new(corners, fill(series).filled()))?;
                 if *value == 0.0 {

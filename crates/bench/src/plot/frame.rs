@@ -160,17 +160,18 @@ fn box_sample<DB: DrawingBackend>(on: &Canvas<'_, DB>, (x, y): (i32, i32), colou
 }
 
 fn line_sample<DB: DrawingBackend>(on: &Canvas<'_, DB>, (x, y): (i32, i32), series: &Series) -> Drawn<DB> {
-    stretch(on, [(on.px(x + 4), on.px(y)), (on.px(x + 34), on.px(y))], series)?;
-    marker(on, (on.px(x + 19), on.px(y)), series)
+    stretch(on, [(on.px(x + 4), on.px(y)), (on.px(x + 34), on.px(y))], series, 0)?;
+    marker(on, (on.px(x + 19), on.px(y)), series, 0)
 }
 
-/// A straight piece of a series' line, in pixels of the picture.
-pub(super) fn stretch<DB: DrawingBackend>(
+/// A straight piece of a series' line, in pixels of the picture; wider by a step for each line that hides it.
+fn stretch<DB: DrawingBackend>(
     on: &Canvas<'_, DB>,
     ends: [(i32, i32); 2],
     series: &Series,
+    hidden: u32,
 ) -> Drawn<DB> {
-    let stroke = on.stroke(hue(series.colour), 22);
+    let stroke = on.stroke(hue(series.colour), 22 + 44 * hidden);
     if series.second {
         on.area.draw(&DashedPathElement::new(ends, on.px(7), on.px(5), stroke))
     } else {
@@ -178,12 +179,15 @@ pub(super) fn stretch<DB: DrawingBackend>(
     }
 }
 
-/// The marker of a series: a shape for each colour, hollow for the second ones.
-pub(super) fn marker<DB: DrawingBackend>(
+/// The marker of a series: a shape for each colour, hollow for the second ones; larger by a step for each line that
+/// hides it.
+fn marker<DB: DrawingBackend>(
     on: &Canvas<'_, DB>,
     (x, y): (i32, i32),
     series: &Series,
+    hidden: u32,
 ) -> Drawn<DB> {
+    let more = 4 * hidden.cast_signed();
     let colour = hue(series.colour);
     let shape = |r: i32| -> Vec<(i32, i32)> {
         let r = on.px(r);
@@ -201,8 +205,8 @@ pub(super) fn marker<DB: DrawingBackend>(
             _ => at(&[(0, -12), (12, 0), (0, 12), (-12, 0)]),
         }
     };
-    on.area.draw(&Polygon::new(shape(8), WHITE.filled()))?;
-    on.area.draw(&Polygon::new(shape(6), colour.filled()))?;
+    on.area.draw(&Polygon::new(shape(8 + more), WHITE.filled()))?;
+    on.area.draw(&Polygon::new(shape(6 + more), colour.filled()))?;
     if series.second {
         on.area.draw(&Polygon::new(shape(3), WHITE.filled()))?;
     }
@@ -338,18 +342,39 @@ pub(super) fn values(axis: &Axis) -> impl Iterator<Item = f64> {
     axis.series.iter().flat_map(|s| s.values.iter().flatten().copied())
 }
 
-/// Draws a series as a line with markers; what was not measured is a gap.
-pub(super) fn line<DB: DrawingBackend>(on: &Canvas<'_, DB>, series: &Series, plane: &Plane) -> Drawn<DB> {
-    let points = plane.points(series);
+/// The most steps by which a line is wider than those that hide it.
+const MOST_STEPS: usize = 2;
+
+/// Draws series as lines with markers, the first at the bottom; what was not measured is a gap. A line that others hide
+/// somewhere is wider than they are.
+pub(super) fn lines<DB: DrawingBackend>(on: &Canvas<'_, DB>, all: &[Series], plane: &Plane) -> Drawn<DB> {
+    let points: Vec<_> = all.iter().map(|series| plane.points(series)).collect();
+    let near = |a: (i32, i32), b: (i32, i32)| (a.1 - b.1).abs() <= on.px(3);
+    for (n, (series, own)) in all.iter().zip(&points).enumerate() {
+        let hides = |other: &&Vec<Option<(i32, i32)>>| {
+            own.iter().zip(*other).any(|(a, b)| a.zip(*b).is_some_and(|(a, b)| near(a, b)))
+        };
+        let hidden = points.iter().skip(n + 1).filter(hides).count().min(MOST_STEPS);
+        line(on, series, own, hidden as u32)?;
+    }
+    Ok(())
+}
+
+fn line<DB: DrawingBackend>(
+    on: &Canvas<'_, DB>,
+    series: &Series,
+    points: &[Option<(i32, i32)>],
+    hidden: u32,
+) -> Drawn<DB> {
     let pairs = points.windows(2).filter_map(|pair| Some([(*pair.first()?)?, (*pair.last()?)?]));
     // Light around it keeps it apart from bars of its colour.
     for ends in pairs.clone() {
-        on.area.draw(&PathElement::new(ends, on.stroke(WHITE, 42)))?;
+        on.area.draw(&PathElement::new(ends, on.stroke(WHITE, 42 + 44 * hidden)))?;
     }
     for ends in pairs {
-        stretch(on, ends, series)?;
+        stretch(on, ends, series, hidden)?;
     }
-    points.iter().flatten().try_for_each(|at| marker(on, *at, series))
+    points.iter().flatten().try_for_each(|at| marker(on, *at, series, hidden))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use super::{
     Lines,
     canvas::{Canvas, Drawn, Picture},
-    frame::{self, Axes, Sample, around, line},
+    frame::{self, Axes, Sample, around, lines},
 };
 
 impl Picture for Lines {
@@ -17,6 +17,6 @@ impl Picture for Lines {
         let samples: Vec<_> = self.y.series.iter().map(Sample::Line).collect();
         let width = around(on, &self.heading, &samples)?;
         let (plane, _) = Axes::new(&self.x, &self.y).draw(on, width)?;
-        self.y.series.iter().try_for_each(|s| line(on, s, &plane))
+        lines(on, &self.y.series, &plane)
     }
 }

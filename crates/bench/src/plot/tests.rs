@@ -112,6 +112,18 @@ fn lines_are_drawn_and_named_in_both_files() {
 }
 
 #[test]
+fn a_line_that_another_hides_is_seen_around_it() {
+    let one = series("one", 0, false, &[800.0, 1500.0, 2000.0, 2100.0]);
+    let drawn = |second: &[f64]| {
+        let y = Axis { series: vec![one.clone(), series("other", 1, false, second)], ..lines().y };
+        written(|dir, name| Lines { y: y.clone(), ..lines() }.write(dir, name)).1
+    };
+    let (apart, hidden) = (drawn(&[100.0, 200.0, 300.0, 400.0]), drawn(&[800.0, 1500.0, 2000.0, 2100.0]));
+    assert!(pixels(&hidden, 0) > pixels(&apart, 0) / 2, "{hidden:?}");
+    assert!(pixels(&hidden, 1) > pixels(&apart, 1) / 2, "{hidden:?}");
+}
+
+#[test]
 fn bars_stand_beside_lines_with_an_axis_of_their_own() {
     let (svg, colours) = written(|dir, name| bars().write(dir, name));
     says(&svg, &["MB/s", "CPU % (100 = one core)", "2,500", "150", "read-read, 256 KiB", "CPU, read-write"]);
