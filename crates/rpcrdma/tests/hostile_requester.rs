@@ -92,7 +92,8 @@ impl Scene {
         (u32::from_be_bytes(rest[20..24].try_into().unwrap()), lists)
     }
 
-    /// The connection still works, and nothing was sent before this.
+    /// The connection still works, and nothing was sent before this. From here on the peer has the credits that [`msg`]
+    /// asks for, within the limit; before the first reply it has 1.
     async fn expect_alive(&mut self) {
         let stream = self.stream(Ask::default());
         self.send(&msg(XID, Lists::default()), &stream);
@@ -139,6 +140,7 @@ fn bogus(length: u32) -> Segment {
 #[tokio::test]
 async fn headers_of_less_than_28_bytes_get_no_answer() {
     let mut s = Scene::new().await;
+    s.expect_alive().await;
     let whole = Raw::message(&msg(XID, Lists::default()), &[]);
     for n in 0..28 {
         s.raw.send(&whole[..n]);
@@ -506,11 +508,12 @@ async fn a_peer_that_answers_no_rdma_read_loses_its_connection_and_frees_the_sin
 #[tokio::test]
 async fn calls_in_progress_are_seen_through_when_their_client_is_gone() {
     let mut s = Scene::new().await;
+    s.expect_alive().await;
     let stream = s.stream(Ask { later: true, ..Ask::default() });
     for _ in 0..10 {
         s.send(&msg(XID, Lists::default()), &stream);
     }
-    while s.service().executed.load(Ordering::SeqCst) < 10 {
+    while s.service().executed.load(Ordering::SeqCst) < 1 + 10 {
         tokio::task::yield_now().await;
     }
     s.raw.qp.disconnect();
@@ -555,6 +558,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut s = Scene::new().await;
+            s.expect_alive().await;
             let regions = [
                 s.raw.expose(&s.stream(Ask::default()), Access::RemoteRead),
                 s.raw.expose(&[1; 256], Access::RemoteWrite),

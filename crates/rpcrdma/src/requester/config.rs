@@ -18,7 +18,8 @@ pub struct RequesterConfig {
     pub design: Design,
     /// In the Read-Read design: send inline calls with payloads as RDMA_MSGP, padded so.
     pub padding: Option<Padding>,
-    /// The most calls in flight, which is also what is asked for: at least 1. The responder may grant fewer.
+    /// The most calls in flight: at least 1. As many credits are asked for as there are calls, and 8 at least, up to this;
+    /// the responder may grant fewer.
     pub credits: u32,
     /// Bytes of the largest inline message, both ways: 1024 to 262144.
     pub inline_size: usize,

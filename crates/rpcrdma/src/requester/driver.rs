@@ -13,6 +13,7 @@ use runtime::{Instant, RuntimeExt, Sleep};
 
 use super::{
     Shared,
+    demand::Demand,
     marshal::{CallMemory, Marshaller, Shape},
     state::{CallState, State},
 };
@@ -37,6 +38,7 @@ pub(super) struct Driver {
     /// `None` once the connection is gone.
     pub(super) qp: Option<Box<dyn QueuePair>>,
     pub(super) marshaller: Marshaller,
+    demand: Demand,
     design: Box<dyn Requesting>,
     completions: Vec<Completion>,
     /// Receives that no message has filled yet.
@@ -52,12 +54,14 @@ impl Driver {
         qp: Box<dyn QueuePair>,
         design: Box<dyn Requesting>,
         marshaller: Marshaller,
+        demand: Demand,
         inline_size: usize,
     ) -> Self {
         Self {
             qp: Some(qp),
             design,
             marshaller,
+            demand,
             completions: Vec::new(),
             posted: 0,
             inline_size,
@@ -128,14 +132,15 @@ impl Driver {
     /// Sends queued calls as far as there are credits, unless the connection is closing: whether it is.
     fn send_queued(&mut self, shared: &Shared) -> Result<bool, ConnectionError> {
         loop {
-            let (next, in_flight) = {
+            let (next, in_flight, waiting) = {
                 let mut state = shared.state.lock();
                 if state.closing {
                     return Ok(true);
                 }
-                (state.next_to_send(), state.in_flight)
+                (state.next_to_send(), state.in_flight, state.queue.len())
             };
             let Some((id, request, shape, deadline)) = next else { return Ok(false) };
+            self.marshaller.credits = self.demand.ask(in_flight + waiting);
             self.send(shared, id, (request, shape), deadline, in_flight)?;
         }
     }
@@ -242,7 +247,7 @@ impl Driver {
     }
 
     fn granted(&self, state: &mut State, header: &Header) {
-        state.granted(header.credits, self.marshaller.credits);
+        state.granted(header.credits, self.demand.most());
         set(&self.marshaller.stats.credits_granted, header.credits as usize);
     }
 

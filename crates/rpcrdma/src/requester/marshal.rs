@@ -222,7 +222,7 @@ pub(crate) struct Marshaller {
     pub(crate) arena: Arena,
     pub(super) terms: Terms,
     pub(crate) lending: Box<dyn Lending>,
-    /// The credits to ask for.
+    /// The credits to ask for with the next message.
     pub(crate) credits: u32,
     /// How inline calls with payloads are padded, if they are.
     pub(super) padding: Option<Padding>,

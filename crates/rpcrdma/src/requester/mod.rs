@@ -6,6 +6,7 @@
 //! comes or the call's time is up.
 
 mod config;
+mod demand;
 mod driver;
 mod marshal;
 mod state;
@@ -29,7 +30,7 @@ pub use self::{
     config::RequesterConfig,
     stats::{RequesterStats, RequesterStatsSnapshot},
 };
-use self::{driver::Driver, marshal::Terms, state::State};
+use self::{demand::Demand, driver::Driver, marshal::Terms, state::State};
 use crate::{
     counters::add,
     private_data::{PrivateData, Thresholds},
@@ -136,16 +137,17 @@ impl Requester {
             arena,
             terms,
             lending,
-            credits: config.credits,
+            credits: 1,
             padding: config.padding,
             zeros,
             stats: Arc::clone(&stats),
         };
         // A new connection does not repeat the XIDs of the last one, which the server may remember.
         let state = State::new(rt.random_u64() as u32);
+        let demand = Demand::new(config.credits);
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            driver: Mutex::new(Driver::new(qp, design, marshaller, config.inline_size)),
+            driver: Mutex::new(Driver::new(qp, design, marshaller, demand, config.inline_size)),
             peer,
             rt: Arc::clone(&rt),
             call_timeout: config.call_timeout,

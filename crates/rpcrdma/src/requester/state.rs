@@ -194,9 +194,11 @@ impl State {
         overdue.find_map(|a| a.quarantined.take()).map(|exposed| (None, Some(exposed)))
     }
 
-    /// The credits that the responder granted; 0 counts as 1 (RFC 8166 section 3.3.1 forbids it).
-    pub(super) fn granted(&mut self, credits: u32, own: u32) {
-        self.limit = credits.clamp(1, own) as usize;
+    /// The credits that the responder granted; 0 counts as 1 (RFC 8166 section 3.3.1 forbids it). `most` is our own
+    /// limit. What is asked for limits us too, and needs no look here: every call asks for one credit at least for each
+    /// call in flight, itself among them.
+    pub(super) fn granted(&mut self, credits: u32, most: u32) {
+        self.limit = credits.clamp(1, most) as usize;
     }
 
     /// Whether calls that were never answered hold every credit: no further call could ever be sent.

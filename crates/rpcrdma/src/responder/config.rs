@@ -24,8 +24,9 @@ pub struct ResponderConfig {
     pub design: Design,
     /// What the Read-Read design may expose of our memory.
     pub exposure: ExposureLimits,
-    /// The most credits granted to a connection: at least 1. A connection holds at most about this many times
-    /// `max_transfer` bytes, and once more if its peer sends calls and does not read the replies.
+    /// The most credits granted to a connection: at least 1. A connection has receives for as many as its peer asks for,
+    /// up to this. It holds at most about this many times `max_transfer` bytes, and once more if its peer sends calls
+    /// and does not read the replies.
     pub credits: u32,
     /// Bytes of the largest inline message, both ways: 1024 to 262144.
     pub inline_size: usize,

@@ -113,6 +113,8 @@ pub struct Responder {
     active: ActiveCalls,
     /// Credits that the peer asked for last.
     wanted: u32,
+    /// Credits that it has: those of the last reply, and before the first one 1 (RFC 8166 section 3.3.1).
+    granted: u32,
     ending: Ending,
 }
 
@@ -233,6 +235,7 @@ impl Responder {
             stall: None,
             active,
             wanted: 1,
+            granted: 1,
             ending: Ending::No,
         };
         this.replenish()?;
@@ -395,7 +398,8 @@ impl Responder {
             Err(e @ HeaderError::Malformed { xid, .. }) => {
                 tracing::debug!(peer = %self.peer.addr, "{e}");
                 self.recycle(buffer)?;
-                return self.refuse_chunks(xid);
+                let credits = self.grant()?;
+                return self.refuse_chunks(xid, credits);
             }
             Err(HeaderError::Short(_) | HeaderError::UnknownError { .. }) => {
                 return self.drop_message(buffer);
@@ -409,7 +413,8 @@ impl Responder {
         if let Err(what) = self.design.admit(&header.body) {
             tracing::debug!(peer = %self.peer.addr, xid = header.xid, "call refused: {what}");
             self.recycle(buffer)?;
-            return self.refuse_chunks(header.xid);
+            let credits = self.grant()?;
+            return self.refuse_chunks(header.xid, credits);
         }
         if matches!(self.ending, Ending::Draining | Ending::Closing(_)) {
             return self.drop_message(buffer);
@@ -521,23 +526,18 @@ impl Responder {
         }
     }
 
-    /// Ends a call: its receive is posted again *before* the reply tells the peer that it may send another.
-    fn finished(&mut self) -> Result<(), ConnectionError> {
-        self.active.end();
-        self.replenish()
-    }
-
     fn answer(&mut self, to: ReplyTo, answer: Option<Message>) -> Result<(), ConnectionError> {
-        self.finished()?;
-        let Some(message) = answer else { return Ok(()) };
-        let credits = self.grant();
+        self.active.end();
+        // The peer keeps the credit of a call that it has no reply to.
+        let Some(message) = answer else { return self.replenish() };
+        let credits = self.grant()?;
         match self.design.plan(&to, credits, message, &self.limits, &self.zeros) {
             Ok(plan) => {
                 self.replenish()?; // A reply that waits for RDMA_DONE needs a receive for that.
                 let invalidate = if self.invalidate { common_tag(&to.lists) } else { None };
                 self.post_reply(plan, invalidate, to.stages)
             }
-            Err(DoesNotFit) => self.refuse_chunks(to.xid),
+            Err(DoesNotFit) => self.refuse_chunks(to.xid, credits),
         }
     }
 
@@ -598,12 +598,13 @@ impl Responder {
     fn refuse_version(&mut self, xid: u32, vers: u32) -> Result<(), ConnectionError> {
         add(&self.stats.version_errors, 1);
         let error = TransportError::Version { low: VERSION, high: VERSION };
-        self.post_error(&Header { xid, vers, credits: self.grant(), body: Body::Error(error) })
+        let credits = self.grant()?;
+        self.post_error(&Header { xid, vers, credits, body: Body::Error(error) })
     }
 
-    fn refuse_chunks(&mut self, xid: u32) -> Result<(), ConnectionError> {
+    fn refuse_chunks(&mut self, xid: u32, credits: u32) -> Result<(), ConnectionError> {
         add(&self.stats.chunk_errors, 1);
-        self.post_error(&Header::new(xid, self.grant(), Body::Error(TransportError::Chunk)))
+        self.post_error(&Header::new(xid, credits, Body::Error(TransportError::Chunk)))
     }
 
     fn post_error(&mut self, header: &Header) -> Result<(), ConnectionError> {
@@ -613,8 +614,9 @@ impl Responder {
 
     /// Ends a call with ERR_CHUNK.
     fn answer_error(&mut self, xid: u32) -> Result<(), ConnectionError> {
-        self.finished()?;
-        self.refuse_chunks(xid)
+        self.active.end();
+        let credits = self.grant()?;
+        self.refuse_chunks(xid, credits)
     }
 
     /// Ends a call for which there is no memory with the RPC status SYSTEM_ERR (RFC 5531 section 9).
@@ -646,15 +648,16 @@ impl Responder {
         posted(self.qp.post_receive(buffer))
     }
 
-    /// Receives that shall be posted: one for every credit that no call in progress holds, and the slack. So a peer
-    /// that sends more than it was granted runs out of receives, and never makes us hold more calls than that.
+    /// Receives that shall be posted: one for every credit of the peer that no call in progress holds, and the slack. So
+    /// a peer that sends more than it was granted runs out of receives, and never makes us hold more calls than that.
     ///
-    /// A peer has a credit back only with the reply, so one that keeps to its credits has at most that many replies
+    /// A peer has a credit back only with the reply, so one that keeps to its credits has at most the limit of replies
     /// waiting. Those beyond come from a peer that sends and does not read: they cost receives too.
     fn receives_due(&self) -> usize {
-        let credits = self.config.credits as usize;
-        let unread = self.outgoing.waiting().saturating_sub(credits + self.config.signal_interval());
-        (credits + RECEIVE_SLACK + self.design.unacknowledged()).saturating_sub(self.active.count + unread)
+        let most = self.config.credits as usize;
+        let unread = self.outgoing.waiting().saturating_sub(most + self.config.signal_interval());
+        let free = self.granted as usize + RECEIVE_SLACK + self.design.unacknowledged();
+        free.saturating_sub(self.active.count + unread)
     }
 
     /// Posts the receives that are due.
@@ -670,13 +673,21 @@ impl Responder {
         Ok(())
     }
 
-    /// The credits of a reply: what the peer asked for, within the limit and what is posted; never 0.
-    fn grant(&self) -> u32 {
+    /// The credits of one reply, the receives for which are posted *before* it tells the peer that it may send: as many as
+    /// the peer asked for last, within the limit and what is posted; never 0.
+    ///
+    /// Credits that the peer asks for no more are taken back one with a reply, by not posting the receive of its call
+    /// again. All calls that it may have sent before it sees the reply find their receives then, for the call that is
+    /// answered was one of those that its old credits allowed.
+    fn grant(&mut self) -> Result<u32, ConnectionError> {
+        let asked = self.wanted.min(self.config.credits);
+        self.granted = asked.max(self.granted.saturating_sub(1)).max(1);
+        self.replenish()?;
         let room = (self.posted + self.active.count).saturating_sub(self.design.unacknowledged());
         let room = u32::try_from(room).unwrap_or(u32::MAX);
-        let credits = self.wanted.min(self.config.credits).min(room).max(1);
+        let credits = self.granted.min(room).max(1);
         set(&self.stats.credits_granted, credits as usize);
-        credits
+        Ok(credits)
     }
 }
 

@@ -178,6 +178,11 @@ impl FabricEnd {
         w.wake().into_iter().for_each(Waker::wake);
     }
 
+    /// Receives that the peer has posted and no message has taken.
+    pub fn peer_receives(&self) -> usize {
+        self.wire.lock().ends[1 - self.side].receives.len()
+    }
+
     fn deliver(&self, side: usize, c: Completion) {
         let mut w = self.wire.lock();
         w.ends[side].completions.push_back(c);
