@@ -20,7 +20,8 @@ pub struct Limits {
     pub rtmax: ByteSize,
     /// The same of one WRITE.
     pub wtmax: ByteSize,
-    /// Calls that one RDMA connection may have in progress, and the most that a TCP connection has.
+    /// The most calls that one RDMA or TCP connection has in progress. An RDMA connection has receives for as many as its
+    /// client asks for (Linux always asks for 128), within this.
     pub credits: u32,
     /// Connections at once, both transports together.
     pub max_connections: usize,
@@ -36,7 +37,7 @@ pub struct Limits {
     /// The inline threshold of RPC-over-RDMA: the largest message that one Send carries (1024 to 256 KiB).
     pub inline_size: ByteSize,
     /// Receives that the connections of an RDMA device share (`verbs`, on devices with memory windows that are not iWARP):
-    /// 16 to 16384. 0, the default: each connection has its own, `inline_size` bytes for each credit. Sharing saves memory
+    /// 16 to 16384. 0, the default: each connection has its own, `inline_size` bytes for each credit that it asks for. Sharing saves memory
     /// where many clients are connected and few are busy; when all are, calls wait for a receive. Where the device cannot
     /// share, the log says so, and each connection has its own.
     pub shared_receives: usize,
