@@ -86,6 +86,8 @@ pub(crate) struct Pool {
     setups: [futures::lock::Mutex<()>; SETUPS],
     next: AtomicUsize,
     closed: AtomicBool,
+    /// Connecting has failed since it last succeeded; that was said.
+    unreachable: AtomicBool,
 }
 
 impl Pool {
@@ -110,6 +112,7 @@ impl Pool {
             setups: std::array::from_fn(|_| futures::lock::Mutex::new(())),
             next: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            unreachable: AtomicBool::new(false),
         }
     }
 
@@ -156,6 +159,7 @@ impl Pool {
     async fn connect_slot(&self, slot: &Slot) -> Result<Arc<dyn Transport>, Error> {
         let connection = self.connector.connect().await?;
         let transport = Arc::clone(&connection.transport);
+        self.unreachable.store(false, Ordering::Release);
         let old = slot.current.lock().replace(connection);
         if let Some(old) = old {
             old.transport.close();
@@ -200,7 +204,13 @@ impl Pool {
             match self.connect_slot(slot).await {
                 Ok(t) => return Ok(t),
                 Err(e @ (Error::Closed | Error::OutOfMemory(_) | Error::Local(_))) => return Err(e),
-                Err(e) => attempt.pause(e.to_string()).await?,
+                Err(e) => {
+                    let why = e.to_string();
+                    attempt.pause(why.clone()).await?;
+                    if !self.unreachable.swap(true, Ordering::AcqRel) {
+                        tracing::warn!("{why}; trying again until it answers");
+                    }
+                }
             }
         }
     }

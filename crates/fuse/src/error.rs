@@ -1,6 +1,10 @@
 //! What can go wrong: at mount, a sentence; afterwards, the number that a program gets.
 
-use std::{collections::BTreeMap, io, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
 
 use nfs::v3::Status;
 use rustix::io::Errno;
@@ -29,7 +33,7 @@ pub enum MountError {
     #[error(transparent)]
     Server(#[from] client::Error),
     /// The kernel refuses.
-    #[error("cannot mount {}: {source}{}", path.display(), hint(source))]
+    #[error("cannot mount {}: {}{}", path.display(), source.to_string().trim(), hint(source))]
     Kernel {
         /// The directory.
         path: PathBuf,
@@ -51,10 +55,10 @@ pub enum MountError {
 
 fn hint(e: &io::Error) -> &'static str {
     match e.kind() {
-        io::ErrorKind::NotFound => {
+        io::ErrorKind::NotFound if !Path::new("/dev/fuse").exists() => {
             "; is there /dev/fuse? (modprobe fuse; a container needs --device /dev/fuse)"
         }
-        io::ErrorKind::PermissionDenied => {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
             "; without root, fusermount3 must be installed (package fuse3) and /dev/fuse be open to you"
         }
         _ => "",

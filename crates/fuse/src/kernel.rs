@@ -7,17 +7,17 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::Path,
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
 use client::Client;
 use fuser::{
-    AccessFlags, BsdFileFlags, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
-use nfs::v3::{Fattr, FileType, MknodWhat, NfsTime, Sattr, SetTime, SpecData};
+use nfs::v3::{MknodWhat, Sattr};
 use rustix::{fs::FileType as Kind, io::Errno};
 
 use crate::{
@@ -27,14 +27,13 @@ use crate::{
     killed::unless_killed,
     names::Make,
     open::OpenFile,
+    translate::{BLOCK, absent, attr, kind, number, set_time, spec},
 };
 
 /// The most bytes of one READ or WRITE of the kernel; it may want less (`/proc/sys/fs/fuse/max_pages_limit`).
 const MAX_TRANSFER: u32 = 1 << 20;
 /// Requests that the kernel makes of its own accord (read-ahead, writing back) at a time.
 const BACKGROUND: u16 = 64;
-/// Unit of statfs, bytes.
-const BLOCK: u32 = 4096;
 /// `RENAME_NOREPLACE` and its kin have no counterpart in NFS.
 const NO_FLAGS: RenameFlags = RenameFlags::empty();
 
@@ -55,8 +54,16 @@ impl Kernel {
         Self { fs, writeback }
     }
 
-    fn caller(&self, req: &Request) -> Caller {
-        Caller { me: self.fs.callers.get(req.uid(), req.gid(), req.pid()), tid: req.pid() }
+    /// What answering a request needs.
+    fn begin(&self, req: &Request) -> (Arc<Fs>, Caller) {
+        let me = self.fs.callers.get(req.uid(), req.gid(), req.pid());
+        (Arc::clone(&self.fs), Caller { me, tid: req.pid() })
+    }
+
+    /// As [`Self::begin`], with the name that the request is about.
+    fn begin_at(&self, req: &Request, name: &OsStr) -> (Arc<Fs>, Caller, Vec<u8>) {
+        let (fs, caller) = self.begin(req);
+        (fs, caller, name.as_bytes().to_vec())
     }
 
     /// Runs `op` on the executor, and `done` with its result, or with EINTR when the caller is to die.
@@ -90,14 +97,7 @@ impl Kernel {
         reply: ReplyEntry,
     ) {
         self.run(tid, op, |made| match made {
-            Ok(e) => {
-                reply.entry_with_ttls(
-                    &e.told.ttl,
-                    &e.ttl,
-                    &attr(e.inode.number, &e.told.attributes),
-                    Generation(0),
-                );
-            }
+            Ok(e) => entry(&e, reply),
             Err(e) => reply.error(number(e)),
         });
     }
@@ -142,86 +142,9 @@ fn empty(done: Result<(), Errno>, reply: ReplyEmpty) {
     }
 }
 
-fn number(e: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(e.raw_os_error())
-}
-
-fn time(t: NfsTime) -> SystemTime {
-    UNIX_EPOCH + Duration::new(t.seconds.into(), t.nanoseconds.min(999_999_999))
-}
-
-/// NFSv3 has no times before 1970 and after 2106: they become the nearest that it has, as with Linux.
-fn set_time(t: Option<TimeOrNow>) -> SetTime {
-    match t {
-        None => SetTime::DontChange,
-        Some(TimeOrNow::Now) => SetTime::ServerTime,
-        Some(TimeOrNow::SpecificTime(t)) => {
-            let d = t.duration_since(UNIX_EPOCH).unwrap_or_default();
-            let seconds = u32::try_from(d.as_secs()).unwrap_or(u32::MAX);
-            SetTime::ClientTime(NfsTime { seconds, nanoseconds: d.subsec_nanos() })
-        }
-    }
-}
-
-fn kind(t: FileType) -> fuser::FileType {
-    match t {
-        FileType::Regular => fuser::FileType::RegularFile,
-        FileType::Directory => fuser::FileType::Directory,
-        FileType::Block => fuser::FileType::BlockDevice,
-        FileType::Character => fuser::FileType::CharDevice,
-        FileType::Symlink => fuser::FileType::Symlink,
-        FileType::Socket => fuser::FileType::Socket,
-        FileType::Fifo => fuser::FileType::NamedPipe,
-    }
-}
-
-fn attr(ino: u64, a: &Fattr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
-        size: a.size,
-        blocks: a.used.div_ceil(512),
-        atime: time(a.atime),
-        mtime: time(a.mtime),
-        ctime: time(a.ctime),
-        crtime: UNIX_EPOCH,
-        kind: kind(a.file_type),
-        perm: (a.mode & 0o7777) as u16,
-        nlink: a.nlink,
-        uid: a.uid,
-        gid: a.gid,
-        rdev: device(a.rdev),
-        blksize: BLOCK,
-        flags: 0,
-    }
-}
-
-/// The kernel's `new_encode_dev`: 12 bits of major number between the halves of 20 bits of minor number.
-fn device(d: SpecData) -> u32 {
-    (d.minor & 0xff) | ((d.major & 0xfff) << 8) | ((d.minor & 0xfff00) << 12)
-}
-
-fn spec(dev: u32) -> SpecData {
-    SpecData { major: (dev >> 8) & 0xfff, minor: (dev & 0xff) | ((dev >> 12) & 0xfff00) }
-}
-
-/// An entry for the kernel that a name is not there.
-fn absent() -> FileAttr {
-    let nothing = Fattr {
-        file_type: FileType::Regular,
-        mode: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        used: 0,
-        rdev: SpecData::default(),
-        fsid: 0,
-        fileid: 0,
-        atime: NfsTime::default(),
-        mtime: NfsTime::default(),
-        ctime: NfsTime::default(),
-    };
-    attr(0, &nothing)
+fn entry(e: &Entry, reply: ReplyEntry) {
+    let attributes = attr(e.inode.number, &e.told.attributes);
+    reply.entry_with_ttls(&e.told.ttl, &e.ttl, &attributes, Generation(0));
 }
 
 fn open_flags(keep: bool) -> FopenFlags {
@@ -259,17 +182,9 @@ impl Filesystem for Kernel {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (fs, Caller { me, tid }, name) =
-            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
         self.run(tid, async move { Ok(fs.lookup(&me, parent.0, &name).await) }, |found| match found {
-            Ok(Ok(e)) => {
-                reply.entry_with_ttls(
-                    &e.told.ttl,
-                    &e.ttl,
-                    &attr(e.inode.number, &e.told.attributes),
-                    Generation(0),
-                );
-            }
+            Ok(Ok(e)) => entry(&e, reply),
             Ok(Err((Errno::NOENT, ttl))) if !ttl.is_zero() => reply.entry(&ttl, &absent(), Generation(0)),
             Ok(Err((e, _))) | Err(e) => reply.error(number(e)),
         });
@@ -284,7 +199,7 @@ impl Filesystem for Kernel {
             reply.attr(&told.ttl, &attr(ino.0, &told.attributes));
             return;
         }
-        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let (fs, Caller { me, tid }) = self.begin(req);
         self.run_attr(tid, ino.0, async move { fs.getattr(&me, ino.0).await }, reply);
     }
 
@@ -306,7 +221,7 @@ impl Filesystem for Kernel {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (fs, Caller { mut me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let (fs, Caller { mut me, tid }) = self.begin(req);
         // An open file may be cut by whoever opened it.
         if size.is_some()
             && let Some(file) = fh.and_then(|fh| fs.opened(fh.0).ok())
@@ -319,7 +234,7 @@ impl Filesystem for Kernel {
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
-        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let (fs, Caller { me, tid }) = self.begin(req);
         self.run(tid, async move { fs.readlink(&me, ino.0).await }, |text| match text {
             Ok(text) => reply.data(&text),
             Err(e) => reply.error(number(e)),
@@ -336,8 +251,7 @@ impl Filesystem for Kernel {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let (fs, Caller { me, tid }, name) =
-            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
         let set = Sattr { mode: Some(mode & 0o7777), ..Sattr::default() };
         let make = match Kind::from_raw_mode(mode) {
             Kind::RegularFile => Make::File(set),
@@ -351,34 +265,29 @@ impl Filesystem for Kernel {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let (fs, Caller { me, tid }, name) =
-            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
         let make = Make::Directory(Sattr { mode: Some(mode & 0o7777), ..Sattr::default() });
         self.run_entry(tid, async move { fs.make(&me, parent.0, &name, make).await }, reply);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let (fs, Caller { me, tid }, name) =
-            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
         let make = Make::Symlink(target.as_os_str().as_bytes().to_vec());
         self.run_entry(tid, async move { fs.make(&me, parent.0, &name, make).await }, reply);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let (fs, Caller { me, tid }, name) =
-            (Arc::clone(&self.fs), self.caller(req), newname.as_bytes().to_vec());
+        let (fs, Caller { me, tid }, name) = self.begin_at(req, newname);
         self.run_entry(tid, async move { fs.link(&me, ino.0, newparent.0, &name).await }, reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (fs, Caller { me, tid }, name) =
-            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
         self.run_on(tid, async move { fs.unlink(&me, parent.0, &name).await }, |done| empty(done, reply));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (fs, Caller { me, tid }, name) =
-            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
         self.run(tid, async move { fs.rmdir(&me, parent.0, &name).await }, |done| empty(done, reply));
     }
 
@@ -395,14 +304,14 @@ impl Filesystem for Kernel {
         if flags != NO_FLAGS {
             return reply.error(fuser::Errno::EINVAL);
         }
-        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let (fs, Caller { me, tid }) = self.begin(req);
         let (name, new) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
         let op = async move { fs.rename(&me, (parent.0, &name), (newparent.0, &new)).await };
         self.run_on(tid, op, |done| empty(done, reply));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let (fs, Caller { me, tid }) = self.begin(req);
         self.run(tid, async move { fs.open(me, ino.0, flags.0 as u32).await }, |opened| match opened {
             Ok((fh, keep)) => reply.opened(FileHandle(fh), open_flags(keep)),
             Err(e) => reply.error(number(e)),
@@ -419,8 +328,7 @@ impl Filesystem for Kernel {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (fs, Caller { me, tid }, name) =
-            (Arc::clone(&self.fs), self.caller(req), name.as_bytes().to_vec());
+        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
         let op = async move { fs.create(me, parent.0, &name, mode & 0o7777, flags as u32).await };
         self.run(tid, op, |made| match made {
             Ok((e, fh, keep)) => {
@@ -485,22 +393,14 @@ impl Filesystem for Kernel {
 
     fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
         let fs = Arc::clone(&self.fs);
-        match fs.opened(fh.0) {
-            Ok(file) => {
-                self.run_on(req.pid(), async move { fs.flush(&file).await }, |done| empty(done, reply))
-            }
-            Err(e) => reply.error(number(e)),
-        }
+        let op = async move { fs.flush(&*fs.opened(fh.0)?).await };
+        self.run_on(req.pid(), op, |done| empty(done, reply));
     }
 
     fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let fs = Arc::clone(&self.fs);
-        match fs.opened(fh.0) {
-            Ok(file) => {
-                self.run_on(req.pid(), async move { fs.fsync(&file).await }, |done| empty(done, reply))
-            }
-            Err(e) => reply.error(number(e)),
-        }
+        let op = async move { fs.fsync(&*fs.opened(fh.0)?).await };
+        self.run_on(req.pid(), op, |done| empty(done, reply));
     }
 
     fn release(
@@ -521,7 +421,7 @@ impl Filesystem for Kernel {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let (fs, Caller { me, tid }) = self.begin(req);
         let op = async move {
             let dir = fs.inode(ino.0)?;
             if fs.asks_rights {
@@ -624,7 +524,7 @@ impl Filesystem for Kernel {
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let (fs, Caller { me, tid }) = self.begin(req);
         self.run(tid, async move { fs.statfs(&me).await }, |stat| match stat {
             Ok((s, name_max)) => {
                 let blocks = |bytes: u64| bytes / u64::from(BLOCK);
@@ -637,7 +537,7 @@ impl Filesystem for Kernel {
     }
 
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let (fs, Caller { me, tid }) = (Arc::clone(&self.fs), self.caller(req));
+        let (fs, Caller { me, tid }) = self.begin(req);
         let op = async move { fs.access(&me, ino.0, mask.bits() as u32).await };
         self.run(tid, op, |done| empty(done, reply));
     }

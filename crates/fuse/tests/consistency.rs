@@ -73,6 +73,19 @@ fn what_another_mount_replaced_is_found_again_by_its_path() {
     fs::create_dir(a.at.join("dir")).unwrap();
     fs::write(a.at.join("dir/file"), "newest").unwrap();
     assert_eq!(fs::read_to_string(b.at.join("dir/file")).unwrap(), "newest");
+    // What is open there is gone when it is removed here, and stays found by its name when there is one again.
+    let open = fs::File::open(b.at.join("dir/file")).unwrap();
+    fs::remove_file(a.at.join("dir/file")).unwrap();
+    let begun = Instant::now();
+    let gone = loop {
+        // After acregmin its attributes are no longer believed.
+        match open.metadata() {
+            Err(e) => break e,
+            Ok(_) => assert!(begun.elapsed() < HANG, "its attributes are believed for ever"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(gone.raw_os_error(), Some(rustix::io::Errno::STALE.raw_os_error()));
     fs::write(b.at.join("dir/file"), "from b").unwrap();
     assert_eq!(fs::read_to_string(a.at.join("dir/file")).unwrap(), "from b");
     a.unmount();
@@ -116,7 +129,17 @@ fn a_full_file_system_is_told_at_close_or_before() {
         f.sync_all()
     });
     assert_eq!(told.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    // Close itself tells: cp writes, and closes.
+    fs::remove_file(mounted.at.join("small")).unwrap();
+    let beside = tempfile::tempdir().unwrap();
+    fs::write(beside.path().join("from"), noise(60_000, 1)).unwrap();
+    let mut cp = Command::new("cp");
+    let out = cp.arg(beside.path().join("from")).arg(mounted.at.join("copied")).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains("No space left on device"), "{said}");
     fs::remove_file(mounted.at.join("big")).unwrap();
+    fs::write(mounted.at.join("copied"), "there is space again").unwrap();
+    mounted.unmount();
 }
 
 /// A server on a directory, at addresses that stay the same when it is started again.

@@ -250,6 +250,13 @@ fn names(dir: &Path) {
     assert_eq!(too_long.raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
     let missing = fs::metadata(dir.join("n".repeat(256))).unwrap_err();
     assert_eq!(missing.raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
+    // A path of more than PATH_MAX bytes, and a link with more text than that.
+    let path = dir.join("d/".repeat(2100));
+    assert_eq!(fs::metadata(&path).unwrap_err().raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
+    assert_eq!(
+        symlink(&path, dir.join("link")).unwrap_err().raw_os_error(),
+        Some(Errno::NAMETOOLONG.raw_os_error())
+    );
 }
 
 fn renames(dir: &Path) {
@@ -493,9 +500,22 @@ fn locks(dir: &Path) {
     rustix::fs::flock(&a, FlockOperation::Unlock).unwrap();
     rustix::fs::flock(&b, FlockOperation::NonBlockingLockExclusive).unwrap();
     rustix::fs::flock(&b, FlockOperation::Unlock).unwrap();
-    // Locks of fcntl are a process's own; that they can be taken is what one process sees.
+    // Locks of fcntl are a process's own: another one is refused.
+    let other_may = || {
+        let script = "import fcntl; fcntl.lockf(open('lock', 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)";
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", script]).current_dir(dir).stderr(std::process::Stdio::null());
+        python.status().map(|s| s.success())
+    };
     rustix::fs::fcntl_lock(&a, FlockOperation::NonBlockingLockExclusive).unwrap();
+    match other_may() {
+        Ok(may) => assert!(!may, "two processes have one lock"),
+        Err(e) => {
+            eprintln!("SKIPPED: python3 cannot be run ({e}), so locks were not tried between processes")
+        }
+    }
     rustix::fs::fcntl_lock(&a, FlockOperation::Unlock).unwrap();
+    assert!(other_may().unwrap_or(true));
 }
 
 fn extended_attributes(dir: &Path) {
@@ -526,6 +546,25 @@ fn run(dir: &Path, place: &str) -> Vec<String> {
         }
     }
     failed
+}
+
+#[test]
+fn a_mount_has_no_extended_attributes_and_says_so() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(false);
+    let mounted = export.mount("tcp", "");
+    let path = mounted.at.join("file");
+    fs::write(&path, "").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    for _ in 0..2 {
+        assert_eq!(rustix::fs::setxattr(&path, "user.test", b"v", flags), Err(Errno::OPNOTSUPP));
+        assert_eq!(rustix::fs::getxattr(&path, "user.test", &mut [0_u8; 8]), Err(Errno::OPNOTSUPP));
+        assert_eq!(rustix::fs::listxattr(&path, &mut [0_u8; 8]), Err(Errno::OPNOTSUPP));
+        assert_eq!(rustix::fs::removexattr(&path, "user.test"), Err(Errno::OPNOTSUPP));
+    }
+    mounted.unmount();
 }
 
 #[test]
