@@ -135,6 +135,19 @@ fn known(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
+fn every_piece_of_a_configuration_file_is_understood() {
+    let mut seen = 0;
+    for page in pages() {
+        let text = read(&page);
+        for toml in text.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("toml\n")) {
+            seen += 1;
+            toml.parse::<server::Config>().unwrap_or_else(|e| panic!("{page}: {e}\n{toml}"));
+        }
+    }
+    assert!(seen > 1, "only {seen} were found");
+}
+
+#[test]
 fn the_configuration_page_has_every_key_and_no_other() {
     let page = "docs/reference/configuration.md";
     let mut top = known("");

@@ -15,7 +15,10 @@ use server::{Config, Running, Server};
 fn program(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let path = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
-    assert!(path.is_file(), "{path:?} is not there: `cargo build -p millrace-client --examples` builds it");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).with_extension("rs");
+    let changed = |path: &Path| fs::metadata(path).and_then(|m| m.modified());
+    let fresh = changed(&path).is_ok_and(|built| built >= changed(&source).unwrap());
+    assert!(fresh, "{path:?} is not up to date: `cargo build -p millrace-client --examples` builds it");
     path
 }
 

@@ -83,6 +83,30 @@ fn every_command_that_a_page_shows_is_understood() {
 }
 
 #[test]
+fn every_command_and_option_that_a_sentence_names_is_there() {
+    use clap::error::ErrorKind::{InvalidSubcommand, UnknownArgument};
+    let mut seen = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let prose: String = text.split("```").step_by(2).collect();
+        for code in prose.split('`').skip(1).step_by(2).filter(|c| c.starts_with("millrace ")) {
+            // What is written large, and dots, stand for something; arguments may be left out.
+            let mut words: Vec<String> = shlex::split(code).unwrap_or_default();
+            words.retain(|w| w != "...");
+            if words[1].chars().all(|c| c.is_ascii_uppercase()) {
+                continue;
+            }
+            seen += 1;
+            let wrong = Cli::try_parse_from(&words)
+                .err()
+                .filter(|e| matches!(e.kind(), InvalidSubcommand | UnknownArgument));
+            assert!(wrong.is_none(), "{}: {code}: {}", page.display(), wrong.unwrap());
+        }
+    }
+    assert!(seen > 40, "only {seen} were found in the pages");
+}
+
+#[test]
 fn every_example_of_the_help_is_understood() {
     fn check(command: &clap::Command) {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
