@@ -27,5 +27,5 @@ fn a_study_that_is_not_there_is_refused_with_those_that_are() {
     let out = run(&["study", "depth"]);
     assert_eq!(out.status.code(), Some(2));
     let said = String::from_utf8(out.stderr).unwrap();
-    assert!(said.contains("depth") && said.contains("distance, registration, all"), "{said}");
+    assert!(said.contains("depth") && said.contains("distance, credits, registration, all"), "{said}");
 }

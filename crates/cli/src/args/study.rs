@@ -14,7 +14,7 @@ Examples:
 Writes a page NAME.md for each study, and its pictures. Everything is SIMULATED, not measured: the real client and server
 run on simulated machines in virtual time.")]
 pub(crate) struct StudyArgs {
-    /// The study: distance, registration, or all of them
+    /// The study: distance, credits, registration, or all of them
     pub(crate) name: String,
 
     /// The directory for pages and pictures

@@ -1,6 +1,7 @@
 //! Studies of machines and distances that the papers did not have. Each is a page with pictures, made by one command,
 //! out of a text that is written by hand and figures that the simulation gives. They are **simulated, not measured**.
 
+mod credits;
 mod distance;
 mod page;
 mod registration;
@@ -25,7 +26,7 @@ pub struct Study {
 }
 
 /// All studies.
-pub const ALL: [Study; 2] = [distance::STUDY, registration::STUDY];
+pub const ALL: [Study; 3] = [distance::STUDY, credits::STUDY, registration::STUDY];
 
 /// The study of this name; with `all`, all of them.
 ///

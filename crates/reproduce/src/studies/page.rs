@@ -71,8 +71,11 @@ mod tests {
     #[test]
     fn a_study_that_is_not_there_is_refused_with_those_that_are() {
         let Err(e) = studies::named("depth") else { panic!("it is there") };
-        assert_eq!(e.to_string(), "there is no study \"depth\"; there are: distance, registration, all");
-        assert_eq!(studies::named("all").map(|s| s.len()).ok(), Some(2));
+        assert_eq!(
+            e.to_string(),
+            "there is no study \"depth\"; there are: distance, credits, registration, all"
+        );
+        assert_eq!(studies::named("all").map(|s| s.len()).ok(), Some(3));
     }
 
     #[test]
