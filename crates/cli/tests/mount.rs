@@ -1,0 +1,248 @@
+//! `millrace mount` as a process: how it ends, what it says, and without root.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use common::{Server, fails, kill, millrace, text};
+use rustix::process::{Pid, Signal};
+
+/// Nothing that a test waits for takes so long unless it hangs.
+const HANG: Duration = Duration::from_secs(60);
+/// A user and group without rights.
+const NOBODY: u32 = 65534;
+
+/// Whether FUSE can be used; says loudly why not.
+fn fuse_is_there() -> bool {
+    let there = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    if let Err(e) = &there {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}");
+    }
+    there.is_ok()
+}
+
+/// A process that mounts, ended when dropped.
+struct Mounting {
+    child: Child,
+    at: PathBuf,
+    err: Option<BufReader<ChildStderr>>,
+}
+
+impl Mounting {
+    /// Runs `command` with the words for a mount of `url` on `at`, until the directory can be used.
+    fn new(mut command: Command, url: &str, at: &Path, more: &[&str]) -> Self {
+        command.args(["mount", url, text(at)]).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let err = child.stderr.take().map(BufReader::new);
+        let mut mounting = Self { child, at: at.canonicalize().unwrap(), err };
+        let mut ready = String::new();
+        BufReader::new(mounting.child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        assert!(ready.starts_with("ready "), "{ready}{}", mounting.end().1);
+        mounting
+    }
+
+    /// The first line of its log with `words`.
+    fn says(&mut self, words: &str) -> String {
+        let lines = self.err.as_mut().unwrap().lines();
+        lines.map(|l| l.unwrap()).find(|l| l.contains(words)).unwrap()
+    }
+
+    /// Waits for its end: what it ended with, and said.
+    fn end(&mut self) -> (ExitStatus, String) {
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(begun.elapsed() < HANG, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut said = String::new();
+        self.err.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!is_mounted(&self.at), "{said}");
+        (status, said)
+    }
+}
+
+impl Drop for Mounting {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        if is_mounted(&self.at) {
+            drop(Command::new("umount").arg("-l").arg(&self.at).status());
+        }
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().any(|l| l.split(' ').nth(4) == path.to_str())
+}
+
+#[test]
+fn a_signal_writes_everything_and_unmounts() {
+    if !fuse_is_there() {
+        return;
+    }
+    let (stored, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(&["--export", &format!("/x=local:{}", stored.path().display())]);
+    for signal in ["TERM", "INT"] {
+        let mut mounting = Mounting::new(millrace(), &server.url("rdma", "/x"), at.path(), &[]);
+        let mut open = fs::File::create(at.path().join(signal)).unwrap();
+        open.write_all(b"not closed").unwrap();
+        kill(mounting.child.id(), signal);
+        let (status, said) = mounting.end();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert_eq!(fs::read(stored.path().join(signal)).unwrap(), b"not closed");
+    }
+}
+
+/// As [`kill`], without a process for it: that would close its copies of open files, which sends what they hold.
+fn signal(pid: u32, signal: Signal) {
+    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+}
+
+/// Stops a process, and waits until all its threads stand still.
+fn stop(pid: u32) {
+    signal(pid, Signal::STOP);
+    let stands = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+        stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+    };
+    let begun = Instant::now();
+    while !fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|t| stands(t.unwrap())) {
+        assert!(begun.elapsed() < HANG, "it does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_is_lost_is_told_and_a_second_signal_waits_for_nothing() {
+    if !fuse_is_there() {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/x=memory:16MiB"]);
+    let lose = |grace: &str| {
+        signal(server.child.id(), Signal::CONT);
+        let mounting = Mounting::new(millrace(), &server.url("tcp", "/x"), at.path(), &["--grace", grace]);
+        let mut open = fs::File::create(at.path().join("file")).unwrap();
+        open.write_all(b"never arrives").unwrap();
+        stop(server.child.id());
+        signal(mounting.child.id(), Signal::TERM);
+        (mounting, open)
+    };
+    let (mut patient, open) = lose("1");
+    let (status, said) = patient.end();
+    assert_eq!(status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("millrace: ") && last.contains("changes of 1 files are lost"), "{said}");
+    drop(open);
+
+    let (mut hurried, open) = lose("3600");
+    let pending = hurried.says("not yet written");
+    assert!(pending.contains("13 bytes of 1 files"), "{pending}");
+    signal(hurried.child.id(), Signal::TERM);
+    let (status, said) = hurried.end();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("what is not written is lost"), "{said}");
+    drop(open);
+}
+
+#[test]
+fn a_mount_in_the_background_is_there_when_the_command_ends_and_goes_with_umount() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/x=memory:16MiB"]);
+    let path = at.path().canonicalize().unwrap();
+    common::ok(&["mount", "--daemon", &server.url("tcp", "/x"), text(at.path())]);
+    fs::write(path.join("file"), "there").unwrap();
+    assert!(Command::new("umount").arg(&path).status().unwrap().success());
+    assert!(!is_mounted(&path));
+    assert_eq!(common::ok(&["cat", &server.url("tcp", "/x/file")]), "there");
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_or_is_mute_is_told_in_one_sentence() {
+    let at = tempfile::tempdir().unwrap();
+    let said = fails(1, &["mount", "--log", "warn", "nfs://127.0.0.1:1/x?proto=tcp", text(at.path())]);
+    assert!(said.contains("127.0.0.1:1"), "{said}");
+    // Somebody who takes connections and never answers.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for proto in ["tcp", "rdma"] {
+        let url = format!("nfs://{}/x?proto={proto}", mute.local_addr().unwrap());
+        let said = fails(1, &["mount", "--log", "warn", &url, text(at.path())]);
+        assert!(said.contains("127.0.0.1"), "{said}");
+    }
+    assert!(!is_mounted(at.path()));
+}
+
+/// The command for a user without rights; the binary may lie where only its owner may go.
+fn as_nobody(dir: &Path) -> Command {
+    let binary = dir.join("millrace");
+    if !binary.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_millrace"), &binary).unwrap();
+    }
+    let mut c = Command::new(binary);
+    c.env_remove("RUST_LOG").stdin(Stdio::null()).current_dir("/").uid(NOBODY).gid(NOBODY);
+    c
+}
+
+#[test]
+fn without_root_fusermount3_mounts() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (beside, stored) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (at, of_root) = (beside.path().join("at"), beside.path().join("of root"));
+    for dir in [&at, &of_root] {
+        fs::create_dir(dir).unwrap();
+        fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    for dir in [beside.path(), stored.path()] {
+        fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    std::os::unix::fs::chown(&at, Some(NOBODY), Some(NOBODY)).unwrap();
+    let server = Server::start(&["--export", &format!("/x=local:{}", stored.path().display())]);
+    let url = server.url("rdma", "/x");
+    let refused = |mut c: Command, at: &Path| {
+        let out = c.args(["mount", &url, text(at)]).output().unwrap();
+        assert_eq!(out.status.code(), Some(1));
+        String::from_utf8(out.stderr).unwrap().lines().last().unwrap().to_owned()
+    };
+    let mut without = as_nobody(beside.path());
+    without.env("FUSERMOUNT_PATH", "/there/is/no/fusermount3");
+    let said = refused(without, &at);
+    assert!(said.contains("fusermount3 must be installed (package fuse3)"), "{said}");
+    if !Command::new("fusermount3").arg("-V").stdout(Stdio::null()).status().is_ok_and(|s| s.success()) {
+        eprintln!("SKIPPED: fusermount3 is not installed, so nobody mounted without root");
+        return;
+    }
+    let said = refused(as_nobody(beside.path()), &of_root);
+    assert!(said.contains("no write access to mountpoint"), "{said}");
+
+    let mut mounting = Mounting::new(as_nobody(beside.path()), &url, &at, &[]);
+    let script = "echo one > f && mkdir d && mv f d/g && cat d/g && rm d/g && rmdir d && echo two > kept";
+    let mut sh = Command::new("sh");
+    sh.args(["-ec", &format!("cd '{}'; {script}", at.display())]).uid(NOBODY).gid(NOBODY);
+    let out = sh.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(out.stdout, b"one\n");
+    // Others, even root, are not let in.
+    assert_eq!(fs::read_dir(&at).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    kill(mounting.child.id(), "TERM");
+    let (status, said) = mounting.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert_eq!(fs::read(stored.path().join("kept")).unwrap(), b"two\n");
+}
