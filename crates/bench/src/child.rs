@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     io::{BufRead, BufReader, Read},
     process::{Child, ChildStdout, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{BenchError, cpu};
@@ -43,6 +43,14 @@ impl Peer {
             return Err(BenchError::Peer("it ended before it was ready (its message is above)".into()));
         }
         Ok(line.trim_end().to_owned())
+    }
+
+    /// Waits until it ends by itself, so long at most; it is killed otherwise when this is dropped.
+    pub fn end_within(&mut self, patience: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < patience && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Its process id.

@@ -13,6 +13,7 @@ pub mod embedded;
 mod error;
 pub mod figure;
 pub mod iozone;
+pub mod mounted;
 pub mod plot;
 mod random;
 pub mod raw;

@@ -1,4 +1,4 @@
-//! The kernel's side: the only module that knows `fuser`. Requests in, futures to the executor, answers out.
+//! The kernel's side: requests in, futures to the executor, answers out.
 
 use std::{
     ffi::OsStr,
@@ -27,13 +27,10 @@ use crate::{
     killed::unless_killed,
     names::Make,
     open::OpenFile,
+    session::negotiate,
     translate::{BLOCK, absent, attr, kind, number, set_time, spec},
 };
 
-/// The most bytes of one READ or WRITE of the kernel; it may want less (`/proc/sys/fs/fuse/max_pages_limit`).
-const MAX_TRANSFER: u32 = 1 << 20;
-/// Requests that the kernel makes of its own accord (read-ahead, writing back) at a time.
-const BACKGROUND: u16 = 64;
 /// `RENAME_NOREPLACE` and its kin have no counterpart in NFS.
 const NO_FLAGS: RenameFlags = RenameFlags::empty();
 
@@ -154,30 +151,8 @@ fn open_flags(keep: bool) -> FopenFlags {
 #[allow(clippy::too_many_arguments)] // As the trait has them.
 impl Filesystem for Kernel {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let mut wanted = vec![
-            InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_AUTO_INVAL_DATA,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_MAX_PAGES,
-        ];
-        if self.writeback {
-            wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
-        }
-        for flag in wanted {
-            if config.add_capabilities(flag).is_err() {
-                tracing::info!("this kernel's FUSE has no {flag:?}");
-            }
-        }
-        // Where the kernel wants less, it says so in what it can.
-        let _ = config.set_max_write(MAX_TRANSFER);
-        if let Err(most) = config.set_max_readahead(8 * MAX_TRANSFER) {
-            let _ = config.set_max_readahead(most);
-        }
-        let _ = config.set_max_background(BACKGROUND);
+        let writeback = [InitFlags::FUSE_WRITEBACK_CACHE];
+        negotiate(config, if self.writeback { &writeback } else { &[] });
         Ok(())
     }
 

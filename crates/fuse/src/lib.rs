@@ -4,7 +4,7 @@
 //! [`MountOptions`] reads the words of mount(8) and nfs(5).
 //!
 //! # Who does what
-//! `kernel.rs` (with `translate.rs`) alone knows `fuser`: its threads, each with a channel of its own to the kernel, take requests and hand
+//! `kernel.rs` (with `translate.rs`) takes what `fuser` hands it: its threads, each with a channel of its own to the kernel, take requests and hand
 //! them as futures to the executor that owns the connections; the answer goes out from there. What needs no server (a
 //! cached attribute, a write that is gathered) is answered by the thread that took it. READ places data in a buffer
 //! of the arena, and the kernel copies it from there into its page cache: one copy. WRITE data is copied once, out of
@@ -56,6 +56,8 @@ mod mountpoint;
 mod names;
 mod open;
 mod options;
+pub mod passthrough;
+mod session;
 mod translate;
 mod write;
 

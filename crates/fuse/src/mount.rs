@@ -1,7 +1,6 @@
 //! A mount's life: connect, mount, serve, unmount.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
@@ -19,15 +18,12 @@ use crate::{
     fs::Fs,
     kernel::Kernel,
     mountpoint::{self, SOURCE},
+    session::{self, read_further_ahead},
     write::PATIENCE,
 };
 
 /// The longest name, where the server does not say.
 const NAME_MAX: u32 = 255;
-/// How far ahead the kernel reads, where we may say so, KiB.
-const READ_AHEAD_KIB: u32 = 4096;
-/// Threads that take requests.
-const TAKERS: usize = 4;
 /// How long unmounting waits for the kernel to let go.
 const LET_GO: Duration = Duration::from_secs(2);
 /// How often unmounting says what it waits for.
@@ -223,12 +219,8 @@ fn config(options: &MountOptions, source: String) -> Config {
         list.push(MountOption::DefaultPermissions);
     }
     list.extend(options.kernel.iter().filter_map(|o| kernel_option(o)));
-    let mut config = Config::default();
-    config.mount_options = list;
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(TAKERS);
-    config.clone_fd = true;
-    config
+    let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    session::config(list, acl)
 }
 
 fn kernel_option(word: &str) -> Option<MountOption> {
@@ -243,14 +235,4 @@ fn kernel_option(word: &str) -> Option<MountOption> {
         "dirsync" => MountOption::DirSync,
         _ => return None,
     })
-}
-
-/// The kernel reads 128 KiB ahead of its own accord, too little for a network; root may say otherwise.
-fn read_further_ahead(path: &Path) {
-    let Ok(stat) = rustix::fs::stat(path) else { return };
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-    if let Err(e) = fs::write(&knob, READ_AHEAD_KIB.to_string()) {
-        tracing::info!("the kernel reads only 128 KiB ahead ({knob}: {e})");
-    }
 }

@@ -47,6 +47,8 @@ pub(crate) enum BenchCommand {
     Breakdown(BreakdownArgs),
     /// Run raw and iozone in turns and print medians and ratios
     Compare(CompareArgs),
+    /// Measure a mounted export beside the client library without FUSE and FUSE without NFS
+    Mount(MountBenchArgs),
     /// Time each operation on names, as fileop does
     Fileop(FileopArgs),
     /// A mail server's small files, as PostMark has them
@@ -72,6 +74,18 @@ pub(crate) enum BenchCommand {
     /// The other process of `bench raw`
     #[command(hide = true)]
     RawPeer(RawPeerArgs),
+    /// The passthrough of `bench mount`
+    #[command(hide = true)]
+    Passthrough(PassthroughArgs),
+}
+
+/// Arguments of the passthrough of `millrace bench mount`.
+#[derive(Debug, Args)]
+pub(crate) struct PassthroughArgs {
+    /// What it shows
+    pub(crate) of: PathBuf,
+    /// Where
+    pub(crate) at: PathBuf,
 }
 
 /// Arguments of the other process of `millrace bench raw`.
@@ -337,4 +351,68 @@ pub(crate) struct CompareArgs {
     /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `millrace bench mount`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench mount
+  millrace bench mount --proto tcp --runs 9
+  millrace bench mount --size 8M --random-ops 400 --files 100 --entries 1000 --runs 1     a quick look
+
+It needs root or fusermount3, /dev/fuse, and a tmpfs, and starts what it needs: a server with a memory export, its
+mount, and a FUSE file system of the same library and options that hands each call to a directory in the tmpfs, each in
+a process of its own. (That one is not the kernel's FUSE_PASSTHROUGH.) Each run measures every line with the client
+library, the passthrough and the mount, one after another; the table shows medians. The library has one connection
+and 8 calls in flight; for stat, which it does not cache, it does a LOOKUP each.
+
+Before a sequential read and a listing the file systems are mounted anew, so that the kernel has nothing of them in its
+caches; random reads go past its pages (O_DIRECT). A write ends with fsync (the library: COMMIT). Files in the list are
+empty.")]
+pub(crate) struct MountBenchArgs {
+    /// The transport
+    #[arg(long, value_name = "NAME", default_value = "rdma", value_parser = ["rdma", "tcp"])]
+    pub(crate) proto: String,
+
+    /// An address of this machine where the server listens
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) address: IpAddr,
+
+    /// Runs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runs: u16,
+
+    /// Bytes of the file that is read and written
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = whole_record)]
+    pub(crate) size: Size,
+
+    /// Random reads of 4 KiB in one run
+    #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) random_ops: u64,
+
+    /// Files that are asked for their attributes
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) files: u32,
+
+    /// Entries of the directory that is listed
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) entries: u32,
+
+    /// A directory in a tmpfs, for what the passthrough shows
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) tmpfs: PathBuf,
+
+    /// Print one JSON object per line: workload is library, passthrough or mount
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A size of whole records.
+fn whole_record(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|e: bench::units::BadSize| e.to_string())?;
+    let records = size.0 > 0 && size.0.is_multiple_of(1 << 20);
+    records
+        .then_some(size)
+        .ok_or_else(|| "the file is read and written in records of 1 MiB: give a multiple".into())
 }

@@ -21,7 +21,8 @@ use client::{Design, Invalidation, Strategy};
 use rdma::ProviderChoice;
 
 pub(crate) use bench::{
-    BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, RawArgs, TestName,
+    BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, MountBenchArgs,
+    PassthroughArgs, RawArgs, TestName,
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{

@@ -3,6 +3,7 @@
 mod breakdown;
 mod compare;
 mod iozone;
+mod mount;
 mod raw;
 mod simulate;
 mod wan;
@@ -38,6 +39,8 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
         BenchCommand::Clients(args) => workload::run(&(&args).into(), &args.place),
         BenchCommand::Wan(args) => wan::run(&args),
         BenchCommand::Simulate(args) => simulate::run(&args),
+        BenchCommand::Mount(args) => mount::run(&args),
+        BenchCommand::Passthrough(args) => mount::passthrough(&args),
         BenchCommand::RawPeer(args) => {
             bench::raw::serve_peer(&at(args.address))?;
             Ok(Outcome::Done)

@@ -1,0 +1,105 @@
+//! The client library, without FUSE.
+
+use std::time::Instant;
+
+use client::{Client, Options, Url};
+use futures::{StreamExt, TryStreamExt, stream};
+use nfs::v3::{CreateHow, FileHandle, Sattr};
+use runtime::tokio_rt::TokioRuntime;
+
+use super::{Case, ENTRIES, FILES, JOBS, MountBench, RECORD, SMALL, calls::Measured, name};
+use crate::{
+    BenchError, Figure,
+    embedded::EmbeddedServer,
+    iozone::{self, Iozone, Session, Test},
+};
+
+/// Calls in flight where files are made, and for bulk data.
+const DEPTH: usize = 8;
+
+/// A client for names, and a connection of its own for data, as the iozone bench has it.
+pub(super) struct Library {
+    rt: tokio::runtime::Runtime,
+    client: Client,
+    data: Session,
+}
+
+fn failed(e: client::Error) -> BenchError {
+    BenchError::Client(e.to_string())
+}
+
+impl Library {
+    /// Connects to the server at `url`.
+    pub(super) fn open(url: &str, config: &MountBench) -> Result<Self, BenchError> {
+        let url: Url = url.parse().map_err(failed)?;
+        let options = Options { provider: config.at.provider, ..Options::default() };
+        let rt = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(BenchError::io("make a runtime"))?;
+        let handle = TokioRuntime::from_handle(rt.handle().clone());
+        let client = rt.block_on(Client::connect(handle, &url, options.clone())).map_err(failed)?;
+        let data = Session::open(Iozone { url, options, threads: 1, size: config.size })?;
+        data.prepare()?;
+        Ok(Self { rt, client, data })
+    }
+
+    /// Makes the directories of small files.
+    pub(super) fn fill(&self, config: &MountBench) -> Result<(), BenchError> {
+        self.rt
+            .block_on(async {
+                for (sub, n) in [(FILES, config.files), (ENTRIES, config.entries)] {
+                    let how = || Sattr { mode: Some(0o755), ..Sattr::default() };
+                    let dir = self.client.mkdir(self.client.root(), sub, how()).await?.handle;
+                    let made = (0..n).map(|i| self.client.create(dir, name(i), CreateHow::Unchecked(how())));
+                    stream::iter(made).buffer_unordered(DEPTH).try_for_each(|_| async { Ok(()) }).await?;
+                }
+                Ok(())
+            })
+            .map_err(failed)
+    }
+
+    pub(super) fn measure(
+        &self,
+        case: Case,
+        config: &MountBench,
+        server: &EmbeddedServer,
+    ) -> Result<Figure, BenchError> {
+        let run = |test, record, outstanding| {
+            let run = iozone::Run { test, record, outstanding, passes: 1, random_ops: config.random_ops };
+            self.data.run(&run, Some(server))
+        };
+        let measured = match case {
+            Case::Write => return run(Test::Write, RECORD, DEPTH),
+            Case::Read => return run(Test::Read, RECORD, DEPTH),
+            Case::RandomRead => return run(Test::RandomRead, SMALL, JOBS),
+            Case::Stat => self.rt.block_on(self.look_up(config.files)),
+            // The one call gives names and attributes.
+            Case::List | Case::ListAttributes => self.rt.block_on(self.list()),
+        }
+        .map_err(failed)?;
+        let rate = measured.operations as f64 / measured.took.as_secs_f64().max(1e-9);
+        Ok(Figure { ops_per_s: Some(rate), ..Figure::default() })
+    }
+
+    async fn dir(&self, name: &str) -> Result<FileHandle, client::Error> {
+        Ok(self.client.lookup(self.client.root(), name).await?.handle)
+    }
+
+    async fn look_up(&self, files: u32) -> Result<Measured, client::Error> {
+        let dir = self.dir(FILES).await?;
+        let start = Instant::now();
+        for n in 0..files {
+            self.client.lookup(dir, name(n)).await?;
+        }
+        Ok(Measured { bytes: 0, operations: files.into(), took: start.elapsed() })
+    }
+
+    async fn list(&self) -> Result<Measured, client::Error> {
+        let dir = self.dir(ENTRIES).await?;
+        let start = Instant::now();
+        let entries = self.client.readdir(dir).await?;
+        let operations = entries.iter().filter(|e| !e.is_dot()).count() as u64;
+        Ok(Measured { bytes: 0, operations, took: start.elapsed() })
+    }
+}

@@ -1,0 +1,103 @@
+//! `millrace bench mount`, small, over both transports.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::path::Path;
+
+use common::{millrace, ok, run, text};
+
+const SMALL: [&str; 12] = [
+    "bench",
+    "mount",
+    "--size",
+    "2M",
+    "--random-ops",
+    "64",
+    "--files",
+    "20",
+    "--entries",
+    "300",
+    "--runs",
+    "1",
+];
+
+/// Whether FUSE can be used; says loudly why not.
+fn fuse_is_there() -> bool {
+    let open = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    if let Err(e) = &open {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}");
+    }
+    open.is_ok()
+}
+
+/// Runs a bench that must fail, and gives what it says.
+fn fails(args: &[&str]) -> String {
+    let out = run(args);
+    assert!(!out.status.success(), "{args:?}");
+    String::from_utf8(out.stderr).unwrap()
+}
+
+fn is_mounted_below(dir: &Path) -> bool {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(dir))
+}
+
+#[test]
+fn each_case_is_measured_with_library_passthrough_and_mount() {
+    if !fuse_is_there() {
+        return;
+    }
+    for proto in ["rdma", "tcp"] {
+        let out = ok(&[&SMALL[..], &["--proto", proto, "--json"]].concat());
+        let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        let seen: Vec<_> =
+            lines.iter().map(|l| (l["test"].as_str().unwrap(), l["workload"].as_str().unwrap())).collect();
+        let tests = ["write", "read", "random-read", "stat", "list", "list-attributes"];
+        let subjects = ["library", "passthrough", "mount"];
+        let all: Vec<_> = tests.iter().flat_map(|t| subjects.map(|s| (*t, s))).collect();
+        assert_eq!(seen, all);
+        for l in &lines {
+            assert!(l["ops_per_s"].as_f64() > Some(0.0), "{l}");
+            let local = l["workload"] == "passthrough";
+            assert_eq!(l["proto"], if local { "local" } else { proto }, "{l}");
+        }
+    }
+}
+
+#[test]
+fn the_table_has_a_goal_for_each_case_that_has_one_and_nothing_stays_mounted() {
+    if !fuse_is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = millrace().args(SMALL).env("TMPDIR", dir.path()).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(!is_mounted_below(dir.path()));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let out = String::from_utf8(out.stdout).unwrap();
+    for goal in [
+        ">= 0.7 of the lower",
+        ">= 0.6 of the lower",
+        ">= 0.5 of passthrough",
+        ">= 0.95 of passthrough",
+        "< 2 s",
+        "of memory at most in a listing",
+    ] {
+        assert!(out.contains(goal), "{goal} is missing:\n{out}");
+    }
+    assert_eq!(out.lines().filter(|l| l.ends_with(" yes") || l.ends_with(" no")).count(), 5, "{out}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_told_in_a_sentence() {
+    assert!(fails(&["bench", "mount", "--size", "1000"]).contains("multiple"));
+    if !fuse_is_there() {
+        assert!(fails(&SMALL).contains("/dev/fuse cannot be opened"));
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let said = fails(&[&SMALL[..], &["--tmpfs", text(dir.path())]].concat());
+    assert!(said.contains("it is not in a tmpfs; name a directory in a tmpfs with --tmpfs"), "{said}");
+    let nowhere = dir.path().join("nowhere");
+    assert!(fails(&[&SMALL[..], &["--tmpfs", text(&nowhere)]].concat()).contains("nowhere"));
+}

@@ -1,0 +1,60 @@
+//! What every file system here agrees on with the kernel, so that figures of one can stand beside those of another.
+
+use std::{fs, path::Path};
+
+use fuser::{Config, InitFlags, KernelConfig, MountOption, SessionACL};
+
+/// The most bytes of one READ or WRITE of the kernel; it may want less (`/proc/sys/fs/fuse/max_pages_limit`).
+const MAX_TRANSFER: u32 = 1 << 20;
+/// Requests that the kernel makes of its own accord (read-ahead, writing back) at a time.
+const BACKGROUND: u16 = 64;
+/// How far ahead the kernel reads, where we may say so, KiB.
+const READ_AHEAD_KIB: u32 = 4096;
+/// Threads that take requests.
+const TAKERS: usize = 4;
+
+/// Asks the kernel for what it can do that helps, and `more`.
+pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
+    let wanted = [
+        InitFlags::FUSE_ASYNC_READ,
+        InitFlags::FUSE_DO_READDIRPLUS,
+        InitFlags::FUSE_READDIRPLUS_AUTO,
+        InitFlags::FUSE_PARALLEL_DIROPS,
+        InitFlags::FUSE_AUTO_INVAL_DATA,
+        InitFlags::FUSE_CACHE_SYMLINKS,
+        InitFlags::FUSE_ASYNC_DIO,
+        InitFlags::FUSE_MAX_PAGES,
+    ];
+    for flag in wanted.iter().chain(more) {
+        if config.add_capabilities(*flag).is_err() {
+            tracing::info!("this kernel's FUSE has no {flag:?}");
+        }
+    }
+    // Where the kernel wants less, it says so in what it can.
+    let _ = config.set_max_write(MAX_TRANSFER);
+    if let Err(most) = config.set_max_readahead(8 * MAX_TRANSFER) {
+        let _ = config.set_max_readahead(most);
+    }
+    let _ = config.set_max_background(BACKGROUND);
+}
+
+/// A session with so many threads, each with a channel of its own to the kernel.
+pub(crate) fn config(mount_options: Vec<MountOption>, acl: SessionACL) -> Config {
+    let mut config = Config::default();
+    config.mount_options = mount_options;
+    config.acl = acl;
+    config.n_threads = Some(TAKERS);
+    config.clone_fd = true;
+    config
+}
+
+/// The kernel reads 128 KiB ahead of its own accord, too little for a network; root may say otherwise. Asks the mount
+/// itself, which must answer by now.
+pub(crate) fn read_further_ahead(path: &Path) {
+    let Ok(stat) = rustix::fs::stat(path) else { return };
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(e) = fs::write(&knob, READ_AHEAD_KIB.to_string()) {
+        tracing::info!("the kernel reads only 128 KiB ahead ({knob}: {e})");
+    }
+}
