@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn report(runs: Vec<Run>) -> Report {
-        let config = super::super::MountBench {
+        let config = MountBench {
             runs: 1,
             size: 1,
             random_ops: 1,
