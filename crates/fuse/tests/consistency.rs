@@ -421,12 +421,14 @@ fn data_goes_to_the_server_as_the_user_who_opened_the_file() {
     let mut root = fs::File::create(&path).unwrap();
     fs::set_permissions(&mounted.at, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
-    root.write_all(b"of root\n").unwrap();
+    // Started before root writes: starting a process closes its copies of open files, which sends what they hold.
     let mut other = Command::new("sh");
     std::os::unix::process::CommandExt::uid(&mut other, 4711);
-    assert!(
-        other.args(["-c", "echo of another >> log"]).current_dir(&mounted.at).status().unwrap().success()
-    );
+    other.args(["-c", "read go; echo of another >> log"]).current_dir(&mounted.at).stdin(Stdio::piped());
+    let mut other = other.spawn().unwrap();
+    root.write_all(b"of root\n").unwrap();
+    other.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert!(other.wait().unwrap().success());
     root.sync_all().unwrap();
     assert_eq!(*writes.lock().unwrap(), [(0, true, false), (4711, false, true)]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "of root\nof another\n");
