@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # docs/transcript.sh [--write]
 # Runs the README's quick start, but for the first command, and prints what a terminal shows; --write puts it into the
-# README. Wants `millrace` in the path, /dev/fuse, root or fusermount3, and ports 2049 and 20049. Leaves nothing behind.
+# README. Wants `millrace` in the path, /dev/fuse, root or fusermount3, and ports 2049 and 20049. The temporary
+# directory in which it works is shown as /home/user. Leaves nothing behind.
 set -euo pipefail -m
 root=$(cd "$(dirname "$0")/.." && pwd)
 dir=$(mktemp -d)
@@ -27,7 +28,8 @@ run() {
     case $command in *'&') sleep 2 ;; *'kill %1') wait ;; esac
   done 3< <(commands)
 }
-run >"$dir/transcript"
+run >"$dir/shown"
+sed "s|$dir|/home/user|g" "$dir/shown" >"$dir/transcript"
 if [ "${1:-}" != --write ]; then
   cat "$dir/transcript"
   exit
