@@ -48,8 +48,12 @@ impl Lan {
 }
 
 pub(super) fn in_a_world<T>(seed: u64, test: impl AsyncFnOnce(&Lan) -> T) -> T {
+    in_a_world_of(odd(), seed, test)
+}
+
+fn in_a_world_of<T>(profile: Profile, seed: u64, test: impl AsyncFnOnce(&Lan) -> T) -> T {
     let time = VirtualTime::new(seed);
-    let lan = Lan { world: World::new(&time, odd()), rt: time.runtime() };
+    let lan = Lan { world: World::new(&time, profile), rt: time.runtime() };
     lan.world.begin_trace(Seed(seed));
     time.block_on(test(&lan)).expect("the test is stuck")
 }
@@ -215,6 +219,31 @@ fn what_comes_to_a_port_does_not_hold_up_what_its_host_sends() {
         let ps = 2 * (port_ps(1 << 20) + port_ps(4));
         let last = out_ns() + way_ns(ps) + woken_ns();
         assert_eq!(lan.now() - start, last);
+    });
+}
+
+#[test]
+fn a_message_for_which_the_adapter_holds_no_receive_waits_until_the_software_has_seen_one_used() {
+    let mut profile = odd();
+    profile.adapter.receive_queue = 1;
+    let host = profile.host.clone();
+    in_a_world_of(profile, 1, async |lan| {
+        let (mut a, mut b) = lan.up().await;
+        receive(&mut b, 3);
+        (0..3).for_each(|_| a.post_send(send(&[1; 4])).unwrap());
+        // When each is taken: the first when it is here, the others when the one before is seen.
+        let here = out_ns() + way_ns(port_ps(4));
+        let second = here + host.interrupt_ns + host.completion_ns + host.message_ns;
+        let third = second + host.completion_ns + host.message_ns;
+        let mut now = 0;
+        for (taken, at) in (1..).zip([here, second, third]) {
+            lan.rt.sleep(Duration::from_nanos(at - 1 - now)).await;
+            assert_eq!(b.counters().receives, taken - 1, "before {at}");
+            lan.rt.sleep(Duration::from_nanos(2)).await;
+            assert_eq!(b.counters().receives, taken, "after {at}");
+            now = at + 1;
+        }
+        run(&mut a, &mut b, (0, 3)).await;
     });
 }
 

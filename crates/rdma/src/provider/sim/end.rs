@@ -77,6 +77,8 @@ pub(super) struct End {
     pub(super) dropped: bool,
     pub(super) ord: u16,
     pub(super) receives: VecDeque<Buffer>,
+    /// Receives that were used, whose completions the software has not seen: their places in the adapter are empty.
+    pub(super) used_receives: u32,
     /// All messages of this end that the peer has not acknowledged, by number.
     pub(super) messages: BTreeMap<u64, Message>,
     next_number: u64,
@@ -121,6 +123,7 @@ impl End {
             dropped: false,
             ord,
             receives: first_receive.into_iter().collect(),
+            used_receives: 0,
             messages: BTreeMap::new(),
             next_number: 0,
             software_free: 0,

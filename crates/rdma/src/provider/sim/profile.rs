@@ -89,6 +89,9 @@ pub struct Adapter {
     pub read_response_ns: u64,
     /// Work requests of one connection that are not acknowledged yet.
     pub send_queue: u32,
+    /// Receives of one connection that it holds. Software puts another in the place of one that was used when it has
+    /// seen the completion; what comes until then waits.
+    pub receive_queue: u32,
     /// The most bytes of one segment of exposed memory, for clients that name memory page by page: 4096. No two are
     /// neighbours for the peer then, as pages lie anywhere in memory. 0: a segment is as long as its region.
     pub segment_bytes: u32,
@@ -236,6 +239,7 @@ impl Profile {
             ("adapter.outstanding_reads", adapter.outstanding_reads.into(), 1.0, 1024.0),
             ("adapter.read_response_ns", ns(adapter.read_response_ns), 0.0, SECOND),
             ("adapter.send_queue", adapter.send_queue.into(), 1.0, 1e6),
+            ("adapter.receive_queue", adapter.receive_queue.into(), 1.0, 1e6),
             ("adapter.segment_bytes", adapter.segment_bytes.into(), 0.0, f64::from(u32::MAX)),
             ("registration.page_bytes", registration.page_bytes.into(), 512.0, 1e9),
             ("registration.register_ns", ns(registration.register_ns), 0.0, SECOND),

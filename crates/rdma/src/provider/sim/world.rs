@@ -198,8 +198,13 @@ impl Inner {
                 if let Some(end) = net.end(id)
                     && let Some(c) = end.pending.pop_front()
                 {
+                    let received = matches!(c, Completion::Received { .. });
                     end.completions.push_back(c);
                     end.wake();
+                    if received {
+                        end.used_receives -= 1;
+                        self.handle_inbound(net, id);
+                    }
                 }
             }
             Event::Acked(id, number) => self.acknowledged(net, id, number),
@@ -527,7 +532,7 @@ impl Inner {
             let handled = match there.messages.get(&number) {
                 // Its sender is gone.
                 None => Handled::Nothing,
-                Some(message) => here.take(message, &there.domain),
+                Some(message) => here.take(message, &there.domain, self.profile.adapter.receive_queue),
             };
             if matches!(handled, Handled::NoReceive) {
                 return;
@@ -768,11 +773,14 @@ const fn why(denied: Denied) -> &'static str {
 }
 
 impl End {
-    /// Takes a message of the peer.
-    fn take(&mut self, message: &Message, theirs: &SimDomain) -> Handled {
+    /// Takes a message of the peer; the adapter holds so many receives.
+    fn take(&mut self, message: &Message, theirs: &SimDomain, receive_queue: u32) -> Handled {
         let bytes = message.payload();
         match message {
             Message::Send { data, invalidate, .. } => {
+                if self.used_receives >= receive_queue {
+                    return Handled::NoReceive;
+                }
                 let Some(mut buffer) = self.receives.pop_front() else { return Handled::NoReceive };
                 if data.len() > buffer.len() {
                     return Handled::Broken("its message is longer than the receive for it");
@@ -788,6 +796,7 @@ impl End {
                     at += v.len();
                 }
                 self.counters.receives += 1;
+                self.used_receives += 1;
                 Handled::Received(Completion::Received { buffer, invalidated: tag })
             }
             Message::Write(request) => match self.domain.place(&request.to, &request.data) {
