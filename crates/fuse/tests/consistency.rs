@@ -289,17 +289,33 @@ fn holding(procedure: Procedure) -> (Held, impl common::between::Rule) {
     (Held { came, go }, rule)
 }
 
+/// An open file on a mount that learns late of what the server has renamed: so it removes a file that is open.
+struct Removal {
+    export: Export,
+    held: Held,
+    mounted: Mounted,
+    path: std::path::PathBuf,
+    open: fs::File,
+}
+
+impl Removal {
+    fn prepare() -> Self {
+        let export = Export::start(true);
+        let (held, rule) = holding(Procedure::Rename);
+        let mounted = export.mount_through("", rule);
+        let path = mounted.at.join("file");
+        fs::write(&path, "old").unwrap();
+        let open = fs::File::open(&path).unwrap();
+        Self { export, held, mounted, path, open }
+    }
+}
+
 #[test]
 fn a_file_that_is_closed_while_it_is_removed_leaves_nothing() {
     if !fuse_is_there() {
         return;
     }
-    let export = Export::start(true);
-    let (held, rule) = holding(Procedure::Rename);
-    let mounted = export.mount_through("", rule);
-    let path = mounted.at.join("file");
-    fs::write(&path, "old").unwrap();
-    let open = fs::File::open(&path).unwrap();
+    let Removal { export, held, mounted, path, open } = Removal::prepare();
     let remover = std::thread::spawn(move || fs::remove_file(&path).unwrap());
     // The server has given it its other name, and the mount does not know yet: now comes the last close.
     held.came.recv_timeout(HANG).unwrap();
@@ -317,12 +333,7 @@ fn a_remover_that_is_killed_leaves_the_file_open_and_nothing_afterwards() {
     if !fuse_is_there() {
         return;
     }
-    let export = Export::start(true);
-    let (held, rule) = holding(Procedure::Rename);
-    let mounted = export.mount_through("", rule);
-    let path = mounted.at.join("file");
-    fs::write(&path, "old").unwrap();
-    let open = fs::File::open(&path).unwrap();
+    let Removal { export, held, mounted, path, open } = Removal::prepare();
     let mut rm = Command::new("rm").arg(&path).spawn().unwrap();
     held.came.recv_timeout(HANG).unwrap();
     rm.kill().unwrap();

@@ -129,11 +129,13 @@ impl Matrix {
     fn check(&self) -> Result<(), BenchError> {
         let several = self.designs.len() > 1 || self.registrations.len() > 1;
         let refused = |why: &str| Err(BenchError::Parameter(why.to_owned()));
+        let over_tcp = match &self.servers {
+            Servers::Embedded { proto, .. } => *proto == Proto::Tcp,
+            Servers::Simulated { .. } => self.options.proto == Proto::Tcp,
+            Servers::Url(_) => false,
+        };
         match &self.servers {
-            Servers::Embedded { proto: Proto::Tcp, .. } if several => refused(
-                "designs and registration strategies are those of RDMA; leave them out, or leave out --proto tcp",
-            ),
-            Servers::Simulated { .. } if several && self.options.proto == Proto::Tcp => refused(
+            _ if several && over_tcp => refused(
                 "designs and registration strategies are those of RDMA; leave them out, or leave out --proto tcp",
             ),
             Servers::Url(_) if self.designs.len() > 1 => refused(

@@ -27,8 +27,8 @@ pub(crate) const SMALL: usize = 4096;
 pub(crate) const JOBS: usize = 8;
 /// How often the files are asked for their attributes in one run.
 const STAT_PASSES: usize = 10;
-/// Capacity of the memory export beside what the files hold.
-const SPARE: u64 = 1 << 30;
+/// Room for the small files, which hold nothing: a memory export has at most one for each KiB of its capacity.
+const SMALL_FILES: u64 = 512 << 20;
 /// The large file, and the directories of small ones.
 const LARGE: &str = "large";
 const FILES: &str = "files";
@@ -157,7 +157,9 @@ impl MountBench {
     pub fn run(&self, mut each: impl FnMut(&Run)) -> Result<Report, BenchError> {
         fuse_is_there()?;
         let backing = tmpfs(&self.tmpfs)?;
-        let server = EmbeddedServer::start(self.size * 4 + SPARE, &self.at)?;
+        // The library's large file and the mount's.
+        let server =
+            EmbeddedServer::start(self.size.saturating_mul(2).saturating_add(SMALL_FILES), &self.at)?;
         let url = server.url(&self.proto.to_string());
         let library = Library::open(&url, self)?;
         library.fill(self)?;

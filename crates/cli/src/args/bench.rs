@@ -4,10 +4,11 @@ use std::{net::IpAddr, path::PathBuf};
 
 use bench::units::Size;
 use clap::{Args, Subcommand, ValueEnum};
+use client::Proto;
 
 use super::{
     BtioArgs, ClientsArgs, FileopArgs, LatencyArgs, OltpArgs, PostmarkArgs, SimulateArgs, SourcesArgs,
-    TileArgs, WanArgs,
+    TileArgs, WanArgs, proto,
 };
 
 /// Arguments of `millrace bench`.
@@ -206,8 +207,8 @@ pub(crate) struct IozoneArgs {
     pub(crate) address: IpAddr,
 
     /// The transport to the server of --self
-    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"], requires = "self_server")]
-    pub(crate) proto: String,
+    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = proto(), requires = "self_server")]
+    pub(crate) proto: Proto,
 
     /// Which end uses what --registration names; the other keeps to its own
     #[arg(long, value_name = "END", value_enum, default_value_t = EndsName::Both)]
@@ -285,8 +286,8 @@ pub(crate) struct BreakdownArgs {
     pub(crate) address: IpAddr,
 
     /// The transport to the server
-    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"])]
-    pub(crate) proto: String,
+    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = proto())]
+    pub(crate) proto: Proto,
 
     /// Threads, each with a connection and a file
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
@@ -372,8 +373,8 @@ caches; random reads go past its pages (O_DIRECT). A write ends with fsync (the 
 empty.")]
 pub(crate) struct MountBenchArgs {
     /// The transport
-    #[arg(long, value_name = "NAME", default_value = "rdma", value_parser = ["rdma", "tcp"])]
-    pub(crate) proto: String,
+    #[arg(long, value_name = "NAME", default_value = "rdma", value_parser = proto())]
+    pub(crate) proto: Proto,
 
     /// An address of this machine where the server listens
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]

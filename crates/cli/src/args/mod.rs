@@ -17,7 +17,7 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use client::{Design, Invalidation, Strategy};
+use client::{Design, Invalidation, Proto, Strategy};
 use rdma::ProviderChoice;
 
 pub(crate) use bench::{
@@ -76,6 +76,11 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The name of a transport; the help lists them.
+fn proto() -> impl TypedValueParser<Value = Proto> {
+    PossibleValuesParser::new(["rdma", "tcp"]).try_map(|name| name.parse::<Proto>())
 }
 
 /// Options of every command.

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use bench::{simulated::Storage, units::Size};
 use clap::Args;
+use client::Proto;
+
+use super::proto;
 
 /// The machines to simulate.
 #[derive(Debug, Args)]
@@ -51,8 +54,8 @@ pub(crate) struct SimulateArgs {
     pub(crate) machines: MachinesArgs,
 
     /// The transport
-    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"])]
-    pub(crate) proto: String,
+    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = proto())]
+    pub(crate) proto: Proto,
 
     /// Threads, each with a file, and with a connection unless --shared-mount is there
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",

@@ -9,8 +9,9 @@ use bench::{
     },
 };
 use clap::{Args, ValueEnum};
+use client::Proto;
 
-use super::MachinesArgs;
+use super::{MachinesArgs, proto};
 
 /// Where a workload runs, and how often.
 #[derive(Debug, Args)]
@@ -37,8 +38,8 @@ pub(crate) struct Where {
     pub(crate) machines: MachinesArgs,
 
     /// The transport to the server of --self, or of --profile
-    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = ["rdma", "tcp"], requires = "own")]
-    pub(crate) proto: String,
+    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = proto(), requires = "own")]
+    pub(crate) proto: Proto,
 
     /// Runs of everything; the table shows medians. (What is simulated is the same each time.)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),

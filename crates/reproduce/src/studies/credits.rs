@@ -229,9 +229,7 @@ fn crowd(setting: Setting, credits: u32, count: usize, out: &mut Curves) -> Resu
 
 /// One client far away, whose burst has to wait for credits, and the same burst when it has them.
 fn burst(setting: Setting, miles: f64, out: &mut Curves) -> Result<(), BenchError> {
-    let profile = lab::profile(PROFILE)?.at_distance(miles);
-    let profile = profile.map_err(|e| BenchError::Parameter(e.to_string()))?;
-    let far = Crowd::new(profile, setting.seed, BUSY as u32, 1)?;
+    let far = Crowd::new(lab::profile_at(PROFILE, miles)?, setting.seed, BUSY as u32, 1)?;
     for curve in [FIRST, AGAIN] {
         let times = far.all(|_| (BUSY, BUSY))?;
         let last = times.iter().flatten().max().copied().unwrap_or_default();

@@ -1,17 +1,15 @@
 //! `millrace bench breakdown`.
 
-use bench::{
-    Figure, breakdown,
-    iozone::{Ends, Matrix, Servers, Test},
-    units::Size,
-};
-use client::Proto;
-
 use super::warn_of_debug_build;
 use crate::{
     args::BreakdownArgs,
     failure::{CommandResult, Outcome},
     output, session,
+};
+use bench::{
+    Figure, breakdown,
+    iozone::{Ends, Matrix, Servers, Test},
+    units::Size,
 };
 
 /// Every call is timed, so that the sum of the stages can stand beside the mean latency of all operations.
@@ -34,14 +32,13 @@ pub(super) fn run(args: &BreakdownArgs) -> CommandResult {
 
 fn matrix(args: &BreakdownArgs) -> Matrix {
     let stated = session::stated();
-    let proto = if args.proto == "tcp" { Proto::Tcp } else { Proto::Rdma };
     let options = client::Options {
         registration: client::Options::default().registration,
         sample_stages: stated.sample_stages.unwrap_or(SAMPLE),
         ..session::options()
     };
     Matrix {
-        servers: Servers::Embedded { address: args.address, proto },
+        servers: Servers::Embedded { address: args.address, proto: args.proto },
         options,
         designs: stated.designs.clone(),
         registrations: stated.registrations.clone(),
@@ -62,7 +59,7 @@ fn conditions(args: &BreakdownArgs, figures: &[Figure]) -> String {
     format!(
         "embedded server, memory export at {}, {}; {} in flight and {} per thread; runs: {}",
         args.address,
-        provider.map_or_else(|| args.proto.clone(), |p| format!("{} ({p})", args.proto)),
+        provider.map_or_else(|| args.proto.to_string(), |p| format!("{} ({p})", args.proto)),
         args.outstanding,
         args.size,
         args.runs

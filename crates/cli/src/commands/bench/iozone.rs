@@ -8,7 +8,7 @@ use bench::{
     iozone::{Ends, Matrix, Servers, Test, pictures},
     units::{Size, short},
 };
-use client::{Design, Proto, Strategy};
+use client::{Design, Strategy};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::warn_of_debug_build;
@@ -103,10 +103,7 @@ fn matrix(args: &IozoneArgs) -> Result<Matrix, Failure> {
     let stated = session::stated();
     let servers = match &args.url {
         Some(url) => Servers::Url(session::parse(url)?),
-        None => {
-            let proto = if args.proto == "tcp" { Proto::Tcp } else { Proto::Rdma };
-            Servers::Embedded { address: args.address, proto }
-        }
+        None => Servers::Embedded { address: args.address, proto: args.proto },
     };
     let bytes = |size: &Size| usize::try_from(size.0).unwrap_or(usize::MAX);
     let options = client::Options {

@@ -1,7 +1,6 @@
 //! `millrace bench mount`, and the passthrough that it starts.
 
 use bench::mounted::{Case, MountBench};
-use client::Proto;
 
 use super::{at, warn_of_debug_build};
 use crate::{
@@ -22,7 +21,7 @@ pub(super) fn run(args: &MountBenchArgs) -> CommandResult {
         random_ops: args.random_ops,
         files: args.files,
         entries: args.entries,
-        proto: if args.proto == "tcp" { Proto::Tcp } else { Proto::Rdma },
+        proto: args.proto,
         at: at(args.address),
         tmpfs: args.tmpfs.clone(),
         passthrough: PASSTHROUGH.to_vec(),

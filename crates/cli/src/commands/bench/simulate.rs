@@ -20,7 +20,7 @@ pub(super) fn run(args: &SimulateArgs) -> CommandResult {
     if args.machines.profile.as_deref() == Some("list") {
         return list();
     }
-    let machines = machines(&args.machines, &args.proto, 1)?;
+    let machines = machines(&args.machines, args.proto, 1)?;
     let about = about(&machines);
     let shared = if args.shared_mount { "; threads share a connection" } else { "" };
     let conditions =
@@ -64,7 +64,7 @@ fn list() -> CommandResult {
 }
 
 /// The machines that the command line names; so many client hosts unless it says how many.
-pub(super) fn machines(args: &MachinesArgs, proto: &str, client_hosts: usize) -> Result<Machines, Failure> {
+pub(super) fn machines(args: &MachinesArgs, proto: Proto, client_hosts: usize) -> Result<Machines, Failure> {
     let name = args.profile.as_deref().unwrap_or_default();
     let placed = profile(name)?;
     let placed = match args.miles {
@@ -73,15 +73,11 @@ pub(super) fn machines(args: &MachinesArgs, proto: &str, client_hosts: usize) ->
     };
     Ok(Machines {
         seed: args.seed,
-        options: Options { proto: proto_named(proto), ..session::options() },
+        options: Options { proto, ..session::options() },
         storage: args.storage.clone(),
         client_hosts: args.client_hosts.map_or(client_hosts, usize::from),
         ..Machines::new(placed)
     })
-}
-
-fn proto_named(proto: &str) -> Proto {
-    if proto == "tcp" { Proto::Tcp } else { Proto::Rdma }
 }
 
 fn refused(e: ProfileError) -> Failure {

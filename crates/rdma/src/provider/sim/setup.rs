@@ -27,6 +27,7 @@ use crate::{
 
 /// The most private data of a connection request (as over verbs).
 const MAX_PRIVATE_DATA: usize = 196;
+
 type Made = Result<SimQp, ConnectionError>;
 
 /// A connection request.
@@ -101,14 +102,17 @@ impl Inner {
     /// A request has come to a host.
     fn knocked(self: &Arc<Self>, knock: Knock) {
         let mut net = self.net.lock();
-        let (to, room) = (knock.to, net.doors.has_room(&knock.to));
-        let refused = if room == Some(true) { net.doors.knock(&to, knock).err() } else { Some(knock) };
-        drop(net);
-        let error = match room {
-            Some(_) => ConnectionError::Rejected(Vec::new()),
-            None => ConnectionError::Io(format!("nobody listens on {to}")),
+        let to = knock.to;
+        let refused = if net.doors.has_room(&to) == Some(false) {
+            Err((knock, ConnectionError::Rejected(Vec::new())))
+        } else {
+            let nobody = || ConnectionError::Io(format!("nobody listens on {to}"));
+            net.doors.knock(&to, knock).map_err(|knock| (knock, nobody()))
         };
-        refused.into_iter().for_each(|knock| self.answer(knock.reply, Err(error.clone())));
+        drop(net);
+        if let Err((knock, error)) = refused {
+            self.answer(knock.reply, Err(error));
+        }
     }
 
     /// Tells the end that connects.
