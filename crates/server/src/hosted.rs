@@ -1,6 +1,6 @@
 //! A server without threads and sockets of its own: it runs on a runtime of the caller's.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use futures::{StreamExt, channel::mpsc as queue};
 use rdma::Listener;
@@ -25,8 +25,6 @@ pub struct Hosted {
     door: Arc<Door>,
     gauges: Arc<Gauges>,
     stop: watch::Sender<StopSignal>,
-    /// Ends with the last task that accepts; nobody waits for it.
-    alive: mpsc::SyncSender<()>,
 }
 
 impl Hosted {
@@ -51,20 +49,18 @@ impl Hosted {
         let limits = &starting.config.limits;
         let door = Arc::new(Door::new(handles, limits, gauges.turned_away(), Arc::clone(&rt)));
         rt.spawn("hosted server", Box::pin(serve(Arc::clone(&rt), main, arrivals)));
-        let (alive, _) = mpsc::sync_channel(1);
-        Ok(Self { rt, door, gauges, stop, alive })
+        Ok(Self { rt, door, gauges, stop })
     }
 
     /// Serves what comes to `listener`.
     pub fn serve(&self, listener: Box<dyn Listener>) {
-        let accept = accept_rdma(listener, Arc::clone(&self.door), self.stop.subscribe(), self.alive.clone());
+        let accept = accept_rdma(listener, Arc::clone(&self.door), self.stop.subscribe());
         self.rt.spawn("accept RDMA", Box::pin(accept));
     }
 
     /// Serves the TCP connections that come to `listener`.
     pub fn serve_tcp(&self, listener: Box<dyn StreamListener>) {
-        let accept =
-            accept_streams(listener, Arc::clone(&self.door), self.stop.subscribe(), self.alive.clone());
+        let accept = accept_streams(listener, Arc::clone(&self.door), self.stop.subscribe());
         self.rt.spawn("accept TCP", Box::pin(accept));
     }
 

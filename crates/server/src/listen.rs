@@ -7,7 +7,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
-        mpsc,
     },
     time::Duration,
 };
@@ -139,12 +138,7 @@ impl Door {
 }
 
 /// Accepts TCP connections until `stopped`.
-pub(crate) async fn accept_tcp(
-    listener: TcpListener,
-    door: Arc<Door>,
-    stopped: watch::Receiver<StopSignal>,
-    _alive: mpsc::SyncSender<()>,
-) {
+pub(crate) async fn accept_tcp(listener: TcpListener, door: Arc<Door>, stopped: watch::Receiver<StopSignal>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(l) => l,
         Err(e) => return tracing::error!("cannot listen: {e}"),
@@ -177,7 +171,6 @@ pub(crate) async fn accept_streams(
     mut listener: Box<dyn StreamListener>,
     door: Arc<Door>,
     stopped: watch::Receiver<StopSignal>,
-    _alive: mpsc::SyncSender<()>,
 ) {
     let local = listener.local_addr();
     let mut stop = Box::pin(stop_requested(stopped));
@@ -201,7 +194,6 @@ pub(crate) async fn accept_rdma(
     mut listener: Box<dyn Listener>,
     door: Arc<Door>,
     stopped: watch::Receiver<StopSignal>,
-    _alive: mpsc::SyncSender<()>,
 ) {
     let mut stop = Box::pin(stop_requested(stopped));
     loop {

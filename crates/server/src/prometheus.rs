@@ -1,12 +1,7 @@
 //! The counters as Prometheus reads them (`GET /metrics`), and whether the server is well (`GET /healthz`), over
 //! HTTP/1.1.
 
-use std::{
-    fmt, io,
-    net::TcpListener,
-    sync::{Arc, mpsc},
-    time::Duration,
-};
+use std::{fmt, io, net::TcpListener, sync::Arc, time::Duration};
 
 use futures::future::{Either, select};
 use nfs::v3::Procedure;
@@ -37,12 +32,7 @@ const MAX_REQUEST_BYTES: usize = 8 << 10;
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
 /// Answers scrapes until `stopped`.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    gauges: Arc<Gauges>,
-    stopped: watch::Receiver<StopSignal>,
-    _alive: mpsc::SyncSender<()>,
-) {
+pub(crate) async fn serve(listener: TcpListener, gauges: Arc<Gauges>, stopped: watch::Receiver<StopSignal>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(l) => l,
         Err(e) => return tracing::error!("metrics: cannot listen: {e}"),

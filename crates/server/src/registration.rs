@@ -2,7 +2,6 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::mpsc,
     time::Duration,
 };
 
@@ -42,12 +41,7 @@ async fn rpcbind(rt: &RuntimeRef) -> Result<Rpcbind, String> {
 }
 
 /// Registers, and takes the registration back when the server ends.
-pub(crate) async fn register(
-    rt: RuntimeRef,
-    bindings: Vec<Binding>,
-    stopped: watch::Receiver<StopSignal>,
-    _alive: mpsc::SyncSender<()>,
-) {
+pub(crate) async fn register(rt: RuntimeRef, bindings: Vec<Binding>, stopped: watch::Receiver<StopSignal>) {
     match rpcbind(&rt).await {
         Ok(r) => {
             let registered = r.register(&bindings).await;

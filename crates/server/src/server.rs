@@ -208,8 +208,8 @@ impl Starting {
         for addr in &self.config.listen_tcp {
             let listener = bind(*addr).map_err(failed(*addr, "TCP"))?;
             running.tcp.push(listener.local_addr().map_err(failed(*addr, "TCP"))?);
-            let task = accept_tcp(listener, Arc::clone(door), self.stopped.clone(), alive.clone());
-            self.rt.spawn("accept TCP", Box::pin(task));
+            let task = accept_tcp(listener, Arc::clone(door), self.stopped.clone());
+            self.spawn("accept TCP", alive, task);
         }
         for addr in &self.config.listen_rdma {
             let chosen = self.provider_of(*addr)?;
@@ -217,23 +217,36 @@ impl Starting {
                 chosen.provider.listen(Arc::clone(&self.rt), *addr).map_err(failed(*addr, "RDMA"))?;
             running.rdma.push(listener.local_addr());
             tracing::info!(address = %listener.local_addr(), provider = chosen.provider.name(), why = chosen.why, "RDMA");
-            let task = accept_rdma(listener, Arc::clone(door), self.stopped.clone(), alive.clone());
-            self.rt.spawn("accept RDMA", Box::pin(task));
+            let task = accept_rdma(listener, Arc::clone(door), self.stopped.clone());
+            self.spawn("accept RDMA", alive, task);
         }
         if let Some(addr) = self.config.metrics {
             let listener = bind(addr).map_err(failed(addr, "metrics"))?;
             running.metrics = Some(listener.local_addr().map_err(failed(addr, "metrics"))?);
-            let task =
-                prometheus::serve(listener, Arc::clone(&running.gauges), self.stopped.clone(), alive.clone());
-            self.rt.spawn("metrics", Box::pin(task));
+            let task = prometheus::serve(listener, Arc::clone(&running.gauges), self.stopped.clone());
+            self.spawn("metrics", alive, task);
         }
         if self.config.rpcbind {
             let bindings = registration::bindings(&running.tcp, &running.rdma);
-            let task =
-                registration::register(Arc::clone(&self.rt), bindings, self.stopped.clone(), alive.clone());
-            self.rt.spawn("rpcbind", Box::pin(task));
+            let task = registration::register(Arc::clone(&self.rt), bindings, self.stopped.clone());
+            self.spawn("rpcbind", alive, task);
         }
         Ok(())
+    }
+
+    /// Runs `task`, and lets go of `alive` when nothing of it is left: its listener is closed by then.
+    fn spawn(
+        &self,
+        what: &'static str,
+        alive: &mpsc::SyncSender<()>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let alive = alive.clone();
+        let whole = async move {
+            task.await;
+            drop(alive);
+        };
+        self.rt.spawn(what, Box::pin(whole));
     }
 
     fn announce(&self, running: &Running) {

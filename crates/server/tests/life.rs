@@ -5,17 +5,26 @@
 mod common;
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
+use buffer::Arena;
+
 use common::{Caller, Proto, arena, at, config, rdma_at, run, tcp};
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
 use nfs::v3::{self, Procedure, RemoveArgs, Res, StableHow, Status, WccData, WriteArgs};
-use rdma::{Provider, ProviderChoice, provider::iwarp::Iwarp};
+use rdma::{
+    ConnectParams, ConnectionError, Incoming, Listener, Provider, ProviderChoice, QueuePair,
+    provider::iwarp::Iwarp,
+};
 use rpcrdma::RequesterConfig;
-use runtime::tokio_rt::TokioRuntime;
+use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use server::{Config, Server, ServerError};
 use xdr::Message;
 
@@ -191,6 +200,58 @@ fn a_stopped_server_frees_its_addresses() {
         }
         assert!(c.reply(Procedure::Null, &(), 0).await.is_err());
     });
+}
+
+/// iWARP, whose listeners take their time to close, as an adapter's do.
+struct SlowToClose(Arc<AtomicBool>);
+
+struct SlowListener(Box<dyn Listener>, Arc<AtomicBool>);
+
+impl Provider for SlowToClose {
+    fn name(&self) -> &'static str {
+        "slow to close"
+    }
+
+    fn connect(
+        &self,
+        rt: RuntimeRef,
+        arena: Arena,
+        addr: SocketAddr,
+        params: ConnectParams,
+    ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
+        Iwarp::default().connect(rt, arena, addr, params)
+    }
+
+    fn listen(&self, rt: RuntimeRef, addr: SocketAddr) -> io::Result<Box<dyn Listener>> {
+        Ok(Box::new(SlowListener(Iwarp::default().listen(rt, addr)?, Arc::clone(&self.0))))
+    }
+}
+
+impl Listener for SlowListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.0.local_addr()
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Incoming>>> {
+        self.0.accept()
+    }
+}
+
+impl Drop for SlowListener {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(100));
+        self.1.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_server_is_not_called_stopped_before_its_listeners_are_closed() {
+    let closed = Arc::new(AtomicBool::new(false));
+    let provider = Arc::new(SlowToClose(Arc::clone(&closed)));
+    // No other listener whose end comes later by chance.
+    let config = Config { listen_tcp: vec![], ..config(&["/x=memory:8MiB"]) };
+    Server::start_over(config, provider).unwrap().stop_blocking(GRACE);
+    assert!(closed.load(Ordering::SeqCst));
 }
 
 #[test]

@@ -41,7 +41,8 @@ const SUITES: [Suite; 7] = [
     suite("rpcrdma-hostile", "tests/hostile_requester.rs", BROKEN_RULES),
     suite("server", "tests/nfs3.rs", &[]),
     suite("server-life", "tests/life.rs", &[]),
-    suite("client", "tests/server.rs", &[]),
+    // Streams of READs are broken off while the server writes into their memory, which then is the client's again.
+    suite("client", "tests/server.rs", BROKEN_RULES),
 ];
 /// A guest's system calls are slow.
 const LIMIT: Duration = Duration::from_secs(300);
