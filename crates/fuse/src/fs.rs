@@ -22,6 +22,7 @@ use crate::{
     directory::{Asked, DirStream},
     error::errno,
     inode::{Clock, Inode, Moment, ROOT, Table, Told},
+    lanes::Lanes,
     open::OpenFile,
     options::MountOptions,
 };
@@ -42,6 +43,8 @@ pub(crate) type Invalidate = Box<dyn Fn(u64) + Send + Sync>;
 
 pub(crate) struct Fs {
     pub(crate) rt: Handle,
+    /// Where requests are answered.
+    pub(crate) lanes: Lanes,
     pub(crate) callers: Callers,
     pub(crate) table: Table,
     pub(crate) times: Times,
@@ -80,6 +83,7 @@ impl Fs {
         table.set_root(root.0, &root.1, &times);
         let own = client.options().credential.clone();
         Self {
+            lanes: Lanes::new(&rt),
             rt,
             callers: Callers::new(client, own),
             table,

@@ -1,4 +1,4 @@
-//! The kernel's side: requests in, futures to the executor, answers out.
+//! The kernel's side: requests in, futures to the executor's lanes, answers out.
 
 use std::{
     ffi::OsStr,
@@ -70,9 +70,8 @@ impl Kernel {
         op: impl Future<Output = Result<T, Errno>> + Send + 'static,
         done: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
-        self.fs.rt.spawn(async move {
-            done(unless_killed(tid, op).await.unwrap_or(Err(Errno::INTR)));
-        });
+        let whole = async move { done(unless_killed(tid, op).await.unwrap_or(Err(Errno::INTR))) };
+        self.fs.lanes.run(Box::pin(whole));
     }
 
     /// As [`Self::run`], but `op` goes on when its caller dies: nothing that was written is given up, and no change of

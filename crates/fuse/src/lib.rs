@@ -5,7 +5,7 @@
 //!
 //! # Who does what
 //! `kernel.rs` (with `translate.rs`) takes what `fuser` hands it: its threads, each with a channel of its own to the kernel, take requests and hand
-//! them as futures to the executor that owns the connections; the answer goes out from there. What needs no server (a
+//! them as futures to the lanes (`lanes.rs`) of the executor that owns the connections; the answer goes out from there. What needs no server (a
 //! cached attribute, a write that is gathered) is answered by the thread that took it. READ places data in a buffer
 //! of the arena, and the kernel copies it from there into its page cache: one copy. WRITE data is copied once, out of
 //! fuser's buffer into the arena.
@@ -51,6 +51,7 @@ mod fs;
 mod inode;
 mod kernel;
 mod killed;
+mod lanes;
 mod mount;
 mod mountpoint;
 mod names;

@@ -10,7 +10,7 @@ const MAX_TRANSFER: u32 = 1 << 20;
 const BACKGROUND: u16 = 64;
 /// How far ahead the kernel reads, where we may say so, KiB.
 const READ_AHEAD_KIB: u32 = 4096;
-/// Threads that take requests.
+/// The most threads that take requests.
 const TAKERS: usize = 4;
 
 /// Asks the kernel for what it can do that helps, and `more`.
@@ -43,9 +43,15 @@ pub(crate) fn config(mount_options: Vec<MountOption>, acl: SessionACL) -> Config
     let mut config = Config::default();
     config.mount_options = mount_options;
     config.acl = acl;
-    config.n_threads = Some(TAKERS);
+    config.n_threads = Some(takers());
     config.clone_fd = true;
     config
+}
+
+/// The kernel wakes one of the threads that wait for requests, the longest asleep: more threads than processors only
+/// take turns in being woken, where one that is awake finds the next request by itself.
+fn takers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(TAKERS)
 }
 
 /// The kernel reads 128 KiB ahead of its own accord, too little for a network; root may say otherwise. Asks the mount

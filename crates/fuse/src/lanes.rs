@@ -1,0 +1,179 @@
+//! How requests come to the executor that owns the connections.
+//!
+//! A lane is one task that runs many requests. The threads that take requests leave them in its queue, and wake it only
+//! when it sleeps. It begins all that came meanwhile before the connection's task has its turn, so that their calls
+//! leave in one message. As tasks of their own they would leave one by one: an executor of several threads runs whom a
+//! task has woken, here the connection, before the tasks that wait.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, CatchUnwind, poll_fn},
+    stream::FuturesUnordered,
+};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+/// A request that is being answered.
+type Work = BoxFuture<'static, ()>;
+
+/// The lanes of a mount.
+pub(crate) struct Lanes {
+    queues: Vec<Arc<Mutex<Queue>>>,
+    next: AtomicUsize,
+}
+
+/// What was left for a lane.
+#[derive(Default)]
+struct Queue {
+    work: Vec<Work>,
+    /// The lane's, while it sleeps.
+    sleeper: Option<Waker>,
+    /// The executor has ended.
+    closed: bool,
+}
+
+impl Lanes {
+    /// One lane for each thread of the executor `rt`.
+    pub(crate) fn new(rt: &Handle) -> Self {
+        let queues: Vec<Arc<Mutex<Queue>>> =
+            (0..rt.metrics().num_workers()).map(|_| Arc::default()).collect();
+        for queue in &queues {
+            let mut lane =
+                Lane { queue: Arc::clone(queue), begun: Vec::new(), running: FuturesUnordered::new() };
+            rt.spawn(poll_fn(move |cx| lane.poll(cx)));
+        }
+        Self { queues, next: AtomicUsize::new(0) }
+    }
+
+    /// Runs `work` on the next lane. Once the executor has ended, drops it.
+    pub(crate) fn run(&self, work: Work) {
+        let i = self.next.fetch_add(1, Ordering::Relaxed);
+        let Some(queue) = self.queues.get(i % self.queues.len().max(1)) else { return };
+        let mut queue = queue.lock();
+        if queue.closed {
+            drop(queue); // What goes with `work` may take any lock.
+            return;
+        }
+        queue.work.push(work);
+        let sleeper = queue.sleeper.take();
+        drop(queue);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+    }
+}
+
+/// The lane's own side.
+struct Lane {
+    queue: Arc<Mutex<Queue>>,
+    /// What was just taken from the queue.
+    begun: Vec<Work>,
+    running: FuturesUnordered<CatchUnwind<AssertUnwindSafe<Work>>>,
+}
+
+impl Lane {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let mut queue = self.queue.lock();
+            std::mem::swap(&mut queue.work, &mut self.begun);
+            let nothing_new = self.begun.is_empty();
+            if nothing_new {
+                queue.sleeper = Some(cx.waker().clone());
+            }
+            drop(queue);
+            self.running.extend(self.begun.drain(..).map(|w| AssertUnwindSafe(w).catch_unwind()));
+            while let Poll::Ready(Some(done)) = self.running.poll_next_unpin(cx) {
+                if done.is_err() {
+                    tracing::error!("a request of the kernel ended in a panic, and was answered with EIO");
+                }
+            }
+            if nothing_new {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let left = {
+            let mut queue = self.queue.lock();
+            queue.closed = true;
+            std::mem::take(&mut queue.work)
+        };
+        drop(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use tokio::{
+        runtime::{Builder, Runtime},
+        sync::Notify,
+    };
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn executor() -> Runtime {
+        Builder::new_multi_thread().worker_threads(1).build().unwrap()
+    }
+
+    #[test]
+    fn all_that_came_is_begun_before_whom_the_first_has_woken() {
+        let rt = executor();
+        let lanes = Lanes::new(rt.handle());
+        let (say, said) = mpsc::channel();
+        let connection = Arc::new(Notify::new());
+        let (woken, say_sent) = (Arc::clone(&connection), say.clone());
+        rt.spawn(async move {
+            woken.notified().await;
+            say_sent.send("sent").unwrap();
+        });
+        let (go, wait) = mpsc::channel::<()>();
+        lanes.run(Box::pin(async move { wait.recv().unwrap() }));
+        for name in ["first", "second", "third"] {
+            let (connection, say) = (Arc::clone(&connection), say.clone());
+            lanes.run(Box::pin(async move {
+                say.send(name).unwrap();
+                connection.notify_one();
+            }));
+        }
+        go.send(()).unwrap();
+        let order: Vec<_> = (0..4).map(|_| said.recv_timeout(LIMIT).unwrap()).collect();
+        assert_eq!(order, ["first", "second", "third", "sent"]);
+    }
+
+    #[test]
+    fn a_panic_ends_one_request_alone() {
+        let rt = executor();
+        let lanes = Lanes::new(rt.handle());
+        let (say, said) = mpsc::channel();
+        lanes.run(Box::pin(async { panic!("on purpose") }));
+        lanes.run(Box::pin(async move { say.send(()).unwrap() }));
+        said.recv_timeout(LIMIT).unwrap();
+    }
+
+    #[test]
+    fn what_comes_after_the_executor_is_dropped() {
+        let rt = executor();
+        let lanes = Lanes::new(rt.handle());
+        rt.shutdown_timeout(LIMIT);
+        let held = Arc::new(());
+        let work = Arc::clone(&held);
+        lanes.run(Box::pin(async move { drop(work) }));
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}
