@@ -1,4 +1,4 @@
-//! Logs, on standard error.
+//! Logs, on standard error and, of a process in the background, in the system log.
 
 use std::{
     collections::HashMap,
@@ -7,12 +7,24 @@ use std::{
 };
 
 use tracing::{Event, Level, Subscriber, callsite::Identifier};
-use tracing_subscriber::{EnvFilter, Layer, layer::Context, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer,
+    fmt::{self, MakeWriter},
+    layer::{Context, SubscriberExt},
+    registry::LookupSpan,
+    util::SubscriberInitExt,
+};
 
 use crate::{
     args::{Command, LogFormat},
+    background,
     failure::Failure,
+    system_log::SystemLog,
 };
+
+/// A layer that writes lines for people to a `W`.
+type TextLayer<S, W> = fmt::Layer<S, fmt::format::DefaultFields, fmt::format::Format, W>;
+type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
 
 /// Starts logging with `filter`, or with what suits `command`: servers and mounts tell what they do, the others only warn.
 pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) -> Result<(), Failure> {
@@ -24,16 +36,28 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) 
     };
     let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or(default))
         .map_err(|e| Failure::usage(format!("--log: {e}; write a level such as debug, or module=level")))?;
-    let registry = tracing_subscriber::registry().with(filter).with(Limited::default());
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => {
-            let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            registry.with(lines.with_ansi(colours)).init();
-        }
-        LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
-    }
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let lines = lines(format, std::io::stderr, |text| text.with_ansi(colours).boxed());
+    let system = background::is_here().then(SystemLog::find).and_then(Result::ok);
+    // The system log adds the time, and knows the level.
+    let system = system.map(|log| {
+        self::lines(format, log, |text| text.with_ansi(false).with_level(false).without_time().boxed())
+    });
+    tracing_subscriber::registry().with(filter).with(Limited::default()).with(lines).with(system).init();
     Ok(())
+}
+
+/// A layer that writes lines of `format` to `to`; those for people are as `text` has them.
+fn lines<S, W>(format: LogFormat, to: W, text: impl FnOnce(TextLayer<S, W>) -> BoxedLayer<S>) -> BoxedLayer<S>
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let lines = fmt::layer().with_writer(to);
+    match format {
+        LogFormat::Text => text(lines),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    }
 }
 
 /// Lines of one kind that may come at once, and how long it takes until one more may.
@@ -133,7 +157,7 @@ mod tests {
     fn each_place_has_a_limit_of_its_own() {
         let lines = Lines::default();
         let to = lines.clone();
-        let layer = tracing_subscriber::fmt::layer().with_writer(move || to.clone()).with_ansi(false);
+        let layer = fmt::layer().with_writer(move || to.clone()).with_ansi(false);
         let subscriber = tracing_subscriber::registry().with(Limited::default()).with(layer);
         tracing::subscriber::with_default(subscriber, || {
             for i in 0..500 {

@@ -1,6 +1,7 @@
 //! The millrace command: arguments in, calls down, text out.
 
 mod args;
+mod background;
 mod commands;
 mod control;
 mod copy;
@@ -15,6 +16,7 @@ mod output;
 mod problem;
 mod scratch;
 mod session;
+mod system_log;
 mod top;
 
 use std::process::ExitCode;

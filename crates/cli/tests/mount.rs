@@ -7,7 +7,7 @@ mod common;
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::{fs::PermissionsExt, net::UnixDatagram, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -171,6 +171,87 @@ fn a_mount_in_the_background_is_there_when_the_command_ends_and_goes_with_umount
     assert!(Command::new("umount").arg(&path).status().unwrap().success());
     assert!(!is_mounted(&path));
     assert_eq!(common::ok(&["cat", &server.url("tcp", "/x/file")]), "there");
+}
+
+/// Runs its arguments where `$1` is all that is in /dev, with FUSE, and the system log's socket is `$2`, if that is one.
+const IN_OWN_DEV: &str = r#"
+    mount -t tmpfs none "$1"
+    for device in fuse null urandom; do touch "$1/$device"; mount --bind /dev/$device "$1/$device"; done
+    [ -z "$2" ] || ln -s "$2" "$1/log"
+    mount --rbind "$1" /dev
+    shift 2
+    "$@"
+"#;
+
+/// Makes a mount in the background, by the name that mount(8) calls, in a /dev of its own, and runs `then` as a shell
+/// does: what was said on standard error.
+fn in_own_dev(log: Option<&Path>, url: &str, at: &Path, then: &str) -> String {
+    let beside = tempfile::tempdir().unwrap();
+    let helper = beside.path().join("mount.millrace");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_millrace"), &helper).unwrap();
+    let dev = tempfile::tempdir().unwrap();
+    let mut c = Command::new("unshare");
+    c.args(["-m", "sh", "-ec", IN_OWN_DEV, "sh", text(dev.path()), log.map_or("", text)]);
+    c.args(["sh", "-ec", &format!(r#""$0" "$1" "$2" --grace 1 -o rw; {then}"#)]);
+    c.args([text(&helper), url, text(at)]).env_remove("RUST_LOG").stdin(Stdio::null());
+    let out = c.output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success(), "{said}");
+    said
+}
+
+/// A process that is killed when this is dropped, if it has not ended.
+struct Process(u32);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(Pid::from_raw(self.0 as i32).unwrap(), Signal::KILL);
+    }
+}
+
+#[test]
+fn a_mount_in_the_background_logs_to_the_system_log_and_says_so() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (beside, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(&["--export", "/x=memory:16MiB"]);
+    let path = beside.path().join("log");
+    let log = UnixDatagram::bind(&path).unwrap();
+    log.set_read_timeout(Some(HANG)).unwrap();
+    let logged = |words: &str| loop {
+        let mut line = [0; 4096];
+        let len = log.recv(&mut line).unwrap();
+        let line = String::from_utf8_lossy(&line[..len]).into_owned();
+        if line.contains(words) {
+            break line;
+        }
+    };
+    let said = in_own_dev(Some(&path), &server.url("tcp", "/x"), at.path(), "true");
+    let at_log = said.split("the log goes on in the system log, as millrace[").nth(1).expect(&said);
+    let process = Process(at_log.split(']').next().unwrap().parse().unwrap());
+    let mounted = logged("mounted");
+    assert!(mounted.starts_with(&format!("<30>millrace[{}]: ", process.0)), "{mounted}");
+
+    // What it says at its end, when nobody reads its standard error.
+    let seen_by_it = format!("/proc/{}/root{}/file", process.0, text(&at.path().canonicalize().unwrap()));
+    let mut open = fs::File::create(seen_by_it).unwrap();
+    open.write_all(b"never arrives").unwrap();
+    stop(server.child.id());
+    signal(process.0, Signal::TERM);
+    let lost = logged("changes of 1 files are lost");
+    assert!(lost.starts_with(&format!("<27>millrace[{}]: ", process.0)), "{lost}");
+}
+
+#[test]
+fn a_mount_in_the_background_says_that_there_is_no_system_log() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/x=memory:16MiB"]);
+    let said = in_own_dev(None, &server.url("tcp", "/x"), at.path(), r#"umount "$2""#);
+    assert!(said.contains("no system log (/dev/log: ") && said.contains("leave out --daemon"), "{said}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(crate) struct MountArgs {
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
 
-    /// Go to the background when the directory can be used
+    /// Go to the background when the directory can be used; the log goes on in the system log
     #[arg(long)]
     pub(crate) daemon: bool,
 

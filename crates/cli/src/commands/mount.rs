@@ -1,23 +1,18 @@
 //! `millrace mount`.
 
-use std::{
-    io::{BufRead, BufReader},
-    os::unix::process::CommandExt,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
+use client::Url;
 use fuse::{Mount, MountError, MountOptions};
+use tokio::runtime::Runtime;
 
 use super::serve::Signals;
 use crate::{
     args::MountArgs,
+    background,
     failure::{CommandResult, Failure, Outcome},
     output, session,
 };
-
-/// In the environment of the process that goes to the background.
-const BACKGROUND: &str = "MILLRACE_MOUNT_BACKGROUND";
 
 pub(super) fn run(args: &MountArgs) -> CommandResult {
     let url = session::parse(&args.url)?;
@@ -28,22 +23,40 @@ pub(super) fn run(args: &MountArgs) -> CommandResult {
     if args.fake {
         return Ok(Outcome::Done);
     }
-    let in_background = std::env::var_os(BACKGROUND).is_some();
-    if args.daemon && !in_background {
-        return start_in_background();
+    if !args.daemon {
+        return serve(&url, &options, args);
     }
-    if in_background {
-        rustix::process::setsid().map_err(|e| Failure::new(format!("cannot leave the terminal: {e}")))?;
+    if !background::is_here() {
+        return background::start();
     }
+    background::leave_terminal()?;
+    serve(&url, &options, args)
+}
+
+/// Mounts, and serves until the end.
+fn serve(url: &Url, options: &MountOptions, args: &MountArgs) -> CommandResult {
     // Signals have an executor of their own: the mount brings its threads itself.
     let rt = crate::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
-    let mount = Mount::new(&url, &args.dir, &options, session::options()).map_err(|e| failure(&e))?;
-    let path = mount.path().to_owned();
-    output::line(&format!("ready {}", path.display()))?;
-    if in_background {
-        silence();
+    let mount = Mount::new(url, &args.dir, options, session::options()).map_err(|e| failure(&e))?;
+    if args.daemon {
+        background::say_where_it_logs();
     }
+    output::line(&format!("ready {}", mount.path().display()))?;
+    if !args.daemon {
+        return until_its_end(mount, &rt, &mut signals, args);
+    }
+    background::silence();
+    let end = until_its_end(mount, &rt, &mut signals, args);
+    if let Err(failure) = &end {
+        tracing::error!("{failure}");
+    }
+    end
+}
+
+/// Waits until a signal or umount(8) ends the mount, and unmounts it.
+fn until_its_end(mount: Mount, rt: &Runtime, signals: &mut Signals, args: &MountArgs) -> CommandResult {
+    let path = mount.path().to_owned();
     rt.block_on(async {
         tokio::select! {
             name = signals.end() => {
@@ -75,30 +88,4 @@ fn failure(e: &MountError) -> Failure {
         MountError::Option { .. } => Failure::usage(e.to_string()),
         _ => Failure::new(e.to_string()),
     }
-}
-
-/// Runs this command line again in a process of its own, and waits until its mount can be used or it has said why not.
-fn start_in_background() -> CommandResult {
-    let failed = |e: std::io::Error| Failure::new(format!("cannot go to the background: {e}"));
-    let mut line = std::env::args_os();
-    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command.arg0(line.next().unwrap_or_default()).args(line).env(BACKGROUND, "1");
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
-    let mut said = String::new();
-    if let Some(out) = child.stdout.take() {
-        BufReader::new(out).read_line(&mut said).map_err(failed)?;
-    }
-    if said.starts_with("ready") {
-        return Ok(Outcome::Done);
-    }
-    child.wait().map_err(failed)?;
-    Err(Failure::silent()) // It has said why.
-}
-
-/// Nobody reads what a process in the background says.
-fn silence() {
-    let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
-    let _ = rustix::stdio::dup2_stdin(&null);
-    let _ = rustix::stdio::dup2_stdout(&null);
-    let _ = rustix::stdio::dup2_stderr(&null);
 }
