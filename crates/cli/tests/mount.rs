@@ -173,6 +173,26 @@ fn a_mount_in_the_background_is_there_when_the_command_ends_and_goes_with_umount
     assert_eq!(common::ok(&["cat", &server.url("tcp", "/x/file")]), "there");
 }
 
+#[test]
+fn a_soft_mount_that_gives_up_names_its_options() {
+    if !fuse_is_there() {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let mut server = Server::start(&["--export", "/x=memory:16MiB"]);
+    let url = server.url("tcp", "/x");
+    let mut mounting = Mounting::new(millrace(), &url, at.path(), &["-o", "soft,timeo=5,retrans=1,noac"]);
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let refused = fs::metadata(at.path().join("file")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{refused}");
+    let said = mounting.says("no answer from");
+    for word in ["`timeo`", "`retrans`", "`soft`", "`hard`"] {
+        assert!(said.contains(word), "{said}");
+    }
+    assert!(!said.contains("retry limit"), "{said}");
+}
+
 /// Runs its arguments where `$1` is all that is in /dev, with FUSE, and the system log's socket is `$2`, if that is one.
 const IN_OWN_DEV: &str = r#"
     mount -t tmpfs none "$1"

@@ -80,9 +80,10 @@ pub enum Error {
         error: RpcError,
     },
     /// Neither the connection nor its successors gave an answer within the retry policy. Whether the server executed
-    /// the call is not known.
+    /// the call is not known. How long is tried is for who has set [`crate::Options::retry`] to tell: a person may know it
+    /// by another name.
     #[error(
-        "{procedure}: no answer from {server} for {after:?} (last: {last}); check the server and the network, or raise the retry limit"
+        "{procedure}: no answer from {server} for {after:?} (last: {last}); check the server and the network"
     )]
     Unreachable {
         /// The server.

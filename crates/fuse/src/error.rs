@@ -83,6 +83,12 @@ pub(crate) fn errno(e: &client::Error) -> Errno {
     match e {
         client::Error::Nfs { status, .. } => of_status(*status),
         client::Error::OutOfMemory(_) => Errno::NOMEM,
+        client::Error::Unreachable { .. } => {
+            tracing::warn!(
+                "{e}; more `timeo` or `retrans` lets a `soft` mount wait longer, `hard` without end"
+            );
+            Errno::IO
+        }
         other => {
             tracing::warn!("{other}");
             Errno::IO
