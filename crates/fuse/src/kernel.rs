@@ -70,6 +70,7 @@ impl Kernel {
         op: impl Future<Output = Result<T, Errno>> + Send + 'static,
         done: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
+        let op = Box::pin(op); // Some KiB, which would be moved from one future into the next.
         let whole = async move { done(unless_killed(tid, op).await.unwrap_or(Err(Errno::INTR))) };
         self.fs.lanes.run(Box::pin(whole));
     }
