@@ -4,7 +4,7 @@ use std::{io, ops::ControlFlow, sync::Arc};
 
 use buffer::{Buffer, Views};
 use futures::{StreamExt, stream::FuturesOrdered, stream::FuturesUnordered};
-use nfs::v3::{CreateHow, Fattr, FileHandle, FileType, Sattr, StableHow, Verifier};
+use nfs::v3::{CreateHow, Fattr, FileHandle, FileType, Sattr, StableHow, Verifier, WccData};
 use parking_lot::Mutex;
 
 use crate::{Client, Error, ReadInto, stats::add};
@@ -239,16 +239,17 @@ impl File {
     /// # Errors
     /// [`Error::Nfs`], [`Error::Unstable`] and those of a call.
     pub async fn write_from(&self, offset: u64, data: Views) -> Result<(), Error> {
-        self.write_from_as(self.client(), offset, data).await
+        self.write_from_as(self.client(), offset, data).await.map(drop)
     }
 
     /// As [`Self::write_from`], as `caller` (see [`Client::as_caller`]): so it is written, and written again if need be.
+    /// Gives the file before and after the calls, as far as the server says and as [`WccData::then`] joins them.
     ///
     /// # Errors
     /// As [`Self::write_from`].
-    pub async fn write_from_as(&self, caller: &Client, offset: u64, data: Views) -> Result<(), Error> {
+    pub async fn write_from_as(&self, caller: &Client, offset: u64, data: Views) -> Result<WccData, Error> {
         let limit = self.client().options().unstable_limit;
-        let mut done = 0;
+        let (mut done, mut wcc) = (0, WccData::default());
         while done < data.len() {
             let at = offset
                 .checked_add(done as u64)
@@ -256,6 +257,7 @@ impl File {
             let rest = data.slice(done, data.len() - done);
             let part = caller.write_from(self.handle(), at, rest, StableHow::Unstable).await?;
             let written = data.slice(done, part.count);
+            wcc = if done == 0 { part.wcc } else { wcc.then(part.wcc) };
             done += part.count;
             if part.committed == StableHow::Unstable {
                 let retained = {
@@ -268,7 +270,7 @@ impl File {
                 }
             }
         }
-        Ok(())
+        Ok(wcc)
     }
 
     /// As [`Self::write_from`], from plain memory; the data is copied once.
@@ -329,18 +331,28 @@ impl File {
     /// [`Error::Nfs`], [`Error::Unstable`] and those of a call; the data stays retained then, and a later commit
     /// tries again.
     pub async fn commit(&self) -> Result<(), Error> {
+        self.commit_and_attributes().await.map(drop)
+    }
+
+    /// As [`Self::commit`]. Gives the file before and after the calls that it took, as [`Self::write_from_as`] does.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub async fn commit_and_attributes(&self) -> Result<WccData, Error> {
         let _one = self.shared.committing.lock().await;
-        let mut restarts = 0;
+        let (mut restarts, mut wcc) = (0, None::<WccData>);
+        let join = |wcc: Option<WccData>, next| Some(wcc.map_or(next, |wcc| wcc.then(next)));
         loop {
             let (before, caller) = {
                 let r = self.shared.retained.lock();
-                let Some(first) = r.writes.first() else { return Ok(()) };
+                let Some(first) = r.writes.first() else { return Ok(wcc.unwrap_or_default()) };
                 (r.next, first.caller.clone())
             };
             let ok = caller.commit(self.handle(), 0, 0).await?;
+            wcc = join(wcc, ok.file);
             let lost = self.shared.retained.lock().settle(before, ok.verifier);
             if lost.is_empty() {
-                return Ok(());
+                return Ok(wcc.unwrap_or_default());
             }
             restarts += 1;
             if restarts > MAX_RESTARTS {
@@ -348,7 +360,7 @@ impl File {
                 return Err(Error::Unstable { server, times: restarts });
             }
             for write in lost {
-                self.write_again(write).await?;
+                wcc = join(wcc, self.write_again(write).await?);
             }
         }
     }
@@ -356,7 +368,7 @@ impl File {
     async fn write_again(
         &self,
         Unstable { number, offset, data, caller, .. }: Unstable,
-    ) -> Result<(), Error> {
+    ) -> Result<WccData, Error> {
         add(&self.client().shared.pool.counts.rewritten, data.len());
         let written = caller.write_all(self.handle(), offset, &data, StableHow::Unstable).await?;
         let mut r = self.shared.retained.lock();
@@ -368,7 +380,7 @@ impl File {
             r.writes.retain(|w| w.number != number);
             r.bytes = r.writes.iter().map(|w| w.data.len()).sum();
         }
-        Ok(())
+        Ok(written.wcc)
     }
 
     /// Commits and lets the file go.

@@ -1,7 +1,7 @@
 //! READ and WRITE, into and out of caller-owned memory.
 
 use buffer::{Buffer, Views};
-use nfs::v3::{self, FileHandle, Procedure, ReadOk, StableHow, Verifier, WriteOk};
+use nfs::v3::{self, FileHandle, Procedure, ReadOk, StableHow, Verifier, WccData, WriteOk};
 
 use crate::{
     Client, Error,
@@ -29,6 +29,18 @@ pub struct Written {
     pub committed: StableHow,
     /// The server's instance: compare with that of COMMIT.
     pub verifier: Verifier,
+    /// The file before and after, as far as the server says. Of several calls as [`WccData::then`] joins them.
+    pub wcc: WccData,
+}
+
+impl Written {
+    /// What was written before anything is.
+    const NOTHING: Self = Self {
+        count: 0,
+        committed: StableHow::FileSync,
+        verifier: [0; 8],
+        wcc: WccData { before: None, after: None },
+    };
 }
 
 /// How often a range is written again because the server restarted between its parts.
@@ -147,7 +159,7 @@ impl Client {
             return Err(self.shared.pool.bad_reply("WRITE", "less stable than was asked for"));
         }
         add(&self.shared.pool.counts.bytes_written, count);
-        Ok(Written { count, committed: ok.committed, verifier: ok.verifier })
+        Ok(Written { count, committed: ok.committed, verifier: ok.verifier, wcc: ok.file })
     }
 
     /// Writes all of `data`, in calls of at most [`Self::wsize`], one after the other; the data is copied once.
@@ -179,7 +191,7 @@ impl Client {
         data: &Views,
         stable: StableHow,
     ) -> Result<Written, Error> {
-        let mut all = Written { count: 0, committed: StableHow::FileSync, verifier: [0; 8] };
+        let mut all = Written::NOTHING;
         let mut restarts = 0;
         loop {
             let rest = data.slice(all.count, data.len() - all.count);
@@ -194,13 +206,14 @@ impl Client {
                     return Err(Error::Unstable { server: self.server().to_owned(), times: restarts });
                 }
                 add(&self.shared.pool.counts.rewritten, all.count);
-                all = Written { count: 0, committed: StableHow::FileSync, verifier: [0; 8] };
+                all = Written::NOTHING;
                 continue;
             }
             all = Written {
                 count: all.count + part.count,
                 committed: all.committed.min(part.committed),
                 verifier: part.verifier,
+                wcc: if all.count == 0 { part.wcc } else { all.wcc.then(part.wcc) },
             };
             if all.count >= data.len() {
                 return Ok(all);

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use nfs::v3::{CommitOk, Procedure, StableHow, WriteArgs, WriteOk};
+use nfs::v3::{
+    CommitOk, Fattr, FileType, NfsTime, Procedure, StableHow, WccAttr, WccData, WriteArgs, WriteOk,
+};
 
-use super::script::{Act, Script, args, fail, handle, ok, run};
+use super::script::{Act, Script, args, attributes, fail, handle, ok, run};
 use crate::{Error, File};
 
 /// A file on a server that loses what is not committed when it restarts.
@@ -172,5 +174,65 @@ fn more_than_the_limit_is_never_retained() {
         }
         assert!(file.retained_bytes() <= limit);
         assert_eq!(script.xids(Procedure::Commit).len(), 1);
+    });
+}
+
+/// A file at its n-th change.
+fn at(n: u32) -> Fattr {
+    let time = NfsTime { seconds: n, nanoseconds: 0 };
+    Fattr { mtime: time, ctime: time, ..attributes(FileType::Regular, 2) }
+}
+
+/// Its change from `before` to the next.
+fn change(before: u32) -> WccData {
+    WccData { before: Some(WccAttr::from(&at(before))), after: Some(at(before + 1)) }
+}
+
+/// A server that writes 4000 bytes at a time; what it changes is at `steps`, one after the other, a COMMIT among them. It
+/// restarts before its first COMMIT.
+fn stepping(steps: [u32; 6]) -> Arc<Script> {
+    let mut steps = steps.into_iter();
+    let mut instance = 0;
+    Script::new(move |p, call| -> Act {
+        let file = change(steps.next().unwrap());
+        match p {
+            Procedure::Write => {
+                let count = args::<WriteArgs>(call).count.min(4000);
+                let verifier = u64::to_be_bytes(instance);
+                ok(WriteOk { file, count, committed: StableHow::Unstable, verifier })
+            }
+            Procedure::Commit => {
+                instance = 1;
+                ok(CommitOk { file, verifier: u64::to_be_bytes(instance) })
+            }
+            _ => fail(nfs::v3::Status::NotSupp),
+        }
+    })
+}
+
+#[test]
+fn the_file_before_and_after_is_told_unless_somebody_came_between() {
+    run(async {
+        for (steps, written, committed) in [
+            ([1, 2, 3, 4, 5, 6], true, true),
+            ([1, 7, 8, 9, 10, 11], false, true),
+            ([1, 2, 3, 7, 8, 9], true, false),
+            ([1, 2, 3, 4, 7, 8], true, false),
+            ([1, 2, 3, 4, 5, 9], true, false),
+        ] {
+            let client = stepping(steps).client().await;
+            let file = File::new(client.clone(), handle(2));
+            let view = client.arena().copy_from(&data(8000)).unwrap();
+            let of = |from: usize, to: usize, told: bool| WccData {
+                before: change(steps[from]).before.filter(|_| told),
+                after: change(steps[to]).after,
+            };
+            let wcc = file.write_from_as(&client, 0, view.into()).await.unwrap();
+            assert_eq!(wcc, of(0, 1, written), "{steps:?}");
+            // COMMIT, two WRITEs of what was lost, COMMIT.
+            let wcc = file.commit_and_attributes().await.unwrap();
+            assert_eq!(wcc, of(2, 5, committed), "{steps:?}");
+            assert_eq!(file.commit_and_attributes().await.unwrap(), WccData::default(), "nothing to commit");
+        }
     });
 }

@@ -141,6 +141,16 @@ xdr_struct! {
     }
 }
 
+impl WccData {
+    /// This operation and the `next` one as one. Without attributes of before where the second did not find what the
+    /// first one left: somebody else may have changed the object between them.
+    #[must_use]
+    pub fn then(self, next: Self) -> Self {
+        let left = self.after.as_ref().map(WccAttr::from);
+        Self { before: self.before.filter(|_| left.is_some() && left == next.before), after: next.after }
+    }
+}
+
 /// How a time shall be set (`set_atime`, `set_mtime`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetTime {
