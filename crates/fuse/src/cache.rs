@@ -29,6 +29,11 @@ impl Times {
         if kind == FileType::Directory { self.directory } else { self.regular }
     }
 
+    /// Whether attributes of files are believed at all.
+    pub(crate) fn believes_files(&self) -> bool {
+        !self.regular.0.is_zero()
+    }
+
     /// How long a name in a directory with these attributes is believed.
     pub(crate) fn name(&self, dir: &Cached) -> Duration {
         if self.names == LookupCache::None { Duration::ZERO } else { dir.life }
@@ -66,8 +71,18 @@ impl Cached {
         *self = Self { attributes, since: Instant::now(), life: self.life, valid: true };
     }
 
+    /// Takes attributes that may be old already.
+    pub(crate) fn doubt(&mut self, attributes: Fattr) {
+        *self = Self { attributes, since: Instant::now(), life: self.life, valid: false };
+    }
+
     pub(crate) fn invalidate(&mut self) {
         self.valid = false;
+    }
+
+    /// Whether the server was asked so long ago that they would no longer hold.
+    pub(crate) fn is_due(&self) -> bool {
+        self.since.elapsed() >= self.life
     }
 
     /// How much longer they hold; `None`: no longer.

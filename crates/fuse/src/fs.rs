@@ -21,8 +21,9 @@ use crate::{
     callers::Callers,
     directory::{Asked, DirStream},
     error::errno,
-    inode::{Clock, Inode, Moment, ROOT, Table, Told},
+    inode::{Clock, Inode, Moment, News, ROOT, Table, Told},
     lanes::Lanes,
+    notices::Notices,
     open::OpenFile,
     options::MountOptions,
 };
@@ -37,9 +38,6 @@ pub(crate) struct Entry {
     /// How long the name is believed.
     pub(crate) ttl: Duration,
 }
-
-/// Tells the kernel to ask again for a file's attributes.
-pub(crate) type Invalidate = Box<dyn Fn(u64) + Send + Sync>;
 
 pub(crate) struct Fs {
     pub(crate) rt: Handle,
@@ -65,7 +63,7 @@ pub(crate) struct Fs {
     pub(crate) flying: AtomicUsize,
     /// Names that removed files have while they are open: directory's number and name.
     pub(crate) silly: Mutex<HashSet<(u64, Vec<u8>)>>,
-    pub(crate) invalidate: OnceLock<Invalidate>,
+    pub(crate) notices: OnceLock<Notices>,
     name_max: u32,
 }
 
@@ -98,7 +96,7 @@ impl Fs {
             lost: Mutex::default(),
             flying: AtomicUsize::new(0),
             silly: Mutex::default(),
-            invalidate: OnceLock::new(),
+            notices: OnceLock::new(),
             name_max,
         }
     }
@@ -117,10 +115,26 @@ impl Fs {
         self.relinked.store(self.clock.tick(), Ordering::Release);
     }
 
+    /// As [`Inode::learn`]; pages that are found to be old go.
+    pub(crate) fn learn(&self, inode: &Arc<Inode>, asked: Moment, attributes: Fattr) -> Told {
+        let told = inode.learn(&self.times, asked, attributes);
+        self.drop_pages(inode, told.news);
+        told
+    }
+
+    /// Tells the kernel to drop the pages that were found to be old.
+    pub(crate) fn drop_pages(&self, inode: &Arc<Inode>, news: News) {
+        if news.drops_pages
+            && let Some(notices) = self.notices.get()
+        {
+            notices.pages(inode);
+        }
+    }
+
     /// An object that a name in `dir` stands for, for the kernel.
     pub(crate) fn entry(&self, dir: &Inode, asked: Moment, object: Object) -> Entry {
         let inode = self.table.remember(object.handle, &object.attributes, &self.times);
-        let told = inode.learn(&self.times, asked, object.attributes);
+        let told = self.learn(&inode, asked, object.attributes);
         Entry { inode, told, ttl: dir.name_times(&self.times).0 }
     }
 
@@ -133,7 +147,7 @@ impl Fs {
         }
         let inode = self.table.remember(object.handle, &object.attributes, &self.times);
         inode.changed(&self.clock); // So that the answer counts as overtaken.
-        let told = inode.learn(&self.times, asked.moment, object.attributes);
+        let told = self.learn(&inode, asked.moment, object.attributes);
         Entry { inode, told, ttl: Duration::ZERO }
     }
 
@@ -159,13 +173,17 @@ impl Fs {
         self.table.get(number)?.known(self.relinked.load(Ordering::Acquire))
     }
 
-    /// Attributes, from the server.
+    /// Attributes, from the server. Who sees that somebody else has changed the file reads no old pages afterwards.
     pub(crate) async fn getattr(self: &Arc<Self>, me: &Client, number: u64) -> Result<Told, Errno> {
         let inode = self.inode(number)?;
         self.settle(&inode).await;
         let asked = self.clock.tick();
         let attributes = me.getattr(inode.handle).await.map_err(|e| errno(&e))?;
-        Ok(inode.learn(&self.times, asked, attributes))
+        let told = self.learn(&inode, asked, attributes);
+        if let Some(notices) = self.notices.get() {
+            notices.dropped(&inode).await;
+        }
+        Ok(told)
     }
 
     /// Whether the caller may do what `mask` (of access(2)) says.

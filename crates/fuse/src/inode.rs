@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
-use nfs::v3::{Fattr, FileHandle, FileType, WccAttr};
-use parking_lot::Mutex;
+use nfs::v3::{Fattr, FileHandle, FileType, WccAttr, WccData};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     cache::{Cached, Times},
+    pages::Pages,
     write::Writes,
 };
 
@@ -41,6 +42,16 @@ impl Clock {
 pub(crate) struct Told {
     pub(crate) attributes: Fattr,
     pub(crate) ttl: Duration,
+    pub(crate) news: News,
+}
+
+/// What an answer of the server has shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct News {
+    /// No change of ours has overtaken it.
+    pub(crate) is_current: bool,
+    /// The kernel is to be told to drop the pages.
+    pub(crate) drops_pages: bool,
 }
 
 pub(crate) struct State {
@@ -54,10 +65,10 @@ pub(crate) struct State {
     pub(crate) kernel_size: u64,
     /// The ctime that it was told last.
     pub(crate) kernel_ctime: nfs::v3::NfsTime,
-    /// What the kernel's pages were read under.
-    pub(crate) pages: Option<WccAttr>,
-    /// Open descriptions.
+    pub(crate) pages: Pages,
+    /// Open descriptions, and those of them that can read.
     pub(crate) opens: u32,
+    pub(crate) readers: u32,
     /// Its name on the server since it was removed while open: directory and name.
     pub(crate) silly: Option<(Arc<Inode>, Vec<u8>)>,
 }
@@ -79,8 +90,9 @@ impl Inode {
             learned: 0,
             kernel_size: attributes.size,
             kernel_ctime: attributes.ctime,
-            pages: None,
+            pages: Pages::default(),
             opens: 0,
+            readers: 0,
             silly: None,
         };
         Self {
@@ -96,21 +108,53 @@ impl Inode {
     ///
     /// An answer that a change of ours may have overtaken is not kept, and does not change the size: the kernel knows
     /// better. The answer to an older question than the last one is not kept either.
-    pub(crate) fn learn(&self, times: &Times, asked: Moment, mut attributes: Fattr) -> Told {
+    pub(crate) fn learn(&self, times: &Times, asked: Moment, attributes: Fattr) -> Told {
+        let (mut s, news) = self.take(times, asked, attributes);
+        Told { news, ..s.tell() }
+    }
+
+    /// As [`Self::learn`], where the kernel is told nothing.
+    pub(crate) fn check(&self, times: &Times, asked: Moment, attributes: Fattr) -> News {
+        self.take(times, asked, attributes).1
+    }
+
+    fn take(&self, times: &Times, asked: Moment, mut attributes: Fattr) -> (MutexGuard<'_, State>, News) {
         let unwritten = self.writes.end();
         let mut s = self.state.lock();
         let overtaken = s.changing > 0 || s.changed > asked || unwritten.is_some();
+        let mut news = News { is_current: !overtaken, drops_pages: false };
         if overtaken {
             if self.kind == FileType::Regular {
                 attributes.size = s.kernel_size.max(unwritten.unwrap_or(0));
             }
-            s.cached.attributes = attributes;
-            s.cached.invalidate();
+            s.cached.doubt(attributes);
         } else if s.learned <= asked {
             s.cached.update(attributes, times);
             s.learned = asked;
+            if self.kind == FileType::Regular && s.pages.compare(WccAttr::from(&attributes)) {
+                news.drops_pages = s.drop_pages();
+            }
         }
-        s.tell()
+        (s, news)
+    }
+
+    /// The server does not have what the kernel has of this file.
+    pub(crate) fn spoil(&self) -> News {
+        let mut s = self.state.lock();
+        s.pages.spoil();
+        News { is_current: false, drops_pages: s.drop_pages() }
+    }
+
+    /// The server gives no attributes: it is asked again after the time for which they would have held.
+    pub(crate) fn give_up(&self) {
+        let mut s = self.state.lock();
+        let last = s.cached.attributes;
+        s.cached.doubt(last);
+    }
+
+    /// Whether it is time to look whether the pages are still good.
+    pub(crate) fn is_due(&self) -> bool {
+        self.kind == FileType::Regular && self.state.lock().cached.is_due()
     }
 
     /// What is known without asking, if it holds; `renamed`: the last time that links of files we cannot name changed.
@@ -119,7 +163,7 @@ impl Inode {
             return None;
         }
         let mut s = self.state.lock();
-        if s.changing > 0 || s.learned < renamed || s.cached.left().is_none() {
+        if s.changing > 0 || s.learned < renamed || s.cached.left().is_none() || !s.pages.are_dropped() {
             return None;
         }
         Some(s.tell())
@@ -137,6 +181,14 @@ impl Inode {
     pub(crate) fn wrote(&self, clock: &Clock, end: u64) {
         let mut s = self.state.lock();
         s.kernel_size = s.kernel_size.max(end);
+        s.changed = clock.tick();
+        s.cached.invalidate();
+    }
+
+    /// A change of ours has happened, from and to what `wcc` says.
+    pub(crate) fn changed_by(&self, clock: &Clock, wcc: &WccData) {
+        let mut s = self.state.lock();
+        s.pages.changed(wcc);
         s.changed = clock.tick();
         s.cached.invalidate();
     }
@@ -169,7 +221,13 @@ impl State {
         if self.silly.is_some() {
             attributes.nlink = attributes.nlink.saturating_sub(1);
         }
-        Told { attributes, ttl: self.cached.left().unwrap_or_default() }
+        Told { attributes, ttl: self.cached.left().unwrap_or_default(), news: News::default() }
+    }
+
+    /// The pages were just found to be old. Whether the kernel is to be told to drop them: where nobody reads, the next
+    /// open sees to it.
+    fn drop_pages(&mut self) -> bool {
+        self.readers > 0 && self.pages.queue()
     }
 }
 

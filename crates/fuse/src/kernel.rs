@@ -151,8 +151,16 @@ fn open_flags(keep: bool) -> FopenFlags {
 #[allow(clippy::too_many_arguments)] // As the trait has them.
 impl Filesystem for Kernel {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let writeback = [InitFlags::FUSE_WRITEBACK_CACHE];
-        negotiate(config, if self.writeback { &writeback } else { &[] });
+        let mut more = Vec::new();
+        if self.writeback {
+            more.push(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        if !self.fs.times.believes_files() {
+            // The kernel asks at each read, and drops pages itself when it finds another mtime; our own writes make it
+            // drop them too. Else we say when: see `pages.rs`.
+            more.push(InitFlags::FUSE_AUTO_INVAL_DATA);
+        }
+        negotiate(config, &more);
         Ok(())
     }
 

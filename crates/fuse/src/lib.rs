@@ -19,10 +19,18 @@
 //! - *Names* live in the kernel's cache as long as their directory's attributes (`lookupcache`).
 //!
 //! # Close-to-open
-//! Opening asks the server for attributes and rights in one call. The kernel keeps its pages only if size, mtime and
-//! ctime are those that the pages were read under; if the size is not what the kernel thinks, the open is answered
-//! with ESTALE once, on which the kernel looks the name up again and has the right size before it appends. Closing
-//! writes everything, commits it, and reports what went wrong since the last report to this descriptor.
+//! Opening asks the server for attributes and rights in one call. If the size is not what the kernel thinks, the open is
+//! answered with ESTALE once, on which the kernel looks the name up again and has the right size before it appends.
+//! Closing writes everything, commits it, and reports what went wrong since the last report to this descriptor.
+//!
+//! # The kernel's pages
+//! The kernel keeps its pages of a file over an open only if size, mtime and ctime are those that the pages are good for:
+//! those that they were read under, or what our own changes made of them (`pages.rs`). That is known where the server says
+//! what was before a change (`wcc_data`); where it does not, the next open drops them. What is found old while the file is
+//! open for reading is dropped at once, by a thread of its own (`notices.rs`), since dropping a page may wait for an answer
+//! of ours; and as the kernel reads its pages without asking, the mount itself asks about such files when their attributes
+//! are no longer believed (`revalidate.rs`). With `acregmin=0` (so with `noac`) it is the kernel that asks, at each read, and
+//! drops pages when the mtime is another (FUSE_AUTO_INVAL_DATA), which it then does after our own writes too.
 //!
 //! # Writing
 //! Writes that follow each other are gathered to `wsize` and sent without waiting (`write.rs`); `client::File` retains
@@ -55,9 +63,12 @@ mod lanes;
 mod mount;
 mod mountpoint;
 mod names;
+mod notices;
 mod open;
 mod options;
+mod pages;
 pub mod passthrough;
+mod revalidate;
 mod session;
 mod translate;
 mod write;

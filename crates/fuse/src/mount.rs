@@ -18,6 +18,7 @@ use crate::{
     fs::Fs,
     kernel::Kernel,
     mountpoint::{self, SOURCE},
+    notices::Notices,
     session::{self, read_further_ahead},
     write::PATIENCE,
 };
@@ -56,9 +57,8 @@ impl Mount {
         let kernel = Kernel::new(Arc::clone(&fs), options.writeback);
         let session = Session::new(kernel, &path, &config(options, source))
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
-        let notifier = session.notifier();
-        let invalidate = move |number| drop(notifier.inval_inode(fuser::INodeNo(number), -1, 0));
-        let _ = fs.invalidate.set(Box::new(invalidate));
+        let no_thread = |e| MountError::Local(format!("cannot start a thread: {e}"));
+        let _ = fs.notices.set(Notices::start(session.notifier()).map_err(no_thread)?);
         let (say_ended, ended) = watch::channel(false);
         let session = std::thread::Builder::new()
             .name("millrace-mount".into())
@@ -68,7 +68,7 @@ impl Mount {
                 }
                 let _ = say_ended.send(true);
             })
-            .map_err(|e| MountError::Local(format!("cannot start a thread: {e}")))?;
+            .map_err(no_thread)?;
         read_further_ahead(&path); // Asks the mount itself, so only now.
         let sender = Arc::clone(&fs);
         runtime.spawn(async move {
@@ -77,6 +77,9 @@ impl Mount {
                 sender.send_old();
             }
         });
+        if fs.times.believes_files() {
+            runtime.spawn(Arc::clone(&fs).look_after_readers());
+        }
         tracing::info!(server = client.server(), path = %path.display(), "mounted");
         Ok(Self { path, fs, session: Some(session), ended, runtime: Some(runtime) })
     }

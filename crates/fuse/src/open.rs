@@ -7,7 +7,7 @@ use std::sync::{
 
 use buffer::Buffer;
 use client::Client;
-use nfs::v3::{Sattr, WccAttr, access};
+use nfs::v3::{Sattr, access};
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
@@ -26,12 +26,23 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Arc<Inode>,
     /// Who opened it: as such it reads and writes.
     pub(crate) client: Client,
+    pub(crate) reads: bool,
     writes: bool,
     /// Failures of writing that it was told of.
     seen: AtomicU64,
+    /// If not 0: the kernel drops pages from before this epoch when it learns that this is open.
+    drops: AtomicU64,
 }
 
 impl OpenFile {
+    /// The kernel uses it: so it has dropped what it had to drop.
+    fn is_used(&self) {
+        if self.drops.load(Ordering::Relaxed) != 0 {
+            let epoch = self.drops.swap(0, Ordering::Relaxed);
+            self.inode.state.lock().pages.drop_before(epoch);
+        }
+    }
+
     /// What went wrong since the last time that this description was told.
     fn report(&self) -> Result<(), Errno> {
         let (failures, last) = self.inode.writes.failures();
@@ -77,14 +88,14 @@ impl Fs {
             let s = inode.state.lock();
             (s.kernel_size, s.kernel_ctime)
         };
-        let told = inode.learn(&self.times, asked, attributes);
+        let told = self.learn(&inode, asked, attributes);
         if told.attributes.size != before {
             return Err(Errno::STALE);
         }
         if told.attributes.ctime != ctime
-            && let Some(invalidate) = self.invalidate.get()
+            && let Some(notices) = self.notices.get()
         {
-            invalidate(number);
+            notices.attributes(number);
         }
         Ok(self.add_open(me, inode, told, flags))
     }
@@ -97,16 +108,17 @@ impl Fs {
         told: Told,
         flags: OFlags,
     ) -> (u64, bool) {
-        let now = WccAttr::from(&told.attributes);
-        let keep = {
-            let clean = inode.writes.is_clean();
+        let mode = flags & OFlags::RWMODE;
+        let (reads, writes) = (mode != OFlags::WRONLY, mode != OFlags::RDONLY);
+        let (keep, epoch) = {
             let mut s = inode.state.lock();
             s.opens += 1;
-            s.pages.replace(now) == Some(now) && clean
+            s.readers += u32::from(reads);
+            (told.news.is_current && s.pages.are_good(), s.pages.epoch())
         };
         let seen = AtomicU64::new(inode.writes.failures().0);
-        let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
-        let file = Arc::new(OpenFile { inode, client, writes, seen });
+        let drops = AtomicU64::new(if keep { 0 } else { epoch });
+        let file = Arc::new(OpenFile { inode, client, reads, writes, seen, drops });
         (self.open.lock().insert(file) as u64, keep)
     }
 
@@ -122,6 +134,7 @@ impl Fs {
         offset: u64,
         len: usize,
     ) -> Result<Buffer, Errno> {
+        file.is_used();
         if !file.inode.writes.is_clean() {
             self.settle(&file.inode).await;
         }
@@ -195,6 +208,7 @@ impl Fs {
 
     /// A close of one of its descriptors.
     pub(crate) async fn flush(self: &Arc<Self>, file: &OpenFile) -> Result<(), Errno> {
+        file.is_used();
         if file.writes { self.fsync(file).await } else { Ok(()) }
     }
 
@@ -205,6 +219,7 @@ impl Fs {
         let last = {
             let mut s = inode.state.lock();
             s.opens = s.opens.saturating_sub(1);
+            s.readers = s.readers.saturating_sub(u32::from(file.reads));
             s.opens == 0
         };
         if last {
@@ -230,7 +245,9 @@ impl Fs {
         }
         let changed = {
             let _change = inode.change(&self.clock);
-            me.setattr(inode.handle, set, None).await.map_err(|e| errno(&e))?
+            let changed = me.setattr(inode.handle, set, None).await.map_err(|e| errno(&e))?;
+            inode.changed_by(&self.clock, &changed);
+            changed
         };
         if let Some(size) = set.size {
             inode.state.lock().kernel_size = size;
@@ -240,6 +257,6 @@ impl Fs {
             Some(a) => a,
             None => me.getattr(inode.handle).await.map_err(|e| errno(&e))?,
         };
-        Ok(inode.learn(&self.times, asked, attributes))
+        Ok(self.learn(&inode, asked, attributes))
     }
 }

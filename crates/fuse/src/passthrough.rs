@@ -19,8 +19,8 @@ use std::{
 };
 
 use fuser::{
-    BsdFileFlags, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
-    MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    BsdFileFlags, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
 use parking_lot::{Mutex, RwLock};
@@ -198,7 +198,7 @@ fn attr(s: &Stat) -> FileAttr {
 #[allow(clippy::too_many_arguments)] // As the trait has them.
 impl Filesystem for Passthrough {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(config, &[]);
+        negotiate(config, &[InitFlags::FUSE_AUTO_INVAL_DATA]);
         Ok(())
     }
 

@@ -20,7 +20,6 @@ pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
         InitFlags::FUSE_DO_READDIRPLUS,
         InitFlags::FUSE_READDIRPLUS_AUTO,
         InitFlags::FUSE_PARALLEL_DIROPS,
-        InitFlags::FUSE_AUTO_INVAL_DATA,
         InitFlags::FUSE_CACHE_SYMLINKS,
         InitFlags::FUSE_ASYNC_DIO,
         InitFlags::FUSE_MAX_PAGES,

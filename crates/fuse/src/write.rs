@@ -14,6 +14,7 @@ use std::{
 
 use buffer::{Buffer, View};
 use client::{Client, File};
+use nfs::v3::WccData;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::sync::Notify;
@@ -227,11 +228,14 @@ impl Fs {
                 }
                 None => Err(Errno::IO),
             };
-            if let Err(e) = written {
+            let wcc = written.unwrap_or_else(|e| {
                 tracing::warn!(file = inode.number, handle = %inode.handle, ?range, "data could not be written: {e}");
                 w.fail(e, true);
-            }
-            inode.changed(&fs.clock);
+                // The kernel's pages have what the server does not.
+                fs.drop_pages(&inode, inode.spoil());
+                WccData::default()
+            });
+            inode.changed_by(&fs.clock, &wcc);
             w.inner.lock().flights.retain(|f| f.number != number);
             fs.flying.fetch_sub(len, Ordering::Relaxed);
             w.landed.notify_waiters();
@@ -261,14 +265,14 @@ impl Fs {
             (w.file.clone(), std::mem::take(&mut w.is_new))
         };
         let Some(file) = file.filter(|f| f.retained_bytes() > 0) else { return Ok(()) };
-        let done = file.commit().await.map_err(|e| errno(&e));
+        let done = file.commit_and_attributes().await.map_err(|e| errno(&e));
         if let Err(e) = done {
             let bytes = file.retained_bytes();
             tracing::warn!(file = inode.number, handle = %inode.handle, bytes, "data could not be committed: {e}");
             inode.writes.fail(e, is_new);
         }
-        inode.changed(&self.clock);
-        done
+        inode.changed_by(&self.clock, &done.unwrap_or_default());
+        done.map(drop)
     }
 
     /// After the last close: commits, and lets the file go.

@@ -1,0 +1,230 @@
+//! Whether the kernel's pages of a file are still what the server has.
+//!
+//! The pages are good as long as the server's file has the attributes (size, mtime, ctime) under which they were read.
+//! Our own writes change those too, but the kernel has their data in its pages already; so what a change of ours led from
+//! and to (`wcc_data`, RFC 1813 section 2.6) moves the attributes on. Replies of calls in flight come in any order:
+//! changes wait here until the one before them is known.
+//!
+//! This keeps nothing that is not proven: a change of somebody else leaves a gap that no change of ours fills, from there
+//! on nothing moves, and the next answer of the server has other attributes. The same holds for a change of ours of
+//! which the server does not say what was before. (What NFSv3 cannot show is a change that leaves size and times as they
+//! were: that of a server whose clock stands still between them.)
+
+use nfs::v3::{WccAttr, WccData};
+
+/// So many changes at most wait for the one before them: more than a server answers out of order. The rest is forgotten,
+/// and with it the proof.
+const MOST_WAITING: usize = 256;
+
+/// What is known of the kernel's pages of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    /// The server's attributes for which they are good, except those from before the epoch.
+    good_for: Option<WccAttr>,
+    /// Begins when what the kernel has is found to be old. From 1 on.
+    epoch: u64,
+    /// The kernel has dropped what is from before this epoch.
+    dropped: u64,
+    /// Changes of ours, from and to, of which the one before is not known yet.
+    waiting: Vec<(WccAttr, WccAttr)>,
+    /// The kernel is to drop what is from before this epoch, at once.
+    wanted: u64,
+    /// It is yet to be told so.
+    queued: bool,
+}
+
+impl Pages {
+    /// A change of ours has happened.
+    pub(crate) fn changed(&mut self, wcc: &WccData) {
+        let (Some(from), Some(to)) = (wcc.before, wcc.after.as_ref().map(WccAttr::from)) else { return };
+        // One that leaves everything as it was has no place in the order, and needs none.
+        if from == to || self.good_for.is_none() {
+            return;
+        }
+        if self.good_for != Some(from) {
+            if self.waiting.len() < MOST_WAITING {
+                self.waiting.push((from, to));
+            }
+            return;
+        }
+        self.good_for = Some(to);
+        while let Some(next) = self.waiting.iter().position(|(from, _)| Some(*from) == self.good_for) {
+            self.good_for = Some(self.waiting.swap_remove(next).1);
+        }
+    }
+
+    /// The server does not have what the kernel has, so that has to go.
+    pub(crate) fn spoil(&mut self) {
+        self.good_for = None;
+        self.waiting = Vec::new();
+        self.epoch += 1;
+    }
+
+    /// The server's attributes are `now`, with no change of ours under way. `true`: other than the pages are good for, so
+    /// the kernel has to drop them; they are good for these then.
+    pub(crate) fn compare(&mut self, now: WccAttr) -> bool {
+        self.waiting = Vec::new();
+        if self.good_for == Some(now) {
+            return false;
+        }
+        self.good_for = Some(now);
+        self.epoch += 1;
+        true
+    }
+
+    /// What the kernel has is good for the attributes that were compared last, and what our changes made of them.
+    pub(crate) fn are_good(&self) -> bool {
+        self.dropped >= self.epoch
+    }
+
+    /// What is to be dropped, for [`Self::drop_before`].
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The kernel has dropped everything that it had when `epoch` began.
+    pub(crate) fn drop_before(&mut self, epoch: u64) {
+        self.dropped = self.dropped.max(epoch);
+    }
+
+    /// What is old is to go at once. Whether this is the first such call since [`Self::unqueue`].
+    pub(crate) fn queue(&mut self) -> bool {
+        self.wanted = self.epoch;
+        !std::mem::replace(&mut self.queued, true)
+    }
+
+    /// The kernel is now told to drop what it has; gives what to say to [`Self::drop_before`] afterwards.
+    pub(crate) fn unqueue(&mut self) -> u64 {
+        self.queued = false;
+        self.epoch
+    }
+
+    /// What is to go at once is gone.
+    pub(crate) fn are_dropped(&self) -> bool {
+        self.dropped >= self.wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nfs::v3::{Fattr, FileType, NfsTime, SpecData};
+
+    use super::*;
+
+    /// Attributes at the n-th change.
+    fn at(n: u32) -> Fattr {
+        let time = NfsTime { seconds: 1, nanoseconds: n };
+        Fattr {
+            file_type: FileType::Regular,
+            mode: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size: 10,
+            used: 10,
+            rdev: SpecData::default(),
+            fsid: 1,
+            fileid: 7,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    fn attr(n: u32) -> WccAttr {
+        WccAttr::from(&at(n))
+    }
+
+    fn change(from: u32, to: u32) -> WccData {
+        WccData { before: Some(attr(from)), after: Some(at(to)) }
+    }
+
+    /// Pages that are good for the first attributes.
+    fn good() -> Pages {
+        let mut pages = Pages::default();
+        assert!(pages.compare(attr(0)) && !pages.are_good());
+        pages.drop_before(pages.epoch());
+        assert!(pages.are_good());
+        pages
+    }
+
+    /// All orders of `n` things.
+    fn orders(n: usize) -> Vec<Vec<usize>> {
+        if n == 0 {
+            return vec![Vec::new()];
+        }
+        let insert = |order: &Vec<usize>, at: usize| {
+            let mut order = order.clone();
+            order.insert(at, n - 1);
+            order
+        };
+        orders(n - 1).iter().flat_map(|o| (0..n).map(move |at| insert(o, at)).collect::<Vec<_>>()).collect()
+    }
+
+    #[test]
+    fn changes_of_ours_keep_the_pages_in_whatever_order_they_are_told() {
+        let ours = [change(0, 1), change(1, 2), change(2, 2), change(2, 3), change(3, 4)];
+        for order in orders(ours.len()) {
+            let mut pages = good();
+            order.iter().for_each(|i| pages.changed(&ours[*i]));
+            assert!(!pages.compare(attr(4)) && pages.are_good(), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_another_spoils_them_wherever_it_came() {
+        // Of the changes from 0 to 5 one is not ours: nobody tells us.
+        for others in 0..5 {
+            let ours: Vec<_> = (0..5).filter(|n| *n != others).map(|n| change(n, n + 1)).collect();
+            for order in orders(ours.len()) {
+                let mut pages = good();
+                order.iter().for_each(|i| pages.changed(&ours[*i]));
+                assert!(pages.compare(attr(5)) && !pages.are_good(), "{others}: {order:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_without_what_was_before_proves_nothing() {
+        for wcc in [WccData { before: None, ..change(0, 1) }, WccData { after: None, ..change(0, 1) }] {
+            let mut pages = good();
+            pages.changed(&wcc);
+            pages.changed(&change(1, 2));
+            assert!(pages.compare(attr(2)) && !pages.are_good());
+        }
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_gone_after_a_comparison() {
+        let mut pages = good();
+        for n in (1..1000).rev() {
+            pages.changed(&change(n, n + 1));
+        }
+        assert_eq!(pages.waiting.len(), MOST_WAITING);
+        assert!(pages.compare(attr(744)));
+        pages.drop_before(pages.epoch());
+        // It is the end of a change that was told before the comparison, and has no say after it.
+        assert!(pages.waiting.is_empty() && pages.compare(attr(745)));
+    }
+
+    #[test]
+    fn only_pages_from_before_the_last_change_of_another_have_to_go() {
+        let mut pages = good();
+        assert!(pages.compare(attr(1)));
+        let first = pages.epoch();
+        assert!(pages.compare(attr(2)));
+        pages.drop_before(first);
+        assert!(!pages.are_good(), "they may be from between the two changes");
+        pages.drop_before(pages.epoch());
+        pages.drop_before(first);
+        assert!(pages.are_good());
+        assert!(pages.queue() && !pages.queue() && pages.are_dropped(), "what is gone already");
+        pages.spoil();
+        assert!(!pages.queue() && !pages.are_dropped());
+        let told = pages.unqueue();
+        pages.drop_before(told);
+        assert!(pages.are_dropped() && pages.are_good());
+        pages.spoil();
+        assert!(!pages.are_good() && pages.compare(attr(2)));
+    }
+}

@@ -1,0 +1,52 @@
+//! Looking after files that are open for reading.
+//!
+//! The kernel reads from its pages without asking us. So while a file is open for reading, the mount itself asks for its
+//! attributes whenever they are no longer believed, and has the pages dropped when somebody else has changed the file.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+
+use crate::{fs::Fs, inode::News, open::OpenFile};
+
+/// How often it is looked which files are due.
+const LOOK: Duration = Duration::from_millis(500);
+/// How many files are asked about at a time.
+const AT_A_TIME: usize = 16;
+
+impl Fs {
+    /// Goes on for ever.
+    pub(crate) async fn look_after_readers(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let due = self.due();
+            futures::stream::iter(due).for_each_concurrent(AT_A_TIME, |file| self.revalidate(file)).await;
+        }
+    }
+
+    /// One description of each file that is open for reading and due.
+    fn due(&self) -> Vec<Arc<OpenFile>> {
+        let open = self.open.lock();
+        let mut due: Vec<_> =
+            open.iter().filter(|(_, f)| f.reads && f.inode.is_due()).map(|(_, f)| Arc::clone(f)).collect();
+        drop(open);
+        due.sort_unstable_by_key(|file| file.inode.number);
+        due.dedup_by_key(|file| file.inode.number);
+        due
+    }
+
+    async fn revalidate(self: &Arc<Self>, file: Arc<OpenFile>) {
+        let inode = &file.inode;
+        self.settle(inode).await;
+        let asked = self.clock.tick();
+        let news = match file.client.getattr(inode.handle).await {
+            Ok(attributes) => inode.check(&self.times, asked, attributes),
+            Err(e) => {
+                inode.give_up();
+                // The server says that it is gone, or the like: so shall who reads it.
+                if e.status().is_some() { inode.spoil() } else { News::default() }
+            }
+        };
+        self.drop_pages(inode, news);
+    }
+}

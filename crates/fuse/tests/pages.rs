@@ -1,0 +1,379 @@
+//! What the kernel keeps of files: over writes of its own, not over those of others.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{BufRead, BufReader, Write},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use common::{Export, HANG, Mounted, between::Act, fuse_is_there, noise};
+use nfs::v3::{Procedure, Status};
+
+/// Whole pages: of one that is written in part and was not read, the kernel reads the rest.
+const SIZE: usize = 73 * 4096;
+/// Options of the mount that is looked at.
+const WAYS: [&str; 2] = ["", "writeback"];
+
+/// A mount of which the READs are counted, and another of the same export.
+struct Pair {
+    a: Mounted,
+    b: Mounted,
+    reads: Arc<AtomicUsize>,
+    export: Export,
+}
+
+impl Pair {
+    fn start(local: bool, options: &str) -> Self {
+        let export = Export::start(local);
+        let reads = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&reads);
+        let a = export.mount_through(options, move |seen| {
+            let is_read = seen.procedure == Procedure::Read && !seen.is_reply;
+            counted.fetch_add(usize::from(is_read), Ordering::Relaxed);
+            Act::Pass
+        });
+        let b = export.mount("rdma", "noac");
+        Self { a, b, reads, export }
+    }
+
+    fn at_a(&self) -> PathBuf {
+        self.a.at.join("file")
+    }
+
+    /// Opens the file anew and reads all of it; how many READs the server got for it.
+    fn read(&self) -> (Vec<u8>, usize) {
+        let before = self.reads.load(Ordering::Relaxed);
+        let data = fs::read(self.at_a()).unwrap();
+        (data, self.reads.load(Ordering::Relaxed) - before)
+    }
+
+    /// The other mount changes a part of the file, and closes it.
+    fn other_writes(&self, offset: u64, data: &[u8]) {
+        let f = OpenOptions::new().write(true).open(self.b.at.join("file")).unwrap();
+        f.write_all_at(data, offset).unwrap();
+        f.sync_all().unwrap();
+    }
+
+    fn unmount(self) {
+        self.a.unmount();
+        self.b.unmount();
+        drop(self.export);
+    }
+}
+
+/// Each kind of export with each way of writing.
+fn pairs(each: impl Fn(Pair, bool)) {
+    if !fuse_is_there() {
+        return;
+    }
+    for local in [false, true] {
+        for options in WAYS {
+            eprintln!("local: {local}, options: {options:?}");
+            each(Pair::start(local, options), local);
+        }
+    }
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < HANG, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn own_writes_leave_the_pages_where_the_server_says_what_was_before() {
+    pairs(|pair, local| {
+        let path = pair.at_a();
+        let mut data = noise(SIZE, 1);
+        // A server that does not say what was before a WRITE proves nothing: only the data is looked at there.
+        let check = |data: &[u8], most: usize, what: &str| {
+            let (read, reads) = pair.read();
+            assert!(read == data, "{what}: wrong data");
+            assert!(local || reads <= most, "{what}: {reads} READs");
+        };
+        fs::write(&path, &data).unwrap();
+        check(&data, 0, "made");
+
+        let f = open(&path);
+        for (offset, len) in [(0, 100), (5000, 9000), (200_000, 50_000), (4096, 4096)] {
+            let new = noise(len, offset);
+            data[offset as usize..][..len].copy_from_slice(&new);
+            f.write_all_at(&new, offset).unwrap();
+            assert_eq!(f.metadata().unwrap().len(), SIZE as u64); // Has it sent at once.
+        }
+        drop(f);
+        check(&data, 0, "written into");
+
+        let mut f = OpenOptions::new().append(true).open(&path).unwrap();
+        for i in 0..3 {
+            let new = noise(4096 * (i + 1), 9);
+            data.extend_from_slice(&new);
+            f.write_all(&new).unwrap();
+        }
+        drop(f);
+        check(&data, 0, "appended to");
+        data.push(7);
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(&[7]).unwrap();
+        check(&data, 1, "appended to by a byte");
+
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+        open(&path).set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1000)).unwrap();
+        check(&data, 0, "its attributes changed");
+
+        // The kernel drops what it has when a file is cut.
+        data.truncate(100_000);
+        open(&path).set_len(data.len() as u64).unwrap();
+        check(&data, usize::MAX, "cut");
+        data.resize(150_000, 0);
+        open(&path).set_len(data.len() as u64).unwrap();
+        check(&data, usize::MAX, "made longer");
+        check(&data, 0, "only read");
+        pair.unmount();
+    });
+}
+
+#[test]
+fn what_another_has_written_is_seen_by_the_next_open() {
+    pairs(|pair, _| {
+        let path = pair.at_a();
+        let mut data = noise(SIZE, 2);
+        fs::write(&path, &data).unwrap();
+        for round in 0..4 {
+            let new = noise(4096, 100 + round);
+            let offset = 8192 * (round as usize + 1);
+            data[offset..][..4096].copy_from_slice(&new);
+            pair.other_writes(offset as u64, &new);
+            assert!(pair.read().0 == data, "round {round}: the pages are old");
+            // And with a write of ours after it.
+            let new = noise(100, 200 + round);
+            pair.other_writes(250_000, &[round as u8; 300]);
+            data[250_000..250_300].fill(round as u8);
+            open(&path).write_all_at(&new, 0).unwrap();
+            data[..100].copy_from_slice(&new);
+            assert!(pair.read().0 == data, "round {round}: the pages are old after a write");
+        }
+        pair.unmount();
+    });
+}
+
+#[test]
+fn what_another_writes_between_our_writes_is_seen_by_the_next_open() {
+    pairs(|pair, _| {
+        let path = pair.at_a();
+        let mut data = noise(SIZE, 3);
+        fs::write(&path, &data).unwrap();
+        let f = open(&path);
+        assert!(pair.read().0 == data);
+        let ours = noise(4096, 30);
+        f.write_all_at(&ours, 0).unwrap();
+        f.sync_all().unwrap();
+        pair.other_writes(100_000, &ours);
+        f.write_all_at(&ours, 200_000).unwrap();
+        drop(f);
+        for offset in [0, 100_000, 200_000] {
+            data[offset..][..4096].copy_from_slice(&ours);
+        }
+        assert!(pair.read().0 == data, "a change between two of ours is not seen");
+        pair.unmount();
+    });
+}
+
+#[test]
+fn what_another_writes_while_our_writes_are_on_their_way_is_seen_by_the_next_open() {
+    if !fuse_is_there() {
+        return;
+    }
+    for (local, options) in [(false, ""), (true, ""), (false, "writeback"), (true, "writeback")] {
+        let export = Export::start(local);
+        let ((say, came), (go, may)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let ends = std::sync::Mutex::new((say, may));
+        let writes = AtomicUsize::new(0);
+        // The second WRITE that comes after the file was made waits.
+        let mounted = export.mount_through(options, move |seen| {
+            let is_call = seen.procedure == Procedure::Write && !seen.is_reply;
+            if is_call && writes.fetch_add(1, Ordering::Relaxed) == 2 {
+                let ends = ends.lock().unwrap();
+                let _ = (ends.0.send(()), ends.1.recv());
+            }
+            Act::Pass
+        });
+        let path = mounted.at.join("file");
+        let mut data = noise(SIZE, 4);
+        fs::write(&path, &data).unwrap();
+        assert!(fs::read(&path).unwrap() == data);
+        let (f, ours) = (open(&path), noise(4096, 40));
+        f.write_all_at(&ours, 0).unwrap();
+        f.write_all_at(&ours, 200_000).unwrap();
+        let closing = std::thread::spawn(move || f.sync_all().unwrap());
+        came.recv_timeout(HANG).unwrap();
+        let b = export.mount("tcp", "");
+        open(&b.at.join("file")).write_all_at(&ours, 100_000).unwrap();
+        go.send(()).unwrap();
+        closing.join().unwrap();
+        for offset in [0, 100_000, 200_000] {
+            data[offset..][..4096].copy_from_slice(&ours);
+        }
+        assert!(fs::read(&path).unwrap() == data, "local: {local}, {options:?}: a change is not seen");
+        b.unmount();
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn everybody_who_opens_after_a_change_sees_it() {
+    if !fuse_is_there() {
+        return;
+    }
+    let pair = Pair::start(false, "");
+    // Large, and changed at its end: so it takes the kernel a while to drop the pages for the first who opens it.
+    let (size, last) = (32 << 20, (32 << 20) - 4096);
+    fs::write(pair.at_a(), vec![0; size as usize]).unwrap();
+    for round in 1..40 {
+        fs::read(pair.at_a()).unwrap();
+        pair.other_writes(last, &[round; 4096]);
+        let reader = || {
+            let mut data = [0; 4096];
+            File::open(pair.at_a()).unwrap().read_exact_at(&mut data, last).unwrap();
+            assert!(data == [round; 4096], "round {round}: old pages");
+        };
+        std::thread::scope(|s| (0..8).for_each(|_| drop(s.spawn(reader))));
+    }
+    pair.unmount();
+}
+
+#[test]
+fn an_open_file_shows_what_another_wrote_once_its_attributes_are_no_longer_believed() {
+    if !fuse_is_there() {
+        return;
+    }
+    for options in ["actimeo=1", "actimeo=1,writeback"] {
+        let pair = Pair::start(true, options);
+        let data = noise(SIZE, 5);
+        fs::write(pair.at_a(), &data).unwrap();
+        let f = File::open(pair.at_a()).unwrap();
+        let part = || {
+            let mut part = vec![0; 4096];
+            f.read_exact_at(&mut part, 100_000).unwrap();
+            part
+        };
+        assert!(part() == data[100_000..][..4096]);
+        let new = noise(4096, 50);
+        pair.other_writes(100_000, &new);
+        // Nobody asks for attributes but the mount.
+        until("the open file stays as it was", || part() == new);
+        pair.unmount();
+    }
+}
+
+#[test]
+fn a_mapped_file_shows_what_another_wrote() {
+    if !fuse_is_there() {
+        return;
+    }
+    let pair = Pair::start(true, "actimeo=1");
+    fs::write(pair.at_a(), vec![b'a'; SIZE]).unwrap();
+    let script = "import mmap, sys, time\n\
+        f = open(sys.argv[1])\n\
+        m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
+        while True:\n    print(chr(m[100000]), flush=True)\n    time.sleep(0.01)\n";
+    let mut child =
+        Command::new("python3").args(["-c", script]).arg(pair.at_a()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "a");
+    pair.other_writes(100_000, b"b");
+    let begun = Instant::now();
+    let seen = lines.find(|l| l == "b" || begun.elapsed() > HANG);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(seen.as_deref(), Some("b"));
+    pair.unmount();
+}
+
+#[test]
+fn who_sees_that_a_file_has_changed_reads_what_it_has_now() {
+    if !fuse_is_there() {
+        return;
+    }
+    let pair = Pair::start(false, "actimeo=1");
+    fs::write(pair.at_a(), vec![0; SIZE]).unwrap();
+    let f = File::open(pair.at_a()).unwrap();
+    for round in 1..4 {
+        let mut data = vec![0; SIZE];
+        f.read_exact_at(&mut data, 0).unwrap();
+        let before = f.metadata().unwrap();
+        pair.other_writes(0, &vec![round; SIZE]);
+        until("it never changes", || {
+            let now = f.metadata().unwrap();
+            (now.mtime(), now.mtime_nsec()) != (before.mtime(), before.mtime_nsec())
+        });
+        f.read_exact_at(&mut data, 0).unwrap();
+        assert!(data.iter().all(|b| *b == round), "round {round}: old data under new attributes");
+    }
+    pair.unmount();
+}
+
+#[test]
+fn without_attribute_caching_an_open_file_shows_changes_at_once() {
+    if !fuse_is_there() {
+        return;
+    }
+    let pair = Pair::start(false, "noac");
+    fs::write(pair.at_a(), vec![0; SIZE]).unwrap();
+    let f = File::open(pair.at_a()).unwrap();
+    for round in 0..5 {
+        pair.other_writes(0, &vec![round; SIZE]);
+        let mut data = vec![99; SIZE];
+        f.read_exact_at(&mut data, 0).unwrap();
+        assert!(data.iter().all(|b| *b == round), "round {round}");
+    }
+    pair.unmount();
+}
+
+#[test]
+fn what_could_not_be_written_does_not_stay_in_the_pages() {
+    if !fuse_is_there() {
+        return;
+    }
+    for local in [false, true] {
+        let export = Export::start(local);
+        let full = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let is_full = Arc::clone(&full);
+        let mounted = export.mount_through("", move |seen| match seen.procedure {
+            Procedure::Write if is_full.load(Ordering::Relaxed) => Act::Fail(Status::NoSpc),
+            _ => Act::Pass,
+        });
+        let (path, data) = (mounted.at.join("file"), noise(SIZE, 6));
+        fs::write(&path, &data).unwrap();
+        let f = open(&path);
+        let read = || {
+            let mut all = vec![0; SIZE];
+            f.read_exact_at(&mut all, 0).unwrap();
+            all
+        };
+        assert!(read() == data);
+        full.store(true, Ordering::Relaxed);
+        f.write_all_at(&noise(8192, 60), 4096).unwrap();
+        assert!(f.sync_all().is_err());
+        until("what the server does not have is read", || read() == data);
+        drop(f);
+        assert!(fs::read(&path).unwrap() == data);
+        mounted.unmount();
+    }
+}
