@@ -1,8 +1,7 @@
 //! What can go wrong: at mount, a sentence; afterwards, the number that a program gets.
 
 use std::{
-    collections::BTreeMap,
-    io,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -45,8 +44,8 @@ pub enum MountError {
     Lost {
         /// The directory.
         path: PathBuf,
-        /// The files' numbers (`find -inum`), and why: ETIMEDOUT when the server did not answer in time.
-        files: BTreeMap<u64, Errno>,
+        /// Which files, and why.
+        files: Vec<LostFile>,
     },
     /// A local resource.
     #[error("{0}")]
@@ -68,14 +67,38 @@ fn hint(e: &io::Error) -> &'static str {
 /// Lost files that a sentence names.
 const NAMED: usize = 8;
 
-fn listed(files: &BTreeMap<u64, Errno>) -> String {
-    let named = files.iter().take(NAMED).map(|(number, e)| match *e {
-        Errno::TIMEDOUT => format!("inode {number} (the server did not answer in time)"),
-        e => format!("inode {number} ({e})"),
-    });
+fn listed(files: &[LostFile]) -> String {
+    let named = files.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let more = files.len().saturating_sub(NAMED);
     let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
-    format!("{}{rest}; `find -inum` finds their names", named.collect::<Vec<_>>().join(", "))
+    let nameless = files.iter().any(|f| f.path.is_none());
+    let hint = if nameless { "; `find -inum` finds names for the numbers" } else { "" };
+    format!("{named}{rest}{hint}")
+}
+
+/// A file whose data could not be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostFile {
+    /// Its path from the root of the mount, as last known here; `None`: the kernel has forgotten it, or another file has
+    /// its name now.
+    pub path: Option<PathBuf>,
+    /// Its inode's number (`find -inum`).
+    pub number: u64,
+    /// Why: [`Errno::TIMEDOUT`] when the server did not answer in time.
+    pub error: Errno,
+}
+
+impl fmt::Display for LostFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            Some(path) => write!(f, "{path:?}")?,
+            None => write!(f, "inode {}", self.number)?,
+        }
+        match self.error {
+            Errno::TIMEDOUT => f.write_str(" (the server did not answer in time)"),
+            e => write!(f, " ({e})"),
+        }
+    }
 }
 
 /// The number for what a call ended with.

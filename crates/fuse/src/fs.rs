@@ -17,6 +17,7 @@ use slab::Slab;
 use tokio::runtime::Handle;
 
 use crate::{
+    LostFile,
     cache::Times,
     callers::Callers,
     directory::{Asked, DirStream},
@@ -58,7 +59,7 @@ pub(crate) struct Fs {
     /// Files with data that is not stable.
     pub(crate) writing: Mutex<HashMap<u64, Arc<Inode>>>,
     /// Closed files, by number, whose data was lost without a program being told.
-    pub(crate) lost: Mutex<BTreeMap<u64, Errno>>,
+    pub(crate) lost: Mutex<BTreeMap<u64, LostFile>>,
     /// Bytes on their way.
     pub(crate) flying: AtomicUsize,
     /// Names that removed files have while they are open: directory's number and name.
@@ -131,21 +132,21 @@ impl Fs {
         }
     }
 
-    /// An object that a name in `dir` stands for, for the kernel.
-    pub(crate) fn entry(&self, dir: &Inode, asked: Moment, object: Object) -> Entry {
-        let inode = self.table.remember(object.handle, &object.attributes, &self.times);
+    /// An object that `name` in `dir` stands for, for the kernel.
+    pub(crate) fn entry(&self, (dir, name): (&Inode, &[u8]), asked: Moment, object: Object) -> Entry {
+        let inode = self.table.remember((dir.number, name), object.handle, &object.attributes, &self.times);
         let told = self.learn(&inode, asked, object.attributes);
         Entry { inode, told, ttl: dir.name_times(&self.times).0 }
     }
 
     /// As [`Self::entry`], of a listing, which may be read long after it was asked for: if we have changed the directory
     /// since, or much time has passed, neither name nor attributes are believed.
-    pub(crate) fn listed(&self, dir: &Inode, asked: Asked, object: Object) -> Entry {
+    pub(crate) fn listed(&self, (dir, name): (&Inode, &[u8]), asked: Asked, object: Object) -> Entry {
         let is_fresh = asked.at.elapsed() < LISTING_LIFE && dir.is_unchanged_since(asked.moment);
         if is_fresh {
-            return self.entry(dir, asked.moment, object);
+            return self.entry((dir, name), asked.moment, object);
         }
-        let inode = self.table.remember(object.handle, &object.attributes, &self.times);
+        let inode = self.table.remember((dir.number, name), object.handle, &object.attributes, &self.times);
         inode.changed(&self.clock); // So that the answer counts as overtaken.
         let told = self.learn(&inode, asked.moment, object.attributes);
         Entry { inode, told, ttl: Duration::ZERO }
@@ -162,7 +163,7 @@ impl Fs {
         let dir = self.inode(dir).map_err(fail)?;
         let asked = self.clock.tick();
         match me.lookup(dir.handle, name).await {
-            Ok(object) => Ok(self.entry(&dir, asked, object)),
+            Ok(object) => Ok(self.entry((&dir, name), asked, object)),
             Err(e) if e.is_not_found() => Err((Errno::NOENT, dir.name_times(&self.times).1)),
             Err(e) => Err(fail(errno(&e))),
         }

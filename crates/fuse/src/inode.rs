@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,6 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     cache::{Cached, Times},
     pages::Pages,
+    places::Places,
     write::Writes,
 };
 
@@ -282,6 +284,7 @@ struct Known {
 struct Inner {
     by_number: HashMap<u64, Known>,
     by_handle: HashMap<FileHandle, u64>,
+    places: Places,
     spare: u64,
 }
 
@@ -290,13 +293,21 @@ struct Inner {
 pub(crate) struct Table(Mutex<Inner>);
 
 impl Table {
-    /// The inode of a handle, made if need be; it is looked up once more.
-    pub(crate) fn remember(&self, handle: FileHandle, attributes: &Fattr, times: &Times) -> Arc<Inode> {
+    /// The inode of a handle that was found under `name` (a directory's number, and the name in it), made if need be; it
+    /// is looked up once more.
+    pub(crate) fn remember(
+        &self,
+        name: (u64, &[u8]),
+        handle: FileHandle,
+        attributes: &Fattr,
+        times: &Times,
+    ) -> Arc<Inode> {
         let mut t = self.0.lock();
         let number = match t.by_handle.get(&handle) {
             Some(n) => *n,
             None => t.insert(handle, attributes, times),
         };
+        t.places.seen(number, name);
         match t.by_number.get_mut(&number) {
             Some(known) => {
                 known.lookups += 1;
@@ -323,6 +334,16 @@ impl Table {
         let t = self.0.lock();
         let number = t.by_handle.get(handle)?;
         t.by_number.get(number).map(|k| Arc::clone(&k.inode))
+    }
+
+    /// What had the name `from` has the name `to` now.
+    pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8])) {
+        self.0.lock().places.renamed(from, to);
+    }
+
+    /// Where a file was last seen, as far as that is known.
+    pub(crate) fn path(&self, number: u64) -> Option<PathBuf> {
+        self.0.lock().places.path(number)
     }
 
     /// The kernel gives up `lookups` of a number.
@@ -362,6 +383,7 @@ impl Inner {
         let handle = known.inode.handle;
         self.by_number.remove(&number);
         self.by_handle.remove(&handle);
+        self.places.forget(number);
     }
 }
 
@@ -399,7 +421,7 @@ mod tests {
         let table = Table::default();
         let look_up = |lookups: &mut Lookups<'_>, n: u64| {
             let handle = FileHandle::new(&n.to_be_bytes()).unwrap();
-            lookups.add(table.remember(handle, &file(n, 0), &times()).number);
+            lookups.add(table.remember((ROOT, b"file"), handle, &file(n, 0), &times()).number);
         };
         let mut sent = Lookups::new(&table);
         look_up(&mut sent, 7);

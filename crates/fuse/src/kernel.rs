@@ -568,7 +568,7 @@ async fn add_plus(
         let a = attr(e.fileid, &attributes);
         return Ok(reply.add(a.ino, e.cookie, name, &Duration::ZERO, &a, Generation(0)));
     }
-    let entry = fs.listed(&stream.dir, asked, client::Object { handle, attributes });
+    let entry = fs.listed((&stream.dir, &e.name), asked, client::Object { handle, attributes });
     let a = attr(entry.inode.number, &entry.told.attributes);
     let ttl = entry.told.ttl.min(entry.ttl);
     let full = reply.add(a.ino, e.cookie, name, &ttl, &a, Generation(0));

@@ -17,6 +17,7 @@
 //!   unchanged, twice as long. The kernel gets the same times. Attributes of a call that was overtaken by a change of
 //!   ours are not kept.
 //! - *Names* live in the kernel's cache as long as their directory's attributes (`lookupcache`).
+//!   Here the last name of each inode is kept too (`places.rs`), for messages alone.
 //!
 //! # Close-to-open
 //! Opening asks the server for attributes and rights in one call. If the size is not what the kernel thinks, the open is
@@ -68,12 +69,13 @@ mod open;
 mod options;
 mod pages;
 pub mod passthrough;
+mod places;
 mod revalidate;
 mod session;
 mod translate;
 mod write;
 
-pub use error::MountError;
+pub use error::{LostFile, MountError};
 pub use mount::Mount;
 pub use mountpoint::detach;
 pub use options::{LookupCache, MountOptions};

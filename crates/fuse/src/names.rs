@@ -40,7 +40,7 @@ impl Fs {
             }
         };
         let object = made.map_err(|e| errno(&e))?;
-        Ok(self.entry(&dir, self.clock.tick(), object))
+        Ok(self.entry((&dir, name), self.clock.tick(), object))
     }
 
     /// Makes and opens a regular file: the entry, the description's number, and whether pages are to be kept.
@@ -64,7 +64,7 @@ impl Fs {
                 me.create(dir.handle, name, CreateHow::Unchecked(set)).await.map_err(|e| errno(&e))?
             }
         };
-        let entry = self.entry(&dir, self.clock.tick(), object);
+        let entry = self.entry((&dir, name), self.clock.tick(), object);
         let (number, keep) = self.add_open(me, Arc::clone(&entry.inode), entry.told, flags);
         Ok((entry, number, keep))
     }
@@ -100,7 +100,7 @@ impl Fs {
         }
         let asked = self.clock.tick();
         let attributes = me.getattr(inode.handle).await.map_err(|e| errno(&e))?;
-        Ok(self.entry(&dir, asked, Object { handle: inode.handle, attributes }))
+        Ok(self.entry((&dir, name), asked, Object { handle: inode.handle, attributes }))
     }
 
     pub(crate) async fn unlink(&self, me: &Client, dir: u64, name: &[u8]) -> Result<(), Errno> {
@@ -158,6 +158,9 @@ impl Fs {
             None => None,
         };
         let renamed = me.rename(from.handle, name, to.handle, new).await.map_err(|e| errno(&e));
+        if renamed.is_ok() {
+            self.table.renamed((from.number, name), (to.number, new));
+        }
         if let Some((inode, silly)) = kept {
             let still_there =
                 renamed.is_err() || me.lookup(to.handle, new).await.is_ok_and(|o| o.handle == inode.handle);

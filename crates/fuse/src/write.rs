@@ -6,7 +6,6 @@
 //! been told of.
 
 use std::{
-    collections::BTreeMap,
     ops::Range,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -19,7 +18,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::sync::Notify;
 
-use crate::{error::errno, fs::Fs, inode::Inode};
+use crate::{LostFile, error::errno, fs::Fs, inode::Inode};
 
 /// The first buffer of a file; later ones are up to four times what the last one held.
 const FIRST: usize = 64 << 10;
@@ -229,7 +228,8 @@ impl Fs {
                 None => Err(Errno::IO),
             };
             let wcc = written.unwrap_or_else(|e| {
-                tracing::warn!(file = inode.number, handle = %inode.handle, ?range, "data could not be written: {e}");
+                let file = fs.file(&inode, e);
+                tracing::warn!(%file, handle = %inode.handle, ?range, "data could not be written");
                 w.fail(e, true);
                 // The kernel's pages have what the server does not.
                 fs.drop_pages(&inode, inode.spoil());
@@ -268,7 +268,8 @@ impl Fs {
         let done = file.commit_and_attributes().await.map_err(|e| errno(&e));
         if let Err(e) = done {
             let bytes = file.retained_bytes();
-            tracing::warn!(file = inode.number, handle = %inode.handle, bytes, "data could not be committed: {e}");
+            let file = self.file(inode, e);
+            tracing::warn!(%file, handle = %inode.handle, bytes, "data could not be committed");
             inode.writes.fail(e, is_new);
         }
         inode.changed_by(&self.clock, &done.unwrap_or_default());
@@ -291,22 +292,28 @@ impl Fs {
     /// Remembers for the end what no program was told of.
     fn note_loss(&self, inode: &Inode) {
         if let Some(e) = inode.writes.take_untold() {
-            self.lost.lock().insert(inode.number, e);
+            self.lost.lock().insert(inode.number, self.file(inode, e));
         }
     }
 
-    /// Files, by number, whose data was lost without a program being told. For the end: what is still on its way counts
-    /// as lost, as TIMEDOUT.
-    pub(crate) fn losses(&self) -> BTreeMap<u64, Errno> {
+    /// What went wrong with a file, for people.
+    fn file(&self, inode: &Inode, error: Errno) -> LostFile {
+        LostFile { path: self.table.path(inode.number), number: inode.number, error }
+    }
+
+    /// Files whose data was lost without a program being told. For the end: what is still on its way counts as lost, as
+    /// TIMEDOUT.
+    pub(crate) fn losses(&self) -> Vec<LostFile> {
         let writing: Vec<_> = self.writing.lock().values().cloned().collect();
         for inode in writing {
             self.note_loss(&inode);
             let retains = inode.writes.inner.lock().file.as_ref().is_some_and(|f| f.retained_bytes() > 0);
             if retains || !inode.writes.is_clean() {
-                self.lost.lock().entry(inode.number).or_insert(Errno::TIMEDOUT);
+                let file = self.file(&inode, Errno::TIMEDOUT);
+                self.lost.lock().entry(inode.number).or_insert(file);
             }
         }
-        self.lost.lock().clone()
+        self.lost.lock().values().cloned().collect()
     }
 
     /// Files with data that is not stable, and its bytes.
