@@ -7,6 +7,7 @@
 
 mod maybe_ready;
 mod readiness;
+mod standstill;
 mod stream;
 pub mod tokio_rt;
 pub mod virtual_time;
@@ -15,6 +16,7 @@ use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Durati
 
 pub use maybe_ready::{BoxFuture, MaybeReady};
 pub use readiness::Readiness;
+pub use standstill::Standstill;
 pub use stream::{ByteStream, MemoryStream, StreamListener, StreamProvider, memory_stream};
 
 /// A point in a runtime's time: nanoseconds since an origin that the runtime chose. Never compared between runtimes.

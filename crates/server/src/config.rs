@@ -442,6 +442,7 @@ mod tests {
         );
         refused(with(|c| c.limits.max_connections_per_client = 0), "max_connections_per_client");
         refused(with(|c| c.limits.stall_timeout = 0), "stall_timeout");
+        refused(with(|c| c.limits.idle_timeout = 86_401), "idle_timeout");
         refused(with(|c| c.shards = Some(0)), "shards");
         refused(with(|c| (c.listen_rdma.clear(), c.listen_tcp.clear()).0), "listen");
     }

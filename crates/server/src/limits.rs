@@ -29,9 +29,14 @@ pub struct Limits {
     /// room for `nconnect`, and for the clients that share an address.
     pub max_connections_per_client: usize,
     /// A client that stops in the middle of a call (answers no RDMA Read, sends no further byte of a call over TCP, or
-    /// takes no reply) loses its connection, and the memory that the call holds, after so many seconds: 1 to 3600. A
-    /// client that is silent between calls is kept, unless its machine no longer answers for a minute.
+    /// takes no reply) loses its connection, and the memory that the call holds, after so many seconds: 1 to 3600.
     pub stall_timeout: u64,
+    /// A connection on which no call came for so many seconds, or up to twice as long, and of which none is in progress,
+    /// is closed, and its receives and buffers are free: 1 to 86400; 0: never. Clients connect again with their next
+    /// call. Linux's clients close by themselves after 5 minutes, so that the default of 6 (Linux's own server has the
+    /// same) ends connections of those alone that do not. A client whose machine no longer answers for a minute loses
+    /// its TCP connection in any case.
+    pub idle_timeout: u64,
     /// Memory for network buffers of all connections; memory exports come on top with their own capacities.
     pub memory: ByteSize,
     /// The inline threshold of RPC-over-RDMA: the largest message that one Send carries (1024 to 256 KiB).
@@ -59,6 +64,7 @@ impl Default for Limits {
             max_connections: 1024,
             max_connections_per_client: 256,
             stall_timeout: 60,
+            idle_timeout: 6 * 60,
             memory: ByteSize(1 << 30),
             inline_size: ByteSize(4096),
             shared_receives: 0,
@@ -72,6 +78,11 @@ impl Limits {
     /// [`Self::stall_timeout`].
     pub(crate) fn stall(&self) -> Duration {
         Duration::from_secs(self.stall_timeout)
+    }
+
+    /// [`Self::idle_timeout`].
+    pub(crate) fn idle(&self) -> Option<Duration> {
+        (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout))
     }
 
     /// [`Self::registration_cache`], in bytes.
@@ -115,6 +126,15 @@ impl Limits {
             return Err(wrong(
                 "stall_timeout",
                 format!("limits.stall_timeout is {}; it must be 1 to 3600 seconds", self.stall_timeout),
+            ));
+        }
+        if self.idle_timeout > 86_400 {
+            return Err(wrong(
+                "idle_timeout",
+                format!(
+                    "limits.idle_timeout is {}; it must be 1 to 86400 seconds, or 0 for never",
+                    self.idle_timeout
+                ),
             ));
         }
         if !(1024..=256 << 10).contains(&self.inline_size.0) || !self.inline_size.0.is_multiple_of(1024) {

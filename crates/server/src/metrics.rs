@@ -184,6 +184,8 @@ pub struct ConnectionStats {
     pub open: u64,
     /// Ended by an error and not by either side's wish.
     pub failed: u64,
+    /// Closed because no call came for long.
+    pub idle: u64,
 }
 
 impl Stats {
@@ -285,12 +287,15 @@ impl Gauges {
             out.tcp_bytes_in += value(&t.received);
             out.tcp_bytes_out += value(&t.sent);
             out.tcp.failed += value(&t.malformed) + value(&t.stalled);
+            out.tcp.idle += value(&t.idle);
         }
         for s in &self.stages {
             out.tcp_stages = out.tcp_stages.plus(&s.tcp.snapshot());
             out.rdma_stages = out.rdma_stages.plus(&s.rdma.snapshot());
         }
-        out.operations = self.rdma.iter().map(|r| r.snapshot()).fold(RdmaStats::default(), RdmaStats::add);
+        let rdma = || self.rdma.iter().map(|r| r.snapshot());
+        out.rdma.idle = rdma().map(|r| r.idle_closed).sum();
+        out.operations = rdma().fold(RdmaStats::default(), RdmaStats::add);
         out
     }
 }

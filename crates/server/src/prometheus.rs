@@ -197,6 +197,8 @@ impl Scrape {
         let (tcp, rdma) = (&self.0.tcp, &self.0.rdma);
         counters(e, "connections_opened", "Connections opened", by(tcp.opened, rdma.opened))?;
         counters(e, "connections_failed", "Connections ended by an error", by(tcp.failed, rdma.failed))?;
+        let idle = by(tcp.idle, rdma.idle);
+        counters(e, "connections_closed_idle", "Connections closed: no call for long", idle)?;
         counter(e, "connections_turned_away", "Connections refused: too many", self.0.turned_away)?;
         gauges(e, "connections", "Connections open", by(tcp.open, rdma.open))
     }

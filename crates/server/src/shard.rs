@@ -232,6 +232,7 @@ impl Main {
             max_in_flight: limits.credits as usize,
             max_queued: transfer.max(TcpServerConfig::default().max_queued),
             stall_timeout: limits.stall(),
+            idle_timeout: limits.idle(),
             sampler: Some(Arc::clone(&self.samplers.tcp)),
         };
         let server = TcpServer {
@@ -272,6 +273,7 @@ impl Main {
             inline_size: limits.inline_size.0 as usize,
             max_transfer: limits.max_transfer() as usize,
             stall_timeout: limits.stall(),
+            idle_timeout: limits.idle(),
             registration: Arc::clone(&self.shared.registration),
             sampler: Some(Arc::clone(&self.samplers.rdma)),
             ..ResponderConfig::default()

@@ -6,6 +6,7 @@
 //! printed, with the command that runs it again and writes its trace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod idle;
 mod scene;
 mod story;
 mod transports;

@@ -23,7 +23,7 @@ struct Process {
 
 pub(crate) struct Scene {
     pub(crate) world: World,
-    config: Config,
+    pub(crate) config: Config,
     /// Outlives crashes, as disks do.
     files: Option<FileSystemRef>,
     process: Option<Process>,

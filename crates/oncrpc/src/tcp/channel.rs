@@ -91,6 +91,11 @@ impl Channel {
         self.retry.is_none() && !self.reader.at_record_start()
     }
 
+    /// Whether no record is on its way, in or out.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.retry.is_none() && self.reader.at_record_start() && self.writer.queued() == 0
+    }
+
     /// Writes until nothing is queued.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.writer.queued() > 0 {

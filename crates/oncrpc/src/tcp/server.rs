@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use runtime::{BoxFuture, ByteStream, MaybeReady, RuntimeExt, RuntimeRef, Sleep, timeout};
+use runtime::{BoxFuture, ByteStream, MaybeReady, RuntimeRef, Standstill, timeout};
 use xdr::{Arena, Message};
 
 use super::channel::Channel;
@@ -40,6 +40,9 @@ pub struct TcpServerConfig {
     /// A peer that takes no byte of a waiting reply for so long, or sends none of a call that it has begun, is given
     /// up.
     pub stall_timeout: Duration,
+    /// A connection on which no call came for so long, or up to twice as long, and of which none is in progress, is
+    /// closed; `None`: never.
+    pub idle_timeout: Option<Duration>,
     /// Chooses the calls whose stages are timed; `None`: none.
     pub sampler: Option<Arc<Sampler>>,
 }
@@ -51,6 +54,7 @@ impl Default for TcpServerConfig {
             max_in_flight: 128,
             max_queued: 4 << 20,
             stall_timeout: Duration::from_secs(60),
+            idle_timeout: None,
             sampler: None,
         }
     }
@@ -73,6 +77,8 @@ pub struct TcpStats {
     pub malformed: AtomicU64,
     /// Connections that were closed because the peer did not take its replies, or did not end a call.
     pub stalled: AtomicU64,
+    /// Connections that were closed because no call came for long.
+    pub idle: AtomicU64,
 }
 
 /// What all TCP connections of a server (or of one of its shards) share.
@@ -91,8 +97,8 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// Serves one connection until the peer ends it, breaks the protocol, or `stop` completes (then the calls at hand
-    /// are answered first). Calls that the connection's end finds at work are run to their end in any case.
+    /// Serves one connection until the peer ends it, breaks the protocol or is silent for too long, or `stop` completes
+    /// (then the calls at hand are answered first). Calls that the connection's end finds at work are run to their end in any case.
     pub async fn serve(self, stream: Box<dyn ByteStream>, peer: Peer, stop: impl Future<Output = ()> + Send) {
         self.stats.open.fetch_add(1, Ordering::Relaxed);
         let _open = OpenGuard(Arc::clone(&self.stats));
@@ -109,8 +115,9 @@ impl TcpServer {
             sampled: Vec::new(),
             reading: true,
             writing: true,
-            untaken: Stall::default(),
-            unsent: Stall::default(),
+            untaken: Standstill::default(),
+            unsent: Standstill::default(),
+            idle: Standstill::default(),
         };
         let mut stop = pin!(stop);
         let mut stopped = false;
@@ -123,9 +130,7 @@ impl TcpServer {
         .await;
         if connection.writing {
             connection.channel.shutdown();
-            if stopped {
-                timeout(&*rt, LINGER, std::future::poll_fn(|cx| connection.channel.poll_discard(cx))).await;
-            }
+            timeout(&*rt, LINGER, std::future::poll_fn(|cx| connection.channel.poll_discard(cx))).await;
         }
     }
 }
@@ -166,28 +171,11 @@ struct Connection {
     /// Whether replies can still be sent.
     writing: bool,
     /// Runs while a reply waits for the peer to take it.
-    untaken: Stall,
+    untaken: Standstill,
     /// Runs while a call waits for the peer to send the rest of it: its memory is taken already.
-    unsent: Stall,
-}
-
-/// Notices that something does not go on; with the bytes that had gone when it began to run. It is left to run when
-/// bytes go, and looks again when its time is up.
-#[derive(Default)]
-struct Stall(Option<(Sleep, u64)>);
-
-impl Stall {
-    /// Ready when nothing went for `limit`; `bytes` have gone so far.
-    fn poll(&mut self, cx: &mut Context<'_>, rt: &RuntimeRef, limit: Duration, bytes: u64) -> Poll<()> {
-        loop {
-            let (sleep, at) = self.0.get_or_insert_with(|| (rt.sleep(limit), bytes));
-            ready!(Pin::new(sleep).poll(cx));
-            if *at == bytes {
-                return Poll::Ready(());
-            }
-            self.0 = None;
-        }
-    }
+    unsent: Standstill,
+    /// Runs while no call is in progress.
+    idle: Standstill,
 }
 
 impl Connection {
@@ -322,6 +310,24 @@ impl Connection {
         given_up
     }
 
+    /// Ends a connection that nobody uses; whether it did. What comes from now on is not taken, so the peer may send it
+    /// again on another connection.
+    fn watch_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        let TcpServer { rt, config, stats, .. } = &self.server;
+        let Some(limit) =
+            config.idle_timeout.filter(|_| self.waiting.is_empty() && self.channel.is_at_rest())
+        else {
+            return false;
+        };
+        let idle = self.idle.poll(cx, rt, limit, self.channel.received).is_ready();
+        if idle {
+            stats.idle.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(peer = %self.peer.addr, "connection closed: no call for {limit:?}");
+            self.reading = false;
+        }
+        idle
+    }
+
     fn stalled(&mut self) {
         self.server.stats.stalled.fetch_add(1, Ordering::Relaxed);
         self.give_up(&io::ErrorKind::TimedOut.into());
@@ -333,7 +339,7 @@ impl Connection {
             Poll::Ready(Ok(true)) => return true,
             Poll::Ready(Ok(false)) => self.reading = false,
             Poll::Ready(Err(e)) => self.give_up(&e),
-            Poll::Pending => return self.watch_sending(cx),
+            Poll::Pending => return self.watch_sending(cx) || self.watch_idle(cx),
         }
         true
     }

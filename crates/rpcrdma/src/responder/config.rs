@@ -43,6 +43,9 @@ pub struct ResponderConfig {
     pub registration: Arc<Registration>,
     /// A peer that answers no RDMA Read for so long, while some are awaited, loses its connection.
     pub stall_timeout: Duration,
+    /// A connection on which no call came for so long, or up to twice as long, and of which none is in progress, is
+    /// closed; `None`: never.
+    pub idle_timeout: Option<Duration>,
     /// Chooses the calls whose stages are timed; `None`: none.
     pub sampler: Option<Arc<Sampler>>,
 }
@@ -60,6 +63,7 @@ impl Default for ResponderConfig {
             remote_invalidate: true,
             registration: Arc::new(Registration::new(Settings::new(Strategy::Cache))),
             stall_timeout: Duration::from_secs(60),
+            idle_timeout: None,
             sampler: None,
         }
     }

@@ -21,7 +21,7 @@ use buffer::{Arena, Buffer, View, Views};
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use oncrpc::{Message, Peer, Service, Stage, Stages};
 use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
-use runtime::{BoxFuture, Instant, MaybeReady, RuntimeExt, RuntimeRef, Sleep};
+use runtime::{BoxFuture, Instant, MaybeReady, RuntimeExt, RuntimeRef, Sleep, Standstill};
 use xdr::ItemPadding;
 
 use self::config::RECEIVE_SLACK;
@@ -108,8 +108,12 @@ pub struct Responder {
     outgoing: Outgoing,
     /// RDMA Reads that are back.
     reads_back: u64,
-    /// Runs while Reads are awaited; with the number that were back when it began.
-    stall: Option<(Sleep, u64)>,
+    /// Runs while Reads are awaited.
+    stall: Standstill,
+    /// Messages that came.
+    received: u64,
+    /// Runs while no call is in progress.
+    idle: Standstill,
     active: ActiveCalls,
     /// Credits that the peer asked for last.
     wanted: u32,
@@ -232,7 +236,9 @@ impl Responder {
             posted: 0,
             outgoing: Outgoing::default(),
             reads_back: 0,
-            stall: None,
+            stall: Standstill::default(),
+            received: 0,
+            idle: Standstill::default(),
             active,
             wanted: 1,
             granted: 1,
@@ -304,7 +310,9 @@ impl Responder {
                 if let Poll::Ready(e) = self.design.poll_overdue(cx) {
                     return Poll::Ready(Err(e));
                 }
-                return self.poll_stall(cx).map(Err);
+                if !self.watch_idle(cx) {
+                    return self.poll_stall(cx).map(Err);
+                }
             }
         }
         cx.waker().wake_by_ref();
@@ -324,20 +332,31 @@ impl Responder {
         }
     }
 
-    /// Ready when the peer has answered none of our Reads for too long: they hold memory of everybody's. The timer is
-    /// left to run when the peer goes on, and looks again when it fires.
+    /// Ready when the peer has answered none of our Reads for too long: they hold memory of everybody's.
     fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
-        while !self.arrivals.is_empty() {
-            let (rt, limit, back) = (&self.rt, self.config.stall_timeout, self.reads_back);
-            let (sleep, at) = self.stall.get_or_insert_with(|| (rt.sleep(limit), back));
-            std::task::ready!(sleep.poll_unpin(cx));
-            if *at == back {
-                let what = format!("it answered no RDMA Read for {limit:?}");
-                return Poll::Ready(ConnectionError::PeerMisbehaved(what));
-            }
-            self.stall = None;
+        let limit = self.config.stall_timeout;
+        if self.arrivals.is_empty() || self.stall.poll(cx, &self.rt, limit, self.reads_back).is_pending() {
+            return Poll::Pending;
         }
-        Poll::Pending
+        let what = format!("it answered no RDMA Read for {limit:?}");
+        Poll::Ready(ConnectionError::PeerMisbehaved(what))
+    }
+
+    /// Begins to end a connection that nobody uses; whether it did. Calls that come from now on are dropped, so the peer
+    /// may send them again on another connection.
+    fn watch_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        let in_use = self.active.count + self.design.unacknowledged() > 0;
+        let Some(limit) = self.config.idle_timeout else { return false };
+        if in_use || !matches!(self.ending, Ending::No) {
+            return false;
+        }
+        let idle = self.idle.poll(cx, &self.rt, limit, self.received).is_ready();
+        if idle {
+            add(&self.stats.idle_closed, 1);
+            tracing::debug!(peer = %self.peer.addr, "connection closed: no call for {limit:?}");
+            self.ending = Ending::Draining;
+        }
+        idle
     }
 
     fn complete(&mut self, completion: Completion) -> Result<(), ConnectionError> {
@@ -379,6 +398,7 @@ impl Responder {
     /// A message came. RFC 8166 section 4.5 and the table of what to answer when.
     fn received(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
+        self.received += 1;
         let turn = self.now_if_due(1);
         let short = buffer.len() < MIN_CALL;
         let decoded = Header::decode(&buffer, self.config.max_segments);

@@ -37,6 +37,8 @@ counters! {
     exposures_refused,
     /// Calls refused for want of memory.
     out_of_memory,
+    /// Connections that were closed because no call came for long.
+    idle_closed,
     /// Credits granted in the last reply.
     credits_granted,
     /// Regions that the peer could reach, at the last look: none in the Read-Write design (on a provider whose Reads

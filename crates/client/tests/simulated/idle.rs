@@ -1,0 +1,132 @@
+//! Clients that are silent for so long that the server closes their connections.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use client::{Client, Design, Options, Proto, Strategy};
+use nfs::v3::Sattr;
+use rdma::provider::sim::Profile;
+use runtime::{RuntimeExt, virtual_time::VirtualTime};
+use server::Stats;
+use tracing::Level;
+
+use crate::scene::{Scene, mount, options};
+
+const WAYS: [(Proto, Design); 3] =
+    [(Proto::Tcp, Design::ReadWrite), (Proto::Rdma, Design::ReadWrite), (Proto::Rdma, Design::ReadRead)];
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Runs `test` and gives what was logged as a warning or an error.
+fn warnings_of(test: impl FnOnce()) -> String {
+    let lines = Lines::default();
+    let to = lines.clone();
+    let logs = tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(move || to.clone());
+    tracing::subscriber::with_default(logs.with_ansi(false).finish(), test);
+    let text = lines.0.lock().unwrap().clone();
+    String::from_utf8(text).unwrap()
+}
+
+fn of(proto: Proto, stats: &Stats) -> server::ConnectionStats {
+    if proto == Proto::Tcp { stats.tcp } else { stats.rdma }
+}
+
+async fn make(client: &Client, name: &str) {
+    let made = client.mkdir(client.root(), name, Sattr::default()).await;
+    made.unwrap_or_else(|e| panic!("{name}: {e}"));
+}
+
+#[test]
+fn after_hours_of_silence_the_next_call_makes_a_connection_and_nobody_is_warned() {
+    for (proto, design) in WAYS {
+        let warnings = warnings_of(|| {
+            let time = VirtualTime::new(7);
+            let profile = Profile::named("gige-2003").expect("a profile");
+            let mut scene = Scene::new(&time, profile, design);
+            scene.start(&time);
+            let rt = time.runtime();
+            let done = time.block_on(async {
+                let options = Options { nconnect: 2, ..options(Strategy::Cache, design) };
+                let client = mount(&scene.world, &rt, 0, proto, options).await.expect("a mount");
+                for hour in 1..=3 {
+                    rt.sleep(Duration::from_secs(3600)).await;
+                    let seen = of(proto, &scene.stats());
+                    assert_eq!((seen.open, seen.idle), (0, 2 * hour), "{proto} {design:?}");
+                    make(&client, &format!("a{hour}")).await;
+                    make(&client, &format!("b{hour}")).await;
+                    assert_eq!(client.stats().reconnects, 2 * hour);
+                }
+                assert_eq!(client.stats().retransmits, 0);
+                assert_eq!(of(proto, &scene.stats()).failed, 0);
+            });
+            done.expect("it ends");
+        });
+        assert_eq!(warnings, "", "{proto} {design:?}");
+    }
+}
+
+/// Calls that change something are sent at all times around the moment in which the server closes the connection.
+#[test]
+fn calls_that_meet_the_end_of_an_idle_connection_are_executed_once() {
+    const LOOK: Duration = Duration::from_micros(100);
+    const STEP: Duration = Duration::from_micros(4);
+    for (proto, design) in WAYS {
+        let warnings = warnings_of(|| {
+            let time = VirtualTime::new(7);
+            let profile = Profile::named("gige-2003").expect("a profile");
+            let mut scene = Scene::new(&time, profile, design);
+            scene.config.limits.idle_timeout = 1;
+            scene.start(&time);
+            let rt = time.runtime();
+            let done = time.block_on(async {
+                let client = mount(&scene.world, &rt, 0, proto, options(Strategy::Cache, design)).await;
+                let client = client.expect("a mount");
+                let closed = || of(proto, &scene.stats()).idle;
+                // How long after the first call of a new connection it ends.
+                while closed() == 0 {
+                    rt.sleep(LOOK).await;
+                }
+                make(&client, "first").await;
+                let begun = rt.now();
+                while closed() == 1 {
+                    rt.sleep(LOOK).await;
+                }
+                let lasts = rt.now().duration_since(begun);
+                let (mut met, mut made) = (0, 0);
+                for step in 0..200 {
+                    make(&client, &format!("new{step}")).await;
+                    rt.sleep(lasts + STEP * step - STEP * 100).await;
+                    let before = client.stats().retransmits;
+                    make(&client, &format!("meets{step}")).await;
+                    met += client.stats().retransmits - before;
+                    made += 2;
+                    let now = closed();
+                    while closed() == now {
+                        rt.sleep(Duration::from_millis(100)).await;
+                    }
+                }
+                assert!(met > 0, "{proto} {design:?}: no call met the end of a connection");
+                println!("{proto} {design:?}: {met} of {made} calls were sent again");
+                // The server took none of them twice: what comes when it closes is not begun.
+                assert_eq!(scene.stats().calls_of(nfs::v3::Procedure::Mkdir), made + 1);
+            });
+            done.expect("it ends");
+        });
+        assert_eq!(warnings, "", "{proto} {design:?}");
+    }
+}
