@@ -536,3 +536,22 @@ fn a_message_with_a_head_in_pieces_is_sent_whole() {
         assert_eq!(number(&reply), 42);
     });
 }
+
+// An executor of several threads runs whom a task wakes before the tasks that wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn calls_of_ready_tasks_leave_together() {
+    const CALLS: usize = 8;
+    let b = Bench::new();
+    let (ours, mut theirs) = memory_stream(10_000, 10_000);
+    let t = b.client(ours, TcpClientConfig::default());
+    let server = tokio::spawn(async move { read_some(&mut theirs, 10_000).await });
+    let requests: Vec<_> = (0..CALLS).map(|_| b.request(1, |e| e.put_u32(7))).collect();
+    let record = 4 + requests[0].message.stream_len();
+    tokio::spawn(async move {
+        for request in requests {
+            let t = Arc::clone(&t);
+            tokio::spawn(async move { PendingCall::new(&t, request).await });
+        }
+    });
+    assert_eq!(server.await.unwrap().len(), CALLS * record);
+}

@@ -5,6 +5,7 @@
 //! simulated. Everything that is spawned is `Send`, so the same code serves one single-threaded runtime per core
 //! (the server's shards) and a multi-threaded one (an application that uses the client).
 
+mod gathering;
 mod maybe_ready;
 mod readiness;
 mod standstill;
@@ -14,6 +15,7 @@ pub mod virtual_time;
 
 use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
 
+pub use gathering::poll_gathering;
 pub use maybe_ready::{BoxFuture, MaybeReady};
 pub use readiness::Readiness;
 pub use standstill::Standstill;

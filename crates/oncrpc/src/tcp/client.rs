@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use runtime::{ByteStream, Instant, RuntimeExt, RuntimeRef, Sleep};
+use runtime::{ByteStream, Instant, RuntimeExt, RuntimeRef, Sleep, poll_gathering};
 use xdr::{Arena, Message};
 
 use super::channel::Channel;
@@ -77,6 +77,11 @@ impl State {
             Some(CallState::Sent(stages)) => Some((id, stages.clone())),
             _ => Some((id, Stages::NONE)),
         }
+    }
+
+    /// Whether calls wait for nothing but being sent.
+    fn may_send(&self, config: &TcpClientConfig) -> bool {
+        !self.unsent.is_empty() && self.in_flight < config.max_in_flight
     }
 
     /// Forgets that a call is on its way, whatever became of it.
@@ -155,7 +160,9 @@ impl TcpTransport {
         let shared =
             Arc::new(Shared { state: Mutex::new(state), config, peer: peer.to_string(), rt: Arc::clone(rt) });
         let mut driver = Driver { shared: Arc::clone(&shared), channel, timer: None };
-        rt.spawn("rpc-tcp-client", Box::pin(async move { std::future::poll_fn(|cx| driver.poll(cx)).await }));
+        let common = Arc::clone(&shared);
+        let may_send = move || common.state.lock().may_send(&common.config);
+        rt.spawn("rpc-tcp-client", Box::pin(poll_gathering(may_send, move |cx| driver.poll(cx))));
         Ok(Arc::new(Self { shared }))
     }
 }
@@ -283,7 +290,7 @@ impl Driver {
 
     fn has_more_to_send(&self) -> bool {
         let st = self.shared.state.lock();
-        st.failure.is_some() || (st.in_flight < self.shared.config.max_in_flight && !st.unsent.is_empty())
+        st.failure.is_some() || st.may_send(&self.shared.config)
     }
 
     fn reply(&mut self, message: Message) -> io::Result<()> {

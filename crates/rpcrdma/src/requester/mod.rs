@@ -23,7 +23,7 @@ use buffer::Arena;
 use oncrpc::{CallId, Reply, Request, RpcError, Transport};
 use parking_lot::Mutex;
 use rdma::{ConnectionError, Counters, DomainRef, GLOBAL_PAGE, Provider, QueuePair};
-use runtime::{RuntimeExt, RuntimeRef};
+use runtime::{RuntimeExt, RuntimeRef, poll_gathering};
 
 pub(crate) use self::marshal::{CallMemory, Marshaller, Recovered};
 pub use self::{
@@ -262,7 +262,8 @@ struct DriverTask(Arc<Shared>);
 
 impl DriverTask {
     async fn run(self) {
-        std::future::poll_fn(|cx| self.0.driver.lock().poll(&self.0, cx)).await;
+        let may_send = || self.0.state.lock().may_send();
+        poll_gathering(may_send, |cx| self.0.driver.lock().poll(&self.0, cx)).await;
     }
 }
 

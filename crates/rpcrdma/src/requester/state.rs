@@ -91,6 +91,11 @@ impl State {
         Ok(id)
     }
 
+    /// Whether calls wait for nothing but being sent.
+    pub(super) fn may_send(&self) -> bool {
+        !self.queue.is_empty() && self.in_flight < self.limit
+    }
+
     /// Takes the next call to be sent, and a credit for it.
     pub(super) fn next_to_send(&mut self) -> Option<(CallId, Request, Shape, Instant)> {
         while self.in_flight < self.limit {

@@ -1,0 +1,49 @@
+//! Calls of several callers leave together.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::{future::poll_fn, sync::Arc};
+
+use oncrpc::{PendingCall, Transport};
+use rdma::ConnectParams;
+use rpcrdma::{Body, Header, Lists, RequesterConfig};
+use support::{
+    raw::Raw,
+    request,
+    scene::{Scene, TINY, rpc_reply},
+};
+
+const CALLS: usize = 8;
+
+/// How many messages are there when the first of them is.
+async fn first_messages(raw: &mut Raw) -> usize {
+    let mut out = Vec::new();
+    poll_fn(|cx| raw.qp.poll(cx, &mut out)).await.unwrap();
+    out.len()
+}
+
+// An executor of several threads runs whom a task wakes before the tasks that wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn calls_of_ready_tasks_leave_together() {
+    let mut scene = Scene::over(RequesterConfig::default(), &ConnectParams::default());
+    let first = scene.call(TINY);
+    let xid = scene.receive().await.xid;
+    let answer = Header::new(xid, 32, Body::Msg(Lists::default()));
+    scene.raw.send(&Raw::message(&answer, &rpc_reply(xid, &[])));
+    first.await.unwrap().unwrap();
+    // While a call is on its way, the connection's task sends the others.
+    let before = scene.call(TINY);
+    scene.receive().await;
+    let Scene { client, mut raw, arena } = scene;
+    let responder = tokio::spawn(async move { first_messages(&mut raw).await });
+    let transport: Arc<dyn Transport> = client;
+    tokio::spawn(async move {
+        for _ in 0..CALLS {
+            let (transport, request) = (Arc::clone(&transport), request(&arena, TINY));
+            tokio::spawn(async move { PendingCall::new(&transport, request).await });
+        }
+    });
+    assert_eq!(responder.await.unwrap(), CALLS);
+    drop(before);
+}
