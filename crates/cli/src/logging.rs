@@ -19,7 +19,7 @@ use crate::{
     args::{Command, LogFormat},
     background,
     failure::Failure,
-    system_log::SystemLog,
+    system_log::{self, Journal, SystemLog},
 };
 
 /// A layer that writes lines for people to a `W`.
@@ -37,14 +37,24 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) 
     let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or(default))
         .map_err(|e| Failure::usage(format!("--log: {e}; write a level such as debug, or module=level")))?;
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let lines = lines(format, std::io::stderr, |text| text.with_ansi(colours).boxed());
+    let lines = if system_log::stderr_is_journal() {
+        lines(format, Journal, known_there)
+    } else {
+        lines(format, std::io::stderr, |text| text.with_ansi(colours).boxed())
+    };
     let system = background::is_here().then(SystemLog::find).and_then(Result::ok);
-    // The system log adds the time, and knows the level.
-    let system = system.map(|log| {
-        self::lines(format, log, |text| text.with_ansi(false).with_level(false).without_time().boxed())
-    });
+    let system = system.map(|log| self::lines(format, log, known_there));
     tracing_subscriber::registry().with(filter).with(Limited::default()).with(lines).with(system).init();
     Ok(())
+}
+
+/// Lines for a log that adds the time, and is told the level.
+fn known_there<S, W>(text: TextLayer<S, W>) -> BoxedLayer<S>
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    text.with_ansi(false).with_level(false).without_time().boxed()
 }
 
 /// A layer that writes lines of `format` to `to`; those for people are as `text` has them.

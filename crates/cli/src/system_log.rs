@@ -1,8 +1,9 @@
-//! The system log: one datagram for each line to the socket of syslog(3), which journald serves too.
+//! The system log: one datagram for each line to the socket of syslog(3), which journald serves too; or standard error,
+//! where that is the journal.
 
 use std::{
     io::{self, Write},
-    os::unix::net::UnixDatagram,
+    os::{fd::AsFd, unix::net::UnixDatagram},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -45,13 +46,61 @@ impl SystemLog {
     }
 
     fn entry(&self, level: Level) -> Entry<'_> {
-        let severity = match level {
-            Level::ERROR => 3,
-            Level::WARN => 4,
-            Level::INFO => 6,
-            _ => 7,
-        };
-        Entry { log: self, severity }
+        Entry { log: self, severity: severity(level) }
+    }
+}
+
+/// The severity of syslog(3) for a level.
+fn severity(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+/// Whether standard error is a stream to the journal, as systemd tells the services that it starts (systemd.exec(5)).
+pub(crate) fn stderr_is_journal() -> bool {
+    std::env::var("JOURNAL_STREAM").is_ok_and(|stream| is_stream(&stream, &io::stderr()))
+}
+
+/// Whether `to` is the file that `stream` names by device and inode.
+fn is_stream(stream: &str, to: &impl AsFd) -> bool {
+    let stat = rustix::fs::fstat(to.as_fd());
+    stat.is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+/// Standard error that is the journal: each line begins with its severity (sd-daemon(3)), so that it can be chosen by it.
+pub(crate) struct Journal;
+
+impl<'l> MakeWriter<'l> for Journal {
+    type Writer = JournalLine<io::Stderr>;
+
+    fn make_writer(&'l self) -> Self::Writer {
+        JournalLine { severity: severity(Level::INFO), to: io::stderr() }
+    }
+
+    fn make_writer_for(&'l self, metadata: &Metadata<'_>) -> Self::Writer {
+        JournalLine { severity: severity(*metadata.level()), to: io::stderr() }
+    }
+}
+
+/// A line in the making; it is ended with each write.
+pub(crate) struct JournalLine<W> {
+    severity: u8,
+    to: W,
+}
+
+impl<W: Write> Write for JournalLine<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut whole = format!("<{}>", self.severity).into_bytes();
+        whole.extend_from_slice(line);
+        self.to.write_all(&whole).map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
     }
 }
 
@@ -120,6 +169,19 @@ mod tests {
             assert!(next(&second).starts_with(&start(30)));
             assert!(next(&second).starts_with(&start(31)));
         });
+    }
+
+    #[test]
+    fn the_journal_is_known_by_device_and_inode_and_told_the_severity() {
+        let file = tempfile::tempfile().unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        assert!(is_stream(&format!("{}:{}", stat.st_dev, stat.st_ino), &file));
+        for other in [format!("{}:{}", stat.st_dev, stat.st_ino + 1), "8:".to_owned(), String::new()] {
+            assert!(!is_stream(&other, &file), "{other}");
+        }
+        let mut line = JournalLine { severity: severity(Level::WARN), to: Vec::new() };
+        line.write_all(b"it smokes\n").unwrap();
+        assert_eq!(line.to, b"<4>it smokes\n");
     }
 
     #[test]
