@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -62,6 +62,10 @@ pub(crate) struct Fs {
     pub(crate) lost: Mutex<BTreeMap<u64, LostFile>>,
     /// Bytes on their way.
     pub(crate) flying: AtomicUsize,
+    /// The kernel reads too little ahead.
+    pub(crate) reads_ahead: AtomicBool,
+    /// Bytes that are fetched ahead, or being fetched.
+    pub(crate) held_ahead: Arc<AtomicUsize>,
     /// Names that removed files have while they are open: directory's number and name.
     pub(crate) silly: Mutex<HashSet<(u64, Vec<u8>)>>,
     pub(crate) notices: OnceLock<Notices>,
@@ -96,6 +100,8 @@ impl Fs {
             writing: Mutex::default(),
             lost: Mutex::default(),
             flying: AtomicUsize::new(0),
+            reads_ahead: AtomicBool::new(false),
+            held_ahead: Arc::default(),
             silly: Mutex::default(),
             notices: OnceLock::new(),
             name_max,

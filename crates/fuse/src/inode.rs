@@ -28,6 +28,13 @@ const SPARE: u64 = 1 << 63;
 /// A moment in the order of questions and changes; see [`Inode::learn`].
 pub(crate) type Moment = u64;
 
+/// What a file's data was asked under; see [`Inode::is_still`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Version {
+    asked: Moment,
+    epoch: u64,
+}
+
 /// Counts questions and changes, so that answers to older questions are known.
 #[derive(Debug, Default)]
 pub(crate) struct Clock(AtomicU64);
@@ -68,6 +75,8 @@ pub(crate) struct State {
     /// The ctime that it was told last.
     pub(crate) kernel_ctime: nfs::v3::NfsTime,
     pub(crate) pages: Pages,
+    /// The last time that somebody began to open it.
+    pub(crate) opened: Moment,
     /// Open descriptions, and those of them that can read.
     pub(crate) opens: u32,
     pub(crate) readers: u32,
@@ -93,6 +102,7 @@ impl Inode {
             kernel_size: attributes.size,
             kernel_ctime: attributes.ctime,
             pages: Pages::default(),
+            opened: 0,
             opens: 0,
             readers: 0,
             silly: None,
@@ -152,6 +162,26 @@ impl Inode {
         let mut s = self.state.lock();
         let last = s.cached.attributes;
         s.cached.doubt(last);
+    }
+
+    /// The size that the kernel believes in.
+    pub(crate) fn size(&self) -> u64 {
+        self.state.lock().kernel_size
+    }
+
+    /// For data that is asked for now.
+    pub(crate) fn version(&self, clock: &Clock) -> Version {
+        let s = self.state.lock();
+        Version { asked: clock.tick(), epoch: s.pages.epoch() }
+    }
+
+    /// Whether data that was asked for then is as good as data that is asked for now: we have not changed the file since,
+    /// nobody has opened it, and nobody else is known to have changed it.
+    pub(crate) fn is_still(&self, then: Version) -> bool {
+        let is_clean = self.writes.is_clean();
+        let s = self.state.lock();
+        let is_unchanged = s.changing == 0 && s.changed < then.asked && s.pages.epoch() == then.epoch;
+        is_clean && is_unchanged && s.opened < then.asked
     }
 
     /// Whether it is time to look whether the pages are still good.
@@ -447,5 +477,24 @@ mod tests {
         inode.wrote(&clock, 30);
         let told = inode.learn(&times, asked, file(7, 20));
         assert_eq!((told.attributes.size, told.ttl), (30, Duration::ZERO));
+    }
+
+    #[test]
+    fn data_that_was_asked_for_before_a_change_or_an_open_is_old() {
+        let clock = Clock::default();
+        let inode = Inode::new(7, FileHandle::new(b"7").unwrap(), file(7, 0), &times());
+        let happens: [fn(&Inode, &Clock); 3] = [
+            |inode, clock| inode.state.lock().opened = clock.tick(),
+            |inode, clock| inode.changed(clock),
+            |inode, _| {
+                inode.spoil();
+            },
+        ];
+        for (i, what) in happens.iter().enumerate() {
+            let then = inode.version(&clock);
+            assert!(inode.is_still(then));
+            what(&inode, &clock);
+            assert!(!inode.is_still(then), "{i}");
+        }
     }
 }

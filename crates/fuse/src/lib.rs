@@ -33,6 +33,9 @@
 //! are no longer believed (`revalidate.rs`). With `acregmin=0` (so with `noac`) it is the kernel that asks, at each read, and
 //! drops pages when the mtime is another (FUSE_AUTO_INVAL_DATA), which it then does after our own writes too.
 //!
+//! The kernel reads ahead, 4 MiB if the mount may say so (root), else 128 KiB; then the mount does the rest itself
+//! (`read_ahead.rs`).
+//!
 //! # Writing
 //! Writes that follow each other are gathered to `wsize` and sent without waiting (`write.rs`); `client::File` retains
 //! them until COMMIT and sends them again when the server's verifier changes. Reads, attributes and truncation wait for
@@ -70,6 +73,7 @@ mod options;
 mod pages;
 pub mod passthrough;
 mod places;
+mod read_ahead;
 mod revalidate;
 mod session;
 mod translate;

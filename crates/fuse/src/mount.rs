@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -69,7 +69,7 @@ impl Mount {
                 let _ = say_ended.send(true);
             })
             .map_err(no_thread)?;
-        read_further_ahead(&path); // Asks the mount itself, so only now.
+        let kernel_reads_ahead = read_further_ahead(&path); // Asks the mount itself, so only now.
         let sender = Arc::clone(&fs);
         runtime.spawn(async move {
             loop {
@@ -79,6 +79,7 @@ impl Mount {
         });
         if fs.times.believes_files() {
             runtime.spawn(Arc::clone(&fs).look_after_readers());
+            fs.reads_ahead.store(!kernel_reads_ahead, Ordering::Relaxed);
         }
         tracing::info!(server = client.server(), path = %path.display(), "mounted");
         Ok(Self { path, fs, session: Some(session), ended, runtime: Some(runtime) })

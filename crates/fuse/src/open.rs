@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use buffer::Buffer;
+use buffer::{Buffer, View};
 use client::Client;
 use nfs::v3::{Sattr, access};
 use rustix::{fs::OFlags, io::Errno};
@@ -14,6 +14,7 @@ use crate::{
     error::errno,
     fs::Fs,
     inode::{Inode, Told},
+    read_ahead::Ahead,
 };
 
 /// Set in the flags of an open for execve(2); not in any header.
@@ -32,6 +33,7 @@ pub(crate) struct OpenFile {
     seen: AtomicU64,
     /// If not 0: the kernel drops pages from before this epoch when it learns that this is open.
     drops: AtomicU64,
+    pub(crate) ahead: Ahead,
 }
 
 impl OpenFile {
@@ -78,6 +80,7 @@ impl Fs {
         let flags = OFlags::from_bits_retain(flags);
         let (all, any) = rights(flags);
         let asked = self.clock.tick();
+        inode.state.lock().opened = asked;
         let (granted, attributes) =
             me.access_and_attributes(inode.handle, all | any).await.map_err(|e| errno(&e))?;
         let lacks = granted & all != all || (any != 0 && granted & any == 0);
@@ -118,7 +121,7 @@ impl Fs {
         };
         let seen = AtomicU64::new(inode.writes.failures().0);
         let drops = AtomicU64::new(if keep { 0 } else { epoch });
-        let file = Arc::new(OpenFile { inode, client, reads, writes, seen, drops });
+        let file = Arc::new(OpenFile { inode, client, reads, writes, seen, drops, ahead: Ahead::default() });
         (self.open.lock().insert(file) as u64, keep)
     }
 
@@ -130,19 +133,24 @@ impl Fs {
     /// Reads up to `len` bytes; less only at the end of the file.
     pub(crate) async fn read(
         self: &Arc<Self>,
-        file: &OpenFile,
+        file: &Arc<OpenFile>,
         offset: u64,
         len: usize,
-    ) -> Result<Buffer, Errno> {
+    ) -> Result<View, Errno> {
         file.is_used();
         if !file.inode.writes.is_clean() {
             self.settle(&file.inode).await;
+        }
+        if self.reads_ahead.load(Ordering::Relaxed)
+            && let Some(data) = self.ahead(file, offset, len).await
+        {
+            return Ok(data);
         }
         let (client, handle) = (&file.client, file.inode.handle);
         let memory = self.memory(client, len).await?;
         let first = client.read_into(handle, offset, memory).await.map_err(|e| errno(&e))?;
         if first.count >= len || first.eof {
-            return Ok(first.buffer);
+            return Ok(first.buffer.freeze());
         }
         // The server, or rsize, gave less: the rest is put behind it.
         let mut whole = self.memory(client, len).await?;
@@ -158,7 +166,7 @@ impl Fs {
             }
         }
         whole.set_len(done);
-        Ok(whole)
+        Ok(whole.freeze())
     }
 
     /// A buffer; where there is none, after retained data is committed and its memory is back.

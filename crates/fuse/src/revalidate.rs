@@ -19,6 +19,7 @@ impl Fs {
     pub(crate) async fn look_after_readers(self: Arc<Self>) {
         loop {
             tokio::time::sleep(LOOK).await;
+            self.open.lock().iter().for_each(|(_, file)| file.ahead.forget_old());
             let due = self.due();
             futures::stream::iter(due).for_each_concurrent(AT_A_TIME, |file| self.revalidate(file)).await;
         }

@@ -53,13 +53,17 @@ fn takers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(TAKERS)
 }
 
-/// The kernel reads 128 KiB ahead of its own accord, too little for a network; root may say otherwise. Asks the mount
-/// itself, which must answer by now.
-pub(crate) fn read_further_ahead(path: &Path) {
-    let Ok(stat) = rustix::fs::stat(path) else { return };
+/// The kernel reads 128 KiB ahead of its own accord, too little for a network; root may say otherwise: whether we could.
+/// Asks the mount itself, which must answer by now.
+pub(crate) fn read_further_ahead(path: &Path) -> bool {
+    let Ok(stat) = rustix::fs::stat(path) else { return false };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-    if let Err(e) = fs::write(&knob, READ_AHEAD_KIB.to_string()) {
-        tracing::info!("the kernel reads only 128 KiB ahead ({knob}: {e})");
+    match fs::write(&knob, READ_AHEAD_KIB.to_string()) {
+        Ok(()) => true,
+        Err(e) => {
+            tracing::info!("the kernel reads only 128 KiB ahead ({knob}: {e})");
+            false
+        }
     }
 }

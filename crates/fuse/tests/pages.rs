@@ -214,6 +214,8 @@ fn what_another_writes_while_our_writes_are_on_their_way_is_seen_by_the_next_ope
             }
             Act::Pass
         });
+        // Now: mounting may start a process, which closes its copies of open files, and that waits for their writes.
+        let b = export.mount("tcp", "");
         let path = mounted.at.join("file");
         let mut data = noise(SIZE, 4);
         fs::write(&path, &data).unwrap();
@@ -223,7 +225,6 @@ fn what_another_writes_while_our_writes_are_on_their_way_is_seen_by_the_next_ope
         f.write_all_at(&ours, 200_000).unwrap();
         let closing = std::thread::spawn(move || f.sync_all().unwrap());
         came.recv_timeout(HANG).unwrap();
-        let b = export.mount("tcp", "");
         open(&b.at.join("file")).write_all_at(&ours, 100_000).unwrap();
         go.send(()).unwrap();
         closing.join().unwrap();

@@ -1,0 +1,364 @@
+//! Reading ahead of who reads one after the other.
+//!
+//! The kernel reads ahead itself, but by no more than 128 KiB where the mount may not say otherwise, which only root may:
+//! two READs on their way at the most. There the mount fetches what follows, in pieces as large as the server likes them.
+//!
+//! A piece is as good as a READ made now, or it is not used: nothing of ours has changed the file since it was asked for,
+//! nobody has opened it, and no change of another has been found.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use buffer::View;
+use futures::{
+    FutureExt,
+    channel::oneshot::{self, Receiver},
+    future::Shared,
+};
+use parking_lot::Mutex;
+
+use crate::{fs::Fs, inode::Version, open::OpenFile};
+
+/// So much is fetched ahead of a reader at most.
+const MOST_AHEAD: u64 = 4 << 20;
+/// So much is held for all readers at most, and no more than a part of the client's memory.
+const MOST_HELD: usize = 64 << 20;
+const PART_HELD: usize = 4;
+/// The largest piece.
+const PIECE: u64 = 1 << 20;
+/// Who has read so much one after the other goes on, it is supposed.
+const ENOUGH: u64 = 256 << 10;
+/// The kernel's threads may bring two reads in the wrong order.
+const NEAR: u64 = 256 << 10;
+/// What nobody has asked for so long is let go.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// What a READ gave, and whether the file ends with it; `None`: it failed.
+type Fetched = Option<(View, bool)>;
+
+/// Bytes that count as held until this is dropped.
+struct Held {
+    of: Arc<AtomicUsize>,
+    len: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.len, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone)]
+struct Piece {
+    start: u64,
+    end: u64,
+    /// Of the file, before it was asked for.
+    version: Version,
+    data: Shared<Receiver<Fetched>>,
+    _held: Arc<Held>,
+}
+
+#[derive(Default)]
+struct Reader {
+    /// Where the last read ended.
+    end: u64,
+    /// Bytes read one after the other.
+    run: u64,
+    /// One behind the other.
+    pieces: VecDeque<Piece>,
+    used: Option<Instant>,
+}
+
+/// What is fetched ahead for an open description.
+#[derive(Default)]
+pub(crate) struct Ahead(Mutex<Reader>);
+
+impl Ahead {
+    /// Lets go of what nobody has asked for in a while.
+    pub(crate) fn forget_old(&self) {
+        let mut r = self.0.lock();
+        if r.used.is_some_and(|used| used.elapsed() >= KEPT) {
+            *r = Reader::default();
+        }
+    }
+
+    fn forget(&self) {
+        self.0.lock().pieces.clear();
+    }
+}
+
+impl Reader {
+    /// Notes a read.
+    fn note(&mut self, start: u64, end: u64) {
+        self.used = Some(Instant::now());
+        if start.abs_diff(self.end) > NEAR {
+            *self = Self { end, used: self.used, ..Self::default() };
+            return;
+        }
+        self.run += end - start;
+        self.end = self.end.max(end);
+        while self.pieces.front().is_some_and(|p| p.end + NEAR <= start) {
+            self.pieces.pop_front();
+        }
+    }
+
+    /// The next piece to fetch, if the reader is to have more ahead. `size`: the file's.
+    fn next(&self, size: u64, piece: u64) -> Option<(u64, u64)> {
+        if self.run < ENOUGH {
+            return None;
+        }
+        let start = self.pieces.back().map_or(self.end, |p| p.end).max(self.end);
+        let wanted = self.end.saturating_add(self.run.min(MOST_AHEAD));
+        // Up to a multiple of their size, so that few reads lie in two.
+        (start < size && start < wanted).then(|| (start, (start / piece + 1) * piece))
+    }
+}
+
+impl Fs {
+    /// What a READ of the range would give, if it was fetched ahead; and fetches what follows.
+    pub(crate) async fn ahead(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        start: u64,
+        len: usize,
+    ) -> Option<View> {
+        let end = start.checked_add(len as u64)?;
+        let pieces: Vec<Piece> = {
+            let mut r = file.ahead.0.lock();
+            r.note(start, end);
+            let pieces = r.pieces.iter().filter(|p| p.start < end && start < p.end).cloned().collect();
+            self.fetch(file, &mut r);
+            pieces
+        };
+        let mut found = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let data = piece.data.await.ok().flatten();
+            let Some((view, eof)) = data.filter(|_| file.inode.is_still(piece.version)) else {
+                file.ahead.forget();
+                return None;
+            };
+            found.push((piece.start, view, eof));
+        }
+        self.join(file, start, len, &found)
+    }
+
+    /// The range out of pieces that follow each other; no longer than the file.
+    fn join(&self, file: &OpenFile, start: u64, len: usize, found: &[(u64, View, bool)]) -> Option<View> {
+        let mut parts = Vec::with_capacity(found.len());
+        let (mut done, mut ended) = (0, false);
+        for (at, view, eof) in found {
+            let skip = usize::try_from((start + done as u64).checked_sub(*at)?).ok()?;
+            let part = view.len().checked_sub(skip)?.min(len - done);
+            parts.push(view.slice(skip, part));
+            done += part;
+            ended = *eof;
+            if skip + part < view.len() || ended {
+                break;
+            }
+        }
+        // Where less was fetched than there is, a READ says what comes next.
+        if done < len && !ended || parts.is_empty() {
+            return None;
+        }
+        if let [one] = parts.as_slice() {
+            return Some(one.clone());
+        }
+        let mut whole = file.client.buffer(done.max(1)).ok()?;
+        let mut at = 0;
+        for part in &parts {
+            buffer::copy(&mut whole[at..at + part.len()], part);
+            at += part.len();
+        }
+        whole.set_len(done);
+        Some(whole.freeze())
+    }
+
+    /// Asks for what the reader will want next.
+    fn fetch(self: &Arc<Self>, file: &Arc<OpenFile>, r: &mut Reader) {
+        let piece = PIECE.min(file.client.rsize().into());
+        let most = MOST_HELD.min(file.client.options().arena_limit / PART_HELD);
+        while let Some((start, end)) = r.next(file.inode.size(), piece) {
+            let len = (end - start) as usize;
+            let held = Held { of: Arc::clone(&self.held_ahead), len };
+            let before = self.held_ahead.fetch_add(len, Ordering::Relaxed);
+            let Some(memory) = (before + len <= most).then(|| file.client.buffer(len).ok()).flatten() else {
+                return;
+            };
+            let held = Arc::new(held);
+            let version = file.inode.version(&self.clock);
+            let (say, data) = oneshot::channel();
+            let (reader, inode, holds) = (file.client.clone(), Arc::clone(&file.inode), Arc::clone(&held));
+            self.rt.spawn(async move {
+                let got = reader.read_into(inode.handle, start, memory).await.ok();
+                let _ = say.send(got.map(|r| (r.buffer.freeze(), r.eof)));
+                drop(holds);
+            });
+            r.pieces.push_back(Piece { start, end, version, data: data.shared(), _held: held });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::{Client, Options};
+    use nfs::v3::{CreateHow, Sattr};
+    use runtime::tokio_rt::TokioRuntime;
+    use rustix::fs::OFlags;
+    use server::{Config, Running, Server};
+
+    use super::*;
+    use crate::{MountOptions, inode::ROOT};
+
+    /// What the kernel asks for at a time.
+    const READ: usize = 128 << 10;
+    /// Not whole pages.
+    const SIZE: usize = (20 << 20) + 12_345;
+
+    /// A file system without kernel, on a server with one file.
+    struct Place {
+        fs: Arc<Fs>,
+        /// Of the file system, and of another.
+        me: Client,
+        other: Client,
+        data: Vec<u8>,
+        _server: Running,
+    }
+
+    impl Place {
+        async fn new(options: Options) -> Self {
+            let config = Config {
+                exports: vec!["/data=memory:256MiB".parse().unwrap()],
+                listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+                shards: Some(1),
+                ..Config::default()
+            };
+            let server = Server::start(config).unwrap();
+            let url = format!("nfs://{}/data?proto=tcp", server.tcp_addr().unwrap()).parse().unwrap();
+            let rt = TokioRuntime::from_handle(tokio::runtime::Handle::current());
+            let me = Client::connect(rt.clone(), &url, options).await.unwrap();
+            let other = Client::connect(rt, &url, Options::default()).await.unwrap();
+            let root = me.resolve("").await.unwrap();
+            let made = me.create(root.0, "file", CreateHow::Unchecked(Sattr::default())).await.unwrap();
+            let data: Vec<u8> = (0..SIZE).map(|i| (i >> 9) as u8 ^ (i >> 17) as u8).collect();
+            me.write(made.handle, 0, &data, nfs::v3::StableHow::FileSync).await.unwrap();
+            let fs =
+                Fs::new(tokio::runtime::Handle::current(), me.clone(), &MountOptions::default(), root, 255);
+            fs.reads_ahead.store(true, Ordering::Relaxed);
+            Self { fs: Arc::new(fs), me, other, data, _server: server }
+        }
+
+        async fn open(&self) -> (u64, Arc<OpenFile>) {
+            let Ok(entry) = self.fs.lookup(&self.me, ROOT, b"file").await else { panic!("it is gone") };
+            let flags = OFlags::RDWR.bits();
+            let (fh, _) = self.fs.open(self.me.clone(), entry.inode.number, flags).await.unwrap();
+            (fh, self.fs.opened(fh).unwrap())
+        }
+
+        /// Reads as the kernel does; how many calls it took.
+        async fn read(&self, file: &Arc<OpenFile>, at: &[usize]) -> u64 {
+            let before = self.me.stats().calls;
+            for at in at {
+                let got = self.fs.read(file, *at as u64, READ).await.unwrap();
+                let there = &self.data[*at..SIZE.min(at + READ)];
+                assert!(&got[..] == there, "{} bytes at {at}, of {}", got.len(), there.len());
+            }
+            self.me.stats().calls - before
+        }
+
+        async fn close(&self, fh: u64) {
+            self.fs.release(fh).await;
+        }
+    }
+
+    /// Everything, from `start` on.
+    fn rest(start: usize) -> Vec<usize> {
+        (start..SIZE).step_by(READ).collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_reads_on_is_given_what_was_fetched() {
+        let place = Place::new(Options::default()).await;
+        for start in [0, 5 * 4096] {
+            let (fh, file) = place.open().await;
+            let calls = place.read(&file, &rest(start)).await;
+            assert!((21..32).contains(&calls), "{calls} calls for {} reads", rest(start).len());
+            place.close(fh).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_the_kernel_brings_in_another_order_is_found_too() {
+        let place = Place::new(Options::default()).await;
+        let (fh, file) = place.open().await;
+        let mut at = rest(0);
+        at.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
+        let calls = place.read(&file, &at).await;
+        assert!(calls < 32, "{calls} calls");
+        place.close(fh).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nothing_is_fetched_for_who_reads_here_and_there() {
+        let place = Place::new(Options::default()).await;
+        let (fh, file) = place.open().await;
+        let at: Vec<usize> = (0..40).map(|i| (i * 7_919_000) % (SIZE - READ)).collect();
+        assert_eq!(place.read(&file, &at).await, 40);
+        place.close(fh).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_was_changed_meanwhile_is_read_as_it_is_now() {
+        let mut place = Place::new(Options::default()).await;
+        let (fh, file) = place.open().await;
+        let ahead = 2 << 20;
+        for (round, by_us) in [true, false].into_iter().enumerate() {
+            place.read(&file, &rest(0)[..12]).await;
+            assert!(file.ahead.0.lock().pieces.iter().any(|p| p.start <= ahead && ahead < p.end));
+            let new = vec![round as u8 + 77; 4096];
+            place.data[ahead as usize..][..4096].copy_from_slice(&new);
+            if by_us {
+                place.fs.write(&file.inode, &place.me, ahead, &new).unwrap();
+            } else {
+                let how = nfs::v3::StableHow::FileSync;
+                place.other.write(file.inode.handle, ahead, &new, how).await.unwrap();
+                // Who opens it afterwards drops the kernel's pages; what was fetched before may not take their place.
+                let (fh, _) = place.open().await;
+                place.close(fh).await;
+            }
+            place.read(&file, &rest(12 * READ)).await;
+        }
+        place.close(fh).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_fetched_is_bounded_and_let_go() {
+        let limit = 32 << 20;
+        let place = Place::new(Options { arena_limit: limit, ..Options::default() }).await;
+        let mut open = Vec::new();
+        for _ in 0..8 {
+            let (fh, file) = place.open().await;
+            place.read(&file, &rest(0)[..100]).await;
+            let held = place.fs.held_ahead.load(Ordering::Relaxed);
+            assert!(held > 0 && held <= limit / PART_HELD, "{held} bytes");
+            open.push((fh, file));
+        }
+        let (idle, closed) = open.split_at(1);
+        for (fh, _) in closed {
+            place.close(*fh).await;
+        }
+        let idle = Arc::clone(&idle[0].1);
+        drop(open);
+        let begun = Instant::now();
+        while place.fs.held_ahead.load(Ordering::Relaxed) > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is held for ever");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            idle.ahead.forget_old();
+        }
+    }
+}
