@@ -29,6 +29,8 @@ pub(crate) struct OpenFile {
     pub(crate) client: Client,
     pub(crate) reads: bool,
     writes: bool,
+    /// Reads what the server has now (`O_DIRECT`).
+    direct: bool,
     /// Failures of writing that it was told of.
     seen: AtomicU64,
     /// If not 0: the kernel drops pages from before this epoch when it learns that this is open.
@@ -121,7 +123,9 @@ impl Fs {
         };
         let seen = AtomicU64::new(inode.writes.failures().0);
         let drops = AtomicU64::new(if keep { 0 } else { epoch });
-        let file = Arc::new(OpenFile { inode, client, reads, writes, seen, drops, ahead: Ahead::default() });
+        let direct = flags.contains(OFlags::DIRECT);
+        let ahead = Ahead::default();
+        let file = Arc::new(OpenFile { inode, client, reads, writes, direct, seen, drops, ahead });
         (self.open.lock().insert(file) as u64, keep)
     }
 
@@ -142,6 +146,7 @@ impl Fs {
             self.settle(&file.inode).await;
         }
         if self.reads_ahead.load(Ordering::Relaxed)
+            && !file.direct
             && let Some(data) = self.ahead(file, offset, len).await
         {
             return Ok(data);

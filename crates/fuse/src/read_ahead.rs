@@ -4,7 +4,8 @@
 //! two READs on their way at the most. There the mount fetches what follows, in pieces as large as the server likes them.
 //!
 //! A piece is as good as a READ made now, or it is not used: nothing of ours has changed the file since it was asked for,
-//! nobody has opened it, and no change of another has been found.
+//! nobody has opened it, and no change of another has been found. Who reads directly (`O_DIRECT`) gets nothing that was
+//! fetched before.
 
 use std::{
     collections::VecDeque,
@@ -254,9 +255,12 @@ mod tests {
         }
 
         async fn open(&self) -> (u64, Arc<OpenFile>) {
+            self.open_with(OFlags::RDWR).await
+        }
+
+        async fn open_with(&self, flags: OFlags) -> (u64, Arc<OpenFile>) {
             let Ok(entry) = self.fs.lookup(&self.me, ROOT, b"file").await else { panic!("it is gone") };
-            let flags = OFlags::RDWR.bits();
-            let (fh, _) = self.fs.open(self.me.clone(), entry.inode.number, flags).await.unwrap();
+            let (fh, _) = self.fs.open(self.me.clone(), entry.inode.number, flags.bits()).await.unwrap();
             (fh, self.fs.opened(fh).unwrap())
         }
 
@@ -309,6 +313,14 @@ mod tests {
         let (fh, file) = place.open().await;
         let at: Vec<usize> = (0..40).map(|i| (i * 7_919_000) % (SIZE - READ)).collect();
         assert_eq!(place.read(&file, &at).await, 40);
+        place.close(fh).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_reads_directly_is_given_what_the_server_has_now() {
+        let place = Place::new(Options::default()).await;
+        let (fh, file) = place.open_with(OFlags::RDONLY | OFlags::DIRECT).await;
+        assert_eq!(place.read(&file, &rest(0)).await, rest(0).len() as u64);
         place.close(fh).await;
     }
 
