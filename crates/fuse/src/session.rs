@@ -62,7 +62,7 @@ pub(crate) fn read_further_ahead(path: &Path) -> bool {
     match fs::write(&knob, READ_AHEAD_KIB.to_string()) {
         Ok(()) => true,
         Err(e) => {
-            tracing::info!("the kernel reads only 128 KiB ahead ({knob}: {e})");
+            tracing::info!("the kernel reads only 128 KiB ahead ({knob}: {e}), so the mount does");
             false
         }
     }
