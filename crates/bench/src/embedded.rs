@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use client::Proto;
 use oncrpc::stages::StageStats;
 use rpcrdma::{Design, registration::Strategy};
 
@@ -78,8 +79,11 @@ impl EmbeddedServer {
     }
 
     /// The URL of its export over `proto`.
-    pub fn url(&self, proto: &str) -> String {
-        let addr = if proto == "tcp" { &self.tcp } else { &self.rdma };
+    pub fn url(&self, proto: Proto) -> String {
+        let addr = match proto {
+            Proto::Tcp => &self.tcp,
+            Proto::Rdma => &self.rdma,
+        };
         format!("nfs://{addr}{EXPORT}?proto={proto}")
     }
 

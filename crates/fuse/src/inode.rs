@@ -225,11 +225,9 @@ impl Inode {
         s.cached.invalidate();
     }
 
-    /// A change of ours has happened.
+    /// A change of ours has happened, of which the server does not say from and to what.
     pub(crate) fn changed(&self, clock: &Clock) {
-        let mut s = self.state.lock();
-        s.changed = clock.tick();
-        s.cached.invalidate();
+        self.changed_by(clock, &WccData::default());
     }
 
     /// Whether nothing here was changed by us since `asked`.

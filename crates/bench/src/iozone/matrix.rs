@@ -134,10 +134,12 @@ impl Matrix {
             Servers::Simulated { .. } => self.options.proto == Proto::Tcp,
             Servers::Url(_) => false,
         };
-        match &self.servers {
-            _ if several && over_tcp => refused(
+        if several && over_tcp {
+            return refused(
                 "designs and registration strategies are those of RDMA; leave them out, or leave out --proto tcp",
-            ),
+            );
+        }
+        match &self.servers {
             Servers::Url(_) if self.designs.len() > 1 => refused(
                 "a server speaks one design; compare several with --self, which starts servers of each",
             ),
@@ -201,7 +203,7 @@ impl Matrix {
     ) -> Result<Session, BenchError> {
         let url = match (&self.servers, server) {
             (Servers::Embedded { proto, .. }, Some(server)) => {
-                let text = server.url(&proto.to_string());
+                let text = server.url(*proto);
                 text.parse().map_err(|e: client::Error| BenchError::Client(e.to_string()))?
             }
             (Servers::Embedded { .. }, None) => return Err(BenchError::Peer("there is no server".into())),

@@ -160,7 +160,7 @@ impl MountBench {
         // The library's large file and the mount's.
         let server =
             EmbeddedServer::start(self.size.saturating_mul(2).saturating_add(SMALL_FILES), &self.at)?;
-        let url = server.url(&self.proto.to_string());
+        let url = server.url(self.proto);
         let library = Library::open(&url, self)?;
         library.fill(self)?;
         calls::fill(backing.path(), self)?;

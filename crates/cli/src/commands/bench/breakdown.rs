@@ -1,15 +1,16 @@
 //! `millrace bench breakdown`.
 
+use bench::{
+    Figure, breakdown,
+    iozone::{Ends, Matrix, Servers, Test},
+    units::Size,
+};
+
 use super::warn_of_debug_build;
 use crate::{
     args::BreakdownArgs,
     failure::{CommandResult, Outcome},
     output, session,
-};
-use bench::{
-    Figure, breakdown,
-    iozone::{Ends, Matrix, Servers, Test},
-    units::Size,
 };
 
 /// Every call is timed, so that the sum of the stages can stand beside the mean latency of all operations.

@@ -34,7 +34,7 @@ pub(super) fn run(workload: &Workload, place: &Where) -> CommandResult {
         true => Some(EmbeddedServer::start(workload.bytes(), &at(place.address))?),
         false => None,
     };
-    let url = server.as_ref().map(|s| s.url(&place.proto.to_string())).or_else(|| place.url.clone());
+    let url = server.as_ref().map(|s| s.url(place.proto)).or_else(|| place.url.clone());
     let (target, text) = match (&url, &place.dir) {
         (Some(text), _) => {
             let url = Box::new(session::parse(text)?);
