@@ -1,0 +1,226 @@
+//! A random workload on several files, checked against the model.
+
+use std::ops::Range;
+
+use parking_lot::Mutex;
+use runtime::BoxFuture;
+
+use crate::{Model, Random};
+
+/// What the workload runs on. Each call acts for one writer (a task, a thread, an open file of its own) on one file.
+///
+/// A call fails with a text; then its effect is not known, and the workload ends.
+pub trait Subject: Send + Sync {
+    /// Writes all of `data` at `offset`; false when the subject cancelled the write.
+    fn write(
+        &self,
+        writer: usize,
+        file: usize,
+        offset: u64,
+        data: Vec<u8>,
+    ) -> BoxFuture<'_, Result<bool, String>>;
+
+    /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
+    fn read(
+        &self,
+        writer: usize,
+        file: usize,
+        offset: u64,
+        len: usize,
+    ) -> BoxFuture<'_, Result<Vec<u8>, String>>;
+
+    /// Sets the size.
+    fn truncate(&self, writer: usize, file: usize, size: u64) -> BoxFuture<'_, Result<(), String>>;
+
+    /// Makes everything stable that was written to the file by any writer (fsync).
+    fn sync(&self, writer: usize, file: usize) -> BoxFuture<'_, Result<(), String>>;
+
+    /// Closes the writer's file, which makes stable what was written, and opens it again; with `truncate` as an empty
+    /// file (`O_TRUNC`).
+    fn reopen(&self, writer: usize, file: usize, truncate: bool) -> BoxFuture<'_, Result<(), String>>;
+
+    /// What would be left of a file if all unstable data were lost now, where that is known.
+    fn stable(&self, file: usize) -> Option<Vec<u8>> {
+        let _ = file;
+        None
+    }
+}
+
+/// What a writer does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Writes this range.
+    Write(Range<u64>),
+    /// Reads this range.
+    Read(Range<u64>),
+    /// Sets this size.
+    Truncate(u64),
+    /// Commits.
+    Sync,
+    /// Closes and opens again.
+    Reopen,
+    /// Closes and opens again as an empty file.
+    Empty,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Writes.
+    pub writes: u64,
+    /// Reads, each checked.
+    pub reads: u64,
+    /// Truncations, those at open among them.
+    pub truncations: u64,
+    /// Commits, those at close among them.
+    pub commits: u64,
+}
+
+/// A random workload: what each of `writers` does in `steps` steps on files that all of them share.
+#[derive(Debug)]
+pub struct Workload {
+    /// What may be read.
+    pub model: Model,
+    files: usize,
+    size: u64,
+    longest: u64,
+    seed: u64,
+    counts: Mutex<Counts>,
+}
+
+impl Workload {
+    /// A workload on `files` files of at most `size` bytes, with writes of at most `longest` bytes.
+    pub fn new(files: usize, size: u64, longest: u64, seed: u64) -> Self {
+        let model = Model::new(files, size);
+        Self { model, files, size, longest, seed, counts: Mutex::default() }
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> Counts {
+        *self.counts.lock()
+    }
+
+    /// The random steps of a writer.
+    pub fn steps(&self, writer: usize) -> impl Iterator<Item = (usize, Step)> + use<> {
+        let (files, size, longest) = (self.files, self.size, self.longest);
+        let mut random = Random::new(self.seed ^ (writer as u64 + 1).rotate_left(32));
+        std::iter::from_fn(move || {
+            let file = random.below(files as u64) as usize;
+            // Starts are near each other and often at block boundaries, so that ranges overlap.
+            let align = [1, 512, 4096][random.below(3) as usize];
+            let start = random.below(size) / align * align;
+            let end = (start + 1 + random.below(longest)).min(size);
+            let step = match random.below(32) {
+                0..=15 => Step::Write(start..end),
+                16..=21 => Step::Read(start..end),
+                22..=24 => Step::Truncate(start),
+                25..=28 => Step::Sync,
+                29..=30 => Step::Reopen,
+                _ => Step::Empty,
+            };
+            Some((file, step))
+        })
+    }
+
+    /// Does one step, and checks what it reads.
+    ///
+    /// # Errors
+    /// The subject's; what was read and cannot be.
+    pub async fn step(
+        &self,
+        on: &impl Subject,
+        writer: usize,
+        file: usize,
+        step: Step,
+    ) -> Result<(), String> {
+        match step {
+            Step::Write(range) => {
+                let (id, data) = self.model.begin_write(file, range.clone());
+                match on.write(writer, file, range.start, data).await? {
+                    true => self.model.end(file, id),
+                    false => self.model.cancel(file, id),
+                }
+                self.counts.lock().writes += 1;
+            }
+            Step::Read(range) => self.read(on, writer, file, range).await?,
+            Step::Truncate(size) => {
+                let id = self.model.begin_truncate(file, size);
+                on.truncate(writer, file, size).await?;
+                self.model.end(file, id);
+                self.counts.lock().truncations += 1;
+            }
+            Step::Sync => self.commit(on, file, on.sync(writer, file)).await?,
+            Step::Reopen => self.commit(on, file, on.reopen(writer, file, false)).await?,
+            Step::Empty => {
+                let id = self.model.begin_truncate(file, 0);
+                on.reopen(writer, file, true).await?;
+                self.model.end(file, id);
+                self.counts.lock().truncations += 1;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(
+        &self,
+        on: &impl Subject,
+        writer: usize,
+        file: usize,
+        range: Range<u64>,
+    ) -> Result<(), String> {
+        let begun = self.model.begin();
+        let len = (range.end - range.start) as usize;
+        let mut data = on.read(writer, file, range.start, len).await?;
+        data.resize(len, 0); // Beyond the end of the file there is nothing, as in a hole.
+        self.model.check(file, &begun, range.start, &data).map_err(|m| m.to_string())?;
+        self.model.finish(begun);
+        self.counts.lock().reads += 1;
+        Ok(())
+    }
+
+    /// Runs a call that makes a file stable, and checks what is stable then.
+    async fn commit(
+        &self,
+        on: &impl Subject,
+        file: usize,
+        call: BoxFuture<'_, Result<(), String>>,
+    ) -> Result<(), String> {
+        let begun = self.model.begin();
+        call.await?;
+        if let Some(mut stable) = on.stable(file) {
+            stable.resize(self.size as usize, 0);
+            let checked = self.model.check(file, &begun, 0, &stable);
+            checked.map_err(|m| format!("in stable storage: {m}"))?;
+        }
+        self.model.finish(begun);
+        self.counts.lock().commits += 1;
+        Ok(())
+    }
+
+    /// Does `steps` steps of a writer.
+    ///
+    /// # Errors
+    /// As [`Self::step`], with the step's number.
+    pub async fn play(&self, on: &impl Subject, writer: usize, steps: usize) -> Result<(), String> {
+        for (number, (file, step)) in self.steps(writer).take(steps).enumerate() {
+            let text = format!("writer {writer}, step {number}, file {file}, {step:?}");
+            self.step(on, writer, file, step).await.map_err(|e| format!("{text}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Commits each file and reads all of it, after all writers have ended.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub async fn finish(&self, on: &impl Subject) -> Result<(), String> {
+        for file in 0..self.files {
+            self.step(on, 0, file, Step::Sync)
+                .await
+                .map_err(|e| format!("last commit of file {file}: {e}"))?;
+            let all = Step::Read(0..self.size);
+            self.step(on, 0, file, all).await.map_err(|e| format!("after the last commit: {e}"))?;
+        }
+        Ok(())
+    }
+}
