@@ -368,6 +368,21 @@ fn unknown_xids_late_replies_and_calls_from_the_server_are_dropped() {
 }
 
 #[test]
+fn a_connection_that_is_closed_with_unanswered_calls_delivers_nothing_more() {
+    run(async |b| {
+        let (ours, mut theirs) = memory_stream(10_000, 1000);
+        let t = b.client(ours, TcpClientConfig::default());
+        let call = PendingCall::new(&t, b.request(1, |e| e.put_u32(9)));
+        b.rt.sleep(Duration::from_millis(10)).await; // It is in the stream, and the server has not read it.
+        t.close();
+        assert!(matches!(call.await, Err(RpcError::Disconnected { .. })));
+        b.rt.sleep(Duration::from_millis(10)).await;
+        let late = read_some(&mut theirs, 100).await;
+        assert_eq!(late, [], "a call that its caller sends again elsewhere arrives late");
+    });
+}
+
+#[test]
 fn a_lying_server_costs_the_call_or_the_connection() {
     run(async |b| {
         // What the server sends (after the XID where there is one), and whether the connection survives it.

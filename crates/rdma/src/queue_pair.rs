@@ -337,6 +337,10 @@ pub trait QueuePair: Send {
     /// Ends the connection in the ordinary way once posted work is sent.
     fn disconnect(&mut self);
 
+    /// Sees to it that dropping the queue pair discards posted work that the peer has not received. (Where an adapter
+    /// holds the work, dropping does so anyway.)
+    fn abort(&mut self) {}
+
     /// The counters.
     fn counters(&self) -> Counters;
 }

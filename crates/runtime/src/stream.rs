@@ -21,6 +21,10 @@ pub trait ByteStream: Send + 'static {
     /// Ends our direction of the stream (TCP FIN). Idempotent.
     fn shutdown(&mut self);
 
+    /// Discards what the peer has not received yet: dropping the stream after this resets the connection (TCP RST,
+    /// RFC 9293 section 3.10.4) instead of ending it in order. Idempotent.
+    fn abort(&mut self);
+
     /// Our address.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
@@ -133,6 +137,10 @@ impl ByteStream for MemoryStream {
             w.wake();
         }
         Poll::Ready(Ok(n))
+    }
+
+    fn abort(&mut self) {
+        lock(&self.tx).bytes.clear();
     }
 
     fn shutdown(&mut self) {

@@ -311,6 +311,11 @@ impl ByteStream for TcpByteStream {
         drop(self.fd.get_ref().shutdown(Shutdown::Write));
     }
 
+    fn abort(&mut self) {
+        // Fails only on a socket that is gone.
+        drop(SockRef::from(self.fd.get_ref()).set_linger(Some(Duration::ZERO)));
+    }
+
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.fd.get_ref().local_addr()
     }

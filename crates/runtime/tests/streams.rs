@@ -4,7 +4,7 @@
 
 use std::{
     future::poll_fn,
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut, Read},
     net::{TcpListener, TcpStream},
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
@@ -191,6 +191,34 @@ fn data_that_came_with_the_end_is_read_first() {
             got.extend(&room[..n]);
         }
         assert_eq!(got, b"last words");
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_aborted_stream_ends_in_a_reset_without_what_was_not_delivered() {
+    let (a, b) = pair();
+    run_shard(async {
+        let mut a = TcpByteStream::new(a).unwrap();
+        let data = vec![7; 64 << 10];
+        let mut sent = 0;
+        // More than the peer's system takes while the peer does not read.
+        sent += poll_fn(|cx| a.poll_write(cx, &[IoSlice::new(&data)])).await.unwrap();
+        while let Poll::Ready(n) = poll_fn(|cx| Poll::Ready(a.poll_write(cx, &[IoSlice::new(&data)]))).await {
+            sent += n.unwrap();
+        }
+        a.abort();
+        drop(a);
+        let (mut room, mut got) = (vec![0; 64 << 10], 0);
+        let error = loop {
+            match Read::read(&mut &b, &mut room) {
+                Ok(0) => panic!("the stream ends as if all of it had come"),
+                Ok(n) => got += n,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert!(got < sent, "{got} of {sent} bytes");
     })
     .unwrap();
 }

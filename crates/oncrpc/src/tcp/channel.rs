@@ -114,6 +114,11 @@ impl Channel {
         self.stream.shutdown();
     }
 
+    /// Ends the connection with a reset, in which what the peer has not received yet is lost.
+    pub(super) fn abort(&mut self) {
+        self.stream.abort();
+    }
+
     /// Reads and forgets until the peer ends its direction too.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut waste = [0; 4096];

@@ -59,6 +59,9 @@ struct State {
     in_flight: usize,
     driver: Option<Waker>,
     failure: Option<RpcError>,
+    /// The connection ended while calls were unanswered. They will be sent again on another one; what the server has
+    /// not received of them must not arrive after that.
+    abandons: bool,
 }
 
 impl State {
@@ -113,6 +116,7 @@ impl Shared {
             return;
         }
         st.failure = Some(why.clone());
+        st.abandons = st.in_flight > 0;
         st.unsent.clear();
         let open: Vec<CallId> = st.calls.unanswered().collect();
         let finished: Vec<_> = open.into_iter().filter_map(|id| st.finish(id, Err(why.clone()))).collect();
@@ -156,6 +160,7 @@ impl TcpTransport {
             in_flight: 0,
             driver: None,
             failure: None,
+            abandons: false,
         };
         let shared =
             Arc::new(Shared { state: Mutex::new(state), config, peer: peer.to_string(), rt: Arc::clone(rt) });
@@ -261,7 +266,11 @@ impl Driver {
         };
         if end.is_ready() {
             self.channel.writer.clear();
-            self.channel.shutdown();
+            if self.shared.state.lock().abandons {
+                self.channel.abort();
+            } else {
+                self.channel.shutdown();
+            }
         }
         end
     }

@@ -390,7 +390,16 @@ impl Driver {
 
     fn poll_closing(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
         if self.closing.is_none() {
+            let abandons = shared.state.lock().in_flight > 0;
             self.fail_calls(shared, "closed by this side");
+            if abandons {
+                // The calls will be sent again on another connection: what the server has not received of them must
+                // not arrive after that.
+                if let Some(qp) = self.qp.as_mut() {
+                    qp.abort();
+                }
+                return Err(ConnectionError::Closed);
+            }
             if let Some(qp) = self.qp.as_mut() {
                 qp.disconnect();
             }

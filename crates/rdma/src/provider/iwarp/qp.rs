@@ -376,6 +376,10 @@ impl QueuePair for IwarpQp {
         waker.wake();
     }
 
+    fn abort(&mut self) {
+        self.stream.abort();
+    }
+
     fn counters(&self) -> Counters {
         self.counters
     }

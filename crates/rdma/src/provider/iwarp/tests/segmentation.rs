@@ -37,6 +37,10 @@ impl ByteStream for Choppy {
         self.inner.poll_write(cx, bufs)
     }
 
+    fn abort(&mut self) {
+        self.inner.abort();
+    }
+
     fn shutdown(&mut self) {
         self.inner.shutdown();
     }

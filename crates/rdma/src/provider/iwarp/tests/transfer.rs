@@ -18,6 +18,23 @@ fn greet(a: &mut Qp, b: &mut Qp) {
 }
 
 #[test]
+fn an_aborted_queue_pair_discards_what_the_peer_has_not_received() {
+    for aborted in [false, true] {
+        let (mut a, mut b) = pair(1 << 16, 1000, &params());
+        b.post_receive(buffer(&[0; 100])).unwrap();
+        a.post_send(send(b"late")).unwrap();
+        a.flush(&mut Context::from_waker(Waker::noop()));
+        if aborted {
+            a.abort();
+        }
+        drop(a);
+        let mut out = Vec::new();
+        while turn(&mut b, &mut out).is_ok() {}
+        assert_eq!(out.iter().any(|c| matches!(c, Completion::Received { .. })), !aborted);
+    }
+}
+
+#[test]
 fn sends_arrive_in_order_whatever_the_segmentation() {
     for segment in SEGMENTS {
         for crc in [false, true] {

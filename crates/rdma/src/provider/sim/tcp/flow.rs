@@ -246,6 +246,15 @@ impl Inner {
         self.forget_tcp(net, id);
     }
 
+    /// What was not delivered is lost, and the peer learns that the connection was reset.
+    pub(super) fn abort_stream(self: &Arc<Self>, id: EndId) {
+        let mut net = self.net.lock();
+        if net.tcp.end(id).is_some_and(|end| end.failure.is_none()) {
+            self.reset(&mut net, id);
+            self.tell_reset(id);
+        }
+    }
+
     /// Nobody accepts this connection.
     pub(super) fn refuse(self: &Arc<Self>, net: &mut Net, id: EndId) {
         if let Some(end) = net.tcp.end(id) {

@@ -97,6 +97,10 @@ impl ByteStream for SimStream {
         self.world.make(&mut net, self.end);
     }
 
+    fn abort(&mut self) {
+        self.world.abort_stream(self.end);
+    }
+
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.addrs.0)
     }
