@@ -21,6 +21,7 @@ use crate::{
     connect::{Network, NetworkConnector, UrlConnector},
     mount::{self, Mounted},
     pool::{Attempt, CallSpec, Pool},
+    writeback::OpenFiles,
 };
 
 /// The sizes of READ and WRITE where neither options nor server say any.
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     /// The server has READDIRPLUS, as far as we know.
     pub(crate) plus: AtomicBool,
     registration: Arc<Registration>,
+    pub(crate) open_files: OpenFiles,
 }
 
 /// A mounted export. Clones share everything. When the last one is dropped the connections are closed.
@@ -215,6 +217,7 @@ impl Client {
                 readdir_size,
                 plus: AtomicBool::new(true),
                 registration,
+                open_files: OpenFiles::default(),
             }),
             credential,
         })

@@ -4,13 +4,9 @@ use std::{io, ops::ControlFlow, sync::Arc};
 
 use buffer::{Buffer, Views};
 use futures::{StreamExt, stream::FuturesOrdered, stream::FuturesUnordered};
-use nfs::v3::{CreateHow, Fattr, FileHandle, FileType, Sattr, StableHow, Verifier, WccData};
-use parking_lot::Mutex;
+use nfs::v3::{CreateHow, Fattr, FileHandle, FileType, Sattr, WccData};
 
-use crate::{Client, Error, ReadInto, stats::add};
-
-/// How often data is written again because the server restarted.
-const MAX_RESTARTS: u32 = 8;
+use crate::{Client, Error, ReadInto, writeback::Writeback};
 
 /// Whether a consumer of data wants more: `()` always does, [`ControlFlow::Break`] does not, and an error of
 /// [`io::Result`] ends with it.
@@ -40,65 +36,19 @@ impl Flow for io::Result<()> {
     }
 }
 
-/// Data that the server has taken and may still lose.
-#[derive(Clone)]
-struct Unstable {
-    number: u64,
-    offset: u64,
-    data: Views,
-    /// As whom it was written.
-    caller: Client,
-    verifier: Verifier,
-}
-
-#[derive(Default)]
-struct Retained {
-    next: u64,
-    bytes: usize,
-    /// In the order in which the server answered.
-    writes: Vec<Unstable>,
-}
-
-impl Retained {
-    fn keep(&mut self, caller: &Client, offset: u64, data: Views, verifier: Verifier) {
-        self.bytes += data.len();
-        self.writes.push(Unstable { number: self.next, offset, data, caller: caller.clone(), verifier });
-        self.next += 1;
-    }
-
-    /// Forgets what a COMMIT with this verifier made stable, of the writes before `before`; gives copies of those
-    /// that it did not.
-    fn settle(&mut self, before: u64, verifier: Verifier) -> Vec<Unstable> {
-        self.writes.retain(|w| w.number >= before || w.verifier != verifier);
-        self.bytes = self.writes.iter().map(|w| w.data.len()).sum();
-        self.writes.iter().filter(|w| w.number < before).cloned().collect()
-    }
-}
-
-struct Shared {
-    client: Client,
-    handle: FileHandle,
-    retained: Mutex<Retained>,
-    /// Held by the one that commits.
-    committing: futures::lock::Mutex<()>,
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let bytes = self.retained.get_mut().bytes;
-        if bytes > 0 {
-            tracing::warn!(bytes, file = %self.handle, "a file was dropped before its data was committed");
-        }
-    }
-}
-
-/// An open file. Clones share what is retained.
+/// An open file.
 ///
 /// NFSv3 has no open and close on the wire: this is a handle with the data that was written UNSTABLE and not yet
-/// committed. Call [`Self::commit`] (or [`Self::close`]) when written data shall be stable; dropping does not.
+/// committed. All `File`s of one handle that one mounted [`Client`] has made share that data. Call [`Self::commit`] (or
+/// [`Self::close`]) when written data shall be stable; dropping does not.
+///
+/// Until then the file keeps the newest data of each byte, writes it again when the server has lost it, and reads return
+/// it. Writes to overlapping ranges are executed in the order in which they were begun. A write whose future is dropped
+/// before it ends may be executed or not, but not after a later write to the same range. What a write that *failed*
+/// ([`Error::Unreachable`], for example) left on the server is not known.
 #[derive(Clone)]
 pub struct File {
-    shared: Arc<Shared>,
+    shared: Arc<Writeback>,
 }
 
 impl Client {
@@ -134,8 +84,7 @@ impl Client {
 impl File {
     /// The file with this handle.
     pub fn new(client: Client, handle: FileHandle) -> Self {
-        let shared = Shared { client, handle, retained: Mutex::default(), committing: Default::default() };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Writeback::open(client, handle) }
     }
 
     /// Its handle.
@@ -150,31 +99,63 @@ impl File {
 
     /// Bytes that are retained because they are not yet stable on the server.
     pub fn retained_bytes(&self) -> usize {
-        self.shared.retained.lock().bytes
+        self.shared.retained().bytes()
     }
 
-    /// Its attributes, asked of the server.
+    /// Its attributes, asked of the server. The size covers data that is retained and that the server may have lost.
     ///
     /// # Errors
     /// As [`Client::getattr`].
     pub async fn attributes(&self) -> Result<Fattr, Error> {
-        self.client().getattr(self.handle()).await
+        let end = self.shared.retained().end();
+        let mut attributes = self.client().getattr(self.handle()).await?;
+        attributes.size = attributes.size.max(end.unwrap_or(0));
+        Ok(attributes)
     }
 
-    /// As [`Client::read_into`].
+    /// As [`Client::read_into`]; retained data is read as it was written, also when the server has lost it.
     ///
     /// # Errors
     /// As [`Client::read_into`].
     pub async fn read_into(&self, offset: u64, buffer: Buffer) -> Result<ReadInto, Error> {
-        self.client().read_into(self.handle(), offset, buffer).await
+        let wanted = buffer.len().min(self.client().rsize() as usize);
+        let retained = self.shared.retained().overlay(offset, wanted);
+        let mut read = self.client().read_into(self.handle(), offset, buffer).await?;
+        if let Some(retained) = retained {
+            retained.put_into(&mut read);
+        }
+        Ok(read)
     }
 
-    /// As [`Client::read`].
+    /// As [`Self::read_into`]; gives the data as views of `buffer` (or of the received message), and whether the file ends
+    /// after them.
+    async fn read_views(&self, offset: u64, buffer: Buffer) -> Result<(Views, bool), Error> {
+        if self.shared.retained().bytes() > 0 {
+            let read = self.read_into(offset, buffer).await?;
+            return Ok((read.buffer.freeze().into(), read.eof));
+        }
+        let ok = self.client().read_views(self.handle(), offset, buffer).await?;
+        Ok((ok.data, ok.eof))
+    }
+
+    /// Reads into `out` until it is full or the file ends; gives the number of bytes. In calls of at most
+    /// [`Client::rsize`], one after the other; the data is copied once. Retained data is read as by [`Self::read_into`].
     ///
     /// # Errors
     /// As [`Client::read`].
     pub async fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
-        self.client().read(self.handle(), offset, out).await
+        let mut done = 0;
+        while done < out.len() {
+            let Some(at) = offset.checked_add(done as u64) else { break };
+            let buffer = self.client().buffer((out.len() - done).min(self.client().rsize() as usize))?;
+            let (data, eof) = self.read_views(at, buffer).await?;
+            data.copy_to(&mut out[done..]);
+            done += data.len();
+            if eof {
+                break;
+            }
+        }
+        Ok(done)
     }
 
     /// Reads `len` bytes from `offset` (or up to the end of the file) with up to `depth` calls in flight, and gives
@@ -221,14 +202,14 @@ impl File {
         let mut data = Views::new();
         loop {
             let memory = self.client().buffer(len - data.len())?;
-            let ok = self.client().read_views(self.handle(), at + data.len() as u64, memory).await?;
+            let (more, eof) = self.read_views(at + data.len() as u64, memory).await?;
             if data.is_empty() {
-                data = ok.data;
+                data = more;
             } else {
-                data.extend(ok.data.iter().cloned());
+                data.extend(more.iter().cloned());
             }
-            if ok.eof || data.len() >= len {
-                return Ok((at, data, ok.eof));
+            if eof || data.len() >= len {
+                return Ok((at, data, eof));
             }
         }
     }
@@ -248,29 +229,7 @@ impl File {
     /// # Errors
     /// As [`Self::write_from`].
     pub async fn write_from_as(&self, caller: &Client, offset: u64, data: Views) -> Result<WccData, Error> {
-        let limit = self.client().options().unstable_limit;
-        let (mut done, mut wcc) = (0, WccData::default());
-        while done < data.len() {
-            let at = offset
-                .checked_add(done as u64)
-                .ok_or_else(|| Error::Local("the range ends beyond 2^64 bytes".into()))?;
-            let rest = data.slice(done, data.len() - done);
-            let part = caller.write_from(self.handle(), at, rest, StableHow::Unstable).await?;
-            let written = data.slice(done, part.count);
-            wcc = if done == 0 { part.wcc } else { wcc.then(part.wcc) };
-            done += part.count;
-            if part.committed == StableHow::Unstable {
-                let retained = {
-                    let mut r = self.shared.retained.lock();
-                    r.keep(caller, at, written, part.verifier);
-                    r.bytes
-                };
-                if retained > limit {
-                    self.commit().await?;
-                }
-            }
-        }
-        Ok(wcc)
+        self.shared.write(caller, offset, data).await
     }
 
     /// As [`Self::write_from`], from plain memory; the data is copied once.
@@ -339,51 +298,10 @@ impl File {
     /// # Errors
     /// As [`Self::commit`].
     pub async fn commit_and_attributes(&self) -> Result<WccData, Error> {
-        let _one = self.shared.committing.lock().await;
-        let (mut restarts, mut wcc) = (0, None::<WccData>);
-        let join = |wcc: Option<WccData>, next| Some(wcc.map_or(next, |wcc| wcc.then(next)));
-        loop {
-            let (before, caller) = {
-                let r = self.shared.retained.lock();
-                let Some(first) = r.writes.first() else { return Ok(wcc.unwrap_or_default()) };
-                (r.next, first.caller.clone())
-            };
-            let ok = caller.commit(self.handle(), 0, 0).await?;
-            wcc = join(wcc, ok.file);
-            let lost = self.shared.retained.lock().settle(before, ok.verifier);
-            if lost.is_empty() {
-                return Ok(wcc.unwrap_or_default());
-            }
-            restarts += 1;
-            if restarts > MAX_RESTARTS {
-                let server = self.client().server().to_owned();
-                return Err(Error::Unstable { server, times: restarts });
-            }
-            for write in lost {
-                wcc = join(wcc, self.write_again(write).await?);
-            }
-        }
+        self.shared.commit().await
     }
 
-    async fn write_again(
-        &self,
-        Unstable { number, offset, data, caller, .. }: Unstable,
-    ) -> Result<WccData, Error> {
-        add(&self.client().shared.pool.counts.rewritten, data.len());
-        let written = caller.write_all(self.handle(), offset, &data, StableHow::Unstable).await?;
-        let mut r = self.shared.retained.lock();
-        if written.committed == StableHow::Unstable {
-            if let Some(w) = r.writes.iter_mut().find(|w| w.number == number) {
-                w.verifier = written.verifier;
-            }
-        } else {
-            r.writes.retain(|w| w.number != number);
-            r.bytes = r.writes.iter().map(|w| w.data.len()).sum();
-        }
-        Ok(written.wcc)
-    }
-
-    /// Commits and lets the file go.
+    /// Commits, and drops this `File`.
     ///
     /// # Errors
     /// As [`Self::commit`].

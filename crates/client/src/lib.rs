@@ -34,11 +34,14 @@ mod mount;
 mod operations;
 mod options;
 mod pool;
+mod ranges;
 mod resolve;
+mod retained;
 pub mod retransmission;
 mod stats;
 mod transfer;
 mod url;
+mod writeback;
 
 #[cfg(test)]
 mod tests;

@@ -28,9 +28,30 @@ impl Client {
 
     /// SETATTR: changes attributes; with a guard only if the object's ctime is still the given one.
     ///
+    /// Data that an open [`crate::File`] of this client retains for the object is committed first, as Linux does:
+    /// data that a restarted server has lost and that is written again later would change the times, clear set-id bits
+    /// and extend a file that was truncated.
+    ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and those of a call and of [`crate::File::commit`].
     pub async fn setattr(
+        &self,
+        object: FileHandle,
+        attributes: Sattr,
+        guard: Option<NfsTime>,
+    ) -> Result<WccData, Error> {
+        if let Some(open) = self.shared.open_files.get(object) {
+            open.commit().await?;
+            if let Some(size) = attributes.size {
+                let me = self.clone();
+                let call = async move { me.setattr_call(object, attributes, guard).await };
+                return open.replace(size..u64::MAX, call, move |_| size..u64::MAX).await;
+            }
+        }
+        self.setattr_call(object, attributes, guard).await
+    }
+
+    async fn setattr_call(
         &self,
         object: FileHandle,
         attributes: Sattr,
@@ -125,7 +146,18 @@ impl Client {
         let name = name.as_ref();
         let args = v3::CreateArgs { place: self.place(Procedure::Create, dir, name).await?, how };
         let answer: Answer<CreateOk> = self.call(Procedure::Create, &args, None).await?;
-        self.created(Procedure::Create, dir, name, answer.result).await
+        let mut created = self.created(Procedure::Create, dir, name, answer.result).await?;
+        // The call may have truncated a file that is open: lost data that was written again meanwhile must go too.
+        if let CreateHow::Unchecked(Sattr { size: Some(size), .. }) = how
+            && self.shared.open_files.get(created.handle).is_some()
+        {
+            let truncated = Sattr { size: Some(size), ..Sattr::default() };
+            created.attributes = match self.setattr(created.handle, truncated, None).await?.after {
+                Some(attributes) => attributes,
+                None => self.getattr(created.handle).await?,
+            };
+        }
+        Ok(created)
     }
 
     /// MKDIR: a directory.

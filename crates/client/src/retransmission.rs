@@ -6,8 +6,9 @@
 //!
 //! - **Idempotent procedures** (reads, look-ups, COMMIT) are simply sent again.
 //! - **WRITE** is idempotent too, but a first WRITE that is executed late must not undo what was written after the
-//!   second one was answered: it is sent again with the same XID, by which a server that still works on the first one
-//!   knows it.
+//!   second one was answered. It is sent again with the same XID, by which the server's duplicate request cache
+//!   recognises the first one; and a connection on which calls were given up is reset, so that what the server has not
+//!   received of them never arrives.
 //! - **The others** (SETATTR, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK) are sent again *with the same
 //!   XID*. A server keeps its recent answers in a duplicate request cache and gives the same answer again; that
 //!   survives a lost connection, but not a restart of the server.
@@ -27,8 +28,10 @@
 //! | CREATE exclusive | - | the server itself recognises the verifier, also after a restart |
 //!
 //! **Unstable data**: [`File`](crate::File) keeps what it wrote UNSTABLE until COMMIT returns the same write verifier
-//! as the WRITEs. If the verifier has changed, the server has restarted and may have lost the data: it is written
-//! again.
+//! as the WRITEs: of each byte the newest data. If the verifier has changed, the server may have lost the data. It is
+//! then written again, while no other call of this client changes the same range, and committed again, until the
+//! verifier stays. Reads through a `File` return that data meanwhile. SETATTR and a CREATE that truncates commit what an
+//! open file of the same client retains first, as Linux does.
 //!
 //! **JUKEBOX** (the server asks for patience): the call is made again as a new call after a pause, within the same
 //! policy.

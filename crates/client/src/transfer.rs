@@ -137,6 +137,10 @@ impl Client {
 
     /// WRITE: `data` (at most [`Self::wsize`] bytes of it) in one call, without a copy. The server may write less.
     ///
+    /// Data that an open [`crate::File`] of this client retains for the range is replaced. UNSTABLE data is not retained:
+    /// use [`crate::File`] for that. When the future is dropped before it ends, the server may execute the call at any
+    /// later time.
+    ///
     /// # Errors
     /// [`Error::Nfs`] and those of a call.
     pub async fn write_from(
@@ -147,6 +151,23 @@ impl Client {
         stable: StableHow,
     ) -> Result<Written, Error> {
         data.truncate(self.wsize() as usize);
+        let Some(open) = self.shared.open_files.get(file) else {
+            return self.write_call(file, offset, data, stable).await;
+        };
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let me = self.clone();
+        let call = async move { me.write_call(file, offset, data, stable).await };
+        open.replace(range, call, move |written| offset..offset.saturating_add(written.count as u64)).await
+    }
+
+    /// WRITE of `data`, at most [`Self::wsize`] bytes.
+    pub(crate) async fn write_call(
+        &self,
+        file: FileHandle,
+        offset: u64,
+        data: Views,
+        stable: StableHow,
+    ) -> Result<Written, Error> {
         let len = data.len();
         let args = v3::WriteArgs { file, offset, count: len as u32, stable, data };
         let answer: Answer<WriteOk> = self.call(Procedure::Write, &args, None).await?;

@@ -11,6 +11,7 @@ mod readiness;
 mod standstill;
 mod stream;
 pub mod tokio_rt;
+mod uncancelled;
 pub mod virtual_time;
 
 use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
@@ -20,6 +21,7 @@ pub use maybe_ready::{BoxFuture, MaybeReady};
 pub use readiness::Readiness;
 pub use standstill::Standstill;
 pub use stream::{ByteStream, MemoryStream, StreamListener, StreamProvider, memory_stream};
+pub use uncancelled::Uncancelled;
 
 /// A point in a runtime's time: nanoseconds since an origin that the runtime chose. Never compared between runtimes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

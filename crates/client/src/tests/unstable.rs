@@ -1,13 +1,18 @@
 //! Data that was written UNSTABLE survives restarts of the server.
 
-use std::sync::{Arc, Mutex};
-
-use nfs::v3::{
-    CommitOk, Fattr, FileType, NfsTime, Procedure, StableHow, WccAttr, WccData, WriteArgs, WriteOk,
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use super::script::{Act, Script, args, attributes, fail, handle, ok, run};
-use crate::{Error, File};
+use buffer::{Arena, ArenaConfig};
+use nfs::v3::{
+    CommitOk, Fattr, FileType, GetattrOk, NfsTime, Procedure, ReadArgs, ReadOk, StableHow, WccAttr, WccData,
+    WriteArgs, WriteOk,
+};
+
+use super::script::{Act, Script, args, attributes, fail, handle, ok, quick, run};
+use crate::{Error, File, Options, RetryPolicy};
 
 /// A file on a server that loses what is not committed when it restarts.
 #[derive(Default)]
@@ -19,6 +24,11 @@ struct Disk {
     restarts_at_commit: u32,
     /// Restarts before each WRITE.
     restart_at_write: bool,
+}
+
+fn put(content: &mut Vec<u8>, at: usize, data: &[u8]) {
+    content.resize(content.len().max(at + data.len()), 0);
+    content[at..at + data.len()].copy_from_slice(data);
 }
 
 impl Disk {
@@ -36,15 +46,24 @@ impl Disk {
         WriteOk { file: Default::default(), count: a.count, committed: StableHow::Unstable, verifier }
     }
 
+    fn read(&self, a: &ReadArgs, arena: &Arena) -> ReadOk {
+        let mut content = self.stable.clone();
+        for (at, data) in &self.volatile {
+            put(&mut content, *at, data);
+        }
+        let start = content.len().min(a.offset as usize);
+        let end = content.len().min(start + a.count as usize);
+        let data = arena.copy_from(&content[start..end]).unwrap().into();
+        ReadOk { attributes: None, count: (end - start) as u32, eof: end == content.len(), data }
+    }
+
     fn commit(&mut self) -> CommitOk {
         if self.restarts_at_commit > 0 {
             self.restarts_at_commit -= 1;
             self.restart();
         }
         for (at, data) in std::mem::take(&mut self.volatile) {
-            let len = self.stable.len().max(at + data.len());
-            self.stable.resize(len, 0);
-            self.stable[at..at + data.len()].copy_from_slice(&data);
+            put(&mut self.stable, at, &data);
         }
         CommitOk { file: Default::default(), verifier: self.instance.to_be_bytes() }
     }
@@ -52,11 +71,17 @@ impl Disk {
 
 fn serve(disk: &Arc<Mutex<Disk>>) -> Arc<Script> {
     let disk = Arc::clone(disk);
+    let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
     Script::new(move |p, call| -> Act {
         let mut disk = disk.lock().unwrap();
         match p {
             Procedure::Write => ok(disk.write(&args(call))),
             Procedure::Commit => ok(disk.commit()),
+            Procedure::Read => ok(disk.read(&args(call), &arena)),
+            Procedure::Getattr => {
+                let size = disk.stable.len() as u64;
+                ok(GetattrOk { attributes: Fattr { size, ..attributes(FileType::Regular, 2) } })
+            }
             _ => fail(nfs::v3::Status::NotSupp),
         }
     })
@@ -133,7 +158,9 @@ fn a_source_that_fails_ends_the_stream_with_its_error() {
 fn a_server_that_restarts_for_ever_is_reported_and_the_data_stays_retained() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk { restarts_at_commit: u32::MAX, ..Disk::default() }));
-        let file = File::new(serve(&disk).client().await, handle(2));
+        let retry = RetryPolicy { max_elapsed: Duration::from_millis(50), ..quick() };
+        let client = serve(&disk).mount("/e", retry).await.unwrap();
+        let file = File::new(client, handle(2));
         file.write(0, b"precious").await.unwrap();
         assert!(matches!(file.commit().await.unwrap_err(), Error::Unstable { .. }));
         assert_eq!(file.retained_bytes(), 8);
@@ -159,21 +186,92 @@ fn one_write_of_several_parts_starts_again_when_the_server_restarts_between_them
 }
 
 #[test]
+fn data_written_after_a_restart_is_not_replaced_by_older_data() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk::default()));
+        let file = File::new(serve(&disk).client().await, handle(2));
+        file.write(0, b"old old old").await.unwrap();
+        disk.lock().unwrap().restart();
+        file.write(4, b"NEW").await.unwrap();
+        file.commit().await.unwrap();
+        assert_eq!(disk.lock().unwrap().stable, b"old NEW old");
+    });
+}
+
+#[test]
+fn files_of_one_handle_share_what_is_retained() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk::default()));
+        let client = serve(&disk).client().await;
+        let (one, other) = (File::new(client.clone(), handle(2)), File::new(client, handle(2)));
+        one.write(0, b"old old old").await.unwrap();
+        disk.lock().unwrap().restart();
+        other.write(4, b"NEW").await.unwrap();
+        one.commit().await.unwrap();
+        assert_eq!(disk.lock().unwrap().stable, b"old NEW old");
+        assert_eq!(other.retained_bytes(), 0);
+    });
+}
+
+#[test]
+fn a_write_by_handle_replaces_what_an_open_file_retains() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk::default()));
+        let client = serve(&disk).client().await;
+        let file = File::new(client.clone(), handle(2));
+        file.write(0, b"old old old").await.unwrap();
+        let new = client.arena().copy_from(b"NEW").unwrap();
+        client.write_from(handle(2), 4, new.into(), StableHow::Unstable).await.unwrap();
+        assert_eq!(file.retained_bytes(), 8);
+    });
+}
+
+#[test]
+fn data_that_the_server_lost_is_read_as_it_was_written() {
+    run(async {
+        let disk = Arc::new(Mutex::new(Disk::default()));
+        let client = serve(&disk).client().await;
+        let file = File::new(client.clone(), handle(2));
+        file.write(0, b"stable").await.unwrap();
+        file.commit().await.unwrap();
+        file.write(3, b"lost").await.unwrap();
+        file.write(9, b"end").await.unwrap();
+        disk.lock().unwrap().restart();
+        let mut all = [1; 20];
+        assert_eq!(file.read(0, &mut all).await.unwrap(), 12);
+        assert_eq!(&all[..12], b"stalost\0\0end");
+        let read = file.read_into(5, client.buffer(3).unwrap()).await.unwrap();
+        assert_eq!((&read.buffer[..], read.count, read.eof), (&b"st\0"[..], 3, false));
+        let read = file.read_into(10, client.buffer(100).unwrap()).await.unwrap();
+        assert_eq!((&read.buffer[..], read.count, read.eof), (&b"nd"[..], 2, true));
+        let mut streamed = Vec::new();
+        file.read_stream(0, u64::MAX, 4, |_, data| streamed.extend(data.to_vec())).await.unwrap();
+        assert_eq!(streamed, b"stalost\0\0end");
+        assert_eq!(file.attributes().await.unwrap().size, 12);
+    });
+}
+
+#[test]
 fn more_than_the_limit_is_never_retained() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk::default()));
         let script = serve(&disk);
-        let client = script.client().await;
-        let limit = client.options().unstable_limit;
-        let file = File::new(client, handle(2));
-        let view = file.client().arena().copy_from(&[1; 4096]).unwrap();
-        let writes = limit / 4096 + 10;
-        for n in 0..writes {
-            file.write_from((n % 8 * 4096) as u64, view.clone().into()).await.unwrap();
-            disk.lock().unwrap().volatile.clear();
+        let limit = 1 << 20;
+        let options = Options { unstable_limit: limit, retry: quick(), ..Options::default() };
+        // Far apart, on top of each other, and each replacing all but the first byte of the one before.
+        for (step, commits) in [(4096, 2), (0, 0), (1, 2)] {
+            let client = script.mount_with("/e", options.clone()).await.unwrap();
+            let file = File::new(client, handle(2));
+            let before = script.xids(Procedure::Commit).len();
+            for n in 0..2 * limit as u64 / 4096 + 10 {
+                let view = file.client().arena().copy_from(&[1; 4096]).unwrap();
+                file.write_from(n * step, view.into()).await.unwrap();
+                disk.lock().unwrap().volatile.clear();
+                assert!(file.retained_bytes() <= limit);
+            }
+            assert_eq!(script.xids(Procedure::Commit).len() - before, commits, "{step}");
+            file.commit().await.unwrap();
         }
-        assert!(file.retained_bytes() <= limit);
-        assert_eq!(script.xids(Procedure::Commit).len(), 1);
     });
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Scene {
     pub(crate) world: World,
     pub(crate) config: Config,
     /// Outlives crashes, as disks do.
-    files: Option<FileSystemRef>,
+    pub(crate) files: Option<FileSystemRef>,
     process: Option<Process>,
 }
 

@@ -33,22 +33,13 @@ pub(crate) struct Told {
     pub(crate) replayed: u64,
 }
 
-/// Runs the story of `seed`. What is wrong comes back as text, or as a panic.
-pub(crate) fn tell(seed: Seed, trace: bool) -> Result<Told, String> {
-    run(&VirtualTime::new(seed.0), seed, trace, &Cell::new(None))
-}
-
-/// Runs it as far as it goes, and writes down what happened.
-pub(crate) fn write_trace(seed: Seed, path: &str) {
-    let time = VirtualTime::new(seed.0);
-    let world: Cell<Option<World>> = Cell::new(None);
-    let run = || run(&time, seed, true, &world);
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-    let trace = world.take().map(|w| w.trace()).unwrap_or_default();
-    std::fs::write(path, trace).expect("the trace can be written");
-}
-
-fn run(time: &VirtualTime, seed: Seed, trace: bool, shown: &Cell<Option<World>>) -> Result<Told, String> {
+/// Runs the story of `seed`; `shown` gets the world as soon as there is one.
+pub(crate) fn run(
+    time: &VirtualTime,
+    seed: Seed,
+    trace: bool,
+    shown: &Cell<Option<World>>,
+) -> Result<Told, String> {
     let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
     let design = if seed.0 % 5 == 4 { Design::ReadRead } else { Design::ReadWrite };
     let strategy = Strategy::ALL[(seed.0 % 4) as usize];

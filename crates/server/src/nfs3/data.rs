@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nfs::v3::{
     CommitArgs, CommitFail, CommitOk, PostOpAttr, ReadArgs, ReadOk, ReadlinkArgs, ReadlinkFail, Status,
-    WccData, WriteArgs, WriteOk,
+    Verifier, WccData, WriteArgs, WriteOk,
 };
 use oncrpc::{Call, CallClass, MaybeReady, Outcome, Stage};
 use vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
@@ -86,6 +86,9 @@ pub(super) fn write(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'s
     data.truncate(env.wtmax as usize);
     stages.set_class(CallClass::Write);
     stages.end(Stage::Decode);
+    // From before the write: data that is lost before the reply is built must not seem to be of the instance that
+    // comes after the loss.
+    let verifier = t.fs().write_verifier();
     let op = match check_write(&t, offset, count, &data, env.wtmax) {
         Ok(()) => t.fs().write(&t.who, &t.file, offset, data, convert::stability(stable)),
         Err(e) => Op::Ready(Err(e)),
@@ -93,7 +96,7 @@ pub(super) fn write(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'s
     match op {
         Op::Ready(Ok(w)) => {
             stages.end(Stage::FileSystem);
-            MaybeReady::Ready(write_done(env, &t, reply, &w))
+            MaybeReady::Ready(write_done(env, &t, reply, &w, verifier))
         }
         other => {
             let env = Arc::clone(env);
@@ -101,7 +104,7 @@ pub(super) fn write(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'s
                 let written = other.await;
                 stages.end(Stage::FileSystem);
                 match written {
-                    Ok(w) => write_done(&env, &t, reply, &w),
+                    Ok(w) => write_done(&env, &t, reply, &w, verifier),
                     Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
                 }
             })
@@ -121,9 +124,8 @@ fn check_write(t: &Target, offset: u64, count: u32, data: &Views, wtmax: u32) ->
     }
 }
 
-fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written) -> Outcome {
+fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written, verifier: Verifier) -> Outcome {
     env.written(&t.export, u64::from(w.count));
-    let verifier = t.fs().write_verifier();
     let committed = convert::stable_how(w.committed);
     done(reply, &WriteOk { file: convert::wcc(&w.wcc), count: w.count, committed, verifier })
 }
@@ -140,6 +142,7 @@ pub(super) async fn commit(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
         Err(FsError::Inval)
     };
     match committed {
+        // From after the commit: a loss before it has changed the verifier.
         Ok(wcc) => done(reply, &CommitOk { file: convert::wcc(&wcc), verifier: t.fs().write_verifier() }),
         Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
     }

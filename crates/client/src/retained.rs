@@ -1,0 +1,190 @@
+//! Data that the server has acknowledged and may still lose.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use buffer::Views;
+use nfs::v3::Verifier;
+use smallvec::SmallVec;
+
+use crate::{Client, ReadInto};
+
+/// A contiguous piece of retained data.
+#[derive(Clone)]
+pub(crate) struct Piece {
+    /// Where it is in the file.
+    pub(crate) offset: u64,
+    pub(crate) data: Views,
+    /// As whom it was written.
+    pub(crate) caller: Client,
+    /// Counts acknowledgements of the file's data.
+    number: u64,
+    /// Of the server instance that acknowledged it.
+    verifier: Verifier,
+    /// Bytes of memory that it keeps: at least those of its data, more when it is the rest of a longer write.
+    memory: usize,
+}
+
+impl Piece {
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.data.len() as u64
+    }
+
+    /// The part of it in `range`, which overlaps it.
+    fn part(&self, range: &Range<u64>) -> Self {
+        let (start, end) = (range.start.max(self.offset), range.end.min(self.range().end));
+        let data = self.data.slice((start - self.offset) as usize, (end - start) as usize);
+        Self { offset: start, data, ..self.clone() }
+    }
+}
+
+/// What a COMMIT is to make stable.
+pub(crate) struct ToCommit {
+    /// As whom to call.
+    pub(crate) caller: Client,
+    /// The number of the first acknowledgement that need not be covered.
+    pub(crate) before: u64,
+    /// Of the data that is to be covered. When the COMMIT is answered with another one, data was lost, even where newer
+    /// data has replaced it meanwhile: then that is to be made stable.
+    pub(crate) verifiers: SmallVec<[Verifier; 2]>,
+}
+
+/// The UNSTABLE data of a file that no COMMIT has covered yet (RFC 1813 section 4.8): of each byte the newest
+/// data that the server has acknowledged, so that what is written again never replaces newer data.
+#[derive(Default)]
+pub(crate) struct Retained {
+    /// By offset; they do not overlap.
+    pieces: BTreeMap<u64, Piece>,
+    bytes: usize,
+    memory: usize,
+    /// The number of the next acknowledgement.
+    next: u64,
+}
+
+impl Retained {
+    /// Bytes of data.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of memory that the data keeps.
+    pub(crate) const fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Where the last piece ends.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.pieces.values().next_back().map(|p| p.range().end)
+    }
+
+    fn insert(&mut self, piece: Piece) {
+        self.bytes += piece.data.len();
+        self.memory += piece.memory;
+        self.pieces.insert(piece.offset, piece);
+    }
+
+    fn take(&mut self, offset: u64) -> Option<Piece> {
+        let piece = self.pieces.remove(&offset)?;
+        self.bytes -= piece.data.len();
+        self.memory -= piece.memory;
+        Some(piece)
+    }
+
+    /// The pieces that overlap `range`.
+    fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Piece> + use<'_> {
+        let before = self.pieces.range(..range.start).next_back().map(|(_, p)| p);
+        let (start, end) = (range.start, range.end);
+        before.filter(move |p| p.range().end > start).into_iter().chain(
+            // An empty or reversed range has no pieces.
+            self.pieces.range(start..end.max(start)).map(|(_, p)| p),
+        )
+    }
+
+    /// Forgets the data in `range`: the server has newer data there, or none.
+    pub(crate) fn cut(&mut self, range: &Range<u64>) {
+        let old: Vec<u64> = self.overlapping(range).map(|p| p.offset).collect();
+        for offset in old {
+            let Some(piece) = self.take(offset) else { continue };
+            for rest in [piece.offset..range.start, range.end..piece.range().end] {
+                if rest.start < rest.end {
+                    self.insert(piece.part(&rest));
+                }
+            }
+        }
+    }
+
+    /// Retains data that was acknowledged as UNSTABLE, in place of what was there.
+    pub(crate) fn replace(&mut self, caller: &Client, (offset, data): (u64, Views), verifier: Verifier) {
+        let (memory, number) = (data.len(), self.next);
+        self.next += 1;
+        let piece = Piece { offset, data, caller: caller.clone(), number, verifier, memory };
+        self.cut(&piece.range());
+        self.insert(piece);
+    }
+
+    /// For a COMMIT that is about to be sent. `None` when nothing is retained.
+    pub(crate) fn to_commit(&self) -> Option<ToCommit> {
+        let caller = self.pieces.values().next()?.caller.clone();
+        let mut verifiers = SmallVec::new();
+        for piece in self.pieces.values() {
+            if !verifiers.contains(&piece.verifier) {
+                verifiers.push(piece.verifier);
+            }
+        }
+        Some(ToCommit { caller, before: self.next, verifiers })
+    }
+
+    /// A COMMIT that was sent before acknowledgement `before` was answered with `verifier`: forgets what it covers, and
+    /// gives what of the earlier data the server may have lost.
+    pub(crate) fn committed(&mut self, before: u64, verifier: Verifier) -> Vec<Piece> {
+        let covered = self.pieces.values().filter(|p| p.number < before && p.verifier == verifier);
+        let covered: Vec<u64> = covered.map(|p| p.offset).collect();
+        for offset in covered {
+            self.take(offset);
+        }
+        self.pieces.values().filter(|p| p.number < before).cloned().collect()
+    }
+
+    /// What is left of a piece that [`Self::committed`] gave.
+    pub(crate) fn left_of(&self, piece: &Piece) -> Vec<Piece> {
+        let range = piece.range();
+        let left = self.overlapping(&range).filter(|p| p.number == piece.number);
+        left.map(|p| p.part(&range)).collect()
+    }
+
+    /// What a read of `len` bytes at `offset` must return of this, whatever the server has lost. `None`: nothing.
+    pub(crate) fn overlay(&self, offset: u64, len: usize) -> Option<Overlay> {
+        let range = offset..offset.saturating_add(len as u64);
+        let end = self.end().filter(|end| *end > offset)?;
+        let pieces = self.overlapping(&range).map(|p| p.part(&range)).collect();
+        Some(Overlay { range, pieces, end })
+    }
+}
+
+/// Retained data of a range that is read.
+pub(crate) struct Overlay {
+    range: Range<u64>,
+    pieces: Vec<Piece>,
+    /// The file ends here or later.
+    end: u64,
+}
+
+impl Overlay {
+    /// Puts the data over what the server gave.
+    pub(crate) fn put_into(&self, read: &mut ReadInto) {
+        let Range { start, end } = self.range;
+        let there = (self.end.min(end) - start) as usize;
+        if read.eof && read.count < there {
+            read.buffer.set_len(there);
+            read.buffer[read.count..].fill(0);
+            read.count = there;
+        }
+        for piece in &self.pieces {
+            let at = (piece.offset - start) as usize;
+            if at < read.count {
+                let len = piece.data.len().min(read.count - at);
+                piece.data.slice(0, len).copy_to(&mut read.buffer[at..]);
+            }
+        }
+        read.eof &= self.end <= start + read.count as u64;
+    }
+}
