@@ -6,6 +6,7 @@
 mod agent;
 mod bench;
 mod cases;
+mod exercise;
 mod guest;
 mod kernel_log;
 mod lab;
@@ -49,6 +50,8 @@ enum Command {
     /// The guest's end of the bare connection of the bench
     #[command(hide = true)]
     BenchWire(bench::wire::WireArgs),
+    /// Write, truncate, read and check files at random, with a model of what they hold
+    Exercise(exercise::ExerciseArgs),
     /// Make a directory tree to move about, or say exactly what is in one
     #[command(subcommand)]
     Tree(TreeCommand),
@@ -95,6 +98,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::BenchRows(args) => return bench::run_rows(&args),
         Command::BenchNames(args) => bench::names::run(&args)?,
         Command::BenchWire(args) => bench::wire::run(&args)?,
+        Command::Exercise(args) => exercise::run(&args)?,
         Command::Tree(TreeCommand::Make { dir, seed, quick }) => tree::make(&dir, seed, quick)?,
         Command::Tree(TreeCommand::Manifest { dir }) => print!("{}", tree::Manifest::of(&dir)?),
         Command::Agent => agent::run()?,

@@ -41,7 +41,7 @@ enum Kind {
     Hole,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Write {
     id: WriteId,
     kind: Kind,
@@ -66,6 +66,9 @@ impl Write {
     }
 }
 
+/// What a new file holds.
+const EMPTY: Write = Write { id: WriteId(0), kind: Kind::Hole, begun: 0, ended: Some(0), acknowledged: true };
+
 type Writes = SmallVec<[Write; 4]>;
 
 /// A file: what may be in each range. The ranges follow each other from 0 to the end of the file's largest offset.
@@ -77,8 +80,7 @@ struct File {
 
 impl File {
     fn new(end: u64) -> Self {
-        let hole = Write { id: WriteId(0), kind: Kind::Hole, begun: 0, ended: Some(0), acknowledged: true };
-        Self { ranges: BTreeMap::from([(0, SmallVec::from_slice(&[hole]))]), end }
+        Self { ranges: BTreeMap::from([(0, SmallVec::from_slice(&[EMPTY]))]), end }
     }
 
     /// Makes `at` the start of a range.
@@ -98,12 +100,25 @@ impl File {
         self.ranges.range_mut(range).for_each(|(_, writes)| writes.push(write));
     }
 
-    /// Drops writes that one which was acknowledged at `seen` or before has replaced.
-    fn prune(&mut self, seen: u64) {
-        for writes in self.ranges.values_mut() {
+    /// Drops writes in `range` that one which was acknowledged at `seen` or before has replaced, and joins ranges.
+    fn prune(&mut self, range: Range<u64>, seen: u64) {
+        for (_, writes) in self.ranges.range_mut(range.clone()) {
             if let Some(last) = last(writes, seen) {
                 writes.retain(|w| !last.follows(w));
             }
+        }
+        let first = self.ranges.range(..range.start).next_back().map_or(0, |(start, _)| *start);
+        let mut before = None;
+        let mut joined = Vec::new();
+        for (start, writes) in self.ranges.range(first..=range.end) {
+            let ids: SmallVec<[WriteId; 4]> = writes.iter().map(|w| w.id).collect();
+            if before.as_ref() == Some(&ids) {
+                joined.push(*start);
+            }
+            before = Some(ids);
+        }
+        for start in joined {
+            self.ranges.remove(&start);
         }
     }
 }
@@ -114,6 +129,31 @@ fn last(writes: &[Write], seen: u64) -> Option<Write> {
     acknowledged.max_by_key(|w| w.begun).copied()
 }
 
+/// A write or truncation, for messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Record {
+    file: usize,
+    range: Range<u64>,
+    write: Write,
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Write { id, kind, begun, ended, acknowledged } = self.write;
+        match kind {
+            _ if self.write == EMPTY => return f.write_str("the hole of a new file"),
+            Kind::Data => write!(f, "write {} of {:?}", id.0, self.range)?,
+            Kind::Hole => write!(f, "truncation {} to {}", id.0, self.range.start)?,
+        }
+        write!(f, ", which began at {begun} and ")?;
+        match ended {
+            None => write!(f, "has not ended"),
+            Some(at) if acknowledged => write!(f, "ended at {at}"),
+            Some(at) => write!(f, "was cancelled at {at}"),
+        }
+    }
+}
+
 /// What a read returned and should not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
@@ -121,21 +161,19 @@ pub struct Mismatch {
     pub file: usize,
     /// The first wrong byte.
     pub offset: u64,
-    /// What it is.
-    pub found: u8,
     /// Wrong bytes in the whole read.
-    pub wrong: usize,
+    pub wrong: u64,
+    /// Whose data the first wrong bytes are.
+    found: String,
     /// The writes whose data might be there.
-    pub allowed: Vec<WriteId>,
+    allowed: Vec<Record>,
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, offset, found, wrong, allowed } = self;
-        write!(
-            f,
-            "file {file}: byte {offset} is {found:#04x}, which none of {allowed:?} wrote; {wrong} bytes are wrong"
-        )
+        let Self { file, offset, wrong, found, allowed } = self;
+        write!(f, "file {file} holds {found} at {offset} ({wrong} bytes are wrong), instead of ")?;
+        allowed.iter().enumerate().try_for_each(|(n, w)| write!(f, "{}{w}", if n > 0 { " or " } else { "" }))
     }
 }
 
@@ -145,7 +183,8 @@ impl std::error::Error for Mismatch {}
 struct State {
     /// Counts beginnings and ends.
     clock: u64,
-    next: u64,
+    /// All writes and truncations, by number; the first is [`EMPTY`].
+    records: Vec<Record>,
     /// When the reads and commits in progress began, in order.
     begun: Vec<u64>,
     files: Vec<File>,
@@ -158,23 +197,39 @@ impl State {
     }
 
     fn begin(&mut self, file: usize, range: Range<u64>, kind: Kind) -> WriteId {
-        self.next += 1;
-        let id = WriteId(self.next);
+        let id = WriteId(self.records.len() as u64);
         let write = Write { id, kind, begun: self.tick(), ended: None, acknowledged: false };
-        self.files[file].add(range, write);
+        self.files[file].add(range.clone(), write);
+        self.records.push(Record { file, range, write });
         id
+    }
+
+    /// Whose data `data` is, the first wrong bytes at `offset` of a file.
+    fn whose(&self, file: usize, offset: u64, data: &[u8]) -> String {
+        if data.iter().all(|b| *b == 0) {
+            return "a hole".into();
+        }
+        let holds = |r: &&Record| {
+            r.file == file
+                && (offset..).zip(data).all(|(at, b)| r.range.contains(&at) && r.write.byte(at) == *b)
+        };
+        match self.records.iter().rfind(holds) {
+            Some(record) => format!("the data of {record}"),
+            None => format!("{data:02x?}, which is no write's data,"),
+        }
     }
 }
 
 /// Which bytes a read may return, from when calls began and ended. Several threads may share it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Model(Mutex<State>);
 
 impl Model {
     /// A model of so many empty files of at most `max_size` bytes.
     pub fn new(files: usize, max_size: u64) -> Self {
         let files = (0..files).map(|_| File::new(max_size)).collect();
-        Self(Mutex::new(State { files, ..State::default() }))
+        let empty = Record { file: 0, range: 0..max_size, write: EMPTY };
+        Self(Mutex::new(State { files, records: vec![empty], ..State::default() }))
     }
 
     /// A write to `range` of a file begins. Gives its number, and its data.
@@ -216,11 +271,15 @@ impl Model {
         let mut st = self.0.lock();
         let now = st.tick();
         let seen = st.begun.first().map_or(now, |first| *first);
+        let record = &mut st.records[id.0 as usize];
+        (record.write.ended, record.write.acknowledged) = (Some(now), acknowledged);
+        let range = record.range.clone();
         let file = &mut st.files[file];
-        for w in file.ranges.values_mut().flatten().filter(|w| w.id == id) {
+        let writes = file.ranges.range_mut(range.clone()).flat_map(|(_, writes)| writes);
+        for w in writes.filter(|w| w.id == id) {
             (w.ended, w.acknowledged) = (Some(now), acknowledged);
         }
-        file.prune(seen);
+        file.prune(range, seen);
     }
 
     /// A read or a commit begins.
@@ -252,7 +311,8 @@ impl Model {
         let f = &mut st.files[file];
         f.split(offset);
         f.split(end);
-        let mut mismatch = None::<Mismatch>;
+        let mut wrong = 0;
+        let mut first = None::<(u64, Writes)>;
         let mut ranges = f.ranges.range(offset..end).peekable();
         while let Some((start, writes)) = ranges.next() {
             let until = ranges.peek().map_or(end, |(next, _)| **next);
@@ -260,21 +320,17 @@ impl Model {
             let allowed: Writes =
                 writes.iter().filter(|w| !last.is_some_and(|l| l.follows(w))).copied().collect();
             for at in *start..until {
-                let found = data[(at - offset) as usize];
-                if allowed.iter().any(|w| w.byte(at) == found) {
-                    continue;
+                if !allowed.iter().any(|w| w.byte(at) == data[(at - offset) as usize]) {
+                    wrong += 1;
+                    first.get_or_insert_with(|| (at, allowed.clone()));
                 }
-                let m = mismatch.get_or_insert_with(|| Mismatch {
-                    file,
-                    offset: at,
-                    found,
-                    wrong: 0,
-                    allowed: allowed.iter().map(|w| w.id).collect(),
-                });
-                m.wrong += 1;
             }
         }
-        mismatch.map_or(Ok(()), Err)
+        let Some((at, allowed)) = first else { return Ok(()) };
+        let from = (at - offset) as usize;
+        let found = st.whose(file, at, &data[from..data.len().min(from + 64.min(wrong as usize))]);
+        let allowed = allowed.iter().map(|w| st.records[w.id.0 as usize].clone()).collect();
+        Err(Mismatch { file, offset: at, wrong, found, allowed })
     }
 }
 

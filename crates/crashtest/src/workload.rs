@@ -197,12 +197,17 @@ impl Workload {
         Ok(())
     }
 
-    /// Does `steps` steps of a writer.
+    /// Does the steps of a writer while `more` of a step's number is true.
     ///
     /// # Errors
     /// As [`Self::step`], with the step's number.
-    pub async fn play(&self, on: &impl Subject, writer: usize, steps: usize) -> Result<(), String> {
-        for (number, (file, step)) in self.steps(writer).take(steps).enumerate() {
+    pub async fn play(
+        &self,
+        on: &impl Subject,
+        writer: usize,
+        more: impl Fn(usize) -> bool,
+    ) -> Result<(), String> {
+        for (number, (file, step)) in self.steps(writer).enumerate().take_while(|(n, _)| more(*n)) {
             let text = format!("writer {writer}, step {number}, file {file}, {step:?}");
             self.step(on, writer, file, step).await.map_err(|e| format!("{text}: {e}"))?;
         }

@@ -1,7 +1,7 @@
 //! A Linux kernel mounts `millrace serve`, over RDMA by siw and over TCP.
 
 mod behaviour;
-mod mount;
+pub(super) mod mount;
 mod refused;
 mod restart;
 mod together;

@@ -3,6 +3,7 @@
 mod bad_input;
 mod guide;
 mod kernel_client;
+mod kills;
 mod knfsd;
 mod verbs;
 
@@ -48,6 +49,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(bad_input::cases());
     cases.extend(verbs::cases());
     cases.extend(guide::cases());
+    cases.extend(kills::cases());
     cases
 }
 

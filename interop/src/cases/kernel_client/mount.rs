@@ -11,11 +11,11 @@ use crate::{
 };
 
 /// The export that every server of this group has.
-pub(super) const EXPORT: &str = "/export";
+pub(in crate::cases) const EXPORT: &str = "/export";
 
 /// Where an export's files are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Backend {
+pub(in crate::cases) enum Backend {
     Memory,
     Local,
     /// A local one whose names and attributes are durable before they are answered, as by default: each entry of a
@@ -24,7 +24,7 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::cases) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Local => "local",
@@ -33,7 +33,7 @@ impl Backend {
     }
 
     /// A server with an export of this kind; a local one is the case's directory `export`.
-    pub(super) fn options(self, lab: &Lab) -> Result<ServerOptions> {
+    pub(in crate::cases) fn options(self, lab: &Lab) -> Result<ServerOptions> {
         Ok(match self {
             Self::Memory => ServerOptions::default().memory(EXPORT, "256MiB"),
             Self::Local => {
@@ -45,14 +45,14 @@ impl Backend {
 }
 
 /// Boots a guest with a siw device.
-pub(super) fn boot(lab: &mut Lab, options: &GuestOptions) -> Result<Guest> {
+pub(in crate::cases) fn boot(lab: &mut Lab, options: &GuestOptions) -> Result<Guest> {
     let mut guest = lab.guest(options)?;
     guest.add_siw()?;
     Ok(guest)
 }
 
 /// The command that mounts the export on the new directory `at`; `more` are further options, with their commas.
-pub(super) fn mount_command(proto: &str, at: &str, more: &str) -> String {
+pub(in crate::cases) fn mount_command(proto: &str, at: &str, more: &str) -> String {
     let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
     format!(
         "mkdir -p {at} && mount -t nfs -o vers=3,nolock,proto={proto},port={port},mountproto=tcp,\
@@ -61,13 +61,13 @@ pub(super) fn mount_command(proto: &str, at: &str, more: &str) -> String {
 }
 
 /// What is in a directory of the guest.
-pub(super) fn manifest(guest: &mut Guest, dir: &str) -> Result<Manifest> {
+pub(in crate::cases) fn manifest(guest: &mut Guest, dir: &str) -> Result<Manifest> {
     let interop = guest.interop()?;
     Manifest::parse(&guest.must(&format!("{interop} tree manifest {dir}"))?)
 }
 
 /// Makes the tree of `seed` in the guest's memory and says what is in it.
-pub(super) fn make_tree(lab: &Lab, guest: &mut Guest, dir: &str, seed: u64) -> Result<Manifest> {
+pub(in crate::cases) fn make_tree(lab: &Lab, guest: &mut Guest, dir: &str, seed: u64) -> Result<Manifest> {
     let interop = guest.interop()?;
     let quick = if lab.quick { "--quick" } else { "" };
     guest.must(&format!("{interop} tree make {dir} --seed {seed} {quick}"))?;

@@ -15,7 +15,7 @@ use nfs::v3::{Procedure, Sattr};
 use rdma::provider::sim::{Faults, Profile, Seed, World};
 use runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
-use crate::scene::{Scene, mount, options};
+use crashtest::scene::{Scene, mount, options};
 
 const CLIENTS: u8 = 2;
 /// Steps of each client.

@@ -2,12 +2,11 @@
 //! processors and crashes the server, as a seed has it.
 //!
 //! For every seed: no acknowledged byte is lost, nothing stays exposed, no call is executed twice, nothing hangs.
-//! `MILLRACE_SIM_SEEDS=10000 cargo test -p millrace-client --test simulated` runs more seeds. A seed that fails is
+//! `MILLRACE_SIM_SEEDS=10000 cargo test -p millrace-crashtest --test simulated` runs more seeds. A seed that fails is
 //! printed, with the command that runs it again and writes its trace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod idle;
-mod scene;
 mod story;
 mod transports;
 mod unstable;
@@ -49,7 +48,7 @@ fn report((name, run): (&str, Run), seed: Seed, why: &str) -> ! {
     std::fs::write(&path, trace).expect("the trace can be written");
     panic!(
         "{name}, {seed} failed: {why}\nits trace is in {path}; again:\nMILLRACE_SIM_REPLAY='{name} {seed}' cargo test -p \
-         millrace-client --test simulated replay"
+         millrace-crashtest --test simulated replay"
     );
 }
 

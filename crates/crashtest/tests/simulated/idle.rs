@@ -13,7 +13,7 @@ use runtime::{RuntimeExt, virtual_time::VirtualTime};
 use server::Stats;
 use tracing::Level;
 
-use crate::scene::{Scene, mount, options};
+use crashtest::scene::{Scene, mount, options};
 
 const WAYS: [(Proto, Design); 3] =
     [(Proto::Tcp, Design::ReadWrite), (Proto::Rdma, Design::ReadWrite), (Proto::Rdma, Design::ReadRead)];

@@ -1,4 +1,5 @@
-//! A server and its clients, each on a simulated host.
+//! A server and its clients, each on a simulated host, in virtual time. For tests: what cannot be started panics.
+#![allow(clippy::expect_used)]
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,7 +14,8 @@ use vfs::FileSystemRef;
 
 const SERVER: [u8; 4] = [10, 0, 0, 1];
 const PORT: u16 = 20049;
-pub(crate) const MIB: u64 = 1 << 20;
+/// 1 MiB.
+pub const MIB: u64 = 1 << 20;
 
 /// The server's process.
 struct Process {
@@ -21,16 +23,20 @@ struct Process {
     hosted: Hosted,
 }
 
-pub(crate) struct Scene {
-    pub(crate) world: World,
-    pub(crate) config: Config,
-    /// Outlives crashes, as disks do.
-    pub(crate) files: Option<FileSystemRef>,
+/// One server on a network of simulated hosts.
+pub struct Scene {
+    /// The network.
+    pub world: World,
+    /// The server's configuration, from its next start on.
+    pub config: Config,
+    /// The export's file system, which outlives crashes; by default one in memory, made at the first start.
+    pub files: Option<FileSystemRef>,
     process: Option<Process>,
 }
 
 impl Scene {
-    pub(crate) fn new(time: &VirtualTime, profile: Profile, design: client::Design) -> Self {
+    /// A world of the profile's hosts; the server is not started yet.
+    pub fn new(time: &VirtualTime, profile: Profile, design: client::Design) -> Self {
         let memory = Backend::Memory { capacity: ByteSize(64 * MIB) };
         let config = Config {
             exports: vec![ExportConfig::new("/data", memory)],
@@ -43,7 +49,10 @@ impl Scene {
     }
 
     /// Starts the server.
-    pub(crate) fn start(&mut self, time: &VirtualTime) {
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start(&mut self, time: &VirtualTime) {
         let (tasks, files) = (time.group(), &mut self.files);
         let hosted = Hosted::start(self.config.clone(), tasks.runtime(), |export, with| match files {
             Some(fs) => Ok(fs.clone()),
@@ -57,7 +66,7 @@ impl Scene {
     }
 
     /// The server's machine loses everything but its files.
-    pub(crate) fn crash(&mut self) {
+    pub fn crash(&mut self) {
         self.world.crash(SERVER.into());
         if let Some(Process { tasks, hosted }) = self.process.take() {
             tasks.end();
@@ -65,13 +74,14 @@ impl Scene {
         }
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    /// The server's counters since its start.
+    pub fn stats(&self) -> Stats {
         self.process.as_ref().map(|p| p.hosted.stats()).unwrap_or_default()
     }
 }
 
-/// How clients behave.
-pub(crate) fn options(registration: Strategy, design: client::Design) -> Options {
+/// Options of a client with these strategies.
+pub fn options(registration: Strategy, design: client::Design) -> Options {
     let seconds = Duration::from_secs;
     Options {
         // The process's own would be another one on each machine.
@@ -89,8 +99,11 @@ pub(crate) fn options(registration: Strategy, design: client::Design) -> Options
     }
 }
 
-/// Mounts from the host of this number.
-pub(crate) async fn mount(
+/// Mounts the export from the host of this number.
+///
+/// # Errors
+/// As [`Client::connect`].
+pub async fn mount(
     world: &World,
     rt: &RuntimeRef,
     number: u8,

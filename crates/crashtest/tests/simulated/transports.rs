@@ -6,7 +6,7 @@ use client::{Client, Design, Options, Proto, RetryPolicy, Strategy};
 use rdma::provider::sim::Profile;
 use runtime::virtual_time::VirtualTime;
 
-use crate::scene::{MIB, Scene, mount, options};
+use crashtest::scene::{MIB, Scene, mount, options};
 
 /// Writes a file and reads it again; gives what either took, and processor time of both hosts.
 fn write_and_read(proto: Proto, miles: f64) -> ([Duration; 2], u64) {

@@ -7,18 +7,16 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Design, Error, File, Options, Proto, Strategy};
-use crashtest::{Disk, DiskConfig, Random, Subject, Workload};
-use futures::future::{join, join_all};
-use nfs::v3::Sattr;
-use parking_lot::Mutex;
-use rdma::provider::sim::{Faults, Profile, Seed, World};
-use runtime::{BoxFuture, RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
-
-use crate::{
+use client::{Design, Error, Options, Proto, Strategy};
+use crashtest::{
+    Disk, DiskConfig, Library, Random, Workload,
     scene::{Scene, mount, options},
-    story::Told,
 };
+use futures::future::{join, join_all};
+use rdma::provider::sim::{Faults, Profile, Seed, World};
+use runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
+
+use crate::story::Told;
 
 const CLIENTS: u8 = 2;
 const WRITERS: usize = 3;
@@ -29,104 +27,8 @@ const LONGEST_WRITE: u64 = 12 << 10;
 /// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// The client library: each writer has open files of its own, of the same client.
-struct Library {
-    client: Client,
-    disk: Arc<Disk>,
-    names: Vec<String>,
-    open: Vec<Mutex<File>>,
-}
-
-impl Library {
-    async fn new(client: Client, disk: &Arc<Disk>, number: u8) -> Result<Self, Error> {
-        let names: Vec<String> = (0..FILES).map(|file| format!("client-{number}-file-{file}")).collect();
-        let mut open = Vec::new();
-        for _ in 0..WRITERS {
-            for name in &names {
-                open.push(Mutex::new(client.create_file(name, 0o600).await?));
-            }
-        }
-        Ok(Self { client, disk: Arc::clone(disk), names, open })
-    }
-
-    fn slot(&self, writer: usize, file: usize) -> &Mutex<File> {
-        &self.open[writer * FILES + file]
-    }
-
-    fn file(&self, writer: usize, file: usize) -> File {
-        self.slot(writer, file).lock().clone()
-    }
-}
-
 fn text(e: Error) -> String {
     e.to_string()
-}
-
-impl Subject for Library {
-    fn write(
-        &self,
-        writer: usize,
-        file: usize,
-        offset: u64,
-        data: Vec<u8>,
-    ) -> BoxFuture<'_, Result<bool, String>> {
-        Box::pin(async move {
-            let file = self.file(writer, file);
-            let rt = self.client.runtime();
-            let write = file.write(offset, &data);
-            // Some are cancelled, most of them while the call is in flight.
-            let ended = match rt.random_u64() % 16 {
-                0 => runtime::timeout(&**rt, Duration::from_micros(rt.random_u64() % 2000), write).await,
-                _ => Some(write.await),
-            };
-            ended.transpose().map(|ended| ended.is_some()).map_err(text)
-        })
-    }
-
-    fn read(
-        &self,
-        writer: usize,
-        file: usize,
-        offset: u64,
-        len: usize,
-    ) -> BoxFuture<'_, Result<Vec<u8>, String>> {
-        Box::pin(async move {
-            let mut data = vec![0; len];
-            let n = self.file(writer, file).read(offset, &mut data).await.map_err(text)?;
-            data.truncate(n);
-            Ok(data)
-        })
-    }
-
-    fn truncate(&self, writer: usize, file: usize, size: u64) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async move {
-            let set = Sattr { size: Some(size), ..Sattr::default() };
-            let handle = self.file(writer, file).handle();
-            self.client.setattr(handle, set, None).await.map(drop).map_err(text)
-        })
-    }
-
-    fn sync(&self, writer: usize, file: usize) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async move { self.file(writer, file).commit().await.map_err(text) })
-    }
-
-    fn reopen(&self, writer: usize, file: usize, truncate: bool) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async move {
-            let old = self.file(writer, file);
-            old.close().await.map_err(text)?;
-            let name = &self.names[file];
-            let new = match truncate {
-                true => self.client.create_file(name, 0o600).await,
-                false => self.client.open(name).await,
-            };
-            *self.slot(writer, file).lock() = new.map_err(text)?;
-            Ok(())
-        })
-    }
-
-    fn stable(&self, file: usize) -> Option<Vec<u8>> {
-        self.disk.stable(&self.names[file])
-    }
 }
 
 /// Runs the workload of `seed`; `shown` gets the world as soon as there is one.
@@ -176,7 +78,9 @@ async fn play(
             ..options(choice(&mut random, &Strategy::ALL), Design::ReadWrite)
         };
         let client = mount(&scene.world, rt, number, proto, options).await.map_err(text)?;
-        subjects.push(Library::new(client, disk, number).await.map_err(text)?);
+        let names = (0..FILES).map(|file| format!("client-{number}-file-{file}")).collect();
+        let subject = Library::new(client, names, WRITERS, Duration::from_millis(2)).await.map_err(text)?;
+        subjects.push(subject.on_disk(disk));
         workloads.push(Workload::new(FILES, FILE_BYTES, LONGEST_WRITE, random.next_u64()));
     }
     let world = scene.world.clone();
@@ -185,7 +89,7 @@ async fn play(
     let scene = RefCell::new(scene);
     let writers = async {
         let plays = subjects.iter().zip(&workloads).flat_map(|(subject, workload)| {
-            (0..WRITERS).map(move |writer| workload.play(subject, writer, STEPS))
+            (0..WRITERS).map(move |writer| workload.play(subject, writer, |n| n < STEPS))
         });
         let ended = join_all(plays).await;
         done.set(true);
@@ -218,7 +122,7 @@ async fn play(
     let mut reconnects = 0;
     for (number, (subject, workload)) in subjects.iter().zip(&workloads).enumerate() {
         workload.finish(subject).await.map_err(|e| format!("client {number}: {e}"))?;
-        reconnects += subject.client.stats().reconnects;
+        reconnects += subject.client().stats().reconnects;
     }
     let replayed = scene.borrow().stats().replayed;
     Ok(Told { trace: world.trace(), reconnects, crashes, replayed })

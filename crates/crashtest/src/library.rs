@@ -1,0 +1,136 @@
+//! The workload's subject that is the client library.
+
+use std::{sync::Arc, time::Duration};
+
+use client::{Client, Error, File};
+use nfs::v3::Sattr;
+use parking_lot::Mutex;
+use runtime::{BoxFuture, RuntimeExt};
+
+use crate::{Disk, Subject};
+
+/// One write in so many is cancelled, most of them while the call is in flight.
+const CANCELS: u64 = 16;
+
+/// The client library: each writer has open files of its own, of one client.
+pub struct Library {
+    client: Client,
+    names: Vec<String>,
+    open: Vec<Mutex<File>>,
+    /// Cancelled writes are cancelled within this time.
+    cancel: Duration,
+    disk: Option<Arc<Disk>>,
+}
+
+impl Library {
+    /// Makes the files `names`, empty, in the root of the client's export, and opens each once for each writer. Some
+    /// writes are cancelled, up to `cancel` after they have begun.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    pub async fn new(
+        client: Client,
+        names: Vec<String>,
+        writers: usize,
+        cancel: Duration,
+    ) -> Result<Self, Error> {
+        let mut open = Vec::new();
+        for _ in 0..writers {
+            for name in &names {
+                open.push(Mutex::new(client.create_file(name, 0o600).await?));
+            }
+        }
+        Ok(Self { client, names, open, cancel, disk: None })
+    }
+
+    /// The server's files are on `disk`: what is stable can be checked.
+    #[must_use]
+    pub fn on_disk(mut self, disk: &Arc<Disk>) -> Self {
+        self.disk = Some(Arc::clone(disk));
+        self
+    }
+
+    /// The client.
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    fn slot(&self, writer: usize, file: usize) -> &Mutex<File> {
+        &self.open[writer * self.names.len() + file]
+    }
+
+    fn file(&self, writer: usize, file: usize) -> File {
+        self.slot(writer, file).lock().clone()
+    }
+}
+
+fn text(e: Error) -> String {
+    e.to_string()
+}
+
+impl Subject for Library {
+    fn write(
+        &self,
+        writer: usize,
+        file: usize,
+        offset: u64,
+        data: Vec<u8>,
+    ) -> BoxFuture<'_, Result<bool, String>> {
+        Box::pin(async move {
+            let file = self.file(writer, file);
+            let rt = self.client.runtime();
+            let write = file.write(offset, &data);
+            let ended = if rt.random_u64().is_multiple_of(CANCELS) {
+                let limit = self.cancel.mul_f64(f64::from(rt.random_u64() as u32) / f64::from(u32::MAX));
+                runtime::timeout(&**rt, limit, write).await
+            } else {
+                Some(write.await)
+            };
+            ended.transpose().map(|ended| ended.is_some()).map_err(text)
+        })
+    }
+
+    fn read(
+        &self,
+        writer: usize,
+        file: usize,
+        offset: u64,
+        len: usize,
+    ) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        Box::pin(async move {
+            let mut data = vec![0; len];
+            let n = self.file(writer, file).read(offset, &mut data).await.map_err(text)?;
+            data.truncate(n);
+            Ok(data)
+        })
+    }
+
+    fn truncate(&self, writer: usize, file: usize, size: u64) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let set = Sattr { size: Some(size), ..Sattr::default() };
+            let handle = self.file(writer, file).handle();
+            self.client.setattr(handle, set, None).await.map(drop).map_err(text)
+        })
+    }
+
+    fn sync(&self, writer: usize, file: usize) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move { self.file(writer, file).commit().await.map_err(text) })
+    }
+
+    fn reopen(&self, writer: usize, file: usize, truncate: bool) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            self.file(writer, file).close().await.map_err(text)?;
+            let name = &self.names[file];
+            let new = match truncate {
+                true => self.client.create_file(name, 0o600).await,
+                false => self.client.open(name).await,
+            };
+            *self.slot(writer, file).lock() = new.map_err(text)?;
+            Ok(())
+        })
+    }
+
+    fn stable(&self, file: usize) -> Option<Vec<u8>> {
+        self.disk.as_ref()?.stable(&self.names[file])
+    }
+}

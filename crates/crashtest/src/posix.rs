@@ -1,0 +1,106 @@
+//! The workload's subject that is a mounted directory.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use runtime::BoxFuture;
+
+use crate::Subject;
+
+/// A directory, through system calls: each writer has descriptors of its own. Calls block, so each writer is to have a
+/// thread of its own.
+pub struct Posix {
+    paths: Vec<PathBuf>,
+    open: Vec<Mutex<Arc<File>>>,
+}
+
+fn open(path: &Path, truncate: bool) -> io::Result<Arc<File>> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(truncate).open(path).map(Arc::new)
+}
+
+impl Posix {
+    /// Makes the files `names` in `dir`, empty, and opens each once for each writer.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    pub fn new(dir: &Path, names: &[String], writers: usize) -> io::Result<Self> {
+        let paths: Vec<PathBuf> = names.iter().map(|name| dir.join(name)).collect();
+        let files = paths.iter().cycle().take(writers * paths.len());
+        let open = files.map(|path| open(path, true).map(Mutex::new)).collect::<io::Result<_>>()?;
+        Ok(Self { paths, open })
+    }
+
+    fn slot(&self, writer: usize, file: usize) -> &Mutex<Arc<File>> {
+        &self.open[writer * self.paths.len() + file]
+    }
+
+    fn file(&self, writer: usize, file: usize) -> Arc<File> {
+        self.slot(writer, file).lock().clone()
+    }
+
+    fn reopen_now(&self, writer: usize, file: usize, truncate: bool) -> io::Result<()> {
+        let mut slot = self.slot(writer, file).lock();
+        // Errors of close(2) are those of the fsync before it.
+        slot.sync_all()?;
+        *slot = open(&self.paths[file], truncate)?;
+        Ok(())
+    }
+}
+
+/// The result of a call that has blocked.
+fn done<T: Send + 'static>(call: &str, result: io::Result<T>) -> BoxFuture<'static, Result<T, String>> {
+    Box::pin(std::future::ready(result.map_err(|e| format!("{call}: {e}"))))
+}
+
+fn read_at(file: &File, mut offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let (mut data, mut n) = (vec![0; len], 0);
+    while n < len {
+        let more = file.read_at(&mut data[n..], offset)?;
+        if more == 0 {
+            break;
+        }
+        (n, offset) = (n + more, offset + more as u64);
+    }
+    data.truncate(n);
+    Ok(data)
+}
+
+impl Subject for Posix {
+    fn write(
+        &self,
+        writer: usize,
+        file: usize,
+        offset: u64,
+        data: Vec<u8>,
+    ) -> BoxFuture<'_, Result<bool, String>> {
+        done("pwrite", self.file(writer, file).write_all_at(&data, offset).map(|()| true))
+    }
+
+    fn read(
+        &self,
+        writer: usize,
+        file: usize,
+        offset: u64,
+        len: usize,
+    ) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        done("pread", read_at(&self.file(writer, file), offset, len))
+    }
+
+    fn truncate(&self, writer: usize, file: usize, size: u64) -> BoxFuture<'_, Result<(), String>> {
+        done("ftruncate", self.file(writer, file).set_len(size))
+    }
+
+    fn sync(&self, writer: usize, file: usize) -> BoxFuture<'_, Result<(), String>> {
+        done("fsync", self.file(writer, file).sync_all())
+    }
+
+    fn reopen(&self, writer: usize, file: usize, truncate: bool) -> BoxFuture<'_, Result<(), String>> {
+        done("close and open", self.reopen_now(writer, file, truncate))
+    }
+}

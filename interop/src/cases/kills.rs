@@ -1,0 +1,117 @@
+//! Clients write to a server that is killed and started again every two seconds: what they read, and what the server has
+//! in the end, is what they wrote last.
+
+use std::{
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::{
+    Case,
+    kernel_client::mount::{Backend, EXPORT, boot, mount_command},
+};
+use crate::{
+    guest::GuestOptions,
+    lab::{self, Lab},
+    network::HOST,
+    server::{RDMA_PORT, Server, TCP_PORT},
+};
+
+/// From one start of the server to its end.
+const LIFE: Duration = Duration::from_secs(2);
+/// What a client takes to check everything when the server stays.
+const FINISH: Duration = Duration::from_secs(120);
+
+/// A client that runs.
+enum Running {
+    Guest(crate::guest::Job),
+    Host(Child),
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for proto in ["rdma", "tcp"] {
+        cases.push(Case::new(format!("kills/library/{proto}"), move |lab| library(lab, proto)));
+        cases.push(Case::new(format!("kills/mount/{proto}"), move |lab| mount(lab, proto)));
+        cases.push(Case::new(format!("kills/kernel-client/{proto}"), move |lab| kernel_client(lab, proto)));
+    }
+    cases
+}
+
+fn kills(lab: &Lab) -> u32 {
+    if lab.quick { 4 } else { 200 }
+}
+
+/// How long the client writes.
+fn seconds(lab: &Lab) -> u64 {
+    u64::from(kills(lab)) * LIFE.as_secs()
+}
+
+fn url(proto: &str) -> String {
+    let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
+    format!("nfs://{HOST}:{port}{EXPORT}?proto={proto}&mountport={TCP_PORT}")
+}
+
+fn exercise(lab: &Lab, place: &str) -> Result<Running> {
+    let child = Command::new(std::env::current_exe()?)
+        .args(["exercise", place, "--seconds", &seconds(lab).to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    Ok(Running::Host(child))
+}
+
+/// Kills the server every two seconds while the client runs, and waits for the client's end.
+fn kill_until_the_end(lab: &Lab, server: &mut Server, client: Running) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(seconds(lab));
+    while Instant::now() < end {
+        thread::sleep(LIFE);
+        server.stop("KILL")?;
+        server.start_again()?;
+    }
+    let said = match client {
+        Running::Guest(job) => job.wait(FINISH)?.ok()?.stdout,
+        Running::Host(child) => {
+            let out = child.wait_with_output()?;
+            if !out.status.success() {
+                bail!("the client: {}", String::from_utf8_lossy(&out.stderr).trim());
+            }
+            String::from_utf8_lossy(&out.stdout).into_owned()
+        }
+    };
+    println!("{} kills; {}", kills(lab), said.trim());
+    Ok(())
+}
+
+fn library(lab: &mut Lab, proto: &str) -> Result<()> {
+    let mut server = lab.server(&Backend::Local.options(lab)?)?;
+    let client = exercise(lab, &url(proto))?;
+    kill_until_the_end(lab, &mut server, client)?;
+    lab.finish(vec![], &[&server])
+}
+
+fn mount(lab: &mut Lab, proto: &str) -> Result<()> {
+    let mut server = lab.server(&Backend::Local.options(lab)?)?;
+    let at = lab.directory("mounted")?;
+    let mounted = lab::millrace(&["mount", &url(proto), &at.display().to_string(), "--daemon"])?;
+    mounted.ok()?;
+    let client = exercise(lab, &at.display().to_string())?;
+    kill_until_the_end(lab, &mut server, client)?;
+    crate::program::must("umount", &[&at.display().to_string()]).context("unmount")?;
+    lab.finish(vec![], &[&server])
+}
+
+fn kernel_client(lab: &mut Lab, proto: &str) -> Result<()> {
+    lab.expect_log("not responding, still trying");
+    lab.expect_log("nfs: server 10.77.0.1 OK");
+    let mut server = lab.server(&Backend::Local.options(lab)?)?;
+    let mut guest = boot(lab, &GuestOptions::default())?;
+    guest.must(&mount_command(proto, "/mnt/x", ",hard"))?;
+    let interop = guest.interop()?;
+    let job = guest.spawn(&format!("{interop} exercise /mnt/x --seconds {}", seconds(lab)))?;
+    kill_until_the_end(lab, &mut server, Running::Guest(job))?;
+    lab.finish(vec![guest], &[&server])
+}
