@@ -24,6 +24,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) struct Server {
     dir: PathBuf,
     config: String,
+    descriptors: Option<u32>,
     /// Names of its memory exports.
     memory_exports: Vec<String>,
     process: Option<Child>,
@@ -40,6 +41,7 @@ pub(crate) struct ServerOptions {
     exports: Vec<(String, String)>,
     /// Further lines of its configuration file, before the exports.
     pub(crate) config: String,
+    descriptors: Option<u32>,
 }
 
 impl ServerOptions {
@@ -52,6 +54,12 @@ impl ServerOptions {
     /// With the directory `dir` as `name`; `policy` holds further keys of the export, one a line.
     pub(crate) fn local(mut self, name: &str, dir: &Path, policy: &str) -> Self {
         self.exports.push((name.to_owned(), format!("backend = \"local:{}\"\n{policy}", dir.display())));
+        self
+    }
+
+    /// With at most `n` open descriptors (`RLIMIT_NOFILE`, soft and hard).
+    pub(crate) fn descriptors(mut self, n: u32) -> Self {
+        self.descriptors = Some(n);
         self
     }
 
@@ -78,6 +86,7 @@ impl Server {
         let mut server = Self {
             dir: dir.to_owned(),
             config: options.config(),
+            descriptors: options.descriptors,
             memory_exports: memory.map(|(name, _)| name.clone()).collect(),
             process: None,
             starts: 0,
@@ -100,7 +109,16 @@ impl Server {
         let config = self.dir.join("config.toml");
         fs::write(&config, &self.config)?;
         self.starts += 1;
-        let mut process = Command::new(lab::millrace_program()?)
+        let program = lab::millrace_program()?;
+        let mut command = match self.descriptors {
+            Some(n) => {
+                let mut limited = Command::new("prlimit");
+                limited.arg(format!("--nofile={n}:{n}")).arg(program);
+                limited
+            }
+            None => Command::new(program),
+        };
+        let mut process = command
             .args(["--log", "info,server=debug", "serve", "--config"])
             .arg(config)
             .stdin(Stdio::null())

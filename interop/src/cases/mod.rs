@@ -5,6 +5,7 @@ mod guide;
 mod kernel_client;
 mod kills;
 mod knfsd;
+mod load;
 mod verbs;
 
 use anyhow::Result;
@@ -50,6 +51,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(verbs::cases());
     cases.extend(guide::cases());
     cases.extend(kills::cases());
+    cases.extend(load::cases());
     cases
 }
 
