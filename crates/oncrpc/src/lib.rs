@@ -6,6 +6,7 @@ mod dispatch;
 mod message;
 pub mod rpcbind;
 mod service;
+pub mod serving;
 pub mod stages;
 pub mod tcp;
 mod transport;

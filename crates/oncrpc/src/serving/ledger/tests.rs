@@ -1,0 +1,344 @@
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+    task::Wake,
+};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: usize = 1 << 20;
+const NO_LIMIT: ConnectionLimits = ConnectionLimits { all: usize::MAX, per_client: usize::MAX };
+
+fn addr(n: u8) -> ClientAddr {
+    IpAddr::from([10, 0, 0, n]).into()
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::default() + Duration::from_secs(seconds)
+}
+
+fn open(ledger: &mut Ledger, client: u8) -> (Entry, Arc<Line>) {
+    let line = Arc::new(Line::new(at(0)));
+    (ledger.admit(addr(client), Arc::clone(&line), at(0)).unwrap().0, line)
+}
+
+/// Takes pieces of 64 KiB until there is none, and gives how much that was.
+fn greedy(ledger: &mut Ledger, client: usize) -> usize {
+    let mut held = 0;
+    while ledger.take(client, held, 64 << 10) {
+        held += 64 << 10;
+    }
+    held
+}
+
+#[test]
+fn a_client_alone_gets_nearly_all_and_those_that_come_later_still_get_a_share() {
+    let memory = 1024 * MIB;
+    let mut ledger = Ledger::new(memory, NO_LIMIT);
+    let mut held: Vec<usize> = Vec::new();
+    for n in 0..5 {
+        let (entry, _) = open(&mut ledger, n);
+        held.push(greedy(&mut ledger, entry.client));
+    }
+    assert!(held[0] > memory * 87 / 100, "alone: {} MiB", held[0] / MIB);
+    assert!(held[1] > 50 * MIB, "beside one that took all it could: {} MiB", held[1] / MIB);
+    assert!(held[4] > 6 * MIB, "beside four of them: {} MiB", held[4] / MIB);
+    // When all give back in small steps, and take what they may, they come to have the same.
+    for _ in 0..20_000 {
+        for (n, held) in held.iter_mut().enumerate() {
+            let client = ledger.by_addr[&addr(n as u8)];
+            let step = (64 << 10).min(*held);
+            ledger.give(client, step, &mut Vec::new());
+            *held -= step;
+            while ledger.take(client, *held, 64 << 10) {
+                *held += 64 << 10;
+            }
+        }
+    }
+    let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
+    assert!(*least > 150 * MIB && *most < 190 * MIB, "from {} to {} MiB", least / MIB, most / MIB);
+}
+
+#[test]
+fn many_connections_of_one_client_get_no_more_than_one() {
+    let mut ledger = Ledger::new(1024 * MIB, NO_LIMIT);
+    let mut all = 0;
+    for _ in 0..200 {
+        let (entry, _) = open(&mut ledger, 1);
+        all += greedy(&mut ledger, entry.client);
+    }
+    assert_eq!(ledger.client_in_use(addr(1)), all);
+    assert!(all <= 1024 * MIB * 8 / 9, "{} MiB", all / MIB);
+    let (entry, _) = open(&mut ledger, 2);
+    assert!(greedy(&mut ledger, entry.client) > 50 * MIB);
+}
+
+#[test]
+fn a_client_that_holds_nothing_is_served_before_those_that_take_little_by_little() {
+    let mut ledger = Ledger::new(4 * MIB, NO_LIMIT);
+    let crowd: Vec<_> = (0..200).map(|n| open(&mut ledger, n).0.client).collect();
+    let mut held: HashMap<usize, usize> = HashMap::new();
+    let step = 4 << 10;
+    let take = |ledger: &mut Ledger, held: &mut HashMap<usize, usize>| {
+        for &client in &crowd {
+            let has = held.entry(client).or_default();
+            while *has < 5 * step && ledger.take(client, *has, step) {
+                *has += step;
+            }
+        }
+    };
+    take(&mut ledger, &mut held);
+    let (newcomer, _) = open(&mut ledger, 200);
+    assert!(!ledger.take(newcomer.client, 0, MIB));
+    let key = ledger.wait(newcomer.client, 0, MIB, Waker::noop().clone()).unwrap();
+    let mut woken = Vec::new();
+    for round in 0..2000 {
+        let client = crowd[round % crowd.len()];
+        let has = held.get_mut(&client).unwrap();
+        if *has > 0 {
+            *has -= step;
+            ledger.give(client, step, &mut woken);
+        }
+        take(&mut ledger, &mut held);
+        if !woken.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(ledger.ask(key, 0, MIB, Waker::noop(), &mut woken), Some(MIB), "it starves");
+}
+
+#[test]
+fn connections_that_wait_are_served_by_client_in_turn() {
+    let mut ledger = Ledger::new(MIB, NO_LIMIT);
+    let (holder, _) = open(&mut ledger, 0);
+    assert!(ledger.take(holder.client, 0, MIB));
+    let mut waiters = Vec::new();
+    for client in [1, 1, 1, 1, 2, 3] {
+        let (entry, _) = open(&mut ledger, client);
+        let size = 200 << 10;
+        assert!(!ledger.take(entry.client, 0, size));
+        waiters.push((client, ledger.wait(entry.client, 0, size, Waker::noop().clone()).unwrap()));
+    }
+    ledger.give(holder.client, MIB, &mut Vec::new());
+    let served: Vec<u8> = waiters.iter().filter(|(_, key)| ledger.waiters[*key].granted).map(|(c, _)| *c).collect();
+    assert_eq!(served, [1, 2, 3], "each client has one before one has two");
+}
+
+#[test]
+fn at_the_limit_the_heaviest_client_loses_the_connection_that_is_idle_longest() {
+    let mut ledger = Ledger::new(MIB, ConnectionLimits { all: 5, per_client: usize::MAX });
+    let heavy: Vec<_> = (0..4).map(|_| open(&mut ledger, 1)).collect();
+    let (quiet, quiet_line) = open(&mut ledger, 2);
+    for (n, (_, line)) in heavy.iter().enumerate() {
+        line.touch(at(if n == 2 { 50 } else { 60 }));
+    }
+    let new = || Arc::new(Line::new(at(60)));
+    let (_, evicted) = ledger.admit(addr(3), new(), at(60)).unwrap();
+    assert!(Arc::ptr_eq(&evicted.unwrap(), &heavy[2].1), "and not the quiet client's, which is idle longer");
+    assert_eq!((ledger.lines(addr(1)), ledger.lines(addr(2)), ledger.lines(addr(3))), (3, 1, 1));
+    // A client with as many as any other gets one only where one has been idle for some time.
+    let (_, evicted) = ledger.admit(addr(3), new(), at(60)).unwrap();
+    assert!(heavy.iter().any(|(_, line)| Arc::ptr_eq(line, evicted.as_ref().unwrap())));
+    assert_eq!(ledger.admit(addr(3), new(), at(61)).unwrap_err(), Full::Server);
+    assert!(ledger.admit(addr(3), new(), at(100)).is_ok());
+    assert_eq!(ledger.connections(), 5);
+    // Whoever is evicted is not counted twice when it goes.
+    for (entry, line) in heavy {
+        ledger.close(addr(1), entry, &line, &mut Vec::new());
+    }
+    ledger.close(addr(2), quiet, &quiet_line, &mut Vec::new());
+    assert_eq!(ledger.connections(), 3);
+    assert_eq!(ledger.by_addr.len(), 1);
+}
+
+#[test]
+fn a_client_at_its_own_limit_loses_a_connection_of_its_own() {
+    let mut ledger = Ledger::new(MIB, ConnectionLimits { all: 10, per_client: 2 });
+    let first = open(&mut ledger, 1).1;
+    open(&mut ledger, 1);
+    let new = || Arc::new(Line::new(at(5)));
+    assert_eq!(ledger.admit(addr(1), new(), at(5)).unwrap_err(), Full::Client);
+    let (_, evicted) = ledger.admit(addr(1), new(), at(20)).unwrap();
+    assert!(Arc::ptr_eq(&evicted.unwrap(), &first));
+    assert!(ledger.admit(addr(2), new(), at(20)).is_ok());
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Take(usize, usize),
+    Anyway(usize, usize),
+    Give(usize, usize),
+    Ask(usize, usize),
+    Forget(usize),
+    Reopen(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let account = 0..12_usize;
+    let bytes = 1..600_usize;
+    let step = prop_oneof![
+        6 => (account.clone(), bytes.clone()).prop_map(|(a, b)| Step::Take(a, b)),
+        1 => (account.clone(), bytes.clone()).prop_map(|(a, b)| Step::Anyway(a, b)),
+        6 => (account.clone(), bytes.clone()).prop_map(|(a, b)| Step::Give(a, b)),
+        3 => (account.clone(), bytes).prop_map(|(a, b)| Step::Ask(a, b)),
+        1 => account.clone().prop_map(Step::Forget),
+        1 => account.prop_map(Step::Reopen),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// An account as its connection sees it.
+struct Seen {
+    client: u8,
+    entry: Entry,
+    line: Arc<Line>,
+    held: usize,
+    waits: Option<(usize, usize, Arc<Count>)>,
+}
+
+struct Model {
+    ledger: Ledger,
+    accounts: Vec<Seen>,
+    overdrawn: bool,
+}
+
+impl Model {
+    fn new() -> Self {
+        let mut ledger = Ledger::new(1000, NO_LIMIT);
+        let accounts = (0..12)
+            .map(|n| {
+                let client = n / 3;
+                let (entry, line) = open(&mut ledger, client);
+                Seen { client, entry, line, held: 0, waits: None }
+            })
+            .collect();
+        Self { ledger, accounts, overdrawn: false }
+    }
+
+    fn wake(woken: Vec<Waker>) {
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes what was granted.
+    fn collect(&mut self, a: usize, bytes: usize) {
+        let Seen { held, waits, .. } = &mut self.accounts[a];
+        let Some((key, _, count)) = waits else { return };
+        let mut woken = Vec::new();
+        let waker = Waker::from(Arc::clone(count));
+        let got = self.ledger.ask(*key, *held, bytes, &waker, &mut woken);
+        match got {
+            Some(got) => (*held, *waits) = (*held + got, None),
+            None => *waits = Some((*key, bytes, Arc::clone(count))),
+        }
+        Self::wake(woken);
+    }
+
+    fn run(&mut self, step: Step) {
+        let mut woken = Vec::new();
+        match step {
+            Step::Take(a, bytes) if self.accounts[a].waits.is_none() => {
+                let Seen { entry, held, .. } = self.accounts[a];
+                if self.ledger.take(entry.client, held, bytes) {
+                    self.accounts[a].held += bytes;
+                } else {
+                    let count = Arc::new(Count::default());
+                    let waker = Waker::from(Arc::clone(&count));
+                    let key = self.ledger.wait(entry.client, held, bytes, waker).unwrap();
+                    self.accounts[a].waits = Some((key, bytes, count));
+                }
+            }
+            Step::Take(..) => {}
+            Step::Anyway(a, bytes) => {
+                self.ledger.take_anyway(self.accounts[a].entry.client, bytes);
+                self.accounts[a].held += bytes;
+                self.overdrawn = true;
+            }
+            Step::Give(a, bytes) => {
+                let Seen { entry, held, .. } = &mut self.accounts[a];
+                let bytes = bytes.min(*held);
+                *held -= bytes;
+                self.ledger.give(entry.client, bytes, &mut woken);
+            }
+            Step::Ask(a, bytes) => self.collect(a, bytes),
+            Step::Forget(a) => {
+                if let Some((key, ..)) = self.accounts[a].waits.take() {
+                    self.accounts[a].held += self.ledger.forget(key, &mut woken);
+                }
+            }
+            Step::Reopen(a) => {
+                self.run(Step::Forget(a));
+                let Seen { client, entry, held, ref line, .. } = self.accounts[a];
+                self.ledger.give(entry.client, held, &mut woken);
+                self.ledger.close(addr(client), entry, line, &mut woken);
+                let (entry, line) = open(&mut self.ledger, client);
+                self.accounts[a] = Seen { client, entry, line, held: 0, waits: None };
+            }
+        }
+        Self::wake(woken);
+    }
+
+    fn check(&self) {
+        let granted = |a: &&Seen| a.waits.as_ref().is_some_and(|(key, ..)| self.ledger.waiters[*key].granted);
+        let of = |a: &Seen| a.held + if granted(&a) { self.ledger.waiters[a.waits.as_ref().unwrap().0].bytes } else { 0 };
+        assert_eq!(self.ledger.in_use, self.accounts.iter().map(of).sum::<usize>());
+        for n in 0..4 {
+            let sum = self.accounts.iter().filter(|a| a.client == n).map(of).sum::<usize>();
+            assert_eq!(self.ledger.client_in_use(addr(n)), sum);
+        }
+        assert!(self.overdrawn || self.ledger.in_use <= 1000);
+        let waiting = self.accounts.iter().filter(|a| a.waits.is_some() && !granted(a)).count();
+        assert_eq!(self.ledger.waiting().0, waiting);
+        for a in self.accounts.iter().filter(granted) {
+            assert_eq!(a.waits.as_ref().unwrap().2.0.load(Ordering::Relaxed), 1, "served and not woken");
+        }
+        // Nothing waits for what it could have.
+        let first = |a: &&Seen| {
+            let waits = a.waits.as_ref().map(|(key, ..)| *key);
+            waits.is_some() && self.ledger.clients[a.entry.client].waiting.front().copied() == waits
+        };
+        for a in self.accounts.iter().filter(first) {
+            let key = a.waits.as_ref().unwrap().0;
+            let Waiter { held, bytes, .. } = self.ledger.waiters[key];
+            let may = self.ledger.permits(a.entry.client, held, bytes);
+            assert!(!may || self.ledger.starved.is_some_and(|k| k != key), "it could have been served");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    /// The sums are right after each step, nobody waits for what is there, and all are served in the end.
+    #[test]
+    fn the_books_balance_and_no_connection_is_forgotten(steps in steps()) {
+        let mut model = Model::new();
+        for step in steps {
+            model.run(step);
+            model.check();
+        }
+        for _ in 0..24 {
+            for a in 0..12 {
+                if let Some((_, bytes, _)) = model.accounts[a].waits.clone() {
+                    model.collect(a, bytes);
+                }
+                model.run(Step::Give(a, usize::MAX));
+                model.check();
+            }
+        }
+        assert!(model.accounts.iter().all(|a| a.waits.is_none() && a.held == 0));
+        assert_eq!((model.ledger.in_use, model.ledger.waiting().0), (0, 0));
+        assert!(model.ledger.starved.is_none() && model.ledger.turn.is_empty());
+    }
+}

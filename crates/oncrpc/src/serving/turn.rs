@@ -1,0 +1,41 @@
+//! How much one connection does before the others of its shard.
+
+use xdr::Message;
+
+/// The most calls that are begun.
+const CALLS: usize = 64;
+/// The most bytes of calls and replies.
+const BYTES: usize = 2 << 20;
+/// A byte of a reply's head costs so many times as much time as one of bulk data, which is sent from where it lies:
+/// a READDIR of 1 MiB takes several milliseconds, a READ of 1 MiB some hundred microseconds.
+const HEAD: usize = 8;
+
+/// What a connection has done since other tasks of its shard had their turn.
+#[derive(Debug, Default)]
+pub struct Turn {
+    calls: usize,
+    bytes: usize,
+}
+
+impl Turn {
+    /// A call was begun.
+    pub fn call(&mut self) {
+        self.calls += 1;
+    }
+
+    /// So many bytes of calls were received.
+    pub fn received(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
+    /// A call was answered.
+    pub fn reply(&mut self, reply: &Message) {
+        let bulk: usize = reply.payloads.iter().map(|p| p.data.len()).sum();
+        self.bytes += HEAD * reply.head.len() + bulk;
+    }
+
+    /// Whether it is the turn of others.
+    pub fn is_over(&self) -> bool {
+        self.calls >= CALLS || self.bytes >= BYTES
+    }
+}
