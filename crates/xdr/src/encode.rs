@@ -12,7 +12,8 @@ pub trait Encode {
 
 /// Builds a [`Message`] in arena memory (so that a provider sends it from where it was built).
 ///
-/// It does not fail in the middle: when the arena has no room it remembers that, and [`Self::finish`] says so.
+/// It does not fail in the middle: when the arena has no room it remembers that, and [`Self::finish`] says so. What was put
+/// before is still there for [`Self::truncate`], so that a shorter message can be built instead.
 pub struct Encoder {
     arena: Arena,
     head: Option<Buffer>,
@@ -34,6 +35,20 @@ impl Encoder {
             Err(err) => e.failed = Some(err),
         }
         e
+    }
+
+    /// As [`Self::new`], only with room for `hint` bytes.
+    ///
+    /// # Errors
+    /// When the arena has no room.
+    pub fn try_new(arena: &Arena, hint: usize) -> Result<Self, OutOfMemory> {
+        let e = Self::new(arena, hint);
+        e.failed.map_or(Ok(e), Err)
+    }
+
+    /// Whether the arena had no room for what was put.
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 
     /// Bytes in the head so far.
@@ -79,7 +94,7 @@ impl Encoder {
 
     #[inline]
     fn reserve(&mut self, end: usize) -> bool {
-        self.head.as_ref().is_some_and(|b| end <= b.len()) || self.grow(end)
+        self.failed.is_none() && (self.head.as_ref().is_some_and(|b| end <= b.len()) || self.grow(end))
     }
 
     #[cold]
@@ -94,7 +109,6 @@ impl Encoder {
             }
             Err(e) => {
                 self.failed = Some(e);
-                self.head = None;
                 false
             }
         }
@@ -161,10 +175,13 @@ impl Encoder {
         }
     }
 
-    /// Drops what was put after the head was `len` bytes long (payloads too).
+    /// Drops what was put after the head was `len` bytes long (payloads too), and what there was no room for.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.payloads.retain(|p| p.position <= len);
+        if self.head.is_some() {
+            self.failed = None;
+        }
     }
 
     /// The finished message.
