@@ -7,7 +7,7 @@ mod common;
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    process::Stdio,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -48,6 +48,23 @@ fn the_ready_line_has_the_real_ports_and_nothing_follows_it() {
     out.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_server_raises_its_limit_of_open_files_to_the_hard_one() {
+    let program = env!("CARGO_BIN_EXE_millrace");
+    let serve = format!(
+        "ulimit -Sn 300 && ulimit -Hn 4000 && exec {program} serve --log error --export /m=memory:16MiB \
+         --listen-rdma 127.0.0.1:0 --listen-tcp 127.0.0.1:0"
+    );
+    let mut child = Command::new("sh").args(["-c", &serve]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().take(2).collect::<Vec<_>>(), ["4000", "4000"], "{ready}");
 }
 
 #[test]

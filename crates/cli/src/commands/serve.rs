@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::{ByteSize, Config, ExposedBuffers, Running, Server};
 use tokio::{
     net::UnixStream,
@@ -20,6 +21,7 @@ const TCP: &str = "127.0.0.1:2049";
 
 pub(super) fn run(args: &ServeArgs) -> CommandResult {
     let config = config(args)?;
+    raise_file_limit();
     // Signals have an executor of their own: the server brings its threads itself.
     let rt = crate::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
@@ -56,6 +58,18 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
             }
         }
     })
+}
+
+/// Raises the limit of open files to the hard limit: the number of connections, and of files that are kept open, depends
+/// on it. (The soft limit is low for programs that use select(2), which cannot take more descriptors.)
+fn raise_file_limit() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return;
+    }
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!("cannot raise the limit of open files from {current:?} to {maximum:?}: {e}");
+    }
 }
 
 /// What a running server is told.
