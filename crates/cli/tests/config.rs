@@ -92,6 +92,11 @@ fn the_example_has_every_key_with_its_default() {
         state_dir: full.state_dir.clone(),
         shards: full.shards,
         registration: full.registration,
+        limits: server::Limits {
+            max_connections: full.limits.max_connections,
+            max_connections_per_client: full.limits.max_connections_per_client,
+            ..server::Limits::default()
+        },
         ..server::Config::default()
     };
     assert_eq!(full, defaults);

@@ -6,12 +6,10 @@ use runtime::MaybeReady;
 use xdr::{Arena, Decoder, Encode, Encoder, Message};
 
 use crate::{
-    AcceptError, AuthStat, Call, CallHeader, CallRefusal, Credential, Fault, Outcome, Peer, Program,
-    RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, Service, Stages,
+    AcceptError, AuthStat, Call, CallHeader, CallRefusal, Credential, Fault, MAX_AUTH_BODY, Outcome, Peer,
+    Program, RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, SMALL_REPLY, Service, Stages,
 };
 
-/// Room for the header and the results of nearly every procedure, payload apart, so that the head does not grow.
-const REPLY_HINT: usize = 256;
 /// AUTH_SHORT (RFC 5531 section 8.2): a token that only the server that gave it knows; we give none.
 const AUTH_SHORT: u32 = 2;
 
@@ -49,41 +47,64 @@ impl Dispatcher {
 }
 
 impl Service for Dispatcher {
+    fn reply_bytes(&self, message: &Message) -> Option<usize> {
+        let Some((prog, proc, args)) = peek(message) else { return Some(SMALL_REPLY) };
+        let program = self.programs.iter().find(|p| p.number() == prog);
+        program.map_or(Some(SMALL_REPLY), |p| p.reply_bytes(message, proc, args))
+    }
+
     fn call(
         &self,
         peer: &Peer,
         message: Message,
-        arena: &Arena,
+        mut reply: Encoder,
         stages: &Stages,
     ) -> MaybeReady<'static, Option<Message>> {
         let mut d = Decoder::new(&message);
         let header = match CallHeader::decode(&mut d) {
             Ok(header) => header,
-            Err(refusal) => return MaybeReady::Ready(refuse(refusal, peer, arena)),
+            Err(refusal) => return MaybeReady::Ready(refuse(refusal, peer, reply)),
         };
         let args_at = d.position();
         let xid = header.xid;
         let program = match self.find(&header) {
             Ok(program) => program,
-            Err(status) => return MaybeReady::Ready(bare_reply(xid, status, arena)),
+            Err(status) => return MaybeReady::Ready(bare_reply(xid, status, reply)),
         };
-        let mut reply = Encoder::new(arena, REPLY_HINT);
         reply.put(&ReplyHeader { xid, status: ReplyStatus::Success });
         let call = Call { header, message, args_at, peer: *peer, stages: stages.clone() };
+        let arena = reply.arena().clone();
         match program.call(call, reply) {
-            MaybeReady::Ready(outcome) => MaybeReady::Ready(finish(xid, outcome, arena)),
+            MaybeReady::Ready(outcome) => MaybeReady::Ready(finish(xid, outcome, &arena)),
             MaybeReady::Pending(outcome) => {
-                let arena = arena.clone();
                 MaybeReady::wait(async move { finish(xid, outcome.await, &arena) })
             }
             MaybeReady::Taken => {
-                MaybeReady::Ready(bare_reply(xid, ReplyStatus::Accept(AcceptError::SystemErr), arena))
+                let system_err = ReplyStatus::Accept(AcceptError::SystemErr);
+                MaybeReady::Ready(bare_reply(xid, system_err, Encoder::new(&arena, 0)))
             }
         }
     }
 }
 
-fn refuse(refusal: CallRefusal, peer: &Peer, arena: &Arena) -> Option<Message> {
+/// Program, procedure and arguments of a call, without a look at the credential. What is malformed gets a small reply.
+fn peek(message: &Message) -> Option<(u32, u32, Decoder<'_>)> {
+    let mut d = Decoder::new(message);
+    d.raw(12).ok()?;
+    let (prog, _, proc) = (d.u32().ok()?, d.u32().ok()?, d.u32().ok()?);
+    for _ in ["credential", "verifier"] {
+        d.u32().ok()?;
+        d.opaque(MAX_AUTH_BODY).ok()?;
+    }
+    Some((prog, proc, d))
+}
+
+/// The answer to a call whose arguments cannot be right.
+pub(crate) fn garbage_args(message: &Message, reply: Encoder) -> Option<Message> {
+    bare_reply(message.xid()?, ReplyStatus::Accept(AcceptError::GarbageArgs), reply)
+}
+
+fn refuse(refusal: CallRefusal, peer: &Peer, reply: Encoder) -> Option<Message> {
     match refusal {
         CallRefusal::NotACall => {
             tracing::debug!(peer = %peer.addr, "dropped a message that is not an RPC call");
@@ -91,33 +112,31 @@ fn refuse(refusal: CallRefusal, peer: &Peer, arena: &Arena) -> Option<Message> {
         }
         CallRefusal::RpcVersion { xid } => {
             let only = RpcMismatch { low: RPC_VERSION, high: RPC_VERSION };
-            bare_reply(xid, ReplyStatus::Mismatch(only), arena)
+            bare_reply(xid, ReplyStatus::Mismatch(only), reply)
         }
-        CallRefusal::Auth { xid, stat } => bare_reply(xid, ReplyStatus::Auth(stat), arena),
+        CallRefusal::Auth { xid, stat } => bare_reply(xid, ReplyStatus::Auth(stat), reply),
     }
 }
 
 fn finish(xid: u32, outcome: Outcome, arena: &Arena) -> Option<Message> {
     let status = match outcome {
-        Ok(reply) => match reply.finish() {
-            Ok(message) => return Some(message),
-            Err(e) => {
-                tracing::warn!("no memory for a reply: {e}");
-                ReplyStatus::Accept(AcceptError::SystemErr)
-            }
-        },
+        Ok(reply) if reply.has_failed() => {
+            tracing::warn!("no memory for a reply of more than {} bytes", reply.len());
+            return bare_reply(xid, ReplyStatus::Accept(AcceptError::SystemErr), reply);
+        }
+        Ok(reply) => return reply.finish().ok(),
         Err(Fault::ProcUnavail) => ReplyStatus::Accept(AcceptError::ProcUnavail),
         Err(Fault::GarbageArgs) => ReplyStatus::Accept(AcceptError::GarbageArgs),
         Err(Fault::SystemErr) => ReplyStatus::Accept(AcceptError::SystemErr),
         Err(Fault::Auth(stat)) => ReplyStatus::Auth(stat),
         Err(Fault::Drop) => return None,
     };
-    bare_reply(xid, status, arena)
+    bare_reply(xid, status, Encoder::new(arena, 0))
 }
 
-/// A reply that is all header. `None` when the arena has no room even for that: the client then times out.
-fn bare_reply(xid: u32, status: ReplyStatus, arena: &Arena) -> Option<Message> {
-    let mut e = Encoder::new(arena, 0);
-    ReplyHeader { xid, status }.encode(&mut e);
-    e.finish().ok()
+/// A reply that is all header, in `reply`.
+fn bare_reply(xid: u32, status: ReplyStatus, mut reply: Encoder) -> Option<Message> {
+    reply.truncate(0);
+    ReplyHeader { xid, status }.encode(&mut reply);
+    reply.finish().ok()
 }

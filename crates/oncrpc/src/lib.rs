@@ -19,7 +19,7 @@ pub use message::{
     call_header,
 };
 pub use runtime::MaybeReady;
-pub use service::{Call, Fault, Outcome, Peer, Program, Service, TransportKind};
+pub use service::{Call, Fault, Outcome, Peer, Program, REPLY_HEAD, SMALL_REPLY, Service, TransportKind};
 pub use stages::{CallClass, Sampler, Stage, Stages};
 pub use transport::{CallId, PendingCall, Reply, ReplySpec, Request, RpcError, Transport, parse_reply};
 pub use xdr::{Message, Payload};

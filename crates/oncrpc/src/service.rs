@@ -3,9 +3,14 @@
 use std::{net::SocketAddr, ops::RangeInclusive};
 
 use runtime::MaybeReady;
-use xdr::{Arena, Decode, Decoder, Encoder, Message};
+use xdr::{Decode, Decoder, Encoder, Message};
 
 use crate::{AuthStat, CallHeader, Stages};
+
+/// Room for the header and the results of nearly every procedure, payload apart.
+pub const REPLY_HEAD: usize = 256;
+/// Bytes of memory for a reply without bulk data.
+pub const SMALL_REPLY: usize = 512;
 
 /// How a call came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,6 +97,15 @@ pub trait Program: Send + Sync + 'static {
     /// The versions it has.
     fn versions(&self) -> RangeInclusive<u32>;
 
+    /// The most bytes that the reply to `call` takes, whose procedure is `proc` and whose arguments are at `args`. Room for
+    /// them is made before the call is executed. `None`: its arguments cannot be right, and it is not executed. (A call that
+    /// is long itself and waits for room for a long reply might wait for another one that does the same.) By default, that
+    /// of a small reply.
+    fn reply_bytes(&self, call: &Message, proc: u32, args: Decoder<'_>) -> Option<usize> {
+        let _ = (call, proc, args);
+        Some(SMALL_REPLY)
+    }
+
     /// Executes `call`, whose program and version are this one's. `reply` holds the header of a successful reply;
     /// results are appended.
     fn call(&self, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome>;
@@ -99,13 +113,21 @@ pub trait Program: Send + Sync + 'static {
 
 /// What a transport hands calls to.
 pub trait Service: Send + Sync + 'static {
-    /// Executes the call in `message` and gives the whole reply message, or `None` when there is none to send.
-    /// The reply is built in `arena`. What the call does is stamped on `stages`.
+    /// The most bytes that the reply to the call in `message` takes. Room for them is made before the call is executed.
+    /// `None`: its arguments cannot be right, and it is not executed. By default, that of a small reply.
+    fn reply_bytes(&self, message: &Message) -> Option<usize> {
+        let _ = message;
+        Some(SMALL_REPLY)
+    }
+
+    /// Executes the call in `message` and gives the whole reply message, or `None` when there is none to send. The reply
+    /// is built in `reply`, which is empty and has room for [`REPLY_HEAD`] bytes: a call is begun only when there is memory
+    /// for its answer. What the call does is stamped on `stages`.
     fn call(
         &self,
         peer: &Peer,
         message: Message,
-        arena: &Arena,
+        reply: Encoder,
         stages: &Stages,
     ) -> MaybeReady<'static, Option<Message>>;
 }

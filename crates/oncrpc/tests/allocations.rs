@@ -13,6 +13,7 @@ use std::{
 use common::{Doubler, arena, peer};
 use oncrpc::{
     Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, Transport, call_header,
+    serving::Account,
     tcp::{TcpServer, TcpTransport},
 };
 use runtime::{memory_stream, tokio_rt::TokioRuntime};
@@ -53,7 +54,10 @@ fn calls_over_tcp_allocate_nothing_once_everything_has_grown() {
             config: Default::default(),
             stats: Arc::default(),
         };
-        rt.spawn("server", Box::pin(server.serve(Box::new(theirs), peer(), std::future::pending())));
+        rt.spawn(
+            "server",
+            Box::pin(server.serve(Box::new(theirs), peer(), Account::unlimited(), std::future::pending())),
+        );
         let t: Arc<dyn Transport> =
             TcpTransport::start(Box::new(ours), &rt, &arena, Default::default()).unwrap();
         let data = arena.copy_from(&[5; 5001]).unwrap();

@@ -20,6 +20,7 @@ fn read(reader: &mut RecordReader, mut bytes: &[u8], pieces: &[usize]) -> Result
         match reader.next_record()? {
             Next::Record(m) => out.push(m.head.to_vec()),
             Next::NoMemory => panic!("no memory"),
+            Next::NeedRoom(bytes) => reader.admit(bytes),
             Next::NeedBytes if bytes.is_empty() => return Ok(out),
             Next::NeedBytes => {
                 let mut want = (*piece.next().unwrap()).clamp(1, bytes.len());
@@ -90,23 +91,23 @@ fn empty_fragments_are_taken_but_not_for_ever() {
 
 /// The records of a stream of which each read gets all that there is room for; how many reads it took, and how many
 /// bytes went elsewhere first than into a record.
-fn read_greedily(mut stream: &[u8]) -> (Vec<Message>, usize, usize) {
-    let (_arena, mut r) = reader(4 << 20);
+fn read_greedily(mut r: RecordReader, mut stream: &[u8]) -> (Vec<Message>, usize, usize) {
     let (mut records, mut reads, mut early) = (Vec::new(), 0, 0);
     loop {
         match r.next_record().unwrap() {
             Next::Record(m) => records.push(m),
             Next::NoMemory => panic!("no memory"),
+            Next::NeedRoom(bytes) => r.admit(bytes),
             Next::NeedBytes if stream.is_empty() => return (records, reads, early),
             Next::NeedBytes => {
                 let before = stream.len();
                 let mut space = r.space();
-                let last = space.len() - 1;
-                for (i, room) in space.iter_mut().enumerate() {
+                for room in &mut space {
                     let n = room.len().min(stream.len());
                     room[..n].copy_from_slice(&stream[..n]);
                     stream = &stream[n..];
-                    early += if i == last { n } else { 0 };
+                    // The stash: no buffer of a large record is so small.
+                    early += if room.len() <= 16384 { n } else { 0 };
                 }
                 drop(space);
                 r.advance(before - stream.len());
@@ -120,7 +121,7 @@ fn read_greedily(mut stream: &[u8]) -> (Vec<Message>, usize, usize) {
 fn large_records_lie_in_one_buffer_each_and_only_what_came_early_was_copied() {
     let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
     let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();
-    let (records, _, early) = read_greedily(&record.repeat(3));
+    let (records, _, early) = read_greedily(reader(4 << 20).1, &record.repeat(3));
     assert!(early <= 16384 + 512 + 512, "{early} bytes were read elsewhere and copied");
     assert_eq!(records.len(), 3);
     for message in records {
@@ -132,7 +133,7 @@ fn large_records_lie_in_one_buffer_each_and_only_what_came_early_was_copied() {
 #[test]
 fn small_records_come_many_with_one_read() {
     let record = [words(&[0x8000_1064]), vec![7; 0x1064]].concat();
-    let (records, reads, _) = read_greedily(&record.repeat(16));
+    let (records, reads, _) = read_greedily(reader(4 << 20).1, &record.repeat(16));
     assert_eq!(records.len(), 16);
     assert!(reads <= 5, "{reads} reads for 16 replies with 4 KiB each");
 }
@@ -155,6 +156,7 @@ fn a_record_longer_than_any_buffer_comes_in_several_and_its_payload_is_found() {
         match reader.next_record().unwrap() {
             Next::Record(m) => break m,
             Next::NoMemory => panic!("no memory"),
+            Next::NeedRoom(_) => panic!("this reader asks for none"),
             Next::NeedBytes => {
                 let mut got = 0;
                 for room in &mut reader.space() {
@@ -189,6 +191,90 @@ fn without_memory_the_reader_waits_and_goes_on_when_there_is_some() {
     assert!(matches!(r.next_record(), Ok(Next::Record(m)) if m.xid() == Some(9)));
 }
 
+fn growing(max: usize) -> (Arena, RecordReader) {
+    let arena = arena();
+    let reader = RecordReader::growing(&arena, max);
+    (arena, reader)
+}
+
+fn feed(r: &mut RecordReader, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match r.next_record().unwrap() {
+            Next::NeedBytes => {}
+            other => panic!("{other:?}"),
+        }
+        let mut got = 0;
+        for room in &mut r.space() {
+            let n = room.len().min(bytes.len());
+            room[..n].copy_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+            got += n;
+        }
+        r.advance(got);
+    }
+}
+
+#[test]
+fn an_announced_record_takes_memory_as_its_bytes_come_and_is_admitted_as_a_whole() {
+    const RECORD: usize = (1 << 20) + 100;
+    let (arena, mut r) = growing(2 << 20);
+    feed(&mut r, &words(&[0x8000_0000 + RECORD as u32])[..]);
+    assert!(
+        matches!(r.next_record(), Ok(Next::NeedRoom(room)) if room == (1 << 20) + 512),
+        "before its first byte"
+    );
+    assert!(matches!(r.next_record(), Ok(Next::NeedRoom(_))));
+    assert_eq!(arena.stats().in_use, 0);
+    r.admit((1 << 20) + 512);
+    feed(&mut r, &[1]);
+    assert_eq!(arena.stats().in_use, 64 << 10);
+    let mut come = 1;
+    while come < RECORD - 1 {
+        let n = 5000.min(RECORD - 1 - come);
+        feed(&mut r, &vec![1; n]);
+        come += n;
+        let taken = arena.stats().in_use;
+        assert!(taken <= (2 * come + (64 << 10)).max(64 << 10), "{taken} bytes for {come}");
+    }
+    feed(&mut r, &[1]);
+    let Ok(Next::Record(message)) = r.next_record() else { panic!("it is all here") };
+    assert_eq!(message.head.len(), RECORD);
+    assert!(
+        message.head.iter().next().unwrap().len() >= 64 << 10,
+        "the head of a call is in the first piece"
+    );
+    assert_eq!(arena.stats().in_use, r.take_admitted());
+    // The next one is admitted anew. Its length is not known before its last fragment.
+    feed(&mut r, &words(&[4]));
+    assert!(matches!(r.next_record(), Ok(Next::NeedRoom(room)) if room == 2 << 20));
+    r.admit(2 << 20);
+    feed(&mut r, &words(&[7, 0x8000_0004, 8]));
+    assert!(matches!(r.next_record(), Ok(Next::Record(m)) if m.head.to_vec() == words(&[7, 8])));
+    assert_eq!(r.take_admitted(), 2 << 20);
+    // What is given up is free at once.
+    let (arena, mut r) = growing(2 << 20);
+    feed(&mut r, &words(&[0x8010_0000]));
+    assert!(matches!(r.next_record(), Ok(Next::NeedRoom(_))));
+    r.admit(1 << 20);
+    feed(&mut r, &[1; 100_000]);
+    r.clear();
+    assert_eq!((arena.stats().in_use, r.take_admitted()), (0, 1 << 20));
+}
+
+#[test]
+fn large_records_that_grow_are_copied_no_more_than_others() {
+    let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
+    let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();
+    let (_arena, r) = growing(4 << 20);
+    let (records, reads, early) = read_greedily(r, &record.repeat(3));
+    assert!(early <= 16384 + 512 + 512, "{early} bytes were read elsewhere and copied");
+    assert!(reads <= 3 * 6, "{reads} reads");
+    for message in records {
+        assert_eq!(message.head.iter().count(), 16);
+        assert_eq!(message.head.to_vec(), body);
+    }
+}
+
 /// Records as (fragment lengths, with the bytes counting up).
 fn stream_of(records: &[Vec<usize>]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let (mut stream, mut out, mut byte) = (Vec::new(), Vec::new(), 0u8);
@@ -220,6 +306,19 @@ proptest! {
         let (arena, mut r) = reader(30_000);
         let got = read(&mut r, &stream, &pieces).unwrap();
         prop_assert_eq!(got, expected);
+        prop_assert!(r.at_record_start());
+        prop_assert_eq!(arena.stats().in_use, 0);
+    }
+
+    #[test]
+    fn any_fragments_in_any_pieces_give_the_records_as_they_grow(
+        records in prop::collection::vec(prop::collection::vec(0usize..100_000, 1..5), 1..4),
+        pieces in prop::collection::vec(1usize..150_000, 1..20),
+    ) {
+        let (stream, expected) = stream_of(&records);
+        let (arena, mut r) = growing(400_000);
+        let got = read(&mut r, &stream, &pieces).unwrap();
+        prop_assert!(got == expected);
         prop_assert!(r.at_record_start());
         prop_assert_eq!(arena.stats().in_use, 0);
     }

@@ -15,6 +15,7 @@ use common::{arena, peer, words};
 use oncrpc::{
     Call, Dispatcher, Fault, MaybeReady, Outcome, Program, RpcError, Service,
     rpcbind::{Binding, NetId, Rpcbind, parse_universal_address, universal_address},
+    serving::Account,
     tcp::TcpServer,
 };
 use runtime::{RuntimeRef, memory_stream, tokio_rt::TokioRuntime};
@@ -77,7 +78,8 @@ fn connect(rt: &RuntimeRef, versions: RangeInclusive<u32>, table: &Table) -> Rpc
         config: Default::default(),
         stats: Arc::default(),
     };
-    rt.spawn("rpcbind", Box::pin(server.serve(Box::new(theirs), peer(), std::future::pending())));
+    let served = server.serve(Box::new(theirs), peer(), Account::unlimited(), std::future::pending());
+    rt.spawn("rpcbind", Box::pin(served));
     Rpcbind::new(Box::new(ours), rt, &arena(), Duration::from_secs(5)).unwrap()
 }
 

@@ -18,6 +18,7 @@ use futures::{StreamExt, future::poll_fn, stream::FuturesUnordered};
 use oncrpc::{
     Credential, Dispatcher, PendingCall, Program, Reply, ReplySpec, Request, RpcError, Transport,
     call_header,
+    serving::{Budget, CloseReason, ConnectionConfig},
     tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpStats, TcpTransport},
 };
 use proptest::prelude::*;
@@ -34,6 +35,7 @@ struct Bench {
     arena: Arena,
     stats: Arc<TcpStats>,
     done: Arc<AtomicUsize>,
+    budget: Budget,
 }
 
 impl Bench {
@@ -43,6 +45,7 @@ impl Bench {
             arena: Arena::new(buffer::ArenaConfig { limit: 64 << 20, huge_pages: false }),
             stats: Arc::default(),
             done: Arc::default(),
+            budget: Budget::unlimited(),
         }
     }
 
@@ -59,7 +62,8 @@ impl Bench {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> MemoryStream {
         let (ours, theirs) = memory_stream(capacity, segment);
-        let program = Doubler { rt: Some(Arc::clone(&self.rt)), done: Arc::clone(&self.done) };
+        let program =
+            Doubler { rt: Some(Arc::clone(&self.rt)), done: Arc::clone(&self.done), ..Doubler::default() };
         let server = TcpServer {
             service: Arc::new(Dispatcher::new([Arc::new(program) as Arc<dyn Program>])),
             rt: Arc::clone(&self.rt),
@@ -67,7 +71,8 @@ impl Bench {
             config,
             stats: Arc::clone(&self.stats),
         };
-        self.rt.spawn("server", Box::pin(server.serve(Box::new(theirs), peer(), stop)));
+        let account = self.budget.open(peer().addr.ip().into()).unwrap();
+        self.rt.spawn("server", Box::pin(server.serve(Box::new(theirs), peer(), account, stop)));
         ours
     }
 
@@ -289,7 +294,9 @@ fn a_server_that_stops_answers_what_it_took_and_takes_no_more() {
 fn a_peer_that_does_not_read_is_held_back_and_then_given_up() {
     run(async |b| {
         let stall_timeout = Duration::from_millis(50);
-        let config = TcpServerConfig { max_queued: 200, stall_timeout, ..TcpServerConfig::default() };
+        let connection = ConnectionConfig { stall_timeout, ..ConnectionConfig::default() };
+        let closed = Arc::clone(&connection.closed);
+        let config = TcpServerConfig { max_queued: 3000, connection, ..TcpServerConfig::default() };
         let mut s = b.serve(100, 100, config);
         let call = record(&[1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]);
         let flood = async {
@@ -300,7 +307,7 @@ fn a_peer_that_does_not_read_is_held_back_and_then_given_up() {
             }
         };
         runtime::timeout(&*b.rt, Duration::from_secs(20), flood).await.unwrap();
-        assert_eq!(b.stats.stalled.load(Ordering::Relaxed), 1);
+        assert_eq!(closed.of(CloseReason::Stalled), 1);
         assert!(b.stats.calls.load(Ordering::Relaxed) < 30);
         b.settle(|| b.stats.open.load(Ordering::Relaxed) == 0).await;
     });
@@ -329,8 +336,10 @@ fn calls_held_back_by_replies_or_by_other_calls_are_taken_once_those_are_gone() 
 #[test]
 fn a_peer_that_begins_a_call_and_does_not_end_it_is_given_up_and_an_idle_one_is_not() {
     run(async |b| {
-        let config =
-            TcpServerConfig { stall_timeout: Duration::from_millis(50), ..TcpServerConfig::default() };
+        let stall_timeout = Duration::from_millis(50);
+        let connection = ConnectionConfig { stall_timeout, ..ConnectionConfig::default() };
+        let closed = Arc::clone(&connection.closed);
+        let config = TcpServerConfig { connection, ..TcpServerConfig::default() };
         let mut idle = b.serve(1000, 1000, config.clone());
         let null = record(&[1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]);
         for begun in [&words(&[0x8010_0000])[..], &null[..2], &null[..20]] {
@@ -340,7 +349,7 @@ fn a_peer_that_begins_a_call_and_does_not_end_it_is_given_up_and_an_idle_one_is_
             let end = runtime::timeout(&*b.rt, Duration::from_secs(20), end).await;
             assert_eq!(end.expect("the server waits for ever"), []);
         }
-        assert_eq!(b.stats.stalled.load(Ordering::Relaxed), 3);
+        assert_eq!(closed.of(CloseReason::Stalled), 3);
         b.settle(|| b.stats.open.load(Ordering::Relaxed) == 1).await;
         write_all(&mut idle, &null).await;
         assert_eq!(read_record(&mut idle).await.len(), 24);

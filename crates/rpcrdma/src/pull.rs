@@ -1,8 +1,11 @@
 //! Messages whose chunks are pulled by RDMA Read: calls at the responder (RFC 8166 sections 3.4.5, 3.5.5), and replies
 //! at the requester of the Read-Read design.
 
+use std::collections::VecDeque;
+
 use buffer::{Arena, Buffer, OutOfMemory, SPAN_BYTES, View, Views};
-use rdma::{PostError, QueuePair, ReadRequest, Segment, WorkId};
+use oncrpc::serving::slot_bytes;
+use rdma::{ReadRequest, Segment, WorkId};
 use slab::Slab;
 use smallvec::SmallVec;
 use xdr::{Message, Payload};
@@ -72,10 +75,61 @@ pub(crate) fn check(
 /// Where sinks come from.
 pub(crate) struct Sources<'a> {
     pub(crate) arena: &'a Arena,
-    /// Bytes of the buffers into which payloads are placed.
+    /// Bytes of the buffers into which chunks are placed.
     pub(crate) piece: usize,
-    /// Bytes of the largest RDMA Read.
-    pub(crate) max_transfer: usize,
+}
+
+/// A Read that is not posted yet.
+pub(crate) struct Planned {
+    from: Segment,
+    /// The buffer into which it is read, if that is given.
+    into: Option<Buffer>,
+}
+
+impl Planned {
+    /// Its bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.from.length as usize
+    }
+
+    /// Bytes of memory that its sink takes.
+    pub(crate) fn memory(&self, piece: usize) -> usize {
+        let rest = self.len() % piece;
+        self.len() - rest + if rest > 0 { slot_bytes(rest) } else { 0 }
+    }
+}
+
+/// The Reads of a checked list, in stream order. The one segment at the position of `into` is read into that buffer; it
+/// is not longer.
+pub(crate) fn plan(
+    reads: &[ReadSegment],
+    mut into: Option<(u32, Buffer)>,
+    max_transfer: usize,
+) -> SmallVec<[Planned; 2]> {
+    let mut out = SmallVec::new();
+    for chunk in read_chunks(reads) {
+        for mut from in joined(chunk.segments.iter().map(|r| r.segment)) {
+            if let Some((_, buffer)) = into.take_if(|(position, _)| *position == chunk.position) {
+                out.push(Planned { from, into: Some(buffer) });
+                continue;
+            }
+            let mut left = from.length as usize;
+            while left > 0 {
+                let n = left.min(max_transfer.max(1));
+                from.length = n as u32;
+                out.push(Planned { from, into: None });
+                from.offset = from.offset.wrapping_add(n as u64); // Does not wrap: the decoder checked the segment.
+                left -= n;
+            }
+        }
+    }
+    out
+}
+
+/// Bytes of memory that the message needs beside its sinks.
+pub(crate) fn memory_to_join(planned: &[Planned], shape: &Shape, contiguous: usize) -> usize {
+    let one = planned.first().map_or(0, Planned::len);
+    shape.head.map_or(0, |len| if one < len.min(contiguous) { slot_bytes(len.min(contiguous)) } else { 0 })
 }
 
 /// A message with Reads in flight.
@@ -83,6 +137,8 @@ struct Pull<T> {
     of: T,
     inline: Option<View>,
     shape: Shape,
+    /// Its Reads that are not posted yet, in stream order from the end.
+    planned: SmallVec<[Planned; 2]>,
     /// The sink of each Read in stream order; empty until it is back.
     sinks: SmallVec<[Vec<Buffer>; 2]>,
     /// Reads that are not back.
@@ -92,136 +148,159 @@ struct Pull<T> {
 /// Messages with Reads in flight; `T` says what each belongs to.
 pub(crate) struct Pulls<T> {
     open: Slab<Pull<T>>,
+    /// Those with Reads that are not posted yet, in order.
+    waiting: VecDeque<usize>,
+    in_flight: usize,
+    /// How many bytes of a head must be in one view.
+    contiguous: usize,
     /// Emptied sink lists, for reuse.
     spare: Vec<Vec<Buffer>>,
 }
 
-impl<T> Default for Pulls<T> {
-    fn default() -> Self {
-        Self { open: Slab::new(), spare: Vec::new() }
-    }
-}
-
 impl<T> Pulls<T> {
-    /// Whether no Read is in flight.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+    /// No message. Of the head of each, so many bytes will be in one view.
+    pub(crate) fn new(contiguous: usize) -> Self {
+        Self { open: Slab::new(), waiting: VecDeque::new(), in_flight: 0, contiguous, spare: Vec::new() }
     }
 
-    /// Plans the Reads of a checked list, in stream order: takes the memory for all of them, or for none. The one
-    /// segment at the position of `into` is read into that buffer; it is not longer.
-    ///
-    /// # Errors
-    /// When there is not enough.
-    pub(crate) fn plan(
-        &mut self,
-        reads: &[ReadSegment],
-        mut into: Option<(u32, Buffer)>,
-        sources: &Sources<'_>,
-    ) -> Result<SmallVec<[ReadRequest; 2]>, OutOfMemory> {
-        let mut out: SmallVec<[ReadRequest; 2]> = SmallVec::new();
-        for chunk in read_chunks(reads) {
-            for from in joined(chunk.segments.iter().map(|r| r.segment)) {
-                if let Some((_, mut buffer)) = into.take_if(|(position, _)| *position == chunk.position) {
-                    buffer.set_len(from.length as usize);
-                    let mut sink = self.spare.pop().unwrap_or_default();
-                    sink.push(buffer);
-                    out.push(ReadRequest { id: WorkId(0), from, sink });
-                    continue;
-                }
-                // The head must be one view, so the sink of a Position-Zero segment is one buffer.
-                let piece = if chunk.position == 0 { SPAN_BYTES } else { sources.piece };
-                self.reads_of(from, piece, sources, &mut out)?;
-            }
-        }
-        Ok(out)
+    /// Reads that are posted and not back.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
     }
 
-    fn reads_of(
-        &mut self,
-        segment: Segment,
-        piece: usize,
-        sources: &Sources<'_>,
-        out: &mut SmallVec<[ReadRequest; 2]>,
-    ) -> Result<(), OutOfMemory> {
-        let mut from = segment;
-        let mut left = segment.length as usize;
-        while left > 0 {
-            let n = left.min(sources.max_transfer.max(1));
-            let mut sink = self.spare.pop().unwrap_or_default();
-            let mut room = n;
-            while room > 0 {
-                let b = sources.arena.alloc(room.min(piece))?;
-                room -= b.len();
-                sink.push(b);
-            }
-            from.length = n as u32;
-            out.push(ReadRequest { id: WorkId(0), from, sink });
-            from.offset = from.offset.wrapping_add(n as u64); // Does not wrap: the decoder checked the segment.
-            left -= n;
-        }
-        Ok(())
+    /// Whether Reads are to be posted.
+    pub(crate) fn has_planned(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
-    /// Posts the planned Reads of a message.
-    ///
-    /// # Errors
-    /// As [`QueuePair::post_read`].
-    pub(crate) fn post(
+    /// Begins a message. Its Reads are posted with [`Self::next_read`]; it has at least one.
+    pub(crate) fn open(
         &mut self,
         of: T,
         inline: Option<View>,
         shape: Shape,
-        reads: SmallVec<[ReadRequest; 2]>,
-        qp: &mut dyn QueuePair,
-    ) -> Result<(), PostError> {
-        let sinks = reads.iter().map(|_| Vec::new()).collect();
-        let pull = Pull { of, inline, shape, sinks, outstanding: reads.len() };
-        let at = self.open.insert(pull) as u64;
-        for (i, mut read) in reads.into_iter().enumerate() {
-            read.id = WorkId(at << 32 | i as u64);
-            qp.post_read(read)?;
-        }
-        Ok(())
+        mut planned: SmallVec<[Planned; 2]>,
+    ) {
+        let sinks = planned.iter().map(|_| Vec::new()).collect();
+        let outstanding = planned.len();
+        planned.reverse();
+        self.waiting.push_back(self.open.insert(Pull { of, inline, shape, planned, sinks, outstanding }));
     }
 
-    /// A Read is done; the whole message when it was the last of its Reads.
-    pub(crate) fn completed(
+    /// The next Read to post, with memory for it, and what it belongs to.
+    ///
+    /// # Errors
+    /// When there is no memory; it is still the next one then.
+    pub(crate) fn next_read(
         &mut self,
-        id: WorkId,
-        sink: Vec<Buffer>,
-        arena: &Arena,
-    ) -> Option<(T, Result<Message, OutOfMemory>)> {
+        sources: &Sources<'_>,
+    ) -> Result<Option<(ReadRequest, &mut T)>, OutOfMemory> {
+        let Self { open, waiting, spare, in_flight, .. } = self;
+        let Some(at) = waiting.front().copied() else { return Ok(None) };
+        let Some(pull) = open.get_mut(at) else { return Ok(None) };
+        let index = pull.sinks.len() - pull.planned.len();
+        let Some(planned) = pull.planned.last_mut() else { return Ok(None) };
+        let mut sink = spare.pop().unwrap_or_default();
+        match planned.into.take() {
+            Some(mut buffer) => {
+                buffer.set_len(planned.len());
+                sink.push(buffer);
+            }
+            None => fill(&mut sink, planned.len(), sources)?,
+        }
+        let from = planned.from;
+        pull.planned.pop();
+        if pull.planned.is_empty() {
+            waiting.pop_front();
+        }
+        *in_flight += 1;
+        Ok(Some((ReadRequest { id: WorkId((at as u64) << 32 | index as u64), from, sink }, &mut pull.of)))
+    }
+
+    /// A Read is back; the number of its message when that is all here.
+    pub(crate) fn completed(&mut self, id: WorkId, sink: Vec<Buffer>) -> Option<usize> {
         let (at, index) = ((id.0 >> 32) as usize, (id.0 & 0xffff_ffff) as usize);
+        self.in_flight = self.in_flight.saturating_sub(1);
         let pull = self.open.get_mut(at)?;
         if let Some(slot) = pull.sinks.get_mut(index).filter(|s| s.is_empty()) {
             *slot = sink;
             pull.outstanding = pull.outstanding.saturating_sub(1);
         }
-        if pull.outstanding > 0 {
-            return None;
+        (pull.outstanding == 0).then_some(at)
+    }
+
+    /// Gives up the message that was begun last, of which `reads` Reads were taken and not posted.
+    pub(crate) fn abandon(&mut self, reads: usize) {
+        self.in_flight -= reads;
+        if let Some(at) = self.waiting.pop_back() {
+            self.open.try_remove(at);
         }
+    }
+
+    /// Gives up a message that is all here.
+    pub(crate) fn drop_at(&mut self, at: usize) -> Option<T> {
+        self.open.try_remove(at).map(|pull| pull.of)
+    }
+
+    /// Takes a message that is all here.
+    ///
+    /// # Errors
+    /// When there is no memory to put its head together; it can be tried again. `None`: there is no such message.
+    pub(crate) fn take(&mut self, at: usize, arena: &Arena) -> Option<Result<(T, Message), OutOfMemory>> {
+        let pull = self.open.get_mut(at)?;
+        let joined = match pull.head_to_join(self.contiguous) {
+            Some(len) => match arena.alloc(len) {
+                Ok(buffer) => Some(buffer),
+                Err(e) => return Some(Err(e)),
+            },
+            None => None,
+        };
         let mut pull = self.open.try_remove(at)?;
         let mut sinks = std::mem::take(&mut pull.sinks);
-        let message = pull.assemble(sinks.iter_mut().flat_map(|s| s.drain(..)), arena);
+        let message = pull.assemble(sinks.iter_mut().flat_map(|s| s.drain(..)), joined);
         self.spare.extend(sinks);
         self.spare.truncate(SPARE_SINKS);
-        Some((pull.of, message))
+        Some(Ok((pull.of, message)))
     }
 }
 
+/// Takes buffers for `len` bytes, or none.
+fn fill(sink: &mut Vec<Buffer>, len: usize, sources: &Sources<'_>) -> Result<(), OutOfMemory> {
+    let mut room = len;
+    while room > 0 {
+        match sources.arena.alloc(room.min(sources.piece)) {
+            Ok(b) => {
+                room -= b.len();
+                sink.push(b);
+            }
+            Err(e) => {
+                sink.clear();
+                return Err(e);
+            }
+        }
+    }
+    Ok(())
+}
+
 impl<T> Pull<T> {
-    /// The whole message from its inline part and the filled sinks.
-    fn assemble(
-        &mut self,
-        mut buffers: impl Iterator<Item = Buffer>,
-        arena: &Arena,
-    ) -> Result<Message, OutOfMemory> {
+    /// How much of the head has to be copied so that its first `contiguous` bytes are in one view.
+    fn head_to_join(&self, contiguous: usize) -> Option<usize> {
+        let needed = self.shape.head?.min(contiguous);
+        let first = self.sinks.iter().flatten().next().map_or(0, |b| b.len());
+        (first < needed).then_some(needed)
+    }
+
+    /// The whole message from its inline part and the filled sinks. The beginning of the head goes to `joined`, if that is
+    /// given.
+    fn assemble(&mut self, mut buffers: impl Iterator<Item = Buffer>, joined: Option<Buffer>) -> Message {
         let mut message = Message::default();
         match (self.shape.head, self.inline.take()) {
             (Some(len), _) => {
                 let parts = gather(&mut buffers, len as u64);
-                message.head = if parts.iter().count() == 1 { parts } else { join(&parts, arena)? };
+                message.head = match joined {
+                    Some(buffer) => join(&parts, buffer),
+                    None => parts,
+                };
             }
             (None, Some(inline)) => message.head = inline.into(),
             (None, None) => {}
@@ -229,7 +308,7 @@ impl<T> Pull<T> {
         for p in &self.shape.payloads {
             message.payloads.push(Payload { position: p.at, data: gather(&mut buffers, p.len) });
         }
-        Ok(message)
+        message
     }
 }
 
@@ -243,9 +322,12 @@ fn gather(buffers: &mut impl Iterator<Item = Buffer>, len: u64) -> Views {
     out
 }
 
-/// One view of a head that came in several segments (a copy; heads of long messages are small, and seldom cut).
-fn join(parts: &Views, arena: &Arena) -> Result<Views, OutOfMemory> {
-    let mut b = arena.alloc(parts.len())?;
-    parts.copy_to(&mut b);
-    Ok(b.freeze().into())
+/// A head whose beginning came in several segments, with as much of it in one view as `buffer` holds (a copy; heads are
+/// small, and seldom cut).
+fn join(parts: &Views, mut buffer: Buffer) -> Views {
+    let len = buffer.len();
+    parts.slice(0, len).copy_to(&mut buffer);
+    let mut out = Views::from(buffer.freeze());
+    out.extend(parts.slice(len, parts.len() - len).iter().cloned());
+    out
 }

@@ -12,7 +12,9 @@ use std::{
 use buffer::Arena;
 use oncrpc::{
     CallClass, MaybeReady, Message, Peer, PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Sampler,
-    Service, Stages, Transport, stages::StageTimes,
+    Service, Stages, Transport,
+    serving::{Account, ConnectionConfig},
+    stages::StageTimes,
 };
 use rdma::ConnectParams;
 use rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
@@ -71,14 +73,13 @@ impl Service for Pages {
         &self,
         _peer: &Peer,
         message: Message,
-        arena: &Arena,
+        mut e: Encoder,
         _stages: &Stages,
     ) -> MaybeReady<'static, Option<Message>> {
         let mut d = Decoder::new(&message);
         d.raw(40).unwrap();
         let want = d.u32().unwrap() as usize;
         let sent = d.payload(BYTES).unwrap().len();
-        let mut e = Encoder::new(arena, 64);
         e.put(&ReplyHeader { xid: message.xid().unwrap(), status: ReplyStatus::Success });
         e.put_u32(sent as u32);
         e.put_payload(self.0.slice(0, want));
@@ -120,7 +121,10 @@ async fn measure(design: Design, every: u32) {
     let sampler = |end, times: &Arc<StageTimes>| Sampler::new(rt(), end, every, Arc::clone(times));
     let s = ResponderConfig {
         design,
-        sampler: Some(Arc::new(sampler("server", &server_times))),
+        connection: ConnectionConfig {
+            sampler: Some(Arc::new(sampler("server", &server_times))),
+            ..Default::default()
+        },
         ..Default::default()
     };
     let accept = s.connect_params(ConnectParams::default());
@@ -128,7 +132,8 @@ async fn measure(design: Design, every: u32) {
     let pages: Views = (0..4).map(|_| arena.alloc(64 << 10).unwrap().freeze()).collect();
     let (peer, stats) = (support::peer(&*qs), Arc::new(ResponderStats::default()));
     let service = Arc::new(Pages(pages.clone()));
-    let responder = Responder::new(qs, peer, service, rt(), arena.clone(), s, stats).unwrap();
+    let responder =
+        Responder::new(qs, peer, service, rt(), arena.clone(), s, stats, Account::unlimited()).unwrap();
     let task = tokio::spawn(responder.run());
     let to: Arc<dyn Transport> = Requester::over(qc, rt(), arena.clone(), c).unwrap();
     let scene = Scene { to, arena, data: pages, sampler: sampler("client", &client_times) };

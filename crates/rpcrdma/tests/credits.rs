@@ -11,7 +11,7 @@ use std::{
 };
 
 use buffer::{Arena, ArenaConfig, Buffer};
-use oncrpc::{MaybeReady, Message, Peer, ReplyHeader, ReplyStatus, Service, Stages};
+use oncrpc::{MaybeReady, Message, Peer, ReplyHeader, ReplyStatus, Service, Stages, serving::Account};
 use proptest::prelude::*;
 use rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest};
 use rpcrdma::{Body, Header, Lists, RequesterConfig, Responder, ResponderConfig};
@@ -49,10 +49,9 @@ impl Service for Held {
         &self,
         _: &Peer,
         message: Message,
-        arena: &Arena,
+        mut e: Encoder,
         _: &Stages,
     ) -> MaybeReady<'static, Option<Message>> {
-        let mut e = Encoder::new(arena, 64);
         e.put(&ReplyHeader { xid: message.xid().unwrap(), status: ReplyStatus::Success });
         let reply = e.finish().unwrap();
         let (told, wait) = oneshot::channel();
@@ -84,7 +83,16 @@ impl Careful {
         }
         let (from, service, stats) = (peer(&server), Arc::new(Held::default()), Arc::default());
         let serving = Arc::clone(&service);
-        let made = Responder::new(Box::new(server), from, serving, rt(), theirs.clone(), config, stats);
+        let made = Responder::new(
+            Box::new(server),
+            from,
+            serving,
+            rt(),
+            theirs.clone(),
+            config,
+            stats,
+            Account::unlimited(),
+        );
         let task = tokio::spawn(made.unwrap().run());
         Self { end, arena, service, task, came: VecDeque::new(), in_flight: 0, limit: 1, xid: 7 }
     }

@@ -6,6 +6,7 @@ mod support;
 use std::sync::{Arc, atomic::Ordering};
 
 use buffer::Arena;
+use oncrpc::serving::Account;
 use rpcrdma::{
     Design, NFS_RDMA_PORT, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats,
     registration::{Invalidation, Registration, Settings, Strategy},
@@ -393,7 +394,9 @@ async fn stopping(design: Design) {
     let (qc, qs) = queue_pairs(Link::Tcp, &a, c.connect_params(), s.connect_params(Default::default())).await;
     let (service, stats) = (Arc::new(Echo::default()), Arc::new(ResponderStats::default()));
     let peer = support::peer(&*qs);
-    let responder = Responder::new(qs, peer, service.clone(), support::rt(), a.clone(), s, stats).unwrap();
+    let responder =
+        Responder::new(qs, peer, service.clone(), support::rt(), a.clone(), s, stats, Account::unlimited())
+            .unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let task = tokio::spawn(responder.run_until(async move {
         drop(stopped.await);

@@ -10,6 +10,7 @@ use std::{
 };
 
 use buffer::Arena;
+use oncrpc::serving::ConnectionConfig;
 use proptest::prelude::*;
 use rdma::{Access, ConnectionError, ExposedRegion, Segment, SteeringTag};
 use rpcrdma::{
@@ -485,9 +486,14 @@ async fn a_peer_that_sends_what_is_refused_and_reads_no_answer_loses_its_connect
     flood(&unknown_procedure).await;
 }
 
+fn stalls_after(stall_timeout: Duration) -> ConnectionConfig {
+    ConnectionConfig { stall_timeout, ..ConnectionConfig::default() }
+}
+
 #[tokio::test]
 async fn a_peer_that_answers_no_rdma_read_loses_its_connection_and_frees_the_sinks() {
-    let config = ResponderConfig { stall_timeout: Duration::from_millis(50), ..Default::default() };
+    let config =
+        ResponderConfig { connection: stalls_after(Duration::from_millis(50)), ..Default::default() };
     let memory = Link::Memory { segment: usize::MAX, frame: None };
     let mut s = Scene::over(memory, config).await;
     let region = s.raw.expose(&[7; 9000], Access::RemoteRead);
@@ -523,20 +529,27 @@ async fn calls_in_progress_are_seen_through_when_their_client_is_gone() {
 }
 
 #[tokio::test]
-async fn a_call_for_whose_data_there_is_no_memory_gets_system_err() {
+async fn a_call_for_whose_data_there_is_no_memory_waits_and_is_executed_once() {
     let mut s = Scene::with(ResponderConfig { max_transfer: 4 << 20, ..Default::default() }).await;
-    let region = s.raw.expose(&[7; 4 << 20], Access::RemoteRead);
-    let head = s.head(Ask { send: 4 << 20, ..Ask::default() });
+    let ask = Ask { send: 4 << 20, ..Ask::default() };
+    let message = message(&s.arena, XID, ask);
+    let region = s.raw.expose(&message.payloads[0].data.to_vec(), Access::RemoteRead);
+    let head = s.head(ask);
     let mut hoard = Vec::new();
     while let Ok(b) = s.arena.alloc(64 << 10) {
         hoard.push(b);
     }
     s.send(&msg(XID, reads(&[(POSITION, region.segment())])), &head);
-    assert_eq!(s.expect_reply().await.0, 5);
-    assert_eq!(s.server.stats.snapshot().out_of_memory, 1);
+    s.raw.push().await;
+    while s.server.stats.snapshot().out_of_memory < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(s.service().executed.load(Ordering::SeqCst), 0);
     drop(hoard);
+    assert_eq!(s.expect_reply().await.0, 0);
+    assert_eq!(s.service().executed.load(Ordering::SeqCst), 1);
     s.expect_alive().await;
-    drop(region);
+    drop((region, message));
     s.finish().await;
 }
 

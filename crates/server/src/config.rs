@@ -440,7 +440,7 @@ mod tests {
             with(|c| (c.limits.shared_receives, c.limits.inline_size) = (16384, ByteSize(64 << 10))),
             "shared_receives",
         );
-        refused(with(|c| c.limits.max_connections_per_client = 0), "max_connections_per_client");
+        refused(with(|c| c.limits.max_connections_per_client = Some(0)), "max_connections_per_client");
         refused(with(|c| c.limits.stall_timeout = 0), "stall_timeout");
         refused(with(|c| c.limits.idle_timeout = 86_401), "idle_timeout");
         refused(with(|c| c.shards = Some(0)), "shards");

@@ -14,7 +14,7 @@ use std::{
 use futures::channel::oneshot;
 use oncrpc::{MaybeReady, Message, Peer, Service, Stages};
 use parking_lot::Mutex;
-use xdr::Arena;
+use xdr::Encoder;
 
 use crate::siphash::siphash;
 
@@ -222,7 +222,7 @@ impl<S: Service> AnswerOnce<S> {
         key: Key,
         peer: &Peer,
         message: Message,
-        arena: &Arena,
+        reply: Encoder,
         stages: &Stages,
     ) -> MaybeReady<'static, Option<Message>> {
         let mut guard = Unfinished { cache: Arc::clone(&self.cache), key: Some(key) };
@@ -232,7 +232,7 @@ impl<S: Service> AnswerOnce<S> {
             }
             reply
         };
-        match self.inner.call(peer, message, arena, stages) {
+        match self.inner.call(peer, message, reply, stages) {
             MaybeReady::Ready(reply) => MaybeReady::Ready(done(reply)),
             // Transports see a call through to its end even if its connection goes, so that a retransmission finds the
             // answer and not half an operation.
@@ -243,18 +243,22 @@ impl<S: Service> AnswerOnce<S> {
 }
 
 impl<S: Service> Service for AnswerOnce<S> {
+    fn reply_bytes(&self, message: &Message) -> Option<usize> {
+        self.inner.reply_bytes(message)
+    }
+
     fn call(
         &self,
         peer: &Peer,
         message: Message,
-        arena: &Arena,
+        reply: Encoder,
         stages: &Stages,
     ) -> MaybeReady<'static, Option<Message>> {
         let Some(key) = key_of(peer, &message) else {
-            return self.inner.call(peer, message, arena, stages);
+            return self.inner.call(peer, message, reply, stages);
         };
         match self.cache.look_up(&key, peer) {
-            Verdict::Execute => self.execute(key, peer, message, arena, stages),
+            Verdict::Execute => self.execute(key, peer, message, reply, stages),
             Verdict::Answer(reply) => {
                 (self.replayed)();
                 MaybeReady::Ready(reply)
@@ -276,9 +280,8 @@ mod tests {
         task::{Context, Poll, Waker},
     };
 
-    use buffer::ArenaConfig;
+    use buffer::{Arena, ArenaConfig};
     use oncrpc::{Credential, TransportKind, call_header};
-    use xdr::Encoder;
 
     use super::*;
 
@@ -298,11 +301,10 @@ mod tests {
             &self,
             _: &Peer,
             _: Message,
-            arena: &Arena,
+            mut e: Encoder,
             _: &Stages,
         ) -> MaybeReady<'static, Option<Message>> {
             let n = self.0.executed.fetch_add(1, Ordering::Relaxed) + 1;
-            let mut e = Encoder::new(arena, 64);
             e.put_u64(n);
             let reply = e.finish().ok();
             if self.0.at_once {
@@ -350,7 +352,7 @@ mod tests {
     }
 
     fn now(s: &AnswerOnce<Counted>, peer: &Peer, m: Message, a: &Arena) -> Option<u64> {
-        match s.call(peer, m, a, &Stages::NONE) {
+        match s.call(peer, m, Encoder::new(a, 64), &Stages::NONE) {
             MaybeReady::Ready(reply) => number(reply),
             _ => panic!("the call waits"),
         }
@@ -382,14 +384,14 @@ mod tests {
     #[test]
     fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
         let (a, (service, s)) = (arena(), front(false, 100));
-        let mut first = pin!(s.call(&peer(1), call(&a, 1, 8, 0), &a, &Stages::NONE));
+        let mut first = pin!(s.call(&peer(1), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
         assert!(poll(first.as_mut()).is_pending());
         assert_eq!(
             now(&s, &peer(1), call(&a, 1, 8, 0), &a),
             None,
             "the same connection has one answer coming"
         );
-        let mut second = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a, &Stages::NONE));
+        let mut second = pin!(s.call(&peer(2), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
         assert!(poll(second.as_mut()).is_pending());
         service.waiting.lock().drain(..).for_each(|tx| tx.send(()).unwrap());
         assert!(matches!(poll(first.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
@@ -401,12 +403,12 @@ mod tests {
     #[test]
     fn a_call_that_is_never_answered_can_be_sent_again() {
         let (a, (service, s)) = (arena(), front(false, 100));
-        let first = s.call(&peer(1), call(&a, 1, 8, 0), &a, &Stages::NONE);
-        let mut waiting = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a, &Stages::NONE));
+        let first = s.call(&peer(1), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE);
+        let mut waiting = pin!(s.call(&peer(2), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
         assert!(poll(waiting.as_mut()).is_pending());
         drop(first);
         assert!(matches!(poll(waiting.as_mut()), Poll::Ready(None)), "its client sends again");
-        let mut again = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a, &Stages::NONE));
+        let mut again = pin!(s.call(&peer(2), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
         assert!(poll(again.as_mut()).is_pending());
         assert_eq!(service.executed.load(Ordering::Relaxed), 2);
     }

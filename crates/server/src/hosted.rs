@@ -41,13 +41,13 @@ impl Hosted {
         config.check_service()?;
         let (stop, stopped) = watch::channel(None);
         let starting = Starting { config, provider: None, stopped: stopped.clone(), rt: Arc::clone(&rt) };
-        let shared = starting.shared(1, open)?;
+        let shared = starting.shared(1, None, open)?;
         let (handle, arrivals) = ShardHandle::new(0);
         let main = Main::new(&shared, Arc::clone(&rt), &handle, stopped);
         let handles = vec![handle];
         let gauges = Arc::new(Gauges::new(&handles, &shared));
-        let limits = &starting.config.limits;
-        let door = Arc::new(Door::new(handles, limits, gauges.turned_away(), Arc::clone(&rt)));
+        let door = Door::new(handles, shared.budget.clone(), gauges.turned_away(), Arc::clone(&rt));
+        let door = Arc::new(door);
         rt.spawn("hosted server", Box::pin(serve(Arc::clone(&rt), main, arrivals)));
         Ok(Self { rt, door, gauges, stop })
     }
@@ -74,11 +74,11 @@ impl Hosted {
 async fn serve(rt: RuntimeRef, main: Main, mut arrivals: queue::UnboundedReceiver<Arrival>) {
     while let Some(arrival) = arrivals.next().await {
         match arrival {
-            Arrival::Tcp { open, peer, local, place } => {
-                rt.spawn("TCP connection", Box::pin(main.tcp(open, peer, local, place)));
+            Arrival::Tcp { open, peer, local, account } => {
+                rt.spawn("TCP connection", Box::pin(main.tcp(open, peer, local, account)));
             }
-            Arrival::Rdma { incoming, place } => {
-                rt.spawn("RDMA connection", Box::pin(main.rdma(incoming, place)));
+            Arrival::Rdma { incoming, account } => {
+                rt.spawn("RDMA connection", Box::pin(main.rdma(incoming, account)));
             }
         }
     }

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use oncrpc::{SMALL_REPLY, serving::BudgetConfig};
 use serde::Deserialize;
 
 use crate::{config_file::Wrong, size::ByteSize};
 
 /// The largest READ or WRITE that may be configured: an arena's largest buffer.
 pub const MAX_TRANSFER: u64 = buffer::SPAN_BYTES as u64;
+/// Room in a call for everything but its payload.
+pub(crate) const CALL_SLACK: usize = 64 << 10;
+/// An eighth of the least memory that a connection has for itself where there is enough.
+const OWN_UNIT: usize = 4096;
 /// READ and WRITE sizes are multiples of this.
 pub const TRANSFER_UNIT: u64 = 4096;
 
@@ -23,13 +28,16 @@ pub struct Limits {
     /// The most calls that one RDMA or TCP connection has in progress. An RDMA connection has receives for as many as its
     /// client asks for (Linux always asks for 128), within this.
     pub credits: u32,
-    /// Connections at once, both transports together.
-    pub max_connections: usize,
-    /// Connections at once from one address, both transports together, so that a few clients cannot take all. Leave
-    /// room for `nconnect`, and for the clients that share an address.
-    pub max_connections_per_client: usize,
-    /// A client that stops in the middle of a call (answers no RDMA Read, sends no further byte of a call over TCP, or
-    /// takes no reply) loses its connection, and the memory that the call holds, after so many seconds: 1 to 3600.
+    /// Connections at once, both transports together. By default, half as many as the process may have files open (the
+    /// other half is for files), and no more than an eighth of `memory` has room for at 32 KiB each. When there are so
+    /// many, the one that has been idle longest of the client that has most is closed for a new one.
+    pub max_connections: Option<usize>,
+    /// Connections at once from one client (an IPv4 address, or the /64 prefix of an IPv6 address), both transports
+    /// together. By default a client may have all as long as others have none: it loses them as others come.
+    pub max_connections_per_client: Option<usize>,
+    /// A client that sends a call, answers RDMA Reads or takes replies more slowly than
+    /// [`MIN_RATE`](oncrpc::serving::MIN_RATE) (16 KiB in a second) loses its connection, and the memory that the call holds,
+    /// when it is so many seconds late: 1 to 3600. So does one that sends no call at all for so long after it connected.
     pub stall_timeout: u64,
     /// A connection on which no call came for so many seconds, or up to twice as long, and of which none is in progress,
     /// is closed, and its receives and buffers are free: 1 to 86400; 0: never. Clients connect again with their next
@@ -37,7 +45,8 @@ pub struct Limits {
     /// same) ends connections of those alone that do not. A client whose machine no longer answers for a minute loses
     /// its TCP connection in any case.
     pub idle_timeout: u64,
-    /// Memory for network buffers of all connections; memory exports come on top with their own capacities.
+    /// Memory for network buffers of all connections; memory exports come on top with their own capacities. Each connection
+    /// has a little for itself; the rest is shared by those that are busy, client by client.
     pub memory: ByteSize,
     /// The inline threshold of RPC-over-RDMA: the largest message that one Send carries (1024 to 256 KiB).
     pub inline_size: ByteSize,
@@ -61,8 +70,8 @@ impl Default for Limits {
             rtmax: ByteSize(1 << 20),
             wtmax: ByteSize(1 << 20),
             credits: 64,
-            max_connections: 1024,
-            max_connections_per_client: 256,
+            max_connections: None,
+            max_connections_per_client: None,
             stall_timeout: 60,
             idle_timeout: 6 * 60,
             memory: ByteSize(1 << 30),
@@ -83,6 +92,25 @@ impl Limits {
     /// [`Self::idle_timeout`].
     pub(crate) fn idle(&self) -> Option<Duration> {
         (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout))
+    }
+
+    /// What clients may hold, in a process that may have so many files open.
+    pub(crate) fn budget(&self, descriptors: Option<u64>) -> BudgetConfig {
+        let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let replies = self.replies_kept.saturating_mul(SMALL_REPLY);
+        let memory = bytes(self.memory.0).saturating_sub(replies);
+        let reserve = memory / 8;
+        // The receives of a connection that has not asked for more, and some small calls.
+        let own = 8 * bytes(self.inline_size.0).max(OWN_UNIT);
+        let by_files = descriptors.map_or(usize::MAX, |n| bytes(n / 2));
+        let connections = self.max_connections.unwrap_or_else(|| by_files.min(reserve / own).max(8));
+        BudgetConfig {
+            memory,
+            own: own.min(reserve / connections),
+            largest: bytes(self.max_transfer()).saturating_add(CALL_SLACK + OWN_UNIT),
+            connections,
+            per_client: self.max_connections_per_client.unwrap_or(usize::MAX),
+        }
     }
 
     /// [`Self::registration_cache`], in bytes.
@@ -119,7 +147,7 @@ impl Limits {
             ("max_connections", self.max_connections),
             ("max_connections_per_client", self.max_connections_per_client),
         ];
-        if let Some((name, _)) = connections.iter().find(|(_, n)| *n == 0) {
+        if let Some((name, _)) = connections.iter().find(|(_, n)| *n == Some(0)) {
             return Err(wrong(name, format!("limits.{name} is 0; nobody could connect")));
         }
         if !(1..=3600).contains(&self.stall_timeout) {

@@ -1,9 +1,8 @@
 //! Accepting connections and spreading them over the shards.
 
 use std::{
-    collections::HashMap,
-    fmt, io,
-    net::{IpAddr, SocketAddr, TcpListener},
+    io,
+    net::{SocketAddr, TcpListener},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -12,7 +11,7 @@ use std::{
 };
 
 use futures::future::{Either, select};
-use parking_lot::Mutex;
+use oncrpc::serving::{Account, Budget, Full};
 use rdma::{Listener, RejectReason};
 use runtime::{
     ByteStream, RuntimeExt, RuntimeRef, StreamListener,
@@ -20,100 +19,44 @@ use runtime::{
 };
 use tokio::sync::watch;
 
-use crate::{
-    limits::Limits,
-    shard::{Arrival, OpenStream, ShardHandle, StopSignal, stop_requested},
-};
+use crate::shard::{Arrival, OpenStream, ShardHandle, StopSignal, stop_requested};
 
 /// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where connections come in: their number is limited, in all and for each address, and each shard gets its turn.
+/// Where connections come in: their number is limited by the budget, and each shard gets its turn.
 pub(crate) struct Door {
     shards: Vec<ShardHandle>,
     next: AtomicUsize,
-    open: Arc<Mutex<Open>>,
-    limit: usize,
-    limit_per_client: usize,
+    budget: Budget,
     turned_away: Arc<AtomicU64>,
     rt: RuntimeRef,
 }
 
-/// The connections that are open.
-#[derive(Default)]
-struct Open {
-    all: usize,
-    by_client: HashMap<IpAddr, usize>,
-}
-
-/// Counts as one open connection until it is dropped.
-pub(crate) struct Place {
-    open: Arc<Mutex<Open>>,
-    client: IpAddr,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.open.lock();
-        open.all -= 1;
-        if let Some(n) = open.by_client.get_mut(&self.client) {
-            *n -= 1;
-            if *n == 0 {
-                open.by_client.remove(&self.client);
-            }
-        }
-    }
-}
-
-/// Why there is no place for a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Full {
-    Server,
-    Client,
-}
-
-impl fmt::Display for Full {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Server => "too many connections (limits.max_connections)",
-            Self::Client => "too many connections from its address (limits.max_connections_per_client)",
-        })
+/// Why a connection is refused, and what to change.
+fn refusal(full: Full) -> &'static str {
+    match full {
+        Full::Server => "too many connections (limits.max_connections)",
+        Full::Client => "too many connections from its address (limits.max_connections_per_client)",
     }
 }
 
 impl Door {
     pub(crate) fn new(
         shards: Vec<ShardHandle>,
-        limits: &Limits,
+        budget: Budget,
         turned_away: Arc<AtomicU64>,
         rt: RuntimeRef,
     ) -> Self {
-        Self {
-            shards,
-            next: AtomicUsize::new(0),
-            open: Arc::default(),
-            limit: limits.max_connections,
-            limit_per_client: limits.max_connections_per_client,
-            turned_away,
-            rt,
-        }
+        Self { shards, next: AtomicUsize::new(0), budget, turned_away, rt }
     }
 
-    /// A place for one more connection of `peer`, if there is one.
-    fn place(&self, peer: SocketAddr) -> Result<Place, Full> {
-        let client = peer.ip().to_canonical();
-        let mut open = self.open.lock();
-        let his = open.by_client.get(&client).copied().unwrap_or_default();
-        let full = (open.all >= self.limit)
-            .then_some(Full::Server)
-            .or((his >= self.limit_per_client).then_some(Full::Client));
-        if let Some(full) = full {
+    /// The account of one more connection of `peer`, if there may be one.
+    fn account(&self, peer: SocketAddr) -> Result<Account, &'static str> {
+        self.budget.open(peer.ip().into()).map_err(|full| {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
-            return Err(full);
-        }
-        open.all += 1;
-        open.by_client.insert(client, his + 1);
-        Ok(Place { open: Arc::clone(&self.open), client })
+            refusal(full)
+        })
     }
 
     async fn pause(&self, e: &io::Error) {
@@ -121,10 +64,10 @@ impl Door {
         self.rt.sleep(ACCEPT_PAUSE).await;
     }
 
-    /// Gives a shard a TCP connection, if there is a place for it.
+    /// Gives a shard a TCP connection, if there may be one more.
     fn admit_tcp(&self, peer: SocketAddr, local: SocketAddr, open: OpenStream) {
-        match self.place(peer) {
-            Ok(place) => self.hand_over(Arrival::Tcp { open, peer, local, place }),
+        match self.account(peer) {
+            Ok(account) => self.hand_over(Arrival::Tcp { open, peer, local, account }),
             Err(full) => tracing::warn!(%peer, "TCP connection refused: {full}"),
         }
     }
@@ -205,8 +148,8 @@ pub(crate) async fn accept_rdma(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok(incoming) => match door.place(incoming.peer()) {
-                Ok(place) => door.hand_over(Arrival::Rdma { incoming, place }),
+            Ok(incoming) => match door.account(incoming.peer()) {
+                Ok(account) => door.hand_over(Arrival::Rdma { incoming, account }),
                 Err(full) => {
                     tracing::warn!(peer = %incoming.peer(), "RDMA connection refused: {full}");
                     incoming.reject(RejectReason::Busy);

@@ -5,21 +5,19 @@
 use std::{
     cmp::Reverse,
     collections::HashMap,
-    net::IpAddr,
     sync::{Arc, atomic::AtomicU64},
 };
 
-use buffer::Arena;
 use nfs::v3::Procedure;
-use oncrpc::{TransportKind, stages::StageStats, tcp::TcpStats};
-use rpcrdma::{
-    ResponderStats, ResponderStatsSnapshot,
-    registration::{Registration, RegistrationStats},
+use oncrpc::{
+    TransportKind,
+    serving::{BudgetStats, ClientAddr, CloseReason, CloseStats},
+    stages::StageStats,
+    tcp::TcpStats,
 };
+use rpcrdma::{ResponderStats, ResponderStatsSnapshot, registration::RegistrationStats};
 
 use crate::{
-    drc::ReplyCache,
-    reload::ExportTable,
     server::Shared,
     shard::{ShardHandle, Stages},
     usage::{Clients, Latency, LatencyStats, Took, UsageStats, add, value},
@@ -126,8 +124,8 @@ pub struct Stats {
     pub latency: [LatencyStats; PROCEDURES],
     /// The use of each export, by name, in the order of the configuration.
     pub exports: Vec<(String, UsageStats)>,
-    /// The use that clients made, by address, busiest (most calls) first.
-    pub clients: Vec<(IpAddr, UsageStats)>,
+    /// The use that clients made, by address (of IPv6, by /64 prefix), busiest (most calls) first.
+    pub clients: Vec<(ClientAddr, UsageStats)>,
     /// The use of those that left and are not counted one by one any more.
     pub other_clients: UsageStats,
     /// Calls that one connection may have in progress.
@@ -168,6 +166,8 @@ pub struct Stats {
     pub memory_in_use: u64,
     /// The most that it may become, in bytes.
     pub memory_limit: u64,
+    /// What clients hold of the memory that they share, and who waits for it.
+    pub budget: BudgetStats,
     /// Payload bytes that this process copied (all of it: an embedded client's too).
     pub bytes_copied: u64,
     /// What the registration strategy has done.
@@ -186,6 +186,32 @@ pub struct ConnectionStats {
     pub failed: u64,
     /// Closed because no call came for long.
     pub idle: u64,
+    /// Closed because no call came at all.
+    pub no_call: u64,
+    /// Closed because the client sent a call, answered RDMA Reads or took replies too slowly.
+    pub stalled: u64,
+    /// Closed because there were too many, and its client had the most.
+    pub evicted: u64,
+}
+
+impl ConnectionStats {
+    /// How many were closed, by the reason's name.
+    pub fn closed(&self) -> [(&'static str, u64); 4] {
+        let of = |reason| match reason {
+            CloseReason::Idle => self.idle,
+            CloseReason::NoCall => self.no_call,
+            CloseReason::Stalled => self.stalled,
+            CloseReason::Evicted => self.evicted,
+        };
+        CloseReason::ALL.map(|reason| (reason.name(), of(reason)))
+    }
+
+    fn count(&mut self, closed: &CloseStats) {
+        self.idle = closed.of(CloseReason::Idle);
+        self.no_call = closed.of(CloseReason::NoCall);
+        self.stalled = closed.of(CloseReason::Stalled);
+        self.evicted = closed.of(CloseReason::Evicted);
+    }
 }
 
 impl Stats {
@@ -239,26 +265,18 @@ pub(crate) struct Gauges {
     rdma: Vec<Arc<ResponderStats>>,
     stages: Vec<Arc<Stages>>,
     turned_away: Arc<AtomicU64>,
-    exports: Arc<ExportTable>,
-    credits: u32,
-    replies: Arc<ReplyCache>,
-    registration: Arc<Registration>,
-    arena: Arena,
+    shared: Arc<Shared>,
 }
 
 impl Gauges {
-    pub(crate) fn new(shards: &[ShardHandle], shared: &Shared) -> Self {
+    pub(crate) fn new(shards: &[ShardHandle], shared: &Arc<Shared>) -> Self {
         Self {
             shards: shards.iter().map(|h| Arc::clone(&h.counters)).collect(),
             tcp: shards.iter().map(|h| Arc::clone(&h.tcp)).collect(),
             rdma: shards.iter().map(|h| Arc::clone(&h.rdma)).collect(),
             stages: shards.iter().map(|h| Arc::clone(&h.stages)).collect(),
             turned_away: Arc::default(),
-            exports: Arc::clone(&shared.exports),
-            credits: shared.config.limits.credits,
-            replies: Arc::clone(&shared.replies),
-            registration: Arc::clone(&shared.registration),
-            arena: shared.arena.clone(),
+            shared: Arc::clone(shared),
         }
     }
 
@@ -270,31 +288,33 @@ impl Gauges {
     pub(crate) fn stats(&self) -> Stats {
         let mut out = Stats::sum(&self.shards);
         out.turned_away = value(&self.turned_away);
-        out.credits = self.credits.into();
-        for e in self.exports.load().iter() {
+        out.credits = self.shared.config.limits.credits.into();
+        for e in self.shared.exports.load().iter() {
             let mut usage = UsageStats::default();
             e.usage().iter().for_each(|u| u.add_to(&mut usage));
             out.exports.push((e.name().to_owned(), usage));
         }
-        out.replies_kept = self.replies.kept() as u64;
-        out.replies_kept_bytes = self.replies.kept_bytes() as u64;
-        let arena = self.arena.stats();
+        out.replies_kept = self.shared.replies.kept() as u64;
+        out.replies_kept_bytes = self.shared.replies.kept_bytes() as u64;
+        let arena = self.shared.arena.stats();
         out.memory_in_use = arena.in_use as u64;
         out.memory_limit = arena.limit as u64;
+        out.budget = self.shared.budget.stats();
         out.bytes_copied = buffer::copied::total();
-        out.registration = self.registration.stats();
+        out.registration = self.shared.registration.stats();
         for t in &self.tcp {
             out.tcp_bytes_in += value(&t.received);
             out.tcp_bytes_out += value(&t.sent);
-            out.tcp.failed += value(&t.malformed) + value(&t.stalled);
-            out.tcp.idle += value(&t.idle);
+            out.tcp.failed += value(&t.malformed);
         }
+        out.tcp.count(&self.shared.closed.tcp);
+        out.rdma.count(&self.shared.closed.rdma);
+        out.tcp.failed += out.tcp.stalled;
         for s in &self.stages {
             out.tcp_stages = out.tcp_stages.plus(&s.tcp.snapshot());
             out.rdma_stages = out.rdma_stages.plus(&s.rdma.snapshot());
         }
         let rdma = || self.rdma.iter().map(|r| r.snapshot());
-        out.rdma.idle = rdma().map(|r| r.idle_closed).sum();
         out.operations = rdma().fold(RdmaStats::default(), RdmaStats::add);
         out
     }
@@ -326,7 +346,7 @@ pub struct RdmaStats {
     pub remote_invalidations: u64,
     /// Calls answered with ERR_VERS or ERR_CHUNK, or dropped as unreadable.
     pub protocol_errors: u64,
-    /// Calls refused for want of memory.
+    /// Times that something had to wait because there was no memory, although the budget had some.
     pub out_of_memory: u64,
     /// Regions of the server that clients can reach now. In the Read-Write design there are none.
     pub regions_exposed: u64,

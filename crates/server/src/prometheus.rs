@@ -154,6 +154,7 @@ impl Collector for Scrape {
         self.latencies(&mut e)?;
         self.users(&mut e)?;
         self.connections(&mut e)?;
+        self.budget(&mut e)?;
         self.transports(&mut e)?;
         self.stages(&mut e)?;
         gauge(&mut e, "replies_kept", "Replies kept for retransmissions", s.replies_kept)?;
@@ -197,10 +198,25 @@ impl Scrape {
         let (tcp, rdma) = (&self.0.tcp, &self.0.rdma);
         counters(e, "connections_opened", "Connections opened", by(tcp.opened, rdma.opened))?;
         counters(e, "connections_failed", "Connections ended by an error", by(tcp.failed, rdma.failed))?;
+        let closed = [("tcp", tcp), ("rdma", rdma)].into_iter().flat_map(|(transport, stats)| {
+            let labels = move |reason| [("transport", transport), ("reason", reason)];
+            stats.closed().map(move |(reason, n)| (labels(reason), n))
+        });
+        counters(e, "connections_closed", "Connections closed by the server", closed)?;
         let idle = by(tcp.idle, rdma.idle);
-        counters(e, "connections_closed_idle", "Connections closed: no call for long", idle)?;
+        counters(e, "connections_closed_idle", "Deprecated: connections_closed with the reason idle", idle)?;
         counter(e, "connections_turned_away", "Connections refused: too many", self.0.turned_away)?;
         gauges(e, "connections", "Connections open", by(tcp.open, rdma.open))
+    }
+
+    /// The memory that clients share.
+    fn budget(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let b = &self.0.budget;
+        gauge(e, "budget_limit_bytes", "Memory for calls and replies that clients share", b.shared as u64)?;
+        gauge(e, "budget_in_use_bytes", "What they hold of it", b.in_use as u64)?;
+        gauge(e, "budget_peak_bytes", "The most that they held of it", b.peak as u64)?;
+        gauge(e, "budget_waiting_connections", "Connections that wait for some of it", b.waiting as u64)?;
+        counter(e, "budget_waits", "Times that a connection had to wait for some of it", b.waits)
     }
 
     fn transports(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -224,7 +240,12 @@ impl Scrape {
         counters(e, "rdma_bytes", "Bytes over RDMA", bytes)?;
         counter(e, "rdma_remote_invalidations", "Replies that invalidated a tag", r.remote_invalidations)?;
         counter(e, "rdma_protocol_errors", "Calls that broke RPC-over-RDMA", r.protocol_errors)?;
-        counter(e, "rdma_out_of_memory", "Calls refused for want of memory", r.out_of_memory)?;
+        counter(
+            e,
+            "rdma_out_of_memory",
+            "Times that memory was short although the budget had some",
+            r.out_of_memory,
+        )?;
         let g = &self.0.registration;
         counter(e, "rdma_registrations", "Times that memory was registered", g.registrations)?;
         counter(e, "rdma_deregistrations", "Times that memory was deregistered", g.deregistrations)?;
@@ -331,11 +352,11 @@ fn histograms<'a>(
     Ok(())
 }
 
-fn counters<'a>(
+fn counters<'a, const LABELS: usize>(
     e: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    values: impl IntoIterator<Item = (Labels<'a>, u64)>,
+    values: impl IntoIterator<Item = ([(&'a str, &'a str); LABELS], u64)>,
 ) -> fmt::Result {
     let mut metric = e.encode_descriptor(name, help, None, MetricType::Counter)?;
     values.into_iter().try_for_each(|(labels, v)| ConstCounter::new(v).encode(metric.encode_family(&labels)?))
@@ -374,7 +395,7 @@ mod tests {
         for i in 0..40_u8 {
             let mut usage = UsageStats::default();
             (usage.bytes_read, usage.latency.buckets[3]) = (1, 40 - u64::from(i));
-            stats.clients.push((IpAddr::from([10, 0, 0, i]), usage));
+            stats.clients.push((IpAddr::from([10, 0, 0, i]).into(), usage));
         }
         let text = render(&stats);
         let shown = |l: &&str| l.starts_with("millrace_client_bytes_total") && l.contains("\"read\"");

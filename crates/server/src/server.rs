@@ -9,6 +9,7 @@ use std::{
 
 use buffer::{Arena, ArenaConfig};
 use futures::channel::oneshot;
+use oncrpc::serving::{Budget, CloseStats};
 use parking_lot::Mutex;
 use rdma::{Chosen, Provider};
 use rpcrdma::registration::{Registration, Settings, Strategy};
@@ -82,7 +83,8 @@ impl Server {
         let mut starting = Starting { config, provider, stopped, rt };
         let guard = control.enter();
         let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let shared = starting.shared(starting.config.shards.unwrap_or(available), open)?;
+        let shards = starting.config.shards.unwrap_or(available);
+        let shared = starting.shared(shards, descriptors(), open)?;
         let shards = starting.shards(&shared)?;
         let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
         let gauges = Arc::new(Gauges::new(&handles, &shared));
@@ -100,8 +102,8 @@ impl Server {
             control: None,
         };
         let turned_away = running.gauges.turned_away();
-        let rt = Arc::clone(&starting.rt);
-        let door = Arc::new(Door::new(handles, &starting.config.limits, turned_away, rt));
+        let (rt, budget) = (Arc::clone(&starting.rt), running.shared.budget.clone());
+        let door = Arc::new(Door::new(handles, budget, turned_away, rt));
         starting.open(&mut running, &door, &alive)?;
         drop(guard);
         running.control = Some(control);
@@ -121,10 +123,26 @@ pub(crate) struct Shared {
     pub(crate) secret: Option<[u64; 2]>,
     pub(crate) mounts: Arc<MountList>,
     pub(crate) replies: Arc<ReplyCache>,
+    /// What clients may hold.
+    pub(crate) budget: Budget,
+    /// Connections that were closed, by transport and reason.
+    pub(crate) closed: Closed,
     /// How the memory of RDMA Reads and Writes is registered.
     pub(crate) registration: Arc<Registration>,
     /// Gives every connection its number.
     pub(crate) connections: AtomicU64,
+}
+
+/// Counts connections that were closed, by reason.
+#[derive(Default)]
+pub(crate) struct Closed {
+    pub(crate) tcp: Arc<CloseStats>,
+    pub(crate) rdma: Arc<CloseStats>,
+}
+
+/// How many files this process may have open; `None`: any number.
+fn descriptors() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
 pub(crate) struct Starting {
@@ -136,10 +154,11 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
-    /// What `shards` shards share.
+    /// What `shards` shards share, in a process that may have so many files open.
     pub(crate) fn shared(
         &self,
         shards: usize,
+        descriptors: Option<u64>,
         mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Arc<Shared>, ServerError> {
         let config = &self.config;
@@ -168,6 +187,8 @@ impl Starting {
             secret,
             mounts: Arc::default(),
             replies: Arc::new(ReplyCache::new(config.limits.replies_kept)),
+            budget: Budget::new(config.limits.budget(descriptors), Arc::clone(&self.rt)),
+            closed: Closed::default(),
             registration: Arc::new(Registration::new(Settings {
                 cache_limit: config.limits.cache_limit(),
                 ..Settings::new(strategy)

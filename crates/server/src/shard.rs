@@ -1,8 +1,9 @@
 //! A shard: one thread, one single-threaded executor, and the connections that live on it.
 
 use std::{
+    future::poll_fn,
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::Duration,
@@ -16,6 +17,7 @@ use futures::{
 };
 use oncrpc::{
     Dispatcher, Peer, Program, Sampler, Service, TransportKind,
+    serving::{Account, ClientAddr, CloseStats, ConnectionConfig},
     stages::StageTimes,
     tcp::{TcpServer, TcpServerConfig, TcpStats},
 };
@@ -29,15 +31,12 @@ use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
     drc::AnswerOnce,
-    listen::Place,
+    limits::CALL_SLACK,
     metrics::ShardCounters,
     mount3::Mount3,
     nfs3::{Env, Nfs3},
     server::Shared,
 };
-
-/// Room in a call for everything but its payload.
-const CALL_SLACK: usize = 64 << 10;
 
 /// `Some(grace)` once the server shall end.
 pub(crate) type StopSignal = Option<Duration>;
@@ -53,8 +52,8 @@ pub(crate) type OpenStream = Box<dyn FnOnce() -> io::Result<Box<dyn ByteStream>>
 
 /// A connection on its way to its shard, in no reactor yet.
 pub(crate) enum Arrival {
-    Tcp { open: OpenStream, peer: SocketAddr, local: SocketAddr, place: Place },
-    Rdma { incoming: Box<dyn Incoming>, place: Place },
+    Tcp { open: OpenStream, peer: SocketAddr, local: SocketAddr, account: Account },
+    Rdma { incoming: Box<dyn Incoming>, account: Account },
 }
 
 /// What others know of a shard.
@@ -90,8 +89,8 @@ impl ShardHandle {
         (handle, arrivals)
     }
 
-    /// Gives the shard a connection; it is closed if the shard is ending. (Unbounded, but each arrival holds one of
-    /// a limited number of places.)
+    /// Gives the shard a connection; it is closed if the shard is ending. (Unbounded, but each arrival has an
+    /// account, of which there is a limited number.)
     pub(crate) fn send(&self, arrival: Arrival) {
         drop(self.arrivals.unbounded_send(arrival));
     }
@@ -179,7 +178,7 @@ impl Main {
     }
 
     /// The programs for a connection from `client`, behind the duplicate request cache.
-    fn service(&self, client: IpAddr) -> Arc<dyn Service> {
+    fn service(&self, client: ClientAddr) -> Arc<dyn Service> {
         let (shared, counters) = (&self.shared, &self.counters);
         let nfs = Nfs3::new(Env::new(shared, counters, self.index, &self.rt, client));
         let mount =
@@ -198,10 +197,10 @@ impl Main {
             stop = rest;
             while connections.try_join_next().is_some() {}
             match arrival {
-                Arrival::Tcp { open, peer, local, place } => {
-                    connections.spawn(self.tcp(open, peer, local, place))
+                Arrival::Tcp { open, peer, local, account } => {
+                    connections.spawn(self.tcp(open, peer, local, account))
                 }
-                Arrival::Rdma { incoming, place } => connections.spawn(self.rdma(incoming, place)),
+                Arrival::Rdma { incoming, account } => connections.spawn(self.rdma(incoming, account)),
             };
         }
         drop(arrivals);
@@ -209,6 +208,18 @@ impl Main {
         let drained = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, drained).await.is_err() {
             tracing::debug!(left = connections.len(), "closing connections whose calls did not end in time");
+        }
+    }
+
+    /// The limits of a connection that are the same on both transports.
+    fn connection(&self, sampler: &Arc<Sampler>, closed: &Arc<CloseStats>) -> ConnectionConfig {
+        let limits = &self.shared.config.limits;
+        ConnectionConfig {
+            stall_timeout: limits.stall(),
+            first_call_timeout: limits.stall(),
+            idle_timeout: limits.idle(),
+            sampler: Some(Arc::clone(sampler)),
+            closed: Arc::clone(closed),
         }
     }
 
@@ -223,7 +234,7 @@ impl Main {
         open: OpenStream,
         addr: SocketAddr,
         local: SocketAddr,
-        place: Place,
+        account: Account,
     ) -> impl Future<Output = ()> + Send + 'static {
         let limits = &self.shared.config.limits;
         let transfer = limits.max_transfer() as usize;
@@ -231,12 +242,10 @@ impl Main {
             max_record: transfer + CALL_SLACK,
             max_in_flight: limits.credits as usize,
             max_queued: transfer.max(TcpServerConfig::default().max_queued),
-            stall_timeout: limits.stall(),
-            idle_timeout: limits.idle(),
-            sampler: Some(Arc::clone(&self.samplers.tcp)),
+            connection: self.connection(&self.samplers.tcp, &self.shared.closed.tcp),
         };
         let server = TcpServer {
-            service: self.service(addr.ip()),
+            service: self.service(addr.ip().into()),
             rt: Arc::clone(&self.rt),
             arena: self.shared.arena.clone(),
             config,
@@ -246,14 +255,13 @@ impl Main {
         let counters = Arc::clone(&self.counters);
         let stop = stop_requested(self.stopped.clone());
         async move {
-            let _place = place;
             let stream = match open() {
                 Ok(s) => s,
                 Err(e) => return tracing::warn!(peer = %addr, "TCP connection failed: {e}"),
             };
             tracing::info!(peer = %addr, connection = peer.connection, "TCP connection up");
             counters.opened(TransportKind::Tcp);
-            server.serve(stream, peer, stop).await;
+            server.serve(stream, peer, account, stop).await;
             counters.closed(TransportKind::Tcp, true);
             tracing::info!(peer = %addr, connection = peer.connection, "TCP connection down");
         }
@@ -263,7 +271,7 @@ impl Main {
     pub(crate) fn rdma(
         &self,
         incoming: Box<dyn Incoming>,
-        place: Place,
+        account: Account,
     ) -> impl Future<Output = ()> + Send + 'static {
         let limits = &self.shared.config.limits;
         let config = ResponderConfig {
@@ -272,10 +280,8 @@ impl Main {
             credits: limits.credits,
             inline_size: limits.inline_size.0 as usize,
             max_transfer: limits.max_transfer() as usize,
-            stall_timeout: limits.stall(),
-            idle_timeout: limits.idle(),
             registration: Arc::clone(&self.shared.registration),
-            sampler: Some(Arc::clone(&self.samplers.rdma)),
+            connection: self.connection(&self.samplers.rdma, &self.shared.closed.rdma),
             ..ResponderConfig::default()
         };
         let addr = incoming.peer();
@@ -285,13 +291,17 @@ impl Main {
             shared_receives: limits.shared_receives,
             ..ConnectParams::default()
         });
-        let (rt, arena, service) = (Arc::clone(&self.rt), self.shared.arena.clone(), self.service(addr.ip()));
+        let (rt, arena, service) =
+            (Arc::clone(&self.rt), self.shared.arena.clone(), self.service(addr.ip().into()));
         let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));
         let stopped = self.stopped.clone();
         async move {
-            let _place = place;
             let accept = incoming.accept(Arc::clone(&rt), arena.clone(), params);
-            let qp = match select(accept, Box::pin(stop_requested(stopped.clone()))).await {
+            let given_up = async {
+                let evicted = poll_fn(|cx| account.poll_evicted(cx));
+                select(Box::pin(stop_requested(stopped.clone())), evicted).await;
+            };
+            let qp = match select(accept, Box::pin(given_up)).await {
                 Either::Left((Ok(qp), _)) => qp,
                 Either::Left((Err(e), _)) => {
                     return tracing::warn!(peer = %addr, "RDMA connection set-up failed: {e}");
@@ -302,7 +312,7 @@ impl Main {
             let rdma::ConnectionInfo { ird, ord, crc, .. } = *qp.info();
             tracing::info!(peer = %addr, connection = peer.connection, ird, ord, crc, "RDMA connection up");
             counters.opened(TransportKind::Rdma);
-            let served = match Responder::new(qp, peer, service, rt, arena, config, stats) {
+            let served = match Responder::new(qp, peer, service, rt, arena, config, stats, account) {
                 Ok(responder) => responder.run_until(stop_requested(stopped)).await,
                 Err(e) => Err(e),
             };

@@ -4,7 +4,6 @@
 
 use std::{
     collections::HashMap,
-    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
 /// Buckets of [`LatencyStats`].
@@ -166,15 +166,14 @@ impl UsageStats {
 /// The clients of one shard, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    known: Mutex<HashMap<IpAddr, Arc<Usage>>>,
+    known: Mutex<HashMap<ClientAddr, Arc<Usage>>>,
     /// All that are not in `known`.
     rest: Arc<Usage>,
 }
 
 impl Clients {
     /// Where a connection from `addr` is counted; asked once for each connection.
-    pub(crate) fn usage(&self, addr: IpAddr) -> Arc<Usage> {
-        let addr = addr.to_canonical();
+    pub(crate) fn usage(&self, addr: ClientAddr) -> Arc<Usage> {
         let mut known = self.known.lock();
         if let Some(usage) = known.get(&addr) {
             return Arc::clone(usage);
@@ -191,7 +190,7 @@ impl Clients {
     }
 
     /// Adds what is counted here by address, and the rest.
-    pub(crate) fn add_to(&self, sums: &mut HashMap<IpAddr, UsageStats>, rest: &mut UsageStats) {
+    pub(crate) fn add_to(&self, sums: &mut HashMap<ClientAddr, UsageStats>, rest: &mut UsageStats) {
         for (addr, usage) in self.known.lock().iter() {
             usage.add_to(sums.entry(*addr).or_default());
         }
@@ -229,7 +228,7 @@ mod tests {
     #[test]
     fn clients_that_left_make_room_and_stay_in_the_sum() {
         let clients = Clients::default();
-        let addr = |i: usize| IpAddr::from([10, 0, (i >> 8) as u8, i as u8]);
+        let addr = |i: usize| ClientAddr::from(std::net::IpAddr::from([10, 0, (i >> 8) as u8, i as u8]));
         let stays = clients.usage(addr(0));
         for i in 1..3 * MAX_CLIENTS {
             let usage = clients.usage(addr(i));

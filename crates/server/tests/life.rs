@@ -119,7 +119,7 @@ fn kept_replies_are_bounded() {
 fn connections_beyond_the_limit_are_turned_away() {
     run(async {
         let mut config = config(&["/x=memory:8MiB"]);
-        config.limits.max_connections = 3;
+        config.limits.max_connections = Some(3);
         let server = Server::start(config).unwrap();
         let mut callers = Vec::new();
         for proto in [Proto::Tcp, Proto::Rdma, Proto::Tcp] {
@@ -152,7 +152,7 @@ fn connections_beyond_the_limit_are_turned_away() {
 fn connections_of_one_address_beyond_its_limit_are_turned_away() {
     run(async {
         let mut config = config(&["/x=memory:8MiB"]);
-        config.limits.max_connections_per_client = 2;
+        config.limits.max_connections_per_client = Some(2);
         // A client comes from one address only where both transports are at one.
         config.listen_tcp = vec![(rdma_at().0, 0).into()];
         let server = Server::start(config).unwrap();

@@ -66,7 +66,9 @@ fn after_hours_of_silence_the_next_call_makes_a_connection_and_nobody_is_warned(
                 for hour in 1..=3 {
                     rt.sleep(Duration::from_secs(3600)).await;
                     let seen = of(proto, &scene.stats());
-                    assert_eq!((seen.open, seen.idle), (0, 2 * hour), "{proto} {design:?}");
+                    // Of a connection that the client has made and not used yet the first call is awaited less long.
+                    let closed = seen.idle + seen.no_call;
+                    assert_eq!((seen.open, closed), (0, 2 * hour), "{proto} {design:?}");
                     make(&client, &format!("a{hour}")).await;
                     make(&client, &format!("b{hour}")).await;
                     assert_eq!(client.stats().reconnects, 2 * hour);

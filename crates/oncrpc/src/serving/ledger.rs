@@ -13,10 +13,7 @@ use std::{
 use runtime::Instant;
 use slab::Slab;
 
-use super::{
-    ClientAddr, Full,
-    account::Line,
-};
+use super::{ClientAddr, Full, account::Line};
 
 /// How many times what is left one may hold that is alone: a client of the memory, and a connection of its client's share.
 /// So it gets nearly all (8/9), and something is left for the next.

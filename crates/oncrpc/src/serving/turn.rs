@@ -18,9 +18,10 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// A call was begun.
-    pub fn call(&mut self) {
+    /// Counts a call that was begun; gives how many that makes.
+    pub fn call(&mut self) -> usize {
         self.calls += 1;
+        self.calls
     }
 
     /// So many bytes of calls were received.

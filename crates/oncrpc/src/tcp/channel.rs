@@ -3,16 +3,13 @@
 use std::{
     io,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
 use xdr::{Arena, Message};
 
 use super::record::{Next, RecordReader, RecordWriter};
-
-/// How long to wait before memory for a record is asked for again.
-const MEMORY_RETRY: Duration = Duration::from_millis(10);
+use crate::serving::{Account, MEMORY_RETRY};
 
 pub(super) struct Channel {
     stream: Box<dyn ByteStream>,
@@ -20,6 +17,8 @@ pub(super) struct Channel {
     pub(super) writer: RecordWriter,
     rt: RuntimeRef,
     retry: Option<Sleep>,
+    /// A record has begun for which there is no memory yet.
+    waits_for_memory: bool,
     pub(super) received: u64,
     pub(super) sent: u64,
 }
@@ -29,19 +28,21 @@ fn no_memory(e: xdr::OutOfMemory) -> io::Error {
 }
 
 impl Channel {
+    /// A stream whose records `reader` cuts.
     pub(super) fn new(
         stream: Box<dyn ByteStream>,
         rt: RuntimeRef,
         arena: &Arena,
-        max_record: usize,
+        reader: RecordReader,
     ) -> io::Result<Self> {
         let zeros = arena.copy_from(&[0; 4]).map_err(no_memory)?;
         Ok(Self {
             stream,
-            reader: RecordReader::new(arena, max_record),
+            reader,
             writer: RecordWriter::new(zeros),
             rt,
             retry: None,
+            waits_for_memory: false,
             received: 0,
             sent: 0,
         })
@@ -50,19 +51,61 @@ impl Channel {
     /// A record whose bytes are here. `Ok(None)`: more must be read ([`Self::poll_fill`]). Pending: there is no memory
     /// for the record that comes; the task is woken to try again.
     pub(super) fn poll_record(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Message>>> {
+        self.poll_next(cx, None)
+    }
+
+    /// The same, with the record's memory taken from `account` before it is read. It is the caller's with the record
+    /// ([`Self::take_admitted`]).
+    pub(super) fn poll_call(
+        &mut self,
+        cx: &mut Context<'_>,
+        account: &mut Account,
+    ) -> Poll<io::Result<Option<Message>>> {
+        self.poll_next(cx, Some(account))
+    }
+
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut account: Option<&mut Account>,
+    ) -> Poll<io::Result<Option<Message>>> {
+        self.waits_for_memory = true;
         loop {
             match self.reader.next_record() {
-                Ok(Next::Record(m)) => return Poll::Ready(Ok(Some(m))),
-                Ok(Next::NeedBytes) => return Poll::Ready(Ok(None)),
+                Ok(Next::NeedRoom(bytes)) => {
+                    if let Some(account) = account.as_deref_mut() {
+                        ready!(account.poll_take(cx, bytes));
+                    }
+                    self.reader.admit(bytes);
+                }
                 Ok(Next::NoMemory) => {
                     let rt = &self.rt;
                     let sleep = self.retry.get_or_insert_with(|| rt.sleep(MEMORY_RETRY));
                     ready!(sleep.as_mut().poll(cx));
                     self.retry = None;
                 }
-                Err(e) => return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, e))),
+                other => {
+                    self.waits_for_memory = false;
+                    return Poll::Ready(match other {
+                        Ok(Next::Record(m)) => Ok(Some(m)),
+                        Ok(_) => Ok(None),
+                        Err(e) => Err(io::Error::new(io::ErrorKind::InvalidData, e)),
+                    });
+                }
             }
         }
+    }
+
+    /// Memory that was taken for the last record.
+    pub(super) fn take_admitted(&mut self) -> usize {
+        self.reader.take_admitted()
+    }
+
+    /// Gives up what is on its way, in and out, and its memory; what was taken from the account for it.
+    pub(super) fn clear(&mut self) -> usize {
+        self.writer.clear();
+        self.reader.clear();
+        self.reader.take_admitted()
     }
 
     /// Reads once. `Ok(false)`: the stream has ended. Call it when [`Self::poll_record`] has nothing.
@@ -70,7 +113,7 @@ impl Channel {
     /// # Errors
     /// Those of the stream; `UnexpectedEof` when it ends inside a record.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        if self.retry.is_some() {
+        if self.waits_for_memory {
             return Poll::Pending; // There is no room for what would be read.
         }
         let n = ready!(self.stream.poll_read(cx, &mut self.reader.space()))?;
@@ -88,12 +131,12 @@ impl Channel {
 
     /// Whether a record has begun and only the peer can bring the rest of it.
     pub(super) fn awaits_rest(&self) -> bool {
-        self.retry.is_none() && !self.reader.at_record_start()
+        !self.waits_for_memory && !self.reader.at_record_start()
     }
 
     /// Whether no record is on its way, in or out.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.retry.is_none() && self.reader.at_record_start() && self.writer.queued() == 0
+        !self.waits_for_memory && self.reader.at_record_start() && self.writer.queued() == 0
     }
 
     /// Writes until nothing is queued.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use runtime::{ByteStream, Instant, RuntimeExt, RuntimeRef, Sleep, poll_gathering};
 use xdr::{Arena, Message};
 
-use super::channel::Channel;
+use super::{channel::Channel, record::RecordReader};
 use crate::{
     CallId, Calls, Finished, MSG_REPLY, Reply, Request, RpcError, Stage, Stages, Transport, parse_reply,
 };
@@ -152,8 +152,9 @@ impl TcpTransport {
         let peer = stream
             .peer_addr()
             .map_err(|e| RpcError::Disconnected { peer: "the server".into(), reason: e.to_string() })?;
-        let channel = Channel::new(stream, Arc::clone(rt), arena, config.max_record)
-            .map_err(|e| RpcError::Local(e.to_string()))?;
+        let channel =
+            Channel::new(stream, Arc::clone(rt), arena, RecordReader::new(arena, config.max_record))
+                .map_err(|e| RpcError::Local(e.to_string()))?;
         let state = State {
             calls: Calls::new(rt.random_u64() as u32, config.max_open),
             unsent: VecDeque::new(),

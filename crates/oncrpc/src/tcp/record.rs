@@ -12,6 +12,8 @@ use buffer::SPAN_BYTES;
 use smallvec::SmallVec;
 use xdr::{Arena, Buffer, Message, View, Views};
 
+use crate::serving::slot_bytes;
+
 const LAST: u32 = 1 << 31;
 /// Bytes read past the end of a record that is small or almost here: some hundred small calls or four replies with 4 KiB
 /// come with one read. They are copied, which for so few costs less than further reads.
@@ -20,6 +22,8 @@ const STASH_BYTES: usize = 16384;
 /// follows, and all but this of it can be read to its place; of one that follows a small record, [`STASH_BYTES`] are
 /// copied at most.
 const PAST_BULK: usize = 512;
+/// Bytes of each buffer of a record that grows as its bytes come. The largest head of a call is shorter.
+const PIECE: usize = 64 << 10;
 /// Fragments without bytes that are taken in a row. No sender has a reason for even one.
 const MAX_EMPTY_FRAGMENTS: u32 = 16;
 
@@ -46,6 +50,9 @@ pub enum Next {
     Record(Message),
     /// Nothing before more bytes are read.
     NeedBytes,
+    /// A record has begun that takes so many more bytes of memory, until they are granted with [`RecordReader::admit`].
+    /// Nothing may be read before.
+    NeedRoom(usize),
     /// A record has begun for which the arena has no room. Nothing may be read; try again later.
     NoMemory,
 }
@@ -58,11 +65,16 @@ enum State {
 /// Cuts a stream into records.
 ///
 /// Call [`Self::next_record`] until it needs bytes, read into [`Self::space`], tell [`Self::advance`] how many, and begin
-/// again. Each record lies in one buffer of its own (in several only when it is longer than [`SPAN_BYTES`]), into which
-/// the bytes are read directly, but for the few that came with the record before.
+/// again. The bytes are read directly into the record's own buffers, but for the few that came with the record before. A
+/// record lies in one buffer (in several only when it is longer than [`SPAN_BYTES`]), or, of a reader made by
+/// [`Self::growing`], in buffers of 64 KiB that are taken as its bytes come.
 pub struct RecordReader {
     arena: Arena,
     max_record: usize,
+    /// Bytes of a record's buffers.
+    piece: usize,
+    /// Bytes of memory that the record may take.
+    admitted: usize,
     stash: Box<[u8]>,
     stash_start: usize,
     stash_end: usize,
@@ -75,9 +87,21 @@ pub struct RecordReader {
 impl RecordReader {
     /// A reader at the start of a stream, for records of at most `max_record` bytes.
     pub fn new(arena: &Arena, max_record: usize) -> Self {
+        Self::with(arena, max_record, SPAN_BYTES, usize::MAX)
+    }
+
+    /// The same for peers that are not trusted: memory is taken as bytes come, and as much at a time as has come already,
+    /// so that an announced length alone takes none; and the whole record must be admitted first ([`Next::NeedRoom`]).
+    pub fn growing(arena: &Arena, max_record: usize) -> Self {
+        Self::with(arena, max_record, PIECE, 0)
+    }
+
+    fn with(arena: &Arena, max_record: usize, piece: usize, admitted: usize) -> Self {
         Self {
             arena: arena.clone(),
             max_record,
+            piece,
+            admitted,
             stash: vec![0; STASH_BYTES].into(),
             stash_start: 0,
             stash_end: 0,
@@ -104,12 +128,21 @@ impl RecordReader {
                     self.begin_fragment((word & !LAST) as usize, word & LAST != 0)?;
                 }
                 State::Body { left, last } => {
+                    if let Some(more) = self.lacks(left, last) {
+                        return Ok(Next::NeedRoom(more));
+                    }
                     if !self.make_room(self.filled + left) {
                         return Ok(Next::NoMemory);
                     }
-                    let left = self.take_from_stash(left);
-                    self.state = State::Body { left, last };
-                    if left > 0 {
+                    let rest = self.take_from_stash(left);
+                    self.state = State::Body { left: rest, last };
+                    if rest > 0 && self.stash_start < self.stash_end {
+                        continue; // The record grows.
+                    }
+                    if rest > 0 && self.is_full() {
+                        continue;
+                    }
+                    if rest > 0 {
                         return Ok(Next::NeedBytes);
                     }
                     self.state = State::Header;
@@ -138,24 +171,49 @@ impl RecordReader {
         Ok(())
     }
 
-    /// Makes the parts hold `total` bytes. What further fragments bring may have to move to a larger buffer; a record
-    /// in one fragment never moves.
+    /// Memory that the record still has to be admitted for. Of a record that is not in its last fragment the length is not
+    /// known: the largest.
+    fn lacks(&self, left: usize, last: bool) -> Option<usize> {
+        let total = if last { self.filled + left } else { self.max_record };
+        let needed = memory_for(total, self.piece);
+        needed.checked_sub(self.admitted).filter(|more| *more > 0)
+    }
+
+    /// The record that has begun may take `bytes` more of memory.
+    pub fn admit(&mut self, bytes: usize) {
+        self.admitted = self.admitted.saturating_add(bytes);
+    }
+
+    /// What was admitted of memory for the last record, or for the one that has begun if that is to be given up. The next
+    /// record is to be admitted anew.
+    pub fn take_admitted(&mut self) -> usize {
+        std::mem::take(&mut self.admitted)
+    }
+
+    fn is_full(&self) -> bool {
+        self.parts.iter().map(|p| p.len()).sum::<usize>() == self.filled
+    }
+
+    /// Makes the parts hold `total` bytes, or as many as have come and as much again. What further fragments bring may have
+    /// to move to a larger buffer; a record in one fragment never moves.
     fn make_room(&mut self, total: usize) -> bool {
+        let grown = (2 * self.filled).next_multiple_of(self.piece).max(self.piece);
+        let total = total.min(grown);
         let mut have: usize = self.parts.iter().map(|p| p.len()).sum();
         while have < total {
-            let grown = match self.parts.last() {
-                Some(last) if last.len() < SPAN_BYTES => {
-                    self.parts.pop().map(|small| (small, self.parts.len() * SPAN_BYTES))
+            let small = match self.parts.last() {
+                Some(last) if last.len() < self.piece => {
+                    self.parts.pop().map(|small| (small, self.parts.len() * self.piece))
                 }
                 _ => None,
             };
-            let start = self.parts.len() * SPAN_BYTES;
-            let Ok(mut buffer) = self.arena.alloc((total - start).min(SPAN_BYTES)) else {
-                self.parts.extend(grown.map(|(small, _)| small));
+            let start = self.parts.len() * self.piece;
+            let Ok(mut buffer) = self.arena.alloc((total - start).min(self.piece)) else {
+                self.parts.extend(small.map(|(small, _)| small));
                 return false;
             };
             buffer.set_len(buffer.capacity());
-            if let Some((small, _)) = grown {
+            if let Some((small, _)) = small {
                 buffer::copy(&mut buffer, &small[..self.filled.saturating_sub(start).min(small.len())]);
                 have -= small.len();
             }
@@ -180,13 +238,15 @@ impl RecordReader {
 
     /// Moves what the stash has of the fragment into the record; how much of the fragment is still to come.
     fn take_from_stash(&mut self, left: usize) -> usize {
-        let take = left.min(self.stash_end - self.stash_start);
-        for room in Self::room(&mut self.parts, self.filled, take) {
+        let most = left.min(self.stash_end - self.stash_start);
+        let mut taken = 0;
+        for room in Self::room(&mut self.parts, self.filled, most) {
             buffer::copy(room, &self.stash[self.stash_start..self.stash_start + room.len()]);
             self.stash_start += room.len();
+            taken += room.len();
         }
-        self.filled += take;
-        left - take
+        self.filled += taken;
+        left - taken
     }
 
     fn finish(&mut self) -> Message {
@@ -201,8 +261,8 @@ impl RecordReader {
         Message { head, ..Message::default() }
     }
 
-    /// Where to read to: the rest of the record at hand first, then the stash. Valid after [`Self::next_record`] has said
-    /// [`Next::NeedBytes`]; never empty.
+    /// Where to read to: the rest of the record at hand first, as far as there is room for it, then the stash. Valid after
+    /// [`Self::next_record`] has said [`Next::NeedBytes`]; never empty.
     pub fn space(&mut self) -> SmallVec<[IoSliceMut<'_>; 4]> {
         if self.stash_start > 0 {
             // At most the three bytes of an incomplete header are moved.
@@ -216,8 +276,11 @@ impl RecordReader {
         };
         let mut out: SmallVec<[IoSliceMut<'_>; 4]> =
             Self::room(&mut self.parts, self.filled, left).map(IoSliceMut::new).collect();
-        let end = if left > STASH_BYTES { PAST_BULK.max(self.stash_end) } else { STASH_BYTES };
-        out.push(IoSliceMut::new(&mut self.stash[self.stash_end..end]));
+        // The stash takes what follows the record, so only where there is room for all of the record.
+        if out.iter().map(|room| room.len()).sum::<usize>() == left {
+            let end = if left > STASH_BYTES { PAST_BULK.max(self.stash_end) } else { STASH_BYTES };
+            out.push(IoSliceMut::new(&mut self.stash[self.stash_end..end]));
+        }
         out
     }
 
@@ -233,10 +296,23 @@ impl RecordReader {
         self.stash_end = (self.stash_end + rest).min(self.stash.len());
     }
 
+    /// Gives up the record that has begun, and its memory. The stream is of no use then.
+    pub fn clear(&mut self) {
+        self.parts.clear();
+        self.filled = 0;
+    }
+
     /// Whether the stream may end here: no record has begun.
     pub fn at_record_start(&self) -> bool {
         matches!(self.state, State::Header) && self.parts.is_empty() && self.stash_start == self.stash_end
     }
+}
+
+/// Bytes of memory that a record of `len` bytes takes in buffers of `piece` bytes.
+fn memory_for(len: usize, piece: usize) -> usize {
+    let rest = len % piece;
+    let last = if rest > 0 { slot_bytes(rest) } else { 0 };
+    len - rest + last
 }
 
 /// Views in one vectored write. Linux takes 1024; a read of 1 MiB from the memory file system has about 20.

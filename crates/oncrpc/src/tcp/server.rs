@@ -1,28 +1,27 @@
 //! The server's end of a TCP connection.
 
 use std::{
+    collections::VecDeque,
     future::Future,
     io,
-    pin::{Pin, pin},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
-use futures::{StreamExt, stream::FuturesUnordered};
-use runtime::{BoxFuture, ByteStream, MaybeReady, RuntimeRef, Standstill, timeout};
+use runtime::{ByteStream, RuntimeRef, timeout};
 use xdr::{Arena, Message};
 
-use super::channel::Channel;
-use crate::{MSG_REPLY, Peer, Sampler, Service, Stage, Stages};
+use super::{channel::Channel, record::RecordReader};
+use crate::{
+    MSG_REPLY, Peer, Service, Stage, Stages,
+    serving::{Account, Answer, CloseReason, ConnectionConfig, Progress, Room, ServerConnection},
+};
 
-/// Calls taken from a connection before other tasks of the shard get a turn.
-const CALLS_PER_TURN: usize = 64;
-/// Bytes read from a connection before other tasks of the shard get a turn.
-const BYTES_PER_TURN: u64 = 2 << 20;
 /// How long a connection that we end is read for the peer's own end, so that an unread byte does not make the kernel
 /// reset it under the replies that are still on their way.
 const LINGER: Duration = Duration::from_secs(1);
@@ -32,19 +31,13 @@ const LINGER: Duration = Duration::from_secs(1);
 pub struct TcpServerConfig {
     /// The most bytes of a call: the largest write and 64 KiB for the rest of it.
     pub max_record: usize,
-    /// Calls that may wait for a file system at once; no more are read meanwhile.
+    /// Calls that may be in progress at once; no more are read meanwhile.
     pub max_in_flight: usize,
-    /// Bytes of replies that may wait for the peer to read them; no more calls are read meanwhile. One reply may
-    /// exceed it.
+    /// Bytes of replies that may wait for the peer to take them or be in the making; no call is begun whose reply may
+    /// exceed it, unless it is the only one.
     pub max_queued: usize,
-    /// A peer that takes no byte of a waiting reply for so long, or sends none of a call that it has begun, is given
-    /// up.
-    pub stall_timeout: Duration,
-    /// A connection on which no call came for so long, or up to twice as long, and of which none is in progress, is
-    /// closed; `None`: never.
-    pub idle_timeout: Option<Duration>,
-    /// Chooses the calls whose stages are timed; `None`: none.
-    pub sampler: Option<Arc<Sampler>>,
+    /// Limits that are the same on every transport.
+    pub connection: ConnectionConfig,
 }
 
 impl Default for TcpServerConfig {
@@ -52,10 +45,8 @@ impl Default for TcpServerConfig {
         Self {
             max_record: (1 << 20) + (64 << 10),
             max_in_flight: 128,
-            max_queued: 4 << 20,
-            stall_timeout: Duration::from_secs(60),
-            idle_timeout: None,
-            sampler: None,
+            max_queued: 16 << 20,
+            connection: ConnectionConfig::default(),
         }
     }
 }
@@ -75,10 +66,6 @@ pub struct TcpStats {
     pub sent: AtomicU64,
     /// Connections that were closed because of what the peer sent.
     pub malformed: AtomicU64,
-    /// Connections that were closed because the peer did not take its replies, or did not end a call.
-    pub stalled: AtomicU64,
-    /// Connections that were closed because no call came for long.
-    pub idle: AtomicU64,
 }
 
 /// What all TCP connections of a server (or of one of its shards) share.
@@ -97,33 +84,45 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// Serves one connection until the peer ends it, breaks the protocol or is silent for too long, or `stop` completes
-    /// (then the calls at hand are answered first). Calls that the connection's end finds at work are run to their end in any case.
-    pub async fn serve(self, stream: Box<dyn ByteStream>, peer: Peer, stop: impl Future<Output = ()> + Send) {
+    /// Serves one connection, whose memory is counted in `account`, until the peer ends it, breaks the protocol or is too
+    /// slow, `stop` completes (then the calls that were begun are answered first), or the account is evicted. Calls that
+    /// are in progress at the connection's end are run to their end in any case.
+    pub async fn serve(
+        self,
+        stream: Box<dyn ByteStream>,
+        peer: Peer,
+        account: Account,
+        stop: impl Future<Output = ()> + Send,
+    ) {
         self.stats.open.fetch_add(1, Ordering::Relaxed);
         let _open = OpenGuard(Arc::clone(&self.stats));
-        let rt = Arc::clone(&self.rt);
-        let channel = match Channel::new(stream, Arc::clone(&rt), &self.arena, self.config.max_record) {
+        let Self { service, rt, arena, config, stats } = self;
+        let reader = RecordReader::growing(&arena, config.max_record);
+        let channel = match Channel::new(stream, Arc::clone(&rt), &arena, reader) {
             Ok(channel) => channel,
             Err(e) => return tracing::warn!(peer = %peer.addr, "connection refused: {e}"),
         };
+        let limits = config.connection.clone();
         let mut connection = Connection {
-            server: self,
-            peer,
+            core: ServerConnection::new(peer, service, Arc::clone(&rt), arena, limits, account),
+            config,
+            stats,
             channel,
-            waiting: FuturesUnordered::new(),
+            held_back: None,
+            queued: VecDeque::new(),
+            queued_charge: 0,
             sampled: Vec::new(),
             reading: true,
             writing: true,
-            untaken: Standstill::default(),
-            unsent: Standstill::default(),
-            idle: Standstill::default(),
+            untaken: Progress::default(),
+            unsent: Progress::default(),
         };
         let mut stop = pin!(stop);
         let mut stopped = false;
         std::future::poll_fn(|cx| {
             if !stopped && stop.as_mut().poll(cx).is_ready() {
-                (stopped, connection.reading) = (true, false);
+                stopped = true;
+                connection.stop_reading();
             }
             connection.poll(cx)
         })
@@ -143,131 +142,169 @@ impl Drop for OpenGuard {
     }
 }
 
-/// A call that the service has not answered yet.
-struct InProgress {
-    stages: Stages,
-    answer: BoxFuture<'static, Option<Message>>,
+/// A call for whose reply there was no room yet.
+struct HeldBack {
+    message: Message,
+    /// Bytes of the account that it uses.
+    charge: usize,
+    /// The most bytes of its reply.
+    reply: Option<usize>,
 }
 
-impl Future for InProgress {
-    type Output = (Stages, Option<Message>);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.answer.as_mut().poll(cx));
-        Poll::Ready((std::mem::take(&mut self.stages), answer))
-    }
+/// A reply that waits for the socket.
+struct Queued {
+    /// The count of bytes sent when it is gone.
+    end: u64,
+    /// Bytes of the account that it uses.
+    charge: usize,
 }
 
 /// One connection; one task owns it.
 struct Connection {
-    server: TcpServer,
-    peer: Peer,
+    core: ServerConnection<Stages>,
+    config: TcpServerConfig,
+    stats: Arc<TcpStats>,
     channel: Channel,
-    waiting: FuturesUnordered<InProgress>,
+    held_back: Option<HeldBack>,
+    queued: VecDeque<Queued>,
+    queued_charge: usize,
     /// Sampled calls whose replies wait for the socket.
     sampled: Vec<Stages>,
     /// Whether further calls are wanted.
     reading: bool,
     /// Whether replies can still be sent.
     writing: bool,
-    /// Runs while a reply waits for the peer to take it.
-    untaken: Standstill,
-    /// Runs while a call waits for the peer to send the rest of it: its memory is taken already.
-    unsent: Standstill,
-    /// Runs while no call is in progress.
-    idle: Standstill,
+    /// Watches replies being taken.
+    untaken: Progress,
+    /// Watches a call being sent.
+    unsent: Progress,
 }
 
 impl Connection {
     /// Runs until nothing can be done now; ready when the connection is at its end.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.writing && self.core.poll_evicted(cx).is_ready() {
+            self.close();
+        }
         let before = (self.channel.received, self.channel.sent);
         let end = self.turns(cx);
-        let stats = &self.server.stats;
-        stats.received.fetch_add(self.channel.received - before.0, Ordering::Relaxed);
-        stats.sent.fetch_add(self.channel.sent - before.1, Ordering::Relaxed);
+        self.stats.received.fetch_add(self.channel.received - before.0, Ordering::Relaxed);
+        self.stats.sent.fetch_add(self.channel.sent - before.1, Ordering::Relaxed);
         end
     }
 
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (mut calls, start) = (0, self.channel.received);
+        self.core.begin_turn();
         loop {
-            calls += self.take_calls(cx);
+            self.take_calls(cx);
             // Calls that have been read but not taken: no byte that comes will wake us for them.
-            let held_back = !self.may_read();
-            while let Poll::Ready(Some((stages, reply))) = self.waiting.poll_next_unpin(cx) {
-                self.reply(stages, reply);
+            let held_back = !self.may_take();
+            while let Poll::Ready(answer) = self.core.poll_answer(cx) {
+                self.reply(answer);
             }
             self.flush(cx);
             if !self.reading
-                && self.waiting.is_empty()
+                && self.core.in_progress() == 0
                 && (!self.writing || self.channel.writer.queued() == 0)
             {
                 return Poll::Ready(());
             }
-            if calls >= CALLS_PER_TURN || self.channel.received - start >= BYTES_PER_TURN {
+            if self.core.turn.is_over() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if held_back && self.may_read() {
+            if held_back && self.may_take() {
                 continue;
             }
-            if !self.may_read() || !self.fill(cx) {
+            if !self.may_take() || self.held_back.is_some() || !self.fill(cx) {
                 return Poll::Pending;
             }
         }
     }
 
-    fn may_read(&self) -> bool {
-        let config = &self.server.config;
-        self.reading
-            && self.waiting.len() < config.max_in_flight
-            && self.channel.writer.queued() < config.max_queued
+    /// Whether another call may be taken as far as the calls and replies of this connection are concerned.
+    fn may_take(&self) -> bool {
+        let reply = self.held_back.as_ref().and_then(|call| call.reply);
+        self.reading && self.core.in_progress() < self.config.max_in_flight && self.may_queue(reply)
     }
 
-    /// Starts the calls that are here; how many.
-    fn take_calls(&mut self, cx: &mut Context<'_>) -> usize {
-        let mut calls = 0;
-        while calls < CALLS_PER_TURN && self.may_read() {
-            match self.channel.poll_record(cx) {
-                Poll::Ready(Ok(Some(message))) => self.call(message),
-                Poll::Ready(Ok(None)) | Poll::Pending => break,
-                Poll::Ready(Err(e)) => self.give_up(&e),
+    /// Whether the peer may have a reply of so many bytes waiting too.
+    fn may_queue(&self, reply: Option<usize>) -> bool {
+        let pending = self.core.charged() + self.queued_charge;
+        pending == 0 || pending + reply.unwrap_or(1) <= self.config.max_queued
+    }
+
+    /// Starts the calls that are here.
+    fn take_calls(&mut self, cx: &mut Context<'_>) {
+        while !self.core.turn.is_over() && self.may_take() {
+            let call = match self.held_back.take() {
+                Some(call) => call,
+                None => match self.channel.poll_call(cx, &mut self.core.account) {
+                    Poll::Ready(Ok(Some(message))) => self.received(message),
+                    Poll::Ready(Ok(None)) => return,
+                    Poll::Ready(Err(e)) => return self.give_up(&e),
+                    Poll::Pending => return self.unsent.rest(),
+                },
+            };
+            if !self.may_queue(call.reply) {
+                self.held_back = Some(call);
+                return;
             }
-            calls += 1;
+            let Poll::Ready(room) = self.core.poll_room(cx, call.charge, call.reply) else {
+                self.held_back = Some(call);
+                return;
+            };
+            self.call(call.message, room);
         }
-        calls
     }
 
-    fn call(&mut self, message: Message) {
+    /// A whole record is here.
+    fn received(&mut self, message: Message) -> HeldBack {
+        self.unsent.rest();
+        let admitted = self.channel.take_admitted();
+        let charge = message.head.iter().map(|view| view.capacity()).sum();
+        self.core.account.replace(admitted, charge);
+        let reply = self.core.reply_bytes(&message);
+        HeldBack { message, charge, reply }
+    }
+
+    fn call(&mut self, message: Message, room: Room) {
         // A stream in which something else than RPC messages comes is not one of records at all. A reply may be a late
         // answer to a call of another connection's life: it is dropped by the service.
         let kind = message.head.iter().next().and_then(|v| v.get(4..8)?.first_chunk());
         if kind.is_none_or(|k| u32::from_be_bytes(*k) > MSG_REPLY) {
+            self.core.abandon(room);
             return self
                 .give_up(&io::Error::new(io::ErrorKind::InvalidData, "a record that is no RPC message"));
         }
-        self.server.stats.calls.fetch_add(1, Ordering::Relaxed);
-        let sampler = self.server.config.sampler.as_deref();
+        self.stats.calls.fetch_add(1, Ordering::Relaxed);
+        let sampler = self.core.config.sampler.as_deref();
         let stages = sampler.map_or(Stages::NONE, |s| s.next_call(None));
-        match self.server.service.call(&self.peer, message, &self.server.arena, &stages) {
-            MaybeReady::Ready(reply) => self.reply(stages, reply),
-            MaybeReady::Pending(answer) => self.waiting.push(InProgress { stages, answer }),
-            MaybeReady::Taken => {}
+        if let Some(answer) = self.core.call(message, &stages, stages.clone(), room) {
+            self.reply(answer);
         }
     }
 
-    fn reply(&mut self, stages: Stages, reply: Option<Message>) {
-        let Some(reply) = reply.filter(|_| self.writing) else { return };
+    fn reply(&mut self, answer: Answer<Stages>) {
+        let Answer { to: stages, reply, charge } = answer;
+        let reply = reply.filter(|_| self.writing);
+        let charge = self.core.settle(charge, reply.as_ref());
+        let Some(reply) = reply else { return };
         match self.channel.writer.push(&reply, None) {
             Ok(()) => {
-                self.server.stats.replies.fetch_add(1, Ordering::Relaxed);
+                let end = self.channel.sent + self.channel.writer.queued() as u64;
+                self.queued.push_back(Queued { end, charge });
+                self.queued_charge += charge;
+                self.stats.replies.fetch_add(1, Ordering::Relaxed);
                 if stages.is_sampled() {
                     stages.end(Stage::Reply);
                     self.sampled.push(stages);
                 }
             }
-            Err(e) => tracing::error!(peer = %self.peer.addr, "reply dropped: {e}"),
+            Err(e) => {
+                self.core.account.give(charge);
+                tracing::error!(peer = %self.core.peer.addr, "reply dropped: {e}");
+            }
         }
     }
 
@@ -275,85 +312,106 @@ impl Connection {
         if !self.writing {
             return;
         }
-        match self.channel.poll_flush(cx) {
+        let flushed = self.channel.poll_flush(cx);
+        self.release_sent();
+        match flushed {
             Poll::Ready(Ok(())) => self.taken(),
             Poll::Ready(Err(e)) => self.give_up(&e),
             Poll::Pending => self.watch_taking(cx),
         }
     }
 
+    /// Gives back the memory of replies that are gone.
+    fn release_sent(&mut self) {
+        let sent = self.channel.sent;
+        while let Some(gone) = self.queued.pop_front_if(|reply| reply.end <= sent) {
+            self.queued_charge -= gone.charge;
+            self.core.account.give(gone.charge);
+        }
+    }
+
     /// The socket has taken all replies.
     fn taken(&mut self) {
-        let Some(sampler) = &self.server.config.sampler else { return };
+        self.untaken.rest();
+        let Some(sampler) = &self.core.config.sampler else { return };
         for stages in self.sampled.drain(..) {
             stages.end(Stage::Completion);
             sampler.finish(stages);
         }
     }
 
-    /// Gives up a peer that takes nothing.
+    /// Closes the connection of a peer that takes replies too slowly.
     fn watch_taking(&mut self, cx: &mut Context<'_>) {
-        let TcpServer { rt, config, .. } = &self.server;
-        if self.untaken.poll(cx, rt, config.stall_timeout, self.channel.sent).is_ready() {
-            self.stalled();
+        let limit = self.core.config.stall_timeout;
+        if self.untaken.poll(cx, &self.core.rt, limit, self.channel.sent).is_ready() {
+            self.core.closed(CloseReason::Stalled);
+            self.close();
         }
     }
 
-    /// Gives up a peer that has begun a call and does not end it; whether it did.
+    /// Closes the connection of a peer that has begun a call and sends the rest too slowly; whether it did.
     fn watch_sending(&mut self, cx: &mut Context<'_>) -> bool {
-        let TcpServer { rt, config, .. } = &self.server;
-        let given_up = self.channel.awaits_rest()
-            && self.unsent.poll(cx, rt, config.stall_timeout, self.channel.received).is_ready();
-        if given_up {
-            self.stalled();
+        let limit = self.core.config.stall_timeout;
+        let stalled = self.channel.awaits_rest()
+            && self.unsent.poll(cx, &self.core.rt, limit, self.channel.received).is_ready();
+        if stalled {
+            self.core.closed(CloseReason::Stalled);
+            self.close();
         }
-        given_up
+        stalled
     }
 
-    /// Ends a connection that nobody uses; whether it did. What comes from now on is not taken, so the peer may send it
-    /// again on another connection.
+    /// Ends a connection on which no call comes; whether it did. What comes from now on is not taken, so the peer may send
+    /// it again on another connection.
     fn watch_idle(&mut self, cx: &mut Context<'_>) -> bool {
-        let TcpServer { rt, config, stats, .. } = &self.server;
-        let Some(limit) =
-            config.idle_timeout.filter(|_| self.waiting.is_empty() && self.channel.is_at_rest())
-        else {
-            return false;
-        };
-        let idle = self.idle.poll(cx, rt, limit, self.channel.received).is_ready();
+        let at_rest = self.core.in_progress() == 0 && self.channel.is_at_rest();
+        let idle = at_rest && self.core.poll_idle(cx).is_ready();
         if idle {
-            stats.idle.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(peer = %self.peer.addr, "connection closed: no call for {limit:?}");
-            self.reading = false;
+            self.stop_reading();
         }
         idle
     }
 
-    fn stalled(&mut self) {
-        self.server.stats.stalled.fetch_add(1, Ordering::Relaxed);
-        self.give_up(&io::ErrorKind::TimedOut.into());
-    }
-
     /// Reads once; whether there is something new.
     fn fill(&mut self, cx: &mut Context<'_>) -> bool {
+        let before = self.channel.received;
         match self.channel.poll_fill(cx) {
-            Poll::Ready(Ok(true)) => return true,
-            Poll::Ready(Ok(false)) => self.reading = false,
+            Poll::Ready(Ok(true)) => self.core.turn.received((self.channel.received - before) as usize),
+            Poll::Ready(Ok(false)) => self.stop_reading(),
             Poll::Ready(Err(e)) => self.give_up(&e),
             Poll::Pending => return self.watch_sending(cx) || self.watch_idle(cx),
         }
         true
     }
 
-    /// The peer is gone or of no use: calls at work go on, replies are dropped.
+    /// No more calls are taken.
+    fn stop_reading(&mut self) {
+        self.reading = false;
+        self.core.account.cancel();
+        if let Some(call) = self.held_back.take() {
+            self.core.account.give(call.charge);
+        }
+    }
+
+    /// The peer is gone or of no use.
     fn give_up(&mut self, why: &io::Error) {
         if why.kind() == io::ErrorKind::InvalidData {
-            self.server.stats.malformed.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(peer = %self.peer.addr, "connection closed: {why}; does it speak another protocol, such as RDMA?");
+            self.stats.malformed.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(peer = %self.core.peer.addr, "connection closed: {why}; does it speak another protocol, such as RDMA?");
         } else {
-            tracing::debug!(peer = %self.peer.addr, "connection ended: {why}");
+            tracing::debug!(peer = %self.core.peer.addr, "connection ended: {why}");
         }
-        (self.reading, self.writing) = (false, false);
-        self.channel.writer.clear();
+        self.close();
+    }
+
+    /// Ends the connection at once: calls in progress go on, and their replies are dropped.
+    fn close(&mut self) {
+        self.stop_reading();
+        self.writing = false;
+        let mut charge = self.channel.clear();
+        charge += self.queued.drain(..).map(|reply| reply.charge).sum::<usize>();
+        self.queued_charge = 0;
+        self.core.account.give(charge);
         self.channel.shutdown();
     }
 }

@@ -11,9 +11,12 @@ use std::{
 };
 
 use buffer::ArenaConfig;
-use oncrpc::{AuthStat, Call, Credential, Fault, MaybeReady, Outcome, Peer, Program, TransportKind};
+use oncrpc::{
+    AuthStat, Call, Credential, Fault, MaybeReady, Message, Outcome, Peer, Program, SMALL_REPLY,
+    TransportKind,
+};
 use runtime::{RuntimeExt, RuntimeRef};
-use xdr::{Arena, Encoder};
+use xdr::{Arena, Decoder, Encoder};
 
 pub fn arena() -> Arena {
     Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false })
@@ -25,13 +28,16 @@ pub fn peer() -> Peer {
 }
 
 /// Program 100003 in versions 3 and 4: NULL, 1 doubles a number, 2 does so in a task, 3 to 5 are the faults, 6 gives the
-/// caller's machine name, 7 gives back a payload, 8 doubles after so many milliseconds.
+/// caller's machine name, 7 gives back a payload, 8 doubles after so many milliseconds, 9 gives so many bytes in the reply's
+/// head and 10 as its payload.
 #[derive(Default)]
 pub struct Doubler {
     /// Lets procedure 8 wait.
     pub rt: Option<RuntimeRef>,
     /// Calls of procedure 8 that came to their end.
     pub done: Arc<AtomicUsize>,
+    /// Calls of procedures 9 and 10 that were begun.
+    pub begun: Arc<AtomicUsize>,
 }
 
 impl Program for Doubler {
@@ -40,6 +46,12 @@ impl Program for Doubler {
     }
     fn versions(&self) -> std::ops::RangeInclusive<u32> {
         3..=4
+    }
+    fn reply_bytes(&self, call: &Message, proc: u32, mut args: Decoder<'_>) -> Option<usize> {
+        if !matches!(proc, 9 | 10) {
+            return Some(SMALL_REPLY);
+        }
+        (call.stream_len() < 4096).then(|| args.u32().unwrap_or(0) as usize + SMALL_REPLY)
     }
     fn call(&self, call: Call, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
         fn double(call: &Call, mut reply: Encoder) -> Outcome {
@@ -76,6 +88,19 @@ impl Program for Doubler {
                     done.fetch_add(1, Ordering::Relaxed);
                     double(&call, reply)
                 })
+            }
+            9 | 10 => {
+                self.begun.fetch_add(1, Ordering::Relaxed);
+                let Ok(n) = call.args().u32() else { return MaybeReady::Ready(Err(Fault::GarbageArgs)) };
+                let bytes = vec![7; n as usize];
+                if call.header.proc == 9 {
+                    reply.put_opaque(&bytes);
+                } else {
+                    let pieces = bytes.chunks(64 << 10).map(|piece| reply.arena().copy_from(piece).unwrap());
+                    let payload = pieces.collect();
+                    reply.put_payload(payload);
+                }
+                MaybeReady::Ready(Ok(reply))
             }
             _ => MaybeReady::Ready(Err(Fault::ProcUnavail)),
         }

@@ -269,6 +269,14 @@ pub(crate) struct Setting {
     pub(crate) stats: Arc<ResponderStats>,
 }
 
+/// A reply that the requester has acknowledged.
+pub(crate) struct Acknowledged {
+    /// The stamps of its call.
+    pub(crate) stages: Stages,
+    /// Bytes of the account that it took.
+    pub(crate) charge: usize,
+}
+
 /// What the responder does in its design's way.
 pub(crate) trait Responding: Send {
     /// Whether a message is a call of this design.
@@ -296,9 +304,8 @@ pub(crate) trait Responding: Send {
     /// Replies that the requester has not acknowledged: a receive is posted for each, beyond those for calls.
     fn unacknowledged(&self) -> usize;
 
-    /// RDMA_DONE came: takes back what the reply with this XID exposes, and gives the stamps of its call. `None` when no
-    /// reply with this XID waits for it.
-    fn done(&mut self, xid: u32) -> Option<Stages>;
+    /// RDMA_DONE came: takes back what the reply with this XID exposes. `None` when no reply with this XID waits for it.
+    fn done(&mut self, xid: u32) -> Option<Acknowledged>;
 
     /// Ready when the requester has not acknowledged a reply in time.
     fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError>;

@@ -1,9 +1,9 @@
 //! How a responder is set up.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use buffer::SPAN_BYTES;
-use oncrpc::Sampler;
+use oncrpc::serving::ConnectionConfig;
 use rdma::ConnectParams;
 
 use crate::{
@@ -25,8 +25,7 @@ pub struct ResponderConfig {
     /// What the Read-Read design may expose of our memory.
     pub exposure: ExposureLimits,
     /// The most credits granted to a connection: at least 1. A connection has receives for as many as its peer asks for,
-    /// up to this. It holds at most about this many times `max_transfer` bytes, and once more if its peer sends calls
-    /// and does not read the replies.
+    /// up to this, as far as its account has memory for them.
     pub credits: u32,
     /// Bytes of the largest inline message, both ways: 1024 to 262144.
     pub inline_size: usize,
@@ -41,13 +40,8 @@ pub struct ResponderConfig {
     pub remote_invalidate: bool,
     /// How the memory of RDMA Reads and Writes is registered.
     pub registration: Arc<Registration>,
-    /// A peer that answers no RDMA Read for so long, while some are awaited, loses its connection.
-    pub stall_timeout: Duration,
-    /// A connection on which no call came for so long, or up to twice as long, and of which none is in progress, is
-    /// closed; `None`: never.
-    pub idle_timeout: Option<Duration>,
-    /// Chooses the calls whose stages are timed; `None`: none.
-    pub sampler: Option<Arc<Sampler>>,
+    /// Limits that are the same on every transport.
+    pub connection: ConnectionConfig,
 }
 
 impl Default for ResponderConfig {
@@ -62,9 +56,7 @@ impl Default for ResponderConfig {
             sink_piece: 64 << 10,
             remote_invalidate: true,
             registration: Arc::new(Registration::new(Settings::new(Strategy::Cache))),
-            stall_timeout: Duration::from_secs(60),
-            idle_timeout: None,
-            sampler: None,
+            connection: ConnectionConfig::default(),
         }
     }
 }

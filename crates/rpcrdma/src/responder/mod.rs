@@ -1,9 +1,10 @@
 //! The responder: the server's end of a connection.
 //!
 //! One task owns the queue pair and everything that belongs to the connection. A call goes through these steps:
-//! received; its Reads in flight ([`pull`](crate::pull)) if it has Read chunks; in progress with the service; answered
-//! in the way of its [design](crate::design). A call that the service answers at once takes all its steps in one poll,
-//! without a task and, in steady state, without the heap.
+//! received; queued until there is room for it in the connection's account; its Reads in flight
+//! ([`pull`](crate::pull)) if it has Read chunks; in progress with the service; answered in the way of its
+//! [design](crate::design). A call that the service answers at once takes all its steps in one poll, without a task and, in
+//! steady state, without the heap.
 
 mod config;
 mod stats;
@@ -11,17 +12,21 @@ mod stats;
 use std::{
     collections::VecDeque,
     future::Future,
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use buffer::{Arena, Buffer, View, Views};
-use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use oncrpc::{Message, Peer, Service, Stage, Stages};
+use buffer::{Arena, Buffer, OutOfMemory, View, Views};
+use futures::FutureExt;
+use oncrpc::{
+    Message, Peer, Service, Stage, Stages,
+    serving::{Account, Answer, CloseReason, Progress, ServerConnection, slot_bytes},
+};
 use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
-use runtime::{BoxFuture, Instant, MaybeReady, RuntimeExt, RuntimeRef, Sleep, Standstill};
+use runtime::{Instant, RuntimeExt, RuntimeRef, Sleep};
+use smallvec::SmallVec;
 use xdr::ItemPadding;
 
 use self::config::RECEIVE_SLACK;
@@ -30,17 +35,24 @@ pub use self::{
     stats::{ResponderStats, ResponderStatsSnapshot},
 };
 use crate::{
-    chunks::common_tag,
+    chunks::{capacity, common_tag},
     counters::{add, set, sub},
-    design::{DoesNotFit, Limits, Plan, Responding, Setting},
+    design::{Acknowledged, DoesNotFit, Limits, Plan, Responding, Setting},
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
-    pull::{self, Pulls, Shape, Sources},
+    pull::{self, Planned, Pulls, Shape, Sources},
     registration::{AllHeld, Held, Local},
 };
 
 /// Polls of the queue pair before other tasks of the runtime have their turn.
 const ROUNDS: usize = 32;
+/// A reply is signaled when the replies since the last one that was take so many bytes, so that memory of which it is not
+/// known whether the peer has taken it stays little.
+const UNSIGNALED_BYTES: usize = 16 << 10;
+/// How many bytes of a call's head are in one view: more than any head has.
+const HEAD_BYTES: usize = 64 << 10;
+/// What a reply takes beyond its results.
+const REPLY_SLACK: u64 = 1024;
 /// How long a peer may take to close its end of a connection that we ended.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -49,6 +61,8 @@ pub(crate) struct ReplyTo {
     pub(crate) xid: u32,
     pub(crate) lists: Lists,
     pub(crate) stages: Stages,
+    /// Bytes of the account that the reply takes, or before there is one, the call.
+    pub(crate) charge: usize,
 }
 
 /// A call whose RDMA Reads are in flight.
@@ -58,36 +72,39 @@ struct Arrival {
     sinks: AllHeld,
 }
 
+/// A call that waits for its turn, or for room.
+enum Waiting {
+    /// It has Read chunks.
+    Chunks { to: ReplyTo, inline: Option<View>, shape: Shape, reads: SmallVec<[Planned; 2]> },
+    /// Its Reads are back: this is its number.
+    Pulled(usize),
+    /// It is all here. Its reply takes so many bytes at most; `None`: it is garbage.
+    Whole { to: ReplyTo, message: Message, reply: Option<usize> },
+}
+
+/// A reply for which there was no memory.
+struct Unsent {
+    plan: Plan,
+    invalidate: Option<rdma::SteeringTag>,
+    stages: Stages,
+    charge: usize,
+}
+
 /// A reply that was posted, and what ends with it.
 struct Sent {
     /// Its Send.
     id: u64,
+    /// Bytes of the account that it takes.
+    charge: usize,
     /// The registrations of the sources of its RDMA Writes.
     sources: AllHeld,
     stages: Stages,
 }
 
-/// A call that the service has not answered yet.
-struct InProgress {
-    to: Option<ReplyTo>,
-    answer: BoxFuture<'static, Option<Message>>,
-}
-
-impl Future for InProgress {
-    type Output = (Option<ReplyTo>, Option<Message>);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.answer.poll_unpin(cx).map(|answer| (self.to.take(), answer))
-    }
-}
-
 /// The server's end of one connection.
 pub struct Responder {
+    core: ServerConnection<ReplyTo>,
     qp: Box<dyn QueuePair>,
-    peer: Peer,
-    service: Arc<dyn Service>,
-    rt: RuntimeRef,
-    arena: Arena,
     config: ResponderConfig,
     stats: Arc<ResponderStats>,
     design: Box<dyn Responding>,
@@ -97,23 +114,25 @@ pub struct Responder {
     zeros: View,
     completions: Vec<Completion>,
     local: Local,
+    /// Calls that are not begun, in order.
+    waiting: VecDeque<Waiting>,
     arrivals: Pulls<Arrival>,
-    in_progress: FuturesUnordered<InProgress>,
-    /// Replies of which something ends when their Send has been handed over, in order.
+    unsent: VecDeque<Unsent>,
+    /// Replies whose Sends have not been handed over, in order.
     sent: VecDeque<Sent>,
     /// When the messages came that are being handled, if a sampled call is among them.
     came: Option<Instant>,
     /// Receives that no message has filled yet.
     posted: usize,
     outgoing: Outgoing,
-    /// RDMA Reads that are back.
-    reads_back: u64,
-    /// Runs while Reads are awaited.
-    stall: Standstill,
-    /// Messages that came.
-    received: u64,
-    /// Runs while no call is in progress.
-    idle: Standstill,
+    /// Bytes of RDMA Reads that are back.
+    read_back: u64,
+    /// Watches Reads being answered.
+    reading: Progress,
+    /// Bytes of replies that were handed over.
+    taken: u64,
+    /// Watches replies being taken.
+    taking: Progress,
     active: ActiveCalls,
     /// Credits that the peer asked for last.
     wanted: u32,
@@ -150,19 +169,35 @@ impl Drop for ActiveCalls {
 #[derive(Default)]
 struct Outgoing {
     posted: u64,
+    /// The last one whose completion will come.
+    signaled: u64,
     handed_over: u64,
+    /// Bytes of replies since the last one that was signaled.
+    bytes: usize,
 }
 
 impl Outgoing {
-    /// Counts one more Send; every `interval`-th is signaled, and one that `must` be. It tells of all before it.
-    fn post(&mut self, interval: u64, must: bool) -> Option<WorkId> {
+    /// Counts one more Send, of a reply of so many bytes; every `interval`-th is signaled, one after so many bytes, and one
+    /// that `must` be. Its completion stands for all before it.
+    fn post(&mut self, interval: u64, bytes: usize, must: bool) -> Option<WorkId> {
         self.posted += 1;
-        (must || self.posted.is_multiple_of(interval)).then_some(WorkId(self.posted))
+        self.bytes += bytes;
+        let due = self.posted - self.signaled >= interval || self.bytes >= UNSIGNALED_BYTES;
+        if !must && !due {
+            return None;
+        }
+        (self.signaled, self.bytes) = (self.posted, 0);
+        Some(WorkId(self.posted))
     }
 
     /// Sends that may still wait for the peer to take them.
     fn waiting(&self) -> usize {
         usize::try_from(self.posted.saturating_sub(self.handed_over)).unwrap_or(usize::MAX)
+    }
+
+    /// Whether a completion is awaited.
+    fn is_awaited(&self) -> bool {
+        self.signaled > self.handed_over
     }
 }
 
@@ -176,10 +211,12 @@ enum Ending {
 }
 
 impl Responder {
-    /// Takes over a connection whose accept carried [`ResponderConfig::connect_params`], and posts its receives.
+    /// Takes over a connection whose accept carried [`ResponderConfig::connect_params`], and posts its receives. Its memory
+    /// is counted in `account`.
     ///
     /// # Errors
     /// When there is no memory for them.
+    #[allow(clippy::too_many_arguments)]
     pub fn new(
         qp: Box<dyn QueuePair>,
         peer: Peer,
@@ -188,6 +225,7 @@ impl Responder {
         arena: Arena,
         config: ResponderConfig,
         stats: Arc<ResponderStats>,
+        account: Account,
     ) -> Result<Self, ConnectionError> {
         let config = config.clamped();
         let local = config.registration.local(qp.domain(), &rt);
@@ -199,7 +237,7 @@ impl Responder {
             && theirs.is_some_and(|p| p.remote_invalidate);
         let limits =
             Limits { inline: thresholds.send, max_transfer: caps.max_transfer, max_pieces: caps.max_pieces };
-        let zeros = arena.copy_from(&[0; 4]).map_err(|e| ConnectionError::Local(e.to_string()))?;
+        let zeros = arena.copy_from(&[0; 4]).map_err(no_memory)?;
         let active = ActiveCalls { count: 0, stats: Arc::clone(&stats) };
         let design = config.design.responding(Setting {
             theirs,
@@ -215,12 +253,11 @@ impl Responder {
         })?;
         let credits = config.credits.min(design.max_credits(config.max_read())).max(1);
         let config = ResponderConfig { credits, ..config };
+        let mut core = ServerConnection::new(peer, service, rt, arena, config.connection.clone(), account);
+        core.account.take_anyway((1 + RECEIVE_SLACK) * slot_bytes(config.inline_size));
         let mut this = Self {
+            core,
             qp,
-            peer,
-            service,
-            rt,
-            arena,
             config,
             stats,
             design,
@@ -229,16 +266,17 @@ impl Responder {
             zeros,
             completions: Vec::new(),
             local,
-            arrivals: Pulls::default(),
-            in_progress: FuturesUnordered::new(),
+            waiting: VecDeque::new(),
+            arrivals: Pulls::new(HEAD_BYTES),
+            unsent: VecDeque::new(),
             sent: VecDeque::new(),
             came: None,
             posted: 0,
             outgoing: Outgoing::default(),
-            reads_back: 0,
-            stall: Standstill::default(),
-            received: 0,
-            idle: Standstill::default(),
+            read_back: 0,
+            reading: Progress::default(),
+            taken: 0,
+            taking: Progress::default(),
             active,
             wanted: 1,
             granted: 1,
@@ -270,53 +308,63 @@ impl Responder {
             self.poll(cx)
         })
         .await;
-        let Self { qp, design, arrivals, sent, completions, active, mut in_progress, .. } = self;
-        drop((design, qp, arrivals, sent, completions, active));
-        while in_progress.next().await.is_some() {}
+        let Self { core, qp, design, waiting, arrivals, unsent, sent, completions, active, .. } = self;
+        drop((design, qp, waiting, arrivals, unsent, sent, completions, active));
+        core.finish().await;
         end
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
+        if self.core.poll_evicted(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        self.core.begin_turn();
         for _ in 0..ROUNDS {
-            let mut progress = false;
-            let mut completions = std::mem::take(&mut self.completions);
-            match self.qp.poll(cx, &mut completions) {
-                Poll::Ready(Ok(())) => {
-                    progress = true;
-                    self.came = self.now_if_due(completions.len());
-                    let handled = completions.drain(..).try_for_each(|c| self.complete(c));
-                    set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
-                    if let Err(e) = handled {
-                        return Poll::Ready(Err(e));
+            match self.round(cx) {
+                Ok(progress) => {
+                    if self.poll_ending(cx).is_ready() {
+                        return Poll::Ready(Ok(()));
+                    }
+                    if !progress && !self.watch_idle(cx) {
+                        return self.poll_slow(cx).map(Err);
                     }
                 }
-                Poll::Ready(Err(ConnectionError::Closed)) => return Poll::Ready(Ok(())),
-                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
-                Poll::Pending => {}
+                Err(ConnectionError::Closed) => return Poll::Ready(Ok(())),
+                Err(e) => return Poll::Ready(Err(e)),
             }
-            self.completions = completions;
-            while let Poll::Ready(Some((to, answer))) = self.in_progress.poll_next_unpin(cx) {
-                progress = true;
-                if let Some(to) = to
-                    && let Err(e) = self.answer(to, answer)
-                {
-                    return Poll::Ready(Err(e));
-                }
-            }
-            if self.poll_ending(cx).is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-            if !progress {
-                if let Poll::Ready(e) = self.design.poll_overdue(cx) {
-                    return Poll::Ready(Err(e));
-                }
-                if !self.watch_idle(cx) {
-                    return self.poll_stall(cx).map(Err);
-                }
+            if self.core.turn.is_over() {
+                break;
             }
         }
+        self.qp.flush(cx);
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Does what can be done now; whether there was anything.
+    fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+        let mut progress = false;
+        let mut completions = std::mem::take(&mut self.completions);
+        match self.qp.poll(cx, &mut completions) {
+            Poll::Ready(Ok(())) => {
+                progress = true;
+                self.came = self.now_if_due(completions.len());
+                let handled = completions.drain(..).try_for_each(|c| self.complete(c));
+                set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
+                handled?;
+            }
+            Poll::Ready(Err(e)) => return Err(e),
+            Poll::Pending => {}
+        }
+        self.completions = completions;
+        while let Poll::Ready(answer) = self.core.poll_answer(cx) {
+            progress = true;
+            self.answer(answer)?;
+        }
+        progress |= self.begin_calls(cx)?;
+        progress |= self.post_reads(cx)?;
+        progress |= self.post_unsent(cx)?;
+        Ok(progress)
     }
 
     fn poll_ending(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -324,7 +372,7 @@ impl Responder {
         if matches!(self.ending, Ending::Draining) && open == 0 {
             self.qp.disconnect();
             self.qp.flush(cx);
-            self.ending = Ending::Closing(self.rt.sleep(CLOSE_LIMIT));
+            self.ending = Ending::Closing(self.core.rt.sleep(CLOSE_LIMIT));
         }
         match &mut self.ending {
             Ending::Closing(limit) => limit.poll_unpin(cx),
@@ -332,31 +380,42 @@ impl Responder {
         }
     }
 
-    /// Ready when the peer has answered none of our Reads for too long: they hold memory of everybody's.
-    fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
-        let limit = self.config.stall_timeout;
-        if self.arrivals.is_empty() || self.stall.poll(cx, &self.rt, limit, self.reads_back).is_pending() {
-            return Poll::Pending;
+    /// Ready when the peer does not acknowledge replies, or answers our Reads or takes our replies too slowly: they hold
+    /// memory.
+    fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
+        if let Poll::Ready(e) = self.design.poll_overdue(cx) {
+            return Poll::Ready(e);
         }
-        let what = format!("it answered no RDMA Read for {limit:?}");
-        Poll::Ready(ConnectionError::PeerMisbehaved(what))
+        let (rt, limit) = (&self.core.rt, self.config.connection.stall_timeout);
+        let what = if self.arrivals.in_flight() == 0 {
+            self.reading.rest();
+            None
+        } else {
+            let slow = self.reading.poll(cx, rt, limit, self.read_back).is_ready();
+            slow.then_some("it answers RDMA Reads too slowly")
+        };
+        let what = what.or_else(|| {
+            if !self.outgoing.is_awaited() {
+                self.taking.rest();
+                return None;
+            }
+            let slow = self.taking.poll(cx, rt, limit, self.taken).is_ready();
+            slow.then_some("it takes replies too slowly")
+        });
+        let Some(what) = what else { return Poll::Pending };
+        self.core.closed(CloseReason::Stalled);
+        Poll::Ready(ConnectionError::PeerMisbehaved(what.into()))
     }
 
-    /// Begins to end a connection that nobody uses; whether it did. Calls that come from now on are dropped, so the peer
-    /// may send them again on another connection.
+    /// Begins to end a connection on which no call comes; whether it did. Calls that come from now on are dropped, so the
+    /// peer may send them again on another connection.
     fn watch_idle(&mut self, cx: &mut Context<'_>) -> bool {
         let in_use = self.active.count + self.design.unacknowledged() > 0;
-        let Some(limit) = self.config.idle_timeout else { return false };
-        if in_use || !matches!(self.ending, Ending::No) {
+        if in_use || !matches!(self.ending, Ending::No) || self.core.poll_idle(cx).is_pending() {
             return false;
         }
-        let idle = self.idle.poll(cx, &self.rt, limit, self.received).is_ready();
-        if idle {
-            add(&self.stats.idle_closed, 1);
-            tracing::debug!(peer = %self.peer.addr, "connection closed: no call for {limit:?}");
-            self.ending = Ending::Draining;
-        }
-        idle
+        self.ending = Ending::Draining;
+        true
     }
 
     fn complete(&mut self, completion: Completion) -> Result<(), ConnectionError> {
@@ -371,10 +430,12 @@ impl Responder {
         }
     }
 
-    /// All Sends up to this one have been handed over: what was registered for their replies is not needed any more.
+    /// All Sends up to this one have been handed over: the memory of their replies, and what was registered for them, is not
+    /// needed any more.
     fn handed_over(&mut self, id: u64) {
-        while self.sent.front().is_some_and(|s| s.id <= id) {
-            let Some(Sent { sources, stages, .. }) = self.sent.pop_front() else { return };
+        while let Some(Sent { charge, sources, stages, .. }) = self.sent.pop_front_if(|s| s.id <= id) {
+            self.core.account.give(charge);
+            self.taken += charge as u64;
             stages.end(Stage::Completion);
             if sources.iter().any(Held::is_for_one) {
                 drop(sources);
@@ -385,12 +446,12 @@ impl Responder {
     }
 
     fn now_if_due(&self, calls: usize) -> Option<Instant> {
-        self.config.sampler.as_ref().and_then(|s| s.now_if_due(calls))
+        self.core.config.sampler.as_ref().and_then(|s| s.now_if_due(calls))
     }
 
     /// Ends the stages of a call.
     fn finish(&self, stages: Stages) {
-        if let Some(sampler) = &self.config.sampler {
+        if let Some(sampler) = &self.core.config.sampler {
             sampler.finish(stages);
         }
     }
@@ -398,13 +459,13 @@ impl Responder {
     /// A message came. RFC 8166 section 4.5 and the table of what to answer when.
     fn received(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
-        self.received += 1;
         let turn = self.now_if_due(1);
         let short = buffer.len() < MIN_CALL;
         let decoded = Header::decode(&buffer, self.config.max_segments);
         if let Ok((Header { xid, body: Body::Done, .. }, _)) = &decoded
-            && let Some(stages) = self.design.done(*xid)
+            && let Some(Acknowledged { stages, charge }) = self.design.done(*xid)
         {
+            self.core.account.give(charge);
             self.finish(stages);
             return self.recycle(buffer);
         }
@@ -416,7 +477,7 @@ impl Responder {
                 return self.refuse_version(xid, vers);
             }
             Err(e @ HeaderError::Malformed { xid, .. }) => {
-                tracing::debug!(peer = %self.peer.addr, "{e}");
+                tracing::debug!(peer = %self.core.peer.addr, "{e}");
                 self.recycle(buffer)?;
                 let credits = self.grant()?;
                 return self.refuse_chunks(xid, credits);
@@ -425,13 +486,13 @@ impl Responder {
                 return self.drop_message(buffer);
             }
         };
-        tracing::trace!(peer = %self.peer.addr, "call {header}");
+        tracing::trace!(peer = %self.core.peer.addr, "call {header}");
         // Late, obsolete, or nonsense from a requester; no answer is due.
         if matches!(header.body, Body::Done | Body::Error(_)) {
             return self.drop_message(buffer);
         }
         if let Err(what) = self.design.admit(&header.body) {
-            tracing::debug!(peer = %self.peer.addr, xid = header.xid, "call refused: {what}");
+            tracing::debug!(peer = %self.core.peer.addr, xid = header.xid, "call refused: {what}");
             self.recycle(buffer)?;
             let credits = self.grant()?;
             return self.refuse_chunks(header.xid, credits);
@@ -446,12 +507,12 @@ impl Responder {
         let (lists, inline, padding) = header.body.into_parts(at, &message);
         drop(message);
         let stages = self.sample(header.xid, turn);
-        self.begin(ReplyTo { xid: header.xid, lists, stages }, inline, padding)
+        self.queue(ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline, padding)
     }
 
     /// The stamps of a call that came, whose message had its turn at `turn`.
     fn sample(&self, xid: u32, turn: Option<Instant>) -> Stages {
-        let Some(sampler) = &self.config.sampler else { return Stages::NONE };
+        let Some(sampler) = &self.core.config.sampler else { return Stages::NONE };
         let stages = sampler.next_call(self.came.or(turn));
         if let Some(turn) = turn {
             stages.end_at(Stage::Receive, turn);
@@ -460,8 +521,8 @@ impl Responder {
         stages
     }
 
-    /// Begins a call whose header is decoded.
-    fn begin(
+    /// Queues a call whose header is decoded.
+    fn queue(
         &mut self,
         mut to: ReplyTo,
         inline: Option<View>,
@@ -476,98 +537,211 @@ impl Responder {
         let shape = match pull::check(&mut to.lists.reads, inline.as_ref(), self.config.max_read()) {
             Ok(shape) => shape,
             Err(what) => {
-                tracing::debug!(peer = %self.peer.addr, xid = to.xid, "call refused: {what}");
+                tracing::debug!(peer = %self.core.peer.addr, xid = to.xid, "call refused: {what}");
                 return self.answer_error(to.xid);
             }
         };
-        if to.lists.reads.iter().all(|r| r.segment.length == 0)
-            && let Some(inline) = inline
-        {
-            return self.dispatch(to, Message { padding, ..Message::from_view(inline) });
-        }
-        self.pull(to, inline, shape)
-    }
-
-    /// Posts the Reads of a call.
-    fn pull(&mut self, to: ReplyTo, inline: Option<View>, shape: Shape) -> Result<(), ConnectionError> {
-        let sources = Sources {
-            arena: &self.arena,
-            piece: self.config.sink_piece,
-            max_transfer: self.limits.max_transfer,
-        };
         to.stages.end(Stage::Decode);
-        match self.arrivals.plan(&to.lists.reads, None, &sources) {
-            Ok(reads) => {
-                add(&self.stats.reads, reads.len());
-                add(&self.stats.read_bytes, reads.iter().map(|r| r.from.length as usize).sum());
-                to.stages.end(Stage::Buffer);
-                let sinks: AllHeld = reads.iter().filter_map(|r| self.local.sink(&r.sink)).collect();
-                if sinks.iter().any(Held::is_for_one) {
-                    to.stages.end(Stage::Registration);
+        let reads = pull::plan(&to.lists.reads, None, self.limits.max_transfer);
+        match inline {
+            Some(inline) if reads.is_empty() => {
+                self.queue_whole(to, Message { padding, ..Message::from_view(inline) });
+            }
+            inline => {
+                to.charge = self.memory_of(&to.lists, &reads, &shape);
+                self.waiting.push_back(Waiting::Chunks { to, inline, shape, reads });
+            }
+        }
+        Ok(())
+    }
+
+    fn queue_whole(&mut self, to: ReplyTo, message: Message) {
+        let reply = self.core.reply_bytes(&message);
+        self.waiting.push_back(Waiting::Whole { to, message, reply });
+    }
+
+    /// Bytes of memory that a call with Read chunks takes: its sinks, or the results for which it has chunks. It must have
+    /// all of it before it is begun, since calls that have a part and wait for more might wait for one another.
+    fn memory_of(&self, lists: &Lists, reads: &[Planned], shape: &Shape) -> usize {
+        let sinks: usize = reads.iter().map(|r| r.memory(self.config.sink_piece)).sum();
+        let room = lists.writes.iter().chain(&lists.reply).map(|chunk| capacity(chunk)).sum::<u64>();
+        let results = room.min(self.config.max_read()) + REPLY_SLACK;
+        (sinks + pull::memory_to_join(reads, shape, HEAD_BYTES)).max(results as usize)
+    }
+
+    /// Begins calls that have come, in order, as long as there is room for them and other tasks do not wait; whether there
+    /// was one.
+    fn begin_calls(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+        let mut progress = false;
+        while !self.core.turn.is_over()
+            && let Some(next) = self.waiting.pop_front()
+        {
+            match self.begin(cx, next)? {
+                None => progress = true,
+                Some(later) => {
+                    self.waiting.push_front(later);
+                    break;
                 }
-                posted(self.arrivals.post(Arrival { to, sinks }, inline, shape, reads, &mut *self.qp))
             }
-            Err(e) => {
-                tracing::warn!(peer = %self.peer.addr, "call refused: {e}");
-                self.answer_out_of_memory(to)
+        }
+        Ok(progress)
+    }
+
+    /// Begins a call, or gives it back while there is no room for it.
+    fn begin(&mut self, cx: &mut Context<'_>, next: Waiting) -> Result<Option<Waiting>, ConnectionError> {
+        match next {
+            Waiting::Chunks { to, inline, shape, reads } => {
+                if self.core.account.poll_take(cx, to.charge).is_pending() {
+                    return Ok(Some(Waiting::Chunks { to, inline, shape, reads }));
+                }
+                self.arrivals.open(Arrival { to, sinks: AllHeld::new() }, inline, shape, reads);
             }
+            Waiting::Pulled(at) => {
+                if self.core.poll_memory(cx).is_pending() {
+                    return Ok(Some(Waiting::Pulled(at)));
+                }
+                self.all_here(at)?;
+            }
+            Waiting::Whole { mut to, message, reply } => {
+                let Poll::Ready(room) = self.core.poll_room(cx, to.charge, reply) else {
+                    return Ok(Some(Waiting::Whole { to, message, reply }));
+                };
+                to.charge = room.charge();
+                let stages = to.stages.clone();
+                if let Some(answer) = self.core.call(message, &stages, to, room) {
+                    self.answer(answer)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The arena has no memory, although the account has: what needs it is tried again later.
+    fn memory_is_short(&mut self, e: &OutOfMemory) {
+        add(&self.stats.out_of_memory, 1);
+        self.core.wait_for_memory(e);
+    }
+
+    /// Posts the Reads of calls that have begun, as many as may be in flight, with memory taken for each; whether there was
+    /// one.
+    fn post_reads(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+        let most = usize::from(self.qp.info().ord).max(1);
+        let mut progress = false;
+        while self.arrivals.has_planned()
+            && self.arrivals.in_flight() < most
+            && self.core.poll_memory(cx).is_ready()
+        {
+            let sources = Sources { arena: &self.core.arena, piece: self.config.sink_piece };
+            let (read, arrival) = match self.arrivals.next_read(&sources) {
+                Ok(Some(next)) => next,
+                Ok(None) => break,
+                Err(e) => {
+                    self.memory_is_short(&e);
+                    continue; // It waits.
+                }
+            };
+            let stages = arrival.to.stages.clone();
+            stages.end(Stage::Buffer);
+            let held = self.local.sink(&read.sink);
+            if held.as_ref().is_some_and(Held::is_for_one) {
+                stages.end(Stage::Registration);
+            }
+            arrival.sinks.extend(held);
+            add(&self.stats.reads, 1);
+            add(&self.stats.read_bytes, read.from.length as usize);
+            posted(self.qp.post_read(read))?;
+            progress = true;
+        }
+        Ok(progress)
+    }
+
+    /// A Read is back; with the last one of its call the call is queued for the service.
+    fn read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
+        self.read_back += sink.iter().map(|b| b.len() as u64).sum::<u64>();
+        match self.arrivals.completed(id, sink) {
+            Some(at) => self.all_here(at),
+            None => Ok(()),
         }
     }
 
-    /// A Read is done; with the last one of its call the call is dispatched.
-    fn read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
-        self.reads_back += 1;
-        let arrived = self.arrivals.completed(id, sink, &self.arena);
-        let Some((Arrival { to, sinks }, message)) = arrived else { return Ok(()) };
+    /// All Reads of a call are back.
+    fn all_here(&mut self, at: usize) -> Result<(), ConnectionError> {
+        match self.arrivals.take(at, &self.core.arena) {
+            Some(Ok((arrival, message))) => self.arrived(arrival, message),
+            Some(Err(e)) => {
+                self.memory_is_short(&e);
+                self.waiting.push_front(Waiting::Pulled(at));
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A call whose Reads are back is all here. It goes before those that have no memory yet.
+    fn arrived(&mut self, arrival: Arrival, message: Message) -> Result<(), ConnectionError> {
+        let Arrival { to, sinks } = arrival;
         to.stages.end(Stage::ReadWait);
         if sinks.iter().any(Held::is_for_one) {
             drop(sinks);
             to.stages.end(Stage::Deregistration);
         }
-        match message {
-            Ok(message) if message.xid() == Some(to.xid) => self.dispatch(to, message),
-            Ok(_) => self.answer_error(to.xid),
-            Err(e) => {
-                tracing::warn!(peer = %self.peer.addr, "call refused: {e}");
-                self.answer_out_of_memory(to)
-            }
+        if message.xid() != Some(to.xid) {
+            self.core.account.give(to.charge);
+            return self.answer_error(to.xid);
         }
-    }
-
-    fn dispatch(&mut self, to: ReplyTo, message: Message) -> Result<(), ConnectionError> {
+        let reply = self.core.reply_bytes(&message);
         to.stages.end(Stage::Decode);
-        match self.service.call(&self.peer, message, &self.arena, &to.stages) {
-            MaybeReady::Ready(answer) => self.answer(to, answer),
-            MaybeReady::Pending(answer) => {
-                self.in_progress.push(InProgress { to: Some(to), answer });
-                Ok(())
-            }
-            MaybeReady::Taken => self.answer(to, None),
-        }
+        self.waiting.push_front(Waiting::Whole { to, message, reply });
+        Ok(())
     }
 
-    fn answer(&mut self, to: ReplyTo, answer: Option<Message>) -> Result<(), ConnectionError> {
+    fn answer(&mut self, answer: Answer<ReplyTo>) -> Result<(), ConnectionError> {
+        let Answer { mut to, reply, charge } = answer;
         self.active.end();
+        to.charge = self.core.settle(charge, reply.as_ref());
         // The peer keeps the credit of a call that it has no reply to.
-        let Some(message) = answer else { return self.replenish() };
+        let Some(message) = reply else { return self.replenish() };
         let credits = self.grant()?;
         match self.design.plan(&to, credits, message, &self.limits, &self.zeros) {
             Ok(plan) => {
                 self.replenish()?; // A reply that waits for RDMA_DONE needs a receive for that.
                 let invalidate = if self.invalidate { common_tag(&to.lists) } else { None };
-                self.post_reply(plan, invalidate, to.stages)
+                // The memory of such a reply is the design's, until then.
+                let charge = if plan.until_done { 0 } else { to.charge };
+                self.post_reply(Unsent { plan, invalidate, stages: to.stages, charge })
             }
-            Err(DoesNotFit) => self.refuse_chunks(to.xid, credits),
+            Err(DoesNotFit) => {
+                self.core.account.give(to.charge);
+                self.refuse_chunks(to.xid, credits)
+            }
         }
     }
 
-    fn post_reply(
-        &mut self,
-        plan: Plan,
-        invalidate: Option<rdma::SteeringTag>,
-        stages: Stages,
-    ) -> Result<(), ConnectionError> {
-        tracing::trace!(peer = %self.peer.addr, "reply {}", plan.header);
+    /// Posts replies for which there was no memory; whether there was one.
+    fn post_unsent(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+        let waiting = self.unsent.len();
+        for _ in 0..waiting {
+            if let Poll::Ready(()) = self.core.poll_memory(cx)
+                && let Some(reply) = self.unsent.pop_front()
+            {
+                self.post_reply(reply)?;
+            }
+        }
+        Ok(self.unsent.len() < waiting)
+    }
+
+    fn post_reply(&mut self, reply: Unsent) -> Result<(), ConnectionError> {
+        let Plan { header, inline, only_head, .. } = &reply.plan;
+        let data = match header.with_message(inline, *only_head, &self.core.arena) {
+            Ok(data) => data,
+            Err(e) => {
+                self.memory_is_short(&e);
+                self.unsent.push_back(reply);
+                return Ok(());
+            }
+        };
+        let Unsent { plan, invalidate, stages, charge } = reply;
+        tracing::trace!(peer = %self.core.peer.addr, "reply {}", plan.header);
         stages.end(Stage::Reply);
         let sources: AllHeld = plan.writes.iter().filter_map(|w| self.local.source(&w.data)).collect();
         let for_one = sources.iter().any(Held::is_for_one);
@@ -582,17 +756,12 @@ impl Responder {
         }
         add(&self.stats.inline_bytes_out, plan.inline.len());
         add(&self.stats.remote_invalidations, usize::from(invalidate.is_some()));
-        let until_done = plan.until_done;
-        let ends = for_one || (stages.is_sampled() && !until_done);
-        let data = plan.header.with_message(&plan.inline, plan.only_head, &self.arena).map_err(no_memory)?;
-        self.post_send(data, invalidate, ends)?;
+        let ends = for_one || (stages.is_sampled() && !plan.until_done);
+        self.post_send(data, invalidate, charge, ends)?;
         stages.end(Stage::Reply);
-        // What is only kept waits for the next Send that is signaled anyway.
-        if ends || !sources.is_empty() {
-            // The design stamps a reply that RDMA_DONE ends.
-            let stages = if until_done { Stages::NONE } else { stages };
-            self.sent.push_back(Sent { id: self.outgoing.posted, sources, stages });
-        }
+        // The design stamps a reply that RDMA_DONE ends.
+        let stages = if plan.until_done { Stages::NONE } else { stages };
+        self.sent.push_back(Sent { id: self.outgoing.posted, charge, sources, stages });
         Ok(())
     }
 
@@ -602,16 +771,16 @@ impl Responder {
         posted(self.qp.post_write(write))
     }
 
-    /// Sends a header and what follows it; `signaled` if something `ends` with it. Without memory even for the header no answer can be given at all, and the
-    /// connection must be closed (RFC 8166 section 4.5).
+    /// Sends a header and what follows it, for a reply that takes `charge` bytes; signaled if something `ends` with it.
     fn post_send(
         &mut self,
         data: Views,
         invalidate: Option<rdma::SteeringTag>,
+        charge: usize,
         ends: bool,
     ) -> Result<(), ConnectionError> {
         add(&self.stats.sends, 1);
-        let signaled = self.outgoing.post(self.config.signal_interval() as u64, ends);
+        let signaled = self.outgoing.post(self.config.signal_interval() as u64, charge, ends);
         posted(self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled }))
     }
 
@@ -627,9 +796,11 @@ impl Responder {
         self.post_error(&Header::new(xid, credits, Body::Error(TransportError::Chunk)))
     }
 
+    /// Without memory even for the header no answer can be given at all, and the connection must be closed (RFC 8166 section
+    /// 4.5).
     fn post_error(&mut self, header: &Header) -> Result<(), ConnectionError> {
-        let data = header.alone(&self.arena).map_err(no_memory)?;
-        self.post_send(data, None, false)
+        let data = header.alone(&self.core.arena).map_err(no_memory)?;
+        self.post_send(data, None, 0, false)
     }
 
     /// Ends a call with ERR_CHUNK.
@@ -637,19 +808,6 @@ impl Responder {
         self.active.end();
         let credits = self.grant()?;
         self.refuse_chunks(xid, credits)
-    }
-
-    /// Ends a call for which there is no memory with the RPC status SYSTEM_ERR (RFC 5531 section 9).
-    fn answer_out_of_memory(&mut self, to: ReplyTo) -> Result<(), ConnectionError> {
-        const REPLY: u32 = 1;
-        const SYSTEM_ERR: u32 = 5;
-        add(&self.stats.out_of_memory, 1);
-        let words = [to.xid, REPLY, 0, 0, 0, SYSTEM_ERR];
-        let mut b = self.arena.alloc(4 * words.len()).map_err(no_memory)?;
-        for (bytes, word) in b.chunks_exact_mut(4).zip(words) {
-            bytes.copy_from_slice(&word.to_be_bytes());
-        }
-        self.answer(to, Some(Message::from_view(b.freeze())))
     }
 
     fn drop_message(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
@@ -683,14 +841,31 @@ impl Responder {
     /// Posts the receives that are due.
     fn replenish(&mut self) -> Result<(), ConnectionError> {
         while self.posted < self.receives_due() {
-            match self.arena.alloc(self.config.inline_size) {
+            match self.core.arena.alloc(self.config.inline_size) {
                 Ok(buffer) => self.post_receive(buffer)?,
-                // The grant shrinks until there is memory again; without any receive the connection is useless.
+                // The grant shrinks until there is memory again; without any receive the connection is of no use.
                 Err(_) if self.posted > 0 => break,
                 Err(e) => return Err(no_memory(e)),
             }
         }
         Ok(())
+    }
+
+    /// Grants `credits`, or as many as there is memory for: the account counts a receive for each. Of calls in progress it is
+    /// the memory of their messages.
+    fn change_grant(&mut self, credits: u32) {
+        let receive = slot_bytes(self.config.inline_size);
+        if credits <= self.granted {
+            self.core.account.give((self.granted - credits) as usize * receive);
+            self.granted = credits;
+            return;
+        }
+        for credits in [credits, self.granted + 1] {
+            if self.core.account.take((credits - self.granted) as usize * receive) {
+                self.granted = credits;
+                return;
+            }
+        }
     }
 
     /// The credits of one reply, the receives for which are posted *before* it tells the peer that it may send: as many as
@@ -701,7 +876,7 @@ impl Responder {
     /// answered was one of those that its old credits allowed.
     fn grant(&mut self) -> Result<u32, ConnectionError> {
         let asked = self.wanted.min(self.config.credits);
-        self.granted = asked.max(self.granted.saturating_sub(1)).max(1);
+        self.change_grant(asked.max(self.granted.saturating_sub(1)).max(1));
         self.replenish()?;
         let room = (self.posted + self.active.count).saturating_sub(self.design.unacknowledged());
         let room = u32::try_from(room).unwrap_or(u32::MAX);
@@ -711,7 +886,7 @@ impl Responder {
     }
 }
 
-fn no_memory(e: buffer::OutOfMemory) -> ConnectionError {
+fn no_memory(e: OutOfMemory) -> ConnectionError {
     ConnectionError::Local(e.to_string())
 }
 

@@ -35,10 +35,8 @@ counters! {
     done_received,
     /// Replies refused because they would have exposed more than the limits allow.
     exposures_refused,
-    /// Calls refused for want of memory.
+    /// Times that something had to wait because the arena had no memory, although the budget had.
     out_of_memory,
-    /// Connections that were closed because no call came for long.
-    idle_closed,
     /// Credits granted in the last reply.
     credits_granted,
     /// Regions that the peer could reach, at the last look: none in the Read-Write design (on a provider whose Reads

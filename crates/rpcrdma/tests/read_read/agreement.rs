@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oncrpc::RpcError;
+use oncrpc::{RpcError, serving::Account};
 use rdma::ConnectionError;
 use rpcrdma::{
     Body, Design, Requester, RequesterConfig, Responder, ResponderConfig, TransportError,
@@ -113,7 +113,16 @@ async fn a_responder_that_exposes_replies_refuses_all_physical_and_keeps_nothing
         let (qc, qs) =
             queue_pairs(Link::Tcp, &a, c.connect_params(), s.connect_params(Default::default())).await;
         let service = Arc::new(Echo::default());
-        let made = Responder::new(qs, peer(&*qc), service, rt(), a.clone(), s.clone(), Arc::default());
+        let made = Responder::new(
+            qs,
+            peer(&*qc),
+            service,
+            rt(),
+            a.clone(),
+            s.clone(),
+            Arc::default(),
+            Account::unlimited(),
+        );
         assert_eq!(made.is_err(), strategy == Strategy::AllPhysical, "{strategy}");
         if made.is_err() {
             continue;

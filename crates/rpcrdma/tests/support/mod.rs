@@ -16,7 +16,7 @@ use std::{
 use buffer::{Arena, ArenaConfig, Views};
 use oncrpc::{
     AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
-    RpcError, Service, Stages, Transport, TransportKind,
+    RpcError, SMALL_REPLY, Service, Stages, Transport, TransportKind, serving::Account,
 };
 use rdma::{
     ConnectParams, ProviderChoice, QueuePair,
@@ -95,15 +95,19 @@ fn decode(message: &Message) -> Result<(u32, Ask, u32), XdrError> {
 }
 
 impl Service for Echo {
+    fn reply_bytes(&self, message: &Message) -> Option<usize> {
+        let ask = decode(message).map_or(Ask::default(), |(_, ask, _)| ask);
+        Some(SMALL_REPLY + ask.receive + ask.reply_head)
+    }
+
     fn call(
         &self,
         _peer: &Peer,
         message: Message,
-        arena: &Arena,
+        mut e: Encoder,
         _stages: &Stages,
     ) -> MaybeReady<'static, Option<Message>> {
         self.executed.fetch_add(1, Ordering::SeqCst);
-        let mut e = Encoder::new(arena, 256);
         let status = |xid, status| ReplyHeader { xid, status };
         let Ok((xid, ask, sum)) = decode(&message) else {
             let Some(xid) = message.xid() else { return MaybeReady::Ready(None) };
@@ -116,7 +120,7 @@ impl Service for Echo {
         let mut data = Views::new();
         let bytes = pattern(ask.seed.wrapping_add(1), ask.receive);
         for piece in bytes.chunks(64 << 10) {
-            data.push(arena.copy_from(piece).unwrap());
+            data.push(e.arena().copy_from(piece).unwrap());
         }
         e.put_payload(data);
         let reply = e.finish().ok();
@@ -195,12 +199,18 @@ pub struct Server {
 }
 
 pub fn serve(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig) -> Server {
+    serve_for(qp, arena, config, Account::unlimited())
+}
+
+/// The same, whose memory is counted in `account`.
+pub fn serve_for(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig, account: Account) -> Server {
     let service = Arc::new(Echo::default());
     let stats = Arc::new(ResponderStats::default());
     let peer = peer(&*qp);
     // Made here and not in its task: on the fabric a Send needs a receive the moment it is posted.
-    let responder =
-        Responder::new(qp, peer, service.clone(), rt(), arena.clone(), config, Arc::clone(&stats)).unwrap();
+    let (serving, counting) = (service.clone(), Arc::clone(&stats));
+    let made = Responder::new(qp, peer, serving, rt(), arena.clone(), config, counting, account);
+    let responder = made.unwrap();
     let task = tokio::spawn(responder.run());
     Server { service, stats, task }
 }

@@ -60,7 +60,8 @@ impl Raw {
         tokio::time::timeout(limit, self.next()).await.expect("no message, and no end of the connection")
     }
 
-    async fn next(&mut self) -> Result<Vec<u8>, ConnectionError> {
+    /// The same, however long it takes, and on any executor.
+    pub async fn next(&mut self) -> Result<Vec<u8>, ConnectionError> {
         while self.received.is_empty() {
             self.turn().await?;
         }

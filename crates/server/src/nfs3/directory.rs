@@ -12,8 +12,9 @@ use xdr::Encoder;
 
 use super::{Env, convert, target::Target};
 
-/// The largest page that is made, whatever a client asks for.
-const MAX_PAGE: u32 = 1 << 20;
+/// The largest page that is made, whatever a client asks for: what FSINFO says is preferred. A page of 1 MiB would hold the
+/// shard for several milliseconds.
+pub(super) const MAX_PAGE: u32 = 128 << 10;
 
 pub(super) async fn readdir(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
     let args: ReaddirArgs = call.arguments()?;
@@ -21,7 +22,7 @@ pub(super) async fn readdir(env: Arc<Env>, call: Call, mut reply: Encoder) -> Ou
         Ok(t) => t,
         Err(r) => return env.refused::<PostOpAttr>(reply, r),
     };
-    let count = args.count.min(MAX_PAGE);
+    let (count, header) = (args.count.min(MAX_PAGE), reply.len());
     let limits = ReadDirLimits {
         max_entries: (count as usize / entry_bytes(1)).max(1),
         max_name_bytes: (count as usize).max(1),
@@ -32,10 +33,8 @@ pub(super) async fn readdir(env: Arc<Env>, call: Call, mut reply: Encoder) -> Ou
             let attr = Some(convert::fattr(&page.attr));
             let mut list = ReaddirEncoder::begin(&mut reply, &attr, page.verifier, count);
             let _ = page.entries.iter().all(|e| list.push(e.fileid, &e.name, e.cookie));
-            match list.finish(page.eof) {
-                Ok(_) => Ok(reply),
-                Err(_) => env.failed(reply, Status::TooSmall, &attr),
-            }
+            let done = list.finish(page.eof);
+            ended(&env, reply, header, done.is_ok(), &attr)
         }
         Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
     }
@@ -47,17 +46,25 @@ pub(super) async fn readdirplus(env: Arc<Env>, call: Call, mut reply: Encoder) -
         Ok(t) => t,
         Err(r) => return env.refused::<PostOpAttr>(reply, r),
     };
-    let limits = plus_limits(&dir, &args);
+    let (limits, header) = (plus_limits(&dir, &args), reply.len());
     match dir.fs().readdir(&dir.who, &dir.file, args.cookie, args.verifier, limits).await {
         Ok(page) => {
             let attr = Some(convert::fattr(&page.attr));
-            match put_plus(&dir, &page, &args, &attr, &mut reply) {
-                Ok(_) => Ok(reply),
-                Err(_) => env.failed(reply, Status::TooSmall, &attr),
-            }
+            let done = put_plus(&dir, &page, &args, &attr, &mut reply);
+            ended(&env, reply, header, done.is_ok(), &attr)
         }
         Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
     }
+}
+
+/// Ends a listing, of which at least one entry must have `fitted`. Where there was no memory for the page, the client is to
+/// ask again.
+fn ended(env: &Env, mut reply: Encoder, header: usize, fitted: bool, attr: &PostOpAttr) -> Outcome {
+    if reply.has_failed() {
+        reply.truncate(header);
+        return env.failed(reply, Status::Jukebox, attr);
+    }
+    if fitted { Ok(reply) } else { env.failed(reply, Status::TooSmall, attr) }
 }
 
 /// How much to ask of the file system: what can fit, since attributes and handles of entries that do not fit cost too.

@@ -13,7 +13,6 @@ mod target;
 
 use std::{
     future::Future,
-    net::IpAddr,
     ops::RangeInclusive,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -21,12 +20,20 @@ use std::{
 
 use futures::FutureExt;
 use nfs::v3::{FileHandle, PROGRAM, Procedure, Status, VERSION};
-use oncrpc::{Call, Fault, MaybeReady, Outcome, Program, Stage, Stages};
+use oncrpc::{
+    Call, Fault, MaybeReady, Message, Outcome, Program, SMALL_REPLY, Stage, Stages,
+    serving::{ClientAddr, slot_bytes},
+};
 use runtime::{Instant, RuntimeRef};
 use target::Refused;
-use xdr::{Encode, Encoder};
+use xdr::{Decoder, Encode, Encoder};
 
 use crate::{export::Export, metrics::ShardCounters, reload::ExportTable, server::Shared, usage::Usage};
+
+/// The longest text of a symbolic link.
+const MAX_LINK: u32 = 4096;
+/// No call that asks for bulk data is longer than this.
+const MAX_SMALL_CALL: usize = 4096;
 
 /// What the procedures of one connection share.
 pub(crate) struct Env {
@@ -48,7 +55,7 @@ impl Env {
         counters: &Arc<ShardCounters>,
         shard: usize,
         rt: &RuntimeRef,
-        client: IpAddr,
+        client: ClientAddr,
     ) -> Self {
         // The configuration was checked: both are at most 4 MiB.
         let bytes = |s: crate::size::ByteSize| u32::try_from(s.0).unwrap_or(u32::MAX);
@@ -83,6 +90,14 @@ impl Program for Nfs3 {
 
     fn versions(&self) -> RangeInclusive<u32> {
         VERSION..=VERSION
+    }
+
+    fn reply_bytes(&self, call: &Message, proc: u32, args: Decoder<'_>) -> Option<usize> {
+        let bulk = self.env.bulk(proc, args);
+        if bulk == 0 {
+            return Some(SMALL_REPLY);
+        }
+        (call.stream_len() <= MAX_SMALL_CALL).then(|| slot_bytes(bulk) + SMALL_REPLY)
     }
 
     fn call(&self, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
@@ -168,6 +183,25 @@ fn done(mut reply: Encoder, result: &impl Encode) -> Outcome {
 }
 
 impl Env {
+    /// The most bytes that a call asks for, and gets; 0 of what is malformed, or has small results.
+    fn bulk(&self, proc: u32, mut args: Decoder<'_>) -> usize {
+        let mut count_at = |skip: usize| {
+            args.get::<FileHandle>().ok()?;
+            args.raw(skip).ok()?;
+            args.u32().ok()
+        };
+        let count = match Procedure::try_from(proc) {
+            // Behind the offset.
+            Ok(Procedure::Read) => count_at(8).map(|n| n.min(self.rtmax)),
+            // Behind cookie and verifier, and in READDIRPLUS dircount.
+            Ok(Procedure::Readdir) => count_at(16).map(|n| n.min(directory::MAX_PAGE)),
+            Ok(Procedure::Readdirplus) => count_at(20).map(|n| n.min(directory::MAX_PAGE)),
+            Ok(Procedure::Readlink) => Some(MAX_LINK),
+            _ => None,
+        };
+        count.unwrap_or(0) as usize
+    }
+
     /// Counts a call that is answered.
     fn timed(&self, procedure: Procedure, export: Option<&Export>, started: Instant) {
         let took = self.rt.now().duration_since(started).into();

@@ -123,7 +123,8 @@ fn connections_that_wait_are_served_by_client_in_turn() {
         waiters.push((client, ledger.wait(entry.client, 0, size, Waker::noop().clone()).unwrap()));
     }
     ledger.give(holder.client, MIB, &mut Vec::new());
-    let served: Vec<u8> = waiters.iter().filter(|(_, key)| ledger.waiters[*key].granted).map(|(c, _)| *c).collect();
+    let served: Vec<u8> =
+        waiters.iter().filter(|(_, key)| ledger.waiters[*key].granted).map(|(c, _)| *c).collect();
     assert_eq!(served, [1, 2, 3], "each client has one before one has two");
 }
 
@@ -291,7 +292,9 @@ impl Model {
 
     fn check(&self) {
         let granted = |a: &&Seen| a.waits.as_ref().is_some_and(|(key, ..)| self.ledger.waiters[*key].granted);
-        let of = |a: &Seen| a.held + if granted(&a) { self.ledger.waiters[a.waits.as_ref().unwrap().0].bytes } else { 0 };
+        let of = |a: &Seen| {
+            a.held + if granted(&a) { self.ledger.waiters[a.waits.as_ref().unwrap().0].bytes } else { 0 }
+        };
         assert_eq!(self.ledger.in_use, self.accounts.iter().map(of).sum::<usize>());
         for n in 0..4 {
             let sum = self.accounts.iter().filter(|a| a.client == n).map(of).sum::<usize>();

@@ -16,7 +16,7 @@ use crate::{
     Design,
     chunks::positions,
     counters::add,
-    design::{DoesNotFit, Limits, Plan, Responding, Setting},
+    design::{Acknowledged, DoesNotFit, Limits, Plan, Responding, Setting},
     header::{Body, Header, Lists, MIN_CALL, ReadSegment},
     registration::{Lending, Lent},
     responder::ReplyTo,
@@ -50,6 +50,8 @@ struct Exposed {
     regions: SmallVec<[Lent; 2]>,
     bytes: usize,
     stages: Stages,
+    /// Bytes of the account that the reply takes.
+    charge: usize,
 }
 
 impl Exposer {
@@ -166,7 +168,7 @@ impl Responding for Exposer {
             return Err(DoesNotFit);
         }
         let mut lists = Lists::default();
-        let mut exposed = Exposed { stages: to.stages.clone(), ..Exposed::default() };
+        let mut exposed = Exposed { stages: to.stages.clone(), charge: to.charge, ..Exposed::default() };
         for (position, p) in positions(&message).zip(&message.payloads) {
             self.expose(position, p.data.clone(), &mut lists, &mut exposed)?;
         }
@@ -189,9 +191,9 @@ impl Responding for Exposer {
         self.open.len()
     }
 
-    fn done(&mut self, xid: u32) -> Option<Stages> {
+    fn done(&mut self, xid: u32) -> Option<Acknowledged> {
         let at = self.open.iter().position(|o| o.xid == xid)?;
-        let OpenReply { exposed: Exposed { regions, bytes, stages }, .. } = self.open.remove(at);
+        let OpenReply { exposed: Exposed { regions, bytes, stages, charge }, .. } = self.open.remove(at);
         stages.end(Stage::Completion);
         self.regions -= regions.len();
         self.bytes -= bytes;
@@ -200,7 +202,7 @@ impl Responding for Exposer {
         }
         stages.end(Stage::Deregistration);
         add(&self.setting.stats.done_received, 1);
-        Some(stages)
+        Some(Acknowledged { stages, charge })
     }
 
     fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {

@@ -1,6 +1,6 @@
 //! The requester's part: reads what replies name, and acknowledges it.
 
-use buffer::{Buffer, View};
+use buffer::{Buffer, SPAN_BYTES, View};
 use oncrpc::{CallId, Message, Stage, Stages};
 use rdma::{ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId};
 use smallvec::SmallVec;
@@ -9,7 +9,7 @@ use crate::{
     counters::add,
     design::{Arrived, Pulled, Requesting, Taken},
     header::{Body, Header, Lists, ReadSegment},
-    pull::{self, Pulls, Sources},
+    pull::{self, Planned, Pulls, Shape, Sources},
     registration::{AllHeld, Held, Local},
     requester::Marshaller,
 };
@@ -44,14 +44,14 @@ struct Room {
 impl Reader {
     /// Nothing is read yet; `local` registers the sinks.
     pub(in crate::design) fn new(local: Local) -> Self {
-        Self { pulls: Pulls::default(), local }
+        Self { pulls: Pulls::new(usize::MAX), local }
     }
 
     /// Checks the reply's Read list against what the call asked for, and posts the Reads. Gives the message at once
     /// when the list names no bytes.
     fn read(
         &mut self,
-        mut of: Answered,
+        of: Answered,
         lists: &mut Lists,
         inline: Option<View>,
         room: Room,
@@ -69,48 +69,71 @@ impl Reader {
         let shape = pull::check(&mut lists.reads, inline.as_ref(), (head + payload) as u64)?;
         shape.fits(head, payload)?;
         of.stages.end(Stage::Decode);
-        let reads = self.plan(&lists.reads, room.payload, with, qp)?;
-        of.stages.end(Stage::Buffer);
-        if reads.is_empty() {
+        let planned = plan(&lists.reads, room.payload, &*qp);
+        if planned.is_empty() {
+            of.stages.end(Stage::Buffer);
             return Ok(Taken::Message(inline.map(Message::from_view).ok_or("a reply without a message")));
         }
-        add(&with.stats.reads, reads.len());
-        add(&with.stats.long_replies, usize::from(inline.is_none()));
-        add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
-        add(&with.stats.placed_bytes, reads.iter().map(|r| r.from.length as usize).sum());
-        of.sinks = reads.iter().filter_map(|r| self.local.sink(&r.sink)).collect();
-        if of.sinks.iter().any(Held::is_for_one) {
-            of.stages.end(Stage::Registration);
-        }
-        // A connection that is down fails the call with its next poll.
-        let posted = self.pulls.post(of, inline, shape, reads, qp);
-        posted.or_else(|e| {
-            if e == PostError::Closed { Ok(()) } else { Err("RDMA Reads that cannot be posted") }
-        })?;
-        Ok(Taken::Reading)
+        self.post(of, inline, shape, planned, with, qp)
     }
 
-    /// The Reads: into the caller's own buffer if the payload is one segment, else into memory of ours.
-    fn plan(
+    /// Posts the Reads of a reply, or none of them.
+    fn post(
         &mut self,
-        list: &[ReadSegment],
-        payload: Option<Buffer>,
+        of: Answered,
+        inline: Option<View>,
+        shape: Shape,
+        planned: SmallVec<[Planned; 2]>,
         with: &Marshaller,
-        qp: &dyn QueuePair,
-    ) -> Result<SmallVec<[ReadRequest; 2]>, &'static str> {
-        let max_transfer = qp.capabilities().max_transfer;
-        let sources = Sources { arena: &with.arena, piece: buffer::SPAN_BYTES, max_transfer };
-        let mut bulk = list.iter().filter(|r| r.position != 0 && r.segment.length > 0);
-        let one = match (bulk.next(), bulk.next()) {
-            (Some(one), None) => (one.segment.length as usize <= max_transfer).then_some(one.position),
-            _ => None,
-        };
-        let into = match (one, payload) {
-            (Some(position), Some(buffer)) => Some((position, buffer)),
-            _ => None,
-        };
-        self.pulls.plan(list, into, &sources).map_err(|_| NO_MEMORY)
+        qp: &mut dyn QueuePair,
+    ) -> Result<Taken, &'static str> {
+        let (long, inline_bytes) = (inline.is_none(), inline.as_ref().map_or(0, |v| v.len()));
+        let stages = of.stages.clone();
+        let sources = Sources { arena: &with.arena, piece: SPAN_BYTES };
+        self.pulls.open(of, inline, shape, planned);
+        let mut reads: SmallVec<[ReadRequest; 2]> = SmallVec::new();
+        let mut registered = false;
+        loop {
+            match self.pulls.next_read(&sources) {
+                Ok(Some((read, of))) => {
+                    of.sinks.extend(self.local.sink(&read.sink));
+                    registered |= of.sinks.iter().any(Held::is_for_one);
+                    reads.push(read);
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    self.pulls.abandon(reads.len());
+                    return Err(NO_MEMORY);
+                }
+            }
+        }
+        stages.end(Stage::Buffer);
+        if registered {
+            stages.end(Stage::Registration);
+        }
+        add(&with.stats.reads, reads.len());
+        add(&with.stats.long_replies, usize::from(long));
+        add(&with.stats.inline_bytes_in, inline_bytes);
+        add(&with.stats.placed_bytes, reads.iter().map(|r| r.from.length as usize).sum());
+        for read in reads {
+            // A connection that is down fails the call with its next poll.
+            qp.post_read(read).or_else(|e| {
+                if e == PostError::Closed { Ok(()) } else { Err("RDMA Reads that cannot be posted") }
+            })?;
+        }
+        Ok(Taken::Reading)
     }
+}
+
+/// The Reads: into the caller's own buffer if the payload is one segment, else into memory of ours.
+fn plan(list: &[ReadSegment], payload: Option<Buffer>, qp: &dyn QueuePair) -> SmallVec<[Planned; 2]> {
+    let max_transfer = qp.capabilities().max_transfer;
+    let mut bulk = list.iter().filter(|r| r.position != 0 && r.segment.length > 0);
+    let one = match (bulk.next(), bulk.next()) {
+        (Some(one), None) => (one.segment.length as usize <= max_transfer).then_some(one.position),
+        _ => None,
+    };
+    pull::plan(list, one.zip(payload), max_transfer)
 }
 
 /// Sends the 16 bytes of an RDMA_DONE (RFC 5666 section 3.8): the responder may take its memory back.
@@ -169,15 +192,19 @@ impl Requesting for Reader {
         with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<Option<Pulled>, ConnectionError> {
-        let completed = self.pulls.completed(id, sink, &with.arena);
-        let Some((Answered { id, xid, stages, sinks }, message)) = completed else { return Ok(None) };
+        let Some(at) = self.pulls.completed(id, sink) else { return Ok(None) };
+        let taken = match self.pulls.take(at, &with.arena) {
+            Some(Ok((of, message))) => Some((of, Ok(message))),
+            _ => self.pulls.drop_at(at).map(|of| (of, Err(NO_MEMORY))),
+        };
+        let Some((Answered { id, xid, stages, sinks }, message)) = taken else { return Ok(None) };
         stages.end(Stage::ReadWait);
         if sinks.iter().any(Held::is_for_one) {
             drop(sinks);
             stages.end(Stage::Deregistration);
         }
         done(xid, with, qp)?;
-        Ok(Some(Pulled { id, xid, message: message.map_err(|_| NO_MEMORY), stages }))
+        Ok(Some(Pulled { id, xid, message, stages }))
     }
 
     fn discard(
@@ -195,6 +222,6 @@ impl Requesting for Reader {
     }
 
     fn end(&mut self) {
-        self.pulls = Pulls::default();
+        self.pulls = Pulls::new(usize::MAX);
     }
 }

@@ -8,11 +8,13 @@ mod returned;
 use std::task::{Context, Poll};
 
 use buffer::{Buffer, View};
-use oncrpc::{Message, ReplySpec, Stages};
+use oncrpc::{Message, ReplySpec};
 use rdma::{ConnectionError, QueuePair, WorkId};
 use xdr::pad;
 
-use super::{Arrived, DoesNotFit, Expected, Limits, Plan, Pulled, Requesting, Responding, Taken};
+use super::{
+    Acknowledged, Arrived, DoesNotFit, Expected, Limits, Plan, Pulled, Requesting, Responding, Taken,
+};
 use crate::{
     counters::add,
     header::{Body, Header, MIN_CALL, WRITE_CHUNK},
@@ -107,7 +109,7 @@ impl Responding for ReadWrite {
         0
     }
 
-    fn done(&mut self, _: u32) -> Option<Stages> {
+    fn done(&mut self, _: u32) -> Option<Acknowledged> {
         None
     }
 

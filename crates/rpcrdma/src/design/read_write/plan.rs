@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn planned(m: Message, l: &Lists) -> Result<Plan, DoesNotFit> {
-        let to = ReplyTo { xid: 1, lists: l.clone(), stages: Stages::NONE };
+        let to = ReplyTo { xid: 1, lists: l.clone(), stages: Stages::NONE, charge: 0 };
         plan(&to, 1, m, &LIMITS, &zeros(&arena()))
     }
 

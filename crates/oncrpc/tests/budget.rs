@@ -1,0 +1,396 @@
+//! Peers over TCP that send, or take, as little as they can, beside one that behaves. Virtual time.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{Doubler, peer, words};
+use futures::future::poll_fn;
+use oncrpc::{
+    Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, RpcError, Transport, call_header,
+    serving::{Budget, BudgetConfig, ClientAddr, CloseReason},
+    tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpTransport},
+};
+use runtime::{ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};
+use xdr::{Arena, Encoder};
+
+const MIB: usize = 1 << 20;
+const MEMORY: usize = 32 * MIB;
+const CONNECTIONS: usize = 64;
+/// The most bytes of a call.
+const RECORD: usize = MIB + (64 << 10);
+
+struct Server {
+    rt: RuntimeRef,
+    arena: Arena,
+    budget: Budget,
+    config: TcpServerConfig,
+    begun: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn new(rt: &RuntimeRef) -> Self {
+        let budget = BudgetConfig {
+            memory: MEMORY,
+            own: 32 << 10,
+            largest: 2 * MIB,
+            connections: CONNECTIONS,
+            per_client: CONNECTIONS,
+        };
+        Self {
+            rt: Arc::clone(rt),
+            arena: Arena::new(buffer::ArenaConfig { limit: 2 * MEMORY, huge_pages: false }),
+            budget: Budget::new(budget, Arc::clone(rt)),
+            config: TcpServerConfig { max_record: RECORD, ..TcpServerConfig::default() },
+            begun: Arc::default(),
+        }
+    }
+
+    /// A connection from the client of this number; the pipe holds `capacity` bytes each way.
+    fn connect(&self, client: u8, capacity: usize) -> MemoryStream {
+        let (ours, theirs) = memory_stream(capacity, usize::MAX);
+        let program =
+            Doubler { rt: Some(Arc::clone(&self.rt)), begun: Arc::clone(&self.begun), ..Doubler::default() };
+        let server = TcpServer {
+            service: Arc::new(Dispatcher::new([Arc::new(program) as Arc<dyn Program>])),
+            rt: Arc::clone(&self.rt),
+            arena: self.arena.clone(),
+            config: self.config.clone(),
+            stats: Arc::default(),
+        };
+        let account = self.budget.open(Self::client(client)).unwrap();
+        let served = server.serve(Box::new(theirs), peer(), account, std::future::pending());
+        self.rt.spawn("server", Box::pin(served));
+        ours
+    }
+
+    fn client(client: u8) -> ClientAddr {
+        std::net::IpAddr::from([10, 0, 0, client]).into()
+    }
+
+    fn closed(&self, reason: CloseReason) -> u64 {
+        self.config.connection.closed.of(reason)
+    }
+
+    /// Memory that the budget gives to all connections together.
+    fn shared(&self) -> usize {
+        self.budget.stats().shared
+    }
+}
+
+/// A client that behaves.
+struct Honest {
+    transport: Arc<dyn Transport>,
+    arena: Arena,
+}
+
+impl Honest {
+    fn connect(server: &Server, client: u8) -> Self {
+        let arena = Arena::new(buffer::ArenaConfig { limit: 64 * MIB, huge_pages: false });
+        let stream = Box::new(server.connect(client, 256 << 10));
+        let config = TcpClientConfig { timeout: Duration::from_secs(5), ..TcpClientConfig::default() };
+        Self { transport: TcpTransport::start(stream, &server.rt, &arena, config).unwrap(), arena }
+    }
+
+    fn call(&self, proc: u32, args: impl FnOnce(&mut Encoder), room: usize) -> PendingCall {
+        let mut e = Encoder::new(&self.arena, 128);
+        call_header(&mut e, 100_003, 3, proc, &Credential::None);
+        args(&mut e);
+        let reply = ReplySpec { max_head: 128 + room, payload: None };
+        PendingCall::new(&self.transport, Request::new(e.finish().unwrap(), reply))
+    }
+
+    /// Writes and reads a MiB, and makes a small call, several at once.
+    async fn work(&self) -> Result<(), RpcError> {
+        let data = || (0..16).map(|_| self.arena.alloc(64 << 10).unwrap().freeze()).collect();
+        let write = || self.call(7, |e| e.put_payload(data()), MIB);
+        let read = || self.call(10, |e| e.put_u32(MIB as u32), MIB);
+        let small = || self.call(1, |e| e.put_u32(1), 0);
+        let all = futures::join!(write(), read(), small(), write(), read(), small());
+        for result in [all.0, all.1, all.2, all.3, all.4, all.5] {
+            result?;
+        }
+        Ok(())
+    }
+}
+
+async fn write_all(stream: &mut MemoryStream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match poll_fn(|cx| stream.poll_write(cx, &[IoSlice::new(bytes)])).await {
+            Ok(n) => bytes = &bytes[n..],
+            Err(_) => return,
+        }
+    }
+}
+
+/// Takes up to `max` bytes.
+async fn take(stream: &mut MemoryStream, max: usize) -> usize {
+    let mut b = vec![0; max];
+    poll_fn(|cx| stream.poll_read(cx, &mut [IoSliceMut::new(&mut b)])).await.unwrap()
+}
+
+fn record(body: &[u32]) -> Vec<u8> {
+    let mut out = words(&[0x8000_0000 + 4 * body.len() as u32]);
+    out.extend(words(body));
+    out
+}
+
+fn call(proc: u32, arg: u32) -> Vec<u8> {
+    record(&[1, 0, 2, 100_003, 3, proc, 0, 0, 0, 0, arg])
+}
+
+fn run<F: Future<Output = ()>>(test: impl FnOnce(RuntimeRef) -> F) {
+    let time = VirtualTime::new(1);
+    let rt = time.runtime();
+    time.block_on(test(rt)).unwrap();
+}
+
+/// The honest client works for `seconds`, and has no error; gives how often it was done.
+async fn work_for(server: &Server, honest: &Honest, seconds: u64) -> u32 {
+    let start = server.rt.now();
+    let mut rounds = 0;
+    while server.rt.now().duration_since(start) < Duration::from_secs(seconds) {
+        honest.work().await.unwrap();
+        rounds += 1;
+        server.rt.sleep(Duration::from_secs(3)).await;
+    }
+    rounds
+}
+
+#[test]
+fn records_that_do_not_come_hold_a_share_of_the_memory_and_for_a_limited_time() {
+    // Nothing more, a byte each 45 seconds, and 1000 bytes a second.
+    for (bytes, every) in [(0, 600), (1, 45), (1000, 1)] {
+        run(async |rt| {
+            let server = Server::new(&rt);
+            let honest = Honest::connect(&server, 9);
+            for n in 0..60 {
+                let mut stream = server.connect(1 + n % 2, 10_000);
+                let later = Arc::clone(&rt);
+                rt.spawn(
+                    "hostile",
+                    Box::pin(async move {
+                        write_all(&mut stream, &words(&[0x8010_0000])).await;
+                        write_all(&mut stream, &[0]).await;
+                        loop {
+                            later.sleep(Duration::from_secs(every)).await;
+                            write_all(&mut stream, &vec![0; bytes]).await;
+                        }
+                    }),
+                );
+            }
+            work_for(&server, &honest, 1).await;
+            let held: Vec<usize> = [1, 2].map(|n| server.budget.held_by(Server::client(n))).into();
+            assert!(held.iter().all(|held| *held < server.shared() / 2), "{held:?}");
+            assert!(server.budget.stats().waiting > 0, "there are more of them than fit");
+            assert!(server.arena.stats().in_use < 8 * MIB, "{:?}", server.arena.stats());
+            let rounds = work_for(&server, &honest, 240).await;
+            assert!(rounds > 60, "{rounds}");
+            // Those that waited had their time after the others.
+            work_for(&server, &honest, 600).await;
+            assert_eq!(server.closed(CloseReason::Stalled), 60, "{bytes} each {every} s");
+            assert!(server.budget.held_by(Server::client(1)) + server.budget.held_by(Server::client(2)) == 0);
+        });
+    }
+}
+
+#[test]
+fn a_slow_link_that_is_fast_enough_loses_nothing() {
+    run(async |rt| {
+        let server = Server::new(&rt);
+        let mut stream = server.connect(1, 10_000);
+        write_all(&mut stream, &words(&[0x8000_0000 + 44 + MIB as u32])).await;
+        write_all(&mut stream, &words(&[1, 0, 2, 100_003, 3, 7, 0, 0, 0, 0, MIB as u32])).await;
+        for _ in 0..64 {
+            write_all(&mut stream, &vec![1; MIB / 64]).await;
+            rt.sleep(Duration::from_millis(990)).await;
+        }
+        let mut taken = 0;
+        while taken < MIB + 32 {
+            let n = take(&mut stream, 8 << 10).await;
+            assert!(n > 0, "it was closed");
+            taken += n;
+            rt.sleep(Duration::from_millis(490)).await;
+        }
+        assert_eq!(server.closed(CloseReason::Stalled), 0);
+    });
+}
+
+#[test]
+fn replies_that_are_taken_slowly_hold_a_share_of_the_memory_and_for_a_limited_time() {
+    // Nothing, and 8 KiB each 20 seconds.
+    for (bytes, every) in [(1, 10_000), (8 << 10, 20)] {
+        run(async |rt| {
+            let server = Server::new(&rt);
+            let honest = Honest::connect(&server, 9);
+            for n in 0..17 {
+                let mut stream = server.connect(1 + n % 2, 10_000);
+                for _ in 0..64 {
+                    write_all(&mut stream, &call(10, MIB as u32)).await;
+                }
+                let later = Arc::clone(&rt);
+                rt.spawn(
+                    "hostile",
+                    Box::pin(async move {
+                        loop {
+                            later.sleep(Duration::from_secs(every)).await;
+                            if take(&mut stream, bytes).await == 0 {
+                                return;
+                            }
+                        }
+                    }),
+                );
+            }
+            let rounds = work_for(&server, &honest, 1).await;
+            let begun = server.begun.load(Ordering::Relaxed) - 2 * rounds as usize;
+            assert!(
+                begun < MEMORY / MIB,
+                "{begun} of 1088 calls begun: there is no memory for so many replies"
+            );
+            assert!(server.arena.stats().in_use < MEMORY, "{:?}", server.arena.stats());
+            let rounds = work_for(&server, &honest, 600).await;
+            assert!(rounds > 150, "{rounds}");
+            assert_eq!(server.closed(CloseReason::Stalled), 17);
+            assert_eq!(server.budget.held_by(Server::client(1)), 0);
+        });
+    }
+}
+
+#[test]
+fn the_replies_of_calls_in_progress_count_before_they_are_made() {
+    run(async |rt| {
+        let mut server = Server::new(&rt);
+        server.config.max_queued = 3 * MIB;
+        let mut stream = server.connect(1, 1000);
+        for _ in 0..20 {
+            write_all(&mut stream, &call(10, MIB as u32)).await;
+        }
+        rt.sleep(Duration::from_secs(1)).await;
+        assert_eq!(server.begun.load(Ordering::Relaxed), 2, "two replies of a MiB and a head each");
+        let mut taken = 0;
+        while taken < 20 * (MIB + 32) {
+            taken += take(&mut stream, MIB).await;
+        }
+        assert_eq!((server.begun.load(Ordering::Relaxed), taken), (20, 20 * (MIB + 32)));
+    });
+}
+
+#[test]
+fn a_long_call_for_a_long_reply_is_garbage() {
+    run(async |rt| {
+        let server = Server::new(&rt);
+        let mut stream = server.connect(1, 1 << 20);
+        let mut long = words(&[0x8000_0000 + 44 + 100_000]);
+        long.extend(words(&[1, 0, 2, 100_003, 3, 10, 0, 0, 0, 0, MIB as u32]));
+        long.resize(4 + 44 + 100_000, 0);
+        write_all(&mut stream, &long).await;
+        let mut reply = vec![0; 28];
+        poll_fn(|cx| stream.poll_read(cx, &mut [IoSliceMut::new(&mut reply)])).await.unwrap();
+        assert_eq!(reply, record(&[1, 1, 0, 0, 0, 4]), "GARBAGE_ARGS");
+        assert_eq!(server.begun.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn a_call_waits_while_there_is_no_memory_for_its_reply_and_is_executed_then() {
+    run(async |rt| {
+        let mut server = Server::new(&rt);
+        server.arena = Arena::new(buffer::ArenaConfig { limit: 1, huge_pages: false });
+        let mut stream = server.connect(1, 1000);
+        rt.sleep(Duration::from_secs(1)).await;
+        let mut held = Vec::new();
+        while let Ok(b) = server.arena.alloc(1) {
+            held.push(b);
+        }
+        held.pop(); // For the call.
+        write_all(&mut stream, &call(9, 100)).await;
+        rt.sleep(Duration::from_secs(100)).await;
+        assert_eq!(server.begun.load(Ordering::Relaxed), 0);
+        drop(held);
+        assert_eq!(take(&mut stream, 200).await, 132);
+        assert_eq!(server.begun.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// Counts how much is done for one connection that has many calls waiting while another has its turn.
+#[test]
+fn long_replies_leave_the_shard_to_others_after_a_few() {
+    run(async |rt| {
+        let mut server = Server::new(&rt);
+        server.config.max_queued = 1 << 30;
+        let honest = Honest::connect(&server, 9);
+        honest.call(1, |e| e.put_u32(1), 0).await.unwrap();
+        for (proc, bytes, calls, most) in [(9, 128 << 10, 50, 2), (10, 512 << 10, 100, 4), (9, 100, 1000, 64)]
+        {
+            let mut hostile: Vec<_> = (0..2).map(|n| server.connect(n, 1 << 30)).collect();
+            for stream in &mut hostile {
+                let all: Vec<u8> = (0..calls).flat_map(|_| call(proc, bytes)).collect();
+                write_all(stream, &all).await;
+            }
+            let before = server.begun.load(Ordering::Relaxed);
+            honest.call(1, |e| e.put_u32(1), 0).await.unwrap();
+            let between = server.begun.load(Ordering::Relaxed) - before;
+            // The call and its reply pass through a few tasks, and each of the two has a turn before each of them.
+            assert!(between <= 2 * 6 * most, "{between} calls of procedure {proc} came first");
+            assert!(2 * calls > 2 * 6 * most);
+            for stream in &mut hostile {
+                let mut left = calls * (32 + bytes as usize);
+                while left > 0 {
+                    left -= take(stream, left).await;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn connections_without_a_first_call_are_closed_before_idle_ones() {
+    run(async |rt| {
+        let mut server = Server::new(&rt);
+        let timeouts = (Duration::from_secs(60), Some(Duration::from_secs(360)));
+        (server.config.connection.first_call_timeout, server.config.connection.idle_timeout) = timeouts;
+        let mut silent = server.connect(1, 1000);
+        let mut idle = server.connect(1, 1000);
+        write_all(&mut idle, &call(0, 0)).await;
+        assert_eq!(take(&mut idle, 28).await, 28);
+        let start = rt.now();
+        assert_eq!(take(&mut silent, 1).await, 0);
+        assert_eq!(rt.now().duration_since(start), Duration::from_secs(60));
+        assert_eq!((server.closed(CloseReason::NoCall), server.closed(CloseReason::Idle)), (1, 0));
+        assert_eq!(take(&mut idle, 1).await, 0);
+        assert_eq!((server.closed(CloseReason::NoCall), server.closed(CloseReason::Idle)), (1, 1));
+    });
+}
+
+#[test]
+fn an_evicted_connection_ends_at_once_and_its_memory_is_free() {
+    run(async |rt| {
+        let server = Server::new(&rt);
+        let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| server.connect(1, 1000)).collect();
+        // The first one has replies that are not taken, and all are older than those of others.
+        for _ in 0..3 {
+            write_all(&mut streams[0], &call(10, MIB as u32)).await;
+        }
+        rt.sleep(Duration::from_secs(1)).await;
+        assert!(server.budget.held_by(Server::client(1)) > 2 * MIB);
+        for stream in &mut streams[1..] {
+            write_all(stream, &call(0, 0)).await;
+        }
+        rt.sleep(Duration::from_secs(1)).await;
+        let honest = Honest::connect(&server, 9);
+        honest.work().await.unwrap();
+        assert_eq!(server.closed(CloseReason::Evicted), 1);
+        assert!(server.budget.held_by(Server::client(1)) < MIB);
+        while take(&mut streams[0], 10_000).await > 0 {}
+        assert_eq!(server.budget.stats().connections, CONNECTIONS);
+    });
+}
