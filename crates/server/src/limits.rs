@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncrpc::{SMALL_REPLY, serving::BudgetConfig};
 use serde::Deserialize;
 
-use crate::{config_file::Wrong, size::ByteSize};
+use crate::{config_file::Wrong, drc, size::ByteSize};
 
 /// The largest READ or WRITE that may be configured: an arena's largest buffer.
 pub const MAX_TRANSFER: u64 = buffer::SPAN_BYTES as u64;
@@ -60,7 +60,8 @@ pub struct Limits {
     /// of it; and all of it while processes of this machine wait for memory (Linux PSI). By default there is no limit:
     /// all memory for buffers and memory exports may be registered, and so pinned.
     pub registration_cache: Option<ByteSize>,
-    /// Replies kept to answer retransmitted calls that must not be executed twice.
+    /// Replies kept to answer retransmitted calls that must not be executed twice. Up to 16 times as many are kept while they
+    /// are younger than a minute, so that clients that change much do not push out the replies of others.
     pub replies_kept: usize,
 }
 
@@ -97,8 +98,9 @@ impl Limits {
     /// What clients may hold, in a process that may have so many files open.
     pub(crate) fn budget(&self, descriptors: Option<u64>) -> BudgetConfig {
         let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let replies = self.replies_kept.saturating_mul(SMALL_REPLY);
-        let memory = bytes(self.memory.0).saturating_sub(replies);
+        let replies = self.replies_kept.saturating_mul(drc::GROWTH * SMALL_REPLY);
+        let memory = bytes(self.memory.0);
+        let memory = memory - replies.min(memory / 4);
         let reserve = memory / 8;
         // The receives of a connection that has not asked for more, and some small calls.
         let own = 8 * bytes(self.inline_size.0).max(OWN_UNIT);

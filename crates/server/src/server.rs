@@ -186,7 +186,7 @@ impl Starting {
             exports: Arc::new(ExportTable::from_pointee(Exports::new(entries, secret)?)),
             secret,
             mounts: Arc::default(),
-            replies: Arc::new(ReplyCache::new(config.limits.replies_kept)),
+            replies: Arc::new(ReplyCache::new(config.limits.replies_kept, Arc::clone(&self.rt))),
             budget: Budget::new(config.limits.budget(descriptors), Arc::clone(&self.rt)),
             closed: Closed::default(),
             registration: Arc::new(Registration::new(Settings {

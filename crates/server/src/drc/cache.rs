@@ -1,0 +1,220 @@
+//! The kept replies, and which of them give way.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::IpAddr,
+    time::Duration,
+};
+
+use futures::channel::oneshot;
+use oncrpc::{Message, Peer, serving::ClientAddr};
+use parking_lot::Mutex;
+use runtime::{Instant, RuntimeRef};
+
+/// Independent parts of the cache, so that shards seldom meet at a lock.
+const PARTS: usize = 16;
+/// Kept replies are at most this long; the replies of all procedures that need keeping are far shorter.
+const MAX_REPLY: usize = 2048;
+/// A call is sent again within this time, if at all: clients that lost their connection make another at once.
+const WINDOW: Duration = Duration::from_secs(60);
+/// The cache grows to so many times its size while the replies in it are younger than that.
+pub(crate) const GROWTH: usize = 16;
+/// So many replies of one client in each part stay until it has newer ones: more than the calls that it can have waiting.
+const OWN: usize = 64;
+
+/// What makes two calls the same call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) client: IpAddr,
+    pub(super) xid: u32,
+    pub(super) proc: u32,
+    pub(super) checksum: u64,
+}
+
+impl Key {
+    /// Whose share of the cache it is counted in.
+    fn counted(&self) -> ClientAddr {
+        self.client.into()
+    }
+}
+
+enum Entry {
+    /// Being executed for this connection; the others wait for the reply.
+    InProgress {
+        connection: u64,
+        waiting: Vec<oneshot::Sender<Option<Message>>>,
+    },
+    Done(Message),
+}
+
+struct Part {
+    entries: HashMap<Key, Entry>,
+    /// Finished entries and when they were, oldest first.
+    finished: VecDeque<(Key, Instant)>,
+    /// How many of them each client has.
+    held: HashMap<ClientAddr, usize>,
+}
+
+impl Part {
+    fn new(size: usize) -> Mutex<Self> {
+        // Twice, so that the map does not grow while calls are in progress on top.
+        let entries = HashMap::with_capacity(2 * size);
+        let finished = VecDeque::with_capacity(size + 1);
+        Mutex::new(Self { entries, finished, held: HashMap::new() })
+    }
+
+    fn held(&self, client: ClientAddr) -> usize {
+        self.held.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Notes a finished entry, and takes out those that give way to it.
+    fn keep(&mut self, key: Key, now: Instant, size: usize, gone: &mut Vec<Entry>) {
+        self.finished.push_back((key, now));
+        *self.held.entry(key.counted()).or_default() += 1;
+        while self.finished.len() > size
+            && let Some(at) = self.gives_way(key.counted(), now, size)
+        {
+            gone.extend(self.take_out(at));
+            if self.finished.front().is_none_or(|(_, since)| now.duration_since(*since) < WINDOW) {
+                break; // One went for one that came. Others go where the cache had grown and need not any more.
+            }
+        }
+    }
+
+    fn take_out(&mut self, at: usize) -> Option<Entry> {
+        let (gone, _) = self.finished.remove(at)?;
+        if let Some(n) = self.held.get_mut(&gone.counted()) {
+            *n -= 1;
+            if *n == 0 {
+                self.held.remove(&gone.counted());
+            }
+        }
+        self.entries.remove(&gone)
+    }
+
+    /// Which entry gives way to the newest one, of `client`. Its own oldest, when it has its share; so a client that
+    /// changes much does not make the server forget what others may still ask for again. Else one that is no longer asked
+    /// for. Else the cache grows, as far as it may; and then a client with more than its share loses its oldest.
+    fn gives_way(&self, client: ClientAddr, now: Instant, size: usize) -> Option<usize> {
+        let clients = self.held.len().max(1);
+        let oldest = |whose: ClientAddr| self.finished.iter().position(|(k, _)| k.counted() == whose);
+        if self.held(client) > (size / clients).max(OWN.min(size)) {
+            return oldest(client);
+        }
+        if self.finished.front().is_some_and(|(_, since)| now.duration_since(*since) >= WINDOW) {
+            return Some(0);
+        }
+        if self.finished.len() <= GROWTH * size {
+            return None;
+        }
+        let share = (GROWTH * size / clients).max(1);
+        let over = self.held.iter().find(|(_, n)| **n > share).map(|(c, _)| *c);
+        oldest(over.unwrap_or(client))
+    }
+
+    /// Whether the reply to a further call of `client` can be kept without one going that may still be asked for.
+    fn has_room(&self, client: ClientAddr, now: Instant, size: usize) -> bool {
+        let most = GROWTH * size;
+        self.entries.len() < most
+            || self.held(client) > 0
+            || self.held.len() < most
+            || self.finished.front().is_some_and(|(_, since)| now.duration_since(*since) >= WINDOW)
+    }
+}
+
+/// What to do with a call.
+pub(super) enum Verdict {
+    Execute,
+    Answer(Option<Message>),
+    Wait(oneshot::Receiver<Option<Message>>),
+    /// Its reply could not be kept: the client is to try again later.
+    Later,
+}
+
+/// The cache; one per server, shared by all shards and both transports.
+pub(crate) struct ReplyCache {
+    parts: [Mutex<Part>; PARTS],
+    /// Entries of each part while they need not be more.
+    size: usize,
+    clock: RuntimeRef,
+}
+
+impl ReplyCache {
+    /// A cache of about `replies` replies.
+    pub(crate) fn new(replies: usize, clock: RuntimeRef) -> Self {
+        let size = replies.div_ceil(PARTS).max(1);
+        Self { parts: std::array::from_fn(|_| Part::new(size)), size, clock }
+    }
+
+    fn part(&self, key: &Key) -> &Mutex<Part> {
+        &self.parts[key.checksum as usize % PARTS]
+    }
+
+    pub(super) fn look_up(&self, key: &Key, peer: &Peer) -> Verdict {
+        let mut part = self.part(key).lock();
+        match part.entries.get_mut(key) {
+            Some(Entry::Done(reply)) => Verdict::Answer(Some(reply.clone())),
+            // The same connection will get the one answer; RFC 5531 has no second.
+            Some(Entry::InProgress { connection, .. }) if *connection == peer.connection => {
+                Verdict::Answer(None)
+            }
+            Some(Entry::InProgress { waiting, .. }) => {
+                let (tx, rx) = oneshot::channel();
+                waiting.retain(|w| !w.is_canceled());
+                waiting.push(tx);
+                Verdict::Wait(rx)
+            }
+            None => {
+                let full = part.entries.len() >= GROWTH * self.size;
+                if full && !part.has_room(key.counted(), self.clock.now(), self.size) {
+                    return Verdict::Later;
+                }
+                let entry = Entry::InProgress { connection: peer.connection, waiting: Vec::new() };
+                part.entries.insert(*key, entry);
+                Verdict::Execute
+            }
+        }
+    }
+
+    /// Ends a call: gives `reply` to the connections that wait for it, and keeps it if the call was executed.
+    pub(super) fn finish(&self, key: &Key, reply: Option<&Message>, executed: bool) {
+        let kept = reply.filter(|r| executed && r.payloads.is_empty() && r.head.len() <= MAX_REPLY);
+        let now = self.clock.now();
+        let mut gone = Vec::new(); // Returns memory to its arena: not under our lock.
+        let mut part = self.part(key).lock();
+        let before = match kept {
+            Some(r) => part.entries.insert(*key, Entry::Done(r.clone())),
+            None => part.entries.remove(key),
+        };
+        if kept.is_some() {
+            part.keep(*key, now, self.size, &mut gone);
+        }
+        drop(part);
+        if let Some(Entry::InProgress { waiting, .. }) = before {
+            for w in waiting {
+                // A connection that waited may be gone.
+                drop(w.send(reply.cloned()));
+            }
+        }
+    }
+
+    /// How many replies are kept.
+    pub(crate) fn kept(&self) -> usize {
+        self.parts.iter().map(|p| p.lock().finished.len()).sum()
+    }
+
+    /// Bytes of memory that the kept replies keep from being reused.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let held = |entry: &Entry| match entry {
+            Entry::Done(reply) => reply.head.iter().map(|view| view.capacity()).sum(),
+            Entry::InProgress { .. } => 0,
+        };
+        self.parts.iter().map(|p| p.lock().entries.values().map(held).sum::<usize>()).sum()
+    }
+
+    /// Entries as they are counted by client, which is to be the same as [`Self::kept`].
+    #[cfg(test)]
+    pub(super) fn counted(&self) -> usize {
+        self.parts.iter().map(|p| p.lock().held.values().sum::<usize>()).sum()
+    }
+}

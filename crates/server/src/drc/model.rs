@@ -1,0 +1,261 @@
+//! Clients that keep the rules beside any others, against the rule that nothing is executed twice.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use buffer::{Arena, ArenaConfig};
+use futures::channel::oneshot;
+use nfs::v3::Status;
+use oncrpc::{
+    AuthStat, Credential, MaybeReady, Message, Peer, ReplyHeader, ReplyStatus, Service, Stages,
+    TransportKind, call_header,
+};
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use runtime::{BoxFuture, RuntimeExt, virtual_time::VirtualTime};
+use xdr::{Decoder, Encoder};
+
+use super::{AnswerOnce, ReplyCache};
+
+/// Clients that keep the rules.
+const CLIENTS: usize = 3;
+/// Calls that each of them may wait for.
+const OUTSTANDING: usize = 6;
+/// Addresses of the others.
+const OTHERS: u32 = 30;
+/// With 16 parts, and each 16 times as large when it has to be: every client has a share of 7 entries in each part.
+const REPLIES: usize = 256;
+/// For so long a client sends a call again.
+const PATIENCE: Duration = Duration::from_secs(55);
+
+/// Counts executions. What the call's first argument says becomes of it: 0, it is executed at once; 1, later; 2 to 4, it is
+/// refused.
+#[derive(Clone, Default)]
+struct Files(Arc<Mutex<Executed>>);
+
+#[derive(Default)]
+struct Executed {
+    times: HashMap<(IpAddr, u32), u32>,
+    open: HashMap<(IpAddr, u32), oneshot::Sender<()>>,
+}
+
+impl Service for Files {
+    fn call(
+        &self,
+        peer: &Peer,
+        message: Message,
+        mut reply: Encoder,
+        _: &Stages,
+    ) -> MaybeReady<'static, Option<Message>> {
+        let xid = message.xid().unwrap();
+        let mut d = Decoder::new(&message);
+        d.raw(40).unwrap();
+        let fate = d.u32().unwrap();
+        let status = if fate == 4 { ReplyStatus::Auth(AuthStat::TooWeak) } else { ReplyStatus::Success };
+        reply.put(&ReplyHeader { xid, status });
+        reply.put(match fate {
+            2 => &Status::Stale,
+            3 => &Status::Access,
+            _ => &Status::Ok,
+        });
+        let reply = reply.finish().ok();
+        if fate > 1 {
+            return MaybeReady::Ready(reply);
+        }
+        let call = (peer.addr.ip(), xid);
+        let mut executed = self.0.lock();
+        *executed.times.entry(call).or_default() += 1;
+        if fate == 0 {
+            return MaybeReady::Ready(reply);
+        }
+        let (tx, rx) = oneshot::channel();
+        executed.open.insert(call, tx);
+        MaybeReady::wait(async move {
+            let _ = rx.await;
+            reply
+        })
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A client makes a new call; executed at once or later.
+    Call(usize, bool),
+    /// It sends one again that it waits for, on the same connection or another.
+    Again(usize, usize, bool),
+    /// A call that is executed later is done.
+    Done(usize, usize),
+    /// The client has the reply.
+    Acknowledge(usize, usize),
+    /// Others make calls: from which address on, how many addresses, how many calls each, and what becomes of them.
+    Others(u32, u32, u32, u32),
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (client, which) = (0..CLIENTS, 0..OUTSTANDING);
+    let step = prop_oneof![
+        4 => (client.clone(), any::<bool>()).prop_map(|(c, later)| Step::Call(c, later)),
+        4 => (client.clone(), which.clone(), any::<bool>()).prop_map(|(c, n, same)| Step::Again(c, n, same)),
+        2 => (client.clone(), which.clone()).prop_map(|(c, n)| Step::Done(c, n)),
+        2 => (client, which).prop_map(|(c, n)| Step::Acknowledge(c, n)),
+        3 => (0..OTHERS, 1..OTHERS, 1..200_u32, 0..5_u32).prop_map(|(a, n, k, f)| Step::Others(a, n, k, f)),
+        1 => (1..30_u64).prop_map(Step::Wait),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// A call that its client waits for.
+struct Waiting {
+    xid: u32,
+    later: bool,
+    /// When it was last certain not to be forgotten: when it was sent, or done.
+    since: Duration,
+    /// What the server's connections poll.
+    answers: Vec<BoxFuture<'static, Option<Message>>>,
+    done: bool,
+}
+
+struct Model {
+    time: VirtualTime,
+    arena: Arena,
+    files: Files,
+    front: AnswerOnce<Files>,
+    waiting: Vec<Vec<Waiting>>,
+    next: u32,
+    connections: u64,
+}
+
+fn address(client: usize) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, client as u8).into()
+}
+
+impl Model {
+    fn new() -> Self {
+        let (time, files) = (VirtualTime::new(1), Files::default());
+        let cache = Arc::new(ReplyCache::new(REPLIES, time.runtime()));
+        Self {
+            arena: Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false }),
+            front: AnswerOnce::new(files.clone(), cache, || ()),
+            waiting: (0..CLIENTS).map(|_| Vec::new()).collect(),
+            time,
+            files,
+            next: 0,
+            connections: 1000,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.time.runtime().now().as_nanos())
+    }
+
+    /// Sends a call; gives what its connection has to poll.
+    fn send(
+        &self,
+        addr: IpAddr,
+        connection: u64,
+        xid: u32,
+        fate: u32,
+    ) -> MaybeReady<'static, Option<Message>> {
+        let mut e = Encoder::new(&self.arena, 64);
+        call_header(&mut e, nfs::v3::PROGRAM, 3, 12, &Credential::None);
+        e.put_u32(fate);
+        e.put_u32(xid);
+        let mut message = e.finish().unwrap();
+        assert!(message.set_xid(xid));
+        let addr = (addr, 900).into();
+        let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection };
+        self.front.call(&peer, message, Encoder::new(&self.arena, 64), &Stages::NONE)
+    }
+
+    fn take(waiting: &mut Waiting, answer: MaybeReady<'static, Option<Message>>) {
+        if let MaybeReady::Pending(answer) = answer {
+            waiting.answers.push(answer);
+        }
+    }
+
+    fn poll(waiting: &mut Waiting) {
+        let mut cx = Context::from_waker(Waker::noop());
+        waiting.answers.retain_mut(|a| Pin::new(a).poll(&mut cx).is_pending());
+    }
+
+    fn run(&mut self, step: Step) {
+        let now = self.now();
+        match step {
+            Step::Call(client, later) if self.waiting[client].len() < OUTSTANDING => {
+                self.next += 1;
+                let xid = self.next;
+                let answer = self.send(address(client), client as u64, xid, later.into());
+                let mut waiting = Waiting { xid, later, since: now, answers: Vec::new(), done: !later };
+                Self::take(&mut waiting, answer);
+                self.waiting[client].push(waiting);
+            }
+            Step::Again(client, which, same) if which < self.waiting[client].len() => {
+                let Waiting { xid, later, since, done, .. } = self.waiting[client][which];
+                if done && now - since > PATIENCE {
+                    return;
+                }
+                self.connections += 1;
+                let connection = if same { client as u64 } else { self.connections };
+                let answer = self.send(address(client), connection, xid, later.into());
+                Self::take(&mut self.waiting[client][which], answer);
+            }
+            Step::Done(client, which) if which < self.waiting[client].len() => {
+                let waiting = &mut self.waiting[client][which];
+                let open = self.files.0.lock().open.remove(&(address(client), waiting.xid));
+                if let Some(open) = open {
+                    let _ = open.send(());
+                    (waiting.since, waiting.done) = (now, true);
+                    Self::poll(waiting);
+                }
+            }
+            Step::Acknowledge(client, which) if self.waiting[client].get(which).is_some_and(|w| w.done) => {
+                self.waiting[client].swap_remove(which);
+            }
+            Step::Others(first, addresses, calls, fate) => {
+                for n in 0..addresses {
+                    let addr = Ipv4Addr::new(11, 0, 0, ((first + n) % OTHERS) as u8).into();
+                    for _ in 0..calls {
+                        self.next += 1;
+                        // One that would be executed later is given up at once.
+                        drop(self.send(addr, 500, self.next, fate));
+                    }
+                }
+            }
+            Step::Wait(seconds) => {
+                let sleep = self.time.runtime().sleep(Duration::from_secs(seconds));
+                self.time.block_on(sleep).unwrap();
+            }
+            _ => {}
+        }
+    }
+
+    fn check(&self) {
+        let executed = self.files.0.lock();
+        for (client, waiting) in self.waiting.iter().enumerate() {
+            for call in waiting {
+                let times = executed.times.get(&(address(client), call.xid)).copied().unwrap_or(0);
+                assert_eq!(times, 1, "client {client}, call {}", call.xid);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_call_of_a_client_that_keeps_the_rules_is_executed_twice(steps in steps()) {
+        let mut model = Model::new();
+        for step in steps {
+            model.run(step);
+            model.check();
+        }
+    }
+}

@@ -1,0 +1,333 @@
+use std::{
+    future::Future,
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
+    task::{Context, Poll, Waker},
+};
+
+use buffer::{Arena, ArenaConfig};
+use futures::channel::oneshot;
+use oncrpc::{Credential, TransportKind, call_header};
+use parking_lot::Mutex;
+use runtime::{RuntimeExt, virtual_time::VirtualTime};
+use xdr::Views;
+
+use super::*;
+
+/// Answers each call with its number of execution, when it is told to.
+#[derive(Clone, Default)]
+struct Counted(Arc<Counting>);
+
+#[derive(Default)]
+struct Counting {
+    executed: AtomicU64,
+    waiting: Mutex<Vec<oneshot::Sender<()>>>,
+    at_once: bool,
+    /// What is answered instead of success.
+    refuses: Mutex<Option<Refusal>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    Rpc(ReplyStatus),
+    Nfs(Status),
+}
+
+impl Service for Counted {
+    fn call(
+        &self,
+        _: &Peer,
+        message: Message,
+        mut e: Encoder,
+        _: &Stages,
+    ) -> MaybeReady<'static, Option<Message>> {
+        let n = self.0.executed.fetch_add(1, Ordering::Relaxed) + 1;
+        let (rpc, nfs) = match *self.0.refuses.lock() {
+            None => (ReplyStatus::Success, Status::Ok),
+            Some(Refusal::Nfs(status)) => (ReplyStatus::Success, status),
+            Some(Refusal::Rpc(status)) => (status, Status::Ok),
+        };
+        e.put(&ReplyHeader { xid: message.xid().unwrap_or(0), status: rpc });
+        e.put(&nfs);
+        e.put_u64(n);
+        let reply = e.finish().ok();
+        if self.0.at_once {
+            return MaybeReady::Ready(reply);
+        }
+        let (tx, rx) = oneshot::channel();
+        self.0.waiting.lock().push(tx);
+        MaybeReady::wait(async move {
+            let _ = rx.await;
+            reply
+        })
+    }
+}
+
+fn arena() -> Arena {
+    Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false })
+}
+
+fn peer(connection: u64) -> Peer {
+    let addr = ([127, 0, 0, 1], 1000 + connection as u16).into();
+    Peer { addr, local: addr, transport: TransportKind::Tcp, connection }
+}
+
+fn call(arena: &Arena, xid: u32, proc: u32, args: u32) -> Message {
+    let mut e = Encoder::new(arena, 256);
+    call_header(&mut e, nfs::v3::PROGRAM, 3, proc, &Credential::None);
+    e.put_u32(args);
+    let mut m = e.finish().unwrap();
+    assert!(m.set_xid(xid));
+    m
+}
+
+fn number(m: Option<Message>) -> Option<u64> {
+    m.map(|m| u64::from_be_bytes(*m.head.iter().next().unwrap().last_chunk().unwrap()))
+}
+
+fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    f.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn front(at_once: bool, replies: usize) -> (Arc<Counting>, AnswerOnce<Counted>) {
+    front_in(&VirtualTime::new(1), at_once, replies)
+}
+
+fn front_in(time: &VirtualTime, at_once: bool, replies: usize) -> (Arc<Counting>, AnswerOnce<Counted>) {
+    let counting = Arc::new(Counting { at_once, ..Counting::default() });
+    let cache = Arc::new(ReplyCache::new(replies, time.runtime()));
+    (Arc::clone(&counting), AnswerOnce::new(Counted(counting), cache, || ()))
+}
+
+fn from(addr: impl Into<std::net::IpAddr>) -> Peer {
+    Peer { addr: (addr.into(), 1).into(), ..peer(1) }
+}
+
+fn now(s: &AnswerOnce<Counted>, peer: &Peer, m: Message, a: &Arena) -> Option<u64> {
+    match s.call(peer, m, Encoder::new(a, 64), &Stages::NONE) {
+        MaybeReady::Ready(reply) => number(reply),
+        _ => panic!("the call waits"),
+    }
+}
+
+#[test]
+fn only_what_makes_two_calls_the_same_call_counts() {
+    let (a, (_, s)) = (arena(), front(true, 100));
+    assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 5), &a), Some(1));
+    assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 5), &a), Some(1), "same connection");
+    assert_eq!(now(&s, &peer(2), call(&a, 1, 12, 5), &a), Some(1), "another port");
+    assert_eq!(now(&s, &peer(1), call(&a, 2, 12, 5), &a), Some(2), "another XID");
+    assert_eq!(now(&s, &peer(1), call(&a, 1, 13, 5), &a), Some(3), "another procedure");
+    assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 6), &a), Some(4), "other arguments");
+    let elsewhere = Peer { addr: ([127, 0, 0, 2], 1).into(), ..peer(1) };
+    assert_eq!(now(&s, &elsewhere, call(&a, 1, 12, 5), &a), Some(5), "another client");
+}
+
+#[test]
+fn calls_that_change_nothing_are_executed_each_time() {
+    let (a, (_, s)) = (arena(), front(true, 100));
+    for (n, proc) in [0, 1, 3, 4, 5, 6, 16, 17, 18, 19, 20, 21].into_iter().enumerate() {
+        assert_eq!(now(&s, &peer(1), call(&a, 1, proc, 0), &a), Some(2 * n as u64 + 1));
+        assert_eq!(now(&s, &peer(1), call(&a, 1, proc, 0), &a), Some(2 * n as u64 + 2));
+    }
+    assert_eq!(s.cache.kept(), 0);
+}
+
+#[test]
+fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
+    let (a, (service, s)) = (arena(), front(false, 100));
+    let mut first = pin!(s.call(&peer(1), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
+    assert!(poll(first.as_mut()).is_pending());
+    assert_eq!(now(&s, &peer(1), call(&a, 1, 8, 0), &a), None, "the same connection has one answer coming");
+    let mut second = pin!(s.call(&peer(2), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
+    assert!(poll(second.as_mut()).is_pending());
+    service.waiting.lock().drain(..).for_each(|tx| tx.send(()).unwrap());
+    assert!(matches!(poll(first.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
+    assert!(matches!(poll(second.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
+    assert_eq!(now(&s, &peer(3), call(&a, 1, 8, 0), &a), Some(1));
+    assert_eq!(service.executed.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_call_that_is_never_answered_can_be_sent_again() {
+    let (a, (service, s)) = (arena(), front(false, 100));
+    let first = s.call(&peer(1), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE);
+    let mut waiting = pin!(s.call(&peer(2), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
+    assert!(poll(waiting.as_mut()).is_pending());
+    drop(first);
+    assert!(matches!(poll(waiting.as_mut()), Poll::Ready(None)), "its client sends again");
+    let mut again = pin!(s.call(&peer(2), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
+    assert!(poll(again.as_mut()).is_pending());
+    assert_eq!(service.executed.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn the_oldest_replies_give_way_and_their_memory_returns() {
+    let (a, (_, s)) = (arena(), front(true, 64));
+    for xid in 0..10_000 {
+        now(&s, &peer(1), call(&a, xid, 9, xid), &a);
+    }
+    assert!(s.cache.kept() <= 64);
+    assert!(a.stats().in_use <= 64 * 512, "{:?}", a.stats());
+    assert_eq!(s.cache.kept_bytes(), a.stats().in_use);
+    assert_eq!(now(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_000));
+    assert_eq!(now(&s, &peer(1), call(&a, 0, 9, 0), &a), Some(10_001));
+}
+
+#[test]
+fn a_client_that_changes_much_does_not_push_out_the_replies_of_others() {
+    let (a, (_, s)) = (arena(), front(true, 64));
+    let quiet = Peer { addr: ([127, 0, 0, 2], 1).into(), ..peer(1) };
+    let first = now(&s, &quiet, call(&a, 1, 12, 5), &a);
+    for xid in 0..10_000 {
+        now(&s, &peer(1), call(&a, xid, 9, xid), &a);
+    }
+    assert_eq!(now(&s, &quiet, call(&a, 1, 12, 5), &a), first, "executed again");
+    assert_eq!(now(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_001));
+    // The books are right with more clients than places, too.
+    for n in 0..20_000_u32 {
+        let addr = (std::net::Ipv4Addr::from_bits(0x0a00_0000 + n % 50), 1).into();
+        now(&s, &Peer { addr, ..peer(1) }, call(&a, n, 9, n), &a);
+    }
+    assert!(s.cache.kept() <= 16 * 64);
+    let newcomer = Peer { addr: ([10, 0, 1, 0], 1).into(), ..peer(1) };
+    let first = now(&s, &newcomer, call(&a, 1, 9, 1), &a);
+    assert_eq!(now(&s, &newcomer, call(&a, 1, 9, 1), &a), first, "its only reply gave way to itself");
+    assert_eq!(s.cache.counted(), s.cache.kept());
+}
+
+#[test]
+fn messages_that_are_no_calls_pass_through() {
+    let (a, (_, s)) = (arena(), front(true, 64));
+    for bytes in [&b""[..], b"abc", &[0; 12], &[0xff; 64]] {
+        let m = Message::from_view(a.copy_from(bytes).unwrap());
+        assert!(now(&s, &peer(1), m, &a).is_some());
+    }
+    assert_eq!(s.cache.kept(), 0);
+}
+
+#[test]
+fn nothing_is_kept_of_calls_that_were_not_executed() {
+    let (a, (service, s)) = (arena(), front(true, 64));
+    let refusals = [
+        Refusal::Rpc(ReplyStatus::Auth(oncrpc::AuthStat::TooWeak)),
+        Refusal::Rpc(ReplyStatus::Accept(oncrpc::AcceptError::GarbageArgs)),
+        Refusal::Rpc(ReplyStatus::Accept(oncrpc::AcceptError::SystemErr)),
+        Refusal::Nfs(Status::BadHandle),
+        Refusal::Nfs(Status::Stale),
+        Refusal::Nfs(Status::Access),
+        Refusal::Nfs(Status::RoFs),
+        Refusal::Nfs(Status::Jukebox),
+    ];
+    for (n, refusal) in refusals.into_iter().enumerate() {
+        *service.refuses.lock() = Some(refusal);
+        now(&s, &peer(1), call(&a, n as u32, 12, 0), &a);
+        assert_eq!(s.cache.kept(), 0, "{refusal:?}");
+    }
+    // A failure that the state of the file system decides is an outcome: the state may be another one later.
+    *service.refuses.lock() = Some(Refusal::Nfs(Status::NoEnt));
+    now(&s, &peer(1), call(&a, 1000, 12, 0), &a);
+    assert_eq!(s.cache.kept(), 1);
+    assert_eq!(a.stats().in_use, s.cache.kept_bytes());
+}
+
+#[test]
+fn thousands_of_callers_that_are_refused_push_out_nothing() {
+    let (a, (service, s)) = (arena(), front(true, 4096));
+    let victim = from([10, 0, 0, 1]);
+    let first = now(&s, &victim, call(&a, 1, 12, 0), &a);
+    *service.refuses.lock() = Some(Refusal::Nfs(Status::Stale));
+    for n in 0..20_000_u32 {
+        now(&s, &from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n)), call(&a, n, 12, n), &a);
+    }
+    *service.refuses.lock() = None;
+    assert_eq!(now(&s, &victim, call(&a, 1, 12, 0), &a), first, "executed again");
+}
+
+#[test]
+fn for_a_minute_many_callers_with_a_few_changes_each_push_out_nothing_and_then_the_cache_is_small_again() {
+    let time = VirtualTime::new(1);
+    let (a, (_, s)) = (arena(), front_in(&time, true, 256));
+    let victim = from([10, 0, 0, 1]);
+    let mine: Vec<_> = (0..8).map(|xid| now(&s, &victim, call(&a, xid, 12, xid), &a)).collect();
+    for n in 0..3000_u32 {
+        let other = from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n % 1500));
+        now(&s, &other, call(&a, n, 12, n), &a);
+    }
+    assert!((2900..=16 * 256).contains(&s.cache.kept()), "{}", s.cache.kept());
+    for (xid, first) in mine.iter().enumerate() {
+        assert_eq!(now(&s, &victim, call(&a, xid as u32, 12, xid as u32), &a), *first, "executed again");
+    }
+    time.block_on(time.runtime().sleep(std::time::Duration::from_secs(61))).unwrap();
+    for n in 0..1000_u32 {
+        now(&s, &from([12, 0, 0, 1]), call(&a, n, 12, n), &a);
+    }
+    assert!(s.cache.kept() <= 256 + 16, "{}", s.cache.kept());
+    assert_eq!(s.cache.counted(), s.cache.kept());
+}
+
+#[test]
+fn an_ipv6_host_with_all_addresses_of_its_prefix_has_the_share_of_one_client() {
+    let (a, (_, s)) = (arena(), front(true, 64));
+    let quiet = from([10, 0, 0, 1]);
+    let first = now(&s, &quiet, call(&a, 1, 12, 0), &a);
+    for n in 0..20_000_u32 {
+        let addr = std::net::Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(n));
+        now(&s, &from(addr), call(&a, n, 12, n), &a);
+    }
+    assert!(s.cache.kept() <= 64 + 1, "{}", s.cache.kept());
+    assert_eq!(now(&s, &quiet, call(&a, 1, 12, 0), &a), first, "executed again");
+    // Two addresses of a prefix are not the same caller.
+    let addr = |n: u128| std::net::Ipv6Addr::from_bits(0x2001_0db8 << 96 | n);
+    let one = now(&s, &from(addr(1)), call(&a, 99, 12, 7), &a);
+    assert_ne!(now(&s, &from(addr(2)), call(&a, 99, 12, 7), &a), one);
+}
+
+#[test]
+fn a_new_client_is_told_to_try_later_where_its_reply_could_not_be_kept() {
+    let time = VirtualTime::new(1);
+    let (a, (service, s)) = (arena(), front_in(&time, true, 16));
+    let at = |n: u32| from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n));
+    for n in 0..2000 {
+        s.call(&at(n), call(&a, n, 12, n), Encoder::new(&a, 64), &Stages::NONE);
+    }
+    assert_eq!(s.cache.kept(), 16 * 16, "each client has one, and each part as many as it may");
+    let executed = service.executed.load(Ordering::Relaxed);
+    for (proc, words) in [(12, 2), (14, 4), (15, 3)] {
+        let reply = s.call(&at(5000), call(&a, 5, proc, 5), Encoder::new(&a, 64), &Stages::NONE);
+        let MaybeReady::Ready(Some(reply)) = reply else { panic!("no answer") };
+        let mut d = Decoder::new(&reply);
+        assert_eq!(d.get::<ReplyHeader>().unwrap(), ReplyHeader { xid: 5, status: ReplyStatus::Success });
+        assert_eq!(d.u32(), Ok(Status::Jukebox as u32));
+        assert_eq!(d.remaining(), 4 * words);
+    }
+    assert_eq!(service.executed.load(Ordering::Relaxed), executed);
+    time.block_on(time.runtime().sleep(std::time::Duration::from_secs(61))).unwrap();
+    assert_eq!(now(&s, &at(5000), call(&a, 5, 12, 5), &a), Some(executed + 1));
+}
+
+#[test]
+fn data_counts_whether_it_came_in_a_chunk_or_not() {
+    let (a, (_, s)) = (arena(), front(true, 64));
+    let write = |in_chunk: bool, data: &[u8]| {
+        let mut e = Encoder::new(&a, 2048);
+        call_header(&mut e, nfs::v3::PROGRAM, 3, 7, &Credential::None);
+        e.put_u64(0);
+        if in_chunk {
+            e.put_payload(Views::from(a.copy_from(data).unwrap()));
+        } else {
+            e.put_opaque(data);
+        }
+        let mut m = e.finish().unwrap();
+        assert!(m.set_xid(7));
+        m
+    };
+    for len in [1, 3, 100, 1000] {
+        let (one, other) = (vec![1; len], vec![2; len]);
+        let first = now(&s, &peer(1), write(true, &one), &a);
+        assert_eq!(now(&s, &peer(1), write(false, &one), &a), first, "{len} bytes");
+        let second = now(&s, &peer(1), write(true, &other), &a);
+        assert_ne!(second, first, "{len} other bytes");
+        assert_eq!(now(&s, &peer(1), write(false, &other), &a), second);
+    }
+}
