@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker, ready},
 };
@@ -147,11 +147,15 @@ impl Budget {
     pub fn open(&self, client: ClientAddr) -> Result<Account, Full> {
         let now = self.0.now();
         let line = Arc::new(Line::new(now));
-        let (entry, evicted) = self.0.ledger.lock().admit(client, Arc::clone(&line), now)?;
+        let mut ledger = self.0.ledger.lock();
+        let (entry, evicted) = ledger.admit(client, Arc::clone(&line), now)?;
+        let connections = ledger.connections_of(entry.client);
+        drop(ledger);
         if let Some(evicted) = evicted {
             evicted.evict();
         }
-        Ok(Account { budget: Arc::clone(&self.0), client, entry, line, used: 0, held: 0, waiter: None })
+        let budget = Arc::clone(&self.0);
+        Ok(Account { budget, client, entry, line, connections, used: 0, held: 0, waiter: None })
     }
 
     /// What is held.
@@ -214,6 +218,8 @@ pub struct Account {
     client: ClientAddr,
     entry: Entry,
     line: Arc<Line>,
+    /// Connections of the client.
+    connections: Arc<AtomicUsize>,
     /// Bytes that the connection uses.
     used: usize,
     /// Bytes of the shared memory that it holds for that, beyond its own.
@@ -236,6 +242,11 @@ impl Account {
     /// The client whose connection it is.
     pub fn client(&self) -> ClientAddr {
         self.client
+    }
+
+    /// Connections of the client.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Bytes in use.

@@ -160,6 +160,8 @@ pub struct ServerConnection<T> {
     /// Bytes of the account that calls in progress use.
     charged: usize,
     calls: u64,
+    /// Turns that are left to other connections of the same client.
+    passes: usize,
     idle: Standstill,
     /// Runs while there is no memory for the head of a reply.
     retry: Option<Sleep>,
@@ -186,14 +188,27 @@ impl<T: Unpin> ServerConnection<T> {
             in_progress: FuturesUnordered::new(),
             charged: 0,
             calls: 0,
+            passes: 0,
             idle: Standstill::default(),
             retry: None,
         }
     }
 
-    /// Begins a turn: other tasks had theirs.
-    pub fn begin_turn(&mut self) {
+    /// Begins a turn: other tasks had theirs. Pending where another connection of the same client is to have it.
+    pub fn begin_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.passes > 0 {
+            self.passes -= 1;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         self.turn = Turn::default();
+        Poll::Ready(())
+    }
+
+    /// Ends a turn before everything is done: other tasks have theirs.
+    pub fn end_turn(&mut self, cx: &mut Context<'_>) {
+        self.passes = self.turn.passes(self.account.connections());
+        cx.waker().wake_by_ref();
     }
 
     /// Calls that the service has not answered.

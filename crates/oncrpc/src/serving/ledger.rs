@@ -5,7 +5,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::Waker,
     time::Duration,
 };
@@ -37,6 +40,8 @@ struct Client {
     in_use: usize,
     /// Its connections that count: all but those that are being closed for others.
     lines: Slab<Arc<Line>>,
+    /// How many these are.
+    connections: Arc<AtomicUsize>,
     /// Its accounts, those of connections that are being closed included.
     accounts: usize,
     /// Its waiting connections, in order.
@@ -136,6 +141,7 @@ impl Ledger {
         let id = *self.by_addr.entry(addr).or_insert_with(|| self.clients.insert(Client::default()));
         let Some(client) = self.clients.get_mut(id) else { return Err(Full::Server) };
         client.accounts += 1;
+        client.connections.fetch_add(1, Ordering::Relaxed);
         self.connections += 1;
         self.least_free = 0;
         Ok((Entry { client: id, line: client.lines.insert(line) }, evicted))
@@ -158,10 +164,16 @@ impl Ledger {
         self.evict_oldest(client?)
     }
 
+    /// The number of connections of a client, as it changes.
+    pub(super) fn connections_of(&self, client: usize) -> Arc<AtomicUsize> {
+        self.clients.get(client).map(|c| Arc::clone(&c.connections)).unwrap_or_default()
+    }
+
     fn evict_oldest(&mut self, client: usize) -> Option<Arc<Line>> {
         let client = self.clients.get_mut(client)?;
         let (key, _) = client.lines.iter().min_by_key(|(_, l)| l.last_use())?;
         let line = client.lines.try_remove(key)?;
+        client.connections.fetch_sub(1, Ordering::Relaxed);
         self.connections -= 1;
         Some(line)
     }
@@ -172,6 +184,7 @@ impl Ledger {
         // Another one may have the key of one that was evicted.
         if client.lines.get(entry.line).is_some_and(|l| Arc::ptr_eq(l, line)) {
             client.lines.remove(entry.line);
+            client.connections.fetch_sub(1, Ordering::Relaxed);
             self.connections -= 1;
         }
         client.accounts -= 1;

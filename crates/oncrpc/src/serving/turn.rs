@@ -8,7 +8,10 @@ const CALLS: usize = 64;
 const BYTES: usize = 2 << 20;
 /// A byte of a reply's head costs so many times as much time as one of bulk data, which is sent from where it lies:
 /// a READDIR of 1 MiB takes several milliseconds, a READ of 1 MiB some hundred microseconds.
-const HEAD: usize = 8;
+const HEAD: usize = 16;
+/// The most turns that are passed over. Passing one over costs about 100 ns, and the least that a turn does before is some
+/// hundred microseconds of work.
+const MOST_PASSED: usize = 64;
 
 /// What a connection has done since other tasks of its shard had their turn.
 #[derive(Debug, Default)]
@@ -38,5 +41,11 @@ impl Turn {
     /// Whether it is the turn of others.
     pub fn is_over(&self) -> bool {
         self.calls >= CALLS || self.bytes >= BYTES
+    }
+
+    /// How many turns the connection passes over after this one, if its client has so many connections: together they have
+    /// as many turns as a client with one.
+    pub(super) fn passes(&self, connections: usize) -> usize {
+        if self.is_over() { connections.saturating_sub(1).min(MOST_PASSED) } else { 0 }
     }
 }

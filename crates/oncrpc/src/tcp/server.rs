@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -194,7 +194,7 @@ impl Connection {
     }
 
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.core.begin_turn();
+        ready!(self.core.begin_turn(cx));
         loop {
             self.take_calls(cx);
             // Calls that have been read but not taken: no byte that comes will wake us for them.
@@ -210,7 +210,7 @@ impl Connection {
                 return Poll::Ready(());
             }
             if self.core.turn.is_over() {
-                cx.waker().wake_by_ref();
+                self.core.end_turn(cx);
                 return Poll::Pending;
             }
             if held_back && self.may_take() {

@@ -14,7 +14,7 @@ use std::{
     future::Future,
     pin::pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -318,7 +318,7 @@ impl Responder {
         if self.core.poll_evicted(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
-        self.core.begin_turn();
+        ready!(self.core.begin_turn(cx));
         for _ in 0..ROUNDS {
             match self.round(cx) {
                 Ok(progress) => {
@@ -337,7 +337,7 @@ impl Responder {
             }
         }
         self.qp.flush(cx);
-        cx.waker().wake_by_ref();
+        self.core.end_turn(cx);
         Poll::Pending
     }
 

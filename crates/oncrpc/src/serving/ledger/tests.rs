@@ -1,9 +1,4 @@
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::atomic::{AtomicUsize, Ordering},
-    task::Wake,
-};
+use std::{collections::HashMap, net::IpAddr, task::Wake};
 
 use proptest::prelude::*;
 
