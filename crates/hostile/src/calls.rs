@@ -6,7 +6,10 @@ use crate::{Event, Peer};
 
 const MOUNT: [u32; 3] = [100_005, 3, 1];
 const LOOKUP: [u32; 3] = [100_003, 3, 3];
-const READ: [u32; 3] = [100_003, 3, 6];
+pub(crate) const NULL: [u32; 3] = [100_003, 3, 0];
+pub(crate) const READ: [u32; 3] = [100_003, 3, 6];
+pub(crate) const REMOVE: [u32; 3] = [100_003, 3, 12];
+pub(crate) const READDIR: [u32; 3] = [100_003, 3, 16];
 
 /// Where a Read chunk of a reply is: a region of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,30 +29,33 @@ pub struct Files {
     xid: u32,
 }
 
-fn opaque(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn opaque(bytes: &[u8]) -> Vec<u8> {
     let mut out = (bytes.len() as u32).to_be_bytes().to_vec();
     out.extend(bytes);
     out.resize(out.len().next_multiple_of(4), 0);
     out
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
+pub(crate) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_be_bytes()).collect()
 }
 
-fn word(bytes: &[u8], at: usize) -> io::Result<u32> {
+pub(crate) fn word(bytes: &[u8], at: usize) -> io::Result<u32> {
     let short = || io::Error::new(io::ErrorKind::InvalidData, "a reply that is cut off");
     let b = bytes.get(at..).and_then(|b| b.first_chunk()).ok_or_else(short)?;
     Ok(u32::from_be_bytes(*b))
 }
 
 /// A header of four words and three empty lists, and the call behind it.
-fn call(xid: u32, [program, version, procedure]: [u32; 3], arguments: &[u8]) -> Vec<u8> {
-    let header = [xid, 1, 32, 0, 0, 0, 0];
+fn call(xid: u32, procedure: [u32; 3], arguments: &[u8]) -> Vec<u8> {
+    [words(&[xid, 1, 32, 0, 0, 0, 0]), rpc(xid, procedure, arguments)].concat()
+}
+
+/// An RPC call of root.
+pub(crate) fn rpc(xid: u32, [program, version, procedure]: [u32; 3], arguments: &[u8]) -> Vec<u8> {
     // AUTH_SYS: stamp, no machine name, root, no further groups.
     let credential = [1, 20, 0, 0, 0, 0, 0, 0, 0];
-    [words(&header), words(&[xid, 0, 2, program, version, procedure]), words(&credential), arguments.to_vec()]
-        .concat()
+    [words(&[xid, 0, 2, program, version, procedure]), words(&credential), arguments.to_vec()].concat()
 }
 
 impl Files {

@@ -1,11 +1,12 @@
 //! A hostile peer: bare iWARP (MPA, DDP, RDMAP) and RPC-over-RDMA over an ordinary TCP socket.
 //!
 //! It shares no code with the rest of the project, so that a mistake there is not repeated here, and it keeps no rule
-//! that it does not want to keep. [`Peer`] speaks the wire, [`attack`] attacks servers with it, and [`Liar`] is a server
+//! that it does not want to keep. [`Peer`] speaks the wire, [`attack`] and [`hold`] attack servers with it, and [`Liar`] is a server
 //! that lies to its client. ([`victim`] alone uses the project: it is the end that is lied to.) `millrace demo security` and the tests of this crate use the same attacks.
 
 pub mod attack;
 mod calls;
+pub mod hold;
 mod liar;
 pub mod victim;
 mod wire;

@@ -2,9 +2,11 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     time::Duration,
 };
+
+use socket2::{Domain, Socket, Type};
 
 /// How long the other end may take for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -79,16 +81,28 @@ fn frame(key: &[u8; 16], depth: u16, private: &[u8]) -> Vec<u8> {
     out
 }
 
+/// A TCP connection from this address of the machine.
+pub(crate) fn connect_from(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
 impl Peer {
     /// Connects, with this private data and read depths of 32.
     ///
     /// # Errors
     /// When there is no connection.
     pub fn connect(addr: SocketAddr, private: &[u8]) -> io::Result<Self> {
-        let mut peer = Self::over(TcpStream::connect(addr)?)?;
-        peer.stream.write_all(&frame(b"MPA ID Req Frame", 32, private))?;
-        peer.start_up()?;
-        Ok(peer)
+        Self::over(TcpStream::connect(addr)?)?.connected(private)
+    }
+
+    /// Makes a connection that was begun, with this private data.
+    pub(crate) fn connected(mut self, private: &[u8]) -> io::Result<Self> {
+        self.stream.write_all(&frame(b"MPA ID Req Frame", 32, private))?;
+        self.start_up()?;
+        Ok(self)
     }
 
     /// Takes a connection that was made to us, and accepts it with this private data.
@@ -102,7 +116,7 @@ impl Peer {
         Ok(peer)
     }
 
-    fn over(stream: TcpStream) -> io::Result<Self> {
+    pub(crate) fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
