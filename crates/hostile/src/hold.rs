@@ -144,7 +144,7 @@ pub fn partial_records(to: SocketAddr, from: &[IpAddr], connections: usize) -> i
     let mut held = Held::default();
     for from in from.iter().cycle().take(connections) {
         let mut stream = connect_from(*from, to)?;
-        stream.write_all(&(1 << 31 | TRANSFER + 4096).to_be_bytes())?;
+        stream.write_all(&(1 << 31 | (TRANSFER + 4096)).to_be_bytes())?;
         stream.write_all(&[0])?;
         held.tcp.push(stream);
     }

@@ -135,7 +135,7 @@ fn fill(server: &Running) {
 }
 
 #[test]
-fn whoever_holds_memory_has_a_share_of_it_and_others_go_on() {
+fn a_client_that_holds_memory_has_a_share_of_it_and_others_go_on() {
     for (what, attack) in HOLD_MEMORY {
         let server = start(Limits { stall_timeout: 3600, ..Limits::default() });
         let target = Target::new(&server);
@@ -163,7 +163,7 @@ fn whoever_holds_memory_has_a_share_of_it_and_others_go_on() {
 }
 
 #[test]
-fn whoever_holds_memory_loses_its_connection_and_others_do_not() {
+fn a_client_that_holds_memory_loses_its_connection_and_others_do_not() {
     for (what, attack) in HOLD_MEMORY {
         let server = start(Limits { stall_timeout: 1, ..Limits::default() });
         let target = Target::new(&server);

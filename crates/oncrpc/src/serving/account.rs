@@ -90,7 +90,7 @@ impl Inner {
         self.clock.as_ref().map(|c| c.now()).unwrap_or_default()
     }
 
-    /// Changes the books, and wakes whom that serves.
+    /// Changes the ledger, and wakes the connections that are served by it.
     fn change<T>(&self, change: impl FnOnce(&mut Ledger, &mut Vec<Waker>) -> T) -> T {
         let mut woken = Vec::new();
         let out = change(&mut self.ledger.lock(), &mut woken);
@@ -178,7 +178,7 @@ impl Budget {
     }
 }
 
-/// What the books know of a connection without its task.
+/// The state of a connection that the ledger shares with its task.
 #[derive(Debug)]
 pub(super) struct Line {
     /// In the time of the budget's clock.

@@ -160,7 +160,7 @@ pub struct ServerConnection<T> {
     /// Bytes of the account that calls in progress use.
     charged: usize,
     calls: u64,
-    /// Turns that are left to other connections of the same client.
+    /// Turns that are passed over.
     passes: usize,
     idle: Standstill,
     /// Runs while there is no memory for the head of a reply.
@@ -348,8 +348,8 @@ impl<T: Unpin> ServerConnection<T> {
         reason
     }
 
-    /// The connection is over: runs the calls in progress to their end, and gives everything else back at once. (A rename
-    /// is not left half done because its caller is gone.)
+    /// The connection has ended: gives back its memory at once but for that of calls in progress, which are run to their end (a
+    /// rename is not left half done).
     pub async fn finish(mut self) {
         self.account.give(self.account.used() - self.charged);
         self.account.cancel();

@@ -1,4 +1,5 @@
-//! The books of a [`Budget`](super::Budget): who holds what, and who waits. No locks, clocks or I/O.
+//! The ledger of a [`Budget`](super::Budget): the memory of each client, and the connections that wait. No locks, clocks
+//! or I/O.
 //!
 //! How much a client may hold depends on how much is left: dynamic thresholds (Choudhury and Hahne, "Dynamic queue length
 //! thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998).
@@ -18,13 +19,12 @@ use slab::Slab;
 
 use super::{ClientAddr, Full, account::Line};
 
-/// How many times what is left one may hold that is alone: a client of the memory, and a connection of its client's share.
-/// So it gets nearly all (8/9), and something is left for the next.
+/// The threshold of the only client, as a multiple of the memory that is free; and of a client's only connection, as a
+/// multiple of what is left of the client's share. It may use 8/9.
 const ALONE: usize = 8;
-/// The same of one among others: n that are busy get 1/(n + 1) each, and whoever takes all that it may leaves as much for
-/// those that come later.
+/// The same with several: n busy clients use 1/(n + 1) each, and a client at its threshold leaves as much as it uses.
 const AMONG_OTHERS: usize = 1;
-/// A connection that had a call so recently is not closed for a client that has as many.
+/// A connection with a call more recent than this is not closed for a client with as many connections.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// How many connections there may be.
@@ -57,7 +57,7 @@ struct Waiter {
     waker: Waker,
 }
 
-/// An account's place in the books.
+/// The keys of an account.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) client: usize,
@@ -77,9 +77,9 @@ pub(super) struct Ledger {
     waits: u64,
     /// Clients with waiting connections, in turns.
     turn: VecDeque<usize>,
-    /// A connection whose client holds nothing, and for which there is too little left: all others wait for it.
+    /// A connection whose client holds nothing, and for which too little is free: all others wait until it is served.
     starved: Option<usize>,
-    /// With less than this left, no connection that waits can be served.
+    /// With less than this free, no waiting connection can be served.
     least_free: usize,
 }
 
@@ -196,7 +196,7 @@ impl Ledger {
         self.serve(woken);
     }
 
-    /// How many times what is left the client, and the connection of it, may hold.
+    /// The thresholds of a client, and of its connections.
     fn factors(&self, client: &Client) -> (usize, usize) {
         let factor = |alone: bool| if alone { ALONE } else { AMONG_OTHERS };
         (factor(self.clients.len() == 1), factor(client.accounts == 1))
@@ -233,7 +233,7 @@ impl Ledger {
         may
     }
 
-    /// Takes `bytes` without asking whether they are there.
+    /// Takes `bytes` beyond any threshold.
     pub(super) fn take_anyway(&mut self, client: usize, bytes: usize) {
         self.count_in(client, bytes);
     }
@@ -250,7 +250,7 @@ impl Ledger {
         self.serve(woken);
     }
 
-    /// Has a connection wait for `bytes`.
+    /// Queues a connection for `bytes`.
     pub(super) fn wait(&mut self, client: usize, held: usize, bytes: usize, waker: Waker) -> Option<usize> {
         let c = self.clients.get_mut(client)?;
         let key = self.waiters.insert(Waiter { client, held, bytes, granted: false, waker });
@@ -264,7 +264,7 @@ impl Ledger {
         Some(key)
     }
 
-    /// A connection that waits asks again, for `bytes` and no more than before: gives what it got, if it was served.
+    /// A waiting connection is polled again, and needs `bytes` by now: gives what it was granted, if it was served.
     pub(super) fn ask(
         &mut self,
         key: usize,
@@ -287,7 +287,7 @@ impl Ledger {
         self.waiters.try_remove(key).map(|w| w.bytes)
     }
 
-    /// A connection waits no more; gives what it got meanwhile, which it holds now.
+    /// Cancels a request; gives the bytes that were granted meanwhile, which the connection holds now.
     pub(super) fn forget(&mut self, key: usize, woken: &mut Vec<Waker>) -> usize {
         let Some(waiter) = self.waiters.try_remove(key) else { return 0 };
         if waiter.granted {

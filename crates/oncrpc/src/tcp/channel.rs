@@ -101,7 +101,8 @@ impl Channel {
         self.reader.take_admitted()
     }
 
-    /// Gives up what is on its way, in and out, and its memory; what was taken from the account for it.
+    /// Drops the record that is being read, and the replies that are queued; gives what was taken from the account for the
+    /// record.
     pub(super) fn clear(&mut self) -> usize {
         self.writer.clear();
         self.reader.clear();

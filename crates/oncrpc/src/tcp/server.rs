@@ -393,7 +393,7 @@ impl Connection {
         }
     }
 
-    /// The peer is gone or of no use.
+    /// Ends the connection because of an error.
     fn give_up(&mut self, why: &io::Error) {
         if why.kind() == io::ErrorKind::InvalidData {
             self.stats.malformed.fetch_add(1, Ordering::Relaxed);

@@ -92,9 +92,9 @@ impl Part {
         self.entries.remove(&gone)
     }
 
-    /// Which entry gives way to the newest one, of `client`. Its own oldest, when it has its share; so a client that
-    /// changes much does not make the server forget what others may still ask for again. Else one that is no longer asked
-    /// for. Else the cache grows, as far as it may; and then a client with more than its share loses its oldest.
+    /// Which entry gives way to the newest one, of `client`: the client's own oldest, when it has its share, so that a client
+    /// with many changes does not push out the entries of others; else the oldest, when it is older than the window; else
+    /// none, while the cache may grow; else the oldest of a client with more than its share.
     fn gives_way(&self, client: ClientAddr, now: Instant, size: usize) -> Option<usize> {
         let clients = self.held.len().max(1);
         let oldest = |whose: ClientAddr| self.finished.iter().position(|(k, _)| k.counted() == whose);
@@ -192,7 +192,7 @@ impl ReplyCache {
         drop(part);
         if let Some(Entry::InProgress { waiting, .. }) = before {
             for w in waiting {
-                // A connection that waited may be gone.
+                // The connection may have ended.
                 drop(w.send(reply.cloned()));
             }
         }

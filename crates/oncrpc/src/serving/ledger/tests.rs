@@ -141,7 +141,7 @@ fn at_the_limit_the_heaviest_client_loses_the_connection_that_is_idle_longest() 
     assert_eq!(ledger.admit(addr(3), new(), at(61)).unwrap_err(), Full::Server);
     assert!(ledger.admit(addr(3), new(), at(100)).is_ok());
     assert_eq!(ledger.connections(), 5);
-    // Whoever is evicted is not counted twice when it goes.
+    // An evicted connection is not counted a second time when its account is closed.
     for (entry, line) in heavy {
         ledger.close(addr(1), entry, &line, &mut Vec::new());
     }
@@ -318,7 +318,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
-    /// The sums are right after each step, nobody waits for what is there, and all are served in the end.
+    /// The sums are right after each step, no connection waits for memory that it may have, and all are served in the end.
     #[test]
     fn the_books_balance_and_no_connection_is_forgotten(steps in steps()) {
         let mut model = Model::new();
