@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// What a copy that ran out of space says.
-const NO_SPACE: &str = "No space left";
+const NO_SPACE: &str = "no space left";
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -99,7 +99,7 @@ fn copies(lab: &mut Lab, proto: &'static str) -> Result<()> {
 /// space again, the next copy succeeds.
 fn no_space(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let small = lab.directory("small")?;
-    program::must("mount", &["-t", "tmpfs", "-o", "size=24m", "none", &small.display().to_string()])?;
+    program::must("mount", &["-t", "tmpfs", "-o", "size=40m", "none", &small.display().to_string()])?;
     let server = lab.server(&ServerOptions::default().local(EXPORT, &small, ""))?;
     let (from, want) = source(lab, 1)?;
     all_succeed(vec![copy(&from, proto, "/before")?])?;

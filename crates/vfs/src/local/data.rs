@@ -54,10 +54,10 @@ pub(super) async fn open_to_sync(export: &Arc<Export>, file: Handle) -> FsResult
 }
 
 impl Export {
-    /// What READ gives.
-    pub(super) fn finish_read(&self, offset: u64, out: Outcome) -> FsResult<Read> {
+    /// What READ of `asked` bytes gives.
+    pub(super) fn finish_read(&self, offset: u64, asked: u32, out: Outcome) -> FsResult<Read> {
         let attr = attr::attr(&out.stat, self.fsid)?;
-        let eof = offset.saturating_add(out.count as u64) >= attr.size;
+        let eof = reached_end(offset, asked, out.count, attr.size);
         Ok(Read { data: out.data, eof, attr })
     }
 
@@ -70,5 +70,29 @@ impl Export {
     /// An object's attributes after a change; see the module about why not before.
     pub(super) fn after(&self, st: &rustix::fs::Statx) -> FsResult<Wcc> {
         Ok(Wcc { before: None, after: Some(attr::attr(st, self.fsid)?) })
+    }
+}
+
+/// Whether a READ of `asked` bytes that gave `count` reached the end of the file, whose size was `size` afterwards.
+///
+/// Another call may extend the file between the read and the look at its size. A READ that gave nothing reached the end
+/// all the same: Linux reports EIO to its application for a reply that has neither data nor `eof`.
+fn reached_end(offset: u64, asked: u32, count: usize, size: u64) -> bool {
+    (asked > 0 && count == 0) || offset.saturating_add(count as u64) >= size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_without_data_reached_the_end_even_if_the_file_has_grown_since() {
+        assert!(reached_end(4096, 4096, 0, 8192));
+        assert!(reached_end(4096, 4096, 4096, 8192));
+        assert!(reached_end(4096, 4096, 100, 4196));
+        assert!(!reached_end(4096, 4096, 100, 8192));
+        assert!(!reached_end(4096, 0, 0, 8192));
+        assert!(reached_end(8192, 0, 0, 8192));
+        assert!(reached_end(u64::MAX, 1, 0, 0));
     }
 }

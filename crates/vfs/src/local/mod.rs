@@ -153,7 +153,7 @@ impl FileSystem for LocalFs {
         MaybeReady::wait(async move {
             let fd = data::open(&export, who, file, false).await?;
             let out = export.engine.submit(fd, offset, Work::Read { count }).await?;
-            export.finish_read(offset, out)
+            export.finish_read(offset, count, out)
         })
     }
 
