@@ -1,11 +1,8 @@
 //! READ, WRITE and COMMIT: finding the descriptor, and what the engine's outcome means.
 
-use std::{
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-};
+use std::{os::fd::AsFd, sync::Arc};
 
-use super::{attr, setup::Export, transfer::Outcome};
+use super::{attr, data_file::DataFile, setup::Export, transfer::Outcome};
 use crate::{FileKind, FsError, FsResult, Handle, Identity, Read, Stability, Wcc, Written};
 
 /// A descriptor through which `who` may read (or write) `file`. Waits for a thread only if the file is not open or
@@ -15,7 +12,7 @@ pub(super) async fn open(
     who: Identity,
     file: Handle,
     write: bool,
-) -> FsResult<Arc<OwnedFd>> {
+) -> FsResult<Arc<DataFile>> {
     if write {
         export.writable()?;
     }
@@ -37,7 +34,7 @@ pub(super) async fn open(
 }
 
 /// A descriptor through which `file` can be synced.
-pub(super) async fn open_to_sync(export: &Arc<Export>, file: Handle) -> FsResult<Arc<OwnedFd>> {
+pub(super) async fn open_to_sync(export: &Arc<Export>, file: Handle) -> FsResult<Arc<DataFile>> {
     if let Some(fd) = export.tree.cached(&file).and_then(|n| n.data_fd(true)) {
         return Ok(fd);
     }
@@ -45,7 +42,7 @@ pub(super) async fn open_to_sync(export: &Arc<Export>, file: Handle) -> FsResult
     let job = move || {
         let node = this.tree.open(&file)?;
         match node.kind() {
-            FileKind::Regular => node.open_any(),
+            FileKind::Regular => Ok(node.open_any()?),
             FileKind::Directory => Err(FsError::IsDir),
             _ => Err(FsError::Inval),
         }

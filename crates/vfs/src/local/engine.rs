@@ -1,11 +1,8 @@
 //! What moves file data: io_uring, or threads that block.
 
-use std::{
-    os::fd::OwnedFd,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use buffer::Arena;
@@ -14,6 +11,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{
     IoMode, LocalError,
+    data_file::DataFile,
     pool::Pool,
     sys,
     transfer::{Begun, Next, Outcome, Request, Transfer, Work},
@@ -97,7 +95,7 @@ impl Engine {
     /// Starts a transfer. It is made even if the future is dropped.
     pub(super) fn submit(
         &self,
-        file: Arc<OwnedFd>,
+        file: Arc<DataFile>,
         offset: u64,
         work: Work,
     ) -> impl Future<Output = FsResult<Outcome>> + Send + 'static {
@@ -116,6 +114,15 @@ impl Engine {
             }
         }
         async move { answer.await.unwrap_or(Err(FsError::ServerFault)) }
+    }
+
+    /// Starts a sync of each of `files` that no other one is in progress on, and waits for none.
+    pub(super) fn sync_unattended(&self, files: Vec<Arc<DataFile>>) {
+        for file in files {
+            if let Some(turn) = file.try_begin_sync() {
+                drop(self.submit(file, 0, Work::Sync { count: 0, turn: Some(turn) }));
+            }
+        }
     }
 }
 
@@ -138,14 +145,9 @@ fn move_blocking(request: Request, arena: &Arena, verifier: &Verifier) {
     let Begun::Going(mut transfer) = Transfer::begin(request, arena) else { return };
     loop {
         let result = one_call(&mut transfer);
-        match transfer.advance(result) {
+        match transfer.advance(result, verifier) {
             Next::Again(t) => transfer = t,
-            Next::Answered { lost } => {
-                if lost {
-                    verifier.change();
-                }
-                return;
-            }
+            Next::Answered => return,
         }
     }
 }

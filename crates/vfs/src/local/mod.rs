@@ -21,7 +21,8 @@
 //!
 //! **Durability.** Stable writes use `RWF_SYNC` or `RWF_DSYNC`, COMMIT is `fsync`, and with
 //! [`LocalConfig::sync_metadata`] changes of names and attributes are synced before they are answered. When the
-//! kernel reports that written data was lost, the write verifier changes, so that clients send it again.
+//! kernel reports that written data was lost, the write verifier changes, so that clients send it again. For that
+//! report a descriptor with unstable writes stays open until it is synced (`data_file`).
 //!
 //! **Weak cache consistency.** Others change these files too, so `before` attributes would not be atomic with the
 //! change and are never given (RFC 1813 section 2.6, `wcc_data`). For the same reason a guard of SETATTR is atomic
@@ -35,6 +36,7 @@
 mod attr;
 mod cred;
 mod data;
+mod data_file;
 mod dir;
 mod engine;
 mod errno;
@@ -48,6 +50,8 @@ mod object;
 mod pool;
 mod setup;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod transfer;
 mod tree;
 mod uring;
@@ -177,7 +181,8 @@ impl FileSystem for LocalFs {
         let (export, _, file) = (Arc::clone(&self.export), who.clone(), *file);
         MaybeReady::wait(async move {
             let fd = data::open_to_sync(&export, file).await?;
-            let out = export.engine.submit(fd, offset, Work::Sync { count }).await?;
+            let turn = Some(fd.begin_sync().await);
+            let out = export.engine.submit(fd, offset, Work::Sync { count, turn }).await?;
             export.after(&out.stat)
         })
     }

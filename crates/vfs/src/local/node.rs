@@ -14,16 +14,20 @@ use rustix::{
 };
 use smallvec::SmallVec;
 
-use crate::{FileKind, FsResult, Handle, Identity};
+use super::{data_file::DataFile, engine::Verifier};
+use crate::{FileKind, Handle, Identity};
 
 /// How long a permission to read or write, once given by the kernel, is taken for granted. A change of the file's
 /// attributes through this server ends it at once; a local one is noticed after this time at the latest.
 const GRANT_LIFE: Duration = Duration::from_secs(1);
 /// Callers per object whose permission is remembered.
 const GRANTS: usize = 4;
-/// An object that nobody used for this long is closed, so that a file deleted on this machine gives up its space and
-/// a program that was written through us can be executed here.
-const IDLE: Duration = Duration::from_secs(5);
+/// An object is closed when it was not used for this long, so that a file deleted on this machine gives up its space
+/// and a program that was written through us can be executed here.
+pub(super) const IDLE: Duration = Duration::from_secs(5);
+/// A file with unstable writes is synced, to be closed, when it was not used for this long. By then the kernel has
+/// written most of its data back (`vm.dirty_expire_centisecs`, 30 s), and a client that lives has sent COMMIT.
+pub(super) const UNSYNCED_IDLE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Grant {
@@ -34,8 +38,8 @@ struct Grant {
 
 #[derive(Debug, Default)]
 struct DataFds {
-    read: Option<Arc<OwnedFd>>,
-    write: Option<Arc<OwnedFd>>,
+    read: Option<Arc<DataFile>>,
+    write: Option<Arc<DataFile>>,
 }
 
 /// An open object of the export.
@@ -82,29 +86,43 @@ impl Node {
     }
 
     /// A descriptor for reading or writing, if one is open already.
-    pub(super) fn data_fd(&self, write: bool) -> Option<Arc<OwnedFd>> {
+    pub(super) fn data_fd(&self, write: bool) -> Option<Arc<DataFile>> {
         let data = self.data.lock();
         if write { data.write.clone() } else { data.read.clone() }
     }
 
     /// A descriptor for reading or writing, opened in the server's name if none is open. Call on a pool thread.
-    pub(super) fn open_data(&self, write: bool) -> FsResult<Arc<OwnedFd>> {
+    pub(super) fn open_data(&self, write: bool) -> Result<Arc<DataFile>, Errno> {
         if let Some(fd) = self.data_fd(write) {
             return Ok(fd);
         }
         let flags = if write { OFlags::WRONLY } else { OFlags::RDONLY };
-        let fd = Arc::new(reopen(self.as_fd(), flags)?);
+        let fd = DataFile::new(reopen(self.as_fd(), flags)?);
         let mut data = self.data.lock();
         let slot = if write { &mut data.write } else { &mut data.read };
         Ok(Arc::clone(slot.get_or_insert(fd)))
     }
 
     /// A descriptor that `fsync` takes, open already or opened now.
-    pub(super) fn open_any(&self) -> FsResult<Arc<OwnedFd>> {
+    pub(super) fn open_any(&self) -> Result<Arc<DataFile>, Errno> {
         match self.data_fd(true) {
             Some(fd) => Ok(fd),
             None => self.open_data(false).or_else(|_| self.open_data(true)),
         }
+    }
+
+    /// Whether its descriptors are in use nowhere else and need no sync.
+    fn may_close(&mut self) -> bool {
+        let data = self.data.get_mut();
+        let free = |fd: &mut Option<Arc<DataFile>>| {
+            fd.as_mut().is_none_or(|fd| Arc::get_mut(fd).is_some_and(|fd| fd.is_synced()))
+        };
+        free(&mut data.read) && free(&mut data.write)
+    }
+
+    /// Its descriptor with unstable writes, if there are any.
+    fn unsynced(&self) -> Option<Arc<DataFile>> {
+        self.data_fd(true).filter(|fd| !fd.is_synced())
     }
 
     /// Whether `who` was lately found to be allowed this.
@@ -137,23 +155,55 @@ struct Slot {
     at: Instant,
 }
 
+impl Slot {
+    /// Whether the object is in use nowhere else and needs no sync.
+    fn may_close(&mut self) -> bool {
+        Arc::get_mut(&mut self.node).is_some_and(Node::may_close)
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     slots: HashMap<Handle, Slot>,
     clock: u64,
 }
 
-/// The objects that are open, by handle; at most a fixed number, the least recently used go first.
+impl State {
+    /// Takes out the older eighth of the objects that may be closed at once, so that the cost of finding it is shared
+    /// by many insertions.
+    fn take_oldest(&mut self) -> Vec<Slot> {
+        let mut ages: Vec<u64> =
+            self.slots.values_mut().filter_map(|s| s.may_close().then_some(s.used)).collect();
+        if ages.is_empty() {
+            return Vec::new();
+        }
+        let nth = ages.len() / 8;
+        let (_, limit, _) = ages.select_nth_unstable(nth);
+        let limit = *limit;
+        self.slots.extract_if(|_, s| s.used <= limit && s.may_close()).map(|(_, s)| s).collect()
+    }
+
+    /// Of the files with unstable writes, the one not used for the longest time.
+    fn oldest_unsynced(&self) -> Option<Arc<DataFile>> {
+        let unsynced = self.slots.values().filter_map(|s| Some((s.used, s.node.unsynced()?)));
+        unsynced.min_by_key(|(used, _)| *used).map(|(_, file)| file)
+    }
+}
+
+/// The objects that are open, by handle; at most a fixed number, the least recently used go first. An object that is
+/// in use, or has unstable writes, is never closed.
 #[derive(Debug)]
 pub(super) struct NodeCache {
     state: Mutex<State>,
     capacity: usize,
+    verifier: Arc<Verifier>,
 }
 
 impl NodeCache {
-    /// A cache of at most `capacity` objects (each may hold three descriptors).
-    pub(super) fn new(capacity: usize) -> Self {
-        Self { state: Mutex::default(), capacity: capacity.max(1) }
+    /// A cache of at most `capacity` objects (each may hold three descriptors). `verifier` changes when a file cannot
+    /// be synced before it is closed.
+    pub(super) fn new(capacity: usize, verifier: Arc<Verifier>) -> Self {
+        Self { state: Mutex::default(), capacity: capacity.max(1), verifier }
     }
 
     /// The object, if it is open.
@@ -167,7 +217,8 @@ impl NodeCache {
         Some(Arc::clone(&slot.node))
     }
 
-    /// Keeps `node`, and gives what is kept under its handle: `node`, or one that was there before.
+    /// Keeps `node`, and gives what is kept under its handle: `node`, or one that was there before. Call on a pool
+    /// thread: another file may have to be synced to make room.
     pub(super) fn insert(&self, node: Node) -> Arc<Node> {
         let mut state = self.state.lock();
         state.clock += 1;
@@ -176,33 +227,52 @@ impl NodeCache {
         let slot = state.slots.entry(handle).or_insert_with(|| Slot { node: Arc::new(node), used, at });
         slot.used = used;
         let node = Arc::clone(&slot.node);
-        let evicted = if state.slots.len() > self.capacity { self.evict(&mut state) } else { Vec::new() };
+        let full = state.slots.len() > self.capacity;
         drop(state);
-        drop(evicted); // Closing may take time; not under the lock.
+        if full {
+            self.make_room();
+        }
         node
     }
 
-    /// Takes out the older eighth at once, so that the cost of finding it is shared by many insertions.
-    fn evict(&self, state: &mut State) -> Vec<Slot> {
-        let mut ages: Vec<u64> = state.slots.values().map(|s| s.used).collect();
-        let nth = (ages.len() / 8).min(ages.len() - 1);
-        let (_, limit, _) = ages.select_nth_unstable(nth);
-        let limit = *limit;
-        state.slots.extract_if(|_, s| s.used <= limit).map(|(_, s)| s).collect()
+    /// Closes objects that were not used for a long time, after a sync of the oldest one if all need one. Gives their
+    /// number.
+    fn make_room(&self) -> usize {
+        let unsynced = {
+            let mut state = self.state.lock();
+            let closed = state.take_oldest();
+            if !closed.is_empty() {
+                drop(state);
+                return closed.len(); // They are closed here and not under the lock: closing may take time.
+            }
+            state.oldest_unsynced()
+        };
+        if let Some(file) = unsynced {
+            // The error is in the verifier now.
+            let _ = file.sync_now(&self.verifier);
+        }
+        let closed = self.state.lock().take_oldest();
+        closed.len()
     }
 
-    /// Forgets an object.
+    /// Forgets an object that does not exist any more.
     pub(super) fn remove(&self, handle: &Handle) {
         let slot = self.state.lock().slots.remove(handle);
         drop(slot);
     }
 
-    /// Closes what nobody used for a while.
-    pub(super) fn close_idle(&self) {
-        let Some(limit) = Instant::now().checked_sub(IDLE) else { return };
+    /// Closes what was not used for [`IDLE`] before `now`. Gives the files with unstable writes that were not used for
+    /// [`UNSYNCED_IDLE`]: synced, a later call closes them.
+    pub(super) fn close_idle(&self, now: Instant) -> Vec<Arc<DataFile>> {
+        let before = |slot: &Slot, idle| now.saturating_duration_since(slot.at) > idle;
+        let mut state = self.state.lock();
         let idle: Vec<Slot> =
-            self.state.lock().slots.extract_if(|_, s| s.at < limit).map(|(_, s)| s).collect();
+            state.slots.extract_if(|_, s| before(s, IDLE) && s.may_close()).map(|(_, s)| s).collect();
+        let old = state.slots.values().filter(|s| before(s, UNSYNCED_IDLE));
+        let unsynced = old.filter_map(|s| s.node.unsynced()).collect();
+        drop(state);
         drop(idle);
+        unsynced
     }
 
     /// How many objects are open.

@@ -10,6 +10,7 @@ use rustix::{
 use super::{
     attr,
     cred::{R, W, X},
+    data_file::data_may_be_lost,
     node::{Node, proc_name, reopen},
     setup::Export,
 };
@@ -166,24 +167,28 @@ impl Export {
         if !self.sync_metadata {
             return Ok(());
         }
-        let fd = match node.kind() {
-            FileKind::Regular => node.open_any().ok(),
-            FileKind::Directory => {
-                reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY).ok().map(Into::into)
-            }
-            _ => None,
-        };
-        let synced = match fd {
-            Some(fd) => rustix::fs::fsync(&fd),
-            // Links and special files cannot be synced by themselves, nor what we may not open.
-            None => rustix::fs::syncfs(self.tree.mount()),
+        let synced = match node.kind() {
+            FileKind::Regular => match node.open_any() {
+                Ok(file) => return Ok(file.sync_now(&self.verifier)?),
+                Err(_) => self.sync_all(),
+            },
+            FileKind::Directory => match reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY) {
+                Ok(dir) => rustix::fs::fsync(dir),
+                Err(_) => self.sync_all(),
+            },
+            _ => self.sync_all(),
         };
         synced.map_err(|e| {
-            if e == Errno::IO {
+            if data_may_be_lost(e) {
                 self.verifier.change();
             }
             e.into()
         })
+    }
+
+    /// Makes everything durable. Links and special files cannot be synced by themselves, nor what we may not open.
+    fn sync_all(&self) -> Result<(), Errno> {
+        rustix::fs::syncfs(self.tree.mount())
     }
 }
 

@@ -7,7 +7,9 @@ use std::{
     collections::VecDeque,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
     sync::Arc,
+    task::{Context, Poll, Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -79,6 +81,26 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.queue.lock().closed = true;
         self.shared.ready.notify_all();
+    }
+}
+
+/// Runs `future` to its end on this thread, which must be one that may block.
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(out) => return out,
+            Poll::Pending => thread::park(),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     sync::Arc,
+    time::Instant,
 };
 
 use parking_lot::{Mutex, MutexGuard};
@@ -192,7 +193,7 @@ const LOCKS: usize = 64;
 pub(super) struct Export {
     pub(super) tree: Tree,
     pub(super) creds: Credentials,
-    pub(super) engine: Engine,
+    pub(super) engine: Arc<Engine>,
     pub(super) pool: Pool,
     pub(super) verifier: Arc<Verifier>,
     pub(super) info: FsInfo,
@@ -264,26 +265,28 @@ impl Export {
     /// Opens an export and starts its threads.
     pub(super) fn open(config: LocalConfig) -> Result<Self, LocalError> {
         let root = open_root(&config)?;
-        let cache = Arc::new(NodeCache::new(capacity(config.open_objects)));
+        let verifier = Verifier::new(u64::from_ne_bytes(key::random()?));
+        let cache = Arc::new(NodeCache::new(capacity(config.open_objects), Arc::clone(&verifier)));
         let tree = open_tree(&config, root, Arc::clone(&cache))?;
         let creds = match config.identity {
             IdentityMode::Auto => Credentials::detect(),
             IdentityMode::ServerUser => Credentials::server_user(),
         };
-        let verifier = Verifier::new(u64::from_ne_bytes(key::random()?));
         let threads = config.threads.clamp(1, 1024);
-        let engine = Engine::start(
+        let engine = Arc::new(Engine::start(
             config.io,
             config.rings.clamp(1, 64),
             threads,
             config.arena.clone(),
             Arc::clone(&verifier),
-        )?;
+        )?);
         let own_umask = std::thread::spawn(sys::own_zero_umask).join().unwrap_or(false);
         let prepare = || {
             sys::own_zero_umask();
         };
-        let pool = Pool::start("local-fs", threads, prepare, move || cache.close_idle())
+        let housekeeper = Arc::clone(&engine);
+        let tick = move || housekeeper.sync_unattended(cache.close_idle(Instant::now()));
+        let pool = Pool::start("local-fs", threads, prepare, tick)
             .map_err(|source| LocalError::Threads { source })?;
         let statfs = rustix::fs::fstatfs(tree.mount()).map_err(|e| LocalError::Properties(e.into()))?;
         let statvfs = rustix::fs::fstatvfs(tree.mount()).map_err(|e| LocalError::Properties(e.into()))?;

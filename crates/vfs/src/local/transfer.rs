@@ -2,7 +2,7 @@
 
 use std::{
     io::{IoSlice, IoSliceMut},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     sync::Arc,
 };
 
@@ -10,7 +10,11 @@ use buffer::{Arena, Buffer, Views};
 use futures::channel::oneshot;
 use rustix::{fs::Statx, io::Errno};
 
-use super::attr;
+use super::{
+    attr,
+    data_file::{DataFile, SyncTurn},
+    engine::{Verifier, sync_range},
+};
 use crate::{FsError, FsResult, Stability};
 
 /// Data is read into pieces of at most this many bytes.
@@ -36,13 +40,13 @@ pub(super) enum Work {
     Read { count: u32 },
     /// Write everything.
     Write { data: Views, stable: Stability },
-    /// Make `count` bytes durable (0: to the end).
-    Sync { count: u32 },
+    /// Make `count` bytes durable (0: to the end). The turn is taken when the sync has ended.
+    Sync { count: u32, turn: Option<SyncTurn> },
 }
 
 /// A transfer to be made, with the way back.
 pub(super) struct Request {
-    pub(super) file: Arc<OwnedFd>,
+    pub(super) file: Arc<DataFile>,
     pub(super) offset: u64,
     pub(super) work: Work,
     pub(super) reply: oneshot::Sender<FsResult<Outcome>>,
@@ -68,8 +72,8 @@ pub(super) enum Begun {
 pub(super) enum Next {
     /// Another system call for the rest.
     Again(Box<Transfer>),
-    /// It was answered. True if the kernel reported that data may have been lost.
-    Answered { lost: bool },
+    /// It was answered.
+    Answered,
 }
 
 /// The part `start..` of a list of pieces, as at most [`MAX_IOV`] slices' worth of (piece, skip) pairs.
@@ -140,7 +144,7 @@ impl Transfer {
     }
 
     /// The file.
-    pub(super) fn file(&self) -> &Arc<OwnedFd> {
+    pub(super) fn file(&self) -> &Arc<DataFile> {
         &self.request.file
     }
 
@@ -177,39 +181,64 @@ impl Transfer {
         out
     }
 
-    /// Takes the result of a system call.
-    pub(super) fn advance(mut self: Box<Self>, result: Result<usize, Errno>) -> Next {
-        let write = matches!(self.request.work, Work::Write { .. });
+    /// Takes the result of a system call. What it says about lost data is published in `verifier` before the answer.
+    pub(super) fn advance(mut self: Box<Self>, result: Result<usize, Errno>, verifier: &Verifier) -> Next {
+        if result == Err(Errno::INTR) {
+            return Next::Again(self);
+        }
+        if let Ok(n) = result
+            && n > 0
+            && self.done.saturating_add(n) < self.total
+        {
+            self.done += n;
+            return Next::Again(self);
+        }
+        self.publish(result, verifier);
         match result {
-            Err(Errno::INTR) => Next::Again(self),
-            // What was written before the error counts; the client meets the error again with the rest.
-            Err(e) if self.done == 0 || !write => {
-                let lost = matches!(e, Errno::IO | Errno::NOSPC | Errno::DQUOT)
-                    && matches!(self.request.work, Work::Sync { .. })
-                    || write && e == Errno::IO;
-                drop(self.request.reply.send(Err(e.into())));
-                Next::Answered { lost }
-            }
-            Ok(n) if n > 0 && self.done.saturating_add(n) < self.total => {
-                self.done += n;
-                Next::Again(self)
-            }
             Ok(n) => {
                 self.done = self.done.saturating_add(n).min(self.total);
-                self.answer()
-            }
-            Err(e) => {
-                let lost = e == Errno::IO;
                 self.answer();
-                Next::Answered { lost }
+            }
+            // What was written before the error counts; the client meets the error again with the rest.
+            Err(_) if self.done > 0 && matches!(self.request.work, Work::Write { .. }) => self.answer(),
+            Err(e) => self.fail(e.into()),
+        }
+        Next::Answered
+    }
+
+    /// Takes note of what the last system call says about the durability of data.
+    fn publish(&mut self, result: Result<usize, Errno>, verifier: &Verifier) {
+        let Request { file, offset, work, .. } = &mut self.request;
+        match work {
+            Work::Read { .. } => {}
+            Work::Write { stable: Stability::Unstable, .. } => {
+                if self.done > 0 || result.is_ok_and(|n| n > 0) {
+                    file.wrote();
+                }
+                if result == Err(Errno::IO) {
+                    verifier.change();
+                }
+            }
+            // The sync that follows a stable write reports the failed write-back of earlier, unstable ones.
+            Work::Write { .. } => {
+                let earlier = matches!(result, Err(Errno::NOSPC | Errno::DQUOT)) && !file.is_synced();
+                if earlier || result == Err(Errno::IO) {
+                    verifier.change();
+                }
+            }
+            Work::Sync { count, turn } => {
+                let whole = sync_range(*offset, *count).is_none();
+                if let Some(turn) = turn.take() {
+                    turn.end(result.map(drop), whole, verifier);
+                }
             }
         }
     }
 
-    fn answer(self) -> Next {
-        let Self { request, buffers, done, .. } = self;
-        let outcome = match attr::live_stat(request.file.as_fd()) {
-            Ok(_) if done == 0 && matches!(request.work, Work::Write { .. }) => Err(FsError::Io),
+    fn answer(self) {
+        let Self { request: Request { file, work, reply, .. }, buffers, done, .. } = self;
+        let outcome = match attr::live_stat(file.as_fd()) {
+            Ok(_) if done == 0 && matches!(work, Work::Write { .. }) => Err(FsError::Io),
             Ok(stat) => {
                 let mut left = done;
                 let data = buffers.into_iter().map_while(|mut b| {
@@ -222,13 +251,16 @@ impl Transfer {
             }
             Err(e) => Err(e),
         };
-        drop(request.reply.send(outcome));
-        Next::Answered { lost: false }
+        // Not in use any more when the caller goes on.
+        drop(file);
+        drop(reply.send(outcome));
     }
 
-    /// Answers with an error because the engine cannot go on.
+    /// Answers with an error.
     pub(super) fn fail(self, e: FsError) {
-        drop(self.request.reply.send(Err(e)));
+        let Request { file, reply, .. } = self.request;
+        drop(file);
+        drop(reply.send(Err(e)));
     }
 }
 
@@ -242,65 +274,105 @@ mod tests {
         Arena::new(ArenaConfig { limit: 4 << 20, huge_pages: false })
     }
 
-    fn going(work: Work) -> (Box<Transfer>, oneshot::Receiver<FsResult<Outcome>>, tempfile::TempDir) {
+    struct Trial {
+        file: Arc<DataFile>,
+        answer: oneshot::Receiver<FsResult<Outcome>>,
+        verifier: Arc<Verifier>,
+        _dir: tempfile::TempDir,
+    }
+
+    fn going(work: impl FnOnce(&Arc<DataFile>) -> Work) -> (Box<Transfer>, Trial) {
         let (reply, answer) = oneshot::channel();
         // With a name: a file without links is stale.
         let dir = tempfile::tempdir().unwrap();
         let file = std::fs::File::create_new(dir.path().join("f")).unwrap();
         file.set_len(10).unwrap();
-        let request = Request { file: Arc::new(file.into()), offset: 0, work, reply };
+        let file = DataFile::new(file.into());
+        let request = Request { file: Arc::clone(&file), offset: 0, work: work(&file), reply };
         match Transfer::begin(request, &arena()) {
-            Begun::Going(t) => (t, answer, dir),
+            Begun::Going(t) => (t, Trial { file, answer, verifier: Verifier::new(7), _dir: dir }),
             Begun::Answered => panic!("nothing to do"),
         }
     }
 
-    fn write() -> Work {
-        Work::Write { data: arena().copy_from(b"0123456789").unwrap().into(), stable: Stability::FileSync }
+    fn sync(file: &Arc<DataFile>) -> Work {
+        Work::Sync { count: 0, turn: file.try_begin_sync() }
     }
 
-    fn lost(next: Next) -> bool {
-        match next {
-            Next::Answered { lost } => lost,
-            Next::Again(_) => panic!("not answered"),
+    fn write(stable: Stability) -> impl FnOnce(&Arc<DataFile>) -> Work {
+        move |_| Work::Write { data: arena().copy_from(b"0123456789").unwrap().into(), stable }
+    }
+
+    impl Trial {
+        /// Ends the transfer with `result`. Gives the answer, and whether the verifier has changed.
+        fn end(&mut self, t: Box<Transfer>, result: Result<usize, Errno>) -> (FsResult<Outcome>, bool) {
+            let before = self.verifier.bytes();
+            let Next::Answered = t.advance(result, &self.verifier) else { panic!("not answered") };
+            (self.answer.try_recv().unwrap().unwrap(), self.verifier.bytes() != before)
         }
-    }
-
-    fn taken(answer: &mut oneshot::Receiver<FsResult<Outcome>>) -> FsResult<Outcome> {
-        answer.try_recv().unwrap().unwrap()
     }
 
     #[test]
     fn a_failed_sync_or_write_back_is_reported_and_changes_the_verifier() {
-        for errno in [Errno::IO, Errno::NOSPC] {
-            let (t, mut answer, _dir) = going(Work::Sync { count: 0 });
-            assert!(lost(t.advance(Err(errno))));
-            assert_eq!(taken(&mut answer).unwrap_err(), FsError::from(errno));
+        for errno in [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS] {
+            let (t, mut trial) = going(sync);
+            let (answer, changed) = trial.end(t, Err(errno));
+            assert_eq!((answer.unwrap_err(), changed), (FsError::from(errno), true));
+            assert!(trial.file.try_begin_sync().is_some(), "the next sync may begin");
         }
-        let (t, mut answer, _dir) = going(write());
-        assert!(lost(t.advance(Err(Errno::IO))));
-        assert_eq!(taken(&mut answer).unwrap_err(), FsError::Io);
-        let (t, mut answer, _dir) = going(write());
-        assert!(!lost(t.advance(Err(Errno::NOSPC))), "nothing was acknowledged that is lost now");
-        assert_eq!(taken(&mut answer).unwrap_err(), FsError::NoSpc);
+        for stable in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
+            let (t, mut trial) = going(write(stable));
+            let (answer, changed) = trial.end(t, Err(Errno::IO));
+            assert_eq!((answer.unwrap_err(), changed), (FsError::Io, true));
+            let (t, mut trial) = going(write(stable));
+            let (answer, changed) = trial.end(t, Err(Errno::NOSPC));
+            assert_eq!(answer.unwrap_err(), FsError::NoSpc);
+            assert!(!changed, "nothing was acknowledged that is lost now");
+        }
+    }
+
+    #[test]
+    fn a_stable_write_that_finds_no_space_after_unstable_ones_changes_the_verifier() {
+        let (t, mut trial) = going(write(Stability::FileSync));
+        trial.file.wrote();
+        assert!(trial.end(t, Err(Errno::NOSPC)).1);
+    }
+
+    #[test]
+    fn a_file_needs_a_sync_from_an_unstable_write_to_the_end_of_a_sync_that_began_later() {
+        let (t, mut trial) = going(write(Stability::Unstable));
+        assert!(trial.file.is_synced());
+        trial.end(t, Ok(10)).0.unwrap();
+        assert!(!trial.file.is_synced());
+        let turn = trial.file.try_begin_sync().unwrap();
+        assert!(trial.file.try_begin_sync().is_none(), "one at a time");
+        trial.file.wrote();
+        turn.end(Ok(()), true, &trial.verifier);
+        assert!(!trial.file.is_synced(), "written after the sync began");
+        trial.file.try_begin_sync().unwrap().end(Ok(()), false, &trial.verifier);
+        assert!(!trial.file.is_synced(), "a range is not the whole file");
+        trial.file.try_begin_sync().unwrap().end(Ok(()), true, &trial.verifier);
+        assert!(trial.file.is_synced());
+        let (t, mut trial) = going(write(Stability::DataSync));
+        trial.end(t, Ok(10)).0.unwrap();
+        assert!(trial.file.is_synced());
     }
 
     #[test]
     fn what_was_written_before_an_error_counts() {
-        let (t, mut answer, _dir) = going(write());
-        let Next::Again(t) = t.advance(Ok(4)) else { panic!("4 of 10 bytes are not all") };
+        let (t, mut trial) = going(write(Stability::Unstable));
+        let Next::Again(t) = t.advance(Ok(4), &trial.verifier) else { panic!("4 of 10 bytes are not all") };
         assert_eq!((t.position(), t.unwritten().iter().map(|s| s.len()).sum::<usize>()), (4, 6));
-        assert!(!lost(t.advance(Err(Errno::NOSPC))));
-        assert_eq!(taken(&mut answer).unwrap().count, 4);
+        let (answer, changed) = trial.end(t, Err(Errno::NOSPC));
+        assert_eq!((answer.unwrap().count, changed, trial.file.is_synced()), (4, false, false));
     }
 
     #[test]
     fn a_read_that_meets_the_end_early_gives_only_what_was_read() {
-        let (mut t, mut answer, _dir) = going(Work::Read { count: 100 });
+        let (mut t, mut trial) = going(|_| Work::Read { count: 100 });
         assert_eq!(t.unfilled().iter().map(|s| s.len()).sum::<usize>(), 10);
-        let Next::Again(t) = t.advance(Ok(3)) else { panic!("3 of 10 bytes are not all") };
-        assert!(!lost(t.advance(Ok(0))));
-        let outcome = taken(&mut answer).unwrap();
+        let Next::Again(t) = t.advance(Ok(3), &trial.verifier) else { panic!("3 of 10 bytes are not all") };
+        let outcome = trial.end(t, Ok(0)).0.unwrap();
         assert_eq!((outcome.count, outcome.data.len()), (3, 3));
     }
 }

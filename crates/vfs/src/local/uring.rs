@@ -247,10 +247,9 @@ impl<'a> Driver<'a> {
             let Some(flight) = self.flights.get_mut(slot).and_then(Option::take) else { continue };
             self.free.push(slot);
             let result = usize::try_from(done.result()).map_err(|_| Errno::from_raw_os_error(-done.result()));
-            match flight.transfer.advance(result) {
+            match flight.transfer.advance(result, &self.verifier) {
                 Next::Again(transfer) => self.launch(transfer),
-                Next::Answered { lost } if lost => self.verifier.change(),
-                Next::Answered { .. } => {}
+                Next::Answered => {}
             }
         }
     }
@@ -289,7 +288,7 @@ impl Flight {
                 let flags = write_flags(*stable).bits() as i32;
                 opcode::Writev::new(fd, iov, n).offset(at).rw_flags(flags).build()
             }
-            Work::Sync { count } => match sync_range(at, *count) {
+            Work::Sync { count, .. } => match sync_range(at, *count) {
                 Some((offset, len)) => opcode::Fsync::new(fd).offset(offset).len(len).build(),
                 None => opcode::Fsync::new(fd).build(),
             },

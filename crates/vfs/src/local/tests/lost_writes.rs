@@ -1,0 +1,242 @@
+//! COMMIT never succeeds with an unchanged verifier for data that is lost. The failures are real ([`FailingDisk`]).
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{super::node, disk::FailingDisk, *};
+use crate::{FileSystem, FsResult, Stability, local::LocalFs};
+
+const BLOCK: usize = 4096;
+
+/// Lets `idle` pass: what is idle is closed, or synced and then closed.
+fn pass(fs: &LocalFs, idle: Duration) {
+    let now = Instant::now() + idle + Duration::from_secs(1);
+    let unsynced = fs.export.tree.cache.close_idle(now);
+    fs.export.engine.sync_unattended(unsynced.clone());
+    for file in unsynced {
+        drop(wait(file.begin_sync()));
+        // The cache's and ours: the engine has let it go.
+        while Arc::strong_count(&file) > 2 {
+            std::thread::yield_now();
+        }
+    }
+    fs.export.tree.cache.close_idle(now);
+}
+
+fn write(fs: &LocalFs, file: &Handle, block: usize, fill: u8, stable: Stability) -> FsResult<()> {
+    let offset = (block * BLOCK) as u64;
+    wait(fs.write(&me(), file, offset, views(&[fill; BLOCK]), stable)).map(|w| {
+        assert_eq!(w.count as usize, BLOCK);
+    })
+}
+
+fn commit(fs: &LocalFs, file: &Handle) -> FsResult<[u8; 8]> {
+    wait(fs.commit(&me(), file, 0, 0)).map(|_| fs.write_verifier())
+}
+
+/// A failure after the descriptor would have been closed, that a program of this machine learns of.
+#[test]
+fn a_write_back_error_that_others_have_seen_changes_the_verifier() {
+    let Some(disk) = FailingDisk::new() else { return };
+    for (i, config) in configs(&disk.root()).enumerate() {
+        let fs = LocalFs::open(config).unwrap();
+        let name = format!("f{i}");
+        let file = create(&fs, &fs.root(), &name);
+        let before = fs.write_verifier();
+        write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
+        pass(&fs, node::IDLE);
+        disk.fail();
+        disk.local_sync(&name);
+        disk.heal();
+        let committed = commit(&fs, &file);
+        assert!(committed.is_err() || committed != Ok(before), "lost, and COMMIT says {committed:?}");
+        assert_ne!(fs.write_verifier(), before, "a failed COMMIT changes the verifier too");
+    }
+}
+
+/// The sync that comes before a file with unstable writes is closed.
+#[test]
+fn a_file_that_cannot_be_synced_before_it_is_closed_changes_the_verifier() {
+    let Some(disk) = FailingDisk::new() else { return };
+    for (i, config) in configs(&disk.root()).enumerate() {
+        let fs = LocalFs::open(config).unwrap();
+        let dir = fs.root();
+        let others: Vec<_> = (0..20).map(|n| format!("{i}-other{n}")).collect();
+        others.iter().for_each(|n| drop(create(&fs, &dir, n)));
+        for by_time in [true, false] {
+            let file = create(&fs, &dir, &format!("{i}-{by_time}"));
+            let before = fs.write_verifier();
+            write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
+            disk.fail();
+            if by_time {
+                pass(&fs, node::UNSYNCED_IDLE);
+            } else {
+                for n in &others {
+                    let found = wait(fs.lookup(&me(), &dir, n.as_bytes())).unwrap().0;
+                    let _ = write(&fs, &found, 0, 1, Stability::Unstable);
+                }
+            }
+            disk.heal();
+            assert_ne!(fs.write_verifier(), before, "configuration {i}, by time: {by_time}");
+            pass(&fs, node::UNSYNCED_IDLE);
+            assert_eq!(fs.open_objects(), 0, "nothing keeps them open now");
+        }
+    }
+}
+
+/// Of concurrent syncs of one descriptor the kernel reports the error to one.
+#[test]
+fn of_concurrent_commits_of_lost_data_none_succeeds_with_the_verifier_of_the_write() {
+    let Some(disk) = FailingDisk::new() else { return };
+    for (i, config) in configs(&disk.root()).enumerate() {
+        let fs = LocalFs::open(config).unwrap();
+        for round in 0..20 {
+            let file = create(&fs, &fs.root(), &format!("{i}-{round}"));
+            let before = fs.write_verifier();
+            write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
+            disk.fail();
+            disk.write_back();
+            let answers: Vec<_> = std::thread::scope(|s| {
+                let commits: Vec<_> = (0..6).map(|_| s.spawn(|| commit(&fs, &file))).collect();
+                commits.into_iter().map(|c| c.join().unwrap()).collect()
+            });
+            disk.heal();
+            assert!(!answers.contains(&Ok(before)), "configuration {i}, round {round}: {answers:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_committed_is_closed_when_it_is_idle() {
+    let dir = tempfile::tempdir().unwrap();
+    for (i, config) in configs(dir.path()).enumerate() {
+        let fs = LocalFs::open(config).unwrap();
+        let file = create(&fs, &fs.root(), &i.to_string());
+        write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
+        pass(&fs, node::IDLE);
+        assert_eq!(fs.open_objects(), 1, "its data may be lost without a notice");
+        commit(&fs, &file).unwrap();
+        pass(&fs, node::IDLE);
+        assert_eq!(fs.open_objects(), 0);
+    }
+}
+
+/// What a client has been told of a write, and keeps until it is committed.
+struct Acknowledged {
+    block: usize,
+    fill: u8,
+    verifier: [u8; 8],
+}
+
+/// A client that writes and commits, on a disk that fails now and then, while time passes and others use the files.
+struct Story<'a> {
+    disk: &'a FailingDisk,
+    fs: Arc<LocalFs>,
+    names: Vec<String>,
+    files: Vec<Handle>,
+    next_block: Vec<usize>,
+    retained: HashMap<usize, Vec<Acknowledged>>,
+    random: u64,
+}
+
+impl Story<'_> {
+    fn random(&mut self, below: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random % below as u64) as usize
+    }
+
+    fn step(&mut self) -> String {
+        let i = self.random(self.files.len());
+        match self.random(12) {
+            0..=3 => self.write(i),
+            4 | 5 => self.commit(i),
+            6 => {
+                pass(&self.fs, node::IDLE);
+                "idle".into()
+            }
+            7 => {
+                pass(&self.fs, node::UNSYNCED_IDLE);
+                "long idle".into()
+            }
+            8 => {
+                self.disk.fail();
+                "fail".into()
+            }
+            9 => {
+                self.disk.heal();
+                "heal".into()
+            }
+            10 => {
+                self.disk.write_back();
+                "write back".into()
+            }
+            _ => {
+                self.disk.local_sync(&self.names[i]);
+                format!("local sync {i}")
+            }
+        }
+    }
+
+    fn write(&mut self, i: usize) -> String {
+        let stable = [Stability::Unstable, Stability::Unstable, Stability::Unstable, Stability::DataSync]
+            [self.random(4)];
+        let (block, fill) = (self.next_block[i], 1 + self.random(255) as u8);
+        self.next_block[i] += 1;
+        let verifier = self.fs.write_verifier();
+        let written = write(&self.fs, &self.files[i], block, fill, stable);
+        if written.is_ok() && stable == Stability::Unstable {
+            self.retained.entry(i).or_default().push(Acknowledged { block, fill, verifier });
+        } else if written.is_ok() {
+            self.check(i, block, fill, "by a stable write");
+        }
+        format!("write {i} {stable:?}: {written:?}")
+    }
+
+    fn commit(&mut self, i: usize) -> String {
+        let committed = commit(&self.fs, &self.files[i]);
+        if let Ok(now) = committed {
+            // What has another verifier is written again by the client, and no matter here.
+            for a in self.retained.remove(&i).unwrap_or_default() {
+                if a.verifier == now {
+                    self.check(i, a.block, a.fill, "by an unstable write");
+                }
+            }
+        }
+        format!("commit {i}: {committed:?}")
+    }
+
+    fn check(&self, i: usize, block: usize, fill: u8, how: &str) {
+        let content = self.disk.content(&self.names[i]);
+        let there = content.get(block * BLOCK..(block + 1) * BLOCK).unwrap_or_default();
+        assert!(there == [fill; BLOCK], "block {block} of file {i}, written {how}, is lost");
+    }
+}
+
+#[test]
+fn no_sequence_of_writes_pauses_and_failures_loses_committed_data() {
+    let Some(disk) = FailingDisk::new() else { return };
+    let first: u64 = std::env::var("MILLRACE_SEED").map_or(1, |s| s.parse().unwrap());
+    let stories: u64 = std::env::var("MILLRACE_STORIES").map_or(20, |s| s.parse().unwrap());
+    for seed in first..first + stories {
+        for (c, config) in configs(&disk.root()).enumerate() {
+            let fs = LocalFs::open(config).unwrap();
+            let names: Vec<String> = (0..3).map(|n| format!("{seed}-{c}-{n}")).collect();
+            let files: Vec<Handle> = names.iter().map(|n| create(&fs, &fs.root(), n)).collect();
+            let next_block = vec![0; files.len()];
+            let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut story =
+                Story { disk: &disk, fs, names, files, next_block, retained: HashMap::new(), random };
+            println!("MILLRACE_SEED={seed} MILLRACE_STORIES=1, configuration {c}");
+            for _ in 0..40 {
+                let step = story.step();
+                println!("  {step}");
+            }
+            disk.heal();
+        }
+    }
+}

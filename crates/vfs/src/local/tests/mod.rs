@@ -1,0 +1,51 @@
+//! Tests that look at what is open, or decide what time it is.
+
+mod disk;
+mod lost_writes;
+
+use std::path::Path;
+
+use buffer::{Arena, ArenaConfig};
+
+use super::{HandleMode, IoMode, KeySource, LocalConfig};
+use crate::{CreateHow, Handle, Identity, SetAttr, Views};
+
+fn arena() -> Arena {
+    Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false })
+}
+
+/// Every engine and every kind of handles that this machine has.
+fn configs(root: &Path) -> impl Iterator<Item = LocalConfig> {
+    let kernel = rustix::process::geteuid().is_root().then_some(HandleMode::Kernel);
+    let root = root.to_owned();
+    [Some(HandleMode::Index), kernel].into_iter().flatten().flat_map(move |handles| {
+        let root = root.clone();
+        [IoMode::Auto, IoMode::Blocking].into_iter().map(move |io| LocalConfig {
+            handles,
+            io,
+            threads: 2,
+            open_objects: 8,
+            key: KeySource::Bytes([0x42; 16]),
+            ..LocalConfig::new(&root, arena())
+        })
+    })
+}
+
+fn me() -> Identity {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Identity { uid, gid, gids: Default::default() }
+}
+
+fn wait<T>(f: impl Future<Output = T>) -> T {
+    super::pool::block_on(f)
+}
+
+fn create(fs: &super::LocalFs, dir: &Handle, name: &str) -> Handle {
+    use crate::FileSystem;
+    let how = CreateHow::Guarded(SetAttr { mode: Some(0o644), ..SetAttr::default() });
+    wait(fs.create(&me(), dir, name.as_bytes(), &how)).unwrap().handle
+}
+
+fn views(bytes: &[u8]) -> Views {
+    arena().copy_from(bytes).unwrap().into()
+}
