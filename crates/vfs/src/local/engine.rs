@@ -1,8 +1,11 @@
 //! What moves file data: io_uring, or threads that block.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use buffer::Arena;
@@ -15,7 +18,7 @@ use super::{
     pool::Pool,
     sys,
     transfer::{Begun, Next, Outcome, Request, Transfer, Work},
-    uring::Ring,
+    uring::{Ring, Tools},
 };
 use crate::{FsError, FsResult, Stability};
 
@@ -62,7 +65,8 @@ impl Engine {
         arena: Arena,
         verifier: Arc<Verifier>,
     ) -> Result<Self, LocalError> {
-        let make = |_| Ring::start(arena.clone(), Arc::clone(&verifier));
+        let tools = Tools { arena: arena.clone(), verifier: Arc::clone(&verifier), threads };
+        let make = |_| Ring::start(tools.clone());
         let rings = match mode {
             IoMode::Blocking => None,
             IoMode::IoUring => {
@@ -79,10 +83,7 @@ impl Engine {
         };
         let mover = match rings {
             Some(rings) => Mover::Rings(rings),
-            None => Mover::Threads(
-                Pool::start("local-data", threads, sys::drop_write_privileges, || ())
-                    .map_err(|source| LocalError::Threads { source })?,
-            ),
+            None => Mover::Threads(data_threads(threads).map_err(|source| LocalError::Threads { source })?),
         };
         Ok(Self { mover, arena, verifier, next: AtomicUsize::new(0) })
     }
@@ -141,7 +142,13 @@ pub(super) fn write_flags(stable: Stability) -> ReadWriteFlags {
     }
 }
 
-fn move_blocking(request: Request, arena: &Arena, verifier: &Verifier) {
+/// Threads that move file data by system calls that block.
+pub(super) fn data_threads(threads: usize) -> io::Result<Pool> {
+    Pool::start("local-data", threads, sys::drop_write_privileges, || ())
+}
+
+/// Makes a transfer on this thread.
+pub(super) fn move_blocking(request: Request, arena: &Arena, verifier: &Verifier) {
     let Begun::Going(mut transfer) = Transfer::begin(request, arena) else { return };
     loop {
         let result = one_call(&mut transfer);

@@ -256,6 +256,21 @@ impl Transfer {
         drop(reply.send(outcome));
     }
 
+    /// Answers because the kernel's result will not be seen; the caller may try again. The kernel may still move the
+    /// data, so the memory is never given back. (It has a reference of its own to the file.)
+    pub(super) fn abandon(mut self, verifier: &Verifier) {
+        // A sync that is still in progress may take the error that the next one would get.
+        if let Work::Sync { turn, .. } = &mut self.request.work
+            && let Some(turn) = turn.take()
+        {
+            turn.end(Err(Errno::IO), true, verifier);
+        }
+        let Self { request: Request { file, work, reply, .. }, buffers, .. } = self;
+        std::mem::forget((work, buffers));
+        drop(file);
+        drop(reply.send(Err(FsError::Jukebox)));
+    }
+
     /// Answers with an error.
     pub(super) fn fail(self, e: FsError) {
         let Request { file, reply, .. } = self.request;

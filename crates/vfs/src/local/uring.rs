@@ -3,6 +3,9 @@
 //! Requests arrive in an inbox; an eventfd, which the ring itself reads, wakes the thread. Everything that arrived
 //! goes to the kernel in one `io_uring_enter`, which also waits for completions.
 //!
+//! When `io_uring_enter` fails, the thread answers the transfers in flight, sets up another ring and goes on with the
+//! inbox; after [`RESTARTS`] failures, or without another ring, it hands requests to threads that block.
+//!
 //! The invariant that makes this sound: a [`Transfer`] that the kernel works on is owned by `flights`, boxed, with
 //! the vector of pieces that its entry points to, and leaves it only when its completion has been seen. The thread
 //! ends only when no flight is left (or leaks them, if it fails), so nothing that the kernel may still write is freed.
@@ -13,6 +16,7 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsRawFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
     thread,
 };
@@ -23,7 +27,7 @@ use parking_lot::Mutex;
 use rustix::{event::EventfdFlags, io::Errno};
 
 use super::{
-    engine::{Verifier, sync_range, write_flags},
+    engine::{Verifier, data_threads, move_blocking, sync_range, write_flags},
     sys,
     transfer::{Begun, Next, Request, Transfer, Work},
 };
@@ -34,22 +38,30 @@ const ENTRIES: u32 = 256;
 /// Marks the read of the eventfd.
 const WAKE: u64 = u64::MAX;
 
-#[derive(Default)]
+/// How many times a ring that fails is replaced.
+const RESTARTS: u32 = 3;
+
 struct Inbox {
     requests: VecDeque<Request>,
+    /// Wakes the thread. Each ring has one of its own: the read of a ring that failed may still take a value.
+    bell: Arc<OwnedFd>,
     closed: bool,
 }
 
 struct Shared {
     inbox: Mutex<Inbox>,
-    bell: OwnedFd,
+    /// Times that `io_uring_enter` is to fail.
+    #[cfg(test)]
+    failures: std::sync::atomic::AtomicU32,
 }
 
-impl Shared {
-    fn ring_bell(&self) {
-        // It can fail only when the counter is full, and then the thread is awake anyway.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
+fn ring_bell(bell: &OwnedFd) {
+    // It can fail only when the counter is full, and then the thread is awake anyway.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+fn new_bell() -> io::Result<Arc<OwnedFd>> {
+    Ok(Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?))
 }
 
 /// A handle to the thread. Dropping it lets what was submitted finish.
@@ -57,14 +69,27 @@ pub(super) struct Ring {
     shared: Arc<Shared>,
 }
 
+/// What a ring's thread works with.
+#[derive(Clone)]
+pub(super) struct Tools {
+    pub(super) arena: Arena,
+    pub(super) verifier: Arc<Verifier>,
+    /// Threads instead of a ring that fails.
+    pub(super) threads: usize,
+}
+
 impl Ring {
     /// Starts the thread.
     ///
     /// # Errors
     /// When the machine refuses io_uring or a thread.
-    pub(super) fn start(arena: Arena, verifier: Arc<Verifier>) -> io::Result<Self> {
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-        let shared = Arc::new(Shared { inbox: Mutex::default(), bell });
+    pub(super) fn start(tools: Tools) -> io::Result<Self> {
+        let inbox = Inbox { requests: VecDeque::new(), bell: new_bell()?, closed: false };
+        let shared = Arc::new(Shared {
+            inbox: Mutex::new(inbox),
+            #[cfg(test)]
+            failures: Default::default(),
+        });
         let theirs = Arc::clone(&shared);
         let (tx, rx) = mpsc::channel();
         thread::Builder::new().name("local-uring".into()).spawn(move || {
@@ -76,9 +101,8 @@ impl Ring {
                 }
                 Err(e) => return drop(tx.send(Err(e))),
             };
-            let guard = CloseInbox(&theirs);
-            Driver::new(ring, &theirs, arena, verifier).run();
-            drop(guard);
+            let _guard = CloseInbox(&theirs);
+            serve(ring, &theirs, &tools);
         })?;
         rx.recv().map_err(|_| io::Error::other("the io_uring thread ended"))??;
         Ok(Self { shared })
@@ -90,20 +114,21 @@ impl Ring {
         if inbox.closed {
             return; // The dropped reply tells the caller.
         }
-        let quiet = inbox.requests.is_empty();
+        // If there is one already, the bell has been rung for it, or the thread waits for a free entry.
+        let bell = inbox.requests.is_empty().then(|| Arc::clone(&inbox.bell));
         inbox.requests.push_back(request);
         drop(inbox);
-        // If there was one already, the bell has been rung for it, or the thread waits for a free entry.
-        if quiet {
-            self.shared.ring_bell();
+        if let Some(bell) = bell {
+            ring_bell(&bell);
         }
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        self.shared.inbox.lock().closed = true;
-        self.shared.ring_bell();
+        let mut inbox = self.shared.inbox.lock();
+        inbox.closed = true;
+        ring_bell(&inbox.bell);
     }
 }
 
@@ -118,6 +143,58 @@ impl Drop for CloseInbox<'_> {
     }
 }
 
+/// Serves the inbox until it is closed: through `ring`, through another one when that fails, or through threads.
+fn serve(mut ring: IoUring, shared: &Shared, tools: &Tools) {
+    for restarts in 0.. {
+        let bell = Arc::clone(&shared.inbox.lock().bell);
+        let run = AssertUnwindSafe(|| Driver::new(ring, shared, bell, tools).run());
+        let error = match catch_unwind(run) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::other("its thread panicked"),
+        };
+        tracing::error!(%error, restarts, "io_uring failed; calls in progress are answered JUKEBOX");
+        if restarts == RESTARTS {
+            break;
+        }
+        match new_bell().and_then(|bell| Ok((IoUring::new(ENTRIES)?, bell))) {
+            Ok((fresh, bell)) => (ring, shared.inbox.lock().bell) = (fresh, bell),
+            Err(error) => {
+                tracing::error!(%error, "another ring cannot be set up");
+                break;
+            }
+        }
+    }
+    tracing::error!("io_uring is given up; file data goes through blocking threads");
+    serve_with_threads(shared, tools);
+}
+
+/// Serves the inbox through threads until it is closed.
+fn serve_with_threads(shared: &Shared, tools: &Tools) {
+    let pool = data_threads(tools.threads).inspect_err(|e| tracing::error!("cannot start threads: {e}")).ok();
+    loop {
+        let (requests, closed, bell) = {
+            let mut inbox = shared.inbox.lock();
+            (std::mem::take(&mut inbox.requests), inbox.closed, Arc::clone(&inbox.bell))
+        };
+        let quiet = requests.is_empty();
+        for request in requests {
+            let tools = tools.clone();
+            let job = move || move_blocking(request, &tools.arena, &tools.verifier);
+            match &pool {
+                Some(pool) => pool.push(Box::new(job)),
+                None => job(),
+            }
+        }
+        if closed {
+            return;
+        }
+        if quiet {
+            let _ = rustix::io::read(&bell, &mut [0u8; 8]);
+        }
+    }
+}
+
 /// A transfer that the kernel works on, with the pieces that its entry points to.
 struct Flight {
     transfer: Box<Transfer>,
@@ -127,8 +204,8 @@ struct Flight {
 struct Driver<'a> {
     ring: IoUring,
     shared: &'a Shared,
-    arena: Arena,
-    verifier: Arc<Verifier>,
+    bell: Arc<OwnedFd>,
+    tools: &'a Tools,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
     bell_value: Box<[u8; 8]>,
@@ -136,14 +213,14 @@ struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    fn new(ring: IoUring, shared: &'a Shared, arena: Arena, verifier: Arc<Verifier>) -> Self {
+    fn new(ring: IoUring, shared: &'a Shared, bell: Arc<OwnedFd>, tools: &'a Tools) -> Self {
         // One entry is the bell's.
         let slots = ENTRIES as usize - 1;
         Self {
             ring,
             shared,
-            arena,
-            verifier,
+            bell,
+            tools,
             flights: (0..slots).map(|_| None).collect(),
             free: (0..slots).rev().collect(),
             bell_value: Box::new([0; 8]),
@@ -151,24 +228,40 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn run(mut self) {
+    /// Serves the inbox until it is closed.
+    ///
+    /// # Errors
+    /// When `io_uring_enter` fails. The transfers in flight are answered then.
+    fn run(mut self) -> io::Result<()> {
         loop {
             self.arm_bell();
             let closed = self.take_requests();
             if closed && self.free.len() == self.flights.len() {
                 break;
             }
-            match self.ring.submit_and_wait(1) {
+            match self.enter() {
                 Ok(_) => {}
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
                 Err(error) => {
-                    tracing::error!(%error, "io_uring failed; its thread stops");
-                    return;
+                    self.take_completions();
+                    return Err(error);
                 }
             }
             self.take_completions();
         }
         self.disarm_bell();
+        Ok(())
+    }
+
+    fn enter(&mut self) -> io::Result<usize> {
+        #[cfg(test)]
+        {
+            use std::sync::atomic::Ordering::Relaxed;
+            if self.shared.failures.try_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
+                return Err(io::Error::from_raw_os_error(libc::EBADFD));
+            }
+        }
+        self.ring.submit_and_wait(1)
     }
 
     /// Lets the ring read the eventfd, so that a request ends the wait.
@@ -176,14 +269,14 @@ impl<'a> Driver<'a> {
         if self.bell_armed {
             return;
         }
-        let bell = types::Fd(self.shared.bell.as_raw_fd());
+        let bell = types::Fd(self.bell.as_raw_fd());
         let entry = opcode::Read::new(bell, self.bell_value.as_mut_ptr(), 8).build().user_data(WAKE);
         self.bell_armed = self.push(&entry);
     }
 
     /// Ends the read of the eventfd before its memory goes.
     fn disarm_bell(&mut self) {
-        self.shared.ring_bell();
+        ring_bell(&self.bell);
         while self.bell_armed {
             match self.ring.submit_and_wait(1) {
                 Err(e) if e.raw_os_error() != Some(libc::EINTR) => return,
@@ -202,7 +295,7 @@ impl<'a> Driver<'a> {
                     None => return inbox.closed,
                 }
             };
-            if let Begun::Going(transfer) = Transfer::begin(request, &self.arena) {
+            if let Begun::Going(transfer) = Transfer::begin(request, &self.tools.arena) {
                 self.launch(transfer);
             }
         }
@@ -247,7 +340,7 @@ impl<'a> Driver<'a> {
             let Some(flight) = self.flights.get_mut(slot).and_then(Option::take) else { continue };
             self.free.push(slot);
             let result = usize::try_from(done.result()).map_err(|_| Errno::from_raw_os_error(-done.result()));
-            match flight.transfer.advance(result, &self.verifier) {
+            match flight.transfer.advance(result, &self.tools.verifier) {
                 Next::Again(transfer) => self.launch(transfer),
                 Next::Answered => {}
             }
@@ -257,8 +350,12 @@ impl<'a> Driver<'a> {
 
 impl Drop for Driver<'_> {
     /// After a failure or a panic the kernel may still write into memory of ours; that memory is never given back.
+    /// The calls are answered, and may be sent again.
     fn drop(&mut self) {
-        self.flights.drain(..).flatten().for_each(std::mem::forget);
+        for flight in self.flights.drain(..).flatten() {
+            std::mem::forget(flight.pieces);
+            flight.transfer.abandon(&self.tools.verifier);
+        }
         if self.bell_armed {
             std::mem::forget(std::mem::replace(&mut self.bell_value, Box::new([0; 8])));
         }
@@ -292,6 +389,116 @@ impl Flight {
                 Some((offset, len)) => opcode::Fsync::new(fd).offset(offset).len(len).build(),
                 None => opcode::Fsync::new(fd).build(),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, sync::atomic::Ordering};
+
+    use buffer::ArenaConfig;
+    use futures::channel::oneshot;
+
+    use super::{
+        super::{data_file::DataFile, pool::block_on, transfer::Outcome},
+        *,
+    };
+    use crate::{FsResult, Stability};
+
+    struct Trial {
+        ring: Ring,
+        file: Arc<DataFile>,
+        tools: Tools,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Trial {
+        /// `None` where io_uring is refused.
+        fn new() -> Option<Self> {
+            let arena = Arena::new(ArenaConfig { limit: 4 << 20, huge_pages: false });
+            let tools = Tools { arena, verifier: Verifier::new(7), threads: 2 };
+            let ring = Ring::start(tools.clone()).inspect_err(|e| println!("skipped: {e}")).ok()?;
+            let dir = tempfile::tempdir().unwrap();
+            let options = File::options().read(true).write(true).create_new(true).to_owned();
+            let file = DataFile::new(options.open(dir.path().join("f")).unwrap().into());
+            Some(Self { ring, file, tools, _dir: dir })
+        }
+
+        fn fail(&self, times: u32) {
+            self.ring.shared.failures.store(times, Ordering::Relaxed);
+        }
+
+        fn submit(&self, work: Work) -> oneshot::Receiver<FsResult<Outcome>> {
+            let (reply, answer) = oneshot::channel();
+            self.ring.submit(Request { file: Arc::clone(&self.file), offset: 0, work, reply });
+            answer
+        }
+
+        /// What the call is answered; again until it is not to be sent again.
+        fn until_done(&self, work: impl Fn() -> Work) -> (FsResult<Outcome>, usize) {
+            for tries in 0.. {
+                match block_on(self.submit(work())).expect("every call is answered") {
+                    Err(FsError::Jukebox) => {}
+                    other => return (other, tries),
+                }
+            }
+            unreachable!()
+        }
+
+        fn write(&self) -> Work {
+            let data = self.tools.arena.copy_from(b"0123456789").unwrap().into();
+            Work::Write { data, stable: Stability::Unstable }
+        }
+
+        fn sync(&self) -> Work {
+            Work::Sync { count: 0, turn: Some(block_on(self.file.begin_sync())) }
+        }
+    }
+
+    #[test]
+    fn a_ring_that_fails_is_replaced_by_another_and_then_by_threads() {
+        let Some(trial) = Trial::new() else { return };
+        trial.until_done(|| trial.write()).0.unwrap();
+        // The bell's read returns first, so that a failure meets the call that follows.
+        for failures in [1, RESTARTS - 1, 1, 1] {
+            trial.fail(failures);
+            for _ in 0..3 {
+                let (written, _) = trial.until_done(|| trial.write());
+                assert_eq!(written.unwrap().count, 10);
+                let (read, _) = trial.until_done(|| Work::Read { count: 100 });
+                assert_eq!(read.unwrap().data.to_vec(), b"0123456789");
+                trial.until_done(|| trial.sync()).0.unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_sync_that_a_failed_ring_leaves_changes_the_verifier_and_the_next_one_is_made() {
+        let Some(trial) = Trial::new() else { return };
+        trial.until_done(|| trial.write()).0.unwrap();
+        let before = trial.tools.verifier.bytes();
+        let mut abandoned = 0;
+        for _ in 0..RESTARTS {
+            trial.fail(1);
+            abandoned += trial.until_done(|| trial.sync()).1;
+        }
+        assert!(abandoned > 0, "no sync was in flight when the ring failed");
+        assert_ne!(trial.tools.verifier.bytes(), before);
+        trial.until_done(|| trial.sync()).0.unwrap();
+    }
+
+    #[test]
+    fn a_ring_that_is_dropped_finishes_what_was_submitted() {
+        for failures in [0, 1, RESTARTS + 1] {
+            let Some(trial) = Trial::new() else { return };
+            trial.fail(failures);
+            let answers: Vec<_> = (0..20).map(|_| trial.submit(trial.write())).collect();
+            drop(trial.ring);
+            for answer in answers {
+                let answer = block_on(answer).expect("every call is answered");
+                assert!(answer.is_ok() || failures > 0, "{answer:?}");
+            }
         }
     }
 }

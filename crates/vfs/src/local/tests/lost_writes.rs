@@ -65,7 +65,9 @@ fn a_file_that_cannot_be_synced_before_it_is_closed_changes_the_verifier() {
         let fs = LocalFs::open(config).unwrap();
         let dir = fs.root();
         let others: Vec<_> = (0..20).map(|n| format!("{i}-other{n}")).collect();
-        others.iter().for_each(|n| drop(create(&fs, &dir, n)));
+        for n in &others {
+            create(&fs, &dir, n);
+        }
         for by_time in [true, false] {
             let file = create(&fs, &dir, &format!("{i}-{by_time}"));
             let before = fs.write_verifier();
