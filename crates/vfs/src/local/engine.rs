@@ -144,7 +144,7 @@ pub(super) fn write_flags(stable: Stability) -> ReadWriteFlags {
 
 /// Threads that move file data by system calls that block.
 pub(super) fn data_threads(threads: usize) -> io::Result<Pool> {
-    Pool::start("local-data", threads, sys::drop_write_privileges, || ())
+    Pool::start("local-data", threads, sys::prepare_data_thread, || ())
 }
 
 /// Makes a transfer on this thread.

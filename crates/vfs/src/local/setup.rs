@@ -281,12 +281,9 @@ impl Export {
             Arc::clone(&verifier),
         )?);
         let own_umask = std::thread::spawn(sys::own_zero_umask).join().unwrap_or(false);
-        let prepare = || {
-            sys::own_zero_umask();
-        };
         let housekeeper = Arc::clone(&engine);
         let tick = move || housekeeper.sync_unattended(cache.close_idle(Instant::now()));
-        let pool = Pool::start("local-fs", threads, prepare, tick)
+        let pool = Pool::start("local-fs", threads, sys::prepare_name_thread, tick)
             .map_err(|source| LocalError::Threads { source })?;
         let statfs = rustix::fs::fstatfs(tree.mount()).map_err(|e| LocalError::Properties(e.into()))?;
         let statvfs = rustix::fs::fstatvfs(tree.mount()).map_err(|e| LocalError::Properties(e.into()))?;

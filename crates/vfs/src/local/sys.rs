@@ -169,22 +169,52 @@ struct CapData {
 
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAP_VERSION: u32 = 0x2008_0522;
+/// The user that owns nothing (`/proc/sys/kernel/overflowuid`).
+const OVERFLOW_UID: u32 = 65534;
 const CAP_FSETID: u32 = 4;
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// Gives up, in this thread, what would let a caller's write keep set-id bits or pass quotas and reserved space.
-/// A thread without these capabilities is left as it is.
-pub(super) fn drop_write_privileges() {
+/// Gives up these capabilities in this thread. A thread without them is left as it is.
+fn drop_capabilities(capabilities: &[u32]) {
     let header = CapHeader { version: CAP_VERSION, pid: 0 };
     let mut data = [CapData::default(); 2];
+    let mask = capabilities.iter().fold(0, |mask, c| mask | 1 << c);
     // SAFETY: header and data have the layout of version 3 (two data elements) and outlive the calls; pid 0 is this
     // thread.
     unsafe {
         if libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) == 0 {
-            data[0].effective &= !(1 << CAP_FSETID | 1 << CAP_SYS_RESOURCE);
+            data[0].effective &= !mask;
             libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr());
         }
     }
+}
+
+/// Blocks SIGXFSZ in this thread. The kernel sends it beside EFBIG for a size beyond RLIMIT_FSIZE, and its default
+/// action ends the process.
+fn block_file_size_signal() {
+    // SAFETY: `sigemptyset` makes the set valid; the calls read and write only the set.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGXFSZ);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Prepares a thread that acts for callers with their ids. Without CAP_SYS_RESOURCE they do not pass inode quotas or
+/// use reserved blocks (knfsd drops it too).
+pub(super) fn prepare_name_thread() {
+    own_zero_umask();
+    block_file_size_signal();
+    drop_capabilities(&[CAP_SYS_RESOURCE]);
+}
+
+/// Prepares a thread that moves data through open descriptors. With CAP_FSETID a caller's write would keep set-id
+/// bits; with CAP_SYS_RESOURCE, or as the superuser, it would pass quotas and use reserved blocks.
+pub(super) fn prepare_data_thread() {
+    block_file_size_signal();
+    drop_capabilities(&[CAP_FSETID, CAP_SYS_RESOURCE]);
+    set_fs_uid(OVERFLOW_UID);
 }
 
 const _: () = assert!(size_of::<CapData>() == 12 && size_of::<HandleBuffer>() == 8 + KERNEL_HANDLE_MAX);

@@ -93,7 +93,7 @@ impl Ring {
         let theirs = Arc::clone(&shared);
         let (tx, rx) = mpsc::channel();
         thread::Builder::new().name("local-uring".into()).spawn(move || {
-            sys::drop_write_privileges();
+            sys::prepare_data_thread();
             let ring = match IoUring::new(ENTRIES) {
                 Ok(ring) => {
                     drop(tx.send(Ok(())));

@@ -32,12 +32,17 @@ fn text(path: &Path) -> &str {
 impl FailingDisk {
     /// A fresh one; `None`, after a word about the reason, where the machine does not allow it.
     pub(super) fn new() -> Option<Self> {
+        Self::sized(256 << 20, 0)
+    }
+
+    /// One of `size` bytes, of which `reserved` per cent are the superuser's.
+    pub(super) fn sized(size: u64, reserved: u32) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: a loop device needs root");
             return None;
         }
         let mut disk = Self { dir: tempfile::tempdir().unwrap(), device: String::new() };
-        match disk.mount() {
+        match disk.mount(size, reserved) {
             Ok(()) => Some(disk),
             Err(e) => {
                 println!("skipped: {e}");
@@ -46,15 +51,30 @@ impl FailingDisk {
         }
     }
 
-    fn mount(&mut self) -> Result<(), String> {
+    fn mount(&mut self, size: u64, reserved: u32) -> Result<(), String> {
         let (back, root) = (self.dir.path().join("back"), self.root());
         std::fs::create_dir(&back).unwrap();
         std::fs::create_dir(&root).unwrap();
         run("mount", &["-t", "tmpfs", "-o", "size=48m", "none", text(&back)])?;
         let image = back.join("image");
-        File::create(&image).unwrap().set_len(256 << 20).unwrap();
+        File::create(&image).unwrap().set_len(size).unwrap();
         let options = "lazy_itable_init=0,nodiscard";
-        run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-O", "^has_journal", "-E", options, text(&image)])?;
+        run(
+            "mkfs.ext4",
+            &[
+                "-q",
+                "-F",
+                "-b",
+                "4096",
+                "-m",
+                &reserved.to_string(),
+                "-O",
+                "^has_journal",
+                "-E",
+                options,
+                text(&image),
+            ],
+        )?;
         self.device = run("losetup", &["--find", "--show", text(&image)])?;
         run("mount", &["-t", "ext4", "-o", "errors=continue", &self.device, text(&root)])?;
         Ok(())

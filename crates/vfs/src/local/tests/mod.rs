@@ -2,6 +2,7 @@
 
 mod disk;
 mod lost_writes;
+mod threads;
 
 use std::path::Path;
 

@@ -1,0 +1,94 @@
+//! What the threads that act for callers may do.
+
+use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
+use super::{disk::FailingDisk, *};
+use crate::{FileSystem, FsError, Stability, local::LocalFs};
+
+const CAP_FSETID: u32 = 4;
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// Names and effective capabilities of the threads of this process that belong to a local file system.
+fn threads() -> Vec<(String, u64)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let status = tasks.filter_map(|t| std::fs::read_to_string(t.unwrap().path().join("status")).ok());
+    status
+        .filter_map(|s| {
+            let value = |key| s.lines().find_map(|l| Some(l.strip_prefix(key)?.trim().to_owned()));
+            Some((value("Name:")?, u64::from_str_radix(&value("CapEff:")?, 16).ok()?))
+        })
+        .filter(|(name, _)| name.starts_with("local-"))
+        .collect()
+}
+
+#[test]
+fn no_thread_may_pass_quotas_and_no_data_thread_keeps_set_id_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    for config in configs(dir.path()) {
+        let fs = LocalFs::open(config).unwrap();
+        // Threads have prepared themselves when they have answered; all of them have soon.
+        let _ = wait(fs.read(&me(), &fs.root(), 0, 1));
+        let may = |(name, capabilities): &(String, u64)| {
+            let names = name.starts_with("local-fs");
+            capabilities & 1 << CAP_SYS_RESOURCE != 0 || (!names && capabilities & 1 << CAP_FSETID != 0)
+        };
+        let found = threads();
+        assert!(found.iter().any(|(name, _)| name.starts_with("local-fs")), "{found:?}");
+        let limit = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while threads().iter().any(may) {
+            assert!(std::time::Instant::now() < limit, "{:?}", threads());
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn callers_cannot_use_reserved_blocks() {
+    let Some(disk) = FailingDisk::sized(16 << 20, 20) else { return };
+    std::fs::set_permissions(disk.root(), Permissions::from_mode(0o777)).unwrap();
+    for config in configs(&disk.root()) {
+        let fs = LocalFs::open(config).unwrap();
+        let who = Identity { uid: 1000, gid: 1000, gids: Default::default() };
+        let how = CreateHow::Guarded(SetAttr { mode: Some(0o644), ..SetAttr::default() });
+        let file = wait(fs.create(&who, &fs.root(), b"f", &how)).unwrap().handle;
+        let mut offset = 0;
+        let full = loop {
+            match wait(fs.write(&who, &file, offset, views(&[1; 64 << 10]), Stability::FileSync)) {
+                Ok(w) => offset += u64::from(w.count),
+                Err(e) => break e,
+            }
+        };
+        let left = wait(fs.stat()).unwrap();
+        assert_eq!(full, FsError::NoSpc);
+        assert!(left.available_bytes < 64 << 10, "{} bytes are left", left.available_bytes);
+        assert!(left.free_bytes >= 2 << 20, "{} bytes of 20 % are left", left.free_bytes);
+        wait(fs.remove(&who, &fs.root(), b"f")).unwrap();
+    }
+}
+
+/// The limit holds for the whole process, so the test runs in one of its own.
+#[test]
+fn a_size_beyond_the_limit_of_the_process_is_refused_and_does_not_end_it() {
+    const CHILD: &str = "MILLRACE_TEST_FILE_SIZE";
+    const NAME: &str =
+        "local::tests::threads::a_size_beyond_the_limit_of_the_process_is_refused_and_does_not_end_it";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let out = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        assert!(out.status.success(), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr));
+        return;
+    }
+    let limit = rustix::process::Rlimit { current: Some(1 << 20), maximum: None };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, config) in configs(dir.path()).enumerate() {
+        let fs = LocalFs::open(config).unwrap();
+        let file = create(&fs, &fs.root(), &i.to_string());
+        let size = SetAttr { size: Some(2 << 20), ..SetAttr::default() };
+        assert_eq!(wait(fs.setattr(&me(), &file, &size, None)).unwrap_err(), FsError::FBig);
+        let written = wait(fs.write(&me(), &file, 2 << 20, views(b"x"), Stability::Unstable));
+        assert_eq!(written.unwrap_err(), FsError::FBig);
+        let size = SetAttr { size: Some(1 << 20), ..SetAttr::default() };
+        assert_eq!(wait(fs.setattr(&me(), &file, &size, None)).unwrap().after.unwrap().size, 1 << 20);
+    }
+}
