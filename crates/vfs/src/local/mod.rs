@@ -37,6 +37,7 @@ mod attr;
 mod cred;
 mod data;
 mod data_file;
+mod descriptors;
 mod dir;
 mod engine;
 mod errno;

@@ -10,6 +10,7 @@ use rustix::{
 use super::{
     attr,
     cred::{W, X},
+    descriptors::opening,
     node::{Node, proc_name},
     setup::Export,
 };
@@ -126,8 +127,9 @@ impl Export {
         };
         let mode = Mode::from_raw_mode(set.mode.unwrap_or(NO_MODE) & 0o7777);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made =
-            self.creds.as_caller(who, || Ok(rustix::fs::openat(&*node, name, flags, mode).map(drop)))?;
+        let made = self
+            .creds
+            .as_caller(who, || Ok(opening(|| rustix::fs::openat(&*node, name, flags, mode)).map(drop)))?;
         match (made, how) {
             (Ok(()), _) => self.finish_creation(who, &node, name, &set, true),
             (Err(Errno::EXIST), CreateHow::Unchecked(_)) => {
@@ -317,7 +319,7 @@ impl Export {
 fn make_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(NO_MODE);
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    match rustix::fs::openat(dir, c".", flags | OFlags::TMPFILE, mode) {
+    match opening(|| rustix::fs::openat(dir, c".", flags | OFlags::TMPFILE, mode)) {
         Ok(file) => {
             rustix::fs::futimens(&file, times)?;
             rustix::fs::linkat(CWD, proc_name(file.as_fd()), dir, name, AtFlags::SYMLINK_FOLLOW)
@@ -325,7 +327,7 @@ fn make_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<(), Er
         // What open(2) gives where there are none: the file system's own word, or that of an old kernel.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
             let named = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-            rustix::fs::futimens(rustix::fs::openat(dir, name, named, mode)?, times)
+            rustix::fs::futimens(opening(|| rustix::fs::openat(dir, name, named, mode))?, times)
         }
         Err(e) => Err(e),
     }

@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -14,7 +17,11 @@ use rustix::{
 };
 use smallvec::SmallVec;
 
-use super::{data_file::DataFile, engine::Verifier};
+use super::{
+    data_file::DataFile,
+    descriptors::{self, opening},
+    engine::Verifier,
+};
 use crate::{FileKind, Handle, Identity};
 
 /// How long a permission to read or write, once given by the kernel, is taken for granted. A change of the file's
@@ -66,7 +73,10 @@ pub(super) fn proc_name(fd: BorrowedFd<'_>) -> String {
 
 /// Opens a regular file or a directory again with other flags (anything else could wait for a peer).
 pub(super) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(CWD, proc_name(fd), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+    let name = proc_name(fd);
+    opening(|| {
+        rustix::fs::openat(CWD, name.as_str(), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+    })
 }
 
 impl Node {
@@ -195,15 +205,31 @@ impl State {
 #[derive(Debug)]
 pub(super) struct NodeCache {
     state: Mutex<State>,
-    capacity: usize,
+    wanted: usize,
+    capacity: AtomicUsize,
     verifier: Arc<Verifier>,
 }
 
+impl Drop for NodeCache {
+    fn drop(&mut self) {
+        // The other caches may take more now.
+        descriptors::share();
+    }
+}
+
 impl NodeCache {
-    /// A cache of at most `capacity` objects (each may hold three descriptors). `verifier` changes when a file cannot
-    /// be synced before it is closed.
-    pub(super) fn new(capacity: usize, verifier: Arc<Verifier>) -> Self {
-        Self { state: Mutex::default(), capacity: capacity.max(1), verifier }
+    /// A cache of at most `wanted` objects, or its part of the descriptors. `verifier` changes when a file cannot be
+    /// synced before it is closed.
+    pub(super) fn new(wanted: usize, verifier: Arc<Verifier>) -> Arc<Self> {
+        let capacity = AtomicUsize::new(wanted);
+        let cache = Arc::new(Self { state: Mutex::default(), wanted, capacity, verifier });
+        descriptors::register(&cache);
+        cache
+    }
+
+    /// Keeps at most `part` objects from now on.
+    pub(super) fn limit(&self, part: usize) {
+        self.capacity.store(self.wanted.min(part), Ordering::Relaxed);
     }
 
     /// The object, if it is open.
@@ -227,7 +253,7 @@ impl NodeCache {
         let slot = state.slots.entry(handle).or_insert_with(|| Slot { node: Arc::new(node), used, at });
         slot.used = used;
         let node = Arc::clone(&slot.node);
-        let full = state.slots.len() > self.capacity;
+        let full = state.slots.len() > self.capacity.load(Ordering::Relaxed);
         drop(state);
         if full {
             self.make_room();
@@ -237,7 +263,7 @@ impl NodeCache {
 
     /// Closes objects that were not used for a long time, after a sync of the oldest one if all need one. Gives their
     /// number.
-    fn make_room(&self) -> usize {
+    pub(super) fn make_room(&self) -> usize {
         let unsynced = {
             let mut state = self.state.lock();
             let closed = state.take_oldest();

@@ -9,10 +9,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use rustix::{
-    fs::{CWD, Mode, OFlags},
-    process::Resource,
-};
+use rustix::fs::{CWD, Mode, OFlags};
 
 use super::{
     attr,
@@ -108,7 +105,8 @@ pub struct LocalConfig {
     pub index_entries: usize,
     /// How callers' identities are applied.
     pub identity: IdentityMode,
-    /// Objects kept open at most; less if the limit of open files demands it. Each holds up to three descriptors.
+    /// Objects kept open at most, each with up to three descriptors. All exports of a process together take at most
+    /// half of its limit of open files (`RLIMIT_NOFILE`, as it is when one is opened), in equal parts.
     pub open_objects: usize,
     /// Make changes of names and attributes durable before they are answered, as RFC 1813 section 4.8 wants. Without
     /// it a crash of this machine may undo changes that clients were told are done.
@@ -246,12 +244,6 @@ fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Resu
     Tree::new(root, key, false, config.index_entries, cache).map_err(LocalError::Properties)
 }
 
-/// Objects that may be open at once, of three descriptors each, leaving half of the limit to others.
-fn capacity(wanted: usize) -> usize {
-    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    wanted.clamp(8, usize::try_from(limit / 6).unwrap_or(usize::MAX).max(8))
-}
-
 /// Local file systems whose inodes stay in memory while they are open, so that asking for attributes never waits.
 fn answers_at_once(magic: u64) -> bool {
     const EXT4: u64 = 0xef53;
@@ -266,7 +258,7 @@ impl Export {
     pub(super) fn open(config: LocalConfig) -> Result<Self, LocalError> {
         let root = open_root(&config)?;
         let verifier = Verifier::new(u64::from_ne_bytes(key::random()?));
-        let cache = Arc::new(NodeCache::new(capacity(config.open_objects), Arc::clone(&verifier)));
+        let cache = NodeCache::new(config.open_objects, Arc::clone(&verifier));
         let tree = open_tree(&config, root, Arc::clone(&cache))?;
         let creds = match config.identity {
             IdentityMode::Auto => Credentials::detect(),

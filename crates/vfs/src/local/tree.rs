@@ -16,6 +16,7 @@ use rustix::{
 
 use super::{
     attr,
+    descriptors::opening,
     handle::{self, Body},
     index::Index,
     mac::Key,
@@ -63,6 +64,11 @@ fn same_mount(a: &Statx, b: &Statx) -> bool {
     let known = |s: &Statx| StatxFlags::from_bits_retain(s.stx_mask).contains(StatxFlags::MNT_ID);
     let same_device = (a.stx_dev_major, a.stx_dev_minor) == (b.stx_dev_major, b.stx_dev_minor);
     if known(a) && known(b) { a.stx_mnt_id == b.stx_mnt_id } else { same_device }
+}
+
+/// The directory above `dir`.
+fn open_above(dir: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    opening(|| rustix::fs::openat(dir, c"..", PATH_FLAGS | OFlags::DIRECTORY, Mode::empty()))
 }
 
 impl Tree {
@@ -147,13 +153,14 @@ impl Tree {
 
     fn open_kernel(&self, k: &sys::KernelHandle) -> FsResult<(OwnedFd, Statx)> {
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
-        let mut last = sys::open_by_handle(self.mount.as_fd(), k, flags);
+        let open = || opening(|| sys::open_by_handle(self.mount.as_fd(), k, flags));
+        let mut last = open();
         for pause in DECODE_PAUSES {
             if last.as_ref().err() != Some(&Errno::NOMEM) {
                 break;
             }
             std::thread::sleep(pause);
-            last = sys::open_by_handle(self.mount.as_fd(), k, flags);
+            last = open();
         }
         let fd = last.map_err(|e| match e {
             Errno::STALE | Errno::NOENT | Errno::INVAL | Errno::LOOP => FsError::Stale,
@@ -175,7 +182,7 @@ impl Tree {
                 return Ok(true);
             }
             let here = above.as_ref().map_or(dir, AsFd::as_fd);
-            let up = rustix::fs::openat(here, c"..", PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
+            let up = open_above(here)?;
             let up_st = attr::stat(up.as_fd())?;
             if up_st.stx_ino == st.stx_ino && same_mount(&up_st, &st) {
                 return Ok(false); // The root of everything.
@@ -196,7 +203,7 @@ impl Tree {
     fn open_confined(&self, dir: BorrowedFd<'_>, name: &[u8]) -> FsResult<OwnedFd> {
         if !self.openat2_missing.load(Ordering::Relaxed) {
             let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-            match rustix::fs::openat2(dir, name, PATH_FLAGS, Mode::empty(), how) {
+            match opening(|| rustix::fs::openat2(dir, name, PATH_FLAGS, Mode::empty(), how)) {
                 Err(Errno::NOSYS) => self.openat2_missing.store(true, Ordering::Relaxed),
                 Err(Errno::XDEV) => return Err(FsError::Access),
                 // A filter that refuses the call looks like a refused permission; the older call tells them apart.
@@ -205,7 +212,7 @@ impl Tree {
             }
         }
         // One component, never followed: it cannot lead elsewhere but over a mount, which the caller checks.
-        Ok(rustix::fs::openat(dir, name, PATH_FLAGS, Mode::empty())?)
+        Ok(opening(|| rustix::fs::openat(dir, name, PATH_FLAGS, Mode::empty()))?)
     }
 
     /// The parent of the directory `dir`; the root's is the root.
@@ -214,7 +221,7 @@ impl Tree {
         if self.is_root(&st) {
             return Ok((Arc::clone(&self.root), st));
         }
-        let up = rustix::fs::openat(dir, c"..", PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
+        let up = open_above(dir.as_fd())?;
         let up_st = attr::stat(up.as_fd())?;
         if !self.is_beneath(up.as_fd(), &up_st)? {
             return Err(FsError::Stale);

@@ -1,5 +1,6 @@
 //! Tests that look at what is open, or decide what time it is.
 
+mod descriptors;
 mod disk;
 mod lost_writes;
 mod threads;
@@ -49,4 +50,19 @@ fn create(fs: &super::LocalFs, dir: &Handle, name: &str) -> Handle {
 
 fn views(bytes: &[u8]) -> Views {
     arena().copy_from(bytes).unwrap().into()
+}
+
+/// Runs the test `name` again in a process of its own, for tests that change what holds for a whole process. True in
+/// that process, which is to go on; false in the first one, which has the result.
+fn in_own_process(name: &str) -> bool {
+    const CHILD: &str = "MILLRACE_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let out = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(out.status.success(), "{}: {}{}", out.status, said(&out.stdout), said(&out.stderr));
+    assert!(said(&out.stdout).contains("1 passed"), "{name} is not the name of a test");
+    false
 }

@@ -69,13 +69,9 @@ fn callers_cannot_use_reserved_blocks() {
 /// The limit holds for the whole process, so the test runs in one of its own.
 #[test]
 fn a_size_beyond_the_limit_of_the_process_is_refused_and_does_not_end_it() {
-    const CHILD: &str = "MILLRACE_TEST_FILE_SIZE";
     const NAME: &str =
         "local::tests::threads::a_size_beyond_the_limit_of_the_process_is_refused_and_does_not_end_it";
-    if std::env::var_os(CHILD).is_none() {
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let out = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").output().unwrap();
-        assert!(out.status.success(), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr));
+    if !in_own_process(NAME) {
         return;
     }
     let limit = rustix::process::Rlimit { current: Some(1 << 20), maximum: None };

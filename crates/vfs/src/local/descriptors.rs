@@ -1,0 +1,54 @@
+//! Sharing the process's descriptors (RLIMIT_NOFILE) among the caches of all exports.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::{io::Errno, process::Resource};
+
+use super::node::NodeCache;
+
+/// Descriptors that an open object may hold: its path, one for reading and one for writing.
+const PER_OBJECT: u64 = 3;
+/// Objects that a cache may always keep.
+const MIN_OBJECTS: usize = 8;
+/// How often an open is tried again after cached descriptors were closed; other threads may take them first.
+const TRIES: usize = 4;
+
+static CACHES: Mutex<Vec<Weak<NodeCache>>> = Mutex::new(Vec::new());
+
+/// Adds a cache to those that share the descriptors.
+pub(super) fn register(cache: &Arc<NodeCache>) {
+    CACHES.lock().push(Arc::downgrade(cache));
+    share();
+}
+
+/// Gives each cache its part: all together take half of the limit, and leave the other half to connections.
+pub(super) fn share() {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let caches = caches();
+    let part = limit / 2 / PER_OBJECT / (caches.len().max(1) as u64);
+    for cache in caches {
+        cache.limit(usize::try_from(part).unwrap_or(usize::MAX).max(MIN_OBJECTS));
+    }
+}
+
+fn caches() -> Vec<Arc<NodeCache>> {
+    let mut all = CACHES.lock();
+    all.retain(|c| c.strong_count() > 0);
+    all.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Opens a descriptor. When there is none left, closes cached ones and tries again.
+pub(super) fn opening<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..TRIES {
+        match open() {
+            Err(Errno::MFILE | Errno::NFILE) => {}
+            other => return other,
+        }
+        let closed: usize = caches().iter().map(|c| c.make_room()).sum();
+        if closed == 0 {
+            break;
+        }
+    }
+    open()
+}
