@@ -15,12 +15,13 @@ use super::{
     attr,
     cred::Credentials,
     engine::{Engine, Verifier},
+    index::Index,
     key,
     mac::Key,
     node::{NodeCache, proc_name},
     pool::Pool,
     sys,
-    tree::Tree,
+    tree::{Naming, Tree},
 };
 use crate::{Arena, FsError, FsInfo, FsResult, FsStat, Handle};
 
@@ -189,7 +190,7 @@ const LOCKS: usize = 64;
 
 /// An open export.
 pub(super) struct Export {
-    pub(super) tree: Tree,
+    pub(super) tree: Arc<Tree>,
     pub(super) creds: Credentials,
     pub(super) engine: Arc<Engine>,
     pub(super) pool: Pool,
@@ -213,7 +214,7 @@ fn open_root(config: &LocalConfig) -> Result<OwnedFd, LocalError> {
 }
 
 /// Tries the key and the naming in the order of preference.
-fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Result<Tree, LocalError> {
+fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Result<Arc<Tree>, LocalError> {
     let given = match &config.key {
         KeySource::Attribute => None,
         KeySource::File(path) => Some(key::from_file(path)?),
@@ -227,7 +228,7 @@ fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Resu
         let again =
             root.try_clone().map_err(|e| LocalError::Root { path: config.root.clone(), source: e })?;
         let tree = match secret {
-            Some(key) => Tree::new(again, key, true, config.index_entries, Arc::clone(&cache))
+            Some(key) => Tree::new(again, key, Naming::Kernel, Arc::clone(&cache))
                 .map_err(|source| LocalError::KernelHandles { source }),
             None => Err(LocalError::Key { source: io::ErrorKind::Unsupported.into() }),
         };
@@ -241,7 +242,9 @@ fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Resu
         Some(key) => key,
         None => key::from_attribute(root.as_fd(), false)?.unwrap_or([0x6d; 16]),
     };
-    Tree::new(root, key, false, config.index_entries, cache).map_err(LocalError::Properties)
+    // Half of the threads serve others while a walk looks for objects.
+    let index = Box::new(Index::new(config.index_entries, config.threads / 2));
+    Tree::new(root, key, Naming::Index(index), cache).map_err(LocalError::Properties)
 }
 
 /// Local file systems whose inodes stay in memory while they are open, so that asking for attributes never waits.

@@ -3,14 +3,14 @@
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, Statx, StatxFlags},
+    fs::{CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags},
     io::Errno,
 };
 
@@ -20,13 +20,10 @@ use super::{
     handle::{self, Body},
     index::Index,
     mac::Key,
-    node::{Node, NodeCache},
+    node::{Node, NodeCache, proc_name},
     sys,
 };
 use crate::{FileKind, FsError, FsResult, Handle};
-
-/// Deeper directories than this are taken for a loop.
-const MAX_DEPTH: usize = 4096;
 
 /// Pauses before a handle is tried again. The kernel says "no memory" also while the inode number of an object that
 /// is gone is being given to a new one (`iget_locked` finds an inode in creation); a little later it says "stale".
@@ -45,7 +42,7 @@ pub(super) enum Naming {
     /// By kernel handles.
     Kernel,
     /// By inode number and time of birth, found through an index of places.
-    Index(Index),
+    Index(Box<Index>),
 }
 
 /// The export's tree.
@@ -58,6 +55,7 @@ pub(super) struct Tree {
     key: Key,
     pub(super) cache: Arc<NodeCache>,
     openat2_missing: AtomicBool,
+    this: Weak<Self>,
 }
 
 fn same_mount(a: &Statx, b: &Statx) -> bool {
@@ -66,37 +64,47 @@ fn same_mount(a: &Statx, b: &Statx) -> bool {
     if known(a) && known(b) { a.stx_mnt_id == b.stx_mnt_id } else { same_device }
 }
 
-/// The directory above `dir`.
-fn open_above(dir: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    opening(|| rustix::fs::openat(dir, c"..", PATH_FLAGS | OFlags::DIRECTORY, Mode::empty()))
+/// The most directories to climb in one call (three bytes each, of at most `PATH_MAX`).
+const MAX_STEP: usize = 1024;
+const FIRST_STEP: usize = 256;
+/// The longest path that the kernel gives, with its end (`PATH_MAX`).
+const PATH_BYTES: usize = 4096;
+
+/// Where a directory is, seen from the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The root, or below it.
+    Beneath,
+    Outside,
+    /// Its path is longer than the kernel tells.
+    TooDeep,
+}
+
+/// The directory `levels` above `dir`.
+pub(super) fn open_above(dir: BorrowedFd<'_>, levels: usize) -> Result<OwnedFd, Errno> {
+    let path = "../".repeat(levels);
+    opening(|| rustix::fs::openat(dir, path.as_str(), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty()))
 }
 
 impl Tree {
-    /// The tree under `root` (opened for reading). With `by_kernel`, an error if the file system or our rights do
-    /// not allow kernel handles.
-    pub(super) fn new(
-        root: OwnedFd,
-        key: Key,
-        by_kernel: bool,
-        index_entries: usize,
-        cache: Arc<NodeCache>,
-    ) -> FsResult<Self> {
+    /// The tree under `root` (opened for reading). An error if the file system or our rights do not allow kernel
+    /// handles, where `naming` is by them.
+    pub(super) fn new(root: OwnedFd, key: Key, naming: Naming, cache: Arc<NodeCache>) -> FsResult<Arc<Self>> {
         let path = rustix::fs::openat(&root, c".", PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
         let root_stat = attr::stat(path.as_fd())?;
-        let (naming, handle) = if by_kernel {
+        let handle = if matches!(naming, Naming::Kernel) {
             let k = sys::name_to_handle(path.as_fd())?;
             let back = sys::open_by_handle(root.as_fd(), &k, libc::O_PATH)?;
             if attr::stat(back.as_fd())?.stx_ino != root_stat.stx_ino {
                 return Err(FsError::NotSupp);
             }
-            (Naming::Kernel, handle::from_kernel(&key, &k))
+            handle::from_kernel(&key, &k)
         } else {
-            let h = handle::from_stat(&key, &root_stat);
-            (Naming::Index(Index::new(index_entries)), h)
+            handle::from_stat(&key, &root_stat)
         };
         let handle = handle.ok_or(FsError::NotSupp)?;
         let root_node = Arc::new(Node::new(handle, path, FileKind::Directory));
-        Ok(Self {
+        Ok(Arc::new_cyclic(|this| Self {
             mount: root,
             root: root_node,
             root_stat,
@@ -104,7 +112,21 @@ impl Tree {
             key,
             cache,
             openat2_missing: AtomicBool::new(false),
-        })
+            this: Weak::clone(this),
+        }))
+    }
+
+    /// The tree, as long as the export is open.
+    pub(super) fn weak(&self) -> Weak<Self> {
+        Weak::clone(&self.this)
+    }
+
+    /// The index of places, where there are no kernel handles.
+    pub(super) fn index(&self) -> Option<&Index> {
+        match &self.naming {
+            Naming::Kernel => None,
+            Naming::Index(index) => Some(index),
+        }
     }
 
     /// The root.
@@ -168,28 +190,58 @@ impl Tree {
         })?;
         let st = attr::live_stat(fd.as_fd())?;
         // Someone on this machine may have moved a directory out of the export since.
-        if attr::kind(&st)? == FileKind::Directory && !self.is_beneath(fd.as_fd(), &st)? {
+        if attr::kind(&st)? == FileKind::Directory && !self.is_beneath(fd.as_fd())? {
             return Err(FsError::Stale);
         }
         Ok((fd, st))
     }
 
-    /// Whether a directory is the root or below it, by walking up.
-    pub(super) fn is_beneath(&self, dir: BorrowedFd<'_>, st: &Statx) -> FsResult<bool> {
-        let (mut st, mut above): (Statx, Option<OwnedFd>) = (*st, None);
-        for _ in 0..MAX_DEPTH {
-            if self.is_root(&st) {
-                return Ok(true);
-            }
-            let here = above.as_ref().map_or(dir, AsFd::as_fd);
-            let up = open_above(here)?;
-            let up_st = attr::stat(up.as_fd())?;
-            if up_st.stx_ino == st.stx_ino && same_mount(&up_st, &st) {
-                return Ok(false); // The root of everything.
-            }
-            (st, above) = (up_st, Some(up));
+    /// Whether a directory is the root or below it, by its path. The kernel gives paths of at most `PATH_MAX` bytes, so
+    /// a directory with a longer path is below the root if the first ancestor with a path is.
+    pub(super) fn is_beneath(&self, dir: BorrowedFd<'_>) -> FsResult<bool> {
+        match self.place_of(dir)? {
+            Place::Beneath => return Ok(true),
+            Place::Outside => return Ok(false),
+            Place::TooDeep => {}
         }
-        Ok(false)
+        // Larger and larger steps, until one leads past the root; then smaller and smaller ones.
+        let (mut deep, mut step, mut passed): (Option<OwnedFd>, usize, bool) = (None, FIRST_STEP, false);
+        loop {
+            let above = open_above(deep.as_ref().map_or(dir, AsFd::as_fd), step)?;
+            match self.place_of(above.as_fd())? {
+                Place::Beneath => return Ok(true),
+                Place::Outside if step == 1 => return Ok(false),
+                Place::Outside => (step, passed) = (step / 2, true),
+                Place::TooDeep => {
+                    deep = Some(above);
+                    if !passed {
+                        step = (step * 2).min(MAX_STEP);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where a directory is, by its path and the root's.
+    fn place_of(&self, dir: BorrowedFd<'_>) -> FsResult<Place> {
+        if !same_mount(&attr::stat(dir)?, &self.root_stat) {
+            return Ok(Place::Outside);
+        }
+        let path = |fd| rustix::fs::readlinkat(CWD, proc_name(fd), Vec::with_capacity(PATH_BYTES));
+        loop {
+            let root = path(self.root.as_fd())?;
+            let here = match path(dir) {
+                Err(Errno::NAMETOOLONG) => return Ok(Place::TooDeep),
+                other => other?,
+            };
+            // Somebody may rename the root, or a directory above it, between the two.
+            if root != path(self.root.as_fd())? {
+                continue;
+            }
+            let below = here.as_bytes().strip_prefix(root.as_bytes());
+            let beneath = below.is_some_and(|b| b.is_empty() || b[0] == b'/' || root.as_bytes() == b"/");
+            return Ok(if beneath { Place::Beneath } else { Place::Outside });
+        }
     }
 
     /// Opens the entry `name` (one component, not `.` or `..`) of `dir` with `O_PATH`, in the present name. Symbolic
@@ -200,9 +252,31 @@ impl Tree {
         if same_mount(&st, &self.root_stat) { Ok((fd, st)) } else { Err(FsError::Access) }
     }
 
+    /// Opens the object at `path`, from `dir` downwards, with `O_PATH`; the directory itself without names. No symbolic
+    /// link is followed and no mount point is crossed.
+    pub(super) fn open_path(&self, dir: BorrowedFd<'_>, path: &[Box<[u8]>]) -> FsResult<(OwnedFd, Statx)> {
+        let mut at = opening(|| rustix::io::fcntl_dupfd_cloexec(dir, 0))?;
+        let mut rest = path.iter().peekable();
+        while rest.peek().is_some() {
+            // As many names as a path may have.
+            let mut part = Vec::new();
+            while let Some(name) = rest.next_if(|n| part.is_empty() || part.len() + n.len() + 2 < PATH_BYTES)
+            {
+                if !part.is_empty() {
+                    part.push(b'/');
+                }
+                part.extend_from_slice(name);
+            }
+            at = self.open_confined(at.as_fd(), &part)?;
+        }
+        let st = attr::stat(at.as_fd())?;
+        if same_mount(&st, &self.root_stat) { Ok((at, st)) } else { Err(FsError::Access) }
+    }
+
+    /// Opens `name`, of one component or more, none of which is `.` or `..`.
     fn open_confined(&self, dir: BorrowedFd<'_>, name: &[u8]) -> FsResult<OwnedFd> {
         if !self.openat2_missing.load(Ordering::Relaxed) {
-            let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+            let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
             match opening(|| rustix::fs::openat2(dir, name, PATH_FLAGS, Mode::empty(), how)) {
                 Err(Errno::NOSYS) => self.openat2_missing.store(true, Ordering::Relaxed),
                 Err(Errno::XDEV) => return Err(FsError::Access),
@@ -212,7 +286,12 @@ impl Tree {
             }
         }
         // One component, never followed: it cannot lead elsewhere but over a mount, which the caller checks.
-        Ok(opening(|| rustix::fs::openat(dir, name, PATH_FLAGS, Mode::empty()))?)
+        let mut at: Option<OwnedFd> = None;
+        for part in name.split(|b| *b == b'/') {
+            let dir = at.as_ref().map_or(dir, AsFd::as_fd);
+            at = Some(opening(|| rustix::fs::openat(dir, part, PATH_FLAGS, Mode::empty()))?);
+        }
+        at.ok_or(FsError::Inval)
     }
 
     /// The parent of the directory `dir`; the root's is the root.
@@ -221,9 +300,9 @@ impl Tree {
         if self.is_root(&st) {
             return Ok((Arc::clone(&self.root), st));
         }
-        let up = open_above(dir.as_fd())?;
+        let up = open_above(dir.as_fd(), 1)?;
         let up_st = attr::stat(up.as_fd())?;
-        if !self.is_beneath(up.as_fd(), &up_st)? {
+        if !self.is_beneath(up.as_fd())? {
             return Err(FsError::Stale);
         }
         if self.is_root(&up_st) {

@@ -2,7 +2,7 @@
 
 use vfs::{
     FileSystem, FsError,
-    local::{HandleMode, IoMode, KeySource, LocalConfig, LocalFs},
+    local::{KeySource, LocalConfig, LocalFs},
 };
 
 use crate::common::*;
@@ -60,20 +60,6 @@ fn handles_of_objects_that_are_gone_are_stale_after_a_restart() {
         for _ in 0..3 {
             assert_eq!(read(&fs, &f, 0, 9).unwrap_err(), FsError::Stale);
         }
-    }
-}
-
-#[test]
-fn a_small_index_forgets_and_finds_again_or_says_so() {
-    let dir = tempfile::tempdir().unwrap();
-    let m = (HandleMode::Index, IoMode::Blocking);
-    let small =
-        LocalConfig { index_entries: 16, open_objects: 8, sync_metadata: false, ..config(dir.path(), m) };
-    let fs = LocalFs::open(small).unwrap();
-    let files: Vec<_> = (0..40).map(|i| create(&fs, &fs.root(), &i.to_string())).collect();
-    for f in files {
-        let found = wait(fs.getattr(&f));
-        assert!(found.is_ok() || found == Err(FsError::Jukebox), "{found:?}");
     }
 }
 

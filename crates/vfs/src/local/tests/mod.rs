@@ -1,7 +1,9 @@
 //! Tests that look at what is open, or decide what time it is.
 
+mod depth;
 mod descriptors;
 mod disk;
+mod index;
 mod lost_writes;
 mod threads;
 
@@ -50,6 +52,19 @@ fn create(fs: &super::LocalFs, dir: &Handle, name: &str) -> Handle {
 
 fn views(bytes: &[u8]) -> Views {
     arena().copy_from(bytes).unwrap().into()
+}
+
+/// Calls again while the answer is to call again.
+fn patient<T>(call: impl Fn() -> crate::FsResult<T>) -> crate::FsResult<T> {
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        match call() {
+            Err(crate::FsError::Jukebox) => {
+                assert!(std::time::Instant::now() < limit, "asked to wait for a minute")
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Runs the test `name` again in a process of its own, for tests that change what holds for a whole process. True in
