@@ -9,9 +9,36 @@ use rustix::{
 
 use crate::{Attr, FileKind, FsError, FsResult, SetTime, Time};
 
+/// `STATX_SUBVOL` (Linux 6.10): the number of a btrfs subvolume.
+const SUBVOLUME: StatxFlags = StatxFlags::from_bits_retain(0x8000);
+
+/// Whether the kernel gave these attributes.
+pub(super) fn has(st: &Statx, flags: StatxFlags) -> bool {
+    StatxFlags::from_bits_retain(st.stx_mask).contains(flags)
+}
+
+/// Whether two objects lie on one device. The subvolumes of a btrfs are devices of their own.
+pub(super) fn same_device(a: &Statx, b: &Statx) -> bool {
+    (a.stx_dev_major, a.stx_dev_minor) == (b.stx_dev_major, b.stx_dev_minor)
+}
+
+/// Whether two objects are one. Inode numbers are numbers of a device.
+pub(super) fn same_object(a: &Statx, b: &Statx) -> bool {
+    a.stx_ino == b.stx_ino && same_device(a, b)
+}
+
+/// A number for the device of an object that is not on the export's own: the subvolume's, which stays, or else the
+/// device's, which another mount may change.
+pub(super) fn device_number(st: &Statx) -> u64 {
+    if has(st, SUBVOLUME) {
+        return st.stx_subvol;
+    }
+    u64::from(st.stx_dev_major) << 32 | u64::from(st.stx_dev_minor)
+}
+
 /// The attributes of an open object (`O_PATH` is enough).
 pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<Statx, Errno> {
-    let want = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
+    let want = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID | SUBVOLUME;
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, want)
 }
 

@@ -7,6 +7,7 @@
 use rustix::fs::Statx;
 
 use super::{
+    attr,
     mac::{Key, mac},
     sys::KernelHandle,
 };
@@ -15,13 +16,15 @@ use crate::{FsError, FsResult, Handle};
 const TAG_KERNEL: u8 = b'K';
 const TAG_INDEX: u8 = b'I';
 const MAC_BYTES: usize = 8;
+const INDEX_BYTES: usize = 20;
+const DEVICE_BYTES: usize = 8;
 
 /// A verified handle's content.
 #[derive(Debug)]
 pub(super) enum Body {
     /// What the kernel calls the object.
     Kernel(KernelHandle),
-    /// Inode number and time of birth.
+    /// Inode number and time of birth, and the subvolume.
     Index,
 }
 
@@ -43,16 +46,19 @@ pub(super) fn from_kernel(key: &Key, k: &KernelHandle) -> Option<Handle> {
     seal(key, &body[..len])
 }
 
-/// The handle that names an object by inode number and time of birth (zero where the file system keeps none).
-pub(super) fn from_stat(key: &Key, st: &Statx) -> Option<Handle> {
-    let born = rustix::fs::StatxFlags::from_bits_retain(st.stx_mask).contains(rustix::fs::StatxFlags::BTIME);
+/// The handle that names an object by inode number and time of birth (zero where the file system keeps none), and by
+/// its subvolume, where that is another one than that of the export's `root`.
+pub(super) fn from_stat(key: &Key, st: &Statx, root: &Statx) -> Option<Handle> {
+    let born = attr::has(st, rustix::fs::StatxFlags::BTIME);
     let (seconds, nanos) = if born { (st.stx_btime.tv_sec, st.stx_btime.tv_nsec) } else { (0, 0) };
-    let mut body = [0; 21];
+    let mut body = [0; 1 + INDEX_BYTES + DEVICE_BYTES];
     body[0] = TAG_INDEX;
     body[1..9].copy_from_slice(&st.stx_ino.to_le_bytes());
     body[9..17].copy_from_slice(&seconds.to_le_bytes());
-    body[17..].copy_from_slice(&nanos.to_le_bytes());
-    seal(key, &body)
+    body[17..21].copy_from_slice(&nanos.to_le_bytes());
+    body[21..].copy_from_slice(&attr::device_number(st).to_le_bytes());
+    let len = if attr::same_device(st, root) { 1 + INDEX_BYTES } else { body.len() };
+    seal(key, &body[..len])
 }
 
 /// Checks a handle from the wire.
@@ -69,7 +75,9 @@ pub(super) fn open(key: &Key, handle: &Handle) -> FsResult<Body> {
         [TAG_KERNEL, kind, rest @ ..] => {
             KernelHandle::new((*kind).into(), rest).map(Body::Kernel).ok_or(FsError::BadHandle)
         }
-        [TAG_INDEX, rest @ ..] if rest.len() == 20 => Ok(Body::Index),
+        [TAG_INDEX, rest @ ..] if [INDEX_BYTES, INDEX_BYTES + DEVICE_BYTES].contains(&rest.len()) => {
+            Ok(Body::Index)
+        }
         _ => Err(FsError::BadHandle),
     }
 }

@@ -268,7 +268,7 @@ impl Export {
             self.creds.precheck_sticky(who, &target_st, st)?;
         }
         self.creds.as_caller(who, || Ok(rustix::fs::renameat(&*source, from, &*target, to)?))?;
-        let same = replaced.as_ref().is_some_and(|(_, st)| st.stx_ino == moved_st.stx_ino);
+        let same = replaced.as_ref().is_some_and(|(_, st)| attr::same_object(st, &moved_st));
         if !same {
             if let Some((fd, st)) = &replaced {
                 self.after_unlink(to_dir, to, fd.as_fd(), st);

@@ -59,9 +59,8 @@ pub(super) struct Tree {
 }
 
 fn same_mount(a: &Statx, b: &Statx) -> bool {
-    let known = |s: &Statx| StatxFlags::from_bits_retain(s.stx_mask).contains(StatxFlags::MNT_ID);
-    let same_device = (a.stx_dev_major, a.stx_dev_minor) == (b.stx_dev_major, b.stx_dev_minor);
-    if known(a) && known(b) { a.stx_mnt_id == b.stx_mnt_id } else { same_device }
+    let known = |s: &Statx| attr::has(s, StatxFlags::MNT_ID);
+    if known(a) && known(b) { a.stx_mnt_id == b.stx_mnt_id } else { attr::same_device(a, b) }
 }
 
 /// The most directories to climb in one call (three bytes each, of at most `PATH_MAX`).
@@ -80,6 +79,15 @@ enum Place {
     TooDeep,
 }
 
+/// How often a directory is looked at that others rename meanwhile.
+const RENAMES: usize = 16;
+
+/// What of `path` is below `root`, if it begins with it.
+fn below<'p>(root: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    let rest = path.strip_prefix(root.strip_suffix(b"/").unwrap_or(root))?;
+    rest.strip_prefix(b"/").filter(|rest| !rest.is_empty())
+}
+
 /// The directory `levels` above `dir`.
 pub(super) fn open_above(dir: BorrowedFd<'_>, levels: usize) -> Result<OwnedFd, Errno> {
     let path = "../".repeat(levels);
@@ -95,12 +103,12 @@ impl Tree {
         let handle = if matches!(naming, Naming::Kernel) {
             let k = sys::name_to_handle(path.as_fd())?;
             let back = sys::open_by_handle(root.as_fd(), &k, libc::O_PATH)?;
-            if attr::stat(back.as_fd())?.stx_ino != root_stat.stx_ino {
+            if !attr::same_object(&attr::stat(back.as_fd())?, &root_stat) {
                 return Err(FsError::NotSupp);
             }
             handle::from_kernel(&key, &k)
         } else {
-            handle::from_stat(&key, &root_stat)
+            handle::from_stat(&key, &root_stat, &root_stat)
         };
         let handle = handle.ok_or(FsError::NotSupp)?;
         let root_node = Arc::new(Node::new(handle, path, FileKind::Directory));
@@ -146,7 +154,7 @@ impl Tree {
 
     /// Whether this is the root's inode.
     pub(super) fn is_root(&self, st: &Statx) -> bool {
-        st.stx_ino == self.root_stat.stx_ino && same_mount(st, &self.root_stat)
+        attr::same_object(st, &self.root_stat) && same_mount(st, &self.root_stat)
     }
 
     /// The root's inode number.
@@ -222,25 +230,41 @@ impl Tree {
         }
     }
 
-    /// Where a directory is, by its path and the root's.
+    /// Where a directory is. Its path and the root's say how it could be reached from the root; it is beneath if it is
+    /// reached so. (By themselves paths prove nothing: the kernel gives one also to what lies beyond a bind mount.)
     fn place_of(&self, dir: BorrowedFd<'_>) -> FsResult<Place> {
-        if !same_mount(&attr::stat(dir)?, &self.root_stat) {
+        let st = attr::stat(dir)?;
+        if !same_mount(&st, &self.root_stat) {
             return Ok(Place::Outside);
         }
         let path = |fd| rustix::fs::readlinkat(CWD, proc_name(fd), Vec::with_capacity(PATH_BYTES));
-        loop {
-            let root = path(self.root.as_fd())?;
+        let mut before = None;
+        for _ in 0..RENAMES {
+            let root = path(self.root.as_fd())?.into_bytes();
             let here = match path(dir) {
                 Err(Errno::NAMETOOLONG) => return Ok(Place::TooDeep),
-                other => other?,
+                other => other?.into_bytes(),
             };
-            // Somebody may rename the root, or a directory above it, between the two.
-            if root != path(self.root.as_fd())? {
-                continue;
+            if self.is_root(&st) || self.leads_to(below(&root, &here), &st)? {
+                return Ok(Place::Beneath);
             }
-            let below = here.as_bytes().strip_prefix(root.as_bytes());
-            let beneath = below.is_some_and(|b| b.is_empty() || b[0] == b'/' || root.as_bytes() == b"/");
-            return Ok(if beneath { Place::Beneath } else { Place::Outside });
+            // Unless somebody renames the directory, the root or one between them, the answer stays.
+            let now = Some((root, here));
+            if now == before {
+                return Ok(Place::Outside);
+            }
+            before = now;
+        }
+        Err(FsError::Jukebox)
+    }
+
+    /// Whether the object with these attributes is at `path` from the root.
+    fn leads_to(&self, path: Option<&[u8]>, st: &Statx) -> FsResult<bool> {
+        let Some(path) = path else { return Ok(false) };
+        match self.open_confined(self.root.as_fd(), path) {
+            Ok(fd) => Ok(attr::same_object(&attr::stat(fd.as_fd())?, st)),
+            Err(FsError::NoEnt | FsError::NotDir | FsError::NameTooLong | FsError::Access) => Ok(false),
+            Err(e) => Err(e),
         }
     }
 
@@ -316,7 +340,7 @@ impl Tree {
     pub(super) fn handle_of(&self, fd: BorrowedFd<'_>, st: &Statx) -> FsResult<Handle> {
         let handle = match &self.naming {
             Naming::Kernel => handle::from_kernel(&self.key, &sys::name_to_handle(fd)?),
-            Naming::Index(_) => handle::from_stat(&self.key, st),
+            Naming::Index(_) => handle::from_stat(&self.key, st, &self.root_stat),
         };
         handle.ok_or(FsError::ServerFault)
     }

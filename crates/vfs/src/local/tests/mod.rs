@@ -5,6 +5,8 @@ mod descriptors;
 mod disk;
 mod index;
 mod lost_writes;
+mod mounts;
+mod outside;
 mod threads;
 
 use std::path::Path;

@@ -1,0 +1,87 @@
+//! Mounts for tests, which end with them.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+fn run(program: &str, args: &[&str]) -> Result<String, String> {
+    let out = Command::new(program).args(args).output().map_err(|e| format!("{program}: {e}"))?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    if out.status.success() {
+        Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    } else {
+        Err(format!("{program} {args:?}: {said}"))
+    }
+}
+
+pub(super) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A directory, with what is mounted in it.
+pub(super) struct Mounts {
+    dir: tempfile::TempDir,
+    mounted: Vec<PathBuf>,
+    devices: Vec<String>,
+}
+
+impl Mounts {
+    /// Mounts as `make` says. `None`, after a word about the reason, where the machine does not allow it.
+    pub(super) fn new(make: impl FnOnce(&mut Self) -> Result<(), String>) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: mounting needs root");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = Self { dir, mounted: Vec::new(), devices: Vec::new() };
+        match make(&mut mounts) {
+            Ok(()) => Some(mounts),
+            Err(e) => {
+                println!("skipped: {e}");
+                None
+            }
+        }
+    }
+
+    /// A path in the directory.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Makes the directory `name` and mounts something there.
+    pub(super) fn mount(&mut self, name: &str, args: &[&str]) -> Result<PathBuf, String> {
+        let at = self.path(name);
+        let _ = std::fs::create_dir(&at);
+        run("mount", &[args, &[text(&at)]].concat())?;
+        self.mounted.push(at.clone());
+        Ok(at)
+    }
+
+    /// Makes a file system in the new file `image`, of `size` bytes, by a program and its arguments, and mounts it.
+    pub(super) fn format(
+        &mut self,
+        image: &Path,
+        size: u64,
+        program: &[&str],
+        name: &str,
+        options: &str,
+    ) -> Result<PathBuf, String> {
+        std::fs::File::create(image).unwrap().set_len(size).unwrap();
+        run(program[0], &[&program[1..], &[text(image)]].concat())?;
+        let device = run("losetup", &["--find", "--show", text(image)])?;
+        self.devices.push(device.clone());
+        self.mount(name, &["-o", options, &device])
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for at in self.mounted.iter().rev() {
+            let _ = run("umount", &["-l", text(at)]);
+        }
+        for device in &self.devices {
+            let _ = run("losetup", &["--detach", device]);
+        }
+    }
+}
