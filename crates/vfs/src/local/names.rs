@@ -1,17 +1,22 @@
 //! Calls that look up or change names.
 
-use std::{os::fd::AsFd, sync::Arc};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
 
 use rustix::{
-    fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, Statx, Timespec, Timestamps},
+    fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps},
     io::Errno,
+    time::{ClockId, clock_gettime},
 };
 
 use super::{
     attr,
     cred::{W, X},
+    data_file::DataFile,
     descriptors::opening,
-    node::{Node, proc_name},
+    node::{Node, proc_name, reopen},
     setup::Export,
 };
 use crate::{Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, Wcc};
@@ -72,40 +77,55 @@ impl Export {
         Ok((handle, attr))
     }
 
-    /// Opens what was just made, or was there, under `name`.
-    fn adopt(&self, dir: &Node, name: &[u8]) -> FsResult<(Arc<Node>, Statx)> {
+    /// Opens what is there under `name`.
+    fn find(&self, dir: &Node, name: &[u8]) -> FsResult<(Arc<Node>, Statx)> {
         let (fd, st) = self.tree.open_entry(dir.as_fd(), name)?;
         let handle = self.tree.name_entry(&dir.handle(), name, fd.as_fd(), &st)?;
         Ok((self.tree.cache.insert(Node::new(handle, fd, attr::kind(&st)?)), st))
     }
 
-    /// Finishes a creation: attributes that the making itself did not set, durability, the answer.
-    fn finish_creation(
+    /// Keeps the regular file that was just made under `name`. It is reached by its descriptor: by its name there may
+    /// be another file by now.
+    fn adopt(&self, dir: &Node, name: &[u8], file: OwnedFd) -> FsResult<(Arc<Node>, Statx)> {
+        let fd = reopen(file.as_fd(), OFlags::PATH)?;
+        let st = attr::stat(fd.as_fd())?;
+        let handle = self.tree.name_entry(&dir.handle(), name, fd.as_fd(), &st)?;
+        let node = Node::with_writer(handle, fd, DataFile::new(file));
+        Ok((self.tree.cache.insert(node), st))
+    }
+
+    /// Finishes the creation of an object that is open: attributes that the making itself did not set.
+    fn finish_new(
         &self,
         who: &Identity,
         dir: &Node,
-        name: &[u8],
+        (node, st): (Arc<Node>, Statx),
         set: &SetAttr,
-        as_made: bool,
     ) -> FsResult<Created> {
-        let (node, st) = self.adopt(dir, name)?;
         let mut set = *set;
-        if as_made {
-            // Only the superuser gives files away; what others ask for is what they get anyway, or not theirs to ask.
-            if who.uid != 0 || !self.creds.by_kernel() {
-                (set.uid, set.gid) = (None, None);
-            }
-            let exact = self.exact_modes() || set.mode.is_none_or(|m| m & 0o7777 == attr::mode(&st));
-            if node.kind() == FileKind::Symlink || (exact && set.uid.is_none() && set.gid.is_none()) {
-                set.mode = None;
-            }
+        // Only the superuser gives files away; what others ask for is what they get anyway, or not theirs to ask.
+        if who.uid != 0 || !self.creds.by_kernel() {
+            (set.uid, set.gid) = (None, None);
         }
-        if set != SetAttr::default() {
-            let maker = if as_made { self.creds.maker(who) } else { who.clone() };
-            self.apply(&maker, &node, &st, &set)?;
+        let exact = self.exact_modes() || set.mode.is_none_or(|m| m & 0o7777 == attr::mode(&st));
+        if node.kind() == FileKind::Symlink || (exact && set.uid.is_none() && set.gid.is_none()) {
+            set.mode = None;
         }
-        self.sync_object(&node)?;
-        self.sync_object(dir)?;
+        self.finish(&self.creds.maker(who), dir, (node, st), &set)
+    }
+
+    /// Sets attributes of an object that was made, or opened by CREATE; durability; the answer.
+    fn finish(
+        &self,
+        who: &Identity,
+        dir: &Node,
+        (node, st): (Arc<Node>, Statx),
+        set: &SetAttr,
+    ) -> FsResult<Created> {
+        if *set != SetAttr::default() {
+            self.apply(who, &node, &st, set)?;
+        }
+        self.sync_entry(&node, dir)?;
         let attr = attr::attr(&attr::stat(node.as_fd())?, self.fsid)?;
         Ok(Created { handle: node.handle(), attr, dir: self.dir_after(dir)? })
     }
@@ -127,17 +147,19 @@ impl Export {
         };
         let mode = Mode::from_raw_mode(set.mode.unwrap_or(NO_MODE) & 0o7777);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = self
-            .creds
-            .as_caller(who, || Ok(opening(|| rustix::fs::openat(&*node, name, flags, mode)).map(drop)))?;
-        match (made, how) {
-            (Ok(()), _) => self.finish_creation(who, &node, name, &set, true),
+        let open = || opening(|| rustix::fs::openat(&*node, name, flags, mode));
+        match (self.creds.as_caller(who, || Ok(open()))?, how) {
+            (Ok(file), _) => {
+                let new = self.adopt(&node, name, file)?;
+                self.finish_new(who, &node, new, &set)
+            }
             (Err(Errno::EXIST), CreateHow::Unchecked(_)) => {
-                if attr::kind(&self.adopt(&node, name)?.1)? != FileKind::Regular {
+                let found = self.find(&node, name)?;
+                if found.0.kind() != FileKind::Regular {
                     return Err(FsError::Exist);
                 }
                 let only_size = SetAttr { size: set.size, ..SetAttr::default() };
-                self.finish_creation(who, &node, name, &only_size, false)
+                self.finish(who, &node, found, &only_size)
             }
             (Err(e), _) => Err(e.into()),
         }
@@ -155,7 +177,10 @@ impl Export {
         let _lock = self.lock(dir);
         let times = verifier_times(verifier);
         match self.creds.as_caller(who, || Ok(make_with_times(node, name, &times)))? {
-            Ok(()) => self.finish_creation(who, node, name, &SetAttr::default(), true),
+            Ok(file) => {
+                let new = self.adopt(node, name, file)?;
+                self.finish_new(who, node, new, &SetAttr::default())
+            }
             Err(Errno::EXIST) => self.created_before(node, name, &times),
             Err(e) => Err(e.into()),
         }
@@ -163,7 +188,7 @@ impl Export {
 
     /// The answer to an EXCLUSIVE create that was carried out before, recognised by its verifier in the times.
     fn created_before(&self, dir: &Node, name: &[u8], times: &Timestamps) -> FsResult<Created> {
-        let (node, st) = self.adopt(dir, name)?;
+        let (node, st) = self.find(dir, name)?;
         let attr = attr::attr(&st, self.fsid)?;
         let ours = attr.kind == FileKind::Regular
             && times.last_access.tv_sec == attr.atime.seconds
@@ -193,6 +218,7 @@ impl Export {
         let mode = Mode::from_raw_mode(set.mode.unwrap_or(NO_MODE) & 0o7777);
         let special = |kind, dev| Ok(rustix::fs::mknodat(&*node, name, kind, mode, dev)?);
         let dev = |major, minor| -> Dev { rustix::fs::makedev(major, minor) };
+        let began = clock_gettime(ClockId::RealtimeCoarse);
         self.creds.as_caller(who, || match new {
             NewNode::Directory => {
                 let dir_mode = set.mode.map_or(Mode::RWXU, |m| Mode::from_raw_mode(m & 0o7777));
@@ -212,7 +238,35 @@ impl Export {
             NewNode::Socket => special(FileType::Socket, 0),
             NewNode::Fifo => special(FileType::Fifo, 0),
         })?;
-        self.finish_creation(who, &node, name, &set, true)
+        let found = self.find(&node, name)?;
+        if self.is_new(who, new, &found.1, began) {
+            self.finish_new(who, &node, found, &set)
+        } else {
+            // Somebody has put it under this name since; what was made is elsewhere, or gone.
+            self.finish(who, &node, found, &SetAttr::default())
+        }
+    }
+
+    /// Whether an object may be the one that `who` has just made, since `began`: it is of the same kind, the maker's,
+    /// and was born since (where the file system keeps times of birth).
+    fn is_new(&self, who: &Identity, made: &NewNode, st: &Statx, began: Timespec) -> bool {
+        let kind = match made {
+            NewNode::Directory => FileKind::Directory,
+            NewNode::Symlink(_) => FileKind::Symlink,
+            NewNode::Block(..) => FileKind::Block,
+            NewNode::Character(..) => FileKind::Character,
+            NewNode::Socket => FileKind::Socket,
+            NewNode::Fifo => FileKind::Fifo,
+        };
+        // Some file systems keep whole seconds only, or even ones.
+        let began = match st.stx_btime.tv_nsec {
+            0 => (began.tv_sec - 1, 0),
+            _ => (began.tv_sec, began.tv_nsec),
+        };
+        let born = (st.stx_btime.tv_sec, i64::from(st.stx_btime.tv_nsec));
+        attr::kind(st) == Ok(kind)
+            && st.stx_uid == self.creds.maker(who).uid
+            && (!attr::has(st, StatxFlags::BTIME) || born >= began)
     }
 
     /// REMOVE, and RMDIR with `directory`.
@@ -306,8 +360,7 @@ impl Export {
             Ok(rustix::fs::linkat(CWD, existing.as_str(), &*node, name, AtFlags::SYMLINK_FOLLOW)?)
         })?;
         self.tree.note(file, dir, name);
-        self.sync_object(&object)?;
-        self.sync_object(&node)?;
+        self.sync_entry(&object, &node)?;
         let attr = attr::attr(&attr::stat(object.as_fd())?, self.fsid)?;
         Ok((attr, self.dir_after(&node)?))
     }
@@ -316,18 +369,21 @@ impl Export {
 /// Makes a regular file that has `times` from the moment its name appears: whenever the server is killed, there is no
 /// file that a repeated EXCLUSIVE create would take for another's. Without unnamed files in the file system there is
 /// such a moment.
-fn make_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<(), Errno> {
+fn make_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<OwnedFd, Errno> {
     let mode = Mode::from_raw_mode(NO_MODE);
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     match opening(|| rustix::fs::openat(dir, c".", flags | OFlags::TMPFILE, mode)) {
         Ok(file) => {
             rustix::fs::futimens(&file, times)?;
-            rustix::fs::linkat(CWD, proc_name(file.as_fd()), dir, name, AtFlags::SYMLINK_FOLLOW)
+            rustix::fs::linkat(CWD, proc_name(file.as_fd()), dir, name, AtFlags::SYMLINK_FOLLOW)?;
+            Ok(file)
         }
         // What open(2) gives where there are none: the file system's own word, or that of an old kernel.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
             let named = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-            rustix::fs::futimens(opening(|| rustix::fs::openat(dir, name, named, mode))?, times)
+            let file = opening(|| rustix::fs::openat(dir, name, named, mode))?;
+            rustix::fs::futimens(&file, times)?;
+            Ok(file)
         }
         Err(e) => Err(e),
     }

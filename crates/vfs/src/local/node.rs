@@ -85,6 +85,12 @@ impl Node {
         Self { handle, path, kind, data: Mutex::default(), grants: Mutex::default() }
     }
 
+    /// A regular file opened with `O_PATH`, and for writing.
+    pub(super) fn with_writer(handle: Handle, path: OwnedFd, writer: Arc<DataFile>) -> Self {
+        let data = DataFds { read: None, write: Some(writer) };
+        Self { data: Mutex::new(data), ..Self::new(handle, path, FileKind::Regular) }
+    }
+
     /// Its handle.
     pub(super) fn handle(&self) -> Handle {
         self.handle

@@ -186,6 +186,15 @@ impl Export {
         })
     }
 
+    /// Makes an object durable that has a new entry in `dir`, and the entry, if that is wanted. Of a link or a special
+    /// file nothing else is to be synced: file systems with a journal sync the inode with the entry.
+    pub(super) fn sync_entry(&self, node: &Node, dir: &Node) -> FsResult<()> {
+        if matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
+            self.sync_object(node)?;
+        }
+        self.sync_object(dir)
+    }
+
     /// Makes everything durable. Links and special files cannot be synced by themselves, nor what we may not open.
     fn sync_all(&self) -> Result<(), Errno> {
         rustix::fs::syncfs(self.tree.mount())

@@ -92,6 +92,70 @@ fn swapping_a_directory_for_a_link_gains_nothing() {
     }
 }
 
+/// Somebody who may change a directory exchanges what root has just made in it for an object of root's own.
+#[test]
+fn what_takes_the_place_of_a_new_object_keeps_its_attributes() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    if !rustix::process::geteuid().is_root() {
+        println!("not root: skipped");
+        return;
+    }
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = vfs::local::LocalFs::open(vfs::local::LocalConfig {
+            sync_metadata: false,
+            ..config(dir.path(), m)
+        })
+        .unwrap();
+        let victims = ["file", "dir"].map(|n| dir.path().join(n));
+        std::fs::write(&victims[0], b"").unwrap();
+        std::fs::create_dir(&victims[1]).unwrap();
+        for victim in &victims {
+            std::fs::set_permissions(victim, PermissionsExt::from_mode(0o700)).unwrap();
+        }
+        let inodes = victims.each_ref().map(|v| std::fs::metadata(v).unwrap().ino());
+        // What the test itself removes below may just have become a victim.
+        let elsewhere = tempfile::tempdir_in(dir.path().parent().unwrap()).unwrap();
+        let spare = elsewhere.path().join("file");
+        std::fs::hard_link(&victims[0], &spare).unwrap();
+        std::fs::write(victims[1].join("entry"), b"").unwrap();
+        // Born before, by every clock.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let mut changed = None;
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                use rustix::fs::{CWD, RenameFlags, renameat_with};
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    for (victim, name) in victims.iter().zip(["f", "d"]) {
+                        let _ = renameat_with(CWD, victim, CWD, dir.path().join(name), RenameFlags::EXCHANGE);
+                    }
+                }
+            });
+            let set = vfs::SetAttr { uid: Some(1000), gid: Some(1000), ..mode(0o2777) };
+            for _ in 0..500 {
+                let _ = std::fs::hard_link(&spare, &victims[0]);
+                let _ = wait(fs.create(&me(), &fs.root(), b"f", &vfs::CreateHow::Guarded(set)));
+                let _ = wait(fs.make(&me(), &fs.root(), b"d", &vfs::NewNode::Directory, &set));
+                for name in ["f", "d", "file", "dir"] {
+                    let path = dir.path().join(name);
+                    let Ok(found) = std::fs::symlink_metadata(&path) else { continue };
+                    if inodes.contains(&found.ino()) {
+                        let attributes = (found.uid(), found.mode() & 0o7777);
+                        changed = changed.or((attributes != (0, 0o700)).then_some((name, attributes)));
+                    } else if found.is_dir() {
+                        let _ = std::fs::remove_dir(&path);
+                    } else {
+                        let _ = std::fs::remove_file(&path);
+                    }
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(changed, None, "{m:?}");
+    }
+}
+
 #[test]
 fn a_handle_of_another_export_is_refused() {
     for m in modes() {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{super::node, disk::FailingDisk, *};
-use crate::{FileSystem, FsResult, Stability, local::LocalFs};
+use crate::{FileSystem, FsResult, NewNode, Stability, local::LocalFs};
 
 const BLOCK: usize = 4096;
 
@@ -123,6 +123,30 @@ fn a_file_that_was_committed_is_closed_when_it_is_idle() {
         commit(&fs, &file).unwrap();
         pass(&fs, node::IDLE);
         assert_eq!(fs.open_objects(), 0);
+    }
+}
+
+/// SYMLINK and MKNOD make their entry durable, and not what others have written.
+#[test]
+fn making_a_link_or_a_special_file_writes_back_nothing_else() {
+    let Some(disk) = FailingDisk::new() else { return };
+    for (i, config) in configs(&disk.root()).enumerate() {
+        let fs = LocalFs::open(config).unwrap();
+        let root = fs.root();
+        let (name, before) = (format!("f{i}"), fs.write_verifier());
+        let file = create(&fs, &root, &name);
+        write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
+        disk.fail();
+        for (kind, new) in [("l", NewNode::Symlink(b"t".to_vec())), ("p", NewNode::Fifo)] {
+            let name = format!("{kind}{i}");
+            let made = wait(fs.make(&me(), &root, name.as_bytes(), &new, &SetAttr::default()));
+            if let Ok(made) = made {
+                let _ = wait(fs.link(&me(), &made.handle, &root, format!("{name}-too").as_bytes()));
+            }
+        }
+        disk.heal();
+        assert_eq!(commit(&fs, &file), Ok(before), "configuration {i}");
+        assert_eq!(disk.content(&name), [7; BLOCK]);
     }
 }
 
