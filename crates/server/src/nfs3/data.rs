@@ -136,10 +136,10 @@ pub(super) async fn commit(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
         Ok(t) => t,
         Err(r) => return env.refused::<CommitFail>(reply, r),
     };
-    let committed = if args.offset < OFFSET_LIMIT {
-        t.fs().commit(&t.who, &t.file, args.offset, args.count).await
-    } else {
-        Err(FsError::Inval)
+    let committed = match t.writable() {
+        Ok(()) if args.offset < OFFSET_LIMIT => t.fs().commit(&t.who, &t.file, args.offset, args.count).await,
+        Ok(()) => Err(FsError::Inval),
+        Err(e) => Err(e),
     };
     match committed {
         // From after the commit: a loss before it has changed the verifier.

@@ -3,16 +3,26 @@
 use std::{os::fd::AsFd, sync::Arc};
 
 use super::{attr, data_file::DataFile, setup::Export, transfer::Outcome};
-use crate::{FileKind, FsError, FsResult, Handle, Identity, Read, Stability, Wcc, Written};
+use crate::{FsError, FsResult, Handle, Identity, Read, Stability, Wcc, Written};
 
-/// A descriptor through which `who` may read (or write) `file`. Waits for a thread only if the file is not open or
-/// the permission not known.
+/// What a descriptor is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Read,
+    Write,
+    /// COMMIT. Whoever may commit is whoever may write (as with knfsd).
+    Sync,
+}
+
+/// A descriptor of `file` for `purpose`, if `who` may have it. Waits for a thread only if the file is not open or the
+/// permission not known.
 pub(super) async fn open(
     export: &Arc<Export>,
     who: Identity,
     file: Handle,
-    write: bool,
+    purpose: Purpose,
 ) -> FsResult<Arc<DataFile>> {
+    let write = purpose != Purpose::Read;
     if write {
         export.writable()?;
     }
@@ -26,26 +36,12 @@ pub(super) async fn open(
         let node = this.tree.open(&file)?;
         let st = attr::live_stat(node.as_fd())?;
         this.creds.may_transfer(&who, node.as_fd(), &st, write)?;
-        let fd = node.open_data(write)?;
+        let fd = match purpose {
+            Purpose::Read | Purpose::Write => node.open_data(write)?,
+            Purpose::Sync => node.open_any()?,
+        };
         node.grant(&who, write);
         Ok(fd)
-    };
-    export.pool.run(job).await
-}
-
-/// A descriptor through which `file` can be synced.
-pub(super) async fn open_to_sync(export: &Arc<Export>, file: Handle) -> FsResult<Arc<DataFile>> {
-    if let Some(fd) = export.tree.cached(&file).and_then(|n| n.data_fd(true)) {
-        return Ok(fd);
-    }
-    let this = Arc::clone(export);
-    let job = move || {
-        let node = this.tree.open(&file)?;
-        match node.kind() {
-            FileKind::Regular => Ok(node.open_any()?),
-            FileKind::Directory => Err(FsError::IsDir),
-            _ => Err(FsError::Inval),
-        }
     };
     export.pool.run(job).await
 }

@@ -59,6 +59,7 @@ mod uring;
 
 use std::sync::Arc;
 
+use data::Purpose;
 use setup::Export;
 pub use setup::{HandleMode, IdentityMode, IoMode, KeySource, LocalConfig, LocalError};
 use transfer::Work;
@@ -156,7 +157,7 @@ impl FileSystem for LocalFs {
     fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
         let (export, who, file) = (Arc::clone(&self.export), who.clone(), *file);
         MaybeReady::wait(async move {
-            let fd = data::open(&export, who, file, false).await?;
+            let fd = data::open(&export, who, file, Purpose::Read).await?;
             let out = export.engine.submit(fd, offset, Work::Read { count }).await?;
             export.finish_read(offset, count, out)
         })
@@ -172,16 +173,16 @@ impl FileSystem for LocalFs {
     ) -> Op<Written> {
         let (export, who, file) = (Arc::clone(&self.export), who.clone(), *file);
         MaybeReady::wait(async move {
-            let fd = data::open(&export, who, file, true).await?;
+            let fd = data::open(&export, who, file, Purpose::Write).await?;
             let out = export.engine.submit(fd, offset, Work::Write { data, stable }).await?;
             export.finish_write(stable, out)
         })
     }
 
     fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
-        let (export, _, file) = (Arc::clone(&self.export), who.clone(), *file);
+        let (export, who, file) = (Arc::clone(&self.export), who.clone(), *file);
         MaybeReady::wait(async move {
-            let fd = data::open_to_sync(&export, file).await?;
+            let fd = data::open(&export, who, file, Purpose::Sync).await?;
             let turn = Some(fd.begin_sync().await);
             let out = export.engine.submit(fd, offset, Work::Sync { count, turn }).await?;
             export.after(&out.stat)

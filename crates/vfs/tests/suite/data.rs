@@ -1,9 +1,9 @@
 //! Reading and writing.
 
 use proptest::prelude::*;
-use vfs::{FsError::*, NewNode, SetAttr, Stability};
+use vfs::{FsError::*, Identity, NewNode, SetAttr, Stability};
 
-use crate::fixture::{Fixture, fails, root, size};
+use crate::fixture::{Fixture, fails, member, root, size, user};
 
 const PAGE: usize = 64 << 10;
 
@@ -141,6 +141,25 @@ pub(crate) fn commit_answers_with_the_same_verifier(f: &Fixture) {
     assert_eq!(wcc.after, Some(f.attr(&file)));
     f.op(f.fs.commit(&root(), &file, u64::MAX, u32::MAX)).unwrap();
     assert_eq!(f.fs.write_verifier(), verifier);
+}
+
+pub(crate) fn commit_is_for_those_who_may_write(f: &Fixture) {
+    if !f.can.identities {
+        return;
+    }
+    let file = f.file("a");
+    let commit = |who: &Identity| f.op(f.fs.commit(who, &file, 0, 0));
+    f.set(&root(), &file, SetAttr { uid: Some(1000), mode: Some(0o640), gid: Some(7), ..SetAttr::default() })
+        .unwrap();
+    for _ in 0..2 {
+        fails(commit(&user(1001)), &[Access]);
+        fails(commit(&member(1001, &[7])), &[Access]);
+        commit(&user(1000)).unwrap();
+        commit(&root()).unwrap();
+    }
+    f.set(&root(), &file, SetAttr { mode: Some(0o660), ..SetAttr::default() }).unwrap();
+    commit(&member(1001, &[7])).unwrap();
+    fails(commit(&user(1001)), &[Access]);
 }
 
 /// One change of a file, or a look at it.

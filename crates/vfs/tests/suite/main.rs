@@ -54,7 +54,8 @@ macro_rules! cases {
                 writes_refuse_what_cannot_hold_data,
                 a_read_keeps_what_it_saw,
                 random_writes_match_a_model,
-                commit_answers_with_the_same_verifier;
+                commit_answers_with_the_same_verifier,
+                commit_is_for_those_who_may_write;
             directory:
                 a_listing_has_every_entry_once,
                 small_pages_join_to_the_whole,
