@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::{fs::Statx, io::Errno};
 
 use super::{attr, sys};
-use crate::{FileKind, FsError, FsResult, Identity};
+use crate::{FileKind, FsError, FsResult, Identity, NewNode, SetAttr};
 
 /// Read permission.
 pub(super) const R: u32 = 4;
@@ -13,6 +13,10 @@ pub(super) const R: u32 = 4;
 pub(super) const W: u32 = 2;
 /// Execute (search) permission.
 pub(super) const X: u32 = 1;
+/// The set-user-id bit.
+const SET_UID: u32 = 0o4000;
+/// The set-group-id bit.
+const SET_GID: u32 = 0o2000;
 
 /// How callers' identities are applied.
 #[derive(Debug, Clone)]
@@ -24,7 +28,8 @@ pub(super) enum Credentials {
         /// The server's group.
         gid: u32,
     },
-    /// Every call is made as the server's user, after a look at the mode bits for the caller.
+    /// Every call is made as the server's user, after the rules of POSIX were checked for the caller. The server's user
+    /// may be root, whom the kernel refuses nothing.
     Checked {
         /// The server's user, who may do what the server may.
         uid: u32,
@@ -37,20 +42,23 @@ impl Credentials {
         Self::Checked { uid: rustix::process::geteuid().as_raw() }
     }
 
-    /// The kernel's if this process may change ids, else checked ones.
-    pub(super) fn detect() -> Self {
+    /// The kernel's if this process is the superuser's, checked ones if it is another user's. `None` if it is the
+    /// superuser's and may not take callers' ids.
+    pub(super) fn detect() -> Option<Self> {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         let groups: Vec<u32> =
             rustix::process::getgroups().unwrap_or_default().iter().map(|g| g.as_raw()).collect();
+        if uid != 0 {
+            return Some(Self::Checked { uid });
+        }
         let kernel = Self::Kernel { groups, gid };
         // Tried on a thread of its own, which ends with whatever ids the trial left.
         let probe = Identity { uid: 1, gid: 1, gids: [2].into_iter().collect() };
-        let works = uid == 0
-            && std::thread::scope(|s| {
-                s.spawn(|| kernel.as_caller(&probe, || Ok(())).is_ok()).join().unwrap_or(false)
-            });
-        if works { kernel } else { Self::Checked { uid } }
+        let works = std::thread::scope(|s| {
+            s.spawn(|| kernel.as_caller(&probe, || Ok(())).is_ok()).join().unwrap_or(false)
+        });
+        works.then_some(kernel)
     }
 
     /// Whether the kernel applies identities.
@@ -74,8 +82,50 @@ impl Credentials {
 
     /// Whether mode bits alone (no identity change) give `who` all of `want`; for identities that are checked by us.
     fn mode_allows(&self, who: &Identity, st: &Statx, want: u32) -> bool {
-        let superuser = who.uid == 0 || matches!(self, Self::Checked { uid } if *uid == who.uid);
-        superuser || granted_by_mode(who, st) & want == want
+        self.is_superuser(who) || granted_by_mode(who, st) & want == want
+    }
+
+    /// Whether what the server may do is what `who` may do: the superuser, and in checked mode the server's user.
+    fn is_superuser(&self, who: &Identity) -> bool {
+        who.uid == 0 || matches!(self, Self::Checked { uid } if *uid == who.uid)
+    }
+
+    /// Whether the kernel's rules, or none, hold for `who`; else we check them.
+    fn is_left_to_kernel(&self, who: &Identity) -> bool {
+        self.by_kernel() || self.is_superuser(who)
+    }
+
+    /// In checked mode: refuses an owner's change of owner or group that is the superuser's alone (chown(2)). Others
+    /// than owners are refused before.
+    pub(super) fn precheck_owner(&self, who: &Identity, st: &Statx, set: &SetAttr) -> FsResult<()> {
+        let keeps_owner = set.uid.is_none_or(|uid| uid == st.stx_uid);
+        let own_group = set.gid.is_none_or(|gid| gid == st.stx_gid || who.in_group(gid));
+        if self.is_left_to_kernel(who) || (keeps_owner && own_group) { Ok(()) } else { Err(FsError::Perm) }
+    }
+
+    /// In checked mode: `mode` without what an owner may not set, for an object of group `gid` (chmod(2)).
+    pub(super) fn settable(&self, who: &Identity, gid: u32, mode: u32) -> u32 {
+        if self.is_left_to_kernel(who) || who.in_group(gid) { mode } else { mode & !SET_GID }
+    }
+
+    /// In checked mode: `mode` without what the maker of an object may not set. The object is the server's user's, and
+    /// with a set-id bit it would act as that user.
+    pub(super) fn makeable(&self, who: &Identity, mode: u32) -> u32 {
+        if self.is_left_to_kernel(who) { mode } else { mode & !(SET_UID | SET_GID) }
+    }
+
+    /// In checked mode: the mode without set-id bits, if a change of the file's content by `who` takes them away.
+    pub(super) fn mode_after_change(&self, who: &Identity, st: &Statx) -> Option<u32> {
+        let mode = attr::mode(st);
+        let executed_as_group = mode & (SET_GID | X << 3) == SET_GID | X << 3;
+        let falls = if executed_as_group { SET_UID | SET_GID } else { SET_UID };
+        (!self.is_left_to_kernel(who) && mode & falls != 0).then_some(mode & !falls)
+    }
+
+    /// In checked mode: refuses devices to others than the superuser (mknod(2)).
+    pub(super) fn precheck_make(&self, who: &Identity, new: &NewNode) -> FsResult<()> {
+        let device = matches!(new, NewNode::Block(..) | NewNode::Character(..));
+        if !device || self.is_left_to_kernel(who) { Ok(()) } else { Err(FsError::Perm) }
     }
 
     /// In checked mode: refuses unless the mode bits give `who` all of `want`. The kernel does it itself otherwise.
@@ -92,7 +142,7 @@ impl Credentials {
 
     /// Whether `who` has an owner's rights over the object.
     pub(super) fn owns(&self, who: &Identity, st: &Statx) -> bool {
-        who.uid == 0 || who.uid == st.stx_uid || matches!(self, Self::Checked { uid } if *uid == who.uid)
+        who.uid == st.stx_uid || self.is_superuser(who)
     }
 
     /// In whose name the attributes of an object that `who` just made are set: its owner's.

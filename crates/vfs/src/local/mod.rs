@@ -13,10 +13,11 @@
 //! birth, found through an index of places that is rebuilt by walking the export when need be; see `index` for
 //! its limits.
 //!
-//! **Identity.** Run by root, the server takes the caller's user, group and groups for each call on the thread that
-//! makes it, so the kernel's own rules apply, ACLs included. Run by anyone else, every call is made as the server's
-//! user, new objects are that user's, and callers other than that user and uid 0 are checked against the mode bits
-//! first. In both cases an owner may read and write its file whatever the mode, as NFS servers do. A permission to
+//! **Identity** ([`IdentityMode`]). Run by root, the server takes the caller's user, group and groups for each call on
+//! the thread that makes it, so the kernel's own rules apply, ACLs included; root without the right to do that is refused.
+//! Run by another user, or by choice, every call is made as the server's user, and new objects are that user's. Callers
+//! other than that user and uid 0 are checked first, by the mode bits and the rules of POSIX for chown, chmod and mknod.
+//! In both cases an owner may read and write its file whatever the mode, as NFS servers do. A permission to
 //! read or write is remembered for a second.
 //!
 //! **Durability.** Stable writes use `RWF_SYNC` or `RWF_DSYNC`, COMMIT is `fsync`, and with
@@ -93,7 +94,7 @@ impl LocalFs {
         self.export.engine.is_io_uring()
     }
 
-    /// Whether calls are made with the callers' own ids (else as the server's user, after a look at mode bits).
+    /// Whether calls are made with the callers' own ids (else as the server's user, after a check).
     pub fn takes_identities(&self) -> bool {
         self.export.creds.by_kernel()
     }

@@ -54,6 +54,12 @@ impl Export {
         Ok((node, st))
     }
 
+    /// The mode with which an object is made.
+    fn mode_to_make(&self, who: &Identity, set: &SetAttr) -> Mode {
+        let mode = set.mode.map_or(NO_MODE, |mode| self.creds.makeable(who, mode));
+        Mode::from_raw_mode(mode & 0o7777)
+    }
+
     /// The directory's change.
     fn dir_after(&self, dir: &Node) -> FsResult<Wcc> {
         self.after(&attr::stat(dir.as_fd())?)
@@ -107,6 +113,7 @@ impl Export {
         if who.uid != 0 || !self.creds.by_kernel() {
             (set.uid, set.gid) = (None, None);
         }
+        set.mode = set.mode.map(|mode| self.creds.makeable(who, mode));
         let exact = self.exact_modes() || set.mode.is_none_or(|m| m & 0o7777 == attr::mode(&st));
         if node.kind() == FileKind::Symlink || (exact && set.uid.is_none() && set.gid.is_none()) {
             set.mode = None;
@@ -145,7 +152,7 @@ impl Export {
             CreateHow::Unchecked(set) | CreateHow::Guarded(set) => *set,
             CreateHow::Exclusive(verifier) => return self.create_exclusive(who, dir, &node, name, *verifier),
         };
-        let mode = Mode::from_raw_mode(set.mode.unwrap_or(NO_MODE) & 0o7777);
+        let mode = self.mode_to_make(who, &set);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || opening(|| rustix::fs::openat(&*node, name, flags, mode));
         match (self.creds.as_caller(who, || Ok(open()))?, how) {
@@ -215,7 +222,8 @@ impl Export {
             return Err(FsError::Inval);
         }
         let set = SetAttr { size: None, ..*set };
-        let mode = Mode::from_raw_mode(set.mode.unwrap_or(NO_MODE) & 0o7777);
+        self.creds.precheck_make(who, new)?;
+        let mode = self.mode_to_make(who, &set);
         let special = |kind, dev| Ok(rustix::fs::mknodat(&*node, name, kind, mode, dev)?);
         let dev = |major, minor| -> Dev { rustix::fs::makedev(major, minor) };
         let began = clock_gettime(ClockId::RealtimeCoarse);
@@ -317,6 +325,9 @@ impl Export {
         }
         let (moved, moved_st) = self.creds.as_caller(who, || self.tree.open_entry(source.as_fd(), from))?;
         self.creds.precheck_sticky(who, &source_st, &moved_st)?;
+        if attr::kind(&moved_st)? == FileKind::Directory && from_dir != to_dir {
+            self.creds.precheck(who, &moved_st, W)?; // Its entry .. changes.
+        }
         let replaced = self.tree.open_entry(target.as_fd(), to).ok();
         if let Some((_, st)) = &replaced {
             self.creds.precheck_sticky(who, &target_st, st)?;

@@ -91,6 +91,7 @@ impl Export {
         if needs_owner && !self.creds.owns(who, st) {
             return Err(FsError::Perm);
         }
+        self.creds.precheck_owner(who, st, set)?;
         if let SetTime::To(t) = set.atime {
             check_time(t)?;
         }
@@ -108,12 +109,16 @@ impl Export {
             if node.kind() == FileKind::Symlink {
                 return Err(FsError::NotSupp);
             }
-            let mode = Mode::from_raw_mode(mode & 0o7777);
-            self.creds.as_caller(who, || {
-                Ok(rustix::fs::chmodat(CWD, proc_name(node.as_fd()), mode, AtFlags::empty())?)
-            })?;
+            let mode = self.creds.settable(who, set.gid.unwrap_or(st.stx_gid), mode);
+            self.set_mode(who, node, mode)?;
         }
         self.set_times(who, node, st, set)
+    }
+
+    fn set_mode(&self, who: &Identity, node: &Node, mode: u32) -> FsResult<()> {
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        let name = proc_name(node.as_fd());
+        self.creds.as_caller(who, || Ok(rustix::fs::chmodat(CWD, &name, mode, AtFlags::empty())?))
     }
 
     fn set_size(&self, who: &Identity, node: &Node, st: &Statx, size: u64) -> FsResult<()> {
@@ -129,6 +134,10 @@ impl Export {
         // Opened by the server (the owner may write a file of any mode), cut by the caller, whose lack of
         // capabilities makes the kernel clear set-id bits.
         let fd = reopen(node.as_fd(), OFlags::WRONLY)?;
+        if let Some(mode) = self.creds.mode_after_change(who, st) {
+            // Only the owner may; to a server that is not the owner the kernel does it.
+            let _ = self.set_mode(who, node, mode);
+        }
         self.creds.as_caller(who, || Ok(rustix::fs::ftruncate(&fd, size)?))
     }
 

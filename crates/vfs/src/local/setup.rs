@@ -52,10 +52,12 @@ pub enum HandleMode {
 /// How callers' identities are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IdentityMode {
-    /// The kernel applies them if this process may change ids, else the mode bits are checked.
+    /// In a process of the superuser, which needs CAP_SETUID and CAP_SETGID, each call is made with the caller's ids. In
+    /// a process of another user as [`Self::ServerUser`].
     #[default]
     Auto,
-    /// Everything is done as the server's user, and the mode bits are checked for others.
+    /// Everything is done as the server's user. For other callers the rules of POSIX are checked before, by mode bits
+    /// and without ACLs; what they make belongs to the server's user.
     ServerUser,
 }
 
@@ -180,6 +182,12 @@ pub enum LocalError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// This process is the superuser's and may not take callers' ids.
+    #[error(
+        "the server runs as root without the right to act as its callers; give it CAP_SETUID and CAP_SETGID, run it as \
+         another user, or choose identities = \"server-user\" to have it check permissions itself and own what is made"
+    )]
+    Identities,
     /// The root directory's properties cannot be read.
     #[error("cannot read the properties of the export: {0}")]
     Properties(FsError),
@@ -264,7 +272,7 @@ impl Export {
         let cache = NodeCache::new(config.open_objects, Arc::clone(&verifier));
         let tree = open_tree(&config, root, Arc::clone(&cache))?;
         let creds = match config.identity {
-            IdentityMode::Auto => Credentials::detect(),
+            IdentityMode::Auto => Credentials::detect().ok_or(LocalError::Identities)?,
             IdentityMode::ServerUser => Credentials::server_user(),
         };
         let threads = config.threads.clamp(1, 1024);

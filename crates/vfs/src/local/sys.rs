@@ -175,7 +175,7 @@ const CAP_FSETID: u32 = 4;
 const CAP_SYS_RESOURCE: u32 = 24;
 
 /// Gives up these capabilities in this thread. A thread without them is left as it is.
-fn drop_capabilities(capabilities: &[u32]) {
+pub(super) fn drop_capabilities(capabilities: &[u32]) {
     let header = CapHeader { version: CAP_VERSION, pid: 0 };
     let mut data = [CapData::default(); 2];
     let mask = capabilities.iter().fold(0, |mask, c| mask | 1 << c);

@@ -181,3 +181,67 @@ fn without_the_kernels_help_mode_bits_are_checked() {
         assert!(wait(fs.create(&other, &root, b"g", &CreateHow::Exclusive([1; 8]))).is_ok());
     }
 }
+
+/// As root the kernel refuses the server nothing, so that the rules are ours to keep.
+#[test]
+fn without_the_kernels_help_posix_rules_hold_for_the_caller() {
+    if !root_only() {
+        return;
+    }
+    for m in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let config = LocalConfig { identity: IdentityMode::ServerUser, ..config(dir.path(), m) };
+        let fs = LocalFs::open(config).unwrap();
+        let root = fs.root();
+        let own = |name: &str, uid, gid, bits| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, b"abc").unwrap();
+            chown(&path, Some(uid), Some(gid)).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(bits)).unwrap();
+            lookup(&fs, &root, name).unwrap()
+        };
+        let who = Identity { uid: 1000, gid: 1000, gids: [7].into_iter().collect() };
+        let set = |who: &Identity, f, set: SetAttr| {
+            wait(fs.setattr(who, f, &set, None)).map(|w| w.after.unwrap()).map(|a| (a.uid, a.gid, a.mode))
+        };
+        let chown = |uid, gid| SetAttr { uid, gid, ..SetAttr::default() };
+        let f = own("f", 1000, 1000, 0o644);
+        // The caller's file, and set-uid root in one call.
+        let both = SetAttr { uid: Some(0), ..mode(0o4755) };
+        assert_eq!(set(&who, &f, both), Err(FsError::Perm));
+        assert_eq!(set(&who, &f, chown(Some(1001), None)), Err(FsError::Perm));
+        assert_eq!(set(&who, &f, chown(None, Some(0))), Err(FsError::Perm));
+        assert_eq!(set(&who, &f, chown(Some(1000), Some(7))), Ok((1000, 7, 0o644)));
+        assert_eq!(set(&who, &f, mode(0o2755)), Ok((1000, 7, 0o2755)));
+        let g = own("g", 1000, 50, 0o644);
+        assert_eq!(set(&who, &g, mode(0o6755)), Ok((1000, 50, 0o4755)), "no member of the group");
+        assert_eq!(set(&user(0), &g, SetAttr { uid: Some(5), ..mode(0o6755) }), Ok((5, 50, 0o6755)));
+        // Others' files, changed by those who may write.
+        let h = own("h", 0, 0, 0o6777);
+        let size = SetAttr { size: Some(1), ..SetAttr::default() };
+        assert_eq!(set(&who, &h, size), Ok((0, 0, 0o777)));
+        let h = own("i", 0, 0, 0o6777);
+        wait(fs.write(&who, &h, 0, views(b"x"), Stability::Unstable)).unwrap();
+        assert_eq!(wait(fs.getattr(&h)).unwrap().mode, 0o777);
+        // What is made is root's.
+        let how = CreateHow::Guarded(SetAttr { uid: Some(0), gid: Some(0), ..mode(0o6777) });
+        let made = wait(fs.create(&who, &root, b"new", &how)).unwrap().attr;
+        assert_eq!((made.uid, made.mode), (0, 0o777));
+        let make = |who: &Identity, name: &str, new| {
+            wait(fs.make(who, &root, name.as_bytes(), &new, &mode(0o6666))).map(|c| c.attr.mode)
+        };
+        assert_eq!(make(&who, "block", NewNode::Block(7, 0)), Err(FsError::Perm));
+        assert_eq!(make(&who, "character", NewNode::Character(1, 1)), Err(FsError::Perm));
+        assert_eq!(make(&who, "fifo", NewNode::Fifo), Ok(0o666));
+        assert_eq!(make(&who, "socket", NewNode::Socket), Ok(0o666));
+        assert_eq!(make(&user(0), "device", NewNode::Character(1, 3)), Ok(0o6666));
+        // A directory that the caller may not write keeps its parent.
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        std::fs::create_dir(dir.path().join("to")).unwrap();
+        std::fs::set_permissions(dir.path().join("to"), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let to = lookup(&fs, &root, "to").unwrap();
+        assert_eq!(wait(fs.rename(&who, &root, b"d", &to, b"d")).unwrap_err(), FsError::Access);
+        assert!(wait(fs.rename(&who, &root, b"d", &root, b"e")).is_ok());
+    }
+}

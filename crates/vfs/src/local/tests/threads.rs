@@ -3,7 +3,10 @@
 use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
 use super::{disk::FailingDisk, *};
-use crate::{FileSystem, FsError, Stability, local::LocalFs};
+use crate::{
+    FileSystem, FsError, Stability,
+    local::{IdentityMode, LocalFs},
+};
 
 const CAP_FSETID: u32 = 4;
 const CAP_SYS_RESOURCE: u32 = 24;
@@ -39,6 +42,34 @@ fn no_thread_may_pass_quotas_and_no_data_thread_keeps_set_id_bits() {
             assert!(std::time::Instant::now() < limit, "{:?}", threads());
             std::thread::yield_now();
         }
+    }
+}
+
+/// A server of root's that cannot act as its callers would act as root.
+#[test]
+fn root_without_the_right_to_change_ids_is_refused_unless_told() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root");
+        return;
+    }
+    const CAP_SETGID: u32 = 6;
+    const CAP_SETUID: u32 = 7;
+    let dir = tempfile::tempdir().unwrap();
+    for missing in [CAP_SETGID, CAP_SETUID] {
+        let config = configs(dir.path()).next().unwrap();
+        let opened = std::thread::spawn(move || {
+            super::super::sys::drop_capabilities(&[missing]);
+            let refused = LocalFs::open(config.clone()).map(drop).map_err(|e| e.to_string());
+            let config = LocalConfig { identity: IdentityMode::ServerUser, ..config };
+            (refused, LocalFs::open(config).map(|fs| fs.takes_identities()))
+        });
+        let (refused, told) = opened.join().unwrap();
+        let refused = refused.unwrap_err();
+        assert!(
+            refused.contains("CAP_SETUID and CAP_SETGID") && refused.contains("server-user"),
+            "{refused}"
+        );
+        assert!(!told.unwrap());
     }
 }
 
