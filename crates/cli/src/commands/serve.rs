@@ -1,6 +1,6 @@
 //! `millrace serve`.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::{ByteSize, Config, ExposedBuffers, Running, Server};
@@ -142,6 +142,7 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     let nowhere = config.listen_rdma.is_empty() && config.listen_tcp.is_empty();
     listen(&mut config.listen_rdma, args.listen_rdma, nowhere, RDMA)?;
     listen(&mut config.listen_tcp, args.listen_tcp, nowhere, TCP)?;
+    config.state_dir = config.state_dir.or_else(state_directory);
     config.metrics = args.metrics.or(config.metrics);
     config.provider = global.provider.unwrap_or(config.provider);
     config.design = global.design().unwrap_or(config.design);
@@ -163,6 +164,12 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     }
     config.check().map_err(|e| Failure::usage(e.to_string()))?;
     Ok(config)
+}
+
+/// The directory that systemd makes for the unit (`StateDirectory=`, systemd.exec(5)); the first one, if there are more.
+fn state_directory() -> Option<PathBuf> {
+    let list = std::env::var_os("STATE_DIRECTORY")?;
+    std::env::split_paths(&list).next().filter(|dir| dir.is_absolute())
 }
 
 /// An address from the command line replaces those of the file; the default is for when nobody names any.
