@@ -61,7 +61,7 @@ fn a_full_disk_of_the_server_leaves_nothing_half_done() {
         println!("skipped: this user may not mount a small file system to fill");
         return;
     };
-    let server = Server::start(&["--export", &format!("/l=local:{}", small.display())]);
+    let server = Server::start(&["--export", &format!("/l=local:{},squash=none", small.display())]);
     let big = dir.path().join("big");
     fs::write(&big, noise(3 << 20, 1)).unwrap();
     for proto in ["rdma", "tcp"] {
@@ -139,7 +139,7 @@ fn an_interrupted_copy_removes_what_is_unfinished_and_says_so() {
     for i in 0..40 {
         fs::write(from.join(format!("{i}")), noise(5 << 20, i)).unwrap();
     }
-    let server = Server::start(&["--export", &format!("/l=local:{}", served.display())]);
+    let server = Server::start(&["--export", &format!("/l=local:{},squash=none", served.display())]);
     for (signal, proto) in [("INT", "rdma"), ("TERM", "tcp")] {
         let to = served.join(signal);
         let url = server.url(proto, &format!("/l/{signal}"));

@@ -67,7 +67,7 @@ fn a_full_export_leaves_no_file_under_its_name_and_no_other() {
 fn a_read_only_export_refuses_every_change() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("f"), b"x").unwrap();
-    let export = format!("/ro=local:{},ro", dir.path().display());
+    let export = format!("/ro=local:{},ro,squash=none", dir.path().display());
     let server = Server::start(&["--export", &export]);
     let (url, file) = (server.url("rdma", "/ro/f"), dir.path().join("f"));
     for args in [

@@ -18,7 +18,7 @@ fn everywhere(test: impl Fn(&dyn Fn(&str) -> String, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     let served = dir.path().join("served");
     fs::create_dir(&served).unwrap();
-    let local = format!("/loc=local:{}", served.display());
+    let local = format!("/loc=local:{},squash=none", served.display());
     let server = Server::start(&["--export", "/mem=memory:256MiB", "--export", &local]);
     for export in ["mem", "loc"] {
         for proto in ["rdma", "tcp"] {

@@ -94,7 +94,7 @@ fn a_signal_writes_everything_and_unmounts() {
         return;
     }
     let (stored, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let server = Server::start(&["--export", &format!("/x=local:{}", stored.path().display())]);
+    let server = Server::start(&["--export", &format!("/x=local:{},squash=none", stored.path().display())]);
     for signal in ["TERM", "INT"] {
         let mut mounting = Mounting::new(millrace(), &server.url("rdma", "/x"), at.path(), &[]);
         let mut open = fs::File::create(at.path().join(signal)).unwrap();
@@ -315,7 +315,7 @@ fn without_root_fusermount3_mounts() {
         fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
     }
     std::os::unix::fs::chown(&at, Some(NOBODY), Some(NOBODY)).unwrap();
-    let server = Server::start(&["--export", &format!("/x=local:{}", stored.path().display())]);
+    let server = Server::start(&["--export", &format!("/x=local:{},squash=none", stored.path().display())]);
     let url = server.url("rdma", "/x");
     let refused = |mut c: Command, at: &Path| {
         let out = c.args(["mount", &url, text(at)]).output().unwrap();

@@ -30,7 +30,9 @@ impl Place {
         let mut file = format!("control = \"{}\"\n{top}\n", self.path("control").display());
         for (name, rest) in exports {
             let dir = self.dir.path().display();
-            file += &format!("[[export]]\nname = \"/{name}\"\nbackend = \"local:{dir}/{name}\"\n{rest}\n");
+            file += &format!(
+                "[[export]]\nname = \"/{name}\"\nbackend = \"local:{dir}/{name}\"\nsquash = \"none\"\n{rest}\n"
+            );
         }
         fs::write(self.path("c.toml"), file).unwrap();
     }

@@ -206,7 +206,7 @@ fn survives_a_restart(proto: &str, to_server: bool) {
         let place = if to_server { &from } else { &served.join("tree") };
         fs::write(place.join(format!("{i}")), content).unwrap();
     }
-    let export = format!("/x=local:{}", served.display());
+    let export = format!("/x=local:{},squash=none", served.display());
     let mut server = Server::start(&["--export", &export]);
     let (rdma, tcp) = (server.rdma.clone(), server.tcp.clone());
     let remote = server.url(proto, if to_server { "/x/copy" } else { "/x/tree" });

@@ -31,7 +31,7 @@ fn two_clients_fill_and_empty_one_directory() {
     let dir = tempfile::tempdir().unwrap();
     let served = dir.path().join("served");
     fs::create_dir(&served).unwrap();
-    let local = format!("/l=local:{}", served.display());
+    let local = format!("/l=local:{},squash=none", served.display());
     let server = Server::start(&["--export", "/m=memory:64MiB", "--export", &local]);
     for who in ["one", "two"] {
         fs::create_dir(dir.path().join(who)).unwrap();
@@ -96,7 +96,7 @@ fn a_server_with_a_state_directory_comes_back_in_the_middle_of_a_copy() {
     }
     let config = dir.path().join("millrace.toml");
     let toml = format!(
-        "state_dir = \"{}\"\n[[export]]\nname = \"/x\"\nbackend = \"local:{}\"\n",
+        "state_dir = \"{}\"\n[[export]]\nname = \"/x\"\nbackend = \"local:{}\"\nsquash = \"none\"\n",
         state.display(),
         served.display()
     );
@@ -139,7 +139,7 @@ fn a_server_told_to_stop_lets_a_copy_end_or_tells_it_and_leaves_no_half_file() {
     for i in 0..30 {
         fs::write(from.join(format!("{i}")), noise(2_000_000, i)).unwrap();
     }
-    let export = format!("/x=local:{}", served.display());
+    let export = format!("/x=local:{},squash=none", served.display());
     let mut server = Server::start(&["--export", &export]);
     let (rdma, tcp) = (server.rdma.clone(), server.tcp.clone());
     let copy = millrace()

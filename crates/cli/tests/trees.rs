@@ -67,7 +67,7 @@ fn a_hard_tree_goes_round_through_two_servers_and_back() {
     hard_tree(&from);
     fs::create_dir(&served).unwrap();
     let one = Server::start(&["--export", "/m=memory:64MiB"]);
-    let two = Server::start(&["--export", &format!("/l=local:{}", served.display())]);
+    let two = Server::start(&["--export", &format!("/l=local:{},squash=none", served.display())]);
     for proto in ["rdma", "tcp"] {
         let other = if proto == "rdma" { "tcp" } else { "rdma" };
         let (there, copy) = (one.url(proto, "/m/tree"), two.url(other, &format!("/l/{proto}")));

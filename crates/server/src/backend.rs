@@ -6,11 +6,11 @@ use buffer::Arena;
 use runtime::RuntimeRef;
 use vfs::{
     FileSystemRef,
-    local::{KeySource, LocalConfig, LocalFs},
+    local::{IdentityMode, KeySource, LocalConfig, LocalError, LocalFs},
     memory::{MemoryConfig, MemoryFs},
 };
 
-use crate::{Backend, ExportConfig, handle::export_id};
+use crate::{Backend, ExportConfig, Identities, handle::export_id};
 
 /// What a file system is given to be opened with.
 pub struct Resources<'a> {
@@ -62,9 +62,16 @@ pub fn open(export: &ExportConfig, with: &Resources<'_>) -> Result<FileSystemRef
                 sync_metadata: export.sync_metadata,
                 key,
                 fsid: Some(u64::from(id)),
+                identity: match export.identities {
+                    Identities::Callers => IdentityMode::Auto,
+                    Identities::ServerUser => IdentityMode::ServerUser,
+                },
                 ..LocalConfig::new(path, with.arena.clone())
             };
-            let fs = LocalFs::open(config).map_err(|e| e.to_string())?;
+            let fs = LocalFs::open(config).map_err(|e| match e {
+                LocalError::Identities => format!("{e} (identities = \"server-user\")"),
+                e => e.to_string(),
+            })?;
             tracing::info!(
                 export = export.name,
                 kernel_handles = fs.uses_kernel_handles(),

@@ -85,10 +85,11 @@ fn strategy<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Strategy>, D::Erro
 /// One export.
 ///
 /// The short form on a command line is `NAME=BACKEND[,OPTION]...`, for example `/data=local:/srv/data,ro` or
-/// `/scratch=memory:2GiB,client=10.0.0.0/8,squash=root`. Options: `ro`, `rw`, `squash=none|root|all`, `anon_uid=N`,
-/// `anon_gid=N`, `client=NETWORK` (may be repeated), `secure` (clients must call from a privileged port), `insecure`,
+/// `/scratch=memory:2GiB,client=10.0.0.0/8,squash=none`. Options: `ro`, `rw`, `squash=none|root|all`, `anon_uid=N`,
+/// `anon_gid=N`, `client=NETWORK` (may be repeated), `secure` (TCP clients must call from a privileged port), `insecure`,
 /// `no_auth_none` (callers without a credential are refused), `no_sync_metadata` (see
-/// [`sync_metadata`](Self::sync_metadata)). A path with a comma in it needs the TOML file.
+/// [`sync_metadata`](Self::sync_metadata)), `identities=callers|server-user`. A path with a comma in it needs the TOML
+/// file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportConfig {
@@ -111,8 +112,8 @@ pub struct ExportConfig {
     /// Networks that may use the export; empty: all.
     #[serde(default)]
     pub clients: Vec<Network>,
-    /// Callers must use a port below 1024, which on most systems only root can. The Linux kernel's NFS client never
-    /// does over RDMA: it can use such an export over TCP only.
+    /// Callers over TCP must use a port below 1024, which on most systems only root can (`secure` of exports(5)). Over
+    /// RDMA every port may call, as with Linux's server: its client does not choose the port there.
     #[serde(default)]
     pub require_privileged_port: bool,
     /// Make changes of names and attributes durable before they are answered (local exports). Without it a crash of
@@ -122,6 +123,20 @@ pub struct ExportConfig {
     /// Whether callers without a credential (AUTH_NONE) are let in, as the anonymous identity.
     #[serde(default = "yes")]
     pub allow_auth_none: bool,
+    /// In whose name the server's calls on a local directory are made.
+    #[serde(default)]
+    pub identities: Identities,
+}
+
+/// In whose name the server's calls on a local directory are made ([`vfs::local::IdentityMode`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Identities {
+    /// The callers', which root needs CAP_SETUID and CAP_SETGID for; the server's user where that is not root.
+    #[default]
+    Callers,
+    /// The server's user, root too. The server checks permission bits itself, without ACLs, and owns what is made.
+    ServerUser,
 }
 
 fn provider<'de, D: Deserializer<'de>>(d: D) -> Result<ProviderChoice, D::Error> {
@@ -136,17 +151,16 @@ const fn yes() -> bool {
     true
 }
 
-/// Which callers become the anonymous identity.
+/// Which callers become the anonymous identity, as in exports(5) of Linux. Callers without a credential always do.
 ///
-/// AUTH_SYS takes a client's word for who calls. With `None`, the default, that holds for root too; use `Root` or
-/// `All` where not every client machine is trusted.
+/// AUTH_SYS takes a client's word for who calls; with `None`, that holds for root too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Squash {
     /// Nobody: client identities are taken as they are, root included.
-    #[default]
     None,
     /// Root (uid 0, and gid 0 in any group position).
+    #[default]
     Root,
     /// Everybody.
     All,
@@ -207,7 +221,7 @@ impl<'de> Deserialize<'de> for Backend {
 }
 
 impl ExportConfig {
-    /// An export with the default policy: everybody may read and write, as whom they say they are.
+    /// An export with the default policy: everybody may read and write, as whom they say they are, but not as root.
     pub fn new(name: impl Into<String>, backend: Backend) -> Self {
         Self {
             name: name.into(),
@@ -220,6 +234,7 @@ impl ExportConfig {
             require_privileged_port: false,
             sync_metadata: true,
             allow_auth_none: true,
+            identities: Identities::default(),
         }
     }
 
@@ -232,6 +247,8 @@ impl ExportConfig {
             ("insecure", None) => self.require_privileged_port = false,
             ("no_sync_metadata", None) => self.sync_metadata = false,
             ("no_auth_none", None) => self.allow_auth_none = false,
+            ("identities", Some("callers")) => self.identities = Identities::Callers,
+            ("identities", Some("server-user")) => self.identities = Identities::ServerUser,
             ("squash", Some("none")) => self.squash = Squash::None,
             ("squash", Some("root")) => self.squash = Squash::Root,
             ("squash", Some("all")) => self.squash = Squash::All,
@@ -241,7 +258,8 @@ impl ExportConfig {
             _ => {
                 return Err(format!(
                     "`{option}` is not an export option; there are ro, rw, squash=none|root|all, anon_uid=N, \
-                     anon_gid=N, client=NETWORK, secure, insecure, no_auth_none, no_sync_metadata"
+                     anon_gid=N, client=NETWORK, secure, insecure, no_auth_none, no_sync_metadata, \
+                     identities=callers|server-user"
                 ));
             }
         }
@@ -346,7 +364,10 @@ mod tests {
         assert_eq!(e.backend, Backend::Local { path: "/srv/data".into() });
         assert!(e.read_only && e.require_privileged_port && e.allow_auth_none);
         assert_eq!((e.squash, e.anon_uid, e.anon_gid, e.clients.len()), (Squash::All, 7, 65534, 2));
+        let e: ExportConfig = "/data=local:/srv/data,identities=server-user,squash=none".parse().unwrap();
+        assert_eq!((e.identities, e.squash), (Identities::ServerUser, Squash::None));
         let e: ExportConfig = "/scratch=memory:2GiB".parse().unwrap();
+        assert_eq!((e.identities, e.squash), (Identities::Callers, Squash::Root));
         assert_eq!(e, ExportConfig::new("/scratch", Backend::Memory { capacity: ByteSize(2 << 30) }));
     }
 
@@ -361,6 +382,7 @@ mod tests {
             ("/a/../b=memory:1G", "absolute path"),
             ("/a/=memory:1G", "absolute path"),
             ("/a=memory:1G,readonly", "not an export option"),
+            ("/a=memory:1G,identities=root", "identities=callers|server-user"),
             ("/a=memory:1G,client=nowhere", "not a network"),
         ] {
             let e = text.parse::<ExportConfig>().unwrap_err();
@@ -384,7 +406,8 @@ mod tests {
         name = "/data"
         backend = "local:/srv/data"
         read_only = true
-        squash = "root"
+        squash = "all"
+        identities = "server-user"
         clients = ["10.0.0.0/8"]
         [[export]]
         name = "/scratch"
@@ -401,7 +424,7 @@ mod tests {
             (c.limits.rtmax, c.limits.wtmax, c.limits.credits),
             (ByteSize(4 << 20), ByteSize(1 << 20), 32)
         );
-        assert_eq!(c.exports[0].squash, Squash::Root);
+        assert_eq!((c.exports[0].squash, c.exports[0].identities), (Squash::All, Identities::ServerUser));
         assert_eq!(c.registration, Some(Strategy::Dynamic));
         assert_eq!((c.stages.sample, Config::default().stages.sample), (7, DEFAULT_SAMPLE));
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use oncrpc::{Credential, Peer};
+use oncrpc::{Credential, Peer, TransportKind};
 use smallvec::SmallVec;
 use vfs::{FileSystemRef, FsError, FsInfo, Handle, Identity};
 
@@ -18,7 +18,7 @@ use crate::{
 pub(crate) enum Refusal {
     /// Its address is in none of the export's networks.
     Network,
-    /// Its port is not below 1024.
+    /// It calls over TCP, and its port is not below 1024.
     Port,
     /// It brought no credential, or one that we do not understand.
     Credential,
@@ -93,7 +93,10 @@ impl Export {
         if !p.clients.is_empty() && !p.clients.iter().any(|n| n.contains(peer.addr.ip())) {
             return Err(Refusal::Network);
         }
-        if p.require_privileged_port && peer.addr.port() >= 1024 {
+        // Linux's client lets the RDMA stack choose its port, so that its server takes every RDMA peer for one with a
+        // privileged port (svc_rdma_recvfrom).
+        let port_counts = peer.transport == TransportKind::Tcp;
+        if p.require_privileged_port && port_counts && peer.addr.port() >= 1024 {
             return Err(Refusal::Port);
         }
         Ok(())
@@ -182,7 +185,7 @@ fn rest_below<'p>(name: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use oncrpc::{AuthSys, TransportKind};
+    use oncrpc::AuthSys;
     use vfs::memory::{MemoryConfig, MemoryFs};
 
     use super::*;
@@ -204,7 +207,7 @@ mod tests {
 
     fn peer(addr: &str) -> Peer {
         let addr = addr.parse().unwrap();
-        Peer { addr, local: addr, transport: TransportKind::Rdma, connection: 1 }
+        Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 1 }
     }
 
     #[test]
@@ -235,11 +238,14 @@ mod tests {
         ] {
             assert_eq!(e.admit_peer(&peer(addr)), outcome, "{addr}");
         }
+        let rdma = |addr| Peer { transport: TransportKind::Rdma, ..peer(addr) };
+        assert_eq!(e.admit_peer(&rdma("10.1.2.3:40000")), Ok(()), "ports do not count over RDMA");
+        assert_eq!(e.admit_peer(&rdma("192.0.2.1:700")), Err(Refusal::Network));
     }
 
     #[test]
-    fn squashing_root_leaves_no_way_to_be_root() {
-        let t = table(&["/a=memory:1M,squash=root"]);
+    fn without_a_word_about_it_there_is_no_way_to_be_root() {
+        let t = table(&["/a=memory:1M"]);
         let sys = AuthSys { uid: 0, gid: 0, gids: [0, 5, 0].into_iter().collect(), ..AuthSys::default() };
         let who = t.iter().next().unwrap().admit(&peer("10.0.0.1:9"), &Credential::Sys(sys)).unwrap();
         assert_eq!((who.uid, who.gid, &who.gids[..]), (65534, 65534, &[65534, 5, 65534][..]));

@@ -26,7 +26,7 @@ mod size;
 mod usage;
 
 pub use backend::{Resources, open};
-pub use config::{Backend, Config, ExportConfig, Squash, StageSampling};
+pub use config::{Backend, Config, ExportConfig, Identities, Squash, StageSampling};
 pub use design::{ExposedBuffers, Exposure};
 pub use error::ServerError;
 pub use hosted::Hosted;

@@ -91,12 +91,17 @@ fn carried(export: &Export, new: &ExportConfig, done: &mut Reloaded) -> ExportCo
     let opened = [
         ("the size of its backend", old.backend != new.backend),
         ("sync_metadata", old.sync_metadata != new.sync_metadata),
+        ("identities", old.identities != new.identities),
     ];
     for (what, _) in opened.into_iter().filter(|(_, differs)| *differs) {
         done.kept.push(format!("export {}: {what}", new.name));
     }
-    let policy =
-        ExportConfig { backend: old.backend.clone(), sync_metadata: old.sync_metadata, ..new.clone() };
+    let policy = ExportConfig {
+        backend: old.backend.clone(),
+        sync_metadata: old.sync_metadata,
+        identities: old.identities,
+        ..new.clone()
+    };
     if policy != *old {
         done.changed.push(new.name.clone());
     }

@@ -333,15 +333,21 @@ impl Running {
         self.metrics
     }
 
-    /// Says in the log what is exported, and to whom when that is everybody.
+    /// Says in the log what is exported, and warns of an export that every machine may change.
     fn announce<'e>(&self, exports: impl IntoIterator<Item = &'e ExportConfig>) {
-        let local_only = self.tcp.iter().chain(&self.rdma).all(|a| a.ip().is_loopback());
+        let loopback = self.tcp.iter().chain(&self.rdma).all(|a| a.ip().to_canonical().is_loopback());
         for e in exports {
             tracing::info!(export = e.name, backend = %e.backend, read_only = e.read_only, squash = ?e.squash, "exported");
-            if !local_only && e.squash == Squash::None && e.clients.is_empty() && !e.read_only {
+            if !loopback && e.clients.is_empty() && !e.read_only {
+                let whom = match e.squash {
+                    Squash::None => "any user, root included",
+                    Squash::Root => "any user but root",
+                    Squash::All => "the anonymous user",
+                };
                 tracing::warn!(
                     export = e.name,
-                    "any machine that reaches this server may act as root here; see squash and clients"
+                    "every machine that reaches this server may change this export as {whom}; name the networks that may \
+                     use it (clients), or make it read-only"
                 );
             }
         }

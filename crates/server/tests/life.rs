@@ -387,7 +387,7 @@ fn handles_of_a_local_export_survive_a_restart() {
     let (files, state) = (dir.path().join("files"), dir.path().join("state"));
     std::fs::create_dir(&files).unwrap();
     std::fs::create_dir(&state).unwrap();
-    let export = format!("/x=local:{}", files.display());
+    let export = format!("/x=local:{},squash=none", files.display());
     for state_dir in [None, Some(state)] {
         let config = || Config { state_dir: state_dir.clone(), ..config(&[&export]) };
         run(async {

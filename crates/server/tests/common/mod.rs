@@ -102,9 +102,9 @@ pub fn everywhere(test: impl AsyncFn(&Caller, FileHandle)) {
             let export = if backend == "local" {
                 let path = dir.path().join(n.to_string());
                 std::fs::create_dir(&path).unwrap();
-                format!("/x=local:{}", path.display())
+                format!("/x=local:{},squash=none", path.display())
             } else {
-                format!("/x={backend}")
+                format!("/x={backend},squash=none")
             };
             eprintln!("{proto:?} {backend}");
             run(async {

@@ -185,7 +185,7 @@ pub enum LocalError {
     /// This process is the superuser's and may not take callers' ids.
     #[error(
         "the server runs as root without the right to act as its callers; give it CAP_SETUID and CAP_SETGID, run it as \
-         another user, or choose identities = \"server-user\" to have it check permissions itself and own what is made"
+         another user, or let it check permissions itself and own what is made"
     )]
     Identities,
     /// The root directory's properties cannot be read.

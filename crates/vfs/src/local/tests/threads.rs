@@ -66,7 +66,7 @@ fn root_without_the_right_to_change_ids_is_refused_unless_told() {
         let (refused, told) = opened.join().unwrap();
         let refused = refused.unwrap_err();
         assert!(
-            refused.contains("CAP_SETUID and CAP_SETGID") && refused.contains("server-user"),
+            refused.contains("CAP_SETUID and CAP_SETGID") && refused.contains("check permissions itself"),
             "{refused}"
         );
         assert!(!told.unwrap());

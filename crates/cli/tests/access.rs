@@ -1,0 +1,114 @@
+//! Who may do what with a server as it is started.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::{Command, Stdio},
+};
+
+use common::{Server, fails, kill, millrace, ok, text};
+
+/// The words of a server's log, from its start to its end.
+fn log_of(command: &mut Command) -> String {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    kill(child.id(), "TERM");
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success() && ready.starts_with("ready"), "{said}");
+    said
+}
+
+#[test]
+fn an_export_that_every_machine_may_change_is_named_in_the_log() {
+    let log = |listen: &str| {
+        let exports = ["/open=memory:1MiB", "/ro=memory:1MiB,ro", "/named=memory:1MiB,client=127.0.0.0/8"];
+        let exports = exports.iter().flat_map(|e| ["--export", e]);
+        let mut command = millrace();
+        command.args(["serve", "--log", "warn", "--listen-rdma", "127.0.0.1:0", "--listen-tcp", listen]);
+        log_of(command.args(exports))
+    };
+    let said = log("0.0.0.0:0");
+    let warned: Vec<&str> = said.lines().filter(|l| l.contains("every machine")).collect();
+    assert_eq!(warned.len(), 1, "{said}");
+    assert!(warned[0].contains("/open") && warned[0].contains("any user but root"), "{said}");
+    assert!(!log("127.0.0.1:0").contains("every machine"));
+}
+
+/// The user that the kernel makes of a root that it squashes.
+#[test]
+fn root_on_a_client_is_nobody_unless_the_export_says_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let local = format!("/closed=local:{}", dir.path().display());
+    let server = Server::start(&[
+        "--export",
+        "/m=memory:1MiB",
+        "--export",
+        "/r=memory:1MiB,squash=none",
+        "--export",
+        &local,
+    ]);
+    let owner = |export: &str| {
+        ok(&["mkdir", &server.url("tcp", &format!("{export}/d"))]);
+        ok(&["stat", "--json", &server.url("tcp", &format!("{export}/d"))])
+    };
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root");
+        return;
+    }
+    assert!(owner("/m").contains("\"uid\":65534"), "{}", owner("/m"));
+    assert!(owner("/r").contains("\"uid\":0"), "{}", owner("/r"));
+    let said = fails(1, &["mkdir", &server.url("tcp", "/closed/d")]);
+    assert!(said.contains("permission denied"), "{said}");
+}
+
+#[test]
+fn keys_are_kept_in_the_state_directory_of_the_unit_unless_another_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (unit, named) = (dir.path().join("unit"), dir.path().join("named"));
+    let file = dir.path().join("c.toml");
+    let served = dir.path().join("served");
+    for dir in [&unit, &named, &served] {
+        fs::create_dir(dir).unwrap();
+    }
+    let export = format!("[[export]]\nname = \"/x\"\nbackend = \"local:{}\"\n", served.display());
+    let serve = || {
+        let mut command = millrace();
+        command.args(["serve", "--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0"]);
+        command.args(["--config", text(&file)]).env("STATE_DIRECTORY", format!("{}:/other", unit.display()));
+        log_of(&mut command)
+    };
+    fs::write(&file, format!("state_dir = \"{}\"\n{export}", named.display())).unwrap();
+    serve();
+    let keys = |dir| fs::read_dir(dir).unwrap().count();
+    assert_eq!((keys(&named), keys(&unit)), (2, 0));
+    fs::write(&file, export).unwrap();
+    serve();
+    assert_eq!((keys(&named), keys(&unit)), (2, 2), "the key of the server and that of the export");
+}
+
+#[test]
+fn root_without_the_right_to_act_as_its_callers_is_told_what_to_do() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let serve = |options: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-setuid,-setgid", env!("CARGO_BIN_EXE_millrace"), "serve"]);
+        command.args(["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0", "--export"]);
+        command.arg(format!("/x=local:{}{options}", dir.path().display()));
+        command
+    };
+    let out = serve("").output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("CAP_SETUID") && said.contains("identities = \"server-user\""), "{said}");
+    log_of(&mut serve(",identities=server-user"));
+}
