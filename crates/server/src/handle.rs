@@ -13,7 +13,7 @@
 //! export's name and backend, so that handles survive a restart; then the tag detects damage, not an attacker.
 //! Confinement never depends on it: a file system reaches nothing outside its root whatever the handle says.
 
-use std::{fs, io, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+use std::{io, path::Path};
 
 use smallvec::SmallVec;
 use vfs::Handle;
@@ -96,42 +96,16 @@ impl Sealer {
 
 /// The secret in `state_dir`; made on first use, readable by its owner only.
 pub(crate) fn secret(state_dir: &Path, random: impl FnOnce(&mut [u8])) -> io::Result<[u64; 2]> {
-    let path = state_dir.join(SECRET_FILE);
-    match fs::read(&path) {
-        Ok(bytes) => parse_secret(&bytes),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let mut bytes = [0; 16];
-            random(&mut bytes);
-            let temporary = state_dir.join(format!("{SECRET_FILE}.{}", std::process::id()));
-            let mut f = fs::OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
-            f.write_all(&bytes)?;
-            f.sync_all()?;
-            // A link, not a rename: of two servers that start at once both take the first one's secret.
-            let linked = fs::hard_link(&temporary, &path);
-            fs::remove_file(&temporary)?;
-            match linked {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-                _ => parse_secret(&fs::read(&path)?),
-            }
-        }
-        Err(e) => Err(e),
-    }
-}
-
-fn parse_secret(bytes: &[u8]) -> io::Result<[u64; 2]> {
-    match bytes.as_chunks::<8>() {
-        ([a, b], []) => Ok([u64::from_le_bytes(*a), u64::from_le_bytes(*b)]),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{SECRET_FILE} is not 16 bytes long"))),
-    }
+    let bytes = vfs::local::secret_file(&state_dir.join(SECRET_FILE), |bytes| random(bytes))?;
+    let (a, b) = bytes.split_at(8);
+    let half = |b: &[u8]| b.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)); // Little-endian.
+    Ok([half(a), half(b)])
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -167,6 +141,7 @@ mod tests {
         let first = secret(dir.path(), |b| b.fill(7)).unwrap();
         assert_eq!(secret(dir.path(), |b| b.fill(9)).unwrap(), first);
         let file = dir.path().join(SECRET_FILE);
+        assert_eq!(first, [0x0707_0707_0707_0707; 2]);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         fs::write(&file, b"short").unwrap();
         assert!(secret(dir.path(), |_| ()).is_err());

@@ -1,13 +1,17 @@
 //! Where the key of the handles' mark is kept.
 
 use std::{
-    fs::OpenOptions,
-    io::{Read, Write},
+    fs::{File, OpenOptions},
+    io::{self, Write},
     os::{fd::BorrowedFd, unix::fs::OpenOptionsExt},
     path::Path,
 };
 
-use rustix::{fs::XattrFlags, io::Errno, rand::GetRandomFlags};
+use rustix::{
+    fs::{FlockOperation, XattrFlags},
+    io::Errno,
+    rand::GetRandomFlags,
+};
 
 use super::{LocalError, mac::Key};
 
@@ -22,7 +26,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], LocalError> {
     let mut bytes = [0; N];
     let n = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())
         .map_err(|e| LocalError::Key { source: e.into() })?;
-    if n == N { Ok(bytes) } else { Err(LocalError::Key { source: std::io::ErrorKind::UnexpectedEof.into() }) }
+    if n == N { Ok(bytes) } else { Err(LocalError::Key { source: io::ErrorKind::UnexpectedEof.into() }) }
 }
 
 /// The key in an extended attribute of the root, made at first use; `None` if the file system or our rights do not
@@ -51,21 +55,146 @@ pub(super) fn from_attribute(root: BorrowedFd<'_>, secret: bool) -> Result<Optio
     Ok(None)
 }
 
-/// The key in a file of 16 bytes, made at first use and readable by its owner only.
+/// The key in a file ([`secret_file`]).
 pub(super) fn from_file(path: &Path) -> Result<Key, LocalError> {
-    let failed = |source| LocalError::Key { source };
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(mut file) => {
-            let key: Key = random()?;
-            file.write_all(&key).and_then(|()| file.sync_all()).map_err(failed)?;
-            Ok(key)
+    let fresh = random()?;
+    secret_file(path, |bytes| *bytes = fresh).map_err(|source| LocalError::Key { source })
+}
+
+/// The secret in a file of 16 bytes that only its owner can read. At first use `random` makes it. It is on the disk when
+/// this returns, and at no moment is there a file with a part of it: a crash leaves the file as it was, or whole. Of
+/// processes that make it at once, all get the same.
+///
+/// An empty file, or one of zeros, is what a crash left of a file that was not written in this way; it is made anew.
+///
+/// # Errors
+/// When the file cannot be read or made, or has another length.
+pub fn secret_file(path: &Path, random: impl FnOnce(&mut [u8; 16])) -> io::Result<[u8; 16]> {
+    if let Some(secret) = read_secret(path)? {
+        return Ok(secret);
+    }
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?,
+        _ => File::open(".")?,
+    };
+    // Where directories cannot be locked, the first one to make the link below has made the secret.
+    let _ = rustix::fs::flock(&directory, FlockOperation::LockExclusive);
+    if let Some(secret) = read_secret(path)? {
+        return Ok(secret);
+    }
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = Path::new(&temporary);
+    let mut secret = [0; 16];
+    random(&mut secret);
+    remove_if_there(temporary)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
+    file.write_all(&secret)?;
+    file.sync_all()?;
+    remove_if_there(path)?;
+    let linked = std::fs::hard_link(temporary, path);
+    remove_if_there(temporary)?;
+    match linked {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => directory.sync_all()?,
+    }
+    read_secret(path)?.ok_or_else(|| io::Error::other(format!("{} was written by another", path.display())))
+}
+
+/// The secret, if the file has one.
+fn read_secret(path: &Path) -> io::Result<Option<[u8; 16]>> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    match <[u8; 16]>::try_from(bytes.as_slice()) {
+        Ok(secret) => Ok((secret != [0; 16]).then_some(secret)),
+        Err(_) if bytes.is_empty() => Ok(None),
+        Err(_) => {
+            let what = format!("{} is not 16 bytes long; restore or remove it", path.display());
+            Err(io::Error::new(io::ErrorKind::InvalidData, what))
         }
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-            let mut key: Key = [0; 16];
-            let mut file = std::fs::File::open(path).map_err(failed)?;
-            file.read_exact(&mut key).map_err(failed)?;
-            Ok(key)
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const KEY: &[u8] = b"0123456789abcdef";
+
+    /// What a crash may leave: any part of the temporary file, before and after the key has its name; and what the
+    /// versions left that wrote the key in place.
+    #[test]
+    fn every_state_that_a_crash_leaves_gives_one_whole_secret() {
+        let temporary = |len: usize| (".new", &KEY[..len]);
+        let whole = ("", KEY);
+        type Files<'a> = &'a [(&'a str, &'a [u8])];
+        let states: [(Files<'_>, bool); 9] = [
+            (&[], false),
+            (&[temporary(0)], false),
+            (&[temporary(5)], false),
+            (&[temporary(16)], false),
+            (&[temporary(16), whole], true),
+            (&[whole], true),
+            (&[("", b"")], false),
+            (&[("", &[0; 16])], false),
+            (&[("", b""), temporary(16)], false),
+        ];
+        for (i, (files, kept)) in states.into_iter().enumerate() {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("key");
+            for (end, content) in files {
+                std::fs::write(dir.path().join(format!("key{end}")), content).unwrap();
+            }
+            let secret = secret_file(&path, |b| *b = [9; 16]).unwrap();
+            assert_eq!(secret, if kept { KEY.try_into().unwrap() } else { [9; 16] }, "state {i}");
+            assert_eq!(secret_file(&path, |b| *b = [8; 16]).unwrap(), secret, "state {i}");
+            if !kept {
+                let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o600, "state {i}");
+            }
         }
-        Err(e) => Err(failed(e)),
+    }
+
+    #[test]
+    fn a_file_of_another_length_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        for content in [&b"short"[..], &[1; 17]] {
+            std::fs::write(&path, content).unwrap();
+            let said = secret_file(&path, |_| panic!("no new secret")).unwrap_err().to_string();
+            assert!(said.contains("not 16 bytes long"), "{said}");
+            assert_eq!(std::fs::read(&path).unwrap(), content);
+        }
+    }
+
+    #[test]
+    fn all_who_make_it_at_once_have_the_same() {
+        for left in [None, Some(&b""[..])] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("key");
+            if let Some(content) = left {
+                std::fs::write(&path, content).unwrap();
+            }
+            let secrets: Vec<_> = std::thread::scope(|s| {
+                let path = &path;
+                let all: Vec<_> =
+                    (1..9).map(|i| s.spawn(move || secret_file(path, |b| *b = [i; 16]).unwrap())).collect();
+                all.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            assert!(secrets.iter().all(|s| *s == secrets[0]), "{secrets:?}");
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
     }
 }

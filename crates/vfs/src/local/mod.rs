@@ -61,6 +61,7 @@ mod uring;
 use std::sync::Arc;
 
 use data::Purpose;
+pub use key::secret_file;
 use setup::Export;
 pub use setup::{HandleMode, IdentityMode, IoMode, KeySource, LocalConfig, LocalError};
 use transfer::Work;
