@@ -178,7 +178,7 @@ impl Exports {
 }
 
 /// What of `path` lies below `name`: `/a/b` below `/a` is `/b`; `/ab` is not below `/a`.
-fn rest_below<'p>(name: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+pub(crate) fn rest_below<'p>(name: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(name.strip_suffix(b"/").unwrap_or(name))?;
     (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
 }

@@ -1,6 +1,6 @@
 //! MOUNT version 3 (program 100005, RFC 1813 appendix I).
 
-use std::{collections::VecDeque, net::IpAddr, ops::RangeInclusive, sync::Arc};
+use std::{collections::VecDeque, net::IpAddr, ops::RangeInclusive, os::unix::ffi::OsStrExt, sync::Arc};
 
 use nfs::mount::{
     Dirpath, ExportEntry, MntOk, MountEntry, Name, PROGRAM, Procedure, Status, VERSION, encode_list,
@@ -14,7 +14,8 @@ use vfs::{FileKind, FsError, Handle, Identity};
 use xdr::Encoder;
 
 use crate::{
-    export::{Export, Refusal},
+    Backend,
+    export::{Export, Refusal, rest_below},
     metrics::ShardCounters,
     reload::ExportTable,
 };
@@ -191,20 +192,62 @@ impl Why {
     }
 }
 
-/// Follows `path` down from the export's root, without symbolic links and never upwards.
+/// Symbolic links that one path may lead through, as in Linux.
+const MAX_LINKS: usize = 40;
+
+/// Follows `path` from the export's root, through symbolic links that stay in the export. The path itself may not lead
+/// upwards.
 async fn walk(export: &Export, who: &Identity, path: &[u8]) -> Result<Handle, FsError> {
-    let mut at = export.fs().root();
-    for name in path.split(|b| *b == b'/').filter(|n| !matches!(*n, b"" | b".")) {
-        if name == b".." {
-            return Err(FsError::Inval);
-        }
-        let (next, attr) = export.fs().lookup(who, &at, name).await?;
-        if attr.kind != FileKind::Directory {
-            return Err(FsError::NotDir);
-        }
-        at = next;
+    if names(path).any(|name| name == b"..") {
+        return Err(FsError::Inval);
     }
-    Ok(at)
+    // The directories from the root to the present one; what is still to be followed, the next name last.
+    let mut above = vec![export.fs().root()];
+    let mut todo: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
+    let mut links = 0;
+    while let Some(name) = todo.pop() {
+        if name == b".." {
+            // Above the root is outside the export.
+            if above.len() == 1 {
+                return Err(FsError::Access);
+            }
+            above.pop();
+            continue;
+        }
+        let at = above.last().ok_or(FsError::ServerFault)?;
+        let (next, attr) = export.fs().lookup(who, at, &name).await?;
+        match attr.kind {
+            FileKind::Directory => above.push(next),
+            FileKind::Symlink if links < MAX_LINKS => {
+                links += 1;
+                let (target, _) = export.fs().readlink(who, &next).await?;
+                if target.starts_with(b"/") {
+                    above.truncate(1);
+                }
+                let below = within(export, &target)?;
+                todo.extend(names(below).rev().map(<[u8]>::to_vec));
+            }
+            _ => return Err(FsError::NotDir),
+        }
+    }
+    above.pop().ok_or(FsError::ServerFault)
+}
+
+/// The components of a path, without those that lead nowhere.
+fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|b| *b == b'/').filter(|n| !matches!(*n, b"" | b"."))
+}
+
+/// A link's target, from where the link is or, if it is absolute, from the export's root. Absolute targets are paths of
+/// the server's machine.
+fn within<'t>(export: &Export, target: &'t [u8]) -> Result<&'t [u8], FsError> {
+    if !target.starts_with(b"/") {
+        return Ok(target);
+    }
+    match &export.policy().backend {
+        Backend::Local { path } => rest_below(path.as_os_str().as_bytes(), target).ok_or(FsError::Access),
+        Backend::Memory { .. } => Err(FsError::Access),
+    }
 }
 
 async fn mnt(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {

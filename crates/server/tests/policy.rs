@@ -46,6 +46,57 @@ fn a_mount_finds_exports_and_directories_below_them() {
     });
 }
 
+/// As Linux's mountd does, but never out of the export.
+#[test]
+fn a_mount_follows_symbolic_links_that_stay_in_the_export() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("export/a/b")).unwrap();
+    std::fs::create_dir_all(dir.path().join("outside")).unwrap();
+    let root = dir.path().join("export");
+    let absolute = root.join("a").display().to_string();
+    for (target, link) in [
+        ("a/b", "relative"),
+        ("../../export/a", "up-and-down"),
+        ("../relative/../b/.", "a/back"),
+        (absolute.as_str(), "absolute"),
+        ("../outside", "out"),
+        ("/etc", "a/far"),
+        ("loop", "loop"),
+        ("file", "to-file"),
+        ("nothing", "dangling"),
+    ] {
+        symlink(target, root.join(link)).unwrap();
+    }
+    std::fs::write(root.join("file"), b"").unwrap();
+    run(async {
+        let export = format!("/x=local:{},squash=none", root.display());
+        let (_server, c) = start(&[&export, "/m=memory:1MiB"]).await;
+        let a = c.mount("/x/a").await.unwrap();
+        let b = c.mount("/x/a/b").await.unwrap();
+        for (path, to) in [
+            ("/x/relative", b),
+            ("/x/a/back", b),
+            ("/x/absolute", a),
+            ("/x/absolute/b", b),
+            ("/x/absolute/back/", b),
+        ] {
+            assert_eq!(c.mount(path).await, Ok(to), "{path}");
+        }
+        for (path, status) in [
+            ("/x/out", mount::Status::Access),
+            ("/x/up-and-down", mount::Status::Access),
+            ("/x/a/far", mount::Status::Access),
+            ("/x/loop", mount::Status::NotDir),
+            ("/x/to-file", mount::Status::NotDir),
+            ("/x/dangling", mount::Status::NoEnt),
+            ("/x/a/..", mount::Status::Inval),
+        ] {
+            assert_eq!(c.mount(path).await, Err(status), "{path}");
+        }
+    });
+}
+
 #[test]
 fn exports_and_mounts_are_listed() {
     run(async {
