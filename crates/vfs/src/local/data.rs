@@ -46,6 +46,23 @@ pub(super) async fn open(
     export.pool.run(job).await
 }
 
+/// The descriptor for one write to `file`. Waits for a thread only if the write is stable and another one is in progress,
+/// or the first.
+pub(super) async fn writer(
+    export: &Arc<Export>,
+    file: &Arc<DataFile>,
+    stable: Stability,
+) -> FsResult<Arc<DataFile>> {
+    if stable == Stability::Unstable {
+        return Ok(Arc::clone(file));
+    }
+    if let Some(spare) = file.take_spare() {
+        return Ok(spare);
+    }
+    let file = Arc::clone(file);
+    export.pool.run(move || Ok(file.open_spare()?)).await
+}
+
 impl Export {
     /// What READ of `asked` bytes gives.
     pub(super) fn finish_read(&self, offset: u64, asked: u32, out: Outcome) -> FsResult<Read> {

@@ -1,14 +1,16 @@
 //! A regular file that is open for data, and the sync that its unstable writes still need.
 //!
 //! Linux records a failed write-back in the inode and reports it once to each descriptor that was open at the time, at
-//! that descriptor's next `fsync` (`errseq_t`, Documentation/core-api/errseq.rst). A descriptor that is opened later
-//! gets the error only if no other descriptor has reported it and the inode is still in memory. Two rules follow, without
-//! which COMMIT could succeed with an unchanged verifier for data that is lost:
+//! that descriptor's next `fsync` or stable write (`errseq_t`, Documentation/core-api/errseq.rst). A descriptor that is
+//! opened later gets the error only if no other descriptor has reported it and the inode is still in memory. Three rules
+//! follow, without which data could be lost although a COMMIT with an unchanged verifier or a stable write succeeded:
 //!
 //! - A descriptor with unstable writes stays open until a sync of the whole file through it has ended
 //!   ([`DataFile::is_synced`]).
 //! - Syncs of one descriptor run one at a time, and the write verifier changes before the next one begins: of two
 //!   concurrent ones, one would get the error and the other would succeed ([`SyncTurn`]).
+//! - A stable write has a descriptor to itself ([`DataFile::open_spare`]): on a shared one it could get the error
+//!   of a concurrent sync or of another stable write, which would then succeed.
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
@@ -19,9 +21,9 @@ use std::{
 };
 
 use futures::lock::{Mutex, OwnedMutexGuard};
-use rustix::io::Errno;
+use rustix::{fs::OFlags, io::Errno};
 
-use super::{engine::Verifier, pool::block_on};
+use super::{engine::Verifier, node::reopen, pool::block_on};
 
 /// A descriptor through which file data is read or written.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(super) struct DataFile {
     synced: AtomicU64,
     /// Held by the sync that is in progress.
     syncing: Arc<Mutex<()>>,
+    /// A descriptor for a stable write that no write uses now.
+    spare: parking_lot::Mutex<Option<Arc<Self>>>,
 }
 
 impl AsFd for DataFile {
@@ -55,7 +59,33 @@ impl DataFile {
             written: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             syncing: Arc::new(Mutex::new(())),
+            spare: parking_lot::Mutex::default(),
         })
+    }
+
+    /// A descriptor of the same file that no other write uses, if there is one.
+    pub(super) fn take_spare(&self) -> Option<Arc<Self>> {
+        self.spare.lock().take()
+    }
+
+    /// Opens the file again for one stable write; give the descriptor to [`keep_spare`](Self::keep_spare) afterwards.
+    /// This descriptor itself if the file cannot be opened: the server's user may not open every file that it has made.
+    /// Call on a pool thread.
+    pub(super) fn open_spare(self: &Arc<Self>) -> Result<Arc<Self>, Errno> {
+        match reopen(self.as_fd(), OFlags::WRONLY) {
+            Ok(fd) => Ok(Self::new(fd)),
+            Err(Errno::ACCESS | Errno::PERM) => Ok(Arc::clone(self)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Keeps a descriptor for the next stable write. Closes it if one is kept already, or the write may still be in
+    /// progress.
+    pub(super) fn keep_spare(self: &Arc<Self>, mut used: Arc<Self>) {
+        if !Arc::ptr_eq(self, &used) && Arc::get_mut(&mut used).is_some() {
+            let other = self.spare.lock().replace(used);
+            drop(other);
+        }
     }
 
     /// Counts an unstable write. Call when the data is in the page cache and before the write is answered.

@@ -7,8 +7,8 @@ use rustix::{io::Errno, process::Resource};
 
 use super::node::NodeCache;
 
-/// Descriptors that an open object may hold: its path, one for reading and one for writing.
-const PER_OBJECT: u64 = 3;
+/// Descriptors that an open object may hold: its path, one for reading, one for writing and one for stable writes.
+const PER_OBJECT: u64 = 4;
 /// Objects that a cache may always keep.
 const MIN_OBJECTS: usize = 8;
 /// How often an open is tried again after cached descriptors were closed; other threads may take them first.

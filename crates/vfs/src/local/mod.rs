@@ -176,8 +176,10 @@ impl FileSystem for LocalFs {
         let (export, who, file) = (Arc::clone(&self.export), who.clone(), *file);
         MaybeReady::wait(async move {
             let fd = data::open(&export, who, file, Purpose::Write).await?;
-            let out = export.engine.submit(fd, offset, Work::Write { data, stable }).await?;
-            export.finish_write(stable, out)
+            let via = data::writer(&export, &fd, stable).await?;
+            let out = export.engine.submit(Arc::clone(&via), offset, Work::Write { data, stable }).await;
+            fd.keep_spare(via);
+            export.finish_write(stable, out?)
         })
     }
 

@@ -49,7 +49,7 @@ fn cached_descriptors_are_closed_when_others_are_needed() {
         // Both caches are as full as they get.
         for (fs, (dir, files)) in exports.iter().zip(&made) {
             use_files(fs, dir, files);
-            assert!(fs.open_objects() <= 128 / 6 / 2 + 1, "{} objects", fs.open_objects());
+            assert!(fs.open_objects() <= 128 / 8 / 2 + 1, "{} objects", fs.open_objects());
         }
         let taken = take_all_but(0);
         for (fs, (dir, files)) in exports.iter().zip(&made) {

@@ -6,7 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{super::node, disk::FailingDisk, *};
+use super::{
+    super::{data, node},
+    disk::FailingDisk,
+    *,
+};
 use crate::{FileSystem, FsResult, NewNode, Stability, local::LocalFs};
 
 const BLOCK: usize = 4096;
@@ -103,6 +107,73 @@ fn of_concurrent_commits_of_lost_data_none_succeeds_with_the_verifier_of_the_wri
             disk.write_back();
             let answers: Vec<_> = std::thread::scope(|s| {
                 let commits: Vec<_> = (0..6).map(|_| s.spawn(|| commit(&fs, &file))).collect();
+                commits.into_iter().map(|c| c.join().unwrap()).collect()
+            });
+            disk.heal();
+            assert!(!answers.contains(&Ok(before)), "configuration {i}, round {round}: {answers:?}");
+        }
+    }
+}
+
+/// A stable write syncs what it has written, and may meet the error of earlier data.
+#[test]
+fn a_stable_write_leaves_the_error_of_earlier_data_to_the_commit() {
+    let Some(disk) = FailingDisk::new() else { return };
+    for (i, config) in configs(&disk.root()).enumerate() {
+        let fs = LocalFs::open(config).unwrap();
+        let file = create(&fs, &fs.root(), &format!("f{i}"));
+        for block in [1, 2] {
+            write(&fs, &file, block, 1, Stability::FileSync).unwrap();
+        }
+        write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
+        disk.fail();
+        disk.write_back();
+        for block in [1, 2] {
+            let _ = write(&fs, &file, block, 2, Stability::DataSync);
+        }
+        let committed = commit(&fs, &file);
+        disk.heal();
+        assert!(committed.is_err(), "configuration {i}: {committed:?}");
+    }
+}
+
+#[test]
+fn concurrent_stable_writes_have_a_descriptor_each_and_leave_one_open() {
+    let dir = tempfile::tempdir().unwrap();
+    for (i, config) in configs(dir.path()).enumerate() {
+        let fs = LocalFs::open(config).unwrap();
+        let file = create(&fs, &fs.root(), &i.to_string());
+        write(&fs, &file, 0, 1, Stability::Unstable).unwrap();
+        let shared = fs.export.tree.cached(&file).unwrap().data_fd(true).unwrap();
+        let writer = || wait(data::writer(&fs.export, &shared, Stability::FileSync)).unwrap();
+        let (one, other) = (writer(), writer());
+        assert!(!Arc::ptr_eq(&one, &other) && !Arc::ptr_eq(&one, &shared) && !Arc::ptr_eq(&other, &shared));
+        let in_progress = Arc::clone(&one);
+        shared.keep_spare(one);
+        assert!(shared.take_spare().is_none(), "a write uses it");
+        shared.keep_spare(other);
+        shared.keep_spare(in_progress);
+        assert!(shared.take_spare().is_some());
+        assert!(shared.take_spare().is_none(), "one is enough");
+    }
+}
+
+#[test]
+fn a_commit_beside_stable_writes_of_the_same_file_never_hides_lost_data() {
+    let Some(disk) = FailingDisk::new() else { return };
+    for (i, config) in configs(&disk.root()).enumerate() {
+        let fs = LocalFs::open(config).unwrap();
+        for round in 0..25 {
+            let file = create(&fs, &fs.root(), &format!("{i}-{round}"));
+            write(&fs, &file, 1, 1, Stability::FileSync).unwrap();
+            let before = fs.write_verifier();
+            write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
+            disk.fail();
+            disk.write_back();
+            let answers: Vec<_> = std::thread::scope(|s| {
+                let write = s.spawn(|| write(&fs, &file, 1, 2, Stability::DataSync));
+                let commits: Vec<_> = (0..3).map(|_| s.spawn(|| commit(&fs, &file))).collect();
+                let _ = write.join().unwrap();
                 commits.into_iter().map(|c| c.join().unwrap()).collect()
             });
             disk.heal();
