@@ -67,18 +67,26 @@ impl Part {
         self.held.get(&client).copied().unwrap_or(0)
     }
 
-    /// Notes a finished entry, and takes out those that give way to it.
-    fn keep(&mut self, key: Key, now: Instant, size: usize, gone: &mut Vec<Entry>) {
+    /// Notes a finished entry, and takes out those that give way to it: one, and further ones where the cache has grown
+    /// and they are older than the window.
+    fn keep(&mut self, key: Key, now: Instant, size: usize) -> (Option<Entry>, Vec<Entry>) {
         self.finished.push_back((key, now));
         *self.held.entry(key.counted()).or_default() += 1;
-        while self.finished.len() > size
-            && let Some(at) = self.gives_way(key.counted(), now, size)
+        let (first, mut further) = (self.give_way(key.counted(), now, size), Vec::new());
+        while self.finished.front().is_some_and(|(_, since)| now.duration_since(*since) >= WINDOW)
+            && let Some(entry) = self.give_way(key.counted(), now, size)
         {
-            gone.extend(self.take_out(at));
-            if self.finished.front().is_none_or(|(_, since)| now.duration_since(*since) < WINDOW) {
-                break; // One went for one that came. Others go where the cache had grown and need not any more.
-            }
+            further.push(entry);
         }
+        (first, further)
+    }
+
+    fn give_way(&mut self, client: ClientAddr, now: Instant, size: usize) -> Option<Entry> {
+        if self.finished.len() <= size {
+            return None;
+        }
+        let at = self.gives_way(client, now, size)?;
+        self.take_out(at)
     }
 
     fn take_out(&mut self, at: usize) -> Option<Entry> {
@@ -180,16 +188,14 @@ impl ReplyCache {
     pub(super) fn finish(&self, key: &Key, reply: Option<&Message>, executed: bool) {
         let kept = reply.filter(|r| executed && r.payloads.is_empty() && r.head.len() <= MAX_REPLY);
         let now = self.clock.now();
-        let mut gone = Vec::new(); // Returns memory to its arena: not under our lock.
         let mut part = self.part(key).lock();
         let before = match kept {
             Some(r) => part.entries.insert(*key, Entry::Done(r.clone())),
             None => part.entries.remove(key),
         };
-        if kept.is_some() {
-            part.keep(*key, now, self.size, &mut gone);
-        }
+        let gone = kept.map(|_| part.keep(*key, now, self.size));
         drop(part);
+        drop(gone); // After the lock: memory returns to its arena.
         if let Some(Entry::InProgress { waiting, .. }) = before {
             for w in waiting {
                 // The connection may have ended.
