@@ -13,9 +13,9 @@ use std::{
 use client::Client;
 use fuser::{
     AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use nfs::v3::{MknodWhat, Sattr};
 use rustix::{fs::FileType as Kind, io::Errno};
@@ -523,6 +523,21 @@ impl Filesystem for Kernel {
         let (fs, Caller { me, tid }) = self.begin(req);
         let op = async move { fs.access(&me, ino.0, mask.bits() as u32).await };
         self.run(tid, op, |done| empty(done, reply));
+    }
+
+    /// NFS has nothing of the kind; programs ask whether a file is a terminal.
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(fuser::Errno::ENOTTY);
     }
 
     // The kernel makes EOPNOTSUPP of this, and does not ask again.
