@@ -57,30 +57,38 @@ fn serve(url: &Url, options: &MountOptions, args: &MountArgs) -> CommandResult {
 /// Waits until a signal or umount(8) ends the mount, and unmounts it.
 fn until_its_end(mount: Mount, rt: &Runtime, signals: &mut Signals, args: &MountArgs) -> CommandResult {
     let path = mount.path().to_owned();
-    rt.block_on(async {
+    let mut has_signal = rt.block_on(async {
         tokio::select! {
-            name = signals.end() => {
-                tracing::info!("{name}: writing what is not written, then unmounting; a second signal ends at once");
-            }
-            () = mount.ended() => tracing::info!("{} was unmounted", path.display()),
+            name = signals.end() => { say_first(name); true }
+            () = mount.ended() => { tracing::info!("{} was unmounted", path.display()); false }
         }
     });
-    let (say, done) = tokio::sync::oneshot::channel();
+    let (say, mut done) = tokio::sync::oneshot::channel();
     let grace = Duration::from_secs(args.grace);
     std::thread::spawn(move || say.send(mount.unmount(grace)));
     rt.block_on(async {
-        tokio::select! {
-            done = done => match done {
-                Ok(done) => done.map(|()| Outcome::Done).map_err(|e| failure(&e)),
-                Err(_) => Err(Failure::new("unmounting broke off")),
-            },
-            name = signals.end() => {
-                tracing::warn!("{name} again: what is not written is lost");
-                let _ = fuse::detach(&path);
-                std::process::exit(1)
+        loop {
+            tokio::select! {
+                done = &mut done => return match done {
+                    Ok(done) => done.map(|()| Outcome::Done).map_err(|e| failure(&e)),
+                    Err(_) => Err(Failure::new("unmounting broke off")),
+                },
+                name = signals.end() => {
+                    if has_signal {
+                        tracing::warn!("{name} again: what is not written is lost");
+                        let _ = fuse::detach(&path);
+                        std::process::exit(1)
+                    }
+                    say_first(name);
+                    has_signal = true;
+                }
             }
         }
     })
+}
+
+fn say_first(signal: &str) {
+    tracing::info!("{signal}: writing what is not written, then unmounting; a second signal ends at once");
 }
 
 fn failure(e: &MountError) -> Failure {
