@@ -144,8 +144,8 @@ fn what_is_lost_is_told_and_a_second_signal_waits_for_nothing() {
     let (mut patient, open) = lose("1");
     let (status, said) = patient.end();
     assert_eq!(status.code(), Some(1), "{said}");
-    let last = said.lines().last().unwrap();
-    assert!(last.starts_with("millrace: ") && last.contains("changes of 1 files are lost"), "{said}");
+    let failure = said.lines().find(|l| l.starts_with("millrace: ")).expect(&said);
+    assert!(failure.contains("changes of 1 files are lost"), "{said}");
     drop(open);
 
     let (mut hurried, open) = lose("3600");
@@ -156,6 +156,116 @@ fn what_is_lost_is_told_and_a_second_signal_waits_for_nothing() {
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("what is not written is lost"), "{said}");
     drop(open);
+}
+
+#[test]
+fn umount_ends_it_without_a_warning_and_an_ioctl_brings_none() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/x=memory:16MiB"]);
+    let mut mounting = Mounting::new(millrace(), &server.url("tcp", "/x"), at.path(), &[]);
+    let file = fs::File::create(at.path().join("file")).unwrap();
+    // Asks by ioctl(2) whether it is a terminal.
+    assert_eq!(rustix::termios::tcgetattr(&file).unwrap_err(), rustix::io::Errno::NOTTY);
+    drop(file);
+    assert!(Command::new("umount").arg(at.path()).status().unwrap().success());
+    let (status, said) = mounting.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("was unmounted") && !said.contains("WARN"), "{said}");
+}
+
+#[test]
+fn the_first_signal_after_umount_waits_for_what_is_not_written() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (stored, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(&["--export", &format!("/x=local:{}", stored.path().display())]);
+    let mut mounting = Mounting::new(millrace(), &server.url("tcp", "/x"), at.path(), &["--grace", "3600"]);
+    // It closes nothing, which would send the data.
+    let mut writer = Command::new("dd");
+    writer.args(["of=file", "bs=8"]).current_dir(at.path()).stdin(Stdio::piped()).stderr(Stdio::null());
+    let mut writer = writer.spawn().unwrap();
+    writer.stdin.as_mut().unwrap().write_all(b"written\n").unwrap();
+    let begun = Instant::now();
+    while !fs::metadata(at.path().join("file")).is_ok_and(|m| m.len() == 8) {
+        assert!(begun.elapsed() < HANG, "nothing is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    stop(server.child.id());
+    fuse::detach(&mounting.at).unwrap();
+    // The last use of the mount, while its data cannot be made stable.
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    mounting.says("was unmounted");
+    signal(mounting.child.id(), Signal::TERM);
+    mounting.says("a second signal ends at once");
+    signal(server.child.id(), Signal::CONT);
+    let (status, said) = mounting.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert_eq!(fs::read(stored.path().join("file")).unwrap(), b"written\n");
+}
+
+/// Runs its arguments where the program `$1` is what mount(8) takes for helpers of the types `millrace` and
+/// `fuse.millrace`; `$2` is an empty directory.
+const WITH_HELPERS: &str = r#"
+    mount --bind /usr/sbin "$2"
+    mount -t tmpfs none /usr/sbin
+    ln -s "$2"/* /usr/sbin
+    for helper in mount.millrace mount.fuse.millrace; do ln -sf "$1" "/usr/sbin/$helper"; done
+    shift 2
+    "$@"
+"#;
+
+/// What mount(8) does with a mount at `$2` of `$1`.
+const MOUNT_8: &str = r#"
+    table() { grep " $2 " /proc/self/mounts; }
+    mount -t millrace -o suid,dev "$1" "$2"
+    table "$@"
+    umount "$2"
+    mount -t millrace -o nodev,nodiratime,strictatime,nosymfollow,silent,iversion,nolazytime "$1" "$2"
+    table "$@"
+    mount -o remount,ro "$2"
+    table "$@"
+    touch "$2/file" 2>&1 || echo refused
+    mount -o remount,rw,noexec "$2"
+    table "$@"
+    touch "$2/file"
+    mount -o remount,rsize=4K "$2" 2>&1 || echo refused
+    umount "$2"
+"#;
+
+#[test]
+fn mount_8_hands_over_its_options_and_remounts() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (at, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(&["--export", "/x=memory:16MiB"]);
+    let mut c = Command::new("unshare");
+    c.args(["-m", "sh", "-ec", WITH_HELPERS, "sh", env!("CARGO_BIN_EXE_millrace"), text(beside.path())]);
+    c.args(["sh", "-exc", MOUNT_8, "sh", &server.url("tcp", "/x"), text(&at.path().canonicalize().unwrap())]);
+    let out = c.env_remove("RUST_LOG").stdin(Stdio::null()).output().unwrap();
+    let (said, steps) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
+    assert!(out.status.success(), "{said}{steps}");
+    let lines: Vec<&str> = said.lines().collect();
+    let tables: Vec<&str> = lines.iter().copied().filter(|l| l.starts_with("nfs://")).collect();
+    let [plain, with, read_only, again] = tables[..] else { panic!("{said}{steps}") };
+    for table in &tables {
+        assert!(table.contains(" fuse.millrace "), "{table}");
+    }
+    let has = |table: &str, word: &str| table.split([' ', ',']).any(|w| w == word);
+    assert!(has(plain, "rw") && !has(plain, "nosuid") && !has(plain, "nodev"), "{plain}");
+    for word in ["rw", "nodev", "nodiratime", "nosymfollow"] {
+        assert!(has(with, word), "{word}: {with}");
+    }
+    assert!(!has(with, "nosuid") && !has(with, "relatime"), "{with}");
+    assert!(has(read_only, "ro") && has(read_only, "nodiratime") && !has(read_only, "rw"), "{read_only}");
+    assert!(has(again, "rw") && has(again, "noexec"), "{again}");
+    assert_eq!(lines.iter().filter(|l| **l == "refused").count(), 2, "{said}");
+    assert!(said.contains("Read-only file system") && said.contains("cannot be changed"), "{said}");
 }
 
 #[test]

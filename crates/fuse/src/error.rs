@@ -8,6 +8,8 @@ use std::{
 use nfs::v3::Status;
 use rustix::io::Errno;
 
+use crate::device::DEVICE;
+
 /// Why a mount was not made, or not ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -54,7 +56,7 @@ pub enum MountError {
 
 fn hint(e: &io::Error) -> &'static str {
     match e.kind() {
-        io::ErrorKind::NotFound if !Path::new("/dev/fuse").exists() => {
+        io::ErrorKind::NotFound if !Path::new(DEVICE).exists() => {
             "; is there /dev/fuse? (modprobe fuse; a container needs --device /dev/fuse)"
         }
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {

@@ -57,8 +57,10 @@
 
 mod cache;
 mod callers;
+mod device;
 mod directory;
 mod error;
+mod flags;
 mod fs;
 mod inode;
 mod kernel;
@@ -74,6 +76,7 @@ mod pages;
 pub mod passthrough;
 mod places;
 mod read_ahead;
+mod remount;
 mod revalidate;
 mod session;
 mod translate;
@@ -83,3 +86,4 @@ pub use error::{LostFile, MountError};
 pub use mount::Mount;
 pub use mountpoint::detach;
 pub use options::{LookupCache, MountOptions};
+pub use remount::{is_remount, remount};

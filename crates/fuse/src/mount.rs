@@ -8,7 +8,6 @@ use std::{
 };
 
 use client::{Client, Options, Url};
-use fuser::{Config, MountOption, Session, SessionACL};
 use nfs::v3::FileType;
 use runtime::tokio_rt::TokioRuntime;
 use tokio::{runtime::Runtime, sync::watch};
@@ -55,7 +54,7 @@ impl Mount {
         let fs = Arc::new(fs);
         let source = format!("{SOURCE}{}{}", client.server(), url.path);
         let kernel = Kernel::new(Arc::clone(&fs), options.writeback);
-        let session = Session::new(kernel, &path, &config(options, source))
+        let session = session::start(kernel, &options.request(source), &path)
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
         let no_thread = |e| MountError::Local(format!("cannot start a thread: {e}"));
         let _ = fs.notices.set(Notices::start(session.notifier()).map_err(no_thread)?);
@@ -214,29 +213,4 @@ async fn connect(
     let name_max = client.pathconf(root.0).await.map_or(NAME_MAX, |p| p.name_max);
     let fs = Fs::new(runtime.handle().clone(), client.clone(), options, root, name_max);
     Ok((fs, client))
-}
-
-fn config(options: &MountOptions, source: String) -> Config {
-    let mut list = vec![MountOption::FSName(source), MountOption::Subtype("millrace".into())];
-    list.push(if options.read_only { MountOption::RO } else { MountOption::RW });
-    if options.checks_modes() {
-        list.push(MountOption::DefaultPermissions);
-    }
-    list.extend(options.kernel.iter().filter_map(|o| kernel_option(o)));
-    let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    session::config(list, acl)
-}
-
-fn kernel_option(word: &str) -> Option<MountOption> {
-    Some(match word {
-        "suid" => MountOption::Suid,
-        "nosuid" => MountOption::NoSuid,
-        "dev" => MountOption::Dev,
-        "nodev" => MountOption::NoDev,
-        "exec" => MountOption::Exec,
-        "noexec" => MountOption::NoExec,
-        "noatime" => MountOption::NoAtime,
-        "dirsync" => MountOption::DirSync,
-        _ => return None,
-    })
 }

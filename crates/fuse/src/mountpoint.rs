@@ -1,10 +1,10 @@
 //! Directories to mount on: which will do, and letting go of them.
 
-use std::{fs, io, os::unix::ffi::OsStrExt, path::Path};
+use std::{ffi::OsString, fs, io, os::unix::ffi::OsStrExt, path::Path};
 
 use rustix::{
     io::Errno,
-    mount::{UnmountFlags, unmount},
+    mount::{MountFlags, UnmountFlags, unmount},
 };
 
 use crate::MountError;
@@ -20,7 +20,7 @@ pub(crate) fn check(dir: &Path) -> Result<std::path::PathBuf, MountError> {
         )),
         _ => refuse(e.to_string()),
     })?;
-    if mounted(&path) == Some(true) {
+    if mounted(&path).is_some_and(|m| m.is_ours) {
         return Err(refuse("an NFS export is mounted there by millrace already; unmount it first".into()));
     }
     if !path.is_dir() {
@@ -33,21 +33,50 @@ pub(crate) fn check(dir: &Path) -> Result<std::path::PathBuf, MountError> {
     Ok(path)
 }
 
-/// Whether `path` is a mount point, and then whether the mount is ours.
-pub(crate) fn mounted(path: &Path) -> Option<bool> {
+/// A line of `/proc/self/mountinfo`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Mounted {
+    /// An export, mounted by us.
+    pub(crate) is_ours: bool,
+    /// Options of the mount, and of its file system, with commas.
+    pub(crate) options: String,
+    pub(crate) of_super: String,
+}
+
+impl Mounted {
+    /// What the kernel says of the mount, word by word.
+    pub(crate) fn words(&self) -> impl Iterator<Item = &str> {
+        self.options.split(',').chain(self.of_super.split(','))
+    }
+
+    /// Its flags, of mount(2).
+    pub(crate) fn flags(&self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        for word in self.words().filter(|w| *w != "rw") {
+            crate::flags::apply(&mut flags, word);
+        }
+        flags
+    }
+}
+
+/// What is mounted on `path`, if it is a mount point.
+pub(crate) fn mounted(path: &Path) -> Option<Mounted> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let escaped = escape(path);
     // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS... - TYPE SOURCE OPTIONS; the last one lies on top.
     let line = table.lines().rfind(|l| l.split(' ').nth(4) == Some(escaped.as_str()))?;
-    let source = line.split_once(" - ")?.1.split(' ').nth(1)?;
-    Some(source.starts_with(SOURCE))
+    let (mount, file_system) = line.split_once(" - ")?;
+    let mut file_system = file_system.split(' ').skip(1);
+    let is_ours = file_system.next()?.starts_with(SOURCE);
+    let text = |words: Option<&str>| words.map(str::to_owned);
+    Some(Mounted { is_ours, options: text(mount.split(' ').nth(5))?, of_super: text(file_system.next())? })
 }
 
 /// How the source of our mounts begins.
 pub(crate) const SOURCE: &str = "nfs://";
 
 /// As the kernel writes paths in its tables.
-fn escape(path: &Path) -> String {
+pub(crate) fn escape(path: &Path) -> String {
     let mut out = Vec::new();
     for b in path.as_os_str().as_bytes() {
         match b {
@@ -80,9 +109,14 @@ fn unmount_with(path: &Path, flags: UnmountFlags) -> io::Result<()> {
     }
 }
 
+/// The set-uid helper of libfuse; libfuse too takes another path from this variable.
+pub(crate) fn fusermount_program() -> OsString {
+    std::env::var_os("FUSERMOUNT_PATH").unwrap_or_else(|| "fusermount3".into())
+}
+
 /// Without root, the set-uid helper does it.
 fn fusermount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
-    let mut c = std::process::Command::new("fusermount3");
+    let mut c = std::process::Command::new(fusermount_program());
     c.args(["-u", "-q"]);
     if flags.contains(UnmountFlags::DETACH) {
         c.arg("-z");
@@ -114,7 +148,7 @@ mod tests {
 
     #[test]
     fn mounts_of_others_are_told_from_ours() {
-        assert_eq!(mounted(Path::new("/")), Some(false));
+        assert!(!mounted(Path::new("/")).unwrap().is_ours);
         assert_eq!(mounted(Path::new("/no such place")), None);
         assert_eq!(escape(Path::new("/a b\\c")), "/a\\040b\\134c");
     }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use client::{Options, RetryPolicy, Url};
+use rustix::mount::MountFlags;
 
-use crate::MountError;
+use crate::{MountError, device::MountRequest, flags};
 
 /// Which names the kernel may remember (`lookupcache=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,8 +22,8 @@ pub enum LookupCache {
 /// How an export is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// Refuse changes (`ro`).
-    pub read_only: bool,
+    /// Flags of mount(2) (`ro`, `nosuid`, `noatime`, ...).
+    pub(crate) flags: MountFlags,
     /// Options of the connection that belong to the URL (`rsize`, `wsize`, `nconnect`, `proto`, `port`, ...), as
     /// they were written; [`Self::apply`] puts them there.
     url: Vec<String>,
@@ -52,15 +53,13 @@ pub struct MountOptions {
     /// The kernel gathers writes in its page cache (`writeback`): faster for small ones, but attributes and sizes that
     /// others change are seen late.
     pub writeback: bool,
-    /// Options of the kernel (`nosuid`, `noexec`, `noatime`, ...), passed on.
-    pub kernel: Vec<&'static str>,
 }
 
 impl Default for MountOptions {
-    /// The defaults of Linux's NFS client.
+    /// The defaults of Linux's NFS client, but for `nosuid` and `nodev`.
     fn default() -> Self {
         Self {
-            read_only: false,
+            flags: MountFlags::NOSUID | MountFlags::NODEV,
             url: Vec::new(),
             acregmin: 3,
             acregmax: 60,
@@ -74,17 +73,29 @@ impl Default for MountOptions {
             default_permissions: false,
             sync: false,
             writeback: false,
-            kernel: Vec::new(),
         }
     }
 }
 
-/// Options that the kernel knows.
-const KERNEL: [&str; 8] = ["suid", "nosuid", "dev", "nodev", "exec", "noexec", "noatime", "dirsync"];
 /// Options without a meaning here, which fstab lines have: they are for others, or the only choice.
-const FOR_OTHERS: [&str; 16] = [
-    "rw", "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "nofail", "_netdev", "async",
-    "atime", "relatime", "nolock", "intr", "nointr",
+pub(crate) const FOR_OTHERS: [&str; 17] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "async",
+    "iversion",
+    "noiversion",
+    "nomand",
+    "nolock",
+    "intr",
+    "nointr",
 ];
 /// Options of the URL.
 const OF_URL: [&str; 7] = ["proto", "provider", "nconnect", "rsize", "wsize", "mountport", "registration"];
@@ -92,7 +103,8 @@ const OF_URL: [&str; 7] = ["proto", "provider", "nconnect", "rsize", "wsize", "m
 const KNOWN: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
     noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
     lookupcache=all|positive|none, sync, async, writeback, allow_other, default_permissions, nolock, local_lock=all, \
-    vers=3, suid, nosuid, dev, nodev, exec, noexec, noatime, dirsync";
+    vers=3, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, nosymfollow, \
+    dirsync, silent, remount";
 
 impl MountOptions {
     /// Reads a list such as `ro,rsize=256K,soft`, adding to what is there. `sloppy`: leave out what is unknown
@@ -118,7 +130,8 @@ impl MountOptions {
     fn set(&mut self, option: &str) -> Result<bool, String> {
         let (key, value) = option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v)));
         match (key, value) {
-            ("ro", None) => self.read_only = true,
+            (word, None) if flags::apply(&mut self.flags, word) => {}
+            ("remount", None) => return Err("it changes a mount, and makes none".into()),
             ("hard", None) => self.soft = false,
             ("soft", None) => self.soft = true,
             ("timeo", Some(v)) => {
@@ -157,8 +170,8 @@ impl MountOptions {
             }
             (key, Some(_)) if OF_URL.contains(&key) => self.url.push(option.to_owned()),
             (key, None) if FOR_OTHERS.contains(&key) => {}
-            (key, None) if let Some(known) = KERNEL.iter().find(|k| **k == key) => self.kernel.push(known),
-            (key, _) => return Ok(key.starts_with("x-")), // x-systemd.automount and the like.
+            ("user", Some(_)) => {} // mount(8) names the user who may unmount.
+            (key, _) => return Ok(key.starts_with("x-") || key.starts_with("X-")), // x-systemd.automount and the like.
         }
         Ok(true)
     }
@@ -170,6 +183,12 @@ impl MountOptions {
     /// The kernel compares modes with callers, and the server is not asked for rights.
     pub(crate) fn checks_modes(&self) -> bool {
         self.default_permissions || self.allow_other
+    }
+
+    /// What mount(2) is asked for.
+    pub(crate) fn request(&self, source: String) -> MountRequest {
+        let (allow_other, default_permissions) = (self.allow_other, self.checks_modes());
+        MountRequest { source, flags: self.flags, allow_other, default_permissions }
     }
 
     /// Puts the options of the connection into `url`, and those of calls into `options`.
@@ -194,7 +213,7 @@ impl MountOptions {
 /// A hundred years.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-fn wrong(option: &str, reason: impl Into<String>) -> MountError {
+pub(crate) fn wrong(option: &str, reason: impl Into<String>) -> MountError {
     MountError::Option { option: option.to_owned(), reason: reason.into() }
 }
 
@@ -219,6 +238,8 @@ fn lookupcache(v: &str) -> Result<LookupCache, String> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::mount::MountFlags as F;
+
     use super::*;
 
     fn read(list: &str) -> Result<MountOptions, String> {
@@ -232,12 +253,23 @@ mod tests {
             "ro,soft,timeo=50,retrans=1,actimeo=7,acdirmax=9,allow_other,nosuid,_netdev,x-systemd.automount",
         )
         .unwrap();
-        assert!(o.read_only && o.soft && o.allow_other && o.checks_modes());
+        assert!(o.flags.contains(MountFlags::RDONLY) && o.soft && o.allow_other && o.checks_modes());
         assert_eq!((o.acregmin, o.acregmax, o.acdirmin, o.acdirmax), (7, 7, 7, 9));
-        assert_eq!((o.timeo, o.retrans, o.kernel), (Duration::from_secs(5), 1, vec!["nosuid"]));
+        assert_eq!((o.timeo, o.retrans), (Duration::from_secs(5), 1));
         let o = read("noac").unwrap();
         assert_eq!((o.acregmax, o.lookupcache, o.sync), (0, LookupCache::None, true));
         assert_eq!(read("").unwrap(), MountOptions::default());
+    }
+
+    #[test]
+    fn the_words_of_mount_8_for_every_file_system_are_flags_or_for_others() {
+        let words = "nodiratime,strictatime,lazytime,nosymfollow,silent,iversion,noiversion,nomand,rw,user=me,X-mount.mkdir";
+        let (safe, all) = (MountFlags::NOSUID | MountFlags::NODEV, read(words).unwrap().flags);
+        let flags = [F::NODIRATIME, F::STRICTATIME, F::LAZYTIME, F::NOSYMFOLLOW, F::SILENT];
+        assert_eq!(all, flags.into_iter().fold(safe, F::union));
+        // As the helper of mount(8) begins.
+        assert_eq!(read("suid,dev,rw").unwrap().flags, F::empty());
+        assert_eq!(read("suid,dev,ro,nosuid").unwrap().flags, F::NOSUID | F::RDONLY);
     }
 
     #[test]
@@ -268,7 +300,7 @@ mod tests {
         }
         let mut o = MountOptions::default();
         o.read("rszie=5,ro", true).unwrap();
-        assert!(o.read_only);
+        assert!(o.flags.contains(MountFlags::RDONLY));
         assert!(o.read("timeo=0", true).is_err());
     }
 }

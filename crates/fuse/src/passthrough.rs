@@ -20,20 +20,22 @@ use std::{
 
 use fuser::{
     BsdFileFlags, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, SessionACL, TimeOrNow, WriteFlags,
+    LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, TimeOrNow, WriteFlags,
 };
 use parking_lot::{Mutex, RwLock};
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, fsync, ftruncate, openat, statat},
     io::{Errno, pread},
+    mount::MountFlags,
 };
 use slab::Slab;
 
 use crate::{
     MountError, MountOptions,
+    device::MountRequest,
     mountpoint::check,
-    session::{config, negotiate, read_further_ahead},
+    session::{negotiate, read_further_ahead, start},
     translate::number,
 };
 
@@ -49,11 +51,14 @@ pub fn serve(of: &Path, at: &Path, ready: impl FnOnce()) -> Result<(), MountErro
     let root = openat(rustix::fs::CWD, of, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| MountError::Local(format!("cannot open {}: {e}", of.display())))?;
     let broken = |source| MountError::Kernel { path: path.clone(), source };
-    let options = vec![MountOption::FSName(NAME.into()), MountOption::Subtype(NAME.into()), MountOption::RW];
+    let request = MountRequest {
+        source: NAME.into(),
+        flags: MountFlags::NOSUID | MountFlags::NODEV,
+        allow_other: false,
+        default_permissions: false,
+    };
     let passthrough = Passthrough::new(root).map_err(|e| broken(e.into()))?;
-    let session =
-        Session::new(passthrough, &path, &config(options, SessionACL::Owner)).map_err(broken)?.spawn();
-    let session = session.map_err(broken)?;
+    let session = start(passthrough, &request, &path).and_then(Session::spawn).map_err(broken)?;
     read_further_ahead(&path);
     ready();
     session.join().map_err(broken)

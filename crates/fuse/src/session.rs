@@ -1,8 +1,10 @@
 //! What every file system here agrees on with the kernel, so that figures of one can stand beside those of another.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
-use fuser::{Config, InitFlags, KernelConfig, MountOption, SessionACL};
+use fuser::{Config, Filesystem, InitFlags, KernelConfig, Session, SessionACL};
+
+use crate::{device::MountRequest, mountpoint::detach};
 
 /// The most bytes of one READ or WRITE of the kernel; it may want less (`/proc/sys/fs/fuse/max_pages_limit`).
 const MAX_TRANSFER: u32 = 1 << 20;
@@ -37,14 +39,21 @@ pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
     let _ = config.set_max_background(BACKGROUND);
 }
 
-/// A session with so many threads, each with a channel of its own to the kernel.
-pub(crate) fn config(mount_options: Vec<MountOption>, acl: SessionACL) -> Config {
+/// Mounts on `at` a file system whose requests several threads take, each with a channel of its own to the kernel.
+///
+/// # Errors
+/// Those of [`MountRequest::mount`], and of the first exchange with the kernel; nothing is mounted then.
+pub(crate) fn start<F: Filesystem>(
+    filesystem: F,
+    request: &MountRequest,
+    at: &Path,
+) -> io::Result<Session<F>> {
     let mut config = Config::default();
-    config.mount_options = mount_options;
-    config.acl = acl;
     config.n_threads = Some(takers());
     config.clone_fd = true;
-    config
+    let acl = if request.allow_other { SessionACL::All } else { SessionACL::Owner };
+    let device = request.mount(at)?;
+    Session::from_fd(filesystem, device, acl, config).inspect_err(|_| drop(detach(at)))
 }
 
 /// The kernel wakes one of the threads that wait for requests, the longest asleep: more threads than processors only

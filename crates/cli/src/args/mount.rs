@@ -4,8 +4,10 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
 
-/// The name under which mount(8) looks for a helper of the type `millrace`.
-const HELPER: &str = "mount.millrace";
+/// The names under which mount(8) looks for a helper: of the type `millrace`, and of the type that tables of mounts have.
+const HELPERS: [&str; 2] = ["mount.millrace", "mount.fuse.millrace"];
+/// `nosuid` and `nodev` are no defaults of mount(8), which hands over neither `suid` nor `dev`.
+const OF_HELPER: [&str; 4] = ["mount", "--daemon", "-o", "suid,dev"];
 
 /// Arguments of `millrace mount`.
 #[derive(Debug, Args)]
@@ -28,9 +30,11 @@ Options (-o), as in mount(8) and nfs(5):
   sync                   writes are stable before they are answered
   writeback              the kernel gathers small writes; what other clients change is seen later
   local_lock=all  nolock locks hold on this machine only: there is nothing else yet
-  suid  dev  exec  noexec  noatime  dirsync            as the kernel has them; nosuid and nodev are the default
+  suid  dev  exec  noexec  noatime  relatime  strictatime  nodiratime  lazytime  nosymfollow  dirsync  silent
+                         as the kernel has them; nosuid and nodev are the default, but not under mount(8)
+  remount                change ro, rw and the options of the line before on a mount that is there
 
-fstab, with this program (or a link to it) as /sbin/mount.millrace:
+fstab, with this program (or a link to it) as /sbin/mount.millrace, and for `mount -o remount` /sbin/mount.fuse.millrace:
   nfs://HOST/data  /mnt  millrace  allow_other,_netdev  0 0")]
 pub(crate) struct MountArgs {
     /// What to mount: an export, or a directory in it
@@ -71,8 +75,8 @@ pub(crate) struct MountArgs {
 /// The command line; called as the helper of mount(8) it is that of `millrace mount --daemon`.
 pub(crate) fn with_helper(mut line: Vec<OsString>) -> Vec<OsString> {
     let name = line.first().map(PathBuf::from);
-    if name.as_deref().and_then(|p| p.file_name()).is_some_and(|n| n == HELPER) {
-        line.splice(1..1, ["mount", "--daemon"].map(OsString::from));
+    if name.as_deref().and_then(|p| p.file_name()).is_some_and(|n| HELPERS.iter().any(|h| n == *h)) {
+        line.splice(1..1, OF_HELPER.map(OsString::from));
     }
     line
 }
@@ -91,7 +95,10 @@ mod tests {
         let line = with_helper(words.map(OsString::from).to_vec());
         let Command::Mount(args) = Cli::try_parse_from(line).unwrap().command else { panic!("not mount") };
         assert!(args.daemon && args.sloppy && !args.fake);
-        assert_eq!((args.url.as_str(), args.options), ("nfs://h/e", vec!["rw,_netdev".to_owned()]));
+        assert_eq!(
+            (args.url.as_str(), args.options.join(",").as_str()),
+            ("nfs://h/e", "suid,dev,rw,_netdev")
+        );
         let words = ["millrace", "df", "nfs://h/e"].map(OsString::from).to_vec();
         assert_eq!(with_helper(words.clone()), words);
     }

@@ -16,6 +16,9 @@ use crate::{
 
 pub(super) fn run(args: &MountArgs) -> CommandResult {
     let url = session::parse(&args.url)?;
+    if fuse::is_remount(&args.options) {
+        return fuse::remount(&args.dir, &args.options).map(|()| Outcome::Done).map_err(|e| failure(&e));
+    }
     let mut options = MountOptions::default();
     for list in &args.options {
         options.read(list, args.sloppy).map_err(|e| failure(&e))?;

@@ -1,0 +1,151 @@
+//! The FUSE device, and the mount(2) that connects it with a directory.
+//!
+//! `fuser` mounts too, but loses the subtype and knows few flags; and it warns at the end of a mount that umount(8) took
+//! away.
+
+use std::{
+    ffi::CString,
+    fs::{File, OpenOptions},
+    io::{self, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsRawFd, OwnedFd},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use rustix::{
+    io::Errno,
+    mount::{MountFlags, mount},
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+        recvmsg, socketpair,
+    },
+    process::{getgid, getuid},
+};
+
+use crate::flags;
+
+/// The type in tables of mounts; mount(8) looks for helpers by it, and for those of `fuse` next.
+const TYPE: &str = "fuse.millrace";
+/// Where the device is.
+pub(crate) const DEVICE: &str = "/dev/fuse";
+/// File type bits of a directory, octal, as the kernel's option `rootmode` has them.
+const DIRECTORY: &str = "40000";
+
+/// What is mounted, for the kernel.
+#[derive(Debug, Clone)]
+pub(crate) struct MountRequest {
+    /// How tables of mounts name it.
+    pub(crate) source: String,
+    /// Flags of mount(2).
+    pub(crate) flags: MountFlags,
+    /// Other users may enter it (`allow_other`).
+    pub(crate) allow_other: bool,
+    /// The kernel checks modes (`default_permissions`).
+    pub(crate) default_permissions: bool,
+}
+
+impl MountRequest {
+    /// Mounts it on `at`: the device on which its requests come. Without the right to mount, fusermount3 does it.
+    ///
+    /// # Errors
+    /// Those of opening the device, of mount(2), and what fusermount3 says.
+    pub(crate) fn mount(&self, at: &Path) -> io::Result<OwnedFd> {
+        let device = OpenOptions::new().read(true).write(true).open(DEVICE)?;
+        match mount(&self.source, at, TYPE, self.flags, self.data(&device)?.as_c_str()) {
+            Ok(()) => Ok(device.into()),
+            Err(Errno::PERM) => self.fusermount(at),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The last argument of mount(2).
+    fn data(&self, device: &File) -> io::Result<CString> {
+        let (fd, uid, gid) = (device.as_raw_fd(), getuid().as_raw(), getgid().as_raw());
+        let mut data = format!("fd={fd},rootmode={DIRECTORY},user_id={uid},group_id={gid}");
+        for word in self.words() {
+            data.push(',');
+            data.push_str(word);
+        }
+        CString::new(data).map_err(io::Error::other)
+    }
+
+    /// What the kernel calls an option rather than a flag.
+    fn words(&self) -> impl Iterator<Item = &'static str> {
+        let words = [("allow_other", self.allow_other), ("default_permissions", self.default_permissions)];
+        words.into_iter().filter_map(|(word, is_set)| is_set.then_some(word))
+    }
+
+    /// The set-uid helper opens the device, mounts, and sends the device through the socket that is its standard input.
+    fn fusermount(&self, at: &Path) -> io::Result<OwnedFd> {
+        let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let fixed = ["subtype=millrace".to_owned(), format!("fsname={}", escaped(&self.source))];
+        let words = flags::words(self.flags).chain(self.words()).map(str::to_owned);
+        let options = fixed.into_iter().chain(words).collect::<Vec<_>>().join(",");
+        let mut command = Command::new(crate::mountpoint::fusermount_program());
+        command.args(["-o", &options, "--"]).arg(at).env("_FUSE_COMMFD", "0");
+        let out = command.stdin(Stdio::from(its)).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+        drop(command); // It has the other end of the socket.
+        if !out.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&out.stderr).trim().to_owned()));
+        }
+        received(&ours)
+    }
+}
+
+/// A value in a list with commas.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+/// The descriptor that was sent through a socket.
+fn received(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut sent = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    sent.next().ok_or_else(|| io::Error::other("fusermount3 sent no descriptor of /dev/fuse"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_given_the_options_that_are_no_flags() {
+        let request = MountRequest {
+            source: "nfs://h/e".into(),
+            flags: MountFlags::NOSUID,
+            allow_other: true,
+            default_permissions: true,
+        };
+        let data = request.data(&File::open("/dev/null").unwrap()).unwrap().into_string().unwrap();
+        assert!(data.starts_with("fd=") && data.ends_with(",allow_other,default_permissions"), "{data}");
+        assert!(data.contains(",rootmode=40000,user_id="), "{data}");
+        assert_eq!(escaped("nfs://h/a,b\\c"), "nfs://h/a\\,b\\\\c");
+    }
+
+    #[test]
+    fn a_descriptor_comes_through_a_socket_or_is_missed() {
+        let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let (ours, its) = pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let sent = [std::os::fd::AsFd::as_fd(&file)];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&sent)));
+        sendmsg(&its, &[io::IoSlice::new(&[0])], &mut control, SendFlags::empty()).unwrap();
+        let got = rustix::fs::fstat(received(&ours).unwrap()).unwrap();
+        assert_eq!(got.st_ino, rustix::fs::fstat(&file).unwrap().st_ino);
+
+        let (ours, its) = pair().unwrap();
+        drop(its);
+        assert!(received(&ours).is_err());
+    }
+}

@@ -1,0 +1,85 @@
+//! Flags of mount(2), by the words that mount(8) has for them.
+
+use rustix::mount::MountFlags;
+
+/// Access times are updated in one of these ways, or as the kernel's default has it (`relatime`).
+const ATIME: MountFlags = MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
+
+/// Each word with the flags that it clears, and those that it sets then.
+const WORDS: [(&str, MountFlags, MountFlags); 23] = {
+    const NONE: MountFlags = MountFlags::empty();
+    type F = MountFlags;
+    [
+        ("ro", NONE, F::RDONLY),
+        ("rw", F::RDONLY, NONE),
+        ("nosuid", NONE, F::NOSUID),
+        ("suid", F::NOSUID, NONE),
+        ("nodev", NONE, F::NODEV),
+        ("dev", F::NODEV, NONE),
+        ("noexec", NONE, F::NOEXEC),
+        ("exec", F::NOEXEC, NONE),
+        ("noatime", ATIME, F::NOATIME),
+        ("atime", F::NOATIME, NONE),
+        ("relatime", ATIME, F::RELATIME),
+        ("norelatime", F::RELATIME, NONE),
+        ("strictatime", ATIME, F::STRICTATIME),
+        ("nostrictatime", F::STRICTATIME, NONE),
+        ("nodiratime", NONE, F::NODIRATIME),
+        ("diratime", F::NODIRATIME, NONE),
+        ("lazytime", NONE, F::LAZYTIME),
+        ("nolazytime", F::LAZYTIME, NONE),
+        ("nosymfollow", NONE, F::NOSYMFOLLOW),
+        ("symfollow", F::NOSYMFOLLOW, NONE),
+        ("dirsync", NONE, F::DIRSYNC),
+        ("silent", NONE, F::SILENT),
+        ("loud", F::SILENT, NONE),
+    ]
+};
+
+/// Changes `flags` as `word` says; `false`: it is no word for a flag.
+pub(crate) fn apply(flags: &mut MountFlags, word: &str) -> bool {
+    let Some((_, clears, sets)) = WORDS.iter().find(|(w, ..)| *w == word) else { return false };
+    *flags = flags.difference(*clears) | *sets;
+    true
+}
+
+/// The words that set `flags`.
+pub(crate) fn words(flags: MountFlags) -> impl Iterator<Item = &'static str> {
+    WORDS.iter().filter(move |(_, _, sets)| flags.intersects(*sets)).map(|(word, ..)| *word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(words: &str) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        assert!(words.split(',').all(|w| apply(&mut flags, w)), "{words}");
+        flags
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        assert_eq!(after("nosuid,suid,ro,rw,noexec"), MountFlags::NOEXEC);
+        assert_eq!(after("suid,nosuid,rw,ro"), MountFlags::NOSUID | MountFlags::RDONLY);
+    }
+
+    #[test]
+    fn access_times_are_updated_in_one_way() {
+        assert_eq!(after("noatime,strictatime"), MountFlags::STRICTATIME);
+        assert_eq!(after("strictatime,noatime,nodiratime"), MountFlags::NOATIME | MountFlags::NODIRATIME);
+        assert_eq!(after("noatime,relatime"), MountFlags::RELATIME);
+        assert_eq!(after("noatime,atime"), MountFlags::empty());
+    }
+
+    #[test]
+    fn flags_are_named_by_words_that_set_them() {
+        let all = WORDS.iter().fold(MountFlags::empty(), |all, (.., sets)| all | *sets);
+        let mut again = MountFlags::empty();
+        for word in words(all - MountFlags::STRICTATIME - MountFlags::RELATIME) {
+            assert!(apply(&mut again, word));
+        }
+        assert_eq!(again, all - MountFlags::STRICTATIME - MountFlags::RELATIME);
+        assert!(!apply(&mut again, "sync") && !apply(&mut again, "nosuid=1"));
+    }
+}
