@@ -25,6 +25,9 @@ pub(crate) const ROOT: u64 = 1;
 /// From here on numbers are ours: for files whose fileid another file has.
 const SPARE: u64 = 1 << 63;
 
+/// Bits of a mode.
+const SET_ID: u32 = 0o6000;
+
 /// A moment in the order of questions and changes; see [`Inode::learn`].
 pub(crate) type Moment = u64;
 
@@ -209,12 +212,14 @@ impl Inode {
         Changing { inode: Arc::clone(self), clock }
     }
 
-    /// We have taken data that ends at `end`. In one step: nobody sees the change without the size.
-    pub(crate) fn wrote(&self, clock: &Clock, end: u64) {
+    /// We have taken data that ends at `end`. In one step: nobody sees the change without the size. `true`: the kernel
+    /// has set-id bits for the file, which the server may take away.
+    pub(crate) fn wrote(&self, clock: &Clock, end: u64) -> bool {
         let mut s = self.state.lock();
         s.kernel_size = s.kernel_size.max(end);
         s.changed = clock.tick();
         s.cached.invalidate();
+        s.cached.attributes.mode & SET_ID != 0
     }
 
     /// A change of ours has happened, from and to what `wcc` says.

@@ -160,6 +160,12 @@ impl Filesystem for Kernel {
             // drop them too. Else we say when: see `pages.rs`.
             more.push(InitFlags::FUSE_AUTO_INVAL_DATA);
         }
+        // The server takes set-id bits away when data changes (RFC 1813 section 4.4). Without this the kernel does it by a
+        // SETATTR of the writer's, which only the owner may make. The second version asks no extended attributes before
+        // writes (Linux 5.11).
+        let v2 = InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+        let has_v2 = config.capabilities().contains(v2);
+        more.push(if has_v2 { v2 } else { InitFlags::FUSE_HANDLE_KILLPRIV });
         negotiate(config, &more);
         Ok(())
     }
@@ -211,6 +217,8 @@ impl Filesystem for Kernel {
         {
             me = file.client.clone();
         }
+        // With `writeback` the kernel sends its own time with a size, which only the owner may set. The server has its own.
+        let mtime = mtime.filter(|_| size.is_none());
         let mode = mode.map(|m| m & 0o7777);
         let set = Sattr { mode, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime) };
         self.run_attr(tid, ino.0, async move { fs.setattr(&me, ino.0, set).await }, reply);

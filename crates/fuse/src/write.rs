@@ -177,7 +177,7 @@ impl Fs {
     ) -> Result<Option<u64>, Errno> {
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
         let mut out = [None, None];
-        {
+        let has_set_id = {
             let mut w = inode.writes.inner.lock();
             if w.file.is_none() {
                 w.file = Some(File::new(client.clone(), inode.handle));
@@ -200,7 +200,10 @@ impl Fs {
             if w.gather.as_ref().is_some_and(|g| g.filled >= g.buffer.len()) {
                 out[1] = w.launch();
             }
-            inode.wrote(&self.clock, end);
+            inode.wrote(&self.clock, end)
+        };
+        if has_set_id && let Some(notices) = self.notices.get() {
+            notices.attributes(inode.number); // Else it would execute the new data with the old mode.
         }
         let last = out.iter().flatten().last().map(|d| d.number);
         out.into_iter().flatten().for_each(|d| self.depart(inode, d));

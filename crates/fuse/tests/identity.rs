@@ -1,0 +1,63 @@
+//! Who acts on a mount that everybody may use: set-id bits, and groups. Only root can act as others.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::{fs::MetadataExt, fs::PermissionsExt, process::CommandExt},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use common::{Export, Mounted, fuse_is_there};
+
+/// A user and a group without rights.
+const USER: u32 = 4711;
+const GROUP: u32 = 4712;
+
+fn can_act_as_others() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: only root can act as others");
+    }
+    is_root && fuse_is_there()
+}
+
+/// A mount of which the root directory is everybody's.
+fn mount_for_all(export: &Export, options: &str) -> Mounted {
+    let mounted = export.mount("tcp", options);
+    fs::set_permissions(&mounted.at, PermissionsExt::from_mode(0o777)).unwrap();
+    mounted
+}
+
+/// A shell as the user, below `dir`.
+fn as_user(dir: &Path, script: &str) -> Command {
+    let mut sh = Command::new("sh");
+    sh.args(["-ec", script]).current_dir(dir).uid(USER).gid(GROUP).stdin(Stdio::null());
+    sh
+}
+
+#[test]
+fn who_changes_the_data_of_anothers_file_takes_its_set_id_bits() {
+    if !can_act_as_others() {
+        return;
+    }
+    for local in [false, true] {
+        let export = Export::start(local);
+        for options in ["allow_other", "allow_other,writeback"] {
+            let mounted = mount_for_all(&export, options);
+            let path = mounted.at.join("file");
+            for change in ["echo more >> file", "echo new > file", "truncate -s 3 file", "truncate -s 9 file"]
+            {
+                fs::write(&path, "content").unwrap();
+                fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
+                let out = as_user(&mounted.at, change).output().unwrap();
+                assert!(out.status.success(), "{local} {options} {change}: {out:?}");
+                assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{local} {options} {change}");
+            }
+            mounted.unmount();
+        }
+    }
+}
