@@ -45,7 +45,7 @@ impl Fs {
 
     /// Makes and opens a regular file: the entry, the description's number, and whether pages are to be kept.
     pub(crate) async fn create(
-        &self,
+        self: &Arc<Self>,
         me: Client,
         dir: u64,
         name: &[u8],
@@ -59,12 +59,18 @@ impl Fs {
             if flags.contains(OFlags::EXCL) {
                 self.create_exclusively(&me, &dir, name, mode).await?
             } else {
-                let size = flags.contains(OFlags::TRUNC).then_some(0);
-                let set = Sattr { mode: Some(mode), size, ..Sattr::default() };
+                let set = Sattr { mode: Some(mode), ..Sattr::default() };
                 me.create(dir.handle, name, CreateHow::Unchecked(set)).await.map_err(|e| errno(&e))?
             }
         };
-        let entry = self.entry((&dir, name), self.clock.tick(), object);
+        let mut entry = self.entry((&dir, name), self.clock.tick(), object);
+        let has_data = entry.told.attributes.size > 0 || !entry.inode.writes.is_idle();
+        if flags.contains(OFlags::TRUNC) && has_data {
+            // The file was there. It is cut like any other: a size in CREATE would not wait for data of ours.
+            let cut = Sattr { size: Some(0), ..Sattr::default() };
+            let number = entry.inode.number;
+            entry.told = self.setattr(&me, number, cut).await.inspect_err(|_| self.table.forget(number, 1))?;
+        }
         let (number, keep) = self.add_open(me, Arc::clone(&entry.inode), entry.told, flags);
         Ok((entry, number, keep))
     }

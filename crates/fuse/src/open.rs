@@ -242,8 +242,9 @@ impl Fs {
         }
     }
 
-    /// Changes attributes. `size`: only after what was written before is stable, since data that a restarted server
-    /// lost would be written again beyond the new end.
+    /// Changes attributes, after what was written before is stable: data that a restarted server lost is written again,
+    /// beyond the new end, and with a new mtime and without set-id bits. Where it cannot be made stable, only the size
+    /// stays as it is; fsync and close say so.
     pub(crate) async fn setattr(
         self: &Arc<Self>,
         me: &Client,
@@ -251,10 +252,9 @@ impl Fs {
         set: Sattr,
     ) -> Result<Told, Errno> {
         let inode = self.inode(number)?;
+        let stable = self.commit(&inode).await;
         if set.size.is_some() {
-            self.commit(&inode).await?;
-        } else {
-            self.settle(&inode).await;
+            stable?;
         }
         let changed = {
             let _change = inode.change(&self.clock);

@@ -347,6 +347,58 @@ fn a_remover_that_is_killed_leaves_the_file_open_and_nothing_afterwards() {
 }
 
 #[test]
+fn times_and_modes_that_are_set_survive_a_restart_of_the_server() {
+    if !fuse_is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = start(dir.path(), "127.0.0.1:0".parse().unwrap());
+    let tcp = server.tcp_addr().unwrap();
+    let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
+    let set = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let mut f = fs::File::create(mounted.at.join("file")).unwrap();
+    f.write_all(&noise(8192, 12)).unwrap();
+    f.set_times(fs::FileTimes::new().set_accessed(set).set_modified(set)).unwrap();
+    f.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o4755)).unwrap();
+    drop(server);
+    server = start(dir.path(), tcp);
+    // Whatever close sends, it sets no time and clears no bit.
+    f.sync_all().unwrap();
+    drop(f);
+    mounted.unmount();
+    drop(server);
+    let there = fs::metadata(dir.path().join("file")).unwrap();
+    assert_eq!(there.modified().unwrap(), set);
+    assert_eq!(there.mode() & 0o7777, 0o4755);
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), noise(8192, 12));
+}
+
+#[test]
+fn a_file_that_is_made_anew_under_another_name_keeps_no_data_of_before() {
+    if !fuse_is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = start(dir.path(), "127.0.0.1:0".parse().unwrap());
+    let tcp = server.tcp_addr().unwrap();
+    let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
+    let mut f = fs::File::create(mounted.at.join("file")).unwrap();
+    // The kernel holds that there is no such name: so it creates, and does not open.
+    assert!(!mounted.at.join("other").exists());
+    fs::hard_link(dir.path().join("file"), dir.path().join("other")).unwrap();
+    f.write_all(&noise(8192, 13)).unwrap();
+    f.metadata().unwrap(); // Has the data sent.
+    let other = fs::File::create(mounted.at.join("other")).unwrap();
+    drop(server);
+    server = start(dir.path(), tcp);
+    f.sync_all().unwrap();
+    drop((f, other));
+    mounted.unmount();
+    drop(server);
+    assert_eq!(fs::metadata(dir.path().join("file")).unwrap().len(), 0);
+}
+
+#[test]
 fn a_file_is_not_cut_before_its_data_is_stable() {
     if !fuse_is_there() {
         return;
