@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -58,7 +58,7 @@ pub(crate) struct Told {
 }
 
 /// What an answer of the server has shown.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct News {
     /// No change of ours has overtaken it.
     pub(crate) is_current: bool,
@@ -80,9 +80,10 @@ pub(crate) struct State {
     pub(crate) pages: Pages,
     /// The last time that somebody began to open it.
     pub(crate) opened: Moment,
-    /// Open descriptions, and those of them that can read.
+    /// Open descriptions, those of them that can read, and those that read through the kernel's pages.
     pub(crate) opens: u32,
     pub(crate) readers: u32,
+    pub(crate) page_readers: u32,
     /// Its name on the server since it was removed while open: directory and name.
     pub(crate) silly: Option<(Arc<Inode>, Vec<u8>)>,
 }
@@ -93,6 +94,17 @@ pub(crate) struct Inode {
     pub(crate) kind: FileType,
     pub(crate) state: Mutex<State>,
     pub(crate) writes: Writes,
+    /// The kernel may have pages: it has read or written through them since it dropped all.
+    has_pages: AtomicBool,
+}
+
+/// What has to be dropped after a direct write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drops {
+    Nothing,
+    Part,
+    /// As soon as the kernel is told of [`News`].
+    All(News),
 }
 
 impl Inode {
@@ -108,6 +120,7 @@ impl Inode {
             opened: 0,
             opens: 0,
             readers: 0,
+            page_readers: 0,
             silly: None,
         };
         Self {
@@ -116,7 +129,37 @@ impl Inode {
             kind: attributes.file_type,
             state: Mutex::new(state),
             writes: Writes::default(),
+            has_pages: AtomicBool::new(false),
         }
+    }
+
+    /// The kernel reads or writes through its pages. To be called before data is fetched for it, or after it was taken.
+    pub(crate) fn fills_pages(&self) {
+        if !self.has_pages.load(Ordering::Relaxed) {
+            self.has_pages.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The kernel is now told to drop all pages; see [`Pages::unqueue`].
+    pub(crate) fn unqueue_pages(&self) -> u64 {
+        self.has_pages.store(false, Ordering::Relaxed);
+        self.state.lock().pages.unqueue()
+    }
+
+    /// Data was taken that did not go through the kernel's pages.
+    ///
+    /// The kernel drops the pages in its way when such a write begins, and again when it has ended, but not if it is
+    /// asynchronous (`generic_file_direct_write`): a page that was read in between stays, with the data of before. Pages that
+    /// are read after the data was taken have it. (A reader calls [`Self::fills_pages`] and then takes the lock under which
+    /// data is taken: so its call is seen here, or it finds the data.)
+    pub(crate) fn wrote_directly(&self) -> Drops {
+        if !self.has_pages.load(Ordering::Relaxed) {
+            return Drops::Nothing;
+        }
+        if self.state.lock().page_readers > 0 {
+            return Drops::Part;
+        }
+        Drops::All(self.spoil()) // They are left from before, and shall not cost each write that follows.
     }
 
     /// Takes attributes that the server gave to a call made at `asked`, and says what to tell the kernel.

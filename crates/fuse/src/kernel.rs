@@ -12,13 +12,16 @@ use std::{
 
 use client::Client;
 use fuser::{
-    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use nfs::v3::{MknodWhat, Sattr};
-use rustix::{fs::FileType as Kind, io::Errno};
+use rustix::{
+    fs::{FileType as Kind, OFlags},
+    io::Errno,
+};
 
 use crate::{
     directory::{Asked, DirStream, complete},
@@ -117,10 +120,17 @@ impl Kernel {
     }
 
     /// Writes that go on in the background: from where the data was copied out of fuser's buffer.
-    fn write_slowly(&self, tid: u32, file: Arc<OpenFile>, offset: u64, data: Vec<u8>, reply: ReplyWrite) {
+    fn write_slowly(
+        &self,
+        tid: u32,
+        file: Arc<OpenFile>,
+        (offset, data): (u64, Vec<u8>),
+        direct: bool,
+        reply: ReplyWrite,
+    ) {
         let fs = Arc::clone(&self.fs);
         let len = data.len() as u32;
-        let op = async move { fs.write_later(&file, offset, &data).await };
+        let op = async move { fs.write_later(&file, offset, &data, direct).await };
         self.run(tid, op, move |done| written(done, len, reply));
     }
 }
@@ -142,6 +152,12 @@ fn empty(done: Result<(), Errno>, reply: ReplyEmpty) {
 fn entry(e: &Entry, reply: ReplyEntry) {
     let attributes = attr(e.inode.number, &e.told.attributes);
     reply.entry_with_ttls(&e.told.ttl, &e.ttl, &attributes, Generation(0));
+}
+
+/// Whether data does not go through the kernel's pages. Only then the kernel names an owner of locks (`fuse_direct_io`); a
+/// write with O_DIRECT of which it could not drop the pages goes through them, and holds their locks until it is answered.
+fn is_direct(flags: OpenFlags, lock_owner: Option<LockOwner>) -> bool {
+    OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::DIRECT) && lock_owner.is_some()
 }
 
 fn open_flags(keep: bool) -> FopenFlags {
@@ -337,8 +353,8 @@ impl Filesystem for Kernel {
         fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        flags: OpenFlags,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let fs = Arc::clone(&self.fs);
@@ -346,7 +362,8 @@ impl Filesystem for Kernel {
             Ok(file) => file,
             Err(e) => return reply.error(number(e)),
         };
-        let op = async move { fs.read(&file, offset, size as usize).await };
+        let direct = is_direct(flags, lock_owner);
+        let op = async move { fs.read(&file, offset, size as usize, direct).await };
         self.run(req.pid(), op, |data| match data {
             Ok(data) => reply.data(&data),
             Err(e) => reply.error(number(e)),
@@ -361,8 +378,8 @@ impl Filesystem for Kernel {
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        flags: OpenFlags,
+        lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let (fs, tid, len) = (&self.fs, req.pid(), data.len() as u32);
@@ -370,14 +387,15 @@ impl Filesystem for Kernel {
             Ok(file) => file,
             Err(e) => return reply.error(number(e)),
         };
-        match fs.write(&file.inode, &file.client, offset, data) {
-            Ok(None) if !fs.write_through => reply.written(len),
-            Ok(flight) => {
+        let direct = is_direct(flags, lock_owner);
+        match fs.take(&file, (offset, data), direct) {
+            Ok(None) => reply.written(len),
+            Ok(Some(waits)) => {
                 let fs = Arc::clone(fs);
-                let op = async move { fs.taken(&file, flight).await };
+                let op = async move { fs.taken(&file, waits).await };
                 self.run(tid, op, move |done| written(done, len, reply));
             }
-            Err(Errno::NOMEM) => self.write_slowly(tid, file, offset, data.to_vec(), reply),
+            Err(Errno::NOMEM) => self.write_slowly(tid, file, (offset, data.to_vec()), direct, reply),
             Err(e) => reply.error(number(e)),
         }
     }
@@ -546,6 +564,48 @@ impl Filesystem for Kernel {
         reply: ReplyIoctl,
     ) {
         reply.error(fuser::Errno::ENOTTY);
+    }
+
+    // The kernel does without these once it was answered so: with EOPNOTSUPP, or in its own way.
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _offset: i64,
+        _whence: i32,
+        reply: ReplyLseek,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        _fh_in: FileHandle,
+        _offset_in: u64,
+        _ino_out: INodeNo,
+        _fh_out: FileHandle,
+        _offset_out: u64,
+        _len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
     }
 
     // The kernel makes EOPNOTSUPP of this, and does not ask again.

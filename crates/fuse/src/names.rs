@@ -69,7 +69,8 @@ impl Fs {
             // The file was there. It is cut like any other: a size in CREATE would not wait for data of ours.
             let cut = Sattr { size: Some(0), ..Sattr::default() };
             let number = entry.inode.number;
-            entry.told = self.setattr(&me, number, cut).await.inspect_err(|_| self.table.forget(number, 1))?;
+            entry.told =
+                self.setattr(&me, number, cut).await.inspect_err(|_| self.table.forget(number, 1))?;
         }
         let (number, keep) = self.add_open(me, Arc::clone(&entry.inode), entry.told, flags);
         Ok((entry, number, keep))

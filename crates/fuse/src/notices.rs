@@ -2,19 +2,46 @@
 
 use std::{
     io,
+    ops::Range,
     sync::{Arc, mpsc},
 };
 
 use fuser::{INodeNo, Notifier};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::inode::Inode;
+
+/// Pages that the kernel is to drop.
+enum Old {
+    /// All of a file.
+    All(Arc<Inode>),
+    /// Those of a part of the file with this number; the sender is dropped when they are gone.
+    Part(u64, Range<u64>, oneshot::Sender<()>),
+}
+
+impl Old {
+    /// Waits until they are gone. It fails only where the kernel does not know the file any more, or the mount is gone.
+    fn drop_by(self, kernel: &Notifier) {
+        match self {
+            Self::All(inode) => {
+                let epoch = inode.unqueue_pages();
+                drop(kernel.inval_inode(INodeNo(inode.number), 0, 0));
+                inode.state.lock().pages.drop_before(epoch);
+            }
+            Self::Part(number, range, done) => {
+                let at = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
+                drop(kernel.inval_inode(INodeNo(number), at(range.start), at(range.end - range.start)));
+                drop(done);
+            }
+        }
+    }
+}
 
 /// The way to the kernel.
 pub(crate) struct Notices {
     notifier: Notifier,
-    /// An inode is in it once: so it is bounded by the open files.
-    old_pages: mpsc::Sender<Arc<Inode>>,
+    /// An inode is in it once, and each WRITE under way: so it is bounded by the open files and the kernel's requests.
+    old_pages: mpsc::Sender<Old>,
     dropped: Arc<Notify>,
 }
 
@@ -25,15 +52,12 @@ impl Notices {
     /// # Errors
     /// That the thread cannot be started.
     pub(crate) fn start(notifier: Notifier) -> io::Result<Self> {
-        let (old_pages, inodes) = mpsc::channel::<Arc<Inode>>();
+        let (old_pages, to_drop) = mpsc::channel::<Old>();
         let dropped = Arc::new(Notify::new());
         let (told, done) = (notifier.clone(), Arc::clone(&dropped));
         std::thread::Builder::new().name("millrace-pages".into()).spawn(move || {
-            for inode in inodes {
-                let epoch = inode.state.lock().pages.unqueue();
-                // It fails only where the kernel does not know the file any more, or the mount is gone.
-                drop(told.inval_inode(INodeNo(inode.number), 0, 0));
-                inode.state.lock().pages.drop_before(epoch);
+            for old in to_drop {
+                old.drop_by(&told);
                 done.notify_waiters();
             }
         })?;
@@ -47,7 +71,14 @@ impl Notices {
 
     /// Tells the kernel to drop a file's pages, soon. To be called when [`crate::pages::Pages::queue`] says so.
     pub(crate) fn pages(&self, inode: &Arc<Inode>) {
-        drop(self.old_pages.send(Arc::clone(inode)));
+        drop(self.old_pages.send(Old::All(Arc::clone(inode))));
+    }
+
+    /// Has the kernel drop the pages of a part of a file, and waits until they are gone.
+    pub(crate) async fn part(&self, number: u64, range: Range<u64>) {
+        let (done, gone) = oneshot::channel();
+        drop(self.old_pages.send(Old::Part(number, range, done)));
+        let _ = gone.await; // The sender says nothing, and is dropped.
     }
 
     /// Waits until what was to be dropped is.

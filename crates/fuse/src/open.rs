@@ -1,8 +1,11 @@
 //! Open files: rights and revalidation at open, reading, and the reports at fsync and close.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use buffer::{Buffer, View};
@@ -13,7 +16,7 @@ use rustix::{fs::OFlags, io::Errno};
 use crate::{
     error::errno,
     fs::Fs,
-    inode::{Inode, Told},
+    inode::{Drops, Inode, Told},
     read_ahead::Ahead,
 };
 
@@ -29,8 +32,8 @@ pub(crate) struct OpenFile {
     pub(crate) client: Client,
     pub(crate) reads: bool,
     writes: bool,
-    /// Reads what the server has now (`O_DIRECT`).
-    direct: bool,
+    /// Reads through the kernel's pages, if it was not changed by fcntl(2) since.
+    through_pages: bool,
     /// Failures of writing that it was told of.
     seen: AtomicU64,
     /// If not 0: the kernel drops pages from before this epoch when it learns that this is open.
@@ -59,6 +62,16 @@ impl OpenFile {
             _ => Ok(()),
         }
     }
+}
+
+/// What the answer to a write waits for, whose data was taken.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waits {
+    /// That less is on its way.
+    flight: Option<u64>,
+    /// That the kernel has dropped these of its pages, or all.
+    part: Option<Range<u64>>,
+    all: bool,
 }
 
 /// The rights that an open takes: all of the first, any of the second.
@@ -115,17 +128,18 @@ impl Fs {
     ) -> (u64, bool) {
         let mode = flags & OFlags::RWMODE;
         let (reads, writes) = (mode != OFlags::WRONLY, mode != OFlags::RDONLY);
+        let through_pages = reads && !flags.contains(OFlags::DIRECT);
         let (keep, epoch) = {
             let mut s = inode.state.lock();
             s.opens += 1;
             s.readers += u32::from(reads);
+            s.page_readers += u32::from(through_pages);
             (told.news.is_current && s.pages.are_good(), s.pages.epoch())
         };
         let seen = AtomicU64::new(inode.writes.failures().0);
         let drops = AtomicU64::new(if keep { 0 } else { epoch });
-        let direct = flags.contains(OFlags::DIRECT);
         let ahead = Ahead::default();
-        let file = Arc::new(OpenFile { inode, client, reads, writes, direct, seen, drops, ahead });
+        let file = Arc::new(OpenFile { inode, client, reads, writes, through_pages, seen, drops, ahead });
         (self.open.lock().insert(file) as u64, keep)
     }
 
@@ -134,19 +148,24 @@ impl Fs {
         self.open.lock().get(number as usize).cloned().ok_or(Errno::BADF)
     }
 
-    /// Reads up to `len` bytes; less only at the end of the file.
+    /// Reads up to `len` bytes; less only at the end of the file. `direct`: not through the kernel's pages, and what the
+    /// server has now.
     pub(crate) async fn read(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         offset: u64,
         len: usize,
+        direct: bool,
     ) -> Result<View, Errno> {
         file.is_used();
+        if !direct {
+            file.inode.fills_pages();
+        }
         if !file.inode.writes.is_clean() {
             self.settle(&file.inode).await;
         }
         if self.reads_ahead.load(Ordering::Relaxed)
-            && !file.direct
+            && !direct
             && let Some(data) = self.ahead(file, offset, len).await
         {
             return Ok(data);
@@ -185,29 +204,66 @@ impl Fs {
         Err(Errno::NOMEM)
     }
 
-    /// Writes data for which there was no memory at first.
+    /// Takes data to be written. `Some`: what the answer waits for, for [`Self::taken`].
+    ///
+    /// # Errors
+    /// Those of [`Self::write`].
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        (offset, data): (u64, &[u8]),
+        direct: bool,
+    ) -> Result<Option<Waits>, Errno> {
+        let inode = &file.inode;
+        let mut waits = Waits { flight: self.write(inode, &file.client, offset, data)?, ..Waits::default() };
+        if direct {
+            match inode.wrote_directly() {
+                Drops::Nothing => {}
+                Drops::Part => waits.part = Some(offset..offset + data.len() as u64),
+                Drops::All(news) => {
+                    self.drop_pages(inode, news);
+                    waits.all = true;
+                }
+            }
+        } else {
+            inode.fills_pages();
+        }
+        let is_done = !self.write_through && waits == Waits::default();
+        Ok((!is_done).then_some(waits))
+    }
+
+    /// Takes data for which there was no memory at first, and waits as [`Self::taken`].
     pub(crate) async fn write_later(
         self: &Arc<Self>,
         file: &OpenFile,
         offset: u64,
         data: &[u8],
+        direct: bool,
     ) -> Result<(), Errno> {
         for _ in 0..MEMORY_TRIES {
-            match self.write(&file.inode, &file.client, offset, data) {
+            match self.take(file, (offset, data), direct) {
                 Err(Errno::NOMEM) => self.commit_all().await,
                 Err(e) => return Err(e),
-                Ok(flight) => return self.taken(file, flight).await,
+                Ok(waits) => return self.taken(file, waits.unwrap_or_default()).await,
             }
         }
         Err(Errno::NOMEM)
     }
 
-    /// What a write whose data was taken waits for: that it is stable (`sync`), or that less is on its way.
-    pub(crate) async fn taken(self: &Arc<Self>, file: &OpenFile, flight: Option<u64>) -> Result<(), Errno> {
+    /// What a write whose data was taken waits for.
+    pub(crate) async fn taken(self: &Arc<Self>, file: &OpenFile, waits: Waits) -> Result<(), Errno> {
+        if let Some(notices) = self.notices.get() {
+            if let Some(part) = waits.part {
+                notices.part(file.inode.number, part).await;
+            }
+            if waits.all {
+                notices.dropped(&file.inode).await;
+            }
+        }
         if self.write_through {
             return self.fsync(file).await;
         }
-        if let Some(flight) = flight {
+        if let Some(flight) = waits.flight {
             self.landed(&file.inode, flight).await;
         }
         Ok(())
@@ -233,6 +289,7 @@ impl Fs {
             let mut s = inode.state.lock();
             s.opens = s.opens.saturating_sub(1);
             s.readers = s.readers.saturating_sub(u32::from(file.reads));
+            s.page_readers = s.page_readers.saturating_sub(u32::from(file.through_pages));
             s.opens == 0
         };
         if last {

@@ -266,9 +266,13 @@ mod tests {
 
         /// Reads as the kernel does; how many calls it took.
         async fn read(&self, file: &Arc<OpenFile>, at: &[usize]) -> u64 {
+            self.read_as(file, at, false).await
+        }
+
+        async fn read_as(&self, file: &Arc<OpenFile>, at: &[usize], direct: bool) -> u64 {
             let before = self.me.stats().calls;
             for at in at {
-                let got = self.fs.read(file, *at as u64, READ).await.unwrap();
+                let got = self.fs.read(file, *at as u64, READ, direct).await.unwrap();
                 let there = &self.data[*at..SIZE.min(at + READ)];
                 assert!(&got[..] == there, "{} bytes at {at}, of {}", got.len(), there.len());
             }
@@ -320,7 +324,7 @@ mod tests {
     async fn who_reads_directly_is_given_what_the_server_has_now() {
         let place = Place::new(Options::default()).await;
         let (fh, file) = place.open_with(OFlags::RDONLY | OFlags::DIRECT).await;
-        assert_eq!(place.read(&file, &rest(0)).await, rest(0).len() as u64);
+        assert_eq!(place.read_as(&file, &rest(0), true).await, rest(0).len() as u64);
         place.close(fh).await;
     }
 

@@ -347,6 +347,65 @@ fn without_attribute_caching_an_open_file_shows_changes_at_once() {
     pair.unmount();
 }
 
+/// Writes all of the file `argv[1]` by Linux AIO with O_DIRECT, `argv[2]` times, each time with another byte; others read
+/// it through the kernel's pages meanwhile, and it itself after each time: prints how often that was not what it had written.
+const WRITES_ASIDE: &str = r#"
+import ctypes, mmap, os, struct, subprocess, sys
+path, rounds = sys.argv[1], int(sys.argv[2])
+SETUP, SUBMIT, EVENTS = (206, 209, 208) if os.uname().machine == "x86_64" else (0, 2, 4)
+call = ctypes.CDLL(None).syscall
+SIZE, N = 16 << 10, 40
+context = ctypes.c_ulong(0)
+assert call(SETUP, N, ctypes.byref(context)) == 0
+fd = os.open(path, os.O_RDWR | os.O_DIRECT | os.O_CREAT, 0o644)
+memory = mmap.mmap(-1, SIZE * N)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+def write(byte):
+    memory[:] = bytes([byte]) * (SIZE * N)
+    # struct iocb: data, key, flags, IOCB_CMD_PWRITE, priority, descriptor, address, length, offset
+    blocks = [ctypes.create_string_buffer(struct.pack(
+        "<QIIHhIQQqQII", 0, 0, 0, 1, 0, fd, address + i * SIZE, SIZE, i * SIZE, 0, 0, 0), 64) for i in range(N)]
+    assert call(SUBMIT, context, N, (ctypes.c_void_p * N)(*map(ctypes.addressof, blocks))) == N
+    events = ctypes.create_string_buffer(32 * N)
+    assert call(EVENTS, context, N, N, events, None) == N
+    assert all(struct.unpack_from("<QQqq", events, 32 * i)[2] == SIZE for i in range(N))
+def read():
+    with open(path, "rb", buffering=0) as f:
+        return b"".join(iter(lambda: f.read(1 << 20), b""))
+write(0)
+reader = """
+import sys
+while True:
+    with open(sys.argv[1], "rb", buffering=0) as f:
+        while f.read(1 << 16): pass
+"""
+others = [subprocess.Popen([sys.executable, "-c", reader, path]) for _ in range(2)]
+wrong = 0
+for n in range(rounds):
+    write(n % 251)
+    wrong += read() != bytes([n % 251]) * (SIZE * N)
+for other in others:
+    other.kill()
+    other.wait()
+print(wrong)
+"#;
+
+#[test]
+fn asynchronous_direct_writes_beside_readers_leave_no_old_pages() {
+    if !fuse_is_there() {
+        return;
+    }
+    for options in WAYS {
+        let export = Export::start(false);
+        let mounted = export.mount("tcp", options);
+        let path = mounted.at.join("file");
+        let out = Command::new("python3").args(["-c", WRITES_ASIDE]).arg(&path).arg("3000").output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        assert_eq!(String::from_utf8(out.stdout).unwrap(), "0\n", "{options:?}: wrong reads of 3000");
+        mounted.unmount();
+    }
+}
+
 #[test]
 fn what_could_not_be_written_does_not_stay_in_the_pages() {
     if !fuse_is_there() {
