@@ -15,8 +15,8 @@ use std::{future::Future, sync::Arc};
 
 use buffer::{Arena, Buffer, Views};
 use nfs::v3::{
-    CommitOk, CreateHow, Fattr, FileHandle, FsinfoOk, FsstatOk, MknodWhat, NfsTime, PathconfOk, Sattr,
-    StableHow, Verifier, WccData,
+    CommitOk, CreateHow, Fattr, FileHandle, FsinfoOk, FsstatOk, LinkOk, MknodWhat, NfsTime, PathconfOk,
+    RenameOk, Sattr, StableHow, Verifier, WccData,
 };
 use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
@@ -153,12 +153,12 @@ impl Client {
             &self, dir: FileHandle, name: impl AsRef<[u8]>, target: impl AsRef<[u8]>, attributes: Sattr
         ) -> Object;
         fn mknod(&self, dir: FileHandle, name: impl AsRef<[u8]>, what: MknodWhat) -> Object;
-        fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> ();
-        fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> ();
+        fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> WccData;
+        fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> WccData;
         fn rename(
             &self, from_dir: FileHandle, from: impl AsRef<[u8]>, to_dir: FileHandle, to: impl AsRef<[u8]>
-        ) -> ();
-        fn link(&self, file: FileHandle, dir: FileHandle, name: impl AsRef<[u8]>) -> ();
+        ) -> RenameOk;
+        fn link(&self, file: FileHandle, dir: FileHandle, name: impl AsRef<[u8]>) -> LinkOk;
         fn readdir(&self, dir: FileHandle) -> Vec<DirEntry>;
         fn readdir_page(&self, dir: FileHandle, cookie: u64, verifier: Verifier) -> DirPage;
         fn fsstat(&self, root: FileHandle) -> FsstatOk;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES};
-use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status};
+use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status, WccData};
 use oncrpc::{CallClass, EncodedCredential, Stage};
 use rdma::Provider;
 use rpcrdma::registration::{Registration, RegistrationStats};
@@ -36,6 +36,8 @@ pub struct Object {
     pub handle: FileHandle,
     /// Its attributes.
     pub attributes: Fattr,
+    /// What the reply says of the directory in which the object was found or made, where it says something.
+    pub dir: WccData,
 }
 
 pub(crate) struct Shared {

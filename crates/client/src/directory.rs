@@ -53,6 +53,8 @@ pub struct DirPage {
     pub verifier: Verifier,
     /// Whether no entry follows.
     pub eof: bool,
+    /// The directory's attributes, where the server gave them.
+    pub dir: Option<Fattr>,
 }
 
 struct Plain(DirPage);
@@ -69,7 +71,7 @@ impl<'a> Decode<'a> for Plain {
             handle: None,
         };
         let entries = ok.entries.into_iter().map(own).collect();
-        Ok(Self(DirPage { entries, verifier: ok.verifier, eof: ok.eof }))
+        Ok(Self(DirPage { entries, verifier: ok.verifier, eof: ok.eof, dir: ok.attributes }))
     }
 }
 
@@ -84,7 +86,7 @@ impl<'a> Decode<'a> for Plus {
             handle: e.handle,
         };
         let entries = ok.entries.into_iter().map(own).collect();
-        Ok(Self(DirPage { entries, verifier: ok.verifier, eof: ok.eof }))
+        Ok(Self(DirPage { entries, verifier: ok.verifier, eof: ok.eof, dir: ok.attributes }))
     }
 }
 

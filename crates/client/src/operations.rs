@@ -84,7 +84,7 @@ impl Client {
             Some(a) => a,
             None => self.getattr(ok.object).await?,
         };
-        Ok(Object { handle: ok.object, attributes })
+        Ok(Object { handle: ok.object, attributes, dir: WccData { before: None, after: ok.dir } })
     }
 
     /// ACCESS: which of the rights in `wanted` (bits of [`nfs::v3::access`]) the caller has.
@@ -233,22 +233,22 @@ impl Client {
         self.created(Procedure::Mknod, dir, name, answer.result).await
     }
 
-    /// REMOVE: a name that is not a directory.
+    /// REMOVE: a name that is not a directory. Gives what the reply says of `dir`.
     ///
     /// # Errors
     /// [`Error::Nfs`] and those of a call.
-    pub async fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<(), Error> {
+    pub async fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<WccData, Error> {
         let name = name.as_ref();
         let args = v3::RemoveArgs { object: self.place(Procedure::Remove, dir, name).await? };
         let answer: Answer<WccData> = self.call(Procedure::Remove, &args, None).await?;
         gone(Procedure::Remove, name, answer)
     }
 
-    /// RMDIR: an empty directory.
+    /// RMDIR: an empty directory. Gives what the reply says of `dir`.
     ///
     /// # Errors
     /// [`Error::Nfs`] and those of a call.
-    pub async fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<(), Error> {
+    pub async fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<WccData, Error> {
         let name = name.as_ref();
         let args = v3::RmdirArgs { object: self.place(Procedure::Rmdir, dir, name).await? };
         let answer: Answer<WccData> = self.call(Procedure::Rmdir, &args, None).await?;
@@ -256,7 +256,7 @@ impl Client {
     }
 
     /// RENAME: gives an object another name, in the same or another directory; replaces what has that name if that
-    /// is allowed.
+    /// is allowed. Gives what the reply says of both directories.
     ///
     /// # Errors
     /// [`Error::Nfs`] and those of a call.
@@ -266,37 +266,48 @@ impl Client {
         from: impl AsRef<[u8]>,
         to_dir: FileHandle,
         to: impl AsRef<[u8]>,
-    ) -> Result<(), Error> {
+    ) -> Result<RenameOk, Error> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let args = v3::RenameArgs {
             from: self.place(Procedure::Rename, from_dir, from).await?,
             to: self.place(Procedure::Rename, to_dir, to).await?,
         };
         let answer: Answer<RenameOk> = self.call(Procedure::Rename, &args, None).await?;
-        let Err(status) = answer.result else { return Ok(()) };
+        let status = match answer.result {
+            Ok(done) => return Ok(done),
+            Err(status) => status,
+        };
         if answer.resent && status == Status::NoEnt {
             let old = self.lookup(from_dir, from).await;
             if old.is_err_and(|e| e.is_not_found()) && self.lookup(to_dir, to).await.is_ok() {
-                return Ok(());
+                return Ok(RenameOk { from: WccData::default(), to: WccData::default() });
             }
         }
         Err(named_error(Procedure::Rename, from, status))
     }
 
-    /// LINK: a further name for a file.
+    /// LINK: a further name for a file. Gives what the reply says of the file, and of `dir`.
     ///
     /// # Errors
     /// [`Error::Nfs`] and those of a call.
-    pub async fn link(&self, file: FileHandle, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<(), Error> {
+    pub async fn link(
+        &self,
+        file: FileHandle,
+        dir: FileHandle,
+        name: impl AsRef<[u8]>,
+    ) -> Result<LinkOk, Error> {
         let name = name.as_ref();
         let args = v3::LinkArgs { file, link: self.place(Procedure::Link, dir, name).await? };
         let answer: Answer<LinkOk> = self.call(Procedure::Link, &args, None).await?;
-        let Err(status) = answer.result else { return Ok(()) };
+        let status = match answer.result {
+            Ok(done) => return Ok(done),
+            Err(status) => status,
+        };
         if answer.resent && status == Status::Exist {
             let there = self.lookup(dir, name).await?.attributes;
             let meant = self.getattr(file).await?;
             if (there.fsid, there.fileid) == (meant.fsid, meant.fileid) {
-                return Ok(());
+                return Ok(LinkOk { file: Some(meant), dir: WccData::default() });
             }
         }
         Err(named_error(Procedure::Link, name, status))
@@ -366,19 +377,23 @@ impl Client {
         result: Result<CreateOk, Status>,
     ) -> Result<Object, Error> {
         let ok = result.map_err(|s| named_error(procedure, name, s))?;
-        match (ok.object, ok.attributes) {
-            (Some(handle), Some(attributes)) => Ok(Object { handle, attributes }),
-            (Some(handle), None) => Ok(Object { handle, attributes: self.getattr(handle).await? }),
-            (None, _) => self.lookup(dir, name).await,
-        }
+        let (handle, attributes) = match (ok.object, ok.attributes) {
+            (Some(handle), Some(attributes)) => (handle, attributes),
+            (Some(handle), None) => (handle, self.getattr(handle).await?),
+            (None, _) => {
+                let found = self.lookup(dir, name).await?;
+                (found.handle, found.attributes)
+            }
+        };
+        Ok(Object { handle, attributes, dir: ok.dir })
     }
 }
 
 /// REMOVE and RMDIR: a name that is gone after the call was sent again was removed by it.
-fn gone(procedure: Procedure, name: &[u8], answer: Answer<WccData>) -> Result<(), Error> {
+fn gone(procedure: Procedure, name: &[u8], answer: Answer<WccData>) -> Result<WccData, Error> {
     match answer.result {
-        Ok(_) => Ok(()),
-        Err(Status::NoEnt) if answer.resent => Ok(()),
+        Ok(dir) => Ok(dir),
+        Err(Status::NoEnt) if answer.resent => Ok(WccData::default()),
         Err(status) => Err(named_error(procedure, name, status)),
     }
 }

@@ -1,6 +1,6 @@
 //! From paths to handles.
 
-use nfs::v3::{Fattr, FileHandle, FileType};
+use nfs::v3::{Fattr, FileHandle, FileType, WccData};
 
 use crate::{Client, Error, Object};
 
@@ -52,7 +52,8 @@ impl Client {
 
     async fn walk(&self, path: &[u8], follow_last: bool) -> Result<Object, Error> {
         let root = self.root();
-        let mut trail = vec![Object { handle: root, attributes: self.getattr(root).await? }];
+        let mut trail =
+            vec![Object { handle: root, attributes: self.getattr(root).await?, dir: WccData::default() }];
         // Components still to walk, the next one at the end.
         let mut todo = components(path);
         let (mut links, mut steps) = (0, 0);

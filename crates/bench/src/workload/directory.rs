@@ -193,7 +193,7 @@ impl Directory {
         match self {
             Self::Mount { client, dir } => {
                 let object = client.lookup(*dir, name).await.map_err(nfs)?.handle;
-                client.link(object, *dir, other).await.map_err(nfs)
+                client.link(object, *dir, other).await.map(drop).map_err(nfs)
             }
             Self::Local { dir, .. } => {
                 fs::hard_link(dir.join(name), dir.join(other)).map_err(BenchError::io("link a file"))
@@ -207,7 +207,7 @@ impl Directory {
     /// When it is not there.
     pub async fn remove(&self, name: &str) -> Result<(), BenchError> {
         match self {
-            Self::Mount { client, dir } => client.remove(*dir, name).await.map_err(nfs),
+            Self::Mount { client, dir } => client.remove(*dir, name).await.map(drop).map_err(nfs),
             Self::Local { dir, .. } => {
                 fs::remove_file(dir.join(name)).map_err(BenchError::io("remove a file"))
             }
@@ -220,7 +220,7 @@ impl Directory {
     /// When it is not there, or not empty.
     pub async fn rmdir(&self, name: &str) -> Result<(), BenchError> {
         match self {
-            Self::Mount { client, dir } => client.rmdir(*dir, name).await.map_err(nfs),
+            Self::Mount { client, dir } => client.rmdir(*dir, name).await.map(drop).map_err(nfs),
             Self::Local { dir, .. } => {
                 fs::remove_dir(dir.join(name)).map_err(BenchError::io("remove a directory"))
             }
@@ -236,7 +236,7 @@ impl Directory {
             Self::Mount { client, dir } => {
                 let found = client.lookup(*dir, name).await.map_err(nfs)?.handle;
                 empty(client, found).await?;
-                client.rmdir(*dir, name).await.map_err(nfs)
+                client.rmdir(*dir, name).await.map(drop).map_err(nfs)
             }
             Self::Local { dir, .. } => {
                 fs::remove_dir_all(dir.join(name)).map_err(BenchError::io("remove a tree"))

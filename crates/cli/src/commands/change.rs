@@ -99,10 +99,10 @@ async fn open_level(session: &Session, dir: FileHandle, name: Vec<u8>) -> Result
 }
 
 /// What somebody else removed meanwhile is removed.
-fn ignore_gone(r: Result<(), client::Error>) -> Result<(), client::Error> {
+fn ignore_gone<T>(r: Result<T, client::Error>) -> Result<(), client::Error> {
     match r {
-        Err(e) if is_gone(&e) => Ok(()),
-        other => other,
+        Err(e) if !is_gone(&e) => Err(e),
+        _ => Ok(()),
     }
 }
 

@@ -229,7 +229,7 @@ impl Target for RemoteTree {
         // The server may be the reason why we are here: it gets a moment, not for ever.
         let moment = std::time::Duration::from_secs(5);
         match tokio::time::timeout(moment, self.client.remove(file.dir, &file.temporary)).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(_)) => {}
             _ => tracing::warn!(
                 name = %String::from_utf8_lossy(&file.temporary),
                 "an unfinished file could not be removed from the server"
@@ -262,10 +262,11 @@ impl Target for RemoteTree {
                 let renamed = self.client.rename(*dir, &temporary, *dir, name).await;
                 // Renaming one name of a file over another does nothing and leaves both.
                 drop(self.client.remove(*dir, &temporary).await);
-                Ok(renamed?)
+                renamed?;
             }
-            other => Ok(other?),
+            other => drop(other?),
         }
+        Ok(())
     }
 
     async fn set_meta(&self, node: &FileHandle, meta: &Meta, keep: Keep) -> Result<(), Problem> {

@@ -199,7 +199,7 @@ impl Player {
         let root = self.client.root();
         let name = format!("dir-{}-{step}", self.number);
         let done = match self.made.last() {
-            Some(old) if step.is_multiple_of(3) => self.client.rename(root, old, root, &name).await,
+            Some(old) if step.is_multiple_of(3) => self.client.rename(root, old, root, &name).await.map(drop),
             _ => self.client.mkdir(root, &name, Sattr::default()).await.map(drop),
         };
         done.map_err(|e| e.to_string())?;
