@@ -51,29 +51,34 @@ pub(crate) struct Cached {
     pub(crate) attributes: Fattr,
     since: Instant,
     life: Duration,
+    /// Since when they hold so long.
+    steady: Instant,
     /// Nothing has changed since that we know of.
     valid: bool,
 }
 
 impl Cached {
     pub(crate) fn new(attributes: Fattr, times: &Times) -> Self {
-        Self { attributes, since: Instant::now(), life: times.range(attributes.file_type).0, valid: true }
+        let now = Instant::now();
+        let life = times.range(attributes.file_type).0;
+        Self { attributes, since: now, life, steady: now, valid: true }
     }
 
-    /// Takes newer attributes; they hold longer the longer the old ones have held.
+    /// Takes newer attributes; they hold twice as long when they have held once.
     pub(crate) fn update(&mut self, attributes: Fattr, times: &Times) {
         let (min, max) = times.range(attributes.file_type);
+        let now = Instant::now();
         if WccAttr::from(&self.attributes) != WccAttr::from(&attributes) {
-            self.life = min;
-        } else if self.since.elapsed() >= self.life {
-            self.life = (self.life * 2).clamp(min, max);
+            (self.life, self.steady) = (min, now);
+        } else if self.steady.elapsed() >= self.life {
+            (self.life, self.steady) = ((self.life * 2).clamp(min, max), now);
         }
-        *self = Self { attributes, since: Instant::now(), life: self.life, valid: true };
+        (self.attributes, self.since, self.valid) = (attributes, now, true);
     }
 
     /// Takes attributes that may be old already.
     pub(crate) fn doubt(&mut self, attributes: Fattr) {
-        *self = Self { attributes, since: Instant::now(), life: self.life, valid: false };
+        (self.attributes, self.since, self.valid) = (attributes, Instant::now(), false);
     }
 
     pub(crate) fn invalidate(&mut self) {

@@ -52,7 +52,7 @@ impl Page {
 
 /// A reader at its place.
 pub(crate) struct Reader<'s> {
-    fs: &'s Fs,
+    fs: &'s Arc<Fs>,
     stream: &'s DirStream,
     page: MutexGuard<'s, Page>,
 }
@@ -63,7 +63,7 @@ impl DirStream {
     }
 
     /// A reader at `offset`: 0, or what was said to follow an entry.
-    pub(crate) async fn at<'s>(&'s self, fs: &'s Fs, offset: u64) -> Reader<'s> {
+    pub(crate) async fn at<'s>(&'s self, fs: &'s Arc<Fs>, offset: u64) -> Reader<'s> {
         let mut page = self.page.lock().await;
         let is_fresh = page.entries.is_empty() && !page.eof;
         if offset == 0 || (page.place() != offset && !is_fresh) {
@@ -112,6 +112,7 @@ impl Reader<'_> {
             other => other,
         };
         let got = got.map_err(|e| errno(&e))?;
+        drop(self.fs.learn_directory(&self.stream.dir, asked.moment, got.dir));
         *self.page = Page {
             entries: got.entries,
             next: 0,

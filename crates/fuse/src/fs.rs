@@ -10,16 +10,17 @@ use std::{
 };
 
 use client::{Client, Object};
-use nfs::v3::{Fattr, FileHandle, FileType, FsstatOk, access};
+use nfs::v3::{Fattr, FileHandle, FileType, FsstatOk, WccData, access};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use slab::Slab;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
     LostFile,
     cache::Times,
     callers::Callers,
+    dentries::CachedName,
     directory::{Asked, DirStream},
     error::errno,
     inode::{Clock, Inode, Moment, News, ROOT, Table, Told},
@@ -27,6 +28,7 @@ use crate::{
     notices::Notices,
     open::OpenFile,
     options::MountOptions,
+    verify::Repeats,
 };
 
 /// How long the entries of a listing are as good as looked up.
@@ -69,6 +71,9 @@ pub(crate) struct Fs {
     /// Names that removed files have while they are open: directory's number and name.
     pub(crate) silly: Mutex<HashSet<(u64, Vec<u8>)>>,
     pub(crate) notices: OnceLock<Notices>,
+    pub(crate) repeats: Repeats,
+    /// The kernel supports expiry of names (FUSE 7.38, Linux 6.2). Without it, names are used until their lifetime has expired.
+    pub(crate) expires_names: AtomicBool,
     name_max: u32,
 }
 
@@ -104,6 +109,8 @@ impl Fs {
             held_ahead: Arc::default(),
             silly: Mutex::default(),
             notices: OnceLock::new(),
+            repeats: Repeats::default(),
+            expires_names: AtomicBool::new(false),
             name_max,
         }
     }
@@ -117,37 +124,92 @@ impl Fs {
     }
 
     /// Something was linked or unlinked that may have other names.
-    pub(crate) fn relink(&self, dir: &Inode) {
-        dir.changed(&self.clock);
+    pub(crate) fn relink(&self) {
         self.relinked.store(self.clock.tick(), Ordering::Release);
     }
 
-    /// As [`Inode::learn`]; pages that are found to be old go.
-    pub(crate) fn learn(&self, inode: &Arc<Inode>, asked: Moment, attributes: Fattr) -> Told {
+    /// As [`Inode::learn`]; what the kernel has that is found to be old goes.
+    pub(crate) fn learn(self: &Arc<Self>, inode: &Arc<Inode>, asked: Moment, attributes: Fattr) -> Told {
         let told = inode.learn(&self.times, asked, attributes);
-        self.drop_pages(inode, told.news);
+        self.drop_cached(inode, told.news);
         told
     }
 
-    /// Tells the kernel to drop the pages that were found to be old.
-    pub(crate) fn drop_pages(&self, inode: &Arc<Inode>, news: News) {
+    /// Takes a directory's attributes that came with the answer to a call made at `asked`. Completes when the kernel does not
+    /// use names any more that are found to be old: see [`Notices::names`].
+    pub(crate) fn learn_directory(
+        self: &Arc<Self>,
+        dir: &Arc<Inode>,
+        asked: Moment,
+        attributes: Option<Fattr>,
+    ) -> Option<oneshot::Receiver<()>> {
+        let news = dir.check(&self.times, asked, attributes?);
+        if news.drops_names { self.drop_names(dir) } else { None }
+    }
+
+    /// As [`Inode::entries_changed`]; names that are found to be old are not used any more.
+    pub(crate) fn entries_changed(self: &Arc<Self>, dir: &Arc<Inode>, wcc: &WccData) {
+        self.drop_cached(dir, dir.entries_changed(&self.clock, wcc));
+    }
+
+    /// Tells the kernel to drop what was found to be old.
+    pub(crate) fn drop_cached(self: &Arc<Self>, inode: &Arc<Inode>, news: News) {
         if news.drops_pages
             && let Some(notices) = self.notices.get()
         {
             notices.pages(inode);
         }
+        if news.drops_names {
+            drop(self.drop_names(inode));
+        }
+    }
+
+    fn drop_names(self: &Arc<Self>, dir: &Inode) -> Option<oneshot::Receiver<()>> {
+        self.notices.get().filter(|notices| notices.expires_names())?;
+        self.expire(dir.number, self.table.expire(dir.number))
+    }
+
+    /// Has the kernel ask for names in a directory before it uses them again. The receiver completes when it knows.
+    pub(crate) fn expire(
+        self: &Arc<Self>,
+        dir: u64,
+        names: Vec<CachedName>,
+    ) -> Option<oneshot::Receiver<()>> {
+        if names.is_empty() {
+            return None;
+        }
+        let texts = names.iter().map(|(_, text, _)| Arc::clone(text)).collect();
+        let known = self.notices.get()?.names(dir, texts)?;
+        let (done, all_done) = oneshot::channel();
+        let fs = Arc::clone(self);
+        self.rt.spawn(async move {
+            let _ = known.await; // Nothing is sent, here or below.
+            fs.table.expired(&names);
+            drop::<oneshot::Sender<()>>(done);
+        });
+        Some(all_done)
     }
 
     /// An object that `name` in `dir` stands for, for the kernel.
-    pub(crate) fn entry(&self, (dir, name): (&Inode, &[u8]), asked: Moment, object: Object) -> Entry {
+    pub(crate) fn entry(
+        self: &Arc<Self>,
+        (dir, name): (&Inode, &[u8]),
+        asked: Moment,
+        object: Object,
+    ) -> Entry {
         let inode = self.table.remember((dir.number, name), object.handle, &object.attributes, &self.times);
         let told = self.learn(&inode, asked, object.attributes);
-        Entry { inode, told, ttl: dir.name_times(&self.times).0 }
+        Entry { inode, told, ttl: dir.name_times(&self.times, asked).0 }
     }
 
     /// As [`Self::entry`], of a listing, which may be read long after it was asked for: if we have changed the directory
     /// since, or much time has passed, neither name nor attributes are believed.
-    pub(crate) fn listed(&self, (dir, name): (&Inode, &[u8]), asked: Asked, object: Object) -> Entry {
+    pub(crate) fn listed(
+        self: &Arc<Self>,
+        (dir, name): (&Inode, &[u8]),
+        asked: Asked,
+        object: Object,
+    ) -> Entry {
         let is_fresh = asked.at.elapsed() < LISTING_LIFE && dir.is_unchanged_since(asked.moment);
         if is_fresh {
             return self.entry((dir, name), asked.moment, object);
@@ -158,26 +220,44 @@ impl Fs {
         Entry { inode, told, ttl: Duration::ZERO }
     }
 
-    /// A name. `Err` holds how long it is believed that it is not there, with [`Errno::NOENT`].
+    /// A name. `Err` holds how long the kernel may hold that it is not there, with [`Errno::NOENT`].
     pub(crate) async fn lookup(
-        &self,
+        self: &Arc<Self>,
         me: &Client,
         dir: u64,
         name: &[u8],
+        tid: u32,
     ) -> Result<Entry, (Errno, Duration)> {
         let fail = |e| (e, Duration::ZERO);
         let dir = self.inode(dir).map_err(fail)?;
         let asked = self.clock.tick();
         match me.lookup(dir.handle, name).await {
-            Ok(object) => Ok(self.entry((&dir, name), asked, object)),
-            Err(e) if e.is_not_found() => Err((Errno::NOENT, dir.name_times(&self.times).1)),
+            Ok(object) => {
+                drop(self.learn_directory(&dir, asked, object.dir.after));
+                let entry = self.entry((&dir, name), asked, object);
+                self.looked_up(&entry.inode, tid);
+                Ok(entry)
+            }
+            Err(e) if e.is_not_found() => {
+                self.repeats.forget(tid);
+                let life = dir.name_times(&self.times, asked).1;
+                let is_cached = self.table.absent((dir.number, name), life);
+                Err((Errno::NOENT, if is_cached { life } else { Duration::ZERO }))
+            }
             Err(e) => Err(fail(errno(&e))),
         }
     }
 
     /// Attributes that hold without asking.
-    pub(crate) fn known_attributes(&self, number: u64) -> Option<Told> {
-        self.table.get(number)?.known(self.relinked.load(Ordering::Acquire))
+    ///
+    /// Where the kernel checks modes it asks again before it refuses something (`fuse_permission`): so who may not do
+    /// everything is told what the server has now.
+    pub(crate) fn known_attributes(&self, number: u64, (uid, gid): (u32, u32)) -> Option<Told> {
+        let inode = self.table.get(number)?;
+        if !self.asks_rights && !inode.is_open_to(uid, gid) {
+            return None;
+        }
+        inode.known(self.relinked.load(Ordering::Acquire))
     }
 
     /// Attributes, from the server. Who sees that somebody else has changed the file reads no old pages afterwards.
@@ -191,6 +271,24 @@ impl Fs {
             notices.dropped(&inode).await;
         }
         Ok(told)
+    }
+
+    /// Opens a directory for listing: who has seen that others have changed it finds what is in it now.
+    pub(crate) async fn opendir(self: &Arc<Self>, me: Client, number: u64) -> Result<u64, Errno> {
+        let dir = self.inode(number)?;
+        if self.asks_rights {
+            let asked = self.clock.tick();
+            let wanted = access::READ | access::LOOKUP;
+            let (granted, attributes) =
+                me.access_and_attributes(dir.handle, wanted).await.map_err(|e| errno(&e))?;
+            if let Some(known) = self.learn_directory(&dir, asked, Some(attributes)) {
+                let _ = known.await; // Nothing is sent.
+            }
+            if granted & access::READ == 0 {
+                return Err(Errno::ACCESS);
+            }
+        }
+        Ok(self.directories.lock().insert(Arc::new(DirStream::new(dir, me))) as u64)
     }
 
     /// Whether the caller may do what `mask` (of access(2)) says.

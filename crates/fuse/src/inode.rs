@@ -10,13 +10,14 @@ use std::{
     time::Duration,
 };
 
-use nfs::v3::{Fattr, FileHandle, FileType, WccAttr, WccData};
+use nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccAttr, WccData};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     cache::{Cached, Times},
+    dentries::{CachedName, Dentries, shrink},
     pages::Pages,
-    places::Places,
+    verify::{LookedUp, Rights},
     write::Writes,
 };
 
@@ -64,6 +65,23 @@ pub(crate) struct News {
     pub(crate) is_current: bool,
     /// The kernel is to be told to drop the pages.
     pub(crate) drops_pages: bool,
+    /// The kernel is to be told to ask again for the names in the directory.
+    pub(crate) drops_names: bool,
+}
+
+/// Attributes that the kernel was told last, or has made of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KernelHas {
+    pub(crate) size: u64,
+    pub(crate) ctime: NfsTime,
+    /// Mode, user and group.
+    pub(crate) rights: (u32, u32, u32),
+}
+
+impl KernelHas {
+    pub(crate) fn of(a: &Fattr) -> Self {
+        Self { size: a.size, ctime: a.ctime, rights: (a.mode & 0o7777, a.uid, a.gid) }
+    }
 }
 
 pub(crate) struct State {
@@ -73,11 +91,18 @@ pub(crate) struct State {
     changing: u32,
     /// When the attributes were asked for.
     learned: Moment,
-    /// The size that the kernel believes in.
-    pub(crate) kernel_size: u64,
-    /// The ctime that it was told last.
-    pub(crate) kernel_ctime: nfs::v3::NfsTime,
+    /// The size, with what is not yet with the server.
+    size: u64,
+    /// What the kernel has for it.
+    pub(crate) kernel: KernelHas,
+    /// Of its pages; of a directory, of the names in it.
     pub(crate) pages: Pages,
+    /// Names in this directory that were asked for before are not to be cached.
+    names_dropped: Moment,
+    /// The last LOOKUP that led here, until it is used.
+    pub(crate) looked_up: Option<LookedUp>,
+    /// What the last caller who opened it may do.
+    pub(crate) rights: Option<Rights>,
     /// The last time that somebody began to open it.
     pub(crate) opened: Moment,
     /// Open descriptions, those of them that can read, and those that read through the kernel's pages.
@@ -114,9 +139,12 @@ impl Inode {
             changed: 0,
             changing: 0,
             learned: 0,
-            kernel_size: attributes.size,
-            kernel_ctime: attributes.ctime,
+            size: attributes.size,
+            kernel: KernelHas::of(&attributes),
             pages: Pages::default(),
+            names_dropped: 0,
+            looked_up: None,
+            rights: None,
             opened: 0,
             opens: 0,
             readers: 0,
@@ -180,17 +208,19 @@ impl Inode {
         let unwritten = self.writes.end();
         let mut s = self.state.lock();
         let overtaken = s.changing > 0 || s.changed > asked || unwritten.is_some();
-        let mut news = News { is_current: !overtaken, drops_pages: false };
+        let mut news = News { is_current: !overtaken, ..News::default() };
         if overtaken {
             if self.kind == FileType::Regular {
-                attributes.size = s.kernel_size.max(unwritten.unwrap_or(0));
+                attributes.size = s.size.max(unwritten.unwrap_or(0));
             }
             s.cached.doubt(attributes);
         } else if s.learned <= asked {
             s.cached.update(attributes, times);
+            s.size = attributes.size;
             s.learned = asked;
-            if self.kind == FileType::Regular && s.pages.compare(WccAttr::from(&attributes)) {
-                news.drops_pages = s.drop_pages();
+            let is_cached = matches!(self.kind, FileType::Regular | FileType::Directory);
+            if is_cached && s.pages.compare(WccAttr::from(&attributes)) {
+                news = s.drop_cached(self.kind, asked, news);
             }
         }
         (s, news)
@@ -200,7 +230,7 @@ impl Inode {
     pub(crate) fn spoil(&self) -> News {
         let mut s = self.state.lock();
         s.pages.spoil();
-        News { is_current: false, drops_pages: s.drop_pages() }
+        News { drops_pages: s.drop_pages(), ..News::default() }
     }
 
     /// The server gives no attributes: it is asked again after the time for which they would have held.
@@ -210,9 +240,29 @@ impl Inode {
         s.cached.doubt(last);
     }
 
-    /// The size that the kernel believes in.
+    /// The size, with what is not yet with the server.
     pub(crate) fn size(&self) -> u64 {
-        self.state.lock().kernel_size
+        self.state.lock().size
+    }
+
+    /// It was cut or extended, by the kernel.
+    pub(crate) fn set_size(&self, size: u64) {
+        let mut s = self.state.lock();
+        (s.size, s.kernel.size) = (size, size);
+    }
+
+    /// Whether a user may read and write it, as far as the mode says that the kernel was told of.
+    pub(crate) fn is_open_to(&self, uid: u32, gid: u32) -> bool {
+        let s = self.state.lock();
+        let a = &s.cached.attributes;
+        let class = if uid == a.uid {
+            6
+        } else if gid == a.gid {
+            3
+        } else {
+            0
+        };
+        uid == 0 || (a.mode >> class) & 0o6 == 0o6
     }
 
     /// For data that is asked for now.
@@ -255,11 +305,12 @@ impl Inode {
         Changing { inode: Arc::clone(self), clock }
     }
 
-    /// We have taken data that ends at `end`. In one step: nobody sees the change without the size. `true`: the kernel
-    /// has set-id bits for the file, which the server may take away.
-    pub(crate) fn wrote(&self, clock: &Clock, end: u64) -> bool {
+    /// We have taken data that ends at `end`, for the kernel at `kernel_end`. In one step: nobody sees the change without the
+    /// size. `true`: the kernel has set-id bits for the file, which the server may take away.
+    pub(crate) fn wrote(&self, clock: &Clock, end: u64, kernel_end: u64) -> bool {
         let mut s = self.state.lock();
-        s.kernel_size = s.kernel_size.max(end);
+        s.size = s.size.max(end);
+        s.kernel.size = s.kernel.size.max(kernel_end);
         s.changed = clock.tick();
         s.cached.invalidate();
         s.cached.attributes.mode & SET_ID != 0
@@ -278,15 +329,33 @@ impl Inode {
         self.changed_by(clock, &WccData::default());
     }
 
+    /// A change of ours in this directory has happened, from and to what `wcc` says; its [`Changing`] still lives.
+    pub(crate) fn entries_changed(&self, clock: &Clock, wcc: &WccData) -> News {
+        self.changed_by(clock, wcc);
+        let mut s = self.state.lock();
+        // With others under way, the last of them finds what is missing.
+        let is_last = s.changing <= 1;
+        if is_last
+            && let Some(after) = &wcc.after
+            && s.pages.has_gap(WccAttr::from(after))
+        {
+            return s.drop_cached(self.kind, clock.tick(), News::default());
+        }
+        News::default()
+    }
+
     /// Whether nothing here was changed by us since `asked`.
     pub(crate) fn is_unchanged_since(&self, asked: Moment) -> bool {
         let s = self.state.lock();
         s.changing == 0 && s.changed <= asked
     }
 
-    /// How long names in this directory are believed, and that they are not there.
-    pub(crate) fn name_times(&self, times: &Times) -> (Duration, Duration) {
+    /// How long the kernel may use names in this directory that were asked for at `asked`, and that they are not there.
+    pub(crate) fn name_times(&self, times: &Times, asked: Moment) -> (Duration, Duration) {
         let s = self.state.lock();
+        if s.names_dropped > asked {
+            return (Duration::ZERO, Duration::ZERO);
+        }
         (times.name(&s.cached), times.absence(&s.cached))
     }
 }
@@ -294,12 +363,20 @@ impl Inode {
 impl State {
     fn tell(&mut self) -> Told {
         let mut attributes = self.cached.attributes;
-        self.kernel_size = attributes.size;
-        self.kernel_ctime = attributes.ctime;
+        self.kernel = KernelHas::of(&attributes);
         if self.silly.is_some() {
             attributes.nlink = attributes.nlink.saturating_sub(1);
         }
         Told { attributes, ttl: self.cached.left().unwrap_or_default(), news: News::default() }
+    }
+
+    /// What the kernel has was just found to be old, by the answer to a call made at `asked`.
+    fn drop_cached(&mut self, kind: FileType, asked: Moment, news: News) -> News {
+        if kind == FileType::Directory {
+            self.names_dropped = self.names_dropped.max(asked);
+            return News { drops_names: true, ..news };
+        }
+        News { drops_pages: self.drop_pages(), ..news }
     }
 
     /// The pages were just found to be old. Whether the kernel is to be told to drop them: where nobody reads, the next
@@ -360,7 +437,7 @@ struct Known {
 struct Inner {
     by_number: HashMap<u64, Known>,
     by_handle: HashMap<FileHandle, u64>,
-    places: Places,
+    dentries: Dentries,
     spare: u64,
 }
 
@@ -383,7 +460,7 @@ impl Table {
             Some(n) => *n,
             None => t.insert(handle, attributes, times),
         };
-        t.places.seen(number, name);
+        t.dentries.found(number, name);
         match t.by_number.get_mut(&number) {
             Some(known) => {
                 known.lookups += 1;
@@ -412,14 +489,47 @@ impl Table {
         t.by_number.get(number).map(|k| Arc::clone(&k.inode))
     }
 
+    /// The kernel is to be told that there is no such name; `false`: but not to cache it.
+    pub(crate) fn absent(&self, name: (u64, &[u8]), life: Duration) -> bool {
+        !life.is_zero() && self.0.lock().dentries.absent(name, life)
+    }
+
     /// What had the name `from` has the name `to` now.
     pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8])) {
-        self.0.lock().places.renamed(from, to);
+        self.0.lock().dentries.renamed(from, to);
+    }
+
+    /// The name leads nowhere any more.
+    pub(crate) fn removed(&self, name: (u64, &[u8])) {
+        self.0.lock().dentries.removed(name);
+    }
+
+    /// The names by which the kernel may reach an inode without asking, with their directories.
+    pub(crate) fn cached_names(&self, number: u64) -> Vec<(Arc<Inode>, CachedName)> {
+        let t = self.0.lock();
+        let with_dir = |name: CachedName| Some((Arc::clone(&t.by_number.get(&name.0)?.inode), name));
+        t.dentries.cached(number).into_iter().filter_map(with_dir).collect()
+    }
+
+    /// As [`Dentries::expire_name`].
+    pub(crate) fn expire_name(&self, name: (u64, &[u8])) -> Option<CachedName> {
+        self.0.lock().dentries.expire_name(name)
+    }
+
+    /// As [`Dentries::expired`].
+    pub(crate) fn expired(&self, names: &[CachedName]) {
+        let mut t = self.0.lock();
+        names.iter().for_each(|name| t.dentries.expired(name));
+    }
+
+    /// As [`Dentries::expire`].
+    pub(crate) fn expire(&self, dir: u64) -> Vec<CachedName> {
+        self.0.lock().dentries.expire(dir)
     }
 
     /// Where a file was last seen, as far as that is known.
     pub(crate) fn path(&self, number: u64) -> Option<PathBuf> {
-        self.0.lock().places.path(number)
+        self.0.lock().dentries.path(number)
     }
 
     /// The kernel gives up `lookups` of a number.
@@ -459,13 +569,15 @@ impl Inner {
         let handle = known.inode.handle;
         self.by_number.remove(&number);
         self.by_handle.remove(&handle);
-        self.places.forget(number);
+        self.dentries.forget(number);
+        shrink(&mut self.by_number);
+        shrink(&mut self.by_handle);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use nfs::v3::{NfsTime, SpecData};
+    use nfs::v3::SpecData;
 
     use super::*;
     use crate::MountOptions;
@@ -520,7 +632,7 @@ mod tests {
         assert_eq!(inode.learn(&times, early, file(7, 10)).attributes.size, 20);
         // Nor is the size believed of one that was asked before a write of ours.
         let asked = clock.tick();
-        inode.wrote(&clock, 30);
+        inode.wrote(&clock, 30, 30);
         let told = inode.learn(&times, asked, file(7, 20));
         assert_eq!((told.attributes.size, told.ttl), (30, Duration::ZERO));
     }

@@ -6,18 +6,18 @@ use std::{
     io,
     os::unix::ffi::OsStrExt,
     path::Path,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
 };
 
-use client::Client;
+use client::{Client, Object};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, Version, WriteFlags,
 };
-use nfs::v3::{MknodWhat, Sattr};
+use nfs::v3::{MknodWhat, Sattr, WccData};
 use rustix::{
     fs::{FileType as Kind, OFlags},
     io::Errno,
@@ -32,10 +32,14 @@ use crate::{
     open::OpenFile,
     session::negotiate,
     translate::{BLOCK, absent, attr, kind, number, set_time, spec},
+    write::Place,
 };
 
 /// `RENAME_NOREPLACE` and its kin have no counterpart in NFS.
 const NO_FLAGS: RenameFlags = RenameFlags::empty();
+
+/// The version of the protocol from which on names can be expired (FUSE_EXPIRE_ONLY).
+const EXPIRES_NAMES: Version = Version(7, 38);
 
 pub(crate) struct Kernel {
     fs: Arc<Fs>,
@@ -124,13 +128,13 @@ impl Kernel {
         &self,
         tid: u32,
         file: Arc<OpenFile>,
-        (offset, data): (u64, Vec<u8>),
+        (place, data): (Place, Vec<u8>),
         direct: bool,
         reply: ReplyWrite,
     ) {
         let fs = Arc::clone(&self.fs);
         let len = data.len() as u32;
-        let op = async move { fs.write_later(&file, offset, &data, direct).await };
+        let op = async move { fs.write_later(&file, place, &data, direct).await };
         self.run(tid, op, move |done| written(done, len, reply));
     }
 }
@@ -157,7 +161,11 @@ fn entry(e: &Entry, reply: ReplyEntry) {
 /// Whether data does not go through the kernel's pages. Only then the kernel names an owner of locks (`fuse_direct_io`); a
 /// write with O_DIRECT of which it could not drop the pages goes through them, and holds their locks until it is answered.
 fn is_direct(flags: OpenFlags, lock_owner: Option<LockOwner>) -> bool {
-    OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::DIRECT) && lock_owner.is_some()
+    has(flags, OFlags::DIRECT) && lock_owner.is_some()
+}
+
+fn has(flags: OpenFlags, flag: OFlags) -> bool {
+    OFlags::from_bits_retain(flags.0 as u32).contains(flag)
 }
 
 fn open_flags(keep: bool) -> FopenFlags {
@@ -183,12 +191,13 @@ impl Filesystem for Kernel {
         let has_v2 = config.capabilities().contains(v2);
         more.push(if has_v2 { v2 } else { InitFlags::FUSE_HANDLE_KILLPRIV });
         negotiate(config, &more);
+        self.fs.expires_names.store(config.kernel_abi() >= EXPIRES_NAMES, Ordering::Relaxed);
         Ok(())
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
-        self.run(tid, async move { Ok(fs.lookup(&me, parent.0, &name).await) }, |found| match found {
+        self.run(tid, async move { Ok(fs.lookup(&me, parent.0, &name, tid).await) }, |found| match found {
             Ok(Ok(e)) => entry(&e, reply),
             Ok(Err((Errno::NOENT, ttl))) if !ttl.is_zero() => reply.entry(&ttl, &absent(), Generation(0)),
             Ok(Err((e, _))) | Err(e) => reply.error(number(e)),
@@ -200,7 +209,7 @@ impl Filesystem for Kernel {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        if let Some(told) = self.fs.known_attributes(ino.0) {
+        if let Some(told) = self.fs.known_attributes(ino.0, (req.uid(), req.gid())) {
             reply.attr(&told.ttl, &attr(ino.0, &told.attributes));
             return;
         }
@@ -285,7 +294,8 @@ impl Filesystem for Kernel {
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let (fs, Caller { me, tid }, name) = self.begin_at(req, newname);
-        self.run_entry(tid, async move { fs.link(&me, ino.0, newparent.0, &name).await }, reply);
+        let op = async move { fs.link(&me, ino.0, (newparent.0, &name), tid).await };
+        self.run_entry(tid, op, reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -319,7 +329,7 @@ impl Filesystem for Kernel {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (fs, Caller { me, tid }) = self.begin(req);
-        self.run(tid, async move { fs.open(me, ino.0, flags.0 as u32).await }, |opened| match opened {
+        self.run(tid, async move { fs.open(me, ino.0, flags.0 as u32, tid).await }, |opened| match opened {
             Ok((fh, keep)) => reply.opened(FileHandle(fh), open_flags(keep)),
             Err(e) => reply.error(number(e)),
         });
@@ -377,7 +387,7 @@ impl Filesystem for Kernel {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         flags: OpenFlags,
         lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -388,14 +398,21 @@ impl Filesystem for Kernel {
             Err(e) => return reply.error(number(e)),
         };
         let direct = is_direct(flags, lock_owner);
-        match fs.take(&file, (offset, data), direct) {
+        // The parts of a direct write come in any order, and what the kernel writes back of its pages anywhere.
+        let appends =
+            has(flags, OFlags::APPEND) && !direct && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let place = if appends { Place::End(offset) } else { Place::At(offset) };
+        if appends && file.inode.is_due() {
+            return self.write_slowly(tid, file, (place, data.to_vec()), direct, reply);
+        }
+        match fs.take(&file, (place, data), direct) {
             Ok(None) => reply.written(len),
             Ok(Some(waits)) => {
                 let fs = Arc::clone(fs);
                 let op = async move { fs.taken(&file, waits).await };
                 self.run(tid, op, move |done| written(done, len, reply));
             }
-            Err(Errno::NOMEM) => self.write_slowly(tid, file, (offset, data.to_vec()), direct, reply),
+            Err(Errno::NOMEM) => self.write_slowly(tid, file, (place, data.to_vec()), direct, reply),
             Err(e) => reply.error(number(e)),
         }
     }
@@ -431,13 +448,7 @@ impl Filesystem for Kernel {
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let (fs, Caller { me, tid }) = self.begin(req);
-        let op = async move {
-            let dir = fs.inode(ino.0)?;
-            if fs.asks_rights {
-                fs.access(&me, ino.0, 4).await?;
-            }
-            Ok(fs.directories.lock().insert(Arc::new(DirStream::new(dir, me))) as u64)
-        };
+        let op = async move { fs.opendir(me, ino.0).await };
         self.run(tid, op, |opened| match opened {
             Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
             Err(e) => reply.error(number(e)),
@@ -637,7 +648,7 @@ impl Filesystem for Kernel {
 
 /// Adds an entry with its attributes; `true`: there is no room for it.
 async fn add_plus(
-    fs: &Fs,
+    fs: &Arc<Fs>,
     stream: &DirStream,
     e: &client::DirEntry,
     asked: Asked,
@@ -651,7 +662,8 @@ async fn add_plus(
         let a = attr(e.fileid, &attributes);
         return Ok(reply.add(a.ino, e.cookie, name, &Duration::ZERO, &a, Generation(0)));
     }
-    let entry = fs.listed((&stream.dir, &e.name), asked, client::Object { handle, attributes });
+    let entry =
+        fs.listed((&stream.dir, &e.name), asked, Object { handle, attributes, dir: WccData::default() });
     let a = attr(entry.inode.number, &entry.told.attributes);
     let ttl = entry.told.ttl.min(entry.ttl);
     let full = reply.add(a.ino, e.cookie, name, &ttl, &a, Generation(0));

@@ -16,12 +16,15 @@
 //! - *Attributes* live `acregmin` to `acregmax` seconds (directories `acdirmin` to `acdirmax`): each time they are found
 //!   unchanged, twice as long. The kernel gets the same times. Attributes of a call that was overtaken by a change of
 //!   ours are not kept.
-//! - *Names* live in the kernel's cache as long as their directory's attributes (`lookupcache`).
-//!   Here the last name of each inode is kept too (`places.rs`), for messages alone.
+//! - *Names* live in the kernel's cache as long as their directory's attributes (`lookupcache`). `dentries.rs` records which
+//!   names the kernel has. When a reply shows that another client has changed a directory, the kernel is told to ask again
+//!   for the names in it (FUSE_NOTIFY_INVAL_ENTRY, `notices.rs`).
 //!
 //! # Close-to-open
-//! Opening asks the server for attributes and rights in one call. If the size is not what the kernel thinks, the open is
-//! answered with ESTALE once, on which the kernel looks the name up again and has the right size before it appends.
+//! Opening looks up the names by which the kernel may have reached the file, and asks for its attributes and rights: one
+//! call, or two at the same time (`verify.rs`). If a name leads elsewhere, or an append would use an old size, the open is
+//! answered with ESTALE; the kernel then looks the path up again and repeats the open once. The repeated one is answered by
+//! the inode, so programs see no ESTALE because of another client's change.
 //! Closing writes everything, commits it, and reports what went wrong since the last report to this descriptor.
 //!
 //! # The kernel's pages
@@ -57,6 +60,7 @@
 
 mod cache;
 mod callers;
+mod dentries;
 mod device;
 mod directory;
 mod error;
@@ -74,12 +78,12 @@ mod open;
 mod options;
 mod pages;
 pub mod passthrough;
-mod places;
 mod read_ahead;
 mod remount;
 mod revalidate;
 mod session;
 mod translate;
+mod verify;
 mod write;
 
 pub use error::{LostFile, MountError};

@@ -54,10 +54,11 @@ impl Mount {
         let fs = Arc::new(fs);
         let source = format!("{SOURCE}{}{}", client.server(), url.path);
         let kernel = Kernel::new(Arc::clone(&fs), options.writeback);
-        let session = session::start(kernel, &options.request(source), &path)
+        let (session, device) = session::start(kernel, &options.request(source), &path)
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
         let no_thread = |e| MountError::Local(format!("cannot start a thread: {e}"));
-        let _ = fs.notices.set(Notices::start(session.notifier()).map_err(no_thread)?);
+        let device = fs.expires_names.load(Ordering::Relaxed).then_some(device);
+        let _ = fs.notices.set(Notices::start(session.notifier(), device).map_err(no_thread)?);
         let (say_ended, ended) = watch::channel(false);
         let session = std::thread::Builder::new()
             .name("millrace-mount".into())

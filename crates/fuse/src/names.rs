@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use client::{Client, Object};
-use nfs::v3::{CreateHow, FileType, MknodWhat, Sattr, SetTime};
+use nfs::v3::{CreateHow, FileType, MknodWhat, Sattr, SetTime, Status, WccData};
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
@@ -28,19 +28,50 @@ pub(crate) enum Make {
 
 impl Fs {
     /// Makes `name` in `dir`.
-    pub(crate) async fn make(&self, me: &Client, dir: u64, name: &[u8], what: Make) -> Result<Entry, Errno> {
+    pub(crate) async fn make(
+        self: &Arc<Self>,
+        me: &Client,
+        dir: u64,
+        name: &[u8],
+        what: Make,
+    ) -> Result<Entry, Errno> {
         let dir = self.inode(dir)?;
         let made = {
             let _change = dir.change(&self.clock);
-            match what {
+            let made = match what {
                 Make::Directory(set) => me.mkdir(dir.handle, name, set).await,
                 Make::Symlink(text) => me.symlink(dir.handle, name, text, Sattr::default()).await,
                 Make::File(set) => me.create(dir.handle, name, CreateHow::Guarded(set)).await,
                 Make::Node(what) => me.mknod(dir.handle, name, what).await,
-            }
+            };
+            self.made(&dir, name, made)?
         };
-        let object = made.map_err(|e| errno(&e))?;
-        Ok(self.entry((&dir, name), self.clock.tick(), object))
+        Ok(self.entry((&dir, name), self.clock.tick(), made))
+    }
+
+    /// Takes what the reply to a call that makes `name` says of the directory.
+    fn made(
+        self: &Arc<Self>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        made: Result<Object, client::Error>,
+    ) -> Result<Object, Errno> {
+        match made {
+            Ok(object) => {
+                self.entries_changed(dir, &object.dir);
+                Ok(object)
+            }
+            Err(e) => Err(self.failed(dir, name, &e)),
+        }
+    }
+
+    /// The number for the failure of a change of `name`. If the kernel was wrong about whether it is there, it asks again.
+    fn failed(self: &Arc<Self>, dir: &Inode, name: &[u8], e: &client::Error) -> Errno {
+        if matches!(e.status(), Some(Status::NoEnt | Status::Exist)) {
+            let name = self.table.expire_name((dir.number, name));
+            drop(self.expire(dir.number, name.into_iter().collect()));
+        }
+        errno(e)
     }
 
     /// Makes and opens a regular file: the entry, the description's number, and whether pages are to be kept.
@@ -60,7 +91,7 @@ impl Fs {
                 self.create_exclusively(&me, &dir, name, mode).await?
             } else {
                 let set = Sattr { mode: Some(mode), ..Sattr::default() };
-                me.create(dir.handle, name, CreateHow::Unchecked(set)).await.map_err(|e| errno(&e))?
+                self.made(&dir, name, me.create(dir.handle, name, CreateHow::Unchecked(set)).await)?
             }
         };
         let mut entry = self.entry((&dir, name), self.clock.tick(), object);
@@ -72,22 +103,22 @@ impl Fs {
             entry.told =
                 self.setattr(&me, number, cut).await.inspect_err(|_| self.table.forget(number, 1))?;
         }
-        let (number, keep) = self.add_open(me, Arc::clone(&entry.inode), entry.told, flags);
+        let (number, keep) = self.add_open(me, Arc::clone(&entry.inode), entry.told.news, flags);
         Ok((entry, number, keep))
     }
 
     /// EXCLUSIVE: nobody else has made this file, even if the call had to be sent twice. Servers keep the verifier in
     /// its attributes, so they are set afterwards.
     async fn create_exclusively(
-        &self,
+        self: &Arc<Self>,
         me: &Client,
-        dir: &Inode,
+        dir: &Arc<Inode>,
         name: &[u8],
         mode: u32,
     ) -> Result<Object, Errno> {
         let verifier = self.unique().to_ne_bytes();
-        let made =
-            me.create(dir.handle, name, CreateHow::Exclusive(verifier)).await.map_err(|e| errno(&e))?;
+        let made = me.create(dir.handle, name, CreateHow::Exclusive(verifier)).await;
+        let made = self.made(dir, name, made)?;
         let now = SetTime::ServerTime;
         let set = Sattr { mode: Some(mode), atime: now, mtime: now, ..Sattr::default() };
         let changed = me.setattr(made.handle, set, None).await.map_err(|e| errno(&e))?;
@@ -99,40 +130,66 @@ impl Fs {
     }
 
     /// A further name for a file.
-    pub(crate) async fn link(&self, me: &Client, file: u64, dir: u64, name: &[u8]) -> Result<Entry, Errno> {
+    ///
+    /// # Errors
+    /// [`Errno::STALE`] also when the kernel is to look the file's path up again, and to repeat this (`verify.rs`).
+    pub(crate) async fn link(
+        self: &Arc<Self>,
+        me: &Client,
+        file: u64,
+        (dir, name): (u64, &[u8]),
+        tid: u32,
+    ) -> Result<Entry, Errno> {
         let (inode, dir) = (self.inode(file)?, self.inode(dir)?);
+        self.check_names(me, &inode, tid).await?;
         {
             let _changes = (dir.change(&self.clock), inode.change(&self.clock));
-            me.link(inode.handle, dir.handle, name).await.map_err(|e| errno(&e))?;
+            let linked = me.link(inode.handle, dir.handle, name).await;
+            let linked = linked.map_err(|e| self.failed(&dir, name, &e))?;
+            self.entries_changed(&dir, &linked.dir);
         }
         let asked = self.clock.tick();
         let attributes = me.getattr(inode.handle).await.map_err(|e| errno(&e))?;
-        Ok(self.entry((&dir, name), asked, Object { handle: inode.handle, attributes }))
+        let object = Object { handle: inode.handle, attributes, dir: WccData::default() };
+        Ok(self.entry((&dir, name), asked, object))
     }
 
-    pub(crate) async fn unlink(&self, me: &Client, dir: u64, name: &[u8]) -> Result<(), Errno> {
+    pub(crate) async fn unlink(self: &Arc<Self>, me: &Client, dir: u64, name: &[u8]) -> Result<(), Errno> {
         let dir = self.inode(dir)?;
         let open = self.open_and_alone(me, &dir, name).await;
         let done = {
             let _change = dir.change(&self.clock);
             match &open {
                 Some(inode) => self.hide(me, &dir, name, inode).await,
-                None => me.remove(dir.handle, name).await.map_err(|e| errno(&e)),
+                None => self.removed(&dir, name, me.remove(dir.handle, name).await),
             }
         };
-        self.relink(&dir);
+        self.relink();
         done
     }
 
-    pub(crate) async fn rmdir(&self, me: &Client, dir: u64, name: &[u8]) -> Result<(), Errno> {
+    /// Takes what the reply to a call that removes `name` says of the directory.
+    fn removed(
+        self: &Arc<Self>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        removed: Result<WccData, client::Error>,
+    ) -> Result<(), Errno> {
+        let wcc = removed.map_err(|e| self.failed(dir, name, &e))?;
+        self.entries_changed(dir, &wcc);
+        self.table.removed((dir.number, name));
+        Ok(())
+    }
+
+    pub(crate) async fn rmdir(self: &Arc<Self>, me: &Client, dir: u64, name: &[u8]) -> Result<(), Errno> {
         let dir = self.inode(dir)?;
         let _change = dir.change(&self.clock);
-        me.rmdir(dir.handle, name).await.map_err(|e| errno(&e))
+        self.removed(&dir, name, me.rmdir(dir.handle, name).await)
     }
 
     /// Renames; what has the new name is replaced, and lives on under another one while it is open.
     pub(crate) async fn rename(
-        &self,
+        self: &Arc<Self>,
         me: &Client,
         (from, name): (u64, &[u8]),
         (to, new): (u64, &[u8]),
@@ -140,16 +197,16 @@ impl Fs {
         let (from, to) = (self.inode(from)?, self.inode(to)?);
         let replaced = self.open_and_alone(me, &to, new).await;
         let done = {
-            let _changes = (from.change(&self.clock), to.change(&self.clock));
+            let other = (from.number != to.number).then(|| to.change(&self.clock));
+            let _changes = (from.change(&self.clock), other);
             self.rename_over(me, (&from, name), (&to, new), replaced).await
         };
-        self.relink(&from);
-        self.relink(&to);
+        self.relink();
         done
     }
 
     async fn rename_over(
-        &self,
+        self: &Arc<Self>,
         me: &Client,
         (from, name): (&Arc<Inode>, &[u8]),
         (to, new): (&Arc<Inode>, &[u8]),
@@ -159,13 +216,19 @@ impl Fs {
         let kept = match &replaced {
             Some(inode) => {
                 let silly = self.free_name(me, to, inode).await?;
-                me.link(inode.handle, to.handle, &silly).await.map_err(|e| errno(&e))?;
+                let linked = me.link(inode.handle, to.handle, &silly).await.map_err(|e| errno(&e))?;
+                to.changed_by(&self.clock, &linked.dir);
                 Some((inode, silly))
             }
             None => None,
         };
-        let renamed = me.rename(from.handle, name, to.handle, new).await.map_err(|e| errno(&e));
-        if renamed.is_ok() {
+        let renamed = me.rename(from.handle, name, to.handle, new).await;
+        let renamed = renamed.map_err(|e| self.failed(from, name, &e));
+        if let Ok(wcc) = &renamed {
+            if from.number != to.number {
+                self.entries_changed(from, &wcc.from);
+            }
+            self.entries_changed(to, &wcc.to);
             self.table.renamed((from.number, name), (to.number, new));
         }
         if let Some((inode, silly)) = kept {
@@ -173,12 +236,14 @@ impl Fs {
                 renamed.is_err() || me.lookup(to.handle, new).await.is_ok_and(|o| o.handle == inode.handle);
             if still_there {
                 // Nothing was replaced: the rename failed, or both names were the same file.
-                let _ = me.remove(to.handle, &silly).await;
+                if let Ok(wcc) = me.remove(to.handle, &silly).await {
+                    self.entries_changed(to, &wcc);
+                }
             } else {
                 self.keep_silly(me, to, inode, silly).await;
             }
         }
-        renamed
+        renamed.map(drop)
     }
 
     /// The file that `name` stands for, if it is open here and this is its only name.
@@ -195,20 +260,23 @@ impl Fs {
 
     /// Gives an open file the name under which it waits for its last close.
     async fn hide(
-        &self,
+        self: &Arc<Self>,
         me: &Client,
         dir: &Arc<Inode>,
         name: &[u8],
         inode: &Arc<Inode>,
     ) -> Result<(), Errno> {
         let silly = self.free_name(me, dir, inode).await?;
-        me.rename(dir.handle, name, dir.handle, &silly).await.map_err(|e| errno(&e))?;
+        let renamed = me.rename(dir.handle, name, dir.handle, &silly).await;
+        let renamed = renamed.map_err(|e| self.failed(dir, name, &e))?;
+        self.entries_changed(dir, &renamed.to);
+        self.table.removed((dir.number, name));
         self.keep_silly(me, dir, inode, silly).await;
         Ok(())
     }
 
     /// Remembers the name under which a removed file waits for its last close. If that has come meanwhile, the file goes.
-    async fn keep_silly(&self, me: &Client, dir: &Arc<Inode>, inode: &Arc<Inode>, name: Vec<u8>) {
+    async fn keep_silly(self: &Arc<Self>, me: &Client, dir: &Arc<Inode>, inode: &Arc<Inode>, name: Vec<u8>) {
         self.silly.lock().insert((dir.number, name.clone()));
         inode.changed(&self.clock);
         inode.state.lock().silly = Some((Arc::clone(dir), name));
@@ -229,16 +297,19 @@ impl Fs {
     }
 
     /// Removes what a removed file was renamed to, unless the file is open.
-    pub(crate) async fn remove_silly(&self, me: &Client, inode: &Inode) {
+    pub(crate) async fn remove_silly(self: &Arc<Self>, me: &Client, inode: &Inode) {
         let silly = {
             let mut s = inode.state.lock();
             if s.opens > 0 { None } else { s.silly.take() }
         };
         let Some((dir, name)) = silly else { return };
-        if let Err(e) = me.remove(dir.handle, &name).await {
-            tracing::warn!("cannot remove {}: {e}", String::from_utf8_lossy(&name));
+        {
+            let _change = dir.change(&self.clock);
+            match me.remove(dir.handle, &name).await {
+                Ok(wcc) => self.entries_changed(&dir, &wcc),
+                Err(e) => tracing::warn!("cannot remove {}: {e}", String::from_utf8_lossy(&name)),
+            }
         }
-        dir.changed(&self.clock);
         self.silly.lock().remove(&(dir.number, name));
     }
 

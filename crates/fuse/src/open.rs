@@ -16,8 +16,10 @@ use rustix::{fs::OFlags, io::Errno};
 use crate::{
     error::errno,
     fs::Fs,
-    inode::{Drops, Inode, Told},
+    inode::{Drops, Inode, KernelHas, News, Told},
     read_ahead::Ahead,
+    verify::OF_FILES,
+    write::Place,
 };
 
 /// Set in the flags of an open for execve(2); not in any header.
@@ -89,41 +91,51 @@ impl Fs {
     /// Opens: the description's number, and whether the kernel's pages are still good.
     ///
     /// # Errors
-    /// [`Errno::STALE`] also when the kernel has a wrong idea of the size: it then looks the name up, and opens again.
-    pub(crate) async fn open(&self, me: Client, number: u64, flags: u32) -> Result<(u64, bool), Errno> {
+    /// [`Errno::STALE`] also when the kernel is to look the path up again and repeat the open: when the name leads elsewhere
+    /// (`verify.rs`), or when the kernel has an old size, at which it would append, or old rights, which it would check.
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        me: Client,
+        number: u64,
+        flags: u32,
+        tid: u32,
+    ) -> Result<(u64, bool), Errno> {
         let inode = self.inode(number)?;
         let flags = OFlags::from_bits_retain(flags);
         let (all, any) = rights(flags);
-        let asked = self.clock.tick();
-        inode.state.lock().opened = asked;
-        let (granted, attributes) =
-            me.access_and_attributes(inode.handle, all | any).await.map_err(|e| errno(&e))?;
+        inode.state.lock().opened = self.clock.tick();
+        let opening = self.ask_to_open(&me, &inode, OF_FILES, tid).await?;
+        let granted = opening.granted;
         let lacks = granted & all != all || (any != 0 && granted & any == 0);
         if self.asks_rights && lacks {
             return Err(Errno::ACCESS);
         }
-        let (before, ctime) = {
+        let news = inode.check(&self.times, opening.asked, opening.attributes);
+        self.drop_cached(&inode, news);
+        let (now, before) = {
             let s = inode.state.lock();
-            (s.kernel_size, s.kernel_ctime)
+            (KernelHas::of(&s.cached.attributes), s.kernel)
         };
-        let told = self.learn(&inode, asked, attributes);
-        if told.attributes.size != before {
-            return Err(Errno::STALE);
+        // The kernel appends where its size ends, and has checked its rights.
+        let is_wrong = (flags.contains(OFlags::APPEND) && now.size != before.size)
+            || (!self.asks_rights && now.rights != before.rights);
+        if is_wrong && !opening.is_repeated {
+            return Err(self.repeat(&inode, tid));
         }
-        if told.attributes.ctime != ctime
+        if (now.ctime != before.ctime || now.size != before.size)
             && let Some(notices) = self.notices.get()
         {
             notices.attributes(number);
         }
-        Ok(self.add_open(me, inode, told, flags))
+        Ok(self.add_open(me, inode, news, flags))
     }
 
-    /// A description of a file of which `told` was just learned.
+    /// A description of a file of which `news` were just learned.
     pub(crate) fn add_open(
         &self,
         client: Client,
         inode: Arc<Inode>,
-        told: Told,
+        news: News,
         flags: OFlags,
     ) -> (u64, bool) {
         let mode = flags & OFlags::RWMODE;
@@ -134,7 +146,7 @@ impl Fs {
             s.opens += 1;
             s.readers += u32::from(reads);
             s.page_readers += u32::from(through_pages);
-            (told.news.is_current && s.pages.are_good(), s.pages.epoch())
+            (news.is_current && s.pages.are_good(), s.pages.epoch())
         };
         let seen = AtomicU64::new(inode.writes.failures().0);
         let drops = AtomicU64::new(if keep { 0 } else { epoch });
@@ -204,44 +216,62 @@ impl Fs {
         Err(Errno::NOMEM)
     }
 
-    /// Takes data to be written. `Some`: what the answer waits for, for [`Self::taken`].
+    /// Takes data to be written; `direct`: it did not go through the kernel's pages. `Some`: what the answer waits for, for
+    /// [`Self::taken`].
     ///
     /// # Errors
     /// Those of [`Self::write`].
     pub(crate) fn take(
         self: &Arc<Self>,
         file: &OpenFile,
-        (offset, data): (u64, &[u8]),
+        (place, data): (Place, &[u8]),
         direct: bool,
     ) -> Result<Option<Waits>, Errno> {
         let inode = &file.inode;
-        let mut waits = Waits { flight: self.write(inode, &file.client, offset, data)?, ..Waits::default() };
+        let taken = self.write(inode, &file.client, place, data)?;
+        let mut waits = Waits { flight: taken.flight, ..Waits::default() };
         if direct {
             match inode.wrote_directly() {
                 Drops::Nothing => {}
-                Drops::Part => waits.part = Some(offset..offset + data.len() as u64),
+                Drops::Part => waits.part = Some(place.kernel()..place.kernel() + data.len() as u64),
                 Drops::All(news) => {
-                    self.drop_pages(inode, news);
+                    self.drop_cached(inode, news);
                     waits.all = true;
                 }
             }
         } else {
             inode.fills_pages();
         }
+        if taken.is_moved {
+            // The pages have it in the wrong place. Their locks are held until this is answered.
+            self.drop_cached(inode, inode.spoil());
+            if let Some(notices) = self.notices.get() {
+                notices.attributes(inode.number);
+            }
+        }
         let is_done = !self.write_through && waits == Waits::default();
         Ok((!is_done).then_some(waits))
     }
 
-    /// Takes data for which there was no memory at first, and waits as [`Self::taken`].
+    /// Takes data for which there was no memory at first, or that is to go to the end of the file when its size was asked for
+    /// long ago, and waits as [`Self::taken`].
     pub(crate) async fn write_later(
         self: &Arc<Self>,
         file: &OpenFile,
-        offset: u64,
+        place: Place,
         data: &[u8],
         direct: bool,
     ) -> Result<(), Errno> {
+        if matches!(place, Place::End(_)) && file.inode.is_due() {
+            self.settle(&file.inode).await;
+            let asked = self.clock.tick();
+            if let Ok(attributes) = file.client.getattr(file.inode.handle).await {
+                let news = file.inode.check(&self.times, asked, attributes);
+                self.drop_cached(&file.inode, news);
+            }
+        }
         for _ in 0..MEMORY_TRIES {
-            match self.take(file, (offset, data), direct) {
+            match self.take(file, (place, data), direct) {
                 Err(Errno::NOMEM) => self.commit_all().await,
                 Err(e) => return Err(e),
                 Ok(waits) => return self.taken(file, waits.unwrap_or_default()).await,
@@ -320,7 +350,7 @@ impl Fs {
             changed
         };
         if let Some(size) = set.size {
-            inode.state.lock().kernel_size = size;
+            inode.set_size(size);
         }
         let asked = self.clock.tick();
         let attributes = match changed.after {

@@ -1,4 +1,4 @@
-//! Whether the kernel's pages of a file are still what the server has.
+//! Whether the kernel's pages of a file are still what the server has; and, by the same rules, its names of a directory.
 //!
 //! The pages are good as long as the server's file has the attributes (size, mtime, ctime) under which they were read.
 //! Our own writes change those too, but the kernel has their data in its pages already; so what a change of ours led from
@@ -27,6 +27,8 @@ pub(crate) struct Pages {
     dropped: u64,
     /// Changes of ours, from and to, of which the one before is not known yet.
     waiting: Vec<(WccAttr, WccAttr)>,
+    /// Of a change of ours the server did not say from or to what.
+    unproven: bool,
     /// The kernel is to drop what is from before this epoch, at once.
     wanted: u64,
     /// It is yet to be told so.
@@ -36,7 +38,10 @@ pub(crate) struct Pages {
 impl Pages {
     /// A change of ours has happened.
     pub(crate) fn changed(&mut self, wcc: &WccData) {
-        let (Some(from), Some(to)) = (wcc.before, wcc.after.as_ref().map(WccAttr::from)) else { return };
+        let (Some(from), Some(to)) = (wcc.before, wcc.after.as_ref().map(WccAttr::from)) else {
+            self.unproven = true;
+            return;
+        };
         // One that leaves everything as it was has no place in the order, and needs none.
         if from == to || self.good_for.is_none() {
             return;
@@ -53,10 +58,17 @@ impl Pages {
         }
     }
 
+    /// No change of ours is under way, and the last one led to `now`. `true`: another's change lies between ours, or may; what
+    /// the kernel has is good for `now` then, once it has dropped what it had.
+    pub(crate) fn has_gap(&mut self, now: WccAttr) -> bool {
+        (self.unproven || !self.waiting.is_empty()) && self.compare(now)
+    }
+
     /// The server does not have what the kernel has, so that has to go.
     pub(crate) fn spoil(&mut self) {
         self.good_for = None;
         self.waiting = Vec::new();
+        self.unproven = false;
         self.epoch += 1;
     }
 
@@ -64,6 +76,7 @@ impl Pages {
     /// the kernel has to drop them; they are good for these then.
     pub(crate) fn compare(&mut self, now: WccAttr) -> bool {
         self.waiting = Vec::new();
+        self.unproven = false;
         if self.good_for == Some(now) {
             return false;
         }
@@ -191,6 +204,26 @@ mod tests {
             pages.changed(&wcc);
             pages.changed(&change(1, 2));
             assert!(pages.compare(attr(2)) && !pages.are_good());
+        }
+    }
+
+    #[test]
+    fn a_gap_between_our_changes_is_found_when_the_last_has_ended() {
+        let ours = [change(0, 1), change(1, 2), change(2, 3)];
+        for order in orders(ours.len()) {
+            let mut pages = good();
+            order.iter().for_each(|i| pages.changed(&ours[*i]));
+            assert!(!pages.has_gap(attr(3)), "{order:?}");
+            // Whatever it is compared with: the reply that was read last need not be that of the last change.
+            assert!(!pages.has_gap(attr(1)), "{order:?}");
+        }
+        for wcc in [change(1, 2), WccData { before: None, ..change(0, 1) }] {
+            let mut pages = good();
+            pages.changed(&wcc);
+            let now = wcc.after.map(|a| WccAttr::from(&a)).unwrap();
+            assert!(pages.has_gap(now) && !pages.are_good());
+            pages.drop_before(pages.epoch());
+            assert!(!pages.has_gap(now) && !pages.compare(now) && pages.are_good(), "it is found once");
         }
     }
 

@@ -21,7 +21,7 @@ use std::{
 use fuser::{
     BsdFileFlags, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::{Mutex, RwLock};
 use rustix::{
@@ -58,7 +58,8 @@ pub fn serve(of: &Path, at: &Path, ready: impl FnOnce()) -> Result<(), MountErro
         default_permissions: false,
     };
     let passthrough = Passthrough::new(root).map_err(|e| broken(e.into()))?;
-    let session = start(passthrough, &request, &path).and_then(Session::spawn).map_err(broken)?;
+    let session =
+        start(passthrough, &request, &path).and_then(|(session, _)| session.spawn()).map_err(broken)?;
     read_further_ahead(&path);
     ready();
     session.join().map_err(broken)

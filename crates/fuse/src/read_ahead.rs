@@ -214,7 +214,7 @@ mod tests {
     use server::{Config, Running, Server};
 
     use super::*;
-    use crate::{MountOptions, inode::ROOT};
+    use crate::{MountOptions, inode::ROOT, write::Place};
 
     /// What the kernel asks for at a time.
     const READ: usize = 128 << 10;
@@ -222,7 +222,7 @@ mod tests {
     const SIZE: usize = (20 << 20) + 12_345;
 
     /// A file system without kernel, on a server with one file.
-    struct Place {
+    struct Setup {
         fs: Arc<Fs>,
         /// Of the file system, and of another.
         me: Client,
@@ -231,7 +231,7 @@ mod tests {
         _server: Running,
     }
 
-    impl Place {
+    impl Setup {
         async fn new(options: Options) -> Self {
             let config = Config {
                 exports: vec!["/data=memory:256MiB".parse().unwrap()],
@@ -259,8 +259,8 @@ mod tests {
         }
 
         async fn open_with(&self, flags: OFlags) -> (u64, Arc<OpenFile>) {
-            let Ok(entry) = self.fs.lookup(&self.me, ROOT, b"file").await else { panic!("it is gone") };
-            let (fh, _) = self.fs.open(self.me.clone(), entry.inode.number, flags.bits()).await.unwrap();
+            let Ok(entry) = self.fs.lookup(&self.me, ROOT, b"file", 0).await else { panic!("it is gone") };
+            let (fh, _) = self.fs.open(self.me.clone(), entry.inode.number, flags.bits(), 0).await.unwrap();
             (fh, self.fs.opened(fh).unwrap())
         }
 
@@ -291,87 +291,87 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn who_reads_on_is_given_what_was_fetched() {
-        let place = Place::new(Options::default()).await;
+        let setup = Setup::new(Options::default()).await;
         for start in [0, 5 * 4096] {
-            let (fh, file) = place.open().await;
-            let calls = place.read(&file, &rest(start)).await;
+            let (fh, file) = setup.open().await;
+            let calls = setup.read(&file, &rest(start)).await;
             assert!((21..32).contains(&calls), "{calls} calls for {} reads", rest(start).len());
-            place.close(fh).await;
+            setup.close(fh).await;
         }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_the_kernel_brings_in_another_order_is_found_too() {
-        let place = Place::new(Options::default()).await;
-        let (fh, file) = place.open().await;
+        let setup = Setup::new(Options::default()).await;
+        let (fh, file) = setup.open().await;
         let mut at = rest(0);
         at.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
-        let calls = place.read(&file, &at).await;
+        let calls = setup.read(&file, &at).await;
         assert!(calls < 32, "{calls} calls");
-        place.close(fh).await;
+        setup.close(fh).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn nothing_is_fetched_for_who_reads_here_and_there() {
-        let place = Place::new(Options::default()).await;
-        let (fh, file) = place.open().await;
+        let setup = Setup::new(Options::default()).await;
+        let (fh, file) = setup.open().await;
         let at: Vec<usize> = (0..40).map(|i| (i * 7_919_000) % (SIZE - READ)).collect();
-        assert_eq!(place.read(&file, &at).await, 40);
-        place.close(fh).await;
+        assert_eq!(setup.read(&file, &at).await, 40);
+        setup.close(fh).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn who_reads_directly_is_given_what_the_server_has_now() {
-        let place = Place::new(Options::default()).await;
-        let (fh, file) = place.open_with(OFlags::RDONLY | OFlags::DIRECT).await;
-        assert_eq!(place.read_as(&file, &rest(0), true).await, rest(0).len() as u64);
-        place.close(fh).await;
+        let setup = Setup::new(Options::default()).await;
+        let (fh, file) = setup.open_with(OFlags::RDONLY | OFlags::DIRECT).await;
+        assert_eq!(setup.read_as(&file, &rest(0), true).await, rest(0).len() as u64);
+        setup.close(fh).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_was_changed_meanwhile_is_read_as_it_is_now() {
-        let mut place = Place::new(Options::default()).await;
-        let (fh, file) = place.open().await;
+        let mut setup = Setup::new(Options::default()).await;
+        let (fh, file) = setup.open().await;
         let ahead = 2 << 20;
         for (round, by_us) in [true, false].into_iter().enumerate() {
-            place.read(&file, &rest(0)[..12]).await;
+            setup.read(&file, &rest(0)[..12]).await;
             assert!(file.ahead.0.lock().pieces.iter().any(|p| p.start <= ahead && ahead < p.end));
             let new = vec![round as u8 + 77; 4096];
-            place.data[ahead as usize..][..4096].copy_from_slice(&new);
+            setup.data[ahead as usize..][..4096].copy_from_slice(&new);
             if by_us {
-                place.fs.write(&file.inode, &place.me, ahead, &new).unwrap();
+                setup.fs.write(&file.inode, &setup.me, Place::At(ahead), &new).unwrap();
             } else {
                 let how = nfs::v3::StableHow::FileSync;
-                place.other.write(file.inode.handle, ahead, &new, how).await.unwrap();
+                setup.other.write(file.inode.handle, ahead, &new, how).await.unwrap();
                 // Who opens it afterwards drops the kernel's pages; what was fetched before may not take their place.
-                let (fh, _) = place.open().await;
-                place.close(fh).await;
+                let (fh, _) = setup.open().await;
+                setup.close(fh).await;
             }
-            place.read(&file, &rest(12 * READ)).await;
+            setup.read(&file, &rest(12 * READ)).await;
         }
-        place.close(fh).await;
+        setup.close(fh).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_is_fetched_is_bounded_and_let_go() {
         let limit = 32 << 20;
-        let place = Place::new(Options { arena_limit: limit, ..Options::default() }).await;
+        let setup = Setup::new(Options { arena_limit: limit, ..Options::default() }).await;
         let mut open = Vec::new();
         for _ in 0..8 {
-            let (fh, file) = place.open().await;
-            place.read(&file, &rest(0)[..100]).await;
-            let held = place.fs.held_ahead.load(Ordering::Relaxed);
+            let (fh, file) = setup.open().await;
+            setup.read(&file, &rest(0)[..100]).await;
+            let held = setup.fs.held_ahead.load(Ordering::Relaxed);
             assert!(held > 0 && held <= limit / PART_HELD, "{held} bytes");
             open.push((fh, file));
         }
         let (idle, closed) = open.split_at(1);
         for (fh, _) in closed {
-            place.close(*fh).await;
+            setup.close(*fh).await;
         }
         let idle = Arc::clone(&idle[0].1);
         drop(open);
         let begun = Instant::now();
-        while place.fs.held_ahead.load(Ordering::Relaxed) > 0 {
+        while setup.fs.held_ahead.load(Ordering::Relaxed) > 0 {
             assert!(begun.elapsed() < Duration::from_secs(60), "it is held for ever");
             tokio::time::sleep(Duration::from_millis(20)).await;
             idle.ahead.forget_old();

@@ -48,6 +48,6 @@ impl Fs {
                 if e.status().is_some() { inode.spoil() } else { News::default() }
             }
         };
-        self.drop_pages(inode, news);
+        self.drop_cached(inode, news);
     }
 }

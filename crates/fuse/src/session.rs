@@ -1,6 +1,10 @@
 //! What every file system here agrees on with the kernel, so that figures of one can stand beside those of another.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+};
 
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, Session, SessionACL};
 
@@ -39,7 +43,8 @@ pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
     let _ = config.set_max_background(BACKGROUND);
 }
 
-/// Mounts on `at` a file system whose requests several threads take, each with a channel of its own to the kernel.
+/// Mounts on `at` a file system whose requests several threads take, each with a channel of its own to the kernel. The
+/// device is for notifications.
 ///
 /// # Errors
 /// Those of [`MountRequest::mount`], and of the first exchange with the kernel; nothing is mounted then.
@@ -47,13 +52,17 @@ pub(crate) fn start<F: Filesystem>(
     filesystem: F,
     request: &MountRequest,
     at: &Path,
-) -> io::Result<Session<F>> {
+) -> io::Result<(Session<F>, File)> {
     let mut config = Config::default();
     config.n_threads = Some(takers());
     config.clone_fd = true;
     let acl = if request.allow_other { SessionACL::All } else { SessionACL::Owner };
     let device = request.mount(at)?;
-    Session::from_fd(filesystem, device, acl, config).inspect_err(|_| drop(detach(at)))
+    let session = device.try_clone().and_then(|copy| {
+        let session = Session::from_fd(filesystem, device, acl, config)?;
+        Ok((session, File::from(copy)))
+    });
+    session.inspect_err(|_| drop(detach(at)))
 }
 
 /// The kernel wakes one of the threads that wait for requests, the longest asleep: more threads than processors only

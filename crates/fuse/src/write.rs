@@ -163,8 +163,35 @@ impl Writes {
     }
 }
 
+/// Where data is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At this offset.
+    At(u64),
+    /// At the end of the file, which for the kernel is here.
+    End(u64),
+}
+
+impl Place {
+    /// The kernel's offset.
+    pub(crate) fn kernel(self) -> u64 {
+        match self {
+            Self::At(offset) | Self::End(offset) => offset,
+        }
+    }
+}
+
+/// What became of data that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// So much is on its way that the writer is to wait for this flight.
+    pub(crate) flight: Option<u64>,
+    /// Elsewhere than where the kernel has it.
+    pub(crate) is_moved: bool,
+}
+
 impl Fs {
-    /// Takes `data` to be written. `Some(flight)`: so much is on its way that the writer is to wait for that one.
+    /// Takes `data` to be written.
     ///
     /// # Errors
     /// [`Errno::NOMEM`] when there is no buffer; nothing was taken then.
@@ -172,13 +199,18 @@ impl Fs {
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         client: &Client,
-        offset: u64,
+        place: Place,
         data: &[u8],
-    ) -> Result<Option<u64>, Errno> {
-        let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
+    ) -> Result<Taken, Errno> {
         let mut out = [None, None];
-        let has_set_id = {
+        let (offset, has_set_id) = {
             let mut w = inode.writes.inner.lock();
+            let offset = match place {
+                Place::At(offset) => offset,
+                Place::End(_) => inode.size(),
+            };
+            let end = |offset: u64| offset.checked_add(data.len() as u64).ok_or(Errno::FBIG);
+            let (end, kernel_end) = (end(offset)?, end(place.kernel())?);
             if w.file.is_none() {
                 w.file = Some(File::new(client.clone(), inode.handle));
                 self.writing.lock().insert(inode.number, Arc::clone(inode));
@@ -200,14 +232,15 @@ impl Fs {
             if w.gather.as_ref().is_some_and(|g| g.filled >= g.buffer.len()) {
                 out[1] = w.launch();
             }
-            inode.wrote(&self.clock, end)
+            (offset, inode.wrote(&self.clock, end, kernel_end))
         };
         if has_set_id && let Some(notices) = self.notices.get() {
             notices.attributes(inode.number); // Else it would execute the new data with the old mode.
         }
         let last = out.iter().flatten().last().map(|d| d.number);
         out.into_iter().flatten().for_each(|d| self.depart(inode, d));
-        Ok(last.filter(|_| self.flying.load(Ordering::Relaxed) > MOST_FLYING))
+        let flight = last.filter(|_| self.flying.load(Ordering::Relaxed) > MOST_FLYING);
+        Ok(Taken { flight, is_moved: offset != place.kernel() })
     }
 
     /// Waits for a flight.
@@ -235,7 +268,7 @@ impl Fs {
                 tracing::warn!(%file, handle = %inode.handle, ?range, "data could not be written");
                 w.fail(e, true);
                 // The kernel's pages have what the server does not.
-                fs.drop_pages(&inode, inode.spoil());
+                fs.drop_cached(&inode, inode.spoil());
                 WccData::default()
             });
             inode.changed_by(&fs.clock, &wcc);

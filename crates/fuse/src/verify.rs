@@ -1,0 +1,238 @@
+//! Revalidation of names at open(2) and link(2).
+//!
+//! The kernel resolves a cached name without a request until its lifetime has expired, and then sends OPEN or LINK with the
+//! inode number: without a check these would act on the file that had the name before. So both look up the cached names of the
+//! inode, and are answered with ESTALE if one of them leads elsewhere. The kernel then looks up each component of the path
+//! and repeats the request once (`do_filp_open`, `do_linkat`). The repeated request is answered by the inode, whatever has
+//! changed since, as in the Linux NFS client.
+//!
+//! A name that was looked up in the same system call is not looked up again. The request does not say so; it is derived from
+//! the thread, the time, and the file's ctime, which a rename changes.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use client::Client;
+use nfs::v3::{Fattr, NfsTime, access};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::{
+    error::errno,
+    fs::Fs,
+    inode::{Inode, Moment},
+};
+
+/// A request of a thread within this time of its LOOKUP is taken for part of the same system call.
+const SAME_CALL: Duration = Duration::from_millis(10);
+/// The kernel repeats a request within this time, or not at all.
+const REPEATED: Duration = Duration::from_secs(60);
+/// Threads that are recorded as about to repeat a request.
+const MOST_THREADS: usize = 1024;
+/// The most names of one file that are looked up.
+const MOST_NAMES: usize = 16;
+
+/// A LOOKUP that led to an inode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LookedUp {
+    tid: u32,
+    at: Instant,
+    ctime: NfsTime,
+}
+
+/// Rights that the server has granted.
+pub(crate) struct Rights {
+    caller: Client,
+    wanted: u32,
+    granted: u32,
+    /// Of the file then.
+    ctime: NfsTime,
+}
+
+/// Threads whose request was answered with ESTALE and will be repeated: the inode number, and the time of the answer.
+#[derive(Default)]
+pub(crate) struct Repeats(Mutex<HashMap<u32, (u64, Instant)>>);
+
+impl Repeats {
+    /// The request of `tid` about the inode `number` is answered with ESTALE.
+    fn expect(&self, tid: u32, number: u64) {
+        let mut threads = self.0.lock();
+        if threads.len() >= MOST_THREADS {
+            threads.clear();
+        }
+        threads.insert(tid, (number, Instant::now()));
+    }
+
+    /// The call of `tid` has ended without being repeated.
+    pub(crate) fn forget(&self, tid: u32) {
+        let mut threads = self.0.lock();
+        if !threads.is_empty() {
+            threads.remove(&tid);
+        }
+    }
+
+    /// Whether a request of `tid` about `inode` is a repeated one: about the same inode, or one that it has looked up since.
+    fn take(&self, tid: u32, inode: &Inode, looked_up: Option<LookedUp>) -> bool {
+        let Some((number, since)) = self.0.lock().remove(&tid) else { return false };
+        let is_found_since = looked_up.is_some_and(|l| l.tid == tid && l.at >= since);
+        since.elapsed() < REPEATED && (number == inode.number || is_found_since)
+    }
+}
+
+/// What the server says of a file that is opened.
+pub(crate) struct Opening {
+    /// When it was asked.
+    pub(crate) asked: Moment,
+    pub(crate) attributes: Fattr,
+    /// Of the rights that were asked for.
+    pub(crate) granted: u32,
+    /// The request is a repeated one, so it cannot be repeated again.
+    pub(crate) is_repeated: bool,
+}
+
+/// Which of the names of a file were found to lead to it.
+struct Found {
+    /// One leads elsewhere, or nowhere.
+    elsewhere: bool,
+    /// The attributes that came with one that leads to the file.
+    attributes: Option<Fattr>,
+}
+
+impl Fs {
+    /// The kernel was told of `inode` in answer to a LOOKUP of `tid`.
+    pub(crate) fn looked_up(&self, inode: &Inode, tid: u32) {
+        if tid != 0 {
+            let mut s = inode.state.lock();
+            s.looked_up = Some(LookedUp { tid, at: Instant::now(), ctime: s.cached.attributes.ctime });
+        }
+    }
+
+    /// Answers a request about `inode` with ESTALE, so that the kernel repeats it.
+    pub(crate) fn repeat(&self, inode: &Inode, tid: u32) -> Errno {
+        self.repeats.expect(tid, inode.number);
+        Errno::STALE
+    }
+
+    /// Asks what opening a file takes: whether its names still lead to it, the rights in `wanted`, if the server is to
+    /// be asked, and the attributes. One call, or two at a time.
+    ///
+    /// # Errors
+    /// [`Errno::STALE`] to look the path up again, and those of the calls.
+    pub(crate) async fn ask_to_open(
+        self: &Arc<Self>,
+        me: &Client,
+        inode: &Arc<Inode>,
+        wanted: u32,
+        tid: u32,
+    ) -> Result<Opening, Errno> {
+        let looked_up = inode.state.lock().looked_up.take();
+        let is_repeated = self.repeats.take(tid, inode, looked_up);
+        let asked = self.clock.tick();
+        let opening = |(attributes, granted)| Opening { asked, attributes, granted, is_repeated };
+        let same_call = looked_up.filter(|l| l.tid == tid && l.at.elapsed() < SAME_CALL);
+        if is_repeated {
+            return Ok(opening(self.ask(me, inode, wanted).await?));
+        }
+        if let Some(looked_up) = same_call {
+            let answer = self.ask(me, inode, wanted).await?;
+            if answer.0.ctime != looked_up.ctime && self.find(me, inode).await.elsewhere {
+                return Err(self.repeat(inode, tid));
+            }
+            return Ok(opening(answer));
+        }
+        let rights = self.known_rights(me, inode, wanted);
+        let (found, answer) = match rights {
+            Some(_) => (self.find(me, inode).await, None),
+            None => {
+                let (found, answer) = futures::join!(self.find(me, inode), self.ask(me, inode, wanted));
+                (found, Some(answer))
+            }
+        };
+        if found.elsewhere {
+            return Err(self.repeat(inode, tid));
+        }
+        if let (Some((granted, ctime)), Some(attributes)) = (rights, found.attributes)
+            && ctime.is_none_or(|ctime| ctime == attributes.ctime)
+        {
+            return Ok(opening((attributes, granted)));
+        }
+        let answer = match answer {
+            Some(answer) => answer?,
+            None => self.ask(me, inode, wanted).await?,
+        };
+        Ok(opening(answer))
+    }
+
+    /// Whether all names by which the kernel may have reached `inode`, to link it, still lead to it.
+    ///
+    /// # Errors
+    /// [`Errno::STALE`] to look the path up again.
+    pub(crate) async fn check_names(
+        self: &Arc<Self>,
+        me: &Client,
+        inode: &Arc<Inode>,
+        tid: u32,
+    ) -> Result<(), Errno> {
+        let looked_up = inode.state.lock().looked_up.take();
+        let is_repeated = self.repeats.take(tid, inode, looked_up);
+        if !is_repeated && self.find(me, inode).await.elsewhere {
+            return Err(self.repeat(inode, tid));
+        }
+        Ok(())
+    }
+
+    /// Looks up the names of an inode. A LOOKUP that fails proves nothing: the caller may have no right to search.
+    async fn find(self: &Arc<Self>, me: &Client, inode: &Arc<Inode>) -> Found {
+        let mut names = self.table.cached_names(inode.number);
+        names.truncate(MOST_NAMES);
+        let asked = self.clock.tick();
+        let lookups = names.iter().map(|(dir, (_, text, _))| me.lookup(dir.handle, text));
+        let answers = futures::future::join_all(lookups).await;
+        let mut found = Found { elsewhere: false, attributes: None };
+        for ((dir, name), answer) in names.into_iter().zip(answers) {
+            match answer {
+                Ok(object) => {
+                    drop(self.learn_directory(&dir, asked, object.dir.after));
+                    if object.handle == inode.handle {
+                        found.attributes = Some(object.attributes);
+                        continue;
+                    }
+                }
+                Err(e) if e.is_not_found() => {}
+                Err(_) => continue,
+            }
+            found.elsewhere = true;
+            drop(self.expire(dir.number, vec![name]));
+        }
+        found
+    }
+
+    /// The attributes, and the rights in `wanted` if the server is to be asked.
+    async fn ask(&self, me: &Client, inode: &Inode, wanted: u32) -> Result<(Fattr, u32), Errno> {
+        if !self.asks_rights {
+            return Ok((me.getattr(inode.handle).await.map_err(|e| errno(&e))?, wanted));
+        }
+        let (granted, attributes) =
+            me.access_and_attributes(inode.handle, wanted).await.map_err(|e| errno(&e))?;
+        let rights = Rights { caller: me.clone(), wanted, granted, ctime: attributes.ctime };
+        inode.state.lock().rights = Some(rights);
+        Ok((attributes, granted))
+    }
+
+    /// The rights that need not be asked for, and the ctime of the file for which they hold.
+    fn known_rights(&self, me: &Client, inode: &Inode, wanted: u32) -> Option<(u32, Option<NfsTime>)> {
+        if !self.asks_rights {
+            return Some((wanted, None));
+        }
+        let s = inode.state.lock();
+        let rights =
+            s.rights.as_ref().filter(|r| r.wanted & wanted == wanted && r.caller.is_same_caller(me))?;
+        Some((rights.granted & wanted, Some(rights.ctime)))
+    }
+}
+
+/// The rights that reading and writing a file take: asked for at once, so that they need not be asked for again.
+pub(crate) const OF_FILES: u32 = access::READ | access::MODIFY | access::EXTEND | access::EXECUTE;

@@ -1,0 +1,206 @@
+//! Opening files that others change, and what it costs.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::Write,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use common::{Export, HANG, Mounted, between::Act, fuse_is_there};
+use parking_lot::Mutex;
+
+/// The calls of a mount, by procedure.
+#[derive(Default)]
+struct Calls(Mutex<BTreeMap<String, u32>>);
+
+impl Calls {
+    /// A mount whose calls are counted.
+    fn mount(export: &Export, options: &str) -> (Mounted, Arc<Self>) {
+        let calls = Arc::new(Self::default());
+        let counted = Arc::clone(&calls);
+        let mounted = export.mount_through(options, move |seen| {
+            if !seen.is_reply {
+                *counted.0.lock().entry(format!("{:?}", seen.procedure)).or_default() += 1;
+            }
+            Act::Pass
+        });
+        (mounted, calls)
+    }
+
+    /// Those that `work` makes, as text.
+    fn of(&self, work: impl FnOnce()) -> String {
+        self.0.lock().clear();
+        work();
+        self.0.lock().iter().map(|(what, n)| format!("{what} {n}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn open(path: &Path) {
+    File::open(path).unwrap();
+}
+
+#[test]
+fn opening_takes_the_calls_that_linux_takes() {
+    if !fuse_is_there() {
+        return;
+    }
+    for (options, rights) in [("", "Access 1, "), ("allow_other", "Getattr 1, ")] {
+        for local in [false, true] {
+            let export = Export::start(local);
+            let (mounted, calls) = Calls::mount(&export, options);
+            let other = export.mount("tcp", "");
+            fs::write(other.at.join("file"), "content").unwrap();
+            let path = mounted.at.join("file");
+            open(&mounted.at); // Its attributes and rights.
+            // Linux: LOOKUP, ACCESS. What comes much later than its LOOKUP, on a busy machine, looks the name up again.
+            let begun = Instant::now();
+            let names = (0..).map(|n| mounted.at.join(format!("name{n}")));
+            for name in names {
+                fs::write(other.at.join(name.file_name().unwrap()), "content").unwrap();
+                if calls.of(|| open(&name)) == format!("{rights}Lookup 1") {
+                    break;
+                }
+                assert!(begun.elapsed() < HANG, "no first open takes two calls");
+            }
+            open(&path);
+            // Linux: GETATTR.
+            assert_eq!(calls.of(|| open(&path)), "Lookup 1", "{options:?}");
+            assert_eq!(calls.of(|| assert!(path.exists())), "", "{options:?}: the name is cached");
+            // Linux: GETATTR, ACCESS, since the ctime is another.
+            fs::set_permissions(other.at.join("file"), std::os::unix::fs::PermissionsExt::from_mode(0o640))
+                .unwrap();
+            let changed = calls.of(|| open(&path));
+            assert!(changed.contains("Lookup") && !changed.contains("Read"), "{changed}");
+            assert_eq!(calls.of(|| open(&path)), "Lookup 1", "{options:?}");
+            other.unmount();
+            mounted.unmount();
+        }
+    }
+}
+
+#[test]
+fn no_open_fails_while_another_appends() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(false);
+    for options in ["", "allow_other"] {
+        let (a, b) = (export.mount("rdma", ""), export.mount("tcp", options));
+        let name = format!("log{}", options.len());
+        fs::write(a.at.join(&name), "").unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let mut log = OpenOptions::new().append(true).open(a.at.join(&name)).unwrap();
+                while !is_done.load(Ordering::Relaxed) {
+                    log.write_all(&[b'x'; 63]).unwrap();
+                    log.sync_all().unwrap();
+                }
+            });
+            let fails =
+                |open: &OpenOptions| (0..3000).filter(|_| open.open(b.at.join(&name)).is_err()).count();
+            let failed = [fails(OpenOptions::new().read(true)), fails(OpenOptions::new().append(true))];
+            is_done.store(true, Ordering::Relaxed);
+            assert_eq!(failed, [0, 0], "{options:?}: opens that failed, for reading and for appending");
+        });
+        a.unmount();
+        b.unmount();
+    }
+}
+
+#[test]
+fn what_is_appended_by_two_in_turns_is_all_there() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(true);
+    let (a, b) = (export.mount("rdma", ""), export.mount("tcp", ""));
+    let mut expected = String::new();
+    for round in 0..200 {
+        for (mount, by) in [(&a, "a"), (&b, "b")] {
+            let line = format!("{by}{round} {}\n", "x".repeat(round % 7));
+            expected.push_str(&line);
+            let mut log = OpenOptions::new().append(true).create(true).open(mount.at.join("log")).unwrap();
+            log.write_all(line.as_bytes()).unwrap();
+        }
+    }
+    assert!(fs::read_to_string(a.at.join("log")).unwrap() == expected);
+    a.unmount();
+    b.unmount();
+}
+
+#[test]
+fn a_file_that_is_reached_by_its_descriptor_is_opened_whatever_its_name_has_become() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(true);
+    let (a, b) = (export.mount("tcp", ""), export.mount("tcp", ""));
+    fs::write(a.at.join("file"), "content").unwrap();
+    let open = File::open(b.at.join("file")).unwrap();
+    fs::rename(a.at.join("file"), a.at.join("other")).unwrap();
+    let by_descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+    for _ in 0..2 {
+        assert_eq!(fs::read_to_string(&by_descriptor).unwrap(), "content");
+    }
+    assert!(File::open(b.at.join("file")).is_err());
+    assert_eq!(fs::read_to_string(&by_descriptor).unwrap(), "content");
+    drop(open);
+    a.unmount();
+    b.unmount();
+}
+
+#[test]
+fn a_file_that_another_has_renamed_takes_one_lookup_to_open_by_its_new_name() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(true);
+    let (b, calls) = Calls::mount(&export, "");
+    let a = export.mount("tcp", "");
+    fs::write(a.at.join("file"), "content").unwrap();
+    open(&b.at.join("file"));
+    fs::rename(a.at.join("file"), a.at.join("other")).unwrap();
+    open(&b.at.join("other"));
+    // The kernel is told by another thread to ask for the old name before it uses it.
+    let begun = Instant::now();
+    while calls.of(|| open(&b.at.join("other"))) != "Lookup 1" {
+        assert!(begun.elapsed() < HANG, "the old name is looked up for ever");
+    }
+    assert!(File::open(b.at.join("file")).is_err());
+    a.unmount();
+    b.unmount();
+}
+
+#[test]
+fn a_reader_of_an_open_file_sees_what_another_appends() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(false);
+    let (a, b) = (export.mount("tcp", ""), export.mount("tcp", "actimeo=1"));
+    fs::write(a.at.join("log"), "one\n").unwrap();
+    assert_eq!(fs::read_to_string(b.at.join("log")).unwrap(), "one\n");
+    OpenOptions::new().append(true).open(a.at.join("log")).unwrap().write_all(b"two\n").unwrap();
+    // Opened for reading, it has its new size at once.
+    let mut log = File::open(b.at.join("log")).unwrap();
+    assert_eq!(std::io::read_to_string(&mut log).unwrap(), "one\ntwo\n");
+    OpenOptions::new().append(true).open(a.at.join("log")).unwrap().write_all(b"three\n").unwrap();
+    let begun = Instant::now();
+    while std::io::read_to_string(&mut log).unwrap() != "three\n" {
+        assert!(begun.elapsed() < HANG, "it never grows");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    a.unmount();
+    b.unmount();
+}
