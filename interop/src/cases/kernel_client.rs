@@ -6,6 +6,7 @@ mod refused;
 mod restart;
 mod together;
 mod tree;
+mod two_mounts;
 
 use super::Case;
 
@@ -16,5 +17,6 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(restart::cases());
     cases.extend(behaviour::cases());
     cases.extend(together::cases());
+    cases.extend(two_mounts::cases());
     cases
 }

@@ -1,0 +1,351 @@
+//! What two clients of one export see of each other's changes, as steps for a shell on either; and what plays them.
+//!
+//! The rule is Linux's client. The tests of this crate play the steps on two mounts of `millrace mount`, and the lab
+//! (`interop/`) plays the same ones on two kernels that mount the export themselves.
+
+#![allow(unreachable_pub)] // It is a module of both.
+
+use std::time::{Duration, Instant};
+
+/// One of two clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    A,
+    B,
+}
+use At::{A, B};
+
+/// What a step has to print: all lines, with spaces between.
+#[derive(Debug, Clone, Copy)]
+pub enum Prints {
+    /// Whatever it says, it has to succeed.
+    Anything,
+    /// This.
+    Text(&'static str),
+    /// This, at once or soon: the kernel is told of changed names by another thread than that which answers the change.
+    Soon(&'static str),
+    /// This on our mount. On Linux's client perhaps the second: it uses names for `acdirmin` without asking, also that they
+    /// are not there.
+    Here(&'static str, &'static str),
+    /// This on our mount. On Linux's client anything.
+    HereOnly(&'static str),
+}
+use Prints::{Anything, Here, HereOnly, Soon, Text};
+
+/// Steps of a shell for each client, which begin in an empty directory of the export.
+pub struct Case {
+    pub name: &'static str,
+    pub steps: &'static [(At, &'static str, Prints)],
+}
+
+/// A shell that keeps its state from one command to the next, in the case's directory on one client.
+pub trait Shell {
+    /// Runs `command`, and gives what it has printed.
+    ///
+    /// # Errors
+    /// What went wrong, as text.
+    fn run(&mut self, command: &str) -> Result<String, String>;
+}
+
+/// How long what is to be so soon may take.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Plays a case; `by_kernel`: on Linux's client.
+///
+/// # Errors
+/// The step that failed, with what it has printed.
+pub fn play(case: &Case, a: &mut dyn Shell, b: &mut dyn Shell, by_kernel: bool) -> Result<(), String> {
+    for (n, (at, command, prints)) in case.steps.iter().enumerate() {
+        let shell: &mut dyn Shell = if *at == A { &mut *a } else { &mut *b };
+        let begun = Instant::now();
+        loop {
+            let wrong = |what: &str| format!("{}, step {} ({at:?}: {command}): {what}", case.name, n + 1);
+            let said = shell.run(command).map_err(|e| wrong(&e))?;
+            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+            let fits = match prints {
+                Anything => true,
+                Text(text) | Soon(text) => said == *text,
+                Here(text, on_linux) => said == *text || (by_kernel && said == *on_linux),
+                HereOnly(text) => by_kernel || said == *text,
+            };
+            if fits {
+                break;
+            }
+            let is_final = !matches!(prints, Soon(_)) || begun.elapsed() > SOON;
+            if is_final {
+                return Err(wrong(&format!("prints {said:?}, not {prints:?}")));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(())
+}
+
+/// Every case.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "a log that is rotated by rename",
+        steps: &[
+            (A, "echo old > x", Anything),
+            (B, "cat x", Text("old")),
+            (A, "mv x y; echo new > x", Anything),
+            (B, "cat x", Here("new", "old")),
+        ],
+    },
+    Case {
+        name: "a rotated log is appended to under its new name after a listing",
+        steps: &[
+            (A, "echo old > x", Anything),
+            (B, "cat x", Text("old")),
+            (A, "mv x y; echo new > x", Anything),
+            (B, "ls", Text("x y")),
+            (B, "cat x; echo more >> x", Text("new")),
+            (A, "cat x; cat y", Text("new more old")),
+        ],
+    },
+    Case {
+        name: "a log that is rotated while it is open",
+        steps: &[
+            (A, "echo old > x", Anything),
+            (B, "exec 3>> x; echo one >&3", Anything),
+            (A, "mv x y", Anything),
+            (B, "echo two >&3; exec 3>&-", Anything),
+            (A, "cat y; ls", Text("old one two y")),
+        ],
+    },
+    Case {
+        name: "a name that is looked at, given away, and opened",
+        steps: &[
+            (A, "echo old > x", Anything),
+            (B, "stat -c %s x", Text("4")),
+            (A, "mv x y; echo newer > x", Anything),
+            (B, "cat x", Here("newer", "old")),
+        ],
+    },
+    Case {
+        name: "a file that is replaced by rename",
+        steps: &[
+            (A, "echo old > x", Anything),
+            (B, "cat x", Text("old")),
+            (A, "echo new > t; mv t x", Anything),
+            (B, "cat x", Text("new")),
+            (B, "echo newer > t; mv t x", Anything),
+            (A, "cat x", Text("newer")),
+        ],
+    },
+    Case {
+        name: "a file that is removed and made again",
+        steps: &[
+            (A, "echo one > f", Anything),
+            (B, "cat f", Text("one")),
+            (A, "rm f; echo two > f", Anything),
+            (B, "cat f", Text("two")),
+            (A, "rm f", Anything),
+            (B, "cat f 2>&1 | sed 's/.*: //'", Text("No such file or directory")),
+            (B, "echo three > f", Anything),
+            (A, "cat f", Here("three", "")),
+        ],
+    },
+    Case {
+        name: "append by two in turns",
+        steps: &[
+            (A, "echo a1 >> f", Anything),
+            (B, "echo b1 >> f", Anything),
+            (A, "echo a2 >> f", Anything),
+            (B, "echo b2 >> f; cat f", Text("a1 b1 a2 b2")),
+            (A, "echo a3 >> f; cat f", Text("a1 b1 a2 b2 a3")),
+            (B, "cat f", Text("a1 b1 a2 b2 a3")),
+        ],
+    },
+    Case {
+        name: "append by two who keep the file open",
+        steps: &[
+            (A, "exec 3>> f; echo a1 >&3", Anything),
+            (B, "exec 3>> f; echo b1 >&3", Anything),
+            // Attributes hold acregmin (3 s) at least.
+            (A, "sleep 4; echo a2 >&3", Anything),
+            (B, "sleep 4; echo b2 >&3; exec 3>&-", Anything),
+            // Linux 7.3 writes where it ends by then, but with the page that it has of it: zeros instead of b1.
+            (A, "exec 3>&-; cat f", HereOnly("a1 b1 a2 b2")),
+        ],
+    },
+    Case {
+        name: "append to a file that the other has cut",
+        steps: &[
+            (A, "echo 123456789 > f", Anything),
+            (B, "cat f", Text("123456789")),
+            (A, "truncate -s 3 f", Anything),
+            (B, "echo x >> f; cat f", Text("123x")),
+            (A, "cat f", Text("123x")),
+        ],
+    },
+    Case {
+        name: "a file that the other cuts and extends",
+        steps: &[
+            (A, "echo 123456789 > f", Anything),
+            (B, "cat f", Text("123456789")),
+            (A, "truncate -s 3 f", Anything),
+            (B, "cat f; echo; stat -c %s f", Text("123 3")),
+            (A, "truncate -s 8 f; echo end >> f", Anything),
+            (B, "tr '\\0' . < f; stat -c %s f", Text("123.....end 12")),
+            (A, ": > f", Anything),
+            (B, "cat f; stat -c %s f", Text("0")),
+        ],
+    },
+    Case {
+        name: "a file that the other removes while it is open",
+        steps: &[
+            (A, "echo content > f", Anything),
+            (B, "exec 3< f", Anything),
+            (A, "rm f", Anything),
+            (B, "cat <&3 2>&1 | sed 's/.*: //'", Text("Stale file handle")),
+            (B, "exec 3<&-; ls -A", Text("")),
+        ],
+    },
+    Case {
+        name: "a file that is removed while it is open here",
+        steps: &[
+            (A, "echo content > f", Anything),
+            (B, "exec 3< f; rm f; cat <&3", Text("content")),
+            (A, "ls -A | sed 's/nfs.*/nfs/'", Text(".nfs")),
+            (B, "exec 3<&-", Anything),
+            (A, "ls -A", Soon("")),
+        ],
+    },
+    Case {
+        name: "times and sizes after close",
+        steps: &[
+            (A, "echo one > f; touch -d @1000000000 f", Anything),
+            (B, "cat f; stat -c '%s %Y' f", Text("one 4 1000000000")),
+            (A, "echo longer > f; touch -d @1100000000 f", Anything),
+            (B, "cat f; stat -c '%s %Y' f", Text("longer 7 1100000000")),
+            (B, "touch -d @1200000000 f", Anything),
+            (A, "cat f; stat -c '%s %Y' f", Text("longer 7 1200000000")),
+        ],
+    },
+    Case {
+        name: "links",
+        steps: &[
+            (A, "echo one > f", Anything),
+            (B, "cat f; stat -c %h f", Text("one 1")),
+            (A, "ln f g", Anything),
+            (B, "cat f; stat -c %h f; cat g", Text("one 2 one")),
+            (B, "echo two > g", Anything),
+            (A, "cat f; rm f; cat g; stat -c %h g", Text("two two 1")),
+            (B, "cat g; stat -c %h g", Text("two 1")),
+        ],
+    },
+    Case {
+        name: "a link to a file whose name the other has given away",
+        steps: &[
+            (A, "echo old > f", Anything),
+            (B, "stat -c %s f", Text("4")),
+            (A, "ln f taken; rm f; echo new > f", Anything),
+            (B, "ln f mine; rm f; cat mine", Here("new", "old")),
+        ],
+    },
+    Case {
+        name: "a file with two names, of which the other gives one away",
+        steps: &[
+            (A, "echo old > f; ln f g", Anything),
+            (B, "cat f; cat g; cat f", Text("old old old")),
+            (A, "rm g; echo new > g", Anything),
+            (B, "cat f; cat g", Here("old new", "old old")),
+        ],
+    },
+    Case {
+        name: "a listing after changes of the other",
+        steps: &[
+            (B, "ls", Text("")),
+            (A, "touch a b; mkdir d; touch d/x", Anything),
+            (B, "ls; ls d", Text("a b d x")),
+            (A, "rm a; mv b c; touch d/y", Anything),
+            (B, "ls; ls d", Text("c d x y")),
+            (B, "cat b 2>&1 | sed 's/.*: //'; stat -c %n c", Text("No such file or directory c")),
+            (A, "rm -r d; touch d", Anything),
+            (B, "ls; stat -c %F d", Text("c d regular empty file")),
+        ],
+    },
+    Case {
+        name: "names after a change of one's own in the directory",
+        steps: &[
+            (A, "touch there", Anything),
+            (
+                B,
+                "stat -c %n there; stat -c %n nothing 2>&1 | sed 's/.*: //'",
+                Text("there No such file or directory"),
+            ),
+            (A, "rm there; touch nothing", Anything),
+            (B, "touch own", Anything),
+            (B, "stat -c %n nothing 2>&1 | sed 's/.*: //'", Soon("nothing")),
+            (B, "stat -c %n there 2>&1 | sed 's/.*: //'", Soon("No such file or directory")),
+        ],
+    },
+    Case {
+        name: "names that a failed change shows to be there or not",
+        steps: &[
+            (
+                B,
+                "ls -d d f 2>&1 | sed 's/.*: //'",
+                Text("No such file or directory No such file or directory"),
+            ),
+            (A, "mkdir d; touch f", Anything),
+            (B, "mkdir d 2>&1 | sed 's/.*: //'", Text("File exists")),
+            (B, "stat -c %n d 2>&1", Soon("d")),
+            (B, "stat -c %n f", Anything),
+            (A, "rm f; rmdir d", Anything),
+            (B, "rmdir d 2>&1 | sed 's/.*: //'", Text("No such file or directory")),
+            (B, "stat -c %n d 2>&1 | sed 's/.*: //'", Soon("No such file or directory")),
+        ],
+    },
+    Case {
+        name: "modes and owners",
+        steps: &[
+            (A, "echo secret > f; chmod 644 f", Anything),
+            (B, "setpriv --reuid 4711 --regid 4711 --clear-groups cat f", Text("secret")),
+            (A, "chmod 600 f", Anything),
+            (
+                B,
+                "setpriv --reuid 4711 --regid 4711 --clear-groups cat f 2>&1 | sed 's/.*: //'",
+                Text("Permission denied"),
+            ),
+            (A, "chown 4711 f", Anything),
+            (
+                B,
+                "setpriv --reuid 4711 --regid 4711 --clear-groups cat f; stat -c '%a %u' f",
+                Text("secret 600 4711"),
+            ),
+            (A, "chmod 640 f; chown 0:4712 f", Anything),
+            (
+                B,
+                "setpriv --reuid 4711 --regid 4711 --groups 4712 cat f; stat -c '%a %u %g' f",
+                Text("secret 640 0 4712"),
+            ),
+        ],
+    },
+    Case {
+        name: "a lock that is a directory",
+        steps: &[
+            (A, "mkdir lock && echo got it", Text("got it")),
+            (B, "mkdir lock 2>/dev/null || echo busy", Text("busy")),
+            (A, "rmdir lock", Anything),
+            (B, "mkdir lock && echo got it", Text("got it")),
+            (A, "mkdir lock 2>/dev/null || echo busy", Text("busy")),
+            (B, "rmdir lock", Anything),
+            (A, "mkdir lock && rmdir lock && echo got it", Text("got it")),
+        ],
+    },
+    Case {
+        name: "symbolic links and renamed directories",
+        steps: &[
+            (A, "mkdir d; echo one > d/f; ln -s d/f l", Anything),
+            (B, "cat l", Text("one")),
+            (A, "echo two > d/g; ln -sfn d/g l", Anything),
+            (B, "ls > /dev/null; readlink l; cat l", Text("d/g two")),
+            (A, "mv d e; ln -sfn e/f l", Anything),
+            (B, "ls; cat l", Text("e l one")),
+            (B, "mv e d", Anything),
+            (A, "ls; cat d/f", Text("d l one")),
+        ],
+    },
+];

@@ -1,0 +1,88 @@
+//! Two mounts of one export see of each other's changes what two kernels see that mount it themselves (`steps/`).
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+mod steps;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use common::{CASES, Export, fuse_is_there};
+use steps::Shell;
+
+/// Printed after each command.
+const END: &str = "end of the command";
+
+/// A shell on one of the mounts.
+struct Local {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Local {
+    fn start(dir: &Path) -> Self {
+        let mut sh = Command::new("sh");
+        let mut child = sh.current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+}
+
+impl Shell for Local {
+    fn run(&mut self, command: &str) -> Result<String, String> {
+        let input = self.child.stdin.as_mut().unwrap();
+        writeln!(input, "{command}\necho \"{END}\"").unwrap();
+        let mut said = String::new();
+        while !said.ends_with(&format!("{END}\n")) {
+            if self.out.read_line(&mut said).map_err(|e| e.to_string())? == 0 {
+                return Err(format!("the shell has ended: {said}"));
+            }
+        }
+        Ok(said.trim_end().trim_end_matches(END).to_owned())
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap();
+    }
+}
+
+/// Plays all cases on two mounts with `options`: what failed.
+fn play(export: &Export, protos: [&str; 2], options: &str) -> Vec<String> {
+    let mounts = protos.map(|proto| export.mount(proto, options));
+    let mut failures = Vec::new();
+    for (n, case) in steps::CASES.iter().enumerate() {
+        let dir = format!("case{n}");
+        fs::create_dir(mounts[0].at.join(&dir)).unwrap();
+        fs::set_permissions(mounts[0].at.join(&dir), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let [mut a, mut b] = [0, 1].map(|i| Local::start(&mounts[i].at.join(&dir)));
+        if let Err(e) = steps::play(case, &mut a, &mut b, false) {
+            failures.push(format!("{protos:?} {options}: {e}"));
+        }
+    }
+    mounts.into_iter().for_each(common::Mounted::unmount);
+    failures
+}
+
+#[test]
+fn two_mounts_see_each_others_changes_as_two_kernels_do() {
+    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: only root can act as others");
+        return;
+    }
+    let mut failures = Vec::new();
+    for case in CASES {
+        let export = Export::start(case.local);
+        eprintln!("{case:?}");
+        failures.extend(play(&export, [case.proto, "tcp"], "allow_other"));
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

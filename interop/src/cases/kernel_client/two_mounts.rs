@@ -1,0 +1,87 @@
+//! Two kernels see of each other's changes what the tests of `millrace mount` hold two mounts to: the same steps.
+
+#[path = "../../../../crates/fuse/tests/steps/mod.rs"]
+mod steps;
+
+use anyhow::{Result, ensure};
+
+use self::steps::Shell;
+use super::{
+    super::Case,
+    mount::{Backend, boot, mount_command},
+};
+use crate::{
+    guest::{Guest, GuestOptions},
+    lab::Lab,
+};
+
+/// Where the shell of a guest takes commands, and what it writes: the output of each, and a file when it has ended.
+const START: &str = "
+mkfifo /tmp/N.in
+sh <> /tmp/N.in > /tmp/N.said 2>&1 &
+echo 'cd /mnt/x/DIR' > /tmp/N.in";
+const RUN: &str = "
+rm -f /tmp/N.ended
+cat > /tmp/N.in <<'END OF COMMAND'
+{
+COMMAND
+} > /tmp/N.out; : > /tmp/N.ended
+END OF COMMAND
+until [ -e /tmp/N.ended ]; do sleep 0.002; done
+cat /tmp/N.out";
+const END: &str = "
+echo 'exec 3>&-; cd /; : > /tmp/N.gone; exit' > /tmp/N.in
+until [ -e /tmp/N.gone ]; do sleep 0.002; done";
+
+pub(super) fn cases() -> Vec<Case> {
+    let all = [("tcp", Backend::Memory), ("rdma", Backend::Local)];
+    let name = |proto: &str, backend: Backend| format!("kernel-client/{proto}/{}/two-mounts", backend.name());
+    all.into_iter().map(|(p, b)| Case::new(name(p, b), move |lab| run(lab, p, b))).collect()
+}
+
+/// A shell that goes on in a guest.
+struct InGuest<'g> {
+    guest: &'g mut Guest,
+    number: usize,
+}
+
+impl<'g> InGuest<'g> {
+    fn start(guest: &'g mut Guest, number: usize, dir: &str) -> Result<Self> {
+        guest.must(&START.replace('N', &number.to_string()).replace("DIR", dir))?;
+        Ok(Self { guest, number })
+    }
+
+    /// Ends the shell, which is in a directory of the mount.
+    fn end(self) -> Result<()> {
+        self.guest.must(&END.replace('N', &self.number.to_string())).map(drop)
+    }
+}
+
+impl Shell for InGuest<'_> {
+    fn run(&mut self, command: &str) -> Result<String, String> {
+        let script = RUN
+            .replace("/tmp/N", &format!("/tmp/{}", self.number))
+            .replace("COMMAND\n}", &format!("{command}\n}}"));
+        self.guest.must(&script).map_err(|e| format!("{e:#}"))
+    }
+}
+
+fn run(lab: &mut Lab, proto: &str, backend: Backend) -> Result<()> {
+    let server = lab.server(&backend.options(lab)?)?;
+    let mut guests = [boot(lab, &GuestOptions::default())?, boot(lab, &GuestOptions::default())?];
+    for guest in &mut guests {
+        guest.must(&mount_command(proto, "/mnt/x", ""))?;
+    }
+    let mut failures = Vec::new();
+    for (n, case) in steps::CASES.iter().enumerate() {
+        let dir = format!("case{n}");
+        guests[0].must(&format!("mkdir -m 755 /mnt/x/{dir}"))?;
+        let [a, b] = &mut guests;
+        let (mut a, mut b) = (InGuest::start(a, n, &dir)?, InGuest::start(b, n, &dir)?);
+        failures.extend(steps::play(case, &mut a, &mut b, true).err());
+        a.end()?;
+        b.end()?;
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    lab.finish(guests.into(), &[&server])
+}
