@@ -102,12 +102,18 @@ impl File {
         self.shared.retained().bytes()
     }
 
+    /// The offset at which the last retained byte ends; `None` when nothing is retained. The file is at least that long,
+    /// whatever size the server gives.
+    pub fn retained_end(&self) -> Option<u64> {
+        self.shared.retained().end()
+    }
+
     /// Its attributes, asked of the server. The size covers data that is retained and that the server may have lost.
     ///
     /// # Errors
     /// As [`Client::getattr`].
     pub async fn attributes(&self) -> Result<Fattr, Error> {
-        let end = self.shared.retained().end();
+        let end = self.retained_end();
         let mut attributes = self.client().getattr(self.handle()).await?;
         attributes.size = attributes.size.max(end.unwrap_or(0));
         Ok(attributes)
@@ -118,9 +124,22 @@ impl File {
     /// # Errors
     /// As [`Client::read_into`].
     pub async fn read_into(&self, offset: u64, buffer: Buffer) -> Result<ReadInto, Error> {
-        let wanted = buffer.len().min(self.client().rsize() as usize);
+        self.read_into_as(self.client(), offset, buffer).await
+    }
+
+    /// As [`Self::read_into`], as `caller` (see [`Client::as_caller`]).
+    ///
+    /// # Errors
+    /// As [`Client::read_into`].
+    pub async fn read_into_as(
+        &self,
+        caller: &Client,
+        offset: u64,
+        buffer: Buffer,
+    ) -> Result<ReadInto, Error> {
+        let wanted = buffer.len().min(caller.rsize() as usize);
         let retained = self.shared.retained().overlay(offset, wanted);
-        let mut read = self.client().read_into(self.handle(), offset, buffer).await?;
+        let mut read = caller.read_into(self.handle(), offset, buffer).await?;
         if let Some(retained) = retained {
             retained.put_into(&mut read);
         }

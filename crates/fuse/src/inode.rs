@@ -205,7 +205,8 @@ impl Inode {
     }
 
     fn take(&self, times: &Times, asked: Moment, mut attributes: Fattr) -> (MutexGuard<'_, State>, News) {
-        let unwritten = self.writes.end();
+        let (unwritten, retained) = self.writes.ends();
+        let server_has = WccAttr::from(&attributes);
         let mut s = self.state.lock();
         let overtaken = s.changing > 0 || s.changed > asked || unwritten.is_some();
         let mut news = News { is_current: !overtaken, ..News::default() };
@@ -215,11 +216,13 @@ impl Inode {
             }
             s.cached.doubt(attributes);
         } else if s.learned <= asked {
+            // Reads return retained data also when the server has lost it.
+            attributes.size = attributes.size.max(retained.unwrap_or(0));
             s.cached.update(attributes, times);
             s.size = attributes.size;
             s.learned = asked;
             let is_cached = matches!(self.kind, FileType::Regular | FileType::Directory);
-            if is_cached && s.pages.compare(WccAttr::from(&attributes)) {
+            if is_cached && s.pages.compare(server_has) {
                 news = s.drop_cached(self.kind, asked, news);
             }
         }

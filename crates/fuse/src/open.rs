@@ -9,7 +9,7 @@ use std::{
 };
 
 use buffer::{Buffer, View};
-use client::Client;
+use client::{Client, File, ReadInto};
 use nfs::v3::{Sattr, access};
 use rustix::{fs::OFlags, io::Errno};
 
@@ -50,6 +50,20 @@ impl OpenFile {
             let epoch = self.drops.swap(0, Ordering::Relaxed);
             self.inode.state.lock().pages.drop_before(epoch);
         }
+    }
+
+    /// READ, with what `retains` has over what the server has.
+    pub(crate) async fn read_into(
+        &self,
+        retains: Option<&File>,
+        offset: u64,
+        buffer: Buffer,
+    ) -> Result<ReadInto, Errno> {
+        let read = match retains {
+            Some(written) => written.read_into_as(&self.client, offset, buffer).await,
+            None => self.client.read_into(self.inode.handle, offset, buffer).await,
+        };
+        read.map_err(|e| errno(&e))
     }
 
     /// What went wrong since the last time that this description was told.
@@ -173,8 +187,10 @@ impl Fs {
         if !direct {
             file.inode.fills_pages();
         }
-        if !file.inode.writes.is_clean() {
+        let (is_clean, mut retains) = file.inode.writes.for_read();
+        if !is_clean {
             self.settle(&file.inode).await;
+            retains = file.inode.writes.for_read().1;
         }
         if self.reads_ahead.load(Ordering::Relaxed)
             && !direct
@@ -182,9 +198,9 @@ impl Fs {
         {
             return Ok(data);
         }
-        let (client, handle) = (&file.client, file.inode.handle);
+        let client = &file.client;
         let memory = self.memory(client, len).await?;
-        let first = client.read_into(handle, offset, memory).await.map_err(|e| errno(&e))?;
+        let first = file.read_into(retains.as_ref(), offset, memory).await?;
         if first.count >= len || first.eof {
             return Ok(first.buffer.freeze());
         }
@@ -194,7 +210,7 @@ impl Fs {
         buffer::copy(&mut whole[..done], &first.buffer[..done]);
         while done < len {
             let memory = self.memory(client, len - done).await?;
-            let next = client.read_into(handle, offset + done as u64, memory).await.map_err(|e| errno(&e))?;
+            let next = file.read_into(retains.as_ref(), offset + done as u64, memory).await?;
             buffer::copy(&mut whole[done..done + next.count], &next.buffer[..next.count]);
             done += next.count;
             if next.eof {

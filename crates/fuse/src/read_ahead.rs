@@ -194,9 +194,10 @@ impl Fs {
             let held = Arc::new(held);
             let version = file.inode.version(&self.clock);
             let (say, data) = oneshot::channel();
-            let (reader, inode, holds) = (file.client.clone(), Arc::clone(&file.inode), Arc::clone(&held));
+            let (reader, holds) = (Arc::clone(file), Arc::clone(&held));
             self.rt.spawn(async move {
-                let got = reader.read_into(inode.handle, start, memory).await.ok();
+                let retains = reader.inode.writes.for_read().1;
+                let got = reader.read_into(retains.as_ref(), start, memory).await.ok();
                 let _ = say.send(got.map(|r| (r.buffer.freeze(), r.eof)));
                 drop(holds);
             });

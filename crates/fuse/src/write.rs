@@ -107,16 +107,23 @@ impl Writes {
         w.gather.is_none() && w.flights.is_empty()
     }
 
+    /// Whether it is clean, and the file that retains data, if there is one.
+    pub(crate) fn for_read(&self) -> (bool, Option<File>) {
+        let w = self.inner.lock();
+        (w.gather.is_none() && w.flights.is_empty(), w.file.clone())
+    }
+
     /// Clean, and everything is stable.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_clean() && self.inner.lock().file.is_none()
     }
 
-    /// Where the data ends that is not yet with the server.
-    pub(crate) fn end(&self) -> Option<u64> {
+    /// Where the data ends that the server has not acknowledged, and where the data ends that it may still lose.
+    pub(crate) fn ends(&self) -> (Option<u64>, Option<u64>) {
         let w = self.inner.lock();
         let gathered = w.gather.as_ref().map(|g| g.offset + g.filled as u64);
-        w.flights.iter().map(|f| f.range.end).chain(gathered).max()
+        let unwritten = w.flights.iter().map(|f| f.range.end).chain(gathered).max();
+        (unwritten, w.file.as_ref().and_then(File::retained_end))
     }
 
     /// How many failures there were, and the last one.

@@ -501,3 +501,28 @@ fn data_goes_to_the_server_as_the_user_who_opened_the_file() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "of root\nof another\n");
     mounted.unmount();
 }
+
+#[test]
+fn what_the_server_has_lost_before_the_commit_is_read_as_it_was_written() {
+    if !fuse_is_there() {
+        return;
+    }
+    let export = Export::start(true);
+    let mounted = export.mount("rdma", "");
+    let stored = export.dir.path().join("file");
+    let mut f =
+        fs::File::options().create_new(true).read(true).write(true).open(mounted.at.join("file")).unwrap();
+    let data = noise(10_000, 17);
+    f.write_all(&data).unwrap();
+    f.metadata().unwrap(); // Has the data sent.
+    assert_eq!(fs::metadata(&stored).unwrap().len(), 10_000);
+    // As after a restart, with the same write verifier: what COMMIT finds is not the subject.
+    fs::File::options().write(true).open(&stored).unwrap().set_len(100).unwrap();
+    let opened = fs::File::options().read(true).open(mounted.at.join("file")).unwrap();
+    assert_eq!(opened.metadata().unwrap().len(), 10_000);
+    let mut read = vec![0; 20_000];
+    let len = std::os::unix::fs::FileExt::read_at(&opened, &mut read, 0).unwrap();
+    assert!(read[..len] == data, "{len} bytes");
+    drop((f, opened));
+    mounted.unmount();
+}
