@@ -1,26 +1,21 @@
 //! Who calls: one client for each identity, over the same connections.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::collections::HashMap;
 
 use client::{Client, Identity};
 use parking_lot::Mutex;
 
-/// How long the groups of a process are believed.
-const LIFE: Duration = Duration::from_secs(10);
 /// Identities that are remembered at a time.
 const MOST: usize = 1024;
 
 pub(crate) struct Callers {
     client: Client,
     own: Identity,
-    known: Mutex<HashMap<Who, (Client, Instant)>>,
+    known: Mutex<HashMap<Who, Client>>,
 }
 
-/// User, group and thread, as the kernel tells them.
-type Who = (u32, u32, u32);
+/// User, group and supplementary groups.
+type Who = (u32, u32, Vec<u32>);
 
 impl Callers {
     pub(crate) fn new(client: Client, own: Identity) -> Self {
@@ -32,26 +27,66 @@ impl Callers {
         &self.client
     }
 
-    /// The client for a request. The kernel tells user, group and thread; further groups are the process's.
+    /// The client for a request. The kernel gives the user, the group and the thread; the supplementary groups are those that
+    /// the thread has now, since it may have dropped some.
     pub(crate) fn get(&self, uid: u32, gid: u32, tid: u32) -> Client {
-        if (uid, gid) == (self.own.uid, self.own.gid) {
+        // Not read for root: no server that trusts root checks its groups.
+        let own = (self.own.uid, self.own.gid);
+        if uid == 0 && own == (uid, gid) {
             return self.client.clone();
         }
-        let key = (uid, gid, tid);
-        if let Some((client, since)) = self.known.lock().get(&key)
-            && since.elapsed() < LIFE
-        {
+        let gids = Identity::groups_of(&tid.to_string());
+        if own == (uid, gid) && self.own.gids == gids {
+            return self.client.clone();
+        }
+        let who = (uid, gid, gids);
+        let mut known = self.known.lock();
+        if let Some(client) = known.get(&who) {
             return client.clone();
         }
-        // Without the lock: others need not wait while the kernel is asked.
-        let gids = Identity::groups_of(&tid.to_string());
-        let who = Identity { uid, gid, gids, machine: self.own.machine.clone() };
-        let client = self.client.as_caller(&who);
-        let mut known = self.known.lock();
+        let identity = Identity { uid, gid, gids: who.2.clone(), machine: self.own.machine.clone() };
+        let client = self.client.as_caller(&identity);
         if known.len() >= MOST {
             known.clear();
         }
-        known.insert(key, (client.clone(), Instant::now()));
+        known.insert(who, client.clone());
         client
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::Options;
+    use runtime::tokio_rt::TokioRuntime;
+    use server::{Config, Server};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_user_who_mounted_acts_with_the_groups_of_the_thread() {
+        let config = Config {
+            exports: vec!["/data=memory:16MiB".parse().unwrap()],
+            listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+            shards: Some(1),
+            ..Config::default()
+        };
+        let server = Server::start(config).unwrap();
+        let url = format!("nfs://{}/data?proto=tcp", server.tcp_addr().unwrap()).parse().unwrap();
+        let rt = TokioRuntime::from_handle(tokio::runtime::Handle::current());
+        let client = Client::connect(rt, &url, Options::default()).await.unwrap();
+        let tid = std::process::id();
+        let mut gids = Identity::groups_of(&tid.to_string());
+        let own = Identity { uid: 4711, gid: 4712, gids: gids.clone(), machine: "machine".into() };
+        let callers = Callers::new(client.clone(), own.clone());
+        assert!(
+            callers.get(4711, 4712, tid).is_same_caller(&client),
+            "it has the groups of the mounting process"
+        );
+        gids.push(4713);
+        let callers = Callers::new(client.clone(), Identity { gids, ..own });
+        let caller = callers.get(4711, 4712, tid);
+        assert!(!caller.is_same_caller(&client), "it does not have a group of the mounting process");
+        assert!(callers.get(4711, 4712, tid).is_same_caller(&caller));
+        assert!(!callers.get(4711, 4713, tid).is_same_caller(&caller));
     }
 }

@@ -61,3 +61,34 @@ fn who_changes_the_data_of_anothers_file_takes_its_set_id_bits() {
         }
     }
 }
+
+/// Reads a file twice in one thread: with the group that may read it, and after the thread has dropped that.
+const DROPS_GROUPS: &str = "read -r first < secret; echo $first; exec setpriv --clear-groups cat secret";
+
+#[test]
+fn a_thread_that_has_dropped_a_group_does_not_act_with_it_any_more() {
+    if !can_act_as_others() {
+        return;
+    }
+    let export = Export::start(true);
+    let mounted = mount_for_all(&export, "allow_other");
+    let path = mounted.at.join("secret");
+    fs::write(&path, "secret\n").unwrap();
+    std::os::unix::fs::chown(&path, Some(0), Some(GROUP)).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+    // Another user, with the capability to drop groups.
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args([
+        "--reuid",
+        &USER.to_string(),
+        "--regid",
+        &USER.to_string(),
+        "--groups",
+        &GROUP.to_string(),
+    ]);
+    setpriv.args(["--inh-caps", "+setgid", "--ambient-caps", "+setgid", "sh", "-c", DROPS_GROUPS]);
+    let out = setpriv.current_dir(&mounted.at).output().unwrap();
+    let refused = String::from_utf8_lossy(&out.stderr).contains("Permission denied");
+    assert!(out.stdout == b"secret\n" && refused, "{out:?}");
+    mounted.unmount();
+}
