@@ -248,6 +248,40 @@ impl Fs {
         }
     }
 
+    /// The inode of a number that the kernel has perhaps forgotten, and has from a file handle.
+    ///
+    /// # Errors
+    /// [`Errno::STALE`]: the number does not stand for a file any more, or was forgotten too long ago.
+    pub(crate) async fn lookup_number(self: &Arc<Self>, me: &Client, number: u64) -> Result<Entry, Errno> {
+        let handle = self.table.handle(number).ok_or(Errno::STALE)?;
+        let asked = self.clock.tick();
+        let attributes = me.getattr(handle).await.map_err(|e| errno(&e))?;
+        let found = self.table.remember_number(number, handle, &attributes, &self.times);
+        let inode = found.ok_or(Errno::STALE)?;
+        let told = self.learn(&inode, asked, attributes);
+        Ok(Entry { inode, told, ttl: Duration::ZERO })
+    }
+
+    /// The directory in which a directory is, for a file handle.
+    ///
+    /// # Errors
+    /// [`Errno::STALE`]: it lies outside of the mount.
+    pub(crate) async fn lookup_parent(self: &Arc<Self>, me: &Client, number: u64) -> Result<Entry, Errno> {
+        let dir = self.inode(number)?;
+        let asked = self.clock.tick();
+        if number == ROOT {
+            return self.lookup_number(me, ROOT).await;
+        }
+        let parent = me.lookup(dir.handle, "..").await.map_err(|e| errno(&e))?;
+        // The root of the export is its own parent.
+        if parent.handle == dir.handle {
+            return Err(Errno::STALE);
+        }
+        let inode = self.table.remember_unnamed(parent.handle, &parent.attributes, &self.times);
+        let told = self.learn(&inode, asked, parent.attributes);
+        Ok(Entry { inode, told, ttl: Duration::ZERO })
+    }
+
     /// Attributes that hold without asking.
     ///
     /// Where the kernel checks modes it asks again before it refuses something (`fuse_permission`): so who may not do

@@ -16,6 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     cache::{Cached, Times},
     dentries::{CachedName, Dentries, shrink},
+    forgotten::{Forgotten, generation},
     pages::Pages,
     verify::{LookedUp, Rights},
     write::Writes,
@@ -115,6 +116,8 @@ pub(crate) struct State {
 
 pub(crate) struct Inode {
     pub(crate) number: u64,
+    /// Of the number: see [`generation`]. 0 for the root.
+    pub(crate) generation: u64,
     pub(crate) handle: FileHandle,
     pub(crate) kind: FileType,
     pub(crate) state: Mutex<State>,
@@ -153,6 +156,7 @@ impl Inode {
         };
         Self {
             number,
+            generation: if number == ROOT { 0 } else { generation(&handle) },
             handle,
             kind: attributes.file_type,
             state: Mutex::new(state),
@@ -441,6 +445,7 @@ struct Inner {
     by_number: HashMap<u64, Known>,
     by_handle: HashMap<FileHandle, u64>,
     dentries: Dentries,
+    forgotten: Forgotten,
     spare: u64,
 }
 
@@ -459,19 +464,43 @@ impl Table {
         times: &Times,
     ) -> Arc<Inode> {
         let mut t = self.0.lock();
-        let number = match t.by_handle.get(&handle) {
-            Some(n) => *n,
-            None => t.insert(handle, attributes, times),
-        };
-        t.dentries.found(number, name);
-        match t.by_number.get_mut(&number) {
-            Some(known) => {
-                known.lookups += 1;
-                Arc::clone(&known.inode)
-            }
-            // Cannot be: both maps change together. A fresh inode that is not in the table does no harm.
-            None => Arc::new(Inode::new(number, handle, *attributes, times)),
+        let inode = t.remember(handle, attributes, times);
+        t.dentries.found(inode.number, name);
+        inode
+    }
+
+    /// As [`Self::remember`], of an inode for which the kernel has no name.
+    pub(crate) fn remember_unnamed(
+        &self,
+        handle: FileHandle,
+        attributes: &Fattr,
+        times: &Times,
+    ) -> Arc<Inode> {
+        self.0.lock().remember(handle, attributes, times)
+    }
+
+    /// The NFS handle of a number that the kernel knows or has known.
+    pub(crate) fn handle(&self, number: u64) -> Option<FileHandle> {
+        let t = self.0.lock();
+        t.by_number.get(&number).map(|k| k.inode.handle).or_else(|| t.forgotten.get(number))
+    }
+
+    /// As [`Self::remember_unnamed`], of a number that the kernel has known; `None`: the number, or the handle that it had, is in
+    /// use for something else.
+    pub(crate) fn remember_number(
+        &self,
+        number: u64,
+        handle: FileHandle,
+        attributes: &Fattr,
+        times: &Times,
+    ) -> Option<Arc<Inode>> {
+        let mut t = self.0.lock();
+        match (t.by_handle.get(&handle), t.by_number.contains_key(&number)) {
+            (Some(n), _) if *n == number => {}
+            (None, false) => t.insert_as(number, handle, attributes, times),
+            _ => return None,
         }
+        Some(t.remember(handle, attributes, times))
     }
 
     pub(crate) fn set_root(&self, handle: FileHandle, attributes: &Fattr, times: &Times) {
@@ -551,16 +580,37 @@ impl Table {
 }
 
 impl Inner {
+    /// The inode of a handle, made if need be; it is looked up once more.
+    fn remember(&mut self, handle: FileHandle, attributes: &Fattr, times: &Times) -> Arc<Inode> {
+        let number = match self.by_handle.get(&handle) {
+            Some(n) => *n,
+            None => self.insert(handle, attributes, times),
+        };
+        match self.by_number.get_mut(&number) {
+            Some(known) => {
+                known.lookups += 1;
+                Arc::clone(&known.inode)
+            }
+            // Cannot be: both maps change together. A fresh inode that is not in the table does no harm.
+            None => Arc::new(Inode::new(number, handle, *attributes, times)),
+        }
+    }
+
     fn insert(&mut self, handle: FileHandle, attributes: &Fattr, times: &Times) -> u64 {
         let mut number = attributes.fileid;
         if number <= ROOT || number >= SPARE || self.by_number.contains_key(&number) {
             number = SPARE + self.spare;
             self.spare += 1;
         }
+        self.insert_as(number, handle, attributes, times);
+        number
+    }
+
+    fn insert_as(&mut self, number: u64, handle: FileHandle, attributes: &Fattr, times: &Times) {
         let inode = Arc::new(Inode::new(number, handle, *attributes, times));
         self.by_number.insert(number, Known { inode, lookups: 0 });
         self.by_handle.insert(handle, number);
-        number
+        self.forgotten.remove(number);
     }
 
     fn sweep(&mut self, number: u64) {
@@ -573,6 +623,7 @@ impl Inner {
         self.by_number.remove(&number);
         self.by_handle.remove(&handle);
         self.dentries.forget(number);
+        self.forgotten.insert(number, handle);
         shrink(&mut self.by_number);
         shrink(&mut self.by_handle);
     }

@@ -155,7 +155,7 @@ fn empty(done: Result<(), Errno>, reply: ReplyEmpty) {
 
 fn entry(e: &Entry, reply: ReplyEntry) {
     let attributes = attr(e.inode.number, &e.told.attributes);
-    reply.entry_with_ttls(&e.told.ttl, &e.ttl, &attributes, Generation(0));
+    reply.entry_with_ttls(&e.told.ttl, &e.ttl, &attributes, Generation(e.inode.generation));
 }
 
 /// Whether data does not go through the kernel's pages. Only then the kernel names an owner of locks (`fuse_direct_io`); a
@@ -175,7 +175,8 @@ fn open_flags(keep: bool) -> FopenFlags {
 #[allow(clippy::too_many_arguments)] // As the trait has them.
 impl Filesystem for Kernel {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let mut more = Vec::new();
+        // LOOKUP of "." and ".." by number, for open_by_handle_at(2) and nfsd.
+        let mut more = vec![InitFlags::FUSE_EXPORT_SUPPORT];
         if self.writeback {
             more.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }
@@ -197,7 +198,14 @@ impl Filesystem for Kernel {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
-        self.run(tid, async move { Ok(fs.lookup(&me, parent.0, &name, tid).await) }, |found| match found {
+        let op = async move {
+            Ok(match &name[..] {
+                b"." => fs.lookup_number(&me, parent.0).await.map_err(|e| (e, Duration::ZERO)),
+                b".." => fs.lookup_parent(&me, parent.0).await.map_err(|e| (e, Duration::ZERO)),
+                _ => fs.lookup(&me, parent.0, &name, tid).await,
+            })
+        };
+        self.run(tid, op, |found| match found {
             Ok(Ok(e)) => entry(&e, reply),
             Ok(Err((Errno::NOENT, ttl))) if !ttl.is_zero() => reply.entry(&ttl, &absent(), Generation(0)),
             Ok(Err((e, _))) | Err(e) => reply.error(number(e)),
@@ -350,7 +358,8 @@ impl Filesystem for Kernel {
         self.run(tid, op, |made| match made {
             Ok((e, fh, keep)) => {
                 let attributes = attr(e.inode.number, &e.told.attributes);
-                reply.created(&e.told.ttl, &attributes, Generation(0), FileHandle(fh), open_flags(keep));
+                let generation = Generation(e.inode.generation);
+                reply.created(&e.told.ttl, &attributes, generation, FileHandle(fh), open_flags(keep));
             }
             Err(e) => reply.error(number(e)),
         });
@@ -666,7 +675,7 @@ async fn add_plus(
         fs.listed((&stream.dir, &e.name), asked, Object { handle, attributes, dir: WccData::default() });
     let a = attr(entry.inode.number, &entry.told.attributes);
     let ttl = entry.told.ttl.min(entry.ttl);
-    let full = reply.add(a.ino, e.cookie, name, &ttl, &a, Generation(0));
+    let full = reply.add(a.ino, e.cookie, name, &ttl, &a, Generation(entry.inode.generation));
     match full {
         true => fs.table.forget(entry.inode.number, 1),
         false => lookups.add(entry.inode.number),

@@ -65,6 +65,7 @@ mod device;
 mod directory;
 mod error;
 mod flags;
+mod forgotten;
 mod fs;
 mod inode;
 mod kernel;

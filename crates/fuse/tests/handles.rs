@@ -1,0 +1,126 @@
+//! File handles of a mount (name_to_handle_at(2), open_by_handle_at(2)): what nfsd and other servers use to export it again.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+};
+
+use client::{Client, Options};
+use common::{CASES, Export, fuse_is_there};
+use runtime::tokio_rt::TokioRuntime;
+use server::Server;
+
+/// Takes the handles of a file and of a directory, and opens them when it is told to: prints what the file has and where the
+/// directory is, or the number of the error.
+const BY_HANDLE: &str = r#"
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+mount = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
+
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint), ("kind", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
+
+def handle(name):
+    handle, number = Handle(128), ctypes.c_int()
+    if libc.name_to_handle_at(mount, name.encode(), ctypes.byref(handle), ctypes.byref(number), 0) < 0:
+        sys.exit(f"name_to_handle_at: {os.strerror(ctypes.get_errno())}")
+    return handle
+
+def open_by(handle):
+    fd = libc.open_by_handle_at(mount, ctypes.byref(handle), os.O_RDONLY)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "open_by_handle_at")
+    return fd
+
+handles = [handle("dir/file"), handle("dir/sub")]
+print("taken", flush=True)
+for _ in sys.stdin:
+    try:
+        file, sub = [open_by(h) for h in handles]
+        print(os.read(file, 100).decode(), os.listdir(sub), os.path.relpath(os.readlink(f"/proc/self/fd/{sub}"), sys.argv[1]))
+        os.close(file), os.close(sub)
+    except OSError as e:
+        print(e.errno)
+    sys.stdout.flush()
+"#;
+
+fn can_run() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    let has_python =
+        Command::new("python3").args(["-c", "import ctypes"]).status().is_ok_and(|s| s.success());
+    if !is_root || !has_python {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: opening by handle takes root, and python3");
+    }
+    is_root && has_python && fuse_is_there()
+}
+
+#[test]
+fn file_handles_hold_when_the_kernel_has_forgotten_the_file() {
+    if !can_run() {
+        return;
+    }
+    for case in CASES {
+        let export = Export::start(case.local);
+        // Names are asked for each time: one that leads nowhere drops the dentry, and with it the inode.
+        let (a, b) = (export.mount(case.proto, "lookupcache=none"), export.mount("tcp", ""));
+        fs::create_dir_all(b.at.join("dir/sub/below")).unwrap();
+        fs::write(b.at.join("dir/file"), "content").unwrap();
+        let mut python = Command::new("python3");
+        python.args(["-c", BY_HANDLE]).arg(&a.at).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut python = python.spawn().unwrap();
+        let mut lines = BufReader::new(python.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "taken");
+        let mut open = || {
+            writeln!(python.stdin.as_ref().unwrap()).unwrap();
+            lines.next().unwrap().unwrap()
+        };
+        assert_eq!(open(), "content ['below'] dir/sub", "{case:?}");
+        for (old, new) in [("file", "other"), ("sub", "moved")] {
+            fs::rename(b.at.join("dir").join(old), b.at.join("dir").join(new)).unwrap();
+            assert!(!a.at.join("dir").join(old).exists());
+        }
+        assert_eq!(open(), "content ['below'] dir/moved", "{case:?}: after the kernel has forgotten them");
+        fs::remove_file(b.at.join("dir/other")).unwrap();
+        fs::write(b.at.join("dir/other"), "of another file").unwrap();
+        assert!(fs::read_to_string(a.at.join("dir/other")).is_ok());
+        assert_eq!(open(), rustix::io::Errno::STALE.raw_os_error().to_string(), "{case:?}");
+        drop(python.stdin.take());
+        python.wait().unwrap();
+        a.unmount();
+        b.unmount();
+    }
+}
+
+#[test]
+fn a_mount_is_exported_again() {
+    if !can_run() {
+        return;
+    }
+    let export = Export::start(false);
+    let mounted = export.mount("rdma", "");
+    fs::create_dir(mounted.at.join("dir")).unwrap();
+    fs::write(mounted.at.join("dir/file"), "content").unwrap();
+    let config = Export::config(&format!("local:{}", mounted.at.display()));
+    let again = Server::start(config).unwrap();
+    let url = format!("nfs://{}/data?proto=tcp", again.tcp_addr().unwrap()).parse().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let rt = TokioRuntime::from_handle(tokio::runtime::Handle::current());
+        let client = Client::connect(rt, &url, Options::default()).await.unwrap();
+        let file = client.open("dir/file").await.unwrap();
+        let mut content = [0; 20];
+        assert_eq!(file.read(0, &mut content).await.unwrap(), 7);
+        assert_eq!(&content[..7], b"content");
+        let new = client.create_file("dir/new", 0o644).await.unwrap();
+        new.write(0, b"by the second client").await.unwrap();
+        new.close().await.unwrap();
+    });
+    assert_eq!(fs::read_to_string(mounted.at.join("dir/new")).unwrap(), "by the second client");
+    drop(again);
+    mounted.unmount();
+}
