@@ -1,6 +1,9 @@
 //! A server's files by URL.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 use client::{Client, Options, RetryPolicy, Url};
 use nfs::v3::{Fattr, FileHandle, FileType};
@@ -8,7 +11,8 @@ use runtime::tokio_rt::TokioRuntime;
 
 use crate::{args::Global, failure::Failure, problem::Problem};
 
-/// How long a command goes on trying when a server that it reached before does not answer.
+/// How long a command tries again when the server does not answer that it reached before, or with [`Session::open_again`] also
+/// when it has not reached it yet.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A mounted export, and the path in it that a URL names.
@@ -61,18 +65,46 @@ pub(crate) fn options() -> Options {
     }
 }
 
+/// The URL of something in an export.
+fn parse_in_export(text: &str) -> Result<Url, Failure> {
+    let url = parse(text)?;
+    if url.path == "/" {
+        return Err(Failure::usage(format!(
+            "{text} names no export; `millrace exports {text}` shows which there are"
+        )));
+    }
+    Ok(url)
+}
+
 impl Session {
     /// Connects to the server of a URL and mounts the export that its path lies in.
     pub(crate) async fn open(text: &str) -> Result<Self, Failure> {
-        let url = parse(text)?;
-        if url.path == "/" {
-            return Err(Failure::usage(format!(
-                "{text} names no export; `millrace exports {text}` shows which there are"
-            )));
+        let url = parse_in_export(text)?;
+        let client = Client::connect(TokioRuntime::current(), &url, options()).await;
+        Self::of(text, &url, client)
+    }
+
+    /// As [`Self::open`], for work that continues after a restart of the server: tries again while the server cannot be
+    /// reached, for as long as later calls are tried again.
+    pub(crate) async fn open_again(text: &str) -> Result<Self, Failure> {
+        let url = parse_in_export(text)?;
+        let RetryPolicy { max_elapsed, first_delay, max_delay } = options().retry;
+        let (begun, mut delay) = (Instant::now(), first_delay);
+        loop {
+            let error = match Client::connect(TokioRuntime::current(), &url, options()).await {
+                Err(e) if e.is_unreachable() && begun.elapsed() + delay < max_elapsed => e,
+                other => return Self::of(text, &url, other),
+            };
+            if delay == first_delay {
+                eprintln!("millrace: {error}; trying again for {} s", max_elapsed.as_secs());
+            }
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(max_delay);
         }
-        let client = Client::connect(TokioRuntime::current(), &url, options())
-            .await
-            .map_err(|e| Failure::from(Problem::from(e)))?;
+    }
+
+    fn of(text: &str, url: &Url, client: Result<Client, client::Error>) -> Result<Self, Failure> {
+        let client = client.map_err(|e| Failure::from(Problem::from(e)))?;
         let path = client.path_in_export().as_bytes().to_vec();
         Ok(Self { client, text: text.to_owned(), path, wants_dir: url.path.ends_with('/') })
     }

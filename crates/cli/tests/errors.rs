@@ -4,7 +4,11 @@
 
 mod common;
 
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::Stdio,
+};
 
 use common::{Server, fails, millrace, names, noise, ok};
 
@@ -32,9 +36,38 @@ fn a_refused_connection_names_the_address_and_what_to_check() {
         let said = fails(1, &["ls", &format!("nfs://{addr}/x?proto={proto}")]);
         assert!(said.contains(&addr.to_string()) && said.contains("check that the server runs"), "{said}");
     }
+}
+
+#[test]
+fn a_copy_waits_for_a_server_that_cannot_be_reached_yet() {
     let dir = tempfile::tempdir().unwrap();
-    fails(1, &["get", &format!("nfs://{addr}/x/file"), dir.path().join("file").to_str().unwrap()]);
-    assert_eq!(names(dir.path()), Vec::<String>::new());
+    fs::write(dir.path().join("file"), noise(100_000, 3)).unwrap();
+    let file = dir.path().join("file");
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (rdma, tcp) = (free(), free());
+    let mut copies = Vec::new();
+    for (proto, addr) in [("rdma", &rdma), ("tcp", &tcp)] {
+        let url = format!("nfs://{addr}/data/{proto}?proto={proto}");
+        let mut cp = millrace();
+        cp.args(["cp", file.to_str().unwrap(), &url]).stderr(Stdio::piped());
+        let mut cp = cp.spawn().unwrap();
+        let mut said = BufReader::new(cp.stderr.take().unwrap());
+        let mut first = String::new();
+        said.read_line(&mut first).unwrap();
+        assert!(first.contains("trying again") && first.contains(addr), "{first}");
+        copies.push((cp, said));
+    }
+    let server = Server::start_at(&rdma, &tcp, &["--export", "/data=memory:16MiB"]);
+    for (mut cp, mut said) in copies {
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        assert!(cp.wait().unwrap().success(), "{rest}");
+    }
+    for proto in ["rdma", "tcp"] {
+        let copy = dir.path().join(proto);
+        ok(&["get", &server.url(proto, &format!("/data/{proto}")), copy.to_str().unwrap()]);
+        assert_eq!(fs::read(copy).unwrap(), noise(100_000, 3));
+    }
 }
 
 #[test]
@@ -43,6 +76,9 @@ fn an_unknown_export_and_an_unknown_file_are_told_apart() {
     for proto in ["rdma", "tcp"] {
         let said = fails(1, &["ls", &server.url(proto, "/nope")]);
         assert!(said.contains("/nope") && said.contains("/data"), "{said}");
+        let dir = tempfile::tempdir().unwrap();
+        fails(1, &["get", &server.url(proto, "/nope/file"), dir.path().join("file").to_str().unwrap()]);
+        assert_eq!(names(dir.path()), Vec::<String>::new());
         let said = fails(1, &["ls", &server.url(proto, "/data/nope")]);
         assert!(said.contains("no such file") && said.contains("millrace ls"), "{said}");
     }
@@ -119,8 +155,8 @@ fn a_pipe_that_closes_is_not_a_panic() {
     ok(&["put", dir.path().join("f").to_str().unwrap(), &server.url("rdma", "/m/f")]);
     let mut child = millrace()
         .args(["cat", &server.url("rdma", "/m/f")])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     drop(child.stdout.take());

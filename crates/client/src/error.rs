@@ -149,6 +149,16 @@ impl Error {
         }
     }
 
+    /// Whether the same may succeed later: the server refused the connection or did not answer, or the connection was lost.
+    pub fn is_unreachable(&self) -> bool {
+        let is_lost = |e: &RpcError| matches!(e, RpcError::Disconnected { .. } | RpcError::TimedOut { .. });
+        match self {
+            Self::Connect { .. } | Self::Unreachable { .. } => true,
+            Self::Rpc { error, .. } => is_lost(error),
+            _ => false,
+        }
+    }
+
     /// Whether the server answered that there is no such file.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(v3::Status::NoEnt)

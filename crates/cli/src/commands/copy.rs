@@ -77,7 +77,7 @@ fn transfer(from: &[String], to: &str, args: &CopyArgs) -> CommandResult {
     let rt = executor::large()?;
     let report = rt.block_on(async {
         if is_url(to) {
-            let session = Session::open(to).await?;
+            let session = Session::open_again(to).await?;
             let target = Place::remote(&session, from.len()).await?;
             all(from, &RemoteTree::new(session.client.clone()), target, Some(&session), args).await
         } else {
@@ -195,7 +195,7 @@ async fn one<T: Target>(
         if names.insert(name.to_vec()) { Ok(()) } else { Err(Failure::new(twice())) }
     };
     if is_url(source) {
-        let session = Session::open(source).await?;
+        let session = Session::open_again(source).await?;
         refuse_loop(&session, target_session)?;
         let tree = RemoteTree::new(session.client.clone());
         let item = remote_item(&session, options.recursive).await?;
