@@ -358,6 +358,85 @@ fn cookies_that_were_never_given_are_refused() {
     assert!(list(3).unwrap().eof); // The entry is gone, its cookie is not.
 }
 
+/// Lists the root directory in pages of 50 entries, and calls `each` with every name between two pages.
+fn list(m: &Memory, mut each: impl FnMut(&str)) -> usize {
+    let limits = ReadDirLimits { max_entries: 50, max_name_bytes: 1 << 16, plus: false };
+    let (mut cookie, mut seen) = (0, 0);
+    loop {
+        let page = now(m.fs.readdir(&m.who, &m.fs.root(), cookie, [0; 8], limits)).unwrap();
+        for e in page.entries.iter().filter(|e| e.name != b"." && e.name != b"..") {
+            each(std::str::from_utf8(&e.name).unwrap());
+            seen += 1;
+        }
+        cookie = page.entries.last().map_or(cookie, |e| e.cookie);
+        if page.eof || seen > 10_000 {
+            return seen;
+        }
+    }
+}
+
+#[test]
+fn a_listing_ends_while_entries_are_renamed_and_shows_the_others_once() {
+    const COUNT: usize = 2000;
+    let m = Memory::new(|_| ());
+    let root = m.fs.root();
+    for i in 0..COUNT {
+        m.file(&format!("f{i}")).unwrap();
+    }
+    let rename = |from: &str, to: &str| {
+        now(m.fs.rename(&m.who, &root, from.as_bytes(), &root, to.as_bytes())).unwrap();
+    };
+    // Each entry that is seen gets another name, of which there is none yet.
+    let mut round = 0;
+    assert_eq!(
+        list(&m, |name| {
+            round += 1;
+            rename(name, &format!("r{round}"));
+        }),
+        COUNT
+    );
+    // Of every two one is renamed, ahead of the listing or behind it; the others are seen once each.
+    let mut seen = std::collections::HashMap::<String, usize>::new();
+    let mut round = 0;
+    let entries = list(&m, |name| {
+        *seen.entry(name.to_owned()).or_default() += 1;
+        for n in [round, COUNT - round] {
+            if n % 2 == 1 && now(m.fs.lookup(&m.who, &root, format!("r{n}").as_bytes())).is_ok() {
+                rename(&format!("r{n}"), &format!("s{n}"));
+            }
+        }
+        round += 1;
+    });
+    assert_eq!(entries, COUNT);
+    assert!((1..=COUNT).filter(|n| n % 2 == 0).all(|n| seen.get(&format!("r{n}")) == Some(&1)));
+}
+
+#[test]
+fn a_name_that_is_replaced_again_and_again_is_listed_once() {
+    const COUNT: usize = 500;
+    let m = Memory::new(|_| ());
+    let root = m.fs.root();
+    for i in 0..COUNT {
+        m.file(&format!("f{i}")).unwrap();
+    }
+    let mut seen = std::collections::HashMap::<String, usize>::new();
+    let mut temporary = 0;
+    list(&m, |name| {
+        *seen.entry(name.to_owned()).or_default() += 1;
+        // As programs save a file: a new one takes the place of the old one.
+        for target in [name, "f0", "f499"] {
+            let new = format!("t{temporary}");
+            temporary += 1;
+            m.file(&new).unwrap();
+            now(m.fs.rename(&m.who, &root, new.as_bytes(), &root, target.as_bytes())).unwrap();
+        }
+    });
+    assert_eq!(seen.len(), COUNT);
+    assert!(seen.values().all(|times| *times == 1));
+    // The cookie of the file that was moved is gone with its name.
+    assert_eq!(list(&m, |_| ()), COUNT);
+}
+
 #[test]
 fn readers_see_all_of_a_write_or_nothing() {
     let m = Memory::new(|_| ());

@@ -15,9 +15,11 @@ pub(super) const COOKIE_PARENT: u64 = 2;
 
 /// Names to inodes, found by hash and listed in the order in which they were entered.
 ///
-/// A cookie belongs to a name from its entry to its removal and is never used again, so a scan that continues after
-/// a cookie meets every entry that was there all the time exactly once, whatever else comes and goes. Names come from
-/// peers; the hash is keyed at random, so nobody can choose names that collide.
+/// A cookie belongs to an entry from its creation to its removal and is never used again, so a scan that continues after
+/// a cookie meets every entry that was there all the time exactly once, whatever else comes and goes. A rename within
+/// the directory keeps the cookie of the entry, so that a scan ends although entries are renamed while it goes on; over an
+/// existing name it keeps the cookie of that name, which is there all the time. Names come from peers; the hash is keyed
+/// at random, so that peers cannot choose names that collide.
 pub(super) struct Directory {
     by_name: HashMap<Arc<[u8]>, Place>,
     by_cookie: BTreeMap<u64, (Arc<[u8]>, InodeId)>,
@@ -76,6 +78,19 @@ impl Directory {
     pub(super) fn remove(&mut self, name: &[u8]) {
         if let Some(place) = self.by_name.remove(name) {
             self.by_cookie.remove(&place.cookie);
+        }
+    }
+
+    /// Gives the entry `from` the name `to`, in the place of an entry of that name if there is one.
+    pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) {
+        let Some(place) = self.by_name.remove(from) else { return };
+        if self.by_name.contains_key(to) {
+            self.by_cookie.remove(&place.cookie);
+            self.set(to, place.id);
+        } else {
+            let name: Arc<[u8]> = to.into();
+            self.by_cookie.insert(place.cookie, (Arc::clone(&name), place.id));
+            self.by_name.insert(name, place);
         }
     }
 

@@ -186,12 +186,15 @@ impl Rename<'_> {
 impl Dirs<'_> {
     /// Changes the entries and the directories' times.
     fn enter(&mut self, call: &Rename<'_>, moved: InodeId, now: Time) -> FsResult<()> {
-        self.from.directory_mut()?.remove(call.from);
-        self.to_mut().directory_mut()?.set(call.to, moved);
-        self.from.modified(now);
-        if let Some(to) = &mut self.to {
-            to.modified(now);
+        match &mut self.to {
+            None => self.from.directory_mut()?.rename(call.from, call.to),
+            Some(to) => {
+                self.from.directory_mut()?.remove(call.from);
+                to.directory_mut()?.set(call.to, moved);
+                to.modified(now);
+            }
         }
+        self.from.modified(now);
         Ok(())
     }
 }
