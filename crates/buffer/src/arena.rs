@@ -1,33 +1,30 @@
-//! The arena: which slots are free, and which span serves which size class.
+//! The arena: the memory of its spans, and how much of it there may be.
 
 #![allow(unsafe_code)] // One block: handing out a slot.
 
-use std::{
-    ptr::NonNull,
-    sync::{Arc, atomic::Ordering},
-};
-
-use parking_lot::Mutex;
+use std::time::Duration;
 
 use crate::{
-    Buffer, View,
+    Buffer, Quota, View,
+    block_spans::{BlockSpans, SlotAt},
+    class_spans::ClassSpans,
     mapping::{SPAN_BYTES, SpanRef},
     slot::Slot,
-    span::{CLASSES, Span, class_bytes, class_of},
+    span::{BLOCK_CLASS, Layout, Span, Taken, class_bytes, class_of},
+    sync::{Arc, Mutex},
 };
 
-/// Empty spans that keep their pages; further ones give them back to the machine.
-const WARM_SPANS: u32 = 64;
-/// Empty spans that a class keeps for itself while others may still map memory, and whose pages it keeps whatever the
-/// others have. With fewer, a class that swings around a span boundary would lose its span or its pages and get them
-/// back all the time.
-const SPARE_SPANS: u32 = 2;
-const NONE: u32 = u32::MAX;
+/// How often [`Arena::trim`] is to be called. A load that rests for less than this keeps its memory; the memory of one that
+/// has ended is returned after twice this time at most.
+pub const TRIM_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The landing (see [`Arena`]) is this part of the transient memory's limit.
+const LANDING_PART: usize = 8;
 
 /// How an [`Arena`] is made.
 #[derive(Debug, Clone)]
 pub struct ArenaConfig {
-    /// The most bytes that it maps (rounded up to whole spans of [`SPAN_BYTES`]).
+    /// The most bytes that it maps for transient buffers (rounded up to whole spans of [`SPAN_BYTES`]).
     pub limit: usize,
     /// Ask the kernel for transparent huge pages.
     pub huge_pages: bool,
@@ -54,97 +51,74 @@ pub struct OutOfMemory {
 /// What an arena holds at the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArenaStats {
-    /// Bytes mapped from the machine.
+    /// Bytes mapped from the system.
     pub mapped: usize,
-    /// Bytes of slots that are handed out.
+    /// Bytes of slots that are handed out, stored ones included.
     pub in_use: usize,
+    /// The part of `in_use` that quotas pay for.
+    pub stored: usize,
     /// The most bytes that were ever handed out at once.
     pub peak: usize,
-    /// The limit of `mapped`.
+    /// The limit of the transient memory, in bytes.
     pub limit: usize,
+    /// Bytes of the landing, which transient memory has on top of its limit; 0 without quotas.
+    pub landing: usize,
+    /// Bytes of all quotas together, which is the limit of the stored memory.
+    pub quotas: usize,
 }
 
-/// A span as the arena sees it. Its free slots are `free_head` and what follows from there through `Span::refs`, and
-/// all slots from `fresh` on, which were not handed out since the span was last empty.
-struct SpanState {
-    span: Arc<Span>,
-    free_head: u32,
-    fresh: u32,
-    free: u32,
-    /// Whether it has pages; meaningful only while it is empty.
-    warm: bool,
-    /// Neighbours in the list of the class; meaningful only while there is a free slot.
-    prev: u32,
-    next: u32,
+/// The spans of one kind that an arena has mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanCount {
+    /// Bytes of a slot; `None` for spans of blocks, whose slots have 4 to 64 KiB.
+    pub slot_bytes: Option<usize>,
+    /// Spans of [`SPAN_BYTES`].
+    pub spans: usize,
 }
 
-impl SpanState {
-    fn slots(&self) -> u32 {
-        self.span.refs.len() as u32
-    }
-
-    fn is_empty(&self) -> bool {
-        self.free == self.slots()
-    }
-
-    fn pop(&mut self) -> u32 {
-        self.free -= 1;
-        if self.free_head == NONE {
-            self.fresh += 1;
-            return self.fresh - 1;
-        }
-        let slot = self.free_head;
-        self.free_head = self.span.refs[slot as usize].load(Ordering::Relaxed);
-        slot
-    }
-
-    fn push(&mut self, slot: u32) {
-        self.span.refs[slot as usize].store(self.free_head, Ordering::Relaxed);
-        self.free_head = slot;
-        self.free += 1;
-        if self.is_empty() {
-            self.reset();
-        }
-    }
-
-    /// All slots are free: hand them out from the lowest on again.
-    fn reset(&mut self) {
-        (self.free_head, self.fresh, self.free) = (NONE, 0, self.slots());
-    }
-}
-
-/// The spans of a class that have a free slot, as a list through [`SpanState`]. Those in use come first, the one that
-/// was full last of all at the very front: so the fullest are filled up and the others run empty. Then come the empty
-/// ones that have pages, the latest first, for its memory is in the processor's cache; and those without pages last.
-#[derive(Clone, Copy)]
-struct ClassState {
-    head: u32,
-    tail: u32,
-    first_empty: u32,
-    empty: u32,
-    /// Empty spans that have pages.
-    warm: u32,
-}
-
-struct State {
-    spans: Vec<SpanState>,
-    classes: [ClassState; CLASSES],
-    /// Empty spans of all classes that have pages.
-    warm: u32,
-    in_use: usize,
+pub(crate) struct State {
+    pub(crate) classes: ClassSpans,
+    pub(crate) blocks: BlockSpans,
     peak: usize,
+}
+
+impl State {
+    fn in_use(&self) -> usize {
+        self.classes.in_use() + self.blocks.transient() + self.blocks.stored()
+    }
+
+    pub(crate) fn note_peak(&mut self) {
+        self.peak = self.peak.max(self.in_use());
+    }
+
+    /// Removes the spans to be unmapped.
+    fn trim(&mut self) -> [Vec<Arc<Span>>; 2] {
+        [self.classes.trim(), self.blocks.trim()]
+    }
 }
 
 /// What all handles of an arena and all slots handed out share; it goes, and all its memory, with the last of them.
 pub(crate) struct Inner {
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     config: ArenaConfig,
-    max_spans: usize,
 }
 
 /// Large, aligned memory from which buffers are taken. Cheap to clone; all clones are the same arena.
 ///
-/// Buffers and views stay valid when all handles are gone; the arena's memory goes with the last of them.
+/// Memory is *transient* or *stored*. Buffers for work that passes are transient ([`Self::alloc`]). Data that stays is
+/// stored by its owner under a [`Quota`] ([`Self::quota`]). The two have spans of their own, with limits of their own, so
+/// that data that stays here and there in sparse spans takes no span from transient buffers:
+///
+/// - Spans of a size class serve transient buffers. Empty ones move between the classes. `ArenaConfig::limit` bounds them.
+/// - Spans of blocks serve stored data, and beside it transient buffers of one block (64 KiB), which can become stored data
+///   where they are ([`Quota::exchange`]). They have room for all quotas, and for the *landing*: transient blocks of an
+///   eighth of the transient limit. Transient buffers beyond that come from the size classes, and are copied if they are
+///   to be stored.
+///
+/// So an arena maps at most its limit, and where there are quotas their sum and the landing on top.
+///
+/// Buffers and views stay valid when all handles are gone; the arena's memory goes with the last of them. Empty spans keep
+/// their pages for the next buffer until [`Self::trim`].
 #[derive(Clone)]
 pub struct Arena {
     inner: Arc<Inner>,
@@ -153,29 +127,39 @@ pub struct Arena {
 impl Arena {
     /// An empty arena; memory is mapped when it is first needed.
     pub fn new(config: ArenaConfig) -> Self {
-        let max_spans = config.limit.div_ceil(SPAN_BYTES).clamp(1, NONE as usize);
-        let class = ClassState { head: NONE, tail: NONE, first_empty: NONE, empty: 0, warm: 0 };
-        let state = State { spans: Vec::new(), classes: [class; CLASSES], warm: 0, in_use: 0, peak: 0 };
-        Self { inner: Arc::new(Inner { state: Mutex::new(state), config, max_spans }) }
+        let spans = config.limit.div_ceil(SPAN_BYTES).max(1);
+        let state = State {
+            classes: ClassSpans::new(spans),
+            blocks: BlockSpans::new(spans.div_ceil(LANDING_PART) as u64),
+            peak: 0,
+        };
+        Self { inner: Arc::new(Inner { state: Mutex::new(state), config }) }
     }
 
-    /// A buffer of `len` bytes (capacity: the next power of two, at least 512). Its content is arbitrary: zero or
-    /// whatever an earlier owner of this arena left, so never send bytes that were not written.
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    /// A transient buffer of `len` bytes (capacity: the next power of two, at least 512). Its content is arbitrary: zero
+    /// or what an earlier owner of this arena left, so never send bytes that were not written.
     ///
     /// # Errors
-    /// When the arena's limit is reached, the machine has no memory, or `len` exceeds [`SPAN_BYTES`].
+    /// When the arena's limit is reached, the system has no memory, or `len` exceeds [`SPAN_BYTES`].
     pub fn alloc(&self, len: usize) -> Result<Buffer, OutOfMemory> {
         let full = OutOfMemory { wanted: len, limit: self.inner.config.limit };
         let class = class_of(len).ok_or(full)?;
-        let mut st = self.inner.state.lock();
-        if st.classes[class].head == NONE {
-            self.add_span(&mut st, class).ok_or(full)?;
-        }
-        let (span, slot) = st.take(class);
-        drop(st);
-        // SAFETY: the span is one of this arena's, and the slot was just taken from its free list.
-        let slot = unsafe { Slot::first(Arc::clone(&self.inner), span, slot) };
-        Ok(Buffer::new(slot, len))
+        let taken = self.take(class).ok_or(full)?;
+        Ok(Inner::hand_out(&self.inner, taken, len))
+    }
+
+    fn take(&self, class: usize) -> Option<Taken> {
+        let (inner, arena) = (&self.inner, Arc::as_ptr(&self.inner));
+        let mut state = inner.state.lock();
+        let landed =
+            (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map())).flatten();
+        let taken = landed.or_else(|| state.classes.take(class, arena, || inner.map()));
+        state.note_peak();
+        taken
     }
 
     /// Like [`Self::alloc`], filled from `bytes` (a counted copy), as a view.
@@ -188,173 +172,60 @@ impl Arena {
         Ok(b.freeze())
     }
 
+    /// Room for `limit` bytes of stored memory, on top of the transient memory and of other quotas.
+    pub fn quota(&self, limit: u64) -> Quota {
+        Quota::new(Arc::clone(&self.inner), limit)
+    }
+
+    /// Unmaps the spans that were empty at all times since the last call. Called every [`TRIM_INTERVAL`] it returns the
+    /// memory of a load that has ended, and takes none from a load that goes on. A span stays while a [`SpanRef`] to it
+    /// exists.
+    pub fn trim(&self) {
+        let removed = self.inner.state.lock().trim();
+        drop(removed); // Unmapping takes long, so the lock is not held.
+    }
+
     /// What the arena holds now.
     pub fn stats(&self) -> ArenaStats {
         let st = self.inner.state.lock();
         ArenaStats {
-            mapped: st.spans.len() * SPAN_BYTES,
-            in_use: st.in_use,
+            mapped: (st.classes.mapped() + st.blocks.mapped()) * SPAN_BYTES,
+            in_use: st.in_use(),
+            stored: st.blocks.stored(),
             peak: st.peak,
             limit: self.inner.config.limit,
+            landing: st.blocks.landing(),
+            quotas: st.blocks.quotas(),
         }
     }
 
-    /// Gives `class` an empty span: one that another class can spare, a new one, or at the limit any empty one.
-    fn add_span(&self, st: &mut State, class: usize) -> Option<()> {
-        let arena = Arc::as_ptr(&self.inner);
-        if let Some(index) = st.steal(SPARE_SPANS) {
-            st.cut(index, class, arena);
-            return Some(());
-        }
-        let mapping = if st.spans.len() < self.inner.max_spans {
-            SpanRef::map(self.inner.config.huge_pages)
-        } else {
-            None
-        };
-        match mapping {
-            Some(mapping) => st.add(mapping, class, arena),
-            None => {
-                let index = st.steal(0)?;
-                st.cut(index, class, arena);
-            }
-        }
-        Some(())
-    }
-}
-
-impl State {
-    /// Takes a free slot of a class that has one.
-    fn take(&mut self, class: usize) -> (NonNull<Span>, u32) {
-        let index = self.classes[class].head;
-        if self.spans[index as usize].is_empty() {
-            self.count_out(class, index);
-        }
-        let s = &mut self.spans[index as usize];
-        let slot = s.pop();
-        let span = NonNull::from(&*s.span);
-        if s.free == 0 {
-            self.unlink(class, index);
-        }
-        self.in_use += class_bytes(class);
-        self.peak = self.peak.max(self.in_use);
-        (span, slot)
-    }
-
-    fn add(&mut self, mapping: SpanRef, class: usize, arena: *const Inner) {
-        let index = self.spans.len() as u32;
-        let span = Arc::new(Span::new(mapping, class, index, arena));
-        let mut s =
-            SpanState { span, free_head: NONE, fresh: 0, free: 0, warm: false, prev: NONE, next: NONE };
-        s.reset();
-        self.spans.push(s);
-        self.link_empty(class, index);
-    }
-
-    /// Takes an empty span out of a class that has more than `spare`.
-    fn steal(&mut self, spare: u32) -> Option<u32> {
-        let class = (0..CLASSES).find(|c| self.classes[*c].empty > spare)?;
-        // One that has pages, if there is any: getting pages costs more than anything that is done with them.
-        let index = self.classes[class].first_empty;
-        self.count_out(class, index);
-        self.unlink(class, index);
-        Some(index)
-    }
-
-    /// Cuts a span that is in no list for `class`.
-    fn cut(&mut self, index: u32, class: usize, arena: *const Inner) {
-        let s = &mut self.spans[index as usize];
-        s.span = Arc::new(Span::new(s.span.mapping.clone(), class, index, arena));
-        s.reset();
-        self.link_empty(class, index);
-    }
-
-    /// Whether a span that `class` has just emptied may keep its pages.
-    fn may_stay_warm(&self, class: usize) -> bool {
-        self.warm < WARM_SPANS || self.classes[class].warm < SPARE_SPANS
-    }
-
-    fn link_empty(&mut self, class: usize, index: u32) {
-        let warm = self.spans[index as usize].warm;
-        let c = &mut self.classes[class];
-        c.empty += 1;
-        c.warm += u32::from(warm);
-        self.warm += u32::from(warm);
-        let at = if warm { c.first_empty } else { NONE };
-        if at == c.first_empty {
-            c.first_empty = index;
-        }
-        self.link_before(class, index, at);
-    }
-
-    /// The empty span `index`, which is still in the list of its class, is about to be empty or there no more.
-    fn count_out(&mut self, class: usize, index: u32) {
-        let s = &mut self.spans[index as usize];
-        let c = &mut self.classes[class];
-        if c.first_empty == index {
-            c.first_empty = s.next;
-        }
-        c.empty -= 1;
-        c.warm -= u32::from(s.warm);
-        self.warm -= u32::from(s.warm);
-    }
-
-    /// Links a span before `at`, or at the end where that is [`NONE`].
-    fn link_before(&mut self, class: usize, index: u32, at: u32) {
-        let prev = match at {
-            NONE => std::mem::replace(&mut self.classes[class].tail, index),
-            at => std::mem::replace(&mut self.spans[at as usize].prev, index),
-        };
-        match prev {
-            NONE => self.classes[class].head = index,
-            prev => self.spans[prev as usize].next = index,
-        }
-        (self.spans[index as usize].prev, self.spans[index as usize].next) = (prev, at);
-    }
-
-    fn unlink(&mut self, class: usize, index: u32) {
-        let s = &self.spans[index as usize];
-        let (prev, next) = (s.prev, s.next);
-        match prev {
-            NONE => self.classes[class].head = next,
-            prev => self.spans[prev as usize].next = next,
-        }
-        match next {
-            NONE => self.classes[class].tail = prev,
-            next => self.spans[next as usize].prev = prev,
-        }
-    }
-
-    /// Takes a slot back. True when its span is empty now, and in no list.
-    fn give(&mut self, class: usize, index: u32, slot: u32) -> bool {
-        self.in_use -= class_bytes(class);
-        let s = &mut self.spans[index as usize];
-        s.push(slot);
-        let (was_full, empty) = (s.free == 1, s.is_empty());
-        match (was_full, empty) {
-            (true, false) => self.link_before(class, index, self.classes[class].head),
-            (false, true) => self.unlink(class, index),
-            _ => {}
-        }
-        empty
+    /// The spans that are mapped now: of each size class, in order of their slots, and of blocks, last.
+    pub fn spans(&self) -> Vec<SpanCount> {
+        let st = self.inner.state.lock();
+        let classes = st.classes.by_class().into_iter().enumerate();
+        let classes = classes.map(|(c, spans)| SpanCount { slot_bytes: Some(class_bytes(c)), spans });
+        classes.chain([SpanCount { slot_bytes: None, spans: st.blocks.mapped() }]).collect()
     }
 }
 
 impl Inner {
-    /// Takes back slot `slot` of span `index`, which is cut for `class`. Its last reference is gone.
-    pub(crate) fn release(&self, class: usize, index: u32, slot: u32) {
-        let mut st = self.state.lock();
-        if !st.give(class, index, slot) {
-            return;
+    /// A buffer in the slot that was just taken from the free ones of `arena`.
+    pub(crate) fn hand_out(arena: &Arc<Self>, taken: Taken, len: usize) -> Buffer {
+        // SAFETY: the slot is one of this arena's, and was free.
+        let slot = unsafe { Slot::first(Arc::clone(arena), taken) };
+        Buffer::new(slot, len)
+    }
+
+    pub(crate) fn map(&self) -> Option<SpanRef> {
+        SpanRef::map(self.config.huge_pages)
+    }
+
+    /// Takes a slot back whose last reference is gone.
+    pub(crate) fn release(&self, layout: Layout, at: SlotAt) {
+        let mut state = self.state.lock();
+        match layout {
+            Layout::Class(class) => state.classes.give(class, at.span, at.slot),
+            Layout::Blocks => state.blocks.give(at.span, at.slot, at.order),
         }
-        let mut warm = st.may_stay_warm(class);
-        if !warm {
-            // While its pages go, the span is in no list, so nobody takes it; the lock is not held for so long.
-            let mapping = st.spans[index as usize].span.mapping.clone();
-            drop(st);
-            warm = !mapping.discard();
-            st = self.state.lock();
-        }
-        st.spans[index as usize].warm = warm;
-        st.link_empty(class, index);
     }
 }

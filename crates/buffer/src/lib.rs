@@ -7,16 +7,23 @@
 //! nothing here allocates from the heap. [`copy`] counts every byte that the code above the providers copies.
 
 mod arena;
+mod block_spans;
+mod class_spans;
 pub mod copied;
 mod mapping;
+mod quota;
 mod slot;
 mod span;
-#[cfg(test)]
+mod sync;
+mod system;
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod views;
 
-pub use arena::{Arena, ArenaConfig, ArenaStats, OutOfMemory};
+pub use arena::{Arena, ArenaConfig, ArenaStats, OutOfMemory, SpanCount, TRIM_INTERVAL};
 pub use copied::copy;
-pub use mapping::{PinnedSpan, SPAN_BYTES, SpanRef};
+pub use mapping::{SPAN_BYTES, SpanRef};
+pub use quota::{OverQuota, Quota};
 pub use slot::{Buffer, View};
+pub use span::{BLOCK_BYTES, PAGE_BYTES};
 pub use views::Views;

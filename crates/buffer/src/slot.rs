@@ -6,19 +6,22 @@ use std::{
     fmt,
     ops::{Deref, DerefMut},
     ptr::NonNull,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering, fence},
-    },
 };
 
-use crate::{arena::Inner, mapping::SpanRef, span::Span};
+use crate::{
+    arena::Inner,
+    block_spans::SlotAt,
+    mapping::SpanRef,
+    span::{Layout, Span, Taken},
+    sync::{Arc, AtomicU32, Ordering, fence},
+};
 
 /// A counted reference to one slot. All references to a slot together hold one strong count of the arena, which keeps
 /// the span.
 pub(crate) struct Slot {
     span: NonNull<Span>,
-    index: u32,
+    index: u16,
+    order: u8,
 }
 
 // SAFETY: a `Slot` is a shared reference to a `Span`, which is `Sync`, kept alive by the count that the slot's
@@ -28,13 +31,13 @@ unsafe impl Send for Slot {}
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// The first reference to slot `index` of `span`, which the arena has just taken from its free list for this.
+    /// The first reference to a slot that was just taken for this.
     ///
     /// # Safety
-    /// `span` points to the span of `arena` in which the slot is, and nobody else has the slot.
-    pub(crate) unsafe fn first(arena: Arc<Inner>, span: NonNull<Span>, index: u32) -> Self {
+    /// `arena` has the slot, and nothing else refers to it.
+    pub(crate) unsafe fn first(arena: Arc<Inner>, taken: Taken) -> Self {
         let arena = Arc::into_raw(arena); // given back in `drop`
-        let slot = Self { span, index };
+        let slot = Self { span: taken.span, index: taken.index, order: taken.order };
         debug_assert_eq!(slot.span().arena, arena);
         slot.refs().store(1, Ordering::Relaxed);
         slot
@@ -46,16 +49,35 @@ impl Slot {
         unsafe { self.span.as_ref() }
     }
 
+    /// Where it is, if that is in a span of blocks of `arena`.
+    pub(crate) fn place_in(&self, arena: *const Inner) -> Option<SlotAt> {
+        let span = self.span();
+        let in_blocks = span.layout == Layout::Blocks && span.arena == arena;
+        in_blocks.then_some(SlotAt { span: span.index, slot: self.index, order: self.order })
+    }
+
     fn refs(&self) -> &AtomicU32 {
-        &self.span().refs[self.index as usize]
+        &self.span().refs[usize::from(self.index)]
     }
 
     fn bytes(&self) -> usize {
-        self.span().slot_bytes()
+        self.span().slot_bytes(self.order)
     }
 
     fn ptr(&self) -> *mut u8 {
         self.span().slot_ptr(self.index)
+    }
+
+    /// Tells loom that the bytes are read.
+    #[cfg(loom)]
+    fn note_read(&self) {
+        self.span().bytes[usize::from(self.index)].with(|_| ());
+    }
+
+    /// Tells loom that the bytes are written.
+    #[cfg(loom)]
+    fn note_write(&self) {
+        self.span().bytes[usize::from(self.index)].with_mut(|_| ());
     }
 
     /// Whether this is the only reference (then nobody else can make one).
@@ -70,7 +92,7 @@ impl Clone for Slot {
         if before > u32::MAX / 2 {
             std::process::abort(); // As Arc does: an overflow would free memory in use.
         }
-        Self { span: self.span, index: self.index }
+        Self { ..*self }
     }
 }
 
@@ -83,12 +105,12 @@ impl Drop for Slot {
             }
             fence(Ordering::Acquire);
         }
-        let Span { arena, class, index, .. } = *self.span();
+        let Span { arena, layout, index, .. } = *self.span();
         // SAFETY: `first` turned one strong count of the arena into this pointer, and of the slot's references only the
         // last comes here.
         let arena = unsafe { Arc::from_raw(arena) };
-        // From here on the span may be cut anew: its fields were copied, and it is not looked at again.
-        arena.release(class, index, self.index);
+        // From here on the span may be divided anew: its fields were copied, and it is not used again.
+        arena.release(layout, SlotAt { span: index, slot: self.index, order: self.order });
     }
 }
 
@@ -99,7 +121,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Takes a slot to which `slot` is the only reference. `len` is at most its size.
+    /// A buffer in a slot to which `slot` is the only reference. `len` is at most its size.
     pub(crate) fn new(slot: Slot, len: usize) -> Self {
         debug_assert!(slot.is_unique() && len <= slot.bytes());
         Self { slot, len }
@@ -138,6 +160,8 @@ impl Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
+        #[cfg(loom)]
+        self.slot.note_read();
         // SAFETY: the slot is valid, initialised memory (mapped zero-filled) of at least `len` bytes, and only this
         // buffer refers to it.
         unsafe { std::slice::from_raw_parts(self.slot.ptr(), self.len) }
@@ -146,6 +170,8 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
+        #[cfg(loom)]
+        self.slot.note_write();
         // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.slot.ptr(), self.len) }
     }
@@ -180,6 +206,8 @@ impl View {
         if !self.slot.is_unique() {
             return None;
         }
+        #[cfg(loom)]
+        self.slot.note_write();
         // SAFETY: in range as in `deref`; the count is 1 and `&mut self` holds that one reference, so nobody else
         // can read these bytes or make another view of them meanwhile.
         Some(unsafe {
@@ -199,7 +227,16 @@ impl View {
         }
     }
 
-    /// Bytes of the memory that this view keeps from being reused (the size class of its slot).
+    /// Whether no other view of this memory exists.
+    pub fn is_unique(&self) -> bool {
+        self.slot.is_unique()
+    }
+
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// Bytes of the memory that this view keeps from being reused (the size of its slot).
     pub fn capacity(&self) -> usize {
         self.slot.bytes()
     }
@@ -234,6 +271,8 @@ impl View {
 impl Deref for View {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
+        #[cfg(loom)]
+        self.slot.note_read();
         // SAFETY: `off + len` is within the slot; while a view exists the bytes are written only through `try_mut`,
         // which needs the sole reference.
         unsafe { std::slice::from_raw_parts(self.slot.ptr().add(self.off as usize), self.len as usize) }

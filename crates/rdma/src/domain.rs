@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buffer::{PinnedSpan, Views};
+use buffer::{SpanRef, Views};
 use smallvec::SmallVec;
 
 use crate::{Access, Memory, Segment};
@@ -126,8 +126,8 @@ pub trait Domain: Send + Sync + 'static {
     }
 
     /// Registers a whole span for this side's own use, until [`Self::deregister_local`]. `None` as above. The caller keeps
-    /// it pinned until then.
-    fn keep_local(&self, _span: &PinnedSpan) -> Option<LocalKey> {
+    /// its reference until then, so that the span stays mapped.
+    fn keep_local(&self, _span: &SpanRef) -> Option<LocalKey> {
         None
     }
 

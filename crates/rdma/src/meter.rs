@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use buffer::{PinnedSpan, Views};
+use buffer::{SpanRef, Views};
 use parking_lot::Mutex;
 use runtime::{Instant, RuntimeRef};
 
@@ -233,7 +233,7 @@ impl Domain for Metered {
         self.domain.register_local(by, pieces, used)
     }
 
-    fn keep_local(&self, span: &PinnedSpan) -> Option<LocalKey> {
+    fn keep_local(&self, span: &SpanRef) -> Option<LocalKey> {
         self.domain.keep_local(span)
     }
 

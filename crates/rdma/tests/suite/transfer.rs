@@ -181,7 +181,7 @@ fn writes_and_reads_use_memory_that_is_registered_for_them_kept_or_neither() {
         let domain = b.domain();
         assert!(domain.registers_local(Means::Registration));
         let (data, source) = (pattern(150_000, 8), views(&pattern(150_000, 8), 65_536));
-        let pinned: Vec<_> = source.iter().map(|v| v.span().pin()).collect();
+        let spans: Vec<_> = source.iter().map(|v| v.span().clone()).collect();
         for round in 0..4 {
             let targets = [0, 1].map(|_| exposed(&a, &vec![0; data.len()], Access::RemoteWrite));
             let readable = exposed(&a, &data, Access::RemoteRead);
@@ -197,7 +197,7 @@ fn writes_and_reads_use_memory_that_is_registered_for_them_kept_or_neither() {
                     }
                     keys.push(domain.register_local(Means::Registration, &sinks, LocalUse::Sink));
                 }
-                1 | 2 => keys.extend(pinned.iter().map(|p| domain.keep_local(p))),
+                1 | 2 => keys.extend(spans.iter().map(|s| domain.keep_local(s))),
                 _ => {}
             }
             let keys: Vec<_> = keys.into_iter().map(|k| k.expect("room to register")).collect();

@@ -1,33 +1,33 @@
 //! Spans that stay registered for this side's own work, as long as there is room for them: a responder's registration
 //! cache (TR06). It goes by what a span is, and never by an address, so that memory that was given back and mapped
-//! again cannot be taken for what it was. A span that stays registered stays in place: its arena cannot give the pages
-//! back to the machine while they are idle.
+//! again cannot be taken for what it was. A span that stays registered stays mapped: its arena cannot return the memory to
+//! the system while it is idle.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{Arc, atomic::Ordering},
 };
 
-use buffer::PinnedSpan;
+use buffer::SpanRef;
 use rdma::{DomainRef, LocalKey};
 use runtime::RuntimeRef;
 use smallvec::SmallVec;
 
 use super::{Counts, Registered, Settings, local::Piece, pressure::Marks};
 
-/// A span that is registered. Deregistered on drop, and only then free to move.
+/// A span that is registered. Deregistered on drop; until then it stays mapped.
 pub(crate) struct KeptSpan {
     domain: DomainRef,
     key: LocalKey,
     counts: Arc<Counts>,
     _registered: Registered,
-    pinned: PinnedSpan,
+    span: SpanRef,
 }
 
 impl Drop for KeptSpan {
     fn drop(&mut self) {
         self.domain.deregister_local(self.key);
-        self.counts.kept_bytes.fetch_sub(self.pinned.span().len() as u64, Ordering::Relaxed);
+        self.counts.kept_bytes.fetch_sub(self.span.len() as u64, Ordering::Relaxed);
     }
 }
 
@@ -59,7 +59,7 @@ impl KeptSpans {
         let (mut held, mut new) = (SmallVec::<[Arc<KeptSpan>; 2]>::new(), false);
         for piece in pieces {
             // Pieces of one operation mostly lie in one span.
-            if !held.iter().any(|k| k.pinned.span().id() == piece.span.id()) {
+            if !held.iter().any(|k| k.span.id() == piece.span.id()) {
                 let (kept, registered) = self.one(&piece)?;
                 new |= registered;
                 held.push(kept);
@@ -81,16 +81,16 @@ impl KeptSpans {
             return Some((Arc::clone(kept), false));
         }
         // What only we keep: its arena is gone.
-        self.spans.retain(|_, (kept, _)| !(is_idle(kept) && kept.pinned.is_last()));
+        self.spans.retain(|_, (kept, _)| !(is_idle(kept) && kept.span.is_last()));
         if !self.marks.allow(self.kept_bytes() + piece.span.len()) {
             return None;
         }
-        let pinned = piece.span.pin();
-        let key = self.domain.keep_local(&pinned)?;
+        let span = piece.span.clone();
+        let key = self.domain.keep_local(&span)?;
         self.counts.kept_bytes.fetch_add(piece.span.len() as u64, Ordering::Relaxed);
         let registered = Registered::new(&self.counts, piece.span.len());
         let (domain, counts) = (Arc::clone(&self.domain), Arc::clone(&self.counts));
-        let kept = Arc::new(KeptSpan { domain, key, counts, _registered: registered, pinned });
+        let kept = Arc::new(KeptSpan { domain, key, counts, _registered: registered, span });
         self.spans.insert(piece.span.id(), (Arc::clone(&kept), self.operations));
         Some((kept, true))
     }

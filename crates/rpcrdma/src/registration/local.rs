@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buffer::{Buffer, PinnedSpan, SpanRef, Views};
+use buffer::{Buffer, SpanRef, Views};
 use rdma::{DomainRef, LocalKey, LocalUse, Means};
 use smallvec::SmallVec;
 
@@ -11,26 +11,25 @@ use super::{
     kept::{KeptSpan, KeptSpans},
 };
 
-/// A registration for one operation, which ends when it is dropped, and only then are its pages free to move.
+/// A registration for one operation, which ends when it is dropped. Until then its memory stays mapped.
 pub(crate) struct ForOne {
     domain: DomainRef,
     key: LocalKey,
     _registered: Option<Registered>,
-    _pinned: Pins,
+    _spans: Spans,
 }
 
 /// The spans that an operation's memory lies in, mostly one.
-type Pins = SmallVec<[PinnedSpan; 2]>;
+type Spans = SmallVec<[SpanRef; 2]>;
 
-/// Keeps the pages of all pieces in place.
-fn pin<'a>(pieces: impl Iterator<Item = Piece<'a>>) -> Pins {
-    let mut pins = Pins::new();
+fn spans_of<'a>(pieces: impl Iterator<Item = Piece<'a>>) -> Spans {
+    let mut spans = Spans::new();
     for piece in pieces {
-        if !pins.iter().any(|p| p.span().id() == piece.span.id()) {
-            pins.push(piece.span.pin());
+        if !spans.iter().any(|s| s.id() == piece.span.id()) {
+            spans.push(piece.span.clone());
         }
     }
-    pins
+    spans
 }
 
 impl Drop for ForOne {
@@ -110,12 +109,12 @@ impl Local {
             },
         };
         let memory: SmallVec<[&[u8]; 16]> = pieces.clone().map(|p| p.bytes).collect();
-        let pins = pin(pieces);
+        let spans = spans_of(pieces);
         if by == Means::Window
             && let Some(key) = self.domain.register_local(by, &memory, used)
         {
             self.counts.hit();
-            return Some(self.held(key, None, pins));
+            return Some(self.held(key, None, spans));
         }
         let Some(key) = self.domain.register_local(Means::Registration, &memory, used) else {
             self.counts.hit();
@@ -125,11 +124,11 @@ impl Local {
             self.counts.fell_back();
         }
         let bytes = memory.iter().map(|p| p.len()).sum();
-        Some(self.held(key, Some(Registered::new(&self.counts, bytes)), pins))
+        Some(self.held(key, Some(Registered::new(&self.counts, bytes)), spans))
     }
 
-    fn held(&self, key: LocalKey, registered: Option<Registered>, pins: Pins) -> Held {
+    fn held(&self, key: LocalKey, registered: Option<Registered>, spans: Spans) -> Held {
         let domain = Arc::clone(&self.domain);
-        Held::ForOne(ForOne { domain, key, _registered: registered, _pinned: pins })
+        Held::ForOne(ForOne { domain, key, _registered: registered, _spans: spans })
     }
 }

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use buffer::{Buffer, PinnedSpan, Views};
+use buffer::{Buffer, SpanRef, Views};
 use parking_lot::Mutex;
 use rdma::{
     Access, Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Domain,
@@ -99,8 +99,8 @@ impl Domain for FabricDomain {
         Some(LocalKey(self.table.lock().register(pieces.iter().map(|p| p.len()).sum())))
     }
 
-    fn keep_local(&self, span: &PinnedSpan) -> Option<LocalKey> {
-        Some(LocalKey(self.table.lock().register(span.span().len())))
+    fn keep_local(&self, span: &SpanRef) -> Option<LocalKey> {
+        Some(LocalKey(self.table.lock().register(span.len())))
     }
 
     fn deregister_local(&self, key: LocalKey) {

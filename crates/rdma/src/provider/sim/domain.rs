@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use buffer::{PinnedSpan, Views};
+use buffer::{SpanRef, Views};
 use runtime::RuntimeRef;
 use smallvec::SmallVec;
 
@@ -242,8 +242,8 @@ impl Domain for SimDomain {
         Some(self.local_key(by, bytes))
     }
 
-    fn keep_local(&self, span: &PinnedSpan) -> Option<LocalKey> {
-        let bytes = span.span().len();
+    fn keep_local(&self, span: &SpanRef) -> Option<LocalKey> {
+        let bytes = span.len();
         self.charge(Charge::Register(bytes));
         Some(self.local_key(Means::Registration, bytes))
     }

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use buffer::{PinnedSpan, SpanRef};
+use buffer::SpanRef;
 use parking_lot::Mutex;
 
 use super::{
@@ -197,7 +197,7 @@ impl Drop for Window {
 /// An arena's span as the adapter knows it, for local access (and for windows to be bound upon).
 struct Span {
     registration: Registration,
-    pinned: PinnedSpan,
+    mapped: SpanRef,
 }
 
 /// A protection domain, and the spans that are registered in it. One per device where that is safe, else one per
@@ -279,14 +279,13 @@ impl Protection {
             return Ok((s.registration.lkey(), s.registration.mr.as_ptr()));
         }
         // Spans that only we keep: their arenas are gone.
-        spans.retain(|_, s| !s.pinned.is_last());
-        let pinned = span.pin();
+        spans.retain(|_, s| !s.mapped.is_last());
         let access = IBV_ACCESS_LOCAL_WRITE | if self.windows { IBV_ACCESS_MW_BIND } else { 0 };
-        // SAFETY: the whole span is mapped while `pinned` lives, which goes after the registration; with these rights
+        // SAFETY: the whole span is mapped while `mapped` lives, which goes after the registration; with these rights
         // it is reached only by work of ours, which keeps its buffers.
         let registration = unsafe { self.register(span.address(), span.len(), access) }?;
         let keys = (registration.lkey(), registration.mr.as_ptr());
-        spans.insert(span.id(), Span { registration, pinned });
+        spans.insert(span.id(), Span { registration, mapped: span.clone() });
         Ok(keys)
     }
 

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use buffer::{PinnedSpan, Views};
+use buffer::{SpanRef, Views};
 use parking_lot::Mutex;
 
 use super::{
@@ -312,8 +312,8 @@ impl Domain for Shared {
         self.registered(|local, protection| local.register(protection, pieces, used))
     }
 
-    fn keep_local(&self, span: &PinnedSpan) -> Option<LocalKey> {
-        self.registered(|local, protection| local.keep(protection, span.span()))
+    fn keep_local(&self, span: &SpanRef) -> Option<LocalKey> {
+        self.registered(|local, protection| local.keep(protection, span))
     }
 
     fn deregister_local(&self, key: LocalKey) {

@@ -1,0 +1,114 @@
+//! Memory from the system: anonymous mappings, or under Miri and loom, which have none, the global allocator.
+
+#![allow(unsafe_code)] // Maps and unmaps memory.
+
+use std::ptr::NonNull;
+
+use crate::SPAN_BYTES;
+
+/// [`SPAN_BYTES`] of zero-filled memory, aligned to its size. Returned to the system on drop.
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+}
+
+// SAFETY: an address range that this value owns. Its bytes are reached only through `Buffer` (one exclusive owner of a
+// slot) and `View` (shared, read only), which the slot's reference count keeps apart.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// `None` if the system refuses. `huge` asks for transparent huge pages.
+    pub(crate) fn map(huge: bool) -> Option<Self> {
+        let start = os::map(huge)?;
+        #[cfg(test)]
+        live::COUNT.with(|c| c.set(c.get() + 1));
+        Some(Self { start })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        #[cfg(test)]
+        live::COUNT.with(|c| c.set(c.get() - 1));
+        // SAFETY: `map` returned this memory; whatever refers to it has a `SpanRef`, or is a slot, whose arena has one.
+        unsafe { os::unmap(self.start) };
+    }
+}
+
+#[cfg(not(any(miri, loom)))]
+mod os {
+    use super::{NonNull, SPAN_BYTES};
+
+    pub(super) fn map(huge: bool) -> Option<NonNull<u8>> {
+        let len = 2 * SPAN_BYTES;
+        // SAFETY: a new anonymous private mapping, checked for failure; the parts outside the aligned one are unmapped
+        // again, and nothing else has these addresses.
+        unsafe {
+            let p = libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+            if p == libc::MAP_FAILED {
+                return None;
+            }
+            let before = p.addr().next_multiple_of(SPAN_BYTES) - p.addr();
+            let aligned = p.byte_add(before);
+            if before > 0 {
+                libc::munmap(p, before);
+            }
+            libc::munmap(aligned.byte_add(SPAN_BYTES), len - SPAN_BYTES - before);
+            if huge {
+                libc::madvise(aligned, SPAN_BYTES, libc::MADV_HUGEPAGE);
+            }
+            NonNull::new(aligned.cast())
+        }
+    }
+
+    /// # Safety
+    /// `map` returned `start`, and nothing uses the memory any more.
+    pub(super) unsafe fn unmap(start: NonNull<u8>) {
+        // SAFETY: the caller's promise; the mapping is `SPAN_BYTES` long.
+        unsafe { libc::munmap(start.as_ptr().cast(), SPAN_BYTES) };
+    }
+}
+
+#[cfg(any(miri, loom))]
+mod os {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    use super::{NonNull, SPAN_BYTES};
+
+    const LAYOUT: Layout = match Layout::from_size_align(SPAN_BYTES, SPAN_BYTES) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a power of two is an alignment"),
+    };
+
+    pub(super) fn map(_huge: bool) -> Option<NonNull<u8>> {
+        // SAFETY: the layout is not empty.
+        NonNull::new(unsafe { alloc_zeroed(LAYOUT) })
+    }
+
+    /// # Safety
+    /// `map` returned `start`, and nothing uses the memory any more.
+    pub(super) unsafe fn unmap(start: NonNull<u8>) {
+        // SAFETY: the caller's promise; `map` allocates with this layout.
+        unsafe { dealloc(start.as_ptr(), LAYOUT) };
+    }
+}
+
+/// Mappings that the thread of a test has made and not dropped.
+#[cfg(test)]
+pub(crate) mod live {
+    thread_local! {
+        pub(crate) static COUNT: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
+    }
+}
