@@ -14,30 +14,14 @@ use crate::{Backend, ExportConfig, Identities, handle::export_id};
 
 /// What a file system is given to be opened with.
 pub struct Resources<'a> {
-    /// Memory for data: the network's buffers come from it too, so that data can move by reference. Its limit covers
-    /// the memory exports' capacities.
+    /// Memory for data: the network's buffers come from it too, so that data can move by reference. Memory exports have
+    /// quotas of it, apart from its limit, which is the network's.
     pub arena: &'a Arena,
     /// Time, randomness, and threads for work that blocks.
     pub runtime: &'a RuntimeRef,
     /// Where keys that survive a restart are kept, if anywhere.
     pub state_dir: Option<&'a Path>,
 }
-
-impl Backend {
-    /// Arena memory that the backend needs for its content.
-    pub(crate) fn memory(&self) -> u64 {
-        match self {
-            Self::Memory { capacity } => capacity.0,
-            Self::Local { .. } => 0,
-        }
-    }
-}
-
-/// Bytes of a memory export's capacity for each file that it may hold. Inodes and names are on the heap, beside the
-/// capacity: at most about half of this each, so that clients who make nothing but empty files are bounded too.
-const BYTES_PER_FILE: u64 = 1 << 10;
-/// Files that the smallest memory export may hold.
-const MIN_FILES: u64 = 1 << 12;
 
 /// Opens the file system that an export's configuration names: what [`crate::Server::start`] does for each export.
 ///
@@ -49,7 +33,6 @@ pub fn open(export: &ExportConfig, with: &Resources<'_>) -> Result<FileSystemRef
         Backend::Memory { capacity } => Ok(MemoryFs::new(MemoryConfig {
             capacity_bytes: capacity.0,
             fsid: u64::from(id),
-            max_files: (capacity.0 / BYTES_PER_FILE).max(MIN_FILES),
             ..MemoryConfig::new(with.arena.clone(), Arc::clone(with.runtime))
         })),
         Backend::Local { path } => {

@@ -323,11 +323,6 @@ impl Config {
         self.check_service()
     }
 
-    /// Arena memory for the content of all memory exports, in bytes.
-    pub(crate) fn memory_of_exports(&self) -> u64 {
-        self.exports.iter().map(|e| e.backend.memory()).fold(0, u64::saturating_add)
-    }
-
     /// Checks what does not concern addresses.
     pub(crate) fn check_service(&self) -> Result<(), ServerError> {
         self.check_rest().map_err(|wrong| ServerError::Config(wrong.what))

@@ -45,8 +45,9 @@ pub struct Limits {
     /// same) ends connections of those alone that do not. A client whose machine no longer answers for a minute loses
     /// its TCP connection in any case.
     pub idle_timeout: u64,
-    /// Memory for network buffers of all connections; memory exports come on top with their own capacities. Each connection
-    /// has a little for itself; the rest is shared by those that are busy, client by client.
+    /// Memory for network buffers of all connections; memory exports come on top with their own capacities, and with an
+    /// eighth of this for WRITEs that arrive where their data stays. Each connection has a little for itself; the rest is
+    /// shared by those that are busy, client by client.
     pub memory: ByteSize,
     /// The inline threshold of RPC-over-RDMA: the largest message that one Send carries (1024 to 256 KiB).
     pub inline_size: ByteSize,

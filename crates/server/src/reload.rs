@@ -51,7 +51,6 @@ impl fmt::Display for Reloaded {
 /// # Errors
 /// [`ServerError`]; then nothing has changed.
 pub(crate) fn reload(shared: &Shared, rt: &RuntimeRef, new: &Config) -> Result<Reloaded, ServerError> {
-    check_memory(shared, new)?;
     let with = Resources { arena: &shared.arena, runtime: rt, state_dir: shared.config.state_dir.as_deref() };
     let old = shared.exports.load_full();
     let mut done = Reloaded { kept: kept(&shared.config, new), ..Reloaded::default() };
@@ -106,22 +105,6 @@ fn carried(export: &Export, new: &ExportConfig, done: &mut Reloaded) -> ExportCo
         done.changed.push(new.name.clone());
     }
     policy
-}
-
-/// The memory of memory exports is set aside when the server starts.
-fn check_memory(shared: &Shared, new: &Config) -> Result<(), ServerError> {
-    let had = shared.config.memory_of_exports();
-    match new.exports.iter().rfind(|e| e.backend.memory() > 0) {
-        Some(e) if new.memory_of_exports() > had => Err(ServerError::Export {
-            name: e.name.clone(),
-            reason: format!(
-                "memory exports would take {} together, and {} were set aside when the server started; restart it",
-                crate::ByteSize(new.memory_of_exports()),
-                crate::ByteSize(had)
-            ),
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// The settings that differ and cannot change while the server runs.

@@ -162,9 +162,8 @@ impl Starting {
         mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Arc<Shared>, ServerError> {
         let config = &self.config;
-        let limit = config.limits.memory.0.saturating_add(config.memory_of_exports());
-        let arena =
-            Arena::new(ArenaConfig { limit: usize::try_from(limit).unwrap_or(usize::MAX), huge_pages: true });
+        let limit = usize::try_from(config.limits.memory.0).unwrap_or(usize::MAX);
+        let arena = Arena::new(ArenaConfig { limit, huge_pages: true });
         let secret = match &config.state_dir {
             Some(dir) => {
                 let secret = handle::secret(dir, |bytes| self.rt.fill_random(bytes));

@@ -8,11 +8,11 @@ use std::{
     cell::Cell,
 };
 
-use buffer::{Arena, ArenaConfig, Views};
+use buffer::{Arena, ArenaConfig, BLOCK_BYTES, Views};
 use runtime::tokio_rt::TokioRuntime;
 use vfs::{
     CreateHow, FileSystem, Identity, MaybeReady, SetAttr, Stability,
-    memory::{MemoryConfig, MemoryFs, PAGE_BYTES},
+    memory::{MemoryConfig, MemoryFs},
 };
 
 thread_local! {
@@ -51,7 +51,7 @@ fn reads_and_rewrites_take_nothing_from_the_heap() {
     let MaybeReady::Ready(Ok(file)) = fs.create(&who, &fs.root(), b"a", &how) else { panic!("no file") };
     let round = |offset: u64| {
         // Whole pages, which are swapped; a small write in place; a read of data and of a hole.
-        let data: Views = (0..16).map(|_| arena.alloc(PAGE_BYTES).unwrap().freeze()).collect();
+        let data: Views = (0..16).map(|_| arena.alloc(BLOCK_BYTES).unwrap().freeze()).collect();
         let small = Views::from(arena.alloc(4096).unwrap().freeze());
         for (at, data) in [(offset, data), (offset + 5000, small)] {
             let MaybeReady::Ready(Ok(_)) = fs.write(&who, &file.handle, at, data, Stability::Unstable) else {

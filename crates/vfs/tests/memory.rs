@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig, View, Views};
+use buffer::{Arena, ArenaConfig, BLOCK_BYTES, PAGE_BYTES, View, Views};
 use runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, tokio_rt::TokioRuntime};
 use vfs::{
     CreateHow, FileSystem, FsError, FsResult, Handle, Identity, MaybeReady, NewNode, Op, ReadDirLimits,
     SetAttr, Stability,
-    memory::{MemoryConfig, MemoryFs, PAGE_BYTES},
+    memory::{MemoryConfig, MemoryFs},
 };
 
 struct Memory {
@@ -101,9 +101,10 @@ impl Memory {
         now(self.fs.getattr(file)).unwrap().used
     }
 
+    /// Free bytes, and the number of objects.
     fn free(&self) -> (u64, u64) {
         let stat = now(self.fs.stat()).unwrap();
-        (stat.free_bytes, stat.free_files)
+        (stat.free_bytes, stat.total_files - stat.free_files)
     }
 
     /// One buffer of the arena, full of `byte`.
@@ -122,17 +123,17 @@ fn addresses(views: &Views) -> Vec<usize> {
 fn whole_pages_are_kept_where_they_arrived_and_read_from_there() {
     let m = Memory::new(|_| ());
     let file = m.file("a").unwrap();
-    let data: Views = (0..4).map(|i| m.piece(PAGE_BYTES, i)).collect();
+    let data: Views = (0..4).map(|i| m.piece(BLOCK_BYTES, i)).collect();
     let at = addresses(&data);
     m.write(&file, 0, data).unwrap();
-    assert_eq!(addresses(&m.read(&file, 0, 4 * PAGE_BYTES)), at);
-    assert_eq!(addresses(&m.read(&file, PAGE_BYTES as u64 + 5, 10)), [at[1] + 5]);
+    assert_eq!(addresses(&m.read(&file, 0, 4 * BLOCK_BYTES)), at);
+    assert_eq!(addresses(&m.read(&file, BLOCK_BYTES as u64 + 5, 10)), [at[1] + 5]);
     // Rewriting swaps the page; a reader keeps the old one.
-    let held = m.read(&file, PAGE_BYTES as u64, PAGE_BYTES);
-    let new = m.piece(PAGE_BYTES, 9);
+    let held = m.read(&file, BLOCK_BYTES as u64, BLOCK_BYTES);
+    let new = m.piece(BLOCK_BYTES, 9);
     let new_at = new.address();
-    m.write(&file, PAGE_BYTES as u64, new).unwrap();
-    assert_eq!(addresses(&m.read(&file, PAGE_BYTES as u64, PAGE_BYTES)), [new_at]);
+    m.write(&file, BLOCK_BYTES as u64, new).unwrap();
+    assert_eq!(addresses(&m.read(&file, BLOCK_BYTES as u64, BLOCK_BYTES)), [new_at]);
     assert_eq!((held.iter().next().unwrap()[77], addresses(&held)), (1, vec![at[1]]));
 }
 
@@ -154,10 +155,10 @@ fn the_tail_of_a_file_is_kept_unless_its_memory_would_be_wasted() {
         out
     };
     assert_eq!(kept(40_000, 40_000), (true, 65_536));
-    assert_eq!(kept(1, 512), (true, 512));
-    assert_eq!(kept(600, 1024), (true, 1024));
-    assert_eq!(kept(100, 4096), (false, 512));
-    assert_eq!(kept(PAGE_BYTES, 2 * PAGE_BYTES), (false, 65_536));
+    assert_eq!(kept(20_000, 40_000), (false, 20_480));
+    assert_eq!(kept(1, 512), (false, 4096));
+    assert_eq!(kept(5000, 8192), (false, 8192));
+    assert_eq!(kept(BLOCK_BYTES, 2 * BLOCK_BYTES), (false, 65_536));
 }
 
 #[test]
@@ -165,10 +166,10 @@ fn pieces_that_do_not_fit_a_page_are_copied() {
     let m = Memory::new(|_| ());
     let file = m.file("a").unwrap();
     // Not at a page's start; not at its slot's start; shorter than what the page holds.
-    let odd = m.piece(PAGE_BYTES, 1);
+    let odd = m.piece(BLOCK_BYTES, 1);
     let at = odd.address();
     m.write(&file, 10, odd).unwrap();
-    assert!(!addresses(&m.read(&file, 0, 2 * PAGE_BYTES)).contains(&at));
+    assert!(!addresses(&m.read(&file, 0, 2 * BLOCK_BYTES)).contains(&at));
     let part = m.piece(2048, 2).slice(512, 1024);
     let at = part.address();
     let small = m.file("b").unwrap();
@@ -186,11 +187,11 @@ fn pieces_that_do_not_fit_a_page_are_copied() {
 fn small_writes_change_a_page_in_place_when_nobody_reads_it() {
     let m = Memory::new(|_| ());
     let file = m.file("a").unwrap();
-    m.write(&file, 0, m.piece(PAGE_BYTES, 1)).unwrap();
+    m.write(&file, 0, m.piece(BLOCK_BYTES, 1)).unwrap();
     let at = addresses(&m.read(&file, 0, 1));
     m.write(&file, 100, m.piece(10, 2)).unwrap();
     assert_eq!(addresses(&m.read(&file, 0, 1)), at);
-    let held = m.read(&file, 0, PAGE_BYTES);
+    let held = m.read(&file, 0, BLOCK_BYTES);
     m.write(&file, 100, m.piece(10, 3)).unwrap();
     assert_ne!(addresses(&m.read(&file, 0, 1)), at);
     assert_eq!(held.to_vec()[100], 2);
@@ -223,7 +224,7 @@ fn everything_taken_is_given_back() {
     let d = m.mkdir(&m.fs.root(), "d").unwrap();
     let victim = now(m.fs.create(&m.who, &d, b"v", &CreateHow::Guarded(size(9)))).unwrap().handle;
     m.write(&victim, 0, m.piece(5000, 1)).unwrap();
-    assert_eq!(m.free().1, before.0.1 - 4);
+    assert_eq!(m.free().1, before.0.1 + 4);
     now(m.fs.rename(&m.who, &m.fs.root(), b"l", &d, b"v")).unwrap();
     now(m.fs.remove(&m.who, &d, b"v")).unwrap();
     now(m.fs.rmdir(&m.who, &m.fs.root(), b"d")).unwrap();
@@ -233,45 +234,93 @@ fn everything_taken_is_given_back() {
 
 #[test]
 fn a_write_over_the_capacity_changes_nothing() {
-    let m = Memory::new(|c| c.capacity_bytes = 3 * PAGE_BYTES as u64);
+    let objects = PAGE_BYTES as u64; // For the heap memory of one file.
+    let m = Memory::new(|c| c.capacity_bytes = 3 * BLOCK_BYTES as u64 + objects);
     let file = m.file("a").unwrap();
-    let pages = |n: u8| (0..n).map(|i| m.piece(PAGE_BYTES, i + 1)).collect::<Views>();
+    let pages = |n: u8| (0..n).map(|i| m.piece(BLOCK_BYTES, i + 1)).collect::<Views>();
     m.write(&file, 0, pages(2)).unwrap();
     let attr = now(m.fs.getattr(&file)).unwrap();
-    assert_eq!(m.write(&file, PAGE_BYTES as u64, pages(3)), Err(FsError::NoSpc));
-    assert_eq!(m.write(&file, 2 * PAGE_BYTES as u64 - 5, m.piece(PAGE_BYTES + 10, 9)), Err(FsError::NoSpc));
+    assert_eq!(m.write(&file, BLOCK_BYTES as u64, pages(3)), Err(FsError::NoSpc));
+    assert_eq!(m.write(&file, 2 * BLOCK_BYTES as u64 - 5, m.piece(BLOCK_BYTES + 10, 9)), Err(FsError::NoSpc));
     assert_eq!(now(m.fs.getattr(&file)).unwrap(), attr);
     let read = m.read(&file, 0, 1 << 20).to_vec();
-    assert_eq!((read.len(), read[0], read[2 * PAGE_BYTES - 1]), (2 * PAGE_BYTES, 1, 2));
+    assert_eq!((read.len(), read[0], read[2 * BLOCK_BYTES - 1]), (2 * BLOCK_BYTES, 1, 2));
     // What is there may be rewritten, the rest filled to the last byte, and room made again.
     m.write(&file, 0, pages(3)).unwrap();
     m.write(&file, 0, pages(3)).unwrap();
-    assert_eq!(m.free().0, 0);
-    assert_eq!(m.symlink("l", b"target"), Err(FsError::NoSpc));
-    now(m.fs.setattr(&m.who, &file, &size(PAGE_BYTES as u64), None)).unwrap();
-    m.symlink("l", b"target").unwrap();
-    assert_eq!(m.free().0, 2 * PAGE_BYTES as u64 - 6);
+    let free = m.free().0;
+    assert!(free < objects);
+    assert_eq!(m.write(&file, 1 << 20, m.piece(1, 1)), Err(FsError::NoSpc));
+    assert_eq!(m.symlink("l", &[b'x'; 4096]), Err(FsError::NoSpc));
+    now(m.fs.setattr(&m.who, &file, &size(BLOCK_BYTES as u64), None)).unwrap();
+    assert_eq!(m.free().0, free + 2 * BLOCK_BYTES as u64);
+    m.symlink("l", &[b'x'; 4096]).unwrap();
 }
 
 #[test]
-fn a_full_arena_is_a_full_file_system() {
-    let m = Memory::new(|c| {
-        c.arena = Arena::new(ArenaConfig { limit: 8 << 20, huge_pages: false });
-        c.capacity_bytes = 1 << 40;
-    });
+fn a_full_file_system_is_rewritten_by_swapping_its_blocks() {
+    const BLOCKS: usize = 64;
+    let m = Memory::new(|c| c.capacity_bytes = (BLOCKS * BLOCK_BYTES + PAGE_BYTES) as u64);
     let file = m.file("a").unwrap();
-    let piece = m.piece(PAGE_BYTES, 1);
-    // Off the page's start everything is copied into the file system's own, small arena.
-    let mut at = 1;
-    let full = loop {
-        if let Err(e) = m.write(&file, at, piece.clone()) {
-            break e;
-        }
-        at += PAGE_BYTES as u64;
-        assert!(at < 9 << 20, "more than the arena has");
+    let blocks = |byte: u8| (0..16).map(|_| m.piece(BLOCK_BYTES, byte)).collect::<Views>();
+    for round in 0..12 {
+        let (data, offset) = (blocks(round), (usize::from(round) * 16 % BLOCKS) as u64 * BLOCK_BYTES as u64);
+        let at = addresses(&data);
+        m.write(&file, offset, data).unwrap();
+        assert_eq!(addresses(&m.read(&file, offset, 16 * BLOCK_BYTES)), at, "nothing was copied");
+    }
+    assert!(m.free().0 < PAGE_BYTES as u64);
+    // What a reader holds counts until the reader drops it, so another block has to wait.
+    let held = m.read(&file, 0, BLOCK_BYTES);
+    assert_eq!(m.write(&file, 0, m.piece(BLOCK_BYTES, 99)), Err(FsError::Jukebox));
+    drop(held);
+    m.write(&file, 0, m.piece(BLOCK_BYTES, 99)).unwrap();
+    assert_eq!(m.read(&file, 0, 1).to_vec(), [99]);
+}
+
+#[test]
+fn the_network_and_the_file_systems_of_an_arena_keep_their_memory_whatever_the_others_do() {
+    let arena = Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false });
+    let on = |capacity: u64| {
+        Memory::new(|c| {
+            c.arena = arena.clone();
+            c.capacity_bytes = capacity;
+        })
     };
-    assert_eq!(full, FsError::NoSpc);
-    assert_eq!(now(m.fs.getattr(&file)).unwrap().size, at);
+    let (m, other, source) = (on(32 << 20), on(8 << 20), Memory::new(|_| ()));
+    // Fills the file system with files of one size, and keeps one for each span that they lie in.
+    let sparse = |len: usize| {
+        let (data, mut spans) = (source.piece(len, 7), std::collections::HashSet::new());
+        let mut all = Vec::new();
+        for name in (0..).map(|i| format!("{len}-{i}")) {
+            let Ok(file) = m.file(&name) else { break };
+            all.push((name, file));
+            if m.write(&all[all.len() - 1].1, 0, data.clone()).is_err() {
+                break;
+            }
+        }
+        for (name, file) in &all {
+            let span = m.read(file, 0, 1).iter().next().map(|v| v.span().id());
+            if !span.is_some_and(|id| spans.insert(id)) {
+                m.remove(name);
+            }
+        }
+        spans.len()
+    };
+    for len in [65_536, 32_768, 16_384, 8192, 4096] {
+        assert!(sparse(len) >= 6, "files of {len} bytes in sparse spans");
+    }
+    for len in [512, 4096, 32_768, 65_536, 1 << 20, 2 << 20, 4 << 20] {
+        let all: Vec<_> = std::iter::from_fn(|| arena.alloc(len).ok()).collect();
+        assert!(all.len() * len >= 16 << 20, "{} buffers of {len} bytes", all.len());
+    }
+    // The other one gets all of its capacity, with all of the network's memory in use.
+    let network: Vec<_> = std::iter::from_fn(|| arena.alloc(1 << 20).ok()).collect();
+    let (file, data) = (other.file("a").unwrap(), source.piece(PAGE_BYTES, 1));
+    for at in 0..(8 << 20) / PAGE_BYTES - 1 {
+        other.write(&file, (at * PAGE_BYTES) as u64, data.clone()).unwrap();
+    }
+    assert_eq!(network.len(), 16);
 }
 
 #[test]
@@ -285,7 +334,7 @@ fn the_numbers_of_files_and_links_are_limited() {
     m.mkdir(&root, "d").unwrap();
     assert_eq!(m.file("b"), Err(FsError::NoSpc));
     assert_eq!(m.mkdir(&root, "b"), Err(FsError::NoSpc));
-    assert_eq!(m.free().1, 0);
+    assert_eq!((m.free().1, now(m.fs.stat()).unwrap().free_files), (3, 0));
     now(m.fs.link(&m.who, &a, &root, b"b")).unwrap();
     assert_eq!(now(m.fs.link(&m.who, &a, &root, b"c")).err(), Some(FsError::MLink));
     m.remove("a");
@@ -437,13 +486,88 @@ fn a_name_that_is_replaced_again_and_again_is_listed_once() {
     assert_eq!(list(&m, |_| ()), COUNT);
 }
 
+/// Pseudo-random numbers of a fixed seed.
+fn random(seed: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(seed), |x| {
+        Some(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
+    })
+    .map(|x| x >> 33)
+}
+
+#[test]
+fn small_writes_here_and_there_take_at_most_twice_their_bytes() {
+    let pages = |m: &Memory, file: &Handle, offsets: &mut dyn Iterator<Item = u64>, len: usize| {
+        let (mut starts, len) = (offsets.collect::<Vec<_>>(), len as u64);
+        for at in &starts {
+            m.write(file, *at, m.piece(len as usize, 1)).unwrap();
+        }
+        starts.sort_unstable();
+        let overlaps: u64 = starts.windows(2).map(|w| (w[0] + len).saturating_sub(w[1])).sum();
+        (m.used(file), starts.len() as u64 * len - overlaps)
+    };
+    let page = PAGE_BYTES as u64;
+    // 8 MiB of pages in files of 8 MiB (where most of them adjoin in the end) to 8 GiB.
+    for (seed, file_pages) in [(1, 2048), (2, 10_000), (3, 50_000), (4, 2 << 20)] {
+        let m = Memory::new(|_| ());
+        let file = m.file("a").unwrap();
+        let mut offsets = random(seed).take(2048).map(|r| r % file_pages * page);
+        let (used, written) = pages(&m, &file, &mut offsets, PAGE_BYTES);
+        assert!(used <= 2 * written, "{written} bytes at random (seed {seed}) take {used}");
+        // At any byte: a write touches two pages.
+        let file = m.file("b").unwrap();
+        let mut offsets = random(seed).take(1000).map(|r| r % (file_pages * page));
+        let (used, written) = pages(&m, &file, &mut offsets, PAGE_BYTES);
+        assert!(used * 10 <= 22 * written, "{written} bytes at any offset (seed {seed}) take {used}");
+    }
+    // In order, backwards, and every other page.
+    let m = Memory::new(|_| ());
+    let orders: [&mut dyn Iterator<Item = u64>; 4] = [
+        &mut (0..500).map(|p| p * page),
+        &mut (0..500).rev().map(|p| p * page),
+        &mut (0..500).map(|p| 2 * p * page),
+        &mut (0..500).map(|p| p * 16 * page),
+    ];
+    for (i, offsets) in orders.into_iter().enumerate() {
+        let file = m.file(&format!("o{i}")).unwrap();
+        let (used, written) = pages(&m, &file, offsets, PAGE_BYTES);
+        assert!(used <= 2 * written, "order {i}: {written} bytes take {used}");
+    }
+}
+
+#[test]
+fn a_file_that_is_written_in_order_in_small_pieces_is_read_as_whole_blocks() {
+    let m = Memory::new(|_| ());
+    for len in [512, 4096, 10_000] {
+        let file = m.file(&format!("{len}")).unwrap();
+        for at in 0..(1 << 20) / len {
+            m.write(&file, (at * len) as u64, m.piece(len, 1)).unwrap();
+        }
+        let views = addresses(&m.read(&file, 0, 1 << 20));
+        assert!(views.len() <= 16, "{} views of 1 MiB", views.len());
+        assert!(m.used(&file) <= (1 << 20) + BLOCK_BYTES as u64);
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_off_gives_back_the_pages_that_it_does_not_need() {
+    let m = Memory::new(|_| ());
+    let file = m.file("a").unwrap();
+    m.write(&file, 0, (0..2).map(|i| m.piece(BLOCK_BYTES, i)).collect::<Views>()).unwrap();
+    for (len, used) in
+        [(100_000, 65_536 + 65_536), (70_000, 65_536 + 8192), (20_000, 32_768), (3000, 4096), (0, 0)]
+    {
+        now(m.fs.setattr(&m.who, &file, &size(len), None)).unwrap();
+        assert_eq!(m.used(&file), used, "{len} bytes");
+    }
+}
+
 #[test]
 fn readers_see_all_of_a_write_or_nothing() {
     let m = Memory::new(|_| ());
     let file = m.file("a").unwrap();
-    let len = 2 * PAGE_BYTES + 1000;
+    let len = 2 * BLOCK_BYTES + 1000;
     let whole = |byte: u8| {
-        let mut out: Views = (0..2).map(|_| m.piece(PAGE_BYTES, byte)).collect();
+        let mut out: Views = (0..2).map(|_| m.piece(BLOCK_BYTES, byte)).collect();
         out.push(m.piece(1000, byte));
         out
     };

@@ -87,7 +87,7 @@ impl MemoryFs {
     pub(super) fn resize(&self, st: &mut State, who: &Identity, size: u64, now: Time) -> FsResult<CutOff> {
         let content = st.content_mut()?;
         let differs = content.size() != size;
-        let cut = content.set_size(&self.space, size);
+        let cut = content.set_size(&self.quota, size);
         if differs {
             st.mode = permission::mode_after_write(st.mode, who);
             st.modified(now);

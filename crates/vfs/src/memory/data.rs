@@ -33,7 +33,7 @@ impl MemoryFs {
         offset.checked_add(u64::from(count)).filter(|end| *end <= MAX_FILE_SIZE).ok_or(FsError::FBig)?;
         let before = Some(WccAttr::from(&self.attr(&inode, st)));
         if count > 0 {
-            st.content_mut()?.write(&self.store(), offset, &data)?;
+            st.content_mut()?.write(&self.quota, offset, &data)?;
             st.mode = permission::mode_after_write(st.mode, who);
             st.modified(self.now());
         }

@@ -78,6 +78,7 @@ impl Directory {
     pub(super) fn remove(&mut self, name: &[u8]) {
         if let Some(place) = self.by_name.remove(name) {
             self.by_cookie.remove(&place.cookie);
+            self.shrink();
         }
     }
 
@@ -87,10 +88,19 @@ impl Directory {
         if self.by_name.contains_key(to) {
             self.by_cookie.remove(&place.cookie);
             self.set(to, place.id);
+            self.shrink();
         } else {
             let name: Arc<[u8]> = to.into();
             self.by_cookie.insert(place.cookie, (Arc::clone(&name), place.id));
             self.by_name.insert(name, place);
+        }
+    }
+
+    /// Returns memory of entries that were removed, so that what is left is in proportion to the entries there are.
+    fn shrink(&mut self) {
+        let len = self.by_name.len();
+        if self.by_name.capacity() > 3 * len {
+            self.by_name.shrink_to(len + len / 4);
         }
     }
 

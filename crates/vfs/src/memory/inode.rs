@@ -97,7 +97,7 @@ impl Inode {
     /// Its attributes, given its locked state.
     pub(super) fn attr(&self, st: &State, fsid: u64) -> Attr {
         let (size, used, rdev) = match &st.body {
-            Body::File(c) => (c.size(), c.pinned(), (0, 0)),
+            Body::File(c) => (c.size(), c.stored(), (0, 0)),
             Body::Directory(d) => (d.apparent_size(), d.apparent_size(), (0, 0)),
             Body::Symlink(target) => (target.len() as u64, target.len() as u64, (0, 0)),
             Body::Device(major, minor) => (0, 0, (*major, *minor)),

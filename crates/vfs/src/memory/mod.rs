@@ -1,8 +1,12 @@
 //! A file system in memory.
 //!
-//! Content lives in pages of [`PAGE_BYTES`] in the server's arena. A read gives views of the pages themselves; a
-//! write of whole pages keeps the memory in which the data arrived. Nothing survives the process: commit has nothing
-//! to do, and after a restart every handle is stale.
+//! Content lives in blocks of [`BLOCK_BYTES`](buffer::BLOCK_BYTES) and pages of 4 KiB in the server's arena (`content`).
+//! A read gives views of this memory itself; a write of whole blocks keeps the memory in which the data arrived. Nothing
+//! survives the process: commit has nothing to do, and after a restart every handle is stale.
+//!
+//! One quota of the arena pays for everything: content by its slots, objects and names on the heap by their bytes
+//! (`space`). It bounds the memory of this file system, and guarantees it: neither the network's buffers nor other file
+//! systems can use it up.
 //!
 //! Reads do not change atime (as with the mount option `noatime`), so that they only share the file's lock.
 //!
@@ -27,17 +31,17 @@ mod permission;
 mod rename;
 mod space;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, OnceLock};
 
-use buffer::{Arena, View, Views};
-pub use content::PAGE_BYTES;
-use content::Store;
+use buffer::{Arena, BLOCK_BYTES, Quota, View, Views};
 use directory::Directory;
 use inode::{Body, Inode, InodeId, State};
 use parking_lot::Mutex;
 use runtime::{MaybeReady, RuntimeExt, RuntimeRef};
-use space::Quota;
+use space::Objects;
 use table::Table;
 
 use crate::{
@@ -55,13 +59,13 @@ const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 /// How a [`MemoryFs`] is made.
 #[derive(Clone)]
 pub struct MemoryConfig {
-    /// The most bytes that content may pin (slots of the arena, and targets of symbolic links). Keep it below the
-    /// arena's limit where the arena also serves transfers, or a full file system leaves no room to receive calls.
+    /// The most bytes of memory: content, by pages of 4 KiB, and objects and names (some 630 bytes for an empty file,
+    /// and 304 and its length for each further name). Beyond it, calls fail with [`FsError::NoSpc`].
     pub capacity_bytes: u64,
     /// The most objects, the root included.
     pub max_files: u64,
-    /// Where content lives: the arena that written data arrives in too, since its memory is kept. Its limit holds
-    /// as well as `capacity_bytes`; both give [`FsError::NoSpc`].
+    /// Where content lives: the arena that written data arrives in too, since its memory is kept. `capacity_bytes` come
+    /// on top of the arena's limit.
     pub arena: Arena,
     /// The file system's number ([`Attr::fsid`]).
     pub fsid: u64,
@@ -76,12 +80,12 @@ pub struct MemoryConfig {
 }
 
 impl MemoryConfig {
-    /// As large as `arena`, up to 16 million files, up to 65,000 links of a file, and a root directory that everybody
-    /// may use as they use `/tmp` (mode 1777), since there is nobody on the server who could set it up.
+    /// As large as the limit of `arena`, as many files as fit, up to 65,000 links of a file, and a root directory with the
+    /// permissions of `/tmp` (mode 1777), since no user of the server could set up others.
     pub fn new(arena: Arena, runtime: RuntimeRef) -> Self {
         Self {
             capacity_bytes: arena.stats().limit as u64,
-            max_files: 16 << 20,
+            max_files: u64::from(u32::MAX),
             arena,
             fsid: 1,
             runtime,
@@ -97,14 +101,14 @@ pub struct MemoryFs {
     config: MemoryConfig,
     table: Table,
     root: InodeId,
-    space: Quota,
-    files: Quota,
+    quota: Quota,
+    objects: Objects,
     /// Held by a rename from start to end.
     rename_lock: Mutex<()>,
     /// Sets this file system's handles apart from those of every other one, earlier ones included.
     instance: u64,
     verifier: [u8; 8],
-    /// [`PAGE_BYTES`] zeros, which holes are read from.
+    /// [`BLOCK_BYTES`] zeros, which holes are read from.
     zeros: OnceLock<View>,
 }
 
@@ -131,16 +135,18 @@ impl MemoryFs {
         let fs = Self {
             root: root.map_or(InodeId { index: 0, generation: 1 }, |r| r.id),
             table,
-            space: Quota::new(config.capacity_bytes),
-            files: Quota::new(config.max_files.max(1)),
+            // The block of zeros comes on top.
+            quota: config.arena.quota(config.capacity_bytes.saturating_add(BLOCK_BYTES as u64)),
+            objects: Objects::new(config.max_files.max(1)),
             rename_lock: Mutex::new(()),
             instance: config.runtime.random_u64(),
             verifier,
             zeros: OnceLock::new(),
             config,
         };
-        // The root counts as a file. The zero page is made here if there is room; if not, the first hole asks again.
-        let _ = fs.files.take(1);
+        // The root counts as an object. The zeros are made here if the system has memory; if not, the first hole asks
+        // again.
+        let _ = fs.objects.add();
         let _ = fs.zeros();
         Arc::new(fs)
     }
@@ -161,18 +167,30 @@ impl MemoryFs {
         inode.attr(st, self.config.fsid)
     }
 
-    fn store(&self) -> Store<'_> {
-        Store { arena: &self.config.arena, quota: &self.space }
-    }
-
-    /// The zero page. When the arena is full the caller may try again: room comes back when replies are sent.
+    /// [`BLOCK_BYTES`] zeros.
     fn zeros(&self) -> FsResult<View> {
         if let Some(v) = self.zeros.get() {
             return Ok(v.clone());
         }
-        let mut page = self.config.arena.alloc(PAGE_BYTES).map_err(|_| FsError::Jukebox)?;
-        page.fill(0);
-        Ok(self.zeros.get_or_init(|| page.freeze()).clone())
+        let mut block = self.quota.alloc(BLOCK_BYTES).map_err(|_| FsError::Jukebox)?;
+        block.fill(0);
+        Ok(self.zeros.get_or_init(|| block.freeze()).clone())
+    }
+
+    fn stat_now(&self) -> FsStat {
+        let total = self.config.capacity_bytes;
+        let free = self.quota.limit().saturating_sub(self.quota.used()).min(total);
+        // As many as fit; the number of all objects varies with the space that they leave, as in file systems that
+        // allocate inodes as needed.
+        let free_files = self.objects.free().min(free / space::SMALLEST_OBJECT);
+        FsStat {
+            total_bytes: total,
+            free_bytes: free,
+            available_bytes: free,
+            total_files: self.objects.count() + free_files,
+            free_files,
+            available_files: free_files,
+        }
     }
 }
 
@@ -196,17 +214,7 @@ impl FileSystem for MemoryFs {
     }
 
     fn stat(&self) -> Op<FsStat> {
-        let arena = self.config.arena.stats();
-        let arena_free = arena.limit.saturating_sub(arena.in_use) as u64;
-        let free = self.space.free().min(arena_free);
-        MaybeReady::Ready(Ok(FsStat {
-            total_bytes: self.space.limit(),
-            free_bytes: free,
-            available_bytes: free,
-            total_files: self.files.limit(),
-            free_files: self.files.free(),
-            available_files: self.files.free(),
-        }))
+        MaybeReady::Ready(Ok(self.stat_now()))
     }
 
     fn getattr(&self, file: &Handle) -> Op<Attr> {

@@ -9,6 +9,7 @@ use super::{
     directory::Directory,
     inode::{Body, Inode, State},
     permission::{self, EXECUTE, SET_GID, WRITE, check_dir, check_sticky, check_write},
+    space::{charge, entry_bytes, object_bytes},
 };
 use crate::{
     Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, Wcc, WccAttr,
@@ -105,7 +106,7 @@ impl MemoryFs {
             CreateHow::Exclusive(v) => (SetAttr { mode: Some(0o600), ..SetAttr::default() }, Some(*v)),
         };
         let mut content = Content::new(verifier);
-        content.set_size(&self.space, set.size.unwrap_or(0));
+        content.set_size(&self.quota, set.size.unwrap_or(0));
         self.enter(who, &dir, &mut st, name, FileKind::Regular, Body::File(content), &set)
     }
 
@@ -182,13 +183,7 @@ impl MemoryFs {
         check_dir(dir_st, who, WRITE | EXECUTE)?;
         check_values(kind, set)?;
         let state = self.new_state(who, dir_st, kind, body, set);
-        let target_bytes = symlink_bytes(&state);
-        self.files.take(1)?;
-        let made = self.space.take(target_bytes).and_then(|()| {
-            let made = self.table.insert(|id| Inode::new(id, kind, state));
-            made.inspect_err(|_| self.space.give_back(target_bytes))
-        });
-        let child = made.inspect_err(|_| self.files.give_back(1))?;
+        let child = self.insert(name, kind, state)?;
         let before = Some(WccAttr::from(&self.attr(dir, dir_st)));
         dir_st.directory_mut()?.set(name, child.id);
         if kind == FileKind::Directory {
@@ -201,6 +196,17 @@ impl MemoryFs {
             attr,
             dir: Wcc { before, after: Some(self.attr(dir, dir_st)) },
         })
+    }
+
+    /// Puts a new object into the table, charged with its entry `name`.
+    fn insert(&self, name: &[u8], kind: FileKind, state: State) -> FsResult<Arc<Inode>> {
+        let bytes = object_bytes(&state.body) + entry_bytes(name);
+        self.objects.add()?;
+        let made = charge(&self.quota, bytes).and_then(|()| {
+            let made = self.table.insert(|id| Inode::new(id, kind, state));
+            made.inspect_err(|_| self.quota.refund(bytes))
+        });
+        made.inspect_err(|_| self.objects.remove())
     }
 
     /// The first state of an object that `who` makes in `dir`. A set-gid directory hands its group on. Owner and group
@@ -240,6 +246,7 @@ impl MemoryFs {
         let before = Some(WccAttr::from(&self.attr(&dir, &st)));
         let now = self.now();
         st.directory_mut()?.remove(name);
+        self.quota.refund(entry_bytes(name));
         st.modified(now);
         let gone = self.unlink(&child, &mut child_st, now);
         let after = Some(self.attr(&dir, &st));
@@ -265,6 +272,7 @@ impl MemoryFs {
         let before = Some(WccAttr::from(&self.attr(&dir, &st)));
         let now = self.now();
         st.directory_mut()?.remove(name);
+        self.quota.refund(entry_bytes(name));
         st.nlink -= 1;
         st.modified(now);
         let gone = self.unlink(&child, &mut child_st, now);
@@ -290,9 +298,9 @@ impl MemoryFs {
         if st.nlink > 0 {
             return None;
         }
-        let pinned = if let Body::File(c) = &st.body { c.pinned() } else { symlink_bytes(st) };
-        self.space.give_back(pinned);
-        self.files.give_back(1);
+        // The slots of its content come back when the last reader has dropped them.
+        self.quota.refund(object_bytes(&st.body));
+        self.objects.remove();
         self.table.remove(inode.id);
         Some(std::mem::replace(&mut st.body, Body::Plain))
     }
@@ -320,6 +328,7 @@ impl MemoryFs {
         if file_st.nlink >= self.config.link_max {
             return Err(FsError::MLink);
         }
+        charge(&self.quota, entry_bytes(name))?;
         let before = Some(WccAttr::from(&self.attr(&dir, &st)));
         let now = self.now();
         st.directory_mut()?.set(name, file.id);
@@ -328,11 +337,6 @@ impl MemoryFs {
         file_st.changed(now);
         Ok((self.attr(&file, &file_st), Wcc { before, after: Some(self.attr(&dir, &st)) }))
     }
-}
-
-/// What a symbolic link counts against the capacity.
-fn symlink_bytes(st: &State) -> u64 {
-    if let Body::Symlink(target) = &st.body { target.len() as u64 } else { 0 }
 }
 
 fn checked_target(target: &[u8]) -> FsResult<Box<[u8]>> {

@@ -9,6 +9,7 @@ use super::{
     inode::{Body, Inode, InodeId, State},
     namespace::entry_name,
     permission::{EXECUTE, WRITE, check_dir, check_sticky},
+    space::entry_bytes,
 };
 use crate::{FsError, FsResult, Handle, Identity, Time, Wcc, WccAttr};
 
@@ -150,6 +151,7 @@ impl MemoryFs {
                 return Err(FsError::NotEmpty);
             }
         }
+        self.charge_names(call, replaced.is_some())?;
         let now = self.now();
         if is_dir {
             moved.directory_mut()?.set_parent(call.to_id);
@@ -162,6 +164,12 @@ impl MemoryFs {
             (Some(mut st), Some(inode)) => Ok(self.unlink(inode, &mut st, now)),
             _ => Ok(None),
         }
+    }
+
+    /// One name goes, and another one comes unless it `exists`.
+    fn charge_names(&self, call: &Rename<'_>, exists: bool) -> FsResult<()> {
+        let new = if exists { 0 } else { entry_bytes(call.to) };
+        self.quota.recharge(new, entry_bytes(call.from)).map_err(|_| FsError::NoSpc)
     }
 }
 

@@ -1,0 +1,225 @@
+//! Any sequence of operations: content is as written, and the quota has what the tree takes.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{HashMap, HashSet};
+
+use buffer::ArenaConfig;
+use proptest::prelude::*;
+use runtime::virtual_time::VirtualTime;
+
+use super::*;
+
+const NAMES: [&str; 4] = ["a", "b", "a longer name", "the longest of all these names, by far"];
+/// Offsets and sizes lie below this: six blocks.
+const FILE_BYTES: usize = 6 * BLOCK_BYTES;
+const CAPACITY: u64 = 3 << 20;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Create(usize, usize),
+    Make(usize, usize, bool),
+    Link(usize, usize, usize),
+    Rename(usize, usize, usize, usize),
+    Remove(usize, usize),
+    /// Data that arrives in slots of these bytes, which is kept or copied.
+    Write {
+        file: usize,
+        at: usize,
+        len: usize,
+        slot: usize,
+    },
+    Resize(usize, usize),
+    /// A reader that holds what it reads until `Release`.
+    Read(usize, usize, usize),
+    Release(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (dir, name) = (0..3usize, 0..NAMES.len());
+    let file = any::<usize>;
+    let place = prop_oneof![
+        0..FILE_BYTES,
+        (0..FILE_BYTES / PAGE).prop_map(|page| page * PAGE),
+        (0..FILE_BYTES / BLOCK_BYTES).prop_map(|block| block * BLOCK_BYTES),
+    ];
+    let len = prop_oneof![1..3 * PAGE, Just(PAGE), Just(BLOCK_BYTES), 1..3 * BLOCK_BYTES];
+    let slot = prop_oneof![1 => Just(PAGE), 3 => Just(BLOCK_BYTES), 1 => Just(1 << 20)];
+    prop_oneof![
+        2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Create(d, n)),
+        1 => (dir.clone(), name.clone(), any::<bool>()).prop_map(|(d, n, link)| Step::Make(d, n, link)),
+        1 => (file(), dir.clone(), name.clone()).prop_map(|(f, d, n)| Step::Link(f, d, n)),
+        2 => (dir.clone(), name.clone(), dir.clone(), name.clone()).prop_map(|(a, b, c, d)| Step::Rename(a, b, c, d)),
+        1 => (dir, name).prop_map(|(d, n)| Step::Remove(d, n)),
+        8 => (file(), place.clone(), len.clone(), slot)
+            .prop_map(|(file, at, len, slot)| Step::Write { file, at, len, slot }),
+        1 => (file(), place.clone()).prop_map(|(f, size)| Step::Resize(f, size)),
+        2 => (file(), place, len).prop_map(|(f, at, len)| Step::Read(f, at, len)),
+        2 => file().prop_map(Step::Release),
+    ]
+}
+
+const PAGE: usize = buffer::PAGE_BYTES;
+
+struct Model {
+    fs: Arc<MemoryFs>,
+    who: Identity,
+    dirs: [Handle; 3],
+    /// The content of every regular file that there is, by handle.
+    files: Vec<(Handle, Vec<u8>)>,
+    readers: Vec<(Views, Vec<u8>)>,
+    bytes_written: u8,
+}
+
+fn now<T>(op: Op<T>) -> FsResult<T> {
+    if let MaybeReady::Ready(v) = op { v } else { panic!("the memory file system made its caller wait") }
+}
+
+impl Model {
+    fn new() -> Self {
+        let arena = Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false });
+        let runtime = VirtualTime::new(1).runtime();
+        let fs =
+            MemoryFs::new(MemoryConfig { capacity_bytes: CAPACITY, ..MemoryConfig::new(arena, runtime) });
+        let (who, root) = (Identity::root(), fs.root());
+        let set = SetAttr::default();
+        let dir = |name: &[u8]| now(fs.make(&who, &root, name, &NewNode::Directory, &set)).unwrap().handle;
+        let dirs = [root, dir(b"one"), dir(b"two")];
+        Self { fs, who, dirs, files: Vec::new(), readers: Vec::new(), bytes_written: 0 }
+    }
+
+    fn run(&mut self, step: Step) {
+        let (fs, who) = (Arc::clone(&self.fs), self.who.clone());
+        let name = |n: usize| NAMES[n].as_bytes();
+        match step {
+            Step::Create(d, n) => {
+                let how = CreateHow::Guarded(SetAttr::default());
+                if let Ok(created) = now(fs.create(&who, &self.dirs[d], name(n), &how)) {
+                    self.files.push((created.handle, Vec::new()));
+                }
+            }
+            Step::Make(d, n, link) => {
+                let node = if link { NewNode::Symlink(vec![b'x'; 100 * n + 1]) } else { NewNode::Directory };
+                let _ = now(fs.make(&who, &self.dirs[d], name(n), &node, &SetAttr::default()));
+            }
+            Step::Rename(a, b, c, d) => {
+                let _ = now(fs.rename(&who, &self.dirs[a], name(b), &self.dirs[c], name(d)));
+            }
+            Step::Remove(d, n) => {
+                let _ = now(fs.remove(&who, &self.dirs[d], name(n)));
+                let _ = now(fs.rmdir(&who, &self.dirs[d], name(n)));
+            }
+            Step::Release(r) if !self.readers.is_empty() => {
+                let (views, expected) = self.readers.swap_remove(r % self.readers.len());
+                assert!(views.to_vec() == expected, "what a reader was given changed");
+            }
+            _ if self.files.is_empty() => {}
+            Step::Link(f, d, n) => {
+                let file = self.files[f % self.files.len()].0;
+                let _ = now(fs.link(&who, &file, &self.dirs[d], name(n)));
+            }
+            Step::Write { file, at, len, slot } => self.write(file, at, len, slot),
+            Step::Resize(f, size) => {
+                let f = f % self.files.len();
+                let (file, content) = &mut self.files[f];
+                let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
+                if now(fs.setattr(&who, file, &set, None)).is_ok() {
+                    content.resize(size, 0);
+                }
+            }
+            Step::Read(f, at, len) => {
+                let (file, content) = &self.files[f % self.files.len()];
+                if let Ok(read) = now(fs.read(&who, file, at as u64, len as u32)) {
+                    let end = (at + len).min(content.len());
+                    let expected = content.get(at..end).unwrap_or_default();
+                    assert!(read.data.to_vec() == expected && read.eof == (at + len >= content.len()));
+                    self.readers.push((read.data, expected.to_vec()));
+                }
+            }
+            Step::Release(_) => {}
+        }
+        self.files.retain(|(file, _)| now(fs.getattr(file)).is_ok());
+    }
+
+    fn write(&mut self, f: usize, at: usize, len: usize, slot: usize) {
+        self.bytes_written = self.bytes_written.wrapping_add(1);
+        let bytes: Vec<u8> = (0..len).map(|i| self.bytes_written.wrapping_add((i / 512) as u8)).collect();
+        let data: Views = bytes.chunks(slot).map(|c| self.fs.config.arena.copy_from(c).unwrap()).collect();
+        let f = f % self.files.len();
+        let (file, content) = &mut self.files[f];
+        match now(self.fs.write(&self.who, file, at as u64, data, Stability::Unstable)) {
+            Ok(written) => {
+                assert_eq!(written.count as usize, len);
+                content.resize(content.len().max(at + len), 0);
+                content[at..at + len].copy_from_slice(&bytes);
+            }
+            Err(FsError::NoSpc | FsError::Stale) => {}
+            Err(FsError::Jukebox) => assert!(!self.readers.is_empty()),
+            Err(e) => panic!("{e:?}"),
+        }
+    }
+
+    /// What the quota has to have: from the tree, and from the slots that readers hold.
+    fn charge_of_the_tree(&self) -> u64 {
+        let (mut seen, mut left, mut sum) = (HashSet::new(), vec![self.fs.root], 0);
+        let mut slots: HashMap<usize, u64> = HashMap::new();
+        let mut slot = |v: &View| {
+            slots.insert(v.address() - v.offset(), v.capacity() as u64);
+        };
+        slot(&self.fs.zeros().unwrap());
+        self.readers.iter().flat_map(|(views, _)| views).for_each(&mut slot);
+        while let Some(id) = left.pop() {
+            if !seen.insert((id.index, id.generation)) {
+                continue; // Another link of it.
+            }
+            let inode = self.fs.table.get(id).unwrap();
+            let st = inode.read().unwrap();
+            if id != self.fs.root {
+                sum += space::object_bytes(&st.body);
+            }
+            match &st.body {
+                Body::File(content) => {
+                    assert_eq!(content.stored(), content.views().map(|v| v.capacity() as u64).sum::<u64>());
+                    content.views().for_each(&mut slot);
+                }
+                Body::Directory(d) => {
+                    for (_, name, id) in d.after(0) {
+                        sum += space::entry_bytes(name);
+                        left.push(id);
+                    }
+                }
+                _ => {}
+            }
+        }
+        sum + slots.values().sum::<u64>()
+    }
+
+    fn check(&self) {
+        assert_eq!(self.fs.quota.used(), self.charge_of_the_tree());
+        let stat = self.fs.stat_now();
+        let free = CAPACITY + BLOCK_BYTES as u64 - self.fs.quota.used();
+        assert_eq!((stat.total_bytes, stat.free_bytes), (CAPACITY, free));
+        assert_eq!(stat.total_files - stat.free_files, self.fs.objects.count());
+        for (file, content) in &self.files {
+            let attr = now(self.fs.getattr(file)).unwrap();
+            assert_eq!(attr.size as usize, content.len());
+            let read = now(self.fs.read(&self.who, file, 0, FILE_BYTES as u32 * 2)).unwrap();
+            assert!(read.data.to_vec() == *content && read.eof, "the content of a file");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn after_any_operations_content_is_as_written_and_the_quota_has_what_the_tree_takes(
+        steps in prop::collection::vec(step(), 1..120)
+    ) {
+        let mut model = Model::new();
+        for step in steps {
+            model.run(step);
+            model.check();
+        }
+    }
+}

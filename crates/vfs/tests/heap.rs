@@ -1,0 +1,200 @@
+//! The heap memory of objects and names stays within what the memory file system charges for them.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(unsafe_code)] // Counts bytes at the allocator.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    sync::Arc,
+};
+
+use buffer::{Arena, ArenaConfig};
+use runtime::tokio_rt::TokioRuntime;
+use vfs::{
+    CreateHow, FileSystem, Handle, Identity, MaybeReady, NewNode, Op, SetAttr,
+    memory::{MemoryConfig, MemoryFs},
+};
+
+/// The system's allocator, which counts the bytes that each thread has, as malloc rounds them up.
+struct Counting;
+
+thread_local! {
+    static BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+/// What an allocation takes: glibc keeps its size in 8 bytes before it.
+fn taken(ptr: *mut u8) -> i64 {
+    // SAFETY: `ptr` is an allocation of the system's allocator.
+    unsafe { libc::malloc_usable_size(ptr.cast()) as i64 + 8 }
+}
+
+// SAFETY: hands every call on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's layout, as GlobalAlloc asks.
+        let ptr = unsafe { System.alloc(layout) };
+        if !ptr.is_null() {
+            let _ = BYTES.try_with(|b| b.set(b.get() + taken(ptr)));
+        }
+        ptr
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        let _ = BYTES.try_with(|b| b.set(b.get() - taken(ptr)));
+        // SAFETY: `ptr` came from `alloc` above with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Memory {
+    fs: Arc<MemoryFs>,
+    who: Identity,
+    heap: i64,
+    free: u64,
+    most: f64,
+    _rt: tokio::runtime::Runtime,
+}
+
+fn now<T>(op: Op<T>) -> T {
+    let MaybeReady::Ready(outcome) = op else { panic!("the memory file system made its caller wait") };
+    outcome.unwrap()
+}
+
+impl Memory {
+    fn new() -> Self {
+        let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let arena = Arena::new(ArenaConfig { limit: 4 << 20, huge_pages: false });
+        let runtime = TokioRuntime::from_handle(rt.handle().clone());
+        let fs = MemoryFs::new(MemoryConfig {
+            capacity_bytes: 4 << 30,
+            link_max: u32::MAX,
+            ..MemoryConfig::new(arena, runtime)
+        });
+        let free = now(fs.stat()).free_bytes;
+        Self { fs, who: Identity::root(), heap: BYTES.get(), free, most: 0.0, _rt: rt }
+    }
+
+    fn file(&self, dir: &Handle, name: &str) -> Handle {
+        now(self.fs.create(&self.who, dir, name.as_bytes(), &CreateHow::Guarded(SetAttr::default()))).handle
+    }
+
+    fn make(&self, dir: &Handle, name: &str, node: &NewNode) -> Handle {
+        now(self.fs.make(&self.who, dir, name.as_bytes(), node, &SetAttr::default())).handle
+    }
+
+    fn remove(&self, dir: &Handle, name: &str) {
+        now(self.fs.remove(&self.who, dir, name.as_bytes()));
+    }
+
+    /// Compares the growth of the heap with the charge; `beside` bytes are not charged.
+    fn check(&mut self, what: &str, beside: i64) {
+        let (heap, charge) = (BYTES.get() - self.heap, self.free - now(self.fs.stat()).free_bytes);
+        assert!(heap <= charge as i64 + beside, "{what}: {heap} bytes of heap, {charge} charged");
+        self.most = self.most.max((heap - beside) as f64 / charge as f64);
+    }
+
+    fn tell(&self, what: &str) {
+        println!("{what}: at most {:.0} % of the charge", 100.0 * self.most);
+    }
+}
+
+/// A name of `len` bytes.
+fn name(i: usize, len: usize) -> String {
+    format!("{i:0len$}")
+}
+
+/// Which of `count` things are removed in which order, as a generator with a fixed seed has it.
+fn shuffled(count: usize) -> Vec<usize> {
+    let mut order: Vec<_> = (0..count).collect();
+    let mut random = 12_345u64;
+    for i in (1..count).rev() {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        order.swap(i, (random >> 33) as usize % (i + 1));
+    }
+    order
+}
+
+/// The maps of a directory before its first entry, the table's parts and the like.
+const START: i64 = 64 << 10;
+
+#[test]
+fn links_take_no_more_heap_than_is_charged() {
+    for len in [6, 20, 255] {
+        let order = shuffled(100_000);
+        let mut m = Memory::new();
+        let root = m.fs.root();
+        let file = m.file(&root, "f");
+        for i in 0..100_000 {
+            now(m.fs.link(&m.who, &file, &root, name(i, len).as_bytes()));
+            if i % 64 == 0 {
+                m.check("links", START);
+            }
+        }
+        m.check("links", START);
+        m.tell(&format!("100,000 links with names of {len} bytes"));
+        for (removed, i) in order.iter().enumerate() {
+            m.remove(&root, &name(*i, len));
+            if removed % 64 == 0 {
+                m.check("links after removals", START);
+            }
+        }
+        m.tell(&format!("and while they are removed, names of {len} bytes"));
+    }
+}
+
+#[test]
+fn objects_take_no_more_heap_than_is_charged() {
+    const COUNT: usize = 20_000;
+    /// The places of objects in the table, which stay.
+    const PLACES: i64 = 64 * COUNT as i64;
+    for len in [5, 255] {
+        let nodes = [
+            NewNode::Directory,
+            NewNode::Symlink(vec![b'x'; 1]),
+            NewNode::Symlink(vec![b'x'; 4096]),
+            NewNode::Fifo,
+        ];
+        for node in nodes {
+            let mut m = Memory::new();
+            let root = m.fs.root();
+            for i in 0..COUNT {
+                m.make(&root, &name(i, len), &node);
+                if i % 64 == 0 {
+                    m.check("objects", START);
+                }
+            }
+            let kind = if let NewNode::Symlink(to) = &node {
+                format!("links to {} bytes", to.len())
+            } else {
+                format!("{node:?}")
+            };
+            m.tell(&format!("{kind} in one directory, names of {len} bytes"));
+        }
+        let mut m = Memory::new();
+        let mut dir = m.fs.root();
+        for i in 0..COUNT {
+            dir = m.make(&dir, &name(i, len), &NewNode::Directory);
+            m.check("directories in one another", START);
+        }
+        m.tell(&format!("directories in one another, names of {len} bytes"));
+        let mut m = Memory::new();
+        let root = m.fs.root();
+        let dirs: Vec<_> =
+            (0..COUNT / 10).map(|i| m.make(&root, &name(i, len), &NewNode::Directory)).collect();
+        for i in 0..10 {
+            for d in &dirs {
+                m.file(d, &name(i, len));
+            }
+            m.check("files in many directories", START + 48 * COUNT as i64 / 10); // `dirs` itself.
+        }
+        for i in 0..10 {
+            dirs.iter().for_each(|d| m.remove(d, &name(i, len)));
+            m.check("directories that were emptied", START + PLACES);
+        }
+        m.tell(&format!("files in many directories, names of {len} bytes"));
+    }
+}
