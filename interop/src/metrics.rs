@@ -57,6 +57,15 @@ impl Metrics {
         self.0.get(name).copied().ok_or_else(|| anyhow!("the server has no counter millrace_{name}"))
     }
 
+    /// Bytes of memory in use now: network buffers, and content of memory exports.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(crate) fn memory_in_use(&self) -> Result<u64> {
+        Ok(self.get("memory_in_use_bytes{kind=\"transient\"}")?
+            + self.get("memory_in_use_bytes{kind=\"stored\"}")?)
+    }
+
     /// Connections open now, over all transports.
     ///
     /// # Errors

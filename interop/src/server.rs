@@ -134,7 +134,7 @@ impl Server {
         if !line.starts_with("ready ") {
             bail!("the server is not ready: {}", fs::read_to_string(self.log_file())?);
         }
-        self.idle_memory = self.metrics()?.get("memory_in_use_bytes")?;
+        self.idle_memory = self.metrics()?.memory_in_use()?;
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl Server {
         let mut last = 0;
         wait_until(deadline, || {
             let now = self.metrics()?;
-            last = now.get("memory_in_use_bytes")?.saturating_sub(now.get("replies_kept_bytes")?);
+            last = now.memory_in_use()?.saturating_sub(now.get("replies_kept_bytes")?);
             Ok(now.connections()? == 0 && last <= self.idle_memory)
         })
         .with_context(|| {

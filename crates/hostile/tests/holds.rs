@@ -149,7 +149,7 @@ fn a_client_that_holds_memory_has_a_share_of_it_and_others_go_on() {
             let now = server.stats();
             assert!(now.budget.in_use < now.budget.shared, "{what}: {:?}", now.budget);
             // Beside the budget: what each connection has for itself.
-            let taken = now.memory_in_use.saturating_sub(before.memory_in_use);
+            let taken = now.memory.in_use.saturating_sub(before.memory.in_use) as u64;
             assert!(taken < MEMORY, "{what}: {taken} bytes");
         }
         // Those that come now are served too.

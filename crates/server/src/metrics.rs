@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
+use buffer::{ArenaStats, SpanCount};
 use nfs::v3::Procedure;
 use oncrpc::{
     TransportKind,
@@ -150,7 +151,7 @@ pub struct Stats {
     pub turned_away: u64,
     /// Replies kept for retransmissions.
     pub replies_kept: u64,
-    /// The part of [`memory_in_use`](Self::memory_in_use) that they take, in bytes.
+    /// The part of the [memory](Self::memory) in use that they take, in bytes.
     pub replies_kept_bytes: u64,
     /// Bytes received over TCP.
     pub tcp_bytes_in: u64,
@@ -162,10 +163,10 @@ pub struct Stats {
     pub tcp_stages: StageStats,
     /// What the stages of sampled calls over RDMA took.
     pub rdma_stages: StageStats,
-    /// Memory of network buffers and memory exports in use, in bytes.
-    pub memory_in_use: u64,
-    /// The most that it may become, in bytes.
-    pub memory_limit: u64,
+    /// The memory of network buffers and memory exports.
+    pub memory: ArenaStats,
+    /// The memory that is mapped for them, by the buffers that it serves.
+    pub spans: Vec<SpanCount>,
     /// What clients hold of the memory that they share, and who waits for it.
     pub budget: BudgetStats,
     /// Payload bytes that this process copied (all of it: an embedded client's too).
@@ -296,9 +297,8 @@ impl Gauges {
         }
         out.replies_kept = self.shared.replies.kept() as u64;
         out.replies_kept_bytes = self.shared.replies.kept_bytes() as u64;
-        let arena = self.shared.arena.stats();
-        out.memory_in_use = arena.in_use as u64;
-        out.memory_limit = arena.limit as u64;
+        out.memory = self.shared.arena.stats();
+        out.spans = self.shared.arena.spans();
         out.budget = self.shared.budget.stats();
         out.bytes_copied = buffer::copied::total();
         out.registration = self.shared.registration.stats();

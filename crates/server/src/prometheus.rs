@@ -3,6 +3,7 @@
 
 use std::{fmt, io, net::TcpListener, sync::Arc, time::Duration};
 
+use buffer::{BLOCK_BYTES, SPAN_BYTES};
 use futures::future::{Either, select};
 use nfs::v3::Procedure;
 use oncrpc::{CallClass, Stage};
@@ -164,8 +165,7 @@ impl Collector for Scrape {
             "The part of memory in use that they take",
             s.replies_kept_bytes,
         )?;
-        gauge(&mut e, "memory_in_use_bytes", "Network buffers and memory exports", s.memory_in_use)?;
-        gauge(&mut e, "memory_limit_bytes", "The most that memory in use may become", s.memory_limit)
+        self.memory(&mut e)
     }
 }
 
@@ -261,6 +261,28 @@ impl Scrape {
         counter(e, "rdma_acknowledged", "Replies acknowledged by RDMA_DONE (read-read)", r.acknowledged)?;
         gauge(e, "rdma_regions_exposed", "Regions of the server that clients can reach", r.regions_exposed)?;
         self.exposure(e)
+    }
+
+    /// Transient memory is the network's buffers, stored memory the content of memory exports.
+    fn memory(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let m = self.0.memory;
+        let by = |transient: usize, stored: usize| {
+            [([("kind", "transient")], transient as u64), ([("kind", "stored")], stored as u64)]
+        };
+        let in_use = by(m.in_use - m.stored, m.stored);
+        gauges(e, "memory_in_use_bytes", "Network buffers, and content of memory exports", in_use)?;
+        let limits = by(m.limit + m.landing, m.quotas);
+        gauges(e, "memory_limit_bytes", "The most that memory in use may become", limits)?;
+        let help = "Memory taken from the system, by the size of the buffers in it; content has up to 64 KiB";
+        let mut metric = e.encode_descriptor("memory_mapped_bytes", help, None, MetricType::Gauge)?;
+        for of in &self.0.spans {
+            let kind = if of.slot_bytes.is_some() { "transient" } else { "stored" };
+            let size = of.slot_bytes.unwrap_or(BLOCK_BYTES).to_string();
+            let labels = [("kind", kind), ("buffer", size.as_str())];
+            let bytes = (of.spans * SPAN_BYTES) as u64;
+            ConstGauge::new(bytes).encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 
     fn exposure(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -65,3 +65,29 @@ fn what_cannot_change_is_named_and_kept() {
         c.mount("/a").await.unwrap();
     });
 }
+
+#[test]
+fn a_memory_export_that_is_added_brings_its_memory_and_one_that_is_removed_takes_it_away() {
+    run(async {
+        let start = config(&["/a=memory:8MiB"]);
+        let with = |exports: &[&str]| Config { exports: config(exports).exports, ..start.clone() };
+        let mut server = Server::start(start.clone()).unwrap();
+        let c = Caller::connect(&server, Proto::Tcp).await;
+        let before = server.stats().memory;
+        for _ in 0..2 {
+            server.reload(&with(&["/a=memory:8MiB", "/b=memory:64MiB"])).unwrap();
+            let b = c.mount("/b").await.unwrap();
+            let file = c.create(b, "f").await;
+            for i in 0..60 {
+                c.write(file, i << 20, &vec![1; 1 << 20], StableHow::Unstable).await.unwrap();
+            }
+            let memory = server.stats().memory;
+            assert!(
+                memory.quotas >= before.quotas + (64 << 20) && memory.stored >= before.stored + (60 << 20)
+            );
+            server.reload(&start).unwrap();
+            let memory = server.stats().memory;
+            assert_eq!((memory.quotas, memory.stored), (before.quotas, before.stored));
+        }
+    });
+}

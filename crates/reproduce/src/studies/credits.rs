@@ -167,7 +167,7 @@ impl Crowd {
 
     /// Bytes of the server's buffers without the file's, in 10^6.
     fn memory(&self) -> f64 {
-        self.simulation.server_stats().memory_in_use.saturating_sub(FILE as u64) as f64 / 1e6
+        self.simulation.server_stats().memory.in_use.saturating_sub(FILE) as f64 / 1e6
     }
 }
 
