@@ -3,17 +3,17 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES};
+use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES, TRIM_INTERVAL};
 use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status, WccData};
 use oncrpc::{CallClass, EncodedCredential, Stage};
 use rdma::Provider;
 use rpcrdma::registration::{Registration, RegistrationStats};
-use runtime::{RuntimeRef, StreamProvider};
+use runtime::{RuntimeExt, RuntimeRef, StreamProvider};
 use xdr::{Decode, Decoder, Encode, XdrError};
 
 use crate::{
@@ -81,6 +81,15 @@ impl<'a, O: Decode<'a>> Decode<'a> for Outcome<O> {
     }
 }
 
+/// Returns the memory of loads that have ended to the system, while the client exists.
+async fn trim_memory(rt: RuntimeRef, client: Weak<Shared>) {
+    loop {
+        rt.sleep(TRIM_INTERVAL).await;
+        let Some(client) = client.upgrade() else { return };
+        client.pool.arena.trim();
+    }
+}
+
 impl Client {
     /// Connects to the URL's server and mounts the longest export that contains the URL's path. What the URL states
     /// wins over `options`.
@@ -101,7 +110,11 @@ impl Client {
             options: options.clone(),
             registration: Arc::clone(&registration),
         };
-        Self::mount_with(rt, arena, Arc::new(connector), &url.path, options, registration).await
+        let client =
+            Self::mount_with(Arc::clone(&rt), arena, Arc::new(connector), &url.path, options, registration)
+                .await?;
+        rt.spawn("trim memory", Box::pin(trim_memory(Arc::clone(&rt), Arc::downgrade(&client.shared))));
+        Ok(client)
     }
 
     /// Mounts the longest export that contains `path` of the server at `addr`, over a provider of the caller's. The server

@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig};
+use buffer::{Arena, ArenaConfig, TRIM_INTERVAL};
 use futures::channel::oneshot;
 use oncrpc::serving::{Budget, CloseStats};
 use parking_lot::Mutex;
 use rdma::{Chosen, Provider};
 use rpcrdma::registration::{Registration, Settings, Strategy};
-use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use runtime::{RuntimeExt, RuntimeRef, tokio_rt::TokioRuntime};
 use tokio::sync::watch;
 use vfs::FileSystemRef;
 
@@ -107,6 +107,7 @@ impl Server {
         starting.open(&mut running, &door, &alive)?;
         drop(guard);
         running.control = Some(control);
+        starting.trim_memory(&running.shared.arena);
         starting.announce(&running);
         Ok(running)
     }
@@ -267,6 +268,18 @@ impl Starting {
             drop(alive);
         };
         self.rt.spawn(what, Box::pin(whole));
+    }
+
+    /// Returns the memory of loads that have ended to the system, until the runtime is shut down.
+    fn trim_memory(&self, arena: &Arena) {
+        let (rt, arena) = (Arc::clone(&self.rt), arena.clone());
+        let task = async move {
+            loop {
+                rt.sleep(TRIM_INTERVAL).await;
+                arena.trim();
+            }
+        };
+        self.rt.spawn("trim memory", Box::pin(task));
     }
 
     fn announce(&self, running: &Running) {

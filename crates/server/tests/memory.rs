@@ -1,8 +1,11 @@
-//! The server's memory: what the files of one export take from the network and from other exports.
+//! The server's memory: what the files of one export take from the network and from other exports, and what is returned
+//! when they are gone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+
+use std::time::Duration;
 
 use common::{Caller, Proto, at, config, run};
 use nfs::v3::{
@@ -100,5 +103,25 @@ fn links_are_paid_for_by_the_export_and_fill_it() {
         remove(&c, root, &format!("{:0200}", 7)).await;
         remove(&c, root, &format!("{:0200}", 8)).await;
         c.create(root, "g").await;
+    });
+}
+
+#[test]
+#[ignore = "waits for seconds"]
+fn the_memory_of_a_load_that_has_ended_is_returned() {
+    run(async {
+        let server = Server::start(config(&["/m=memory:256MiB"])).unwrap();
+        let c = Caller::connect(&server, Proto::Rdma).await;
+        let root = c.mount("/m").await.unwrap();
+        let file = c.create(root, "f").await;
+        for i in 0..128 {
+            c.write(file, i << 20, &vec![1; 1 << 20], StableHow::Unstable).await.unwrap();
+        }
+        assert!(server.stats().memory.mapped >= 128 << 20);
+        remove(&c, root, "f").await;
+        drop(c);
+        while server.stats().memory.mapped > 16 << 20 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     });
 }
