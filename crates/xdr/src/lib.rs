@@ -7,6 +7,8 @@
 
 mod decode;
 mod encode;
+#[cfg(test)]
+mod tests;
 
 pub use buffer::{Arena, Buffer, OutOfMemory, View, Views};
 pub use decode::{Decode, Decoder, XdrError};

@@ -1,0 +1,246 @@
+//! Bytes there and back, and what is refused.
+
+use buffer::ArenaConfig;
+use proptest::prelude::*;
+
+use super::*;
+
+fn arena() -> Arena {
+    Arena::new(ArenaConfig { limit: 8 << 20, huge_pages: false })
+}
+
+/// A message whose head is `bytes`.
+fn message(bytes: &[u8]) -> Message {
+    Message::from_view(arena().copy_from(bytes).unwrap())
+}
+
+fn encoded(put: impl FnOnce(&mut Encoder)) -> Vec<u8> {
+    let mut e = Encoder::new(&arena(), 0);
+    put(&mut e);
+    let len = e.len();
+    let m = e.finish().unwrap();
+    assert!(m.payloads.is_empty() && m.padding.is_none());
+    assert_eq!((m.head.len(), m.stream_len()), (len, len));
+    m.head.to_vec()
+}
+
+#[test]
+fn values_have_the_bytes_of_rfc_4506() {
+    assert_eq!(encoded(|e| e.put(&0x0102_0304u32)), [1, 2, 3, 4]);
+    assert_eq!(encoded(|e| e.put(&0x0102_0304_0506_0708u64)), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(encoded(|e| e.put(&true)), [0, 0, 0, 1]);
+    assert_eq!(encoded(|e| e.put(&[9u8; 5])), [9, 9, 9, 9, 9, 0, 0, 0]);
+    assert_eq!(encoded(|e| e.put_opaque(b"abcde")), *b"\0\0\0\x05abcde\0\0\0");
+    assert_eq!(encoded(|e| e.put_opaque(b"")), [0; 4]);
+    assert_eq!(encoded(|e| e.put(&None::<u32>)), [0; 4]);
+    assert_eq!(encoded(|e| e.put(&Some(7u32))), [0, 0, 0, 1, 0, 0, 0, 7]);
+    assert_eq!(encoded(|e| e.put(&())), []);
+    assert_eq!([0, 1, 2, 3, 4, 5].map(pad), [0, 3, 2, 1, 0, 3]);
+}
+
+#[test]
+fn a_head_grows_as_it_is_written_and_parts_of_it_change_later() {
+    let bytes = encoded(|e| {
+        assert!(e.is_empty());
+        (0..10_000).for_each(|i| e.put_u32(i));
+        e.patch_u32(8, 77);
+        e.patch_u32(39_998, 5); // Beyond the end: nothing.
+        e.truncate(20_000);
+    });
+    let words: Vec<_> = bytes.chunks(4).map(|c| u32::from_be_bytes(c.try_into().unwrap())).collect();
+    assert_eq!((words.len(), &words[..4]), (5000, &[0, 1, 77, 3][..]));
+    assert_eq!(words[4999], 4999);
+}
+
+#[test]
+fn an_arena_that_is_full_is_told_of_at_the_end() {
+    let a = Arena::new(ArenaConfig { limit: 1, huge_pages: false });
+    let all: Vec<_> = std::iter::from_fn(|| a.alloc(buffer::SPAN_BYTES / 2).ok()).collect();
+    let mut e = Encoder::new(&a, 100);
+    e.put_u32(1);
+    e.put_opaque(&[0; 1000]);
+    assert_eq!(e.finish().unwrap_err().wanted, 100);
+    drop(all);
+    let mut e = Encoder::new(&a, 0);
+    let all: Vec<_> = std::iter::from_fn(|| a.alloc(64).ok()).collect();
+    e.put_raw(&[0; 64]);
+    e.put_raw(&vec![0; buffer::SPAN_BYTES]);
+    e.put_u32(1);
+    assert!(e.finish().is_err());
+    drop(all);
+}
+
+#[test]
+fn payloads_travel_beside_the_head_and_are_gathered_in_their_places() {
+    let a = arena();
+    let data: Views = [a.copy_from(b"abc").unwrap(), a.copy_from(b"defg").unwrap()].into_iter().collect();
+    let at = data.iter().next().unwrap().address();
+    let mut e = Encoder::new(&a, 0);
+    e.put_u32(1);
+    e.put_payload(data);
+    e.put_u32(2);
+    e.put_payload(Views::new());
+    let mut m = e.finish().unwrap();
+    assert_eq!(m.head.to_vec(), [0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0, 2, 0, 0, 0, 0]);
+    assert_eq!((m.payloads.len(), m.payloads[0].position, m.stream_len()), (1, 8, 24));
+    let zeros = a.copy_from(&[0; 4]).unwrap();
+    assert_eq!(m.gather(&zeros).to_vec(), *b"\0\0\0\x01\0\0\0\x07abcdefg\0\0\0\0\x02\0\0\0\0");
+    // Decoded in parts, and from the stream.
+    let mut d = Decoder::new(&m);
+    assert_eq!(d.u32(), Ok(1));
+    let payload = d.payload(7).unwrap();
+    assert_eq!((payload.to_vec(), payload.iter().next().unwrap().address()), (b"abcdefg".to_vec(), at));
+    assert_eq!((d.u32(), d.payload(0).map(|v| v.len()), d.remaining()), (Ok(2), Ok(0), 0));
+    let stream = message(&m.gather(&zeros).to_vec());
+    let mut d = Decoder::new(&stream);
+    assert_eq!((d.u32(), d.opaque(7), d.u32()), (Ok(1), Ok(&b"abcdefg"[..]), Ok(2)));
+    // The head is shared: its XID stays. Alone: it changes.
+    let shared = m.head.clone();
+    assert!(!m.set_xid(9) && m.xid() == Some(1));
+    drop(shared);
+    assert!(m.set_xid(9) && m.xid() == Some(9));
+    assert!(!message(b"abc").set_xid(1) && message(b"abc").xid().is_none());
+}
+
+#[test]
+fn a_payload_has_the_length_of_its_item_or_that_with_its_padding() {
+    let a = arena();
+    let with = |item: u32, len: usize| {
+        let mut m = message(&item.to_be_bytes());
+        m.payloads.push(Payload { position: 4, data: a.copy_from(&vec![7; len]).unwrap().into() });
+        Decoder::new(&m).payload(100).map(|v| v.to_vec())
+    };
+    assert_eq!(with(5, 5), Ok(vec![7; 5]));
+    assert_eq!(with(5, 8), Ok(vec![7; 5]));
+    assert_eq!(with(5, 7), Err(XdrError::Payload { at: 4, len: 7 }));
+    assert_eq!(with(101, 101), Err(XdrError::TooLong { at: 0, len: 101, max: 100 }));
+    let mut m = message(&5u32.to_be_bytes());
+    m.payloads.push(Payload { position: 4, data: a.copy_from(&[7; 5]).unwrap().into() });
+    let mut d = Decoder::new(&m);
+    assert_eq!(d.opaque(100), Err(XdrError::Short { at: 4, wanted: 5, left: 0 }));
+}
+
+#[test]
+fn a_payload_may_go_on_in_the_views_after_the_first() {
+    let a = arena();
+    let views =
+        [a.copy_from(&[0, 0, 0, 9, 1, 2, 3, 4]).unwrap(), a.copy_from(&[5, 6, 7, 8, 9, 0, 0, 0]).unwrap()];
+    let m = Message { head: views.into_iter().collect(), ..Message::default() };
+    let mut d = Decoder::new(&m);
+    assert_eq!(d.payload(9).unwrap().to_vec(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    let m = Message { head: m.head.slice(0, 15), ..Message::default() };
+    assert_eq!(Decoder::new(&m).payload(9).err(), Some(XdrError::Short { at: 4, wanted: 12, left: 11 }));
+}
+
+#[test]
+fn what_the_bytes_do_not_cover_is_refused() {
+    let d = |bytes: &'static [u8]| Decoder::from_bytes(bytes);
+    assert_eq!(d(&[0, 0, 0]).u32(), Err(XdrError::Short { at: 0, wanted: 4, left: 3 }));
+    assert_eq!(d(&[0, 0, 0, 2]).bool(), Err(XdrError::Invalid { at: 0, value: 2 }));
+    assert_eq!(d(&[0, 0, 0, 5, 1, 2, 3, 4, 5]).opaque(9), Err(XdrError::Short { at: 9, wanted: 3, left: 0 }));
+    assert_eq!(d(&[0, 0, 0, 5]).opaque(4), Err(XdrError::TooLong { at: 0, len: 5, max: 4 }));
+    assert!(d(&[255, 255, 255, 255]).opaque(usize::MAX).is_err());
+    // A count is checked against what its elements take at least.
+    assert_eq!(
+        d(&[0, 0, 0, 3, 0, 0, 0, 0]).count(10, 4),
+        Err(XdrError::Short { at: 4, wanted: 12, left: 4 })
+    );
+    assert_eq!(d(&[0, 0, 0, 3, 0, 0, 0, 0]).count(2, 0), Err(XdrError::TooLong { at: 0, len: 3, max: 2 }));
+    assert!(d(&[255; 8]).count(usize::MAX, usize::MAX).is_err());
+    assert_eq!(d(&[1, 2, 3]).fixed::<3>(), Err(XdrError::Short { at: 3, wanted: 1, left: 0 }));
+    assert!(d(&[0, 0, 0, 1, 9]).payload(1).is_err());
+}
+
+#[test]
+fn what_a_transport_put_before_long_items_is_left_out() {
+    let padding = ItemPadding { align: 16, threshold: 8, origin: 4 };
+    assert_eq!([padding.before(4, 8), padding.before(4, 7), padding.before(12, 8)], [8, 0, 0]);
+    let mut bytes = vec![0, 0, 0, 8];
+    bytes.extend([0xEE; 8]);
+    bytes.extend(*b"datadata\0\0\0\x03abc\0");
+    let m = Message { padding: Some(padding), ..message(&bytes) };
+    let mut d = Decoder::new(&m);
+    assert_eq!((d.opaque(8), d.opaque(8)), (Ok(&b"datadata"[..]), Ok(&b"abc"[..])));
+    let mut d = Decoder::new(&m);
+    assert_eq!(d.payload(8).unwrap().to_vec(), b"datadata");
+    assert_eq!(d.position(), 20);
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Item {
+    Word(u32),
+    Hyper(u64),
+    Opaque(Vec<u8>),
+    Payload(Vec<u8>),
+    Maybe(Option<u32>),
+}
+
+fn item() -> impl Strategy<Value = Item> {
+    let bytes = || prop::collection::vec(any::<u8>(), 0..40);
+    prop_oneof![
+        any::<u32>().prop_map(Item::Word),
+        any::<u64>().prop_map(Item::Hyper),
+        bytes().prop_map(Item::Opaque),
+        bytes().prop_map(Item::Payload),
+        any::<Option<u32>>().prop_map(Item::Maybe),
+    ]
+}
+
+fn decode(d: &mut Decoder<'_>, like: &Item) -> Result<Item, XdrError> {
+    Ok(match like {
+        Item::Word(_) => Item::Word(d.get()?),
+        Item::Hyper(_) => Item::Hyper(d.get()?),
+        Item::Opaque(_) => Item::Opaque(d.opaque(40)?.to_vec()),
+        Item::Payload(_) => Item::Payload(d.payload(40)?.to_vec()),
+        Item::Maybe(_) => Item::Maybe(d.get()?),
+    })
+}
+
+/// Under Miri, which is slow and has no files, few cases and no record of those that failed.
+fn cases() -> ProptestConfig {
+    if cfg!(miri) {
+        ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() }
+    } else {
+        ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn items_come_back_from_parts_and_from_the_stream(items in prop::collection::vec(item(), 0..20)) {
+        let a = arena();
+        let mut e = Encoder::new(&a, 0);
+        for item in &items {
+            match item {
+                Item::Word(v) => e.put(v),
+                Item::Hyper(v) => e.put(v),
+                Item::Opaque(v) => e.put_opaque(v),
+                Item::Payload(v) => e.put_payload(a.copy_from(v).unwrap().into()),
+                Item::Maybe(v) => e.put(v),
+            }
+        }
+        let m = e.finish().unwrap();
+        let stream = m.gather(&a.copy_from(&[0; 3]).unwrap()).to_vec();
+        prop_assert_eq!(stream.len(), m.stream_len());
+        for m in [&m, &message(&stream)] {
+            let mut d = Decoder::new(m);
+            for item in &items {
+                prop_assert_eq!(&decode(&mut d, item).unwrap(), item);
+            }
+            prop_assert_eq!(d.remaining(), 0);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..60), items in prop::collection::vec(item(), 1..10)) {
+        let m = message(&bytes);
+        let mut d = Decoder::new(&m);
+        for item in &items {
+            let before = d.position();
+            let _ = decode(&mut d, item);
+            prop_assert!(before <= d.position() && d.position() <= bytes.len());
+        }
+    }
+}
