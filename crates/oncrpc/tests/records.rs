@@ -294,6 +294,16 @@ fn stream_of(records: &[Vec<usize>]) -> (Vec<u8>, Vec<Vec<u8>>) {
     (stream, out)
 }
 
+#[test]
+fn an_empty_fragment_begins_a_record() {
+    let (_arena, mut r) = reader(100);
+    assert!(r.at_record_start());
+    assert_eq!(read(&mut r, &[0; 4], &[4]).unwrap(), Vec::<Vec<u8>>::new());
+    assert!(!r.at_record_start(), "a stream that ends here ends inside a record");
+    assert_eq!(read(&mut r, &[0x80, 0, 0, 0], &[4]).unwrap(), [b""]);
+    assert!(r.at_record_start());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 

@@ -304,7 +304,8 @@ impl RecordReader {
 
     /// Whether the stream may end here: no record has begun.
     pub fn at_record_start(&self) -> bool {
-        matches!(self.state, State::Header) && self.parts.is_empty() && self.stash_start == self.stash_end
+        let begun = !self.parts.is_empty() || self.empty_fragments > 0;
+        matches!(self.state, State::Header) && !begun && self.stash_start == self.stash_end
     }
 }
 
