@@ -1,0 +1,13 @@
+//! The targets for libFuzzer: `MILLRACE_FUZZ_TARGET` names one of them. One program for all, because each program has the
+//! whole server, client and file systems in it.
+#![no_main]
+#![allow(clippy::expect_used)]
+
+use std::sync::LazyLock;
+
+static TARGET: LazyLock<&fuzz::Target> = LazyLock::new(|| {
+    let name = std::env::var("MILLRACE_FUZZ_TARGET").expect("MILLRACE_FUZZ_TARGET names no target");
+    fuzz::target(&name).expect("MILLRACE_FUZZ_TARGET names a target that does not exist")
+});
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| (TARGET.run)(input));

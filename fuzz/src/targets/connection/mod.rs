@@ -1,0 +1,18 @@
+//! Whole connections in virtual time: a server on one simulated host, and on others a peer that executes the input's
+//! operations, and a correct client.
+//!
+//! RDMA is iWARP over the simulated TCP: the simulated fabric exchanges no bytes that could be mutated.
+
+mod asked;
+mod calls;
+mod honest;
+mod iwarp_over;
+mod raw_peer;
+pub(super) mod rdma_client;
+pub(super) mod rdma_server_messages;
+mod scene;
+pub(super) mod tcp_client;
+mod wire;
+
+pub(super) use asked::Asked;
+pub(super) use raw_peer::{rdma_server_stream, tcp_server};

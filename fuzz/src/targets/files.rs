@@ -1,0 +1,108 @@
+//! File handles: of the file system in memory, of the one on a disk, and the server's sealed ones.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::Thread,
+};
+
+use vfs::{
+    FileSystem, FsError, Handle, Identity,
+    local::{LocalConfig, LocalFs},
+    memory::{MemoryConfig, MemoryFs},
+};
+
+use super::{connection::Asked, xdr::arena};
+use crate::{bytes::Input, still::still};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls `future` to completion, and parks the thread in between.
+pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(out) => return out,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// A file system and the handles that it has given out: of its root and of one file.
+struct Known {
+    fs: Arc<dyn FileSystem>,
+    handles: [Handle; 2],
+}
+
+impl Known {
+    fn new(fs: Arc<dyn FileSystem>) -> Self {
+        let root = fs.root();
+        let how = vfs::CreateHow::Guarded(Default::default());
+        let file = wait(fs.create(&Identity::root(), &root, b"file", &how)).expect("a file");
+        Self { handles: [root, file.handle], fs }
+    }
+
+    fn memory() -> Self {
+        Self::new(MemoryFs::new(MemoryConfig::new(arena(), still())))
+    }
+
+    fn local(root: &Path) -> Self {
+        Self::new(LocalFs::open(LocalConfig::new(root, arena())).expect("a directory"))
+    }
+
+    /// Only a handle that was given out names anything.
+    fn check(&self, bytes: &[u8]) {
+        let Some(handle) = Handle::new(bytes) else { return };
+        let known = self.handles.contains(&handle);
+        let found = wait(self.fs.getattr(&handle));
+        assert_eq!(found.is_ok(), known, "{found:?}");
+        let looked_up = wait(self.fs.lookup(&Identity::root(), &handle, b"file"));
+        assert_eq!(looked_up.is_ok(), handle == self.handles[0], "{looked_up:?}");
+        for error in [found.err(), looked_up.err()].into_iter().flatten() {
+            let expected = matches!(error, FsError::BadHandle | FsError::Stale);
+            assert!(expected || known && error == FsError::NotDir, "{error}");
+        }
+    }
+}
+
+struct All {
+    memory: Known,
+    local: Known,
+    served: Asked,
+    _root: tempfile::TempDir,
+}
+
+thread_local! {
+    static ALL: All = {
+        let root = tempfile::tempdir().expect("a directory");
+        All { memory: Known::memory(), local: Known::local(root.path()), served: Asked::new(), _root: root }
+    };
+}
+
+/// Whose handle it is, and its bytes.
+pub(super) fn run(input: &[u8]) {
+    let mut input = Input::new(input);
+    let (whose, handle) = (input.u8() % 3, input.rest());
+    ALL.with(|all| match whose {
+        0 => all.memory.check(handle),
+        1 => all.local.check(handle),
+        _ => all.served.check_handle(handle),
+    });
+}
+
+/// The handles that were given out.
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    ALL.with(|all| {
+        let of = |whose: u8, known: &Known| known.handles.map(|h| [&[whose][..], h.as_bytes()].concat());
+        let served = [2].into_iter().chain(all.served.root().iter().copied()).collect();
+        [of(0, &all.memory), of(1, &all.local)].concat().into_iter().chain([served]).collect()
+    })
+}
