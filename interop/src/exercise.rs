@@ -35,6 +35,9 @@ pub(crate) struct ExerciseArgs {
     /// What the files' names begin with
     #[arg(long, default_value = "exercise")]
     prefix: String,
+    /// Truncate files in the directory only when all their data is stable
+    #[arg(long)]
+    truncate_alone: bool,
 }
 
 /// Runs the workload, and prints what it did.
@@ -47,7 +50,11 @@ pub(crate) fn run(args: &ExerciseArgs) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let played = match args.place.parse::<Url>() {
         Ok(url) => library(&workload, &url, names, end),
-        Err(_) => directory(&workload, Path::new(&args.place), &names, end),
+        Err(_) => directory(
+            &workload,
+            &Posix::new(Path::new(&args.place), &names, WRITERS, args.truncate_alone)?,
+            end,
+        ),
     };
     played.with_context(|| format!("seed {}, after {:?}", args.seed, workload.counts()))?;
     println!("seed {}: {:?}", args.seed, workload.counts());
@@ -55,17 +62,15 @@ pub(crate) fn run(args: &ExerciseArgs) -> Result<()> {
 }
 
 /// Each writer is a thread.
-fn directory(workload: &Workload, dir: &Path, names: &[String], end: Instant) -> Result<()> {
-    let subject = Posix::new(dir, names, WRITERS)?;
+fn directory(workload: &Workload, subject: &Posix, end: Instant) -> Result<()> {
     let ended: Vec<Result<(), String>> = thread::scope(|s| {
         let play = |writer| {
-            let (workload, subject) = (&workload, &subject);
             move || futures::executor::block_on(workload.play(subject, writer, |_| Instant::now() < end))
         };
         let threads: Vec<_> = (0..WRITERS).map(|writer| s.spawn(play(writer))).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a panic".into()))).collect()
     });
-    futures::executor::block_on(finish(workload, &subject, ended))
+    futures::executor::block_on(finish(workload, subject, ended))
 }
 
 /// Each writer is a task.

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use runtime::BoxFuture;
 
 use crate::Subject;
@@ -18,6 +18,9 @@ use crate::Subject;
 pub struct Posix {
     paths: Vec<PathBuf>,
     open: Vec<Mutex<Arc<File>>>,
+    truncate_alone: bool,
+    /// For each file: held by each write, and alone by each truncation.
+    changes: Vec<RwLock<()>>,
 }
 
 fn open(path: &Path, truncate: bool) -> io::Result<Arc<File>> {
@@ -27,13 +30,35 @@ fn open(path: &Path, truncate: bool) -> io::Result<Arc<File>> {
 impl Posix {
     /// Makes the files `names` in `dir`, empty, and opens each once for each writer.
     ///
+    /// With `truncate_alone` a file is truncated only when no data of it is unstable: after an fsync, while no writer
+    /// writes to it. The NFS client of Linux needs that on a server that loses unstable data: another task may send lost
+    /// data again while one truncates, and the server may execute the WRITE after the SETATTR.
+    ///
     /// # Errors
     /// Those of the calls.
-    pub fn new(dir: &Path, names: &[String], writers: usize) -> io::Result<Self> {
+    pub fn new(dir: &Path, names: &[String], writers: usize, truncate_alone: bool) -> io::Result<Self> {
         let paths: Vec<PathBuf> = names.iter().map(|name| dir.join(name)).collect();
         let files = paths.iter().cycle().take(writers * paths.len());
         let open = files.map(|path| open(path, true).map(Mutex::new)).collect::<io::Result<_>>()?;
-        Ok(Self { paths, open })
+        let changes = names.iter().map(|_| RwLock::default()).collect();
+        Ok(Self { paths, open, truncate_alone, changes })
+    }
+
+    fn write_now(&self, writer: usize, file: usize, offset: u64, data: &[u8]) -> io::Result<()> {
+        let _shared = self.truncate_alone.then(|| self.changes[file].read());
+        self.file(writer, file).write_all_at(data, offset)
+    }
+
+    fn truncate_now(&self, writer: usize, file: usize, size: u64) -> io::Result<()> {
+        let (_alone, open) = (self.alone(file), self.file(writer, file));
+        if self.truncate_alone {
+            open.sync_all()?;
+        }
+        open.set_len(size)
+    }
+
+    fn alone(&self, file: usize) -> Option<impl Sized + '_> {
+        self.truncate_alone.then(|| self.changes[file].write())
     }
 
     fn slot(&self, writer: usize, file: usize) -> &Mutex<Arc<File>> {
@@ -45,6 +70,7 @@ impl Posix {
     }
 
     fn reopen_now(&self, writer: usize, file: usize, truncate: bool) -> io::Result<()> {
+        let _alone = truncate.then(|| self.alone(file));
         let mut slot = self.slot(writer, file).lock();
         // Errors of close(2) are those of the fsync before it.
         slot.sync_all()?;
@@ -79,7 +105,7 @@ impl Subject for Posix {
         offset: u64,
         data: Vec<u8>,
     ) -> BoxFuture<'_, Result<bool, String>> {
-        done("pwrite", self.file(writer, file).write_all_at(&data, offset).map(|()| true))
+        done("pwrite", self.write_now(writer, file, offset, &data).map(|()| true))
     }
 
     fn read(
@@ -93,7 +119,7 @@ impl Subject for Posix {
     }
 
     fn truncate(&self, writer: usize, file: usize, size: u64) -> BoxFuture<'_, Result<(), String>> {
-        done("ftruncate", self.file(writer, file).set_len(size))
+        done("ftruncate", self.truncate_now(writer, file, size))
     }
 
     fn sync(&self, writer: usize, file: usize) -> BoxFuture<'_, Result<(), String>> {

@@ -111,7 +111,8 @@ fn kernel_client(lab: &mut Lab, proto: &str) -> Result<()> {
     let mut guest = boot(lab, &GuestOptions::default())?;
     guest.must(&mount_command(proto, "/mnt/x", ",hard"))?;
     let interop = guest.interop()?;
-    let job = guest.spawn(&format!("{interop} exercise /mnt/x --seconds {}", seconds(lab)))?;
+    let job =
+        guest.spawn(&format!("{interop} exercise /mnt/x --truncate-alone --seconds {}", seconds(lab)))?;
     kill_until_the_end(lab, &mut server, Running::Guest(job))?;
     lab.finish(vec![guest], &[&server])
 }
