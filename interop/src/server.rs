@@ -69,8 +69,9 @@ impl ServerOptions {
              metrics = \"{HOST}:{METRICS_PORT}\"\n{}\n",
             self.config
         );
+        // Clients of the lab are root, as they are with the kernel's server (no_root_squash).
         for (name, backend) in &self.exports {
-            text.push_str(&format!("[[export]]\nname = \"{name}\"\n{backend}\n"));
+            text.push_str(&format!("[[export]]\nname = \"{name}\"\nsquash = \"none\"\n{backend}\n"));
         }
         text
     }

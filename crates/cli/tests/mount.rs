@@ -182,7 +182,7 @@ fn the_first_signal_after_umount_waits_for_what_is_not_written() {
         return;
     }
     let (stored, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let server = Server::start(&["--export", &format!("/x=local:{}", stored.path().display())]);
+    let server = Server::start(&["--export", &format!("/x=local:{},squash=none", stored.path().display())]);
     let mut mounting = Mounting::new(millrace(), &server.url("tcp", "/x"), at.path(), &["--grace", "3600"]);
     // It closes nothing, which would send the data.
     let mut writer = Command::new("dd");

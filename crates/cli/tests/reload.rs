@@ -84,7 +84,6 @@ fn a_file_with_a_mistake_changes_nothing_and_says_why() {
         ("[[export]\n", "line 1, column"),
         ("zzz = 1\n", "`zzz`"),
         ("[[export]]\nname = \"/x\"\nbackend = \"local:/does/not/exist\"\n", "/does/not/exist"),
-        ("[[export]]\nname = \"/x\"\nbackend = \"memory:1GiB\"\n", "restart"),
     ] {
         fs::write(place.path("c.toml"), bad).unwrap();
         let said = fails(1, &["reload", text(&place.path("control"))]);

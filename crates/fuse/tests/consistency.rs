@@ -122,6 +122,10 @@ fn a_full_file_system_is_told_at_close_or_before() {
     let wrong = wrong.or_else(|| f.sync_all().err()).expect("64 MiB do not fit into 8");
     assert_eq!(wrong.kind(), std::io::ErrorKind::StorageFull);
     drop(f);
+    // What is left, of which a write of 1 MiB takes none.
+    let mut rest = fs::File::create(mounted.at.join("rest")).unwrap();
+    while rest.write_all(&[1; 4096]).and_then(|()| rest.sync_all()).is_ok() {}
+    drop(rest);
     // A small write that only close sends.
     let f = fs::File::create(mounted.at.join("small"));
     let told = f.and_then(|mut f| {

@@ -61,7 +61,7 @@ async fn use_export(server: &server::Running, proto: Proto, export: &str) {
 fn sparse_files_of_an_export_take_no_memory_from_the_network_and_from_other_exports() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
-        let local = format!("/local=local:{}", dir.path().display());
+        let local = format!("/local=local:{},squash=none", dir.path().display());
         let mut config = config(&["/m=memory:24MiB", "/other=memory:16MiB", &local]);
         (config.limits.memory, config.limits.credits) = ("24MiB".parse().unwrap(), 8);
         let server = Server::start(config).unwrap();
