@@ -99,7 +99,7 @@ fn copies(lab: &mut Lab, proto: &'static str) -> Result<()> {
 /// space again, the next copy succeeds.
 fn no_space(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let small = lab.directory("small")?;
-    program::must("mount", &["-t", "tmpfs", "-o", "size=40m", "none", &small.display().to_string()])?;
+    program::must("mount", &["-t", "tmpfs", "-o", "size=64m", "none", &small.display().to_string()])?;
     let server = lab.server(&ServerOptions::default().local(EXPORT, &small, ""))?;
     let (from, want) = source(lab, 1)?;
     all_succeed(vec![copy(&from, proto, "/before")?])?;

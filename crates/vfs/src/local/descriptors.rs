@@ -1,11 +1,15 @@
 //! Sharing the process's descriptors (RLIMIT_NOFILE) among the caches of all exports.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use rustix::{io::Errno, process::Resource};
 
 use super::node::NodeCache;
+use crate::{FsError, FsResult};
 
 /// Descriptors that an open object may hold: its path, one for reading, one for writing and one for stable writes.
 const PER_OBJECT: u64 = 4;
@@ -13,6 +17,8 @@ const PER_OBJECT: u64 = 4;
 const MIN_OBJECTS: usize = 8;
 /// How often an open is tried again after cached descriptors were closed; other threads may take them first.
 const TRIES: usize = 4;
+/// Pauses before the attempts to open an object that was just made: 1 ms to 512 ms, a second in all.
+const PAUSES: u32 = 10;
 
 static CACHES: Mutex<Vec<Weak<NodeCache>>> = Mutex::new(Vec::new());
 
@@ -48,6 +54,19 @@ pub(super) fn opening<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno
         let closed: usize = caches().iter().map(|c| c.make_room()).sum();
         if closed == 0 {
             break;
+        }
+    }
+    open()
+}
+
+/// Opens an object that was just made; waits for descriptors that calls in progress hold.
+///
+/// The client repeats a call that is answered with JUKEBOX, and would find that the object exists already.
+pub(super) fn opening_made<T>(open: impl Fn() -> FsResult<T>) -> FsResult<T> {
+    for n in 0..PAUSES {
+        match open() {
+            Err(FsError::Jukebox) => std::thread::sleep(Duration::from_millis(1 << n)),
+            other => return other,
         }
     }
     open()

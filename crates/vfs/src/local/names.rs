@@ -15,7 +15,7 @@ use super::{
     attr,
     cred::{W, X},
     data_file::DataFile,
-    descriptors::opening,
+    descriptors::{opening, opening_made},
     node::{Node, proc_name, reopen},
     setup::Export,
 };
@@ -93,7 +93,7 @@ impl Export {
     /// Keeps the regular file that was just made under `name`. It is reached by its descriptor: by its name there may
     /// be another file by now.
     fn adopt(&self, dir: &Node, name: &[u8], file: OwnedFd) -> FsResult<(Arc<Node>, Statx)> {
-        let fd = reopen(file.as_fd(), OFlags::PATH)?;
+        let fd = opening_made(|| Ok(reopen(file.as_fd(), OFlags::PATH)?))?;
         let st = attr::stat(fd.as_fd())?;
         let handle = self.tree.name_entry(&dir.handle(), name, fd.as_fd(), &st)?;
         let node = Node::with_writer(handle, fd, DataFile::new(file));
@@ -246,7 +246,7 @@ impl Export {
             NewNode::Socket => special(FileType::Socket, 0),
             NewNode::Fifo => special(FileType::Fifo, 0),
         })?;
-        let found = self.find(&node, name)?;
+        let found = opening_made(|| self.find(&node, name))?;
         if self.is_new(who, new, &found.1, began) {
             self.finish_new(who, &node, found, &set)
         } else {

@@ -3,7 +3,10 @@
 use std::{fs::File, sync::Arc};
 
 use super::*;
-use crate::{FileSystem, FsError, NewNode, Stability, local::LocalFs};
+use crate::{
+    FileSystem, FsError, NewNode, Stability,
+    local::{LocalFs, descriptors::opening_made},
+};
 
 /// Takes all descriptors but `left`.
 fn take_all_but(left: usize) -> Vec<File> {
@@ -90,4 +93,20 @@ fn a_cache_takes_the_part_of_one_that_is_gone() {
         assert!(std::time::Instant::now() < limit);
     }
     assert_eq!(wait(one.lookup(&me(), &one.root(), b"none")).unwrap_err(), FsError::NoEnt);
+}
+
+#[test]
+fn an_object_that_was_made_is_opened_as_soon_as_there_are_descriptors() {
+    let tries = std::cell::Cell::new(0);
+    let open = |succeeds_at| {
+        tries.set(tries.get() + 1);
+        if tries.get() == succeeds_at { Ok(()) } else { Err(FsError::Jukebox) }
+    };
+    assert_eq!((opening_made(|| open(4)), tries.replace(0)), (Ok(()), 4));
+    assert_eq!((opening_made(|| open(100)), tries.replace(0)), (Err(FsError::Jukebox), 11));
+    let fails = || -> crate::FsResult<()> {
+        tries.set(tries.get() + 1);
+        Err(FsError::NoEnt)
+    };
+    assert_eq!((opening_made(fails), tries.get()), (Err(FsError::NoEnt), 1));
 }
