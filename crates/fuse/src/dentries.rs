@@ -13,8 +13,10 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use runtime::Instant;
 
 use crate::inode::ROOT;
 
@@ -108,24 +110,23 @@ impl Dentries {
         }
     }
 
-    /// The kernel is to be told that there is no `name`, for `life`; `false`: it was told so of too many, so it is not to
+    /// The kernel is to be told that there is no `name`, for `life` from `now` on; `false`: it was told so of too many, so it is not to
     /// cache this one.
-    pub(crate) fn absent(&mut self, name: Name<'_>, life: Duration) -> bool {
+    pub(crate) fn absent(&mut self, name: Name<'_>, now: Instant, life: Duration) -> bool {
         self.removed(name);
-        if self.absent >= MOST_ABSENT && self.looked.is_none_or(|then| then.elapsed() >= LOOK) {
-            self.forget_expired();
+        if self.absent >= MOST_ABSENT && self.looked.is_none_or(|then| now.duration_since(then) >= LOOK) {
+            self.forget_expired(now);
         }
         if self.absent >= MOST_ABSENT {
             return false;
         }
-        let target = Target::Absent { until: Instant::now() + life };
+        let target = Target::Absent { until: now + life };
         self.directories.entry(name.0).or_default().insert(name.1.into(), target);
         self.absent += 1;
         true
     }
 
-    fn forget_expired(&mut self) {
-        let now = Instant::now();
+    fn forget_expired(&mut self, now: Instant) {
         self.looked = Some(now);
         let is_kept = |target: &Target| !matches!(target, Target::Absent { until } if *until <= now);
         for names in self.directories.values_mut() {
@@ -273,6 +274,7 @@ pub(crate) fn shrink<K: std::hash::Hash + Eq, V>(table: &mut HashMap<K, V>) {
 mod tests {
     use super::*;
 
+    const NOW: Instant = Instant::from_nanos(0);
     const LIFE: Duration = Duration::from_secs(3600);
 
     fn path(dentries: &Dentries, number: u64) -> Option<String> {
@@ -353,7 +355,7 @@ mod tests {
         d.found(2, (ROOT, b"dir"));
         d.found(3, (2, b"file"));
         d.found(4, (2, b"other"));
-        assert!(d.absent((2, b"nothing"), LIFE));
+        assert!(d.absent((2, b"nothing"), NOW, LIFE));
         assert_eq!(expire(&mut d, 2), ["file", "nothing", "other"]);
         assert!(d.expire(2).is_empty() && d.cached(3).is_empty());
         assert_eq!(path(&d, 3).as_deref(), Some("dir/file"));
@@ -367,7 +369,7 @@ mod tests {
         assert_eq!(expire(&mut d, 2), ["file"]);
         assert_eq!((cached(&d, 3), cached(&d, 2)), (vec![], vec!["dir".into()]), "names elsewhere stay");
         d.found(3, (2, b"file"));
-        assert!(d.absent((2, b"nothing"), LIFE) && d.expire_name((2, b"nothing")).is_some());
+        assert!(d.absent((2, b"nothing"), NOW, LIFE) && d.expire_name((2, b"nothing")).is_some());
         assert!(d.expire_name((2, b"file")).is_some() && d.expire_name((2, b"file")).is_none());
         assert_eq!(d.absent, 0);
     }
@@ -376,15 +378,15 @@ mod tests {
     fn names_that_are_not_there_are_bounded() {
         let mut d = Dentries::default();
         for n in 0..MOST_ABSENT as u32 {
-            assert!(d.absent((ROOT, &n.to_le_bytes()), Duration::ZERO));
+            assert!(d.absent((ROOT, &n.to_le_bytes()), NOW, Duration::ZERO));
         }
         // The time of all is over.
-        assert!(d.absent((ROOT, b"one more"), LIFE) && d.absent == 1);
+        assert!(d.absent((ROOT, b"one more"), NOW, LIFE) && d.absent == 1);
         for n in 1..MOST_ABSENT as u32 {
-            assert!(d.absent((2, &n.to_le_bytes()), LIFE));
+            assert!(d.absent((2, &n.to_le_bytes()), NOW, LIFE));
         }
-        assert!(!d.absent((3, b"too many"), LIFE));
-        assert!(d.absent((2, &1_u32.to_le_bytes()), LIFE), "one of them again");
+        assert!(!d.absent((3, b"too many"), NOW, LIFE));
+        assert!(d.absent((2, &1_u32.to_le_bytes()), NOW, LIFE), "one of them again");
         // It is made, and the directory goes.
         d.found(9, (ROOT, b"one more"));
         d.forget(2);

@@ -1,9 +1,10 @@
 //! Directory streams: one page of the server's answer at a time, wherever the reader is.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use client::{Client, DirEntry};
 use nfs::v3::{Fattr, Status, Verifier};
+use runtime::Instant;
 use rustix::io::Errno;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -101,7 +102,7 @@ impl Reader<'_> {
 
     async fn fetch(&mut self) -> Result<(), Errno> {
         let start = self.page.place();
-        let asked = Asked { moment: self.fs.clock.tick(), at: Instant::now() };
+        let asked = Asked { moment: self.fs.clock.tick(), at: self.fs.rt.now() };
         let verifier = if start == 0 { Verifier::default() } else { self.page.verifier };
         let (client, handle) = (&self.stream.client, self.stream.dir.handle);
         let got = match client.readdir_page(handle, start, verifier).await {

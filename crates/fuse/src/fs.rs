@@ -1,7 +1,7 @@
 //! The file system's state, and the calls that change nothing.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -12,9 +12,10 @@ use std::{
 use client::{Client, Object};
 use nfs::v3::{Fattr, FileHandle, FileType, FsstatOk, WccData, access};
 use parking_lot::Mutex;
+use runtime::RuntimeRef;
 use rustix::io::Errno;
 use slab::Slab;
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     LostFile,
@@ -43,7 +44,7 @@ pub(crate) struct Entry {
 }
 
 pub(crate) struct Fs {
-    pub(crate) rt: Handle,
+    pub(crate) rt: RuntimeRef,
     /// Where requests are answered.
     pub(crate) lanes: Lanes,
     pub(crate) callers: Callers,
@@ -59,7 +60,7 @@ pub(crate) struct Fs {
     pub(crate) open: Mutex<Slab<Arc<OpenFile>>>,
     pub(crate) directories: Mutex<Slab<Arc<DirStream>>>,
     /// Files with data that is not stable.
-    pub(crate) writing: Mutex<HashMap<u64, Arc<Inode>>>,
+    pub(crate) writing: Mutex<BTreeMap<u64, Arc<Inode>>>,
     /// Closed files, by number, whose data was lost without a program being told.
     pub(crate) lost: Mutex<BTreeMap<u64, LostFile>>,
     /// Bytes on their way.
@@ -72,26 +73,28 @@ pub(crate) struct Fs {
     pub(crate) silly: Mutex<HashSet<(u64, Vec<u8>)>>,
     pub(crate) notices: OnceLock<Notices>,
     pub(crate) repeats: Repeats,
+    /// Notified every half second: see [`Self::keep_time`].
+    pub(crate) ticks: Notify,
     /// The kernel supports expiry of names (FUSE 7.38, Linux 6.2). Without it, names are used until their lifetime has expired.
     pub(crate) expires_names: AtomicBool,
     name_max: u32,
 }
 
 impl Fs {
-    /// The file system below `root`.
+    /// The file system below `root`, whose requests so many lanes answer.
     pub(crate) fn new(
-        rt: Handle,
+        (rt, lanes): (RuntimeRef, usize),
         client: Client,
         options: &MountOptions,
         root: (FileHandle, Fattr),
         name_max: u32,
     ) -> Self {
-        let times = Times::new(options);
+        let times = Times::new(rt.clone(), options);
         let table = Table::default();
         table.set_root(root.0, &root.1, &times);
         let own = client.options().credential.clone();
         Self {
-            lanes: Lanes::new(&rt),
+            lanes: Lanes::new(&rt, lanes),
             rt,
             callers: Callers::new(client, own),
             table,
@@ -110,8 +113,17 @@ impl Fs {
             silly: Mutex::default(),
             notices: OnceLock::new(),
             repeats: Repeats::default(),
+            ticks: Notify::new(),
             expires_names: AtomicBool::new(false),
             name_max,
+        }
+    }
+
+    /// Starts what goes on beside requests.
+    pub(crate) fn start_tasks(self: &Arc<Self>) {
+        self.rt.spawn("mount timer", Box::pin(Arc::clone(self).keep_time()));
+        if self.times.believes_files() {
+            self.rt.spawn("mount revalidation", Box::pin(Arc::clone(self).look_after_readers()));
         }
     }
 
@@ -182,11 +194,12 @@ impl Fs {
         let known = self.notices.get()?.names(dir, texts)?;
         let (done, all_done) = oneshot::channel();
         let fs = Arc::clone(self);
-        self.rt.spawn(async move {
+        let expiry = async move {
             let _ = known.await; // Nothing is sent, here or below.
             fs.table.expired(&names);
             drop::<oneshot::Sender<()>>(done);
-        });
+        };
+        self.rt.spawn("mount expiry", Box::pin(expiry));
         Some(all_done)
     }
 
@@ -210,7 +223,8 @@ impl Fs {
         asked: Asked,
         object: Object,
     ) -> Entry {
-        let is_fresh = asked.at.elapsed() < LISTING_LIFE && dir.is_unchanged_since(asked.moment);
+        let is_fresh =
+            self.rt.now().duration_since(asked.at) < LISTING_LIFE && dir.is_unchanged_since(asked.moment);
         if is_fresh {
             return self.entry((dir, name), asked.moment, object);
         }
@@ -241,7 +255,7 @@ impl Fs {
             Err(e) if e.is_not_found() => {
                 self.repeats.forget(tid);
                 let life = dir.name_times(&self.times, asked).1;
-                let is_cached = self.table.absent((dir.number, name), life);
+                let is_cached = self.table.absent((dir.number, name), self.rt.now(), life);
                 Err((Errno::NOENT, if is_cached { life } else { Duration::ZERO }))
             }
             Err(e) => Err(fail(errno(&e))),
@@ -291,7 +305,7 @@ impl Fs {
         if !self.asks_rights && !inode.is_open_to(uid, gid) {
             return None;
         }
-        inode.known(self.relinked.load(Ordering::Acquire))
+        inode.known(&self.times, self.relinked.load(Ordering::Acquire))
     }
 
     /// Attributes, from the server. Who sees that somebody else has changed the file reads no old pages afterwards.

@@ -12,6 +12,7 @@ use std::{
 
 use nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccAttr, WccData};
 use parking_lot::{Mutex, MutexGuard};
+use runtime::Instant;
 
 use crate::{
     cache::{Cached, Times},
@@ -200,7 +201,7 @@ impl Inode {
     /// better. The answer to an older question than the last one is not kept either.
     pub(crate) fn learn(&self, times: &Times, asked: Moment, attributes: Fattr) -> Told {
         let (mut s, news) = self.take(times, asked, attributes);
-        Told { news, ..s.tell() }
+        Told { news, ..s.tell(times) }
     }
 
     /// As [`Self::learn`], where the kernel is told nothing.
@@ -218,7 +219,7 @@ impl Inode {
             if self.kind == FileType::Regular {
                 attributes.size = s.size.max(unwritten.unwrap_or(0));
             }
-            s.cached.doubt(attributes);
+            s.cached.doubt(attributes, times);
         } else if s.learned <= asked {
             // Reads return retained data also when the server has lost it.
             attributes.size = attributes.size.max(retained.unwrap_or(0));
@@ -241,10 +242,10 @@ impl Inode {
     }
 
     /// The server gives no attributes: it is asked again after the time for which they would have held.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn give_up(&self, times: &Times) {
         let mut s = self.state.lock();
         let last = s.cached.attributes;
-        s.cached.doubt(last);
+        s.cached.doubt(last, times);
     }
 
     /// The size, with what is not yet with the server.
@@ -288,20 +289,20 @@ impl Inode {
     }
 
     /// Whether it is time to look whether the pages are still good.
-    pub(crate) fn is_due(&self) -> bool {
-        self.kind == FileType::Regular && self.state.lock().cached.is_due()
+    pub(crate) fn is_due(&self, times: &Times) -> bool {
+        self.kind == FileType::Regular && self.state.lock().cached.is_due(times)
     }
 
     /// What is known without asking, if it holds; `renamed`: the last time that links of files we cannot name changed.
-    pub(crate) fn known(&self, renamed: Moment) -> Option<Told> {
+    pub(crate) fn known(&self, times: &Times, renamed: Moment) -> Option<Told> {
         if !self.writes.is_clean() {
             return None;
         }
         let mut s = self.state.lock();
-        if s.changing > 0 || s.learned < renamed || s.cached.left().is_none() || !s.pages.are_dropped() {
+        if s.changing > 0 || s.learned < renamed || s.cached.left(times).is_none() || !s.pages.are_dropped() {
             return None;
         }
-        Some(s.tell())
+        Some(s.tell(times))
     }
 
     /// A change of ours begins; it lasts until the guard is dropped.
@@ -368,13 +369,13 @@ impl Inode {
 }
 
 impl State {
-    fn tell(&mut self) -> Told {
+    fn tell(&mut self, times: &Times) -> Told {
         let mut attributes = self.cached.attributes;
         self.kernel = KernelHas::of(&attributes);
         if self.silly.is_some() {
             attributes.nlink = attributes.nlink.saturating_sub(1);
         }
-        Told { attributes, ttl: self.cached.left().unwrap_or_default(), news: News::default() }
+        Told { attributes, ttl: self.cached.left(times).unwrap_or_default(), news: News::default() }
     }
 
     /// What the kernel has was just found to be old, by the answer to a call made at `asked`.
@@ -522,8 +523,8 @@ impl Table {
     }
 
     /// The kernel is to be told that there is no such name; `false`: but not to cache it.
-    pub(crate) fn absent(&self, name: (u64, &[u8]), life: Duration) -> bool {
-        !life.is_zero() && self.0.lock().dentries.absent(name, life)
+    pub(crate) fn absent(&self, name: (u64, &[u8]), now: Instant, life: Duration) -> bool {
+        !life.is_zero() && self.0.lock().dentries.absent(name, now, life)
     }
 
     /// What had the name `from` has the name `to` now.
@@ -632,6 +633,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use nfs::v3::SpecData;
+    use runtime::virtual_time::VirtualTime;
 
     use super::*;
     use crate::MountOptions;
@@ -655,7 +657,7 @@ mod tests {
     }
 
     fn times() -> Times {
-        Times::new(&MountOptions::default())
+        Times::new(VirtualTime::new(0).runtime(), &MountOptions::default())
     }
 
     #[test]

@@ -22,6 +22,7 @@ use rustix::{
     fs::{FileType as Kind, OFlags},
     io::Errno,
 };
+use tokio::sync::oneshot;
 
 use crate::{
     directory::{Asked, DirStream, complete},
@@ -78,7 +79,10 @@ impl Kernel {
         done: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
         let op = Box::pin(op); // Some KiB, which would be moved from one future into the next.
-        let whole = async move { done(unless_killed(tid, op).await.unwrap_or(Err(Errno::INTR))) };
+        let fs = Arc::clone(&self.fs);
+        let whole = async move {
+            done(unless_killed((&fs.rt, &fs.ticks), tid, op).await.unwrap_or(Err(Errno::INTR)))
+        };
         self.fs.lanes.run(Box::pin(whole));
     }
 
@@ -90,8 +94,9 @@ impl Kernel {
         op: impl Future<Output = Result<T, Errno>> + Send + 'static,
         done: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
-        let op = self.fs.rt.spawn(op);
-        self.run(tid, async move { op.await.unwrap_or(Err(Errno::IO)) }, done);
+        let (say, said) = oneshot::channel();
+        self.fs.rt.spawn("mount request", Box::pin(async move { drop(say.send(op.await)) }));
+        self.run(tid, async move { said.await.unwrap_or(Err(Errno::IO)) }, done);
     }
 
     fn run_entry(
@@ -411,7 +416,7 @@ impl Filesystem for Kernel {
         let appends =
             has(flags, OFlags::APPEND) && !direct && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let place = if appends { Place::End(offset) } else { Place::At(offset) };
-        if appends && file.inode.is_due() {
+        if appends && file.inode.is_due(&fs.times) {
             return self.write_slowly(tid, file, (place, data.to_vec()), direct, reply);
         }
         match fs.take(&file, (place, data), direct) {
@@ -449,10 +454,11 @@ impl Filesystem for Kernel {
         reply: ReplyEmpty,
     ) {
         let fs = Arc::clone(&self.fs);
-        self.fs.rt.spawn(async move {
+        let release = async move {
             fs.release(fh.0).await;
             reply.ok();
-        });
+        };
+        self.fs.rt.spawn("mount release", Box::pin(release));
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

@@ -4,23 +4,37 @@
 //! would say so with FUSE_INTERRUPT, which fuser 0.18 answers itself with ENOSYS; so a call that takes long looks at its
 //! caller's state in `/proc`. (Not in `/proc/PID/stat`: reading that was seen to wait for the process itself.)
 
-use std::{fs, future::Future, time::Duration};
+use std::{fs, future::Future};
 
-/// How often a waiting call looks at its caller.
-const LOOK: Duration = Duration::from_secs(1);
+use runtime::RuntimeRef;
+use tokio::sync::{Notify, oneshot};
+
+/// A waiting call looks at its caller every second time that it is notified: once a second (`Fs::ticks`).
+const LOOK: u32 = 2;
 /// Bit of SIGKILL in the masks of `/proc/PID/status`. A signal that ends a process without a core dump becomes it.
 const SIGKILL: u64 = 1 << 8;
 /// The result of `op`, or `None` (then `op` is dropped) when the thread `tid`, which waits for it, is to die. Thread 0
 /// is the kernel itself.
-pub(crate) async fn unless_killed<T>(tid: u32, op: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn unless_killed<T>(
+    (rt, ticks): (&RuntimeRef, &Notify),
+    tid: u32,
+    op: impl Future<Output = T>,
+) -> Option<T> {
     if tid == 0 {
         return Some(op.await);
     }
     let dies = async {
         loop {
-            tokio::time::sleep(LOOK).await;
+            // Not a timer of its own: most calls end before it would be due.
+            for _ in 0..LOOK {
+                ticks.notified().await;
+            }
             // Elsewhere: looking may block, and the executor must not.
-            if tokio::task::spawn_blocking(move || is_dying(tid)).await.unwrap_or(false) {
+            let (say, said) = oneshot::channel();
+            rt.spawn_blocking(Box::new(move || {
+                let _ = say.send(is_dying(tid));
+            }));
+            if said.await.unwrap_or(false) {
                 return;
             }
         }
@@ -46,6 +60,10 @@ fn is_dying(tid: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{process::Command, time::Duration};
+
+    use runtime::tokio_rt::TokioRuntime;
+
     use super::*;
 
     #[test]
@@ -56,7 +74,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_result_comes_through() {
-        assert_eq!(unless_killed(std::process::id(), async { 7 }).await, Some(7));
-        assert_eq!(unless_killed(0, async { 8 }).await, Some(8));
+        let (rt, ticks) = (TokioRuntime::current(), Notify::new());
+        assert_eq!(unless_killed((&rt, &ticks), std::process::id(), async { 7 }).await, Some(7));
+        assert_eq!(unless_killed((&rt, &ticks), 0, async { 8 }).await, Some(8));
+    }
+
+    #[tokio::test]
+    async fn the_caller_is_looked_at_while_it_waits_and_is_let_go_when_it_dies() {
+        // Not waited for: a process that has ended, as one that is to die, has no memory.
+        let mut ended = Command::new("true").spawn().unwrap();
+        let (rt, ticks) = (TokioRuntime::current(), Notify::new());
+        let waits = unless_killed((&rt, &ticks), ended.id(), std::future::pending::<()>());
+        let notifies = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                ticks.notify_waiters();
+            }
+        };
+        tokio::select! {
+            out = waits => assert_eq!(out, None),
+            () = notifies => {}
+        }
+        ended.wait().unwrap();
     }
 }

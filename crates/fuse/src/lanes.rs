@@ -20,7 +20,7 @@ use futures::{
     stream::FuturesUnordered,
 };
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
+use runtime::RuntimeRef;
 
 /// A request that is being answered.
 type Work = BoxFuture<'static, ()>;
@@ -42,14 +42,13 @@ struct Queue {
 }
 
 impl Lanes {
-    /// One lane for each thread of the executor `rt`.
-    pub(crate) fn new(rt: &Handle) -> Self {
-        let queues: Vec<Arc<Mutex<Queue>>> =
-            (0..rt.metrics().num_workers()).map(|_| Arc::default()).collect();
+    /// So many lanes, tasks of `rt`: one for each of its threads.
+    pub(crate) fn new(rt: &RuntimeRef, lanes: usize) -> Self {
+        let queues: Vec<Arc<Mutex<Queue>>> = (0..lanes).map(|_| Arc::default()).collect();
         for queue in &queues {
             let mut lane =
                 Lane { queue: Arc::clone(queue), begun: Vec::new(), running: FuturesUnordered::new() };
-            rt.spawn(poll_fn(move |cx| lane.poll(cx)));
+            rt.spawn("mount lane", Box::pin(poll_fn(move |cx| lane.poll(cx))));
         }
         Self { queues, next: AtomicUsize::new(0) }
     }
@@ -118,6 +117,7 @@ impl Drop for Lane {
 mod tests {
     use std::{sync::mpsc, time::Duration};
 
+    use runtime::tokio_rt::TokioRuntime;
     use tokio::{
         runtime::{Builder, Runtime},
         sync::Notify,
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn all_that_came_is_begun_before_whom_the_first_has_woken() {
         let rt = executor();
-        let lanes = Lanes::new(rt.handle());
+        let lanes = Lanes::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
         let (say, said) = mpsc::channel();
         let connection = Arc::new(Notify::new());
         let (woken, say_sent) = (Arc::clone(&connection), say.clone());
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_panic_ends_one_request_alone() {
         let rt = executor();
-        let lanes = Lanes::new(rt.handle());
+        let lanes = Lanes::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
         let (say, said) = mpsc::channel();
         lanes.run(Box::pin(async { panic!("on purpose") }));
         lanes.run(Box::pin(async move { say.send(()).unwrap() }));
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_comes_after_the_executor_is_dropped() {
         let rt = executor();
-        let lanes = Lanes::new(rt.handle());
+        let lanes = Lanes::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
         rt.shutdown_timeout(LIMIT);
         let held = Arc::new(());
         let work = Arc::clone(&held);

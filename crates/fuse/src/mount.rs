@@ -19,7 +19,6 @@ use crate::{
     mountpoint::{self, SOURCE},
     notices::Notices,
     session::{self, read_further_ahead},
-    write::PATIENCE,
 };
 
 /// The longest name, where the server does not say.
@@ -58,7 +57,7 @@ impl Mount {
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
         let no_thread = |e| MountError::Local(format!("cannot start a thread: {e}"));
         let device = fs.expires_names.load(Ordering::Relaxed).then_some(device);
-        let _ = fs.notices.set(Notices::start(session.notifier(), device).map_err(no_thread)?);
+        let _ = fs.notices.set(Notices::new(fs.rt.clone(), session.notifier(), device));
         let (say_ended, ended) = watch::channel(false);
         let session = std::thread::Builder::new()
             .name("millrace-mount".into())
@@ -70,17 +69,8 @@ impl Mount {
             })
             .map_err(no_thread)?;
         let kernel_reads_ahead = read_further_ahead(&path); // Asks the mount itself, so only now.
-        let sender = Arc::clone(&fs);
-        runtime.spawn(async move {
-            loop {
-                tokio::time::sleep(PATIENCE / 2).await;
-                sender.send_old();
-            }
-        });
-        if fs.times.believes_files() {
-            runtime.spawn(Arc::clone(&fs).look_after_readers());
-            fs.reads_ahead.store(!kernel_reads_ahead, Ordering::Relaxed);
-        }
+        fs.reads_ahead.store(fs.times.believes_files() && !kernel_reads_ahead, Ordering::Relaxed);
+        fs.start_tasks();
         tracing::info!(server = client.server(), path = %path.display(), "mounted");
         Ok(Self { path, fs, session: Some(session), ended, runtime: Some(runtime) })
     }
@@ -203,7 +193,7 @@ async fn connect(
 ) -> Result<(Fs, Client), MountError> {
     let limit = client_options.connect_timeout + Duration::from_secs(5);
     let rt = TokioRuntime::from_handle(runtime.handle().clone());
-    let connected = tokio::time::timeout(limit, Client::connect(rt, url, client_options));
+    let connected = tokio::time::timeout(limit, Client::connect(rt.clone(), url, client_options));
     let client = connected
         .await
         .map_err(|_| MountError::Local(format!("{} does not answer within {limit:?}", url.host)))??;
@@ -212,6 +202,6 @@ async fn connect(
         return Err(MountError::Local(format!("{url} is not a directory")));
     }
     let name_max = client.pathconf(root.0).await.map_or(NAME_MAX, |p| p.name_max);
-    let fs = Fs::new(runtime.handle().clone(), client.clone(), options, root, name_max);
+    let fs = Fs::new((rt, runtime.metrics().num_workers()), client.clone(), options, root, name_max);
     Ok((fs, client))
 }

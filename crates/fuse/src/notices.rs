@@ -1,13 +1,10 @@
 //! Notifications to the kernel: that attributes, pages or names are no longer valid.
 
-use std::{
-    fs::File,
-    io::{self, Write},
-    ops::Range,
-    sync::{Arc, mpsc},
-};
+use std::{collections::VecDeque, fs::File, io::Write, ops::Range, sync::Arc};
 
 use fuser::{INodeNo, Notifier};
+use parking_lot::Mutex;
+use runtime::RuntimeRef;
 use tokio::sync::{Notify, oneshot};
 
 use crate::inode::Inode;
@@ -60,49 +57,81 @@ fn expiry(dir: u64, name: &[u8]) -> Vec<u8> {
     message
 }
 
+/// What is to be sent to the kernel, one after the other, by a task that may block. There is one while there is something to
+/// send.
+struct Outbox<T> {
+    rt: RuntimeRef,
+    waiting: Mutex<Waiting<T>>,
+    send: Box<dyn Fn(T) + Send + Sync>,
+}
+
+struct Waiting<T> {
+    items: VecDeque<T>,
+    is_sending: bool,
+}
+
+impl<T: Send + 'static> Outbox<T> {
+    fn new(rt: RuntimeRef, send: impl Fn(T) + Send + Sync + 'static) -> Arc<Self> {
+        let waiting = Waiting { items: VecDeque::new(), is_sending: false };
+        Arc::new(Self { rt, waiting: Mutex::new(waiting), send: Box::new(send) })
+    }
+
+    fn push(self: &Arc<Self>, item: T) {
+        let mut waiting = self.waiting.lock();
+        waiting.items.push_back(item);
+        if std::mem::replace(&mut waiting.is_sending, true) {
+            return;
+        }
+        drop(waiting);
+        let this = Arc::clone(self);
+        self.rt.spawn_blocking(Box::new(move || {
+            while let Some(item) = this.next() {
+                (this.send)(item);
+            }
+        }));
+    }
+
+    /// What to send next; `None`: the task ends.
+    fn next(&self) -> Option<T> {
+        let mut waiting = self.waiting.lock();
+        let next = waiting.items.pop_front();
+        waiting.is_sending = next.is_some();
+        next
+    }
+}
+
 /// The way to the kernel.
+///
+/// Dropping a page waits for the page's lock, and expiring a name for its directory's lock. The kernel holds both during
+/// requests, so no task that answers requests may wait for them: a blocking task sends what concerns pages, and another what
+/// concerns names.
 pub(crate) struct Notices {
-    old_names: Option<mpsc::Sender<OldNames>>,
+    old_names: Option<Arc<Outbox<OldNames>>>,
     notifier: Notifier,
     /// An inode is in it once, and each WRITE under way: so it is bounded by the open files and the kernel's requests.
-    old_pages: mpsc::Sender<Old>,
+    old_pages: Arc<Outbox<Old>>,
     dropped: Arc<Notify>,
 }
 
-/// Starts the thread that expires names.
-fn start_names(device: File) -> io::Result<mpsc::Sender<OldNames>> {
-    let (old_names, to_expire) = mpsc::channel::<OldNames>();
-    std::thread::Builder::new().name("millrace-names".into()).spawn(move || {
-        for old in to_expire {
-            for name in &old.names {
-                // It fails only where the kernel does not know the name any more, or the mount is gone.
-                let _ = (&device).write(&expiry(old.dir, name));
-            }
-        }
-    })?;
-    Ok(old_names)
-}
-
 impl Notices {
-    /// Starts one thread for pages and one for names, which end with this. Dropping a page waits for the page's lock, and
-    /// expiring a name for its directory's lock. The kernel holds both during requests, so no thread that answers requests may
-    /// wait for them. `device`: where expiries are written, which `fuser` cannot send; `None` where the kernel does not
-    /// support them.
-    ///
-    /// # Errors
-    /// That a thread cannot be started.
-    pub(crate) fn start(notifier: Notifier, device: Option<File>) -> io::Result<Self> {
-        let old_names = device.map(start_names).transpose()?;
-        let (old_pages, to_drop) = mpsc::channel::<Old>();
+    /// Notifications that tasks of `rt` send. `device`: where expiries are written, which `fuser` cannot send; `None` where the
+    /// kernel does not support them.
+    pub(crate) fn new(rt: RuntimeRef, notifier: Notifier, device: Option<File>) -> Self {
+        let old_names = device.map(|device| {
+            Outbox::new(rt.clone(), move |old: OldNames| {
+                for name in &old.names {
+                    // It fails only where the kernel does not know the name any more, or the mount is gone.
+                    let _ = (&device).write(&expiry(old.dir, name));
+                }
+            })
+        });
         let dropped = Arc::new(Notify::new());
         let (told, done) = (notifier.clone(), Arc::clone(&dropped));
-        std::thread::Builder::new().name("millrace-pages".into()).spawn(move || {
-            for old in to_drop {
-                old.drop_by(&told);
-                done.notify_waiters();
-            }
-        })?;
-        Ok(Self { old_names, notifier, old_pages, dropped })
+        let old_pages = Outbox::new(rt, move |old: Old| {
+            old.drop_by(&told);
+            done.notify_waiters();
+        });
+        Self { old_names, notifier, old_pages, dropped }
     }
 
     /// Whether the kernel supports expiry of names. Without it, names are used until their lifetime has expired.
@@ -115,7 +144,7 @@ impl Notices {
     /// list the directory.
     pub(crate) fn names(&self, dir: u64, names: Vec<Arc<[u8]>>) -> Option<oneshot::Receiver<()>> {
         let (done, known) = oneshot::channel();
-        self.old_names.as_ref()?.send(OldNames { dir, names, _done: done }).ok()?;
+        self.old_names.as_ref()?.push(OldNames { dir, names, _done: done });
         Some(known)
     }
 
@@ -126,13 +155,13 @@ impl Notices {
 
     /// Tells the kernel to drop a file's pages, soon. To be called when [`crate::pages::Pages::queue`] says so.
     pub(crate) fn pages(&self, inode: &Arc<Inode>) {
-        drop(self.old_pages.send(Old::All(Arc::clone(inode))));
+        self.old_pages.push(Old::All(Arc::clone(inode)));
     }
 
     /// Has the kernel drop the pages of a part of a file, and waits until they are gone.
     pub(crate) async fn part(&self, number: u64, range: Range<u64>) {
         let (done, gone) = oneshot::channel();
-        drop(self.old_pages.send(Old::Part(number, range, done)));
+        self.old_pages.push(Old::Part(number, range, done));
         let _ = gone.await; // The sender says nothing, and is dropped.
     }
 

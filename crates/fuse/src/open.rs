@@ -278,7 +278,7 @@ impl Fs {
         data: &[u8],
         direct: bool,
     ) -> Result<(), Errno> {
-        if matches!(place, Place::End(_)) && file.inode.is_due() {
+        if matches!(place, Place::End(_)) && file.inode.is_due(&self.times) {
             self.settle(&file.inode).await;
             let asked = self.clock.tick();
             if let Ok(attributes) = file.client.getattr(file.inode.handle).await {

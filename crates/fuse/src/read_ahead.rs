@@ -13,7 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use buffer::View;
@@ -23,6 +23,7 @@ use futures::{
     future::Shared,
 };
 use parking_lot::Mutex;
+use runtime::Instant;
 
 use crate::{fs::Fs, inode::Version, open::OpenFile};
 
@@ -82,9 +83,9 @@ pub(crate) struct Ahead(Mutex<Reader>);
 
 impl Ahead {
     /// Lets go of what nobody has asked for in a while.
-    pub(crate) fn forget_old(&self) {
+    pub(crate) fn forget_old(&self, now: Instant) {
         let mut r = self.0.lock();
-        if r.used.is_some_and(|used| used.elapsed() >= KEPT) {
+        if r.used.is_some_and(|used| now.duration_since(used) >= KEPT) {
             *r = Reader::default();
         }
     }
@@ -96,8 +97,8 @@ impl Ahead {
 
 impl Reader {
     /// Notes a read.
-    fn note(&mut self, start: u64, end: u64) {
-        self.used = Some(Instant::now());
+    fn note(&mut self, start: u64, end: u64, now: Instant) {
+        self.used = Some(now);
         if start.abs_diff(self.end) > NEAR {
             *self = Self { end, used: self.used, ..Self::default() };
             return;
@@ -132,7 +133,7 @@ impl Fs {
         let end = start.checked_add(len as u64)?;
         let pieces: Vec<Piece> = {
             let mut r = file.ahead.0.lock();
-            r.note(start, end);
+            r.note(start, end, self.rt.now());
             let pieces = r.pieces.iter().filter(|p| p.start < end && start < p.end).cloned().collect();
             self.fetch(file, &mut r);
             pieces
@@ -195,12 +196,13 @@ impl Fs {
             let version = file.inode.version(&self.clock);
             let (say, data) = oneshot::channel();
             let (reader, holds) = (Arc::clone(file), Arc::clone(&held));
-            self.rt.spawn(async move {
+            let fetch = async move {
                 let retains = reader.inode.writes.for_read().1;
                 let got = reader.read_into(retains.as_ref(), start, memory).await.ok();
                 let _ = say.send(got.map(|r| (r.buffer.freeze(), r.eof)));
                 drop(holds);
-            });
+            };
+            self.rt.spawn("mount read-ahead", Box::pin(fetch));
             r.pieces.push_back(Piece { start, end, version, data: data.shared(), _held: held });
         }
     }
@@ -244,13 +246,12 @@ mod tests {
             let url = format!("nfs://{}/data?proto=tcp", server.tcp_addr().unwrap()).parse().unwrap();
             let rt = TokioRuntime::from_handle(tokio::runtime::Handle::current());
             let me = Client::connect(rt.clone(), &url, options).await.unwrap();
-            let other = Client::connect(rt, &url, Options::default()).await.unwrap();
+            let other = Client::connect(rt.clone(), &url, Options::default()).await.unwrap();
             let root = me.resolve("").await.unwrap();
             let made = me.create(root.0, "file", CreateHow::Unchecked(Sattr::default())).await.unwrap();
             let data: Vec<u8> = (0..SIZE).map(|i| (i >> 9) as u8 ^ (i >> 17) as u8).collect();
             me.write(made.handle, 0, &data, nfs::v3::StableHow::FileSync).await.unwrap();
-            let fs =
-                Fs::new(tokio::runtime::Handle::current(), me.clone(), &MountOptions::default(), root, 255);
+            let fs = Fs::new((rt, 2), me.clone(), &MountOptions::default(), root, 255);
             fs.reads_ahead.store(true, Ordering::Relaxed);
             Self { fs: Arc::new(fs), me, other, data, _server: server }
         }
@@ -371,11 +372,11 @@ mod tests {
         }
         let idle = Arc::clone(&idle[0].1);
         drop(open);
-        let begun = Instant::now();
+        let begun = std::time::Instant::now();
         while setup.fs.held_ahead.load(Ordering::Relaxed) > 0 {
             assert!(begun.elapsed() < Duration::from_secs(60), "it is held for ever");
             tokio::time::sleep(Duration::from_millis(20)).await;
-            idle.ahead.forget_old();
+            idle.ahead.forget_old(setup.fs.rt.now());
         }
     }
 }

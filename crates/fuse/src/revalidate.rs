@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
+use runtime::RuntimeExt;
 
 use crate::{fs::Fs, inode::News, open::OpenFile};
 
@@ -18,8 +19,9 @@ impl Fs {
     /// Goes on for ever.
     pub(crate) async fn look_after_readers(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(LOOK).await;
-            self.open.lock().iter().for_each(|(_, file)| file.ahead.forget_old());
+            self.rt.sleep(LOOK).await;
+            let now = self.rt.now();
+            self.open.lock().iter().for_each(|(_, file)| file.ahead.forget_old(now));
             let due = self.due();
             futures::stream::iter(due).for_each_concurrent(AT_A_TIME, |file| self.revalidate(file)).await;
         }
@@ -28,8 +30,11 @@ impl Fs {
     /// One description of each file that is open for reading and due.
     fn due(&self) -> Vec<Arc<OpenFile>> {
         let open = self.open.lock();
-        let mut due: Vec<_> =
-            open.iter().filter(|(_, f)| f.reads && f.inode.is_due()).map(|(_, f)| Arc::clone(f)).collect();
+        let mut due: Vec<_> = open
+            .iter()
+            .filter(|(_, f)| f.reads && f.inode.is_due(&self.times))
+            .map(|(_, f)| Arc::clone(f))
+            .collect();
         drop(open);
         due.sort_unstable_by_key(|file| file.inode.number);
         due.dedup_by_key(|file| file.inode.number);
@@ -43,7 +48,7 @@ impl Fs {
         let news = match file.client.getattr(inode.handle).await {
             Ok(attributes) => inode.check(&self.times, asked, attributes),
             Err(e) => {
-                inode.give_up();
+                inode.give_up(&self.times);
                 // The server says that it is gone, or the like: so shall who reads it.
                 if e.status().is_some() { inode.spoil() } else { News::default() }
             }

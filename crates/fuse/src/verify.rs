@@ -9,15 +9,12 @@
 //! A name that was looked up in the same system call is not looked up again. The request does not say so; it is derived from
 //! the thread, the time, and the file's ctime, which a rename changes.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use client::Client;
 use nfs::v3::{Fattr, NfsTime, access};
 use parking_lot::Mutex;
+use runtime::Instant;
 use rustix::io::Errno;
 
 use crate::{
@@ -58,12 +55,12 @@ pub(crate) struct Repeats(Mutex<HashMap<u32, (u64, Instant)>>);
 
 impl Repeats {
     /// The request of `tid` about the inode `number` is answered with ESTALE.
-    fn expect(&self, tid: u32, number: u64) {
+    fn expect(&self, tid: u32, number: u64, now: Instant) {
         let mut threads = self.0.lock();
         if threads.len() >= MOST_THREADS {
             threads.clear();
         }
-        threads.insert(tid, (number, Instant::now()));
+        threads.insert(tid, (number, now));
     }
 
     /// The call of `tid` has ended without being repeated.
@@ -75,10 +72,10 @@ impl Repeats {
     }
 
     /// Whether a request of `tid` about `inode` is a repeated one: about the same inode, or one that it has looked up since.
-    fn take(&self, tid: u32, inode: &Inode, looked_up: Option<LookedUp>) -> bool {
+    fn take(&self, tid: u32, inode: &Inode, looked_up: Option<LookedUp>, now: Instant) -> bool {
         let Some((number, since)) = self.0.lock().remove(&tid) else { return false };
         let is_found_since = looked_up.is_some_and(|l| l.tid == tid && l.at >= since);
-        since.elapsed() < REPEATED && (number == inode.number || is_found_since)
+        now.duration_since(since) < REPEATED && (number == inode.number || is_found_since)
     }
 }
 
@@ -106,13 +103,13 @@ impl Fs {
     pub(crate) fn looked_up(&self, inode: &Inode, tid: u32) {
         if tid != 0 {
             let mut s = inode.state.lock();
-            s.looked_up = Some(LookedUp { tid, at: Instant::now(), ctime: s.cached.attributes.ctime });
+            s.looked_up = Some(LookedUp { tid, at: self.rt.now(), ctime: s.cached.attributes.ctime });
         }
     }
 
     /// Answers a request about `inode` with ESTALE, so that the kernel repeats it.
     pub(crate) fn repeat(&self, inode: &Inode, tid: u32) -> Errno {
-        self.repeats.expect(tid, inode.number);
+        self.repeats.expect(tid, inode.number, self.rt.now());
         Errno::STALE
     }
 
@@ -129,10 +126,10 @@ impl Fs {
         tid: u32,
     ) -> Result<Opening, Errno> {
         let looked_up = inode.state.lock().looked_up.take();
-        let is_repeated = self.repeats.take(tid, inode, looked_up);
+        let is_repeated = self.repeats.take(tid, inode, looked_up, self.rt.now());
         let asked = self.clock.tick();
         let opening = |(attributes, granted)| Opening { asked, attributes, granted, is_repeated };
-        let same_call = looked_up.filter(|l| l.tid == tid && l.at.elapsed() < SAME_CALL);
+        let same_call = looked_up.filter(|l| l.tid == tid && self.rt.now().duration_since(l.at) < SAME_CALL);
         if is_repeated {
             return Ok(opening(self.ask(me, inode, wanted).await?));
         }
@@ -177,7 +174,7 @@ impl Fs {
         tid: u32,
     ) -> Result<(), Errno> {
         let looked_up = inode.state.lock().looked_up.take();
-        let is_repeated = self.repeats.take(tid, inode, looked_up);
+        let is_repeated = self.repeats.take(tid, inode, looked_up, self.rt.now());
         if !is_repeated && self.find(me, inode).await.elsewhere {
             return Err(self.repeat(inode, tid));
         }

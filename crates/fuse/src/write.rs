@@ -8,13 +8,14 @@
 use std::{
     ops::Range,
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use buffer::{Buffer, View};
 use client::{Client, File};
 use nfs::v3::WccData;
 use parking_lot::Mutex;
+use runtime::{Instant, RuntimeExt};
 use rustix::io::Errno;
 use tokio::sync::Notify;
 
@@ -25,7 +26,7 @@ const FIRST: usize = 64 << 10;
 /// With so much on its way, writers wait.
 const MOST_FLYING: usize = 32 << 20;
 /// How long data waits for more.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Gather {
     /// Who writes.
@@ -234,7 +235,7 @@ impl Fs {
                 };
                 buffer::copy(&mut buffer[..data.len()], data);
                 let (caller, filled) = (client.clone(), data.len());
-                w.gather = Some(Gather { caller, offset, buffer, filled, since: Instant::now() });
+                w.gather = Some(Gather { caller, offset, buffer, filled, since: self.rt.now() });
             }
             if w.gather.as_ref().is_some_and(|g| g.filled >= g.buffer.len()) {
                 out[1] = w.launch();
@@ -258,7 +259,7 @@ impl Fs {
     fn depart(self: &Arc<Self>, inode: &Arc<Inode>, d: Departure) {
         self.flying.fetch_add(d.data.len(), Ordering::Relaxed);
         let (fs, inode) = (Arc::clone(self), Arc::clone(inode));
-        self.rt.spawn(async move {
+        let flight = async move {
             let (len, number) = (d.data.len(), d.number);
             let range = d.offset..d.offset + len as u64;
             let w = &inode.writes;
@@ -282,7 +283,8 @@ impl Fs {
             w.inner.lock().flights.retain(|f| f.number != number);
             fs.flying.fetch_sub(len, Ordering::Relaxed);
             w.landed.notify_waiters();
-        });
+        };
+        self.rt.spawn("mount write", Box::pin(flight));
     }
 
     /// Sends what is gathered and waits for everything that was written before.
@@ -372,13 +374,24 @@ impl Fs {
         bytes.fold((0, 0), |(files, sum), b| (files + 1, sum + b))
     }
 
+    /// Sends, every half second, what has waited for more for too long, and gives requests the beat at which they look at their
+    /// callers. Goes on for ever.
+    pub(crate) async fn keep_time(self: Arc<Self>) {
+        loop {
+            self.rt.sleep(PATIENCE / 2).await;
+            self.send_old();
+            self.ticks.notify_waiters();
+        }
+    }
+
     /// Sends what has waited for more for too long.
-    pub(crate) fn send_old(self: &Arc<Self>) {
+    fn send_old(self: &Arc<Self>) {
+        let now = self.rt.now();
         let writing: Vec<_> = self.writing.lock().values().cloned().collect();
         for inode in writing {
             let departure = {
                 let mut w = inode.writes.inner.lock();
-                let old = w.gather.as_ref().is_some_and(|g| g.since.elapsed() >= PATIENCE);
+                let old = w.gather.as_ref().is_some_and(|g| now.duration_since(g.since) >= PATIENCE);
                 if old { w.launch() } else { None }
             };
             if let Some(d) = departure {
