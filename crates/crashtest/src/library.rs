@@ -50,11 +50,6 @@ impl Library {
         self
     }
 
-    /// The client.
-    pub const fn client(&self) -> &Client {
-        &self.client
-    }
-
     fn slot(&self, writer: usize, file: usize) -> &Mutex<File> {
         &self.open[writer * self.names.len() + file]
     }

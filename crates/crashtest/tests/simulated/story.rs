@@ -15,7 +15,10 @@ use nfs::v3::{Procedure, Sattr};
 use rdma::provider::sim::{Faults, Profile, Seed, World};
 use runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
-use crashtest::scene::{Scene, mount, options};
+use crashtest::{
+    scene::{Scene, mount, options},
+    seeds::Told,
+};
 
 const CLIENTS: u8 = 2;
 /// Steps of each client.
@@ -24,14 +27,6 @@ const STEPS: usize = 25;
 const FILE: usize = 300_000;
 /// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
-
-/// How a run went.
-pub(crate) struct Told {
-    pub(crate) trace: String,
-    pub(crate) reconnects: u64,
-    pub(crate) crashes: u64,
-    pub(crate) replayed: u64,
-}
 
 /// Runs the story of `seed`; `shown` gets the world as soon as there is one.
 pub(crate) fn run(

@@ -1,5 +1,5 @@
 //! Unstable data: random overlapping writes, truncations and commits by several writers, on a server whose disk loses
-//! what is not committed. What is read must be what the model of [`crashtest`] allows.
+//! what is not committed. What is read must be what the [`Model`](crate::Model) allows.
 
 use std::{
     cell::{Cell, RefCell},
@@ -7,19 +7,20 @@ use std::{
     time::Duration,
 };
 
-use client::{Design, Error, Options, Proto, Strategy};
-use crashtest::{
-    Disk, DiskConfig, Library, Random, Workload,
-    scene::{Scene, mount, options},
-};
+use client::{Client, Design, Options, Proto, Strategy};
 use futures::future::{join, join_all};
 use rdma::provider::sim::{Faults, Profile, Seed, World};
 use runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
-use crate::story::Told;
+use crate::{
+    Disk, DiskConfig, Random, Subject, Workload,
+    scene::{Scene, mount, options},
+    seeds::Told,
+};
 
 const CLIENTS: u8 = 2;
-const WRITERS: usize = 3;
+/// Writers of each client.
+pub const WRITERS: usize = 3;
 const FILES: usize = 2;
 const STEPS: usize = 30;
 const FILE_BYTES: u64 = 48 << 10;
@@ -27,16 +28,26 @@ const LONGEST_WRITE: u64 = 12 << 10;
 /// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-fn text(e: Error) -> String {
-    e.to_string()
+/// The files that a subject is to make, empty, and to open for each writer.
+pub struct Files {
+    /// Their names in the root of the export.
+    pub names: Vec<String>,
+    /// The server's disk.
+    pub disk: Arc<Disk>,
+    /// For the subject's own choices.
+    pub random: Random,
 }
 
-/// Runs the workload of `seed`; `shown` gets the world as soon as there is one.
-pub(crate) fn run(
+/// Runs the workload of `seed` on subjects that `make` makes of clients; `shown` gets the world as soon as there is one.
+///
+/// # Errors
+/// What was wrong.
+pub fn run<S: Subject>(
     time: &VirtualTime,
     seed: Seed,
     trace: bool,
     shown: &Cell<Option<World>>,
+    make: impl AsyncFn(Client, Files) -> Result<S, String>,
 ) -> Result<Told, String> {
     let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
     let mut scene = Scene::new(time, profile, Design::ReadWrite);
@@ -51,25 +62,27 @@ pub(crate) fn run(
     );
     scene.files = Some(disk.clone());
     scene.start(time);
-    let all = runtime::timeout(&*rt, LIMIT, play(time, &rt, &mut scene, &disk, seed));
+    let all = runtime::timeout(&*rt, LIMIT, play(time, &rt, &mut scene, &disk, seed, make));
     let told = time.block_on(all).map_err(|stuck| stuck.to_string())?;
     told.ok_or_else(|| format!("it takes more than {LIMIT:?}"))?
 }
 
-fn choice<T: Copy>(random: &mut Random, of: &[T]) -> T {
+/// One of several, at random.
+pub fn choice<T: Copy>(random: &mut Random, of: &[T]) -> T {
     of[random.below(of.len() as u64) as usize]
 }
 
-async fn play(
+async fn play<S: Subject>(
     time: &VirtualTime,
     rt: &RuntimeRef,
     scene: &mut Scene,
     disk: &Arc<Disk>,
     seed: Seed,
+    make: impl AsyncFn(Client, Files) -> Result<S, String>,
 ) -> Result<Told, String> {
     let mut random = Random::new(seed.0);
     let proto = choice(&mut random, &[Proto::Rdma, Proto::Tcp]);
-    let mut subjects = Vec::new();
+    let (mut clients, mut subjects) = (Vec::new(), Vec::new());
     let mut workloads = Vec::new();
     for number in 0..CLIENTS {
         let options = Options {
@@ -77,10 +90,12 @@ async fn play(
             unstable_limit: choice(&mut random, &[16 << 10, 1 << 20]),
             ..options(choice(&mut random, &Strategy::ALL), Design::ReadWrite)
         };
-        let client = mount(&scene.world, rt, number, proto, options).await.map_err(text)?;
+        let client = mount(&scene.world, rt, number, proto, options).await;
+        let client = client.map_err(|e| e.to_string())?;
         let names = (0..FILES).map(|file| format!("client-{number}-file-{file}")).collect();
-        let subject = Library::new(client, names, WRITERS, Duration::from_millis(2)).await.map_err(text)?;
-        subjects.push(subject.on_disk(disk));
+        let files = Files { names, disk: Arc::clone(disk), random: Random::new(!seed.0 ^ u64::from(number)) };
+        subjects.push(make(client.clone(), files).await?);
+        clients.push(client);
         workloads.push(Workload::new(FILES, FILE_BYTES, LONGEST_WRITE, random.next_u64()));
     }
     let world = scene.world.clone();
@@ -119,11 +134,10 @@ async fn play(
     let (played, crashes) = join(writers, losses).await;
     played?;
     world.set_faults(Faults::default());
-    let mut reconnects = 0;
     for (number, (subject, workload)) in subjects.iter().zip(&workloads).enumerate() {
         workload.finish(subject).await.map_err(|e| format!("client {number}: {e}"))?;
-        reconnects += subject.client().stats().reconnects;
     }
+    let reconnects = clients.iter().map(|c| c.stats().reconnects).sum();
     let replayed = scene.borrow().stats().replayed;
     Ok(Told { trace: world.trace(), reconnects, crashes, replayed })
 }
