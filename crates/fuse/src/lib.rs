@@ -31,7 +31,7 @@
 //! The kernel keeps its pages of a file over an open only if size, mtime and ctime are those that the pages are good for:
 //! those that they were read under, or what our own changes made of them (`pages.rs`). That is known where the server says
 //! what was before a change (`wcc_data`); where it does not, the next open drops them. What is found old while the file is
-//! open for reading is dropped at once, by a thread of its own (`notices.rs`), since dropping a page may wait for an answer
+//! open for reading is dropped at once, by a task of its own (`notices.rs`), since dropping a page may wait for an answer
 //! of ours; and as the kernel reads its pages without asking, the mount itself asks about such files when their attributes
 //! are no longer believed (`revalidate.rs`). With `acregmin=0` (so with `noac`) it is the kernel that asks, at each read, and
 //! drops pages when the mtime is another (FUSE_AUTO_INVAL_DATA), which it then does after our own writes too.
@@ -83,6 +83,8 @@ mod read_ahead;
 mod remount;
 mod revalidate;
 mod session;
+#[cfg(test)]
+mod simulated;
 mod translate;
 mod verify;
 mod write;

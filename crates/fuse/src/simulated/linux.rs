@@ -1,0 +1,305 @@
+//! A kernel that has mounted a file system in virtual time: its requests, inodes and dentries, as fs/fuse of Linux has them.
+
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, OnceLock},
+    thread::JoinHandle,
+};
+
+use client::Client;
+use crashtest::Random;
+use fuser::{Config, Session, SessionACL};
+use futures::{FutureExt, future::join_all};
+use parking_lot::Mutex;
+use runtime::RuntimeRef;
+use rustix::{fs::OFlags, io::Errno};
+
+use super::{
+    observed::Observed,
+    page_cache::{Node, PAGE},
+    wire::{Answer, Body, Channel, Op, u32_at, u64_at},
+};
+use crate::{MountOptions, fs::Fs, inode::ROOT, kernel::Kernel, notices::Notices};
+
+/// Flags of SETATTR (`FATTR_SIZE`, `FATTR_FH`, `FATTR_MTIME`, `FATTR_MTIME_NOW`).
+pub(super) const SET_SIZE: u32 = 1 << 3;
+const SET_MTIME: u32 = 1 << 5;
+pub(super) const WITH_HANDLE: u32 = 1 << 6;
+const MTIME_NOW: u32 = 1 << 8;
+/// `FUSE_WRITE_CACHE`: of the page cache; `FUSE_WRITE_LOCKOWNER` and `FUSE_READ_LOCKOWNER`: not through it.
+pub(super) const OF_CACHE: u32 = 1;
+pub(super) const HAS_OWNER: u32 = 2;
+/// `FUSE_WRITEBACK_CACHE`.
+const WRITEBACK_CACHE: u32 = 1 << 16;
+/// `FOPEN_KEEP_CACHE`.
+const KEEP_CACHE: u32 = 2;
+/// `FUSE_NOTIFY_INVAL_INODE`.
+const INVAL_INODE: i32 = 2;
+/// Where the size is in `fuse_entry_out` and `fuse_attr_out`.
+const ENTRY_SIZE: usize = 48;
+pub(super) const ATTR_SIZE: usize = 24;
+
+/// How programs read and write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// With O_DIRECT.
+    Direct,
+    /// Through pages, which are written before write(2) returns.
+    Through,
+    /// Through pages, which are written later (`writeback`).
+    Back,
+}
+
+/// An open description.
+#[derive(Clone)]
+pub(crate) struct Description {
+    pub(crate) node: Arc<Node>,
+    pub(super) handle: u64,
+    /// The thread that uses it.
+    pub(super) pid: u32,
+}
+
+/// A kernel that has mounted a file system.
+pub(crate) struct Linux {
+    channel: Arc<Channel>,
+    nodes: Mutex<HashMap<u64, Arc<Node>>>,
+    /// The dentries of the root.
+    names: Mutex<HashMap<String, u64>>,
+    pub(crate) io: Io,
+    /// The most bytes of one READ or WRITE.
+    pub(super) most: u64,
+    pub(crate) random: Mutex<Random>,
+    session: Option<JoinHandle<()>>,
+}
+
+/// An error of a system call.
+pub(crate) type Outcome<T> = Result<T, Errno>;
+
+pub(super) fn errno(number: i32) -> Errno {
+    Errno::from_raw_os_error(number)
+}
+
+/// A range of bytes in parts of at most `most`.
+fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
+    let end = range.end;
+    range.step_by(most as usize).map(move |start| start..end.min(start + most))
+}
+
+impl Linux {
+    /// Mounts the client's export.
+    pub(crate) async fn mount(
+        client: Client,
+        options: &MountOptions,
+        io: Io,
+        mut random: Random,
+    ) -> Arc<Self> {
+        let root = client.resolve("").await.unwrap();
+        let after = Arc::new(OnceLock::new());
+        let rt: RuntimeRef = Arc::new(Observed::new(client.runtime().clone(), Arc::clone(&after)));
+        let fs = Arc::new(Fs::new((rt.clone(), 1), client, options, root, 255));
+        let kernel = Kernel::new(Arc::clone(&fs), io == Io::Back);
+        let (channel, device) = Channel::new(if io == Io::Back { WRITEBACK_CACHE } else { 0 });
+        let session = Session::from_fd(kernel, device, SessionACL::All, Config::default()).unwrap();
+        channel.wait_for_barrier();
+        let _ = fs.notices.set(Notices::new(rt, session.notifier(), None));
+        fs.start_tasks();
+        let most = PAGE << random.below(3);
+        let linux = Arc::new(Self {
+            channel: Arc::new(channel),
+            nodes: Mutex::default(),
+            names: Mutex::default(),
+            io,
+            most,
+            random: Mutex::new(random),
+            session: Some(std::thread::spawn(move || session.run().unwrap())),
+        });
+        let weak = Arc::downgrade(&linux);
+        let drain: Box<dyn Fn() + Send + Sync> = Box::new(move || {
+            if let Some(linux) = weak.upgrade() {
+                linux.hear();
+            }
+        });
+        let _ = after.set(drain);
+        linux
+    }
+
+    /// Takes what the file system has sent.
+    fn hear(&self) {
+        for (code, body) in self.channel.drain() {
+            let node = self.nodes.lock().get(&u64_at(&body, 0)).cloned();
+            // With a negative offset attributes alone are invalid.
+            if let Some(node) = node.filter(|_| code == INVAL_INODE && u64_at(&body, 8) as i64 >= 0) {
+                node.cache.lock().drop_clean();
+            }
+        }
+    }
+
+    pub(super) async fn call(&self, op: Op, node: u64, pid: u32, body: Body) -> Answer {
+        let answer = self.channel.request(op, node, pid, body);
+        self.hear();
+        answer.await.unwrap_or(Err(Errno::IO.raw_os_error()))
+    }
+
+    /// The node of a `fuse_entry_out`, looked up once more.
+    fn node(&self, entry: &[u8], name: &str) -> Arc<Node> {
+        let (number, size) = (u64_at(entry, 0), u64_at(entry, ENTRY_SIZE));
+        self.names.lock().insert(name.to_owned(), number);
+        let mut nodes = self.nodes.lock();
+        let node = nodes.entry(number).or_insert_with(|| Arc::new(Node::new(number, size)));
+        *node.lookups.lock() += 1;
+        Arc::clone(node)
+    }
+
+    /// open(2) with O_CREAT, and O_TRUNC if `truncate`.
+    pub(crate) async fn open(&self, pid: u32, name: &str, truncate: bool) -> Outcome<Description> {
+        let cached = self.names.lock().get(name).and_then(|n| self.nodes.lock().get(n).cloned());
+        let mut found = match cached.filter(|_| self.random.lock().below(2) == 0) {
+            Some(node) => Ok(node),
+            None => self.lookup(pid, name).await,
+        };
+        // A path that led elsewhere is looked up again once (`do_filp_open`).
+        for is_last in [false, true] {
+            let node = match found {
+                Ok(node) => node,
+                Err(Errno::NOENT) => return self.create(pid, name).await,
+                Err(e) => return Err(e),
+            };
+            match self.open_node(pid, &node).await {
+                Err(Errno::STALE) if !is_last => found = self.lookup(pid, name).await,
+                Err(e) => return Err(e),
+                Ok(opened) => {
+                    if truncate {
+                        self.set_size(&opened, 0, false).await?;
+                    }
+                    return Ok(opened);
+                }
+            }
+        }
+        Err(Errno::STALE)
+    }
+
+    async fn lookup(&self, pid: u32, name: &str) -> Outcome<Arc<Node>> {
+        let entry = self.call(Op::Lookup, ROOT, pid, Body::default().name(name)).await.map_err(errno)?;
+        if u64_at(&entry, 0) == 0 { Err(Errno::NOENT) } else { Ok(self.node(&entry, name)) }
+    }
+
+    fn flags(&self) -> u32 {
+        let direct = if self.io == Io::Direct { OFlags::DIRECT } else { OFlags::empty() };
+        (OFlags::RDWR | direct).bits()
+    }
+
+    async fn create(&self, pid: u32, name: &str) -> Outcome<Description> {
+        let body = Body::default().u32(self.flags()).u32(0o100_600).u32(0).u32(0).name(name);
+        let made = self.call(Op::Create, ROOT, pid, body).await.map_err(errno)?;
+        let node = self.node(&made, name);
+        let handle = u64_at(&made, made.len() - 16);
+        Ok(Description { node, handle, pid })
+    }
+
+    async fn open_node(&self, pid: u32, node: &Arc<Node>) -> Outcome<Description> {
+        let body = Body::default().u32(self.flags()).u32(0);
+        let opened = self.call(Op::Open, node.number, pid, body).await.map_err(errno)?;
+        if u32_at(&opened, 8) & KEEP_CACHE == 0 {
+            node.cache.lock().drop_clean();
+        }
+        Ok(Description { node: Arc::clone(node), handle: u64_at(&opened, 0), pid })
+    }
+
+    /// close(2), and the eviction of the inode now and then.
+    pub(crate) async fn close(&self, file: Description) -> Outcome<()> {
+        self.write_back(&file).await?;
+        let Description { node, handle, pid } = file;
+        let flush = Body::default().u64(handle).u64(0).u64(pid.into());
+        let flushed = self.call(Op::Flush, node.number, pid, flush).await.map(drop).map_err(errno);
+        let release = Body::default().u64(handle).u32(self.flags()).u32(0).u64(0);
+        let released = self.call(Op::Release, node.number, 0, release);
+        // The answer to RELEASE is not waited for, unless the inode is evicted, which it holds.
+        let is_last = || Arc::strong_count(&node) == 2; // This and the table's.
+        if !is_last() || self.random.lock().below(2) == 0 {
+            drop(released.now_or_never());
+            return flushed;
+        }
+        released.await.map_err(errno)?;
+        if is_last() {
+            self.nodes.lock().remove(&node.number);
+            let lookups = *node.lookups.lock();
+            drop(self.channel.request(Op::Forget, node.number, 0, Body::default().u64(lookups)));
+        }
+        flushed
+    }
+
+    /// READ of a range, in parts at one time.
+    pub(super) async fn get(
+        &self,
+        file: &Description,
+        range: Range<u64>,
+        read_flags: u32,
+    ) -> Outcome<Vec<u8>> {
+        let read = |part: Range<u64>| {
+            let body = Body::default().u64(file.handle).u64(part.start).u32((part.end - part.start) as u32);
+            let body = body.u32(read_flags).u64(file.pid.into()).u32(self.flags()).u32(0);
+            self.call(Op::Read, file.node.number, file.pid, body)
+        };
+        let asked: Vec<_> = parts(range, self.most).collect();
+        let got = join_all(asked.iter().cloned().map(read)).await;
+        let mut data = Vec::new();
+        for (part, got) in asked.into_iter().zip(got) {
+            let got = got.map_err(errno)?;
+            data.extend(&got);
+            if (got.len() as u64) < part.end - part.start {
+                break;
+            }
+        }
+        Ok(data)
+    }
+
+    /// WRITE of `data`, in parts at one time.
+    pub(super) async fn put(
+        &self,
+        file: &Description,
+        offset: u64,
+        data: &[u8],
+        write_flags: u32,
+    ) -> Outcome<()> {
+        let write = |part: Range<u64>| {
+            let bytes = &data[(part.start - offset) as usize..(part.end - offset) as usize];
+            let body = Body::default().u64(file.handle).u64(part.start).u32(bytes.len() as u32);
+            let body = body.u32(write_flags).u64(file.pid.into()).u32(self.flags()).u32(0).bytes(bytes);
+            let (answer, len) = (self.call(Op::Write, file.node.number, file.pid, body), bytes.len() as u32);
+            async move {
+                match answer.await {
+                    Ok(written) if u32_at(&written, 0) == len => Ok(()),
+                    Ok(_) => Err(Errno::IO),
+                    Err(e) => Err(errno(e)),
+                }
+            }
+        };
+        let put = join_all(parts(offset..offset + data.len() as u64, self.most).map(write)).await;
+        put.into_iter().collect()
+    }
+
+    pub(super) async fn set(&self, file: &Description, valid: u32, size: u64) -> Outcome<()> {
+        let body = Body::default().u32(valid).u32(0).u64(file.handle).u64(size).bytes(&[0; 64]);
+        self.call(Op::Setattr, file.node.number, file.pid, body).await.map(drop).map_err(errno)
+    }
+
+    /// fsync(2).
+    pub(crate) async fn fsync(&self, file: &Description) -> Outcome<()> {
+        let Description { node, handle, pid } = file;
+        self.write_back(file).await?;
+        if self.io == Io::Back {
+            self.set(file, SET_MTIME | MTIME_NOW | WITH_HANDLE, 0).await?;
+        }
+        let body = Body::default().u64(*handle).u32(0).u32(0);
+        self.call(Op::Fsync, node.number, *pid, body).await.map(drop).map_err(errno)
+    }
+}
+
+impl Drop for Linux {
+    fn drop(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        self.channel.end();
+        let _ = session.join();
+    }
+}

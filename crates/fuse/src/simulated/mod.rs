@@ -1,0 +1,161 @@
+//! The mount in virtual time: programs, a kernel, the mount, the client library, a network with faults and a server whose disk
+//! loses what is not committed. What is read must be what the model of `crashtest` allows.
+//!
+//! Everything but the kernel is the code that runs elsewhere too: requests come as bytes, through `fuser`, whose thread never
+//! runs together with the tasks of virtual time (`wire.rs`). The kernel (`linux.rs`, `page_cache.rs`) reads and writes directly, through pages,
+//! or with pages that it writes later.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod linux;
+mod observed;
+mod page_cache;
+mod wire;
+
+use std::{cell::Cell, sync::Arc};
+
+use client::Client;
+use crashtest::{
+    Disk, Subject,
+    seeds::{self, Kind, Told},
+    unstable::{self, Files, WRITERS, choice},
+};
+use parking_lot::Mutex;
+use rdma::provider::sim::{Seed, World};
+use runtime::{BoxFuture, virtual_time::VirtualTime};
+use rustix::io::Errno;
+
+use self::linux::{Description, Io, Linux};
+use crate::MountOptions;
+
+/// More than the largest number of a process, so that none of this machine is looked at.
+const PID: u32 = 1 << 30;
+/// One step in so many is followed by the writing of dirty pages, at which the kernel arrives by itself.
+const WRITES_BACK: u64 = 8;
+
+const MOUNT: Kind =
+    Kind { name: "mount", run, command: "cargo test -p millrace-fuse --lib simulated::replay" };
+
+/// The workload's subject that is a mount: each writer is a thread with descriptors of its own.
+struct Mounted {
+    linux: Arc<Linux>,
+    names: Vec<String>,
+    open: Vec<Mutex<Option<Description>>>,
+    disk: Arc<Disk>,
+}
+
+fn text(e: Errno) -> String {
+    e.to_string()
+}
+
+impl Mounted {
+    async fn new(client: Client, mut files: Files) -> Result<Self, String> {
+        let io = choice(&mut files.random, &[Io::Direct, Io::Through, Io::Back]);
+        // `acregmin=0`: attributes are not cached; `sync`: every WRITE is stable when it is answered.
+        let mut options = MountOptions::default();
+        options.acregmin = choice(&mut files.random, &[0, 3]);
+        options.sync = files.random.below(8) == 0;
+        options.writeback = io == Io::Back;
+        let linux = Linux::mount(client, &options, io, files.random).await;
+        let mut open = Vec::new();
+        for writer in 0..WRITERS {
+            for name in &files.names {
+                open.push(Mutex::new(Some(linux.open(pid(writer), name, true).await.map_err(text)?)));
+            }
+        }
+        Ok(Self { linux, names: files.names, open, disk: files.disk })
+    }
+
+    fn slot(&self, writer: usize, file: usize) -> &Mutex<Option<Description>> {
+        &self.open[writer * self.names.len() + file]
+    }
+
+    fn file(&self, writer: usize, file: usize) -> Result<Description, String> {
+        self.slot(writer, file).lock().clone().ok_or_else(|| "the file is closed".into())
+    }
+
+    async fn write_back(&self, file: &Description) -> Result<(), String> {
+        let is_due = self.linux.random.lock().below(WRITES_BACK) == 0;
+        if is_due { self.linux.write_back(file).await.map_err(text) } else { Ok(()) }
+    }
+}
+
+fn pid(writer: usize) -> u32 {
+    PID + writer as u32
+}
+
+impl Subject for Mounted {
+    fn write(
+        &self,
+        writer: usize,
+        file: usize,
+        offset: u64,
+        data: Vec<u8>,
+    ) -> BoxFuture<'_, Result<bool, String>> {
+        Box::pin(async move {
+            let file = self.file(writer, file)?;
+            self.linux.write(&file, offset, &data).await.map_err(text)?;
+            self.write_back(&file).await?;
+            Ok(true)
+        })
+    }
+
+    fn read(
+        &self,
+        writer: usize,
+        file: usize,
+        offset: u64,
+        len: usize,
+    ) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        Box::pin(async move {
+            let file = self.file(writer, file)?;
+            self.linux.read(&file, offset, len).await.map_err(text)
+        })
+    }
+
+    fn truncate(&self, writer: usize, file: usize, size: u64) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let file = self.file(writer, file)?;
+            self.linux.set_size(&file, size, true).await.map_err(text)
+        })
+    }
+
+    fn sync(&self, writer: usize, file: usize) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move { self.linux.fsync(&self.file(writer, file)?).await.map_err(text) })
+    }
+
+    fn reopen(&self, writer: usize, file: usize, truncate: bool) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let old = self.slot(writer, file).lock().take();
+            self.linux.close(old.ok_or("the file is closed")?).await.map_err(text)?;
+            let new = self.linux.open(pid(writer), &self.names[file], truncate).await.map_err(text)?;
+            *self.slot(writer, file).lock() = Some(new);
+            Ok(())
+        })
+    }
+
+    fn stable(&self, file: usize) -> Option<Vec<u8>> {
+        self.disk.stable(&self.names[file])
+    }
+}
+
+fn run(time: &VirtualTime, seed: Seed, trace: bool, shown: &Cell<Option<World>>) -> Result<Told, String> {
+    unstable::run(time, seed, trace, shown, async |client: Client, files: Files| {
+        Mounted::new(client, files).await
+    })
+}
+
+#[test]
+fn after_fsync_or_close_no_older_data_is_read_whatever_was_lost() {
+    let (seeds, [reconnects, crashes, _]) = MOUNT.run_seeds();
+    assert!(reconnects > seeds && crashes > seeds / 4, "the runs exercise loss");
+}
+
+#[test]
+fn replay() {
+    seeds::replay(&[MOUNT]);
+}
+
+#[test]
+fn a_mount_does_the_same_with_the_same_seed() {
+    MOUNT.is_repeatable();
+}

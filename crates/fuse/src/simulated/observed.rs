@@ -1,0 +1,61 @@
+//! A runtime that shows when its tasks have run.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
+
+/// What is called whenever a task has run, once it is set.
+pub(super) type After = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
+
+/// A runtime that calls `after` whenever one of its tasks has run.
+pub(super) struct Observed {
+    inner: RuntimeRef,
+    after: After,
+}
+
+impl Observed {
+    pub(super) fn new(inner: RuntimeRef, after: After) -> Self {
+        Self { inner, after }
+    }
+}
+
+impl Runtime for Observed {
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+
+    fn wall_clock(&self) -> Duration {
+        self.inner.wall_clock()
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.inner.is_virtual()
+    }
+
+    fn sleep_until(&self, at: Instant) -> Sleep {
+        self.inner.sleep_until(at)
+    }
+
+    fn spawn(&self, name: &'static str, mut task: BoxFuture<'static, ()>) {
+        let after = Arc::clone(&self.after);
+        let observed = std::future::poll_fn(move |cx| {
+            let polled = task.as_mut().poll(cx);
+            if let Some(after) = after.get() {
+                after();
+            }
+            polled
+        });
+        self.inner.spawn(name, Box::pin(observed));
+    }
+
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        self.spawn("blocking", Box::pin(async move { work() }));
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.inner.fill_random(bytes);
+    }
+}

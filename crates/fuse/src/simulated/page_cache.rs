@@ -1,0 +1,226 @@
+//! The page cache of the kernel, its locks, and the system calls that use it.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as Lock, MutexGuard};
+
+use super::{
+    linux::{ATTR_SIZE, Description, HAS_OWNER, Io, Linux, OF_CACHE, Outcome, SET_SIZE, WITH_HANDLE, errno},
+    wire::{Body, Op, u64_at},
+};
+
+/// Bytes of a page.
+pub(super) const PAGE: u64 = 4096;
+/// Pages of the largest file.
+const PAGES: usize = 16;
+
+/// An inode of the kernel.
+pub(super) struct Node {
+    pub(super) number: u64,
+    /// `i_rwsem`, as far as writers and truncation go.
+    changes: Lock<()>,
+    /// Locks of the pages.
+    pages: Vec<Lock<()>>,
+    pub(super) cache: Mutex<Cache>,
+    /// To forget.
+    pub(super) lookups: Mutex<u64>,
+}
+
+#[derive(Default)]
+pub(super) struct Cache {
+    size: u64,
+    /// Counts changes of the size by the kernel: an answer to an earlier request does not set it (`attr_version`).
+    version: u64,
+    /// Counts invalidations.
+    dropped: u64,
+    pages: BTreeMap<u64, Page>,
+}
+
+#[derive(Clone)]
+struct Page {
+    data: Vec<u8>,
+    is_dirty: bool,
+}
+
+impl Node {
+    pub(super) fn new(number: u64, size: u64) -> Self {
+        Self {
+            number,
+            changes: Lock::default(),
+            pages: (0..PAGES).map(|_| Lock::default()).collect(),
+            cache: Mutex::new(Cache { size, ..Cache::default() }),
+            lookups: Mutex::default(),
+        }
+    }
+}
+
+impl Cache {
+    /// Drops the clean pages: a dirty one would be written first.
+    pub(super) fn drop_clean(&mut self) {
+        self.dropped += 1;
+        self.pages.retain(|_, page| page.is_dirty);
+    }
+
+    /// `truncate_pagecache`.
+    fn cut(&mut self, size: u64) {
+        (self.size, self.version) = (size, self.version + 1);
+        self.pages.retain(|number, _| number * PAGE < size);
+        if let Some(page) = self.pages.get_mut(&(size / PAGE)) {
+            page.data[(size % PAGE) as usize..].fill(0);
+        }
+    }
+}
+
+/// The pages of a range of bytes.
+fn pages(range: &Range<u64>) -> Range<u64> {
+    range.start / PAGE..range.end.div_ceil(PAGE)
+}
+
+impl Linux {
+    /// pread(2).
+    pub(crate) async fn read(&self, file: &Description, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+        let range = offset..offset + len as u64;
+        if self.io == Io::Direct {
+            return self.get(file, range, HAS_OWNER).await;
+        }
+        let node = &file.node;
+        if self.io == Io::Through && range.end > node.cache.lock().size {
+            self.ask_size(file).await?;
+        }
+        let end = range.end.min(node.cache.lock().size);
+        let mut data = Vec::new();
+        if end <= offset {
+            return Ok(data);
+        }
+        for number in pages(&(offset..end)) {
+            let _lock = node.pages[number as usize].lock().await;
+            let page = self.page(file, number).await?;
+            let start = offset.max(number * PAGE);
+            let until = end.min((number + 1) * PAGE);
+            data.extend(&page[(start - number * PAGE) as usize..(until - number * PAGE) as usize]);
+        }
+        Ok(data)
+    }
+
+    /// The content of a page, whose lock the caller holds.
+    async fn page(&self, file: &Description, number: u64) -> Outcome<Vec<u8>> {
+        let (cached, dropped) = {
+            let cache = file.node.cache.lock();
+            (cache.pages.get(&number).map(|page| page.data.clone()), cache.dropped)
+        };
+        if let Some(data) = cached {
+            return Ok(data);
+        }
+        let mut data = self.get(file, number * PAGE..(number + 1) * PAGE, 0).await?;
+        data.resize(PAGE as usize, 0);
+        let mut cache = file.node.cache.lock();
+        if cache.dropped == dropped {
+            cache.pages.insert(number, Page { data: data.clone(), is_dirty: false });
+        }
+        Ok(data)
+    }
+
+    /// The size, from the file system.
+    async fn ask_size(&self, file: &Description) -> Outcome<()> {
+        let version = file.node.cache.lock().version;
+        let body = Body::default().u32(0).u32(0).u64(0);
+        let told = self.call(Op::Getattr, file.node.number, file.pid, body).await.map_err(errno)?;
+        let size = u64_at(&told, ATTR_SIZE);
+        let mut cache = file.node.cache.lock();
+        if cache.version == version && cache.size != size {
+            cache.cut(size);
+        }
+        Ok(())
+    }
+
+    /// pwrite(2).
+    pub(crate) async fn write(&self, file: &Description, offset: u64, data: &[u8]) -> Outcome<()> {
+        let node = &file.node;
+        let _changes = node.changes.lock().await;
+        if self.io == Io::Direct {
+            return self.put(file, offset, data, HAS_OWNER).await;
+        }
+        let range = offset..offset + data.len() as u64;
+        let locks = self.lock_pages(node, pages(&range)).await;
+        for number in pages(&range) {
+            self.fill(file, number, &range, data).await?;
+        }
+        if self.io == Io::Through {
+            self.put(file, offset, data, 0).await?;
+        }
+        drop(locks);
+        let mut cache = node.cache.lock();
+        (cache.size, cache.version) = (cache.size.max(range.end), cache.version + 1);
+        Ok(())
+    }
+
+    async fn lock_pages<'n>(&self, node: &'n Node, pages: Range<u64>) -> Vec<MutexGuard<'n, ()>> {
+        let mut locks = Vec::new();
+        for number in pages {
+            locks.push(node.pages[number as usize].lock().await);
+        }
+        locks
+    }
+
+    /// Puts the part of `data` that is in a page there. Where pages are written at once, one of which only a part is written
+    /// and that is not cached stays so; else it is read first.
+    async fn fill(&self, file: &Description, number: u64, range: &Range<u64>, data: &[u8]) -> Outcome<()> {
+        let whole = number * PAGE..(number + 1) * PAGE;
+        let (start, end) = (range.start.max(whole.start), range.end.min(whole.end));
+        let is_whole = (start, end) == (whole.start, whole.end);
+        let is_new = whole.start >= file.node.cache.lock().size;
+        let is_back = self.io == Io::Back;
+        let before = match is_back && !is_whole && !is_new {
+            true => self.page(file, number).await?,
+            false => vec![0; PAGE as usize],
+        };
+        let mut cache = file.node.cache.lock();
+        if is_whole || is_back {
+            cache.pages.entry(number).or_insert(Page { data: before, is_dirty: false });
+        }
+        if let Some(page) = cache.pages.get_mut(&number) {
+            let part = &data[(start - range.start) as usize..(end - range.start) as usize];
+            page.data[(start - whole.start) as usize..(end - whole.start) as usize].copy_from_slice(part);
+            page.is_dirty |= is_back;
+        }
+        Ok(())
+    }
+
+    /// Writes the dirty pages, and waits until all of them are.
+    pub(crate) async fn write_back(&self, file: &Description) -> Outcome<()> {
+        if self.io != Io::Back {
+            return Ok(());
+        }
+        let node = &file.node;
+        for number in 0..PAGES as u64 {
+            // The lock is held until the page is written: as `PG_writeback`, it keeps writers out.
+            let _lock = node.pages[number as usize].lock().await;
+            let dirty = {
+                let mut cache = node.cache.lock();
+                let size = cache.size;
+                let page = cache.pages.get_mut(&number).filter(|page| page.is_dirty);
+                page.map(|page| {
+                    page.is_dirty = false;
+                    page.data[..PAGE.min(size.saturating_sub(number * PAGE)) as usize].to_vec()
+                })
+            };
+            if let Some(data) = dirty.filter(|data| !data.is_empty()) {
+                self.put(file, number * PAGE, &data, OF_CACHE).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// ftruncate(2), or the truncation of open(2), which names no handle.
+    pub(crate) async fn set_size(&self, file: &Description, size: u64, by_handle: bool) -> Outcome<()> {
+        let node = &file.node;
+        let _changes = node.changes.lock().await;
+        // No page is being written (`fuse_set_nowrite`).
+        let _locks = self.lock_pages(node, 0..PAGES as u64).await;
+        let more = if by_handle { WITH_HANDLE } else { 0 };
+        self.set(file, SET_SIZE | more, size).await?;
+        node.cache.lock().cut(size);
+        Ok(())
+    }
+}
