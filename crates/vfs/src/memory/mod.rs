@@ -1,6 +1,6 @@
 //! A file system in memory.
 //!
-//! Content lives in blocks of [`BLOCK_BYTES`](buffer::BLOCK_BYTES) and pages of 4 KiB in the server's arena (`content`).
+//! Content lives in blocks of [`BLOCK_BYTES`] and pages of 4 KiB in the server's arena (`content`).
 //! A read gives views of this memory itself; a write of whole blocks keeps the memory in which the data arrived. Nothing
 //! survives the process: commit has nothing to do, and after a restart every handle is stale.
 //!
