@@ -30,10 +30,11 @@ impl Client {
     ///
     /// Data that an open [`crate::File`] of this client retains for the object is committed first, as Linux does:
     /// data that a restarted server has lost and that is written again later would change the times, clear set-id bits
-    /// and extend a file that was truncated.
+    /// and extend a file that was truncated. Where that fails, only the size stays as it is: the data is retained, and a
+    /// later commit reports the failure.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call and of [`crate::File::commit`].
+    /// [`Error::Nfs`] and those of a call; with a size those of [`crate::File::commit`].
     pub async fn setattr(
         &self,
         object: FileHandle,
@@ -41,8 +42,9 @@ impl Client {
         guard: Option<NfsTime>,
     ) -> Result<WccData, Error> {
         if let Some(open) = self.shared.open_files.get(object) {
-            open.commit().await?;
+            let stable = open.commit().await;
             if let Some(size) = attributes.size {
+                stable?;
                 let me = self.clone();
                 let call = async move { me.setattr_call(object, attributes, guard).await };
                 return open.replace(size..u64::MAX, call, move |_| size..u64::MAX).await;

@@ -99,6 +99,8 @@ pub(crate) struct State {
     pub(crate) kernel: KernelHas,
     /// Of its pages; of a directory, of the names in it.
     pub(crate) pages: Pages,
+    /// Another client may have changed it since what was written here was stable.
+    pub(crate) is_changed_elsewhere: bool,
     /// Names in this directory that were asked for before are not to be cached.
     names_dropped: Moment,
     /// The last LOOKUP that led here, until it is used.
@@ -125,6 +127,18 @@ pub(crate) struct Inode {
     pub(crate) writes: Writes,
     /// The kernel may have pages: it has read or written through them since it dropped all.
     has_pages: AtomicBool,
+    dropping: Dropping,
+}
+
+/// The notifications by which the kernel drops pages, and what it read since.
+#[derive(Default)]
+struct Dropping {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// Of those that have ended, the number when the last WRITE of pages was taken.
+    seen: AtomicU64,
+    /// A page was read since.
+    is_read_again: AtomicBool,
 }
 
 /// What has to be dropped after a direct write.
@@ -146,6 +160,7 @@ impl Inode {
             size: attributes.size,
             kernel: KernelHas::of(&attributes),
             pages: Pages::default(),
+            is_changed_elsewhere: false,
             names_dropped: 0,
             looked_up: None,
             rights: None,
@@ -163,14 +178,43 @@ impl Inode {
             state: Mutex::new(state),
             writes: Writes::default(),
             has_pages: AtomicBool::new(false),
+            dropping: Dropping::default(),
         }
     }
 
-    /// The kernel reads or writes through its pages. To be called before data is fetched for it, or after it was taken.
-    pub(crate) fn fills_pages(&self) {
+    fn fills_pages(&self) {
         if !self.has_pages.load(Ordering::Relaxed) {
             self.has_pages.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The kernel reads into its pages. To be called before data is fetched for it.
+    pub(crate) fn reads_pages(&self) {
+        self.fills_pages();
+        let Dropping { begun, seen, is_read_again, .. } = &self.dropping;
+        if begun.load(Ordering::Relaxed) != seen.load(Ordering::Relaxed) {
+            is_read_again.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Data of the kernel's pages was taken. `true`: the kernel may have other pages for it, with the data of before.
+    ///
+    /// Linux copies the data of a write(2) to its pages, unlocks those that are up to date, and then sends the WRITE
+    /// (`fuse_fill_write_pages`). If it drops such a page before the WRITE comes, a reader brings it back without the data.
+    /// The writes of a file come one after the other: so pages must have been dropped and read since the last WRITE was
+    /// taken. (A reader calls [`Self::reads_pages`] and then takes the lock under which data is taken.)
+    pub(crate) fn wrote_pages(&self) -> bool {
+        self.fills_pages();
+        let Dropping { ended, seen, is_read_again, .. } = &self.dropping;
+        seen.store(ended.load(Ordering::Relaxed), Ordering::Relaxed);
+        is_read_again.load(Ordering::Relaxed) && is_read_again.swap(false, Ordering::Relaxed)
+    }
+
+    /// Runs `notify`, which has the kernel drop pages and returns when they are gone.
+    pub(crate) fn drop_pages_by(&self, notify: impl FnOnce()) {
+        self.dropping.begun.fetch_add(1, Ordering::Relaxed);
+        notify();
+        self.dropping.ended.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The kernel is now told to drop all pages; see [`Pages::unqueue`].
@@ -228,6 +272,7 @@ impl Inode {
             s.learned = asked;
             let is_cached = matches!(self.kind, FileType::Regular | FileType::Directory);
             if is_cached && s.pages.compare(server_has) {
+                s.is_changed_elsewhere = true;
                 news = s.drop_cached(self.kind, asked, news);
             }
         }

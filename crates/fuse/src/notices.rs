@@ -13,8 +13,8 @@ use crate::inode::Inode;
 enum Old {
     /// All of a file.
     All(Arc<Inode>),
-    /// Those of a part of the file with this number; the sender is dropped when they are gone.
-    Part(u64, Range<u64>, oneshot::Sender<()>),
+    /// Those of a part of a file; the sender is dropped when they are gone.
+    Part(Arc<Inode>, Range<u64>, oneshot::Sender<()>),
 }
 
 impl Old {
@@ -23,12 +23,13 @@ impl Old {
         match self {
             Self::All(inode) => {
                 let epoch = inode.unqueue_pages();
-                drop(kernel.inval_inode(INodeNo(inode.number), 0, 0));
+                inode.drop_pages_by(|| drop(kernel.inval_inode(INodeNo(inode.number), 0, 0)));
                 inode.state.lock().pages.drop_before(epoch);
             }
-            Self::Part(number, range, done) => {
+            Self::Part(inode, range, done) => {
                 let at = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
-                drop(kernel.inval_inode(INodeNo(number), at(range.start), at(range.end - range.start)));
+                let (start, len) = (at(range.start), at(range.end - range.start));
+                inode.drop_pages_by(|| drop(kernel.inval_inode(INodeNo(inode.number), start, len)));
                 drop(done);
             }
         }
@@ -159,9 +160,9 @@ impl Notices {
     }
 
     /// Has the kernel drop the pages of a part of a file, and waits until they are gone.
-    pub(crate) async fn part(&self, number: u64, range: Range<u64>) {
+    pub(crate) async fn part(&self, inode: &Arc<Inode>, range: Range<u64>) {
         let (done, gone) = oneshot::channel();
-        self.old_pages.push(Old::Part(number, range, done));
+        self.old_pages.push(Old::Part(Arc::clone(inode), range, done));
         let _ = gone.await; // The sender says nothing, and is dropped.
     }
 

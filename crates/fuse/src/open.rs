@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use buffer::{Buffer, View};
@@ -26,6 +27,9 @@ use crate::{
 const FOR_EXECUTION: u32 = 0x20;
 /// How often a call that found no memory commits what is retained, and tries again.
 const MEMORY_TRIES: u32 = 20;
+/// How long the answer to a WRITE waits for pages to be dropped: a page that was not up to date is locked until the answer,
+/// and nobody can have read it.
+const LOCKED: Duration = Duration::from_millis(100);
 
 /// An open description.
 pub(crate) struct OpenFile {
@@ -88,6 +92,8 @@ pub(crate) struct Waits {
     /// That the kernel has dropped these of its pages, or all.
     part: Option<Range<u64>>,
     all: bool,
+    /// That it has dropped those of these pages that are not locked until the answer.
+    read_again: Option<Range<u64>>,
 }
 
 /// The rights that an open takes: all of the first, any of the second.
@@ -124,8 +130,17 @@ impl Fs {
         if self.asks_rights && lacks {
             return Err(Errno::ACCESS);
         }
-        let news = inode.check(&self.times, opening.asked, opening.attributes);
+        let mut news = inode.check(&self.times, opening.asked, opening.attributes);
         self.drop_cached(&inode, news);
+        let is_changed = std::mem::take(&mut inode.state.lock().is_changed_elsewhere);
+        if is_changed && inode.writes.is_unstable() {
+            // Close-to-open consistency: what another client has written counts, once ours is stable.
+            let _ = self.commit(&inode).await; // What fails is counted.
+            let asked = self.clock.tick();
+            let attributes = me.getattr(inode.handle).await.map_err(|e| errno(&e))?;
+            news = inode.check(&self.times, asked, attributes);
+            self.drop_cached(&inode, news);
+        }
         let (now, before) = {
             let s = inode.state.lock();
             (KernelHas::of(&s.cached.attributes), s.kernel)
@@ -185,7 +200,7 @@ impl Fs {
     ) -> Result<View, Errno> {
         file.is_used();
         if !direct {
-            file.inode.fills_pages();
+            file.inode.reads_pages();
         }
         let (is_clean, mut retains) = file.inode.writes.for_read();
         if !is_clean {
@@ -255,8 +270,8 @@ impl Fs {
                     waits.all = true;
                 }
             }
-        } else {
-            inode.fills_pages();
+        } else if inode.wrote_pages() {
+            waits.read_again = Some(place.kernel()..place.kernel() + data.len() as u64);
         }
         if taken.is_moved {
             // The pages have it in the wrong place. Their locks are held until this is answered.
@@ -300,7 +315,11 @@ impl Fs {
     pub(crate) async fn taken(self: &Arc<Self>, file: &OpenFile, waits: Waits) -> Result<(), Errno> {
         if let Some(notices) = self.notices.get() {
             if let Some(part) = waits.part {
-                notices.part(file.inode.number, part).await;
+                notices.part(&file.inode, part).await;
+            }
+            if let Some(pages) = waits.read_again {
+                let dropped = notices.part(&file.inode, pages);
+                let _ = runtime::timeout(&*self.rt, LOCKED, dropped).await;
             }
             if waits.all {
                 notices.dropped(&file.inode).await;

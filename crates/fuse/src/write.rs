@@ -27,6 +27,9 @@ const FIRST: usize = 64 << 10;
 const MOST_FLYING: usize = 32 << 20;
 /// How long data waits for more.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long data stays unstable: as in Linux (`vm.dirty_expire_centisecs`). Until it is stable, this client's data hides
+/// what another client has written to the same place.
+const UNSTABLE: Duration = Duration::from_secs(30);
 
 struct Gather {
     /// Who writes.
@@ -50,8 +53,8 @@ struct Inner {
     last_filled: usize,
     flights: Vec<Flight>,
     next: u64,
-    /// Something was written since the last commit.
-    is_new: bool,
+    /// The first write since the last commit.
+    written: Option<Instant>,
     failures: u64,
     /// Of them, so many were told to a program, by fsync or close.
     told: u64,
@@ -112,6 +115,12 @@ impl Writes {
     pub(crate) fn for_read(&self) -> (bool, Option<File>) {
         let w = self.inner.lock();
         (w.gather.is_none() && w.flights.is_empty(), w.file.clone())
+    }
+
+    /// Something that was written may not be stable.
+    pub(crate) fn is_unstable(&self) -> bool {
+        let w = self.inner.lock();
+        w.written.is_some() || w.file.as_ref().is_some_and(|f| f.retained_bytes() > 0)
     }
 
     /// Clean, and everything is stable.
@@ -223,7 +232,7 @@ impl Fs {
                 w.file = Some(File::new(client.clone(), inode.handle));
                 self.writing.lock().insert(inode.number, Arc::clone(inode));
             }
-            w.is_new = true;
+            w.written.get_or_insert_with(|| self.rt.now());
             if !w.join(client, offset, data) {
                 out[0] = w.launch();
                 let most = client.wsize() as usize;
@@ -305,9 +314,9 @@ impl Fs {
     /// Those of COMMIT: the data is retained, and a later commit tries again. (Data that failed to be written is not.)
     pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<(), Errno> {
         self.settle(inode).await;
-        let (file, is_new) = {
+        let (file, written) = {
             let mut w = inode.writes.inner.lock();
-            (w.file.clone(), std::mem::take(&mut w.is_new))
+            (w.file.clone(), w.written.take())
         };
         let Some(file) = file.filter(|f| f.retained_bytes() > 0) else { return Ok(()) };
         let done = file.commit_and_attributes().await.map_err(|e| errno(&e));
@@ -315,7 +324,7 @@ impl Fs {
             let bytes = file.retained_bytes();
             let file = self.file(inode, e);
             tracing::warn!(%file, handle = %inode.handle, bytes, "data could not be committed");
-            inode.writes.fail(e, is_new);
+            inode.writes.fail(e, written.is_some());
         }
         inode.changed_by(&self.clock, &done.unwrap_or_default());
         done.map(drop)
@@ -380,6 +389,7 @@ impl Fs {
         loop {
             self.rt.sleep(PATIENCE / 2).await;
             self.send_old();
+            self.commit_old();
             self.ticks.notify_waiters();
         }
     }
@@ -397,6 +407,23 @@ impl Fs {
             if let Some(d) = departure {
                 self.depart(&inode, d);
             }
+        }
+    }
+
+    /// Commits what has been unstable for too long.
+    fn commit_old(self: &Arc<Self>) {
+        let now = self.rt.now();
+        let is_old = |inode: &Arc<Inode>| {
+            let written = inode.writes.inner.lock().written;
+            written.is_some_and(|since| now.duration_since(since) >= UNSTABLE)
+        };
+        let writing: Vec<_> = self.writing.lock().values().filter(|inode| is_old(inode)).cloned().collect();
+        for inode in writing {
+            let fs = Arc::clone(self);
+            let commit = async move {
+                let _ = fs.commit(&inode).await; // What fails is counted.
+            };
+            self.rt.spawn("mount commit", Box::pin(commit));
         }
     }
 

@@ -204,3 +204,35 @@ fn a_reader_of_an_open_file_sees_what_another_appends() {
     a.unmount();
     b.unmount();
 }
+
+#[test]
+fn who_opens_sees_what_another_client_wrote_over_data_that_is_not_committed() {
+    if !fuse_is_there() {
+        return;
+    }
+    for local in [false, true] {
+        let export = Export::start(local);
+        let (ours, other) = (export.mount("tcp", ""), export.mount("tcp", ""));
+        let (path, old) = (ours.at.join("file"), vec![b'o'; 3 * 4096]);
+        let mut kept_open = File::create(&path).unwrap();
+        kept_open.write_all(&old).unwrap();
+        assert_eq!(kept_open.metadata().unwrap().len(), old.len() as u64); // Has it sent, but not committed.
+        let there = other.at.join("file");
+        let begun = Instant::now();
+        while fs::metadata(&there).unwrap().len() != old.len() as u64 {
+            assert!(begun.elapsed() < HANG, "nothing is sent");
+        }
+        // Until the two changes have different times.
+        std::thread::sleep(Duration::from_millis(20));
+        let f = OpenOptions::new().write(true).open(&there).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&f, b"new", 4096).unwrap();
+        drop(f);
+        let read = fs::read(&path).unwrap();
+        assert_eq!(&read[4096..4100], b"newo", "local: {local}");
+        assert_eq!(read.len(), old.len());
+        drop(kept_open);
+        assert_eq!(&fs::read(&path).unwrap()[4096..4100], b"newo", "local: {local}");
+        ours.unmount();
+        other.unmount();
+    }
+}

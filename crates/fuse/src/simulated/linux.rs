@@ -5,6 +5,7 @@ use std::{
     ops::Range,
     sync::{Arc, OnceLock},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use client::Client;
@@ -12,7 +13,7 @@ use crashtest::Random;
 use fuser::{Config, Session, SessionACL};
 use futures::{FutureExt, future::join_all};
 use parking_lot::Mutex;
-use runtime::RuntimeRef;
+use runtime::{RuntimeExt, RuntimeRef};
 use rustix::{fs::OFlags, io::Errno};
 
 use super::{
@@ -70,6 +71,7 @@ pub(crate) struct Linux {
     /// The most bytes of one READ or WRITE.
     pub(super) most: u64,
     pub(crate) random: Mutex<Random>,
+    rt: RuntimeRef,
     session: Option<JoinHandle<()>>,
 }
 
@@ -81,7 +83,7 @@ pub(super) fn errno(number: i32) -> Errno {
 }
 
 /// A range of bytes in parts of at most `most`.
-fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
+pub(super) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
     let end = range.end;
     range.step_by(most as usize).map(move |start| start..end.min(start + most))
 }
@@ -102,7 +104,7 @@ impl Linux {
         let (channel, device) = Channel::new(if io == Io::Back { WRITEBACK_CACHE } else { 0 });
         let session = Session::from_fd(kernel, device, SessionACL::All, Config::default()).unwrap();
         channel.wait_for_barrier();
-        let _ = fs.notices.set(Notices::new(rt, session.notifier(), None));
+        let _ = fs.notices.set(Notices::new(rt.clone(), session.notifier(), None));
         fs.start_tasks();
         let most = PAGE << random.below(3);
         let linux = Arc::new(Self {
@@ -112,6 +114,7 @@ impl Linux {
             io,
             most,
             random: Mutex::new(random),
+            rt,
             session: Some(std::thread::spawn(move || session.run().unwrap())),
         });
         let weak = Arc::downgrade(&linux);
@@ -122,6 +125,15 @@ impl Linux {
         });
         let _ = after.set(drain);
         linux
+    }
+
+    /// Lets others go on, at times: the task is not always scheduled at once.
+    pub(super) async fn be_preempted(&self) {
+        let time = self.random.lock().below(160);
+        if time >= 20 {
+            return;
+        }
+        self.rt.sleep(Duration::from_millis(time)).await;
     }
 
     /// Takes what the file system has sent.

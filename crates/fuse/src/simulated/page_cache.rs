@@ -6,7 +6,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as Lock, MutexGuard};
 
 use super::{
-    linux::{ATTR_SIZE, Description, HAS_OWNER, Io, Linux, OF_CACHE, Outcome, SET_SIZE, WITH_HANDLE, errno},
+    linux::{
+        ATTR_SIZE, Description, HAS_OWNER, Io, Linux, OF_CACHE, Outcome, SET_SIZE, WITH_HANDLE, errno, parts,
+    },
     wire::{Body, Op, u64_at},
 };
 
@@ -142,16 +144,30 @@ impl Linux {
             return self.put(file, offset, data, HAS_OWNER).await;
         }
         let range = offset..offset + data.len() as u64;
-        let locks = self.lock_pages(node, pages(&range)).await;
-        for number in pages(&range) {
-            self.fill(file, number, &range, data).await?;
+        for part in parts(range.clone(), self.most) {
+            let bytes = &data[(part.start - offset) as usize..(part.end - offset) as usize];
+            self.write_part(file, part, bytes).await?;
         }
-        if self.io == Io::Through {
-            self.put(file, offset, data, 0).await?;
-        }
-        drop(locks);
         let mut cache = node.cache.lock();
         (cache.size, cache.version) = (cache.size.max(range.end), cache.version + 1);
+        Ok(())
+    }
+
+    /// Copies data to pages and, where pages are written at once, sends it.
+    async fn write_part(&self, file: &Description, range: Range<u64>, data: &[u8]) -> Outcome<()> {
+        let (node, mut locks) = (&file.node, Vec::new());
+        for number in pages(&range) {
+            let lock = node.pages[number as usize].lock().await;
+            self.fill(file, number, &range, data).await?;
+            // A page that is up to date is unlocked before its data is sent, so it may be dropped and read before that.
+            if !node.cache.lock().pages.contains_key(&number) {
+                locks.push(lock);
+            }
+        }
+        if self.io == Io::Through {
+            self.be_preempted().await;
+            self.put(file, range.start, data, 0).await?;
+        }
         Ok(())
     }
 
