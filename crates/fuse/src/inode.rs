@@ -130,7 +130,7 @@ pub(crate) struct Inode {
     dropping: Dropping,
 }
 
-/// The notifications by which the kernel drops pages, and what it read since.
+/// How often the kernel dropped pages, and what it read since.
 #[derive(Default)]
 struct Dropping {
     begun: AtomicU64,
@@ -212,8 +212,18 @@ impl Inode {
 
     /// Runs `notify`, which has the kernel drop pages and returns when they are gone.
     pub(crate) fn drop_pages_by(&self, notify: impl FnOnce()) {
-        self.dropping.begun.fetch_add(1, Ordering::Relaxed);
+        self.begins_to_drop_pages();
         notify();
+        self.has_dropped_pages();
+    }
+
+    /// The kernel is told to drop pages, or drops them since an open does not keep them.
+    pub(crate) fn begins_to_drop_pages(&self) {
+        self.dropping.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Once for each [`Self::begins_to_drop_pages`].
+    pub(crate) fn has_dropped_pages(&self) {
         self.dropping.ended.fetch_add(1, Ordering::Relaxed);
     }
 

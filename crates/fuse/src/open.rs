@@ -42,7 +42,7 @@ pub(crate) struct OpenFile {
     through_pages: bool,
     /// Failures of writing that it was told of.
     seen: AtomicU64,
-    /// If not 0: the kernel drops pages from before this epoch when it learns that this is open.
+    /// If not 0: the kernel drops pages from before the epoch that is one less, when it learns that this is open.
     drops: AtomicU64,
     pub(crate) ahead: Ahead,
 }
@@ -51,8 +51,10 @@ impl OpenFile {
     /// The kernel uses it: so it has dropped what it had to drop.
     fn is_used(&self) {
         if self.drops.load(Ordering::Relaxed) != 0 {
-            let epoch = self.drops.swap(0, Ordering::Relaxed);
-            self.inode.state.lock().pages.drop_before(epoch);
+            if let Some(epoch) = self.drops.swap(0, Ordering::Relaxed).checked_sub(1) {
+                self.inode.has_dropped_pages();
+                self.inode.state.lock().pages.drop_before(epoch);
+            }
         }
     }
 
@@ -177,8 +179,11 @@ impl Fs {
             s.page_readers += u32::from(through_pages);
             (news.is_current && s.pages.are_good(), s.pages.epoch())
         };
+        if !keep {
+            inode.begins_to_drop_pages();
+        }
         let seen = AtomicU64::new(inode.writes.failures().0);
-        let drops = AtomicU64::new(if keep { 0 } else { epoch });
+        let drops = AtomicU64::new(if keep { 0 } else { epoch + 1 });
         let ahead = Ahead::default();
         let file = Arc::new(OpenFile { inode, client, reads, writes, through_pages, seen, drops, ahead });
         (self.open.lock().insert(file) as u64, keep)
@@ -258,6 +263,7 @@ impl Fs {
         (place, data): (Place, &[u8]),
         direct: bool,
     ) -> Result<Option<Waits>, Errno> {
+        file.is_used();
         let inode = &file.inode;
         let taken = self.write(inode, &file.client, place, data)?;
         let mut waits = Waits { flight: taken.flight, ..Waits::default() };
@@ -349,6 +355,7 @@ impl Fs {
     /// The last use of a description.
     pub(crate) async fn release(self: &Arc<Self>, number: u64) {
         let Some(file) = self.open.lock().try_remove(number as usize) else { return };
+        file.is_used();
         let inode = &file.inode;
         let last = {
             let mut s = inode.state.lock();

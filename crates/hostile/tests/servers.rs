@@ -173,6 +173,7 @@ fn a_client_that_never_acknowledges_holds_no_more_than_the_limit_and_not_for_lon
     let stats = server.stop_blocking(Duration::from_secs(1));
     let exposure = stats.operations.exposure;
     assert_eq!((exposure.regions, exposure.bytes), (0, 0));
-    assert!(exposure.byte_seconds() >= f64::from(16 << 20), "{exposure:?}");
+    // Of the second, those that were exposed last have less.
+    assert!(exposure.byte_seconds() >= f64::from(8 << 20), "{exposure:?}");
     assert_eq!(stats.rdma.failed, 1);
 }
