@@ -367,9 +367,13 @@ impl Responder {
         Ok(progress)
     }
 
+    /// Calls whose replies are not posted, and replies that the peer has yet to acknowledge.
+    fn open_calls(&self) -> usize {
+        self.active.count + self.unsent.len() + self.design.unacknowledged()
+    }
+
     fn poll_ending(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let open = self.active.count + self.design.unacknowledged();
-        if matches!(self.ending, Ending::Draining) && open == 0 {
+        if matches!(self.ending, Ending::Draining) && self.open_calls() == 0 {
             self.qp.disconnect();
             self.qp.flush(cx);
             self.ending = Ending::Closing(self.core.rt.sleep(CLOSE_LIMIT));
@@ -410,8 +414,8 @@ impl Responder {
     /// Begins to end a connection on which no call comes; whether it did. Calls that come from now on are dropped, so the
     /// peer may send them again on another connection.
     fn watch_idle(&mut self, cx: &mut Context<'_>) -> bool {
-        let in_use = self.active.count + self.design.unacknowledged() > 0;
-        if in_use || !matches!(self.ending, Ending::No) || self.core.poll_idle(cx).is_pending() {
+        if self.open_calls() > 0 || !matches!(self.ending, Ending::No) || self.core.poll_idle(cx).is_pending()
+        {
             return false;
         }
         self.ending = Ending::Draining;
@@ -717,15 +721,15 @@ impl Responder {
         }
     }
 
-    /// Posts replies for which there was no memory; whether there was one.
+    /// Posts replies for which there was no memory; whether there was one. Replies that remain have registered the task
+    /// with the timer of the next attempt.
     fn post_unsent(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let waiting = self.unsent.len();
-        for _ in 0..waiting {
-            if let Poll::Ready(()) = self.core.poll_memory(cx)
-                && let Some(reply) = self.unsent.pop_front()
-            {
-                self.post_reply(reply)?;
-            }
+        while !self.unsent.is_empty()
+            && self.core.poll_memory(cx).is_ready()
+            && let Some(reply) = self.unsent.pop_front()
+        {
+            self.post_reply(reply)?;
         }
         Ok(self.unsent.len() < waiting)
     }

@@ -1,0 +1,113 @@
+//! Replies for which the arena has no memory. iWARP over streams in memory, in virtual time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod support;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use buffer::{Arena, ArenaConfig, Buffer};
+use oncrpc::{Message, Peer, ReplyHeader, ReplyStatus, SMALL_REPLY, Service, Stages, serving::Account};
+use rdma::{ConnectParams, provider::iwarp};
+use rpcrdma::{Header, Lists, RequesterConfig, Responder, ResponderConfig};
+use runtime::{MaybeReady, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};
+use support::{Ask, message, peer, raw};
+use xdr::Encoder;
+
+use raw::{Raw, msg};
+
+fn small_arena() -> Arena {
+    Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false })
+}
+
+/// Answers after a second, and takes all memory of the arena first.
+struct Exhausting {
+    rt: RuntimeRef,
+    arena: Arena,
+    taken: Arc<Mutex<Vec<Buffer>>>,
+}
+
+impl Service for Exhausting {
+    fn reply_bytes(&self, _: &Message) -> Option<usize> {
+        Some(SMALL_REPLY)
+    }
+
+    fn call(
+        &self,
+        _: &Peer,
+        message: Message,
+        mut e: Encoder,
+        _: &Stages,
+    ) -> MaybeReady<'static, Option<Message>> {
+        e.put(&ReplyHeader { xid: message.xid().unwrap(), status: ReplyStatus::Success });
+        let reply = e.finish().ok();
+        let (rt, arena, taken) = (Arc::clone(&self.rt), self.arena.clone(), Arc::clone(&self.taken));
+        MaybeReady::wait(async move {
+            rt.sleep(Duration::from_secs(1)).await;
+            let mut taken = taken.lock().unwrap();
+            for len in (0..=22).rev().map(|order| 1 << order) {
+                while let Ok(buffer) = arena.alloc(len) {
+                    taken.push(buffer);
+                }
+            }
+            reply
+        })
+    }
+}
+
+/// The arena has no memory for a reply for a second, in which the retry timer fires many times; meanwhile the connection
+/// is stopped, or is idle for longer than its limit, or neither.
+#[test]
+fn a_reply_without_memory_is_sent_when_there_is_some() {
+    for (stop, idle) in [(None, None), (Some(1500), None), (None, Some(200))] {
+        let time = VirtualTime::new(1);
+        let rt = time.runtime();
+        let test = async {
+            let (ours, theirs) = memory_stream(256 << 10, usize::MAX);
+            let mut config = ResponderConfig { credits: 4, ..ResponderConfig::default() };
+            config.connection.idle_timeout = idle.map(Duration::from_millis);
+            let accept = config.connect_params(ConnectParams::default());
+            let connect = RequesterConfig::default().connect_params();
+            let connect = iwarp::connect_over(Arc::clone(&rt), support::arena(), Box::new(ours), connect);
+            let accept = iwarp::accept_over(Arc::clone(&rt), support::arena(), Box::new(theirs), accept);
+            let (ours, theirs) = futures::future::try_join(connect, accept).await.unwrap();
+            let (arena, taken) = (small_arena(), Arc::<Mutex<Vec<Buffer>>>::default());
+            let service = Exhausting { rt: Arc::clone(&rt), arena: arena.clone(), taken: Arc::clone(&taken) };
+            let peer = peer(&*theirs);
+            let stats = Arc::default();
+            let responder = Responder::new(
+                theirs,
+                peer,
+                Arc::new(service),
+                Arc::clone(&rt),
+                arena,
+                config,
+                Arc::clone(&stats),
+                Account::unlimited(),
+            );
+            let stopped = stop.map(|ms| rt.sleep(Duration::from_millis(ms)));
+            let running = responder.unwrap().run_until(async {
+                match stopped {
+                    Some(stopped) => stopped.await,
+                    None => std::future::pending().await,
+                }
+            });
+            rt.spawn("responder", Box::pin(async move { drop(running.await) }));
+            let mut raw = Raw::new(ours, &support::arena());
+            let call = message(&raw.arena, 1, Ask::default()).head.to_vec();
+            raw.send(&Raw::message(&msg(1, Lists::default()), &call));
+            raw.push().await;
+            rt.sleep(Duration::from_secs(2)).await;
+            let attempts = stats.snapshot().out_of_memory;
+            assert!(attempts > 50, "{attempts} attempts in a second, one every 10 ms");
+            taken.lock().unwrap().clear();
+            let reply = runtime::timeout(&*rt, Duration::from_secs(5), raw.next()).await;
+            let reply = reply.unwrap_or_else(|| panic!("no reply: stop {stop:?}, idle {idle:?}"));
+            let reply = reply.unwrap_or_else(|e| panic!("{e}: stop {stop:?}, idle {idle:?}"));
+            assert_eq!(Header::decode(&reply, 100).unwrap().0.xid, 1);
+        };
+        time.block_on(test).unwrap();
+    }
+}
