@@ -381,6 +381,35 @@ fn a_client_alone_has_all_its_credits_in_use() {
     });
 }
 
+/// The grants of clients that made one call each would be more than all memory.
+#[test]
+fn grants_of_idle_clients_leave_memory_for_calls() {
+    run(async |rt| {
+        let mut server = Server::new(&rt);
+        let config = BudgetConfig {
+            memory: 10 * MIB,
+            own: 32 << 10,
+            largest: 2 * MIB,
+            connections: 64,
+            per_client: 64,
+        };
+        server.budget = Budget::new(config, Arc::clone(&rt));
+        let mut idle = Vec::new();
+        for n in 1..=50 {
+            let (raw, credits) = hostile(&server, n, 32, None).await;
+            assert!(credits > 1, "the own memory of a connection has room for more");
+            idle.push(raw);
+        }
+        let honest = Honest::connect(&server, 99).await;
+        for ask in
+            [Ask::default(), Ask { send: MIB, ..Ask::default() }, Ask { receive: MIB, ..Ask::default() }]
+        {
+            honest.call(ask).await;
+        }
+        drop(idle);
+    });
+}
+
 #[test]
 fn long_replies_leave_the_shard_to_others_after_a_few() {
     run(async |rt| {

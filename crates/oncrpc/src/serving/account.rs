@@ -155,7 +155,7 @@ impl Budget {
             evicted.evict();
         }
         let budget = Arc::clone(&self.0);
-        Ok(Account { budget, client, entry, line, connections, used: 0, held: 0, waiter: None })
+        Ok(Account { budget, client, entry, line, connections, used: 0, receives: 0, held: 0, waiter: None })
     }
 
     /// What is held.
@@ -222,6 +222,8 @@ pub struct Account {
     connections: Arc<AtomicUsize>,
     /// Bytes that the connection uses.
     used: usize,
+    /// Bytes of these that are receives.
+    receives: usize,
     /// Bytes of the shared memory that it holds for that, beyond its own.
     held: usize,
     /// Its place among those that wait.
@@ -331,6 +333,45 @@ impl Account {
         }
     }
 
+    /// Uses `bytes` more for receives, if there are so many for this connection now. A connection keeps its receives while
+    /// it is idle; those of all connections have at most half of the shared memory, so that calls always have the rest.
+    #[must_use]
+    pub fn take_receives(&mut self, bytes: usize) -> bool {
+        let more = self.wanted(self.receives + bytes) - self.wanted(self.receives);
+        if more > 0 && !self.budget.ledger.lock().add_receives(more) {
+            return false;
+        }
+        if !self.take(bytes) {
+            if more > 0 {
+                self.budget.ledger.lock().remove_receives(more);
+            }
+            return false;
+        }
+        self.receives += bytes;
+        true
+    }
+
+    /// Uses `bytes` more for receives without which the connection is of no use, as [`Self::take_anyway`].
+    pub fn take_receives_anyway(&mut self, bytes: usize) {
+        let more = self.wanted(self.receives + bytes) - self.wanted(self.receives);
+        if more > 0 {
+            self.budget.ledger.lock().add_receives_anyway(more);
+        }
+        self.receives += bytes;
+        self.take_anyway(bytes);
+    }
+
+    /// Uses `bytes` of receives no more.
+    pub fn give_receives(&mut self, bytes: usize) {
+        let after = self.receives.saturating_sub(bytes);
+        let less = self.wanted(self.receives) - self.wanted(after);
+        if less > 0 {
+            self.budget.ledger.lock().remove_receives(less);
+        }
+        self.receives = after;
+        self.give(bytes);
+    }
+
     /// Uses `bytes` no more.
     pub fn give(&mut self, bytes: usize) {
         self.used = self.used.saturating_sub(bytes);
@@ -374,8 +415,9 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let (client, entry, held, waiter) = (self.client, self.entry, self.held, self.waiter);
-        let line = &self.line;
+        let (line, receives) = (&self.line, self.wanted(self.receives));
         self.budget.change(|ledger, woken| {
+            ledger.remove_receives(receives);
             let granted = waiter.map_or(0, |key| ledger.forget(key, woken));
             if held + granted > 0 {
                 ledger.give(entry.client, held + granted, woken);
@@ -451,6 +493,25 @@ mod tests {
             assert_eq!(budget.stats().connections, 1);
         })
         .unwrap();
+    }
+
+    #[tokio::test]
+    async fn receives_leave_half_of_the_shared_memory_to_calls() {
+        let budget = Budget::new(config(256 * KIB, 16 * KIB), TokioRuntime::current());
+        let mut idle: Vec<_> = (1..4).map(|n| budget.open(client(n)).unwrap()).collect();
+        for account in &mut idle {
+            account.take_receives_anyway(16 * KIB);
+            while account.take_receives(4 * KIB) {}
+        }
+        let stats = budget.stats();
+        assert!(stats.in_use > stats.shared / 4 && stats.in_use <= stats.shared / 2, "{stats:?}");
+        assert!(!idle[2].take_receives(4 * KIB) && idle[2].take(4 * KIB), "calls have the rest");
+        idle[2].give(4 * KIB);
+        let given = idle[1].receives;
+        idle[1].give_receives(given);
+        assert!(idle[2].take_receives(4 * KIB), "what one gives back, another may take");
+        drop(idle);
+        assert_eq!((budget.stats().in_use, budget.0.ledger.lock().receives()), (0, 0));
     }
 
     /// Connections on several threads that take more than there is, and wait: each gets everything it wants.

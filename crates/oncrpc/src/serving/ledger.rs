@@ -68,6 +68,8 @@ pub(super) struct Ledger {
     memory: usize,
     limits: ConnectionLimits,
     in_use: usize,
+    /// Bytes of it that hold receives.
+    receives: usize,
     peak: usize,
     connections: usize,
     clients: Slab<Client>,
@@ -89,6 +91,7 @@ impl Ledger {
             memory,
             limits,
             in_use: 0,
+            receives: 0,
             peak: 0,
             connections: 0,
             clients: Slab::new(),
@@ -238,6 +241,26 @@ impl Ledger {
         self.count_in(client, bytes);
     }
 
+    /// Counts `bytes` of receives, unless they would be more than half of the memory: an idle connection keeps its
+    /// receives, so that memory for calls must be left beside those of all connections.
+    pub(super) fn add_receives(&mut self, bytes: usize) -> bool {
+        let may = self.receives + bytes <= self.memory / 2;
+        if may {
+            self.receives += bytes;
+        }
+        may
+    }
+
+    /// Counts `bytes` of receives that a connection cannot do without.
+    pub(super) fn add_receives_anyway(&mut self, bytes: usize) {
+        self.receives += bytes;
+    }
+
+    /// Counts `bytes` of receives no more.
+    pub(super) fn remove_receives(&mut self, bytes: usize) {
+        self.receives = self.receives.saturating_sub(bytes);
+    }
+
     /// Gives bytes back; the connections that are served by it are to be woken.
     pub(super) fn give(&mut self, client: usize, bytes: usize, woken: &mut Vec<Waker>) {
         self.in_use = self.in_use.saturating_sub(bytes);
@@ -347,6 +370,11 @@ impl Ledger {
             waiter.granted = true;
             woken.push(waiter.waker.clone());
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn receives(&self) -> usize {
+        self.receives
     }
 
     #[cfg(test)]

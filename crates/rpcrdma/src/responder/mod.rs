@@ -254,7 +254,7 @@ impl Responder {
         let credits = config.credits.min(design.max_credits(config.max_read())).max(1);
         let config = ResponderConfig { credits, ..config };
         let mut core = ServerConnection::new(peer, service, rt, arena, config.connection.clone(), account);
-        core.account.take_anyway((1 + RECEIVE_SLACK) * slot_bytes(config.inline_size));
+        core.account.take_receives_anyway((1 + RECEIVE_SLACK) * slot_bytes(config.inline_size));
         let mut this = Self {
             core,
             qp,
@@ -856,16 +856,17 @@ impl Responder {
     }
 
     /// Grants `credits`, or as many as there is memory for: the account counts a receive for each. Of calls in progress it is
-    /// the memory of their messages.
+    /// the memory of their messages. The receives of all connections leave half of the shared memory to calls, since a client
+    /// keeps its grant while it is idle.
     fn change_grant(&mut self, credits: u32) {
         let receive = slot_bytes(self.config.inline_size);
         if credits <= self.granted {
-            self.core.account.give((self.granted - credits) as usize * receive);
+            self.core.account.give_receives((self.granted - credits) as usize * receive);
             self.granted = credits;
             return;
         }
         for credits in [credits, self.granted + 1] {
-            if self.core.account.take((credits - self.granted) as usize * receive) {
+            if self.core.account.take_receives((credits - self.granted) as usize * receive) {
                 self.granted = credits;
                 return;
             }
