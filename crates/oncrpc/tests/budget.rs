@@ -284,6 +284,35 @@ fn the_replies_of_calls_in_progress_count_before_they_are_made() {
     });
 }
 
+/// While it waits, its connection gives back what the reply before it held, by which it may have memory at once.
+#[test]
+fn a_call_that_waits_is_begun_when_its_own_connection_gives_back_enough() {
+    run(async |rt| {
+        let mut server = Server::new(&rt);
+        let config =
+            BudgetConfig { memory: 92 * (64 << 10), own: 0, largest: 2 * MIB, connections: 8, per_client: 8 };
+        server.budget = Budget::new(config, Arc::clone(&rt));
+        // Another client, and a reply on another connection of the same client, which stays where it is.
+        let _other = server.connect(2, 1000);
+        let mut stays = server.connect(1, 1000);
+        write_all(&mut stays, &call(10, MIB as u32)).await;
+        let mut stream = server.connect(1, 1000);
+        for _ in 0..2 {
+            write_all(&mut stream, &call(10, MIB as u32)).await;
+        }
+        rt.sleep(Duration::from_secs(1)).await;
+        let stats = server.budget.stats();
+        assert_eq!((server.begun.load(Ordering::Relaxed), stats.waiting), (2, 1), "{stats:?}");
+        let mut taken = 0;
+        while taken < MIB + 32 {
+            taken += take(&mut stream, MIB + 32 - taken).await;
+        }
+        rt.sleep(Duration::from_secs(1)).await;
+        let stats = server.budget.stats();
+        assert_eq!((server.begun.load(Ordering::Relaxed), stats.waiting), (3, 0), "{stats:?}");
+    });
+}
+
 #[test]
 fn a_long_call_for_a_long_reply_is_garbage() {
     run(async |rt| {

@@ -199,6 +199,7 @@ impl Connection {
             self.take_calls(cx);
             // Calls that have been read but not taken: no byte that comes will wake us for them.
             let held_back = !self.may_take();
+            let used = self.core.account.used();
             while let Poll::Ready(answer) = self.core.poll_answer(cx) {
                 self.reply(answer);
             }
@@ -214,6 +215,10 @@ impl Connection {
                 return Poll::Pending;
             }
             if held_back && self.may_take() {
+                continue;
+            }
+            // A call that waits for memory asked for it as a connection that uses more.
+            if self.core.account.waits() && self.core.account.used() < used {
                 continue;
             }
             if !self.may_take() || self.held_back.is_some() || !self.fill(cx) {
