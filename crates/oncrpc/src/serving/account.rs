@@ -262,13 +262,18 @@ impl Account {
         beyond.next_multiple_of(self.budget.quantum).min(self.budget.shared)
     }
 
+    /// Bytes of the shared memory that it holds beyond those for its receives.
+    fn held_for_calls(&self) -> usize {
+        self.held.saturating_sub(self.wanted(self.receives))
+    }
+
     /// Uses `bytes` more, if there are so many for this connection now.
     #[must_use]
     pub fn take(&mut self, bytes: usize) -> bool {
         let used = self.used + bytes;
         let wanted = self.wanted(used);
         if wanted > self.held {
-            let (held, more) = (self.held, wanted - self.held);
+            let (held, more) = (self.held_for_calls(), wanted - self.held);
             if !self.budget.ledger.lock().take(self.entry.client, held, more) {
                 return false;
             }
@@ -293,17 +298,17 @@ impl Account {
 
     /// Gets `more` of the shared memory, or what was asked for before if that was less.
     fn poll_shared(&mut self, cx: &mut Context<'_>, more: usize) -> Poll<usize> {
-        let Self { held, waiter, entry, .. } = self;
-        let client = entry.client;
+        let (client, held) = (self.entry.client, self.held_for_calls());
+        let waiter = &mut self.waiter;
         let got = self.budget.change(|ledger, woken| match waiter.take() {
             Some(key) => {
-                let got = ledger.ask(key, *held, more, cx.waker(), woken);
+                let got = ledger.ask(key, held, more, cx.waker(), woken);
                 *waiter = got.is_none().then_some(key);
                 got
             }
-            None if ledger.take(client, *held, more) => Some(more),
+            None if ledger.take(client, held, more) => Some(more),
             None => {
-                *waiter = ledger.wait(client, *held, more, cx.waker().clone());
+                *waiter = ledger.wait(client, held, more, cx.waker().clone());
                 None
             }
         });
@@ -338,12 +343,13 @@ impl Account {
     #[must_use]
     pub fn take_receives(&mut self, bytes: usize) -> bool {
         let more = self.wanted(self.receives + bytes) - self.wanted(self.receives);
-        if more > 0 && !self.budget.ledger.lock().add_receives(more) {
+        let client = self.entry.client;
+        if more > 0 && !self.budget.change(|ledger, woken| ledger.add_receives(client, more, woken)) {
             return false;
         }
         if !self.take(bytes) {
             if more > 0 {
-                self.budget.ledger.lock().remove_receives(more);
+                self.budget.ledger.lock().remove_receives(client, more);
             }
             return false;
         }
@@ -353,12 +359,13 @@ impl Account {
 
     /// Uses `bytes` more for receives without which the connection is of no use, as [`Self::take_anyway`].
     pub fn take_receives_anyway(&mut self, bytes: usize) {
+        self.take_anyway(bytes);
         let more = self.wanted(self.receives + bytes) - self.wanted(self.receives);
         if more > 0 {
-            self.budget.ledger.lock().add_receives_anyway(more);
+            let client = self.entry.client;
+            self.budget.change(|ledger, woken| ledger.add_receives_anyway(client, more, woken));
         }
         self.receives += bytes;
-        self.take_anyway(bytes);
     }
 
     /// Uses `bytes` of receives no more.
@@ -366,7 +373,7 @@ impl Account {
         let after = self.receives.saturating_sub(bytes);
         let less = self.wanted(self.receives) - self.wanted(after);
         if less > 0 {
-            self.budget.ledger.lock().remove_receives(less);
+            self.budget.ledger.lock().remove_receives(self.entry.client, less);
         }
         self.receives = after;
         self.give(bytes);
@@ -417,7 +424,7 @@ impl Drop for Account {
         let (client, entry, held, waiter) = (self.client, self.entry, self.held, self.waiter);
         let (line, receives) = (&self.line, self.wanted(self.receives));
         self.budget.change(|ledger, woken| {
-            ledger.remove_receives(receives);
+            ledger.remove_receives(entry.client, receives);
             let granted = waiter.map_or(0, |key| ledger.forget(key, woken));
             if held + granted > 0 {
                 ledger.give(entry.client, held + granted, woken);
@@ -504,7 +511,7 @@ mod tests {
             while account.take_receives(4 * KIB) {}
         }
         let stats = budget.stats();
-        assert!(stats.in_use > stats.shared / 4 && stats.in_use <= stats.shared / 2, "{stats:?}");
+        assert!(stats.in_use > stats.shared / 8 && stats.in_use <= stats.shared / 2, "{stats:?}");
         assert!(!idle[2].take_receives(4 * KIB) && idle[2].take(4 * KIB), "calls have the rest");
         idle[2].give(4 * KIB);
         let given = idle[1].receives;
@@ -512,6 +519,17 @@ mod tests {
         assert!(idle[2].take_receives(4 * KIB), "what one gives back, another may take");
         drop(idle);
         assert_eq!((budget.stats().in_use, budget.0.ledger.lock().receives()), (0, 0));
+    }
+
+    /// A client that holds all the receives it may have gets memory for a call as one that holds nothing.
+    #[tokio::test]
+    async fn receives_do_not_count_against_the_calls_of_their_client() {
+        let budget = Budget::new(config(256 * KIB, 0), TokioRuntime::current());
+        let (mut idle, _other) = (budget.open(client(1)).unwrap(), budget.open(client(2)).unwrap());
+        while idle.take_receives(4 * KIB) {}
+        let stats = budget.stats();
+        assert!(stats.in_use >= stats.shared / 5, "{stats:?}");
+        assert!(idle.take(stats.shared / 2), "{stats:?}");
     }
 
     /// Connections on several threads that take more than there is, and wait: each gets everything it wants.

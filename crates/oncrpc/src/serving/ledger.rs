@@ -38,6 +38,8 @@ pub(super) struct ConnectionLimits {
 struct Client {
     /// Bytes that its connections hold.
     in_use: usize,
+    /// Bytes of these that are receives.
+    receives: usize,
     /// Its connections that count: all but those that are being closed for others.
     lines: Slab<Arc<Line>>,
     /// How many these are.
@@ -48,9 +50,16 @@ struct Client {
     waiting: VecDeque<usize>,
 }
 
+impl Client {
+    /// Bytes that its connections hold for calls.
+    fn calls(&self) -> usize {
+        self.in_use.saturating_sub(self.receives)
+    }
+}
+
 struct Waiter {
     client: usize,
-    /// Bytes that the connection holds already.
+    /// Bytes that the connection holds for calls already.
     held: usize,
     bytes: usize,
     granted: bool,
@@ -79,7 +88,7 @@ pub(super) struct Ledger {
     waits: u64,
     /// Clients with waiting connections, in turns.
     turn: VecDeque<usize>,
-    /// A connection whose client holds nothing, and for which too little is free: all others wait until it is served.
+    /// A connection whose client holds nothing for calls, and for which too little is free: all others wait until it is served.
     starved: Option<usize>,
     /// With less than this free, no waiting connection can be served.
     least_free: usize,
@@ -205,12 +214,12 @@ impl Ledger {
         (factor(self.clients.len() == 1), factor(client.accounts == 1))
     }
 
-    /// The least memory that must be left before a connection that holds `held` bytes may have `bytes` more. A client
-    /// that holds nothing may have it where it is there at all.
+    /// The least memory that must be left before a connection that holds `held` bytes for calls may have `bytes` more. A
+    /// client that holds nothing for calls may have it where it is there at all.
     fn needs(&self, client: usize, held: usize, bytes: usize) -> usize {
-        let Some(client) = self.clients.get(client).filter(|c| c.in_use > 0) else { return bytes };
+        let Some(client) = self.clients.get(client).filter(|c| c.calls() > 0) else { return bytes };
         let (of_memory, of_share) = self.factors(client);
-        let share = client.in_use + bytes + (held + bytes).div_ceil(of_share);
+        let share = client.calls() + bytes + (held + bytes).div_ceil(of_share);
         bytes + share.div_ceil(of_memory)
     }
 
@@ -241,24 +250,37 @@ impl Ledger {
         self.count_in(client, bytes);
     }
 
-    /// Counts `bytes` of receives, unless they would be more than half of the memory: an idle connection keeps its
-    /// receives, so that memory for calls must be left beside those of all connections.
-    pub(super) fn add_receives(&mut self, bytes: usize) -> bool {
-        let may = self.receives + bytes <= self.memory / 2;
+    /// Counts `bytes` of a client as receives, if it may have so many. An idle connection keeps its receives, so that
+    /// memory for calls must be left beside those of all connections: they have half, which clients share as they share
+    /// the memory for calls.
+    pub(super) fn add_receives(&mut self, client: usize, bytes: usize, woken: &mut Vec<Waker>) -> bool {
+        let Some(c) = self.clients.get(client) else { return false };
+        let needs = bytes + (c.receives + bytes).div_ceil(self.factors(c).0);
+        let may = (self.memory / 2).saturating_sub(self.receives) >= needs;
         if may {
-            self.receives += bytes;
+            self.add_receives_anyway(client, bytes, woken);
         }
         may
     }
 
-    /// Counts `bytes` of receives that a connection cannot do without.
-    pub(super) fn add_receives_anyway(&mut self, bytes: usize) {
+    /// Counts `bytes` as receives that a connection cannot do without.
+    pub(super) fn add_receives_anyway(&mut self, client: usize, bytes: usize, woken: &mut Vec<Waker>) {
         self.receives += bytes;
+        if let Some(c) = self.clients.get_mut(client) {
+            c.receives += bytes;
+            if !c.waiting.is_empty() {
+                self.least_free = 0; // It holds less for calls, and may have more.
+                self.serve(woken);
+            }
+        }
     }
 
-    /// Counts `bytes` of receives no more.
-    pub(super) fn remove_receives(&mut self, bytes: usize) {
+    /// Counts `bytes` as receives no more.
+    pub(super) fn remove_receives(&mut self, client: usize, bytes: usize) {
         self.receives = self.receives.saturating_sub(bytes);
+        if let Some(c) = self.clients.get_mut(client) {
+            c.receives = c.receives.saturating_sub(bytes);
+        }
     }
 
     /// Gives bytes back; the connections that are served by it are to be woken.
@@ -351,7 +373,7 @@ impl Ledger {
                 continue;
             }
             least_free = least_free.min(self.needs(client, held, bytes));
-            if self.clients.get(client).is_some_and(|c| c.in_use == 0) {
+            if self.clients.get(client).is_some_and(|c| c.calls() == 0) {
                 self.starved = Some(key);
                 self.least_free = bytes;
                 return;
