@@ -103,8 +103,7 @@ impl Limits {
         let memory = bytes(self.memory.0);
         let memory = memory - replies.min(memory / 4);
         let reserve = memory / 8;
-        // The receives of a connection that has not asked for more, and some small calls.
-        let own = 8 * bytes(self.inline_size.0).max(OWN_UNIT);
+        let own = bytes(self.own());
         let by_files = descriptors.map_or(usize::MAX, |n| bytes(n / 2));
         let connections = self.max_connections.unwrap_or_else(|| by_files.min(reserve / own).max(8));
         BudgetConfig {
@@ -124,6 +123,21 @@ impl Limits {
     /// The larger of rtmax and wtmax, in bytes.
     pub fn max_transfer(&self) -> u64 {
         self.rtmax.max(self.wtmax).0
+    }
+
+    /// Bytes that a connection has for itself where there is enough: the receives of one that has not asked for more, and
+    /// some small calls.
+    fn own(&self) -> u64 {
+        8 * self.inline_size.0.max(OWN_UNIT as u64)
+    }
+
+    /// The least memory with which the largest call is executed in the end, whatever idle connections hold: of the shared
+    /// memory at most half for receives, and an eighth for their next calls. The largest call may need somewhat more than
+    /// twice its size, and the shared memory is at least 21/32 of all ([`Self::budget`]).
+    fn least_memory(&self) -> u64 {
+        let largest = self.max_transfer() + (CALL_SLACK + OWN_UNIT) as u64;
+        let shared = 6 * largest + 8 * self.own();
+        (shared * 32 / 21).next_multiple_of(1 << 20)
     }
 
     /// Checks that the limits are in their ranges and fit together.
@@ -209,6 +223,65 @@ impl Limits {
                 ),
             ));
         }
+        let least = self.least_memory();
+        if least > self.memory.0 {
+            return Err(wrong(
+                "memory",
+                format!(
+                    "limits.memory is {}, but calls of {} need at least {} beside idle connections; raise memory or lower \
+                     rtmax and wtmax",
+                    self.memory,
+                    ByteSize(self.max_transfer()),
+                    ByteSize(least)
+                ),
+            ));
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use oncrpc::serving::{Budget, slot_bytes};
+    use runtime::virtual_time::VirtualTime;
+
+    use super::*;
+
+    /// With the least memory that is accepted, connections of as many clients as there may be hold all the receives that
+    /// they get; then the largest call has memory at once.
+    #[test]
+    fn the_largest_call_has_memory_beside_idle_connections() {
+        let time = VirtualTime::new(1);
+        for (transfer, inline) in [(4096, 4096), (1 << 20, 4096), (4 << 20, 4096), (1 << 20, 256 << 10)] {
+            let limits = |memory| Limits {
+                rtmax: ByteSize(4096),
+                wtmax: ByteSize(transfer),
+                credits: 1,
+                inline_size: ByteSize(inline),
+                memory: ByteSize(memory),
+                ..Limits::default()
+            };
+            let least = limits(0).least_memory();
+            limits(least).check().unwrap();
+            let refused = limits(least - 1).check().unwrap_err().what;
+            assert!(refused.contains(&ByteSize(least).to_string()), "{refused}");
+            let config = limits(least).budget(None);
+            let budget = Budget::new(config, time.runtime());
+            let receive = slot_bytes(inline as usize);
+            let mut accounts: Vec<_> = (0..config.connections as u32)
+                .map(|n| {
+                    let mut account = budget.open(IpAddr::from(n.to_be_bytes()).into()).unwrap();
+                    account.take_receives_anyway(5 * receive);
+                    (1..64).take_while(|_| account.take_receives(receive)).for_each(drop);
+                    account
+                })
+                .collect();
+            for account in &mut accounts {
+                assert!(account.take(config.largest), "{least} for {transfer}: {:?}", budget.stats());
+                account.give(config.largest);
+            }
+        }
     }
 }
