@@ -56,7 +56,7 @@ struct Places {
     /// Objects known to be gone, so that asking for them again does not cost another walk.
     gone: HashSet<Handle>,
     walks: u64,
-    /// Everything that the last walk has met is here still.
+    /// Everything that the last walk has met is here still, except what is gone.
     all: bool,
 }
 
@@ -161,6 +161,12 @@ impl Index {
         self.places.lock().walks
     }
 
+    /// Has the next walk begin after `rest`, and not before.
+    #[cfg(test)]
+    pub(super) fn rest_for(&self, rest: Duration) {
+        self.walks.lock().rest = Some(Instant::now() + rest);
+    }
+
     /// Notes a place.
     pub(super) fn note(&self, handle: Handle, dir: Handle, name: &[u8]) {
         let mut places = self.places.lock();
@@ -173,10 +179,12 @@ impl Index {
     /// Notes that a name is gone; with `dead`, the object too.
     pub(super) fn forget(&self, handle: &Handle, dir: &Handle, name: &[u8], dead: bool) {
         let mut places = self.places.lock();
-        let Places { young, old, .. } = &mut *places;
+        let Places { young, old, all, .. } = &mut *places;
         for generation in [young, old] {
             if generation.get(handle).is_some_and(|p| p.dir == *dir && *p.name == *name) {
                 generation.remove(handle);
+                // The object has other links; only a walk finds them.
+                *all &= dead;
             }
         }
         if dead {

@@ -92,6 +92,34 @@ fn an_object_that_is_not_found_costs_one_walk() {
 }
 
 #[test]
+fn a_file_that_loses_one_of_its_links_after_a_walk_is_found_again() {
+    for rename in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = open(dir.path(), 1000);
+        let root = fs.root();
+        let [gone, file, other] = ["gone", "f", "other"].map(|name| create(&fs, &root, name));
+        drop(fs);
+        std::fs::remove_file(dir.path().join("gone")).unwrap();
+        let fs = open(dir.path(), 1000);
+        let index = fs.export.tree.index().unwrap();
+        assert_eq!(patiently(&fs, &gone).unwrap_err(), FsError::Stale, "after a whole walk");
+        patient(|| wait(fs.link(&me(), &file, &root, b"lock"))).unwrap();
+        patiently(&fs, &other).unwrap();
+        if rename {
+            patient(|| wait(fs.rename(&me(), &root, b"other", &root, b"lock"))).unwrap();
+        } else {
+            patient(|| wait(fs.remove(&me(), &root, b"lock"))).unwrap();
+        }
+        // More objects than are kept open.
+        let _more: Vec<_> = (0..20).map(|n| create(&fs, &root, &n.to_string())).collect();
+        index.rest_for(std::time::Duration::from_secs(3600));
+        assert_eq!(getattr(&fs, &file).unwrap_err(), FsError::Jukebox, "rename: {rename}");
+        index.rest_for(std::time::Duration::ZERO);
+        assert_eq!(patiently(&fs, &file).unwrap().nlink, 1, "rename: {rename}");
+    }
+}
+
+#[test]
 fn a_walk_holds_up_no_other_call() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path(), 1000);
