@@ -161,6 +161,12 @@ impl Index {
         self.places.lock().walks
     }
 
+    /// Whether a walk is running.
+    #[cfg(test)]
+    pub(super) fn is_walking(&self) -> bool {
+        self.walks.lock().running
+    }
+
     /// Has the next walk begin after `rest`, and not before.
     #[cfg(test)]
     pub(super) fn rest_for(&self, rest: Duration) {
@@ -408,7 +414,15 @@ impl Walk<'_> {
             if name == b"." || name == b".." {
                 continue;
             }
-            let Ok((child, st)) = tree.open_entry(dir.as_fd(), name) else { continue };
+            let (child, st) = match tree.open_entry(dir.as_fd(), name) {
+                Ok(opened) => opened,
+                Err(FsError::NoEnt | FsError::Access) => continue,
+                // The entry may be an object that is wanted: a lack of descriptors or memory, or an I/O error.
+                Err(_) => {
+                    self.whole = false;
+                    continue;
+                }
+            };
             let found = tree.handle_of(child.as_fd(), &st)?;
             self.meet(found, Place { dir: handle, name: name.into(), walks: self.number });
             if attr::kind(&st) == Ok(FileKind::Directory) {

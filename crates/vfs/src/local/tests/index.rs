@@ -120,6 +120,33 @@ fn a_file_that_loses_one_of_its_links_after_a_walk_is_found_again() {
 }
 
 #[test]
+fn a_walk_without_descriptors_proves_nothing() {
+    let name = "local::tests::index::a_walk_without_descriptors_proves_nothing";
+    if !in_own_process(name) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let fs = open(dir.path(), 1000);
+    let file = create(&fs, &fs.root(), "f");
+    drop(fs);
+    let fs = open(dir.path(), 1000);
+    let index = fs.export.tree.index().unwrap();
+    let limit = rustix::process::Rlimit { current: Some(128), maximum: Some(128) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let paused = index.pause.lock();
+    assert_eq!(getattr(&fs, &file).unwrap_err(), FsError::Jukebox);
+    // One is left, for the root directory and not for its entries.
+    let mut taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    taken.pop();
+    drop(paused);
+    while index.is_walking() {
+        std::thread::yield_now();
+    }
+    drop(taken);
+    assert!(patiently(&fs, &file).is_ok());
+}
+
+#[test]
 fn a_walk_holds_up_no_other_call() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path(), 1000);
