@@ -1,15 +1,13 @@
 //! The kept replies, and which of them give way.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    net::IpAddr,
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use futures::channel::oneshot;
 use oncrpc::{Message, Peer, serving::ClientAddr};
 use parking_lot::Mutex;
 use runtime::{Instant, RuntimeRef};
+
+use super::order::Order;
 
 /// Independent parts of the cache, so that shards seldom meet at a lock.
 const PARTS: usize = 16;
@@ -33,7 +31,7 @@ pub(super) struct Key {
 
 impl Key {
     /// Whose share of the cache it is counted in.
-    fn counted(&self) -> ClientAddr {
+    pub(super) fn counted(&self) -> ClientAddr {
         self.client.into()
     }
 }
@@ -49,32 +47,31 @@ enum Entry {
 
 struct Part {
     entries: HashMap<Key, Entry>,
-    /// Finished entries and when they were, oldest first.
-    finished: VecDeque<(Key, Instant)>,
-    /// How many of them each client has.
-    held: HashMap<ClientAddr, usize>,
+    /// Those that are finished.
+    finished: Order,
 }
 
 impl Part {
     fn new(size: usize) -> Mutex<Self> {
         // Twice, so that the map does not grow while calls are in progress on top.
         let entries = HashMap::with_capacity(2 * size);
-        let finished = VecDeque::with_capacity(size + 1);
-        Mutex::new(Self { entries, finished, held: HashMap::new() })
+        let finished = Order::with_capacity(size + 1);
+        Mutex::new(Self { entries, finished })
     }
 
-    fn held(&self, client: ClientAddr) -> usize {
-        self.held.get(&client).copied().unwrap_or(0)
+    /// Whether the oldest finished entry is older than the window.
+    fn has_old(&self, now: Instant) -> bool {
+        self.finished.oldest_since().is_some_and(|since| now.duration_since(since) >= WINDOW)
     }
 
     /// Notes a finished entry, and takes out those that give way to it: one, and further ones where the cache has grown
     /// and they are older than the window.
     fn keep(&mut self, key: Key, now: Instant, size: usize) -> (Option<Entry>, Vec<Entry>) {
-        self.finished.push_back((key, now));
-        *self.held.entry(key.counted()).or_default() += 1;
-        let (first, mut further) = (self.give_way(key.counted(), now, size), Vec::new());
-        while self.finished.front().is_some_and(|(_, since)| now.duration_since(*since) >= WINDOW)
-            && let Some(entry) = self.give_way(key.counted(), now, size)
+        let client = key.counted();
+        self.finished.push(key, now);
+        let (first, mut further) = (self.give_way(client, now, size), Vec::new());
+        while self.has_old(now)
+            && let Some(entry) = self.give_way(client, now, size)
         {
             further.push(entry);
         }
@@ -85,48 +82,36 @@ impl Part {
         if self.finished.len() <= size {
             return None;
         }
-        let at = self.gives_way(client, now, size)?;
-        self.take_out(at)
-    }
-
-    fn take_out(&mut self, at: usize) -> Option<Entry> {
-        let (gone, _) = self.finished.remove(at)?;
-        if let Some(n) = self.held.get_mut(&gone.counted()) {
-            *n -= 1;
-            if *n == 0 {
-                self.held.remove(&gone.counted());
-            }
-        }
+        let gone = self.gives_way(client, now, size)?;
         self.entries.remove(&gone)
     }
 
-    /// Which entry gives way to the newest one, of `client`: the client's own oldest, when it has its share, so that a client
+    /// Takes from the finished entries the one that gives way to the newest one, of `client`: the client's own oldest, when it has its share, so that a client
     /// with many changes does not push out the entries of others; else the oldest, when it is older than the window; else
     /// none, while the cache may grow; else the oldest of a client with more than its share.
-    fn gives_way(&self, client: ClientAddr, now: Instant, size: usize) -> Option<usize> {
-        let clients = self.held.len().max(1);
-        let oldest = |whose: ClientAddr| self.finished.iter().position(|(k, _)| k.counted() == whose);
-        if self.held(client) > (size / clients).max(OWN.min(size)) {
-            return oldest(client);
+    fn gives_way(&mut self, client: ClientAddr, now: Instant, size: usize) -> Option<Key> {
+        let clients = self.finished.clients().max(1);
+        if self.finished.held(client) > (size / clients).max(OWN.min(size)) {
+            return self.finished.take_oldest_of(client);
         }
-        if self.finished.front().is_some_and(|(_, since)| now.duration_since(*since) >= WINDOW) {
-            return Some(0);
+        if self.has_old(now) {
+            return self.finished.take_oldest();
         }
         if self.finished.len() <= GROWTH * size {
             return None;
         }
         let share = (GROWTH * size / clients).max(1);
-        let over = self.held.iter().find(|(_, n)| **n > share).map(|(c, _)| *c);
-        oldest(over.unwrap_or(client))
+        let over = self.finished.client_over(share);
+        self.finished.take_oldest_of(over.unwrap_or(client))
     }
 
     /// Whether the reply to a further call of `client` can be kept without one going that may still be asked for.
     fn has_room(&self, client: ClientAddr, now: Instant, size: usize) -> bool {
         let most = GROWTH * size;
         self.entries.len() < most
-            || self.held(client) > 0
-            || self.held.len() < most
-            || self.finished.front().is_some_and(|(_, since)| now.duration_since(*since) >= WINDOW)
+            || self.finished.held(client) > 0
+            || self.finished.clients() < most
+            || self.has_old(now)
     }
 }
 
@@ -221,6 +206,6 @@ impl ReplyCache {
     /// Entries as they are counted by client, which is to be the same as [`Self::kept`].
     #[cfg(test)]
     pub(super) fn counted(&self) -> usize {
-        self.parts.iter().map(|p| p.lock().held.values().sum::<usize>()).sum()
+        self.parts.iter().map(|p| p.lock().finished.counted()).sum()
     }
 }

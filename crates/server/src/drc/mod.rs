@@ -12,6 +12,7 @@
 mod cache;
 #[cfg(test)]
 mod model;
+mod order;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,212 @@
+//! Finished calls in the order of time, of all clients and of each client.
+//!
+//! Every operation takes constant time, and none allocates from the heap while there are no more calls and clients than
+//! there have been: the calls are slots of one vector, linked by their positions in it.
+
+use std::collections::HashMap;
+
+use oncrpc::serving::ClientAddr;
+use runtime::Instant;
+
+use super::cache::Key;
+
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+
+struct Slot {
+    key: Key,
+    since: Instant,
+    /// The neighbours among the calls of all clients. Of a free slot, `newer` is the next free one.
+    older: u32,
+    newer: u32,
+    /// The next newer call of the same client.
+    next: u32,
+}
+
+/// The calls of one client.
+struct Own {
+    oldest: u32,
+    newest: u32,
+    len: usize,
+}
+
+/// Finished calls and when they were finished.
+pub(super) struct Order {
+    slots: Vec<Slot>,
+    free: u32,
+    oldest: u32,
+    newest: u32,
+    len: usize,
+    /// The clients that have calls here.
+    clients: HashMap<ClientAddr, Own>,
+}
+
+impl Order {
+    pub(super) fn with_capacity(calls: usize) -> Self {
+        let slots = Vec::with_capacity(calls);
+        Self { slots, free: NONE, oldest: NONE, newest: NONE, len: 0, clients: HashMap::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many clients have calls here.
+    pub(super) fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// How many calls a client has here.
+    pub(super) fn held(&self, client: ClientAddr) -> usize {
+        self.clients.get(&client).map_or(0, |own| own.len)
+    }
+
+    /// A client with more than `share` calls.
+    pub(super) fn client_over(&self, share: usize) -> Option<ClientAddr> {
+        self.clients.iter().find(|(_, own)| own.len > share).map(|(client, _)| *client)
+    }
+
+    /// When the oldest call was finished.
+    pub(super) fn oldest_since(&self) -> Option<Instant> {
+        self.slot(self.oldest).map(|slot| slot.since)
+    }
+
+    /// Adds a call that has finished now.
+    pub(super) fn push(&mut self, key: Key, since: Instant) {
+        let slot = Slot { key, since, older: self.newest, newer: NONE, next: NONE };
+        let at = match self.slots.get_mut(self.free as usize) {
+            Some(free) => {
+                let at = std::mem::replace(&mut self.free, free.newer);
+                *free = slot;
+                at
+            }
+            None => {
+                self.slots.push(slot);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        match self.slots.get_mut(self.newest as usize) {
+            Some(before) => before.newer = at,
+            None => self.oldest = at,
+        }
+        self.newest = at;
+        self.len += 1;
+        let own = self.clients.entry(key.counted()).or_insert(Own { oldest: at, newest: NONE, len: 0 });
+        if let Some(before) = self.slots.get_mut(own.newest as usize) {
+            before.next = at;
+        }
+        own.newest = at;
+        own.len += 1;
+    }
+
+    /// Takes out the oldest call of all.
+    pub(super) fn take_oldest(&mut self) -> Option<Key> {
+        // It is the oldest one of its client too.
+        self.take_oldest_of(self.slot(self.oldest)?.key.counted())
+    }
+
+    /// Takes out the oldest call of a client.
+    pub(super) fn take_oldest_of(&mut self, client: ClientAddr) -> Option<Key> {
+        let own = self.clients.get_mut(&client)?;
+        let at = own.oldest;
+        let slot = self.slots.get_mut(at as usize)?;
+        let (key, older, newer) = (slot.key, slot.older, slot.newer);
+        (own.oldest, own.len) = (slot.next, own.len - 1);
+        slot.newer = std::mem::replace(&mut self.free, at);
+        if own.len == 0 {
+            self.clients.remove(&client);
+        }
+        match self.slots.get_mut(older as usize) {
+            Some(older) => older.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.slots.get_mut(newer as usize) {
+            Some(newer) => newer.older = older,
+            None => self.newest = older,
+        }
+        self.len -= 1;
+        Some(key)
+    }
+
+    fn slot(&self, at: u32) -> Option<&Slot> {
+        self.slots.get(at as usize)
+    }
+
+    /// Calls as they are counted by client, which is to be the same as [`Self::len`].
+    #[cfg(test)]
+    pub(super) fn counted(&self) -> usize {
+        self.clients.values().map(|own| own.len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, net::Ipv4Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CLIENTS: u8 = 5;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Push(u8),
+        TakeOldest,
+        TakeOldestOf(u8),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..CLIENTS).prop_map(Step::Push),
+            1 => Just(Step::TakeOldest),
+            2 => (0..CLIENTS).prop_map(Step::TakeOldestOf),
+        ];
+        prop::collection::vec(step, 0..300)
+    }
+
+    fn key(client: u8, xid: u32) -> Key {
+        Key { client: Ipv4Addr::new(10, 0, 0, client).into(), xid, proc: 7, checksum: 0 }
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_is_that_of_one_queue(steps in steps()) {
+            let (mut order, mut queue) = (Order::with_capacity(1), VecDeque::<(Key, Instant)>::new());
+            let (mut most, mut now) = (0, Instant::default());
+            for (n, step) in steps.into_iter().enumerate() {
+                now = now + std::time::Duration::from_secs(1);
+                match step {
+                    Step::Push(client) => {
+                        let key = key(client, n as u32);
+                        order.push(key, now);
+                        queue.push_back((key, now));
+                    }
+                    Step::TakeOldest => {
+                        prop_assert_eq!(order.take_oldest(), queue.pop_front().map(|(key, _)| key));
+                    }
+                    Step::TakeOldestOf(client) => {
+                        let client = key(client, 0).counted();
+                        let at = queue.iter().position(|(key, _)| key.counted() == client);
+                        let expected = at.and_then(|at| queue.remove(at)).map(|(key, _)| key);
+                        prop_assert_eq!(order.take_oldest_of(client), expected);
+                    }
+                }
+                most = most.max(queue.len());
+                prop_assert_eq!(order.len(), queue.len());
+                prop_assert_eq!(order.counted(), queue.len());
+                prop_assert_eq!(order.oldest_since(), queue.front().map(|(_, since)| *since));
+                prop_assert_eq!(order.slots.len(), most, "free slots are used first");
+                let held = |client| queue.iter().filter(|(key, _)| key.counted() == client).count();
+                let held: Vec<_> = (0..CLIENTS).map(|c| key(c, 0).counted()).map(|c| (c, held(c))).collect();
+                for (client, n) in &held {
+                    prop_assert_eq!(order.held(*client), *n);
+                }
+                prop_assert_eq!(order.clients(), held.iter().filter(|(_, n)| *n > 0).count());
+                let share = held.iter().map(|(_, n)| *n).max().unwrap_or(0);
+                prop_assert_eq!(order.client_over(share), None);
+                prop_assert_eq!(order.client_over(share.saturating_sub(1)).is_some(), share > 0);
+            }
+        }
+    }
+}
