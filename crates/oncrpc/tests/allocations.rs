@@ -41,6 +41,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Bytes of data: in the first piece of a record, and the usual largest transfer.
+const LENGTHS: [usize; 2] = [5001, 1 << 20];
+
 #[test]
 fn calls_over_tcp_allocate_nothing_once_everything_has_grown() {
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -60,28 +63,30 @@ fn calls_over_tcp_allocate_nothing_once_everything_has_grown() {
         );
         let t: Arc<dyn Transport> =
             TcpTransport::start(Box::new(ours), &rt, &arena, Default::default()).unwrap();
-        let data = arena.copy_from(&[5; 5001]).unwrap();
-        let call = || {
-            let mut e = Encoder::new(&arena, 128);
-            call_header(&mut e, 100_003, 3, 7, &Credential::None);
-            e.put_payload(data.clone().into());
-            let reply = ReplySpec { max_head: 128, payload: None };
-            PendingCall::new(&t, Request::new(e.finish().unwrap(), reply))
-        };
-        let round = async || {
-            let (a, b, c) = futures::join!(call(), call(), call());
-            for reply in [a, b, c] {
-                let data = reply.unwrap().results().payload(6000).unwrap();
-                assert_eq!(data.len(), 5001);
+        for len in LENGTHS {
+            let data = arena.copy_from(&vec![5; len]).unwrap();
+            let call = || {
+                let mut e = Encoder::new(&arena, 128);
+                call_header(&mut e, 100_003, 3, 7, &Credential::None);
+                e.put_payload(data.clone().into());
+                let reply = ReplySpec { max_head: 128, payload: None };
+                PendingCall::new(&t, Request::new(e.finish().unwrap(), reply))
+            };
+            let round = async || {
+                let (a, b, c) = futures::join!(call(), call(), call());
+                for reply in [a, b, c] {
+                    let data = reply.unwrap().results().payload(len).unwrap();
+                    assert_eq!(data.len(), len);
+                }
+            };
+            for _ in 0..50 {
+                round().await;
             }
-        };
-        for _ in 0..50 {
-            round().await;
+            let before = COUNT.get();
+            for _ in 0..200 {
+                round().await;
+            }
+            assert_eq!(COUNT.get() - before, 0, "allocations in 600 calls of {len} bytes");
         }
-        let before = COUNT.get();
-        for _ in 0..200 {
-            round().await;
-        }
-        assert_eq!(COUNT.get() - before, 0, "allocations in 600 calls");
     });
 }

@@ -24,6 +24,9 @@ const STASH_BYTES: usize = 16384;
 const PAST_BULK: usize = 512;
 /// Bytes of each buffer of a record that grows as its bytes come. The largest head of a call is shorter.
 const PIECE: usize = 64 << 10;
+/// Slices in one vectored read without an allocation: a record with 1 MiB of data in pieces of 64 KiB has 17, and the stash
+/// is one more.
+const ROOM_SLICES: usize = 20;
 /// Fragments without bytes that are taken in a row. No sender has a reason for even one.
 const MAX_EMPTY_FRAGMENTS: u32 = 16;
 
@@ -263,7 +266,7 @@ impl RecordReader {
 
     /// Where to read to: the rest of the record at hand first, as far as there is room for it, then the stash. Valid after
     /// [`Self::next_record`] has said [`Next::NeedBytes`]; never empty.
-    pub fn space(&mut self) -> SmallVec<[IoSliceMut<'_>; 4]> {
+    pub fn space(&mut self) -> SmallVec<[IoSliceMut<'_>; ROOM_SLICES]> {
         if self.stash_start > 0 {
             // At most the three bytes of an incomplete header are moved.
             self.stash.copy_within(self.stash_start..self.stash_end, 0);
@@ -274,7 +277,7 @@ impl RecordReader {
             State::Header => 0,
             State::Body { left, .. } => left,
         };
-        let mut out: SmallVec<[IoSliceMut<'_>; 4]> =
+        let mut out: SmallVec<[IoSliceMut<'_>; ROOM_SLICES]> =
             Self::room(&mut self.parts, self.filled, left).map(IoSliceMut::new).collect();
         // The stash takes what follows the record, so only where there is room for all of the record.
         if out.iter().map(|room| room.len()).sum::<usize>() == left {
