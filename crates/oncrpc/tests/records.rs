@@ -215,7 +215,7 @@ fn feed(r: &mut RecordReader, mut bytes: &[u8]) {
 }
 
 #[test]
-fn an_announced_record_takes_memory_as_its_bytes_come_and_is_admitted_as_a_whole() {
+fn an_announced_record_takes_one_piece_until_that_is_full_and_is_admitted_as_a_whole() {
     const RECORD: usize = (1 << 20) + 100;
     let (arena, mut r) = growing(2 << 20);
     feed(&mut r, &words(&[0x8000_0000 + RECORD as u32])[..]);
@@ -234,7 +234,8 @@ fn an_announced_record_takes_memory_as_its_bytes_come_and_is_admitted_as_a_whole
         feed(&mut r, &vec![1; n]);
         come += n;
         let taken = arena.stats().in_use;
-        assert!(taken <= (2 * come + (64 << 10)).max(64 << 10), "{taken} bytes for {come}");
+        let most = if come <= 64 << 10 { 64 << 10 } else { (1 << 20) + 512 };
+        assert!(taken <= most, "{taken} bytes for {come}");
     }
     feed(&mut r, &[1]);
     let Ok(Next::Record(message)) = r.next_record() else { panic!("it is all here") };
@@ -268,7 +269,7 @@ fn large_records_that_grow_are_copied_no_more_than_others() {
     let (_arena, r) = growing(4 << 20);
     let (records, reads, early) = read_greedily(r, &record.repeat(3));
     assert!(early <= 16384 + 512 + 512, "{early} bytes were read elsewhere and copied");
-    assert!(reads <= 3 * 6, "{reads} reads");
+    assert!(reads <= 3 * 3, "{reads} reads");
     for message in records {
         assert_eq!(message.head.iter().count(), 16);
         assert_eq!(message.head.to_vec(), body);

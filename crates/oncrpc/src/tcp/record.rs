@@ -70,7 +70,7 @@ enum State {
 /// Call [`Self::next_record`] until it needs bytes, read into [`Self::space`], tell [`Self::advance`] how many, and begin
 /// again. The bytes are read directly into the record's own buffers, but for the few that came with the record before. A
 /// record lies in one buffer (in several only when it is longer than [`SPAN_BYTES`]), or, of a reader made by
-/// [`Self::growing`], in buffers of 64 KiB that are taken as its bytes come.
+/// [`Self::growing`], in buffers of 64 KiB: one at first, the others when that one is full.
 pub struct RecordReader {
     arena: Arena,
     max_record: usize,
@@ -93,8 +93,8 @@ impl RecordReader {
         Self::with(arena, max_record, SPAN_BYTES, usize::MAX)
     }
 
-    /// The same for peers that are not trusted: memory is taken as bytes come, and as much at a time as has come already,
-    /// so that an announced length alone takes none; and the whole record must be admitted first ([`Next::NeedRoom`]).
+    /// The same for peers that are not trusted: the memory of the whole record must be admitted first ([`Next::NeedRoom`]),
+    /// and all but its first 64 KiB are taken only when these have come, so that an announced length alone takes no more.
     pub fn growing(arena: &Arena, max_record: usize) -> Self {
         Self::with(arena, max_record, PIECE, 0)
     }
@@ -197,11 +197,10 @@ impl RecordReader {
         self.parts.iter().map(|p| p.len()).sum::<usize>() == self.filled
     }
 
-    /// Makes the parts hold `total` bytes, or as many as have come and as much again. What further fragments bring may have
-    /// to move to a larger buffer; a record in one fragment never moves.
+    /// Makes the parts hold `total` bytes, or those of the first part until it is full. What further fragments bring may
+    /// have to move to a larger buffer; a record in one fragment never moves.
     fn make_room(&mut self, total: usize) -> bool {
-        let grown = (2 * self.filled).next_multiple_of(self.piece).max(self.piece);
-        let total = total.min(grown);
+        let total = if self.filled < self.piece { total.min(self.piece) } else { total };
         let mut have: usize = self.parts.iter().map(|p| p.len()).sum();
         while have < total {
             let small = match self.parts.last() {
