@@ -50,11 +50,11 @@ pub(crate) struct OpenFile {
 impl OpenFile {
     /// The kernel uses it: so it has dropped what it had to drop.
     fn is_used(&self) {
-        if self.drops.load(Ordering::Relaxed) != 0 {
-            if let Some(epoch) = self.drops.swap(0, Ordering::Relaxed).checked_sub(1) {
-                self.inode.has_dropped_pages();
-                self.inode.state.lock().pages.drop_before(epoch);
-            }
+        if self.drops.load(Ordering::Relaxed) != 0
+            && let Some(epoch) = self.drops.swap(0, Ordering::Relaxed).checked_sub(1)
+        {
+            self.inode.has_dropped_pages();
+            self.inode.state.lock().pages.drop_before(epoch);
         }
     }
 
