@@ -200,6 +200,9 @@ impl Linux {
             page.data[(start - whole.start) as usize..(end - whole.start) as usize].copy_from_slice(part);
             page.is_dirty |= is_back;
         }
+        if is_back {
+            cache.size = cache.size.max(end); // Before the page is unlocked: write-back ends at the size.
+        }
         Ok(())
     }
 
