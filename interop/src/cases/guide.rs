@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -23,6 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
 fn mount_it(lab: &mut Lab) -> Result<()> {
     let dir = lab.directory("data")?;
     fs::write(dir.join("file"), "content")?;
+    fs::set_permissions(&dir, PermissionsExt::from_mode(0o1777))?;
     let _server = serve(&block("millrace serve")?, &dir, &lab.dir.join("log"))?;
     let mut guest = lab.guest(&GuestOptions::default())?;
     let in_guest = |text: &str| {
