@@ -99,7 +99,7 @@ pub(crate) struct State {
     pub(crate) kernel: KernelHas,
     /// Of its pages; of a directory, of the names in it.
     pub(crate) pages: Pages,
-    /// Another client may have changed it since what was written here was stable.
+    /// Another client may have changed it while this client retained data for it.
     pub(crate) is_changed_elsewhere: bool,
     /// Names in this directory that were asked for before are not to be cached.
     names_dropped: Moment,
@@ -237,7 +237,7 @@ impl Inode {
     ///
     /// The kernel drops the pages in its way when such a write begins, and again when it has ended, but not if it is
     /// asynchronous (`generic_file_direct_write`): a page that was read in between stays, with the data of before. Pages that
-    /// are read after the data was taken have it. (A reader calls [`Self::fills_pages`] and then takes the lock under which
+    /// are read after the data was taken have it. (A reader calls [`Self::reads_pages`] and then takes the lock under which
     /// data is taken: so its call is seen here, or it finds the data.)
     pub(crate) fn wrote_directly(&self) -> Drops {
         if !self.has_pages.load(Ordering::Relaxed) {
@@ -282,7 +282,7 @@ impl Inode {
             s.learned = asked;
             let is_cached = matches!(self.kind, FileType::Regular | FileType::Directory);
             if is_cached && s.pages.compare(server_has) {
-                s.is_changed_elsewhere = true;
+                s.is_changed_elsewhere |= retained.is_some();
                 news = s.drop_cached(self.kind, asked, news);
             }
         }

@@ -28,7 +28,7 @@ const FOR_EXECUTION: u32 = 0x20;
 /// How often a call that found no memory commits what is retained, and tries again.
 const MEMORY_TRIES: u32 = 20;
 /// How long the answer to a WRITE waits for pages to be dropped: a page that was not up to date is locked until the answer,
-/// and nobody can have read it.
+/// and was read by no other.
 const LOCKED: Duration = Duration::from_millis(100);
 
 /// An open description.

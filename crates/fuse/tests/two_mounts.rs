@@ -64,7 +64,7 @@ fn play(export: &Export, protos: [&str; 2], options: &str) -> Vec<String> {
         fs::set_permissions(mounts[0].at.join(&dir), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
         let [mut a, mut b] = [0, 1].map(|i| Local::start(&mounts[i].at.join(&dir)));
-        if let Err(e) = steps::play(case, &mut a, &mut b, false) {
+        if let Err(e) = steps::play(case, [&mut a, &mut b], false, true) {
             failures.push(format!("{protos:?} {options}: {e}"));
         }
     }

@@ -78,7 +78,8 @@ fn run(lab: &mut Lab, proto: &str, backend: Backend) -> Result<()> {
         guests[0].must(&format!("mkdir -m 755 /mnt/x/{dir}"))?;
         let [a, b] = &mut guests;
         let (mut a, mut b) = (InGuest::start(a, n, &dir)?, InGuest::start(b, n, &dir)?);
-        failures.extend(steps::play(case, &mut a, &mut b, true).err());
+        let has_before = backend == Backend::Memory;
+        failures.extend(steps::play(case, [&mut a, &mut b], true, has_before).err());
         a.end()?;
         b.end()?;
     }
