@@ -148,7 +148,7 @@ impl Bucket {
         let periods = now.duration_since(self.refilled).as_millis() / refill.as_millis();
         let periods = u32::try_from(periods).unwrap_or(burst).min(burst);
         self.left = self.left.saturating_add(periods).min(burst);
-        // What is left of a period counts for the next, unless nobody waited for it.
+        // What is left of a period counts for the next, unless no line waited for it.
         self.refilled = if periods < burst { self.refilled + refill * periods } else { now };
     }
 

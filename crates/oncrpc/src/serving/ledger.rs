@@ -86,7 +86,7 @@ pub(super) struct Ledger {
     waiters: Slab<Waiter>,
     waiting: usize,
     waits: u64,
-    /// Clients with waiting connections, in turns.
+    /// Clients with waiting connections, in round-robin order.
     turn: VecDeque<usize>,
     /// A connection whose client holds nothing for calls, and for which too little is free: all others wait until it is served.
     starved: Option<usize>,

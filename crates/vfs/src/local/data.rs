@@ -10,7 +10,7 @@ use crate::{FsError, FsResult, Handle, Identity, Read, Stability, Wcc, Written};
 pub(super) enum Purpose {
     Read,
     Write,
-    /// COMMIT. Whoever may commit is whoever may write (as with knfsd).
+    /// COMMIT, which takes the right to write (as in knfsd).
     Sync,
 }
 
