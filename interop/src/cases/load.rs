@@ -138,7 +138,10 @@ fn no_descriptors(lab: &mut Lab, proto: &'static str) -> Result<()> {
 fn stopped(lab: &mut Lab, proto: &'static str) -> Result<()> {
     lab.expect_log("not responding, still trying");
     lab.expect_log("nfs: server 10.77.0.1 OK");
-    let server = lab.server(&Backend::Local.options(lab)?)?;
+    let mut server = lab.server(&Backend::Local.options(lab)?)?;
+    // A client that waits for long connects again, and repeats its calls.
+    server.expect_fault(&format!("connections_failed_total{{transport=\"{proto}\"}}"));
+    server.expect_fault("replayed_calls_total");
     let mut guest = boot(lab, &GuestOptions::default())?;
     let (from, want) = source(lab, 1)?;
     guest.must(&mount_command(proto, "/mnt/x", ",hard"))?;
