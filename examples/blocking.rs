@@ -8,7 +8,7 @@
 
 use std::{process::ExitCode, thread};
 
-use client::{
+use millrace_client::{
     Options,
     blocking::{Client, File},
 };
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(url: &str) -> Result<(), client::Error> {
+fn run(url: &str) -> Result<(), millrace_client::Error> {
     let client = Client::connect(&url.parse()?, Options::default())?;
     let dir = client.path_in_export();
     let file = client.create_file(format!("{dir}/lines"), 0o644)?;
@@ -40,7 +40,7 @@ fn run(url: &str) -> Result<(), client::Error> {
             .map(|(n, f)| threads.spawn(move || line(n, &f)))
             .collect();
         // A thread that panicked has said why.
-        writers.into_iter().try_for_each(|w| w.join().unwrap_or(Err(client::Error::Closed)))
+        writers.into_iter().try_for_each(|w| w.join().unwrap_or(Err(millrace_client::Error::Closed)))
     })?;
     // Until here the server may lose it when it crashes; the client then writes it again.
     file.commit()?;
@@ -57,7 +57,7 @@ fn run(url: &str) -> Result<(), client::Error> {
 }
 
 /// Writes the line of thread `n` at its place.
-fn line(n: u64, file: &File) -> Result<(), client::Error> {
+fn line(n: u64, file: &File) -> Result<(), millrace_client::Error> {
     let line = format!("thread {n:02}\n");
     file.write(n * line.len() as u64, line.as_bytes())
 }

@@ -15,7 +15,7 @@ use std::{
     process::ExitCode,
 };
 
-use client::{Client, Options, TokioRuntime};
+use millrace_client::{Client, Options, TokioRuntime};
 
 /// Calls in flight.
 const DEPTH: usize = 16;
@@ -42,7 +42,7 @@ async fn main() -> ExitCode {
 }
 
 /// The client of a URL. It mounts the export; what is left of the path is its `path_in_export`.
-async fn connect(url: &str) -> Result<Client, client::Error> {
+async fn connect(url: &str) -> Result<Client, millrace_client::Error> {
     Client::connect(TokioRuntime::current(), &url.parse()?, Options::default()).await
 }
 
@@ -51,7 +51,8 @@ async fn get(url: &str, path: &str) -> Result<u64, Box<dyn Error>> {
     let file = client.open(client.path_in_export()).await?;
     let mut local = fs::File::create(path).map_err(|e| format!("{path}: {e}"))?;
     // The data comes in order, in the memory where the server put it; an error of `write_all` ends the reading.
-    let write = |_offset, data: client::Views| data.iter().try_for_each(|piece| local.write_all(piece));
+    let write =
+        |_offset, data: millrace_client::Views| data.iter().try_for_each(|piece| local.write_all(piece));
     let bytes = file.read_stream(0, u64::MAX, DEPTH, write).await?;
     local.sync_all()?;
     Ok(bytes)

@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use client::{Client, File, Options, TokioRuntime};
+use millrace_client::{Client, File, Options, TokioRuntime};
 use tokio::task::JoinSet;
 
 /// Reads in flight, and buffers.
@@ -59,7 +59,7 @@ async fn count(url: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// Takes one piece of the file after the other until none is left, and counts the lines in them.
-async fn read(file: File, size: u64, next: Arc<AtomicU64>) -> Result<usize, client::Error> {
+async fn read(file: File, size: u64, next: Arc<AtomicU64>) -> Result<usize, millrace_client::Error> {
     let piece = u64::from(file.client().rsize());
     let mut memory = file.client().buffer(piece as usize)?;
     let mut lines = 0;

@@ -10,7 +10,7 @@
 
 use std::{error::Error, process::ExitCode, time::Duration};
 
-use client::{Client, Options, Stats, TokioRuntime};
+use millrace_client::{Client, Options, Stats, TokioRuntime};
 use tokio::time::Instant;
 
 /// Calls in flight.

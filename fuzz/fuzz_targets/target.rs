@@ -5,9 +5,9 @@
 
 use std::sync::LazyLock;
 
-static TARGET: LazyLock<&fuzz::Target> = LazyLock::new(|| {
+static TARGET: LazyLock<&millrace_fuzz::Target> = LazyLock::new(|| {
     let name = std::env::var("MILLRACE_FUZZ_TARGET").expect("MILLRACE_FUZZ_TARGET names no target");
-    fuzz::target(&name).expect("MILLRACE_FUZZ_TARGET names a target that does not exist")
+    millrace_fuzz::target(&name).expect("MILLRACE_FUZZ_TARGET names a target that does not exist")
 });
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| (TARGET.run)(input));

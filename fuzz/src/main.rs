@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use fuzz::{TARGETS, drive, target};
+use millrace_fuzz::{TARGETS, drive, target};
 
 const USAGE: &str = "usage: millrace-fuzz list | TARGET --executions N [--seed N] | TARGET --input HEX | \
                      TARGET --write-seeds DIRECTORY";

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
+use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
 
 use crate::mutate::Random;
 

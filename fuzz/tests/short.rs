@@ -3,7 +3,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
-use fuzz::{drive, target};
+use millrace_fuzz::{drive, target};
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable)
@@ -28,7 +28,7 @@ macro_rules! short_runs {
 
         #[test]
         fn every_target_has_a_short_run() {
-            let names: Vec<&str> = fuzz::TARGETS.iter().map(|t| t.name).collect();
+            let names: Vec<&str> = millrace_fuzz::TARGETS.iter().map(|t| t.name).collect();
             assert_eq!(names, [$(stringify!($test)),*]);
         }
     };

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use client::{Client, Options, RetryPolicy, TokioRuntime, Url};
-use crashtest::{Library, Posix, Subject, Workload};
+use millrace_client::{Client, Options, RetryPolicy, TokioRuntime, Url};
+use millrace_crashtest::{Library, Posix, Subject, Workload};
 
 const FILES: usize = 4;
 const WRITERS: usize = 4;

@@ -120,7 +120,7 @@ impl Server {
             None => Command::new(program),
         };
         let mut process = command
-            .args(["--log", "info,server=debug", "serve", "--config"])
+            .args(["--log", "info,millrace_server=debug", "serve", "--config"])
             .arg(config)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

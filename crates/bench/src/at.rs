@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use rdma::{Chosen, ProviderChoice};
-use rpcrdma::{Design, registration::Strategy};
+use millrace_rdma::{Chosen, ProviderChoice};
+use millrace_rpcrdma::{Design, registration::Strategy};
 
 use crate::BenchError;
 
@@ -29,7 +29,7 @@ impl At {
         provider: ProviderChoice::Iwarp,
         design: Design::ReadWrite,
         registration: None,
-        sample_stages: oncrpc::stages::DEFAULT_SAMPLE,
+        sample_stages: millrace_oncrpc::stages::DEFAULT_SAMPLE,
     };
 
     /// The provider to listen with.

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
-use oncrpc::{Stage, stages::StageSums};
+use millrace_oncrpc::{Stage, stages::StageSums};
 use serde_json::{Map, Value, json};
 
 use crate::{

@@ -1,6 +1,6 @@
 //! NFS beside the raw limit of the machine, in turns, so that its noise meets all of them alike.
 
-use client::{Options, Proto, Url};
+use millrace_client::{Options, Proto, Url};
 
 use crate::{
     At, BenchError, Figure,
@@ -106,8 +106,10 @@ impl Compare {
     /// One connection each: RDMA, RDMA framed by MTU, and TCP.
     fn sessions(&self, server: &EmbeddedServer) -> Result<Vec<Session>, BenchError> {
         let open = |proto, max_frame| {
-            let url: Url =
-                server.url(proto).parse().map_err(|e: client::Error| BenchError::Client(e.to_string()))?;
+            let url: Url = server
+                .url(proto)
+                .parse()
+                .map_err(|e: millrace_client::Error| BenchError::Client(e.to_string()))?;
             let options = Options { max_frame, provider: At::LOOPBACK.provider, ..Options::default() };
             Session::open(Iozone { url, options, threads: 1, size: self.size })
         };

@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
-use client::Proto;
-use oncrpc::stages::StageStats;
-use rpcrdma::{Design, registration::Strategy};
+use millrace_client::Proto;
+use millrace_oncrpc::stages::StageStats;
+use millrace_rpcrdma::{Design, registration::Strategy};
 
 use crate::{
     At, BenchError,

@@ -38,7 +38,7 @@ pub enum BenchError {
     },
     /// There is no memory for the working set.
     #[error("{0}")]
-    Memory(#[from] buffer::OutOfMemory),
+    Memory(#[from] millrace_buffer::OutOfMemory),
 }
 
 impl BenchError {

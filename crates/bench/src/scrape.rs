@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oncrpc::{
+use millrace_oncrpc::{
     CallClass, Stage,
     stages::{StageStats, StageSums},
 };

@@ -11,8 +11,8 @@
 
 use std::hint::black_box;
 
-use buffer::{Arena, ArenaConfig, BLOCK_BYTES, SPAN_BYTES};
 use loom::thread;
+use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, SPAN_BYTES};
 
 /// Two slots of this size are a span.
 const HALF: usize = SPAN_BYTES / 2;
@@ -180,7 +180,7 @@ fn a_quota_is_right_while_data_is_replaced_and_its_readers_drop_it() {
             })
         };
         let new = sink.join().unwrap();
-        let replaced: &[&buffer::View] = if old.is_unique() { &[&old] } else { &[] };
+        let replaced: &[&millrace_buffer::View] = if old.is_unique() { &[&old] } else { &[] };
         quota.exchange(&[&new], replaced).unwrap();
         drop(old);
         reading.join().unwrap();

@@ -1,6 +1,6 @@
 //! Objects as people and scripts read them.
 
-use nfs::v3::{Fattr, FileType, NfsTime};
+use millrace_nfs::v3::{Fattr, FileType, NfsTime};
 use serde::Serialize;
 
 /// One object, as `--json` gives it.

@@ -65,10 +65,10 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<bench::BenchError> for Failure {
-    fn from(e: bench::BenchError) -> Self {
+impl From<millrace_bench::BenchError> for Failure {
+    fn from(e: millrace_bench::BenchError) -> Self {
         match e {
-            bench::BenchError::Parameter(_) => Self::usage(e.to_string()),
+            millrace_bench::BenchError::Parameter(_) => Self::usage(e.to_string()),
             _ => Self::new(e.to_string()),
         }
     }

@@ -2,8 +2,8 @@
 
 use std::{fmt, io, path::Path};
 
-use client::Error;
-use nfs::v3::Status;
+use millrace_client::Error;
+use millrace_nfs::v3::Status;
 
 /// What went wrong with one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +73,8 @@ impl From<Error> for Problem {
     }
 }
 
-impl From<buffer::OutOfMemory> for Problem {
-    fn from(e: buffer::OutOfMemory) -> Self {
+impl From<millrace_buffer::OutOfMemory> for Problem {
+    fn from(e: millrace_buffer::OutOfMemory) -> Self {
         Self::fatal(e.to_string())
     }
 }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_full_server_ends_a_copy_and_a_file_that_is_gone_does_not() {
         let problem = |status| {
-            let procedure = nfs::v3::Procedure::Read;
+            let procedure = millrace_nfs::v3::Procedure::Read;
             Problem::from(Error::Nfs { procedure, object: "x".into(), status })
         };
         assert!(problem(Status::NoSpc).is_fatal() && problem(Status::RoFs).is_fatal());

@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use client::{Client, Options, RetryPolicy, Url};
-use nfs::v3::{Fattr, FileHandle, FileType};
-use runtime::tokio_rt::TokioRuntime;
+use millrace_client::{Client, Options, RetryPolicy, Url};
+use millrace_nfs::v3::{Fattr, FileHandle, FileType};
+use millrace_runtime::tokio_rt::TokioRuntime;
 
 use crate::{args::Global, failure::Failure, problem::Problem};
 
@@ -34,7 +34,7 @@ pub(crate) fn is_url(text: &str) -> bool {
 
 /// Reads a URL.
 pub(crate) fn parse(text: &str) -> Result<Url, Failure> {
-    text.parse().map_err(|e: client::Error| Failure::usage(e.to_string()))
+    text.parse().map_err(|e: millrace_client::Error| Failure::usage(e.to_string()))
 }
 
 /// What the command line says of everything that this process does.
@@ -103,7 +103,7 @@ impl Session {
         }
     }
 
-    fn of(text: &str, url: &Url, client: Result<Client, client::Error>) -> Result<Self, Failure> {
+    fn of(text: &str, url: &Url, client: Result<Client, millrace_client::Error>) -> Result<Self, Failure> {
         let client = client.map_err(|e| Failure::from(Problem::from(e)))?;
         let path = client.path_in_export().as_bytes().to_vec();
         Ok(Self { client, text: text.to_owned(), path, wants_dir: url.path.ends_with('/') })
@@ -137,7 +137,9 @@ impl Session {
     }
 
     /// As [`parent`](Self::parent), for those who tell the errors apart; `None`: there is none.
-    pub(crate) async fn resolve_parent(&self) -> Result<(FileHandle, Vec<u8>), Option<client::Error>> {
+    pub(crate) async fn resolve_parent(
+        &self,
+    ) -> Result<(FileHandle, Vec<u8>), Option<millrace_client::Error>> {
         if self.path.iter().all(|b| *b == b'/') {
             return Err(None);
         }
@@ -173,7 +175,7 @@ impl Session {
     }
 
     /// The failure of `what` ("list") on the URL.
-    pub(crate) fn failed(&self, what: &str, e: client::Error) -> Failure {
+    pub(crate) fn failed(&self, what: &str, e: millrace_client::Error) -> Failure {
         Failure::new(format!("cannot {what} {}: {}", self.text, Problem::from(e)))
     }
 }

@@ -78,12 +78,12 @@ fn everything_on(example: &str) -> String {
 #[test]
 fn the_example_has_every_key_with_its_default() {
     let example = include_str!("../../../contrib/millrace.toml");
-    let plain: server::Config = example.parse().unwrap();
-    let full: server::Config = everything_on(example).parse().unwrap();
+    let plain: millrace_server::Config = example.parse().unwrap();
+    let full: millrace_server::Config = everything_on(example).parse().unwrap();
     full.check().unwrap();
     assert_eq!((plain.exports.len(), full.exports.len()), (1, 2));
     // Keys that say "Example" have no default.
-    let defaults = server::Config {
+    let defaults = millrace_server::Config {
         exports: full.exports.clone(),
         listen_rdma: full.listen_rdma.clone(),
         listen_tcp: full.listen_tcp.clone(),
@@ -92,12 +92,12 @@ fn the_example_has_every_key_with_its_default() {
         state_dir: full.state_dir.clone(),
         shards: full.shards,
         registration: full.registration,
-        limits: server::Limits {
+        limits: millrace_server::Limits {
             max_connections: full.limits.max_connections,
             max_connections_per_client: full.limits.max_connections_per_client,
-            ..server::Limits::default()
+            ..millrace_server::Limits::default()
         },
-        ..server::Config::default()
+        ..millrace_server::Config::default()
     };
     assert_eq!(full, defaults);
     assert!(full.metrics.is_some() && full.control.is_some() && full.state_dir.is_some());
@@ -109,7 +109,7 @@ fn the_example_has_every_key_with_its_default() {
         ("[stages]\n", &[]),
         ("[[export]]\n", &[]),
     ] {
-        let said = format!("{table}zzz = 1\n").parse::<server::Config>().unwrap_err().to_string();
+        let said = format!("{table}zzz = 1\n").parse::<millrace_server::Config>().unwrap_err().to_string();
         for key in said.split('`').skip(3).step_by(2).filter(|k| !not_shown.contains(k)) {
             let is_there = |l: &str| {
                 l == format!("[{key}]") || l.trim_start_matches('#').starts_with(&format!("{key} ="))

@@ -125,7 +125,7 @@ fn keys(page: &str, section: &str) -> BTreeSet<String> {
 
 /// The keys that a configuration file may have where `text` ends, as the program tells them when it is given another.
 fn known(text: &str) -> BTreeSet<String> {
-    let wrong = format!("{text}\nqqqqqqqq = 1\n").parse::<server::Config>().unwrap_err().to_string();
+    let wrong = format!("{text}\nqqqqqqqq = 1\n").parse::<millrace_server::Config>().unwrap_err().to_string();
     let list = wrong
         .split_once("expected one of")
         .or_else(|| wrong.split_once("expected "))
@@ -141,7 +141,7 @@ fn every_piece_of_a_configuration_file_is_understood() {
         let text = read(&page);
         for toml in text.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("toml\n")) {
             seen += 1;
-            toml.parse::<server::Config>().unwrap_or_else(|e| panic!("{page}: {e}\n{toml}"));
+            toml.parse::<millrace_server::Config>().unwrap_or_else(|e| panic!("{page}: {e}\n{toml}"));
         }
     }
     assert!(seen > 1, "only {seen} were found");
@@ -163,7 +163,7 @@ fn the_configuration_page_has_every_key_and_no_other() {
 
 #[test]
 fn the_options_page_has_every_mount_option_and_no_other() {
-    let said = fuse::MountOptions::default().read("qqqqqqqq", false).unwrap_err().to_string();
+    let said = millrace_fuse::MountOptions::default().read("qqqqqqqq", false).unwrap_err().to_string();
     let list = said.split_once("there are ").unwrap().1;
     // Of an option with a choice of values the page has the name.
     let named = |word: &str| match word.split_once('=') {
@@ -191,7 +191,7 @@ fn the_options_page_has_options_of_urls_that_are_understood() {
     };
     for key in &words {
         let url = format!("nfs://h/e?{key}{}", value(key));
-        url.parse::<client::Url>().unwrap_or_else(|e| panic!("{url}: {e}"));
+        url.parse::<millrace_client::Url>().unwrap_or_else(|e| panic!("{url}: {e}"));
     }
     assert_eq!(words.len(), 11, "{words:?}");
 }

@@ -195,7 +195,7 @@ fn the_first_signal_after_umount_waits_for_what_is_not_written() {
         std::thread::sleep(Duration::from_millis(5));
     }
     stop(server.child.id());
-    fuse::detach(&mounting.at).unwrap();
+    millrace_fuse::detach(&mounting.at).unwrap();
     // The last use of the mount, while its data cannot be made stable.
     writer.kill().unwrap();
     writer.wait().unwrap();

@@ -4,21 +4,21 @@
 //!
 //! ```no_run
 //! let url = "nfs://server.example/export".parse()?;
-//! let client = client::blocking::Client::connect(&url, client::Options::default())?;
+//! let client = millrace_client::blocking::Client::connect(&url, millrace_client::Options::default())?;
 //! for entry in client.readdir(client.root())? {
 //!     println!("{}", entry.name_lossy());
 //! }
-//! # Ok::<(), client::Error>(())
+//! # Ok::<(), millrace_client::Error>(())
 //! ```
 
 use std::{future::Future, sync::Arc};
 
-use buffer::{Arena, Buffer, Views};
-use nfs::v3::{
+use millrace_buffer::{Arena, Buffer, Views};
+use millrace_nfs::v3::{
     CommitOk, CreateHow, Fattr, FileHandle, FsinfoOk, FsstatOk, LinkOk, MknodWhat, NfsTime, PathconfOk,
     RenameOk, Sattr, StableHow, Verifier, WccData,
 };
-use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use crate::{DirEntry, DirPage, Error, Flow, Object, Options, ReadInto, Stats, Url, Written};
 

@@ -8,13 +8,13 @@ use std::{
     },
 };
 
-use buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES, TRIM_INTERVAL};
-use nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status, WccData};
-use oncrpc::{CallClass, EncodedCredential, Stage};
-use rdma::Provider;
-use rpcrdma::registration::{Registration, RegistrationStats};
-use runtime::{RuntimeExt, RuntimeRef, StreamProvider};
-use xdr::{Decode, Decoder, Encode, XdrError};
+use millrace_buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES, TRIM_INTERVAL};
+use millrace_nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status, WccData};
+use millrace_oncrpc::{CallClass, EncodedCredential, Stage};
+use millrace_rdma::Provider;
+use millrace_rpcrdma::registration::{Registration, RegistrationStats};
+use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider};
+use millrace_xdr::{Decode, Decoder, Encode, XdrError};
 
 use crate::{
     Connector, Error, Identity, Options, Stats, Url,
@@ -425,8 +425,8 @@ where
 /// The error for the first call on a mounted export: a server that refuses it refuses the caller, as for MNT.
 fn refused_at_mount(pool: &Pool, export: &str, status: Status) -> Error {
     let refused = match status {
-        Status::Perm => nfs::mount::Status::Perm,
-        Status::Access => nfs::mount::Status::Access,
+        Status::Perm => millrace_nfs::mount::Status::Perm,
+        Status::Access => millrace_nfs::mount::Status::Access,
         _ => return nfs_error(Procedure::Fsinfo, export, status),
     };
     Error::Mount { server: pool.server().to_owned(), path: export.to_owned(), status: refused }

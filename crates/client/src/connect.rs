@@ -7,19 +7,19 @@ use std::{
     time::Duration,
 };
 
-use buffer::Arena;
 use futures::{
     channel::oneshot,
     future::{Either, select},
 };
-use oncrpc::{
+use millrace_buffer::Arena;
+use millrace_oncrpc::{
     Transport,
     rpcbind::{self, NetId, Rpcbind},
     tcp::{TcpClientConfig, TcpTransport},
 };
-use rdma::{ConnectParams, Provider};
-use rpcrdma::{Design, Requester, RequesterConfig, registration::Registration};
-use runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, tokio_rt::TcpByteStream};
+use millrace_rdma::{ConnectParams, Provider};
+use millrace_rpcrdma::{Design, Requester, RequesterConfig, registration::Registration};
+use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, tokio_rt::TcpByteStream};
 
 use crate::{ConnectionStats, Error, Options, Proto, Url};
 
@@ -94,7 +94,7 @@ impl Connector for UrlConnector {
             return Box::pin(self.to(port, Proto::Tcp).connect());
         }
         let portmapper = self.to(rpcbind::PORT, Proto::Tcp);
-        let fallback = self.to(nfs::v3::PORT_TCP, Proto::Tcp);
+        let fallback = self.to(millrace_nfs::v3::PORT_TCP, Proto::Tcp);
         Box::pin(async move {
             let port = portmapper.ask_mount_port().await;
             tracing::debug!(?port, "asked the port mapper for the MOUNT port");
@@ -180,7 +180,7 @@ impl Target {
             let addr = *resolve_host(&self.rt, &self.host, self.port).await.ok()?.first()?;
             let stream = TcpByteStream::connect(addr).await.ok()?;
             let rpcbind = Rpcbind::new(Box::new(stream), &self.rt, &self.arena, limit).ok()?;
-            let (program, version) = (nfs::mount::PROGRAM, nfs::mount::VERSION);
+            let (program, version) = (millrace_nfs::mount::PROGRAM, millrace_nfs::mount::VERSION);
             if addr.is_ipv6()
                 && let Ok(Some(at)) = rpcbind.get_addr(program, version, NetId::tcp(&addr)).await
             {
@@ -293,7 +293,7 @@ impl NetworkConnector {
             Network::Tcp(streams) => {
                 let connect = streams.connect(options.local_port(), addr);
                 let limit = options.connect_timeout;
-                let stream = runtime::timeout(&*self.rt, limit, connect).await;
+                let stream = millrace_runtime::timeout(&*self.rt, limit, connect).await;
                 let stream = stream.ok_or_else(|| format!("no answer within {limit:?}"))?;
                 over_stream(stream.map_err(|e| e.to_string())?, &self.rt, &self.arena, addr, options)
             }
@@ -334,7 +334,7 @@ async fn on_runtime<T: Send + 'static>(
         }
     };
     rt.spawn("client-connect", Box::pin(task));
-    runtime::timeout(&**rt, limit, outcome).await?.ok()
+    millrace_runtime::timeout(&**rt, limit, outcome).await?.ok()
 }
 
 enum TryError {

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     self, Fattr, FileHandle, Procedure, ReaddirOk, ReaddirplusOk, Status, Verifier, readdir_reply_head,
 };
-use xdr::{Decode, Decoder, XdrError};
+use millrace_xdr::{Decode, Decoder, XdrError};
 
 use crate::{
     Client, Error,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use nfs::{mount, v3};
-use oncrpc::RpcError;
+use millrace_nfs::{mount, v3};
+use millrace_oncrpc::RpcError;
 
 use crate::Proto;
 
@@ -131,7 +131,7 @@ pub enum Error {
     Sink(#[source] std::io::Error),
     /// The arena is full.
     #[error(transparent)]
-    OutOfMemory(#[from] buffer::OutOfMemory),
+    OutOfMemory(#[from] millrace_buffer::OutOfMemory),
     /// The client was closed.
     #[error("the client is closed")]
     Closed,

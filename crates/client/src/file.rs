@@ -2,9 +2,9 @@
 
 use std::{io, ops::ControlFlow, sync::Arc};
 
-use buffer::{Buffer, Views};
 use futures::{StreamExt, stream::FuturesOrdered, stream::FuturesUnordered};
-use nfs::v3::{CreateHow, Fattr, FileHandle, FileType, Sattr, WccData};
+use millrace_buffer::{Buffer, Views};
+use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, Sattr, WccData};
 
 use crate::{Client, Error, ReadInto, writeback::Writeback};
 
@@ -259,7 +259,7 @@ impl File {
         let mut at = offset;
         for piece in data.chunks(self.client().wsize() as usize) {
             let mut b = self.client().buffer(piece.len())?;
-            buffer::copy(&mut b, piece);
+            millrace_buffer::copy(&mut b, piece);
             self.write_from(at, b.freeze().into()).await?;
             at = at.saturating_add(piece.len() as u64);
         }

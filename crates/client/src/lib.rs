@@ -46,19 +46,19 @@ mod writeback;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::{Arena, Buffer, View, Views};
 pub use client::{Client, Object};
 pub use connect::{Connection, Connector};
 pub use directory::{DirEntry, DirPage};
 pub use error::Error;
 pub use file::{File, Flow};
-pub use mount::exports;
-pub use options::{Identity, Options, Proto, RetryPolicy};
-pub use rpcrdma::{
+pub use millrace_buffer::{Arena, Buffer, View, Views};
+pub use millrace_rpcrdma::{
     Design, Padding,
     registration::{Invalidation, Strategy},
 };
-pub use runtime::tokio_rt::TokioRuntime;
+pub use millrace_runtime::tokio_rt::TokioRuntime;
+pub use mount::exports;
+pub use options::{Identity, Options, Proto, RetryPolicy};
 pub use stats::{ConnectionStats, Stats};
 pub use transfer::{ReadInto, Written};
 pub use url::Url;

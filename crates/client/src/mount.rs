@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use nfs::{
+use millrace_nfs::{
     mount::{self, Dirpath, ExportEntry, Procedure},
     v3::FileHandle,
 };
-use oncrpc::{AcceptError, Credential, PendingCall, ReplySpec, Request, RpcError, Transport};
-use runtime::RuntimeRef;
-use xdr::{Arena, Decoder, Encode, Encoder};
+use millrace_oncrpc::{AcceptError, Credential, PendingCall, ReplySpec, Request, RpcError, Transport};
+use millrace_runtime::RuntimeRef;
+use millrace_xdr::{Arena, Decoder, Encode, Encoder};
 
 use crate::{Connector, Error, Options, Url, connect::UrlConnector};
 
@@ -33,7 +33,7 @@ pub async fn exports(
     options: &Options,
 ) -> Result<Vec<(String, Vec<String>)>, Error> {
     let options = options.clone().with_url(url);
-    let arena = Arena::new(buffer::ArenaConfig { limit: options.arena_limit, ..Default::default() });
+    let arena = Arena::new(millrace_buffer::ArenaConfig { limit: options.arena_limit, ..Default::default() });
     let credential = options.credential.credential();
     let registration = options.registration();
     let connector = UrlConnector { rt, arena: arena.clone(), url: url.clone(), options, registration };
@@ -161,7 +161,7 @@ impl<'c> Caller<'c> {
         name: &'static str,
         args: &impl Encode,
         max_head: usize,
-        decode: impl FnOnce(&mut Decoder<'_>) -> Result<T, xdr::XdrError>,
+        decode: impl FnOnce(&mut Decoder<'_>) -> Result<T, millrace_xdr::XdrError>,
     ) -> Result<T, Error> {
         let server = || self.connector.server();
         let mut transport = self.transport.lock().await;
@@ -188,10 +188,10 @@ impl<'c> Caller<'c> {
         procedure: Procedure,
         args: &impl Encode,
         max_head: usize,
-    ) -> Result<Result<oncrpc::Reply, RpcError>, Error> {
+    ) -> Result<Result<millrace_oncrpc::Reply, RpcError>, Error> {
         let mut e = Encoder::new(&self.arena, 512);
         let (program, version) = (mount::PROGRAM, mount::VERSION);
-        oncrpc::call_header(&mut e, program, version, procedure.number(), &self.credential);
+        millrace_oncrpc::call_header(&mut e, program, version, procedure.number(), &self.credential);
         e.put(args);
         let request = Request::new(e.finish()?, ReplySpec { max_head, payload: None });
         Ok(PendingCall::new(transport, request).await)

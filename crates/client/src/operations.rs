@@ -1,6 +1,6 @@
 //! The procedures that do not move data, one method each (RFC 1813 section 3.3).
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     self, AccessOk, CommitOk, CreateHow, CreateOk, DirOpArgs, Fattr, FileHandle, FileType, FsinfoOk,
     FsstatOk, GetattrOk, LinkOk, LookupOk, MknodWhat, NfsTime, PathconfOk, Procedure, ReadlinkOk, RenameOk,
     Sattr, Status, WccData,
@@ -89,7 +89,7 @@ impl Client {
         Ok(Object { handle: ok.object, attributes, dir: WccData { before: None, after: ok.dir } })
     }
 
-    /// ACCESS: which of the rights in `wanted` (bits of [`nfs::v3::access`]) the caller has.
+    /// ACCESS: which of the rights in `wanted` (bits of [`millrace_nfs::v3::access`]) the caller has.
     ///
     /// # Errors
     /// [`Error::Nfs`] and those of a call.

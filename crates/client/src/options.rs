@@ -2,13 +2,13 @@
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
-use oncrpc::{AuthSys, Credential};
-use rdma::ProviderChoice;
-use rpcrdma::{
+use millrace_oncrpc::{AuthSys, Credential};
+use millrace_rdma::ProviderChoice;
+use millrace_rpcrdma::{
     Design, Padding,
     registration::{Invalidation, Registration, Settings, Strategy},
 };
-use runtime::tokio_rt::LocalPort;
+use millrace_runtime::tokio_rt::LocalPort;
 
 use crate::Url;
 
@@ -26,8 +26,8 @@ impl Proto {
     /// The port that it has unless the URL names one.
     pub const fn default_port(self) -> u16 {
         match self {
-            Self::Rdma => nfs::v3::PORT_RDMA,
-            Self::Tcp => nfs::v3::PORT_TCP,
+            Self::Rdma => millrace_nfs::v3::PORT_RDMA,
+            Self::Tcp => millrace_nfs::v3::PORT_TCP,
         }
     }
 }
@@ -177,7 +177,7 @@ pub struct Options {
     pub arena_limit: usize,
     /// The most bytes of unstable data that one [`crate::File`] retains before it commits by itself.
     pub unstable_limit: usize,
-    /// The stages of one call in so many are timed ([`oncrpc::stages`]); 0: of none.
+    /// The stages of one call in so many are timed ([`millrace_oncrpc::stages`]); 0: of none.
     pub sample_stages: u32,
 }
 
@@ -204,7 +204,7 @@ impl Default for Options {
             provider: ProviderChoice::default(),
             arena_limit: 1 << 30,
             unstable_limit: 128 << 20,
-            sample_stages: oncrpc::stages::DEFAULT_SAMPLE,
+            sample_stages: millrace_oncrpc::stages::DEFAULT_SAMPLE,
         }
     }
 }

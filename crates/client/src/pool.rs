@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, Buffer};
-use oncrpc::{
+use millrace_buffer::{Arena, Buffer};
+use millrace_oncrpc::{
     CallClass, EncodedCredential, PendingCall, Reply, ReplySpec, Request, RpcError, Sampler, Stage, Stages,
     Transport,
 };
+use millrace_runtime::{Instant, RuntimeExt, RuntimeRef};
+use millrace_xdr::{Encode, Encoder};
 use parking_lot::Mutex;
-use runtime::{Instant, RuntimeExt, RuntimeRef};
-use xdr::{Encode, Encoder};
 
 use crate::{
     Connection, Connector, Error, RetryPolicy, Stats,
@@ -276,10 +276,10 @@ impl Pool {
         spec: CallSpec,
         credential: &EncodedCredential,
         args: &A,
-    ) -> Result<oncrpc::Message, Error> {
+    ) -> Result<millrace_oncrpc::Message, Error> {
         // Room for an AUTH_SYS header with all groups and a call with a name; longer ones grow.
         let mut e = Encoder::new(&self.arena, 512);
-        oncrpc::call_header(&mut e, spec.program, spec.version, spec.procedure, credential);
+        millrace_oncrpc::call_header(&mut e, spec.program, spec.version, spec.procedure, credential);
         e.put(args);
         Ok(e.finish()?)
     }

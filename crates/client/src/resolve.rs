@@ -1,6 +1,6 @@
 //! From paths to handles.
 
-use nfs::v3::{Fattr, FileHandle, FileType, WccData};
+use millrace_nfs::v3::{Fattr, FileHandle, FileType, WccData};
 
 use crate::{Client, Error, Object};
 

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use buffer::Views;
-use nfs::v3::Verifier;
+use millrace_buffer::Views;
+use millrace_nfs::v3::Verifier;
 use smallvec::SmallVec;
 
 use crate::{Client, ReadInto};

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use oncrpc::stages::{StageStats, StageTimes};
+use millrace_oncrpc::stages::{StageStats, StageTimes};
 
 /// What a client has done since it was made.
 #[derive(Debug, Clone, Default)]
@@ -38,9 +38,9 @@ pub struct ConnectionStats {
     /// The RDMA provider, if it is RDMA and the transport tells.
     pub provider: Option<&'static str>,
     /// Counters of the queue pair, if it is RDMA and the transport tells.
-    pub queue_pair: Option<rdma::Counters>,
+    pub queue_pair: Option<millrace_rdma::Counters>,
     /// Counters of the RPC-over-RDMA requester, if it is RDMA.
-    pub requester: Option<rpcrdma::RequesterStatsSnapshot>,
+    pub requester: Option<millrace_rpcrdma::RequesterStatsSnapshot>,
 }
 
 impl ConnectionStats {

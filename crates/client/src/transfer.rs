@@ -1,7 +1,7 @@
 //! READ and WRITE, into and out of caller-owned memory.
 
-use buffer::{Buffer, Views};
-use nfs::v3::{self, FileHandle, Procedure, ReadOk, StableHow, Verifier, WccData, WriteOk};
+use millrace_buffer::{Buffer, Views};
+use millrace_nfs::v3::{self, FileHandle, Procedure, ReadOk, StableHow, Verifier, WccData, WriteOk};
 
 use crate::{
     Client, Error,
@@ -198,7 +198,7 @@ impl Client {
         let mut views = Views::new();
         for piece in data.chunks(self.wsize() as usize) {
             let mut b = self.buffer(piece.len())?;
-            buffer::copy(&mut b, piece);
+            millrace_buffer::copy(&mut b, piece);
             views.push(b.freeze());
         }
         self.write_all(file, offset, &views, stable).await

@@ -2,8 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-use rdma::ProviderChoice;
-use rpcrdma::{Design, Padding, registration::Strategy};
+use millrace_rdma::ProviderChoice;
+use millrace_rpcrdma::{Design, Padding, registration::Strategy};
 
 use crate::{Error, Proto};
 
@@ -18,9 +18,9 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// end in `K` or `M`. Which part of the path is the export is found out at mount. `%XX` stands for a byte in the path.
 ///
 /// ```
-/// let url: client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
+/// let url: millrace_client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
 /// assert_eq!((url.host.as_str(), url.port(), url.path.as_str()), ("::1", 2049, "/data/a b"));
-/// assert_eq!((url.proto, url.rsize), (Some(client::Proto::Tcp), Some(262_144)));
+/// assert_eq!((url.proto, url.rsize), (Some(millrace_client::Proto::Tcp), Some(262_144)));
 /// assert_eq!(url.to_string(), "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=262144");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

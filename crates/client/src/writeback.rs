@@ -7,11 +7,11 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use buffer::Views;
 use futures::{StreamExt, stream};
-use nfs::v3::{FileHandle, StableHow, WccData};
+use millrace_buffer::Views;
+use millrace_nfs::v3::{FileHandle, StableHow, WccData};
+use millrace_runtime::Uncancelled;
 use parking_lot::Mutex;
-use runtime::Uncancelled;
 
 use crate::{
     Client, Error, Written,

@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-use client::{Options, Proto, RetryPolicy, Url, blocking::Client};
-use nfs::v3::{CreateHow, Sattr, StableHow};
-use server::{Config, Server};
+use millrace_client::{Options, Proto, RetryPolicy, Url, blocking::Client};
+use millrace_nfs::v3::{CreateHow, Sattr, StableHow};
+use millrace_server::{Config, Server};
 
 /// How many bytes pass before the next break: from a seed, so that a failure can be repeated.
 struct Breaks {

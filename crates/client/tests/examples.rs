@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use server::{Config, Running, Server};
+use millrace_server::{Config, Running, Server};
 
 /// Where cargo puts examples: beside the folder of the tests. `cargo test` builds them, unless only this test is asked for.
 fn program(name: &str) -> PathBuf {

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use client::{Design, Options, Proto, Url, blocking::Client};
-use nfs::v3::StableHow;
-use server::{Config, ExposedBuffers, Server};
+use millrace_client::{Design, Options, Proto, Url, blocking::Client};
+use millrace_nfs::v3::StableHow;
+use millrace_server::{Config, ExposedBuffers, Server};
 
 const LEN: usize = 1 << 20;
 
@@ -41,7 +41,7 @@ fn measure(design: Design, (peer_writes, peer_reads): (u64, u64)) {
     data.iter_mut().enumerate().for_each(|(i, b)| *b = (i >> 3) as u8);
     let data = data.freeze();
 
-    let before = buffer::copied::total();
+    let before = millrace_buffer::copied::total();
     for n in 0..8 {
         let at = n * LEN as u64;
         let w = client.write_from(file, at, data.clone().into(), StableHow::FileSync).unwrap();
@@ -53,7 +53,7 @@ fn measure(design: Design, (peer_writes, peer_reads): (u64, u64)) {
         assert!(r.count == LEN && r.buffer[..] == data[..]);
         buffer = r.buffer;
     }
-    assert_eq!(buffer::copied::total() - before, 0);
+    assert_eq!(millrace_buffer::copied::total() - before, 0);
 
     let stats = client.stats();
     assert_eq!((stats.bytes_read, stats.bytes_written), (8 << 20, 8 << 20));

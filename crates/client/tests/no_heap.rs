@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Options, Proto, Url};
-use nfs::v3::StableHow;
-use runtime::tokio_rt::TokioRuntime;
-use server::{Config, Server};
+use millrace_client::{Client, Options, Proto, Url};
+use millrace_nfs::v3::StableHow;
+use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_server::{Config, Server};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -56,7 +56,7 @@ fn reads_and_writes_over_rdma_do_not_allocate_from_the_heap_in_steady_state() {
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         shards: Some(1),
         // Full before anything is counted: a kept reply keeps its gather list until it is replaced.
-        limits: server::Limits { replies_kept: 64, ..server::Limits::default() },
+        limits: millrace_server::Limits { replies_kept: 64, ..millrace_server::Limits::default() },
         ..Config::default()
     };
     let server = Server::start(config).unwrap();

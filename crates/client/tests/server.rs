@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Design, Error, Options, Proto, RetryPolicy, Url};
-use nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
-use rdma::ProviderChoice;
-use runtime::tokio_rt::TokioRuntime;
-use server::{Config, ExposedBuffers, Running, Server};
+use millrace_client::{Client, Design, Error, Options, Proto, RetryPolicy, Url};
+use millrace_nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
+use millrace_rdma::ProviderChoice;
+use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_server::{Config, ExposedBuffers, Running, Server};
 
 /// Where RDMA is tested, and with which provider: on an RDMA device where the environment names its address.
 fn rdma_at() -> (IpAddr, ProviderChoice) {
@@ -235,7 +235,7 @@ fn the_longest_export_that_contains_the_path_is_mounted() {
         let server = Server::start(config()).unwrap();
         let connect = |path: &str| {
             let url = url(&server, proto, path);
-            client::blocking::Client::connect(&url, options())
+            millrace_client::blocking::Client::connect(&url, options())
         };
         for (path, export, rest) in [
             ("/data", "/data", ""),
@@ -249,7 +249,7 @@ fn the_longest_export_that_contains_the_path_is_mounted() {
         let e = connect("/other").map(drop).unwrap_err();
         assert!(matches!(e, Error::UnknownExport { .. }), "{e}");
         assert!(e.to_string().contains("/data, /data/deep"), "{e}");
-        let list = client::blocking::exports(&url(&server, proto, "/"), &options()).unwrap();
+        let list = millrace_client::blocking::exports(&url(&server, proto, "/"), &options()).unwrap();
         assert_eq!(list.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>(), ["/data", "/data/deep"]);
         server.stop_blocking(Duration::from_secs(1));
     }
@@ -285,12 +285,13 @@ fn a_refused_connection_says_where_and_what_to_check() {
     drop(listener);
     for proto in [Proto::Tcp, Proto::Rdma] {
         let url = Url { port: Some(port), proto: Some(proto), ..Url::new("127.0.0.1", "/data") };
-        let e = client::blocking::Client::connect(&url, options()).map(drop).unwrap_err();
+        let e = millrace_client::blocking::Client::connect(&url, options()).map(drop).unwrap_err();
         let text = e.to_string();
         assert!(matches!(e, Error::Connect { .. }), "{text}");
         assert!(text.contains(&format!("127.0.0.1:{port} over {proto}")), "{text}");
     }
-    let e = client::blocking::Client::connect(&Url::new("no-such-host.invalid", "/"), options()).map(drop);
+    let e = millrace_client::blocking::Client::connect(&Url::new("no-such-host.invalid", "/"), options())
+        .map(drop);
     assert!(matches!(e.unwrap_err(), Error::Resolve { .. } | Error::Connect { .. }));
 }
 
@@ -299,7 +300,7 @@ fn a_server_that_comes_back_is_used_again() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         let first = Server::start(config()).unwrap();
         let url = url(&first, proto, "/data");
-        let c = client::blocking::Client::connect(&url, options()).unwrap();
+        let c = millrace_client::blocking::Client::connect(&url, options()).unwrap();
         c.getattr(c.root()).unwrap();
         let again = Config {
             listen_rdma: first.rdma_addrs().to_vec(),
@@ -353,7 +354,7 @@ fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
     ] {
         let server = Server::start(of_design(server)).unwrap();
         let url = Url { design: Some(client), ..url(&server, Proto::Rdma, "/data") };
-        let error = client::blocking::Client::connect(&url, options()).err().unwrap().to_string();
+        let error = millrace_client::blocking::Client::connect(&url, options()).err().unwrap().to_string();
         assert!(error.contains(says), "{error}");
         server.stop_blocking(Duration::from_secs(1));
     }
@@ -368,7 +369,7 @@ fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
     let plain = Url { padding: None, ..padded.clone() };
     let data = pattern(2000);
     for (url, expected) in [(&padded, 2), (&plain, 0)] {
-        let client = client::blocking::Client::connect(url, options()).unwrap();
+        let client = millrace_client::blocking::Client::connect(url, options()).unwrap();
         let file = client.create_file("padded", 0o600).unwrap().handle();
         // Below the threshold, at it, above it, and too large for a message.
         for (len, offset) in [(1023, 0), (1024, 5000), (2000, 10_000), (100_000, 20_000)] {
@@ -386,9 +387,9 @@ fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
     let server = Server::start(of_design(Design::ReadWrite)).unwrap();
     let url = Url { design: None, port: server.rdma_addr().map(|a| a.port()), ..padded };
     let once = Options { retry: RetryPolicy::NONE, ..options() };
-    let e = client::blocking::Client::connect(&url, once).err().unwrap().to_string();
+    let e = millrace_client::blocking::Client::connect(&url, once).err().unwrap().to_string();
     assert!(e.contains("state design=read-read"), "{e}");
     let url = Url { padding: None, ..url };
-    assert!(client::blocking::Client::connect(&url, options()).is_ok());
+    assert!(millrace_client::blocking::Client::connect(&url, options()).is_ok());
     server.stop_blocking(Duration::from_secs(1));
 }

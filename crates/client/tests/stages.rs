@@ -4,14 +4,14 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Client, Design, Options, Proto, Strategy, Url};
-use nfs::v3::{CreateHow, Sattr, StableHow};
-use oncrpc::{
+use millrace_client::{Client, Design, Options, Proto, Strategy, Url};
+use millrace_nfs::v3::{CreateHow, Sattr, StableHow};
+use millrace_oncrpc::{
     CallClass, Stage,
     stages::{StageStats, StageSums},
 };
-use runtime::tokio_rt::TokioRuntime;
-use server::{Config, ExposedBuffers, Running, Server, StageSampling};
+use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_server::{Config, ExposedBuffers, Running, Server, StageSampling};
 
 /// More than a Send carries, and one RDMA Read or Write.
 const BYTES: usize = 64 << 10;

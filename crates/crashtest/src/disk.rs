@@ -7,14 +7,14 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig};
-use parking_lot::Mutex;
-use runtime::{RuntimeExt, RuntimeRef};
-use vfs::{
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_runtime::{RuntimeExt, RuntimeRef};
+use millrace_vfs::{
     Access, Attr, CreateHow, Created, DirEntry, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult,
     FsStat, Handle, Identity, NewNode, Op, Read, ReadDirLimits, SetAttr, SetTime, Stability, Time, Views,
     Wcc, WccAttr, Written,
 };
+use parking_lot::Mutex;
 
 use crate::Random;
 

@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use client::{Client, Error, File};
-use nfs::v3::Sattr;
+use millrace_client::{Client, Error, File};
+use millrace_nfs::v3::Sattr;
+use millrace_runtime::{BoxFuture, RuntimeExt};
 use parking_lot::Mutex;
-use runtime::{BoxFuture, RuntimeExt};
 
 use crate::{Disk, Subject};
 
@@ -77,7 +77,7 @@ impl Subject for Library {
             let write = file.write(offset, &data);
             let ended = if rt.random_u64().is_multiple_of(CANCELS) {
                 let limit = self.cancel.mul_f64(f64::from(rt.random_u64() as u32) / f64::from(u32::MAX));
-                runtime::timeout(&**rt, limit, write).await
+                millrace_runtime::timeout(&**rt, limit, write).await
             } else {
                 Some(write.await)
             };

@@ -8,8 +8,8 @@ use std::{
     sync::Arc,
 };
 
+use millrace_runtime::BoxFuture;
 use parking_lot::{Mutex, RwLock};
-use runtime::BoxFuture;
 
 use crate::Subject;
 

@@ -3,14 +3,14 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use client::{Client, Error, Identity, Options, Proto, RetryPolicy, Strategy};
-use rdma::provider::sim::{Profile, World};
-use runtime::{
+use millrace_client::{Client, Error, Identity, Options, Proto, RetryPolicy, Strategy};
+use millrace_rdma::provider::sim::{Profile, World};
+use millrace_runtime::{
     RuntimeRef,
     virtual_time::{TaskGroup, VirtualTime},
 };
-use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Stats};
-use vfs::FileSystemRef;
+use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Stats};
+use millrace_vfs::FileSystemRef;
 
 const SERVER: [u8; 4] = [10, 0, 0, 1];
 const PORT: u16 = 20049;
@@ -36,7 +36,7 @@ pub struct Scene {
 
 impl Scene {
     /// A world of the profile's hosts; the server is not started yet.
-    pub fn new(time: &VirtualTime, profile: Profile, design: client::Design) -> Self {
+    pub fn new(time: &VirtualTime, profile: Profile, design: millrace_client::Design) -> Self {
         let memory = Backend::Memory { capacity: ByteSize(64 * MIB) };
         let config = Config {
             exports: vec![ExportConfig::new("/data", memory)],
@@ -56,7 +56,7 @@ impl Scene {
         let (tasks, files) = (time.group(), &mut self.files);
         let hosted = Hosted::start(self.config.clone(), tasks.runtime(), |export, with| match files {
             Some(fs) => Ok(fs.clone()),
-            None => Ok(files.insert(server::open(export, with)?).clone()),
+            None => Ok(files.insert(millrace_server::open(export, with)?).clone()),
         });
         let hosted = hosted.expect("a server");
         let provider = self.world.add_host(SERVER.into());
@@ -81,7 +81,7 @@ impl Scene {
 }
 
 /// Options of a client with these strategies.
-pub fn options(registration: Strategy, design: client::Design) -> Options {
+pub fn options(registration: Strategy, design: millrace_client::Design) -> Options {
     let seconds = Duration::from_secs;
     Options {
         // The process's own would be another one on each machine.

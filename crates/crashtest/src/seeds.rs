@@ -6,8 +6,8 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use rdma::provider::sim::{Seed, World};
-use runtime::virtual_time::VirtualTime;
+use millrace_rdma::provider::sim::{Seed, World};
+use millrace_runtime::virtual_time::VirtualTime;
 
 /// Seeds of a test unless `MILLRACE_SIM_SEEDS` says otherwise.
 const SEEDS: u64 = 200;

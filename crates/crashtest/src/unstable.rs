@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Design, Options, Proto, Strategy};
 use futures::future::{join, join_all};
-use rdma::provider::sim::{Faults, Profile, Seed, World};
-use runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
+use millrace_client::{Client, Design, Options, Proto, Strategy};
+use millrace_rdma::provider::sim::{Faults, Profile, Seed, World};
+use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
 use crate::{
     Disk, DiskConfig, Random, Subject, Workload,
@@ -62,7 +62,7 @@ pub fn run<S: Subject>(
     );
     scene.files = Some(disk.clone());
     scene.start(time);
-    let all = runtime::timeout(&*rt, LIMIT, play(time, &rt, &mut scene, &disk, seed, make));
+    let all = millrace_runtime::timeout(&*rt, LIMIT, play(time, &rt, &mut scene, &disk, seed, make));
     let told = time.block_on(all).map_err(|stuck| stuck.to_string())?;
     told.ok_or_else(|| format!("it takes more than {LIMIT:?}"))?
 }

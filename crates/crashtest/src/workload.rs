@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use millrace_runtime::BoxFuture;
 use parking_lot::Mutex;
-use runtime::BoxFuture;
 
 use crate::{Model, Random};
 

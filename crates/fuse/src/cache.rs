@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use nfs::v3::{Fattr, FileType, WccAttr};
-use runtime::{Instant, RuntimeRef};
+use millrace_nfs::v3::{Fattr, FileType, WccAttr};
+use millrace_runtime::{Instant, RuntimeRef};
 
 use crate::options::{LookupCache, MountOptions};
 

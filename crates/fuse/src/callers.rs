@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use client::{Client, Identity};
+use millrace_client::{Client, Identity};
 use parking_lot::Mutex;
 
 /// Identities that are remembered at a time.
@@ -56,9 +56,9 @@ impl Callers {
 
 #[cfg(test)]
 mod tests {
-    use client::Options;
-    use runtime::tokio_rt::TokioRuntime;
-    use server::{Config, Server};
+    use millrace_client::Options;
+    use millrace_runtime::tokio_rt::TokioRuntime;
+    use millrace_server::{Config, Server};
 
     use super::*;
 

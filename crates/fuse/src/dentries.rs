@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::Instant;
+use millrace_runtime::Instant;
 
 use crate::inode::ROOT;
 

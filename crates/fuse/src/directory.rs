@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use client::{Client, DirEntry};
-use nfs::v3::{Fattr, Status, Verifier};
-use runtime::Instant;
+use millrace_client::{Client, DirEntry};
+use millrace_nfs::v3::{Fattr, Status, Verifier};
+use millrace_runtime::Instant;
 use rustix::io::Errno;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -139,7 +139,7 @@ impl Reader<'_> {
 pub(crate) async fn complete(
     stream: &DirStream,
     entry: &DirEntry,
-) -> Result<Option<(nfs::v3::FileHandle, Fattr)>, Errno> {
+) -> Result<Option<(millrace_nfs::v3::FileHandle, Fattr)>, Errno> {
     if let (Some(handle), Some(attributes)) = (entry.handle, entry.attributes) {
         return Ok(Some((handle, attributes)));
     }

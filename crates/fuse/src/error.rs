@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nfs::v3::Status;
+use millrace_nfs::v3::Status;
 use rustix::io::Errno;
 
 use crate::device::DEVICE;
@@ -32,7 +32,7 @@ pub enum MountError {
     },
     /// The server cannot be reached, or refuses.
     #[error(transparent)]
-    Server(#[from] client::Error),
+    Server(#[from] millrace_client::Error),
     /// The kernel refuses.
     #[error("cannot mount {}: {}{}", path.display(), source.to_string().trim(), hint(source))]
     Kernel {
@@ -104,11 +104,11 @@ impl fmt::Display for LostFile {
 }
 
 /// The number for what a call ended with.
-pub(crate) fn errno(e: &client::Error) -> Errno {
+pub(crate) fn errno(e: &millrace_client::Error) -> Errno {
     match e {
-        client::Error::Nfs { status, .. } => of_status(*status),
-        client::Error::OutOfMemory(_) => Errno::NOMEM,
-        client::Error::Unreachable { .. } => {
+        millrace_client::Error::Nfs { status, .. } => of_status(*status),
+        millrace_client::Error::OutOfMemory(_) => Errno::NOMEM,
+        millrace_client::Error::Unreachable { .. } => {
             tracing::warn!(
                 "{e}; more `timeo` or `retrans` lets a `soft` mount wait longer, `hard` without end"
             );

@@ -9,7 +9,7 @@ use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
 };
 
-use nfs::v3::FileHandle;
+use millrace_nfs::v3::FileHandle;
 
 /// So many of the inodes that were forgotten last are kept at least; up to twice as many are.
 pub(crate) const KEPT: usize = 16 << 10;

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Object};
-use nfs::v3::{Fattr, FileHandle, FileType, FsstatOk, WccData, access};
+use millrace_client::{Client, Object};
+use millrace_nfs::v3::{Fattr, FileHandle, FileType, FsstatOk, WccData, access};
+use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
-use runtime::RuntimeRef;
 use rustix::io::Errno;
 use slab::Slab;
 use tokio::sync::{Notify, oneshot};

@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccAttr, WccData};
+use millrace_nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccAttr, WccData};
+use millrace_runtime::Instant;
 use parking_lot::{Mutex, MutexGuard};
-use runtime::Instant;
 
 use crate::{
     cache::{Cached, Times},
@@ -687,8 +687,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use nfs::v3::SpecData;
-    use runtime::virtual_time::VirtualTime;
+    use millrace_nfs::v3::SpecData;
+    use millrace_runtime::virtual_time::VirtualTime;
 
     use super::*;
     use crate::MountOptions;

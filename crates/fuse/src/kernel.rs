@@ -10,14 +10,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use client::{Client, Object};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, Version, WriteFlags,
 };
-use nfs::v3::{MknodWhat, Sattr, WccData};
+use millrace_client::{Client, Object};
+use millrace_nfs::v3::{MknodWhat, Sattr, WccData};
 use rustix::{
     fs::{FileType as Kind, OFlags},
     io::Errno,
@@ -665,7 +665,7 @@ impl Filesystem for Kernel {
 async fn add_plus(
     fs: &Arc<Fs>,
     stream: &DirStream,
-    e: &client::DirEntry,
+    e: &millrace_client::DirEntry,
     asked: Asked,
     lookups: &mut Lookups<'_>,
     reply: &mut ReplyDirectoryPlus,

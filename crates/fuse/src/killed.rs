@@ -6,7 +6,7 @@
 
 use std::{fs, future::Future};
 
-use runtime::RuntimeRef;
+use millrace_runtime::RuntimeRef;
 use tokio::sync::{Notify, oneshot};
 
 /// A waiting call looks at its caller every second time that it is notified: once a second (`Fs::ticks`).
@@ -62,7 +62,7 @@ fn is_dying(tid: u32) -> bool {
 mod tests {
     use std::{process::Command, time::Duration};
 
-    use runtime::tokio_rt::TokioRuntime;
+    use millrace_runtime::tokio_rt::TokioRuntime;
 
     use super::*;
 

@@ -19,8 +19,8 @@ use futures::{
     future::{BoxFuture, CatchUnwind, poll_fn},
     stream::FuturesUnordered,
 };
+use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
-use runtime::RuntimeRef;
 
 /// A request that is being answered.
 type Work = BoxFuture<'static, ()>;
@@ -117,7 +117,7 @@ impl Drop for Lane {
 mod tests {
     use std::{sync::mpsc, time::Duration};
 
-    use runtime::tokio_rt::TokioRuntime;
+    use millrace_runtime::tokio_rt::TokioRuntime;
     use tokio::{
         runtime::{Builder, Runtime},
         sync::Notify,

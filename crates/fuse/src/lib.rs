@@ -40,7 +40,7 @@
 //! (`read_ahead.rs`).
 //!
 //! # Writing
-//! Writes that follow each other are gathered to `wsize` and sent without waiting (`write.rs`); `client::File` retains
+//! Writes that follow each other are gathered to `wsize` and sent without waiting (`write.rs`); `millrace_client::File` retains
 //! them until COMMIT and sends them again when the server's verifier changes. Reads, attributes and truncation wait for
 //! what is on its way. Nothing of this survives the end of the mounting process: fsync and close are the promises, as
 //! for every NFS client.

@@ -7,9 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use client::{Client, Options, Url};
-use nfs::v3::FileType;
-use runtime::tokio_rt::TokioRuntime;
+use millrace_client::{Client, Options, Url};
+use millrace_nfs::v3::FileType;
+use millrace_runtime::tokio_rt::TokioRuntime;
 use tokio::{runtime::Runtime, sync::watch};
 
 use crate::{

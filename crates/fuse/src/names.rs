@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use client::{Client, Object};
-use nfs::v3::{CreateHow, FileType, MknodWhat, Sattr, SetTime, Status, WccData};
+use millrace_client::{Client, Object};
+use millrace_nfs::v3::{CreateHow, FileType, MknodWhat, Sattr, SetTime, Status, WccData};
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
@@ -54,7 +54,7 @@ impl Fs {
         self: &Arc<Self>,
         dir: &Arc<Inode>,
         name: &[u8],
-        made: Result<Object, client::Error>,
+        made: Result<Object, millrace_client::Error>,
     ) -> Result<Object, Errno> {
         match made {
             Ok(object) => {
@@ -66,7 +66,7 @@ impl Fs {
     }
 
     /// The number for the failure of a change of `name`. If the kernel was wrong about whether it is there, it asks again.
-    fn failed(self: &Arc<Self>, dir: &Inode, name: &[u8], e: &client::Error) -> Errno {
+    fn failed(self: &Arc<Self>, dir: &Inode, name: &[u8], e: &millrace_client::Error) -> Errno {
         if matches!(e.status(), Some(Status::NoEnt | Status::Exist)) {
             let name = self.table.expire_name((dir.number, name));
             drop(self.expire(dir.number, name.into_iter().collect()));
@@ -173,7 +173,7 @@ impl Fs {
         self: &Arc<Self>,
         dir: &Arc<Inode>,
         name: &[u8],
-        removed: Result<WccData, client::Error>,
+        removed: Result<WccData, millrace_client::Error>,
     ) -> Result<(), Errno> {
         let wcc = removed.map_err(|e| self.failed(dir, name, &e))?;
         self.entries_changed(dir, &wcc);
@@ -317,6 +317,6 @@ impl Fs {
     fn unique(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let runtime = self.callers.own().runtime();
-        runtime::RuntimeExt::random_u64(&**runtime) ^ NEXT.fetch_add(1, Ordering::Relaxed)
+        millrace_runtime::RuntimeExt::random_u64(&**runtime) ^ NEXT.fetch_add(1, Ordering::Relaxed)
     }
 }

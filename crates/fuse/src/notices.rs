@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, fs::File, io::Write, ops::Range, sync::Arc};
 
 use fuser::{INodeNo, Notifier};
+use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
-use runtime::RuntimeRef;
 use tokio::sync::{Notify, oneshot};
 
 use crate::inode::Inode;

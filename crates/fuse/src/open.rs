@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Buffer, View};
-use client::{Client, File, ReadInto};
-use nfs::v3::{Sattr, access};
+use millrace_buffer::{Buffer, View};
+use millrace_client::{Client, File, ReadInto};
+use millrace_nfs::v3::{Sattr, access};
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
@@ -227,11 +227,11 @@ impl Fs {
         // The server, or rsize, gave less: the rest is put behind it.
         let mut whole = self.memory(client, len).await?;
         let mut done = first.count;
-        buffer::copy(&mut whole[..done], &first.buffer[..done]);
+        millrace_buffer::copy(&mut whole[..done], &first.buffer[..done]);
         while done < len {
             let memory = self.memory(client, len - done).await?;
             let next = file.read_into(retains.as_ref(), offset + done as u64, memory).await?;
-            buffer::copy(&mut whole[done..done + next.count], &next.buffer[..next.count]);
+            millrace_buffer::copy(&mut whole[done..done + next.count], &next.buffer[..next.count]);
             done += next.count;
             if next.eof {
                 break;
@@ -325,7 +325,7 @@ impl Fs {
             }
             if let Some(pages) = waits.read_again {
                 let dropped = notices.part(&file.inode, pages);
-                let _ = runtime::timeout(&*self.rt, LOCKED, dropped).await;
+                let _ = millrace_runtime::timeout(&*self.rt, LOCKED, dropped).await;
             }
             if waits.all {
                 notices.dropped(&file.inode).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::{Options, RetryPolicy, Url};
+use millrace_client::{Options, RetryPolicy, Url};
 use rustix::mount::MountFlags;
 
 use crate::{MountError, device::MountRequest, flags};

@@ -10,7 +10,7 @@
 //! which the server does not say what was before. (What NFSv3 cannot show is a change that leaves size and times as they
 //! were: that of a server whose clock stands still between them.)
 
-use nfs::v3::{WccAttr, WccData};
+use millrace_nfs::v3::{WccAttr, WccData};
 
 /// So many changes at most wait for the one before them: more than a server answers out of order. The rest is forgotten,
 /// and with it the proof.
@@ -120,7 +120,7 @@ impl Pages {
 
 #[cfg(test)]
 mod tests {
-    use nfs::v3::{Fattr, FileType, NfsTime, SpecData};
+    use millrace_nfs::v3::{Fattr, FileType, NfsTime, SpecData};
 
     use super::*;
 

@@ -16,14 +16,14 @@ use std::{
     time::Duration,
 };
 
-use buffer::View;
 use futures::{
     FutureExt,
     channel::oneshot::{self, Receiver},
     future::Shared,
 };
+use millrace_buffer::View;
+use millrace_runtime::Instant;
 use parking_lot::Mutex;
-use runtime::Instant;
 
 use crate::{fs::Fs, inode::Version, open::OpenFile};
 
@@ -174,7 +174,7 @@ impl Fs {
         let mut whole = file.client.buffer(done.max(1)).ok()?;
         let mut at = 0;
         for part in &parts {
-            buffer::copy(&mut whole[at..at + part.len()], part);
+            millrace_buffer::copy(&mut whole[at..at + part.len()], part);
             at += part.len();
         }
         whole.set_len(done);
@@ -210,11 +210,11 @@ impl Fs {
 
 #[cfg(test)]
 mod tests {
-    use client::{Client, Options};
-    use nfs::v3::{CreateHow, Sattr};
-    use runtime::tokio_rt::TokioRuntime;
+    use millrace_client::{Client, Options};
+    use millrace_nfs::v3::{CreateHow, Sattr};
+    use millrace_runtime::tokio_rt::TokioRuntime;
+    use millrace_server::{Config, Running, Server};
     use rustix::fs::OFlags;
-    use server::{Config, Running, Server};
 
     use super::*;
     use crate::{MountOptions, inode::ROOT, write::Place};
@@ -250,7 +250,7 @@ mod tests {
             let root = me.resolve("").await.unwrap();
             let made = me.create(root.0, "file", CreateHow::Unchecked(Sattr::default())).await.unwrap();
             let data: Vec<u8> = (0..SIZE).map(|i| (i >> 9) as u8 ^ (i >> 17) as u8).collect();
-            me.write(made.handle, 0, &data, nfs::v3::StableHow::FileSync).await.unwrap();
+            me.write(made.handle, 0, &data, millrace_nfs::v3::StableHow::FileSync).await.unwrap();
             let fs = Fs::new((rt, 2), me.clone(), &MountOptions::default(), root, 255);
             fs.reads_ahead.store(true, Ordering::Relaxed);
             Self { fs: Arc::new(fs), me, other, data, _server: server }
@@ -343,7 +343,7 @@ mod tests {
             if by_us {
                 setup.fs.write(&file.inode, &setup.me, Place::At(ahead), &new).unwrap();
             } else {
-                let how = nfs::v3::StableHow::FileSync;
+                let how = millrace_nfs::v3::StableHow::FileSync;
                 setup.other.write(file.inode.handle, ahead, &new, how).await.unwrap();
                 // Who opens it afterwards drops the kernel's pages; what was fetched before may not take their place.
                 let (fh, _) = setup.open().await;

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use runtime::RuntimeExt;
+use millrace_runtime::RuntimeExt;
 
 use crate::{fs::Fs, inode::News, open::OpenFile};
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, INodeNo, TimeOrNow};
-use nfs::v3::{Fattr, FileType, NfsTime, SetTime, SpecData};
+use millrace_nfs::v3::{Fattr, FileType, NfsTime, SetTime, SpecData};
 use rustix::io::Errno;
 
 /// Unit of statfs, bytes.

@@ -11,10 +11,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use client::Client;
-use nfs::v3::{Fattr, NfsTime, access};
+use millrace_client::Client;
+use millrace_nfs::v3::{Fattr, NfsTime, access};
+use millrace_runtime::Instant;
 use parking_lot::Mutex;
-use runtime::Instant;
 use rustix::io::Errno;
 
 use crate::{

@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Buffer, View};
-use client::{Client, File};
-use nfs::v3::WccData;
+use millrace_buffer::{Buffer, View};
+use millrace_client::{Client, File};
+use millrace_nfs::v3::WccData;
+use millrace_runtime::{Instant, RuntimeExt};
 use parking_lot::Mutex;
-use runtime::{Instant, RuntimeExt};
 use rustix::io::Errno;
 use tokio::sync::Notify;
 
@@ -98,7 +98,7 @@ impl Inner {
         if data.len() > room {
             return false;
         }
-        buffer::copy(&mut g.buffer[at..at + data.len()], data);
+        millrace_buffer::copy(&mut g.buffer[at..at + data.len()], data);
         g.filled = g.filled.max(at + data.len());
         true
     }
@@ -242,7 +242,7 @@ impl Fs {
                     out.into_iter().flatten().for_each(|d| self.depart(inode, d));
                     return Err(Errno::NOMEM);
                 };
-                buffer::copy(&mut buffer[..data.len()], data);
+                millrace_buffer::copy(&mut buffer[..data.len()], data);
                 let (caller, filled) = (client.clone(), data.len());
                 w.gather = Some(Gather { caller, offset, buffer, filled, since: self.rt.now() });
             }

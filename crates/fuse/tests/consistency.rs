@@ -15,8 +15,8 @@ use std::{
 };
 
 use common::{Export, HANG, Mounted, between::Act, fuse_is_there, noise};
-use nfs::v3::{Procedure, Status};
-use server::{Config, Server};
+use millrace_nfs::v3::{Procedure, Status};
+use millrace_server::{Config, Server};
 
 #[test]
 fn a_file_is_opened_as_its_last_closer_left_it() {
@@ -147,7 +147,7 @@ fn a_full_file_system_is_told_at_close_or_before() {
 }
 
 /// A server on a directory, at addresses that stay the same when it is started again.
-fn start(dir: &Path, tcp: SocketAddr) -> server::Running {
+fn start(dir: &Path, tcp: SocketAddr) -> millrace_server::Running {
     let mut config: Config = Export::config(&format!("local:{}", dir.display()));
     config.listen_tcp = vec![tcp];
     config.listen_rdma.clear();
@@ -441,12 +441,12 @@ fn a_synchronous_write_is_stable_when_it_returns_even_when_memory_is_short() {
     let (held, rule) = holding(Procedure::Write);
     let addr = common::between::start(export.server.tcp_addr().unwrap(), rule);
     let dir = tempfile::tempdir().unwrap();
-    let mut options = fuse::MountOptions::default();
+    let mut options = millrace_fuse::MountOptions::default();
     options.read("sync", false).unwrap();
     // Enough for the connection, and for a few of the writes below.
-    let client = client::Options { arena_limit: 8 << 20, ..client::Options::default() };
+    let client = millrace_client::Options { arena_limit: 8 << 20, ..millrace_client::Options::default() };
     let url = format!("nfs://{addr}/data?proto=tcp&nconnect=1").parse().unwrap();
-    let mount = fuse::Mount::new(&url, dir.path(), &options, client).unwrap();
+    let mount = millrace_fuse::Mount::new(&url, dir.path(), &options, client).unwrap();
     let at = mount.path().to_owned();
     let files: Vec<_> = (0..12).map(|i| fs::File::create(at.join(format!("file{i}"))).unwrap()).collect();
     let mut writers = Vec::new();

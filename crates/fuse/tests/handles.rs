@@ -10,10 +10,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use client::{Client, Options};
 use common::{CASES, Export, fuse_is_there};
-use runtime::tokio_rt::TokioRuntime;
-use server::Server;
+use millrace_client::{Client, Options};
+use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_server::Server;
 
 /// Takes the handles of a file and of a directory, and opens them when it is told to: prints what the file has and where the
 /// directory is, or the number of the error.

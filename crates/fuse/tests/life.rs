@@ -6,10 +6,10 @@ mod common;
 
 use std::{fs, time::Duration};
 
-use client::{Options, RetryPolicy};
 use common::{CASES, Export, HANG, between::Act, fuse_is_there, is_mounted, noise};
-use fuse::{Mount, MountOptions};
-use nfs::v3::{Procedure, Status};
+use millrace_client::{Options, RetryPolicy};
+use millrace_fuse::{Mount, MountOptions};
+use millrace_nfs::v3::{Procedure, Status};
 
 #[test]
 fn an_export_is_a_directory_until_it_is_unmounted() {
@@ -50,7 +50,7 @@ fn a_mount_that_is_dropped_or_taken_away_by_others_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let mount =
         Mount::new(&export.url("rdma"), dir.path(), &MountOptions::default(), Options::default()).unwrap();
-    fuse::detach(mount.path()).unwrap();
+    millrace_fuse::detach(mount.path()).unwrap();
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     rt.block_on(async { tokio::time::timeout(HANG, mount.ended()).await.unwrap() });
     mount.unmount(HANG).unwrap();

@@ -18,7 +18,7 @@ use std::{
 };
 
 use common::{Export, HANG, Mounted, between::Act, fuse_is_there, noise};
-use nfs::v3::{Procedure, Status};
+use millrace_nfs::v3::{Procedure, Status};
 
 /// Whole pages: of one that is written in part and was not read, the kernel reads the rest.
 const SIZE: usize = 73 * 4096;

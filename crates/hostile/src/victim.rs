@@ -2,15 +2,15 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use buffer::{Arena, ArenaConfig, Buffer};
-use oncrpc::{PendingCall, Reply, ReplySpec, Request, RpcError, Transport};
-use rdma::provider::iwarp::Iwarp;
-use rpcrdma::{
+use millrace_buffer::{Arena, ArenaConfig, Buffer};
+use millrace_oncrpc::{PendingCall, Reply, ReplySpec, Request, RpcError, Transport};
+use millrace_rdma::provider::iwarp::Iwarp;
+use millrace_rpcrdma::{
     Requester, RequesterConfig,
     registration::{Registration, Settings},
 };
-use runtime::{RuntimeExt, RuntimeRef};
-use xdr::Encoder;
+use millrace_runtime::{RuntimeExt, RuntimeRef};
+use millrace_xdr::Encoder;
 
 use crate::{Liar, Lie, liar::LATE};
 

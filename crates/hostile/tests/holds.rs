@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use client::{Options, Proto, Url, blocking::Client};
-use hostile::hold::{self, Held};
-use nfs::v3::{FileHandle, StableHow};
-use server::{ByteSize, Config, Limits, Running, Server, Stats};
+use millrace_client::{Options, Proto, Url, blocking::Client};
+use millrace_hostile::hold::{self, Held};
+use millrace_nfs::v3::{FileHandle, StableHow};
+use millrace_server::{ByteSize, Config, Limits, Running, Server, Stats};
 
 const MIB: usize = 1 << 20;
 const MEMORY: u64 = 64 << 20;
@@ -206,9 +206,9 @@ fn listings_leave_the_shards_to_others() {
     let target = Target::new(&server);
     fill(&server);
     let mut honest = [Proto::Rdma, Proto::Tcp].map(|proto| Honest::connect(&server, proto));
-    let before = server.stats().calls_of(nfs::v3::Procedure::Readdir);
+    let before = server.stats().calls_of(millrace_nfs::v3::Procedure::Readdir);
     let held = (LISTINGS.1)(&target);
-    wait(&server, LISTINGS.0, |s| s.calls_of(nfs::v3::Procedure::Readdir) > before + 100);
+    wait(&server, LISTINGS.0, |s| s.calls_of(millrace_nfs::v3::Procedure::Readdir) > before + 100);
     honest.iter_mut().for_each(|h| h.rounds(10));
     drop(held);
 }

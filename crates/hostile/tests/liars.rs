@@ -2,14 +2,14 @@
 //! call does not end in wrong data.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
-use hostile::{
+use millrace_hostile::{
     Liar, Lie,
     victim::{self, LEN, Outcome},
 };
-use oncrpc::RpcError;
-use rdma::provider::iwarp::Iwarp;
-use rpcrdma::registration::{Invalidation, Settings, Strategy};
-use runtime::tokio_rt::TokioRuntime;
+use millrace_oncrpc::RpcError;
+use millrace_rdma::provider::iwarp::Iwarp;
+use millrace_rpcrdma::registration::{Invalidation, Settings, Strategy};
+use millrace_runtime::tokio_rt::TokioRuntime;
 
 async fn tell(lie: Lie, settings: Settings) -> Outcome {
     tell_over(lie, settings, &Iwarp::new()).await

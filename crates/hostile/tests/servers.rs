@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use client::{Design, Options, Proto, Url, blocking::Client};
-use hostile::{Files, Peer, READ_READ, READ_WRITE, Source, attack};
-use rdma::provider::iwarp::Iwarp;
-use server::{Config, ExposedBuffers, Exposure, Running, Server};
+use millrace_client::{Design, Options, Proto, Url, blocking::Client};
+use millrace_hostile::{Files, Peer, READ_READ, READ_WRITE, Source, attack};
+use millrace_rdma::provider::iwarp::Iwarp;
+use millrace_server::{Config, ExposedBuffers, Exposure, Running, Server};
 
 const SECRET: u8 = 0x5e;
 /// What the file holds that the attacker opens itself.
@@ -54,7 +54,7 @@ fn honest(addr: SocketAddr, design: Design) -> Client {
     let client = Client::connect(&url, Options::default()).unwrap();
     for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
         let file = client.create_file(name, 0o600).unwrap().handle();
-        client.write(file, 0, &vec![fill; 1 << 20], nfs::v3::StableHow::FileSync).unwrap();
+        client.write(file, 0, &vec![fill; 1 << 20], millrace_nfs::v3::StableHow::FileSync).unwrap();
     }
     client
 }

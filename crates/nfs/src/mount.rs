@@ -1,7 +1,7 @@
 //! MOUNT version 3 (RFC 1813 appendix I): how a client learns the handle of an export's root.
 
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use smallvec::SmallVec;
-use xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 use crate::{
     schema::{xdr_enum, xdr_struct},
@@ -226,7 +226,8 @@ mod tests {
     use super::*;
 
     fn bytes(f: impl FnOnce(&mut Encoder)) -> Vec<u8> {
-        let arena = xdr::Arena::new(buffer::ArenaConfig { limit: 64 << 20, huge_pages: false });
+        let arena =
+            millrace_xdr::Arena::new(millrace_buffer::ArenaConfig { limit: 64 << 20, huge_pages: false });
         let mut e = Encoder::new(&arena, 64);
         f(&mut e);
         e.finish().unwrap().head.to_vec()

@@ -7,14 +7,14 @@ macro_rules! xdr_struct {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct $name<$lt> { $($(#[$fm])* pub $f: $t),* }
 
-        impl ::xdr::Encode for $name<'_> {
-            fn encode(&self, e: &mut ::xdr::Encoder) {
-                $(::xdr::Encode::encode(&self.$f, e);)*
+        impl ::millrace_xdr::Encode for $name<'_> {
+            fn encode(&self, e: &mut ::millrace_xdr::Encoder) {
+                $(::millrace_xdr::Encode::encode(&self.$f, e);)*
             }
         }
 
-        impl<$lt> ::xdr::Decode<$lt> for $name<$lt> {
-            fn decode(d: &mut ::xdr::Decoder<$lt>) -> Result<Self, ::xdr::XdrError> {
+        impl<$lt> ::millrace_xdr::Decode<$lt> for $name<$lt> {
+            fn decode(d: &mut ::millrace_xdr::Decoder<$lt>) -> Result<Self, ::millrace_xdr::XdrError> {
                 Ok(Self { $($f: d.get()?),* })
             }
         }
@@ -24,14 +24,14 @@ macro_rules! xdr_struct {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct $name { $($(#[$fm])* pub $f: $t),* }
 
-        impl ::xdr::Encode for $name {
-            fn encode(&self, e: &mut ::xdr::Encoder) {
-                $(::xdr::Encode::encode(&self.$f, e);)*
+        impl ::millrace_xdr::Encode for $name {
+            fn encode(&self, e: &mut ::millrace_xdr::Encoder) {
+                $(::millrace_xdr::Encode::encode(&self.$f, e);)*
             }
         }
 
-        impl<'a> ::xdr::Decode<'a> for $name {
-            fn decode(d: &mut ::xdr::Decoder<'a>) -> Result<Self, ::xdr::XdrError> {
+        impl<'a> ::millrace_xdr::Decode<'a> for $name {
+            fn decode(d: &mut ::millrace_xdr::Decoder<'a>) -> Result<Self, ::millrace_xdr::XdrError> {
                 Ok(Self { $($f: d.get()?),* })
             }
         }
@@ -68,14 +68,14 @@ macro_rules! xdr_enum {
             }
         }
 
-        impl ::xdr::Encode for $name {
-            fn encode(&self, e: &mut ::xdr::Encoder) {
+        impl ::millrace_xdr::Encode for $name {
+            fn encode(&self, e: &mut ::millrace_xdr::Encoder) {
                 e.put_u32(self.number());
             }
         }
 
-        impl<'a> ::xdr::Decode<'a> for $name {
-            fn decode(d: &mut ::xdr::Decoder<'a>) -> Result<Self, ::xdr::XdrError> {
+        impl<'a> ::millrace_xdr::Decode<'a> for $name {
+            fn decode(d: &mut ::millrace_xdr::Decoder<'a>) -> Result<Self, ::millrace_xdr::XdrError> {
                 let n = d.u32()?;
                 Self::try_from(n).map_err(|n| d.invalid(n))
             }

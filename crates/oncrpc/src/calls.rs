@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use runtime::Instant;
+use millrace_runtime::Instant;
 
 use crate::{CallId, Reply, RpcError};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use runtime::MaybeReady;
-use xdr::{Arena, Decoder, Encode, Encoder, Message};
+use millrace_runtime::MaybeReady;
+use millrace_xdr::{Arena, Decoder, Encode, Encoder, Message};
 
 use crate::{
     AcceptError, AuthStat, Call, CallHeader, CallRefusal, Credential, Fault, MAX_AUTH_BODY, Outcome, Peer,

@@ -18,8 +18,8 @@ pub use message::{
     MSG_CALL, MSG_REPLY, RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, SUCCESS_HEADER_BYTES,
     call_header,
 };
-pub use runtime::MaybeReady;
+pub use millrace_runtime::MaybeReady;
+pub use millrace_xdr::{Message, Payload};
 pub use service::{Call, Fault, Outcome, Peer, Program, REPLY_HEAD, SMALL_REPLY, Service, TransportKind};
 pub use stages::{CallClass, Sampler, Stage, Stages};
 pub use transport::{CallId, PendingCall, Reply, ReplySpec, Request, RpcError, Transport, parse_reply};
-pub use xdr::{Message, Payload};

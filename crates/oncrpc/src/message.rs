@@ -1,7 +1,7 @@
 //! Call and reply headers and credentials (RFC 5531 sections 8 to 10).
 
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use smallvec::SmallVec;
-use xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 /// The version of ONC RPC (RFC 5531).
 pub const RPC_VERSION: u32 = 2;
@@ -255,7 +255,7 @@ fn skip_verifier(d: &mut Decoder<'_>) -> Result<(), XdrError> {
 }
 
 /// Appends the header of a call, with transaction id 0: the transport sets its own, either by
-/// [`xdr::Message::set_xid`] or by sending its own four bytes in the place of the first four. `cred`: a [`Credential`] or an
+/// [`millrace_xdr::Message::set_xid`] or by sending its own four bytes in the place of the first four. `cred`: a [`Credential`] or an
 /// [`EncodedCredential`].
 pub fn call_header(e: &mut Encoder, prog: u32, vers: u32, proc: u32, cred: &impl Encode) {
     for word in [0, MSG_CALL, RPC_VERSION, prog, vers, proc] {

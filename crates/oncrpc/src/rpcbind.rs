@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use runtime::{ByteStream, RuntimeRef};
-use xdr::{Arena, Decoder, Encode, Encoder, XdrError};
+use millrace_runtime::{ByteStream, RuntimeRef};
+use millrace_xdr::{Arena, Decoder, Encode, Encoder, XdrError};
 
 use crate::{
     Credential, PendingCall, ReplySpec, Request, RpcError, Transport, call_header,

@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, ops::RangeInclusive};
 
-use runtime::MaybeReady;
-use xdr::{Decode, Decoder, Encoder, Message};
+use millrace_runtime::MaybeReady;
+use millrace_xdr::{Decode, Decoder, Encoder, Message};
 
 use crate::{AuthStat, CallHeader, Stages};
 

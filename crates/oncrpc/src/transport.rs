@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use xdr::{Buffer, Message};
+use millrace_xdr::{Buffer, Message};
 
 use crate::{AcceptError, AuthStat, ReplyHeader, ReplyStatus, RpcMismatch, Stages};
 
@@ -99,8 +99,8 @@ pub struct Reply {
 
 impl Reply {
     /// A decoder at the start of the results.
-    pub fn results(&self) -> xdr::Decoder<'_> {
-        let mut d = xdr::Decoder::new(&self.message);
+    pub fn results(&self) -> millrace_xdr::Decoder<'_> {
+        let mut d = millrace_xdr::Decoder::new(&self.message);
         let skipped = d.raw(self.results_at);
         debug_assert!(skipped.is_ok());
         d
@@ -113,7 +113,7 @@ impl Reply {
 /// # Errors
 /// What the reply says instead of success, or [`RpcError::BadReply`].
 pub fn parse_reply(message: Message, peer: &dyn fmt::Display) -> Result<Reply, RpcError> {
-    let mut d = xdr::Decoder::new(&message);
+    let mut d = millrace_xdr::Decoder::new(&message);
     let header: ReplyHeader =
         d.get().map_err(|e| RpcError::BadReply { peer: peer.to_string(), what: e.to_string() })?;
     let results_at = d.position();

@@ -11,13 +11,13 @@ use std::{
 };
 
 use common::{Doubler, arena, peer};
-use oncrpc::{
+use millrace_oncrpc::{
     Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, Transport, call_header,
     serving::Account,
     tcp::{TcpServer, TcpTransport},
 };
-use runtime::{memory_stream, tokio_rt::TokioRuntime};
-use xdr::Encoder;
+use millrace_runtime::{memory_stream, tokio_rt::TokioRuntime};
+use millrace_xdr::Encoder;
 
 struct Counting;
 

@@ -15,13 +15,15 @@ use std::{
 
 use common::{Doubler, peer, words};
 use futures::future::poll_fn;
-use oncrpc::{
+use millrace_oncrpc::{
     Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, RpcError, Transport, call_header,
     serving::{Budget, BudgetConfig, ClientAddr, CloseReason},
     tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpTransport},
 };
-use runtime::{ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};
-use xdr::{Arena, Encoder};
+use millrace_runtime::{
+    ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime,
+};
+use millrace_xdr::{Arena, Encoder};
 
 const MIB: usize = 1 << 20;
 const MEMORY: usize = 32 * MIB;
@@ -48,7 +50,7 @@ impl Server {
         };
         Self {
             rt: Arc::clone(rt),
-            arena: Arena::new(buffer::ArenaConfig { limit: 2 * MEMORY, huge_pages: false }),
+            arena: Arena::new(millrace_buffer::ArenaConfig { limit: 2 * MEMORY, huge_pages: false }),
             budget: Budget::new(budget, Arc::clone(rt)),
             config: TcpServerConfig { max_record: RECORD, ..TcpServerConfig::default() },
             begun: Arc::default(),
@@ -95,7 +97,7 @@ struct Honest {
 
 impl Honest {
     fn connect(server: &Server, client: u8) -> Self {
-        let arena = Arena::new(buffer::ArenaConfig { limit: 64 * MIB, huge_pages: false });
+        let arena = Arena::new(millrace_buffer::ArenaConfig { limit: 64 * MIB, huge_pages: false });
         let stream = Box::new(server.connect(client, 256 << 10));
         let config = TcpClientConfig { timeout: Duration::from_secs(5), ..TcpClientConfig::default() };
         Self { transport: TcpTransport::start(stream, &server.rt, &arena, config).unwrap(), arena }
@@ -333,7 +335,7 @@ fn a_long_call_for_a_long_reply_is_garbage() {
 fn a_call_waits_while_there_is_no_memory_for_its_reply_and_is_executed_then() {
     run(async |rt| {
         let mut server = Server::new(&rt);
-        server.arena = Arena::new(buffer::ArenaConfig { limit: 1, huge_pages: false });
+        server.arena = Arena::new(millrace_buffer::ArenaConfig { limit: 1, huge_pages: false });
         let mut stream = server.connect(1, 1000);
         rt.sleep(Duration::from_secs(1)).await;
         let mut held = Vec::new();

@@ -6,16 +6,16 @@ mod common;
 
 use std::sync::Arc;
 
-use buffer::ArenaConfig;
 use common::{Doubler, arena, peer, words};
 use futures::FutureExt;
+use millrace_buffer::ArenaConfig;
 
-use oncrpc::{
+use millrace_oncrpc::{
     AcceptError, AuthStat, AuthSys, Calls, Credential, Dispatcher, Message, Program, REPLY_HEAD, RpcError,
     RpcMismatch, Service, Stages, call_header, parse_reply,
 };
+use millrace_xdr::{Arena, Encoder};
 use proptest::prelude::*;
-use xdr::{Arena, Encoder};
 
 fn answer(call: &[u8]) -> Option<Vec<u8>> {
     let arena = arena();

@@ -5,12 +5,12 @@
 mod common;
 
 use common::{arena, words};
-use oncrpc::{
+use millrace_oncrpc::{
     Message,
     tcp::record::{Next, RecordError, RecordReader, RecordWriter},
 };
+use millrace_xdr::{Arena, Encoder, Views};
 use proptest::prelude::*;
-use xdr::{Arena, Encoder, Views};
 
 /// Feeds `bytes` to a reader in pieces of the given sizes (the last one repeats) and collects the records.
 fn read(reader: &mut RecordReader, mut bytes: &[u8], pieces: &[usize]) -> Result<Vec<Vec<u8>>, RecordError> {
@@ -140,7 +140,8 @@ fn small_records_come_many_with_one_read() {
 
 #[test]
 fn a_record_longer_than_any_buffer_comes_in_several_and_its_payload_is_found() {
-    let (arena, mut r) = (Arena::new(buffer::ArenaConfig { limit: 32 << 20, huge_pages: false }), 5 << 20);
+    let (arena, mut r) =
+        (Arena::new(millrace_buffer::ArenaConfig { limit: 32 << 20, huge_pages: false }), 5 << 20);
     let data: Vec<u8> = (0..(4u32 << 20) + 1).map(|i| (i / 251) as u8).collect();
     let mut e = Encoder::new(&arena, 64);
     e.put_u32(77);
@@ -170,14 +171,14 @@ fn a_record_longer_than_any_buffer_comes_in_several_and_its_payload_is_found() {
         }
     };
     assert_eq!(message.head.len(), stream.len() - 4);
-    let mut d = xdr::Decoder::new(&message);
+    let mut d = millrace_xdr::Decoder::new(&message);
     assert_eq!((d.u32(), d.u32()), (Ok(77), Ok(0)));
     assert_eq!(d.payload(5 << 20).unwrap().to_vec(), data);
 }
 
 #[test]
 fn without_memory_the_reader_waits_and_goes_on_when_there_is_some() {
-    let a = Arena::new(buffer::ArenaConfig { limit: 1, huge_pages: false });
+    let a = Arena::new(millrace_buffer::ArenaConfig { limit: 1, huge_pages: false });
     let mut held = Vec::new();
     while let Ok(b) = a.alloc(1) {
         held.push(b);

@@ -12,14 +12,14 @@ use std::{
 };
 
 use common::{arena, peer, words};
-use oncrpc::{
+use millrace_oncrpc::{
     Call, Dispatcher, Fault, MaybeReady, Outcome, Program, RpcError, Service,
     rpcbind::{Binding, NetId, Rpcbind, parse_universal_address, universal_address},
     serving::Account,
     tcp::TcpServer,
 };
-use runtime::{RuntimeRef, memory_stream, tokio_rt::TokioRuntime};
-use xdr::Encoder;
+use millrace_runtime::{RuntimeRef, memory_stream, tokio_rt::TokioRuntime};
+use millrace_xdr::Encoder;
 
 /// (program, version, netid or protocol) to address or port.
 type Table = Arc<Mutex<HashMap<(u32, u32, String), String>>>;
@@ -30,7 +30,7 @@ struct FakeRpcbind {
 }
 
 impl FakeRpcbind {
-    fn answer(&self, call: &Call, reply: &mut Encoder) -> Result<(), xdr::XdrError> {
+    fn answer(&self, call: &Call, reply: &mut Encoder) -> Result<(), millrace_xdr::XdrError> {
         let mut d = call.args();
         let mut table = self.table.lock().unwrap();
         let (prog, vers) = (d.u32()?, d.u32()?);
@@ -174,7 +174,11 @@ fn the_arguments_have_their_exact_bytes() {
         assert!(c.set(&binding(NetId::Rdma, "0.0.0.0:20049")).await.is_err());
         let mut bytes = [0; 200];
         let n = std::future::poll_fn(|cx| {
-            runtime::ByteStream::poll_read(&mut theirs, cx, &mut [std::io::IoSliceMut::new(&mut bytes)])
+            millrace_runtime::ByteStream::poll_read(
+                &mut theirs,
+                cx,
+                &mut [std::io::IoSliceMut::new(&mut bytes)],
+            )
         });
         let n = n.await.unwrap();
         let auth_none = [0, 0, 0, 0];

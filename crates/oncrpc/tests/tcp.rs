@@ -15,15 +15,17 @@ use std::{
 
 use common::{Doubler, arena, peer, words};
 use futures::{StreamExt, future::poll_fn, stream::FuturesUnordered};
-use oncrpc::{
+use millrace_oncrpc::{
     Credential, Dispatcher, PendingCall, Program, Reply, ReplySpec, Request, RpcError, Transport,
     call_header,
     serving::{Budget, CloseReason, ConnectionConfig},
     tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpStats, TcpTransport},
 };
+use millrace_runtime::{
+    ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, tokio_rt::TokioRuntime,
+};
+use millrace_xdr::{Arena, Encoder, Message};
 use proptest::prelude::*;
-use runtime::{ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, tokio_rt::TokioRuntime};
-use xdr::{Arena, Encoder, Message};
 
 fn run<F: Future<Output = ()>>(test: impl FnOnce(Bench) -> F) {
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -42,7 +44,7 @@ impl Bench {
     fn new() -> Self {
         Self {
             rt: TokioRuntime::current(),
-            arena: Arena::new(buffer::ArenaConfig { limit: 64 << 20, huge_pages: false }),
+            arena: Arena::new(millrace_buffer::ArenaConfig { limit: 64 << 20, huge_pages: false }),
             stats: Arc::default(),
             done: Arc::default(),
             budget: Budget::unlimited(),
@@ -195,7 +197,7 @@ fn payloads_go_both_ways_by_reference_and_with_padding() {
         }
         assert!(matches!(
             PendingCall::new(&t, b.request(99, |_| ())).await,
-            Err(RpcError::Accept(oncrpc::AcceptError::ProcUnavail))
+            Err(RpcError::Accept(millrace_oncrpc::AcceptError::ProcUnavail))
         ));
     });
 }
@@ -306,7 +308,7 @@ fn a_peer_that_does_not_read_is_held_back_and_then_given_up() {
                 }
             }
         };
-        runtime::timeout(&*b.rt, Duration::from_secs(20), flood).await.unwrap();
+        millrace_runtime::timeout(&*b.rt, Duration::from_secs(20), flood).await.unwrap();
         assert_eq!(closed.of(CloseReason::Stalled), 1);
         assert!(b.stats.calls.load(Ordering::Relaxed) < 30);
         b.settle(|| b.stats.open.load(Ordering::Relaxed) == 0).await;
@@ -325,7 +327,8 @@ fn calls_held_back_by_replies_or_by_other_calls_are_taken_once_those_are_gone() 
             let five: Vec<u8> = (1..=5).flat_map(call).collect();
             write_all(&mut s, &five).await;
             for n in 1..=5 {
-                let reply = runtime::timeout(&*b.rt, Duration::from_secs(20), read_record(&mut s)).await;
+                let reply =
+                    millrace_runtime::timeout(&*b.rt, Duration::from_secs(20), read_record(&mut s)).await;
                 let reply = reply.unwrap_or_else(|| panic!("{config:?}: call {n} is never answered"));
                 assert_eq!(reply, words(&[n, 1, 0, 0, 0, 0, 2 * n]));
             }
@@ -346,7 +349,7 @@ fn a_peer_that_begins_a_call_and_does_not_end_it_is_given_up_and_an_idle_one_is_
             let mut s = b.serve(1000, 1000, config.clone());
             write_all(&mut s, begun).await;
             let end = read_some(&mut s, 100);
-            let end = runtime::timeout(&*b.rt, Duration::from_secs(20), end).await;
+            let end = millrace_runtime::timeout(&*b.rt, Duration::from_secs(20), end).await;
             assert_eq!(end.expect("the server waits for ever"), []);
         }
         assert_eq!(closed.of(CloseReason::Stalled), 3);

@@ -17,12 +17,12 @@ use std::{
     time::Instant,
 };
 
-use buffer::{Arena, ArenaConfig, View, Views};
-use rdma::{
+use millrace_buffer::{Arena, ArenaConfig, View, Views};
+use millrace_rdma::{
     Access, Completion, ConnectParams, Counters, ExposedRegion, Memory, MemoryRegion, Provider, QueuePair,
     Segment, SendRequest, SteeringTag, WorkId, WriteRequest, provider::iwarp::Iwarp,
 };
-use runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control, run_shard};
+use millrace_runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control, run_shard};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 

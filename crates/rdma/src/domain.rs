@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buffer::{SpanRef, Views};
+use millrace_buffer::{SpanRef, Views};
 use smallvec::SmallVec;
 
 use crate::{Access, Memory, Segment};

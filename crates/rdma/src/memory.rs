@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use buffer::{Buffer, Views};
+use millrace_buffer::{Buffer, Views};
 
 use crate::{DomainRef, ExposeError, Exposure, Means};
 
@@ -63,7 +63,7 @@ impl Memory {
     /// Copies bytes from its start (counted); `false` if there are not as many.
     pub(crate) fn copy_out(&self, to: &mut [u8]) -> bool {
         match self {
-            Self::Owned(b) if to.len() <= b.len() => buffer::copy(to, &b[..to.len()]),
+            Self::Owned(b) if to.len() <= b.len() => millrace_buffer::copy(to, &b[..to.len()]),
             Self::Shared(v) if to.len() <= v.len() => v.slice(0, to.len()).copy_to(to),
             _ => return false,
         }

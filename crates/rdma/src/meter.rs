@@ -5,9 +5,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use buffer::{SpanRef, Views};
+use millrace_buffer::{SpanRef, Views};
+use millrace_runtime::{Instant, RuntimeRef};
 use parking_lot::Mutex;
-use runtime::{Instant, RuntimeRef};
 
 use crate::{
     Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory,
@@ -257,8 +257,8 @@ mod tests {
         time::Duration,
     };
 
-    use buffer::{Arena, ArenaConfig};
-    use runtime::{BoxFuture, Runtime, Sleep};
+    use millrace_buffer::{Arena, ArenaConfig};
+    use millrace_runtime::{BoxFuture, Runtime, Sleep};
 
     use super::*;
     use crate::{MemoryRegion, Segments};

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, Buffer, Views};
-use runtime::{BoxFuture, RuntimeRef, tokio_rt::LocalPort};
+use millrace_buffer::{Arena, Buffer, Views};
+use millrace_runtime::{BoxFuture, RuntimeRef, tokio_rt::LocalPort};
 
 use crate::{DomainRef, Segment, SteeringTag};
 

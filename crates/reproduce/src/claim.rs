@@ -1,6 +1,6 @@
 //! A claim of a paper.
 
-use bench::BenchError;
+use millrace_bench::BenchError;
 
 use crate::{Curves, Picture, rule::Rule};
 

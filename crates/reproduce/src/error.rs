@@ -23,7 +23,7 @@ pub enum ReproduceError {
     },
     /// A picture could not be drawn, or a study did not come to its end.
     #[error(transparent)]
-    Picture(#[from] bench::BenchError),
+    Picture(#[from] millrace_bench::BenchError),
     /// A file of the report could not be written, or read back.
     #[error("cannot write {}: {source}; name another directory with --out", path.display())]
     File {

@@ -1,12 +1,12 @@
 //! What experiments have in common: IOzone on simulated machines.
 
-use bench::{
+use millrace_bench::{
     BenchError, Figure,
     iozone::{Run, Simulated, Test},
     simulated::{Lookup, Machines, Storage, Tmpfs},
 };
-use client::{Design, Options, Proto, Strategy};
-use rdma::provider::sim::Profile;
+use millrace_client::{Design, Options, Proto, Strategy};
+use millrace_rdma::provider::sim::Profile;
 
 use crate::{Curves, Setting};
 

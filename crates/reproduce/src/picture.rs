@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use bench::{
+use millrace_bench::{
     plot::{Axis, BarsWithLines, Heading, Lines, Places, Scale, Series},
     units::Size,
 };

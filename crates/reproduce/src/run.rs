@@ -130,7 +130,7 @@ fn why(claim: &Claim, judged: &[Judged]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use bench::BenchError;
+    use millrace_bench::BenchError;
 
     use super::*;
     use crate::rule::{Band, Measure, Rule};

@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use reproduce::{Outcome, Reproduction, Setting, Verdict, claims};
+use millrace_reproduce::{Outcome, Reproduction, Setting, Verdict, claims};
 use serde_json::Value;
 
 const SMALL: Setting = Setting { seed: 7, small: true };
@@ -21,7 +21,7 @@ fn read(dir: &Path, name: &str) -> String {
 fn the_report_has_every_claim_in_all_three_forms_and_its_pictures_inline() {
     let dir = tempfile::tempdir().unwrap();
     let outcomes = outcomes(&["C2", "C15"], SMALL);
-    reproduce::write(&outcomes, SMALL, dir.path()).unwrap();
+    millrace_reproduce::write(&outcomes, SMALL, dir.path()).unwrap();
 
     let json: Value = serde_json::from_str(&read(dir.path(), "claims.json")).unwrap();
     let rows = json.as_array().unwrap();
@@ -60,7 +60,7 @@ fn the_report_has_every_claim_in_all_three_forms_and_its_pictures_inline() {
 fn the_same_seed_gives_the_same_claims_to_the_byte() {
     let claims = || {
         let dir = tempfile::tempdir().unwrap();
-        reproduce::write(&outcomes(&["C2"], SMALL), SMALL, dir.path()).unwrap();
+        millrace_reproduce::write(&outcomes(&["C2"], SMALL), SMALL, dir.path()).unwrap();
         read(dir.path(), "claims.json")
     };
     assert_eq!(claims(), claims());
@@ -71,7 +71,7 @@ fn a_directory_that_cannot_be_made_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    let said = reproduce::write(&outcomes(&["C15"], SMALL), SMALL, &file).unwrap_err().to_string();
+    let said = millrace_reproduce::write(&outcomes(&["C15"], SMALL), SMALL, &file).unwrap_err().to_string();
     assert!(said.contains("file") && said.contains("--out"), "{said}");
 }
 

@@ -1,11 +1,11 @@
 //! Chunks against streams (RFC 8166 section 3.4): which part of a message is where.
 //!
 //! Two offsets must be told apart. A Read chunk's *position* counts in the unreduced stream, as if every chunk and
-//! its XDR padding were there. A payload's *head offset* ([`xdr::Payload::position`]) counts in the reduced stream.
+//! its XDR padding were there. A payload's *head offset* ([`millrace_xdr::Payload::position`]) counts in the reduced stream.
 
-use rdma::{Segment, SteeringTag};
+use millrace_rdma::{Segment, SteeringTag};
+use millrace_xdr::{Message, pad};
 use smallvec::SmallVec;
-use xdr::{Message, pad};
 
 use crate::header::{Chunk, Lists, ReadSegment};
 

@@ -12,7 +12,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct $live {
             $(pub(crate) $name: std::sync::atomic::AtomicU64,)*
-            pub(crate) exposure: std::sync::Arc<rdma::ExposureMeter>,
+            pub(crate) exposure: std::sync::Arc<millrace_rdma::ExposureMeter>,
         }
 
         #[doc = concat!("The values of [`", stringify!($live), "`] at one moment.")]
@@ -20,7 +20,7 @@ macro_rules! counters {
         pub struct $snapshot {
             $($(#[doc = $doc])+ pub $name: u64,)*
             /// Memory of this end that peers can reach, and for how long.
-            pub exposure: rdma::ExposureStats,
+            pub exposure: millrace_rdma::ExposureStats,
         }
 
         impl $live {

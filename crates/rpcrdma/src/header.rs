@@ -2,9 +2,9 @@
 
 use std::{fmt, str::FromStr};
 
-use rdma::{Segment, SteeringTag};
+use millrace_rdma::{Segment, SteeringTag};
+use millrace_xdr::{Arena, Decoder, ItemPadding, OutOfMemory, View, Views, XdrError};
 use smallvec::SmallVec;
-use xdr::{Arena, Decoder, ItemPadding, OutOfMemory, View, Views, XdrError};
 
 /// The protocol version (`rdma_vers`).
 pub(crate) const VERSION: u32 = 1;

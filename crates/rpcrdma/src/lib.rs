@@ -3,8 +3,8 @@
 //! issues RDMA Reads and RDMA Writes; [`Design`] tells of the other one.
 //!
 //! - [`Responder`] runs the responder's end of one connection: it owns the queue pair, pulls arguments with RDMA Reads,
-//!   hands calls to an [`oncrpc::Service`], pushes results with RDMA Writes, and replies.
-//! - [`Requester`] is an [`oncrpc::Transport`]: it decides what travels inline and what by chunk, exposes the memory
+//!   hands calls to an [`millrace_oncrpc::Service`], pushes results with RDMA Writes, and replies.
+//! - [`Requester`] is an [`millrace_oncrpc::Transport`]: it decides what travels inline and what by chunk, exposes the memory
 //!   of a call for exactly as long as the call is open, and gives the payload back in the caller's own buffer.
 //! - [`Header`] is the wire form, [`PrivateData`] what both ends say of themselves at connection set-up.
 //! - [`registration`] holds the strategies by which a call's memory becomes regions.

@@ -3,12 +3,12 @@
 
 use std::collections::VecDeque;
 
-use buffer::{Arena, Buffer, OutOfMemory, SPAN_BYTES, View, Views};
-use oncrpc::serving::slot_bytes;
-use rdma::{ReadRequest, Segment, WorkId};
+use millrace_buffer::{Arena, Buffer, OutOfMemory, SPAN_BYTES, View, Views};
+use millrace_oncrpc::serving::slot_bytes;
+use millrace_rdma::{ReadRequest, Segment, WorkId};
+use millrace_xdr::{Message, Payload};
 use slab::Slab;
 use smallvec::SmallVec;
-use xdr::{Message, Payload};
 
 use crate::{
     chunks::{HeadOffset, head_offsets, joined, read_chunks},

@@ -9,17 +9,17 @@ use std::{
     sync::Arc,
 };
 
-use buffer::Arena;
-use oncrpc::{
+use millrace_buffer::Arena;
+use millrace_oncrpc::{
     CallClass, MaybeReady, Message, Peer, PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Sampler,
     Service, Stages, Transport,
     serving::{Account, ConnectionConfig},
     stages::StageTimes,
 };
-use rdma::ConnectParams;
-use rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
+use millrace_rdma::ConnectParams;
+use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
+use millrace_xdr::{Decoder, Encoder, Views};
 use support::{Link, PROGRAM, queue_pairs, rt};
-use xdr::{Decoder, Encoder, Views};
 
 struct Counting;
 

@@ -16,16 +16,18 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig};
-use oncrpc::{
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_oncrpc::{
     PendingCall, Transport,
     serving::{Budget, BudgetConfig, ClientAddr, CloseReason},
 };
-use rdma::{Access, ConnectParams, ExposedRegion, QueuePair, Segment, SteeringTag, provider::iwarp};
-use rpcrdma::{
+use millrace_rdma::{Access, ConnectParams, ExposedRegion, QueuePair, Segment, SteeringTag, provider::iwarp};
+use millrace_rpcrdma::{
     Chunk, Header, Lists, ReadSegment, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats,
 };
-use runtime::{ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};
+use millrace_runtime::{
+    ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime,
+};
 use support::{Ask, Echo, message, peer, raw, request, verify};
 
 use raw::{Raw, msg, nomsg};
@@ -159,7 +161,7 @@ impl Honest {
 
     async fn call(&self, ask: Ask) {
         let reply = PendingCall::new(&self.transport, request(&self.arena, ask));
-        let reply = runtime::timeout(&*self.rt, Duration::from_secs(5), reply).await;
+        let reply = millrace_runtime::timeout(&*self.rt, Duration::from_secs(5), reply).await;
         verify(&reply.expect("an answer within five seconds").unwrap(), ask);
     }
 

@@ -10,11 +10,14 @@ use std::{
     task::Poll,
 };
 
-use buffer::{Arena, ArenaConfig, Buffer};
-use oncrpc::{MaybeReady, Message, Peer, ReplyHeader, ReplyStatus, Service, Stages, serving::Account};
+use millrace_buffer::{Arena, ArenaConfig, Buffer};
+use millrace_oncrpc::{
+    MaybeReady, Message, Peer, ReplyHeader, ReplyStatus, Service, Stages, serving::Account,
+};
+use millrace_rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest};
+use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig, Responder, ResponderConfig};
+use millrace_xdr::Encoder;
 use proptest::prelude::*;
-use rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest};
-use rpcrdma::{Body, Header, Lists, RequesterConfig, Responder, ResponderConfig};
 use support::{
     Ask, Link, arena, connected, echo,
     fabric::{FabricEnd, pair},
@@ -24,7 +27,6 @@ use support::{
     scene::{Scene, TINY, rpc_reply, turns},
 };
 use tokio::sync::oneshot;
-use xdr::Encoder;
 
 /// Receives of a responder beyond the credits it has granted.
 const SLACK: usize = 4;

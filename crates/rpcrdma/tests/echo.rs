@@ -5,9 +5,9 @@ mod support;
 
 use std::sync::{Arc, atomic::Ordering};
 
-use buffer::Arena;
-use oncrpc::serving::Account;
-use rpcrdma::{
+use millrace_buffer::Arena;
+use millrace_oncrpc::serving::Account;
+use millrace_rpcrdma::{
     Design, NFS_RDMA_PORT, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats,
     registration::{Invalidation, Registration, Settings, Strategy},
 };
@@ -205,7 +205,7 @@ async fn every_strategy_carries_payloads_of_every_size_and_keeps_nothing_exposed
             let (registration, c) = with(strategy, invalidation, 4096);
             let s = configs(4096).1;
             let (client, server) = connected(link, &a, c, s).await;
-            let most = oncrpc::Transport::max_payload(&*client).min(300_000);
+            let most = millrace_oncrpc::Transport::max_payload(&*client).min(300_000);
             for (i, n) in [0, 5, 4096, 5000, 65_537, 200_000, most].into_iter().enumerate() {
                 let seed = i as u32 * 10;
                 let asks = [
@@ -291,11 +291,12 @@ async fn a_responder_registers_its_reads_and_writes_each_once_or_never_as_its_st
 
 #[tokio::test]
 async fn a_responder_keeps_no_more_registered_than_its_limit_and_lets_go_what_was_used_longest_ago() {
-    const SPAN: u64 = buffer::SPAN_BYTES as u64;
+    const SPAN: u64 = millrace_buffer::SPAN_BYTES as u64;
     for link in Link::registering() {
         let a = arena();
         // The high mark lies between two spans and three.
-        let settings = Settings { cache_limit: 3 * buffer::SPAN_BYTES, ..Settings::new(Strategy::Cache) };
+        let settings =
+            Settings { cache_limit: 3 * millrace_buffer::SPAN_BYTES, ..Settings::new(Strategy::Cache) };
         let (registration, client, server) = registering(link, settings, &a).await;
         // Each in a size class, and so in a span, of its own; more of them than there is room for.
         for seed in 0..20 {

@@ -1,8 +1,8 @@
 //! The transport header, byte by byte.
 
+use millrace_rdma::{Segment, SteeringTag};
+use millrace_rpcrdma::{Body, Chunk, Header, HeaderError, Lists, ReadSegment, TransportError};
 use proptest::prelude::*;
-use rdma::{Segment, SteeringTag};
-use rpcrdma::{Body, Chunk, Header, HeaderError, Lists, ReadSegment, TransportError};
 
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_be_bytes()).collect()

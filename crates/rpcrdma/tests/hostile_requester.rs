@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-use buffer::Arena;
-use oncrpc::serving::ConnectionConfig;
-use proptest::prelude::*;
-use rdma::{Access, ConnectionError, ExposedRegion, Segment, SteeringTag};
-use rpcrdma::{
+use millrace_buffer::Arena;
+use millrace_oncrpc::serving::ConnectionConfig;
+use millrace_rdma::{Access, ConnectionError, ExposedRegion, Segment, SteeringTag};
+use millrace_rpcrdma::{
     Body, Chunk, Header, Lists, PrivateData, ReadSegment, Requester, RequesterConfig, ResponderConfig,
     TransportError,
 };
+use proptest::prelude::*;
 use support::{
     Ask, Echo, Link, Server, arena, connected, echo, message, queue_pairs,
     raw::{Raw, msg, nomsg},
@@ -47,12 +47,13 @@ impl Scene {
     async fn over(link: Link, config: ResponderConfig) -> Self {
         let arena = arena();
         let ours = PrivateData {
-            design: rpcrdma::Design::ReadWrite,
+            design: millrace_rpcrdma::Design::ReadWrite,
             remote_invalidate: false,
             send_size: 4096,
             receive_size: 4096,
         };
-        let params = rdma::ConnectParams { private_data: ours.encode().to_vec(), ..Default::default() };
+        let params =
+            millrace_rdma::ConnectParams { private_data: ours.encode().to_vec(), ..Default::default() };
         let (c, s) = queue_pairs(link, &arena, params, config.connect_params(Default::default())).await;
         let server = serve(s, &arena, config);
         let raw = Raw::new(c, &arena);

@@ -6,9 +6,9 @@ mod support;
 
 use std::{sync::Arc, time::Duration};
 
-use oncrpc::{PendingCall, RpcError, Transport};
-use rdma::{Segment, SteeringTag};
-use rpcrdma::{
+use millrace_oncrpc::{PendingCall, RpcError, Transport};
+use millrace_rdma::{Segment, SteeringTag};
+use millrace_rpcrdma::{
     Body, Chunk, Header, Lists, PrivateData, ReadSegment, RequesterConfig, TransportError,
     registration::{Invalidation, Registration, Settings, Strategy},
 };
@@ -26,12 +26,13 @@ impl Scene {
 
     fn with(config: RequesterConfig) -> Self {
         let theirs = PrivateData {
-            design: rpcrdma::Design::ReadWrite,
+            design: millrace_rpcrdma::Design::ReadWrite,
             remote_invalidate: true,
             send_size: 4096,
             receive_size: 4096,
         };
-        let params = rdma::ConnectParams { private_data: theirs.encode().to_vec(), ..Default::default() };
+        let params =
+            millrace_rdma::ConnectParams { private_data: theirs.encode().to_vec(), ..Default::default() };
         Self::over(config, &params)
     }
 

@@ -5,9 +5,9 @@ mod support;
 
 use std::sync::Arc;
 
-use oncrpc::{AcceptError, PendingCall, Reply, RpcError, Transport};
-use rdma::Segment;
-use rpcrdma::{Body, Header, Requester, RequesterConfig};
+use millrace_oncrpc::{AcceptError, PendingCall, Reply, RpcError, Transport};
+use millrace_rdma::Segment;
+use millrace_rpcrdma::{Body, Header, Requester, RequesterConfig};
 use support::{Ask, arena, fabric, raw::Raw, request, rt};
 
 /// It says that it does not do remote invalidation, and does.
@@ -21,7 +21,8 @@ struct Linux {
 impl Linux {
     fn new() -> Self {
         let (arena, config) = (arena(), RequesterConfig { credits: 64, ..RequesterConfig::default() });
-        let params = rdma::ConnectParams { private_data: PRIVATE_DATA.to_vec(), ..Default::default() };
+        let params =
+            millrace_rdma::ConnectParams { private_data: PRIVATE_DATA.to_vec(), ..Default::default() };
         let (c, s) = fabric::pair(usize::MAX, &config.connect_params(), &params);
         let raw = Raw::new(Box::new(s), &arena);
         Self { client: Requester::over(Box::new(c), rt(), arena, config).unwrap(), raw }

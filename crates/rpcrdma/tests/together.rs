@@ -5,9 +5,9 @@ mod support;
 
 use std::{future::poll_fn, sync::Arc};
 
-use oncrpc::{PendingCall, Transport};
-use rdma::ConnectParams;
-use rpcrdma::{Body, Header, Lists, RequesterConfig};
+use millrace_oncrpc::{PendingCall, Transport};
+use millrace_rdma::ConnectParams;
+use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig};
 use support::{
     raw::Raw,
     request,

@@ -8,13 +8,15 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig, Buffer};
-use oncrpc::{Message, Peer, ReplyHeader, ReplyStatus, SMALL_REPLY, Service, Stages, serving::Account};
-use rdma::{ConnectParams, provider::iwarp};
-use rpcrdma::{Header, Lists, RequesterConfig, Responder, ResponderConfig};
-use runtime::{MaybeReady, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};
+use millrace_buffer::{Arena, ArenaConfig, Buffer};
+use millrace_oncrpc::{
+    Message, Peer, ReplyHeader, ReplyStatus, SMALL_REPLY, Service, Stages, serving::Account,
+};
+use millrace_rdma::{ConnectParams, provider::iwarp};
+use millrace_rpcrdma::{Header, Lists, RequesterConfig, Responder, ResponderConfig};
+use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};
+use millrace_xdr::Encoder;
 use support::{Ask, message, peer, raw};
-use xdr::Encoder;
 
 use raw::{Raw, msg};
 
@@ -103,7 +105,7 @@ fn a_reply_without_memory_is_sent_when_there_is_some() {
             let attempts = stats.snapshot().out_of_memory;
             assert!(attempts > 50, "{attempts} attempts in a second, one every 10 ms");
             taken.lock().unwrap().clear();
-            let reply = runtime::timeout(&*rt, Duration::from_secs(5), raw.next()).await;
+            let reply = millrace_runtime::timeout(&*rt, Duration::from_secs(5), raw.next()).await;
             let reply = reply.unwrap_or_else(|| panic!("no reply: stop {stop:?}, idle {idle:?}"));
             let reply = reply.unwrap_or_else(|e| panic!("{e}: stop {stop:?}, idle {idle:?}"));
             assert_eq!(Header::decode(&reply, 100).unwrap().0.xid, 1);

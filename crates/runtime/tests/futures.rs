@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{Instant, MaybeReady, RuntimeExt, RuntimeRef, timeout, tokio_rt::TokioRuntime};
+use millrace_runtime::{Instant, MaybeReady, RuntimeExt, RuntimeRef, timeout, tokio_rt::TokioRuntime};
 
 fn poll<T: Unpin>(f: &mut MaybeReady<'_, T>) -> Poll<T> {
     pin!(f).poll(&mut Context::from_waker(Waker::noop()))

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{
+use millrace_runtime::{
     Readiness, timeout,
     tokio_rt::{TokioRuntime, run_shard},
 };

@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use proptest::prelude::*;
-use runtime::{
+use millrace_runtime::{
     ByteStream, memory_stream, timeout,
     tokio_rt::{LocalPort, TcpByteStream, TokioRuntime, run_shard},
 };
+use proptest::prelude::*;
 
 /// Numbers that look random, from a seed.
 struct Dice(u64);

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{
+use millrace_runtime::{
     Instant, RuntimeExt, RuntimeRef, timeout,
     virtual_time::{Stuck, VirtualTime},
 };

@@ -3,7 +3,7 @@
 
 use std::{error::Error, io::Read, time::Duration};
 
-use server::{Config, Server};
+use millrace_server::{Config, Server};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);

@@ -2,9 +2,9 @@
 
 use std::{path::Path, sync::Arc};
 
-use buffer::Arena;
-use runtime::RuntimeRef;
-use vfs::{
+use millrace_buffer::Arena;
+use millrace_runtime::RuntimeRef;
+use millrace_vfs::{
     FileSystemRef,
     local::{IdentityMode, KeySource, LocalConfig, LocalError, LocalFs},
     memory::{MemoryConfig, MemoryFs},

@@ -2,9 +2,9 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
-use oncrpc::stages::DEFAULT_SAMPLE;
-use rdma::ProviderChoice;
-use rpcrdma::{Design, registration::Strategy};
+use millrace_oncrpc::stages::DEFAULT_SAMPLE;
+use millrace_rdma::ProviderChoice;
+use millrace_rpcrdma::{Design, registration::Strategy};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::{
@@ -64,7 +64,7 @@ pub struct Config {
     pub stages: StageSampling,
 }
 
-/// How often the stages of a call are timed ([`oncrpc::stages`]; `[stages]`).
+/// How often the stages of a call are timed ([`millrace_oncrpc::stages`]; `[stages]`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StageSampling {
@@ -128,7 +128,7 @@ pub struct ExportConfig {
     pub identities: Identities,
 }
 
-/// In whose name the server's calls on a local directory are made ([`vfs::local::IdentityMode`]).
+/// In whose name the server's calls on a local directory are made ([`millrace_vfs::local::IdentityMode`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Identities {

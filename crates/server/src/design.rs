@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use rpcrdma::{Design, ExposureLimits};
+use millrace_rpcrdma::{Design, ExposureLimits};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::{Config, size::ByteSize};

@@ -2,9 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use oncrpc::{Credential, Peer, TransportKind};
+use millrace_oncrpc::{Credential, Peer, TransportKind};
+use millrace_vfs::{FileSystemRef, FsError, FsInfo, Handle, Identity};
 use smallvec::SmallVec;
-use vfs::{FileSystemRef, FsError, FsInfo, Handle, Identity};
 
 use crate::{
     ServerError,
@@ -185,15 +185,16 @@ pub(crate) fn rest_below<'p>(name: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use oncrpc::AuthSys;
-    use vfs::memory::{MemoryConfig, MemoryFs};
+    use millrace_oncrpc::AuthSys;
+    use millrace_vfs::memory::{MemoryConfig, MemoryFs};
 
     use super::*;
 
     fn table(exports: &[&str]) -> Exports {
-        let arena = buffer::Arena::new(buffer::ArenaConfig { limit: 1 << 22, huge_pages: false });
-        runtime::tokio_rt::run_shard(async {
-            let rt = runtime::tokio_rt::TokioRuntime::current();
+        let arena =
+            millrace_buffer::Arena::new(millrace_buffer::ArenaConfig { limit: 1 << 22, huge_pages: false });
+        millrace_runtime::tokio_rt::run_shard(async {
+            let rt = millrace_runtime::tokio_rt::TokioRuntime::current();
             let fs = MemoryFs::new(MemoryConfig::new(arena, rt));
             let entries = exports.iter().map(|e| Entry {
                 policy: e.parse().unwrap(),

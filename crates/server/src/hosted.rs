@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use futures::{StreamExt, channel::mpsc as queue};
-use rdma::Listener;
-use runtime::{RuntimeRef, StreamListener};
+use millrace_rdma::Listener;
+use millrace_runtime::{RuntimeRef, StreamListener};
+use millrace_vfs::FileSystemRef;
 use tokio::sync::watch;
-use vfs::FileSystemRef;
 
 use crate::{
     Config, ExportConfig, ServerError, Stats,

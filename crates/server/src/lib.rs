@@ -1,4 +1,4 @@
-//! The server: exports and who may use them, NFS version 3 and MOUNT onto [`vfs::FileSystem`], transports, limits,
+//! The server: exports and who may use them, NFS version 3 and MOUNT onto [`millrace_vfs::FileSystem`], transports, limits,
 //! counters, life cycle.
 
 mod backend;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use oncrpc::{SMALL_REPLY, serving::BudgetConfig};
+use millrace_oncrpc::{SMALL_REPLY, serving::BudgetConfig};
 use serde::Deserialize;
 
 use crate::{config_file::Wrong, drc, size::ByteSize};
 
 /// The largest READ or WRITE that may be configured: an arena's largest buffer.
-pub const MAX_TRANSFER: u64 = buffer::SPAN_BYTES as u64;
+pub const MAX_TRANSFER: u64 = millrace_buffer::SPAN_BYTES as u64;
 /// Room in a call for everything but its payload.
 pub(crate) const CALL_SLACK: usize = 64 << 10;
 /// An eighth of the least memory that a connection has for itself where there is enough.
@@ -36,7 +36,7 @@ pub struct Limits {
     /// together. By default a client may have all as long as others have none: it loses them as others come.
     pub max_connections_per_client: Option<usize>,
     /// A client that sends a call, answers RDMA Reads or takes replies more slowly than
-    /// [`MIN_RATE`](oncrpc::serving::MIN_RATE) (16 KiB in a second) loses its connection, and the memory that the call holds,
+    /// [`MIN_RATE`](millrace_oncrpc::serving::MIN_RATE) (16 KiB in a second) loses its connection, and the memory that the call holds,
     /// when it is so many seconds late: 1 to 3600. So does one that sends no call at all for so long after it connected.
     pub stall_timeout: u64,
     /// A connection on which no call came for so many seconds, or up to twice as long, and of which none is in progress,
@@ -244,8 +244,8 @@ impl Limits {
 mod tests {
     use std::net::IpAddr;
 
-    use oncrpc::serving::{Budget, slot_bytes};
-    use runtime::virtual_time::VirtualTime;
+    use millrace_oncrpc::serving::{Budget, slot_bytes};
+    use millrace_runtime::virtual_time::VirtualTime;
 
     use super::*;
 

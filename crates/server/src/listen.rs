@@ -11,9 +11,9 @@ use std::{
 };
 
 use futures::future::{Either, select};
-use oncrpc::serving::{Account, Budget, Full};
-use rdma::{Listener, RejectReason};
-use runtime::{
+use millrace_oncrpc::serving::{Account, Budget, Full};
+use millrace_rdma::{Listener, RejectReason};
+use millrace_runtime::{
     ByteStream, RuntimeExt, RuntimeRef, StreamListener,
     tokio_rt::{TcpByteStream, probe_peer},
 };

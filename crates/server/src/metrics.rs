@@ -8,15 +8,15 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use buffer::{ArenaStats, SpanCount};
-use nfs::v3::Procedure;
-use oncrpc::{
+use millrace_buffer::{ArenaStats, SpanCount};
+use millrace_nfs::v3::Procedure;
+use millrace_oncrpc::{
     TransportKind,
     serving::{BudgetStats, ClientAddr, CloseReason, CloseStats},
     stages::StageStats,
     tcp::TcpStats,
 };
-use rpcrdma::{ResponderStats, ResponderStatsSnapshot, registration::RegistrationStats};
+use millrace_rpcrdma::{ResponderStats, ResponderStatsSnapshot, registration::RegistrationStats};
 
 use crate::{
     server::Shared,
@@ -300,7 +300,7 @@ impl Gauges {
         out.memory = self.shared.arena.stats();
         out.spans = self.shared.arena.spans();
         out.budget = self.shared.budget.stats();
-        out.bytes_copied = buffer::copied::total();
+        out.bytes_copied = millrace_buffer::copied::total();
         out.registration = self.shared.registration.stats();
         for t in &self.tcp {
             out.tcp_bytes_in += value(&t.received);
@@ -353,7 +353,7 @@ pub struct RdmaStats {
     /// Replies of the Read-Read design that clients acknowledged.
     pub acknowledged: u64,
     /// Memory of the server that clients can reach, and for how long. In the Read-Write design, none.
-    pub exposure: rdma::ExposureStats,
+    pub exposure: millrace_rdma::ExposureStats,
 }
 
 impl RdmaStats {

@@ -2,16 +2,16 @@
 
 use std::{collections::VecDeque, net::IpAddr, ops::RangeInclusive, os::unix::ffi::OsStrExt, sync::Arc};
 
-use nfs::mount::{
+use millrace_nfs::mount::{
     Dirpath, ExportEntry, MntOk, MountEntry, Name, PROGRAM, Procedure, Status, VERSION, encode_list,
     encode_mnt,
 };
-use nfs::v3::FileHandle;
-use oncrpc::{AuthStat, Call, Fault, MaybeReady, Outcome, Peer, Program};
+use millrace_nfs::v3::FileHandle;
+use millrace_oncrpc::{AuthStat, Call, Fault, MaybeReady, Outcome, Peer, Program};
+use millrace_vfs::{FileKind, FsError, Handle, Identity};
+use millrace_xdr::Encoder;
 use parking_lot::Mutex;
 use smallvec::smallvec;
-use vfs::{FileKind, FsError, Handle, Identity};
-use xdr::Encoder;
 
 use crate::{
     Backend,

@@ -3,10 +3,10 @@
 
 use std::{fmt, io, net::TcpListener, sync::Arc, time::Duration};
 
-use buffer::{BLOCK_BYTES, SPAN_BYTES};
 use futures::future::{Either, select};
-use nfs::v3::Procedure;
-use oncrpc::{CallClass, Stage};
+use millrace_buffer::{BLOCK_BYTES, SPAN_BYTES};
+use millrace_nfs::v3::Procedure;
+use millrace_oncrpc::{CallClass, Stage};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text},
@@ -406,7 +406,7 @@ fn gauge(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, v: u64) -> fmt::
 mod tests {
     use std::net::IpAddr;
 
-    use oncrpc::stages::StageSums;
+    use millrace_oncrpc::stages::StageSums;
 
     use super::*;
 

@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig};
-use oncrpc::rpcbind::{Binding, NetId, PORT, Rpcbind};
-use runtime::{RuntimeRef, tokio_rt::TcpByteStream};
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_oncrpc::rpcbind::{Binding, NetId, PORT, Rpcbind};
+use millrace_runtime::{RuntimeRef, tokio_rt::TcpByteStream};
 use tokio::sync::watch;
 
 use crate::shard::{StopSignal, stop_requested};
@@ -15,14 +15,17 @@ use crate::shard::{StopSignal, stop_requested};
 /// How long rpcbind may take to answer.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Memory for the conversation with rpcbind.
-const MEMORY: usize = buffer::SPAN_BYTES;
+const MEMORY: usize = millrace_buffer::SPAN_BYTES;
 
 /// What is registered for these addresses: the first of each kind, as rpcbind has one entry per program and network id.
 pub(crate) fn bindings(tcp: &[SocketAddr], rdma: &[SocketAddr]) -> Vec<Binding> {
     let mut out: Vec<Binding> = Vec::new();
     let named = tcp.iter().map(|a| (NetId::tcp(a), a)).chain(rdma.iter().map(|a| (NetId::rdma(a), a)));
     for (netid, addr) in named {
-        let programs = [(nfs::v3::PROGRAM, nfs::v3::VERSION), (nfs::mount::PROGRAM, nfs::mount::VERSION)];
+        let programs = [
+            (millrace_nfs::v3::PROGRAM, millrace_nfs::v3::VERSION),
+            (millrace_nfs::mount::PROGRAM, millrace_nfs::mount::VERSION),
+        ];
         for (prog, vers) in programs {
             if !out.iter().any(|b| b.prog == prog && b.netid == netid) {
                 out.push(Binding { prog, vers, netid, addr: *addr });
@@ -34,7 +37,7 @@ pub(crate) fn bindings(tcp: &[SocketAddr], rdma: &[SocketAddr]) -> Vec<Binding> 
 
 async fn rpcbind(rt: &RuntimeRef) -> Result<Rpcbind, String> {
     let addr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
-    let stream = runtime::timeout(&**rt, LIMIT, TcpByteStream::connect(addr)).await;
+    let stream = millrace_runtime::timeout(&**rt, LIMIT, TcpByteStream::connect(addr)).await;
     let stream = stream.ok_or("no answer")?.map_err(|e| e.to_string())?;
     let arena = Arena::new(ArenaConfig { limit: MEMORY, huge_pages: false });
     Rpcbind::new(Box::new(stream), rt, &arena, LIMIT).map_err(|e| e.to_string())

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
-use runtime::RuntimeRef;
+use millrace_runtime::RuntimeRef;
 
 use crate::{
     Config, ExportConfig, ServerError,

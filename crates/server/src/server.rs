@@ -7,15 +7,15 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig, TRIM_INTERVAL};
 use futures::channel::oneshot;
-use oncrpc::serving::{Budget, CloseStats};
+use millrace_buffer::{Arena, ArenaConfig, TRIM_INTERVAL};
+use millrace_oncrpc::serving::{Budget, CloseStats};
+use millrace_rdma::{Chosen, Provider};
+use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
+use millrace_runtime::{RuntimeExt, RuntimeRef, tokio_rt::TokioRuntime};
+use millrace_vfs::FileSystemRef;
 use parking_lot::Mutex;
-use rdma::{Chosen, Provider};
-use rpcrdma::registration::{Registration, Settings, Strategy};
-use runtime::{RuntimeExt, RuntimeRef, tokio_rt::TokioRuntime};
 use tokio::sync::watch;
-use vfs::FileSystemRef;
 
 use crate::{
     Config, ExportConfig, Reloaded, ServerError, Squash, Stats,
@@ -298,7 +298,7 @@ fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
-    runtime::tokio_rt::prefer_loopback_congestion_control(&socket, addr);
+    millrace_runtime::tokio_rt::prefer_loopback_congestion_control(&socket, addr);
     socket.bind(&addr.into())?;
     socket.listen(1024)?;
     Ok(socket.into())

@@ -15,15 +15,15 @@ use futures::{
     channel::mpsc,
     future::{Either, select},
 };
-use oncrpc::{
+use millrace_oncrpc::{
     Dispatcher, Peer, Program, Sampler, Service, TransportKind,
     serving::{Account, ClientAddr, CloseStats, ConnectionConfig},
     stages::StageTimes,
     tcp::{TcpServer, TcpServerConfig, TcpStats},
 };
-use rdma::{ConnectParams, ConnectionError, Incoming};
-use rpcrdma::{Responder, ResponderConfig, ResponderStats};
-use runtime::{
+use millrace_rdma::{ConnectParams, ConnectionError, Incoming};
+use millrace_rpcrdma::{Responder, ResponderConfig, ResponderStats};
+use millrace_runtime::{
     ByteStream, RuntimeRef,
     tokio_rt::{TokioRuntime, run_shard},
 };
@@ -309,7 +309,7 @@ impl Main {
                 Either::Right(_) => return,
             };
             let peer = Peer { local: qp.info().local, ..peer };
-            let rdma::ConnectionInfo { ird, ord, crc, .. } = *qp.info();
+            let millrace_rdma::ConnectionInfo { ird, ord, crc, .. } = *qp.info();
             tracing::info!(peer = %addr, connection = peer.connection, ird, ord, crc, "RDMA connection up");
             counters.opened(TransportKind::Rdma);
             let served = match Responder::new(qp, peer, service, rt, arena, config, stats, account) {

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use oncrpc::serving::ClientAddr;
+use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
 /// Buckets of [`LatencyStats`].

@@ -11,8 +11,8 @@ use std::{sync::Arc, time::Duration};
 
 use common::{Caller, Proto, config, run};
 use gate::Gate;
-use nfs::v3::{GetattrArgs, Procedure};
-use server::{Running, Server, open};
+use millrace_nfs::v3::{GetattrArgs, Procedure};
+use millrace_server::{Running, Server, open};
 use tokio::sync::Semaphore;
 
 struct Gated {

@@ -11,9 +11,9 @@ use std::{sync::Arc, time::Duration};
 
 use common::{Caller, Proto, config, run};
 use gate::Gate;
-use nfs::v3::{GetattrArgs, Procedure};
-use oncrpc::RpcError;
-use server::{Running, Server, open};
+use millrace_nfs::v3::{GetattrArgs, Procedure};
+use millrace_oncrpc::RpcError;
+use millrace_server::{Running, Server, open};
 use tokio::sync::Semaphore;
 
 /// A server that closes connections after a second or two, and what lets its GETATTRs end.

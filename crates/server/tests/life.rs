@@ -14,19 +14,19 @@ use std::{
     time::Duration,
 };
 
-use buffer::Arena;
+use millrace_buffer::Arena;
 
 use common::{Caller, Proto, arena, at, config, rdma_at, run, tcp};
 use futures::future::{BoxFuture, join_all};
-use nfs::v3::{self, Procedure, RemoveArgs, Res, StableHow, Status, WccData, WriteArgs};
-use rdma::{
+use millrace_nfs::v3::{self, Procedure, RemoveArgs, Res, StableHow, Status, WccData, WriteArgs};
+use millrace_rdma::{
     ConnectParams, ConnectionError, Incoming, Listener, Provider, ProviderChoice, QueuePair,
     provider::iwarp::Iwarp,
 };
-use rpcrdma::RequesterConfig;
-use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
-use server::{Config, Server, ServerError};
-use xdr::Message;
+use millrace_rpcrdma::RequesterConfig;
+use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use millrace_server::{Config, Server, ServerError};
+use millrace_xdr::Message;
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -262,7 +262,7 @@ fn every_call_that_is_executed_is_answered_before_the_end() {
             let c = Caller::connect(&server, proto).await;
             let root = c.mount("/x").await.unwrap();
             let file = c.create(root, "f").await;
-            let data: xdr::Views = c.arena.copy_from(&vec![7; 256 << 10]).unwrap().into();
+            let data: millrace_xdr::Views = c.arena.copy_from(&vec![7; 256 << 10]).unwrap().into();
             let calls: Vec<_> = (0..32)
                 .map(|i| WriteArgs {
                     file,

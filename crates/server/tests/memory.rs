@@ -8,16 +8,16 @@ mod common;
 use std::time::Duration;
 
 use common::{Caller, Proto, at, config, run};
-use nfs::v3::{
+use millrace_nfs::v3::{
     CreateHow, FileHandle, LinkArgs, LinkOk, Procedure, RemoveOk, Res, Sattr, StableHow, Status, WccData,
 };
-use server::Server;
+use millrace_server::Server;
 
 const PAGE: usize = 4096;
 
 async fn remove(c: &Caller, dir: FileHandle, name: &str) {
     let res: Res<RemoveOk, WccData> =
-        c.nfs(Procedure::Remove, &nfs::v3::RemoveArgs { object: at(dir, name) }).await;
+        c.nfs(Procedure::Remove, &millrace_nfs::v3::RemoveArgs { object: at(dir, name) }).await;
     res.into_result().map_err(|(s, _)| s).unwrap();
 }
 
@@ -42,7 +42,7 @@ async fn fill_sparsely(c: &Caller, root: FileHandle, len: usize) -> usize {
 }
 
 /// Writes and reads 4 MiB with several calls at once.
-async fn use_export(server: &server::Running, proto: Proto, export: &str) {
+async fn use_export(server: &millrace_server::Running, proto: Proto, export: &str) {
     let c = Caller::connect(server, proto).await;
     let root = c.mount(export).await.unwrap();
     let file = c.create(root, &format!("{proto:?}")).await;
@@ -91,7 +91,7 @@ fn links_are_paid_for_by_the_export_and_fill_it() {
         let full = loop {
             let name = format!("{count:0200}");
             let args = LinkArgs { file, link: at(root, &name) };
-            let res: Res<LinkOk, nfs::v3::LinkFail> = c.nfs(Procedure::Link, &args).await;
+            let res: Res<LinkOk, millrace_nfs::v3::LinkFail> = c.nfs(Procedure::Link, &args).await;
             match res.into_result() {
                 Ok(_) => count += 1,
                 Err((status, _)) => break status,

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Caller, at, everywhere, sys};
-use nfs::v3::{
+use millrace_nfs::v3::{
     self, AccessArgs, AccessOk, CommitArgs, CommitOk, CreateHow, CreateOk, DirOpArgs, FileHandle, FileType,
     FsinfoArgs, FsinfoOk, FsstatArgs, FsstatOk, LinkArgs, LinkOk, MkdirArgs, MknodArgs, MknodWhat, NfsTime,
     PathconfArgs, PathconfOk, PostOpAttr, Procedure, ReadArgs, ReadOk, ReaddirArgs, ReaddirOk,
@@ -76,7 +76,7 @@ fn reads_at_and_beyond_the_end_say_so() {
 fn writes_that_make_no_sense_are_refused() {
     everywhere(async |c, root| {
         let f = c.create(root, "f").await;
-        let data = || xdr::Views::from(c.arena.copy_from(b"12345678").unwrap());
+        let data = || millrace_xdr::Views::from(c.arena.copy_from(b"12345678").unwrap());
         let args =
             |offset, count| WriteArgs { file: f, offset, count, stable: StableHow::Unstable, data: data() };
         assert_eq!(c.write_args(&args(0, 7)).await.unwrap_err(), Status::Inval);

@@ -5,15 +5,15 @@
 mod common;
 
 use common::{Caller, Proto, at, config, run, sys};
-use nfs::{
+use millrace_nfs::{
     mount::{self, Dirpath},
     v3::{
         self, AccessArgs, AccessOk, CreateHow, FileHandle, GetattrArgs, LinkArgs, LinkOk, PostOpAttr,
         Procedure, RemoveArgs, RenameArgs, RenameOk, Res, Sattr, SetattrArgs, StableHow, Status, WccData,
     },
 };
-use oncrpc::{AcceptError, AuthStat, Credential, RpcError};
-use server::{Running, Server};
+use millrace_oncrpc::{AcceptError, AuthStat, Credential, RpcError};
+use millrace_server::{Running, Server};
 
 async fn start(exports: &[&str]) -> (Running, Caller) {
     let server = Server::start(config(exports)).unwrap();
@@ -191,7 +191,7 @@ fn callers_are_squashed_as_the_export_says() {
 }
 
 fn rand(c: &Caller) -> u64 {
-    use runtime::RuntimeExt;
+    use millrace_runtime::RuntimeExt;
     c.rt.random_u64()
 }
 

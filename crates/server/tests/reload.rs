@@ -5,8 +5,8 @@
 mod common;
 
 use common::{Caller, Proto, config, run, sys};
-use nfs::v3::{StableHow, Status};
-use server::{Config, Server};
+use millrace_nfs::v3::{StableHow, Status};
+use millrace_server::{Config, Server};
 
 #[test]
 fn an_open_file_stays_and_a_removed_export_leaves_stale_handles() {

@@ -1,6 +1,6 @@
 //! The [`FileSystem`] trait, handle based and asynchronous, and its implementations.
 //!
-//! Data goes in and out by reference ([`buffer::Views`]). Calls return [`MaybeReady`]: a file system that answers
+//! Data goes in and out by reference ([`millrace_buffer::Views`]). Calls return [`MaybeReady`]: a file system that answers
 //! from memory is ready at once and allocates nothing; one that has to wait gives a `'static` future that owns what
 //! it needs. Nothing here may block the calling thread.
 
@@ -11,9 +11,9 @@ mod types;
 
 use std::sync::Arc;
 
-pub use buffer::{Arena, Views};
 pub use error::{FsError, FsResult};
-pub use runtime::MaybeReady;
+pub use millrace_buffer::{Arena, Views};
+pub use millrace_runtime::MaybeReady;
 pub use types::{
     Access, Attr, CreateHow, Created, DirEntry, DirPage, FileKind, FsInfo, FsStat, Handle, Identity, NewNode,
     Read, SetAttr, SetTime, Stability, Time, Wcc, WccAttr, Written,

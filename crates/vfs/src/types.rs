@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use buffer::Views;
+use millrace_buffer::Views;
 use smallvec::SmallVec;
 
 /// A file handle of one file system: opaque bytes, at most [`Handle::MAX`], stable for the life of the object.

@@ -8,9 +8,9 @@ use std::{
     cell::Cell,
 };
 
-use buffer::{Arena, ArenaConfig, BLOCK_BYTES, Views};
-use runtime::tokio_rt::TokioRuntime;
-use vfs::{
+use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, Views};
+use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_vfs::{
     CreateHow, FileSystem, Identity, MaybeReady, SetAttr, Stability,
     memory::{MemoryConfig, MemoryFs},
 };

@@ -9,9 +9,9 @@ use std::{
     sync::Arc,
 };
 
-use buffer::{Arena, ArenaConfig};
-use runtime::tokio_rt::TokioRuntime;
-use vfs::{
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_vfs::{
     CreateHow, FileSystem, Handle, Identity, MaybeReady, NewNode, Op, SetAttr,
     memory::{MemoryConfig, MemoryFs},
 };

@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig, BLOCK_BYTES, PAGE_BYTES, View, Views};
-use runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, tokio_rt::TokioRuntime};
-use vfs::{
+use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, PAGE_BYTES, View, Views};
+use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, tokio_rt::TokioRuntime};
+use millrace_vfs::{
     CreateHow, FileSystem, FsError, FsResult, Handle, Identity, MaybeReady, NewNode, Op, ReadDirLimits,
     SetAttr, Stability,
     memory::{MemoryConfig, MemoryFs},

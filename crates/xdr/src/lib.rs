@@ -10,9 +10,9 @@ mod encode;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::{Arena, Buffer, OutOfMemory, View, Views};
 pub use decode::{Decode, Decoder, XdrError};
 pub use encode::{Encode, Encoder};
+pub use millrace_buffer::{Arena, Buffer, OutOfMemory, View, Views};
 use smallvec::SmallVec;
 
 /// Bytes of padding after `len` bytes of opaque data (RFC 4506 section 4.9).

@@ -1,6 +1,6 @@
 //! Bytes there and back, and what is refused.
 
-use buffer::ArenaConfig;
+use millrace_buffer::ArenaConfig;
 use proptest::prelude::*;
 
 use super::*;
@@ -55,7 +55,7 @@ fn a_head_grows_as_it_is_written_and_parts_of_it_change_later() {
 #[test]
 fn an_arena_that_is_full_is_told_of_at_the_end() {
     let a = Arena::new(ArenaConfig { limit: 1, huge_pages: false });
-    let all: Vec<_> = std::iter::from_fn(|| a.alloc(buffer::SPAN_BYTES / 2).ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| a.alloc(millrace_buffer::SPAN_BYTES / 2).ok()).collect();
     let mut e = Encoder::new(&a, 100);
     e.put_u32(1);
     e.put_opaque(&[0; 1000]);
@@ -64,7 +64,7 @@ fn an_arena_that_is_full_is_told_of_at_the_end() {
     let mut e = Encoder::new(&a, 0);
     let all: Vec<_> = std::iter::from_fn(|| a.alloc(64).ok()).collect();
     e.put_raw(&[0; 64]);
-    e.put_raw(&vec![0; buffer::SPAN_BYTES]);
+    e.put_raw(&vec![0; millrace_buffer::SPAN_BYTES]);
     e.put_u32(1);
     assert!(e.finish().is_err());
     drop(all);

@@ -7,7 +7,7 @@ use std::{
     thread::Thread,
 };
 
-use vfs::{
+use millrace_vfs::{
     FileSystem, FsError, Handle, Identity,
     local::{LocalConfig, LocalFs},
     memory::{MemoryConfig, MemoryFs},
@@ -45,7 +45,7 @@ struct Known {
 impl Known {
     fn new(fs: Arc<dyn FileSystem>) -> Self {
         let root = fs.root();
-        let how = vfs::CreateHow::Guarded(Default::default());
+        let how = millrace_vfs::CreateHow::Guarded(Default::default());
         let file = wait(fs.create(&Identity::root(), &root, b"file", &how)).expect("a file");
         Self { handles: [root, file.handle], fs }
     }

@@ -10,13 +10,13 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use buffer::Buffer;
-use rdma::{
+use millrace_buffer::Buffer;
+use millrace_rdma::{
     Access, Completion, ConnectParams, ConnectionError, ExposedRegion, Memory, MemoryRegion, QueuePair,
     ReadRequest, Segment, SteeringTag, WorkId,
     provider::iwarp::{accept_over, connect_over},
 };
-use runtime::{BoxFuture, ByteStream, MemoryStream, memory_stream};
+use millrace_runtime::{BoxFuture, ByteStream, MemoryStream, memory_stream};
 
 use super::xdr::arena;
 use crate::{

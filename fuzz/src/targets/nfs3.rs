@@ -1,7 +1,7 @@
 //! Arguments and results of NFS version 3 and of MOUNT version 3.
 
-use ::xdr::{Decoder, ItemPadding, Payload};
-use nfs::v3::{
+use ::millrace_xdr::{Decoder, ItemPadding, Payload};
+use millrace_nfs::v3::{
     AccessArgs, CommitArgs, CreateArgs, CreateHow, DirOpArgs, EntryPlus, Fattr, FileHandle, FileType,
     FsinfoArgs, FsstatArgs, GetattrArgs, LinkArgs, LookupArgs, MkdirArgs, MknodArgs, MknodWhat, NfsTime,
     PathconfArgs, ReadArgs, ReaddirArgs, ReaddirplusArgs, ReadlinkArgs, RemoveArgs, RenameArgs, RmdirArgs,
@@ -148,8 +148,8 @@ pub(super) mod args {
 
 /// The results: a procedure, and the bytes.
 pub(super) mod results {
-    use ::xdr::Encoder;
-    use nfs::v3::{
+    use ::millrace_xdr::Encoder;
+    use millrace_nfs::v3::{
         AccessFail, AccessOk, CommitFail, CommitOk, CreateFail, CreateOk, FsinfoFail, FsinfoOk, FsstatFail,
         FsstatOk, GetattrFail, GetattrOk, LinkFail, LinkOk, LookupFail, LookupOk, PathconfFail, PathconfOk,
         ReadFail, ReadOk, ReaddirEncoder, ReaddirFail, ReaddirOk, ReaddirplusEncoder, ReaddirplusFail,
@@ -240,7 +240,8 @@ pub(super) mod results {
         ];
         let plus = ReaddirplusOk { attributes, verifier, entries, eof: true };
         let names = plus.entries.iter();
-        let entries = names.map(|e| nfs::v3::Entry { fileid: e.fileid, name: e.name, cookie: e.cookie });
+        let entries =
+            names.map(|e| millrace_nfs::v3::Entry { fileid: e.fileid, name: e.name, cookie: e.cookie });
         let list = ReaddirOk { attributes, verifier, entries: entries.collect(), eof: true };
         let fsstat = FsstatOk {
             attributes,
@@ -303,7 +304,7 @@ pub(super) mod results {
 
 /// MOUNT: which item (a path, the result of MNT, DUMP or EXPORT), and the bytes.
 pub(super) mod mount {
-    use nfs::mount::{
+    use millrace_nfs::mount::{
         Dirpath, ExportEntry, MntOk, MountEntry, Name, Status, decode_list, decode_mnt, encode_list,
         encode_mnt,
     };

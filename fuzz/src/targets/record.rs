@@ -1,7 +1,7 @@
 //! Record marking (RFC 5531 section 11).
 
-use buffer::Arena;
-use oncrpc::tcp::record::{Next, RecordReader, RecordWriter};
+use millrace_buffer::Arena;
+use millrace_oncrpc::tcp::record::{Next, RecordReader, RecordWriter};
 
 use super::xdr::{arena, received, view};
 use crate::{bytes::Input, mutate::Random};

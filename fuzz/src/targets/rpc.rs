@@ -1,7 +1,7 @@
 //! RPC headers and credentials (RFC 5531).
 
-use ::xdr::Decoder;
-use oncrpc::{
+use ::millrace_xdr::Decoder;
+use millrace_oncrpc::{
     AcceptError, AuthStat, AuthSys, CallHeader, CallRefusal, Credential, ReplyHeader, ReplyStatus,
     RpcMismatch, call_header, parse_reply,
 };

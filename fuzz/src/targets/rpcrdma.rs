@@ -1,10 +1,10 @@
 //! RPC-over-RDMA: transport headers (RFC 8166) and private data (RFC 8797).
 
-use ::rpcrdma::{
+use millrace_rdma::{Segment, SteeringTag};
+use millrace_rpcrdma::{
     Body, DEFAULT_INLINE, Design, Header, HeaderError, Lists, MAX_INLINE, Padding, PrivateData, ReadSegment,
     Thresholds, TransportError,
 };
-use rdma::{Segment, SteeringTag};
 
 use crate::{bytes::Input, heap::bounded};
 

@@ -4,7 +4,7 @@ use crate::heap::bounded;
 
 /// A universal address (RFC 5665), which a port mapper sends.
 pub(super) mod address {
-    use oncrpc::rpcbind::{parse_universal_address, universal_address};
+    use millrace_oncrpc::rpcbind::{parse_universal_address, universal_address};
 
     use super::*;
 
@@ -24,7 +24,7 @@ pub(super) mod address {
 
 /// A URL.
 pub(super) mod url {
-    use client::Url;
+    use millrace_client::Url;
 
     use super::*;
 
@@ -60,8 +60,8 @@ pub(super) mod url {
 pub(super) mod mount_options {
     use std::time::Duration;
 
-    use client::{Identity, Options, Url};
-    use fuse::MountOptions;
+    use millrace_client::{Identity, Options, Url};
+    use millrace_fuse::MountOptions;
 
     use super::*;
 
@@ -110,7 +110,7 @@ pub(super) mod mount_options {
 pub(super) mod configuration {
     use std::{fmt::Display, str::FromStr};
 
-    use server::{Backend, ByteSize, Config, ExportConfig, Network};
+    use millrace_server::{Backend, ByteSize, Config, ExportConfig, Network};
 
     use super::*;
     use crate::bytes::Input;

@@ -1,7 +1,7 @@
 //! Helpers of the targets of XDR types.
 
-use buffer::{Arena, ArenaConfig};
-use xdr::{Encoder, Message, View};
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_xdr::{Encoder, Message, View};
 
 /// The arena of this thread's executions.
 pub(crate) fn arena() -> Arena {
@@ -48,7 +48,7 @@ macro_rules! codec {
     ($bytes:expr, |$d:ident| $get:expr, |$v:ident, $e:ident| $put:expr $(,)?) => {{
         let bytes: &[u8] = $bytes;
         let input = $crate::targets::xdr::received(bytes);
-        let mut decoder = ::xdr::Decoder::new(&input);
+        let mut decoder = ::millrace_xdr::Decoder::new(&input);
         let decoded = $crate::heap::bounded(bytes.len(), || {
             let $d = &mut decoder;
             $get
@@ -59,7 +59,7 @@ macro_rules! codec {
             let stream = $crate::targets::xdr::flat(&parts);
             assert_eq!(stream.len(), used, "the encoded length differs from the decoded one");
             for form in [&$crate::targets::xdr::received(&stream), &parts] {
-                let mut decoder = ::xdr::Decoder::new(form);
+                let mut decoder = ::millrace_xdr::Decoder::new(form);
                 let $d = &mut decoder;
                 let $v = $get.expect("an encoded value is decoded");
                 assert_eq!(decoder.remaining(), 0, "bytes are left");
@@ -67,7 +67,7 @@ macro_rules! codec {
             }
             if let Some(less) = used.checked_sub(1) {
                 let cut = $crate::targets::xdr::received(&stream[..less]);
-                let mut decoder = ::xdr::Decoder::new(&cut);
+                let mut decoder = ::millrace_xdr::Decoder::new(&cut);
                 let $d = &mut decoder;
                 assert!($get.is_err(), "a truncated value is decoded");
             }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ::bench::iozone::{Iozone, Run, Session, Test};
 use anyhow::{Context, Result, anyhow};
-use client::Options;
+use millrace_bench::iozone::{Iozone, Run, Session, Test};
+use millrace_client::Options;
 use serde_json::Value;
 
 use super::{
@@ -168,7 +168,8 @@ impl Sessions {
         let at = match self.0.iter().position(|s| (s.0, s.1) == (with, proto)) {
             Some(at) => at,
             None => {
-                let url = place.url(with, proto).parse().map_err(|e: client::Error| anyhow!("{e}"))?;
+                let url =
+                    place.url(with, proto).parse().map_err(|e: millrace_client::Error| anyhow!("{e}"))?;
                 let session =
                     Session::open(Iozone { url, options: Options::default(), threads: 1, size: FILE })?;
                 session.prepare()?;

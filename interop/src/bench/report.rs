@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ::bench::{
+use millrace_bench::{
     stats::median,
     table::{Align, Table},
     units::{grouped, short},

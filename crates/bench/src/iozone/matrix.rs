@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use client::{Options, Proto, Url};
-use rpcrdma::{Design, registration::Strategy};
+use millrace_client::{Options, Proto, Url};
+use millrace_rpcrdma::{Design, registration::Strategy};
 
 use super::{Iozone, Run, Session, Simulated, Test, common};
 use crate::{
@@ -204,7 +204,7 @@ impl Matrix {
         let url = match (&self.servers, server) {
             (Servers::Embedded { proto, .. }, Some(server)) => {
                 let text = server.url(*proto);
-                text.parse().map_err(|e: client::Error| BenchError::Client(e.to_string()))?
+                text.parse().map_err(|e: millrace_client::Error| BenchError::Client(e.to_string()))?
             }
             (Servers::Embedded { .. }, None) => return Err(BenchError::Peer("there is no server".into())),
             (Servers::Simulated { .. }, _) => return Err(BenchError::Peer("it is simulated".into())),

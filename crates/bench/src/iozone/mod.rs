@@ -16,8 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use client::{Options, Url};
-use oncrpc::{CallClass, stages::StageStats};
+use millrace_client::{Options, Url};
+use millrace_oncrpc::{CallClass, stages::StageStats};
 
 use crate::{
     BenchError, Figure,
@@ -215,12 +215,12 @@ impl Session {
         Ok(all)
     }
 
-    fn proto(&self) -> client::Proto {
+    fn proto(&self) -> millrace_client::Proto {
         self.config.url.proto.unwrap_or(self.config.options.proto)
     }
 
     fn rdma(&self) -> bool {
-        self.proto() == client::Proto::Rdma
+        self.proto() == millrace_client::Proto::Rdma
     }
 
     /// What is known of a run before it is measured.

@@ -1,8 +1,8 @@
 //! The same workload on simulated machines, in virtual time.
 
-use client::Proto;
 use futures::future::try_join_all;
-use oncrpc::{Stage, stages::StageSums};
+use millrace_client::Proto;
+use millrace_oncrpc::{Stage, stages::StageSums};
 
 use super::{
     Outcome, Run, Test,
@@ -156,8 +156,8 @@ fn registering(spent: &Spent, all: &Outcome) -> Breakdown {
 
 #[cfg(test)]
 mod tests {
-    use client::{Options, Proto, Strategy};
-    use rdma::provider::sim::Profile;
+    use millrace_client::{Options, Proto, Strategy};
+    use millrace_rdma::provider::sim::Profile;
 
     use super::*;
     use crate::iozone::Test;

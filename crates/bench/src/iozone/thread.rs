@@ -6,12 +6,12 @@ use std::{
     thread::JoinHandle,
 };
 
-use buffer::{Buffer, View, Views};
-use client::{Client, Error};
 use futures::{StreamExt, stream::FuturesUnordered};
-use nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
-use oncrpc::stages::StageStats;
-use runtime::tokio_rt::TokioRuntime;
+use millrace_buffer::{Buffer, View, Views};
+use millrace_client::{Client, Error};
+use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
+use millrace_oncrpc::stages::StageStats;
+use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::{Iozone, Outcome, Run, Test};
 use crate::{BenchError, random::Random};

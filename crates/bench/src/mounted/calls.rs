@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use buffer::{Arena, ArenaConfig};
+use millrace_buffer::{Arena, ArenaConfig};
 use rustix::fs::OFlags;
 
 use super::{ENTRIES, FILES, JOBS, MountBench, RECORD, SMALL, name};

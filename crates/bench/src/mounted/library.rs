@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use client::{Client, Options, Url};
 use futures::{StreamExt, TryStreamExt, stream};
-use nfs::v3::{CreateHow, FileHandle, Sattr};
-use runtime::tokio_rt::TokioRuntime;
+use millrace_client::{Client, Options, Url};
+use millrace_nfs::v3::{CreateHow, FileHandle, Sattr};
+use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::{Case, ENTRIES, FILES, JOBS, MountBench, RECORD, SMALL, calls::Measured, name};
 use crate::{
@@ -24,7 +24,7 @@ pub(super) struct Library {
     data: Session,
 }
 
-fn failed(e: client::Error) -> BenchError {
+fn failed(e: millrace_client::Error) -> BenchError {
     BenchError::Client(e.to_string())
 }
 
@@ -82,11 +82,11 @@ impl Library {
         Ok(Figure { ops_per_s: Some(rate), ..Figure::default() })
     }
 
-    async fn dir(&self, name: &str) -> Result<FileHandle, client::Error> {
+    async fn dir(&self, name: &str) -> Result<FileHandle, millrace_client::Error> {
         Ok(self.client.lookup(self.client.root(), name).await?.handle)
     }
 
-    async fn look_up(&self, files: u32) -> Result<Measured, client::Error> {
+    async fn look_up(&self, files: u32) -> Result<Measured, millrace_client::Error> {
         let dir = self.dir(FILES).await?;
         let start = Instant::now();
         for n in 0..files {
@@ -95,7 +95,7 @@ impl Library {
         Ok(Measured { bytes: 0, operations: files.into(), took: start.elapsed() })
     }
 
-    async fn list(&self) -> Result<Measured, client::Error> {
+    async fn list(&self) -> Result<Measured, millrace_client::Error> {
         let dir = self.dir(ENTRIES).await?;
         let start = Instant::now();
         let entries = self.client.readdir(dir).await?;

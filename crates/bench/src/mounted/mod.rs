@@ -12,7 +12,7 @@ mod subject;
 
 use std::{fmt, path::PathBuf};
 
-use client::Proto;
+use millrace_client::Proto;
 
 use crate::{At, BenchError, Figure, embedded::EmbeddedServer};
 use library::Library;

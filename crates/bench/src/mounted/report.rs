@@ -147,7 +147,7 @@ mod tests {
             random_ops: 1,
             files: 10,
             entries: 1000,
-            proto: client::Proto::Tcp,
+            proto: millrace_client::Proto::Tcp,
             at: At::LOOPBACK,
             tmpfs: "/".into(),
             passthrough: Vec::new(),

@@ -104,7 +104,7 @@ impl Mounted {
     fn end(&mut self) {
         if let Some(mut process) = self.process.take() {
             // It ends by itself when the kernel says that the mount is gone. One that has ended already has said why.
-            drop(fuse::detach(self.dir.path()));
+            drop(millrace_fuse::detach(self.dir.path()));
             process.end_within(ENDING);
         }
     }

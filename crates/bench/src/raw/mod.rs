@@ -10,7 +10,7 @@ mod stream;
 
 use std::net::TcpStream;
 
-use runtime::tokio_rt::prefer_loopback_congestion_control;
+use millrace_runtime::tokio_rt::prefer_loopback_congestion_control;
 
 pub use peer::serve_peer;
 pub use pingpong::PingPong;

@@ -5,7 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
 };
 
-use runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control};
+use millrace_runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control};
 
 use super::{Order, provider, socket_settings, stream::records};
 use crate::{At, BenchError, cpu};

@@ -7,9 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use buffer::{Arena, ArenaConfig, Buffer, View};
-use rdma::{Completion, ConnectParams, Incoming, QueuePair, SendRequest};
-use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use millrace_buffer::{Arena, ArenaConfig, Buffer, View};
+use millrace_rdma::{Completion, ConnectParams, Incoming, QueuePair, SendRequest};
+use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use super::{PingPong, RawPeer, pingpong::Spent};
 use crate::{At, BenchError, Figure, cpu, stats::Latencies};

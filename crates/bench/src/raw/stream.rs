@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use buffer::{Arena, ArenaConfig, Buffer};
+use millrace_buffer::{Arena, ArenaConfig, Buffer};
 
 use super::{Order, RawPeer};
 use crate::{

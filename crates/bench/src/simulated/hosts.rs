@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use rdma::{
+use millrace_rdma::{
     Provider,
     provider::sim::{HostUse, World},
 };

@@ -1,7 +1,7 @@
 //! *Simulated* machines: a server host and client hosts of one profile, in virtual time.
 //!
 //! Client and server are the real ones; time, processors, adapters and links are simulated
-//! ([`rdma::provider::sim`]), and the same seed gives the same figures. What comes of them says that it is simulated.
+//! ([`millrace_rdma::provider::sim`]), and the same seed gives the same figures. What comes of them says that it is simulated.
 //! `iozone` runs as [`crate::iozone::Simulated`], every workload as [`crate::workload::simulate`].
 
 mod hosts;
@@ -11,10 +11,10 @@ mod wan;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use client::{Client, Identity, Options, Proto, Strategy};
-use rdma::provider::sim::{Profile, World};
-use runtime::{RuntimeRef, virtual_time::VirtualTime};
-use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits};
+use millrace_client::{Client, Identity, Options, Proto, Strategy};
+use millrace_rdma::provider::sim::{Profile, World};
+use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
+use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits};
 
 use crate::{
     BenchError, Figure,
@@ -101,8 +101,8 @@ impl Machines {
             limits: self.limits.clone(),
             ..Config::default()
         };
-        let open = |export: &ExportConfig, with: &server::Resources<'_>| {
-            let fs = server::open(export, with)?;
+        let open = |export: &ExportConfig, with: &millrace_server::Resources<'_>| {
+            let fs = millrace_server::open(export, with)?;
             self.storage.wrap(fs, hosts, rt).map_err(|e| e.to_string())
         };
         let hosted = Hosted::start(config, Arc::clone(rt), open).map_err(|e| failed(&e))?;
@@ -190,14 +190,14 @@ impl Simulation {
     }
 
     /// What the server has counted so far.
-    pub fn server_stats(&self) -> server::Stats {
+    pub fn server_stats(&self) -> millrace_server::Stats {
         self.server.stats()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use client::Design;
+    use millrace_client::Design;
 
     use super::*;
 

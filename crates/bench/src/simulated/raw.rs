@@ -2,13 +2,13 @@
 
 use std::{future::poll_fn, net::SocketAddr};
 
-use buffer::{Arena, ArenaConfig, Views};
-use rdma::{
+use millrace_buffer::{Arena, ArenaConfig, Views};
+use millrace_rdma::{
     Access, Completion, ConnectParams, Memory, MemoryRegion, QueuePair, ReadRequest, SendRequest, WorkId,
     WriteRequest,
     provider::sim::{Profile, World},
 };
-use runtime::{RuntimeRef, virtual_time::VirtualTime};
+use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
 
 use super::Hosts;
 use crate::{BenchError, Figure, units::mb_per_s};
@@ -40,7 +40,7 @@ pub struct Raw {
 /// Memory for both ends.
 const MEMORY: usize = 1 << 30;
 /// The largest message.
-const LARGEST: usize = buffer::SPAN_BYTES;
+const LARGEST: usize = millrace_buffer::SPAN_BYTES;
 
 fn failed(e: impl std::fmt::Display) -> BenchError {
     BenchError::Peer(format!("simulated RDMA connection: {e}"))

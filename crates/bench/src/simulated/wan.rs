@@ -107,8 +107,8 @@ fn raw(machines: &Machines, operation: Operation, message: usize) -> Result<Figu
 
 #[cfg(test)]
 mod tests {
-    use client::{Options, Strategy};
-    use rdma::provider::sim::Profile;
+    use millrace_client::{Options, Strategy};
+    use millrace_rdma::provider::sim::Profile;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! BTIO of the NAS parallel benchmarks: the solution of a block-tridiagonal solver, dumped every few time steps.
 
-use buffer::Views;
+use millrace_buffer::Views;
 
 use super::{Data, Directory, crew::Part, tally::Tally};
 use crate::BenchError;

@@ -8,10 +8,10 @@ use std::{
     thread,
 };
 
-use buffer::{Arena, ArenaConfig};
-use client::{Client, Options, Url};
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_client::{Client, Options, Url};
+use millrace_runtime::tokio_rt::TokioRuntime;
 use parking_lot::Mutex;
-use runtime::tokio_rt::TokioRuntime;
 
 use super::{Directory, Workload, tally::Tally};
 use crate::{BenchError, Figure};
@@ -38,7 +38,7 @@ impl Target {
     async fn open(&self) -> Result<Directory, BenchError> {
         match self {
             Self::Server { url, options } => {
-                let failed = |e: client::Error| BenchError::Client(e.to_string());
+                let failed = |e: millrace_client::Error| BenchError::Client(e.to_string());
                 let rt = TokioRuntime::current();
                 let client = Client::connect(rt, url, (**options).clone()).await.map_err(failed)?;
                 let (dir, _) = client.resolve(client.path_in_export()).await.map_err(failed)?;
@@ -59,7 +59,7 @@ impl Target {
             Self::Server { url, options } => {
                 let proto = url.proto.unwrap_or(options.proto);
                 f.proto = proto.to_string();
-                if proto == client::Proto::Rdma {
+                if proto == millrace_client::Proto::Rdma {
                     f.design = Some(url.design.unwrap_or(options.design).to_string());
                     f.registration = Some(url.registration.unwrap_or(options.registration).to_string());
                 }

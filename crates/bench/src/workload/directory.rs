@@ -11,10 +11,10 @@ use std::{
     path::PathBuf,
 };
 
-use buffer::{Arena, Buffer, Views};
-use client::{Client, Error};
 use futures::{StreamExt, TryStreamExt, stream};
-use nfs::v3::{self, CreateHow, FileHandle, Sattr, StableHow};
+use millrace_buffer::{Arena, Buffer, Views};
+use millrace_client::{Client, Error};
+use millrace_nfs::v3::{self, CreateHow, FileHandle, Sattr, StableHow};
 use rustix::fs::Access;
 
 use crate::BenchError;
@@ -91,7 +91,7 @@ impl Directory {
                 let how =
                     CreateHow::Unchecked(Sattr { mode: Some(0o644), size: Some(0), ..Sattr::default() });
                 let made = client.create(*dir, name, how).await.map_err(nfs)?;
-                Ok(Data::Mount(client::File::new(client.clone(), made.handle)))
+                Ok(Data::Mount(millrace_client::File::new(client.clone(), made.handle)))
             }
             Self::Local { arena, dir } => {
                 let mut how = OpenOptions::new();
@@ -110,7 +110,7 @@ impl Directory {
         match self {
             Self::Mount { client, dir } => {
                 let found = client.lookup(*dir, name).await.map_err(nfs)?;
-                Ok(Data::Mount(client::File::new(client.clone(), found.handle)))
+                Ok(Data::Mount(millrace_client::File::new(client.clone(), found.handle)))
             }
             Self::Local { arena, dir } => {
                 let mut how = OpenOptions::new();
@@ -300,7 +300,7 @@ async fn empty(client: &Client, top: FileHandle) -> Result<(), BenchError> {
 /// An open file.
 pub enum Data {
     /// Of a server's export.
-    Mount(client::File),
+    Mount(millrace_client::File),
     /// Of this machine.
     Local {
         /// Where data is kept that is read.

@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
-use buffer::Views;
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
+use millrace_buffer::Views;
 use tokio::sync::Semaphore;
 
 use super::{Data, Directory, tally::Tally};

@@ -1,6 +1,6 @@
 //! PostMark: the small files of a mail server.
 
-use buffer::Views;
+use millrace_buffer::Views;
 
 use super::{Directory, tally::Tally};
 use crate::{BenchError, random::Random};

@@ -42,8 +42,8 @@ async fn members(workload: &Workload, simulation: &Simulation) -> Result<Tally, 
 
 #[cfg(test)]
 mod tests {
-    use client::{Options, Proto, Strategy};
-    use rdma::provider::sim::Profile;
+    use millrace_client::{Options, Proto, Strategy};
+    use millrace_rdma::provider::sim::Profile;
 
     use super::*;
     use crate::workload::{

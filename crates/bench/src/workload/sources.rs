@@ -1,6 +1,6 @@
 //! A tree of sources: unpacking it, and what a compiler's run over it asks of the file system.
 
-use buffer::Views;
+use millrace_buffer::Views;
 
 use super::{Directory, tally::Tally};
 use crate::{BenchError, random::Random};

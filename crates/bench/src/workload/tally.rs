@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use runtime::{Instant, RuntimeRef};
+use millrace_runtime::{Instant, RuntimeRef};
 
 use crate::{
     BenchError, Figure,

@@ -2,9 +2,9 @@
 
 use std::{net::IpAddr, path::PathBuf};
 
-use bench::units::Size;
 use clap::{Args, Subcommand, ValueEnum};
-use client::Proto;
+use millrace_bench::units::Size;
+use millrace_client::Proto;
 
 use super::{
     BtioArgs, ClientsArgs, FileopArgs, LatencyArgs, OltpArgs, PostmarkArgs, SimulateArgs, SourcesArgs,
@@ -411,7 +411,7 @@ pub(crate) struct MountBenchArgs {
 
 /// A size of whole records.
 fn whole_record(text: &str) -> Result<Size, String> {
-    let size: Size = text.parse().map_err(|e: bench::units::BadSize| e.to_string())?;
+    let size: Size = text.parse().map_err(|e: millrace_bench::units::BadSize| e.to_string())?;
     let records = size.0 > 0 && size.0.is_multiple_of(1 << 20);
     records
         .then_some(size)

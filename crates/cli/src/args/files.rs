@@ -1,7 +1,7 @@
 //! The commands that use files.
 
-use bench::units::Size;
 use clap::Args;
+use millrace_bench::units::Size;
 
 /// Arguments of `millrace exports`.
 #[derive(Debug, Args)]

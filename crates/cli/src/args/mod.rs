@@ -17,8 +17,8 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use client::{Design, Invalidation, Proto, Strategy};
-use rdma::ProviderChoice;
+use millrace_client::{Design, Invalidation, Proto, Strategy};
+use millrace_rdma::ProviderChoice;
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, MountBenchArgs,
@@ -86,7 +86,7 @@ fn proto() -> impl TypedValueParser<Value = Proto> {
 /// Options of every command.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
-    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as "warn,rpcrdma=debug".
+    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as "warn,millrace_rpcrdma=debug".
     #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", help_heading = "Global options")]
     pub(crate) log: Option<String>,
 

@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use bench::units::Size;
 use clap::{Args, Subcommand};
+use millrace_bench::units::Size;
 
 /// Arguments of `millrace serve`.
 #[derive(Debug, Args)]

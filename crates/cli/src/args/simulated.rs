@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use bench::{simulated::Storage, units::Size};
 use clap::Args;
-use client::Proto;
+use millrace_bench::{simulated::Storage, units::Size};
+use millrace_client::Proto;
 
 use super::proto;
 

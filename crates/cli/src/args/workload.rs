@@ -2,14 +2,14 @@
 
 use std::{net::IpAddr, path::PathBuf};
 
-use bench::{
+use clap::{Args, ValueEnum};
+use millrace_bench::{
     units::Size,
     workload::{
         Btio, Class, Clients, Compile, Fileop, Latency, Oltp, Postmark, Sources, Tile, Untar, Workload,
     },
 };
-use clap::{Args, ValueEnum};
-use client::Proto;
+use millrace_client::Proto;
 
 use super::{MachinesArgs, proto};
 

@@ -1,6 +1,6 @@
 //! `millrace rm`, `mkdir`, `mv` and `ln`.
 
-use nfs::v3::{FileHandle, FileType, Sattr, Status};
+use millrace_nfs::v3::{FileHandle, FileType, Sattr, Status};
 
 use super::each;
 use crate::{
@@ -54,7 +54,7 @@ struct Level {
 }
 
 /// Removes all that is in `root`; symbolic links are removed and not followed.
-async fn empty(session: &Session, root: FileHandle) -> Result<(), client::Error> {
+async fn empty(session: &Session, root: FileHandle) -> Result<(), millrace_client::Error> {
     let mut levels = vec![open_level(session, root, Vec::new()).await?];
     while let Some(level) = levels.last_mut() {
         if let Some((dir, name)) = level.below.pop() {
@@ -71,7 +71,11 @@ async fn empty(session: &Session, root: FileHandle) -> Result<(), client::Error>
 }
 
 /// Removes what is no directory from `dir`, and gives the directories in it.
-async fn open_level(session: &Session, dir: FileHandle, name: Vec<u8>) -> Result<Level, client::Error> {
+async fn open_level(
+    session: &Session,
+    dir: FileHandle,
+    name: Vec<u8>,
+) -> Result<Level, millrace_client::Error> {
     let mut below = Vec::new();
     let entries = match session.client.readdir(dir).await {
         Err(e) if is_gone(&e) => Vec::new(),
@@ -99,7 +103,7 @@ async fn open_level(session: &Session, dir: FileHandle, name: Vec<u8>) -> Result
 }
 
 /// What somebody else removed meanwhile is removed.
-fn ignore_gone<T>(r: Result<T, client::Error>) -> Result<(), client::Error> {
+fn ignore_gone<T>(r: Result<T, millrace_client::Error>) -> Result<(), millrace_client::Error> {
     match r {
         Err(e) if !is_gone(&e) => Err(e),
         _ => Ok(()),

@@ -1,6 +1,6 @@
 //! `millrace check-config`.
 
-use server::Config;
+use millrace_server::Config;
 
 use crate::{
     args::CheckConfigArgs,

@@ -8,8 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use buffer::{Arena, ArenaConfig};
-use nfs::v3::{FileHandle, FileType};
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_nfs::v3::{FileHandle, FileType};
 
 use crate::{
     args::{CopyArgs, CpArgs, GetArgs, PutArgs},

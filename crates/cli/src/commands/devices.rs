@@ -1,10 +1,10 @@
 //! `millrace devices`.
 
-use bench::{
+use millrace_bench::{
     table::{Align, Table},
     units::Size,
 };
-use rdma::{
+use millrace_rdma::{
     ProviderChoice,
     provider::verbs::{self, Details, Device, Features, Limits, Port, Transport, Unusable},
 };

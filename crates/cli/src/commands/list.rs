@@ -1,11 +1,11 @@
 //! `millrace ls` and `tree`.
 
-use bench::{
+use millrace_bench::{
     table::{Align, Table},
     units::Size,
 };
-use client::{Client, DirEntry};
-use nfs::v3::{Fattr, FileHandle, FileType};
+use millrace_client::{Client, DirEntry};
+use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 
 use super::each;
 use crate::{
@@ -68,7 +68,7 @@ async fn complete(
     dir: FileHandle,
     e: DirEntry,
     targets: bool,
-) -> Result<Option<Shown>, client::Error> {
+) -> Result<Option<Shown>, millrace_client::Error> {
     let (handle, attributes) = match (e.handle, e.attributes) {
         (Some(h), Some(a)) => (h, a),
         _ => match client.lookup(dir, &e.name).await {

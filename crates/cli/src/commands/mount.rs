@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use client::Url;
-use fuse::{Mount, MountError, MountOptions};
+use millrace_client::Url;
+use millrace_fuse::{Mount, MountError, MountOptions};
 use tokio::runtime::Runtime;
 
 use super::serve::Signals;
@@ -16,8 +16,10 @@ use crate::{
 
 pub(super) fn run(args: &MountArgs) -> CommandResult {
     let url = session::parse(&args.url)?;
-    if fuse::is_remount(&args.options) {
-        return fuse::remount(&args.dir, &args.options).map(|()| Outcome::Done).map_err(|e| failure(&e));
+    if millrace_fuse::is_remount(&args.options) {
+        return millrace_fuse::remount(&args.dir, &args.options)
+            .map(|()| Outcome::Done)
+            .map_err(|e| failure(&e));
     }
     let mut options = MountOptions::default();
     for list in &args.options {
@@ -79,7 +81,7 @@ fn until_its_end(mount: Mount, rt: &Runtime, signals: &mut Signals, args: &Mount
                 name = signals.end() => {
                     if has_signal {
                         tracing::warn!("{name} again: what is not written is lost");
-                        let _ = fuse::detach(&path);
+                        let _ = millrace_fuse::detach(&path);
                         std::process::exit(1)
                     }
                     say_first(name);

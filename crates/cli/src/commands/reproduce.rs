@@ -3,7 +3,7 @@
 use std::{io::IsTerminal, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use reproduce::{Progress, ReproduceError, Reproduction, Setting, Verdict, claims};
+use millrace_reproduce::{Progress, ReproduceError, Reproduction, Setting, Verdict, claims};
 
 use crate::{
     args::ReproduceArgs,
@@ -17,7 +17,7 @@ pub(super) fn run(args: &ReproduceArgs) -> CommandResult {
     let shown = Shown::new(run.claims.len());
     let outcomes = run.run(|p| shown.see(p));
     shown.end();
-    reproduce::write(&outcomes, setting, &args.out)?;
+    millrace_reproduce::write(&outcomes, setting, &args.out)?;
     output::line(&format!("SIMULATED, not measured; seed {}.\n", args.seed))?;
     for o in &outcomes {
         output::line(&format!("{:4} {:5}  {}", o.claim.id, o.verdict.word(), o.claim.claim))?;
@@ -27,7 +27,7 @@ pub(super) fn run(args: &ReproduceArgs) -> CommandResult {
     }
     output::line(&format!(
         "\n{}. The report: {}",
-        reproduce::summary(&outcomes),
+        millrace_reproduce::summary(&outcomes),
         args.out.join("index.html").display()
     ))?;
     Ok(Outcome::Done)

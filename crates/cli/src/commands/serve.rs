@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use millrace_server::{ByteSize, Config, ExposedBuffers, Running, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use server::{ByteSize, Config, ExposedBuffers, Running, Server};
 use tokio::{
     net::UnixStream,
     signal::unix::{Signal, SignalKind, signal},
@@ -105,9 +105,9 @@ fn reload(running: &mut Running, args: &ServeArgs) -> Result<String, String> {
     done.map(|d| d.to_string())
 }
 
-fn with_hint(e: &server::ServerError) -> String {
+fn with_hint(e: &millrace_server::ServerError) -> String {
     let hint = match e {
-        server::ServerError::Listen { source, .. } => match source.kind() {
+        millrace_server::ServerError::Listen { source, .. } => match source.kind() {
             std::io::ErrorKind::AddrInUse => {
                 "; another server runs there: stop it, or choose another port (0 takes a free one)"
             }
@@ -115,10 +115,10 @@ fn with_hint(e: &server::ServerError) -> String {
             std::io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
             _ => "",
         },
-        server::ServerError::Export { reason, .. } if reason.contains("No such file") => {
+        millrace_server::ServerError::Export { reason, .. } if reason.contains("No such file") => {
             "; check the name, or make the directory first"
         }
-        server::ServerError::ReadConfig { .. } => "; check the name given to --config",
+        millrace_server::ServerError::ReadConfig { .. } => "; check the name given to --config",
         _ => "",
     };
     format!("{e}{hint}")

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use bench::{
+use futures::{StreamExt, stream::FuturesOrdered};
+use millrace_bench::{
     table::{Align, Table},
     units::Size,
 };
-use futures::{StreamExt, stream::FuturesOrdered};
-use nfs::v3::{FileType, FsstatOk};
-use runtime::tokio_rt::TokioRuntime;
+use millrace_nfs::v3::{FileType, FsstatOk};
+use millrace_runtime::tokio_rt::TokioRuntime;
 use serde_json::json;
 
 use super::each;
@@ -29,7 +29,7 @@ const CAT_WINDOW: usize = 8;
 pub(super) fn exports(args: &ExportsArgs) -> CommandResult {
     let url = session::parse(&args.url)?;
     executor::small()?.block_on(async {
-        let list = client::exports(TokioRuntime::current(), &url, &session::options())
+        let list = millrace_client::exports(TokioRuntime::current(), &url, &session::options())
             .await
             .map_err(|e| Failure::from(Problem::from(e)))?;
         if args.json {

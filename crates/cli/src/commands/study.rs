@@ -1,6 +1,6 @@
 //! `millrace study`.
 
-use reproduce::{Setting, studies};
+use millrace_reproduce::{Setting, studies};
 
 use crate::{
     args::StudyArgs,

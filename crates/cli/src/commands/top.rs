@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use bench::{
+use millrace_bench::{
     samples::scrape,
     table::{Align, Table},
 };

@@ -2,11 +2,11 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use buffer::Views;
 use futures::{
     StreamExt,
     stream::{FuturesOrdered, FuturesUnordered},
 };
+use millrace_buffer::Views;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 

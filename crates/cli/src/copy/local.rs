@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use buffer::{Arena, Views};
+use millrace_buffer::{Arena, Views};
 use rustix::fs::{AtFlags, CWD, Gid, Timespec, Timestamps, Uid};
 
 use super::tree::{

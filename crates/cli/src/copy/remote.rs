@@ -1,8 +1,8 @@
 //! The files of a server.
 
-use buffer::Views;
-use client::{Client, Error};
-use nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, StableHow, Status};
+use millrace_buffer::Views;
+use millrace_client::{Client, Error};
+use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, StableHow, Status};
 
 use super::tree::{
     Entry, Keep, Kind, Meta, Source, Stamp, Target, Time, is_safe_name, random, temporary_name,
@@ -33,7 +33,11 @@ impl RemoteTree {
         Self { client }
     }
 
-    async fn entry(&self, dir: FileHandle, e: client::DirEntry) -> Result<Option<Entry<FileHandle>>, Error> {
+    async fn entry(
+        &self,
+        dir: FileHandle,
+        e: millrace_client::DirEntry,
+    ) -> Result<Option<Entry<FileHandle>>, Error> {
         let (node, meta) = match (e.handle, &e.attributes) {
             (Some(h), Some(a)) => (h, to_meta(a)),
             _ => match self.client.lookup(dir, &e.name).await {
@@ -45,7 +49,7 @@ impl RemoteTree {
         Ok(Some(Entry { name: e.name, node, meta }))
     }
 
-    async fn find(&self, dir: FileHandle, name: &[u8]) -> Result<Option<client::Object>, Error> {
+    async fn find(&self, dir: FileHandle, name: &[u8]) -> Result<Option<millrace_client::Object>, Error> {
         match self.client.lookup(dir, name).await {
             Ok(o) => Ok(Some(o)),
             Err(e) if e.is_not_found() => Ok(None),

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use bench::units::Size;
+use millrace_bench::units::Size;
 use serde::Serialize;
 
 use crate::failure::Outcome;

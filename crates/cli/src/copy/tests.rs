@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use buffer::{Arena, ArenaConfig, Views};
+use millrace_buffer::{Arena, ArenaConfig, Views};
 
 use super::{
     Item, LocalTree, Options, Report, copy,

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use buffer::Views;
+use millrace_buffer::Views;
 
 use crate::problem::Problem;
 

@@ -1,10 +1,10 @@
 //! Servers that lie to a client, for `millrace demo security`.
 
-use bench::table::{Align, Table};
-use hostile::{Liar, Lie, victim};
-use rdma::provider::iwarp::Iwarp;
-use rpcrdma::registration::{Invalidation, Settings, Strategy};
-use runtime::tokio_rt::TokioRuntime;
+use millrace_bench::table::{Align, Table};
+use millrace_hostile::{Liar, Lie, victim};
+use millrace_rdma::provider::iwarp::Iwarp;
+use millrace_rpcrdma::registration::{Invalidation, Settings, Strategy};
+use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::security::failed;
 use crate::{executor, failure::Failure};

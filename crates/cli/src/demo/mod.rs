@@ -8,11 +8,11 @@ mod verify;
 
 use std::{path::Path, time::Duration};
 
-use buffer::{Arena, ArenaConfig};
-use client::{Client, Url};
-use rdma::ProviderChoice;
-use runtime::tokio_rt::TokioRuntime;
-use server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_client::{Client, Url};
+use millrace_rdma::ProviderChoice;
+use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
 
 use crate::{
     args::{DemoArgs, DemoCommand},
@@ -85,7 +85,7 @@ async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<
     let addr = addr.ok_or_else(|| Failure::new("the embedded server does not listen"))?;
     let url: Url = format!("nfs://{addr}/demo?proto={proto}&provider=iwarp&design=read-write")
         .parse()
-        .map_err(|e: client::Error| Failure::new(e.to_string()))?;
+        .map_err(|e: millrace_client::Error| Failure::new(e.to_string()))?;
     let client = Client::connect(TokioRuntime::current(), &url, session::options())
         .await
         .map_err(|e| Failure::new(e.to_string()))?;

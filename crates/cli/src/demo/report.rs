@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use bench::{
+use millrace_bench::{
     table::{Align, Table},
     units::{Size, grouped},
 };
-use client::Client;
+use millrace_client::Client;
+use millrace_server::Running;
 use serde_json::{Value, json};
-use server::Running;
 
 use super::{tree::Chosen, verify::Verified};
 use crate::copy::Report;
@@ -41,7 +41,7 @@ impl Moved {
             write_bytes: o.write_bytes,
             read_bytes: o.read_bytes,
             placed_directly: 0,
-            copied: buffer::copied::total(),
+            copied: millrace_buffer::copied::total(),
         }
     }
 

@@ -11,15 +11,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bench::table::{Align, Table};
-use client::{Design, Options, Url, blocking::Client};
-use hostile::{
+use millrace_bench::table::{Align, Table};
+use millrace_client::{Design, Options, Url, blocking::Client};
+use millrace_hostile::{
     Files, Peer, READ_READ, READ_WRITE, Source,
     attack::{self, Tries},
 };
-use nfs::v3::StableHow;
-use rdma::{ProviderChoice, provider::iwarp::Iwarp};
-use server::{Config, ExposedBuffers, Exposure, Running, Server, ServerError};
+use millrace_nfs::v3::StableHow;
+use millrace_rdma::{ProviderChoice, provider::iwarp::Iwarp};
+use millrace_server::{Config, ExposedBuffers, Exposure, Running, Server, ServerError};
 
 use super::lies;
 use crate::{

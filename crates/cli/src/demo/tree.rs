@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use buffer::Views;
+use millrace_buffer::Views;
 
 use crate::{
     copy::{Entry, Kind, LocalReader, LocalTree, Source, meta_of},

@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use client::{Client, Error, Options, Proto, RetryPolicy, Url};
-use nfs::{
+use millrace_client::{Client, Error, Options, Proto, RetryPolicy, Url};
+use millrace_nfs::{
     mount,
     v3::{Fattr, access},
 };
-use rdma::ProviderChoice;
-use runtime::tokio_rt::TokioRuntime;
+use millrace_rdma::ProviderChoice;
+use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::Finding;
 use crate::session;
@@ -40,7 +40,7 @@ async fn steps(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
         out.push(Finding::fine("port", format!("something listens at {addr}")));
         out.push(mtu(&stream));
     }
-    let exports = client::exports(TokioRuntime::current(), url, &options()).await;
+    let exports = millrace_client::exports(TokioRuntime::current(), url, &options()).await;
     let exports = exports.map_err(|e| unanswered(url, &e))?;
     let names: Vec<&str> = exports.iter().map(|(name, _)| name.as_str()).collect();
     let proto = url.proto.unwrap_or_default();

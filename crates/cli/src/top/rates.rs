@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use bench::samples::Sample;
+use millrace_bench::samples::Sample;
 
 use super::GROUPS;
 
@@ -205,7 +205,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use bench::samples::parse;
+    use millrace_bench::samples::parse;
 
     fn counters(at: Instant, scale: u64) -> Counters {
         let text = format!(

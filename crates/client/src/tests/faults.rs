@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     CreateHow, CreateOk, FileType, GetattrOk, LinkArgs, LookupArgs, LookupOk, MkdirArgs, PathconfOk,
     Procedure, RenameOk, Sattr, SetattrArgs, StableHow, Status, WccData, WriteOk,
 };
@@ -19,7 +19,7 @@ fn found(n: u8, file_type: FileType) -> Act {
 fn losing(
     procedure: Procedure,
     mut times: u32,
-    mut then: impl FnMut(Procedure, &oncrpc::Call) -> Act + Send + 'static,
+    mut then: impl FnMut(Procedure, &millrace_oncrpc::Call) -> Act + Send + 'static,
 ) -> std::sync::Arc<Script> {
     Script::new(move |p, call| {
         if p == procedure && times > 0 {

@@ -1,6 +1,6 @@
 //! Replies that do not make sense end a call with an error, never in a loop, a panic or wrong data.
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     Procedure, ReadArgs, ReadOk, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, StableHow, Status, WriteArgs,
     WriteOk,
 };
@@ -22,11 +22,11 @@ fn read_answer(data: &'static [u8], eof: bool) -> Act {
 }
 
 trait EncodeCounted {
-    fn encode_counted(self, e: &mut xdr::Encoder);
+    fn encode_counted(self, e: &mut millrace_xdr::Encoder);
 }
 
 impl EncodeCounted for ReadOk {
-    fn encode_counted(mut self, e: &mut xdr::Encoder) {
+    fn encode_counted(mut self, e: &mut millrace_xdr::Encoder) {
         self.count = self.data.len() as u32;
         self.encode_into(e);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use nfs::{mount, v3::Status};
+use millrace_nfs::{mount, v3::Status};
 
 use super::script::{Script, fail, quick, run};
 use crate::Error;

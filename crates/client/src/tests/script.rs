@@ -10,18 +10,18 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig};
-use nfs::{
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_nfs::{
     mount::{self, Dirpath, ExportEntry, MntOk},
     v3::{self, Fattr, FileHandle, FileType, FsinfoOk, NfsTime, Procedure, Status},
 };
-use oncrpc::{
+use millrace_oncrpc::{
     AcceptError, Call, CallHeader, CallId, Message, Peer, Reply, ReplyHeader, ReplyStatus, Request, RpcError,
     Stages, Transport, TransportKind,
 };
+use millrace_runtime::{BoxFuture, tokio_rt::TokioRuntime};
+use millrace_xdr::{Decoder, Encode, Encoder};
 use parking_lot::Mutex;
-use runtime::{BoxFuture, tokio_rt::TokioRuntime};
-use xdr::{Decoder, Encode, Encoder};
 
 use crate::{Client, Connection, Connector, Error, Options, Proto, RetryPolicy};
 
@@ -197,7 +197,7 @@ pub(super) fn quick() -> RetryPolicy {
 }
 
 /// Decodes arguments; they come from the client under test.
-pub(super) fn args<'c, T: xdr::Decode<'c>>(call: &'c Call) -> T {
+pub(super) fn args<'c, T: millrace_xdr::Decode<'c>>(call: &'c Call) -> T {
     call.args().get().unwrap()
 }
 

@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig};
-use nfs::v3::{
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_nfs::v3::{
     CommitOk, Fattr, FileType, GetattrOk, NfsTime, Procedure, ReadArgs, ReadOk, StableHow, WccAttr, WccData,
     WriteArgs, WriteOk,
 };
@@ -82,7 +82,7 @@ fn serve(disk: &Arc<Mutex<Disk>>) -> Arc<Script> {
                 let size = disk.stable.len() as u64;
                 ok(GetattrOk { attributes: Fattr { size, ..attributes(FileType::Regular, 2) } })
             }
-            _ => fail(nfs::v3::Status::NotSupp),
+            _ => fail(millrace_nfs::v3::Status::NotSupp),
         }
     })
 }
@@ -303,7 +303,7 @@ fn stepping(steps: [u32; 6]) -> Arc<Script> {
                 instance = 1;
                 ok(CommitOk { file, verifier: u64::to_be_bytes(instance) })
             }
-            _ => fail(nfs::v3::Status::NotSupp),
+            _ => fail(millrace_nfs::v3::Status::NotSupp),
         }
     })
 }

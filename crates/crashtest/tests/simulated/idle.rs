@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Design, Options, Proto, Strategy};
-use nfs::v3::Sattr;
-use rdma::provider::sim::Profile;
-use runtime::{RuntimeExt, virtual_time::VirtualTime};
-use server::Stats;
+use millrace_client::{Client, Design, Options, Proto, Strategy};
+use millrace_nfs::v3::Sattr;
+use millrace_rdma::provider::sim::Profile;
+use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
+use millrace_server::Stats;
 use tracing::Level;
 
-use crashtest::scene::{Scene, mount, options};
+use millrace_crashtest::scene::{Scene, mount, options};
 
 const WAYS: [(Proto, Design); 3] =
     [(Proto::Tcp, Design::ReadWrite), (Proto::Rdma, Design::ReadWrite), (Proto::Rdma, Design::ReadRead)];
@@ -42,7 +42,7 @@ fn warnings_of(test: impl FnOnce()) -> String {
     String::from_utf8(text).unwrap()
 }
 
-fn of(proto: Proto, stats: &Stats) -> server::ConnectionStats {
+fn of(proto: Proto, stats: &Stats) -> millrace_server::ConnectionStats {
     if proto == Proto::Tcp { stats.tcp } else { stats.rdma }
 }
 
@@ -125,7 +125,7 @@ fn calls_that_meet_the_end_of_an_idle_connection_are_executed_once() {
                 assert!(met > 0, "{proto} {design:?}: no call met the end of a connection");
                 println!("{proto} {design:?}: {met} of {made} calls were sent again");
                 // The server took none of them twice: what comes when it closes is not begun.
-                assert_eq!(scene.stats().calls_of(nfs::v3::Procedure::Mkdir), made + 1);
+                assert_eq!(scene.stats().calls_of(millrace_nfs::v3::Procedure::Mkdir), made + 1);
             });
             done.expect("it ends");
         });

@@ -12,14 +12,14 @@ mod transports;
 
 use std::{cell::Cell, time::Duration};
 
-use client::Client;
-use crashtest::{
+use millrace_client::Client;
+use millrace_crashtest::{
     Library,
     seeds::{self, Kind, Told},
     unstable::{self, Files, WRITERS},
 };
-use rdma::provider::sim::{Seed, World};
-use runtime::virtual_time::VirtualTime;
+use millrace_rdma::provider::sim::{Seed, World};
+use millrace_runtime::virtual_time::VirtualTime;
 
 const COMMAND: &str = "cargo test -p millrace-crashtest --test simulated replay";
 const STORY: Kind = Kind { name: "story", run: story::run, command: COMMAND };

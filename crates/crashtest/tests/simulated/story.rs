@@ -5,17 +5,17 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Design, Error, File, Proto, Strategy};
 use futures::{
     StreamExt,
     future::{join, join_all},
     stream::FuturesUnordered,
 };
-use nfs::v3::{Procedure, Sattr};
-use rdma::provider::sim::{Faults, Profile, Seed, World};
-use runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
+use millrace_client::{Client, Design, Error, File, Proto, Strategy};
+use millrace_nfs::v3::{Procedure, Sattr};
+use millrace_rdma::provider::sim::{Faults, Profile, Seed, World};
+use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
-use crashtest::{
+use millrace_crashtest::{
     scene::{Scene, mount, options},
     seeds::Told,
 };
@@ -45,7 +45,8 @@ pub(crate) fn run(
     }
     scene.start(time);
     let rt = time.runtime();
-    let story = runtime::timeout(&*rt, LIMIT, story(time, &rt, &mut scene, (design, strategy), seed));
+    let story =
+        millrace_runtime::timeout(&*rt, LIMIT, story(time, &rt, &mut scene, (design, strategy), seed));
     let told = time.block_on(story).map_err(|stuck| stuck.to_string())?;
     told.ok_or_else(|| format!("it takes more than {LIMIT:?}"))?
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use client::{Client, Design, Options, Proto, RetryPolicy, Strategy};
-use rdma::provider::sim::Profile;
-use runtime::virtual_time::VirtualTime;
+use millrace_client::{Client, Design, Options, Proto, RetryPolicy, Strategy};
+use millrace_rdma::provider::sim::Profile;
+use millrace_runtime::virtual_time::VirtualTime;
 
-use crashtest::scene::{MIB, Scene, mount, options};
+use millrace_crashtest::scene::{MIB, Scene, mount, options};
 
 /// Writes a file and reads it again; gives what either took, and processor time of both hosts.
 fn write_and_read(proto: Proto, miles: f64) -> ([Duration; 2], u64) {

@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use client::Client;
-use crashtest::Random;
 use fuser::{Config, Session, SessionACL};
 use futures::{FutureExt, future::join_all};
+use millrace_client::Client;
+use millrace_crashtest::Random;
+use millrace_runtime::{RuntimeExt, RuntimeRef};
 use parking_lot::Mutex;
-use runtime::{RuntimeExt, RuntimeRef};
 use rustix::{fs::OFlags, io::Errno};
 
 use super::{

@@ -13,15 +13,15 @@ mod wire;
 
 use std::{cell::Cell, sync::Arc};
 
-use client::Client;
-use crashtest::{
+use millrace_client::Client;
+use millrace_crashtest::{
     Disk, Subject,
     seeds::{self, Kind, Told},
     unstable::{self, Files, WRITERS, choice},
 };
+use millrace_rdma::provider::sim::{Seed, World};
+use millrace_runtime::{BoxFuture, virtual_time::VirtualTime};
 use parking_lot::Mutex;
-use rdma::provider::sim::{Seed, World};
-use runtime::{BoxFuture, virtual_time::VirtualTime};
 use rustix::io::Errno;
 
 use self::linux::{Description, Io, Linux};

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
+use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
 
 /// What is called whenever a task has run, once it is set.
 pub(super) type After = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;

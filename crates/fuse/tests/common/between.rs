@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use nfs::v3::{Procedure, Status};
+use millrace_nfs::v3::{Procedure, Status};
 
 /// An NFS call on its way to the server, or its reply on its way back.
 pub struct Seen<'r> {
@@ -112,7 +112,7 @@ fn word(record: &[u8], i: usize) -> u32 {
 /// What a call is, if it is one of NFS as AUTH_SYS: XID, CALL, 2, program, version, procedure; flavor and length of the
 /// credential, stamp, machine's name, user.
 fn look(call: &[u8], is_reply: bool) -> Option<Seen<'_>> {
-    if word(call, 3) != nfs::v3::PROGRAM {
+    if word(call, 3) != millrace_nfs::v3::PROGRAM {
         return None;
     }
     let procedure = Procedure::try_from(word(call, 5)).ok()?;

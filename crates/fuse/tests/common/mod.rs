@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use client::{Options, Url};
-use fuse::{Mount, MountOptions};
-use server::{Config, Running, Server};
+use millrace_client::{Options, Url};
+use millrace_fuse::{Mount, MountOptions};
+use millrace_server::{Config, Running, Server};
 
 /// Nothing that a test waits for takes so long unless it hangs.
 pub const HANG: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ impl Export {
             exports: vec![format!("/data={backend},squash=none").parse().unwrap()],
             listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
             listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
-            provider: rdma::ProviderChoice::Iwarp,
+            provider: millrace_rdma::ProviderChoice::Iwarp,
             shards: Some(1),
             ..Config::default()
         }
@@ -106,7 +106,7 @@ impl Mounted {
     }
 
     /// Unmounts as the command does; whatever comes of it, the mount is gone.
-    pub fn try_unmount(mut self, patience: Duration) -> Result<(), fuse::MountError> {
+    pub fn try_unmount(mut self, patience: Duration) -> Result<(), millrace_fuse::MountError> {
         let done = self.mount.take().unwrap().unmount(patience);
         assert!(!is_mounted(&self.at));
         done
@@ -117,7 +117,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         drop(self.mount.take());
         if is_mounted(&self.at) {
-            let _ = fuse::detach(&self.at);
+            let _ = millrace_fuse::detach(&self.at);
         }
     }
 }

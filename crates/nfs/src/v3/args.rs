@@ -1,6 +1,6 @@
 //! Arguments of the procedures (RFC 1813 section 3.3).
 
-use xdr::{Decode, Decoder, Encode, Encoder, Views, XdrError};
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, Views, XdrError};
 
 use super::{
     CreateMode, DirOpArgs, FileHandle, FileType, MAX_DATA, MAX_PATH, NfsTime, Sattr, SpecData, StableHow,

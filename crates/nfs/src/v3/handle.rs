@@ -2,7 +2,7 @@
 
 use std::{fmt, hash};
 
-use xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 use super::MAX_HANDLE;
 

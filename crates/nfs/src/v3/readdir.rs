@@ -1,6 +1,6 @@
 //! Results of READDIR and READDIRPLUS (RFC 1813 sections 3.3.16 and 3.3.17): lists whose size the client limits.
 
-use xdr::{Decode, Decoder, Encoder, XdrError, pad};
+use millrace_xdr::{Decode, Decoder, Encoder, XdrError, pad};
 
 use super::{FATTR_BYTES, MAX_NAME, PostOpAttr, PostOpHandle, Status, Verifier};
 

@@ -1,6 +1,6 @@
 //! Results of the procedures (RFC 1813 section 3.3).
 
-use xdr::{Decode, Decoder, Encode, Encoder, Views, XdrError};
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, Views, XdrError};
 
 use super::{
     Fattr, FileHandle, MAX_DATA, MAX_PATH, NfsTime, PostOpAttr, PostOpHandle, StableHow, Status, Verifier,

@@ -1,12 +1,12 @@
 //! Bytes, round trips, and truncation at every byte.
 
+use millrace_xdr::{Arena, Decode, Decoder, Encode, Encoder, Message, Views, XdrError};
 use proptest::prelude::*;
-use xdr::{Arena, Decode, Decoder, Encode, Encoder, Message, Views, XdrError};
 
 use super::*;
 
 fn arena() -> Arena {
-    Arena::new(buffer::ArenaConfig { limit: 64 << 20, huge_pages: false })
+    Arena::new(millrace_buffer::ArenaConfig { limit: 64 << 20, huge_pages: false })
 }
 
 /// The value's XDR message, payloads apart.
@@ -60,7 +60,7 @@ where
     }
 }
 
-fn arena_cut(bytes: &[u8]) -> xdr::View {
+fn arena_cut(bytes: &[u8]) -> millrace_xdr::View {
     thread_local!(static A: Arena = arena());
     A.with(|a| a.copy_from(bytes).unwrap())
 }

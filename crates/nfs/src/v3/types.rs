@@ -1,6 +1,6 @@
 //! Structures that several procedures share (RFC 1813 sections 2.5 and 2.6).
 
-use xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 use super::{FileHandle, MAX_NAME};
 use crate::schema::{xdr_enum, xdr_struct};

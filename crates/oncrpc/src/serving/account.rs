@@ -9,8 +9,8 @@ use std::{
 };
 
 use futures::task::AtomicWaker;
+use millrace_runtime::{Instant, RuntimeRef};
 use parking_lot::Mutex;
-use runtime::{Instant, RuntimeRef};
 
 use super::{
     ClientAddr,
@@ -438,7 +438,7 @@ impl Drop for Account {
 mod tests {
     use std::{future::poll_fn, net::IpAddr};
 
-    use runtime::tokio_rt::TokioRuntime;
+    use millrace_runtime::tokio_rt::TokioRuntime;
 
     use super::*;
 
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn an_evicted_connection_is_told() {
-        let rt = runtime::virtual_time::VirtualTime::new(1);
+        let rt = millrace_runtime::virtual_time::VirtualTime::new(1);
         let budget = Budget::new(BudgetConfig { connections: 1, ..config(1 << 20, 0) }, rt.runtime());
         let first = budget.open(client(1)).unwrap();
         assert_eq!(budget.open(client(1)).err(), Some(Full::Server), "it may still be used");

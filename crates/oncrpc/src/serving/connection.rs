@@ -12,8 +12,8 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, Standstill};
-use xdr::{Arena, Encoder, Message, OutOfMemory};
+use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, Standstill};
+use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
 use super::{Account, Turn, slot_bytes};
 use crate::{Peer, REPLY_HEAD, SMALL_REPLY, Sampler, Service, Stages, dispatch};

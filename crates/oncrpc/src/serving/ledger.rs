@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::Instant;
+use millrace_runtime::Instant;
 use slab::Slab;
 
 use super::{ClientAddr, Full, account::Line};

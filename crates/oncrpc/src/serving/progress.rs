@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{Instant, RuntimeRef, Sleep};
+use millrace_runtime::{Instant, RuntimeRef, Sleep};
 
 /// The least bytes per second at which a peer sends a call, answers RDMA Reads or takes replies. With 1 MiB in a minute
 /// it is what a limit of a minute for each transfer would allow.
@@ -64,7 +64,7 @@ impl Progress {
 mod tests {
     use std::future::poll_fn;
 
-    use runtime::{RuntimeExt, virtual_time::VirtualTime};
+    use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
 
     use super::*;
 

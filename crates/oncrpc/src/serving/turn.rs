@@ -1,6 +1,6 @@
 //! How much one connection does before the others of its shard.
 
-use xdr::Message;
+use millrace_xdr::Message;
 
 /// The most calls that are begun.
 const CALLS: usize = 64;

@@ -8,8 +8,8 @@ use std::{
     },
 };
 
+use millrace_runtime::{Instant, RuntimeRef};
 use parking_lot::Mutex;
-use runtime::{Instant, RuntimeRef};
 
 use super::{CallClass, Stage, StageTimes};
 
@@ -220,8 +220,8 @@ fn trace(end: &str, class: CallClass, xid: u32, nanos: &[u64; Stage::COUNT]) {
 mod tests {
     use std::time::Duration;
 
+    use millrace_runtime::{BoxFuture, Runtime, Sleep};
     use proptest::prelude::*;
-    use runtime::{BoxFuture, Runtime, Sleep};
 
     use super::{super::StageSums, *};
 

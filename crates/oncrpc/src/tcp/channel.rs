@@ -5,8 +5,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
-use xdr::{Arena, Message};
+use millrace_runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
+use millrace_xdr::{Arena, Message};
 
 use super::record::{Next, RecordReader, RecordWriter};
 use crate::serving::{Account, MEMORY_RETRY};
@@ -23,7 +23,7 @@ pub(super) struct Channel {
     pub(super) sent: u64,
 }
 
-fn no_memory(e: xdr::OutOfMemory) -> io::Error {
+fn no_memory(e: millrace_xdr::OutOfMemory) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, e)
 }
 

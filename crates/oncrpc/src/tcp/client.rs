@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
+use millrace_runtime::{ByteStream, Instant, RuntimeExt, RuntimeRef, Sleep, poll_gathering};
+use millrace_xdr::{Arena, Message};
 use parking_lot::Mutex;
-use runtime::{ByteStream, Instant, RuntimeExt, RuntimeRef, Sleep, poll_gathering};
-use xdr::{Arena, Message};
 
 use super::{channel::Channel, record::RecordReader};
 use crate::{

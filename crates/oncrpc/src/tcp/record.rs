@@ -8,9 +8,9 @@ use std::{
     io::{IoSlice, IoSliceMut},
 };
 
-use buffer::SPAN_BYTES;
+use millrace_buffer::SPAN_BYTES;
+use millrace_xdr::{Arena, Buffer, Message, View, Views};
 use smallvec::SmallVec;
-use xdr::{Arena, Buffer, Message, View, Views};
 
 use crate::serving::slot_bytes;
 
@@ -216,7 +216,10 @@ impl RecordReader {
             };
             buffer.set_len(buffer.capacity());
             if let Some((small, _)) = small {
-                buffer::copy(&mut buffer, &small[..self.filled.saturating_sub(start).min(small.len())]);
+                millrace_buffer::copy(
+                    &mut buffer,
+                    &small[..self.filled.saturating_sub(start).min(small.len())],
+                );
                 have -= small.len();
             }
             have += buffer.len();
@@ -243,7 +246,7 @@ impl RecordReader {
         let most = left.min(self.stash_end - self.stash_start);
         let mut taken = 0;
         for room in Self::room(&mut self.parts, self.filled, most) {
-            buffer::copy(room, &self.stash[self.stash_start..self.stash_start + room.len()]);
+            millrace_buffer::copy(room, &self.stash[self.stash_start..self.stash_start + room.len()]);
             self.stash_start += room.len();
             taken += room.len();
         }

@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use runtime::{ByteStream, RuntimeRef, timeout};
-use xdr::{Arena, Message};
+use millrace_runtime::{ByteStream, RuntimeRef, timeout};
+use millrace_xdr::{Arena, Message};
 
 use super::{channel::Channel, record::RecordReader};
 use crate::{

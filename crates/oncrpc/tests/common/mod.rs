@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use buffer::ArenaConfig;
-use oncrpc::{
+use millrace_buffer::ArenaConfig;
+use millrace_oncrpc::{
     AuthStat, Call, Credential, Fault, MaybeReady, Message, Outcome, Peer, Program, SMALL_REPLY,
     TransportKind,
 };
-use runtime::{RuntimeExt, RuntimeRef};
-use xdr::{Arena, Decoder, Encoder};
+use millrace_runtime::{RuntimeExt, RuntimeRef};
+use millrace_xdr::{Arena, Decoder, Encoder};
 
 pub fn arena() -> Arena {
     Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false })

@@ -6,7 +6,7 @@ pub mod verbs;
 
 use std::{future::Future, io, net::SocketAddr, time::Duration};
 
-use runtime::{Runtime, RuntimeExt, RuntimeRef};
+use millrace_runtime::{Runtime, RuntimeExt, RuntimeRef};
 
 use crate::ConnectionError;
 
@@ -19,7 +19,7 @@ async fn in_time<T>(
     limit: Duration,
     step: impl Future<Output = Result<T, ConnectionError>>,
 ) -> Result<T, ConnectionError> {
-    runtime::timeout(rt, limit, step).await.unwrap_or(Err(ConnectionError::TimedOut(limit)))
+    millrace_runtime::timeout(rt, limit, step).await.unwrap_or(Err(ConnectionError::TimedOut(limit)))
 }
 
 /// Whether the machine had no file descriptor or memory for a connection to the listener on `addr`; then after a

@@ -18,12 +18,12 @@ mod transfer;
 
 use std::{future::poll_fn, net::SocketAddr, task::Poll, time::Duration};
 
-use buffer::{Arena, ArenaConfig, Buffer, Views};
-use rdma::{
+use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
+use millrace_rdma::{
     Completion, ConnectParams, ConnectionError, SendRequest, WorkId,
     provider::sim::{Profile, World},
 };
-use runtime::virtual_time::VirtualTime;
+use millrace_runtime::virtual_time::VirtualTime;
 
 use common::*;
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rdma::{
+use millrace_rdma::{
     Access, ExposedRegion, Memory, MemoryRegion, Provider, ReadRequest, WriteRequest,
     provider::sim::{Faults, Seed},
 };
-use runtime::{RuntimeExt, RuntimeRef};
+use millrace_runtime::{RuntimeExt, RuntimeRef};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Profiles: what is refused, and that the raw numbers from which they were calibrated come out again.
 
-use rdma::{
+use millrace_rdma::{
     Access, Memory, MemoryRegion, ReadRequest, WriteRequest,
     provider::sim::{Profile, ProfileError},
 };

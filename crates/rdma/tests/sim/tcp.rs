@@ -5,11 +5,11 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
 };
 
-use rdma::{
+use millrace_rdma::{
     Access, Memory, MemoryRegion, WriteRequest,
     provider::sim::{Faults, Seed},
 };
-use runtime::{ByteStream, RuntimeExt, tokio_rt::LocalPort};
+use millrace_runtime::{ByteStream, RuntimeExt, tokio_rt::LocalPort};
 
 use super::{
     model::{A, B, C, Lan, in_a_world, receive, way_ns},

@@ -8,11 +8,11 @@ use std::{
     task::Poll,
 };
 
-use buffer::{Arena, ArenaConfig, Buffer, Views};
-use rdma::{
+use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
+use millrace_rdma::{
     Completion, ConnectParams, ConnectionError, Incoming, Listener, Provider, QueuePair, SendRequest, WorkId,
 };
-use runtime::RuntimeRef;
+use millrace_runtime::RuntimeRef;
 
 pub(crate) type Qp = Box<dyn QueuePair>;
 

@@ -1,6 +1,6 @@
 //! How connections end, and what comes back then.
 
-use rdma::{Access, Memory, MemoryRegion, ReadRequest};
+use millrace_rdma::{Access, Memory, MemoryRegion, ReadRequest};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! What a peer can reach, and no longer.
 
-use rdma::{Access, ExposedRegion, Means, Memory, MemoryRegion, ReadRequest, Segment, WriteRequest};
+use millrace_rdma::{Access, ExposedRegion, Means, Memory, MemoryRegion, ReadRequest, Segment, WriteRequest};
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn revoked_memory_is_out_of_reach() {
         assert_eq!(a.domain().exposed(), (1, 64));
         let Some(Memory::Owned(memory)) = region.revoke().map(MemoryRegion::into_memory) else { panic!() };
         assert_eq!(a.domain().exposed(), (0, 0));
-        assert!(!a.domain().is_valid(rdma::ExposureId(to.handle.0.into())));
+        assert!(!a.domain().is_valid(millrace_rdma::ExposureId(to.handle.0.into())));
         is_cut_off(&mut a, &mut b, to).await;
         assert_eq!(memory[..], [7; 64]);
     });

@@ -1,6 +1,6 @@
 //! Connecting, accepting, refusing.
 
-use rdma::RejectReason;
+use millrace_rdma::RejectReason;
 
 use super::*;
 

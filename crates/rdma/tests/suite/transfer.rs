@@ -1,14 +1,14 @@
 //! Messages, Writes, Reads.
 
-use rdma::{Access, LocalUse, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
+use millrace_rdma::{Access, LocalUse, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
 
 use super::*;
 
-fn exposed(qp: &Qp, bytes: &[u8], access: Access) -> rdma::ExposedRegion {
+fn exposed(qp: &Qp, bytes: &[u8], access: Access) -> millrace_rdma::ExposedRegion {
     MemoryRegion::new(qp.domain(), Memory::Owned(buffer(bytes))).expose(access).expect("exposed")
 }
 
-fn memory(exposed: rdma::ExposedRegion) -> Buffer {
+fn memory(exposed: millrace_rdma::ExposedRegion) -> Buffer {
     match exposed.revoke().expect("the connection is up").into_memory() {
         Memory::Owned(b) => b,
         Memory::Shared(_) => panic!("it was owned"),

@@ -19,9 +19,11 @@ mod transfer;
 
 use std::{future::poll_fn, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
 
-use buffer::{Arena, ArenaConfig, Buffer, Views};
-use rdma::{Completion, ConnectParams, ConnectionError, SendRequest, WorkId, provider::verbs::Verbs};
-use runtime::tokio_rt::TokioRuntime;
+use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
+use millrace_rdma::{
+    Completion, ConnectParams, ConnectionError, SendRequest, WorkId, provider::verbs::Verbs,
+};
+use millrace_runtime::tokio_rt::TokioRuntime;
 
 use common::*;
 
@@ -35,7 +37,7 @@ fn on_a_device(test: impl AsyncFnOnce(Lab)) {
         return;
     };
     if std::env::var_os("MILLRACE_TEST_RXE_WINDOWS").is_some() {
-        rdma::provider::verbs::trust_rxe_windows();
+        millrace_rdma::provider::verbs::trust_rxe_windows();
     }
     let ip = address.parse().expect("MILLRACE_TEST_VERBS is an address");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -1,7 +1,7 @@
 //! RDMA beats TCP on the same 1 Gb/s link.
 
-use bench::{BenchError, plot::Scale};
-use client::Design;
+use millrace_bench::{BenchError, plot::Scale};
+use millrace_client::Design;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,7 +1,7 @@
 //! Read-Write beats Read-Read for READ.
 
-use bench::{BenchError, plot::Scale};
-use client::Design;
+use millrace_bench::{BenchError, plot::Scale};
+use millrace_client::Design;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,7 +1,7 @@
 //! Read-Write needs less processor time of the client.
 
-use bench::{BenchError, plot::Scale};
-use client::Design;
+use millrace_bench::{BenchError, plot::Scale};
+use millrace_client::Design;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,7 +1,7 @@
 //! Registration is a large share of an operation.
 
-use bench::{BenchError, plot::Scale};
-use oncrpc::{Stage, stages::StageSums};
+use millrace_bench::{BenchError, plot::Scale};
+use millrace_oncrpc::{Stage, stages::StageSums};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,7 +1,7 @@
 //! FMR helps, the registration cache helps much more.
 
-use bench::{BenchError, plot::Scale};
-use client::Strategy;
+use millrace_bench::{BenchError, plot::Scale};
+use millrace_client::Strategy;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,7 +1,7 @@
 //! The registration cache of the client.
 
-use bench::{BenchError, plot::Scale};
-use client::Strategy;
+use millrace_bench::{BenchError, plot::Scale};
+use millrace_client::Strategy;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

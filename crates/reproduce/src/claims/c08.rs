@@ -1,11 +1,11 @@
 //! Applications: a database.
 
-use bench::{
+use millrace_bench::{
     BenchError,
     plot::Scale,
     workload::{Oltp, Workload, simulate},
 };
-use client::Strategy;
+use millrace_client::Strategy;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

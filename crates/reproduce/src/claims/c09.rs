@@ -1,11 +1,11 @@
 //! Several clients against a server with real disks.
 
-use bench::{
+use millrace_bench::{
     BenchError,
     plot::Scale,
     simulated::{Raid, Storage},
 };
-use client::Strategy;
+use millrace_client::Strategy;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

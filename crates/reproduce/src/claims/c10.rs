@@ -1,12 +1,12 @@
 //! How a memory file system looks up handles.
 
-use bench::{
+use millrace_bench::{
     BenchError,
     plot::Scale,
     simulated::{Lookup, Machines, Storage, Tmpfs},
     workload::{Postmark, Sources, Untar, Workload, simulate},
 };
-use client::{Design, Proto};
+use millrace_client::{Design, Proto};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,11 +1,11 @@
 //! Parallel programs: BTIO and MPI Tile I/O.
 
-use bench::{
+use millrace_bench::{
     BenchError,
     plot::Scale,
     workload::{Btio, Class, Tile, Workload, simulate},
 };
-use client::{Design, Proto};
+use millrace_client::{Design, Proto};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

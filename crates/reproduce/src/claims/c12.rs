@@ -1,7 +1,7 @@
 //! Outstanding RDMA Reads bound WRITE.
 
-use bench::{BenchError, plot::Scale};
-use client::{Design, Strategy};
+use millrace_bench::{BenchError, plot::Scale};
+use millrace_client::{Design, Strategy};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

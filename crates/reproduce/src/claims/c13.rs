@@ -1,11 +1,11 @@
 //! Distance kills small chunks.
 
-use bench::{
+use millrace_bench::{
     BenchError,
     plot::Scale,
     simulated::{Operation, Raw},
 };
-use client::Strategy;
+use millrace_client::Strategy;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

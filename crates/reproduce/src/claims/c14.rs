@@ -1,6 +1,6 @@
 //! Larger blocks.
 
-use bench::{BenchError, plot::Scale};
+use millrace_bench::{BenchError, plot::Scale};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

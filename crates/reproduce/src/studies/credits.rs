@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use bench::{
+use futures::{StreamExt, TryStreamExt, stream};
+use millrace_bench::{
     BenchError,
     plot::Scale,
     simulated::{Machines, Simulation},
     stats::Latencies,
 };
-use client::{Client, Options};
-use futures::{StreamExt, TryStreamExt, stream};
-use nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
-use rdma::provider::sim::Profile;
-use server::Limits;
+use millrace_client::{Client, Options};
+use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
+use millrace_rdma::provider::sim::Profile;
+use millrace_server::Limits;
 
 use super::Study;
 use crate::{Curves, Picture, Setting, Unit, lab};
@@ -110,7 +110,7 @@ struct Crowd {
     file: FileHandle,
 }
 
-fn failed(e: client::Error) -> BenchError {
+fn failed(e: millrace_client::Error) -> BenchError {
     BenchError::Client(e.to_string())
 }
 

@@ -1,14 +1,14 @@
 //! What Read-Write needs over distance.
 
-use bench::{
+use millrace_bench::{
     BenchError,
     iozone::{Run, Simulated, Test},
     plot::Scale,
     simulated::Machines,
 };
-use client::{Options, Strategy};
-use rdma::provider::sim::Profile;
-use server::{ByteSize, Limits};
+use millrace_client::{Options, Strategy};
+use millrace_rdma::provider::sim::Profile;
+use millrace_server::{ByteSize, Limits};
 
 use super::Study;
 use crate::{Curves, Picture, Setting, Unit, lab};

@@ -8,7 +8,7 @@ mod registration;
 
 use std::path::Path;
 
-use bench::BenchError;
+use millrace_bench::BenchError;
 
 use crate::{Curves, Picture, ReproduceError, Setting};
 

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, fs, path::Path};
 
-use bench::units::grouped;
+use millrace_bench::units::grouped;
 
 use super::Study;
 use crate::{Curves, Picture, ReproduceError, Setting};
@@ -88,7 +88,7 @@ mod tests {
             name: "p",
             title: "t",
             x: ("record", Unit::Bytes),
-            y: ("MB/s", bench::plot::Scale::Linear),
+            y: ("MB/s", millrace_bench::plot::Scale::Linear),
             curves: &["a", "b"],
             right: None,
             paper: &[],

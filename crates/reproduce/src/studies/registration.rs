@@ -1,13 +1,13 @@
 //! Registration strategies on a 400 Gb/s adapter.
 
-use bench::{
+use millrace_bench::{
     BenchError,
     iozone::{Run, Simulated, Test},
     plot::Scale,
     simulated::Machines,
 };
-use client::{Options, Strategy};
-use rdma::provider::sim::Profile;
+use millrace_client::{Options, Strategy};
+use millrace_rdma::provider::sim::Profile;
 
 use super::Study;
 use crate::{Curves, Picture, Setting, Unit, lab};

@@ -16,12 +16,12 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, Buffer, View, Views};
-use oncrpc::{CallId, Message, ReplySpec, Stages};
-use rdma::{ConnectionError, DomainRef, QueuePair, WorkId, WriteRequest};
-use runtime::RuntimeRef;
+use millrace_buffer::{Arena, Buffer, View, Views};
+use millrace_oncrpc::{CallId, Message, ReplySpec, Stages};
+use millrace_rdma::{ConnectionError, DomainRef, QueuePair, WorkId, WriteRequest};
+use millrace_runtime::RuntimeRef;
+use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
-use xdr::ItemPadding;
 
 use crate::{
     header::{Body, Header, Lists, Padding},

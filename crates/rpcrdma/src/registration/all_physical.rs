@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdma::{Access, DomainRef, ExposeError, Means, Memory, MemoryRegion};
+use millrace_rdma::{Access, DomainRef, ExposeError, Means, Memory, MemoryRegion};
 
 use super::{Counts, Lending, Lent};
 

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use buffer::{Arena, SPAN_BYTES};
+use millrace_buffer::{Arena, SPAN_BYTES};
+use millrace_rdma::{Access, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment, Segments};
+use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
-use rdma::{Access, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment, Segments};
-use runtime::RuntimeRef;
 
 use super::{Counts, Lending, Lent, Registered, Settings, pressure::Marks};
 

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use rdma::{Access, DomainRef, ExposeError, Means, Memory, MemoryRegion};
+use millrace_rdma::{Access, DomainRef, ExposeError, Means, Memory, MemoryRegion};
 
 use super::{Counts, Invalidation, Lending, Lent, Settings, dynamic::Dynamic};
 

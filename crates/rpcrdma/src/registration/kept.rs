@@ -8,9 +8,9 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use buffer::SpanRef;
-use rdma::{DomainRef, LocalKey};
-use runtime::RuntimeRef;
+use millrace_buffer::SpanRef;
+use millrace_rdma::{DomainRef, LocalKey};
+use millrace_runtime::RuntimeRef;
 use smallvec::SmallVec;
 
 use super::{Counts, Registered, Settings, local::Piece, pressure::Marks};

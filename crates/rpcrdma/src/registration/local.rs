@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use buffer::{Buffer, SpanRef, Views};
-use rdma::{DomainRef, LocalKey, LocalUse, Means};
+use millrace_buffer::{Buffer, SpanRef, Views};
+use millrace_rdma::{DomainRef, LocalKey, LocalUse, Means};
 use smallvec::SmallVec;
 
 use super::{

@@ -42,9 +42,9 @@ use std::{
     },
 };
 
-use buffer::Arena;
-use rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Means, Memory, Segment};
-use runtime::RuntimeRef;
+use millrace_buffer::Arena;
+use millrace_rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Means, Memory, Segment};
+use millrace_runtime::RuntimeRef;
 
 pub(crate) use self::local::{AllHeld, Held, Local};
 pub use self::strategy::{Invalidation, Settings, Strategy};

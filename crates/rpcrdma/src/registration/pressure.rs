@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
+use millrace_runtime::{Instant, RuntimeRef};
 use parking_lot::Mutex;
-use runtime::{Instant, RuntimeRef};
 
 use super::Settings;
 
@@ -88,7 +88,7 @@ fn waiting(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use runtime::{tokio_rt::TokioRuntime, virtual_time::VirtualTime};
+    use millrace_runtime::{tokio_rt::TokioRuntime, virtual_time::VirtualTime};
 
     use super::*;
 

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use buffer::{ArenaConfig, Buffer, Views};
+use millrace_buffer::{ArenaConfig, Buffer, Views};
+use millrace_rdma::{Domain, Exposure, ExposureId, LocalKey, LocalUse, Means, SteeringTag};
+use millrace_runtime::tokio_rt::TokioRuntime;
 use parking_lot::Mutex;
 use proptest::{prelude::*, strategy::Strategy as Generate};
-use rdma::{Domain, Exposure, ExposureId, LocalKey, LocalUse, Means, SteeringTag};
-use runtime::tokio_rt::TokioRuntime;
 use smallvec::smallvec;
 
 use super::{Strategy, local::How, *};
@@ -275,15 +275,15 @@ fn short_memory_empties_the_cache() {
 #[test]
 fn memory_stays_mapped_while_it_is_registered_for_an_operation() {
     const SPANS: usize = 10;
-    let arena = Arena::new(ArenaConfig { limit: SPANS * buffer::SPAN_BYTES, huge_pages: false });
-    let fill = || (0..SPANS).map(|_| arena.alloc(buffer::SPAN_BYTES).unwrap()).collect::<Vec<_>>();
+    let arena = Arena::new(ArenaConfig { limit: SPANS * millrace_buffer::SPAN_BYTES, huge_pages: false });
+    let fill = || (0..SPANS).map(|_| arena.alloc(millrace_buffer::SPAN_BYTES).unwrap()).collect::<Vec<_>>();
     let all = fill();
     let by = How::Each(Means::Registration);
     let mut local = Local::new(Arc::new(Model::default()), Arc::default(), by);
     let held: Vec<_> = all.chunks(1).map(|sink| local.sink(sink).unwrap()).collect();
     drop(all);
     (0..2).for_each(|_| arena.trim());
-    assert_eq!(arena.stats().mapped, SPANS * buffer::SPAN_BYTES);
+    assert_eq!(arena.stats().mapped, SPANS * millrace_buffer::SPAN_BYTES);
     drop(held);
     (0..2).for_each(|_| arena.trim());
     assert_eq!(arena.stats().mapped, 0);

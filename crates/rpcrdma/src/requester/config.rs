@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rdma::ConnectParams;
+use millrace_rdma::ConnectParams;
 
 use crate::{
     design::Design,
@@ -42,7 +42,7 @@ impl Default for RequesterConfig {
             padding: None,
             credits: 128,
             inline_size: 4096,
-            max_transfer: buffer::SPAN_BYTES,
+            max_transfer: millrace_buffer::SPAN_BYTES,
             call_timeout: Duration::from_secs(60),
             remote_invalidate: true,
             registration: Arc::new(Registration::new(Settings::new(Strategy::Fast))),
@@ -84,7 +84,7 @@ impl RequesterConfig {
             .padding(self.padding)
             .map(|p| Padding { align: p.align.clamp(4, MAX_ALIGN).next_multiple_of(4), ..p });
         self.inline_size = self.private_data().receive_size;
-        self.max_transfer = self.max_transfer.min(buffer::SPAN_BYTES);
+        self.max_transfer = self.max_transfer.min(millrace_buffer::SPAN_BYTES);
         self
     }
 }

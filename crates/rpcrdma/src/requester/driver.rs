@@ -5,11 +5,11 @@ use std::{
     time::Duration,
 };
 
-use buffer::Buffer;
 use futures::FutureExt;
-use oncrpc::{CallId, Calls, Message, Reply, Request, RpcError, Stage, Stages, parse_reply};
-use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, SteeringTag, WorkId};
-use runtime::{Instant, RuntimeExt, Sleep};
+use millrace_buffer::Buffer;
+use millrace_oncrpc::{CallId, Calls, Message, Reply, Request, RpcError, Stage, Stages, parse_reply};
+use millrace_rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, SteeringTag, WorkId};
+use millrace_runtime::{Instant, RuntimeExt, Sleep};
 
 use super::{
     Shared,
@@ -166,7 +166,7 @@ impl Driver {
                 state.in_flight -= 1;
                 let finished = state.calls.finish(id, Err(e));
                 drop(state);
-                drop(finished.and_then(oncrpc::Finished::wake));
+                drop(finished.and_then(millrace_oncrpc::Finished::wake));
                 return Ok(());
             }
         };

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use buffer::{Arena, Buffer, View, Views};
-use oncrpc::{Message, ReplySpec, Request, RpcError, Stage, Stages};
-use rdma::{Access, Memory, Segment, SteeringTag};
+use millrace_buffer::{Arena, Buffer, View, Views};
+use millrace_oncrpc::{Message, ReplySpec, Request, RpcError, Stage, Stages};
+use millrace_rdma::{Access, Memory, Segment, SteeringTag};
 use smallvec::SmallVec;
 
 use super::RequesterStats;
@@ -56,7 +56,7 @@ pub(super) struct Terms {
     pub(super) thresholds: Thresholds,
     /// The most pieces of one region, at least 1.
     pub(super) region_pieces: usize,
-    /// The most bytes of a segment: segments end at borders of so many, as those of [`rdma::Means::Global`] do at
+    /// The most bytes of a segment: segments end at borders of so many, as those of [`millrace_rdma::Means::Global`] do at
     /// those of pages. `usize::MAX`: a region has one.
     pub(super) segment: usize,
 }
@@ -405,8 +405,8 @@ fn local(e: impl std::fmt::Display) -> RpcError {
 
 #[cfg(test)]
 mod tests {
-    use buffer::ArenaConfig;
-    use xdr::Encoder;
+    use millrace_buffer::ArenaConfig;
+    use millrace_xdr::Encoder;
 
     use super::*;
 

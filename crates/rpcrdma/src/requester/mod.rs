@@ -19,11 +19,11 @@ use std::{
     time::Duration,
 };
 
-use buffer::Arena;
-use oncrpc::{CallId, Reply, Request, RpcError, Transport};
+use millrace_buffer::Arena;
+use millrace_oncrpc::{CallId, Reply, Request, RpcError, Transport};
+use millrace_rdma::{ConnectionError, Counters, DomainRef, GLOBAL_PAGE, Provider, QueuePair};
+use millrace_runtime::{RuntimeExt, RuntimeRef, poll_gathering};
 use parking_lot::Mutex;
-use rdma::{ConnectionError, Counters, DomainRef, GLOBAL_PAGE, Provider, QueuePair};
-use runtime::{RuntimeExt, RuntimeRef, poll_gathering};
 
 pub(crate) use self::marshal::{CallMemory, Marshaller, Recovered};
 pub use self::{
@@ -52,7 +52,7 @@ impl Shared {
     /// Stores a call's outcome and wakes its caller.
     fn finish(&self, id: CallId, result: Result<Reply, RpcError>) {
         let finished = self.state.lock().calls.finish(id, result);
-        drop(finished.and_then(oncrpc::Finished::wake));
+        drop(finished.and_then(millrace_oncrpc::Finished::wake));
     }
 
     /// As [`Self::finish`], for a call that was sent: its credit is free.
@@ -61,7 +61,7 @@ impl Shared {
         state.answered();
         let finished = state.calls.finish(id, result);
         drop(state);
-        drop(finished.and_then(oncrpc::Finished::wake));
+        drop(finished.and_then(millrace_oncrpc::Finished::wake));
     }
 
     fn register_driver(&self, waker: &Waker) {

@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, collections::VecDeque, task::Waker};
 
-use oncrpc::{CallId, Calls, Request, RpcError};
-use rdma::SteeringTag;
-use runtime::Instant;
+use millrace_oncrpc::{CallId, Calls, Request, RpcError};
+use millrace_rdma::SteeringTag;
+use millrace_runtime::Instant;
 use smallvec::SmallVec;
 
 use super::marshal::{CallMemory, Shape};

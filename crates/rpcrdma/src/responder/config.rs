@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use buffer::SPAN_BYTES;
-use oncrpc::serving::ConnectionConfig;
-use rdma::ConnectParams;
+use millrace_buffer::SPAN_BYTES;
+use millrace_oncrpc::serving::ConnectionConfig;
+use millrace_rdma::ConnectParams;
 
 use crate::{
     design::{Design, ExposureLimits},

@@ -18,16 +18,16 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, Buffer, OutOfMemory, View, Views};
 use futures::FutureExt;
-use oncrpc::{
+use millrace_buffer::{Arena, Buffer, OutOfMemory, View, Views};
+use millrace_oncrpc::{
     Message, Peer, Service, Stage, Stages,
     serving::{Account, Answer, CloseReason, Progress, ServerConnection, slot_bytes},
 };
-use rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
-use runtime::{Instant, RuntimeExt, RuntimeRef, Sleep};
+use millrace_rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
+use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, Sleep};
+use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
-use xdr::ItemPadding;
 
 use self::config::RECEIVE_SLACK;
 pub use self::{
@@ -85,7 +85,7 @@ enum Waiting {
 /// A reply for which there was no memory.
 struct Unsent {
     plan: Plan,
-    invalidate: Option<rdma::SteeringTag>,
+    invalidate: Option<millrace_rdma::SteeringTag>,
     stages: Stages,
     charge: usize,
 }
@@ -779,7 +779,7 @@ impl Responder {
     fn post_send(
         &mut self,
         data: Views,
-        invalidate: Option<rdma::SteeringTag>,
+        invalidate: Option<millrace_rdma::SteeringTag>,
         charge: usize,
         ends: bool,
     ) -> Result<(), ConnectionError> {

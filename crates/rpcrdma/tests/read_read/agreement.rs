@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use oncrpc::{RpcError, serving::Account};
-use rdma::ConnectionError;
-use rpcrdma::{
+use millrace_oncrpc::{RpcError, serving::Account};
+use millrace_rdma::ConnectionError;
+use millrace_rpcrdma::{
     Body, Design, Requester, RequesterConfig, Responder, ResponderConfig, TransportError,
     registration::{Registration, Settings, Strategy},
 };
@@ -47,8 +47,9 @@ async fn a_responder_without_private_data_or_read_depth_is_no_read_read_responde
     {
         let a = arena();
         let config = RequesterConfig { design: Design::ReadRead, ..Default::default() };
-        let theirs = if private { params(Design::ReadRead) } else { rdma::ConnectParams::default() };
-        let (c, _s) = fabric::pair(1, &config.connect_params(), &rdma::ConnectParams { ird, ..theirs });
+        let theirs = if private { params(Design::ReadRead) } else { millrace_rdma::ConnectParams::default() };
+        let (c, _s) =
+            fabric::pair(1, &config.connect_params(), &millrace_rdma::ConnectParams { ird, ..theirs });
         match Requester::over(Box::new(c), rt(), a.clone(), config) {
             Err(e) => assert!(!says.is_empty() && e.to_string().contains(says), "{e}"),
             Ok(_) => assert_eq!(says, ""),
@@ -62,7 +63,7 @@ async fn calls_of_a_requester_that_has_not_agreed_get_err_chunk_and_are_not_exec
     for private in [true, false] {
         let a = arena();
         let config = ResponderConfig { design: Design::ReadRead, ..Default::default() };
-        let ours = if private { params(Design::ReadWrite) } else { rdma::ConnectParams::default() };
+        let ours = if private { params(Design::ReadWrite) } else { millrace_rdma::ConnectParams::default() };
         let accept = config.connect_params(Default::default());
         let (c, s) = queue_pairs(Link::Fabric, &a, ours, accept).await;
         let server = serve(s, &a, config);
@@ -87,7 +88,7 @@ async fn a_call_with_more_result_than_the_responder_may_expose_fails_alone() {
     let a = arena();
     let c = RequesterConfig { design: Design::ReadRead, ..Default::default() };
     let s = ResponderConfig { design: Design::ReadRead, max_transfer: 1 << 20, ..Default::default() };
-    let s = ResponderConfig { exposure: rpcrdma::ExposureLimits { bytes: 0, ..s.exposure }, ..s };
+    let s = ResponderConfig { exposure: millrace_rpcrdma::ExposureLimits { bytes: 0, ..s.exposure }, ..s };
     let (client, server) = connected(Link::Fabric, &a, c, s).await;
     // The limit is at least one reply; then it is also the number of credits.
     echo(&client, &a, Ask { receive: 1 << 20, ..Ask::default() }).await;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use buffer::Arena;
-use rdma::{ConnectionError, ReadRequest, Segment, WorkId};
-use rpcrdma::{
+use millrace_buffer::Arena;
+use millrace_rdma::{ConnectionError, ReadRequest, Segment, WorkId};
+use millrace_rpcrdma::{
     Body, Design, ExposureLimits, Header, Lists, Padding, ReadSegment, ResponderConfig, TransportError,
 };
 
@@ -151,8 +151,10 @@ async fn calls_as_rdma_msgp_are_read_with_their_pad_bytes_left_out() {
     s.raw.send(&Raw::message(&header, &head));
     assert_eq!(words(&s.raw.receive_header().await.1)[5], 4);
     // Chunks beside it, and alignments that are none.
-    let read =
-        ReadSegment { position: 64, segment: Segment { handle: rdma::SteeringTag(1), length: 4, offset: 0 } };
+    let read = ReadSegment {
+        position: 64,
+        segment: Segment { handle: millrace_rdma::SteeringTag(1), length: 4, offset: 0 },
+    };
     let with_chunk = Lists { reads: [read].into_iter().collect(), ..Lists::default() };
     let mut bad = vec![Raw::message(&Header::new(XID, 32, Body::PaddedMsg(padding, with_chunk)), &rest)];
     for align in [0_u32, 1, 6, 4100, u32::MAX] {
@@ -302,8 +304,8 @@ async fn two_open_replies_never_share_an_xid() {
 #[tokio::test]
 async fn calls_with_chunks_for_results_are_refused() {
     let mut s = Scene::new().await;
-    let region = s.raw.expose(&[0; 10_000], rdma::Access::RemoteWrite);
-    let chunk = [region.segment()].into_iter().collect::<rpcrdma::Chunk>();
+    let region = s.raw.expose(&[0; 10_000], millrace_rdma::Access::RemoteWrite);
+    let chunk = [region.segment()].into_iter().collect::<millrace_rpcrdma::Chunk>();
     let zeros = s.arena.copy_from(&[0; 4]).unwrap();
     let stream = message(&s.arena, XID, BIG).gather(&zeros).to_vec();
     let write = Lists { writes: [chunk.clone()].into_iter().collect(), ..Lists::default() };

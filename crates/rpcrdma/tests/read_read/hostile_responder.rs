@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use oncrpc::{PendingCall, Reply, RpcError, Transport};
-use rdma::{Access, ExposedRegion, Segment, SteeringTag};
-use rpcrdma::{Body, Design, Header, Lists, Padding, ReadSegment, RequesterConfig};
+use millrace_oncrpc::{PendingCall, Reply, RpcError, Transport};
+use millrace_rdma::{Access, ExposedRegion, Segment, SteeringTag};
+use millrace_rpcrdma::{Body, Design, Header, Lists, Padding, ReadSegment, RequesterConfig};
 
 use crate::{
     params,
@@ -67,7 +67,7 @@ async fn expect_bad(waiting: Waiting, case: usize) {
     assert!(matches!(error, RpcError::BadReply { .. }), "{case}: {error}");
 }
 
-fn payload(reply: &Reply) -> Result<Vec<u8>, xdr::XdrError> {
+fn payload(reply: &Reply) -> Result<Vec<u8>, millrace_xdr::XdrError> {
     let mut d = reply.results();
     d.raw(8)?;
     d.payload(8 << 20).map(|v| v.to_vec())
@@ -140,7 +140,7 @@ async fn a_long_reply_is_read_from_its_position_zero_chunk() {
 async fn read_chunks_that_the_call_has_no_place_for_make_a_bad_reply_and_are_acknowledged() {
     let mut s = Scene::new();
     let region = s.raw.expose(&[9; 20_000], Access::RemoteRead);
-    let chunk = || [part(&region, 0, 100)].into_iter().collect::<rpcrdma::Chunk>();
+    let chunk = || [part(&region, 0, 100)].into_iter().collect::<millrace_rpcrdma::Chunk>();
     for case in 0..9 {
         let waiting = s.call(if case == 0 { TINY } else { READ });
         let h = s.receive().await;

@@ -8,12 +8,12 @@ mod agreement;
 mod hostile_requester;
 mod hostile_responder;
 
-use rpcrdma::{Design, PrivateData};
+use millrace_rpcrdma::{Design, PrivateData};
 
 /// What a bare queue pair says at connection set-up.
-fn params(design: Design) -> rdma::ConnectParams {
+fn params(design: Design) -> millrace_rdma::ConnectParams {
     let data = PrivateData { design, remote_invalidate: false, send_size: 4096, receive_size: 4096 };
-    rdma::ConnectParams { private_data: data.encode().to_vec(), ..Default::default() }
+    millrace_rdma::ConnectParams { private_data: data.encode().to_vec(), ..Default::default() }
 }
 
 fn words(bytes: &[u8]) -> Vec<u32> {

@@ -7,13 +7,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use buffer::{Buffer, SpanRef, Views};
-use parking_lot::Mutex;
-use rdma::{
+use millrace_buffer::{Buffer, SpanRef, Views};
+use millrace_rdma::{
     Access, Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Domain,
     DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory, PostError, QueuePair,
     ReadRequest, Segment, SendRequest, SteeringTag, WriteRequest,
 };
+use parking_lot::Mutex;
 use smallvec::smallvec;
 
 struct Entry {

@@ -13,18 +13,18 @@ use std::{
     },
 };
 
-use buffer::{Arena, ArenaConfig, Views};
-use oncrpc::{
+use millrace_buffer::{Arena, ArenaConfig, Views};
+use millrace_oncrpc::{
     AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
     RpcError, SMALL_REPLY, Service, Stages, Transport, TransportKind, serving::Account,
 };
-use rdma::{
+use millrace_rdma::{
     ConnectParams, ProviderChoice, QueuePair,
     provider::{iwarp, verbs::device_of},
 };
-use rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
-use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
-use xdr::{Decoder, Encoder, XdrError};
+use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
+use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use millrace_xdr::{Decoder, Encoder, XdrError};
 
 pub const PROGRAM: u32 = 0x2000_0001;
 
@@ -195,7 +195,7 @@ pub fn peer(qp: &dyn QueuePair) -> Peer {
 pub struct Server {
     pub service: Arc<Echo>,
     pub stats: Arc<ResponderStats>,
-    pub task: tokio::task::JoinHandle<Result<(), rdma::ConnectionError>>,
+    pub task: tokio::task::JoinHandle<Result<(), millrace_rdma::ConnectionError>>,
 }
 
 pub fn serve(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig) -> Server {
@@ -298,7 +298,7 @@ pub async fn queue_pairs(
             (Box::new(c), Box::new(s))
         }
         Link::Memory { segment, frame } => {
-            let (c, s) = runtime::memory_stream(256 << 10, segment);
+            let (c, s) = millrace_runtime::memory_stream(256 << 10, segment);
             (client.max_frame, server.max_frame) = (frame, frame);
             let connect = iwarp::connect_over(rt(), arena.clone(), Box::new(c), client);
             let accept = iwarp::accept_over(rt(), arena.clone(), Box::new(s), server);

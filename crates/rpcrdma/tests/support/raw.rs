@@ -2,12 +2,12 @@
 
 use std::{collections::VecDeque, future::poll_fn, task::Poll, time::Duration};
 
-use buffer::{Arena, Buffer, Views};
-use rdma::{
+use millrace_buffer::{Arena, Buffer, Views};
+use millrace_rdma::{
     Access, Completion, ConnectionError, ExposedRegion, Memory, MemoryRegion, QueuePair, Segment,
     SendRequest, SteeringTag, WriteRequest,
 };
-use rpcrdma::{Body, Header, Lists};
+use millrace_rpcrdma::{Body, Header, Lists};
 
 pub struct Raw {
     pub qp: Box<dyn QueuePair>,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use buffer::Arena;
-use oncrpc::{PendingCall, Reply, RpcError, Transport};
-use rdma::ConnectParams;
-use rpcrdma::{Header, Requester, RequesterConfig};
+use millrace_buffer::Arena;
+use millrace_oncrpc::{PendingCall, Reply, RpcError, Transport};
+use millrace_rdma::ConnectParams;
+use millrace_rpcrdma::{Header, Requester, RequesterConfig};
 
 use super::{Ask, arena, fabric, raw::Raw, request, rt, settled};
 

@@ -3,9 +3,9 @@
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use futures::channel::oneshot;
-use oncrpc::{Message, Peer, serving::ClientAddr};
+use millrace_oncrpc::{Message, Peer, serving::ClientAddr};
+use millrace_runtime::{Instant, RuntimeRef};
 use parking_lot::Mutex;
-use runtime::{Instant, RuntimeRef};
 
 use super::order::Order;
 

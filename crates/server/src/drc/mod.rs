@@ -18,10 +18,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use nfs::v3::Status;
-use oncrpc::{MaybeReady, Message, Payload, Peer, ReplyHeader, ReplyStatus, Service, Stages};
+use millrace_nfs::v3::Status;
+use millrace_oncrpc::{MaybeReady, Message, Payload, Peer, ReplyHeader, ReplyStatus, Service, Stages};
+use millrace_xdr::{Decoder, Encoder, pad};
 use smallvec::SmallVec;
-use xdr::{Decoder, Encoder, pad};
 
 pub(crate) use self::cache::{GROWTH, ReplyCache};
 use self::cache::{Key, Verdict};
@@ -51,7 +51,7 @@ fn key_of(peer: &Peer, message: &Message) -> Option<Key> {
     let word = |i: usize| head.get(4 * i..)?.first_chunk().map(|b| u32::from_be_bytes(*b));
     // xid, CALL = 0, RPC version 2, program, version, procedure (RFC 5531 section 9).
     let (xid, kind, rpc, prog, proc) = (word(0)?, word(1)?, word(2)?, word(3)?, word(5)?);
-    if kind != 0 || rpc != 2 || prog != nfs::v3::PROGRAM || !changes_something(proc) {
+    if kind != 0 || rpc != 2 || prog != millrace_nfs::v3::PROGRAM || !changes_something(proc) {
         return None;
     }
     let checked = head.get(12..)?;

@@ -9,17 +9,17 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig};
 use futures::channel::oneshot;
-use nfs::v3::Status;
-use oncrpc::{
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_nfs::v3::Status;
+use millrace_oncrpc::{
     AuthStat, Credential, MaybeReady, Message, Peer, ReplyHeader, ReplyStatus, Service, Stages,
     TransportKind, call_header,
 };
+use millrace_runtime::{BoxFuture, RuntimeExt, virtual_time::VirtualTime};
+use millrace_xdr::{Decoder, Encoder};
 use parking_lot::Mutex;
 use proptest::prelude::*;
-use runtime::{BoxFuture, RuntimeExt, virtual_time::VirtualTime};
-use xdr::{Decoder, Encoder};
 
 use super::{AnswerOnce, ReplyCache};
 
@@ -164,7 +164,7 @@ impl Model {
         fate: u32,
     ) -> MaybeReady<'static, Option<Message>> {
         let mut e = Encoder::new(&self.arena, 64);
-        call_header(&mut e, nfs::v3::PROGRAM, 3, 12, &Credential::None);
+        call_header(&mut e, millrace_nfs::v3::PROGRAM, 3, 12, &Credential::None);
         e.put_u32(fate);
         e.put_u32(xid);
         let mut message = e.finish().unwrap();

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use oncrpc::serving::ClientAddr;
-use runtime::Instant;
+use millrace_oncrpc::serving::ClientAddr;
+use millrace_runtime::Instant;
 
 use super::cache::Key;
 

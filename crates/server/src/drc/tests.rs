@@ -5,12 +5,12 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use buffer::{Arena, ArenaConfig};
 use futures::channel::oneshot;
-use oncrpc::{Credential, TransportKind, call_header};
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_oncrpc::{Credential, TransportKind, call_header};
+use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
+use millrace_xdr::Views;
 use parking_lot::Mutex;
-use runtime::{RuntimeExt, virtual_time::VirtualTime};
-use xdr::Views;
 
 use super::*;
 
@@ -74,7 +74,7 @@ fn peer(connection: u64) -> Peer {
 
 fn call(arena: &Arena, xid: u32, proc: u32, args: u32) -> Message {
     let mut e = Encoder::new(arena, 256);
-    call_header(&mut e, nfs::v3::PROGRAM, 3, proc, &Credential::None);
+    call_header(&mut e, millrace_nfs::v3::PROGRAM, 3, proc, &Credential::None);
     e.put_u32(args);
     let mut m = e.finish().unwrap();
     assert!(m.set_xid(xid));
@@ -210,9 +210,9 @@ fn messages_that_are_no_calls_pass_through() {
 fn nothing_is_kept_of_calls_that_were_not_executed() {
     let (a, (service, s)) = (arena(), front(true, 64));
     let refusals = [
-        Refusal::Rpc(ReplyStatus::Auth(oncrpc::AuthStat::TooWeak)),
-        Refusal::Rpc(ReplyStatus::Accept(oncrpc::AcceptError::GarbageArgs)),
-        Refusal::Rpc(ReplyStatus::Accept(oncrpc::AcceptError::SystemErr)),
+        Refusal::Rpc(ReplyStatus::Auth(millrace_oncrpc::AuthStat::TooWeak)),
+        Refusal::Rpc(ReplyStatus::Accept(millrace_oncrpc::AcceptError::GarbageArgs)),
+        Refusal::Rpc(ReplyStatus::Accept(millrace_oncrpc::AcceptError::SystemErr)),
         Refusal::Nfs(Status::BadHandle),
         Refusal::Nfs(Status::Stale),
         Refusal::Nfs(Status::Access),
@@ -311,7 +311,7 @@ fn data_counts_whether_it_came_in_a_chunk_or_not() {
     let (a, (_, s)) = (arena(), front(true, 64));
     let write = |in_chunk: bool, data: &[u8]| {
         let mut e = Encoder::new(&a, 2048);
-        call_header(&mut e, nfs::v3::PROGRAM, 3, 7, &Credential::None);
+        call_header(&mut e, millrace_nfs::v3::PROGRAM, 3, 7, &Credential::None);
         e.put_u64(0);
         if in_chunk {
             e.put_payload(Views::from(a.copy_from(data).unwrap()));

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     AccessArgs, AccessFail, AccessOk, GetattrArgs, GetattrFail, GetattrOk, SetattrArgs, SetattrFail,
 };
-use oncrpc::{Call, Outcome};
-use vfs::{Access, FsError};
-use xdr::Encoder;
+use millrace_oncrpc::{Call, Outcome};
+use millrace_vfs::{Access, FsError};
+use millrace_xdr::Encoder;
 
 use super::{Env, convert, done, target::Target};
 
 /// Rights that a read-only export never gives.
 const CHANGING: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;
-const ALL: u32 = nfs::v3::access::ALL;
+const ALL: u32 = millrace_nfs::v3::access::ALL;
 
 pub(super) async fn getattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
     let args: GetattrArgs = call.arguments()?;
@@ -39,7 +39,7 @@ pub(super) async fn setattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcom
     }
 }
 
-async fn set(t: &Target, args: &SetattrArgs) -> Result<vfs::Wcc, FsError> {
+async fn set(t: &Target, args: &SetattrArgs) -> Result<millrace_vfs::Wcc, FsError> {
     t.writable()?;
     let set = convert::set_attr(&args.attributes)?;
     let guard = args.guard.map(convert::time).transpose()?;

@@ -1,9 +1,9 @@
 //! Between the values of the protocol and those of file systems.
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     CreateHow, Fattr, FileType, NfsTime, Sattr, SetTime, SpecData, StableHow, Status, WccAttr, WccData,
 };
-use vfs::{Attr, FileKind, FsError, SetAttr, Stability, Time, Wcc};
+use millrace_vfs::{Attr, FileKind, FsError, SetAttr, Stability, Time, Wcc};
 
 /// Permission, set-id and sticky bits.
 const MODE_BITS: u32 = 0o7777;
@@ -100,11 +100,11 @@ pub(super) fn wcc(w: &Wcc) -> WccData {
     }
 }
 
-fn set_time(t: SetTime) -> Result<vfs::SetTime, FsError> {
+fn set_time(t: SetTime) -> Result<millrace_vfs::SetTime, FsError> {
     Ok(match t {
-        SetTime::DontChange => vfs::SetTime::Keep,
-        SetTime::ServerTime => vfs::SetTime::Now,
-        SetTime::ClientTime(t) => vfs::SetTime::To(time(t)?),
+        SetTime::DontChange => millrace_vfs::SetTime::Keep,
+        SetTime::ServerTime => millrace_vfs::SetTime::Now,
+        SetTime::ClientTime(t) => millrace_vfs::SetTime::To(time(t)?),
     })
 }
 
@@ -120,11 +120,11 @@ pub(super) fn set_attr(s: &Sattr) -> Result<SetAttr, FsError> {
     })
 }
 
-pub(super) fn create_how(how: &CreateHow) -> Result<vfs::CreateHow, FsError> {
+pub(super) fn create_how(how: &CreateHow) -> Result<millrace_vfs::CreateHow, FsError> {
     Ok(match how {
-        CreateHow::Unchecked(s) => vfs::CreateHow::Unchecked(set_attr(s)?),
-        CreateHow::Guarded(s) => vfs::CreateHow::Guarded(set_attr(s)?),
-        CreateHow::Exclusive(v) => vfs::CreateHow::Exclusive(*v),
+        CreateHow::Unchecked(s) => millrace_vfs::CreateHow::Unchecked(set_attr(s)?),
+        CreateHow::Guarded(s) => millrace_vfs::CreateHow::Guarded(set_attr(s)?),
+        CreateHow::Exclusive(v) => millrace_vfs::CreateHow::Exclusive(*v),
     })
 }
 

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     CommitArgs, CommitFail, CommitOk, PostOpAttr, ReadArgs, ReadOk, ReadlinkArgs, ReadlinkFail, Status,
     Verifier, WccData, WriteArgs, WriteOk,
 };
-use oncrpc::{Call, CallClass, MaybeReady, Outcome, Stage};
-use vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
-use xdr::Encoder;
+use millrace_oncrpc::{Call, CallClass, MaybeReady, Outcome, Stage};
+use millrace_vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
+use millrace_xdr::Encoder;
 
 use super::{Env, convert, done, target::Target};
 

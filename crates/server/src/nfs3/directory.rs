@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     EntryPlus, PostOpAttr, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, ReaddirplusEncoder, Status,
     entry_bytes, plus_entry_bytes,
 };
-use oncrpc::{Call, Outcome};
-use vfs::{DirPage, ReadDirLimits};
-use xdr::Encoder;
+use millrace_oncrpc::{Call, Outcome};
+use millrace_vfs::{DirPage, ReadDirLimits};
+use millrace_xdr::Encoder;
 
 use super::{Env, convert, target::Target};
 
@@ -85,7 +85,7 @@ fn put_plus(
     args: &ReaddirplusArgs,
     attr: &PostOpAttr,
     reply: &mut Encoder,
-) -> Result<usize, nfs::v3::TooSmall> {
+) -> Result<usize, millrace_nfs::v3::TooSmall> {
     let max = args.maxcount.min(MAX_PAGE);
     let mut list = ReaddirplusEncoder::begin(reply, attr, page.verifier, args.dircount, max);
     for e in &page.entries {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     FsinfoArgs, FsinfoOk, FsstatArgs, FsstatOk, NfsTime, PathconfArgs, PathconfOk, PostOpAttr, properties,
 };
-use oncrpc::{Call, Outcome};
-use xdr::Encoder;
+use millrace_oncrpc::{Call, Outcome};
+use millrace_xdr::Encoder;
 
 use super::{Env, convert, done};
 

@@ -1,4 +1,4 @@
-//! NFS version 3 (program 100003, RFC 1813) onto [`vfs::FileSystem`].
+//! NFS version 3 (program 100003, RFC 1813) onto [`millrace_vfs::FileSystem`].
 //!
 //! READ and WRITE have a path of their own ([`data`]) that allocates nothing when the file system answers at once;
 //! the other procedures are futures that are polled once before anyone waits for them.
@@ -19,14 +19,14 @@ use std::{
 };
 
 use futures::FutureExt;
-use nfs::v3::{FileHandle, PROGRAM, Procedure, Status, VERSION};
-use oncrpc::{
+use millrace_nfs::v3::{FileHandle, PROGRAM, Procedure, Status, VERSION};
+use millrace_oncrpc::{
     Call, Fault, MaybeReady, Message, Outcome, Program, SMALL_REPLY, Stage, Stages,
     serving::{ClientAddr, slot_bytes},
 };
-use runtime::{Instant, RuntimeRef};
+use millrace_runtime::{Instant, RuntimeRef};
+use millrace_xdr::{Decoder, Encode, Encoder};
 use target::Refused;
-use xdr::{Decoder, Encode, Encoder};
 
 use crate::{export::Export, metrics::ShardCounters, reload::ExportTable, server::Shared, usage::Usage};
 

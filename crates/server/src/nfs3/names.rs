@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use nfs::v3::{
+use millrace_nfs::v3::{
     CreateArgs, CreateOk, DirOpArgs, LinkArgs, LinkFail, LinkOk, LookupArgs, LookupFail, LookupOk, MkdirArgs,
     MknodArgs, MknodWhat, RemoveArgs, RenameArgs, RenameFail, RenameOk, RmdirArgs, Sattr, SymlinkArgs,
     WccData,
 };
-use oncrpc::{Call, Outcome};
-use vfs::{Created, FsError, NewNode, Wcc};
-use xdr::Encoder;
+use millrace_oncrpc::{Call, Outcome};
+use millrace_vfs::{Created, FsError, NewNode, Wcc};
+use millrace_xdr::Encoder;
 
 use super::{
     Env, convert, done,
@@ -155,8 +155,8 @@ impl Env {
     fn two_targets(
         &self,
         call: &Call,
-        a: &nfs::v3::FileHandle,
-        b: &nfs::v3::FileHandle,
+        a: &millrace_nfs::v3::FileHandle,
+        b: &millrace_nfs::v3::FileHandle,
     ) -> Result<(Target, Result<Target, Refused>), Refused> {
         let first = self.target(call, a)?;
         let second = self.target(call, b);

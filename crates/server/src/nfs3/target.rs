@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use nfs::v3::{FileHandle, PostOpAttr, PostOpHandle, Procedure, Status, WccData};
-use oncrpc::{AuthStat, Call, Fault};
-use vfs::{FileSystemRef, FsError, Handle, Identity};
+use millrace_nfs::v3::{FileHandle, PostOpAttr, PostOpHandle, Procedure, Status, WccData};
+use millrace_oncrpc::{AuthStat, Call, Fault};
+use millrace_vfs::{FileSystemRef, FsError, Handle, Identity};
 
 use super::{Env, convert};
 use crate::export::{Export, Refusal};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use millrace_vfs::*;
 use tokio::sync::Semaphore;
-use vfs::*;
 
 pub struct Gate {
     inner: FileSystemRef,

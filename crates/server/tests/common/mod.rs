@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, ArenaConfig};
-use nfs::{
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_nfs::{
     mount::{self, Dirpath, MntRes},
     v3::{
         self, CreateArgs, CreateHow, CreateOk, DirOpArgs, Fattr, FileHandle, GetattrArgs, GetattrOk,
@@ -17,18 +17,18 @@ use nfs::{
         WriteOk,
     },
 };
-use oncrpc::{
+use millrace_oncrpc::{
     AuthSys, Credential, PendingCall, Reply, ReplySpec, Request, RpcError, Transport,
     tcp::{TcpClientConfig, TcpTransport},
 };
-use rdma::ProviderChoice;
-use rpcrdma::{Design, Requester, RequesterConfig};
-use runtime::{
+use millrace_rdma::ProviderChoice;
+use millrace_rpcrdma::{Design, Requester, RequesterConfig};
+use millrace_runtime::{
     RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
 };
-use server::{Config, ExportConfig, ExposedBuffers, Running, Server};
-use xdr::{Decode, Decoder, Encode, Encoder, Message};
+use millrace_server::{Config, ExportConfig, ExposedBuffers, Running, Server};
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, Message};
 
 /// Room for any reply without entries or payload.
 const REPLY_ROOM: usize = 1024;
@@ -158,7 +158,7 @@ impl Caller {
 
     pub fn message(&self, prog: u32, vers: u32, proc: u32, args: &impl Encode) -> Message {
         let mut e = Encoder::new(&self.arena, 512);
-        oncrpc::call_header(&mut e, prog, vers, proc, &self.cred);
+        millrace_oncrpc::call_header(&mut e, prog, vers, proc, &self.cred);
         e.put(args);
         e.finish().unwrap()
     }
@@ -275,7 +275,7 @@ impl Caller {
 
 type MntHandle = Result<FileHandle, mount::Status>;
 
-fn data_len(data: &xdr::Views) -> u32 {
+fn data_len(data: &millrace_xdr::Views) -> u32 {
     u32::try_from(data.len()).unwrap()
 }
 

@@ -8,8 +8,8 @@ use std::{
     },
 };
 
-use buffer::Arena;
 use futures::channel::oneshot;
+use millrace_buffer::Arena;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{

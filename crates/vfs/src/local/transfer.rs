@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use buffer::{Arena, Buffer, Views};
 use futures::channel::oneshot;
+use millrace_buffer::{Arena, Buffer, Views};
 use rustix::{fs::Statx, io::Errno};
 
 use super::{
@@ -281,7 +281,7 @@ impl Transfer {
 
 #[cfg(test)]
 mod tests {
-    use buffer::ArenaConfig;
+    use millrace_buffer::ArenaConfig;
 
     use super::*;
 

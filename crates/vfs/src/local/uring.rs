@@ -21,8 +21,8 @@ use std::{
     thread,
 };
 
-use buffer::Arena;
 use io_uring::{IoUring, opcode, squeue, types};
+use millrace_buffer::Arena;
 use parking_lot::Mutex;
 use rustix::{event::EventfdFlags, io::Errno};
 
@@ -397,8 +397,8 @@ impl Flight {
 mod tests {
     use std::{fs::File, sync::atomic::Ordering};
 
-    use buffer::ArenaConfig;
     use futures::channel::oneshot;
+    use millrace_buffer::ArenaConfig;
 
     use super::{
         super::{data_file::DataFile, pool::block_on, transfer::Outcome},

@@ -16,7 +16,7 @@ mod source;
 use std::collections::BTreeMap;
 
 use block::{Block, Memory};
-use buffer::{BLOCK_BYTES, Quota, View, Views};
+use millrace_buffer::{BLOCK_BYTES, Quota, View, Views};
 use smallvec::SmallVec;
 use source::Source;
 

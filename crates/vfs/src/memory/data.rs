@@ -1,6 +1,6 @@
 //! READ, WRITE and COMMIT.
 
-use buffer::Views;
+use millrace_buffer::Views;
 
 use super::{MAX_FILE_SIZE, MemoryFs, permission};
 use crate::{FileKind, FsError, FsResult, Handle, Identity, Read, Stability, Wcc, WccAttr, Written};

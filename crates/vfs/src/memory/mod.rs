@@ -36,11 +36,11 @@ mod tests;
 
 use std::sync::{Arc, OnceLock};
 
-use buffer::{Arena, BLOCK_BYTES, Quota, View, Views};
 use directory::Directory;
 use inode::{Body, Inode, InodeId, State};
+use millrace_buffer::{Arena, BLOCK_BYTES, Quota, View, Views};
+use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef};
 use parking_lot::Mutex;
-use runtime::{MaybeReady, RuntimeExt, RuntimeRef};
 use space::Objects;
 use table::Table;
 

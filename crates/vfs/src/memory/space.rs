@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buffer::Quota;
+use millrace_buffer::Quota;
 
 use super::inode::Body;
 use crate::{FsError, FsResult};

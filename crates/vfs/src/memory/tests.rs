@@ -4,9 +4,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use buffer::ArenaConfig;
+use millrace_buffer::ArenaConfig;
+use millrace_runtime::virtual_time::VirtualTime;
 use proptest::prelude::*;
-use runtime::virtual_time::VirtualTime;
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-const PAGE: usize = buffer::PAGE_BYTES;
+const PAGE: usize = millrace_buffer::PAGE_BYTES;
 
 struct Model {
     fs: Arc<MemoryFs>,

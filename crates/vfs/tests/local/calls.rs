@@ -2,8 +2,10 @@
 
 use std::{future::Future, os::unix::fs::MetadataExt, time::Duration};
 
+use millrace_vfs::{
+    CreateHow, FileSystem, FsError, NewNode, ReadDirLimits, SetAttr, SetTime, Stability, Time,
+};
 use rustix::fs::{Mode, OFlags};
-use vfs::{CreateHow, FileSystem, FsError, NewNode, ReadDirLimits, SetAttr, SetTime, Stability, Time};
 
 use crate::common::*;
 
@@ -36,7 +38,7 @@ fn large_transfers_of_many_pieces_arrive_whole() {
         assert!(read(&fs, &f, 7, u32::MAX).unwrap() == content);
         // More pieces than one system call takes.
         let arena = arena();
-        let small: vfs::Views = (0..1500).map(|i| arena.copy_from(&[i as u8; 3]).unwrap()).collect();
+        let small: millrace_vfs::Views = (0..1500).map(|i| arena.copy_from(&[i as u8; 3]).unwrap()).collect();
         let w = wait(fs.write(&me(), &f, 0, small.clone(), Stability::FileSync)).unwrap();
         assert_eq!((w.count, w.committed), (4500, Stability::FileSync));
         assert!(read(&fs, &f, 0, 4500).unwrap() == small.to_vec());
@@ -135,7 +137,7 @@ fn modes_come_out_as_asked_whatever_the_mask_of_the_process() {
         let d = wait(fs.make(&me(), &fs.root(), b"d", &NewNode::Directory, &mode(0o777))).unwrap();
         assert_eq!(d.attr.mode, 0o777);
         let p = wait(fs.make(&me(), &fs.root(), b"p", &NewNode::Fifo, &mode(0o622))).unwrap();
-        assert_eq!((p.attr.mode, p.attr.kind), (0o622, vfs::FileKind::Fifo));
+        assert_eq!((p.attr.mode, p.attr.kind), (0o622, millrace_vfs::FileKind::Fifo));
     }
 }
 
@@ -246,7 +248,7 @@ fn renames_replace_and_make_the_replaced_stale() {
 fn the_cache_stays_within_its_bound_and_evicted_files_open_again() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
-        let fs = vfs::local::LocalFs::open(vfs::local::LocalConfig {
+        let fs = millrace_vfs::local::LocalFs::open(millrace_vfs::local::LocalConfig {
             open_objects: 8,
             sync_metadata: false,
             ..config(dir.path(), m)
@@ -312,9 +314,11 @@ fn a_read_only_export_refuses_every_change() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), b"abc").unwrap();
-        let fs =
-            vfs::local::LocalFs::open(vfs::local::LocalConfig { read_only: true, ..config(dir.path(), m) })
-                .unwrap();
+        let fs = millrace_vfs::local::LocalFs::open(millrace_vfs::local::LocalConfig {
+            read_only: true,
+            ..config(dir.path(), m)
+        })
+        .unwrap();
         let root = fs.root();
         let f = lookup(&fs, &root, "f").unwrap();
         assert_eq!(read(&fs, &f, 0, 9).unwrap(), b"abc");
@@ -324,8 +328,8 @@ fn a_read_only_export_refuses_every_change() {
         assert_eq!(wait(fs.rename(&me(), &root, b"f", &root, b"g")).unwrap_err(), FsError::RoFs);
         let how = CreateHow::Unchecked(SetAttr::default());
         assert_eq!(wait(fs.create(&me(), &root, b"f", &how)).unwrap_err(), FsError::RoFs);
-        let (access, _) = wait(fs.access(&me(), &f, vfs::Access(0x3f))).unwrap();
-        assert_eq!(access.0 & (vfs::Access::MODIFY | vfs::Access::EXTEND), 0);
+        let (access, _) = wait(fs.access(&me(), &f, millrace_vfs::Access(0x3f))).unwrap();
+        assert_eq!(access.0 & (millrace_vfs::Access::MODIFY | millrace_vfs::Access::EXTEND), 0);
     }
 }
 

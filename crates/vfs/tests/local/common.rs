@@ -2,8 +2,8 @@
 
 use std::{future::Future, path::Path, sync::Arc};
 
-use buffer::{Arena, ArenaConfig};
-use vfs::{
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_vfs::{
     CreateHow, FileSystem, FsResult, Handle, Identity, ReadDirLimits, SetAttr, Stability, Views,
     local::{HandleMode, IoMode, KeySource, LocalConfig, LocalFs},
 };
@@ -69,7 +69,9 @@ pub(crate) fn create(fs: &LocalFs, dir: &Handle, name: &str) -> Handle {
 }
 
 pub(crate) fn mkdir(fs: &LocalFs, dir: &Handle, name: &str) -> Handle {
-    wait(fs.make(&me(), dir, name.as_bytes(), &vfs::NewNode::Directory, &mode(0o755))).unwrap().handle
+    wait(fs.make(&me(), dir, name.as_bytes(), &millrace_vfs::NewNode::Directory, &mode(0o755)))
+        .unwrap()
+        .handle
 }
 
 pub(crate) fn lookup(fs: &LocalFs, dir: &Handle, name: &str) -> FsResult<Handle> {

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
+use millrace_vfs::{FileKind, FileSystem, FsError, Handle};
 use proptest::prelude::*;
-use vfs::{FileKind, FileSystem, FsError, Handle};
 
 use crate::common::*;
 
@@ -53,7 +53,8 @@ fn symbolic_links_are_never_followed() {
             assert!(read(&fs, &h, 0, 10).is_err());
             assert!(write(&fs, &h, 0, b"x").is_err());
         }
-        let truncate = vfs::CreateHow::Unchecked(vfs::SetAttr { size: Some(0), ..Default::default() });
+        let truncate =
+            millrace_vfs::CreateHow::Unchecked(millrace_vfs::SetAttr { size: Some(0), ..Default::default() });
         assert_eq!(wait(fs.create(&me(), &fs.root(), b"l", &truncate)).unwrap_err(), FsError::Exist);
         assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
     }
@@ -102,7 +103,7 @@ fn what_takes_the_place_of_a_new_object_keeps_its_attributes() {
     }
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
-        let fs = vfs::local::LocalFs::open(vfs::local::LocalConfig {
+        let fs = millrace_vfs::local::LocalFs::open(millrace_vfs::local::LocalConfig {
             sync_metadata: false,
             ..config(dir.path(), m)
         })
@@ -132,11 +133,11 @@ fn what_takes_the_place_of_a_new_object_keeps_its_attributes() {
                     }
                 }
             });
-            let set = vfs::SetAttr { uid: Some(1000), gid: Some(1000), ..mode(0o2777) };
+            let set = millrace_vfs::SetAttr { uid: Some(1000), gid: Some(1000), ..mode(0o2777) };
             for _ in 0..500 {
                 let _ = std::fs::hard_link(&spare, &victims[0]);
-                let _ = wait(fs.create(&me(), &fs.root(), b"f", &vfs::CreateHow::Guarded(set)));
-                let _ = wait(fs.make(&me(), &fs.root(), b"d", &vfs::NewNode::Directory, &set));
+                let _ = wait(fs.create(&me(), &fs.root(), b"f", &millrace_vfs::CreateHow::Guarded(set)));
+                let _ = wait(fs.make(&me(), &fs.root(), b"d", &millrace_vfs::NewNode::Directory, &set));
                 for name in ["f", "d", "file", "dir"] {
                     let path = dir.path().join(name);
                     let Ok(found) = std::fs::symlink_metadata(&path) else { continue };
@@ -161,8 +162,12 @@ fn a_handle_of_another_export_is_refused() {
     for m in modes() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let fs_a = open(a.path(), m);
-        let key = vfs::local::KeySource::Bytes([7; 16]);
-        let fs_b = vfs::local::LocalFs::open(vfs::local::LocalConfig { key, ..config(b.path(), m) }).unwrap();
+        let key = millrace_vfs::local::KeySource::Bytes([7; 16]);
+        let fs_b = millrace_vfs::local::LocalFs::open(millrace_vfs::local::LocalConfig {
+            key,
+            ..config(b.path(), m)
+        })
+        .unwrap();
         let f = create(&fs_a, &fs_a.root(), "f");
         assert_eq!(wait(fs_b.getattr(&f)).unwrap_err(), FsError::BadHandle);
         assert_eq!(read(&fs_b, &f, 0, 1).unwrap_err(), FsError::BadHandle);
@@ -203,7 +208,7 @@ fn a_mount_inside_the_export_is_not_crossed() {
     }
     for m in modes() {
         // /dev/shm and /dev/pts are mounts inside /dev on every Linux machine.
-        let fs = match vfs::local::LocalFs::open(config(std::path::Path::new("/dev"), m)) {
+        let fs = match millrace_vfs::local::LocalFs::open(config(std::path::Path::new("/dev"), m)) {
             Ok(fs) => fs,
             Err(e) => {
                 println!("skipped: {e}");
@@ -220,7 +225,7 @@ proptest! {
     #[test]
     fn random_handles_are_bad(bytes in proptest::collection::vec(any::<u8>(), 0..=48)) {
         use std::sync::{Arc, OnceLock};
-        static FS: OnceLock<(tempfile::TempDir, Vec<Arc<vfs::local::LocalFs>>)> = OnceLock::new();
+        static FS: OnceLock<(tempfile::TempDir, Vec<Arc<millrace_vfs::local::LocalFs>>)> = OnceLock::new();
         let (_, all) = FS.get_or_init(|| {
             let dir = tempfile::tempdir().unwrap();
             let all = modes().into_iter().map(|m| open(dir.path(), m)).collect();

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use vfs::{
+use millrace_vfs::{
     Access, CreateHow, FileSystem, FsError, Identity, NewNode, SetAttr, SetTime, Stability, Time,
     local::{IdentityMode, LocalConfig, LocalFs},
 };

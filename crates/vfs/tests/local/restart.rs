@@ -1,6 +1,6 @@
 //! Handles live as long as their objects.
 
-use vfs::{
+use millrace_vfs::{
     FileSystem, FsError,
     local::{KeySource, LocalConfig, LocalFs},
 };

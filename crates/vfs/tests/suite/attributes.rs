@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use vfs::{
+use millrace_vfs::{
     Access,
     FsError::{self, *},
     Identity, NewNode, SetAttr, SetTime, Stability, Time, WccAttr,
@@ -15,7 +15,7 @@ fn owner(uid: u32, gid: u32) -> SetAttr {
 }
 
 /// A file of `who`'s with this mode.
-fn file_of(f: &Fixture, who: &Identity, name: &str, bits: u32) -> vfs::Handle {
+fn file_of(f: &Fixture, who: &Identity, name: &str, bits: u32) -> millrace_vfs::Handle {
     let made = f.create(who, &f.dir, name.as_bytes(), mode(bits)).unwrap().handle;
     f.set(who, &made, mode(bits)).unwrap();
     made
@@ -192,7 +192,7 @@ pub(crate) fn directories_need_search_and_write_permission(f: &Fixture) {
     fails(f.op(f.fs.rename(&other, &dir, b"a", &f.dir, b"a")), &[FsError::Access]);
     let mine = file_of(f, &other, "mine", 0o644);
     fails(f.op(f.fs.link(&other, &mine, &dir, b"mine")), &[FsError::Access]);
-    let limits = vfs::ReadDirLimits { max_entries: 10, max_name_bytes: 1000, plus: false };
+    let limits = millrace_vfs::ReadDirLimits { max_entries: 10, max_name_bytes: 1000, plus: false };
     f.op(f.fs.readdir(&other, &dir, 0, [0; 8], limits)).unwrap();
     f.set(&user(7), &dir, mode(0o711)).unwrap();
     fails(f.op(f.fs.readdir(&other, &dir, 0, [0; 8], limits)), &[FsError::Access]);

@@ -1,7 +1,7 @@
 //! Reading and writing.
 
+use millrace_vfs::{FsError::*, Identity, NewNode, SetAttr, Stability};
 use proptest::prelude::*;
-use vfs::{FsError::*, Identity, NewNode, SetAttr, Stability};
 
 use crate::fixture::{Fixture, fails, member, root, size, user};
 
@@ -203,7 +203,7 @@ pub(crate) fn random_writes_match_a_model(f: &Fixture) {
     }
 }
 
-fn follow(f: &Fixture, file: &vfs::Handle, steps: &[Step]) -> Result<(), TestCaseError> {
+fn follow(f: &Fixture, file: &millrace_vfs::Handle, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut model = Vec::<u8>::new();
     let mut held = Vec::new();
     for (seed, step) in steps.iter().enumerate() {

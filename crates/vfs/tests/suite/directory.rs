@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vfs::{FsError::*, ReadDirLimits};
+use millrace_vfs::{FsError::*, ReadDirLimits};
 
 use crate::fixture::{Fixture, fails, mode, root};
 

@@ -2,8 +2,8 @@
 
 use std::{any::Any, sync::Arc};
 
-use runtime::{RuntimeRef, tokio_rt::TokioRuntime};
-use vfs::{
+use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+use millrace_vfs::{
     Access, Arena, Attr, CreateHow, Created, DirEntry, FileSystem, FileSystemRef, FsError, FsResult, Handle,
     Identity, NewNode, Op, ReadDirLimits, SetAttr, Stability, Views,
     local::{HandleMode, IoMode, KeySource, LocalConfig, LocalFs},
@@ -109,7 +109,7 @@ impl Fixture {
         make: impl FnOnce(Arena, RuntimeRef) -> (FileSystemRef, Box<dyn Any + Send + Sync>),
     ) -> Self {
         let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let arena = Arena::new(buffer::ArenaConfig { limit: 256 << 20, huge_pages: false });
+        let arena = Arena::new(millrace_buffer::ArenaConfig { limit: 256 << 20, huge_pages: false });
         let runtime = TokioRuntime::from_handle(rt.handle().clone());
         let (fs, keep) = {
             let _inside = rt.enter();

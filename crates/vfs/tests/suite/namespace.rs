@@ -1,6 +1,6 @@
 //! Names: making, finding, moving and removing.
 
-use vfs::{CreateHow, FileKind, FsError::*, Handle, NewNode, SetAttr};
+use millrace_vfs::{CreateHow, FileKind, FsError::*, Handle, NewNode, SetAttr};
 
 use crate::fixture::{Fixture, fails, mode, root, size};
 

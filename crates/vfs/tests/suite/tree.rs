@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use millrace_vfs::{Attr, FileKind, FsError, FsError::*, FsResult, Handle, NewNode, SetAttr};
 use proptest::prelude::*;
-use vfs::{Attr, FileKind, FsError, FsError::*, FsResult, Handle, NewNode, SetAttr};
 
 use crate::fixture::{Fixture, mode, root};
 
@@ -305,7 +305,7 @@ fn stir(f: &Fixture, mut dirs: Vec<Handle>, mut rng: Choices) {
             9 => f.link(&file, &dir, name),
             10 => f.lookup(&dir, "..").map(drop),
             _ => {
-                let limits = vfs::ReadDirLimits { max_entries: 9, max_name_bytes: 999, plus: true };
+                let limits = millrace_vfs::ReadDirLimits { max_entries: 9, max_name_bytes: 999, plus: true };
                 f.op(f.fs.readdir(&root(), &dir, 0, [0; 8], limits)).map(drop)
             }
         };

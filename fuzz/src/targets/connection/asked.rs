@@ -2,8 +2,8 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use client::{Design, Proto};
-use nfs::v3::{self, FileHandle, Procedure, Status};
+use millrace_client::{Design, Proto};
+use millrace_nfs::v3::{self, FileHandle, Procedure, Status};
 
 use super::{
     calls::call,
@@ -19,7 +19,7 @@ pub(in crate::targets) struct Asked {
 }
 
 /// Bytes of the header of a successful reply with an AUTH_NONE verifier.
-const REPLY_HEADER: usize = oncrpc::SUCCESS_HEADER_BYTES;
+const REPLY_HEADER: usize = millrace_oncrpc::SUCCESS_HEADER_BYTES;
 
 impl Asked {
     pub(in crate::targets) fn new() -> Self {

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use client::{Design, Proto};
-use nfs::{
+use millrace_client::{Design, Proto};
+use millrace_nfs::{
     mount,
     v3::{
         self, CreateArgs, CreateHow, DirOpArgs, FileHandle, GetattrArgs, LookupArgs, Procedure, ReadArgs,
@@ -11,8 +11,8 @@ use nfs::{
         WriteArgs,
     },
 };
-use oncrpc::{Credential, call_header};
-use xdr::Encode;
+use millrace_oncrpc::{Credential, call_header};
+use millrace_xdr::Encode;
 
 use super::scene::{FULL, Kind, Scene};
 use crate::targets::xdr::{flat, message, view};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use client::Proto;
-use runtime::{RuntimeExt, RuntimeRef};
+use millrace_client::Proto;
+use millrace_runtime::{RuntimeExt, RuntimeRef};
 
 use super::scene::Net;
 

@@ -2,12 +2,12 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-use buffer::Arena;
-use rdma::{
+use millrace_buffer::Arena;
+use millrace_rdma::{
     ConnectParams, ConnectionError, Incoming, Listener, Provider, QueuePair, RejectReason,
     provider::iwarp::{accept_over, connect_over},
 };
-use runtime::{BoxFuture, ByteStream, RuntimeRef, StreamListener, StreamProvider};
+use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamListener, StreamProvider};
 
 type Qp = Result<Box<dyn QueuePair>, ConnectionError>;
 
@@ -28,7 +28,7 @@ impl Provider for IwarpOver {
     ) -> BoxFuture<'static, Qp> {
         let stream = self.0.connect(params.local_port, addr);
         Box::pin(async move {
-            let stream = runtime::timeout(&*rt, params.timeout, stream).await;
+            let stream = millrace_runtime::timeout(&*rt, params.timeout, stream).await;
             let stream = stream.ok_or(ConnectionError::TimedOut(params.timeout))?;
             connect_over(rt, arena, stream.map_err(|e| ConnectionError::Io(e.to_string()))?, params).await
         })

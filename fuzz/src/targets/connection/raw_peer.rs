@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use client::Proto;
-use runtime::{RuntimeExt, RuntimeRef};
+use millrace_client::Proto;
+use millrace_runtime::{RuntimeExt, RuntimeRef};
 
 use super::{
     calls::calls,
@@ -106,7 +106,7 @@ pub(in crate::targets) mod tcp_server {
 
 /// Against the RDMA port: flags of the server, and operations.
 pub(in crate::targets) mod rdma_server_stream {
-    use rpcrdma::{Body, Header, Lists};
+    use millrace_rpcrdma::{Body, Header, Lists};
 
     use super::*;
     use crate::bytes::{from_hex, words};

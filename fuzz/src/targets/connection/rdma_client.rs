@@ -3,17 +3,17 @@
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use buffer::{Arena, ArenaConfig, Buffer};
 use futures::future::{Either, select};
-use oncrpc::{PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Transport};
-use rdma::provider::sim::{Profile, World};
-use rdma::{
+use millrace_buffer::{Arena, ArenaConfig, Buffer};
+use millrace_oncrpc::{PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Transport};
+use millrace_rdma::provider::sim::{Profile, World};
+use millrace_rdma::{
     Completion, ConnectParams, Provider, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag, WorkId,
     WriteRequest,
 };
-use rpcrdma::{Body, Design, Header, Lists, PrivateData, Requester, RequesterConfig};
-use runtime::{RuntimeExt, RuntimeRef, timeout, virtual_time::VirtualTime};
-use xdr::Encoder;
+use millrace_rpcrdma::{Body, Design, Header, Lists, PrivateData, Requester, RequesterConfig};
+use millrace_runtime::{RuntimeExt, RuntimeRef, timeout, virtual_time::VirtualTime};
+use millrace_xdr::Encoder;
 
 use super::iwarp_over::IwarpOver;
 use crate::{

@@ -3,14 +3,14 @@
 
 use std::{future::poll_fn, task::Poll, time::Duration};
 
-use buffer::Buffer;
-use client::{Design, Proto};
-use rdma::{
+use millrace_buffer::Buffer;
+use millrace_client::{Design, Proto};
+use millrace_rdma::{
     Access, Completion, ConnectParams, ExposedRegion, Memory, MemoryRegion, QueuePair, ReadRequest, Segment,
     SendRequest, SteeringTag, WorkId, WriteRequest,
 };
-use rpcrdma::{Body, Header, Lists, PrivateData, ReadSegment};
-use runtime::{RuntimeExt, RuntimeRef, timeout};
+use millrace_rpcrdma::{Body, Header, Lists, PrivateData, ReadSegment};
+use millrace_runtime::{RuntimeExt, RuntimeRef, timeout};
 
 use super::{
     calls::calls,

@@ -2,15 +2,15 @@
 
 use std::{cell::RefCell, collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
-use client::{Client, Design, Options, Proto, RetryPolicy};
 use futures::future::join;
-use rdma::{
+use millrace_client::{Client, Design, Options, Proto, RetryPolicy};
+use millrace_rdma::{
     Provider,
     provider::sim::{Profile, World},
 };
-use runtime::{RuntimeExt, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
-use server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Resources};
-use vfs::{FileSystem, Identity};
+use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
+use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Resources};
+use millrace_vfs::{FileSystem, Identity};
 
 use super::{honest, iwarp_over::IwarpOver};
 use crate::targets::{files::wait, xdr::view};
@@ -82,7 +82,7 @@ impl Net {
         number: u8,
         proto: Proto,
         path: &str,
-    ) -> Result<Client, client::Error> {
+    ) -> Result<Client, millrace_client::Error> {
         self.mount_at(rt, number, proto, server(if proto == Proto::Tcp { TCP } else { RDMA }), path).await
     }
 
@@ -93,10 +93,15 @@ impl Net {
         proto: Proto,
         to: SocketAddr,
         path: &str,
-    ) -> Result<Client, client::Error> {
+    ) -> Result<Client, millrace_client::Error> {
         let seconds = Duration::from_secs;
         let options = Options {
-            credential: client::Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() },
+            credential: millrace_client::Identity {
+                uid: 0,
+                gid: 0,
+                gids: Vec::new(),
+                machine: "simulated".into(),
+            },
             design: self.design,
             timeout: seconds(5),
             connect_timeout: seconds(5),
@@ -135,7 +140,7 @@ impl Scene {
         };
         let rt = time.runtime();
         let open = |export: &ExportConfig, with: &Resources<'_>| {
-            let fs = server::open(export, with)?;
+            let fs = millrace_server::open(export, with)?;
             if export.name == "/data" {
                 fill(&*fs);
             }
@@ -160,7 +165,7 @@ impl Scene {
     fn memory_after(&self, attack: impl Future<Output = ()>) -> u64 {
         let honest = honest::client(&self.net, &self.rt, self.kind.proto);
         let done = self.time.block_on(async {
-            let ended = runtime::timeout(&*self.rt, END, join(attack, honest)).await;
+            let ended = millrace_runtime::timeout(&*self.rt, END, join(attack, honest)).await;
             ended.expect("the attack and the client end");
             self.rt.sleep(Duration::from_secs(2 * (STALL + IDLE) + 60)).await;
         });
@@ -175,11 +180,12 @@ impl Scene {
 
 /// Makes a file that has data.
 fn fill(fs: &dyn FileSystem) {
-    let attributes = vfs::SetAttr { mode: Some(0o666), ..vfs::SetAttr::default() };
-    let (who, how) = (Identity::root(), vfs::CreateHow::Guarded(attributes));
+    let attributes = millrace_vfs::SetAttr { mode: Some(0o666), ..millrace_vfs::SetAttr::default() };
+    let (who, how) = (Identity::root(), millrace_vfs::CreateHow::Guarded(attributes));
     let made = wait(fs.create(&who, &fs.root(), FULL, &how)).expect("a file is created");
     let data = view(&[b'f'; 6000]).into();
-    wait(fs.write(&who, &made.handle, 0, data, vfs::Stability::FileSync)).expect("a file is written");
+    wait(fs.write(&who, &made.handle, 0, data, millrace_vfs::Stability::FileSync))
+        .expect("a file is written");
 }
 
 /// Bytes in use after the correct client alone.

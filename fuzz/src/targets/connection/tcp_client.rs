@@ -2,10 +2,10 @@
 
 use std::{pin::pin, time::Duration};
 
-use client::{Client, Design, Error, Proto};
 use futures::future::{Either, select};
-use nfs::v3::Sattr;
-use runtime::{RuntimeExt, RuntimeRef};
+use millrace_client::{Client, Design, Error, Proto};
+use millrace_nfs::v3::Sattr;
+use millrace_runtime::{RuntimeExt, RuntimeRef};
 
 use super::{
     scene::{Kind, Net, Scene, TCP, server},

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{ByteStream, RuntimeRef, StreamProvider, timeout, tokio_rt::LocalPort};
+use millrace_runtime::{ByteStream, RuntimeRef, StreamProvider, timeout, tokio_rt::LocalPort};
 
 /// How long the other end may take to accept a connection or bytes.
 const PATIENCE: Duration = Duration::from_secs(2);

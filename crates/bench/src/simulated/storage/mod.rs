@@ -7,8 +7,8 @@ mod tmpfs;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use runtime::{BoxFuture, RuntimeRef};
-use vfs::{FileSystemRef, Handle};
+use millrace_runtime::{BoxFuture, RuntimeRef};
+use millrace_vfs::{FileSystemRef, Handle};
 
 use super::Hosts;
 use crate::{BenchError, units::Size};
@@ -116,7 +116,7 @@ trait Cost: Send + Sync {
 
 #[cfg(test)]
 mod tests {
-    use rdma::provider::sim::Profile;
+    use millrace_rdma::provider::sim::Profile;
 
     use super::*;
     use crate::{

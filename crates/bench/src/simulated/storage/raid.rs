@@ -5,9 +5,9 @@ use std::{
     sync::Arc,
 };
 
+use millrace_runtime::{BoxFuture, Instant, RuntimeRef};
+use millrace_vfs::Handle;
 use parking_lot::Mutex;
-use runtime::{BoxFuture, Instant, RuntimeRef};
-use vfs::Handle;
 
 use super::Cost;
 use crate::BenchError;
@@ -282,7 +282,7 @@ impl Array {
 
 #[cfg(test)]
 mod tests {
-    use runtime::virtual_time::VirtualTime;
+    use millrace_runtime::virtual_time::VirtualTime;
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use runtime::BoxFuture;
-use vfs::{
+use millrace_runtime::BoxFuture;
+use millrace_vfs::{
     Access, Attr, CreateHow, Created, DirPage, FileSystem, FileSystemRef, FsInfo, FsStat, Handle, Identity,
     MaybeReady, NewNode, Op, Read, ReadDirLimits, SetAttr, Stability, Time, Views, Wcc, Written,
 };
@@ -213,13 +213,13 @@ impl FileSystem for Timed {
 
 #[cfg(test)]
 mod tests {
-    use buffer::{Arena, ArenaConfig};
-    use parking_lot::Mutex;
-    use runtime::virtual_time::VirtualTime;
-    use vfs::{
+    use millrace_buffer::{Arena, ArenaConfig};
+    use millrace_runtime::virtual_time::VirtualTime;
+    use millrace_vfs::{
         FsError,
         memory::{MemoryConfig, MemoryFs},
     };
+    use parking_lot::Mutex;
 
     use super::*;
 

@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use millrace_runtime::BoxFuture;
+use millrace_vfs::Handle;
 use parking_lot::Mutex;
-use runtime::BoxFuture;
-use vfs::Handle;
 
 use super::Cost;
 use crate::simulated::Hosts;

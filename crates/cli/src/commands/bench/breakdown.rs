@@ -1,6 +1,6 @@
 //! `millrace bench breakdown`.
 
-use bench::{
+use millrace_bench::{
     Figure, breakdown,
     iozone::{Ends, Matrix, Servers, Test},
     units::Size,
@@ -33,8 +33,8 @@ pub(super) fn run(args: &BreakdownArgs) -> CommandResult {
 
 fn matrix(args: &BreakdownArgs) -> Matrix {
     let stated = session::stated();
-    let options = client::Options {
-        registration: client::Options::default().registration,
+    let options = millrace_client::Options {
+        registration: millrace_client::Options::default().registration,
         sample_stages: stated.sample_stages.unwrap_or(SAMPLE),
         ..session::options()
     };

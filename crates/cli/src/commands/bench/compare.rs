@@ -1,6 +1,6 @@
 //! `millrace bench compare`.
 
-use bench::compare::Compare;
+use millrace_bench::compare::Compare;
 
 use super::{RAW_PEER, warn_of_debug_build};
 use crate::{

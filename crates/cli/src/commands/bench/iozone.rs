@@ -2,14 +2,14 @@
 
 use std::{io::IsTerminal, path::Path};
 
-use bench::{
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millrace_bench::{
     BenchError, Figure,
     figure::{Csv, costs, table},
     iozone::{Ends, Matrix, Servers, Test, pictures},
     units::{Size, short},
 };
-use client::{Design, Strategy};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millrace_client::{Design, Strategy};
 
 use super::warn_of_debug_build;
 use crate::{
@@ -106,10 +106,10 @@ fn matrix(args: &IozoneArgs) -> Result<Matrix, Failure> {
         None => Servers::Embedded { address: args.address, proto: args.proto },
     };
     let bytes = |size: &Size| usize::try_from(size.0).unwrap_or(usize::MAX);
-    let options = client::Options {
+    let options = millrace_client::Options {
         crc: args.crc,
         max_frame: args.max_frame.as_ref().map(bytes),
-        registration: client::Options::default().registration,
+        registration: millrace_client::Options::default().registration,
         ..session::options()
     };
     Ok(Matrix {

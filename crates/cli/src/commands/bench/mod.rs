@@ -11,7 +11,7 @@ mod workload;
 
 use std::net::IpAddr;
 
-use bench::At;
+use millrace_bench::At;
 
 use crate::{
     args::BenchCommand,
@@ -42,7 +42,7 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
         BenchCommand::Mount(args) => mount::run(&args),
         BenchCommand::Passthrough(args) => mount::passthrough(&args),
         BenchCommand::RawPeer(args) => {
-            bench::raw::serve_peer(&at(args.address))?;
+            millrace_bench::raw::serve_peer(&at(args.address))?;
             Ok(Outcome::Done)
         }
     }

@@ -1,6 +1,6 @@
 //! `millrace bench mount`, and the passthrough that it starts.
 
-use bench::mounted::{Case, MountBench};
+use millrace_bench::mounted::{Case, MountBench};
 
 use super::{at, warn_of_debug_build};
 use crate::{
@@ -60,9 +60,9 @@ pub(super) fn passthrough(args: &PassthroughArgs) -> CommandResult {
     let at = args.at.clone();
     std::thread::spawn(move || {
         rt.block_on(signals.end());
-        drop(fuse::detach(&at));
+        drop(millrace_fuse::detach(&at));
     });
     let ready = || drop(output::line(&format!("ready {}", args.at.display())));
-    fuse::passthrough::serve(&args.of, &args.at, ready).map_err(|e| Failure::new(e.to_string()))?;
+    millrace_fuse::passthrough::serve(&args.of, &args.at, ready).map_err(|e| Failure::new(e.to_string()))?;
     Ok(Outcome::Done)
 }

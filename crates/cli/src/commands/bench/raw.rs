@@ -1,6 +1,6 @@
 //! `millrace bench raw`.
 
-use bench::{
+use millrace_bench::{
     Figure,
     figure::table,
     raw::{PingPong, RawPeer, Stream},

@@ -1,13 +1,13 @@
 //! `millrace bench simulate`, and the machines that every workload may be simulated on.
 
-use bench::{
+use millrace_bench::{
     Figure,
     iozone::{Ends, Matrix, Servers, Test},
     simulated::Machines,
     units::Size,
 };
-use client::{Options, Proto};
-use rdma::provider::sim::{Profile, ProfileError};
+use millrace_client::{Options, Proto};
+use millrace_rdma::provider::sim::{Profile, ProfileError};
 
 use super::iozone::{Show, sweep};
 use crate::{

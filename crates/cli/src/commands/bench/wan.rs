@@ -1,11 +1,11 @@
 //! `millrace bench wan`.
 
-use bench::{
+use millrace_bench::{
     simulated::{Machines, Wan, WanFigure},
     table::{Align, Table},
     units::{Size, short},
 };
-use client::{Options, Strategy};
+use millrace_client::{Options, Strategy};
 
 use super::simulate::profile;
 use crate::{

@@ -1,6 +1,6 @@
 //! The workloads of `millrace bench`.
 
-use bench::{
+use millrace_bench::{
     Figure,
     embedded::EmbeddedServer,
     simulated::Storage,

@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use buffer::Arena;
-use runtime::{
+use millrace_buffer::Arena;
+use millrace_runtime::{
     BoxFuture, RuntimeRef,
     tokio_rt::{LocalPort, TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
 };
@@ -178,7 +178,7 @@ impl Incoming for IwarpIncoming {
         let clock = Arc::clone(&rt);
         let task = async move {
             if let Ok(mut stream) = into_stream(stream) {
-                let _ = runtime::timeout(&*clock, REFUSAL_LIMIT, setup::refuse(&mut stream)).await;
+                let _ = millrace_runtime::timeout(&*clock, REFUSAL_LIMIT, setup::refuse(&mut stream)).await;
             }
             refusals.fetch_sub(1, Ordering::Relaxed);
         };

@@ -32,8 +32,8 @@ mod wire;
 
 use std::net::SocketAddr;
 
-use buffer::Arena;
-use runtime::{BoxFuture, ByteStream, RuntimeRef};
+use millrace_buffer::Arena;
+use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef};
 
 use self::{domain::TagTables, qp::IwarpQp};
 use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{RuntimeExt, RuntimeRef, Sleep};
+use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep};
 
 /// The wait before the first empty Write; it doubles with each further one.
 const FIRST: Duration = Duration::from_millis(50);

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Buffer, Views};
-use runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
+use millrace_buffer::{Buffer, Views};
+use millrace_runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
 
 use super::{
     domain::{IwarpDomain, TagTables},

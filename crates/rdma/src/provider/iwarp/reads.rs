@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use buffer::Buffer;
+use millrace_buffer::Buffer;
 
 use crate::{Completion, ReadRequest, WorkId};
 

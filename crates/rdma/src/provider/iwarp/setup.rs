@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{ByteStream, RuntimeRef};
+use millrace_runtime::{ByteStream, RuntimeRef};
 
 use super::wire::{
     crc::Crc,
@@ -78,7 +78,7 @@ pub(crate) async fn respond(
     check_params(params)?;
     let result = in_time(&**rt, params.timeout, respond_inner(stream, params)).await;
     if let Err(ConnectionError::PeerMisbehaved(_)) = result {
-        runtime::timeout(&**rt, IMPROPER_PAUSE, until_closed(stream)).await;
+        millrace_runtime::timeout(&**rt, IMPROPER_PAUSE, until_closed(stream)).await;
     }
     result
 }

@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use buffer::{SpanRef, Views};
-use runtime::RuntimeRef;
+use millrace_buffer::{SpanRef, Views};
+use millrace_runtime::RuntimeRef;
 use smallvec::SmallVec;
 
 use super::{
@@ -132,7 +132,7 @@ impl SimDomain {
     }
 
     /// The peer reads into `sink`.
-    pub(super) fn fill(&self, from: &Segment, sink: &mut [buffer::Buffer]) -> Result<(), Denied> {
+    pub(super) fn fill(&self, from: &Segment, sink: &mut [millrace_buffer::Buffer]) -> Result<(), Denied> {
         let mut parts = sink.iter_mut().map(|b| &mut **b);
         let mut part: &mut [u8] = &mut [];
         self.read(from, |mut bytes| {

@@ -6,7 +6,7 @@ use std::{
     task::Waker,
 };
 
-use buffer::{Buffer, Views};
+use millrace_buffer::{Buffer, Views};
 
 use super::domain::SimDomain;
 use crate::{Completion, ConnectionError, Counters, ReadRequest, Segment, SteeringTag, WorkId, WriteRequest};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use runtime::virtual_time::Clock;
+use millrace_runtime::virtual_time::Clock;
 
 /// Which faults happen, and how often. Whether one happens is drawn for each message that leaves an adapter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! A *simulated* fabric in virtual time: hosts, RDMA adapters and links that a [`Profile`] describes.
 //!
-//! The code above runs on it unchanged, in an executor of [`runtime::virtual_time`]; a run is decided by its seed, to
+//! The code above runs on it unchanged, in an executor of [`millrace_runtime::virtual_time`]; a run is decided by its seed, to
 //! the byte of its [trace](World::trace). What it prints is simulated, and must say so.
 //!
 //! ```text
@@ -40,9 +40,9 @@ use std::{
     time::Duration,
 };
 
-use buffer::Arena;
+use millrace_buffer::Arena;
+use millrace_runtime::{BoxFuture, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
 use parking_lot::Mutex;
-use runtime::{BoxFuture, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
 
 pub use self::{
     fault::Faults,

@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use buffer::Buffer;
+use millrace_buffer::Buffer;
 
 use super::{
     domain::SimDomain,

@@ -8,9 +8,9 @@ use std::{
     task::{Context, Poll},
 };
 
-use buffer::{Arena, Buffer};
 use futures::channel::oneshot;
-use runtime::{BoxFuture, Instant, RuntimeRef, tokio_rt::LocalPort};
+use millrace_buffer::{Arena, Buffer};
+use millrace_runtime::{BoxFuture, Instant, RuntimeRef, tokio_rt::LocalPort};
 
 use super::{
     domain::SimDomain,

@@ -21,9 +21,9 @@ use std::{
     time::Duration,
 };
 
-use buffer::Buffer;
+use millrace_buffer::Buffer;
+use millrace_runtime::{Instant, virtual_time::Clock};
 use parking_lot::Mutex;
-use runtime::{Instant, virtual_time::Clock};
 
 use super::{
     domain::SimDomain,

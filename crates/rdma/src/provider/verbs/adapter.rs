@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use buffer::SpanRef;
+use millrace_buffer::SpanRef;
 use parking_lot::Mutex;
 
 use super::{

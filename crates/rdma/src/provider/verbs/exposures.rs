@@ -7,7 +7,7 @@ use std::{
     io,
 };
 
-use buffer::SpanRef;
+use millrace_buffer::SpanRef;
 
 use super::{
     adapter::{Protection, Registration, Window},

@@ -2,8 +2,8 @@
 
 use std::{io, net::SocketAddr};
 
-use buffer::Arena;
-use runtime::{BoxFuture, Readiness, RuntimeRef};
+use millrace_buffer::Arena;
+use millrace_runtime::{BoxFuture, Readiness, RuntimeRef};
 
 use super::{
     cm::{CmId, Event},

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, io, sync::Arc};
 
-use buffer::SpanRef;
+use millrace_buffer::SpanRef;
 use slab::Slab;
 use smallvec::SmallVec;
 

@@ -51,8 +51,8 @@ mod shared_receive;
 
 use std::net::SocketAddr;
 
-use buffer::Arena;
-use runtime::{BoxFuture, RuntimeRef};
+use millrace_buffer::Arena;
+use millrace_runtime::{BoxFuture, RuntimeRef};
 
 #[doc(hidden)]
 pub use self::adapter::trust_rxe_windows;

@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use buffer::{Arena, Buffer, Views};
-use runtime::{Readiness, RuntimeExt, RuntimeRef, Sleep};
+use millrace_buffer::{Arena, Buffer, Views};
+use millrace_runtime::{Readiness, RuntimeExt, RuntimeRef, Sleep};
 
 use super::{
     cm::Event,
@@ -104,7 +104,7 @@ impl VerbsQp {
         let mut whole = self.arena.alloc(data.len()).map_err(no_memory)?;
         let mut at = 0;
         for v in data.iter() {
-            buffer::copy(&mut whole[at..at + v.len()], v);
+            millrace_buffer::copy(&mut whole[at..at + v.len()], v);
             at += v.len();
         }
         Ok(Views::from(whole.freeze()))

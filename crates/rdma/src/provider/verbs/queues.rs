@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use buffer::{SpanRef, Views};
+use millrace_buffer::{SpanRef, Views};
 use parking_lot::Mutex;
 
 use super::{

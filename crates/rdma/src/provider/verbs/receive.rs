@@ -4,7 +4,7 @@
 
 use std::{collections::VecDeque, io, ptr, sync::Arc};
 
-use buffer::Buffer;
+use millrace_buffer::Buffer;
 use slab::Slab;
 
 use super::{

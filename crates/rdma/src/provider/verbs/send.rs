@@ -4,7 +4,7 @@
 
 use std::{collections::VecDeque, io};
 
-use buffer::{Buffer, View, Views};
+use millrace_buffer::{Buffer, View, Views};
 use slab::Slab;
 
 use super::{

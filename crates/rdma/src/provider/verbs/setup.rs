@@ -8,8 +8,8 @@ use std::{
     task::{Poll, ready},
 };
 
-use buffer::Arena;
-use runtime::{
+use millrace_buffer::Arena;
+use millrace_runtime::{
     Readiness, RuntimeRef,
     tokio_rt::{LocalPort, reserved_ports},
 };

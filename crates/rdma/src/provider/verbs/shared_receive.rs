@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Once, Weak},
 };
 
-use buffer::{Arena, Buffer};
+use millrace_buffer::{Arena, Buffer};
 use parking_lot::Mutex;
 
 use super::{

@@ -5,11 +5,11 @@ use std::{
     task::{Context, Poll},
 };
 
-use buffer::{View, Views};
 use futures::FutureExt;
-use oncrpc::{Message, Stage, Stages};
-use rdma::{Access, ConnectionError, Memory};
-use runtime::{Instant, Sleep};
+use millrace_buffer::{View, Views};
+use millrace_oncrpc::{Message, Stage, Stages};
+use millrace_rdma::{Access, ConnectionError, Memory};
+use millrace_runtime::{Instant, Sleep};
 use smallvec::SmallVec;
 
 use crate::{

@@ -1,13 +1,13 @@
 //! RDMA_MSGP (RFC 5666 section 3.7): inline calls whose long items are aligned in the responder's receive buffer.
 
-use buffer::{View, Views};
-use oncrpc::Message;
-use xdr::{ItemPadding, pad};
+use millrace_buffer::{View, Views};
+use millrace_oncrpc::Message;
+use millrace_xdr::{ItemPadding, pad};
 
 /// The stream of `message` with pad bytes before its payloads. `None` when there is nothing to be padded, when an item of
 /// the head might have to be padded too (the head is not shorter than the threshold), or when `zeros` has too few bytes.
 pub(crate) fn padded(message: &Message, padding: &ItemPadding, zeros: &View) -> Option<Views> {
-    let long = |p: &xdr::Payload| p.data.len() >= padding.threshold;
+    let long = |p: &millrace_xdr::Payload| p.data.len() >= padding.threshold;
     if message.head.len() >= padding.threshold || !message.payloads.iter().any(long) {
         return None;
     }
@@ -30,8 +30,8 @@ pub(crate) fn padded(message: &Message, padding: &ItemPadding, zeros: &View) -> 
 
 #[cfg(test)]
 mod tests {
-    use buffer::{Arena, ArenaConfig};
-    use xdr::{Decoder, Encoder};
+    use millrace_buffer::{Arena, ArenaConfig};
+    use millrace_xdr::{Decoder, Encoder};
 
     use super::*;
 

@@ -1,8 +1,8 @@
 //! The requester's part: reads what replies name, and acknowledges it.
 
-use buffer::{Buffer, SPAN_BYTES, View};
-use oncrpc::{CallId, Message, Stage, Stages};
-use rdma::{ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId};
+use millrace_buffer::{Buffer, SPAN_BYTES, View};
+use millrace_oncrpc::{CallId, Message, Stage, Stages};
+use millrace_rdma::{ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId};
 use smallvec::SmallVec;
 
 use crate::{

@@ -7,10 +7,10 @@ mod returned;
 
 use std::task::{Context, Poll};
 
-use buffer::{Buffer, View};
-use oncrpc::{Message, ReplySpec};
-use rdma::{ConnectionError, QueuePair, WorkId};
-use xdr::pad;
+use millrace_buffer::{Buffer, View};
+use millrace_oncrpc::{Message, ReplySpec};
+use millrace_rdma::{ConnectionError, QueuePair, WorkId};
+use millrace_xdr::pad;
 
 use super::{
     Acknowledged, Arrived, DoesNotFit, Expected, Limits, Plan, Pulled, Requesting, Responding, Taken,

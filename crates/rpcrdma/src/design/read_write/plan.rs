@@ -1,10 +1,10 @@
 //! How a reply travels (RFC 8166 sections 3.4.6, 3.5.6, 4.4): which results go into which Write chunk, what stays
 //! inline, and when the Reply chunk carries the message. Decides only; posts nothing.
 
-use buffer::{View, Views};
-use rdma::{Segment, WriteRequest};
+use millrace_buffer::{View, Views};
+use millrace_rdma::{Segment, WriteRequest};
+use millrace_xdr::Message;
 use smallvec::SmallVec;
-use xdr::Message;
 
 use crate::{
     chunks::{capacity, filled, joined},
@@ -102,10 +102,10 @@ fn next_write(data: &Views, at: usize, want: usize, max_pieces: usize) -> usize 
 
 #[cfg(test)]
 mod tests {
-    use buffer::{Arena, ArenaConfig};
-    use oncrpc::Stages;
-    use rdma::SteeringTag;
-    use xdr::Encoder;
+    use millrace_buffer::{Arena, ArenaConfig};
+    use millrace_oncrpc::Stages;
+    use millrace_rdma::SteeringTag;
+    use millrace_xdr::Encoder;
 
     use super::*;
     use crate::header::Chunk;

@@ -1,8 +1,8 @@
 //! Whether a reply's chunks are those that its call gave (RFC 8166 sections 3.4.6, 3.5.6), and what they carry.
 
-use buffer::{Buffer, View};
-use oncrpc::{Message, Payload};
-use rdma::{Memory, Segment};
+use millrace_buffer::{Buffer, View};
+use millrace_oncrpc::{Message, Payload};
+use millrace_rdma::{Memory, Segment};
 
 use crate::{
     header::{Chunk, Lists},
@@ -108,7 +108,7 @@ fn owned(memory: Option<Memory>, len: usize) -> Option<Buffer> {
 
 #[cfg(test)]
 mod tests {
-    use rdma::SteeringTag;
+    use millrace_rdma::SteeringTag;
     use smallvec::smallvec;
 
     use super::*;

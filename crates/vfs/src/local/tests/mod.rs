@@ -11,7 +11,7 @@ mod threads;
 
 use std::path::Path;
 
-use buffer::{Arena, ArenaConfig};
+use millrace_buffer::{Arena, ArenaConfig};
 
 use super::{HandleMode, IoMode, KeySource, LocalConfig};
 use crate::{CreateHow, Handle, Identity, SetAttr, Views};

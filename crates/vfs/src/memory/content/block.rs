@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use buffer::{BLOCK_BYTES, Buffer, PAGE_BYTES, Quota, View, Views};
+use millrace_buffer::{BLOCK_BYTES, Buffer, PAGE_BYTES, Quota, View, Views};
 
 use super::source::Source;
 use crate::{FsError, FsResult};
@@ -115,7 +115,7 @@ impl Block {
             let (from, until) = (at.max(place), end.min(place + view.len()));
             if from < until {
                 to[at - start..from - start].fill(0);
-                buffer::copy(&mut to[from - start..], &view[from - place..until - place]);
+                millrace_buffer::copy(&mut to[from - start..], &view[from - place..until - place]);
                 at = until;
             }
         }
@@ -253,7 +253,7 @@ impl Block {
             return None;
         }
         let mut new = quota.alloc(head.len()).ok()?;
-        buffer::copy(&mut new, head);
+        millrace_buffer::copy(&mut new, head);
         self.head.replace(new.freeze())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use buffer::{View, Views};
+use millrace_buffer::{View, Views};
 
 /// Reads the bytes of a gather list in order.
 pub(super) struct Source<'a> {
@@ -41,7 +41,7 @@ impl<'a> Source<'a> {
     pub(super) fn copy_to(&mut self, dst: &mut [u8]) {
         let mut at = 0;
         self.take(dst.len(), |bytes| {
-            buffer::copy(&mut dst[at..], bytes);
+            millrace_buffer::copy(&mut dst[at..], bytes);
             at += bytes.len();
         });
     }

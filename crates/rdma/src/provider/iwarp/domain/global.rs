@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use buffer::SPAN_BYTES;
+use millrace_buffer::SPAN_BYTES;
 use slab::Slab;
 
 use super::table::{Denied, Exposed};

@@ -12,9 +12,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use buffer::Views;
+use millrace_buffer::Views;
+use millrace_runtime::RuntimeRef;
 use parking_lot::{Mutex, MutexGuard};
-use runtime::RuntimeRef;
 
 pub(crate) use self::table::{Denied, NotInvalidated, Source, Table};
 use self::{

@@ -9,7 +9,7 @@
 
 use std::{fs::OpenOptions, io, os::unix::fs::FileExt};
 
-use buffer::{Buffer, SpanRef};
+use millrace_buffer::{Buffer, SpanRef};
 
 use super::table::Denied;
 

@@ -13,8 +13,8 @@ use std::{
     },
 };
 
-use buffer::Views;
-use runtime::RuntimeRef;
+use millrace_buffer::Views;
+use millrace_runtime::RuntimeRef;
 use smallvec::smallvec;
 
 use super::{

@@ -1,6 +1,6 @@
 //! Fresh steering tags.
 
-use runtime::RuntimeRef;
+use millrace_runtime::RuntimeRef;
 
 const INDEX_BITS: u32 = 24;
 /// Random bytes fetched at a time, three for each index.

@@ -17,7 +17,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use runtime::ByteStream;
+use millrace_runtime::ByteStream;
 use smallvec::SmallVec;
 
 use super::{Ends, Rx, stash::Stash, tagged::OpenFpdu};

@@ -19,8 +19,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use buffer::Buffer;
-use runtime::ByteStream;
+use millrace_buffer::Buffer;
+use millrace_runtime::ByteStream;
 
 use self::{direct::Direct, stash::Stash, tagged::OpenFpdu, untagged::OpenSend};
 use super::{

@@ -1,6 +1,6 @@
 //! Peers that break the rules: each is told which, loses its connection, and has changed nothing it had no right to.
 
-use runtime::ByteStream as _;
+use millrace_runtime::ByteStream as _;
 
 use super::{raw::*, *};
 use crate::{Access, ExposedRegion, Memory, MemoryRegion, ReadRequest, Segment, SteeringTag};

@@ -12,8 +12,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use buffer::{Arena, ArenaConfig, Buffer, Views};
-use runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, memory_stream};
+use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
+use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, memory_stream};
 
 use super::{accept_over, connect_over};
 use crate::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest, WorkId};

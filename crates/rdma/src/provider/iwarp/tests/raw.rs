@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use runtime::{ByteStream, MemoryStream};
+use millrace_runtime::{ByteStream, MemoryStream};
 
 use super::*;
 use crate::provider::iwarp::wire::{crc::Crc, fpdu};

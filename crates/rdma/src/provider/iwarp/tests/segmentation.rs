@@ -5,8 +5,8 @@ use std::{
     net::SocketAddr,
 };
 
+use millrace_runtime::{ByteStream, MemoryStream};
 use proptest::prelude::*;
-use runtime::{ByteStream, MemoryStream};
 
 use super::*;
 use crate::{Access, ExposedRegion, Memory, MemoryRegion, ReadRequest, WriteRequest};

@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, net::SocketAddr};
 
-use runtime::tokio_rt::TokioRuntime;
+use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::*;
 use crate::{

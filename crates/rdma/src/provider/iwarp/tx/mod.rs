@@ -16,8 +16,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use buffer::Views;
-use runtime::ByteStream;
+use millrace_buffer::Views;
+use millrace_runtime::ByteStream;
 use smallvec::SmallVec;
 
 use self::{

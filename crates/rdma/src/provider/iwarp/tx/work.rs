@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use buffer::Views;
+use millrace_buffer::Views;
 
 use super::{BATCH_FRAMES, Frame, INLINE_BYTES};
 use crate::{

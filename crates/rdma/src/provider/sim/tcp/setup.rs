@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures::channel::oneshot;
-use runtime::{BoxFuture, ByteStream, StreamListener, StreamProvider, tokio_rt::LocalPort};
+use millrace_runtime::{BoxFuture, ByteStream, StreamListener, StreamProvider, tokio_rt::LocalPort};
 
 use super::{End, stream::SimStream};
 use crate::provider::sim::{

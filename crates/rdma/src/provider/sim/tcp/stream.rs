@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use runtime::ByteStream;
+use millrace_runtime::ByteStream;
 
 use crate::provider::sim::{
     host::EndId,
