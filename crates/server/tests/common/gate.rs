@@ -1,6 +1,9 @@
-//! A file system whose GETATTR waits for the test.
+//! A file system whose GETATTR waits for the test, and which may lose the data of each WRITE.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use millrace_vfs::*;
 use tokio::sync::Semaphore;
@@ -11,11 +14,13 @@ pub struct Gate {
     pub open: Arc<Semaphore>,
     /// A permit for each GETATTR that has begun.
     pub begun: Arc<Semaphore>,
+    /// The instance of the write verifier, where each WRITE begins another one before it ends.
+    pub instance: Option<Arc<AtomicU64>>,
 }
 
 impl Gate {
     pub fn new(inner: FileSystemRef) -> Self {
-        Self { inner, open: Arc::new(Semaphore::new(0)), begun: Arc::new(Semaphore::new(0)) }
+        Self { inner, open: Arc::new(Semaphore::new(0)), begun: Arc::new(Semaphore::new(0)), instance: None }
     }
 }
 
@@ -61,13 +66,27 @@ impl FileSystem for Gate {
         data: Views,
         stable: Stability,
     ) -> Op<Written> {
-        self.inner.write(who, file, offset, data, stable)
+        let written = self.inner.write(who, file, offset, data, stable);
+        let Some(instance) = self.instance.clone() else { return written };
+        // The first byte's offset decides whether the answer is there at once.
+        if offset == 0 {
+            instance.fetch_add(1, Ordering::Relaxed);
+            return written;
+        }
+        Op::wait(async move {
+            let written = written.await;
+            instance.fetch_add(1, Ordering::Relaxed);
+            written
+        })
     }
     fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
         self.inner.commit(who, file, offset, count)
     }
     fn write_verifier(&self) -> [u8; 8] {
-        self.inner.write_verifier()
+        match &self.instance {
+            Some(instance) => instance.load(Ordering::Relaxed).to_be_bytes(),
+            None => self.inner.write_verifier(),
+        }
     }
     fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
         self.inner.create(who, dir, name, how)
