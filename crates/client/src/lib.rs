@@ -9,8 +9,8 @@
 //! that means for operations that cannot be repeated. No call waits for ever.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), client::Error> {
-//! use client::{Client, Options, TokioRuntime, Url};
+//! # async fn example() -> Result<(), millrace_client::Error> {
+//! use millrace_client::{Client, Options, TokioRuntime, Url};
 //!
 //! let url: Url = "nfs://server.example/export/dir?proto=rdma&nconnect=2".parse()?;
 //! let client = Client::connect(TokioRuntime::current(), &url, Options::default()).await?;
