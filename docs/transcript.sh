@@ -17,7 +17,7 @@ cp "$root/Cargo.toml" .
 
 # The commands of the section's first block, and some to look at what came of them.
 commands() {
-  sed -n '/^## From nothing/,$p' "$root/README.md" | sed -n '/^```sh$/,/^```$/p' | sed -n '3,5p'
+  sed -n '/^## Quick start/,$p' "$root/README.md" | sed -n '/^```sh$/,/^```$/p' | sed -n '3,5p'
   printf '%s\n' 'df -h mnt' 'millrace tree nfs://127.0.0.1/data' 'umount mnt && kill %1'
 }
 run() {

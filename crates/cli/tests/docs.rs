@@ -212,7 +212,7 @@ fn the_page_of_exit_codes_says_what_the_help_says() {
 #[test]
 fn the_transcript_in_the_readme_is_of_its_quick_start() {
     let page = read("README.md");
-    let section = page.split_once("\n## From nothing to a mounted directory\n").unwrap().1;
+    let section = page.split_once("\n## Quick start\n").unwrap().1;
     let blocks: Vec<_> = section.split("```").skip(1).step_by(2).collect();
     let commands: Vec<_> = blocks[0].lines().skip(1).collect();
     assert_eq!((commands.len(), blocks[0].starts_with("sh\n")), (4, true));
