@@ -230,7 +230,7 @@ fn refused_calls_from_many_addresses_push_out_no_reply() {
 fn the_speed_of_others_beside_each_attack() {
     const TIME: Duration = Duration::from_secs(3);
     println!("{:<36} {:>6} {:>12} {:>12} {:>6}", "attack", "", "alone", "beside it", "ratio");
-    for (what, attack) in HOLD_MEMORY.into_iter().chain([LISTINGS]) {
+    for (what, attack) in [LISTINGS].into_iter().chain(HOLD_MEMORY) {
         let server = start(Limits { stall_timeout: 3600, ..Limits::default() });
         let target = Target::new(&server);
         fill(&server);
@@ -239,7 +239,7 @@ fn the_speed_of_others_beside_each_attack() {
             honest.rate(TIME / 3);
             let alone = honest.rate(TIME);
             let held = attack(&target);
-            wait(&server, what, |s| s.budget.in_use > MIB);
+            wait(&server, what, |s| s.budget.in_use > MIB / 8);
             let beside = honest.rate(TIME);
             drop(held);
             let ratio = beside / alone;

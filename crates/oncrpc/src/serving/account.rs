@@ -402,11 +402,21 @@ impl Account {
         }
     }
 
-    /// A call has come.
-    pub fn touch(&self) {
-        if self.budget.clock.is_some() {
-            self.line.touch(self.budget.now());
-        }
+    /// The time of the budget's clock.
+    pub(super) fn now(&self) -> Instant {
+        self.budget.now()
+    }
+
+    /// A call has come; gives when.
+    pub(super) fn touch(&self) -> Instant {
+        let now = self.now();
+        self.line.touch(now);
+        now
+    }
+
+    /// Whether another client made a call within the last tenth of a second.
+    pub(super) fn others_called(&self, now: Instant) -> bool {
+        self.budget.ledger.lock().others_called(self.entry.client, now)
     }
 
     /// Ready when the connection has to be closed, because its client has too many.

@@ -162,6 +162,8 @@ pub struct ServerConnection<T> {
     calls: u64,
     /// Turns that are passed over.
     passes: usize,
+    /// Runs until the next turn may begin.
+    delay: Option<Sleep>,
     idle: Standstill,
     /// Runs while there is no memory for the head of a reply.
     retry: Option<Sleep>,
@@ -189,13 +191,18 @@ impl<T: Unpin> ServerConnection<T> {
             charged: 0,
             calls: 0,
             passes: 0,
+            delay: None,
             idle: Standstill::default(),
             retry: None,
         }
     }
 
-    /// Begins a turn: other tasks had theirs. Pending where another connection of the same client is to have it.
+    /// Begins a turn: other tasks had theirs. Pending where another connection is to have it.
     pub fn begin_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(delay) = &mut self.delay {
+            ready!(delay.as_mut().poll(cx));
+            self.delay = None;
+        }
         if self.passes > 0 {
             self.passes -= 1;
             cx.waker().wake_by_ref();
@@ -207,7 +214,13 @@ impl<T: Unpin> ServerConnection<T> {
 
     /// Ends a turn before everything is done: other tasks have theirs.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) {
-        self.passes = self.turn.passes(self.account.connections());
+        let connections = self.account.connections();
+        self.passes = self.turn.passes(connections);
+        if self.turn.is_long() {
+            let now = self.account.now();
+            let delay = self.turn.delay(now, connections);
+            self.delay = self.account.others_called(now).then(|| self.rt.sleep(delay));
+        }
         cx.waker().wake_by_ref();
     }
 
@@ -268,9 +281,8 @@ impl<T: Unpin> ServerConnection<T> {
     }
 
     fn begin_call(&mut self) {
-        if self.turn.call() == 1 {
-            self.account.touch();
-        }
+        let account = &self.account;
+        self.turn.call(|| account.touch());
         self.calls += 1;
     }
 

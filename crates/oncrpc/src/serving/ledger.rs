@@ -26,6 +26,8 @@ const ALONE: usize = 8;
 const AMONG_OTHERS: usize = 1;
 /// A connection with a call more recent than this is not closed for a client with as many connections.
 const IDLE: Duration = Duration::from_secs(10);
+/// A client with a call more recent than this has work to do.
+const RECENT: Duration = Duration::from_millis(100);
 
 /// How many connections there may be.
 #[derive(Debug, Clone, Copy)]
@@ -179,6 +181,12 @@ impl Ledger {
     /// The number of connections of a client, as it changes.
     pub(super) fn connections_of(&self, client: usize) -> Arc<AtomicUsize> {
         self.clients.get(client).map(|c| Arc::clone(&c.connections)).unwrap_or_default()
+    }
+
+    /// Whether a client other than `client` made a call within [`RECENT`] before `now`.
+    pub(super) fn others_called(&self, client: usize, now: Instant) -> bool {
+        let mut others = self.clients.iter().filter(|(id, _)| *id != client);
+        others.any(|(_, c)| c.lines.iter().any(|(_, l)| now.duration_since(l.last_use()) < RECENT))
     }
 
     fn evict_oldest(&mut self, client: usize) -> Option<Arc<Line>> {

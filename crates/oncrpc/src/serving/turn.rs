@@ -1,5 +1,8 @@
 //! How much one connection does before the others of its shard.
 
+use std::time::Duration;
+
+use millrace_runtime::Instant;
 use millrace_xdr::Message;
 
 /// The most calls that are begun.
@@ -13,18 +16,31 @@ const HEAD: usize = 16;
 /// hundred microseconds of work.
 const MOST_PASSED: usize = 64;
 
+/// A turn that encodes so many bytes of reply heads (one long listing does) delays the next turn of its connection.
+const LONG: usize = BYTES / HEAD;
+/// The delay, as a multiple of the time that the turn took: others have two thirds of the time of a shard.
+const DELAY: u32 = 2;
+/// The longest delay.
+const MAX_DELAY: Duration = Duration::from_millis(50);
+
 /// What a connection has done since other tasks of its shard had their turn.
 #[derive(Debug, Default)]
 pub struct Turn {
+    /// When the first call was begun.
+    begun: Instant,
     calls: usize,
     bytes: usize,
+    /// Bytes of reply heads.
+    heads: usize,
 }
 
 impl Turn {
-    /// Counts a call that was begun; gives how many that makes.
-    pub fn call(&mut self) -> usize {
+    /// Counts a call that is begun. `now` is called for the first one of the turn.
+    pub(super) fn call(&mut self, now: impl FnOnce() -> Instant) {
+        if self.calls == 0 {
+            self.begun = now();
+        }
         self.calls += 1;
-        self.calls
     }
 
     /// So many bytes of calls were received.
@@ -35,6 +51,7 @@ impl Turn {
     /// A call was answered.
     pub fn reply(&mut self, reply: &Message) {
         let bulk: usize = reply.payloads.iter().map(|p| p.data.len()).sum();
+        self.heads += reply.head.len();
         self.bytes += HEAD * reply.head.len() + bulk;
     }
 
@@ -43,9 +60,55 @@ impl Turn {
         self.calls >= CALLS || self.bytes >= BYTES
     }
 
+    /// Whether replies with long heads were encoded, which cost the shard milliseconds.
+    pub(super) fn is_long(&self) -> bool {
+        self.heads >= LONG
+    }
+
+    /// How long after the end of a long turn, at `now`, the connection leaves its shard to others, if its client has
+    /// so many connections: a program that makes one small call after the other waits for a whole listing with each of
+    /// them otherwise.
+    pub(super) fn delay(&self, now: Instant, connections: usize) -> Duration {
+        let factor = u32::try_from(connections).unwrap_or(u32::MAX).max(1).saturating_mul(DELAY);
+        now.duration_since(self.begun).saturating_mul(factor).min(MAX_DELAY)
+    }
+
     /// How many turns the connection passes over after this one, if its client has so many connections: together they have
     /// as many turns as a client with one.
     pub(super) fn passes(&self, connections: usize) -> usize {
         if self.is_over() { connections.saturating_sub(1).min(MOST_PASSED) } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_buffer::{Arena, ArenaConfig};
+    use millrace_xdr::Encoder;
+
+    use super::*;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    fn reply(words: usize) -> Message {
+        let arena = Arena::new(ArenaConfig { limit: 8 << 20, huge_pages: false });
+        let mut head = Encoder::new(&arena, 4 * words);
+        (0..words).for_each(|_| head.put_u32(0));
+        head.finish().unwrap()
+    }
+
+    #[test]
+    fn a_long_listing_ends_the_turn_and_delays_the_next_one() {
+        let mut turn = Turn::default();
+        turn.call(|| at(100));
+        turn.call(|| at(999));
+        turn.reply(&reply(1000));
+        assert!(!turn.is_over() && !turn.is_long());
+        turn.reply(&reply(LONG / 4));
+        assert!(turn.is_over() && turn.is_long());
+        assert_eq!(turn.delay(at(600), 1), Duration::from_micros(1000));
+        assert_eq!(turn.delay(at(600), 3), Duration::from_micros(3000));
+        assert_eq!(turn.delay(at(1_000_000), 1), MAX_DELAY);
     }
 }

@@ -340,3 +340,17 @@ proptest! {
         assert!(model.ledger.starved.is_none() && model.ledger.turn.is_empty());
     }
 }
+
+#[test]
+fn the_calls_of_other_clients_are_seen_for_a_while() {
+    let mut ledger = Ledger::new(MIB, NO_LIMIT);
+    let ((one, mine), (same, also_mine)) = (open(&mut ledger, 1), open(&mut ledger, 1));
+    let (other, theirs) = open(&mut ledger, 2);
+    mine.touch(at(10));
+    also_mine.touch(at(10));
+    assert!(!ledger.others_called(one.client, at(10)) && !ledger.others_called(same.client, at(10)));
+    assert!(ledger.others_called(other.client, at(10)));
+    theirs.touch(at(10));
+    assert!(ledger.others_called(one.client, at(10)));
+    assert!(!ledger.others_called(one.client, at(11)), "it is idle again");
+}
