@@ -8,7 +8,7 @@ use millrace_rpcrdma::{
     Design, Padding,
     registration::{Invalidation, Registration, Settings, Strategy},
 };
-use millrace_runtime::tokio_rt::LocalPort;
+use millrace_runtime::LocalPort;
 
 use crate::Url;
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use millrace_buffer::{Arena, Buffer, Views};
-use millrace_runtime::{BoxFuture, RuntimeRef, tokio_rt::LocalPort};
+use millrace_runtime::{BoxFuture, LocalPort, RuntimeRef};
 
 use crate::{DomainRef, Segment, SteeringTag};
 

@@ -6,6 +6,7 @@
 //! (the server's shards) and a multi-threaded one (an application that uses the client).
 
 mod gathering;
+mod local_port;
 mod maybe_ready;
 mod readiness;
 mod standstill;
@@ -17,6 +18,7 @@ pub mod virtual_time;
 use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
 
 pub use gathering::poll_gathering;
+pub use local_port::{LocalPort, reserved_ports};
 pub use maybe_ready::{BoxFuture, MaybeReady};
 pub use readiness::Readiness;
 pub use standstill::Standstill;

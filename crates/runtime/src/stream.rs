@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use crate::{BoxFuture, tokio_rt::LocalPort};
+use crate::{BoxFuture, LocalPort};
 
 /// A connected, ordered, reliable byte stream (TCP, or a simulation of it).
 pub trait ByteStream: Send + 'static {

@@ -20,7 +20,9 @@ use tokio::{
     net::TcpSocket,
 };
 
-use crate::{BoxFuture, ByteStream, Instant, Readiness, Runtime, RuntimeRef, Sleep};
+use crate::{
+    BoxFuture, ByteStream, Instant, LocalPort, Readiness, Runtime, RuntimeRef, Sleep, reserved_ports,
+};
 
 /// A handle to a Tokio runtime, current-thread or multi-thread.
 pub struct TokioRuntime {
@@ -143,29 +145,6 @@ pub fn probe_peer(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
-/// The local port of a connection that we make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LocalPort {
-    /// Any.
-    #[default]
-    Any,
-    /// One below 1024, if this process may bind one and there is one left; any if not. NFS servers may take it as a
-    /// sign that root calls, as Linux does for exports that are not `insecure`.
-    Reserved,
-}
-
-/// Linux's own NFS client takes the same, and leaves those below to services.
-const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
-
-/// The ports to try for [`LocalPort::Reserved`], each once, from a random one on.
-pub fn reserved_ports() -> impl Iterator<Item = u16> {
-    let mut start = [0; 2];
-    // Without randomness it is the first one.
-    let _ = rustix::rand::getrandom(&mut start[..], rustix::rand::GetRandomFlags::empty());
-    let start = usize::from(u16::from_ne_bytes(start)) % RESERVED_PORTS.len();
-    RESERVED_PORTS.cycle().skip(start).take(RESERVED_PORTS.len())
-}
-
 /// Connects to `addr`, with the congestion control that fits it.
 ///
 /// # Errors
@@ -240,7 +219,7 @@ impl TcpByteStream {
         Self::connect_from(LocalPort::Any, addr).await
     }
 
-    /// Connects to `addr` from such a port.
+    /// Connects to `addr` from a port of the kind `local`.
     ///
     /// # Errors
     /// As `connect(2)`.

@@ -12,8 +12,8 @@ use std::{
 };
 
 use millrace_runtime::{
-    ByteStream, memory_stream, timeout,
-    tokio_rt::{LocalPort, TcpByteStream, TokioRuntime, run_shard},
+    ByteStream, LocalPort, memory_stream, timeout,
+    tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
 };
 use proptest::prelude::*;
 

@@ -9,7 +9,7 @@ use millrace_rdma::{
     Access, Memory, MemoryRegion, WriteRequest,
     provider::sim::{Faults, Seed},
 };
-use millrace_runtime::{ByteStream, RuntimeExt, tokio_rt::LocalPort};
+use millrace_runtime::{ByteStream, LocalPort, RuntimeExt};
 
 use super::{
     model::{A, B, C, Lan, in_a_world, receive, way_ns},

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_runtime::{ByteStream, RuntimeRef, StreamProvider, timeout, tokio_rt::LocalPort};
+use millrace_runtime::{ByteStream, LocalPort, RuntimeRef, StreamProvider, timeout};
 
 /// How long the other end may take to accept a connection or bytes.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -12,8 +12,8 @@ use std::{
 
 use millrace_buffer::Arena;
 use millrace_runtime::{
-    BoxFuture, RuntimeRef,
-    tokio_rt::{LocalPort, TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
+    BoxFuture, LocalPort, RuntimeRef,
+    tokio_rt::{TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, net::IpAddr};
 
-use millrace_runtime::tokio_rt::LocalPort;
+use millrace_runtime::LocalPort;
 
 use super::{profile::Profile, tcp::ReceiveQueue, world::Event};
 

@@ -10,7 +10,7 @@ use std::{
 
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, Buffer};
-use millrace_runtime::{BoxFuture, Instant, RuntimeRef, tokio_rt::LocalPort};
+use millrace_runtime::{BoxFuture, Instant, LocalPort, RuntimeRef};
 
 use super::{
     domain::SimDomain,

@@ -9,10 +9,7 @@ use std::{
 };
 
 use millrace_buffer::Arena;
-use millrace_runtime::{
-    Readiness, RuntimeRef,
-    tokio_rt::{LocalPort, reserved_ports},
-};
+use millrace_runtime::{LocalPort, Readiness, RuntimeRef, reserved_ports};
 
 use super::{
     adapter::{Abilities, Protection},

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures::channel::oneshot;
-use millrace_runtime::{BoxFuture, ByteStream, StreamListener, StreamProvider, tokio_rt::LocalPort};
+use millrace_runtime::{BoxFuture, ByteStream, LocalPort, StreamListener, StreamProvider};
 
 use super::{End, stream::SimStream};
 use crate::provider::sim::{
