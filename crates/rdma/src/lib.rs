@@ -15,6 +15,7 @@ mod memory;
 mod meter;
 pub mod provider;
 mod queue_pair;
+pub mod stag;
 
 pub use choice::{Chosen, NotUsable, ProviderChoice};
 pub use domain::{

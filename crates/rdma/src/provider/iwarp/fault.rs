@@ -1,13 +1,10 @@
 //! What ends a connection: the error for its owner, and the Terminate for its peer if there is one to send.
 
-use super::{
-    domain::Denied,
-    wire::{
-        ddp::{Tagged, Untagged},
-        terminate::{ErrorCode, Terminate},
-    },
+use super::wire::{
+    ddp::{Tagged, Untagged},
+    terminate::{ErrorCode, Terminate},
 };
-use crate::ConnectionError;
+use crate::{ConnectionError, stag::AccessError};
 
 /// The end of a connection.
 #[derive(Debug)]
@@ -48,12 +45,12 @@ impl Fault {
     }
 
     /// The Read Request `header` with `body` may not be served.
-    pub(crate) fn read_source(denied: Denied, header: &Untagged, body: Vec<u8>) -> Self {
+    pub(crate) fn read_source(denied: AccessError, header: &Untagged, body: Vec<u8>) -> Self {
         let code = match denied {
-            Denied::Tag | Denied::Released => ErrorCode::READ_TAG,
-            Denied::Rights => ErrorCode::READ_RIGHTS,
-            Denied::Bounds => ErrorCode::READ_BOUNDS,
-            Denied::Wrap => ErrorCode::READ_WRAP,
+            AccessError::Stag | AccessError::Released => ErrorCode::READ_TAG,
+            AccessError::Rights => ErrorCode::READ_RIGHTS,
+            AccessError::Bounds => ErrorCode::READ_BOUNDS,
+            AccessError::Wrap => ErrorCode::READ_WRAP,
         };
         let mut fault = Self::untagged(code, header, body.len());
         if let Some(t) = fault.terminate.as_mut() {
@@ -64,11 +61,11 @@ impl Fault {
 
     /// The RDMA Write segment `header` may not be placed. (DDP has no code for a missing right; siw says "invalid
     /// tag" then, and so do we.)
-    pub(crate) fn write_target(denied: Denied, header: &Tagged, len: usize) -> Self {
+    pub(crate) fn write_target(denied: AccessError, header: &Tagged, len: usize) -> Self {
         let code = match denied {
-            Denied::Tag | Denied::Rights | Denied::Released => ErrorCode::TAG,
-            Denied::Bounds => ErrorCode::BOUNDS,
-            Denied::Wrap => ErrorCode::WRAP,
+            AccessError::Stag | AccessError::Rights | AccessError::Released => ErrorCode::TAG,
+            AccessError::Bounds => ErrorCode::BOUNDS,
+            AccessError::Wrap => ErrorCode::WRAP,
         };
         Self::tagged(code, header, len)
     }

@@ -17,10 +17,11 @@ use millrace_runtime::{
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::{domain::TagTables, initiate, respond, setup};
+use super::{initiate, respond, setup};
 use crate::{
     ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason,
     provider::{in_time, pause_if_exhausted},
+    stag::StagTables,
 };
 
 /// Connections that wait in the kernel to be accepted.
@@ -49,7 +50,7 @@ pub(super) async fn connect(
     rt: RuntimeRef,
     addr: SocketAddr,
     params: ConnectParams,
-    tags: TagTables,
+    tags: StagTables,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let began = rt.now();
     let stream = in_time(&*rt, params.timeout, connect_stream(addr, params.local_port)).await?;
@@ -62,7 +63,7 @@ pub(super) struct IwarpListener {
     rt: RuntimeRef,
     addr: SocketAddr,
     state: Socketed,
-    tags: TagTables,
+    tags: StagTables,
     refusals: Arc<AtomicUsize>,
 }
 
@@ -74,7 +75,7 @@ enum Socketed {
 
 impl IwarpListener {
     /// Binds `addr`.
-    pub(super) fn bind(rt: RuntimeRef, addr: SocketAddr, tags: TagTables) -> io::Result<Self> {
+    pub(super) fn bind(rt: RuntimeRef, addr: SocketAddr, tags: StagTables) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         prefer_loopback_congestion_control(&socket, addr);
@@ -145,7 +146,7 @@ struct IwarpIncoming {
     rt: RuntimeRef,
     stream: TcpStream,
     peer: SocketAddr,
-    tags: TagTables,
+    tags: StagTables,
     refusals: Arc<AtomicUsize>,
 }
 

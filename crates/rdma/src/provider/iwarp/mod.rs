@@ -4,7 +4,7 @@
 //! qp       posted work, and how a connection ends
 //!  |- tx   work -> FPDUs -> one gathering write
 //!  |- rx   one scattering read -> memory, completions
-//!  |- reads, domain   our RDMA Reads; the steering tags and what the peer may touch
+//!  |- reads   RDMA Reads in progress; [`crate::stag`] has the STags and what the peer may access
 //! setup    MPA start-up
 //! wire     the bytes
 //! listen   the sockets
@@ -17,7 +17,6 @@
 //! siw does); CRC only if one end asks; tagged offsets of exposed regions begin at 0; tags belong to one connection,
 //! so the tag of another connection is simply unknown.
 
-pub(super) mod domain;
 mod fault;
 mod listen;
 mod nudge;
@@ -35,13 +34,13 @@ use std::net::SocketAddr;
 use millrace_buffer::Arena;
 use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef};
 
-use self::{domain::TagTables, qp::IwarpQp};
-use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
+use self::qp::IwarpQp;
+use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair, stag::StagTables};
 
 /// The iWARP provider: an RNIC in software, over ordinary TCP sockets.
 #[derive(Clone, Default)]
 pub struct Iwarp {
-    tags: TagTables,
+    tags: StagTables,
 }
 
 impl Iwarp {
@@ -56,7 +55,7 @@ impl Iwarp {
     /// to other peers (TR06, "server buffers exposed"). Nothing that a server or client is told on a command line, in a
     /// file or in a URL makes this provider.
     pub fn insecure_with_predictable_shared_tags() -> Self {
-        Self { tags: TagTables::predictable_and_shared() }
+        Self { tags: StagTables::insecure_shared_and_predictable() }
     }
 
     /// **Deliberately weak: for demonstrations and tests of attacks alone.** By the tag of [`crate::Means::Global`] a peer
@@ -64,7 +63,7 @@ impl Iwarp {
     /// lies, to memory of other owners too: a part of what it reaches on an adapter, where that is all of the arena, at
     /// any time. Nothing that a server or client is told on a command line, in a file or in a URL makes this provider.
     pub fn insecure_with_spans_behind_the_global_tag() -> Self {
-        Self { tags: TagTables::WithSpansBehindGlobalTag }
+        Self { tags: StagTables::insecure_whole_spans() }
     }
 }
 
@@ -98,14 +97,14 @@ pub async fn connect_over(
     stream: Box<dyn ByteStream>,
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    initiate(rt, stream, params, TagTables::default()).await
+    initiate(rt, stream, params, StagTables::default()).await
 }
 
 async fn initiate(
     rt: RuntimeRef,
     mut stream: Box<dyn ByteStream>,
     params: ConnectParams,
-    tags: TagTables,
+    tags: StagTables,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let agreed = setup::initiate(&rt, &mut *stream, &params).await?;
     Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed, tags)))
@@ -121,14 +120,14 @@ pub async fn accept_over(
     stream: Box<dyn ByteStream>,
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    respond(rt, stream, params, TagTables::default()).await
+    respond(rt, stream, params, StagTables::default()).await
 }
 
 async fn respond(
     rt: RuntimeRef,
     mut stream: Box<dyn ByteStream>,
     params: ConnectParams,
-    tags: TagTables,
+    tags: StagTables,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let agreed = setup::respond(&rt, &mut *stream, &params).await?;
     Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed, tags)))

@@ -12,7 +12,6 @@ use millrace_buffer::{Buffer, Views};
 use millrace_runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
 
 use super::{
-    domain::{IwarpDomain, TagTables},
     fault::Fault,
     nudge::Nudge,
     reads::{Reads, SentRead},
@@ -25,6 +24,7 @@ use crate::{
     Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, DomainRef, PostError,
     QueuePair, ReadRequest, SendRequest, WriteRequest,
     queue_pair::{MAX_PIECES, MAX_TRANSFER},
+    stag::{StagDomain, StagTables},
 };
 
 /// Reads from the stream in one call of `poll`, so that one connection does not keep a shard to itself.
@@ -49,7 +49,7 @@ enum State {
 pub(crate) struct IwarpQp {
     stream: Box<dyn ByteStream>,
     rt: RuntimeRef,
-    domain: Arc<IwarpDomain>,
+    domain: Arc<StagDomain>,
     tx: Tx,
     rx: Rx,
     receives: VecDeque<Buffer>,
@@ -74,7 +74,7 @@ impl IwarpQp {
         stream: Box<dyn ByteStream>,
         params: &ConnectParams,
         agreed: Agreed,
-        tags: TagTables,
+        tags: StagTables,
     ) -> Self {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let info = ConnectionInfo {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Access, Domain, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory, Segment, Segments,
-    provider::iwarp::domain::{Denied, IwarpDomain, Source, TagTables},
+    stag::{AccessError, Source, StagDomain, StagTables},
 };
 
 /// The bytes of a registration in its key for local use, and whether it is a window.
@@ -24,7 +24,7 @@ const WINDOW: u64 = 1 << 32;
 
 /// The domain of one end.
 pub(super) struct SimDomain {
-    table: IwarpDomain,
+    table: StagDomain,
     world: Weak<Inner>,
     end: EndId,
     /// Segments are as small, if this is not 0.
@@ -54,10 +54,10 @@ fn cut(segment: &Segment, most: u64) -> impl Iterator<Item = Segment> + use<> {
 }
 
 /// Where the bytes of a piece that [`cut`] made are.
-fn whole(piece: &Segment, most: u64) -> Result<Segment, Denied> {
+fn whole(piece: &Segment, most: u64) -> Result<Segment, AccessError> {
     let (page, at) = (piece.offset / most, piece.offset % most);
     if page % 2 == 1 || at + u64::from(piece.length) > most {
-        return Err(Denied::Bounds);
+        return Err(AccessError::Bounds);
     }
     Ok(Segment { offset: page / 2 * most + at, ..*piece })
 }
@@ -65,7 +65,7 @@ fn whole(piece: &Segment, most: u64) -> Result<Segment, Denied> {
 impl SimDomain {
     pub(super) fn new(rt: RuntimeRef, world: &Arc<Inner>, end: EndId) -> Self {
         Self {
-            table: TagTables::default().domain(rt),
+            table: StagTables::default().domain(rt),
             world: Arc::downgrade(world),
             end,
             segment_bytes: world.profile.adapter.segment_bytes.into(),
@@ -94,12 +94,12 @@ impl SimDomain {
     }
 
     /// What the peer means by a segment that it was given, or a part of it.
-    fn meant(&self, by_peer: &Segment) -> Result<Segment, Denied> {
+    fn meant(&self, by_peer: &Segment) -> Result<Segment, AccessError> {
         if self.segment_bytes == 0 { Ok(*by_peer) } else { whole(by_peer, self.segment_bytes) }
     }
 
     /// The peer writes.
-    pub(super) fn place(&self, to: &Segment, data: &Views) -> Result<(), Denied> {
+    pub(super) fn place(&self, to: &Segment, data: &Views) -> Result<(), AccessError> {
         if data.is_empty() {
             return Ok(());
         }
@@ -114,7 +114,7 @@ impl SimDomain {
                 }
                 Ok(())
             }
-            Err(Denied::Released) => {
+            Err(AccessError::Released) => {
                 let mut at = to.offset;
                 for v in data.iter() {
                     table.write_released(to.handle.0, at, v)?;
@@ -127,12 +127,16 @@ impl SimDomain {
     }
 
     /// Whether the peer may read.
-    pub(super) fn check_read(&self, from: &Segment) -> Result<(), Denied> {
+    pub(super) fn check_read(&self, from: &Segment) -> Result<(), AccessError> {
         self.read(from, |_| ())
     }
 
     /// The peer reads into `sink`.
-    pub(super) fn fill(&self, from: &Segment, sink: &mut [millrace_buffer::Buffer]) -> Result<(), Denied> {
+    pub(super) fn fill(
+        &self,
+        from: &Segment,
+        sink: &mut [millrace_buffer::Buffer],
+    ) -> Result<(), AccessError> {
         let mut parts = sink.iter_mut().map(|b| &mut **b);
         let mut part: &mut [u8] = &mut [];
         self.read(from, |mut bytes| {
@@ -149,7 +153,7 @@ impl SimDomain {
         })
     }
 
-    fn read(&self, from: &Segment, mut f: impl FnMut(&[u8])) -> Result<(), Denied> {
+    fn read(&self, from: &Segment, mut f: impl FnMut(&[u8])) -> Result<(), AccessError> {
         if from.length == 0 {
             return Ok(());
         }

@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{
     Completion, ConnectionError, Counters, Domain, PostError, ReadRequest, SendRequest, WriteRequest,
-    provider::iwarp::domain::Denied,
+    stag::AccessError,
 };
 
 /// Packets that a connection sends in its turn at a port.
@@ -764,11 +764,11 @@ impl std::fmt::Display for Handled {
     }
 }
 
-const fn why(denied: Denied) -> &'static str {
+const fn why(denied: AccessError) -> &'static str {
     match denied {
-        Denied::Tag | Denied::Released => "it used a steering tag that is not valid",
-        Denied::Rights => "it used a steering tag without the right to do so",
-        Denied::Bounds | Denied::Wrap => "it reached beyond the bounds of a region",
+        AccessError::Stag | AccessError::Released => "it used a steering tag that is not valid",
+        AccessError::Rights => "it used a steering tag without the right to do so",
+        AccessError::Bounds | AccessError::Wrap => "it reached beyond the bounds of a region",
     }
 }
 

@@ -24,7 +24,6 @@ use millrace_runtime::ByteStream;
 
 use self::{direct::Direct, stash::Stash, tagged::OpenFpdu, untagged::OpenSend};
 use super::{
-    domain::IwarpDomain,
     fault::Fault,
     reads::Reads,
     tx::Tx,
@@ -36,7 +35,7 @@ use super::{
         terminate::ErrorCode,
     },
 };
-use crate::{Completion, ConnectionError, Counters};
+use crate::{Completion, ConnectionError, Counters, stag::StagDomain};
 
 /// Bytes read at a time while large tagged payload comes: little of it is bounced then.
 const SMALL_WINDOW: usize = 4 << 10;
@@ -48,7 +47,7 @@ const LARGE_PAYLOAD: usize = 16 << 10;
 /// What the receiver works on beside its own state.
 pub(crate) struct Ends<'a> {
     /// The tags.
-    pub(crate) domain: &'a IwarpDomain,
+    pub(crate) domain: &'a StagDomain,
     /// Posted receives, in order.
     pub(crate) receives: &'a mut VecDeque<Buffer>,
     /// Our RDMA Reads.

@@ -1,10 +1,12 @@
 //! Tagged messages: RDMA Writes of the peer, and responses to our RDMA Reads.
 
 use super::{Ends, Rx};
-use crate::provider::iwarp::{
-    domain::Denied,
-    fault::Fault,
-    wire::{ddp::Tagged, fpdu, rdmap::Opcode, terminate::ErrorCode},
+use crate::{
+    provider::iwarp::{
+        fault::Fault,
+        wire::{ddp::Tagged, fpdu, rdmap::Opcode, terminate::ErrorCode},
+    },
+    stag::AccessError,
 };
 
 /// A tagged FPDU that is not complete.
@@ -150,7 +152,7 @@ fn place(ends: &mut Ends<'_>, open: &OpenFpdu, bytes: &[u8]) -> Result<(), Fault
                 memory[..bytes.len()].copy_from_slice(bytes);
                 Ok(())
             }
-            Err(Denied::Released) => table.write_released(open.header.tag, offset, bytes),
+            Err(AccessError::Released) => table.write_released(open.header.tag, offset, bytes),
             Err(denied) => Err(denied),
         };
         placed.map_err(|d| Fault::write_target(d, &open.header, open.len))?;

@@ -4,7 +4,6 @@ use super::{Ends, Rx};
 use crate::{
     Completion, ConnectionError, SteeringTag,
     provider::iwarp::{
-        domain::NotInvalidated,
         fault::Fault,
         wire::{
             crc::Crc,
@@ -14,6 +13,7 @@ use crate::{
             terminate::{ErrorCode, Terminate},
         },
     },
+    stag::InvalidateError,
 };
 
 /// A Send of which not all segments are here.
@@ -141,8 +141,8 @@ fn deliver(ends: &mut Ends<'_>, header: &Untagged, len: usize) -> Result<(), Fau
         // servers do.
         ends.domain.lock().invalidate(header.invalidate).map_err(|e| {
             let code = match e {
-                NotInvalidated::Unknown => ErrorCode::INVALIDATE,
-                NotInvalidated::Protected => ErrorCode::INVALIDATE_PROTECTED,
+                InvalidateError::Unknown => ErrorCode::INVALIDATE,
+                InvalidateError::Protected => ErrorCode::INVALIDATE_PROTECTED,
             };
             Fault::untagged(code, header, len)
         })?;

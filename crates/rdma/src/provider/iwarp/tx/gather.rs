@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use smallvec::SmallVec;
 
 use super::{Tx, work::pieces};
-use crate::provider::iwarp::{domain::Table, fault::Fault};
+use crate::{provider::iwarp::fault::Fault, stag::StagTable};
 
 /// The most pieces in one write: the kernel's own limit, IOV_MAX.
 pub(super) const MAX_PIECES: usize = 1024;
@@ -31,7 +31,11 @@ fn push<'a>(out: &mut Pieces<'a>, piece: &'a [u8], skip: &mut usize) -> bool {
 ///
 /// # Errors
 /// When the source of a Read Response is gone.
-pub(super) fn gather<'a>(tx: &'a Tx, table: Option<&'a Table>, out: &mut Pieces<'a>) -> Result<(), Fault> {
+pub(super) fn gather<'a>(
+    tx: &'a Tx,
+    table: Option<&'a StagTable>,
+    out: &mut Pieces<'a>,
+) -> Result<(), Fault> {
     let mut skip = tx.sent;
     // Scratch bytes from `run` to `at` wait to be added as one piece.
     let (mut run, mut at) = (tx.scratch_at, tx.scratch_at);

@@ -25,7 +25,6 @@ use self::{
     work::{Cutter, Data, Kind, Work},
 };
 use super::{
-    domain::{IwarpDomain, Table},
     fault::Fault,
     wire::{
         crc::Crc,
@@ -35,7 +34,10 @@ use super::{
         terminate::Terminate,
     },
 };
-use crate::{Completion, ConnectionError, Counters, WorkId};
+use crate::{
+    Completion, ConnectionError, Counters, WorkId,
+    stag::{StagDomain, StagTable},
+};
 
 /// Bytes gathered for one write: a whole record of the usual largest NFS transfer, its frames' headers, and the Send of
 /// the reply behind it.
@@ -231,7 +233,7 @@ impl Tx {
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut dyn ByteStream,
-        domain: &IwarpDomain,
+        domain: &StagDomain,
         done: &mut Vec<Completion>,
         counters: &mut Counters,
     ) -> Poll<Result<Flushed, Fault>> {
@@ -254,7 +256,7 @@ impl Tx {
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut dyn ByteStream,
-        domain: &IwarpDomain,
+        domain: &StagDomain,
     ) -> Poll<Result<usize, Fault>> {
         // The lock is held until the bytes are with the stream: see the module's comment.
         let table =
@@ -270,7 +272,7 @@ impl Tx {
     }
 
     /// Cuts work into frames until a batch is full.
-    fn cut_frames(&mut self, table: Option<&Table>) -> Result<(), Fault> {
+    fn cut_frames(&mut self, table: Option<&StagTable>) -> Result<(), Fault> {
         let Self { queue, frames, scratch, crc, max_payload, .. } = self;
         let bytes = frames.iter().map(Frame::total).sum::<usize>().saturating_sub(self.sent);
         let limit = if crc.is_some() { CRC_BATCH_BYTES } else { BATCH_BYTES };

@@ -8,7 +8,6 @@ use super::{BATCH_FRAMES, Frame, INLINE_BYTES};
 use crate::{
     WorkId,
     provider::iwarp::{
-        domain::{Source, Table},
         fault::Fault,
         wire::{
             crc::Crc,
@@ -17,6 +16,7 @@ use crate::{
             rdmap::{Opcode, ReadRequestBody},
         },
     },
+    stag::{AccessError, Source, StagTable},
 };
 
 /// What a message is.
@@ -75,14 +75,14 @@ impl Work {
     }
 
     /// The bytes of the message. A Read Response's are found only while its region is exposed.
-    pub(super) fn find<'a>(&'a self, table: Option<&'a Table>) -> Result<Found<'a>, Fault> {
+    pub(super) fn find<'a>(&'a self, table: Option<&'a StagTable>) -> Result<Found<'a>, Fault> {
         self.data.find(self.len, table)
     }
 }
 
 impl Data {
     /// As [`Work::find`], for a message of `len` bytes.
-    fn find<'a>(&'a self, len: usize, table: Option<&'a Table>) -> Result<Found<'a>, Fault> {
+    fn find<'a>(&'a self, len: usize, table: Option<&'a StagTable>) -> Result<Found<'a>, Fault> {
         match self {
             Self::Views(v) => Ok(Found::Views(v, 0)),
             Self::Read(b) => Ok(Found::Bytes(b)),
@@ -95,7 +95,7 @@ impl Data {
                         Ok(Source::Views(v, at)) => return Ok(Found::Views(v, at)),
                         Err(denied) => denied,
                     },
-                    None => crate::provider::iwarp::domain::Denied::Tag,
+                    None => AccessError::Stag,
                 };
                 Err(Fault::read_source(denied, header, body.encode().to_vec()))
             }
@@ -158,7 +158,7 @@ pub(super) struct Cutter<'a> {
     /// Headers, inlined payload and trailers go to its end.
     pub(super) scratch: &'a mut Vec<u8>,
     pub(super) crc: Option<&'a mut Crc>,
-    pub(super) table: Option<&'a Table>,
+    pub(super) table: Option<&'a StagTable>,
     /// Where the frames go.
     pub(super) frames: &'a mut VecDeque<Frame>,
     /// Bytes of a full batch, and of the present one.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use millrace_buffer::SPAN_BYTES;
 use slab::Slab;
 
-use super::table::{Denied, Exposed};
+use super::{access::AccessError, table::Exposed};
 use crate::{Access, GLOBAL_PAGE, Memory, Segment, Segments, SteeringTag};
 
 /// A piece of exposed memory that is in one place.
@@ -23,7 +23,7 @@ struct Piece {
 #[derive(Default)]
 pub(super) struct Global {
     pub(super) tag: Option<u32>,
-    /// Whether the peer reaches whole spans: see [`crate::provider::iwarp::Iwarp::insecure_with_spans_behind_the_global_tag`].
+    /// Whether the peer reaches whole spans: see [`super::StagTables::insecure_whole_spans`].
     pub(super) spans: bool,
     exposed: Slab<Exposed>,
     /// By address, and by the exposure: shared memory may be exposed several times.
@@ -98,9 +98,9 @@ impl Global {
     }
 
     /// The exposure with the right `want` in which the `len` bytes at the address `offset` lie, and where in it.
-    pub(super) fn find(&self, offset: u64, len: usize, want: Access) -> Result<(usize, usize), Denied> {
-        let end = offset.checked_add(len as u64).ok_or(Denied::Wrap)?;
-        let mut denied = Denied::Bounds;
+    pub(super) fn find(&self, offset: u64, len: usize, want: Access) -> Result<(usize, usize), AccessError> {
+        let end = offset.checked_add(len as u64).ok_or(AccessError::Wrap)?;
+        let mut denied = AccessError::Bounds;
         let before = self.pieces.range(..=(offset, usize::MAX)).rev();
         // No piece is longer than a span, so none that begins before this can reach the offset.
         let first = offset.saturating_sub(SPAN_BYTES as u64);
@@ -111,7 +111,7 @@ impl Global {
             if self.exposed.get(*key).is_some_and(|e| e.access == want) {
                 return Ok((*key, piece.at + (offset - address) as usize));
             }
-            denied = Denied::Rights;
+            denied = AccessError::Rights;
         }
         Err(denied)
     }

@@ -11,7 +11,7 @@ use std::{fs::OpenOptions, io, os::unix::fs::FileExt};
 
 use millrace_buffer::{Buffer, SpanRef};
 
-use super::table::Denied;
+use super::access::AccessError;
 
 /// Where a released window leads.
 pub(super) struct Released {
@@ -28,9 +28,9 @@ impl Released {
     }
 
     /// Whether the peer may write `len` bytes at `offset`.
-    pub(super) fn check(&self, offset: u64, len: usize) -> Result<(), Denied> {
-        let end = offset.checked_add(len as u64).ok_or(Denied::Wrap)?;
-        if end > self.len as u64 { Err(Denied::Bounds) } else { Ok(()) }
+    pub(super) fn check(&self, offset: u64, len: usize) -> Result<(), AccessError> {
+        let end = offset.checked_add(len as u64).ok_or(AccessError::Wrap)?;
+        if end > self.len as u64 { Err(AccessError::Bounds) } else { Ok(()) }
     }
 
     /// Writes behind the new owner's back.

@@ -1,26 +1,23 @@
-//! The table of a connection's tags: what the peer may touch. Enforces the rules of RFC 5040 section 5 and RFC 5041
-//! section 5.2 on every access of the peer.
+//! The STag table. Enforces the rules of RFC 5040 section 5 and RFC 5041 section 5.2 on every access of the peer.
 //!
-//! The memory of an exposed region is *owned by its table entry*. Whoever wants to touch it on the peer's behalf does
-//! so while it holds the table's lock, so revocation is: take the lock, remove the entry. Nothing can be placed after.
+//! A table entry *owns* the memory of its exposed region. A provider holds the table's lock while it touches that memory
+//! for the peer, so revocation takes the lock and removes the entry; no access can follow.
 
 use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasherDefault, Hasher},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
 };
 
-use millrace_buffer::Views;
 use millrace_runtime::RuntimeRef;
 use smallvec::smallvec;
 
 use super::{
+    access::{AccessError, InvalidateError, Source},
     global::Global,
     released::{Released, write_behind},
     tags::{Tags, index_of, next_key},
+    tally::Tally,
 };
 use crate::{Access, Exposure, ExposureId, Means, Memory, Segment, SteeringTag};
 
@@ -91,39 +88,6 @@ struct Entry {
     used: Use,
 }
 
-/// Why the peer may not touch what it named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Denied {
-    /// No such tag, wrong key, invalidated, or a sink.
-    Tag,
-    /// The tag does not give this right.
-    Rights,
-    /// Outside the region.
-    Bounds,
-    /// Offset plus length exceeds 64 bits.
-    Wrap,
-    /// It may, but the memory is not the table's: see [`Table::write_released`].
-    Released,
-}
-
-/// Why the peer may not invalidate what it named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotInvalidated {
-    /// The tag is not ours.
-    Unknown,
-    /// The tag is ours but cannot be invalidated by the peer.
-    Protected,
-}
-
-/// The bytes of a region that the peer may read.
-#[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
-    /// In one piece.
-    Bytes(&'a [u8]),
-    /// In several, of which the range begins at this position.
-    Views(&'a Views, usize),
-}
-
 /// The windows of a domain.
 #[derive(Default)]
 struct Windows {
@@ -136,43 +100,8 @@ struct Windows {
     released: Vec<u32>,
 }
 
-/// How much is exposed: changed under the table's lock, and read without it, as is done for every call. A reader may
-/// see one of the two numbers before the other; whoever changed them sees both.
-#[derive(Default)]
-pub(super) struct Tally {
-    regions: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
-impl Tally {
-    /// Regions and bytes.
-    pub(super) fn get(&self) -> (usize, usize) {
-        (self.regions.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire))
-    }
-
-    fn set(&self, regions: usize, bytes: usize) {
-        // There is one writer at a time, so that no read-modify-write is needed.
-        self.regions.store(regions, Ordering::Release);
-        self.bytes.store(bytes, Ordering::Release);
-    }
-
-    fn add(&self, len: usize) {
-        let (regions, bytes) = self.get();
-        self.set(regions + 1, bytes + len);
-    }
-
-    fn subtract(&self, len: usize) {
-        let (regions, bytes) = self.get();
-        self.set(regions - 1, bytes - len);
-    }
-
-    fn clear(&self) {
-        self.set(0, 0);
-    }
-}
-
-/// The table behind the lock.
-pub(crate) struct Table {
+/// The STag table of a protection domain, obtained from [`StagDomain::lock`](super::StagDomain::lock).
+pub struct StagTable {
     entries: HashMap<u32, Entry, BuildHasherDefault<IndexHasher>>,
     tags: Tags,
     windows: Windows,
@@ -180,7 +109,7 @@ pub(crate) struct Table {
     exposed: Arc<Tally>,
 }
 
-impl Table {
+impl StagTable {
     pub(super) fn new(tags: Tags) -> Self {
         Self {
             entries: HashMap::default(),
@@ -339,8 +268,9 @@ impl Table {
         }
     }
 
-    /// Whether the peer can write through `tag` to memory that others own.
-    pub(crate) fn is_released(&self, tag: u32) -> bool {
+    /// Whether the peer can write through `tag` to memory that has another owner: a released window
+    /// ([`crate::Domain::release`]), or the global STag of [`StagTables::insecure_whole_spans`](super::StagTables::insecure_whole_spans).
+    pub fn is_released(&self, tag: u32) -> bool {
         if self.global.spans && self.global.tag == Some(tag) {
             return true;
         }
@@ -348,15 +278,16 @@ impl Table {
             && matches!(self.entry(tag), Some(Entry { used: Use::Released(_), .. }))
     }
 
-    /// Releases everything that is exposed, where memory does not outlive its connection; gives what was.
-    pub(crate) fn clear(&mut self) -> impl Send + use<> {
+    /// Removes all entries, for a provider whose exposures end with the connection. Returns the removed memory, so that
+    /// the caller can drop it after it has released the lock.
+    pub fn clear(&mut self) -> impl Send + use<> {
         self.exposed.clear();
         self.windows = Windows::default();
         (std::mem::take(&mut self.entries), std::mem::take(&mut self.global))
     }
 
-    /// By what means something is exposed.
-    pub(crate) fn means(&self, id: ExposureId) -> Option<Means> {
+    /// The means by which `id` is exposed; `None` if it is not.
+    pub fn means(&self, id: ExposureId) -> Option<Means> {
         if id.0 >= GLOBAL_IDS {
             return Some(Means::Global);
         }
@@ -378,8 +309,11 @@ impl Table {
         count
     }
 
-    /// Writes `bytes` to memory that others own, as the peer still may.
-    pub(crate) fn write_released(&self, tag: u32, offset: u64, bytes: &[u8]) -> Result<(), Denied> {
+    /// Writes `bytes` to memory that has another owner, through a window that [`crate::Domain::release`] left bound.
+    ///
+    /// # Errors
+    /// When the window is not bound any more, the range is outside it, or the write fails.
+    pub fn write_released(&self, tag: u32, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let written = match self.entry(tag).map(|e| &e.used) {
             Some(Use::Released(r)) => {
                 r.check(offset, bytes.len())?;
@@ -390,11 +324,11 @@ impl Table {
             {
                 write_behind(offset, bytes)
             }
-            _ => return Err(Denied::Tag),
+            _ => return Err(AccessError::Stag),
         };
         written.map_err(|e| {
             tracing::warn!("a write to memory that others own failed: {e}");
-            Denied::Tag
+            AccessError::Stag
         })
     }
 
@@ -434,43 +368,56 @@ impl Table {
     }
 
     /// Which exposure the peer means, and where in it, if it may do what it wants.
-    fn locate(&self, tag: u32, offset: u64, len: usize, want: Access) -> Result<(ExposureId, usize), Denied> {
+    fn locate(
+        &self,
+        tag: u32,
+        offset: u64,
+        len: usize,
+        want: Access,
+    ) -> Result<(ExposureId, usize), AccessError> {
         if self.global.tag == Some(tag) {
             return match self.global.find(offset, len, want) {
                 Ok((key, at)) => Ok((ExposureId(GLOBAL_IDS + key as u64), at)),
                 Err(_) if want == Access::RemoteWrite && self.global.reaches(offset, len) => {
-                    Err(Denied::Released)
+                    Err(AccessError::Released)
                 }
                 Err(denied) => Err(denied),
             };
         }
         let id = ExposureId(tag.into());
         if let Some(Entry { used: Use::Released(r), .. }) = self.entry(tag) {
-            let rights = if want == Access::RemoteWrite { r.check(offset, len) } else { Err(Denied::Rights) };
-            return Err(rights.err().unwrap_or(Denied::Released));
+            let rights =
+                if want == Access::RemoteWrite { r.check(offset, len) } else { Err(AccessError::Rights) };
+            return Err(rights.err().unwrap_or(AccessError::Released));
         }
-        let e = self.get(id).filter(|e| e.valid).ok_or(Denied::Tag)?;
+        let e = self.get(id).filter(|e| e.valid).ok_or(AccessError::Stag)?;
         if e.access != want {
-            return Err(Denied::Rights);
+            return Err(AccessError::Rights);
         }
-        let end = offset.checked_add(len as u64).ok_or(Denied::Wrap)?;
+        let end = offset.checked_add(len as u64).ok_or(AccessError::Wrap)?;
         if end > e.memory.len() as u64 {
-            return Err(Denied::Bounds);
+            return Err(AccessError::Bounds);
         }
-        usize::try_from(offset).map(|at| (id, at)).map_err(|_| Denied::Bounds)
+        usize::try_from(offset).map(|at| (id, at)).map_err(|_| AccessError::Bounds)
     }
 
-    /// Checks that the peer may place `len` bytes at `offset` of `tag`.
-    pub(crate) fn check_write(&self, tag: u32, offset: u64, len: usize) -> Result<(), Denied> {
+    /// Checks that the peer may write `len` bytes at `offset` of `tag`.
+    ///
+    /// # Errors
+    /// [`AccessError`], except [`AccessError::Released`]: such a write is allowed.
+    pub fn check_write(&self, tag: u32, offset: u64, len: usize) -> Result<(), AccessError> {
         match self.locate(tag, offset, len, Access::RemoteWrite) {
-            Ok(_) | Err(Denied::Released) => Ok(()),
+            Ok(_) | Err(AccessError::Released) => Ok(()),
             Err(denied) => Err(denied),
         }
     }
 
-    /// The memory at `offset` of `tag`, to its end, for placing `len` bytes now; and whether everything after those
-    /// `len` bytes was never placed before. The `len` bytes count as placed from now on.
-    pub(crate) fn place(&mut self, tag: u32, offset: u64, len: usize) -> Result<(&mut [u8], bool), Denied> {
+    /// Returns the region's memory from `offset` of `tag` to its end, for the placement of `len` bytes, and whether no
+    /// byte after those was ever placed. The `len` bytes count as placed.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn place(&mut self, tag: u32, offset: u64, len: usize) -> Result<(&mut [u8], bool), AccessError> {
         let (id, at) = self.locate(tag, offset, len, Access::RemoteWrite)?;
         match self.get_mut(id) {
             Some(Exposed { memory: Memory::Owned(b), written, .. }) => {
@@ -479,22 +426,28 @@ impl Table {
                 *written = end.max(*written);
                 Ok((&mut b[at..], fresh))
             }
-            _ => Err(Denied::Tag),
+            _ => Err(AccessError::Stag),
         }
     }
 
-    /// The `len` bytes at `offset` of `tag`, if the peer may read them.
-    pub(crate) fn source(&self, tag: u32, offset: u64, len: usize) -> Result<Source<'_>, Denied> {
+    /// Returns the `len` bytes at `offset` of `tag` for the peer to read.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn source(&self, tag: u32, offset: u64, len: usize) -> Result<Source<'_>, AccessError> {
         let (id, at) = self.locate(tag, offset, len, Access::RemoteRead)?;
         match self.get(id).map(|e| &e.memory) {
-            Some(Memory::Owned(b)) => b.get(at..at + len).map(Source::Bytes).ok_or(Denied::Bounds),
+            Some(Memory::Owned(b)) => b.get(at..at + len).map(Source::Bytes).ok_or(AccessError::Bounds),
             Some(Memory::Shared(v)) => Ok(Source::Views(v, at)),
-            None => Err(Denied::Tag),
+            None => Err(AccessError::Stag),
         }
     }
 
-    /// The peer's Send with Invalidate. A tag that is invalid already stays so.
-    pub(crate) fn invalidate(&mut self, tag: u32) -> Result<(), NotInvalidated> {
+    /// Invalidates `tag` for a Send with Invalidate of the peer. Invalidating twice is allowed.
+    ///
+    /// # Errors
+    /// [`InvalidateError`].
+    pub fn invalidate(&mut self, tag: u32) -> Result<(), InvalidateError> {
         match self.entry_mut(tag).map(|e| &mut e.used) {
             Some(Use::Exposed(e)) => {
                 e.valid = false;
@@ -505,8 +458,8 @@ impl Table {
                 self.exposed.subtract(r.len);
                 Ok(()) // Its tag is free with the others that were released.
             }
-            Some(Use::Sink | Use::Reserved) => Err(NotInvalidated::Protected),
-            None => Err(NotInvalidated::Unknown),
+            Some(Use::Sink | Use::Reserved) => Err(InvalidateError::Protected),
+            None => Err(InvalidateError::Unknown),
         }
     }
 }

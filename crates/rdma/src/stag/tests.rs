@@ -1,31 +1,44 @@
 //! What the peer can reach, by each of the means.
 
+use std::sync::LazyLock;
+
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_runtime::virtual_time::VirtualTime;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    GLOBAL_PAGE, Segment,
-    provider::iwarp::tests::{arena, runtime},
-};
+use crate::{GLOBAL_PAGE, Segment};
 
 const ALL: [Means; 3] = [Means::Registration, Means::Window, Means::Global];
 const WINDOWS: usize = 4;
 const LARGEST: usize = 64 << 10;
+
+/// The arena of all tests: each arena maps whole spans.
+fn arena() -> Arena {
+    static SHARED: LazyLock<Arena> =
+        LazyLock::new(|| Arena::new(ArenaConfig { limit: 1 << 30, huge_pages: false }));
+    SHARED.clone()
+}
+
+/// A runtime whose random numbers are reproducible.
+fn runtime() -> RuntimeRef {
+    VirtualTime::new(1).runtime()
+}
 
 fn owned(len: usize) -> Memory {
     Memory::Owned(arena().alloc(len).unwrap())
 }
 
 /// A domain with all means.
-fn domain() -> IwarpDomain {
-    let d = TagTables::default().domain(runtime());
+fn domain() -> StagDomain {
+    let d = StagTables::default().domain(runtime());
     assert_eq!(d.reserve_windows(WINDOWS, LARGEST), WINDOWS);
     assert!(d.enable_global());
     d
 }
 
 /// An exposure in one segment.
-fn expose(d: &IwarpDomain, by: Means, memory: Memory, access: Access) -> (ExposureId, Segment) {
+fn expose(d: &StagDomain, by: Means, memory: Memory, access: Access) -> (ExposureId, Segment) {
     let e = d.expose(by, memory, access).unwrap();
     assert_eq!(e.segments.len(), 1, "{by:?}");
     (e.id, e.segments[0])
@@ -41,15 +54,15 @@ fn a_tag_gives_its_right_in_its_range_and_nothing_else() {
         let (wt, rt) = (w.handle.0, r.handle.0);
         assert_eq!(t.check_write(wt, w.offset, 100), Ok(()));
         assert_eq!(t.check_write(wt, w.offset + 100, 0), Ok(()));
-        assert_eq!(t.check_write(wt, w.offset + 1, 100), Err(Denied::Bounds));
-        assert_eq!(t.check_write(wt, u64::MAX, 2), Err(Denied::Wrap));
-        assert_eq!(t.check_write(wt, u64::MAX - 5, 2), Err(Denied::Bounds));
-        assert_eq!(t.check_write(wt ^ 1, w.offset, 1), Err(Denied::Tag));
-        assert_eq!(t.check_write(wt ^ 0x100, w.offset, 1), Err(Denied::Tag));
-        assert_eq!(t.check_write(rt, r.offset, 1), Err(Denied::Rights));
-        assert!(matches!(t.source(wt, w.offset, 1), Err(Denied::Rights)));
+        assert_eq!(t.check_write(wt, w.offset + 1, 100), Err(AccessError::Bounds));
+        assert_eq!(t.check_write(wt, u64::MAX, 2), Err(AccessError::Wrap));
+        assert_eq!(t.check_write(wt, u64::MAX - 5, 2), Err(AccessError::Bounds));
+        assert_eq!(t.check_write(wt ^ 1, w.offset, 1), Err(AccessError::Stag));
+        assert_eq!(t.check_write(wt ^ 0x100, w.offset, 1), Err(AccessError::Stag));
+        assert_eq!(t.check_write(rt, r.offset, 1), Err(AccessError::Rights));
+        assert!(matches!(t.source(wt, w.offset, 1), Err(AccessError::Rights)));
         assert!(matches!(t.source(rt, r.offset + 90, 10), Ok(Source::Bytes(b)) if b.len() == 10));
-        assert!(matches!(t.source(rt, r.offset + 90, 11), Err(Denied::Bounds)));
+        assert!(matches!(t.source(rt, r.offset + 90, 11), Err(AccessError::Bounds)));
     }
 }
 
@@ -75,10 +88,10 @@ fn invalidation_keeps_the_memory_for_its_owner() {
         let sink = d.reserve_sink().unwrap();
         assert_eq!(d.lock().invalidate(s.handle.0), Ok(()));
         assert_eq!(d.lock().invalidate(s.handle.0), Ok(()));
-        assert_eq!(d.lock().invalidate(s.handle.0 ^ 0x1100), Err(NotInvalidated::Unknown));
-        assert_eq!(d.lock().invalidate(sink), Err(NotInvalidated::Protected));
+        assert_eq!(d.lock().invalidate(s.handle.0 ^ 0x1100), Err(InvalidateError::Unknown));
+        assert_eq!(d.lock().invalidate(sink), Err(InvalidateError::Protected));
         assert!(!d.is_valid(id));
-        assert_eq!(d.lock().check_write(s.handle.0, 0, 1), Err(Denied::Tag));
+        assert_eq!(d.lock().check_write(s.handle.0, 0, 1), Err(AccessError::Stag));
         assert!(d.revoke(id).is_some());
     }
 }
@@ -87,7 +100,7 @@ fn invalidation_keeps_the_memory_for_its_owner() {
 fn the_peer_cannot_invalidate_the_global_tag() {
     let d = domain();
     let (id, s) = expose(&d, Means::Global, owned(100), Access::RemoteWrite);
-    assert_eq!(d.lock().invalidate(s.handle.0), Err(NotInvalidated::Protected));
+    assert_eq!(d.lock().invalidate(s.handle.0), Err(InvalidateError::Protected));
     assert!(d.is_valid(id));
 }
 
@@ -96,11 +109,11 @@ fn sinks_are_no_targets_and_do_not_count_as_exposed() {
     let d = domain();
     let sink = d.reserve_sink().unwrap();
     assert_eq!(d.exposed(), (0, 0));
-    assert_eq!(d.lock().check_write(sink, 0, 1), Err(Denied::Tag));
+    assert_eq!(d.lock().check_write(sink, 0, 1), Err(AccessError::Stag));
     assert!(d.lock().source(sink, 0, 1).is_err());
     assert!(d.revoke(ExposureId(sink.into())).is_none());
     d.release_sink(sink);
-    assert_eq!(d.lock().invalidate(sink), Err(NotInvalidated::Unknown));
+    assert_eq!(d.lock().invalidate(sink), Err(InvalidateError::Unknown));
 }
 
 #[test]
@@ -126,13 +139,13 @@ fn windows_are_a_pool_and_change_the_key_each_time() {
     let again = bind(10).unwrap();
     let (old, new) = (all[2].segments[0].handle.0, again.segments[0].handle.0);
     assert_eq!((old >> 8, (old as u8).wrapping_add(1)), (new >> 8, new as u8));
-    assert_eq!(d.lock().check_write(old, 0, 1), Err(Denied::Tag));
+    assert_eq!(d.lock().check_write(old, 0, 1), Err(AccessError::Stag));
     assert_eq!(d.reserve_windows(99, 99), WINDOWS);
 }
 
 #[test]
 fn means_that_were_not_set_up_are_refused_with_the_memory() {
-    let d = TagTables::default().domain(runtime());
+    let d = StagTables::default().domain(runtime());
     for by in [Means::Window, Means::Global] {
         let e = d.expose(by, owned(10), Access::RemoteRead).unwrap_err();
         assert_eq!(e.memory.len(), 10);
@@ -244,12 +257,12 @@ fn a_released_window_lets_late_writes_through_until_it_is_invalidated() {
         t.write_released(s.handle.0, offset, bytes)
     };
     assert_eq!(late(90, &[9; 10]), Ok(()));
-    assert_eq!(late(91, &[9; 10]), Err(Denied::Bounds));
-    assert_eq!(late(u64::MAX, &[9; 10]), Err(Denied::Wrap));
-    assert!(matches!(d.lock().source(s.handle.0, 0, 1), Err(Denied::Rights)));
+    assert_eq!(late(91, &[9; 10]), Err(AccessError::Bounds));
+    assert_eq!(late(u64::MAX, &[9; 10]), Err(AccessError::Wrap));
+    assert!(matches!(d.lock().source(s.handle.0, 0, 1), Err(AccessError::Rights)));
     assert_eq!(std::hint::black_box(&b)[88..92], [1, 1, 9, 9]);
     assert_eq!(d.invalidate_released(), 1);
-    assert_eq!(late(0, &[9]), Err(Denied::Tag));
+    assert_eq!(late(0, &[9]), Err(AccessError::Stag));
     assert_eq!(d.exposed(), (0, 0));
 }
 
@@ -278,7 +291,7 @@ fn released_windows_are_invalidated_when_none_is_free() {
     drop(d.release(id));
     let before = d.exposed().0;
     assert_eq!(d.lock().invalidate(s.handle.0), Ok(()));
-    assert_eq!((d.exposed().0, d.lock().check_write(s.handle.0, 0, 1)), (before - 1, Err(Denied::Tag)));
+    assert_eq!((d.exposed().0, d.lock().check_write(s.handle.0, 0, 1)), (before - 1, Err(AccessError::Stag)));
     assert_eq!(d.invalidate_released(), before);
     assert_eq!(d.exposed(), (0, 0));
 }
