@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use millrace_rdma::{Chosen, ProviderChoice};
+use millrace_rdma_providers::{Chosen, ProviderChoice};
 use millrace_rpcrdma::{Design, registration::Strategy};
 
 use crate::BenchError;

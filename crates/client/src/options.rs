@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use millrace_oncrpc::{AuthSys, Credential};
-use millrace_rdma::ProviderChoice;
+use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::{
     Design, Padding,
     registration::{Invalidation, Registration, Settings, Strategy},

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use millrace_rdma::ProviderChoice;
+use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::{Design, Padding, registration::Strategy};
 
 use crate::{Error, Proto};

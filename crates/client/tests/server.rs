@@ -9,7 +9,7 @@ use std::{
 
 use millrace_client::{Client, Design, Error, Options, Proto, RetryPolicy, Url};
 use millrace_nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
-use millrace_rdma::ProviderChoice;
+use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, ExposedBuffers, Running, Server};
 

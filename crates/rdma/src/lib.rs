@@ -9,7 +9,6 @@
 //!   an [`ExposedRegion`], whose memory no Rust code can touch until [`ExposedRegion::revoke`] has made the peer
 //!   unable to: the security argument of the papers as a type.
 
-mod choice;
 mod domain;
 mod memory;
 mod meter;
@@ -17,7 +16,6 @@ pub mod provider;
 mod queue_pair;
 pub mod stag;
 
-pub use choice::{Chosen, NotUsable, ProviderChoice};
 pub use domain::{
     Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, LocalKey, LocalUse, Means, Segments,
 };

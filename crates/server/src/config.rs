@@ -3,7 +3,7 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use millrace_oncrpc::stages::DEFAULT_SAMPLE;
-use millrace_rdma::ProviderChoice;
+use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::{Design, registration::Strategy};
 use serde::{Deserialize, Deserializer, de};
 

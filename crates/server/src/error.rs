@@ -41,7 +41,7 @@ pub enum ServerError {
         /// The address.
         addr: SocketAddr,
         /// Why.
-        source: millrace_rdma::NotUsable,
+        source: millrace_rdma_providers::NotUsable,
     },
     /// The secret in the state directory cannot be read or made.
     #[error("cannot use the state directory {}: {source}", path.display())]

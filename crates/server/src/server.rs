@@ -10,7 +10,8 @@ use std::{
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig, TRIM_INTERVAL};
 use millrace_oncrpc::serving::{Budget, CloseStats};
-use millrace_rdma::{Chosen, Provider};
+use millrace_rdma::Provider;
+use millrace_rdma_providers::Chosen;
 use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::{RuntimeExt, RuntimeRef, tokio_rt::TokioRuntime};
 use millrace_vfs::FileSystemRef;

@@ -18,7 +18,7 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use millrace_client::{Design, Invalidation, Proto, Strategy};
-use millrace_rdma::ProviderChoice;
+use millrace_rdma_providers::ProviderChoice;
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, MountBenchArgs,

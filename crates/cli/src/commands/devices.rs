@@ -4,10 +4,8 @@ use millrace_bench::{
     table::{Align, Table},
     units::Size,
 };
-use millrace_rdma::{
-    ProviderChoice,
-    provider::verbs::{self, Details, Device, Features, Limits, Port, Transport, Unusable},
-};
+use millrace_rdma::provider::verbs::{self, Details, Device, Features, Limits, Port, Transport, Unusable};
+use millrace_rdma_providers::ProviderChoice;
 use serde_json::{Value, json};
 
 use crate::{

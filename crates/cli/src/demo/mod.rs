@@ -10,7 +10,7 @@ use std::{path::Path, time::Duration};
 
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_client::{Client, Url};
-use millrace_rdma::ProviderChoice;
+use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
 

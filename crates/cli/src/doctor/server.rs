@@ -12,7 +12,7 @@ use millrace_nfs::{
     mount,
     v3::{Fattr, access},
 };
-use millrace_rdma::ProviderChoice;
+use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::Finding;

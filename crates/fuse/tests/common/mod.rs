@@ -62,7 +62,7 @@ impl Export {
             exports: vec![format!("/data={backend},squash=none").parse().unwrap()],
             listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
             listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
-            provider: millrace_rdma::ProviderChoice::Iwarp,
+            provider: millrace_rdma_providers::ProviderChoice::Iwarp,
             shards: Some(1),
             ..Config::default()
         }

@@ -1,20 +1,28 @@
-//! The providers, and what they have in common.
+//! The providers, and the functions that they share.
 
 pub mod iwarp;
 pub mod sim;
 pub mod verbs;
 
-use std::{future::Future, io, net::SocketAddr, time::Duration};
+use std::{
+    future::Future,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    time::Duration,
+};
 
 use millrace_runtime::{Runtime, RuntimeExt, RuntimeRef};
 
 use crate::ConnectionError;
 
-/// Pause after the machine had no file descriptor or memory for a connection.
+/// Delay before a listener accepts again after it ran out of file descriptors or memory.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
-/// What `step` of a set-up gives, if it ends within `limit`.
-async fn in_time<T>(
+/// Runs the connection set-up `step` for at most `limit`.
+///
+/// # Errors
+/// Those of `step`; [`ConnectionError::TimedOut`] after `limit`.
+pub async fn setup_timeout<T>(
     rt: &dyn Runtime,
     limit: Duration,
     step: impl Future<Output = Result<T, ConnectionError>>,
@@ -22,9 +30,9 @@ async fn in_time<T>(
     millrace_runtime::timeout(rt, limit, step).await.unwrap_or(Err(ConnectionError::TimedOut(limit)))
 }
 
-/// Whether the machine had no file descriptor or memory for a connection to the listener on `addr`; then after a
-/// pause, in which it may get some.
-async fn pause_if_exhausted(rt: &RuntimeRef, addr: SocketAddr, error: &io::Error) -> bool {
+/// Whether accepting on `addr` failed with `error` because the machine ran out of file descriptors or memory. If so,
+/// waits 100 ms before it returns, so that the caller can accept again.
+pub async fn pause_if_exhausted(rt: &RuntimeRef, addr: SocketAddr, error: &io::Error) -> bool {
     let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     if !error.raw_os_error().is_some_and(|e| exhausted.contains(&e)) {
         return false;
@@ -32,4 +40,29 @@ async fn pause_if_exhausted(rt: &RuntimeRef, addr: SocketAddr, error: &io::Error
     tracing::warn!(%addr, %error, "cannot accept a connection now");
     rt.sleep(EXHAUSTED_PAUSE).await;
     true
+}
+
+/// The local address from which this machine routes to `peer`. Sends nothing.
+///
+/// # Errors
+/// When there is no route to `peer`, or no socket can be created.
+pub fn local_address_to(peer: IpAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match peer {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(SocketAddr::new(peer, 9))?; // Connecting a UDP socket sends nothing; the port does not matter.
+    socket.local_addr().map(|a| a.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_address_is_reached_from_itself() {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        assert_eq!(local_address_to(loopback).unwrap(), loopback);
+    }
 }

@@ -19,9 +19,10 @@ use millrace_oncrpc::{
     RpcError, SMALL_REPLY, Service, Stages, Transport, TransportKind, serving::Account,
 };
 use millrace_rdma::{
-    ConnectParams, ProviderChoice, QueuePair,
+    ConnectParams, QueuePair,
     provider::{iwarp, verbs::device_of},
 };
+use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use millrace_xdr::{Decoder, Encoder, XdrError};

@@ -21,7 +21,7 @@ use millrace_oncrpc::{
     AuthSys, Credential, PendingCall, Reply, ReplySpec, Request, RpcError, Transport,
     tcp::{TcpClientConfig, TcpTransport},
 };
-use millrace_rdma::ProviderChoice;
+use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::{Design, Requester, RequesterConfig};
 use millrace_runtime::{
     RuntimeRef,

@@ -20,7 +20,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::{initiate, respond, setup};
 use crate::{
     ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason,
-    provider::{in_time, pause_if_exhausted},
+    provider::{pause_if_exhausted, setup_timeout},
     stag::StagTables,
 };
 
@@ -53,7 +53,7 @@ pub(super) async fn connect(
     tags: StagTables,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let began = rt.now();
-    let stream = in_time(&*rt, params.timeout, connect_stream(addr, params.local_port)).await?;
+    let stream = setup_timeout(&*rt, params.timeout, connect_stream(addr, params.local_port)).await?;
     let left = params.timeout.saturating_sub(rt.now().duration_since(began));
     initiate(rt, Box::new(stream), ConnectParams { timeout: left, ..params }, tags).await
 }

@@ -17,7 +17,7 @@ use super::wire::{
     rdmap::Opcode,
     terminate::{ErrorCode, Terminate},
 };
-use crate::{ConnectParams, ConnectionError, provider::in_time};
+use crate::{ConnectParams, ConnectionError, provider::setup_timeout};
 
 /// Private data of the upper layer that we send at most: what every implementation takes beside its own.
 const MAX_UPPER_PRIVATE: usize = 196;
@@ -66,7 +66,7 @@ pub(crate) async fn initiate(
     params: &ConnectParams,
 ) -> Result<Agreed, ConnectionError> {
     check_params(params)?;
-    in_time(&**rt, params.timeout, initiate_inner(stream, params)).await
+    setup_timeout(&**rt, params.timeout, initiate_inner(stream, params)).await
 }
 
 /// The responder's part. `stream` is left at the first FPDU.
@@ -76,7 +76,7 @@ pub(crate) async fn respond(
     params: &ConnectParams,
 ) -> Result<Agreed, ConnectionError> {
     check_params(params)?;
-    let result = in_time(&**rt, params.timeout, respond_inner(stream, params)).await;
+    let result = setup_timeout(&**rt, params.timeout, respond_inner(stream, params)).await;
     if let Err(ConnectionError::PeerMisbehaved(_)) = result {
         millrace_runtime::timeout(&**rt, IMPROPER_PAUSE, until_closed(stream)).await;
     }

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     Capabilities, ConnectParams, ConnectionError, ConnectionInfo, Incoming, Listener, QueuePair,
     RejectReason,
-    provider::in_time,
+    provider::setup_timeout,
     queue_pair::{MAX_PIECES, MAX_TRANSFER},
 };
 
@@ -77,7 +77,7 @@ impl Inner {
     ) -> Result<Box<dyn QueuePair>, ConnectionError> {
         check(&params)?;
         let (limit, clock, first) = (params.timeout, Arc::clone(&rt), first_receive(&arena, &params)?);
-        in_time(&*clock, limit, async move {
+        setup_timeout(&*clock, limit, async move {
             let (reply, answer) = oneshot::channel();
             let from = self
                 .address_towards(host, to, params.local_port)
@@ -254,7 +254,7 @@ impl Incoming for SimIncoming {
                 world.answer(done, made);
             };
             self.world.clock.call_at(self.world.trip(), Box::new(replied));
-            in_time(&*clock, limit, async move {
+            setup_timeout(&*clock, limit, async move {
                 let made = ready.await.unwrap_or(Err(ConnectionError::Closed));
                 made.map(|qp| Box::new(qp) as Box<dyn QueuePair>)
             })

@@ -23,8 +23,7 @@ use super::{
 };
 use crate::{
     Capabilities, ConnectParams, ConnectionError, ConnectionInfo, QueuePair,
-    choice::local_address_to,
-    provider::in_time,
+    provider::{local_address_to, setup_timeout},
     queue_pair::{MAX_PIECES, MAX_TRANSFER},
 };
 
@@ -243,7 +242,7 @@ pub(super) async fn connect(
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let (clock, limit) = (Arc::clone(&rt), params.timeout);
-    Ok(Box::new(in_time(&*clock, limit, initiate(libraries, rt, arena, addr, params)).await?))
+    Ok(Box::new(setup_timeout(&*clock, limit, initiate(libraries, rt, arena, addr, params)).await?))
 }
 
 async fn initiate(
@@ -302,7 +301,7 @@ pub(super) async fn accept(
     params: ConnectParams,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
     let (clock, limit) = (Arc::clone(&rt), params.timeout);
-    Ok(Box::new(in_time(&*clock, limit, respond(id, request, peer, rt, arena, params)).await?))
+    Ok(Box::new(setup_timeout(&*clock, limit, respond(id, request, peer, rt, arena, params)).await?))
 }
 
 async fn respond(

@@ -1,16 +1,13 @@
-//! Which provider serves an address: the one place that names them all.
+//! Selection of the RDMA provider for an address. `client`, `server`, `bench` and `cli` select a provider with
+//! [`ProviderChoice`] and name none themselves.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    str::FromStr,
-    sync::Arc,
-};
+use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
-use crate::{
+use millrace_rdma::{
     Provider,
     provider::{
         iwarp::Iwarp,
+        local_address_to,
         verbs::{self, Unusable},
     },
 };
@@ -163,19 +160,10 @@ fn asked(provider: Arc<dyn Provider>) -> Chosen {
     Chosen { provider, why: "as was asked for".into() }
 }
 
-/// The address from which the machine sends to `peer`. Nothing is sent.
-pub(crate) fn local_address_to(peer: IpAddr) -> std::io::Result<IpAddr> {
-    let any: IpAddr = match peer {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect(SocketAddr::new(peer, 9))?; // Any port will do.
-    socket.local_addr().map(|a| a.ip())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use super::*;
 
     const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -215,10 +203,5 @@ mod tests {
             Ok(chosen) => assert_eq!(chosen.provider.name(), "verbs"),
             Err(e) => assert!(!matches!(e, NotUsable::NoDevice(_)), "{e}"),
         }
-    }
-
-    #[test]
-    fn the_machine_knows_from_which_address_it_sends() {
-        assert_eq!(local_address_to(LOOPBACK).unwrap(), LOOPBACK);
     }
 }
