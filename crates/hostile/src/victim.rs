@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
 use millrace_oncrpc::{PendingCall, Reply, ReplySpec, Request, RpcError, Transport};
-use millrace_rdma::provider::iwarp::Iwarp;
+use millrace_rdma_iwarp::Iwarp;
 use millrace_rpcrdma::{
     Requester, RequesterConfig,
     registration::{Registration, Settings},

@@ -7,7 +7,7 @@ use millrace_hostile::{
     victim::{self, LEN, Outcome},
 };
 use millrace_oncrpc::RpcError;
-use millrace_rdma::provider::iwarp::Iwarp;
+use millrace_rdma_iwarp::Iwarp;
 use millrace_rpcrdma::registration::{Invalidation, Settings, Strategy};
 use millrace_runtime::tokio_rt::TokioRuntime;
 

@@ -9,7 +9,7 @@ use std::{
 
 use millrace_client::{Design, Options, Proto, Url, blocking::Client};
 use millrace_hostile::{Files, Peer, READ_READ, READ_WRITE, Source, attack};
-use millrace_rdma::provider::iwarp::Iwarp;
+use millrace_rdma_iwarp::Iwarp;
 use millrace_server::{Config, ExposedBuffers, Exposure, Running, Server};
 
 const SECRET: u8 = 0x5e;

@@ -6,11 +6,11 @@ use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 use millrace_rdma::{
     Provider,
     provider::{
-        iwarp::Iwarp,
         local_address_to,
         verbs::{self, Unusable},
     },
 };
+use millrace_rdma_iwarp::Iwarp;
 
 /// What a person asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

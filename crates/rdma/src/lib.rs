@@ -23,5 +23,6 @@ pub use memory::{Access, ExposedRegion, Memory, MemoryRegion, Segment, SteeringT
 pub use meter::{ExposureBatch, ExposureMeter, ExposureStats};
 pub use queue_pair::{
     Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Incoming, Listener,
-    PostError, Provider, QueuePair, ReadRequest, RejectReason, SendRequest, WorkId, WriteRequest,
+    MAX_PIECES, MAX_TRANSFER, PostError, Provider, QueuePair, ReadRequest, RejectReason, SendRequest, WorkId,
+    WriteRequest,
 };

@@ -155,10 +155,11 @@ pub struct ReadRequest {
     pub sink: Vec<Buffer>,
 }
 
-/// The most pieces and bytes of one Send, Write or Read. No protocol has such limits; these bound the work of one
-/// request. Providers split what exceeds an adapter's own.
-pub(crate) const MAX_PIECES: usize = 1 << 16;
-pub(crate) const MAX_TRANSFER: usize = 1 << 30;
+/// The most pieces of one Send, Write or Read. No protocol has such a limit; it bounds the work of one request. A
+/// provider splits a request that exceeds a limit of its adapter.
+pub const MAX_PIECES: usize = 1 << 16;
+/// The most bytes of one Send, Write or Read: 1 GiB. See [`MAX_PIECES`].
+pub const MAX_TRANSFER: usize = 1 << 30;
 
 fn check_size(pieces: usize, bytes: usize) -> Result<(), PostError> {
     if pieces > MAX_PIECES {
@@ -171,15 +172,21 @@ fn check_size(pieces: usize, bytes: usize) -> Result<(), PostError> {
 }
 
 impl SendRequest {
-    /// Checks what every provider asks of it.
-    pub(crate) fn check(&self) -> Result<(), PostError> {
+    /// Validates the request; every provider does so before it posts.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] above [`MAX_PIECES`] or [`MAX_TRANSFER`].
+    pub fn check(&self) -> Result<(), PostError> {
         check_size(self.data.iter().len(), self.data.len())
     }
 }
 
 impl WriteRequest {
-    /// Checks what every provider asks of it.
-    pub(crate) fn check(&self) -> Result<(), PostError> {
+    /// Validates the request; every provider does so before it posts.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] above [`MAX_PIECES`] or [`MAX_TRANSFER`], or when the data is longer than its target.
+    pub fn check(&self) -> Result<(), PostError> {
         check_size(self.data.iter().len(), self.data.len())?;
         if self.data.len() > self.to.length as usize {
             return Err(PostError::Invalid("a Write longer than its target"));
@@ -189,8 +196,13 @@ impl WriteRequest {
 }
 
 impl ReadRequest {
-    /// Checks what every provider asks of it, on a connection with this ORD.
-    pub(crate) fn check(&self, ord: u16) -> Result<(), PostError> {
+    /// Validates the request for a connection with the outbound read depth `ord`; every provider does so before it
+    /// posts.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] above [`MAX_PIECES`] or [`MAX_TRANSFER`], when `ord` is 0, or when sink and source differ
+    /// in length.
+    pub fn check(&self, ord: u16) -> Result<(), PostError> {
         let length = self.from.length as usize;
         check_size(self.sink.len(), length)?;
         if ord == 0 {

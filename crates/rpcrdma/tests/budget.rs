@@ -21,7 +21,7 @@ use millrace_oncrpc::{
     PendingCall, Transport,
     serving::{Budget, BudgetConfig, ClientAddr, CloseReason},
 };
-use millrace_rdma::{Access, ConnectParams, ExposedRegion, QueuePair, Segment, SteeringTag, provider::iwarp};
+use millrace_rdma::{Access, ConnectParams, ExposedRegion, QueuePair, Segment, SteeringTag};
 use millrace_rpcrdma::{
     Chunk, Header, Lists, ReadSegment, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats,
 };
@@ -77,8 +77,14 @@ impl Server {
         let (ours, theirs) = memory_stream(256 << 10, usize::MAX);
         let stream = Throttled { inner: ours, allowed };
         let accept = self.config.connect_params(ConnectParams::default());
-        let connect = iwarp::connect_over(Arc::clone(&self.rt), arena(), Box::new(stream), params);
-        let accept = iwarp::accept_over(Arc::clone(&self.rt), self.arena.clone(), Box::new(theirs), accept);
+        let connect =
+            millrace_rdma_iwarp::connect_over(Arc::clone(&self.rt), arena(), Box::new(stream), params);
+        let accept = millrace_rdma_iwarp::accept_over(
+            Arc::clone(&self.rt),
+            self.arena.clone(),
+            Box::new(theirs),
+            accept,
+        );
         let (ours, theirs) = futures::future::try_join(connect, accept).await.unwrap();
         let (peer, account) = (peer(&*theirs), self.budget.open(client(n)).unwrap());
         let (rt, arena, config) = (Arc::clone(&self.rt), self.arena.clone(), self.config.clone());

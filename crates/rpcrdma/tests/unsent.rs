@@ -12,7 +12,7 @@ use millrace_buffer::{Arena, ArenaConfig, Buffer};
 use millrace_oncrpc::{
     Message, Peer, ReplyHeader, ReplyStatus, SMALL_REPLY, Service, Stages, serving::Account,
 };
-use millrace_rdma::{ConnectParams, provider::iwarp};
+use millrace_rdma::ConnectParams;
 use millrace_rpcrdma::{Header, Lists, RequesterConfig, Responder, ResponderConfig};
 use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};
 use millrace_xdr::Encoder;
@@ -72,8 +72,10 @@ fn a_reply_without_memory_is_sent_when_there_is_some() {
             config.connection.idle_timeout = idle.map(Duration::from_millis);
             let accept = config.connect_params(ConnectParams::default());
             let connect = RequesterConfig::default().connect_params();
-            let connect = iwarp::connect_over(Arc::clone(&rt), support::arena(), Box::new(ours), connect);
-            let accept = iwarp::accept_over(Arc::clone(&rt), support::arena(), Box::new(theirs), accept);
+            let connect =
+                millrace_rdma_iwarp::connect_over(Arc::clone(&rt), support::arena(), Box::new(ours), connect);
+            let accept =
+                millrace_rdma_iwarp::accept_over(Arc::clone(&rt), support::arena(), Box::new(theirs), accept);
             let (ours, theirs) = futures::future::try_join(connect, accept).await.unwrap();
             let (arena, taken) = (small_arena(), Arc::<Mutex<Vec<Buffer>>>::default());
             let service = Exhausting { rt: Arc::clone(&rt), arena: arena.clone(), taken: Arc::clone(&taken) };

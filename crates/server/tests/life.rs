@@ -19,9 +19,8 @@ use millrace_buffer::Arena;
 use common::{Caller, Proto, arena, at, config, rdma_at, run, tcp};
 use futures::future::{BoxFuture, join_all};
 use millrace_nfs::v3::{self, Procedure, RemoveArgs, Res, StableHow, Status, WccData, WriteArgs};
-use millrace_rdma::{
-    ConnectParams, ConnectionError, Incoming, Listener, Provider, QueuePair, provider::iwarp::Iwarp,
-};
+use millrace_rdma::{ConnectParams, ConnectionError, Incoming, Listener, Provider, QueuePair};
+use millrace_rdma_iwarp::Iwarp;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::RequesterConfig;
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};

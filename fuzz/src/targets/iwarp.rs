@@ -14,8 +14,8 @@ use millrace_buffer::Buffer;
 use millrace_rdma::{
     Access, Completion, ConnectParams, ConnectionError, ExposedRegion, Memory, MemoryRegion, QueuePair,
     ReadRequest, Segment, SteeringTag, WorkId,
-    provider::iwarp::{accept_over, connect_over},
 };
+use millrace_rdma_iwarp::{accept_over, connect_over};
 use millrace_runtime::{BoxFuture, ByteStream, MemoryStream, memory_stream};
 
 use super::xdr::arena;

@@ -2,7 +2,7 @@
 
 use millrace_bench::table::{Align, Table};
 use millrace_hostile::{Liar, Lie, victim};
-use millrace_rdma::provider::iwarp::Iwarp;
+use millrace_rdma_iwarp::Iwarp;
 use millrace_rpcrdma::registration::{Invalidation, Settings, Strategy};
 use millrace_runtime::tokio_rt::TokioRuntime;
 

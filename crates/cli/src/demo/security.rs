@@ -18,7 +18,7 @@ use millrace_hostile::{
     attack::{self, Tries},
 };
 use millrace_nfs::v3::StableHow;
-use millrace_rdma::provider::iwarp::Iwarp;
+use millrace_rdma_iwarp::Iwarp;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{Config, ExposedBuffers, Exposure, Running, Server, ServerError};
 

@@ -1,6 +1,5 @@
 //! The providers, and the functions that they share.
 
-pub mod iwarp;
 pub mod sim;
 pub mod verbs;
 

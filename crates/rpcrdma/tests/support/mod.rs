@@ -18,10 +18,7 @@ use millrace_oncrpc::{
     AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
     RpcError, SMALL_REPLY, Service, Stages, Transport, TransportKind, serving::Account,
 };
-use millrace_rdma::{
-    ConnectParams, QueuePair,
-    provider::{iwarp, verbs::device_of},
-};
+use millrace_rdma::{ConnectParams, QueuePair, provider::verbs::device_of};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
@@ -301,8 +298,8 @@ pub async fn queue_pairs(
         Link::Memory { segment, frame } => {
             let (c, s) = millrace_runtime::memory_stream(256 << 10, segment);
             (client.max_frame, server.max_frame) = (frame, frame);
-            let connect = iwarp::connect_over(rt(), arena.clone(), Box::new(c), client);
-            let accept = iwarp::accept_over(rt(), arena.clone(), Box::new(s), server);
+            let connect = millrace_rdma_iwarp::connect_over(rt(), arena.clone(), Box::new(c), client);
+            let accept = millrace_rdma_iwarp::accept_over(rt(), arena.clone(), Box::new(s), server);
             futures::future::try_join(connect, accept).await.unwrap()
         }
         Link::Tcp => {

@@ -3,10 +3,8 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use millrace_buffer::Arena;
-use millrace_rdma::{
-    ConnectParams, ConnectionError, Incoming, Listener, Provider, QueuePair, RejectReason,
-    provider::iwarp::{accept_over, connect_over},
-};
+use millrace_rdma::{ConnectParams, ConnectionError, Incoming, Listener, Provider, QueuePair, RejectReason};
+use millrace_rdma_iwarp::{accept_over, connect_over};
 use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamListener, StreamProvider};
 
 type Qp = Result<Box<dyn QueuePair>, ConnectionError>;

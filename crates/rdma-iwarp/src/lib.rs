@@ -4,7 +4,7 @@
 //! qp       posted work, and how a connection ends
 //!  |- tx   work -> FPDUs -> one gathering write
 //!  |- rx   one scattering read -> memory, completions
-//!  |- reads   RDMA Reads in progress; [`crate::stag`] has the STags and what the peer may access
+//!  |- reads   RDMA Reads in progress; [`millrace_rdma::stag`] has the STags and what the peer may access
 //! setup    MPA start-up
 //! wire     the bytes
 //! listen   the sockets
@@ -32,10 +32,10 @@ mod wire;
 use std::net::SocketAddr;
 
 use millrace_buffer::Arena;
+use millrace_rdma::{ConnectParams, ConnectionError, Listener, Provider, QueuePair, stag::StagTables};
 use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef};
 
 use self::qp::IwarpQp;
-use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair, stag::StagTables};
 
 /// The iWARP provider: an RNIC in software, over ordinary TCP sockets.
 #[derive(Clone, Default)]
@@ -58,8 +58,8 @@ impl Iwarp {
         Self { tags: StagTables::insecure_shared_and_predictable() }
     }
 
-    /// **Deliberately weak: for demonstrations and tests of attacks alone.** By the tag of [`crate::Means::Global`] a peer
-    /// writes not only to what is exposed at the moment, but wherever it likes in the spans of the arena in which that
+    /// **Deliberately weak: for demonstrations and tests of attacks alone.** By the tag of
+    /// [`millrace_rdma::Means::Global`] a peer writes not only to what is exposed at the moment, but wherever it likes in the spans of the arena in which that
     /// lies, to memory of other owners too: a part of what it reaches on an adapter, where that is all of the arena, at
     /// any time. Nothing that a server or client is told on a command line, in a file or in a URL makes this provider.
     pub fn insecure_with_spans_behind_the_global_tag() -> Self {
@@ -113,7 +113,7 @@ async fn initiate(
 /// Makes a connection over `stream` as the MPA responder.
 ///
 /// # Errors
-/// As [`crate::Incoming::accept`].
+/// As [`millrace_rdma::Incoming::accept`].
 pub async fn accept_over(
     rt: RuntimeRef,
     _arena: Arena,

@@ -4,8 +4,7 @@
 use std::collections::VecDeque;
 
 use millrace_buffer::Buffer;
-
-use crate::{Completion, ReadRequest, WorkId};
+use millrace_rdma::{Completion, ReadRequest, WorkId};
 
 /// A read whose request was handed to the transmitter.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! Two ends of ours: everything that an upper layer does.
 
+use millrace_rdma::{Access, GLOBAL_PAGE, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
+
 use super::*;
-use crate::{Access, GLOBAL_PAGE, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
 
 const SEGMENTS: [usize; 4] = [1, 7, 1000, 1 << 20];
 

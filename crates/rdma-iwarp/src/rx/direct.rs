@@ -21,7 +21,7 @@ use millrace_runtime::ByteStream;
 use smallvec::SmallVec;
 
 use super::{Ends, Rx, stash::Stash, tagged::OpenFpdu};
-use crate::provider::iwarp::{
+use crate::{
     fault::Fault,
     reads::{Reads, parts_from},
     wire::{crc::Crc, ddp::Tagged, fpdu, rdmap::Opcode, terminate::ErrorCode},

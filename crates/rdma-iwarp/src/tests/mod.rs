@@ -13,10 +13,10 @@ use std::{
 };
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
+use millrace_rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest, WorkId};
 use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, memory_stream};
 
 use super::{accept_over, connect_over};
-use crate::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest, WorkId};
 
 /// A runtime without time: sleeps never end. Random numbers run from a fixed seed.
 pub(super) struct Still(std::sync::atomic::AtomicU64);

@@ -2,10 +2,11 @@
 
 use std::io::IoSlice;
 
+use millrace_rdma::stag::StagTable;
 use smallvec::SmallVec;
 
 use super::{Tx, work::pieces};
-use crate::{provider::iwarp::fault::Fault, stag::StagTable};
+use crate::fault::Fault;
 
 /// The most pieces in one write: the kernel's own limit, IOV_MAX.
 pub(super) const MAX_PIECES: usize = 1024;

@@ -259,9 +259,9 @@ fn a_responder_that_answers_is_not_nudged() {
 #[test]
 fn reads_need_a_depth_and_parameters_must_fit() {
     let (qp, _) = answered(&format!("{KEY} 1002 0004 0000 0000"), params(1, 1));
-    let from = crate::Segment { handle: crate::SteeringTag(1), length: 0, offset: 0 };
-    let read = crate::ReadRequest { id: WorkId(1), from, sink: vec![] };
-    assert!(matches!(qp.unwrap().post_read(read), Err(crate::PostError::Invalid(_))));
+    let from = millrace_rdma::Segment { handle: millrace_rdma::SteeringTag(1), length: 0, offset: 0 };
+    let read = millrace_rdma::ReadRequest { id: WorkId(1), from, sink: vec![] };
+    assert!(matches!(qp.unwrap().post_read(read), Err(millrace_rdma::PostError::Invalid(_))));
     let (a, _b) = memory_stream(10, 10);
     let p = ConnectParams { private_data: vec![0; 197], ..ConnectParams::default() };
     let mut i = Box::pin(connect_over(runtime(), arena(), Box::new(a), p));

@@ -1,10 +1,11 @@
 //! What ends a connection: the error for its owner, and the Terminate for its peer if there is one to send.
 
+use millrace_rdma::{ConnectionError, stag::AccessError};
+
 use super::wire::{
     ddp::{Tagged, Untagged},
     terminate::{ErrorCode, Terminate},
 };
-use crate::{ConnectionError, stag::AccessError};
 
 /// The end of a connection.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //! thread for each end.
 //!
 //! ```text
-//! cargo run --release -p millrace-rdma --example raw_qp [GIB] [crc] [frame=BYTES]
+//! cargo run --release -p millrace-rdma-iwarp --example raw_qp [GIB] [crc] [frame=BYTES]
 //! ```
 
 use std::{
@@ -20,8 +20,9 @@ use std::{
 use millrace_buffer::{Arena, ArenaConfig, View, Views};
 use millrace_rdma::{
     Access, Completion, ConnectParams, Counters, ExposedRegion, Memory, MemoryRegion, Provider, QueuePair,
-    Segment, SendRequest, SteeringTag, WorkId, WriteRequest, provider::iwarp::Iwarp,
+    Segment, SendRequest, SteeringTag, WorkId, WriteRequest,
 };
+use millrace_rdma_iwarp::Iwarp;
 use millrace_runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control, run_shard};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;

@@ -9,6 +9,11 @@ use std::{
 };
 
 use millrace_buffer::{Buffer, Views};
+use millrace_rdma::{
+    Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, DomainRef,
+    MAX_PIECES, MAX_TRANSFER, PostError, QueuePair, ReadRequest, SendRequest, WriteRequest,
+    stag::{StagDomain, StagTables},
+};
 use millrace_runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
 
 use super::{
@@ -19,12 +24,6 @@ use super::{
     setup::Agreed,
     tx::{Flushed, Tx},
     wire::rdmap::ReadRequestBody,
-};
-use crate::{
-    Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, DomainRef, PostError,
-    QueuePair, ReadRequest, SendRequest, WriteRequest,
-    queue_pair::{MAX_PIECES, MAX_TRANSFER},
-    stag::{StagDomain, StagTables},
 };
 
 /// Reads from the stream in one call of `poll`, so that one connection does not keep a shard to itself.

@@ -3,20 +3,20 @@
 use std::collections::VecDeque;
 
 use millrace_buffer::Views;
+use millrace_rdma::{
+    WorkId,
+    stag::{AccessError, Source, StagTable},
+};
 
 use super::{BATCH_FRAMES, Frame, INLINE_BYTES};
 use crate::{
-    WorkId,
-    provider::iwarp::{
-        fault::Fault,
-        wire::{
-            crc::Crc,
-            ddp::Untagged,
-            fpdu,
-            rdmap::{Opcode, ReadRequestBody},
-        },
+    fault::Fault,
+    wire::{
+        crc::Crc,
+        ddp::Untagged,
+        fpdu,
+        rdmap::{Opcode, ReadRequestBody},
     },
-    stag::{AccessError, Source, StagTable},
 };
 
 /// What a message is.

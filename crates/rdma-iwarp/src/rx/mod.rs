@@ -20,6 +20,7 @@ use std::{
 };
 
 use millrace_buffer::Buffer;
+use millrace_rdma::{Completion, ConnectionError, Counters, stag::StagDomain};
 use millrace_runtime::ByteStream;
 
 use self::{direct::Direct, stash::Stash, tagged::OpenFpdu, untagged::OpenSend};
@@ -35,7 +36,6 @@ use super::{
         terminate::ErrorCode,
     },
 };
-use crate::{Completion, ConnectionError, Counters, stag::StagDomain};
 
 /// Bytes read at a time while large tagged payload comes: little of it is bounced then.
 const SMALL_WINDOW: usize = 4 << 10;

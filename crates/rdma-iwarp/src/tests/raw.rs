@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use millrace_runtime::{ByteStream, MemoryStream};
 
 use super::*;
-use crate::provider::iwarp::wire::{crc::Crc, fpdu};
+use crate::wire::{crc::Crc, fpdu};
 
 /// The peer's end of the stream.
 pub(super) struct Raw {

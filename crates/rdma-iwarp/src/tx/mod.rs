@@ -17,6 +17,10 @@ use std::{
 };
 
 use millrace_buffer::Views;
+use millrace_rdma::{
+    Completion, ConnectionError, Counters, WorkId,
+    stag::{StagDomain, StagTable},
+};
 use millrace_runtime::ByteStream;
 use smallvec::SmallVec;
 
@@ -33,10 +37,6 @@ use super::{
         rdmap::{Opcode, ReadRequestBody},
         terminate::Terminate,
     },
-};
-use crate::{
-    Completion, ConnectionError, Counters, WorkId,
-    stag::{StagDomain, StagTable},
 };
 
 /// Bytes gathered for one write: a whole record of the usual largest NFS transfer, its frames' headers, and the Send of

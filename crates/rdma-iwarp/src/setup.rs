@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use millrace_rdma::{ConnectParams, ConnectionError, provider::setup_timeout};
 use millrace_runtime::{ByteStream, RuntimeRef};
 
 use super::wire::{
@@ -17,7 +18,6 @@ use super::wire::{
     rdmap::Opcode,
     terminate::{ErrorCode, Terminate},
 };
-use crate::{ConnectParams, ConnectionError, provider::setup_timeout};
 
 /// Private data of the upper layer that we send at most: what every implementation takes beside its own.
 const MAX_UPPER_PRIVATE: usize = 196;

@@ -1,9 +1,9 @@
 //! Peers that break the rules: each is told which, loses its connection, and has changed nothing it had no right to.
 
+use millrace_rdma::{Access, ExposedRegion, Memory, MemoryRegion, ReadRequest, Segment, SteeringTag};
 use millrace_runtime::ByteStream as _;
 
 use super::{raw::*, *};
-use crate::{Access, ExposedRegion, Memory, MemoryRegion, ReadRequest, Segment, SteeringTag};
 
 const REGION: usize = 64;
 

@@ -5,11 +5,11 @@ use std::{
     net::SocketAddr,
 };
 
+use millrace_rdma::{Access, ExposedRegion, Memory, MemoryRegion, ReadRequest, WriteRequest};
 use millrace_runtime::{ByteStream, MemoryStream};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Access, ExposedRegion, Memory, MemoryRegion, ReadRequest, WriteRequest};
 
 /// A stream whose reads give a number of bytes that varies, from 1 to `most`.
 struct Choppy {

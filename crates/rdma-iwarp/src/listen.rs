@@ -11,6 +11,11 @@ use std::{
 };
 
 use millrace_buffer::Arena;
+use millrace_rdma::{
+    ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason,
+    provider::{pause_if_exhausted, setup_timeout},
+    stag::StagTables,
+};
 use millrace_runtime::{
     BoxFuture, LocalPort, RuntimeRef,
     tokio_rt::{TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
@@ -18,11 +23,6 @@ use millrace_runtime::{
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{initiate, respond, setup};
-use crate::{
-    ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason,
-    provider::{pause_if_exhausted, setup_timeout},
-    stag::StagTables,
-};
 
 /// Connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;

@@ -1,19 +1,17 @@
 //! Untagged messages: Sends, Read Requests, Terminate. They are handled when they are complete in the stash.
 
+use millrace_rdma::{Completion, ConnectionError, SteeringTag, stag::InvalidateError};
+
 use super::{Ends, Rx};
 use crate::{
-    Completion, ConnectionError, SteeringTag,
-    provider::iwarp::{
-        fault::Fault,
-        wire::{
-            crc::Crc,
-            ddp::Untagged,
-            fpdu,
-            rdmap::{Opcode, ReadRequestBody},
-            terminate::{ErrorCode, Terminate},
-        },
+    fault::Fault,
+    wire::{
+        crc::Crc,
+        ddp::Untagged,
+        fpdu,
+        rdmap::{Opcode, ReadRequestBody},
+        terminate::{ErrorCode, Terminate},
     },
-    stag::InvalidateError,
 };
 
 /// A Send of which not all segments are here.

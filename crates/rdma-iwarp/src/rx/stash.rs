@@ -1,6 +1,6 @@
 //! Received bytes that are not yet placed: headers, small messages, and what a wrong guess left over.
 
-use crate::provider::iwarp::wire::fpdu;
+use crate::wire::fpdu;
 
 /// Bytes in stream order, with room for more behind them.
 #[derive(Debug, Default)]

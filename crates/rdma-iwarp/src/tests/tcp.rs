@@ -2,13 +2,13 @@
 
 use std::{future::poll_fn, net::SocketAddr};
 
+use millrace_rdma::{
+    Access, Memory, MemoryRegion, Provider, ReadRequest, RejectReason, Segment, SteeringTag, WriteRequest,
+};
 use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::*;
-use crate::{
-    Access, Memory, MemoryRegion, Provider, ReadRequest, RejectReason, Segment, SteeringTag, WriteRequest,
-    provider::iwarp::Iwarp,
-};
+use crate::Iwarp;
 
 const RECORD: usize = 1 << 20;
 

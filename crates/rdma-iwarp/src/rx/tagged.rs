@@ -1,12 +1,11 @@
 //! Tagged messages: RDMA Writes of the peer, and responses to our RDMA Reads.
 
+use millrace_rdma::stag::AccessError;
+
 use super::{Ends, Rx};
 use crate::{
-    provider::iwarp::{
-        fault::Fault,
-        wire::{ddp::Tagged, fpdu, rdmap::Opcode, terminate::ErrorCode},
-    },
-    stag::AccessError,
+    fault::Fault,
+    wire::{ddp::Tagged, fpdu, rdmap::Opcode, terminate::ErrorCode},
 };
 
 /// A tagged FPDU that is not complete.
