@@ -3,14 +3,9 @@
 
 use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
-use millrace_rdma::{
-    Provider,
-    provider::{
-        local_address_to,
-        verbs::{self, Unusable},
-    },
-};
+use millrace_rdma::{Provider, provider::local_address_to};
 use millrace_rdma_iwarp::Iwarp;
+use millrace_rdma_verbs::{self as verbs, Unusable};
 
 /// What a person asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -60,8 +60,9 @@ impl Memory {
         self.len() == 0
     }
 
-    /// Copies bytes from its start (counted); `false` if there are not as many.
-    pub(crate) fn copy_out(&self, to: &mut [u8]) -> bool {
+    /// Copies `to.len()` bytes from its start to `to`, for an implementation of [`crate::Domain::copy_out`]. Returns
+    /// `false`, without copying, if there are fewer. The copy is counted.
+    pub fn copy_out(&self, to: &mut [u8]) -> bool {
         match self {
             Self::Owned(b) if to.len() <= b.len() => millrace_buffer::copy(to, &b[..to.len()]),
             Self::Shared(v) if to.len() <= v.len() => v.slice(0, to.len()).copy_to(to),
@@ -70,8 +71,9 @@ impl Memory {
         true
     }
 
-    /// Copies `from` to its start (counted); `false` if it does not fit or the memory is shared.
-    pub(crate) fn copy_in(&mut self, from: &Views) -> bool {
+    /// Copies `from` to its start, for an implementation of [`crate::Domain::copy_in`]. Returns `false`, without copying,
+    /// if `from` is longer or the memory is shared. The copy is counted.
+    pub fn copy_in(&mut self, from: &Views) -> bool {
         match self {
             Self::Owned(b) if from.len() <= b.len() => from.copy_to(b),
             _ => return false,

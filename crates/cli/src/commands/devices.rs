@@ -4,8 +4,8 @@ use millrace_bench::{
     table::{Align, Table},
     units::Size,
 };
-use millrace_rdma::provider::verbs::{self, Details, Device, Features, Limits, Port, Transport, Unusable};
 use millrace_rdma_providers::ProviderChoice;
+use millrace_rdma_verbs::{self as verbs, Details, Device, Features, Limits, Port, Transport, Unusable};
 use serde_json::{Value, json};
 
 use crate::{

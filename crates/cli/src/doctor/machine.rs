@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use millrace_rdma::provider::verbs;
+use millrace_rdma_verbs as verbs;
 use rustix::process::{Resource, getrlimit};
 
 use super::Finding;

@@ -1,7 +1,6 @@
 //! The providers, and the functions that they share.
 
 pub mod sim;
-pub mod verbs;
 
 use std::{
     future::Future,

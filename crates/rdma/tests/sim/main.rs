@@ -2,19 +2,11 @@
 //! nanosecond.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../suite/common.rs"]
-mod common;
-#[path = "../suite/endings.rs"]
-mod endings;
-#[path = "../suite/exposure.rs"]
-mod exposure;
 mod model;
 mod profiles;
-#[path = "../suite/setup.rs"]
-mod setup;
+#[path = "../suite/mod.rs"]
+mod suite;
 mod tcp;
-#[path = "../suite/transfer.rs"]
-mod transfer;
 
 use std::{future::poll_fn, net::SocketAddr, task::Poll, time::Duration};
 
@@ -25,7 +17,7 @@ use millrace_rdma::{
 };
 use millrace_runtime::virtual_time::VirtualTime;
 
-use common::*;
+use suite::common::*;
 
 /// Numbers that no machine has, each of them different from the others.
 const ODD: &str = include_str!("odd.toml");

@@ -18,8 +18,9 @@ use millrace_oncrpc::{
     AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
     RpcError, SMALL_REPLY, Service, Stages, Transport, TransportKind, serving::Account,
 };
-use millrace_rdma::{ConnectParams, QueuePair, provider::verbs::device_of};
+use millrace_rdma::{ConnectParams, QueuePair};
 use millrace_rdma_providers::ProviderChoice;
+use millrace_rdma_verbs::device_of;
 use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use millrace_xdr::{Decoder, Encoder, XdrError};

@@ -11,6 +11,10 @@ use std::{
 };
 
 use millrace_buffer::{SpanRef, Views};
+use millrace_rdma::{
+    Access, Completion, ConnectionError, Counters, Domain, ExposeError, Exposure, ExposureId, LocalKey,
+    LocalUse, Means, Memory, Segment, Segments, SteeringTag,
+};
 use parking_lot::Mutex;
 
 use super::{
@@ -22,10 +26,6 @@ use super::{
     local::Local,
     receive::Receives,
     send::{Sends, Work},
-};
-use crate::{
-    Access, Completion, ConnectionError, Counters, Domain, ExposeError, Exposure, ExposureId, LocalKey,
-    LocalUse, Means, Memory, Segment, Segments, SteeringTag,
 };
 
 /// How long the invalidation of a tag may take. It is done in order with what was posted before it, which a peer that

@@ -8,6 +8,10 @@ use std::{
 };
 
 use millrace_buffer::{Arena, Buffer, Views};
+use millrace_rdma::{
+    Capabilities, Completion, ConnectionError, ConnectionInfo, Counters, DomainRef, PostError, QueuePair,
+    ReadRequest, SendRequest, WriteRequest,
+};
 use millrace_runtime::{Readiness, RuntimeExt, RuntimeRef, Sleep};
 
 use super::{
@@ -16,10 +20,6 @@ use super::{
     ffi::cm::{RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED},
     queues::{Inner, Shared},
     send::Work,
-};
-use crate::{
-    Capabilities, Completion, ConnectionError, ConnectionInfo, Counters, DomainRef, PostError, QueuePair,
-    ReadRequest, SendRequest, WriteRequest,
 };
 
 /// Looks at the queues in one call of `poll`, so that one connection does not keep a shard to itself.

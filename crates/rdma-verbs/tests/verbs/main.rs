@@ -1,31 +1,22 @@
 //! The verbs provider on a real RDMA device, hardware or software (the kernel's rxe and siw).
 //!
 //! The tests run where `MILLRACE_TEST_VERBS` has the address of such a device, as in
-//! `MILLRACE_TEST_VERBS=10.99.0.1 cargo test -p millrace-rdma --test verbs`; elsewhere each says so and passes.
+//! `MILLRACE_TEST_VERBS=10.99.0.1 cargo test -p millrace-rdma-verbs --test verbs`; elsewhere each says so and passes.
 //! With `MILLRACE_TEST_RXE_WINDOWS` set, they use memory windows on rxe too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../suite/common.rs"]
-mod common;
-#[path = "../suite/endings.rs"]
-mod endings;
-#[path = "../suite/exposure.rs"]
-mod exposure;
-#[path = "../suite/setup.rs"]
-mod setup;
 mod shared;
-#[path = "../suite/transfer.rs"]
-mod transfer;
+#[path = "../../../rdma/tests/suite/mod.rs"]
+mod suite;
 
-use std::{future::poll_fn, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
-use millrace_rdma::{
-    Completion, ConnectParams, ConnectionError, SendRequest, WorkId, provider::verbs::Verbs,
-};
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_rdma::{ConnectParams, ConnectionError};
+use millrace_rdma_verbs::Verbs;
 use millrace_runtime::tokio_rt::TokioRuntime;
 
-use common::*;
+use suite::common::*;
 
 /// What would take longer is stuck.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -37,7 +28,7 @@ fn on_a_device(test: impl AsyncFnOnce(Lab)) {
         return;
     };
     if std::env::var_os("MILLRACE_TEST_RXE_WINDOWS").is_some() {
-        millrace_rdma::provider::verbs::trust_rxe_windows();
+        millrace_rdma_verbs::trust_rxe_windows();
     }
     let ip = address.parse().expect("MILLRACE_TEST_VERBS is an address");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -3,11 +3,11 @@
 use std::{collections::HashMap, io, sync::Arc};
 
 use millrace_buffer::SpanRef;
+use millrace_rdma::{LocalKey, LocalUse};
 use slab::Slab;
 use smallvec::SmallVec;
 
 use super::adapter::{Protection, Registration};
-use crate::{LocalKey, LocalUse};
 
 /// Where a piece of memory begins, and its bytes.
 type Place = (usize, usize);

@@ -8,13 +8,13 @@ use std::{
 };
 
 use millrace_buffer::SpanRef;
+use millrace_rdma::{Access, ExposeError, Means, Memory};
 
 use super::{
     adapter::{Protection, Registration, Window},
     ffi::verbs::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE},
     request::Binding,
 };
-use crate::{Access, ExposeError, Means, Memory};
 
 /// The right that the peer gets.
 const fn right(access: Access) -> u32 {

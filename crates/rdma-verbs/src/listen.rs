@@ -3,6 +3,9 @@
 use std::{io, net::SocketAddr};
 
 use millrace_buffer::Arena;
+use millrace_rdma::{
+    ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason, provider::pause_if_exhausted,
+};
 use millrace_runtime::{BoxFuture, Readiness, RuntimeRef};
 
 use super::{
@@ -10,9 +13,6 @@ use super::{
     ffi::Libraries,
     qp::nowhere,
     setup,
-};
-use crate::{
-    ConnectParams, ConnectionError, Incoming, Listener, QueuePair, RejectReason, provider::pause_if_exhausted,
 };
 
 /// Requests that wait in the kernel to be accepted.

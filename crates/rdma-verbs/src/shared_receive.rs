@@ -17,6 +17,7 @@ use std::{
 };
 
 use millrace_buffer::{Arena, Buffer};
+use millrace_rdma::ConnectParams;
 use parking_lot::Mutex;
 
 use super::{
@@ -24,7 +25,6 @@ use super::{
     ffi::{inline, verbs::*},
     receive::Posted,
 };
-use crate::ConnectParams;
 
 /// Connections that one queue serves in its life.
 const CONNECTIONS: usize = 256;

@@ -5,6 +5,7 @@
 use std::{collections::VecDeque, io};
 
 use millrace_buffer::{Buffer, View, Views};
+use millrace_rdma::{Completion, ReadRequest, WorkId};
 use slab::Slab;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
     local::Local,
     request::{Batch, Binding, remote, request},
 };
-use crate::{Completion, ReadRequest, WorkId};
 
 /// Work that is posted in the order in which it came.
 pub(super) enum Work {

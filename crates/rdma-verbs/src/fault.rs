@@ -2,8 +2,9 @@
 
 use std::io;
 
+use millrace_rdma::ConnectionError;
+
 use super::ffi::verbs::{IBV_WC_LOC_QP_OP_ERR, IBV_WC_WR_FLUSH_ERR};
-use crate::ConnectionError;
 
 /// Why a connection ends whose work was completed with the status `status` (`ibv_wc_status`); `None` for work that was
 /// merely flushed, or could not be sent: the reason is somewhere else.

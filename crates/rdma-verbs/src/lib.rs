@@ -52,6 +52,7 @@ mod shared_receive;
 use std::net::SocketAddr;
 
 use millrace_buffer::Arena;
+use millrace_rdma::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
 use millrace_runtime::{BoxFuture, RuntimeRef};
 
 #[doc(hidden)]
@@ -60,7 +61,6 @@ pub use self::{
     devices::{Details, Device, Features, Gid, Limits, Port, Transport, Unusable, device_of, devices},
     ffi::LoadError,
 };
-use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
 
 /// The verbs provider.
 #[derive(Clone, Copy)]

@@ -9,6 +9,10 @@ use std::{
 };
 
 use millrace_buffer::Arena;
+use millrace_rdma::{
+    Capabilities, ConnectParams, ConnectionError, ConnectionInfo, MAX_PIECES, MAX_TRANSFER, QueuePair,
+    provider::{local_address_to, setup_timeout},
+};
 use millrace_runtime::{LocalPort, Readiness, RuntimeRef, reserved_ports};
 
 use super::{
@@ -20,11 +24,6 @@ use super::{
     qp::{Parts, VerbsQp, nowhere},
     queues::Shared,
     shared_receive::{Shape, SharedReceives},
-};
-use crate::{
-    Capabilities, ConnectParams, ConnectionError, ConnectionInfo, QueuePair,
-    provider::{local_address_to, setup_timeout},
-    queue_pair::{MAX_PIECES, MAX_TRANSFER},
 };
 
 /// Private data of a connection request over InfiniBand: the connection manager needs the rest for the addresses
