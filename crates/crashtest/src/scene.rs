@@ -4,7 +4,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use millrace_client::{Client, Error, Identity, Options, Proto, RetryPolicy, Strategy};
-use millrace_rdma::provider::sim::{Profile, World};
+use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{
     RuntimeRef,
     virtual_time::{TaskGroup, VirtualTime},

@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use millrace_rdma::provider::sim::{Seed, World};
+use millrace_rdma_sim::{Seed, World};
 use millrace_runtime::virtual_time::VirtualTime;
 
 /// Seeds of a test unless `MILLRACE_SIM_SEEDS` says otherwise.

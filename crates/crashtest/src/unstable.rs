@@ -9,7 +9,7 @@ use std::{
 
 use futures::future::{join, join_all};
 use millrace_client::{Client, Design, Options, Proto, Strategy};
-use millrace_rdma::provider::sim::{Faults, Profile, Seed, World};
+use millrace_rdma_sim::{Faults, Profile, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
 use crate::{

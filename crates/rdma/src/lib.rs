@@ -1,13 +1,14 @@
-//! RDMA in the vocabulary of verbs (RFC 5040, rdma-core), and the providers behind it.
+//! RDMA in the vocabulary of verbs (RFC 5040, rdma-core), without a provider.
 //!
-//! - A [`Provider`] connects and listens and gives [`QueuePair`]s.
-//! - A queue pair belongs to one task, which posts work and polls completions. It is also the I/O driver: nothing
-//!   moves unless it is polled.
-//! - Memory is [`buffer`] memory. A work request takes the buffers or views it needs and they come back with its
-//!   completion (or are released when the queue pair goes).
-//! - A [`Domain`] is the protection domain of one connection. [`MemoryRegion::expose`] *consumes* a region and gives
-//!   an [`ExposedRegion`], whose memory no Rust code can touch until [`ExposedRegion::revoke`] has made the peer
-//!   unable to: the security argument of the papers as a type.
+//! - A [`Provider`] connects and listens, and creates [`QueuePair`]s. Each provider is a crate: `rdma-iwarp`,
+//!   `rdma-verbs`, `rdma-sim`; the crate `rdma-providers` selects one for an address.
+//! - A queue pair belongs to one task, which posts work and polls completions. Polling drives the I/O: without it
+//!   nothing is sent or received.
+//! - Memory is [`millrace_buffer`] memory. A work request takes buffers or views, which return with its completion or
+//!   are released when the queue pair is dropped.
+//! - A [`Domain`] is the protection domain of one connection. [`MemoryRegion::expose`] *consumes* a region and returns an
+//!   [`ExposedRegion`], whose memory no Rust code can access until [`ExposedRegion::revoke`] has ended the peer's access.
+//! - [`stag`] and [`provider`] are for implementations of providers.
 
 mod domain;
 mod memory;

@@ -6,7 +6,7 @@ use millrace_bench::{
     simulated::{Lookup, Machines, Storage, Tmpfs},
 };
 use millrace_client::{Design, Options, Proto, Strategy};
-use millrace_rdma::provider::sim::Profile;
+use millrace_rdma_sim::Profile;
 
 use crate::{Curves, Setting};
 

@@ -157,7 +157,7 @@ fn registering(spent: &Spent, all: &Outcome) -> Breakdown {
 #[cfg(test)]
 mod tests {
     use millrace_client::{Options, Proto, Strategy};
-    use millrace_rdma::provider::sim::Profile;
+    use millrace_rdma_sim::Profile;
 
     use super::*;
     use crate::iozone::Test;

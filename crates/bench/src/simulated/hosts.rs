@@ -6,10 +6,8 @@ use std::{
     time::Duration,
 };
 
-use millrace_rdma::{
-    Provider,
-    provider::sim::{HostUse, World},
-};
+use millrace_rdma::Provider;
+use millrace_rdma_sim::{HostUse, World};
 
 /// A server host and client hosts. Cheap to clone.
 #[derive(Debug, Clone)]

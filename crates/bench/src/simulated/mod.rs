@@ -1,7 +1,7 @@
 //! *Simulated* machines: a server host and client hosts of one profile, in virtual time.
 //!
 //! Client and server are the real ones; time, processors, adapters and links are simulated
-//! ([`millrace_rdma::provider::sim`]), and the same seed gives the same figures. What comes of them says that it is simulated.
+//! ([`millrace_rdma_sim`]), and the same seed gives the same figures. What comes of them says that it is simulated.
 //! `iozone` runs as [`crate::iozone::Simulated`], every workload as [`crate::workload::simulate`].
 
 mod hosts;
@@ -12,7 +12,7 @@ mod wan;
 use std::{net::SocketAddr, sync::Arc};
 
 use millrace_client::{Client, Identity, Options, Proto, Strategy};
-use millrace_rdma::provider::sim::{Profile, World};
+use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits};
 

@@ -6,8 +6,8 @@ use millrace_buffer::{Arena, ArenaConfig, Views};
 use millrace_rdma::{
     Access, Completion, ConnectParams, Memory, MemoryRegion, QueuePair, ReadRequest, SendRequest, WorkId,
     WriteRequest,
-    provider::sim::{Profile, World},
 };
+use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
 
 use super::Hosts;

@@ -108,7 +108,7 @@ fn raw(machines: &Machines, operation: Operation, message: usize) -> Result<Figu
 #[cfg(test)]
 mod tests {
     use millrace_client::{Options, Strategy};
-    use millrace_rdma::provider::sim::Profile;
+    use millrace_rdma_sim::Profile;
 
     use super::*;
 

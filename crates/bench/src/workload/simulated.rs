@@ -43,7 +43,7 @@ async fn members(workload: &Workload, simulation: &Simulation) -> Result<Tally, 
 #[cfg(test)]
 mod tests {
     use millrace_client::{Options, Proto, Strategy};
-    use millrace_rdma::provider::sim::Profile;
+    use millrace_rdma_sim::Profile;
 
     use super::*;
     use crate::workload::{

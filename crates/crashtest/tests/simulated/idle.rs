@@ -8,7 +8,7 @@ use std::{
 
 use millrace_client::{Client, Design, Options, Proto, Strategy};
 use millrace_nfs::v3::Sattr;
-use millrace_rdma::provider::sim::Profile;
+use millrace_rdma_sim::Profile;
 use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
 use millrace_server::Stats;
 use tracing::Level;

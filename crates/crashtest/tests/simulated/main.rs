@@ -18,7 +18,7 @@ use millrace_crashtest::{
     seeds::{self, Kind, Told},
     unstable::{self, Files, WRITERS},
 };
-use millrace_rdma::provider::sim::{Seed, World};
+use millrace_rdma_sim::{Seed, World};
 use millrace_runtime::virtual_time::VirtualTime;
 
 const COMMAND: &str = "cargo test -p millrace-crashtest --test simulated replay";

@@ -12,7 +12,7 @@ use futures::{
 };
 use millrace_client::{Client, Design, Error, File, Proto, Strategy};
 use millrace_nfs::v3::{Procedure, Sattr};
-use millrace_rdma::provider::sim::{Faults, Profile, Seed, World};
+use millrace_rdma_sim::{Faults, Profile, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
 use millrace_crashtest::{

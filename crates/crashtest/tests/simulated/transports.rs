@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millrace_client::{Client, Design, Options, Proto, RetryPolicy, Strategy};
-use millrace_rdma::provider::sim::Profile;
+use millrace_rdma_sim::Profile;
 use millrace_runtime::virtual_time::VirtualTime;
 
 use millrace_crashtest::scene::{MIB, Scene, mount, options};

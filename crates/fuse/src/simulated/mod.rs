@@ -19,7 +19,7 @@ use millrace_crashtest::{
     seeds::{self, Kind, Told},
     unstable::{self, Files, WRITERS, choice},
 };
-use millrace_rdma::provider::sim::{Seed, World};
+use millrace_rdma_sim::{Seed, World};
 use millrace_runtime::{BoxFuture, virtual_time::VirtualTime};
 use parking_lot::Mutex;
 use rustix::io::Errno;

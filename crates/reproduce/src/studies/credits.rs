@@ -11,7 +11,7 @@ use millrace_bench::{
 };
 use millrace_client::{Client, Options};
 use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
-use millrace_rdma::provider::sim::Profile;
+use millrace_rdma_sim::Profile;
 use millrace_server::Limits;
 
 use super::Study;

@@ -7,7 +7,7 @@ use millrace_bench::{
     simulated::Machines,
 };
 use millrace_client::{Options, Strategy};
-use millrace_rdma::provider::sim::Profile;
+use millrace_rdma_sim::Profile;
 
 use super::Study;
 use crate::{Curves, Picture, Setting, Unit, lab};

@@ -6,11 +6,11 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 use futures::future::{Either, select};
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
 use millrace_oncrpc::{PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Transport};
-use millrace_rdma::provider::sim::{Profile, World};
 use millrace_rdma::{
     Completion, ConnectParams, Provider, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag, WorkId,
     WriteRequest,
 };
+use millrace_rdma_sim::{Profile, World};
 use millrace_rpcrdma::{Body, Design, Header, Lists, PrivateData, Requester, RequesterConfig};
 use millrace_runtime::{RuntimeExt, RuntimeRef, timeout, virtual_time::VirtualTime};
 use millrace_xdr::Encoder;

@@ -4,10 +4,8 @@ use std::{cell::RefCell, collections::HashMap, net::SocketAddr, sync::Arc, time:
 
 use futures::future::join;
 use millrace_client::{Client, Design, Options, Proto, RetryPolicy};
-use millrace_rdma::{
-    Provider,
-    provider::sim::{Profile, World},
-};
+use millrace_rdma::Provider;
+use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Resources};
 use millrace_vfs::{FileSystem, Identity};

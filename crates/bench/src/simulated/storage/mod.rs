@@ -116,7 +116,7 @@ trait Cost: Send + Sync {
 
 #[cfg(test)]
 mod tests {
-    use millrace_rdma::provider::sim::Profile;
+    use millrace_rdma_sim::Profile;
 
     use super::*;
     use crate::{

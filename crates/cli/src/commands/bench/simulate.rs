@@ -7,7 +7,7 @@ use millrace_bench::{
     units::Size,
 };
 use millrace_client::{Options, Proto};
-use millrace_rdma::provider::sim::{Profile, ProfileError};
+use millrace_rdma_sim::{Profile, ProfileError};
 
 use super::iozone::{Show, sweep};
 use crate::{

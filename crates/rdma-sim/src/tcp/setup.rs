@@ -12,7 +12,7 @@ use futures::channel::oneshot;
 use millrace_runtime::{BoxFuture, ByteStream, LocalPort, StreamListener, StreamProvider};
 
 use super::{End, stream::SimStream};
-use crate::provider::sim::{
+use crate::{
     host::EndId,
     world::{Inner, Net},
 };
@@ -23,9 +23,9 @@ type Made = io::Result<SimStream>;
 pub(super) type Waiting = (EndId, (SocketAddr, SocketAddr));
 
 /// The TCP of one host.
-pub(in crate::provider::sim) struct SimTcp {
-    pub(in crate::provider::sim) world: Arc<Inner>,
-    pub(in crate::provider::sim) host: usize,
+pub(crate) struct SimTcp {
+    pub(crate) world: Arc<Inner>,
+    pub(crate) host: usize,
 }
 
 impl StreamProvider for SimTcp {

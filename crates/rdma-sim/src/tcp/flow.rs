@@ -3,13 +3,13 @@
 use std::{io, sync::Arc};
 
 use super::{End, Segment};
-use crate::provider::sim::{
+use crate::{
     host::{Coming, EndId, PS},
     world::{self, Inner, Net, TURN_PACKETS, peer},
 };
 
 /// What happens at a point in time.
-pub(in crate::provider::sim) enum Event {
+pub(crate) enum Event {
     /// A core has made a segment.
     Made(EndId),
     /// A segment has gone through the adapter.
@@ -31,7 +31,7 @@ pub(in crate::provider::sim) enum Event {
 }
 
 impl Inner {
-    pub(in crate::provider::sim) fn tcp_happens(self: &Arc<Self>, net: &mut Net, event: Event) {
+    pub(crate) fn tcp_happens(self: &Arc<Self>, net: &mut Net, event: Event) {
         match event {
             Event::Made(id) => self.made(net, id),
             Event::Launch(id) => self.launch_segment(net, id),
@@ -130,12 +130,7 @@ impl Inner {
     }
 
     /// Sends the next segment of this end, whose turn it is, from `from_ps` on; whether it had one.
-    pub(in crate::provider::sim) fn send_segment(
-        self: &Arc<Self>,
-        net: &mut Net,
-        id: EndId,
-        from_ps: u64,
-    ) -> bool {
+    pub(crate) fn send_segment(self: &Arc<Self>, net: &mut Net, id: EndId, from_ps: u64) -> bool {
         let Some(end) = net.tcp.alive(id) else { return false };
         let host = &mut net.hosts[end.host];
         let segment = end.outgoing.pop_front();
@@ -284,7 +279,7 @@ impl Inner {
     }
 
     /// A host loses its connections and listeners; its peers learn it.
-    pub(in crate::provider::sim) fn crash_tcp(self: &Arc<Self>, net: &mut Net, host: usize) {
+    pub(crate) fn crash_tcp(self: &Arc<Self>, net: &mut Net, host: usize) {
         let here = |(id, c): (&u64, &[End; 2])| {
             let id = *id;
             [0, 1].map(|side| (c[side].host == host).then_some((id, side)))

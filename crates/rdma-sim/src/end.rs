@@ -7,9 +7,11 @@ use std::{
 };
 
 use millrace_buffer::{Buffer, Views};
+use millrace_rdma::{
+    Completion, ConnectionError, Counters, ReadRequest, Segment, SteeringTag, WorkId, WriteRequest,
+};
 
 use super::domain::SimDomain;
-use crate::{Completion, ConnectionError, Counters, ReadRequest, Segment, SteeringTag, WorkId, WriteRequest};
 
 /// What travels. Data is not copied before it arrives: its end keeps it.
 pub(super) enum Message {

@@ -41,6 +41,7 @@ use std::{
 };
 
 use millrace_buffer::Arena;
+use millrace_rdma::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
 use millrace_runtime::{BoxFuture, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
 use parking_lot::Mutex;
 
@@ -57,7 +58,6 @@ use self::{
     trace::Trace,
     world::{Inner, Net},
 };
-use crate::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
 
 /// A simulated network of hosts that are all alike. Cheap to clone.
 #[derive(Clone)]

@@ -10,6 +10,10 @@ use std::{
 
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, Buffer};
+use millrace_rdma::{
+    Capabilities, ConnectParams, ConnectionError, ConnectionInfo, Incoming, Listener, MAX_PIECES,
+    MAX_TRANSFER, QueuePair, RejectReason, provider::setup_timeout,
+};
 use millrace_runtime::{BoxFuture, Instant, LocalPort, RuntimeRef};
 
 use super::{
@@ -17,12 +21,6 @@ use super::{
     end::End,
     qp::SimQp,
     world::{Connection, Inner, Net},
-};
-use crate::{
-    Capabilities, ConnectParams, ConnectionError, ConnectionInfo, Incoming, Listener, QueuePair,
-    RejectReason,
-    provider::setup_timeout,
-    queue_pair::{MAX_PIECES, MAX_TRANSFER},
 };
 
 /// The most private data of a connection request (as over verbs).
@@ -148,14 +146,13 @@ impl Inner {
                 private_data: peer.private_data.clone(),
                 crc: true, // InfiniBand always checks one.
             };
+            let mut capabilities = Capabilities::new("sim", true, MAX_PIECES, MAX_TRANSFER, 1);
+            capabilities.max_segment = max_segment;
             let qp = SimQp {
                 world: Arc::clone(self),
                 end: (id, side),
                 info,
-                capabilities: Capabilities {
-                    max_segment,
-                    ..Capabilities::new("sim", true, MAX_PIECES, MAX_TRANSFER, 1)
-                },
+                capabilities,
                 domain: Arc::clone(&domain),
             };
             (End::new(host, domain, ord, first), qp)

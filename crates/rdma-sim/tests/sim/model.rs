@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use millrace_rdma::{
-    Access, ExposedRegion, Memory, MemoryRegion, Provider, ReadRequest, WriteRequest,
-    provider::sim::{Faults, Seed},
-};
+use millrace_rdma::{Access, ExposedRegion, Memory, MemoryRegion, Provider, ReadRequest, WriteRequest};
+use millrace_rdma_sim::{Faults, Seed};
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 
 use super::*;

@@ -6,16 +6,16 @@ use std::sync::{
 };
 
 use millrace_buffer::{SpanRef, Views};
+use millrace_rdma::{
+    Access, Domain, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory, Segment, Segments,
+    stag::{AccessError, Source, StagDomain, StagTables},
+};
 use millrace_runtime::RuntimeRef;
 use smallvec::SmallVec;
 
 use super::{
     host::EndId,
     world::{Charge, Inner},
-};
-use crate::{
-    Access, Domain, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory, Segment, Segments,
-    stag::{AccessError, Source, StagDomain, StagTables},
 };
 
 /// The bytes of a registration in its key for local use, and whether it is a window.

@@ -5,10 +5,8 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
 };
 
-use millrace_rdma::{
-    Access, Memory, MemoryRegion, WriteRequest,
-    provider::sim::{Faults, Seed},
-};
+use millrace_rdma::{Access, Memory, MemoryRegion, WriteRequest};
+use millrace_rdma_sim::{Faults, Seed};
 use millrace_runtime::{ByteStream, LocalPort, RuntimeExt};
 
 use super::{

@@ -22,6 +22,10 @@ use std::{
 };
 
 use millrace_buffer::Buffer;
+use millrace_rdma::{
+    Completion, ConnectionError, Counters, Domain, PostError, ReadRequest, SendRequest, WriteRequest,
+    stag::AccessError,
+};
 use millrace_runtime::{Instant, virtual_time::Clock};
 use parking_lot::Mutex;
 
@@ -35,10 +39,6 @@ use super::{
     setup::Knock,
     tcp::{self, Tcp},
     trace::Trace,
-};
-use crate::{
-    Completion, ConnectionError, Counters, Domain, PostError, ReadRequest, SendRequest, WriteRequest,
-    stag::AccessError,
 };
 
 /// Packets that a connection sends in its turn at a port.

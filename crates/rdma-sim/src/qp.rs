@@ -6,15 +6,15 @@ use std::{
 };
 
 use millrace_buffer::Buffer;
+use millrace_rdma::{
+    Capabilities, Completion, ConnectionError, ConnectionInfo, Counters, DomainRef, PostError, QueuePair,
+    ReadRequest, SendRequest, WriteRequest,
+};
 
 use super::{
     domain::SimDomain,
     host::EndId,
     world::{Inner, Posted},
-};
-use crate::{
-    Capabilities, Completion, ConnectionError, ConnectionInfo, Counters, DomainRef, PostError, QueuePair,
-    ReadRequest, SendRequest, WriteRequest,
 };
 
 /// A simulated queue pair.

@@ -9,7 +9,7 @@ use std::{
 
 use millrace_runtime::ByteStream;
 
-use crate::provider::sim::{
+use crate::{
     host::EndId,
     world::{COPY_SLICE, Inner},
 };

@@ -4,17 +4,14 @@
 
 mod model;
 mod profiles;
-#[path = "../suite/mod.rs"]
+#[path = "../../../rdma/tests/suite/mod.rs"]
 mod suite;
 mod tcp;
 
 use std::{future::poll_fn, net::SocketAddr, task::Poll, time::Duration};
 
-use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
-use millrace_rdma::{
-    Completion, ConnectParams, ConnectionError, SendRequest, WorkId,
-    provider::sim::{Profile, World},
-};
+use millrace_rdma::{Completion, ConnectParams, WorkId};
+use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::virtual_time::VirtualTime;
 
 use suite::common::*;

@@ -1,6 +1,4 @@
-//! The providers, and the functions that they share.
-
-pub mod sim;
+//! Functions that implementations of [`Provider`](crate::Provider) share.
 
 use std::{
     future::Future,

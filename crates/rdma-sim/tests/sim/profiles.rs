@@ -1,9 +1,7 @@
 //! Profiles: what is refused, and that the raw numbers from which they were calibrated come out again.
 
-use millrace_rdma::{
-    Access, Memory, MemoryRegion, ReadRequest, WriteRequest,
-    provider::sim::{Profile, ProfileError},
-};
+use millrace_rdma::{Access, Memory, MemoryRegion, ReadRequest, WriteRequest};
+use millrace_rdma_sim::{Profile, ProfileError};
 
 use super::{
     model::{A, B},
