@@ -31,6 +31,11 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
+    /// Whether the provider is iWARP in software, which needs no device.
+    pub(crate) fn is_software(&self) -> bool {
+        self.provider.name() == "iwarp"
+    }
+
     pub(crate) fn listen(&self) -> Box<dyn Listener> {
         self.provider.listen(self.rt.clone(), SocketAddr::new(self.ip, 0)).expect("listen")
     }

@@ -82,23 +82,26 @@ fn every_buffer_comes_back_when_the_queue_pair_goes() {
             let exposed = exposed.expose(Access::RemoteWrite).unwrap();
             a.flush(&mut std::task::Context::from_waker(std::task::Waker::noop()));
             assert!(arena.stats().in_use > 600 * 4096);
+            // Without an adapter exposed memory needs no release with the connection: its owner revokes it.
+            let kept = if lab.is_software() { 4096 } else { 0 };
             match ending {
                 "peer dropped" => {
                     drop((region, b));
                     end_alone(&mut a).await;
-                    assert_eq!(arena.stats().in_use, 0, "{ending}");
+                    assert_eq!(arena.stats().in_use, kept, "{ending}");
                 }
                 "disconnected" => {
                     a.disconnect();
                     tokio::join!(end_alone(&mut a), end_alone(&mut b));
-                    assert_eq!(arena.stats().in_use, 0, "{ending}");
+                    assert_eq!(arena.stats().in_use, kept, "{ending}");
                 }
                 _ => {
                     drop(a);
-                    assert_eq!(arena.stats().in_use, 0, "{ending}");
+                    assert_eq!(arena.stats().in_use, kept, "{ending}");
                 }
             }
             drop(exposed);
+            assert_eq!(arena.stats().in_use, 0, "{ending}");
         }
     });
 }

@@ -74,7 +74,7 @@ fn a_region_can_be_used_only_as_it_was_exposed() {
 fn the_right_to_write_is_none_to_read() {
     on_a_device(async |lab| {
         let (mut a, mut b) = up(&lab).await;
-        if is_iwarp(&a) {
+        if is_iwarp(&a) && !lab.is_software() {
             eprintln!("skipped: Linux's siw does not check the right to read");
             return;
         }
@@ -162,6 +162,9 @@ fn a_send_with_invalidate_ends_an_exposure() {
 fn shared_memory_is_exposed_for_reading_if_it_is_in_one_piece() {
     on_a_device(async |lab| {
         let (mut a, mut b) = up(&lab).await;
+        if lab.is_software() {
+            return eprintln!("skipped: the provider exposes memory in many pieces");
+        }
         assert_eq!(a.capabilities().max_region_pieces, 1);
         let data = pattern(5000, 2);
         let whole = buffer(&data).freeze();

