@@ -4,19 +4,21 @@
 //! qp       posted work, and how a connection ends
 //!  |- tx   work -> FPDUs -> one gathering write
 //!  |- rx   one scattering read -> memory, completions
-//!  |- reads   RDMA Reads in progress; [`millrace_rdma::stag`] has the STags and what the peer may access
+//!  |- reads   RDMA Reads in progress; millrace_rdma::stag has the STags and what the peer may access
+//! connect  queue pairs over byte streams
 //! setup    MPA start-up
 //! wire     the bytes
 //! listen   the sockets
 //! ```
 //!
-//! A queue pair works over any [`ByteStream`]: [`Iwarp`] gives it TCP sockets, [`connect_over`] and [`accept_over`]
-//! take whatever the caller has.
+//! A queue pair works over any [`ByteStream`](millrace_runtime::ByteStream): [`Iwarp`] gives it TCP sockets,
+//! [`connect_over`] and [`accept_over`] take the stream of the caller.
 //!
 //! Choices where the RFCs leave one: no markers, in either direction (a peer that wants them is refused, as Linux's
 //! siw does); CRC only if one end asks; tagged offsets of exposed regions begin at 0; tags belong to one connection,
 //! so the tag of another connection is simply unknown.
 
+mod connect;
 mod fault;
 mod listen;
 mod nudge;
@@ -33,9 +35,9 @@ use std::net::SocketAddr;
 
 use millrace_buffer::Arena;
 use millrace_rdma::{ConnectParams, ConnectionError, Listener, Provider, QueuePair, stag::StagTables};
-use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef};
+use millrace_runtime::{BoxFuture, RuntimeRef};
 
-use self::qp::IwarpQp;
+pub use self::connect::{accept_over, connect_over};
 
 /// The iWARP provider: an RNIC in software, over ordinary TCP sockets.
 #[derive(Clone, Default)]
@@ -49,19 +51,18 @@ impl Iwarp {
         Self::default()
     }
 
-    /// **Deliberately weak: for demonstrations and tests of attacks alone.** All connections of this provider have one
-    /// table of tags, and tags follow one another, as with an adapter whose protection domain all clients of a server
-    /// share and which numbers its regions. A peer that knows one tag guesses the others, and reaches what was exposed
-    /// to other peers (TR06, "server buffers exposed"). Nothing that a server or client is told on a command line, in a
-    /// file or in a URL makes this provider.
+    /// **Insecure, for demonstrations and tests of attacks.** All connections of this provider share one STag table, and
+    /// STag indexes are consecutive, as on an adapter with one protection domain for all clients that numbers its regions.
+    /// A peer that knows one STag can guess the others and reach memory exposed to other peers (TR06, "server buffers
+    /// exposed"). No command line, configuration file or URL selects this provider.
     pub fn insecure_with_predictable_shared_tags() -> Self {
         Self { tags: StagTables::insecure_shared_and_predictable() }
     }
 
-    /// **Deliberately weak: for demonstrations and tests of attacks alone.** By the tag of
-    /// [`millrace_rdma::Means::Global`] a peer writes not only to what is exposed at the moment, but wherever it likes in the spans of the arena in which that
-    /// lies, to memory of other owners too: a part of what it reaches on an adapter, where that is all of the arena, at
-    /// any time. Nothing that a server or client is told on a command line, in a file or in a URL makes this provider.
+    /// **Insecure, for demonstrations and tests of attacks.** The STag of [`millrace_rdma::Means::Global`] lets a peer
+    /// write not only to the memory that is exposed now, but anywhere in the spans of the arena that contain it, also to
+    /// memory of other owners. On an adapter such an STag reaches the whole arena at any time. No command line,
+    /// configuration file or URL selects this provider.
     pub fn insecure_with_spans_behind_the_global_tag() -> Self {
         Self { tags: StagTables::insecure_whole_spans() }
     }
@@ -85,50 +86,4 @@ impl Provider for Iwarp {
     fn listen(&self, rt: RuntimeRef, addr: SocketAddr) -> std::io::Result<Box<dyn Listener>> {
         Ok(Box::new(listen::IwarpListener::bind(rt, addr, self.tags.clone())?))
     }
-}
-
-/// Makes a connection over `stream` as the MPA initiator (the end that opened the stream).
-///
-/// # Errors
-/// As [`Provider::connect`].
-pub async fn connect_over(
-    rt: RuntimeRef,
-    _arena: Arena,
-    stream: Box<dyn ByteStream>,
-    params: ConnectParams,
-) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    initiate(rt, stream, params, StagTables::default()).await
-}
-
-async fn initiate(
-    rt: RuntimeRef,
-    mut stream: Box<dyn ByteStream>,
-    params: ConnectParams,
-    tags: StagTables,
-) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    let agreed = setup::initiate(&rt, &mut *stream, &params).await?;
-    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed, tags)))
-}
-
-/// Makes a connection over `stream` as the MPA responder.
-///
-/// # Errors
-/// As [`millrace_rdma::Incoming::accept`].
-pub async fn accept_over(
-    rt: RuntimeRef,
-    _arena: Arena,
-    stream: Box<dyn ByteStream>,
-    params: ConnectParams,
-) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    respond(rt, stream, params, StagTables::default()).await
-}
-
-async fn respond(
-    rt: RuntimeRef,
-    mut stream: Box<dyn ByteStream>,
-    params: ConnectParams,
-    tags: StagTables,
-) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    let agreed = setup::respond(&rt, &mut *stream, &params).await?;
-    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed, tags)))
 }

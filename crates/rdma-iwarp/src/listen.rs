@@ -22,7 +22,10 @@ use millrace_runtime::{
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::{initiate, respond, setup};
+use super::{
+    connect::{initiate, respond},
+    setup,
+};
 
 /// Connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;

@@ -7,6 +7,7 @@
 //! The source of a Read Response is looked up under the lock of the tag table each time it is touched, so a region
 //! that its owner has revoked is never read again.
 
+mod frame;
 mod gather;
 mod work;
 
@@ -25,6 +26,7 @@ use millrace_runtime::ByteStream;
 use smallvec::SmallVec;
 
 use self::{
+    frame::Frame,
     gather::{MAX_PIECES, gather},
     work::{Cutter, Data, Kind, Work},
 };
@@ -44,43 +46,14 @@ use super::{
 const BATCH_BYTES: usize = (1 << 20) + (16 << 10);
 /// The same where CRCs are computed first: so much is still in the cache when it is copied to the stream.
 const CRC_BATCH_BYTES: usize = 256 << 10;
-/// Frames gathered for one write: as many small ones as the gather list holds.
-const BATCH_FRAMES: usize = MAX_PIECES / 2;
 /// Writes in one call of [`Tx::flush`], so that sending does not starve receiving.
 const WRITES_PER_FLUSH: usize = 4;
-/// A payload up to this long is copied next to its header: a gather entry costs more.
-const INLINE_BYTES: usize = 192;
 /// Scratch in front of the first unsent header that is tolerated before it is moved down.
 const SCRATCH_SLACK: usize = 16 << 10;
 /// The most payload in an FPDU: whole pages below the 65521 bytes that a ULPDU can carry.
 pub(crate) const BEST_PAYLOAD: usize = 60 << 10;
 /// The most payload that fits every FPDU.
 const MAX_PAYLOAD: usize = fpdu::MAX_ULPDU - Untagged::BYTES;
-
-/// An FPDU in the making.
-#[derive(Debug)]
-struct Frame {
-    /// Bytes in scratch before the gathered payload: length, header, and inlined payload.
-    head: usize,
-    /// Gathered payload.
-    len: usize,
-    /// Bytes in scratch after it: padding and CRC.
-    tail: usize,
-    /// Where in its work's data the gathered payload begins.
-    start: usize,
-    /// Which view of the data that is, and where in the view.
-    cursor: (usize, usize),
-    /// Which work it belongs to, counted from the connection's start.
-    work: u64,
-    /// Whether its work is done with it.
-    last: bool,
-}
-
-impl Frame {
-    const fn total(&self) -> usize {
-        self.head + self.len + self.tail
-    }
-}
 
 /// How far [`Tx::flush`] came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

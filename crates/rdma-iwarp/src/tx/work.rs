@@ -8,7 +8,7 @@ use millrace_rdma::{
     stag::{AccessError, Source, StagTable},
 };
 
-use super::{BATCH_FRAMES, Frame, INLINE_BYTES};
+use super::frame::{BATCH_FRAMES, Frame, INLINE_BYTES};
 use crate::{
     fault::Fault,
     wire::{
