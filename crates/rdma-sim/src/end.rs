@@ -11,7 +11,7 @@ use millrace_rdma::{
     Completion, ConnectionError, Counters, ReadRequest, Segment, SteeringTag, WorkId, WriteRequest,
 };
 
-use super::domain::SimDomain;
+use super::access::RemoteAccess;
 
 /// What travels. Data is not copied before it arrives: its end keeps it.
 pub(super) enum Message {
@@ -73,7 +73,7 @@ pub(super) enum State {
 
 pub(super) struct End {
     pub(super) host: usize,
-    pub(super) domain: Arc<SimDomain>,
+    pub(super) access: Arc<RemoteAccess>,
     pub(super) state: State,
     /// Its owner has dropped the queue pair.
     pub(super) dropped: bool,
@@ -117,10 +117,15 @@ pub(super) struct End {
 }
 
 impl End {
-    pub(super) fn new(host: usize, domain: Arc<SimDomain>, ord: u16, first_receive: Option<Buffer>) -> Self {
+    pub(super) fn new(
+        host: usize,
+        access: Arc<RemoteAccess>,
+        ord: u16,
+        first_receive: Option<Buffer>,
+    ) -> Self {
         Self {
             host,
-            domain,
+            access,
             state: State::Open,
             dropped: false,
             ord,
@@ -178,7 +183,7 @@ impl End {
         self.inbound.clear();
         self.serving.clear();
         self.pending.clear();
-        self.domain.close();
+        self.access.close();
     }
 
     pub(super) fn wake(&mut self) {

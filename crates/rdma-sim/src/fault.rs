@@ -20,7 +20,7 @@ pub struct Faults {
 }
 
 /// What happens to a message.
-pub(super) enum Fate {
+pub(super) enum FaultOutcome {
     Sent,
     Lost,
     Held(u64),
@@ -29,17 +29,17 @@ pub(super) enum Fate {
 
 impl Faults {
     /// Draws. Nothing is drawn for faults that never happen.
-    pub(super) fn fate(&self, clock: &Clock) -> Fate {
+    pub(super) fn draw(&self, clock: &Clock) -> FaultOutcome {
         let hit = |one_in: u64| one_in > 0 && clock.random().is_multiple_of(one_in);
         let up_to = |longest: Duration| clock.random() % (longest.as_nanos() as u64).max(1);
         if hit(self.lose_one_in) {
-            Fate::Lost
+            FaultOutcome::Lost
         } else if hit(self.delay_one_in) {
-            Fate::Held(up_to(self.longest_delay))
+            FaultOutcome::Held(up_to(self.longest_delay))
         } else if hit(self.stall_one_in) {
-            Fate::Stalled(up_to(self.longest_stall))
+            FaultOutcome::Stalled(up_to(self.longest_stall))
         } else {
-            Fate::Sent
+            FaultOutcome::Sent
         }
     }
 }

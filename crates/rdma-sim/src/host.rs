@@ -4,15 +4,16 @@ use std::{collections::VecDeque, net::IpAddr};
 
 use millrace_runtime::LocalPort;
 
-use super::{profile::Profile, tcp::ReceiveQueue, world::Event};
+use super::{
+    event::{EndId, Event, PS},
+    profile::Profile,
+    tcp::receive_queue::ReceiveQueue,
+};
 
 /// The first of the ports that root's clients connect from.
 const RESERVED_PORT: u16 = 665;
 /// The first of those that anybody gets (RFC 6335 section 6).
 const FREE_PORT: u16 = 49_152;
-
-/// Picoseconds in a nanosecond: transmission times are kept so, lest rounding add up over packets.
-pub(super) const PS: u64 = 1000;
 
 /// What a host's processors and adapter have done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,9 +34,6 @@ pub struct HostUse {
     /// Payload bytes that its adapter received.
     pub bytes_in: u64,
 }
-
-/// One end of one connection: the connection's number, and which end.
-pub(super) type EndId = (u64, usize);
 
 /// The way out of a host: connections take turns, a few packets each.
 #[derive(Default)]

@@ -4,16 +4,16 @@
 //! the byte of its [trace](World::trace). What it prints is simulated, and must say so.
 //!
 //! ```text
-//! World        hosts, faults, traces
-//! world        what happens when
-//! |- end       one end of a connection: its queues
-//! |- host      cores, adapter, ports
-//! |- domain    rights and bounds (as the iWARP provider enforces them), and what registrations cost
-//! doors        listeners
-//! setup        connecting
-//! tcp          TCP connections beside them
-//! qp           the queue pair
-//! profile      the numbers
+//! World         hosts, faults, traces
+//! setup         connecting, accepting, listening
+//! |- qp, domain   queue pair and protection domain as their owner uses them
+//! world         the events and their order: software, egress, ingress, placement, teardown
+//! |- end, access  one end of a connection: its queues, and what the peer may access
+//! |- host         cores, adapter, ports
+//! |- listeners    accept queues of connection requests (request)
+//! tcp           TCP connections on the same hosts and links
+//! event         what is scheduled
+//! profile       the numbers of a simulated machine
 //! ```
 //!
 //! Semantics where providers differ: a message waits for a receive (infinite RNR retry); memory that is exposed is
@@ -21,13 +21,16 @@
 //! that an owner posts waits until its host has done what the owner was charged for before (registrations, copies,
 //! posting); a completion is seen when the host has taken it.
 
+mod access;
 mod domain;
-mod doors;
 mod end;
+mod event;
 mod fault;
 mod host;
+mod listeners;
 pub mod profile;
 mod qp;
+mod request;
 mod setup;
 mod tcp;
 mod trace;
@@ -54,7 +57,7 @@ pub use self::{
 use self::{
     host::Host,
     setup::SimListener,
-    tcp::SimTcp,
+    tcp::setup::SimTcp,
     trace::Trace,
     world::{Inner, Net},
 };
@@ -77,7 +80,7 @@ impl World {
             connections: Default::default(),
             tcp: Default::default(),
             next_connection: 0,
-            doors: Default::default(),
+            listeners: Default::default(),
             faults: Faults::default(),
             trace: Trace::default(),
         };

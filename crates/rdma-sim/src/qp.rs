@@ -13,8 +13,8 @@ use millrace_rdma::{
 
 use super::{
     domain::SimDomain,
-    host::EndId,
-    world::{Inner, Posted},
+    event::EndId,
+    world::{Inner, software::Posted},
 };
 
 /// A simulated queue pair.

@@ -17,28 +17,16 @@ use millrace_rdma::{
 use millrace_runtime::{BoxFuture, Instant, LocalPort, RuntimeRef};
 
 use super::{
+    access::RemoteAccess,
     domain::SimDomain,
     end::End,
     qp::SimQp,
+    request::{ConnectRequest, Made},
     world::{Connection, Inner, Net},
 };
 
 /// The most private data of a connection request (as over verbs).
 const MAX_PRIVATE_DATA: usize = 196;
-
-type Made = Result<SimQp, ConnectionError>;
-
-/// A connection request.
-pub(super) struct Knock {
-    host: usize,
-    from: SocketAddr,
-    to: SocketAddr,
-    rt: RuntimeRef,
-    params: ConnectParams,
-    /// What its owner posted before the connection was there.
-    first: Option<Buffer>,
-    reply: oneshot::Sender<Made>,
-}
 
 /// Memory for the receive that a connection has from the start.
 fn first_receive(arena: &Arena, params: &ConnectParams) -> Result<Option<Buffer>, ConnectionError> {
@@ -80,11 +68,10 @@ impl Inner {
             let from = self
                 .address_towards(host, to, params.local_port)
                 .ok_or_else(|| ConnectionError::Io(format!("there is no way to {to}: {}", no_device(to))))?;
-            let knock = Knock { host, from, to, rt, params, first, reply };
+            let request = ConnectRequest { host, from, to, rt, params, first, reply };
             let world = Arc::clone(&self);
-            self.clock.call_at(self.trip(), Box::new(move || world.knocked(knock)));
-            let made = answer.await.unwrap_or_else(|_| Err(ConnectionError::Rejected(Vec::new())));
-            made.map(|qp| Box::new(qp) as Box<dyn QueuePair>)
+            self.clock.call_at(self.trip(), Box::new(move || world.request_arrived(request)));
+            answer.await.unwrap_or_else(|_| Err(ConnectionError::Rejected(Vec::new())))
         })
         .await
     }
@@ -98,18 +85,18 @@ impl Inner {
     }
 
     /// A request has come to a host.
-    fn knocked(self: &Arc<Self>, knock: Knock) {
+    fn request_arrived(self: &Arc<Self>, request: ConnectRequest) {
         let mut net = self.net.lock();
-        let to = knock.to;
-        let refused = if net.doors.has_room(&to) == Some(false) {
-            Err((knock, ConnectionError::Rejected(Vec::new())))
+        let to = request.to;
+        let refused = if net.listeners.has_room(&to) == Some(false) {
+            Err((request, ConnectionError::Rejected(Vec::new())))
         } else {
             let nobody = || ConnectionError::Io(format!("nobody listens on {to}"));
-            net.doors.knock(&to, knock).map_err(|knock| (knock, nobody()))
+            net.listeners.enqueue(&to, request).map_err(|request| (request, nobody()))
         };
         drop(net);
-        if let Err((knock, error)) = refused {
-            self.answer(knock.reply, Err(error));
+        if let Err((request, error)) = refused {
+            self.answer(request.reply, Err(error));
         }
     }
 
@@ -119,8 +106,8 @@ impl Inner {
     }
 
     /// The reply has come back: the connection is there. Gives the accepting end's queue pair.
-    fn connected(self: &Arc<Self>, knock: Knock, theirs: Accepted) -> Made {
-        let Knock { host, from, to, rt, params, first, reply } = knock;
+    fn connected(self: &Arc<Self>, request: ConnectRequest, theirs: Accepted) -> Made {
+        let ConnectRequest { host, from, to, rt, params, first, reply } = request;
         if reply.is_canceled() {
             return Err(ConnectionError::Closed); // It waits no more.
         }
@@ -136,7 +123,8 @@ impl Inner {
         };
         let depth = |wanted: u16, served: u16| wanted.min(served).min(most);
         let make = |side: usize, rt, host, own: &ConnectParams, peer: &ConnectParams, first| {
-            let domain = Arc::new(SimDomain::new(rt, self, (id, side)));
+            let access = Arc::new(RemoteAccess::new(rt, self.profile.adapter.segment_bytes.into()));
+            let domain = Arc::new(SimDomain::new(Arc::clone(&access), self, (id, side)));
             let ord = depth(own.ord, peer.ird);
             let info = ConnectionInfo {
                 local: if side == 0 { from } else { to },
@@ -148,14 +136,8 @@ impl Inner {
             };
             let mut capabilities = Capabilities::new("sim", true, MAX_PIECES, MAX_TRANSFER, 1);
             capabilities.max_segment = max_segment;
-            let qp = SimQp {
-                world: Arc::clone(self),
-                end: (id, side),
-                info,
-                capabilities,
-                domain: Arc::clone(&domain),
-            };
-            (End::new(host, domain, ord, first), qp)
+            let qp = SimQp { world: Arc::clone(self), end: (id, side), info, capabilities, domain };
+            (End::new(host, access, ord, first), Box::new(qp) as Box<dyn QueuePair>)
         };
         let (a, connecting) = make(0, rt, host, &params, &their_params, first);
         let (b, accepting) = make(1, their_rt, their_host, &their_params, &params, their_first);
@@ -184,19 +166,19 @@ pub(super) struct SimListener {
 impl SimListener {
     pub(super) fn open(world: &Arc<Inner>, host: usize, addr: SocketAddr) -> io::Result<Self> {
         let mut net = world.net.lock();
-        let Net { hosts, doors, .. } = &mut *net;
+        let Net { hosts, listeners, .. } = &mut *net;
         if hosts[host].ip != addr.ip() {
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, no_device(addr)));
         }
-        let addr = doors.open(&mut hosts[host], addr)?;
+        let addr = listeners.open(&mut hosts[host], addr)?;
         Ok(Self { world: Arc::clone(world), addr })
     }
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Incoming>>> {
-        let accepted = self.world.net.lock().doors.poll_accept(&self.addr, cx);
-        accepted.map_ok(|knock| {
+        let accepted = self.world.net.lock().listeners.poll_accept(&self.addr, cx);
+        accepted.map_ok(|request| {
             let world = Arc::clone(&self.world);
-            Box::new(SimIncoming { world, knock: Some(knock) }) as Box<dyn Incoming>
+            Box::new(SimIncoming { world, request: Some(request) }) as Box<dyn Incoming>
         })
     }
 }
@@ -213,9 +195,9 @@ impl Listener for SimListener {
 
 impl Drop for SimListener {
     fn drop(&mut self) {
-        let waiting = self.world.net.lock().doors.close(&self.addr);
-        for knock in waiting {
-            self.world.answer(knock.reply, Err(ConnectionError::Rejected(Vec::new())));
+        let waiting = self.world.net.lock().listeners.close(&self.addr);
+        for request in waiting {
+            self.world.answer(request.reply, Err(ConnectionError::Rejected(Vec::new())));
         }
     }
 }
@@ -223,12 +205,12 @@ impl Drop for SimListener {
 /// A connection request that was taken from the listener. Dropping it refuses it.
 struct SimIncoming {
     world: Arc<Inner>,
-    knock: Option<Knock>,
+    request: Option<ConnectRequest>,
 }
 
 impl Incoming for SimIncoming {
     fn peer(&self) -> SocketAddr {
-        self.knock.as_ref().map_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)), |k| k.from)
+        self.request.as_ref().map_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)), |k| k.from)
     }
 
     fn accept(
@@ -240,22 +222,19 @@ impl Incoming for SimIncoming {
         Box::pin(async move {
             check(&params)?;
             let first = first_receive(&arena, &params)?;
-            let Some(knock) = self.knock.take() else { return Err(ConnectionError::Closed) };
+            let Some(request) = self.request.take() else { return Err(ConnectionError::Closed) };
             let (limit, clock) = (params.timeout, Arc::clone(&rt));
             let accepted = Accepted { rt, params, first };
             let (done, ready) = oneshot::channel::<Made>();
             let world = Arc::clone(&self.world);
             let replied = move || {
-                let made = world.connected(knock, accepted);
+                let made = world.connected(request, accepted);
                 // Ready to use: one way more.
                 world.answer(done, made);
             };
             self.world.clock.call_at(self.world.trip(), Box::new(replied));
-            setup_timeout(&*clock, limit, async move {
-                let made = ready.await.unwrap_or(Err(ConnectionError::Closed));
-                made.map(|qp| Box::new(qp) as Box<dyn QueuePair>)
-            })
-            .await
+            setup_timeout(&*clock, limit, async move { ready.await.unwrap_or(Err(ConnectionError::Closed)) })
+                .await
         })
     }
 
@@ -266,8 +245,8 @@ impl Incoming for SimIncoming {
 
 impl Drop for SimIncoming {
     fn drop(&mut self) {
-        if let Some(knock) = self.knock.take() {
-            self.world.answer(knock.reply, Err(ConnectionError::Rejected(Vec::new())));
+        if let Some(request) = self.request.take() {
+            self.world.answer(request.reply, Err(ConnectionError::Rejected(Vec::new())));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::host::EndId;
+use super::event::EndId;
 
 /// Changes when the meaning of a seed or of a line changes: a seed of another version tells another story.
 pub const TRACE_VERSION: u32 = 3;

@@ -2,36 +2,18 @@
 
 use std::{io, sync::Arc};
 
-use super::{End, Segment};
+use super::{
+    end::End,
+    event::{Event, Segment},
+};
 use crate::{
-    host::{Coming, EndId, PS},
-    world::{self, Inner, Net, TURN_PACKETS, peer},
+    event::{self, EndId, PS, peer},
+    host::Coming,
+    world::{Inner, Net, egress::TURN_PACKETS},
 };
 
-/// What happens at a point in time.
-pub(crate) enum Event {
-    /// A core has made a segment.
-    Made(EndId),
-    /// A segment has gone through the adapter.
-    Launch(EndId),
-    /// The first bit of a segment reaches the port of the host that it goes to.
-    Head { to: EndId, segment: Segment, head_ps: u64, tail_ps: u64 },
-    /// A segment is here.
-    Arrive { to: EndId, segment: Segment },
-    /// The adapter tells that there is something in this queue of this host.
-    Interrupt(usize, usize),
-    /// A core has taken a segment from it.
-    Taken { to: EndId, segment: Segment, host: usize, queue: usize },
-    /// A core has copied what is read.
-    Read(EndId),
-    /// The peer has read so many bytes.
-    Credit(EndId, u64),
-    /// The peer is gone, or does not want what it is sent.
-    Reset(EndId),
-}
-
 impl Inner {
-    pub(crate) fn tcp_happens(self: &Arc<Self>, net: &mut Net, event: Event) {
+    pub(crate) fn handle_tcp_event(self: &Arc<Self>, net: &mut Net, event: Event) {
         match event {
             Event::Made(id) => self.made(net, id),
             Event::Launch(id) => self.launch_segment(net, id),
@@ -39,7 +21,7 @@ impl Inner {
                 let Some(host) = net.tcp.end(to).map(|e| e.host) else { return };
                 let bytes = segment.bytes.len() as u64;
                 let port_ps = self.profile.segment_ps(bytes);
-                let then = Some(world::Event::Tcp(Event::Arrive { to, segment }));
+                let then = Some(event::Event::Tcp(Event::Arrive { to, segment }));
                 self.enter(net, host, Coming { bytes, port_ps, head_ps, tail_ps, then });
             }
             Event::Arrive { to, segment } => self.arrived(net, to, segment),
@@ -67,7 +49,7 @@ impl Inner {
     }
 
     fn tcp(self: &Arc<Self>, at: u64, event: Event) {
-        self.schedule(at, world::Event::Tcp(event));
+        self.schedule(at, event::Event::Tcp(event));
     }
 
     // Out.
@@ -108,7 +90,7 @@ impl Inner {
     fn launch_segment(self: &Arc<Self>, net: &mut Net, id: EndId) {
         let now = self.now();
         let Some(host) = net.tcp.alive(id).map(|e| e.host) else { return };
-        let Some(held) = self.suffer(net, id, host) else {
+        let Some(held) = self.apply_faults(net, id, host) else {
             self.reset(net, id);
             return self.reset(net, peer(id));
         };
@@ -291,12 +273,6 @@ impl Inner {
         }
         net.hosts[host].receive_queues.iter_mut().for_each(|q| q.waiting.clear());
         let ip = net.hosts[host].ip;
-        net.tcp.doors.close_all(ip);
-    }
-}
-
-impl std::fmt::Display for Segment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "segment {}{}", self.bytes.len(), if self.fin { " fin" } else { "" })
+        net.tcp.listeners.close_all(ip);
     }
 }

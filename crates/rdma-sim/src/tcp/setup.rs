@@ -11,16 +11,13 @@ use std::{
 use futures::channel::oneshot;
 use millrace_runtime::{BoxFuture, ByteStream, LocalPort, StreamListener, StreamProvider};
 
-use super::{End, stream::SimStream};
-use crate::{
-    host::EndId,
-    world::{Inner, Net},
+use super::{
+    end::{End, Waiting},
+    stream::SimStream,
 };
+use crate::world::{Inner, Net};
 
 type Made = io::Result<SimStream>;
-
-/// A connection that nobody has accepted: the end that waits, its address and the peer's.
-pub(super) type Waiting = (EndId, (SocketAddr, SocketAddr));
 
 /// The TCP of one host.
 pub(crate) struct SimTcp {
@@ -55,7 +52,7 @@ impl StreamProvider for SimTcp {
             let why = format!("this simulated host is {}, and not {}", host.ip, addr.ip());
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
         }
-        let addr = tcp.doors.open(host, addr)?;
+        let addr = tcp.listeners.open(host, addr)?;
         Ok(Box::new(SimStreamListener { world: Arc::clone(&self.world), addr }))
     }
 }
@@ -64,7 +61,7 @@ impl Inner {
     /// A request has come to the host of `to`.
     fn syn(self: &Arc<Self>, host: usize, from: SocketAddr, to: SocketAddr, reply: oneshot::Sender<Made>) {
         let mut net = self.net.lock();
-        let made = match (net.tcp.doors.has_room(&to), net.host_of(to.ip())) {
+        let made = match (net.tcp.listeners.has_room(&to), net.host_of(to.ip())) {
             (Some(true), Some(there)) => Ok(there),
             _ => Err(io::Error::from(io::ErrorKind::ConnectionRefused)),
         };
@@ -96,7 +93,7 @@ impl Inner {
     fn established(self: &Arc<Self>, waiting: Waiting) {
         let mut net = self.net.lock();
         let at = waiting.1.0;
-        if let Err((end, _)) = net.tcp.doors.knock(&at, waiting) {
+        if let Err((end, _)) = net.tcp.listeners.enqueue(&at, waiting) {
             self.refuse(&mut net, end); // The listener has gone meanwhile.
         }
     }
@@ -110,7 +107,7 @@ struct SimStreamListener {
 
 impl SimStreamListener {
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn ByteStream>>> {
-        let accepted = self.world.net.lock().tcp.doors.poll_accept(&self.addr, cx);
+        let accepted = self.world.net.lock().tcp.listeners.poll_accept(&self.addr, cx);
         accepted.map_ok(|(end, addrs)| {
             Box::new(SimStream { world: Arc::clone(&self.world), end, addrs }) as Box<dyn ByteStream>
         })
@@ -130,7 +127,7 @@ impl StreamListener for SimStreamListener {
 impl Drop for SimStreamListener {
     fn drop(&mut self) {
         let mut net = self.world.net.lock();
-        let waiting = net.tcp.doors.close(&self.addr);
+        let waiting = net.tcp.listeners.close(&self.addr);
         waiting.into_iter().for_each(|(end, _)| self.world.refuse(&mut net, end));
     }
 }

@@ -10,8 +10,8 @@ use std::{
 use millrace_runtime::ByteStream;
 
 use crate::{
-    host::EndId,
-    world::{COPY_SLICE, Inner},
+    event::EndId,
+    world::{Inner, machine::COPY_SLICE},
 };
 
 /// A simulated TCP connection.

@@ -1,0 +1,48 @@
+//! A host's cores as programs use them.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use millrace_runtime::Instant;
+
+use super::Inner;
+use crate::host::HostUse;
+
+/// A program leaves its core to others after so many nanoseconds: it holds up interrupts for no longer.
+const SLICE: u64 = 100_000;
+/// And after copying so many bytes.
+pub(crate) const COPY_SLICE: u64 = 64 << 10;
+
+impl Inner {
+    /// Has a core of this host work, and waits for it.
+    pub(crate) async fn work(self: Arc<Self>, host: usize, time: Duration) {
+        let mut left = time.as_nanos() as u64;
+        while left > 0 {
+            let slice = left.min(SLICE);
+            left -= slice;
+            let done = self.net.lock().hosts[host].work(self.now(), slice);
+            self.clock.sleep_until(Instant::from_nanos(done)).await;
+        }
+    }
+
+    /// Has a core of this host copy, and waits for it.
+    pub(crate) async fn copy(self: Arc<Self>, host: usize, bytes: u64) {
+        let mut left = bytes;
+        while left > 0 {
+            let slice = left.min(COPY_SLICE);
+            left -= slice;
+            let now = self.now();
+            let done = self.net.lock().hosts[host].copy(now, now, 0, slice, &self.profile);
+            self.clock.sleep_until(Instant::from_nanos(done)).await;
+        }
+    }
+
+    pub(crate) fn stall(&self, host: usize, time: Duration) {
+        let until = self.now() + time.as_nanos() as u64;
+        self.net.lock().hosts[host].stall(until);
+    }
+
+    pub(crate) fn host_use(&self, ip: IpAddr) -> Option<HostUse> {
+        let net = self.net.lock();
+        net.host_of(ip).map(|h| net.hosts[h].used)
+    }
+}
