@@ -1,7 +1,7 @@
 //! FPDUs in the making.
 
-use super::gather::MAX_PIECES;
-
+/// The most pieces in one write: the kernel's own limit, IOV_MAX.
+pub(super) const MAX_PIECES: usize = 1024;
 /// Frames gathered for one write: as many small ones as the gather list holds.
 pub(super) const BATCH_FRAMES: usize = MAX_PIECES / 2;
 /// A payload up to this long is copied next to its header: a gather entry costs more.

@@ -1,15 +1,15 @@
 //! The gather list of a batch of frames.
 
-use std::io::IoSlice;
+use std::{collections::VecDeque, io::IoSlice};
 
 use millrace_rdma::stag::StagTable;
 use smallvec::SmallVec;
 
-use super::{Tx, work::pieces};
+use super::{
+    frame::{Frame, MAX_PIECES},
+    work::{Work, pieces},
+};
 use crate::fault::Fault;
-
-/// The most pieces in one write: the kernel's own limit, IOV_MAX.
-pub(super) const MAX_PIECES: usize = 1024;
 
 type Pieces<'a> = SmallVec<[IoSlice<'a>; MAX_PIECES]>;
 
@@ -28,12 +28,28 @@ fn push<'a>(out: &mut Pieces<'a>, piece: &'a [u8], skip: &mut usize) -> bool {
     true
 }
 
-/// Lists what is unsent of `tx`'s frames, in stream order, as far as the list goes.
+/// The frames of a transmitter, and where their bytes are.
+pub(super) struct Unsent<'a> {
+    /// In stream order.
+    pub(super) frames: &'a VecDeque<Frame>,
+    /// Bytes of the first frame that are sent already.
+    pub(super) sent: usize,
+    /// The work to which the frames belong.
+    pub(super) queue: &'a VecDeque<Work>,
+    /// The number of the first work in `queue`.
+    pub(super) first_work: u64,
+    /// Headers and trailers in stream order.
+    pub(super) scratch: &'a [u8],
+    /// Where in `scratch` the header of the first frame is.
+    pub(super) scratch_at: usize,
+}
+
+/// Appends the bytes of `tx` to `out` in stream order, as far as the list has room.
 ///
 /// # Errors
-/// When the source of a Read Response is gone.
+/// When the source of a Read Response is not exposed any more.
 pub(super) fn gather<'a>(
-    tx: &'a Tx,
+    tx: &Unsent<'a>,
     table: Option<&'a StagTable>,
     out: &mut Pieces<'a>,
 ) -> Result<(), Fault> {
@@ -42,7 +58,7 @@ pub(super) fn gather<'a>(
     let (mut run, mut at) = (tx.scratch_at, tx.scratch_at);
     // Frames of one work follow each other, so its bytes are looked up once.
     let mut looked_up = None;
-    for f in &tx.frames {
+    for f in tx.frames {
         at += f.head;
         if f.len > 0 {
             let found = match looked_up {

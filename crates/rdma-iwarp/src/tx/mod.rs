@@ -26,8 +26,8 @@ use millrace_runtime::ByteStream;
 use smallvec::SmallVec;
 
 use self::{
-    frame::Frame,
-    gather::{MAX_PIECES, gather},
+    frame::{Frame, MAX_PIECES},
+    gather::{Unsent, gather},
     work::{Cutter, Data, Kind, Work},
 };
 use super::{
@@ -238,7 +238,15 @@ impl Tx {
             return Poll::Ready(Err(fault));
         }
         let mut pieces: SmallVec<[IoSlice<'_>; MAX_PIECES]> = SmallVec::new();
-        if let Err(fault) = gather(self, table.as_deref(), &mut pieces) {
+        let unsent = Unsent {
+            frames: &self.frames,
+            sent: self.sent,
+            queue: &self.queue,
+            first_work: self.first_work,
+            scratch: &self.scratch,
+            scratch_at: self.scratch_at,
+        };
+        if let Err(fault) = gather(&unsent, table.as_deref(), &mut pieces) {
             return Poll::Ready(Err(fault));
         }
         stream.poll_write(cx, &pieces).map_err(|e| Fault::io(&e))
