@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use millrace_buffer::SPAN_BYTES;
 use slab::Slab;
 
-use super::{access::AccessError, table::Exposed};
+use super::{access::AccessError, exposed::Exposed};
 use crate::{Access, GLOBAL_PAGE, Memory, Segment, Segments, SteeringTag};
 
 /// A piece of exposed memory that is in one place.

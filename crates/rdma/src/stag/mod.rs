@@ -5,6 +5,7 @@
 //! section 5.2) and holds the table's lock while it touches the memory, so no access can follow a revocation.
 
 mod access;
+mod exposed;
 mod global;
 mod released;
 mod table;
@@ -29,7 +30,7 @@ pub use self::{
     access::{AccessError, InvalidateError, Source},
     table::StagTable,
 };
-use self::{table::Exposed, tags::Tags, tally::Tally};
+use self::{exposed::Exposed, tags::Tags, tally::Tally};
 use crate::{Access, Domain, ExposeError, Exposure, ExposureId, Means, Memory};
 
 /// How the connections of a provider get their STag tables. The default is one table per connection, with random STag

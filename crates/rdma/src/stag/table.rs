@@ -14,6 +14,7 @@ use smallvec::smallvec;
 
 use super::{
     access::{AccessError, InvalidateError, Source},
+    exposed::Exposed,
     global::Global,
     released::{Released, write_behind},
     tags::{Tags, index_of, next_key},
@@ -41,32 +42,6 @@ impl Hasher for IndexHasher {
 
     fn write_u32(&mut self, n: u32) {
         self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(26);
-    }
-}
-
-/// An exposed region.
-pub(super) struct Exposed {
-    pub(super) memory: Memory,
-    pub(super) access: Access,
-    /// False once the peer has invalidated the tag.
-    pub(super) valid: bool,
-    /// Everything from here on was never placed: the receiver may guess into it.
-    written: usize,
-}
-
-impl Exposed {
-    pub(super) fn new(memory: Memory, access: Access) -> Self {
-        Self { memory, access, valid: true, written: 0 }
-    }
-
-    /// Copies bytes from its start to `to`. Its owner has what was placed then: all of it may be placed anew, and
-    /// guessed into.
-    pub(super) fn copy_out(&mut self, to: &mut [u8]) -> bool {
-        let copied = self.memory.copy_out(to);
-        if copied {
-            self.written = 0;
-        }
-        copied
     }
 }
 
