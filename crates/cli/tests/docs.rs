@@ -24,7 +24,8 @@ fn read(page: &str) -> String {
 
 /// All pages, by their path in the repository.
 fn pages() -> Vec<String> {
-    let mut found = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(String::from).to_vec();
+    let mut found =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"].map(String::from).to_vec();
     let names = common::names(&repository().join("docs"));
     found.extend(names.iter().filter(|n| n.ends_with(".md")).map(|n| format!("docs/{n}")));
     found

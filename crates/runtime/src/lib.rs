@@ -1,4 +1,4 @@
-//! The only door to an executor (DESIGN: "Execution").
+//! Executor abstraction: time, timers, tasks, randomness and byte streams.
 //!
 //! Code above the providers takes time, timers and tasks from [`Runtime`] and bytes from [`ByteStream`], and
 //! names no executor. [`tokio_rt`] is the adapter for Tokio; [`virtual_time`] is an executor of our own, whose clock is

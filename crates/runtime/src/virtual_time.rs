@@ -1,4 +1,4 @@
-//! Virtual time: an executor whose clock moves only when nothing is left to do (DESIGN: "Execution").
+//! Virtual time: an executor whose clock moves only when nothing is left to do.
 //!
 //! It is single-threaded and has no threads: ready tasks run first in, first out; when there is none, the clock jumps
 //! to the next timer, and timers of one instant fire in the order in which they were made. Random bytes come from a
