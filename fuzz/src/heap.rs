@@ -1,5 +1,7 @@
 //! Bytes that the current thread takes from the heap.
 
+#![allow(unsafe_code)] // Counts bytes at the allocator.
+
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,

@@ -8,6 +8,8 @@
 //! cargo run --release -p millrace-rdma-iwarp --example raw_qp [GIB] [crc] [frame=BYTES]
 //! ```
 
+#![allow(unsafe_code)] // Reads the processor time of a thread.
+
 use std::{
     future::poll_fn,
     io::{Read, Write},

@@ -1,5 +1,7 @@
 //! The Tokio adapter.
 
+#![allow(unsafe_code)] // Registers descriptors that their owner keeps open.
+
 use std::{
     future::Future,
     io::{self, IoSlice, IoSliceMut, Read, Write},

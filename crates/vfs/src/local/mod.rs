@@ -32,8 +32,6 @@
 //! Nothing blocks the caller: file data goes through io_uring (or threads, where it is refused), everything else
 //! through a small pool of threads.
 
-#![deny(unsafe_code)]
-
 mod attr;
 mod cred;
 mod data;
