@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Checks that the crates and modules are ordered as ARCHITECTURE.md says. docs/dev/ci.md explains it.
+
+- A crate depends only on crates above it in the table of ARCHITECTURE.md, and every crate is in the table.
+- No two sibling modules of a crate refer to each other, directly or through others, except those in `exceptions`.
+- Modules that allow `unsafe_code` are named in ARCHITECTURE.md.
+
+With --edges CRATE it prints the references between the modules that refer to each other. With --update it removes from
+`exceptions` what is no longer so, and shortens groups of modules that have become smaller.
+"""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+from rust_modules import Crate, components
+
+HERE = Path(__file__).resolve().parent
+
+
+def exceptions(file):
+    """What the file lists, with the reason: `crate: module`, names of modules; or `crate -> crate`."""
+    found = {}
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        entry, _, reason = line.partition(" # ")
+        if not reason:
+            raise SystemExit(f"{file}:{number}: no reason (ENTRY # REASON)")
+        found[entry.strip()] = number
+    return found
+
+
+def crate_table(text):
+    """The crates of ARCHITECTURE.md's table, in order."""
+    names, inside = [], False
+    for line in text.splitlines():
+        if line.startswith("| crate |"):
+            inside = True
+        elif inside and not line.startswith("|"):
+            break
+        elif inside and not line.startswith("|--"):
+            names += re.findall(r"`([a-z][a-z0-9-]*)`", line.split("|")[1])
+    return names
+
+
+def manifests(root):
+    """Crate -> the crates of this workspace that its manifest names: (name, is it for tests only)."""
+    found = {}
+    folders = {f.parent.name: tomllib.loads(f.read_text()) for f in sorted(root.glob("crates/*/Cargo.toml"))}
+    packages = {m["package"]["name"]: folder for folder, m in folders.items()}
+    for folder, manifest in folders.items():
+        parts = [manifest, *manifest.get("target", {}).values()]
+        found[folder] = [
+            (packages[name], kind == "dev-dependencies")
+            for part in parts
+            for kind in ("dependencies", "build-dependencies", "dev-dependencies")
+            for key, value in part.get(kind, {}).items()
+            for name in [value.get("package", key) if isinstance(value, dict) else key]
+            if name in packages
+        ]
+    return found
+
+
+def wrong_order(root, table):
+    """Dependencies on crates that are not above: `crate -> crate`, and crates that are not in the table."""
+    found, missing = [], []
+    for crate, others in manifests(root).items():
+        if crate not in table:
+            missing.append(f"crates/{crate} is not in the table of crates in ARCHITECTURE.md")
+            continue
+        for other, tests in others:
+            if other in table and table.index(other) >= table.index(crate):
+                found.append(f"{crate} -> {other}" + (" (tests)" if tests else ""))
+    return found, missing
+
+
+def crates(root):
+    """Name and modules of each library and program."""
+    for folder in sorted(root.glob("crates/*/src")):
+        for file in ("lib.rs", "main.rs"):
+            if (folder / file).exists():
+                yield folder.parent.name, Crate(folder / file)
+
+
+def cycles(root):
+    """Groups of sibling modules that refer to each other: `crate::parent: names`."""
+    found = []
+    for name, crate in crates(root):
+        for parent, graph in sorted(crate.edges().items()):
+            for part in components(graph):
+                found.append(f"{'::'.join((name, *parent))}: {', '.join(part)}")
+    return found
+
+
+def compare(found, listed, what):
+    """Messages for what is not listed, and for what is listed and gone."""
+    for entry in found:
+        if entry not in listed:
+            yield f"{what}: {entry}"
+    for entry, number in listed.items():
+        if entry not in found:
+            yield f"exceptions:{number}: remove or shorten this line, which is no longer so: {entry}"
+
+
+def updated(text, found):
+    """The text of `exceptions` without what is gone; a group that has become smaller keeps its reason."""
+    lines = []
+    for line in text.splitlines():
+        entry, _, reason = line.partition(" # ")
+        if not reason or line.startswith("#"):
+            lines.append(line)
+            continue
+        head, _, names = entry.strip().partition(": ")
+        parts = [f for f in found if f == entry.strip()]
+        if names:
+            listed = set(names.split(", "))
+            parts = [f for f in found if f.startswith(head + ": ") and set(f[len(head) + 2 :].split(", ")) <= listed]
+        lines += [f"{part} # {reason}" for part in parts]
+    return "\n".join(lines) + "\n"
+
+
+def names_of(cell):
+    """The paths in backticks of a table cell, with their braces expanded."""
+    for text in re.findall(r"`([^`]+)`", cell):
+        head, brace, rest = text.partition("{")
+        if not brace:
+            yield text
+            continue
+        inner, _, tail = rest.partition("}")
+        yield from (head + i + (tail if not i.endswith("/") else "") for i in inner.split(","))
+
+
+def unsafe_modules(root, text):
+    """Messages for source files that allow `unsafe_code` and are not named in ARCHITECTURE.md, and for the reverse."""
+    row = re.search(r"^\| Where is `unsafe`\? \|(.*)\|$", text, re.MULTILINE)
+    named = set(names_of(row[1]))
+    sources = [*root.glob("crates/*/src/**/*.rs"), *root.glob("fuzz/src/**/*.rs")]
+    allowed = {
+        str(f.relative_to(root)).removeprefix("crates/")
+        for f in sources
+        if re.search(r"#!?\[(expect|allow)\([^)]*\bunsafe_code\b", f.read_text())
+    }
+    for file in sorted(allowed):
+        if file not in named and not any(n.endswith("/") and file.startswith(n) for n in named):
+            yield f"{file} allows unsafe_code and ARCHITECTURE.md (Where is `unsafe`?) does not name it"
+    for name in sorted(named):
+        if not any(file == name or name.endswith("/") and file.startswith(name) for file in allowed):
+            yield f"ARCHITECTURE.md (Where is `unsafe`?) names {name}, which does not allow unsafe_code"
+
+
+def problems(root, listed):
+    """All messages."""
+    text = (root / "ARCHITECTURE.md").read_text()
+    order, missing = wrong_order(root, crate_table(text))
+    arrows = {e: n for e, n in listed.items() if "->" in e}
+    groups = {e: n for e, n in listed.items() if "->" not in e}
+    return [
+        *missing,
+        *compare(order, arrows, "dependency on a crate that is not above in ARCHITECTURE.md's table"),
+        *compare(cycles(root), groups, "modules that refer to each other"),
+        *unsafe_modules(root, text),
+    ]
+
+
+def print_edges(root, wanted):
+    """The references between modules that refer to each other, in one crate."""
+    for name, crate in crates(root):
+        if name != wanted:
+            continue
+        for parent, graph in sorted(crate.edges().items()):
+            for part in components(graph):
+                print(f"{'::'.join((name, *parent))}: {', '.join(part)}")
+                for a in part:
+                    for b in sorted(set(graph.get(a, ())) & set(part)):
+                        uses = ", ".join(sorted(f"{module}: {path}" for module, path in graph[a][b]))
+                        print(f"  {a} -> {b}  ({uses})")
+
+
+def main():
+    root = HERE.parent.parent
+    if sys.argv[1:2] == ["--edges"]:
+        return print_edges(root, sys.argv[2])
+    file = HERE / "exceptions"
+    if sys.argv[1:2] == ["--update"]:
+        order, _ = wrong_order(root, crate_table((root / "ARCHITECTURE.md").read_text()))
+        file.write_text(updated(file.read_text(), order + cycles(root)))
+    found = problems(root, exceptions(file))
+    if found:
+        raise SystemExit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()
