@@ -1,0 +1,59 @@
+//! READs and WRITEs of 4 KiB over RDMA in one process: the client on the main thread, the server on one other.
+//!
+//! `.ci/instructions` runs it under callgrind with two numbers of calls, and divides the difference of the instructions
+//! of each thread by that of the calls.
+//!
+//! ```text
+//! instructions read|write CALLS
+//! ```
+
+use std::{error::Error, time::Duration};
+
+use millrace_client::{Client, Options, Proto, Url};
+use millrace_nfs::v3::StableHow;
+use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_server::{Config, Limits, Server};
+
+const BYTES: usize = 4 << 10;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(operation), Some(calls)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: instructions read|write CALLS".into());
+    };
+    let calls: u32 = calls.parse()?;
+    let config = Config {
+        exports: vec!["/data=memory:16MiB".parse()?],
+        listen_rdma: vec!["127.0.0.1:0".parse()?],
+        shards: Some(1),
+        // Full before the calls that count: a reply that replaces another costs more than one in an empty cache.
+        limits: Limits { replies_kept: 64, ..Limits::default() },
+        ..Config::default()
+    };
+    let server = Server::start(config)?;
+    let port = server.rdma_addr().ok_or("the server does not listen")?.port();
+    let url = Url { port: Some(port), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/data") };
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    tokio.block_on(run(&url, &operation, calls))?;
+    drop(tokio);
+    server.stop_blocking(Duration::from_secs(1));
+    Ok(())
+}
+
+async fn run(url: &Url, operation: &str, calls: u32) -> Result<(), Box<dyn Error>> {
+    let client = Client::connect(TokioRuntime::current(), url, Options::default()).await?;
+    let file = client.create_file("f", 0o600).await?.handle();
+    let data = client.buffer(BYTES)?.freeze();
+    let mut buffer = client.buffer(BYTES)?;
+    client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await?;
+    for _ in 0..calls {
+        match operation {
+            "read" => buffer = client.read_into(file, 0, buffer).await?.buffer,
+            "write" => {
+                client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await?;
+            }
+            _ => return Err("the operation is read or write".into()),
+        }
+    }
+    Ok(())
+}
