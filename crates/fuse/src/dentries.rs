@@ -21,47 +21,47 @@ use millrace_runtime::Instant;
 use crate::inode::ROOT;
 
 /// The most components of a path; a server whose directory contains itself would make it endless.
-const DEEPEST: usize = 4096;
+const MAX_PATH_COMPONENTS: usize = 4096;
 /// The most negative names (names that do not exist) that the kernel may cache.
-const MOST_ABSENT: usize = 16 << 10;
+const MAX_NEGATIVE: usize = 16 << 10;
 /// The least interval between searches for negative names that have expired.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A name in the directory with this inode number.
 type Name<'n> = (u64, &'n [u8]);
 /// The same, kept.
-type Kept = (u64, Arc<[u8]>);
+type OwnedName = (u64, Arc<[u8]>);
 
 /// Identifies one answer by which the kernel was allowed to cache a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct CacheStamp {
     count: u64,
     /// A notification that expires it is under way.
-    expires: bool,
+    expiring: bool,
 }
 
 /// A name that the kernel may have cached: its directory's number, its text, and the answer.
-pub(crate) type CachedName = (u64, Arc<[u8]>, Stamp);
+pub(crate) type CachedName = (u64, Arc<[u8]>, CacheStamp);
 
 /// The answer that the kernel had for a name.
 #[derive(Debug, Clone, Copy)]
 enum Target {
     /// It leads to this inode.
-    Inode { number: u64, cached: Option<Stamp> },
+    Inode { number: u64, cached: Option<CacheStamp> },
     /// It does not exist; cached until then.
-    Absent { until: Instant },
+    Negative { until: Instant },
 }
 
 /// The names of an inode, at least one.
 struct Names {
     /// The one that was seen last.
-    last: Kept,
-    more: Vec<Kept>,
+    last: OwnedName,
+    others: Vec<OwnedName>,
 }
 
 impl Names {
-    fn all(&self) -> impl Iterator<Item = &Kept> {
-        std::iter::once(&self.last).chain(&self.more)
+    fn all(&self) -> impl Iterator<Item = &OwnedName> {
+        std::iter::once(&self.last).chain(&self.others)
     }
 }
 
@@ -70,92 +70,95 @@ impl Names {
 #[derive(Default)]
 pub(crate) struct Dentries {
     directories: HashMap<u64, HashMap<Arc<[u8]>, Target>>,
-    of: HashMap<u64, Names>,
-    absent: usize,
-    stamps: u64,
+    by_inode: HashMap<u64, Names>,
+    negative_count: usize,
+    last_stamp: u64,
     /// When it was last looked for absent names whose time is over.
-    looked: Option<Instant>,
+    last_sweep: Option<Instant>,
 }
 
 impl Dentries {
     /// The kernel is told that `name` leads to the inode `number`.
-    pub(crate) fn found(&mut self, number: u64, name: Name<'_>) {
-        self.stamps += 1;
-        let target = Target::Inode { number, cached: Some(Stamp { count: self.stamps, expires: false }) };
+    pub(crate) fn insert(&mut self, number: u64, name: Name<'_>) {
+        self.last_stamp += 1;
+        let target =
+            Target::Inode { number, cached: Some(CacheStamp { count: self.last_stamp, expiring: false }) };
         if let Some(known) = self.directories.get_mut(&name.0).and_then(|names| names.get_mut(name.1))
             && matches!(known, Target::Inode { number: n, .. } if *n == number)
         {
             *known = target;
-            self.see(number, name);
+            self.mark_last_seen(number, name);
             return;
         }
-        self.removed(name);
+        self.remove(name);
         let text: Arc<[u8]> = name.1.into();
         self.directories.entry(name.0).or_default().insert(Arc::clone(&text), target);
-        match self.of.entry(number) {
+        match self.by_inode.entry(number) {
             Entry::Occupied(names) => {
                 let names = names.into_mut();
                 let before = std::mem::replace(&mut names.last, (name.0, text));
-                names.more.push(before);
+                names.others.push(before);
             }
-            Entry::Vacant(vacant) => drop(vacant.insert(Names { last: (name.0, text), more: Vec::new() })),
+            Entry::Vacant(vacant) => drop(vacant.insert(Names { last: (name.0, text), others: Vec::new() })),
         }
     }
 
     /// Makes a known name the last one of its inode.
-    fn see(&mut self, number: u64, name: Name<'_>) {
-        let Some(names) = self.of.get_mut(&number) else { return };
-        if let Some(seen) = names.more.iter_mut().find(|(dir, text)| (*dir, &**text) == name) {
+    fn mark_last_seen(&mut self, number: u64, name: Name<'_>) {
+        let Some(names) = self.by_inode.get_mut(&number) else { return };
+        if let Some(seen) = names.others.iter_mut().find(|(dir, text)| (*dir, &**text) == name) {
             std::mem::swap(seen, &mut names.last);
         }
     }
 
-    /// The kernel is to be told that there is no `name`, for `life` from `now` on; `false`: it was told so of too many, so it is not to
+    /// The kernel is to be told that there is no `name`, for `ttl` from `now` on; `false`: it was told so of too many, so it is not to
     /// cache this one.
-    pub(crate) fn absent(&mut self, name: Name<'_>, now: Instant, life: Duration) -> bool {
-        self.removed(name);
-        if self.absent >= MOST_ABSENT && self.looked.is_none_or(|then| now.duration_since(then) >= LOOK) {
-            self.forget_expired(now);
+    pub(crate) fn insert_negative(&mut self, name: Name<'_>, now: Instant, ttl: Duration) -> bool {
+        self.remove(name);
+        if self.negative_count >= MAX_NEGATIVE
+            && self.last_sweep.is_none_or(|then| now.duration_since(then) >= LOOK)
+        {
+            self.remove_expired_negatives(now);
         }
-        if self.absent >= MOST_ABSENT {
+        if self.negative_count >= MAX_NEGATIVE {
             return false;
         }
-        let target = Target::Absent { until: now + life };
+        let target = Target::Negative { until: now + ttl };
         self.directories.entry(name.0).or_default().insert(name.1.into(), target);
-        self.absent += 1;
+        self.negative_count += 1;
         true
     }
 
-    fn forget_expired(&mut self, now: Instant) {
-        self.looked = Some(now);
-        let is_kept = |target: &Target| !matches!(target, Target::Absent { until } if *until <= now);
+    fn remove_expired_negatives(&mut self, now: Instant) {
+        self.last_sweep = Some(now);
+        let is_kept = |target: &Target| !matches!(target, Target::Negative { until } if *until <= now);
         for names in self.directories.values_mut() {
             names.retain(|_, target| is_kept(target));
         }
         self.directories.retain(|_, names| !names.is_empty());
-        self.absent = self.directories.values().map(|names| absent_among(names.values())).sum();
+        self.negative_count = self.directories.values().map(|names| count_negative(names.values())).sum();
     }
 
     /// `name` leads nowhere any more, that the kernel knows of.
-    pub(crate) fn removed(&mut self, name: Name<'_>) {
+    pub(crate) fn remove(&mut self, name: Name<'_>) {
         let Entry::Occupied(mut names) = self.directories.entry(name.0) else { return };
         let Some(target) = names.get_mut().remove(name.1) else { return };
         if names.get().is_empty() {
             names.remove();
         }
         match target {
-            Target::Absent { .. } => self.absent -= 1,
-            Target::Inode { number, .. } => self.take_from(number, name),
+            Target::Negative { .. } => self.negative_count -= 1,
+            Target::Inode { number, .. } => self.detach(number, name),
         }
     }
 
     /// Takes a name from an inode.
-    fn take_from(&mut self, number: u64, name: Name<'_>) {
-        let Entry::Occupied(mut of) = self.of.entry(number) else { return };
+    fn detach(&mut self, number: u64, name: Name<'_>) {
+        let Entry::Occupied(mut of) = self.by_inode.entry(number) else { return };
         let names = of.get_mut();
         if (names.last.0, &*names.last.1) != name {
-            names.more.retain(|(dir, text)| (*dir, &**text) != name);
-        } else if let Some(other) = names.more.pop() {
+            names.others.retain(|(dir, text)| (*dir, &**text) != name);
+        } else if let Some(other) = names.others.pop() {
             names.last = other;
         } else {
             of.remove();
@@ -163,40 +166,40 @@ impl Dentries {
     }
 
     /// What had the name `from` has the name `to` now, for the kernel too.
-    pub(crate) fn renamed(&mut self, from: Name<'_>, to: Name<'_>) {
+    pub(crate) fn rename(&mut self, from: Name<'_>, to: Name<'_>) {
         let target = self.directories.get(&from.0).and_then(|names| names.get(from.1)).copied();
-        self.removed(from);
+        self.remove(from);
         match target {
-            Some(Target::Inode { number, .. }) => self.found(number, to),
-            _ => self.removed(to),
+            Some(Target::Inode { number, .. }) => self.insert(number, to),
+            _ => self.remove(to),
         }
     }
 
     /// The kernel does not know the inode any more.
     pub(crate) fn forget(&mut self, number: u64) {
-        if let Some(names) = self.of.remove(&number) {
-            names.all().for_each(|(dir, text)| self.removed((*dir, text)));
+        if let Some(names) = self.by_inode.remove(&number) {
+            names.all().for_each(|(dir, text)| self.remove((*dir, text)));
         }
         // It holds a directory as long as something in it, but for names that are not there.
         if let Some(names) = self.directories.remove(&number) {
-            self.absent -= absent_among(names.values());
+            self.negative_count -= count_negative(names.values());
         }
-        shrink(&mut self.of);
+        shrink(&mut self.by_inode);
         shrink(&mut self.directories);
     }
 
     /// The names by which the kernel may reach an inode without asking.
-    pub(crate) fn cached(&self, number: u64) -> Vec<CachedName> {
-        let cached = |(dir, text): &Kept| {
+    pub(crate) fn cached_names(&self, number: u64) -> Vec<CachedName> {
+        let cached = |(dir, text): &OwnedName| {
             let target = self.directories.get(dir)?.get(text)?;
             let Target::Inode { cached: Some(stamp), .. } = target else { return None };
             Some((*dir, Arc::clone(text), *stamp))
         };
-        self.of.get(&number).map(|names| names.all().filter_map(cached).collect()).unwrap_or_default()
+        self.by_inode.get(&number).map(|names| names.all().filter_map(cached).collect()).unwrap_or_default()
     }
 
     /// The kernel asks for a name before it uses it, if it was not told of it again.
-    pub(crate) fn expired(&mut self, (dir, text, stamp): &CachedName) {
+    pub(crate) fn finish_expiry(&mut self, (dir, text, stamp): &CachedName) {
         let target = self.directories.get_mut(dir).and_then(|names| names.get_mut(text));
         if let Some(Target::Inode { cached, .. }) = target {
             cached.take_if(|now| now.count == stamp.count);
@@ -205,20 +208,20 @@ impl Dentries {
 
     /// The names in a directory that the kernel may use without asking, for it to be told to ask; until then they count as
     /// cached ([`Self::expired`]). Each is given once.
-    pub(crate) fn expire(&mut self, dir: u64) -> Vec<CachedName> {
+    pub(crate) fn begin_expiry(&mut self, dir: u64) -> Vec<CachedName> {
         let Some(names) = self.directories.get_mut(&dir) else { return Vec::new() };
         let mut expired = Vec::new();
         names.retain(|name, target| match target {
             Target::Inode { cached, .. } => {
-                if let Some(stamp) = cached.as_mut().filter(|stamp| !stamp.expires) {
-                    stamp.expires = true;
+                if let Some(stamp) = cached.as_mut().filter(|stamp| !stamp.expiring) {
+                    stamp.expiring = true;
                     expired.push((dir, Arc::clone(name), *stamp));
                 }
                 true
             }
-            Target::Absent { .. } => {
-                self.absent -= 1;
-                expired.push((dir, Arc::clone(name), Stamp { count: 0, expires: true }));
+            Target::Negative { .. } => {
+                self.negative_count -= 1;
+                expired.push((dir, Arc::clone(name), CacheStamp { count: 0, expiring: true }));
                 false
             }
         });
@@ -229,18 +232,18 @@ impl Dentries {
     }
 
     /// As [`Self::expire`], of one name.
-    pub(crate) fn expire_name(&mut self, name: Name<'_>) -> Option<CachedName> {
+    pub(crate) fn begin_name_expiry(&mut self, name: Name<'_>) -> Option<CachedName> {
         let names = self.directories.get_mut(&name.0)?;
         let text = Arc::clone(names.get_key_value(name.1)?.0);
         match names.get_mut(name.1)? {
             Target::Inode { cached, .. } => {
-                let stamp = cached.as_mut().filter(|stamp| !stamp.expires)?;
-                stamp.expires = true;
+                let stamp = cached.as_mut().filter(|stamp| !stamp.expiring)?;
+                stamp.expiring = true;
                 Some((name.0, text, *stamp))
             }
-            Target::Absent { .. } => {
-                self.removed(name);
-                Some((name.0, text, Stamp { count: 0, expires: true }))
+            Target::Negative { .. } => {
+                self.remove(name);
+                Some((name.0, text, CacheStamp { count: 0, expiring: true }))
             }
         }
     }
@@ -250,7 +253,7 @@ impl Dentries {
         let mut names = Vec::new();
         let mut at = number;
         while at != ROOT {
-            let (dir, name) = &self.of.get(&at).filter(|_| names.len() < DEEPEST)?.last;
+            let (dir, name) = &self.by_inode.get(&at).filter(|_| names.len() < MAX_PATH_COMPONENTS)?.last;
             names.push(OsStr::from_bytes(name));
             at = *dir;
         }
@@ -258,8 +261,8 @@ impl Dentries {
     }
 }
 
-fn absent_among(targets: Values<'_, Arc<[u8]>, Target>) -> usize {
-    targets.filter(|target| matches!(target, Target::Absent { .. })).count()
+fn count_negative(targets: Values<'_, Arc<[u8]>, Target>) -> usize {
+    targets.filter(|target| matches!(target, Target::Negative { .. })).count()
 }
 
 /// Gives memory back that a table does not need any more.
@@ -289,45 +292,45 @@ mod tests {
     }
 
     fn cached(dentries: &Dentries, number: u64) -> Vec<String> {
-        sorted(dentries.cached(number).into_iter().map(|(_, name, _)| name))
+        sorted(dentries.cached_names(number).into_iter().map(|(_, name, _)| name))
     }
 
     /// The kernel is told to ask for the names of a directory: which.
     fn expire(dentries: &mut Dentries, dir: u64) -> Vec<String> {
-        let names = dentries.expire(dir);
-        names.iter().for_each(|name| dentries.expired(name));
+        let names = dentries.begin_expiry(dir);
+        names.iter().for_each(|name| dentries.finish_expiry(name));
         sorted(names.into_iter().map(|(_, name, _)| name))
     }
 
     #[test]
     fn paths_follow_renames_and_unknown_ones_are_not_made_up() {
         let mut d = Dentries::default();
-        d.found(2, (ROOT, b"docs"));
-        d.found(3, (2, b"draft"));
-        d.found(4, (2, b"final"));
+        d.insert(2, (ROOT, b"docs"));
+        d.insert(3, (2, b"draft"));
+        d.insert(4, (2, b"final"));
         assert_eq!(path(&d, 3).as_deref(), Some("docs/draft"));
         // What is replaced has no name any more, wherever the directory goes.
-        d.renamed((2, b"draft"), (2, b"final"));
-        d.renamed((ROOT, b"docs"), (ROOT, b"papers"));
+        d.rename((2, b"draft"), (2, b"final"));
+        d.rename((ROOT, b"docs"), (ROOT, b"papers"));
         assert_eq!(path(&d, 3).as_deref(), Some("papers/final"));
         assert_eq!(path(&d, 4), None);
         // Another file was found under the name.
-        d.found(5, (2, b"final"));
+        d.insert(5, (2, b"final"));
         assert_eq!((path(&d, 3), path(&d, 5).as_deref()), (None, Some("papers/final")));
         // Something that was never seen has the directory's name now.
-        d.renamed((ROOT, b"never seen"), (ROOT, b"papers"));
+        d.rename((ROOT, b"never seen"), (ROOT, b"papers"));
         assert_eq!(path(&d, 2), None);
         d.forget(2);
         assert_eq!(path(&d, 5), None);
         d.forget(5);
-        assert!(d.of.is_empty() && d.directories.is_empty());
+        assert!(d.by_inode.is_empty() && d.directories.is_empty());
     }
 
     #[test]
     fn a_directory_below_itself_has_no_path() {
         let mut d = Dentries::default();
-        d.found(2, (3, b"a"));
-        d.found(3, (2, b"b"));
+        d.insert(2, (3, b"a"));
+        d.insert(3, (2, b"b"));
         assert_eq!(d.path(3), None);
     }
 
@@ -335,61 +338,63 @@ mod tests {
     fn a_file_has_all_names_by_which_the_kernel_reaches_it() {
         let mut d = Dentries::default();
         for name in [b"x", b"y", b"z", b"x"] {
-            d.found(2, (ROOT, name));
+            d.insert(2, (ROOT, name));
         }
         assert_eq!(cached(&d, 2), ["x", "y", "z"]);
         assert_eq!(path(&d, 2).as_deref(), Some("x"), "the one that was seen last");
-        d.removed((ROOT, b"x"));
-        d.renamed((ROOT, b"y"), (ROOT, b"w"));
+        d.remove((ROOT, b"x"));
+        d.rename((ROOT, b"y"), (ROOT, b"w"));
         assert_eq!(cached(&d, 2), ["w", "z"]);
-        d.found(3, (ROOT, b"w"));
+        d.insert(3, (ROOT, b"w"));
         assert_eq!((cached(&d, 2), cached(&d, 3)), (vec!["z".into()], vec!["w".into()]));
         d.forget(2);
         d.forget(3);
-        assert!(d.of.is_empty() && d.directories.is_empty());
+        assert!(d.by_inode.is_empty() && d.directories.is_empty());
     }
 
     #[test]
     fn the_names_of_a_directory_expire_once_and_stay_known() {
         let mut d = Dentries::default();
-        d.found(2, (ROOT, b"dir"));
-        d.found(3, (2, b"file"));
-        d.found(4, (2, b"other"));
-        assert!(d.absent((2, b"nothing"), NOW, LIFE));
+        d.insert(2, (ROOT, b"dir"));
+        d.insert(3, (2, b"file"));
+        d.insert(4, (2, b"other"));
+        assert!(d.insert_negative((2, b"nothing"), NOW, LIFE));
         assert_eq!(expire(&mut d, 2), ["file", "nothing", "other"]);
-        assert!(d.expire(2).is_empty() && d.cached(3).is_empty());
+        assert!(d.begin_expiry(2).is_empty() && d.cached_names(3).is_empty());
         assert_eq!(path(&d, 3).as_deref(), Some("dir/file"));
-        d.found(3, (2, b"file"));
-        let names = d.expire(2);
-        assert_eq!((names.len(), d.expire(2).len()), (1, 0), "the kernel is being told");
+        d.insert(3, (2, b"file"));
+        let names = d.begin_expiry(2);
+        assert_eq!((names.len(), d.begin_expiry(2).len()), (1, 0), "the kernel is being told");
         assert_eq!(cached(&d, 3), ["file"], "but may not know yet");
-        d.found(3, (2, b"file"));
-        d.expired(&names[0]);
+        d.insert(3, (2, b"file"));
+        d.finish_expiry(&names[0]);
         assert_eq!(cached(&d, 3), ["file"], "it was told of it again");
         assert_eq!(expire(&mut d, 2), ["file"]);
         assert_eq!((cached(&d, 3), cached(&d, 2)), (vec![], vec!["dir".into()]), "names elsewhere stay");
-        d.found(3, (2, b"file"));
-        assert!(d.absent((2, b"nothing"), NOW, LIFE) && d.expire_name((2, b"nothing")).is_some());
-        assert!(d.expire_name((2, b"file")).is_some() && d.expire_name((2, b"file")).is_none());
-        assert_eq!(d.absent, 0);
+        d.insert(3, (2, b"file"));
+        assert!(
+            d.insert_negative((2, b"nothing"), NOW, LIFE) && d.begin_name_expiry((2, b"nothing")).is_some()
+        );
+        assert!(d.begin_name_expiry((2, b"file")).is_some() && d.begin_name_expiry((2, b"file")).is_none());
+        assert_eq!(d.negative_count, 0);
     }
 
     #[test]
     fn names_that_are_not_there_are_bounded() {
         let mut d = Dentries::default();
-        for n in 0..MOST_ABSENT as u32 {
-            assert!(d.absent((ROOT, &n.to_le_bytes()), NOW, Duration::ZERO));
+        for n in 0..MAX_NEGATIVE as u32 {
+            assert!(d.insert_negative((ROOT, &n.to_le_bytes()), NOW, Duration::ZERO));
         }
         // The time of all is over.
-        assert!(d.absent((ROOT, b"one more"), NOW, LIFE) && d.absent == 1);
-        for n in 1..MOST_ABSENT as u32 {
-            assert!(d.absent((2, &n.to_le_bytes()), NOW, LIFE));
+        assert!(d.insert_negative((ROOT, b"one more"), NOW, LIFE) && d.negative_count == 1);
+        for n in 1..MAX_NEGATIVE as u32 {
+            assert!(d.insert_negative((2, &n.to_le_bytes()), NOW, LIFE));
         }
-        assert!(!d.absent((3, b"too many"), NOW, LIFE));
-        assert!(d.absent((2, &1_u32.to_le_bytes()), NOW, LIFE), "one of them again");
+        assert!(!d.insert_negative((3, b"too many"), NOW, LIFE));
+        assert!(d.insert_negative((2, &1_u32.to_le_bytes()), NOW, LIFE), "one of them again");
         // It is made, and the directory goes.
-        d.found(9, (ROOT, b"one more"));
+        d.insert(9, (ROOT, b"one more"));
         d.forget(2);
-        assert_eq!((d.absent, d.directories.len()), (0, 1));
+        assert_eq!((d.negative_count, d.directories.len()), (0, 1));
     }
 }

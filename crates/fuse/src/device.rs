@@ -63,24 +63,24 @@ impl MountRequest {
     fn data(&self, device: &File) -> io::Result<CString> {
         let (fd, uid, gid) = (device.as_raw_fd(), getuid().as_raw(), getgid().as_raw());
         let mut data = format!("fd={fd},rootmode={DIRECTORY},user_id={uid},group_id={gid}");
-        for word in self.words() {
+        for name in self.option_names() {
             data.push(',');
-            data.push_str(word);
+            data.push_str(name);
         }
         CString::new(data).map_err(io::Error::other)
     }
 
     /// What the kernel calls an option rather than a flag.
-    fn words(&self) -> impl Iterator<Item = &'static str> {
+    fn option_names(&self) -> impl Iterator<Item = &'static str> {
         let words = [("allow_other", self.allow_other), ("default_permissions", self.default_permissions)];
-        words.into_iter().filter_map(|(word, is_set)| is_set.then_some(word))
+        words.into_iter().filter_map(|(name, is_set)| is_set.then_some(name))
     }
 
     /// The set-uid helper opens the device, mounts, and sends the device through the socket that is its standard input.
     fn fusermount(&self, at: &Path) -> io::Result<OwnedFd> {
         let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let fixed = ["subtype=millrace".to_owned(), format!("fsname={}", escaped(&self.source))];
-        let words = flags::words(self.flags).chain(self.words()).map(str::to_owned);
+        let words = flags::names(self.flags).chain(self.option_names()).map(str::to_owned);
         let options = fixed.into_iter().chain(words).collect::<Vec<_>>().join(",");
         let mut command = Command::new(crate::mountpoint::fusermount_program());
         command.args(["-o", &options, "--"]).arg(at).env("_FUSE_COMMFD", "0");

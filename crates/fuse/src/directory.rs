@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::{
     error::errno,
     fs::Fs,
-    inode::{Inode, Moment},
+    inode::{Epoch, Inode},
 };
 
 /// An open directory. The offsets that readers see are the server's cookies: they hold as long as the server keeps
@@ -31,19 +31,19 @@ struct Page {
     verifier: Verifier,
     eof: bool,
     /// When it was asked for.
-    asked: Option<Asked>,
+    issued: Option<CallTime>,
 }
 
 /// When a page was asked for: in the order of changes, and by the clock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
-    pub(crate) moment: Moment,
+pub(crate) struct CallTime {
+    pub(crate) epoch: Epoch,
     pub(crate) at: Instant,
 }
 
 impl Page {
     /// The cookie of the reader's place.
-    fn place(&self) -> u64 {
+    fn position(&self) -> u64 {
         match self.next.checked_sub(1).and_then(|i| self.entries.get(i)) {
             Some(e) => e.cookie,
             None => self.start,
@@ -52,7 +52,7 @@ impl Page {
 }
 
 /// A reader at its place.
-pub(crate) struct Reader<'s> {
+pub(crate) struct DirReader<'s> {
     fs: &'s Arc<Fs>,
     stream: &'s DirStream,
     page: MutexGuard<'s, Page>,
@@ -64,10 +64,10 @@ impl DirStream {
     }
 
     /// A reader at `offset`: 0, or what was said to follow an entry.
-    pub(crate) async fn at<'s>(&'s self, fs: &'s Arc<Fs>, offset: u64) -> Reader<'s> {
+    pub(crate) async fn seek<'s>(&'s self, fs: &'s Arc<Fs>, offset: u64) -> DirReader<'s> {
         let mut page = self.page.lock().await;
         let is_fresh = page.entries.is_empty() && !page.eof;
-        if offset == 0 || (page.place() != offset && !is_fresh) {
+        if offset == 0 || (page.position() != offset && !is_fresh) {
             let found = page.entries.iter().position(|e| e.cookie == offset).filter(|_| offset != 0);
             match found {
                 Some(i) => page.next = i + 1,
@@ -80,20 +80,20 @@ impl DirStream {
         } else if is_fresh {
             page.start = offset;
         }
-        Reader { fs, stream: self, page }
+        DirReader { fs, stream: self, page }
     }
 }
 
-impl Reader<'_> {
+impl DirReader<'_> {
     /// The next entry, if there is one; [`Self::advance`] goes behind it. With the time when it was asked for.
-    pub(crate) async fn peek(&mut self) -> Result<Option<(DirEntry, Asked)>, Errno> {
+    pub(crate) async fn peek(&mut self) -> Result<Option<(DirEntry, CallTime)>, Errno> {
         while self.page.next >= self.page.entries.len() {
             if self.page.eof {
                 return Ok(None);
             }
             self.fetch().await?;
         }
-        Ok(self.page.entries.get(self.page.next).cloned().zip(self.page.asked))
+        Ok(self.page.entries.get(self.page.next).cloned().zip(self.page.issued))
     }
 
     pub(crate) fn advance(&mut self) {
@@ -101,8 +101,8 @@ impl Reader<'_> {
     }
 
     async fn fetch(&mut self) -> Result<(), Errno> {
-        let start = self.page.place();
-        let asked = Asked { moment: self.fs.clock.tick(), at: self.fs.rt.now() };
+        let start = self.page.position();
+        let issued = CallTime { epoch: self.fs.clock.tick(), at: self.fs.rt.now() };
         let verifier = if start == 0 { Verifier::default() } else { self.page.verifier };
         let (client, handle) = (&self.stream.client, self.stream.dir.handle);
         let got = match client.readdir_page(handle, start, verifier).await {
@@ -113,30 +113,30 @@ impl Reader<'_> {
             other => other,
         };
         let got = got.map_err(|e| errno(&e))?;
-        drop(self.fs.learn_directory(&self.stream.dir, asked.moment, got.dir));
+        drop(self.fs.update_directory(&self.stream.dir, issued.epoch, got.dir));
         *self.page = Page {
             entries: got.entries,
             next: 0,
             start,
             verifier: got.verifier,
             eof: got.eof,
-            asked: Some(asked),
+            issued: Some(issued),
         };
         Ok(())
     }
 
     /// Whether the entry is to be left out: a removed file that is still open here.
-    pub(crate) fn is_hidden(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_silly_name(&self, name: &[u8]) -> bool {
         if !name.starts_with(b".nfs") {
             return false;
         }
-        let silly = self.fs.silly.lock();
+        let silly = self.fs.silly_names.lock();
         !silly.is_empty() && silly.contains(&(self.stream.dir.number, name.to_vec()))
     }
 }
 
 /// Handle and attributes of an entry, asked for where the listing has none; `None`: it is gone.
-pub(crate) async fn complete(
+pub(crate) async fn handle_and_attributes(
     stream: &DirStream,
     entry: &DirEntry,
 ) -> Result<Option<(millrace_nfs::v3::FileHandle, Fattr)>, Errno> {

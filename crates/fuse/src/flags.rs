@@ -6,7 +6,7 @@ use rustix::mount::MountFlags;
 const ATIME: MountFlags = MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
 
 /// Each word with the flags that it clears, and those that it sets then.
-const WORDS: [(&str, MountFlags, MountFlags); 23] = {
+const NAMES: [(&str, MountFlags, MountFlags); 23] = {
     const NONE: MountFlags = MountFlags::empty();
     type F = MountFlags;
     [
@@ -36,16 +36,16 @@ const WORDS: [(&str, MountFlags, MountFlags); 23] = {
     ]
 };
 
-/// Changes `flags` as `word` says; `false`: it is no word for a flag.
-pub(crate) fn apply(flags: &mut MountFlags, word: &str) -> bool {
-    let Some((_, clears, sets)) = WORDS.iter().find(|(w, ..)| *w == word) else { return false };
+/// Changes `flags` as `name` says; `false`: it is no word for a flag.
+pub(crate) fn apply(flags: &mut MountFlags, name: &str) -> bool {
+    let Some((_, clears, sets)) = NAMES.iter().find(|(w, ..)| *w == name) else { return false };
     *flags = flags.difference(*clears) | *sets;
     true
 }
 
 /// The words that set `flags`.
-pub(crate) fn words(flags: MountFlags) -> impl Iterator<Item = &'static str> {
-    WORDS.iter().filter(move |(_, _, sets)| flags.intersects(*sets)).map(|(word, ..)| *word)
+pub(crate) fn names(flags: MountFlags) -> impl Iterator<Item = &'static str> {
+    NAMES.iter().filter(move |(_, _, sets)| flags.intersects(*sets)).map(|(name, ..)| *name)
 }
 
 #[cfg(test)]
@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn flags_are_named_by_words_that_set_them() {
-        let all = WORDS.iter().fold(MountFlags::empty(), |all, (.., sets)| all | *sets);
+        let all = NAMES.iter().fold(MountFlags::empty(), |all, (.., sets)| all | *sets);
         let mut again = MountFlags::empty();
-        for word in words(all - MountFlags::STRICTATIME - MountFlags::RELATIME) {
-            assert!(apply(&mut again, word));
+        for name in names(all - MountFlags::STRICTATIME - MountFlags::RELATIME) {
+            assert!(apply(&mut again, name));
         }
         assert_eq!(again, all - MountFlags::STRICTATIME - MountFlags::RELATIME);
         assert!(!apply(&mut again, "sync") && !apply(&mut again, "nosuid=1"));

@@ -16,12 +16,12 @@ pub(crate) const KEPT: usize = 16 << 10;
 
 /// A bounded table in which new entries replace the oldest.
 #[derive(Default)]
-pub(crate) struct Forgotten {
+pub(crate) struct ForgottenInodes {
     new: HashMap<u64, FileHandle>,
     old: HashMap<u64, FileHandle>,
 }
 
-impl Forgotten {
+impl ForgottenInodes {
     pub(crate) fn insert(&mut self, number: u64, handle: FileHandle) {
         if self.new.len() >= KEPT {
             self.old = std::mem::take(&mut self.new);
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_last_ones_are_kept_and_no_more_than_twice_as_many() {
-        let mut forgotten = Forgotten::default();
+        let mut forgotten = ForgottenInodes::default();
         let all = 5 * KEPT as u64 / 2;
         for n in 0..all {
             forgotten.insert(n, handle(n));

@@ -18,7 +18,7 @@
 //!   ours are not kept.
 //! - *Names* live in the kernel's cache as long as their directory's attributes (`lookupcache`). `dentries.rs` records which
 //!   names the kernel has. When a reply shows that another client has changed a directory, the kernel is told to ask again
-//!   for the names in it (FUSE_NOTIFY_INVAL_ENTRY, `notices.rs`).
+//!   for the names in it (FUSE_NOTIFY_INVAL_ENTRY, `invalidation.rs`).
 //!
 //! # Close-to-open
 //! Opening looks up the names by which the kernel may have reached the file, and asks for its attributes and rights: one
@@ -31,7 +31,7 @@
 //! The kernel keeps its pages of a file over an open only if size, mtime and ctime are those that the pages are good for:
 //! those that they were read under, or what our own changes made of them (`pages.rs`). That is known where the server says
 //! what was before a change (`wcc_data`); where it does not, the next open drops them. What is found old while the file is
-//! open for reading is dropped at once, by a task of its own (`notices.rs`), since dropping a page may wait for an answer
+//! open for reading is dropped at once, by a task of its own (`invalidation.rs`), since dropping a page may wait for an answer
 //! of ours; and as the kernel reads its pages without asking, the mount itself asks about such files when their attributes
 //! are no longer believed (`revalidate.rs`). With `acregmin=0` (so with `noac`) it is the kernel that asks, at each read, and
 //! drops pages when the mtime is another (FUSE_AUTO_INVAL_DATA), which it then does after our own writes too.
@@ -58,23 +58,23 @@
 //! within about a second either way: fuser does not hand interrupts on, so waiting calls look whether their caller is
 //! to die (`killed.rs`).
 
-mod cache;
-mod callers;
+mod convert;
+mod credentials;
 mod dentries;
 mod device;
 mod directory;
+mod dispatch;
 mod error;
 mod flags;
 mod forgotten;
 mod fs;
+mod handler;
 mod inode;
-mod kernel;
-mod killed;
-mod lanes;
+mod interrupt;
+mod invalidation;
 mod mount;
 mod mountpoint;
-mod names;
-mod notices;
+mod namespace;
 mod open;
 mod options;
 mod pages;
@@ -85,7 +85,7 @@ mod revalidate;
 mod session;
 #[cfg(test)]
 mod simulated;
-mod translate;
+mod timeouts;
 mod verify;
 mod write;
 

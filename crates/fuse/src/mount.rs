@@ -15,18 +15,18 @@ use tokio::{runtime::Runtime, sync::watch};
 use crate::{
     MountError, MountOptions,
     fs::Fs,
-    kernel::Kernel,
+    handler::FuseHandler,
+    invalidation::Invalidator,
     mountpoint::{self, SOURCE},
-    notices::Notices,
-    session::{self, read_further_ahead},
+    session::{self, raise_kernel_read_ahead},
 };
 
 /// The longest name, where the server does not say.
 const NAME_MAX: u32 = 255;
 /// How long unmounting waits for the kernel to let go.
-const LET_GO: Duration = Duration::from_secs(2);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often unmounting says what it waits for.
-const SAY_PENDING: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A mounted export. Dropping it takes the mount away at once; [`Self::unmount`] writes everything first.
 pub struct Mount {
@@ -52,24 +52,25 @@ impl Mount {
         let (fs, client) = runtime.block_on(connect(&url, options, client_options, &runtime))?;
         let fs = Arc::new(fs);
         let source = format!("{SOURCE}{}{}", client.server(), url.path);
-        let kernel = Kernel::new(Arc::clone(&fs), options.writeback);
+        let kernel = FuseHandler::new(Arc::clone(&fs), options.writeback);
         let (session, device) = session::start(kernel, &options.request(source), &path)
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
         let no_thread = |e| MountError::Local(format!("cannot start a thread: {e}"));
-        let device = fs.expires_names.load(Ordering::Relaxed).then_some(device);
-        let _ = fs.notices.set(Notices::new(fs.rt.clone(), session.notifier(), device));
-        let (say_ended, ended) = watch::channel(false);
+        let device = fs.can_expire_names.load(Ordering::Relaxed).then_some(device);
+        let _ = fs.invalidator.set(Invalidator::new(fs.rt.clone(), session.notifier(), device));
+        let (ended_tx, ended) = watch::channel(false);
         let session = std::thread::Builder::new()
             .name("millrace-mount".into())
             .spawn(move || {
                 if let Err(e) = session.run() {
                     tracing::warn!("the kernel ended the mount: {e}");
                 }
-                let _ = say_ended.send(true);
+                let _ = ended_tx.send(true);
             })
             .map_err(no_thread)?;
-        let kernel_reads_ahead = read_further_ahead(&path); // Asks the mount itself, so only now.
-        fs.reads_ahead.store(fs.times.believes_files() && !kernel_reads_ahead, Ordering::Relaxed);
+        let kernel_reads_ahead = raise_kernel_read_ahead(&path); // Asks the mount itself, so only now.
+        fs.read_ahead_enabled
+            .store(fs.timeouts.caches_file_attrs() && !kernel_reads_ahead, Ordering::Relaxed);
         fs.start_tasks();
         tracing::info!(server = client.server(), path = %path.display(), "mounted");
         Ok(Self { path, fs, session: Some(session), ended, runtime: Some(runtime) })
@@ -87,13 +88,13 @@ impl Mount {
     }
 
     /// Writes everything, removes what was removed while open, and unmounts. Files that are still open in it become
-    /// unusable. `patience`: how long writing may take; what is not written then is lost, and the log says so.
+    /// unusable. `write_timeout`: how long writing may take; what is not written then is lost, and the log says so.
     ///
     /// # Errors
     /// [`MountError::Lost`] when data was lost and no program was told: since it could not be written in time, or because
     /// the server refused it, now or after the last close of its file.
-    pub fn unmount(self, patience: Duration) -> Result<(), MountError> {
-        let deadline = Instant::now() + patience;
+    pub fn unmount(self, write_timeout: Duration) -> Result<(), MountError> {
+        let deadline = Instant::now() + write_timeout;
         // What is written until now first: afterwards nobody can be told of failures.
         self.write_all(deadline);
         if !*self.ended.borrow() && !self.unmount_idle(deadline) {
@@ -102,7 +103,7 @@ impl Mount {
         }
         self.wait_for_kernel();
         self.write_all(deadline);
-        self.remove_silly();
+        self.remove_silly_name();
         let files = self.fs.losses();
         if files.is_empty() { Ok(()) } else { Err(MountError::Lost { path: self.path.clone(), files }) }
     }
@@ -114,7 +115,7 @@ impl Mount {
         runtime.block_on(async {
             loop {
                 let now = Instant::now();
-                let look = deadline.min(now + SAY_PENDING).saturating_duration_since(now);
+                let look = deadline.min(now + PROGRESS_INTERVAL).saturating_duration_since(now);
                 if tokio::time::timeout(look, &mut written).await.is_ok() {
                     return;
                 }
@@ -130,29 +131,29 @@ impl Mount {
     /// Unmounts if nothing is open in it. The kernel may have pages to write first, for which it waits in a thread of its
     /// own: not even a signal ends that.
     fn unmount_idle(&self, deadline: Instant) -> bool {
-        let (say, done) = std::sync::mpsc::channel();
+        let (tx, done) = std::sync::mpsc::channel();
         let path = self.path.clone();
-        std::thread::spawn(move || say.send(mountpoint::unmount_idle(&path).is_ok()));
-        let left = deadline.saturating_duration_since(Instant::now()).max(LET_GO);
+        std::thread::spawn(move || tx.send(mountpoint::unmount_idle(&path).is_ok()));
+        let left = deadline.saturating_duration_since(Instant::now()).max(UNMOUNT_TIMEOUT);
         done.recv_timeout(left).unwrap_or(false)
     }
 
     fn wait_for_kernel(&self) {
         if let Some(runtime) = &self.runtime {
-            let _ = runtime.block_on(async { tokio::time::timeout(LET_GO, self.ended()).await });
+            let _ = runtime.block_on(async { tokio::time::timeout(UNMOUNT_TIMEOUT, self.ended()).await });
         }
     }
 
     /// Files that were removed while open, and whose last close will not come.
-    fn remove_silly(&self) {
+    fn remove_silly_name(&self) {
         let Some(runtime) = &self.runtime else { return };
         let open: Vec<_> = self.fs.open.lock().iter().map(|(_, f)| Arc::clone(f)).collect();
         let removed = open.iter().map(|file| {
-            file.inode.state.lock().opens = 0;
-            self.fs.remove_silly(&file.client, &file.inode)
+            file.inode.state.lock().open_count = 0;
+            self.fs.remove_silly_name(&file.client, &file.inode)
         });
         let removed = futures::future::join_all(removed);
-        let _ = runtime.block_on(async { tokio::time::timeout(LET_GO, removed).await });
+        let _ = runtime.block_on(async { tokio::time::timeout(UNMOUNT_TIMEOUT, removed).await });
     }
 }
 
@@ -162,7 +163,7 @@ impl Drop for Mount {
             let _ = mountpoint::detach(&self.path);
             self.wait_for_kernel();
         }
-        self.fs.callers.own().close();
+        self.fs.credentials.default_client().close();
         if *self.ended.borrow()
             && let Some(session) = self.session.take()
         {

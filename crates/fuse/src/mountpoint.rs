@@ -35,32 +35,32 @@ pub(crate) fn check(dir: &Path) -> Result<std::path::PathBuf, MountError> {
 
 /// A line of `/proc/self/mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Mounted {
+pub(crate) struct MountEntry {
     /// An export, mounted by us.
     pub(crate) is_ours: bool,
     /// Options of the mount, and of its file system, with commas.
     pub(crate) options: String,
-    pub(crate) of_super: String,
+    pub(crate) super_options: String,
 }
 
-impl Mounted {
+impl MountEntry {
     /// What the kernel says of the mount, word by word.
-    pub(crate) fn words(&self) -> impl Iterator<Item = &str> {
-        self.options.split(',').chain(self.of_super.split(','))
+    pub(crate) fn option_names(&self) -> impl Iterator<Item = &str> {
+        self.options.split(',').chain(self.super_options.split(','))
     }
 
     /// Its flags, of mount(2).
     pub(crate) fn flags(&self) -> MountFlags {
         let mut flags = MountFlags::empty();
-        for word in self.words().filter(|w| *w != "rw") {
-            crate::flags::apply(&mut flags, word);
+        for name in self.option_names().filter(|w| *w != "rw") {
+            crate::flags::apply(&mut flags, name);
         }
         flags
     }
 }
 
 /// What is mounted on `path`, if it is a mount point.
-pub(crate) fn mounted(path: &Path) -> Option<Mounted> {
+pub(crate) fn mounted(path: &Path) -> Option<MountEntry> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let escaped = escape(path);
     // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS... - TYPE SOURCE OPTIONS; the last one lies on top.
@@ -69,7 +69,11 @@ pub(crate) fn mounted(path: &Path) -> Option<Mounted> {
     let mut file_system = file_system.split(' ').skip(1);
     let is_ours = file_system.next()?.starts_with(SOURCE);
     let text = |words: Option<&str>| words.map(str::to_owned);
-    Some(Mounted { is_ours, options: text(mount.split(' ').nth(5))?, of_super: text(file_system.next())? })
+    Some(MountEntry {
+        is_ours,
+        options: text(mount.split(' ').nth(5))?,
+        super_options: text(file_system.next())?,
+    })
 }
 
 /// How the source of our mounts begins.
@@ -136,13 +140,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(check(dir.path()).unwrap(), dir.path().canonicalize().unwrap());
         fs::write(dir.path().join("file"), "x").unwrap();
-        for (path, says) in [
+        for (path, expected) in [
             (dir.path().to_owned(), "not empty"),
             (dir.path().join("file"), "not a directory"),
             (dir.path().join("nothing"), "make it first"),
         ] {
-            let said = check(&path).unwrap_err().to_string();
-            assert!(said.contains(says) && said.contains("cannot mount on"), "{said}");
+            let message = check(&path).unwrap_err().to_string();
+            assert!(message.contains(expected) && message.contains("cannot mount on"), "{message}");
         }
     }
 

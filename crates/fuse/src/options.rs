@@ -78,7 +78,7 @@ impl Default for MountOptions {
 }
 
 /// Options without a meaning here, which fstab lines have: they are for others, or the only choice.
-pub(crate) const FOR_OTHERS: [&str; 17] = [
+pub(crate) const IGNORED: [&str; 17] = [
     "defaults",
     "auto",
     "noauto",
@@ -98,9 +98,10 @@ pub(crate) const FOR_OTHERS: [&str; 17] = [
     "nointr",
 ];
 /// Options of the URL.
-const OF_URL: [&str; 7] = ["proto", "provider", "nconnect", "rsize", "wsize", "mountport", "registration"];
+const URL_OPTIONS: [&str; 7] =
+    ["proto", "provider", "nconnect", "rsize", "wsize", "mountport", "registration"];
 /// What is known, for the message about what is not.
-const KNOWN: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
+const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
     noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
     lookupcache=all|positive|none, sync, async, writeback, allow_other, default_permissions, nolock, local_lock=all, \
     vers=3, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, nosymfollow, \
@@ -114,11 +115,11 @@ impl MountOptions {
     /// [`MountError::Option`] names the option, what is wrong, and what there is.
     pub fn read(&mut self, list: &str, sloppy: bool) -> Result<(), MountError> {
         for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
-            let known = self.set(option).map_err(|reason| wrong(option, reason))?;
+            let known = self.set(option).map_err(|reason| invalid_option(option, reason))?;
             if !known {
-                let reason = format!("unknown; there are {KNOWN}");
+                let reason = format!("unknown; there are {KNOWN_OPTIONS}");
                 if !sloppy {
-                    return Err(wrong(option, reason));
+                    return Err(invalid_option(option, reason));
                 }
                 tracing::warn!("mount option {option:?} is unknown and left out");
             }
@@ -130,7 +131,7 @@ impl MountOptions {
     fn set(&mut self, option: &str) -> Result<bool, String> {
         let (key, value) = option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v)));
         match (key, value) {
-            (word, None) if flags::apply(&mut self.flags, word) => {}
+            (name, None) if flags::apply(&mut self.flags, name) => {}
             ("remount", None) => return Err("it changes a mount, and makes none".into()),
             ("hard", None) => self.soft = false,
             ("soft", None) => self.soft = true,
@@ -168,8 +169,8 @@ impl MountOptions {
                 v.parse::<u16>().ok().filter(|p| *p != 0).ok_or("expected a port (1 to 65535)")?;
                 self.url.push(option.to_owned());
             }
-            (key, Some(_)) if OF_URL.contains(&key) => self.url.push(option.to_owned()),
-            (key, None) if FOR_OTHERS.contains(&key) => {}
+            (key, Some(_)) if URL_OPTIONS.contains(&key) => self.url.push(option.to_owned()),
+            (key, None) if IGNORED.contains(&key) => {}
             ("user", Some(_)) => {} // mount(8) names the user who may unmount.
             (key, _) => return Ok(key.starts_with("x-") || key.starts_with("X-")), // x-systemd.automount and the like.
         }
@@ -202,18 +203,18 @@ impl MountOptions {
                 url.port = port.parse().ok();
                 continue;
             }
-            url.set_option(option).map_err(|reason| wrong(option, reason))?;
+            url.set_option(option).map_err(|reason| invalid_option(option, reason))?;
         }
-        let max_elapsed = if self.soft { self.timeo * (self.retrans + 1) } else { FOR_EVER };
+        let max_elapsed = if self.soft { self.timeo * (self.retrans + 1) } else { FOREVER };
         let retry = RetryPolicy { max_elapsed, ..RetryPolicy::default() };
         Ok((url, Options { timeout: self.timeo, retry, ..options }))
     }
 }
 
 /// A hundred years.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-pub(crate) fn wrong(option: &str, reason: impl Into<String>) -> MountError {
+pub(crate) fn invalid_option(option: &str, reason: impl Into<String>) -> MountError {
     MountError::Option { option: option.to_owned(), reason: reason.into() }
 }
 
@@ -279,13 +280,13 @@ mod tests {
         let (url, options) = o.apply(&url, Options::default()).unwrap();
         assert_eq!((url.rsize, url.nconnect, url.port()), (Some(128 << 10), Some(3), 2050));
         assert_eq!(options.retry.max_elapsed, Duration::from_secs(3));
-        let said = read("nconnect=1000").unwrap().apply(&url, Options::default()).unwrap_err().to_string();
-        assert!(said.contains("nconnect=1000") && said.contains("64"), "{said}");
+        let message = read("nconnect=1000").unwrap().apply(&url, Options::default()).unwrap_err().to_string();
+        assert!(message.contains("nconnect=1000") && message.contains("64"), "{message}");
     }
 
     #[test]
     fn what_is_unknown_or_wrong_is_refused_by_name() {
-        for (list, says) in [
+        for (list, expected) in [
             ("ro,rszie=5", "\"rszie=5\": unknown; there are ro, rw"),
             ("timeo=0", "tenths"),
             ("vers=4.2", "only version 3"),
@@ -295,8 +296,8 @@ mod tests {
             ("port=70000", "65535"),
             ("ro=1", "unknown"),
         ] {
-            let said = read(list).unwrap_err();
-            assert!(said.contains(says), "{list}: {said}");
+            let message = read(list).unwrap_err();
+            assert!(message.contains(expected), "{list}: {message}");
         }
         let mut o = MountOptions::default();
         o.read("rszie=5,ro", true).unwrap();

@@ -14,107 +14,107 @@ use millrace_nfs::v3::{WccAttr, WccData};
 
 /// So many changes at most wait for the one before them: more than a server answers out of order. The rest is forgotten,
 /// and with it the proof.
-const MOST_WAITING: usize = 256;
+const MAX_PENDING: usize = 256;
 
 /// What is known of the kernel's pages of one file.
 #[derive(Debug, Default)]
-pub(crate) struct Pages {
+pub(crate) struct PageState {
     /// The server's attributes for which they are good, except those from before the epoch.
-    good_for: Option<WccAttr>,
+    valid_for: Option<WccAttr>,
     /// Begins when what the kernel has is found to be old. From 1 on.
-    epoch: u64,
+    invalidations: u64,
     /// The kernel has dropped what is from before this epoch.
     dropped: u64,
     /// Changes of ours, from and to, of which the one before is not known yet.
     waiting: Vec<(WccAttr, WccAttr)>,
     /// Of a change of ours the server did not say from or to what.
-    unproven: bool,
+    has_unproven_change: bool,
     /// The kernel is to drop what is from before this epoch, at once.
-    wanted: u64,
+    urgent: u64,
     /// It is yet to be told so.
     queued: bool,
 }
 
-impl Pages {
+impl PageState {
     /// A change of ours has happened.
-    pub(crate) fn changed(&mut self, wcc: &WccData) {
+    pub(crate) fn note_change(&mut self, wcc: &WccData) {
         let (Some(from), Some(to)) = (wcc.before, wcc.after.as_ref().map(WccAttr::from)) else {
-            self.unproven = true;
+            self.has_unproven_change = true;
             return;
         };
         // One that leaves everything as it was has no place in the order, and needs none.
-        if from == to || self.good_for.is_none() {
+        if from == to || self.valid_for.is_none() {
             return;
         }
-        if self.good_for != Some(from) {
-            if self.waiting.len() < MOST_WAITING {
+        if self.valid_for != Some(from) {
+            if self.waiting.len() < MAX_PENDING {
                 self.waiting.push((from, to));
             }
             return;
         }
-        self.good_for = Some(to);
-        while let Some(next) = self.waiting.iter().position(|(from, _)| Some(*from) == self.good_for) {
-            self.good_for = Some(self.waiting.swap_remove(next).1);
+        self.valid_for = Some(to);
+        while let Some(next) = self.waiting.iter().position(|(from, _)| Some(*from) == self.valid_for) {
+            self.valid_for = Some(self.waiting.swap_remove(next).1);
         }
     }
 
     /// No change of ours is under way, and the last one led to `now`. `true`: another's change lies between ours, or may; what
     /// the kernel has is good for `now` then, once it has dropped what it had.
     pub(crate) fn has_gap(&mut self, now: WccAttr) -> bool {
-        (self.unproven || !self.waiting.is_empty()) && self.compare(now)
+        (self.has_unproven_change || !self.waiting.is_empty()) && self.compare(now)
     }
 
     /// The server does not have what the kernel has, so that has to go.
-    pub(crate) fn spoil(&mut self) {
-        self.good_for = None;
+    pub(crate) fn invalidate(&mut self) {
+        self.valid_for = None;
         self.waiting = Vec::new();
-        self.unproven = false;
-        self.epoch += 1;
+        self.has_unproven_change = false;
+        self.invalidations += 1;
     }
 
     /// The server's attributes are `now`, with no change of ours under way. `true`: other than the pages are good for, so
     /// the kernel has to drop them; they are good for these then.
     pub(crate) fn compare(&mut self, now: WccAttr) -> bool {
         self.waiting = Vec::new();
-        self.unproven = false;
-        if self.good_for == Some(now) {
+        self.has_unproven_change = false;
+        if self.valid_for == Some(now) {
             return false;
         }
-        self.good_for = Some(now);
-        self.epoch += 1;
+        self.valid_for = Some(now);
+        self.invalidations += 1;
         true
     }
 
     /// What the kernel has is good for the attributes that were compared last, and what our changes made of them.
-    pub(crate) fn are_good(&self) -> bool {
-        self.dropped >= self.epoch
+    pub(crate) fn are_valid(&self) -> bool {
+        self.dropped >= self.invalidations
     }
 
-    /// What is to be dropped, for [`Self::drop_before`].
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
+    /// What is to be dropped, for [`Self::mark_dropped`].
+    pub(crate) fn invalidations(&self) -> u64 {
+        self.invalidations
     }
 
     /// The kernel has dropped everything that it had when `epoch` began.
-    pub(crate) fn drop_before(&mut self, epoch: u64) {
+    pub(crate) fn mark_dropped(&mut self, epoch: u64) {
         self.dropped = self.dropped.max(epoch);
     }
 
     /// What is old is to go at once. Whether this is the first such call since [`Self::unqueue`].
-    pub(crate) fn queue(&mut self) -> bool {
-        self.wanted = self.epoch;
+    pub(crate) fn queue_drop(&mut self) -> bool {
+        self.urgent = self.invalidations;
         !std::mem::replace(&mut self.queued, true)
     }
 
-    /// The kernel is now told to drop what it has; gives what to say to [`Self::drop_before`] afterwards.
-    pub(crate) fn unqueue(&mut self) -> u64 {
+    /// The kernel is now told to drop what it has; gives what to say to [`Self::mark_dropped`] afterwards.
+    pub(crate) fn take_queued_drop(&mut self) -> u64 {
         self.queued = false;
-        self.epoch
+        self.invalidations
     }
 
     /// What is to go at once is gone.
-    pub(crate) fn are_dropped(&self) -> bool {
-        self.dropped >= self.wanted
+    pub(crate) fn urgent_drops_done(&self) -> bool {
+        self.dropped >= self.urgent
     }
 }
 
@@ -153,11 +153,11 @@ mod tests {
     }
 
     /// Pages that are good for the first attributes.
-    fn good() -> Pages {
-        let mut pages = Pages::default();
-        assert!(pages.compare(attr(0)) && !pages.are_good());
-        pages.drop_before(pages.epoch());
-        assert!(pages.are_good());
+    fn good() -> PageState {
+        let mut pages = PageState::default();
+        assert!(pages.compare(attr(0)) && !pages.are_valid());
+        pages.mark_dropped(pages.invalidations());
+        assert!(pages.are_valid());
         pages
     }
 
@@ -179,8 +179,8 @@ mod tests {
         let ours = [change(0, 1), change(1, 2), change(2, 2), change(2, 3), change(3, 4)];
         for order in orders(ours.len()) {
             let mut pages = good();
-            order.iter().for_each(|i| pages.changed(&ours[*i]));
-            assert!(!pages.compare(attr(4)) && pages.are_good(), "{order:?}");
+            order.iter().for_each(|i| pages.note_change(&ours[*i]));
+            assert!(!pages.compare(attr(4)) && pages.are_valid(), "{order:?}");
         }
     }
 
@@ -191,8 +191,8 @@ mod tests {
             let ours: Vec<_> = (0..5).filter(|n| *n != others).map(|n| change(n, n + 1)).collect();
             for order in orders(ours.len()) {
                 let mut pages = good();
-                order.iter().for_each(|i| pages.changed(&ours[*i]));
-                assert!(pages.compare(attr(5)) && !pages.are_good(), "{others}: {order:?}");
+                order.iter().for_each(|i| pages.note_change(&ours[*i]));
+                assert!(pages.compare(attr(5)) && !pages.are_valid(), "{others}: {order:?}");
             }
         }
     }
@@ -201,9 +201,9 @@ mod tests {
     fn a_change_without_what_was_before_proves_nothing() {
         for wcc in [WccData { before: None, ..change(0, 1) }, WccData { after: None, ..change(0, 1) }] {
             let mut pages = good();
-            pages.changed(&wcc);
-            pages.changed(&change(1, 2));
-            assert!(pages.compare(attr(2)) && !pages.are_good());
+            pages.note_change(&wcc);
+            pages.note_change(&change(1, 2));
+            assert!(pages.compare(attr(2)) && !pages.are_valid());
         }
     }
 
@@ -212,18 +212,18 @@ mod tests {
         let ours = [change(0, 1), change(1, 2), change(2, 3)];
         for order in orders(ours.len()) {
             let mut pages = good();
-            order.iter().for_each(|i| pages.changed(&ours[*i]));
+            order.iter().for_each(|i| pages.note_change(&ours[*i]));
             assert!(!pages.has_gap(attr(3)), "{order:?}");
             // Whatever it is compared with: the reply that was read last need not be that of the last change.
             assert!(!pages.has_gap(attr(1)), "{order:?}");
         }
         for wcc in [change(1, 2), WccData { before: None, ..change(0, 1) }] {
             let mut pages = good();
-            pages.changed(&wcc);
+            pages.note_change(&wcc);
             let now = wcc.after.map(|a| WccAttr::from(&a)).unwrap();
-            assert!(pages.has_gap(now) && !pages.are_good());
-            pages.drop_before(pages.epoch());
-            assert!(!pages.has_gap(now) && !pages.compare(now) && pages.are_good(), "it is found once");
+            assert!(pages.has_gap(now) && !pages.are_valid());
+            pages.mark_dropped(pages.invalidations());
+            assert!(!pages.has_gap(now) && !pages.compare(now) && pages.are_valid(), "it is found once");
         }
     }
 
@@ -231,11 +231,11 @@ mod tests {
     fn what_waits_is_bounded_and_gone_after_a_comparison() {
         let mut pages = good();
         for n in (1..1000).rev() {
-            pages.changed(&change(n, n + 1));
+            pages.note_change(&change(n, n + 1));
         }
-        assert_eq!(pages.waiting.len(), MOST_WAITING);
+        assert_eq!(pages.waiting.len(), MAX_PENDING);
         assert!(pages.compare(attr(744)));
-        pages.drop_before(pages.epoch());
+        pages.mark_dropped(pages.invalidations());
         // It is the end of a change that was told before the comparison, and has no say after it.
         assert!(pages.waiting.is_empty() && pages.compare(attr(745)));
     }
@@ -244,20 +244,23 @@ mod tests {
     fn only_pages_from_before_the_last_change_of_another_have_to_go() {
         let mut pages = good();
         assert!(pages.compare(attr(1)));
-        let first = pages.epoch();
+        let first = pages.invalidations();
         assert!(pages.compare(attr(2)));
-        pages.drop_before(first);
-        assert!(!pages.are_good(), "they may be from between the two changes");
-        pages.drop_before(pages.epoch());
-        pages.drop_before(first);
-        assert!(pages.are_good());
-        assert!(pages.queue() && !pages.queue() && pages.are_dropped(), "what is gone already");
-        pages.spoil();
-        assert!(!pages.queue() && !pages.are_dropped());
-        let told = pages.unqueue();
-        pages.drop_before(told);
-        assert!(pages.are_dropped() && pages.are_good());
-        pages.spoil();
-        assert!(!pages.are_good() && pages.compare(attr(2)));
+        pages.mark_dropped(first);
+        assert!(!pages.are_valid(), "they may be from between the two changes");
+        pages.mark_dropped(pages.invalidations());
+        pages.mark_dropped(first);
+        assert!(pages.are_valid());
+        assert!(
+            pages.queue_drop() && !pages.queue_drop() && pages.urgent_drops_done(),
+            "what is gone already"
+        );
+        pages.invalidate();
+        assert!(!pages.queue_drop() && !pages.urgent_drops_done());
+        let invalidations = pages.take_queued_drop();
+        pages.mark_dropped(invalidations);
+        assert!(pages.urgent_drops_done() && pages.are_valid());
+        pages.invalidate();
+        assert!(!pages.are_valid() && pages.compare(attr(2)));
     }
 }

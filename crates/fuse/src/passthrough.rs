@@ -33,10 +33,10 @@ use slab::Slab;
 
 use crate::{
     MountError, MountOptions,
+    convert::number,
     device::MountRequest,
     mountpoint::check,
-    session::{negotiate, read_further_ahead, start},
-    translate::number,
+    session::{negotiate, raise_kernel_read_ahead, start},
 };
 
 /// How it is called in tables of mounts.
@@ -60,7 +60,7 @@ pub fn serve(of: &Path, at: &Path, ready: impl FnOnce()) -> Result<(), MountErro
     let passthrough = Passthrough::new(root).map_err(|e| broken(e.into()))?;
     let session =
         start(passthrough, &request, &path).and_then(|(session, _)| session.spawn()).map_err(broken)?;
-    read_further_ahead(&path);
+    raise_kernel_read_ahead(&path);
     ready();
     session.join().map_err(broken)
 }
@@ -72,7 +72,7 @@ struct Passthrough {
     files: Mutex<Slab<Arc<File>>>,
     directories: Mutex<Slab<Arc<Mutex<Dir>>>>,
     /// How long attributes hold, and names: as a mount of an export says by default.
-    times: (Duration, Duration),
+    timeouts: (Duration, Duration),
 }
 
 thread_local! {
@@ -88,7 +88,7 @@ impl Passthrough {
             root,
             files: Mutex::default(),
             directories: Mutex::default(),
-            times: (Duration::from_secs(o.acregmin.into()), Duration::from_secs(o.acdirmin.into())),
+            timeouts: (Duration::from_secs(o.acregmin.into()), Duration::from_secs(o.acdirmin.into())),
         })
     }
 
@@ -210,14 +210,14 @@ impl Filesystem for Passthrough {
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.path(parent).and_then(|dir| self.entry(&dir, name)) {
-            Ok(a) => reply.entry_with_ttls(&self.times.0, &self.times.1, &a, Generation(0)),
+            Ok(a) => reply.entry_with_ttls(&self.timeouts.0, &self.timeouts.1, &a, Generation(0)),
             Err(e) => reply.error(number(e)),
         }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         match self.attributes(ino) {
-            Ok(a) => reply.attr(&self.times.0, &a),
+            Ok(a) => reply.attr(&self.timeouts.0, &a),
             Err(e) => reply.error(number(e)),
         }
     }
@@ -246,7 +246,7 @@ impl Filesystem for Passthrough {
             ftruncate(&file, size)
         };
         match size.map_or(Ok(()), cut).and_then(|()| self.attributes(ino)) {
-            Ok(a) => reply.attr(&self.times.0, &a),
+            Ok(a) => reply.attr(&self.timeouts.0, &a),
             Err(e) => reply.error(number(e)),
         }
     }
@@ -262,7 +262,7 @@ impl Filesystem for Passthrough {
         reply: ReplyCreate,
     ) {
         match self.create(parent, name, mode, flags) {
-            Ok((a, fh)) => reply.created(&self.times.0, &a, Generation(0), fh, FopenFlags::empty()),
+            Ok((a, fh)) => reply.created(&self.timeouts.0, &a, Generation(0), fh, FopenFlags::empty()),
             Err(e) => reply.error(number(e)),
         }
     }
@@ -391,7 +391,7 @@ impl Filesystem for Passthrough {
                     return Ok(reply.add(a.ino, next, name, &Duration::ZERO, &a, Generation(0)));
                 }
                 let a = self.entry(&dir, name)?;
-                Ok(reply.add(a.ino, next, name, &self.times.0, &a, Generation(0)))
+                Ok(reply.add(a.ino, next, name, &self.timeouts.0, &a, Generation(0)))
             })
         });
         match listed {

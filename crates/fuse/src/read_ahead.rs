@@ -25,19 +25,19 @@ use millrace_buffer::View;
 use millrace_runtime::Instant;
 use parking_lot::Mutex;
 
-use crate::{fs::Fs, inode::Version, open::OpenFile};
+use crate::{fs::Fs, inode::DataVersion, open::OpenFile};
 
 /// So much is fetched ahead of a reader at most.
-const MOST_AHEAD: u64 = 4 << 20;
+const MAX_WINDOW: u64 = 4 << 20;
 /// So much is held for all readers at most, and no more than a part of the client's memory.
-const MOST_HELD: usize = 64 << 20;
-const PART_HELD: usize = 4;
+const MAX_BUFFERED: usize = 64 << 20;
+const ARENA_FRACTION: usize = 4;
 /// The largest piece.
-const PIECE: u64 = 1 << 20;
+const MAX_BLOCK: u64 = 1 << 20;
 /// Who has read so much one after the other goes on, it is supposed.
-const ENOUGH: u64 = 256 << 10;
+const SEQUENTIAL_THRESHOLD: u64 = 256 << 10;
 /// The kernel's threads may bring two reads in the wrong order.
-const NEAR: u64 = 256 << 10;
+const REORDER_WINDOW: u64 = 256 << 10;
 /// What nobody has asked for so long is let go.
 const KEPT: Duration = Duration::from_secs(1);
 
@@ -45,113 +45,113 @@ const KEPT: Duration = Duration::from_secs(1);
 type Fetched = Option<(View, bool)>;
 
 /// Bytes that count as held until this is dropped.
-struct Held {
-    of: Arc<AtomicUsize>,
+struct Reservation {
+    total: Arc<AtomicUsize>,
     len: usize,
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        self.of.fetch_sub(self.len, Ordering::Relaxed);
+        self.total.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 
 #[derive(Clone)]
-struct Piece {
+struct PrefetchedBlock {
     start: u64,
     end: u64,
     /// Of the file, before it was asked for.
-    version: Version,
+    version: DataVersion,
     data: Shared<Receiver<Fetched>>,
-    _held: Arc<Held>,
+    _reservation: Arc<Reservation>,
 }
 
 #[derive(Default)]
-struct Reader {
+struct ReadAheadState {
     /// Where the last read ended.
     end: u64,
     /// Bytes read one after the other.
-    run: u64,
+    sequential: u64,
     /// One behind the other.
-    pieces: VecDeque<Piece>,
-    used: Option<Instant>,
+    blocks: VecDeque<PrefetchedBlock>,
+    last_use: Option<Instant>,
 }
 
 /// What is fetched ahead for an open description.
 #[derive(Default)]
-pub(crate) struct Ahead(Mutex<Reader>);
+pub(crate) struct ReadAhead(Mutex<ReadAheadState>);
 
-impl Ahead {
+impl ReadAhead {
     /// Lets go of what nobody has asked for in a while.
-    pub(crate) fn forget_old(&self, now: Instant) {
+    pub(crate) fn drop_if_idle(&self, now: Instant) {
         let mut r = self.0.lock();
-        if r.used.is_some_and(|used| now.duration_since(used) >= KEPT) {
-            *r = Reader::default();
+        if r.last_use.is_some_and(|used| now.duration_since(used) >= KEPT) {
+            *r = ReadAheadState::default();
         }
     }
 
-    fn forget(&self) {
-        self.0.lock().pieces.clear();
+    fn clear(&self) {
+        self.0.lock().blocks.clear();
     }
 }
 
-impl Reader {
+impl ReadAheadState {
     /// Notes a read.
-    fn note(&mut self, start: u64, end: u64, now: Instant) {
-        self.used = Some(now);
-        if start.abs_diff(self.end) > NEAR {
-            *self = Self { end, used: self.used, ..Self::default() };
+    fn note_read(&mut self, start: u64, end: u64, now: Instant) {
+        self.last_use = Some(now);
+        if start.abs_diff(self.end) > REORDER_WINDOW {
+            *self = Self { end, last_use: self.last_use, ..Self::default() };
             return;
         }
-        self.run += end - start;
+        self.sequential += end - start;
         self.end = self.end.max(end);
-        while self.pieces.front().is_some_and(|p| p.end + NEAR <= start) {
-            self.pieces.pop_front();
+        while self.blocks.front().is_some_and(|p| p.end + REORDER_WINDOW <= start) {
+            self.blocks.pop_front();
         }
     }
 
     /// The next piece to fetch, if the reader is to have more ahead. `size`: the file's.
-    fn next(&self, size: u64, piece: u64) -> Option<(u64, u64)> {
-        if self.run < ENOUGH {
+    fn next(&self, size: u64, block: u64) -> Option<(u64, u64)> {
+        if self.sequential < SEQUENTIAL_THRESHOLD {
             return None;
         }
-        let start = self.pieces.back().map_or(self.end, |p| p.end).max(self.end);
-        let wanted = self.end.saturating_add(self.run.min(MOST_AHEAD));
+        let start = self.blocks.back().map_or(self.end, |p| p.end).max(self.end);
+        let wanted = self.end.saturating_add(self.sequential.min(MAX_WINDOW));
         // Up to a multiple of their size, so that few reads lie in two.
-        (start < size && start < wanted).then(|| (start, (start / piece + 1) * piece))
+        (start < size && start < wanted).then(|| (start, (start / block + 1) * block))
     }
 }
 
 impl Fs {
     /// What a READ of the range would give, if it was fetched ahead; and fetches what follows.
-    pub(crate) async fn ahead(
+    pub(crate) async fn read_prefetched(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         start: u64,
         len: usize,
     ) -> Option<View> {
         let end = start.checked_add(len as u64)?;
-        let pieces: Vec<Piece> = {
-            let mut r = file.ahead.0.lock();
-            r.note(start, end, self.rt.now());
-            let pieces = r.pieces.iter().filter(|p| p.start < end && start < p.end).cloned().collect();
-            self.fetch(file, &mut r);
-            pieces
+        let blocks: Vec<PrefetchedBlock> = {
+            let mut r = file.read_ahead.0.lock();
+            r.note_read(start, end, self.rt.now());
+            let blocks = r.blocks.iter().filter(|p| p.start < end && start < p.end).cloned().collect();
+            self.prefetch(file, &mut r);
+            blocks
         };
-        let mut found = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let data = piece.data.await.ok().flatten();
-            let Some((view, eof)) = data.filter(|_| file.inode.is_still(piece.version)) else {
-                file.ahead.forget();
+        let mut found = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let data = block.data.await.ok().flatten();
+            let Some((view, eof)) = data.filter(|_| file.inode.is_data_current(block.version)) else {
+                file.read_ahead.clear();
                 return None;
             };
-            found.push((piece.start, view, eof));
+            found.push((block.start, view, eof));
         }
-        self.join(file, start, len, &found)
+        self.assemble(file, start, len, &found)
     }
 
     /// The range out of pieces that follow each other; no longer than the file.
-    fn join(&self, file: &OpenFile, start: u64, len: usize, found: &[(u64, View, bool)]) -> Option<View> {
+    fn assemble(&self, file: &OpenFile, start: u64, len: usize, found: &[(u64, View, bool)]) -> Option<View> {
         let mut parts = Vec::with_capacity(found.len());
         let (mut done, mut ended) = (0, false);
         for (at, view, eof) in found {
@@ -182,28 +182,34 @@ impl Fs {
     }
 
     /// Asks for what the reader will want next.
-    fn fetch(self: &Arc<Self>, file: &Arc<OpenFile>, r: &mut Reader) {
-        let piece = PIECE.min(file.client.rsize().into());
-        let most = MOST_HELD.min(file.client.options().arena_limit / PART_HELD);
-        while let Some((start, end)) = r.next(file.inode.size(), piece) {
+    fn prefetch(self: &Arc<Self>, file: &Arc<OpenFile>, r: &mut ReadAheadState) {
+        let block = MAX_BLOCK.min(file.client.rsize().into());
+        let most = MAX_BUFFERED.min(file.client.options().arena_limit / ARENA_FRACTION);
+        while let Some((start, end)) = r.next(file.inode.size(), block) {
             let len = (end - start) as usize;
-            let held = Held { of: Arc::clone(&self.held_ahead), len };
-            let before = self.held_ahead.fetch_add(len, Ordering::Relaxed);
+            let reservation = Reservation { total: Arc::clone(&self.read_ahead_bytes), len };
+            let before = self.read_ahead_bytes.fetch_add(len, Ordering::Relaxed);
             let Some(memory) = (before + len <= most).then(|| file.client.buffer(len).ok()).flatten() else {
                 return;
             };
-            let held = Arc::new(held);
-            let version = file.inode.version(&self.clock);
-            let (say, data) = oneshot::channel();
-            let (reader, holds) = (Arc::clone(file), Arc::clone(&held));
+            let reservation = Arc::new(reservation);
+            let version = file.inode.data_version(&self.clock);
+            let (tx, data) = oneshot::channel();
+            let (reader, holds) = (Arc::clone(file), Arc::clone(&reservation));
             let fetch = async move {
                 let retains = reader.inode.writes.for_read().1;
                 let got = reader.read_into(retains.as_ref(), start, memory).await.ok();
-                let _ = say.send(got.map(|r| (r.buffer.freeze(), r.eof)));
+                let _ = tx.send(got.map(|r| (r.buffer.freeze(), r.eof)));
                 drop(holds);
             };
             self.rt.spawn("mount read-ahead", Box::pin(fetch));
-            r.pieces.push_back(Piece { start, end, version, data: data.shared(), _held: held });
+            r.blocks.push_back(PrefetchedBlock {
+                start,
+                end,
+                version,
+                data: data.shared(),
+                _reservation: reservation,
+            });
         }
     }
 }
@@ -217,7 +223,7 @@ mod tests {
     use rustix::fs::OFlags;
 
     use super::*;
-    use crate::{MountOptions, inode::ROOT, write::Place};
+    use crate::{MountOptions, inode::ROOT, write::WritePosition};
 
     /// What the kernel asks for at a time.
     const READ: usize = 128 << 10;
@@ -252,7 +258,7 @@ mod tests {
             let data: Vec<u8> = (0..SIZE).map(|i| (i >> 9) as u8 ^ (i >> 17) as u8).collect();
             me.write(made.handle, 0, &data, millrace_nfs::v3::StableHow::FileSync).await.unwrap();
             let fs = Fs::new((rt, 2), me.clone(), &MountOptions::default(), root, 255);
-            fs.reads_ahead.store(true, Ordering::Relaxed);
+            fs.read_ahead_enabled.store(true, Ordering::Relaxed);
             Self { fs: Arc::new(fs), me, other, data, _server: server }
         }
 
@@ -263,7 +269,7 @@ mod tests {
         async fn open_with(&self, flags: OFlags) -> (u64, Arc<OpenFile>) {
             let Ok(entry) = self.fs.lookup(&self.me, ROOT, b"file", 0).await else { panic!("it is gone") };
             let (fh, _) = self.fs.open(self.me.clone(), entry.inode.number, flags.bits(), 0).await.unwrap();
-            (fh, self.fs.opened(fh).unwrap())
+            (fh, self.fs.open_file(fh).unwrap())
         }
 
         /// Reads as the kernel does; how many calls it took.
@@ -337,11 +343,11 @@ mod tests {
         let ahead = 2 << 20;
         for (round, by_us) in [true, false].into_iter().enumerate() {
             setup.read(&file, &rest(0)[..12]).await;
-            assert!(file.ahead.0.lock().pieces.iter().any(|p| p.start <= ahead && ahead < p.end));
+            assert!(file.read_ahead.0.lock().blocks.iter().any(|p| p.start <= ahead && ahead < p.end));
             let new = vec![round as u8 + 77; 4096];
             setup.data[ahead as usize..][..4096].copy_from_slice(&new);
             if by_us {
-                setup.fs.write(&file.inode, &setup.me, Place::At(ahead), &new).unwrap();
+                setup.fs.write(&file.inode, &setup.me, WritePosition::Offset(ahead), &new).unwrap();
             } else {
                 let how = millrace_nfs::v3::StableHow::FileSync;
                 setup.other.write(file.inode.handle, ahead, &new, how).await.unwrap();
@@ -362,8 +368,8 @@ mod tests {
         for _ in 0..8 {
             let (fh, file) = setup.open().await;
             setup.read(&file, &rest(0)[..100]).await;
-            let held = setup.fs.held_ahead.load(Ordering::Relaxed);
-            assert!(held > 0 && held <= limit / PART_HELD, "{held} bytes");
+            let reservation = setup.fs.read_ahead_bytes.load(Ordering::Relaxed);
+            assert!(reservation > 0 && reservation <= limit / ARENA_FRACTION, "{reservation} bytes");
             open.push((fh, file));
         }
         let (idle, closed) = open.split_at(1);
@@ -372,11 +378,11 @@ mod tests {
         }
         let idle = Arc::clone(&idle[0].1);
         drop(open);
-        let begun = std::time::Instant::now();
-        while setup.fs.held_ahead.load(Ordering::Relaxed) > 0 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it is held for ever");
+        let started = std::time::Instant::now();
+        while setup.fs.read_ahead_bytes.load(Ordering::Relaxed) > 0 {
+            assert!(started.elapsed() < Duration::from_secs(60), "it is held for ever");
             tokio::time::sleep(Duration::from_millis(20)).await;
-            idle.ahead.forget_old(setup.fs.rt.now());
+            idle.read_ahead.drop_if_idle(setup.fs.rt.now());
         }
     }
 }

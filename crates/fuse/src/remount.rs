@@ -9,16 +9,16 @@ use rustix::{
 
 use crate::{
     MountError, MountOptions, flags,
-    mountpoint::{self, Mounted},
-    options::{FOR_OTHERS, wrong},
+    mountpoint::{self, MountEntry},
+    options::{IGNORED, invalid_option},
 };
 
 /// Options that the kernel shows of a FUSE mount, and mount(8) hands back at a remount.
-const OF_THE_KERNEL: [&str; 5] = ["user_id", "group_id", "rootmode", "max_read", "blksize"];
+const KERNEL_OPTIONS: [&str; 5] = ["user_id", "group_id", "rootmode", "max_read", "blksize"];
 
 /// Whether `lists` of options ask for a change of a mount (`remount`).
 pub fn is_remount(lists: &[String]) -> bool {
-    lists.iter().flat_map(|l| l.split(',')).any(|word| word.trim() == "remount")
+    lists.iter().flat_map(|l| l.split(',')).any(|name| name.trim() == "remount")
 }
 
 /// Changes the flags of the export that is mounted on `dir` (`ro`, `rw`, `nosuid`, `noatime`, ...) as `lists` of options
@@ -36,7 +36,7 @@ pub fn remount(dir: &Path, lists: &[String]) -> Result<(), MountError> {
     let mounted = mountpoint::mounted(&path).filter(|m| m.is_ours);
     let mounted = mounted.ok_or_else(|| refuse("no export is mounted there by millrace"))?;
     let fstab = fs::read_to_string("/etc/fstab").unwrap_or_default();
-    let flags = new_flags(&mounted, &of_fstab(&fstab, &path), lists)?;
+    let flags = new_flags(&mounted, &fstab_options(&fstab, &path), lists)?;
     mount_remount(&path, flags, "").map_err(|e| match e {
         Errno::BUSY => refuse("files are open for writing there; close them, or unmount"),
         e => MountError::Kernel { path: path.clone(), source: e.into() },
@@ -44,27 +44,27 @@ pub fn remount(dir: &Path, lists: &[String]) -> Result<(), MountError> {
 }
 
 /// The flags that the mount is to have. `there`: the options that `/etc/fstab` has for it.
-fn new_flags(mounted: &Mounted, there: &[&str], lists: &[String]) -> Result<MountFlags, MountError> {
+fn new_flags(mounted: &MountEntry, there: &[&str], lists: &[String]) -> Result<MountFlags, MountError> {
     let mut flags = mounted.flags();
-    for word in lists.iter().flat_map(|l| l.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
-        let key = word.split_once('=').map_or(word, |(key, _)| key);
-        let is_no_request = word == "remount" || FOR_OTHERS.contains(&key) || OF_THE_KERNEL.contains(&key);
-        let is_so = there.contains(&word) || mounted.words().any(|w| w == word);
-        if flags::apply(&mut flags, word) || is_no_request || is_so {
+    for name in lists.iter().flat_map(|l| l.split(',')).map(str::trim).filter(|w| !w.is_empty()) {
+        let key = name.split_once('=').map_or(name, |(key, _)| key);
+        let ignored = name == "remount" || IGNORED.contains(&key) || KERNEL_OPTIONS.contains(&key);
+        let already_set = there.contains(&name) || mounted.option_names().any(|w| w == name);
+        if flags::apply(&mut flags, name) || ignored || already_set {
             continue;
         }
-        MountOptions::default().read(word, false)?;
+        MountOptions::default().read(name, false)?;
         if !key.starts_with("x-") && !key.starts_with("X-") {
             let reason =
                 "it cannot be changed while the export is mounted; unmount it, and mount it with this option";
-            return Err(wrong(word, reason));
+            return Err(invalid_option(name, reason));
         }
     }
     Ok(flags)
 }
 
 /// The options that `/etc/fstab` has for `path`.
-fn of_fstab<'f>(fstab: &'f str, path: &Path) -> Vec<&'f str> {
+fn fstab_options<'f>(fstab: &'f str, path: &Path) -> Vec<&'f str> {
     let escaped = mountpoint::escape(path);
     let lines = fstab.lines().map(str::trim).filter(|l| !l.starts_with('#'));
     let of_path = lines.map(|l| l.split_ascii_whitespace().collect::<Vec<_>>());
@@ -84,14 +84,14 @@ mod tests {
         nfs://h/e  /other  millrace  rsize=4K\n\
         nfs://h/e\t/a\\040b\tmillrace\tallow_other,rsize=1M,_netdev,x-systemd.automount\t0 0\n";
 
-    fn mounted(options: &str, of_super: &str) -> Mounted {
-        Mounted { is_ours: true, options: options.into(), of_super: of_super.into() }
+    fn mounted(options: &str, super_options: &str) -> MountEntry {
+        MountEntry { is_ours: true, options: options.into(), super_options: super_options.into() }
     }
 
     fn changed(lists: &str) -> Result<MountFlags, String> {
         let mounted =
             mounted("rw,nosuid,nodev,relatime", "rw,user_id=0,group_id=0,default_permissions,allow_other");
-        let there = of_fstab(FSTAB, Path::new("/a b"));
+        let there = fstab_options(FSTAB, Path::new("/a b"));
         new_flags(&mounted, &there, &[lists.to_owned()]).map_err(|e| e.to_string())
     }
 
@@ -111,19 +111,19 @@ mod tests {
 
     #[test]
     fn what_cannot_be_changed_is_refused_by_name() {
-        for (words, says) in [
+        for (words, expected) in [
             ("remount,rsize=64K", "\"rsize=64K\": it cannot be changed while the export is mounted"),
             ("remount,ro,soft", "\"soft\""),
             ("remount,rszie=64K", "unknown"),
         ] {
-            let said = changed(words).unwrap_err();
-            assert!(said.contains(says), "{words}: {said}");
+            let message = changed(words).unwrap_err();
+            assert!(message.contains(expected), "{words}: {message}");
         }
     }
 
     #[test]
     fn only_an_export_can_be_remounted() {
-        let said = remount(Path::new("/"), &["ro".into()]).unwrap_err().to_string();
-        assert!(said.contains("no export is mounted there"), "{said}");
+        let message = remount(Path::new("/"), &["ro".into()]).unwrap_err().to_string();
+        assert!(message.contains("no export is mounted there"), "{message}");
     }
 }

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt;
 use millrace_runtime::RuntimeExt;
 
-use crate::{fs::Fs, inode::News, open::OpenFile};
+use crate::{fs::Fs, inode::CacheUpdate, open::OpenFile};
 
 /// How often it is looked which files are due.
 const LOOK: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ impl Fs {
         loop {
             self.rt.sleep(LOOK).await;
             let now = self.rt.now();
-            self.open.lock().iter().for_each(|(_, file)| file.ahead.forget_old(now));
+            self.open.lock().iter().for_each(|(_, file)| file.read_ahead.drop_if_idle(now));
             let due = self.due();
             futures::stream::iter(due).for_each_concurrent(AT_A_TIME, |file| self.revalidate(file)).await;
         }
@@ -32,7 +32,7 @@ impl Fs {
         let open = self.open.lock();
         let mut due: Vec<_> = open
             .iter()
-            .filter(|(_, f)| f.reads && f.inode.is_due(&self.times))
+            .filter(|(_, f)| f.readable && f.inode.needs_revalidation(&self.timeouts))
             .map(|(_, f)| Arc::clone(f))
             .collect();
         drop(open);
@@ -43,16 +43,16 @@ impl Fs {
 
     async fn revalidate(self: &Arc<Self>, file: Arc<OpenFile>) {
         let inode = &file.inode;
-        self.settle(inode).await;
-        let asked = self.clock.tick();
-        let news = match file.client.getattr(inode.handle).await {
-            Ok(attributes) => inode.check(&self.times, asked, attributes),
+        self.write_back(inode).await;
+        let issued = self.clock.tick();
+        let update = match file.client.getattr(inode.handle).await {
+            Ok(attributes) => inode.record_attributes(&self.timeouts, issued, attributes),
             Err(e) => {
-                inode.give_up(&self.times);
+                inode.expire_attributes(&self.timeouts);
                 // The server says that it is gone, or the like: so shall who reads it.
-                if e.status().is_some() { inode.spoil() } else { News::default() }
+                if e.status().is_some() { inode.invalidate_pages() } else { CacheUpdate::default() }
             }
         };
-        self.drop_cached(inode, news);
+        self.apply_update(inode, update);
     }
 }

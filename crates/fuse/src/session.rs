@@ -17,7 +17,7 @@ const BACKGROUND: u16 = 64;
 /// How far ahead the kernel reads, where we may say so, KiB.
 const READ_AHEAD_KIB: u32 = 4096;
 /// The most threads that take requests.
-const TAKERS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// Asks the kernel for what it can do that helps, and `more`.
 pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
@@ -54,7 +54,7 @@ pub(crate) fn start<F: Filesystem>(
     at: &Path,
 ) -> io::Result<(Session<F>, File)> {
     let mut config = Config::default();
-    config.n_threads = Some(takers());
+    config.n_threads = Some(session_threads());
     config.clone_fd = true;
     let acl = if request.allow_other { SessionACL::All } else { SessionACL::Owner };
     let device = request.mount(at)?;
@@ -67,13 +67,13 @@ pub(crate) fn start<F: Filesystem>(
 
 /// The kernel wakes one of the threads that wait for requests, the longest asleep: more threads than processors only
 /// take turns in being woken, where one that is awake finds the next request by itself.
-fn takers() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(TAKERS)
+fn session_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
 /// The kernel reads 128 KiB ahead of its own accord, too little for a network; root may say otherwise: whether we could.
 /// Asks the mount itself, which must answer by now.
-pub(crate) fn read_further_ahead(path: &Path) -> bool {
+pub(crate) fn raise_kernel_read_ahead(path: &Path) -> bool {
     let Ok(stat) = rustix::fs::stat(path) else { return false };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

@@ -20,28 +20,28 @@ use rustix::io::Errno;
 use crate::{
     error::errno,
     fs::Fs,
-    inode::{Inode, Moment},
+    inode::{Epoch, Inode},
 };
 
 /// A request of a thread within this time of its LOOKUP is taken for part of the same system call.
-const SAME_CALL: Duration = Duration::from_millis(10);
+const SAME_SYSCALL: Duration = Duration::from_millis(10);
 /// The kernel repeats a request within this time, or not at all.
-const REPEATED: Duration = Duration::from_secs(60);
+const RETRY_WINDOW: Duration = Duration::from_secs(60);
 /// Threads that are recorded as about to repeat a request.
-const MOST_THREADS: usize = 1024;
+const MAX_RETRYING: usize = 1024;
 /// The most names of one file that are looked up.
-const MOST_NAMES: usize = 16;
+const MAX_NAMES: usize = 16;
 
 /// A LOOKUP that led to an inode.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LookedUp {
+pub(crate) struct LastLookup {
     tid: u32,
     at: Instant,
     ctime: NfsTime,
 }
 
 /// Rights that the server has granted.
-pub(crate) struct Rights {
+pub(crate) struct GrantedAccess {
     caller: Client,
     wanted: u32,
     granted: u32,
@@ -51,13 +51,13 @@ pub(crate) struct Rights {
 
 /// Threads whose request was answered with ESTALE and will be repeated: the inode number, and the time of the answer.
 #[derive(Default)]
-pub(crate) struct Repeats(Mutex<HashMap<u32, (u64, Instant)>>);
+pub(crate) struct StaleRetries(Mutex<HashMap<u32, (u64, Instant)>>);
 
-impl Repeats {
+impl StaleRetries {
     /// The request of `tid` about the inode `number` is answered with ESTALE.
-    fn expect(&self, tid: u32, number: u64, now: Instant) {
+    fn insert(&self, tid: u32, number: u64, now: Instant) {
         let mut threads = self.0.lock();
-        if threads.len() >= MOST_THREADS {
+        if threads.len() >= MAX_RETRYING {
             threads.clear();
         }
         threads.insert(tid, (number, now));
@@ -72,44 +72,44 @@ impl Repeats {
     }
 
     /// Whether a request of `tid` about `inode` is a repeated one: about the same inode, or one that it has looked up since.
-    fn take(&self, tid: u32, inode: &Inode, looked_up: Option<LookedUp>, now: Instant) -> bool {
+    fn take(&self, tid: u32, inode: &Inode, last_lookup: Option<LastLookup>, now: Instant) -> bool {
         let Some((number, since)) = self.0.lock().remove(&tid) else { return false };
-        let is_found_since = looked_up.is_some_and(|l| l.tid == tid && l.at >= since);
-        now.duration_since(since) < REPEATED && (number == inode.number || is_found_since)
+        let found_since = last_lookup.is_some_and(|l| l.tid == tid && l.at >= since);
+        now.duration_since(since) < RETRY_WINDOW && (number == inode.number || found_since)
     }
 }
 
 /// What the server says of a file that is opened.
-pub(crate) struct Opening {
+pub(crate) struct OpenCheck {
     /// When it was asked.
-    pub(crate) asked: Moment,
+    pub(crate) issued: Epoch,
     pub(crate) attributes: Fattr,
     /// Of the rights that were asked for.
     pub(crate) granted: u32,
     /// The request is a repeated one, so it cannot be repeated again.
-    pub(crate) is_repeated: bool,
+    pub(crate) is_retry: bool,
 }
 
 /// Which of the names of a file were found to lead to it.
-struct Found {
+struct NameCheck {
     /// One leads elsewhere, or nowhere.
-    elsewhere: bool,
+    moved: bool,
     /// The attributes that came with one that leads to the file.
     attributes: Option<Fattr>,
 }
 
 impl Fs {
     /// The kernel was told of `inode` in answer to a LOOKUP of `tid`.
-    pub(crate) fn looked_up(&self, inode: &Inode, tid: u32) {
+    pub(crate) fn record_lookup(&self, inode: &Inode, tid: u32) {
         if tid != 0 {
             let mut s = inode.state.lock();
-            s.looked_up = Some(LookedUp { tid, at: self.rt.now(), ctime: s.cached.attributes.ctime });
+            s.last_lookup = Some(LastLookup { tid, at: self.rt.now(), ctime: s.attrs.attributes.ctime });
         }
     }
 
     /// Answers a request about `inode` with ESTALE, so that the kernel repeats it.
-    pub(crate) fn repeat(&self, inode: &Inode, tid: u32) -> Errno {
-        self.repeats.expect(tid, inode.number, self.rt.now());
+    pub(crate) fn stale_for_retry(&self, inode: &Inode, tid: u32) -> Errno {
+        self.stale_retries.insert(tid, inode.number, self.rt.now());
         Errno::STALE
     }
 
@@ -118,38 +118,42 @@ impl Fs {
     ///
     /// # Errors
     /// [`Errno::STALE`] to look the path up again, and those of the calls.
-    pub(crate) async fn ask_to_open(
+    pub(crate) async fn check_open(
         self: &Arc<Self>,
-        me: &Client,
+        client: &Client,
         inode: &Arc<Inode>,
         wanted: u32,
         tid: u32,
-    ) -> Result<Opening, Errno> {
-        let looked_up = inode.state.lock().looked_up.take();
-        let is_repeated = self.repeats.take(tid, inode, looked_up, self.rt.now());
-        let asked = self.clock.tick();
-        let opening = |(attributes, granted)| Opening { asked, attributes, granted, is_repeated };
-        let same_call = looked_up.filter(|l| l.tid == tid && self.rt.now().duration_since(l.at) < SAME_CALL);
-        if is_repeated {
-            return Ok(opening(self.ask(me, inode, wanted).await?));
+    ) -> Result<OpenCheck, Errno> {
+        let last_lookup = inode.state.lock().last_lookup.take();
+        let is_retry = self.stale_retries.take(tid, inode, last_lookup, self.rt.now());
+        let issued = self.clock.tick();
+        let opening = |(attributes, granted)| OpenCheck { issued, attributes, granted, is_retry };
+        let same_syscall =
+            last_lookup.filter(|l| l.tid == tid && self.rt.now().duration_since(l.at) < SAME_SYSCALL);
+        if is_retry {
+            return Ok(opening(self.fetch_access(client, inode, wanted).await?));
         }
-        if let Some(looked_up) = same_call {
-            let answer = self.ask(me, inode, wanted).await?;
-            if answer.0.ctime != looked_up.ctime && self.find(me, inode).await.elsewhere {
-                return Err(self.repeat(inode, tid));
+        if let Some(last_lookup) = same_syscall {
+            let answer = self.fetch_access(client, inode, wanted).await?;
+            if answer.0.ctime != last_lookup.ctime && self.lookup_names(client, inode).await.moved {
+                return Err(self.stale_for_retry(inode, tid));
             }
             return Ok(opening(answer));
         }
-        let rights = self.known_rights(me, inode, wanted);
+        let rights = self.cached_access(client, inode, wanted);
         let (found, answer) = match rights {
-            Some(_) => (self.find(me, inode).await, None),
+            Some(_) => (self.lookup_names(client, inode).await, None),
             None => {
-                let (found, answer) = futures::join!(self.find(me, inode), self.ask(me, inode, wanted));
+                let (found, answer) = futures::join!(
+                    self.lookup_names(client, inode),
+                    self.fetch_access(client, inode, wanted)
+                );
                 (found, Some(answer))
             }
         };
-        if found.elsewhere {
-            return Err(self.repeat(inode, tid));
+        if found.moved {
+            return Err(self.stale_for_retry(inode, tid));
         }
         if let (Some((granted, ctime)), Some(attributes)) = (rights, found.attributes)
             && ctime.is_none_or(|ctime| ctime == attributes.ctime)
@@ -158,7 +162,7 @@ impl Fs {
         }
         let answer = match answer {
             Some(answer) => answer?,
-            None => self.ask(me, inode, wanted).await?,
+            None => self.fetch_access(client, inode, wanted).await?,
         };
         Ok(opening(answer))
     }
@@ -169,30 +173,30 @@ impl Fs {
     /// [`Errno::STALE`] to look the path up again.
     pub(crate) async fn check_names(
         self: &Arc<Self>,
-        me: &Client,
+        client: &Client,
         inode: &Arc<Inode>,
         tid: u32,
     ) -> Result<(), Errno> {
-        let looked_up = inode.state.lock().looked_up.take();
-        let is_repeated = self.repeats.take(tid, inode, looked_up, self.rt.now());
-        if !is_repeated && self.find(me, inode).await.elsewhere {
-            return Err(self.repeat(inode, tid));
+        let last_lookup = inode.state.lock().last_lookup.take();
+        let is_retry = self.stale_retries.take(tid, inode, last_lookup, self.rt.now());
+        if !is_retry && self.lookup_names(client, inode).await.moved {
+            return Err(self.stale_for_retry(inode, tid));
         }
         Ok(())
     }
 
     /// Looks up the names of an inode. A LOOKUP that fails proves nothing: the caller may have no right to search.
-    async fn find(self: &Arc<Self>, me: &Client, inode: &Arc<Inode>) -> Found {
-        let mut names = self.table.cached_names(inode.number);
-        names.truncate(MOST_NAMES);
-        let asked = self.clock.tick();
-        let lookups = names.iter().map(|(dir, (_, text, _))| me.lookup(dir.handle, text));
+    async fn lookup_names(self: &Arc<Self>, client: &Client, inode: &Arc<Inode>) -> NameCheck {
+        let mut names = self.inodes.cached_names(inode.number);
+        names.truncate(MAX_NAMES);
+        let issued = self.clock.tick();
+        let lookups = names.iter().map(|(dir, (_, text, _))| client.lookup(dir.handle, text));
         let answers = futures::future::join_all(lookups).await;
-        let mut found = Found { elsewhere: false, attributes: None };
+        let mut found = NameCheck { moved: false, attributes: None };
         for ((dir, name), answer) in names.into_iter().zip(answers) {
             match answer {
                 Ok(object) => {
-                    drop(self.learn_directory(&dir, asked, object.dir.after));
+                    drop(self.update_directory(&dir, issued, object.dir.after));
                     if object.handle == inode.handle {
                         found.attributes = Some(object.attributes);
                         continue;
@@ -201,35 +205,35 @@ impl Fs {
                 Err(e) if e.is_not_found() => {}
                 Err(_) => continue,
             }
-            found.elsewhere = true;
-            drop(self.expire(dir.number, vec![name]));
+            found.moved = true;
+            drop(self.expire_names(dir.number, vec![name]));
         }
         found
     }
 
     /// The attributes, and the rights in `wanted` if the server is to be asked.
-    async fn ask(&self, me: &Client, inode: &Inode, wanted: u32) -> Result<(Fattr, u32), Errno> {
-        if !self.asks_rights {
-            return Ok((me.getattr(inode.handle).await.map_err(|e| errno(&e))?, wanted));
+    async fn fetch_access(&self, client: &Client, inode: &Inode, wanted: u32) -> Result<(Fattr, u32), Errno> {
+        if !self.checks_access {
+            return Ok((client.getattr(inode.handle).await.map_err(|e| errno(&e))?, wanted));
         }
         let (granted, attributes) =
-            me.access_and_attributes(inode.handle, wanted).await.map_err(|e| errno(&e))?;
-        let rights = Rights { caller: me.clone(), wanted, granted, ctime: attributes.ctime };
-        inode.state.lock().rights = Some(rights);
+            client.access_and_attributes(inode.handle, wanted).await.map_err(|e| errno(&e))?;
+        let rights = GrantedAccess { caller: client.clone(), wanted, granted, ctime: attributes.ctime };
+        inode.state.lock().granted = Some(rights);
         Ok((attributes, granted))
     }
 
     /// The rights that need not be asked for, and the ctime of the file for which they hold.
-    fn known_rights(&self, me: &Client, inode: &Inode, wanted: u32) -> Option<(u32, Option<NfsTime>)> {
-        if !self.asks_rights {
+    fn cached_access(&self, client: &Client, inode: &Inode, wanted: u32) -> Option<(u32, Option<NfsTime>)> {
+        if !self.checks_access {
             return Some((wanted, None));
         }
         let s = inode.state.lock();
         let rights =
-            s.rights.as_ref().filter(|r| r.wanted & wanted == wanted && r.caller.is_same_caller(me))?;
+            s.granted.as_ref().filter(|r| r.wanted & wanted == wanted && r.caller.is_same_caller(client))?;
         Some((rights.granted & wanted, Some(rights.ctime)))
     }
 }
 
 /// The rights that reading and writing a file take: asked for at once, so that they need not be asked for again.
-pub(crate) const OF_FILES: u32 = access::READ | access::MODIFY | access::EXTEND | access::EXECUTE;
+pub(crate) const FILE_ACCESS: u32 = access::READ | access::MODIFY | access::EXTEND | access::EXECUTE;

@@ -17,11 +17,11 @@ use parking_lot::Mutex;
 use rustix::{fs::OFlags, io::Errno};
 
 use super::{
-    observed::Observed,
+    hooked_runtime::HookedRuntime,
     page_cache::{Node, PAGE},
     wire::{Answer, Body, Channel, Op, u32_at, u64_at},
 };
-use crate::{MountOptions, fs::Fs, inode::ROOT, kernel::Kernel, notices::Notices};
+use crate::{MountOptions, fs::Fs, handler::FuseHandler, inode::ROOT, invalidation::Invalidator};
 
 /// Flags of SETATTR (`FATTR_SIZE`, `FATTR_FH`, `FATTR_MTIME`, `FATTR_MTIME_NOW`).
 pub(super) const SET_SIZE: u32 = 1 << 3;
@@ -98,13 +98,13 @@ impl Linux {
     ) -> Arc<Self> {
         let root = client.resolve("").await.unwrap();
         let after = Arc::new(OnceLock::new());
-        let rt: RuntimeRef = Arc::new(Observed::new(client.runtime().clone(), Arc::clone(&after)));
+        let rt: RuntimeRef = Arc::new(HookedRuntime::new(client.runtime().clone(), Arc::clone(&after)));
         let fs = Arc::new(Fs::new((rt.clone(), 1), client, options, root, 255));
-        let kernel = Kernel::new(Arc::clone(&fs), io == Io::Back);
+        let kernel = FuseHandler::new(Arc::clone(&fs), io == Io::Back);
         let (channel, device) = Channel::new(if io == Io::Back { WRITEBACK_CACHE } else { 0 });
         let session = Session::from_fd(kernel, device, SessionACL::All, Config::default()).unwrap();
         channel.wait_for_barrier();
-        let _ = fs.notices.set(Notices::new(rt.clone(), session.notifier(), None));
+        let _ = fs.invalidator.set(Invalidator::new(rt.clone(), session.notifier(), None));
         fs.start_tasks();
         let most = PAGE << random.below(3);
         let linux = Arc::new(Self {

@@ -6,8 +6,8 @@
 //! or with pages that it writes later.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod hooked_runtime;
 mod linux;
-mod observed;
 mod page_cache;
 mod wire;
 
@@ -36,7 +36,7 @@ const MOUNT: Kind =
     Kind { name: "mount", run, command: "cargo test -p millrace-fuse --lib simulated::replay" };
 
 /// The workload's subject that is a mount: each writer is a thread with descriptors of its own.
-struct Mounted {
+struct MountedSubject {
     linux: Arc<Linux>,
     names: Vec<String>,
     open: Vec<Mutex<Option<Description>>>,
@@ -47,7 +47,7 @@ fn text(e: Errno) -> String {
     e.to_string()
 }
 
-impl Mounted {
+impl MountedSubject {
     async fn new(client: Client, mut files: Files) -> Result<Self, String> {
         let io = choice(&mut files.random, &[Io::Direct, Io::Through, Io::Back]);
         // `acregmin=0`: attributes are not cached; `sync`: every WRITE is stable when it is answered.
@@ -83,7 +83,7 @@ fn pid(writer: usize) -> u32 {
     PID + writer as u32
 }
 
-impl Subject for Mounted {
+impl Subject for MountedSubject {
     fn write(
         &self,
         writer: usize,
@@ -140,7 +140,7 @@ impl Subject for Mounted {
 
 fn run(time: &VirtualTime, seed: Seed, trace: bool, shown: &Cell<Option<World>>) -> Result<Told, String> {
     unstable::run(time, seed, trace, shown, async |client: Client, files: Files| {
-        Mounted::new(client, files).await
+        MountedSubject::new(client, files).await
     })
 }
 

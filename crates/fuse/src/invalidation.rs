@@ -10,26 +10,26 @@ use tokio::sync::{Notify, oneshot};
 use crate::inode::Inode;
 
 /// Pages that the kernel is to drop.
-enum Old {
+enum StalePages {
     /// All of a file.
     All(Arc<Inode>),
     /// Those of a part of a file; the sender is dropped when they are gone.
-    Part(Arc<Inode>, Range<u64>, oneshot::Sender<()>),
+    Range(Arc<Inode>, Range<u64>, oneshot::Sender<()>),
 }
 
-impl Old {
+impl StalePages {
     /// Waits until they are gone. It fails only where the kernel does not know the file any more, or the mount is gone.
-    fn drop_by(self, kernel: &Notifier) {
+    fn invalidate_in(self, kernel: &Notifier) {
         match self {
             Self::All(inode) => {
-                let epoch = inode.unqueue_pages();
-                inode.drop_pages_by(|| drop(kernel.inval_inode(INodeNo(inode.number), 0, 0)));
-                inode.state.lock().pages.drop_before(epoch);
+                let epoch = inode.take_queued_invalidation();
+                inode.invalidate_pages_with(|| drop(kernel.inval_inode(INodeNo(inode.number), 0, 0)));
+                inode.state.lock().pages.mark_dropped(epoch);
             }
-            Self::Part(inode, range, done) => {
+            Self::Range(inode, range, done) => {
                 let at = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
                 let (start, len) = (at(range.start), at(range.end - range.start));
-                inode.drop_pages_by(|| drop(kernel.inval_inode(INodeNo(inode.number), start, len)));
+                inode.invalidate_pages_with(|| drop(kernel.inval_inode(INodeNo(inode.number), start, len)));
                 drop(done);
             }
         }
@@ -37,7 +37,7 @@ impl Old {
 }
 
 /// Names in a directory that the kernel is to ask for again; the sender is dropped when it knows.
-struct OldNames {
+struct StaleNames {
     dir: u64,
     names: Vec<Arc<[u8]>>,
     _done: oneshot::Sender<()>,
@@ -45,7 +45,7 @@ struct OldNames {
 
 /// A FUSE_NOTIFY_INVAL_ENTRY that expires a name and detaches nothing that is mounted on it: `fuse_out_header` and
 /// `fuse_notify_inval_entry_out` of linux/fuse.h, and the name with a zero byte.
-fn expiry(dir: u64, name: &[u8]) -> Vec<u8> {
+fn expire_entry_message(dir: u64, name: &[u8]) -> Vec<u8> {
     const NOTIFY_INVAL_ENTRY: u32 = 3;
     const EXPIRE_ONLY: u32 = 1;
     let len = (16 + 16 + name.len() + 1) as u32;
@@ -60,20 +60,20 @@ fn expiry(dir: u64, name: &[u8]) -> Vec<u8> {
 
 /// What is to be sent to the kernel, one after the other, by a task that may block. There is one while there is something to
 /// send.
-struct Outbox<T> {
+struct SendQueue<T> {
     rt: RuntimeRef,
-    waiting: Mutex<Waiting<T>>,
+    waiting: Mutex<QueueState<T>>,
     send: Box<dyn Fn(T) + Send + Sync>,
 }
 
-struct Waiting<T> {
+struct QueueState<T> {
     items: VecDeque<T>,
     is_sending: bool,
 }
 
-impl<T: Send + 'static> Outbox<T> {
+impl<T: Send + 'static> SendQueue<T> {
     fn new(rt: RuntimeRef, send: impl Fn(T) + Send + Sync + 'static) -> Arc<Self> {
-        let waiting = Waiting { items: VecDeque::new(), is_sending: false };
+        let waiting = QueueState { items: VecDeque::new(), is_sending: false };
         Arc::new(Self { rt, waiting: Mutex::new(waiting), send: Box::new(send) })
     }
 
@@ -106,72 +106,72 @@ impl<T: Send + 'static> Outbox<T> {
 /// Dropping a page waits for the page's lock, and expiring a name for its directory's lock. The kernel holds both during
 /// requests, so no task that answers requests may wait for them: a blocking task sends what concerns pages, and another what
 /// concerns names.
-pub(crate) struct Notices {
-    old_names: Option<Arc<Outbox<OldNames>>>,
+pub(crate) struct Invalidator {
+    stale_names: Option<Arc<SendQueue<StaleNames>>>,
     notifier: Notifier,
     /// An inode is in it once, and each WRITE under way: so it is bounded by the open files and the kernel's requests.
-    old_pages: Arc<Outbox<Old>>,
-    dropped: Arc<Notify>,
+    stale_pages: Arc<SendQueue<StalePages>>,
+    pages_dropped: Arc<Notify>,
 }
 
-impl Notices {
+impl Invalidator {
     /// Notifications that tasks of `rt` send. `device`: where expiries are written, which `fuser` cannot send; `None` where the
     /// kernel does not support them.
     pub(crate) fn new(rt: RuntimeRef, notifier: Notifier, device: Option<File>) -> Self {
-        let old_names = device.map(|device| {
-            Outbox::new(rt.clone(), move |old: OldNames| {
+        let stale_names = device.map(|device| {
+            SendQueue::new(rt.clone(), move |old: StaleNames| {
                 for name in &old.names {
                     // It fails only where the kernel does not know the name any more, or the mount is gone.
-                    let _ = (&device).write(&expiry(old.dir, name));
+                    let _ = (&device).write(&expire_entry_message(old.dir, name));
                 }
             })
         });
-        let dropped = Arc::new(Notify::new());
-        let (told, done) = (notifier.clone(), Arc::clone(&dropped));
-        let old_pages = Outbox::new(rt, move |old: Old| {
-            old.drop_by(&told);
+        let pages_dropped = Arc::new(Notify::new());
+        let (kernel, done) = (notifier.clone(), Arc::clone(&pages_dropped));
+        let stale_pages = SendQueue::new(rt, move |old: StalePages| {
+            old.invalidate_in(&kernel);
             done.notify_waiters();
         });
-        Self { old_names, notifier, old_pages, dropped }
+        Self { stale_names, notifier, stale_pages, pages_dropped }
     }
 
     /// Whether the kernel supports expiry of names. Without it, names are used until their lifetime has expired.
-    pub(crate) fn expires_names(&self) -> bool {
-        self.old_names.is_some()
+    pub(crate) fn can_expire_names(&self) -> bool {
+        self.stale_names.is_some()
     }
 
     /// Expires names in a directory, asynchronously: the kernel then looks them up before it uses them. The receiver completes
     /// when the kernel has been told. That takes the directory's lock, which the kernel holds during requests that change or
     /// list the directory.
-    pub(crate) fn names(&self, dir: u64, names: Vec<Arc<[u8]>>) -> Option<oneshot::Receiver<()>> {
+    pub(crate) fn expire_names(&self, dir: u64, names: Vec<Arc<[u8]>>) -> Option<oneshot::Receiver<()>> {
         let (done, known) = oneshot::channel();
-        self.old_names.as_ref()?.push(OldNames { dir, names, _done: done });
+        self.stale_names.as_ref()?.push(StaleNames { dir, names, _done: done });
         Some(known)
     }
 
     /// Tells the kernel to ask again for a file's attributes. Waits for nothing: no page is touched.
-    pub(crate) fn attributes(&self, number: u64) {
+    pub(crate) fn invalidate_attributes(&self, number: u64) {
         drop(self.notifier.inval_inode(INodeNo(number), -1, 0));
     }
 
-    /// Tells the kernel to drop a file's pages, soon. To be called when [`crate::pages::Pages::queue`] says so.
-    pub(crate) fn pages(&self, inode: &Arc<Inode>) {
-        self.old_pages.push(Old::All(Arc::clone(inode)));
+    /// Tells the kernel to drop a file's pages, soon. To be called when [`crate::pages::PageState::queue`] says so.
+    pub(crate) fn invalidate_pages(&self, inode: &Arc<Inode>) {
+        self.stale_pages.push(StalePages::All(Arc::clone(inode)));
     }
 
     /// Has the kernel drop the pages of a part of a file, and waits until they are gone.
-    pub(crate) async fn part(&self, inode: &Arc<Inode>, range: Range<u64>) {
+    pub(crate) async fn invalidate_range(&self, inode: &Arc<Inode>, range: Range<u64>) {
         let (done, gone) = oneshot::channel();
-        self.old_pages.push(Old::Part(Arc::clone(inode), range, done));
+        self.stale_pages.push(StalePages::Range(Arc::clone(inode), range, done));
         let _ = gone.await; // The sender says nothing, and is dropped.
     }
 
     /// Waits until what was to be dropped is.
-    pub(crate) async fn dropped(&self, inode: &Inode) {
+    pub(crate) async fn wait_until_dropped(&self, inode: &Inode) {
         loop {
-            let mut dropped = std::pin::pin!(self.dropped.notified());
+            let mut dropped = std::pin::pin!(self.pages_dropped.notified());
             dropped.as_mut().enable();
-            if inode.state.lock().pages.are_dropped() {
+            if inode.state.lock().pages.urgent_drops_done() {
                 return;
             }
             dropped.await;
@@ -191,7 +191,7 @@ mod tests {
             b'a', b'b', b'c', 0,
         ];
         if cfg!(target_endian = "little") {
-            assert_eq!(expiry(0x42, b"abc"), expected);
+            assert_eq!(expire_entry_message(0x42, b"abc"), expected);
         }
     }
 }

@@ -23,10 +23,10 @@ use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
 
 /// A request that is being answered.
-type Work = BoxFuture<'static, ()>;
+type RequestFuture = BoxFuture<'static, ()>;
 
-/// The lanes of a mount.
-pub(crate) struct Lanes {
+/// The dispatcher of a mount.
+pub(crate) struct Dispatcher {
     queues: Vec<Arc<Mutex<Queue>>>,
     next: AtomicUsize,
 }
@@ -34,27 +34,27 @@ pub(crate) struct Lanes {
 /// What was left for a lane.
 #[derive(Default)]
 struct Queue {
-    work: Vec<Work>,
+    work: Vec<RequestFuture>,
     /// The lane's, while it sleeps.
-    sleeper: Option<Waker>,
+    waker: Option<Waker>,
     /// The executor has ended.
     closed: bool,
 }
 
-impl Lanes {
-    /// So many lanes, tasks of `rt`: one for each of its threads.
-    pub(crate) fn new(rt: &RuntimeRef, lanes: usize) -> Self {
-        let queues: Vec<Arc<Mutex<Queue>>> = (0..lanes).map(|_| Arc::default()).collect();
+impl Dispatcher {
+    /// So many dispatcher, tasks of `rt`: one for each of its threads.
+    pub(crate) fn new(rt: &RuntimeRef, dispatcher: usize) -> Self {
+        let queues: Vec<Arc<Mutex<Queue>>> = (0..dispatcher).map(|_| Arc::default()).collect();
         for queue in &queues {
             let mut lane =
-                Lane { queue: Arc::clone(queue), begun: Vec::new(), running: FuturesUnordered::new() };
+                Worker { queue: Arc::clone(queue), started: Vec::new(), running: FuturesUnordered::new() };
             rt.spawn("mount lane", Box::pin(poll_fn(move |cx| lane.poll(cx))));
         }
         Self { queues, next: AtomicUsize::new(0) }
     }
 
     /// Runs `work` on the next lane. Once the executor has ended, drops it.
-    pub(crate) fn run(&self, work: Work) {
+    pub(crate) fn run(&self, work: RequestFuture) {
         let i = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(queue) = self.queues.get(i % self.queues.len().max(1)) else { return };
         let mut queue = queue.lock();
@@ -63,33 +63,33 @@ impl Lanes {
             return;
         }
         queue.work.push(work);
-        let sleeper = queue.sleeper.take();
+        let waker = queue.waker.take();
         drop(queue);
-        if let Some(sleeper) = sleeper {
-            sleeper.wake();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }
 
 /// The lane's own side.
-struct Lane {
+struct Worker {
     queue: Arc<Mutex<Queue>>,
     /// What was just taken from the queue.
-    begun: Vec<Work>,
-    running: FuturesUnordered<CatchUnwind<AssertUnwindSafe<Work>>>,
+    started: Vec<RequestFuture>,
+    running: FuturesUnordered<CatchUnwind<AssertUnwindSafe<RequestFuture>>>,
 }
 
-impl Lane {
+impl Worker {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let mut queue = self.queue.lock();
-            std::mem::swap(&mut queue.work, &mut self.begun);
-            let nothing_new = self.begun.is_empty();
+            std::mem::swap(&mut queue.work, &mut self.started);
+            let nothing_new = self.started.is_empty();
             if nothing_new {
-                queue.sleeper = Some(cx.waker().clone());
+                queue.waker = Some(cx.waker().clone());
             }
             drop(queue);
-            self.running.extend(self.begun.drain(..).map(|w| AssertUnwindSafe(w).catch_unwind()));
+            self.running.extend(self.started.drain(..).map(|w| AssertUnwindSafe(w).catch_unwind()));
             while let Poll::Ready(Some(done)) = self.running.poll_next_unpin(cx) {
                 if done.is_err() {
                     tracing::error!("a request of the kernel ended in a panic, and was answered with EIO");
@@ -102,7 +102,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for Worker {
     fn drop(&mut self) {
         let left = {
             let mut queue = self.queue.lock();
@@ -134,46 +134,46 @@ mod tests {
     #[test]
     fn all_that_came_is_begun_before_whom_the_first_has_woken() {
         let rt = executor();
-        let lanes = Lanes::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
-        let (say, said) = mpsc::channel();
+        let dispatcher = Dispatcher::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
+        let (tx, rx) = mpsc::channel();
         let connection = Arc::new(Notify::new());
-        let (woken, say_sent) = (Arc::clone(&connection), say.clone());
+        let (woken, say_sent) = (Arc::clone(&connection), tx.clone());
         rt.spawn(async move {
             woken.notified().await;
             say_sent.send("sent").unwrap();
         });
         let (go, wait) = mpsc::channel::<()>();
-        lanes.run(Box::pin(async move { wait.recv().unwrap() }));
+        dispatcher.run(Box::pin(async move { wait.recv().unwrap() }));
         for name in ["first", "second", "third"] {
-            let (connection, say) = (Arc::clone(&connection), say.clone());
-            lanes.run(Box::pin(async move {
-                say.send(name).unwrap();
+            let (connection, tx) = (Arc::clone(&connection), tx.clone());
+            dispatcher.run(Box::pin(async move {
+                tx.send(name).unwrap();
                 connection.notify_one();
             }));
         }
         go.send(()).unwrap();
-        let order: Vec<_> = (0..4).map(|_| said.recv_timeout(LIMIT).unwrap()).collect();
+        let order: Vec<_> = (0..4).map(|_| rx.recv_timeout(LIMIT).unwrap()).collect();
         assert_eq!(order, ["first", "second", "third", "sent"]);
     }
 
     #[test]
     fn a_panic_ends_one_request_alone() {
         let rt = executor();
-        let lanes = Lanes::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
-        let (say, said) = mpsc::channel();
-        lanes.run(Box::pin(async { panic!("on purpose") }));
-        lanes.run(Box::pin(async move { say.send(()).unwrap() }));
-        said.recv_timeout(LIMIT).unwrap();
+        let dispatcher = Dispatcher::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
+        let (tx, rx) = mpsc::channel();
+        dispatcher.run(Box::pin(async { panic!("on purpose") }));
+        dispatcher.run(Box::pin(async move { tx.send(()).unwrap() }));
+        rx.recv_timeout(LIMIT).unwrap();
     }
 
     #[test]
     fn what_comes_after_the_executor_is_dropped() {
         let rt = executor();
-        let lanes = Lanes::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
+        let dispatcher = Dispatcher::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
         rt.shutdown_timeout(LIMIT);
         let held = Arc::new(());
         let work = Arc::clone(&held);
-        lanes.run(Box::pin(async move { drop(work) }));
+        dispatcher.run(Box::pin(async move { drop(work) }));
         assert_eq!(Arc::strong_count(&held), 1);
     }
 }

@@ -25,24 +25,24 @@ use rustix::{
 use tokio::sync::oneshot;
 
 use crate::{
-    directory::{Asked, DirStream, complete},
+    convert::{BLOCK, absent, attr, kind, number, set_time, spec},
+    directory::{CallTime, DirStream, handle_and_attributes},
     fs::{Entry, Fs},
-    inode::{Lookups, Told},
-    killed::unless_killed,
-    names::Make,
+    inode::{AttrReply, PendingLookups},
+    interrupt::cancel_if_killed,
+    namespace::NewNode,
     open::OpenFile,
     session::negotiate,
-    translate::{BLOCK, absent, attr, kind, number, set_time, spec},
-    write::Place,
+    write::WritePosition,
 };
 
 /// `RENAME_NOREPLACE` and its kin have no counterpart in NFS.
 const NO_FLAGS: RenameFlags = RenameFlags::empty();
 
 /// The version of the protocol from which on names can be expired (FUSE_EXPIRE_ONLY).
-const EXPIRES_NAMES: Version = Version(7, 38);
+const EXPIRE_ONLY_VERSION: Version = Version(7, 38);
 
-pub(crate) struct Kernel {
+pub(crate) struct FuseHandler {
     fs: Arc<Fs>,
     /// The kernel gathers writes itself (`writeback`).
     writeback: bool,
@@ -50,24 +50,24 @@ pub(crate) struct Kernel {
 
 /// The identity and rest of a request that answering needs.
 struct Caller {
-    me: Client,
+    client: Client,
     tid: u32,
 }
 
-impl Kernel {
+impl FuseHandler {
     pub(crate) fn new(fs: Arc<Fs>, writeback: bool) -> Self {
         Self { fs, writeback }
     }
 
     /// What answering a request needs.
-    fn begin(&self, req: &Request) -> (Arc<Fs>, Caller) {
-        let me = self.fs.callers.get(req.uid(), req.gid(), req.pid());
-        (Arc::clone(&self.fs), Caller { me, tid: req.pid() })
+    fn context(&self, req: &Request) -> (Arc<Fs>, Caller) {
+        let client = self.fs.credentials.get(req.uid(), req.gid(), req.pid());
+        (Arc::clone(&self.fs), Caller { client, tid: req.pid() })
     }
 
     /// As [`Self::begin`], with the name that the request is about.
-    fn begin_at(&self, req: &Request, name: &OsStr) -> (Arc<Fs>, Caller, Vec<u8>) {
-        let (fs, caller) = self.begin(req);
+    fn context_with_name(&self, req: &Request, name: &OsStr) -> (Arc<Fs>, Caller, Vec<u8>) {
+        let (fs, caller) = self.context(req);
         (fs, caller, name.as_bytes().to_vec())
     }
 
@@ -81,22 +81,22 @@ impl Kernel {
         let op = Box::pin(op); // Some KiB, which would be moved from one future into the next.
         let fs = Arc::clone(&self.fs);
         let whole = async move {
-            done(unless_killed((&fs.rt, &fs.ticks), tid, op).await.unwrap_or(Err(Errno::INTR)))
+            done(cancel_if_killed((&fs.rt, &fs.ticks), tid, op).await.unwrap_or(Err(Errno::INTR)))
         };
-        self.fs.lanes.run(Box::pin(whole));
+        self.fs.dispatcher.run(Box::pin(whole));
     }
 
     /// As [`Self::run`], but `op` goes on when its caller dies: nothing that was written is given up, and no change of
     /// several calls is left half done.
-    fn run_on<T: Send + 'static>(
+    fn run_detached<T: Send + 'static>(
         &self,
         tid: u32,
         op: impl Future<Output = Result<T, Errno>> + Send + 'static,
         done: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
-        let (say, said) = oneshot::channel();
-        self.fs.rt.spawn("mount request", Box::pin(async move { drop(say.send(op.await)) }));
-        self.run(tid, async move { said.await.unwrap_or(Err(Errno::IO)) }, done);
+        let (tx, rx) = oneshot::channel();
+        self.fs.rt.spawn("mount request", Box::pin(async move { drop(tx.send(op.await)) }));
+        self.run(tid, async move { rx.await.unwrap_or(Err(Errno::IO)) }, done);
     }
 
     fn run_entry(
@@ -106,7 +106,7 @@ impl Kernel {
         reply: ReplyEntry,
     ) {
         self.run(tid, op, |made| match made {
-            Ok(e) => entry(&e, reply),
+            Ok(e) => reply_entry(&e, reply),
             Err(e) => reply.error(number(e)),
         });
     }
@@ -115,52 +115,52 @@ impl Kernel {
         &self,
         tid: u32,
         ino: u64,
-        op: impl Future<Output = Result<Told, Errno>> + Send + 'static,
+        op: impl Future<Output = Result<AttrReply, Errno>> + Send + 'static,
         reply: ReplyAttr,
     ) {
-        self.run(tid, op, move |told| match told {
-            Ok(told) => reply.attr(&told.ttl, &attr(ino, &told.attributes)),
+        self.run(tid, op, move |attrs| match attrs {
+            Ok(attrs) => reply.attr(&attrs.ttl, &attr(ino, &attrs.attributes)),
             Err(e) => reply.error(number(e)),
         });
     }
 
-    fn stream(&self, fh: FileHandle) -> Option<Arc<DirStream>> {
+    fn dir_stream(&self, fh: FileHandle) -> Option<Arc<DirStream>> {
         self.fs.directories.lock().get(fh.0 as usize).cloned()
     }
 
     /// Writes that go on in the background: from where the data was copied out of fuser's buffer.
-    fn write_slowly(
+    fn write_async(
         &self,
         tid: u32,
         file: Arc<OpenFile>,
-        (place, data): (Place, Vec<u8>),
+        (position, data): (WritePosition, Vec<u8>),
         direct: bool,
         reply: ReplyWrite,
     ) {
         let fs = Arc::clone(&self.fs);
         let len = data.len() as u32;
-        let op = async move { fs.write_later(&file, place, &data, direct).await };
-        self.run(tid, op, move |done| written(done, len, reply));
+        let op = async move { fs.write_deferred(&file, position, &data, direct).await };
+        self.run(tid, op, move |done| reply_written(done, len, reply));
     }
 }
 
-fn written(done: Result<(), Errno>, len: u32, reply: ReplyWrite) {
+fn reply_written(done: Result<(), Errno>, len: u32, reply: ReplyWrite) {
     match done {
         Ok(()) => reply.written(len),
         Err(e) => reply.error(number(e)),
     }
 }
 
-fn empty(done: Result<(), Errno>, reply: ReplyEmpty) {
+fn reply_empty(done: Result<(), Errno>, reply: ReplyEmpty) {
     match done {
         Ok(()) => reply.ok(),
         Err(e) => reply.error(number(e)),
     }
 }
 
-fn entry(e: &Entry, reply: ReplyEntry) {
-    let attributes = attr(e.inode.number, &e.told.attributes);
-    reply.entry_with_ttls(&e.told.ttl, &e.ttl, &attributes, Generation(e.inode.generation));
+fn reply_entry(e: &Entry, reply: ReplyEntry) {
+    let attributes = attr(e.inode.number, &e.attrs.attributes);
+    reply.entry_with_ttls(&e.attrs.ttl, &e.ttl, &attributes, Generation(e.inode.generation));
 }
 
 /// Whether data does not go through the kernel's pages. Only then the kernel names an owner of locks (`fuse_direct_io`); a
@@ -178,14 +178,14 @@ fn open_flags(keep: bool) -> FopenFlags {
 }
 
 #[allow(clippy::too_many_arguments)] // As the trait has them.
-impl Filesystem for Kernel {
+impl Filesystem for FuseHandler {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // LOOKUP of "." and ".." by number, for open_by_handle_at(2) and nfsd.
         let mut more = vec![InitFlags::FUSE_EXPORT_SUPPORT];
         if self.writeback {
             more.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }
-        if !self.fs.times.believes_files() {
+        if !self.fs.timeouts.caches_file_attrs() {
             // The kernel asks at each read, and drops pages itself when it finds another mtime; our own writes make it
             // drop them too. Else we say when: see `pages.rs`.
             more.push(InitFlags::FUSE_AUTO_INVAL_DATA);
@@ -197,37 +197,37 @@ impl Filesystem for Kernel {
         let has_v2 = config.capabilities().contains(v2);
         more.push(if has_v2 { v2 } else { InitFlags::FUSE_HANDLE_KILLPRIV });
         negotiate(config, &more);
-        self.fs.expires_names.store(config.kernel_abi() >= EXPIRES_NAMES, Ordering::Relaxed);
+        self.fs.can_expire_names.store(config.kernel_abi() >= EXPIRE_ONLY_VERSION, Ordering::Relaxed);
         Ok(())
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
+        let (fs, Caller { client, tid }, name) = self.context_with_name(req, name);
         let op = async move {
             Ok(match &name[..] {
-                b"." => fs.lookup_number(&me, parent.0).await.map_err(|e| (e, Duration::ZERO)),
-                b".." => fs.lookup_parent(&me, parent.0).await.map_err(|e| (e, Duration::ZERO)),
-                _ => fs.lookup(&me, parent.0, &name, tid).await,
+                b"." => fs.lookup_by_number(&client, parent.0).await.map_err(|e| (e, Duration::ZERO)),
+                b".." => fs.lookup_parent(&client, parent.0).await.map_err(|e| (e, Duration::ZERO)),
+                _ => fs.lookup(&client, parent.0, &name, tid).await,
             })
         };
         self.run(tid, op, |found| match found {
-            Ok(Ok(e)) => entry(&e, reply),
+            Ok(Ok(e)) => reply_entry(&e, reply),
             Ok(Err((Errno::NOENT, ttl))) if !ttl.is_zero() => reply.entry(&ttl, &absent(), Generation(0)),
             Ok(Err((e, _))) | Err(e) => reply.error(number(e)),
         });
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.fs.table.forget(ino.0, nlookup);
+        self.fs.inodes.forget(ino.0, nlookup);
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        if let Some(told) = self.fs.known_attributes(ino.0, (req.uid(), req.gid())) {
-            reply.attr(&told.ttl, &attr(ino.0, &told.attributes));
+        if let Some(attrs) = self.fs.cached_attributes(ino.0, (req.uid(), req.gid())) {
+            reply.attr(&attrs.ttl, &attr(ino.0, &attrs.attributes));
             return;
         }
-        let (fs, Caller { me, tid }) = self.begin(req);
-        self.run_attr(tid, ino.0, async move { fs.getattr(&me, ino.0).await }, reply);
+        let (fs, Caller { client, tid }) = self.context(req);
+        self.run_attr(tid, ino.0, async move { fs.getattr(&client, ino.0).await }, reply);
     }
 
     fn setattr(
@@ -248,23 +248,23 @@ impl Filesystem for Kernel {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (fs, Caller { mut me, tid }) = self.begin(req);
+        let (fs, Caller { mut client, tid }) = self.context(req);
         // An open file may be cut by whoever opened it.
         if size.is_some()
-            && let Some(file) = fh.and_then(|fh| fs.opened(fh.0).ok())
+            && let Some(file) = fh.and_then(|fh| fs.open_file(fh.0).ok())
         {
-            me = file.client.clone();
+            client = file.client.clone();
         }
         // With `writeback` the kernel sends its own time with a size, which only the owner may set. The server has its own.
         let mtime = mtime.filter(|_| size.is_none());
         let mode = mode.map(|m| m & 0o7777);
         let set = Sattr { mode, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime) };
-        self.run_attr(tid, ino.0, async move { fs.setattr(&me, ino.0, set).await }, reply);
+        self.run_attr(tid, ino.0, async move { fs.setattr(&client, ino.0, set).await }, reply);
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
-        let (fs, Caller { me, tid }) = self.begin(req);
-        self.run(tid, async move { fs.readlink(&me, ino.0).await }, |text| match text {
+        let (fs, Caller { client, tid }) = self.context(req);
+        self.run(tid, async move { fs.readlink(&client, ino.0).await }, |text| match text {
             Ok(text) => reply.data(&text),
             Err(e) => reply.error(number(e)),
         });
@@ -280,45 +280,49 @@ impl Filesystem for Kernel {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
+        let (fs, Caller { client, tid }, name) = self.context_with_name(req, name);
         let set = Sattr { mode: Some(mode & 0o7777), ..Sattr::default() };
         let make = match Kind::from_raw_mode(mode) {
-            Kind::RegularFile => Make::File(set),
-            Kind::Fifo => Make::Node(MknodWhat::Fifo(set)),
-            Kind::Socket => Make::Node(MknodWhat::Socket(set)),
-            Kind::CharacterDevice => Make::Node(MknodWhat::Character(set, spec(rdev))),
-            Kind::BlockDevice => Make::Node(MknodWhat::Block(set, spec(rdev))),
+            Kind::RegularFile => NewNode::File(set),
+            Kind::Fifo => NewNode::Special(MknodWhat::Fifo(set)),
+            Kind::Socket => NewNode::Special(MknodWhat::Socket(set)),
+            Kind::CharacterDevice => NewNode::Special(MknodWhat::Character(set, spec(rdev))),
+            Kind::BlockDevice => NewNode::Special(MknodWhat::Block(set, spec(rdev))),
             _ => return reply.error(fuser::Errno::EINVAL),
         };
-        self.run_entry(tid, async move { fs.make(&me, parent.0, &name, make).await }, reply);
+        self.run_entry(tid, async move { fs.create_node(&client, parent.0, &name, make).await }, reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
-        let make = Make::Directory(Sattr { mode: Some(mode & 0o7777), ..Sattr::default() });
-        self.run_entry(tid, async move { fs.make(&me, parent.0, &name, make).await }, reply);
+        let (fs, Caller { client, tid }, name) = self.context_with_name(req, name);
+        let make = NewNode::Directory(Sattr { mode: Some(mode & 0o7777), ..Sattr::default() });
+        self.run_entry(tid, async move { fs.create_node(&client, parent.0, &name, make).await }, reply);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
-        let make = Make::Symlink(target.as_os_str().as_bytes().to_vec());
-        self.run_entry(tid, async move { fs.make(&me, parent.0, &name, make).await }, reply);
+        let (fs, Caller { client, tid }, name) = self.context_with_name(req, name);
+        let make = NewNode::Symlink(target.as_os_str().as_bytes().to_vec());
+        self.run_entry(tid, async move { fs.create_node(&client, parent.0, &name, make).await }, reply);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let (fs, Caller { me, tid }, name) = self.begin_at(req, newname);
-        let op = async move { fs.link(&me, ino.0, (newparent.0, &name), tid).await };
+        let (fs, Caller { client, tid }, name) = self.context_with_name(req, newname);
+        let op = async move { fs.link(&client, ino.0, (newparent.0, &name), tid).await };
         self.run_entry(tid, op, reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
-        self.run_on(tid, async move { fs.unlink(&me, parent.0, &name).await }, |done| empty(done, reply));
+        let (fs, Caller { client, tid }, name) = self.context_with_name(req, name);
+        self.run_detached(tid, async move { fs.unlink(&client, parent.0, &name).await }, |done| {
+            reply_empty(done, reply)
+        });
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
-        self.run(tid, async move { fs.rmdir(&me, parent.0, &name).await }, |done| empty(done, reply));
+        let (fs, Caller { client, tid }, name) = self.context_with_name(req, name);
+        self.run(tid, async move { fs.rmdir(&client, parent.0, &name).await }, |done| {
+            reply_empty(done, reply)
+        });
     }
 
     fn rename(
@@ -334,18 +338,22 @@ impl Filesystem for Kernel {
         if flags != NO_FLAGS {
             return reply.error(fuser::Errno::EINVAL);
         }
-        let (fs, Caller { me, tid }) = self.begin(req);
+        let (fs, Caller { client, tid }) = self.context(req);
         let (name, new) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
-        let op = async move { fs.rename(&me, (parent.0, &name), (newparent.0, &new)).await };
-        self.run_on(tid, op, |done| empty(done, reply));
+        let op = async move { fs.rename(&client, (parent.0, &name), (newparent.0, &new)).await };
+        self.run_detached(tid, op, |done| reply_empty(done, reply));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (fs, Caller { me, tid }) = self.begin(req);
-        self.run(tid, async move { fs.open(me, ino.0, flags.0 as u32, tid).await }, |opened| match opened {
-            Ok((fh, keep)) => reply.opened(FileHandle(fh), open_flags(keep)),
-            Err(e) => reply.error(number(e)),
-        });
+        let (fs, Caller { client, tid }) = self.context(req);
+        self.run(
+            tid,
+            async move { fs.open(client, ino.0, flags.0 as u32, tid).await },
+            |opened| match opened {
+                Ok((fh, keep)) => reply.opened(FileHandle(fh), open_flags(keep)),
+                Err(e) => reply.error(number(e)),
+            },
+        );
     }
 
     fn create(
@@ -358,13 +366,13 @@ impl Filesystem for Kernel {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (fs, Caller { me, tid }, name) = self.begin_at(req, name);
-        let op = async move { fs.create(me, parent.0, &name, mode & 0o7777, flags as u32).await };
+        let (fs, Caller { client, tid }, name) = self.context_with_name(req, name);
+        let op = async move { fs.create(client, parent.0, &name, mode & 0o7777, flags as u32).await };
         self.run(tid, op, |made| match made {
             Ok((e, fh, keep)) => {
-                let attributes = attr(e.inode.number, &e.told.attributes);
+                let attributes = attr(e.inode.number, &e.attrs.attributes);
                 let generation = Generation(e.inode.generation);
-                reply.created(&e.told.ttl, &attributes, generation, FileHandle(fh), open_flags(keep));
+                reply.created(&e.attrs.ttl, &attributes, generation, FileHandle(fh), open_flags(keep));
             }
             Err(e) => reply.error(number(e)),
         });
@@ -382,7 +390,7 @@ impl Filesystem for Kernel {
         reply: ReplyData,
     ) {
         let fs = Arc::clone(&self.fs);
-        let file = match fs.opened(fh.0) {
+        let file = match fs.open_file(fh.0) {
             Ok(file) => file,
             Err(e) => return reply.error(number(e)),
         };
@@ -407,7 +415,7 @@ impl Filesystem for Kernel {
         reply: ReplyWrite,
     ) {
         let (fs, tid, len) = (&self.fs, req.pid(), data.len() as u32);
-        let file = match fs.opened(fh.0) {
+        let file = match fs.open_file(fh.0) {
             Ok(file) => file,
             Err(e) => return reply.error(number(e)),
         };
@@ -415,32 +423,32 @@ impl Filesystem for Kernel {
         // The parts of a direct write come in any order, and what the kernel writes back of its pages anywhere.
         let appends =
             has(flags, OFlags::APPEND) && !direct && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let place = if appends { Place::End(offset) } else { Place::At(offset) };
-        if appends && file.inode.is_due(&fs.times) {
-            return self.write_slowly(tid, file, (place, data.to_vec()), direct, reply);
+        let position = if appends { WritePosition::Append(offset) } else { WritePosition::Offset(offset) };
+        if appends && file.inode.needs_revalidation(&fs.timeouts) {
+            return self.write_async(tid, file, (position, data.to_vec()), direct, reply);
         }
-        match fs.take(&file, (place, data), direct) {
+        match fs.accept_write(&file, (position, data), direct) {
             Ok(None) => reply.written(len),
-            Ok(Some(waits)) => {
+            Ok(Some(completion)) => {
                 let fs = Arc::clone(fs);
-                let op = async move { fs.taken(&file, waits).await };
-                self.run(tid, op, move |done| written(done, len, reply));
+                let op = async move { fs.complete_write(&file, completion).await };
+                self.run(tid, op, move |done| reply_written(done, len, reply));
             }
-            Err(Errno::NOMEM) => self.write_slowly(tid, file, (place, data.to_vec()), direct, reply),
+            Err(Errno::NOMEM) => self.write_async(tid, file, (position, data.to_vec()), direct, reply),
             Err(e) => reply.error(number(e)),
         }
     }
 
     fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
         let fs = Arc::clone(&self.fs);
-        let op = async move { fs.flush(&*fs.opened(fh.0)?).await };
-        self.run_on(req.pid(), op, |done| empty(done, reply));
+        let op = async move { fs.flush(&*fs.open_file(fh.0)?).await };
+        self.run_detached(req.pid(), op, |done| reply_empty(done, reply));
     }
 
     fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let fs = Arc::clone(&self.fs);
-        let op = async move { fs.fsync(&*fs.opened(fh.0)?).await };
-        self.run_on(req.pid(), op, |done| empty(done, reply));
+        let op = async move { fs.fsync(&*fs.open_file(fh.0)?).await };
+        self.run_detached(req.pid(), op, |done| reply_empty(done, reply));
     }
 
     fn release(
@@ -462,8 +470,8 @@ impl Filesystem for Kernel {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let (fs, Caller { me, tid }) = self.begin(req);
-        let op = async move { fs.opendir(me, ino.0).await };
+        let (fs, Caller { client, tid }) = self.context(req);
+        let op = async move { fs.opendir(client, ino.0).await };
         self.run(tid, op, |opened| match opened {
             Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
             Err(e) => reply.error(number(e)),
@@ -471,17 +479,17 @@ impl Filesystem for Kernel {
     }
 
     fn readdir(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let Some(stream) = self.stream(fh) else { return reply.error(fuser::Errno::EBADF) };
+        let Some(stream) = self.dir_stream(fh) else { return reply.error(fuser::Errno::EBADF) };
         let fs = Arc::clone(&self.fs);
         let op = async move {
-            let mut reader = stream.at(&fs, offset).await;
+            let mut reader = stream.seek(&fs, offset).await;
             let mut some = false;
             loop {
                 match reader.peek().await {
                     Ok(Some((e, _))) => {
                         let kind = e.attributes.map_or(fuser::FileType::RegularFile, |a| kind(a.file_type));
                         let ino = if e.fileid == 0 { u64::MAX } else { e.fileid };
-                        if !reader.is_hidden(&e.name)
+                        if !reader.is_silly_name(&e.name)
                             && reply.add(INodeNo(ino), e.cookie, kind, OsStr::from_bytes(&e.name))
                         {
                             break;
@@ -511,16 +519,16 @@ impl Filesystem for Kernel {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let Some(stream) = self.stream(fh) else { return reply.error(fuser::Errno::EBADF) };
+        let Some(stream) = self.dir_stream(fh) else { return reply.error(fuser::Errno::EBADF) };
         let fs = Arc::clone(&self.fs);
         let op = async move {
-            let (mut some, mut lookups) = (false, Lookups::new(&fs.table));
-            let mut reader = stream.at(&fs, offset).await;
+            let (mut some, mut lookups) = (false, PendingLookups::new(&fs.inodes));
+            let mut reader = stream.seek(&fs, offset).await;
             let failed = loop {
                 match reader.peek().await {
-                    Ok(Some((e, _))) if reader.is_hidden(&e.name) => {}
-                    Ok(Some((e, asked))) => {
-                        match add_plus(&fs, &stream, &e, asked, &mut lookups, &mut reply).await {
+                    Ok(Some((e, _))) if reader.is_silly_name(&e.name) => {}
+                    Ok(Some((e, issued))) => {
+                        match add_plus(&fs, &stream, &e, issued, &mut lookups, &mut reply).await {
                             Ok(true) => break None,
                             Ok(false) => some = true,
                             Err(e) => break Some(e),
@@ -532,7 +540,7 @@ impl Filesystem for Kernel {
                 reader.advance();
             };
             // Nothing waits from here to the reply: it is sent.
-            lookups.keep();
+            lookups.commit();
             Ok((failed.filter(|_| !some), reply))
         };
         self.run(req.pid(), op, |filled| match filled {
@@ -559,8 +567,8 @@ impl Filesystem for Kernel {
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let (fs, Caller { me, tid }) = self.begin(req);
-        self.run(tid, async move { fs.statfs(&me).await }, |stat| match stat {
+        let (fs, Caller { client, tid }) = self.context(req);
+        self.run(tid, async move { fs.statfs(&client).await }, |stat| match stat {
             Ok((s, name_max)) => {
                 let blocks = |bytes: u64| bytes / u64::from(BLOCK);
                 let (free, available) = (blocks(s.free_bytes), blocks(s.available_bytes));
@@ -572,9 +580,9 @@ impl Filesystem for Kernel {
     }
 
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let (fs, Caller { me, tid }) = self.begin(req);
-        let op = async move { fs.access(&me, ino.0, mask.bits() as u32).await };
-        self.run(tid, op, |done| empty(done, reply));
+        let (fs, Caller { client, tid }) = self.context(req);
+        let op = async move { fs.access(&client, ino.0, mask.bits() as u32).await };
+        self.run(tid, op, |done| reply_empty(done, reply));
     }
 
     /// NFS has nothing of the kind; programs ask whether a file is a terminal.
@@ -666,24 +674,27 @@ async fn add_plus(
     fs: &Arc<Fs>,
     stream: &DirStream,
     e: &millrace_client::DirEntry,
-    asked: Asked,
-    lookups: &mut Lookups<'_>,
+    issued: CallTime,
+    lookups: &mut PendingLookups<'_>,
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<bool, Errno> {
     let name = OsStr::from_bytes(&e.name);
-    let Some((handle, attributes)) = complete(stream, e).await? else { return Ok(false) };
+    let Some((handle, attributes)) = handle_and_attributes(stream, e).await? else { return Ok(false) };
     if e.is_dot() {
         // The kernel takes the number and the type, and counts no lookup.
         let a = attr(e.fileid, &attributes);
         return Ok(reply.add(a.ino, e.cookie, name, &Duration::ZERO, &a, Generation(0)));
     }
-    let entry =
-        fs.listed((&stream.dir, &e.name), asked, Object { handle, attributes, dir: WccData::default() });
-    let a = attr(entry.inode.number, &entry.told.attributes);
-    let ttl = entry.told.ttl.min(entry.ttl);
+    let entry = fs.make_listed_entry(
+        (&stream.dir, &e.name),
+        issued,
+        Object { handle, attributes, dir: WccData::default() },
+    );
+    let a = attr(entry.inode.number, &entry.attrs.attributes);
+    let ttl = entry.attrs.ttl.min(entry.ttl);
     let full = reply.add(a.ino, e.cookie, name, &ttl, &a, Generation(entry.inode.generation));
     match full {
-        true => fs.table.forget(entry.inode.number, 1),
+        true => fs.inodes.forget(entry.inode.number, 1),
         false => lookups.add(entry.inode.number),
     }
     Ok(full)

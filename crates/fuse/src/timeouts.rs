@@ -9,14 +9,14 @@ use crate::options::{LookupCache, MountOptions};
 
 /// The times of mount(8), and the clock that they are measured with.
 #[derive(Clone)]
-pub(crate) struct Times {
+pub(crate) struct CacheTimeouts {
     rt: RuntimeRef,
     regular: (Duration, Duration),
     directory: (Duration, Duration),
     names: LookupCache,
 }
 
-impl Times {
+impl CacheTimeouts {
     pub(crate) fn new(rt: RuntimeRef, o: &MountOptions) -> Self {
         let s = Duration::from_secs;
         let range = |min: u32, max: u32| (s(min.into()), s(max.max(min).into()));
@@ -38,55 +38,55 @@ impl Times {
     }
 
     /// Whether attributes of files are believed at all.
-    pub(crate) fn believes_files(&self) -> bool {
+    pub(crate) fn caches_file_attrs(&self) -> bool {
         !self.regular.0.is_zero()
     }
 
     /// How long a name in a directory with these attributes is believed.
-    pub(crate) fn name(&self, dir: &Cached) -> Duration {
-        if self.names == LookupCache::None { Duration::ZERO } else { dir.life }
+    pub(crate) fn name_timeout(&self, dir: &CachedAttrs) -> Duration {
+        if self.names == LookupCache::None { Duration::ZERO } else { dir.timeout }
     }
 
     /// How long it is believed that a name is not there.
-    pub(crate) fn absence(&self, dir: &Cached) -> Duration {
-        if self.names == LookupCache::All { dir.life } else { Duration::ZERO }
+    pub(crate) fn negative_timeout(&self, dir: &CachedAttrs) -> Duration {
+        if self.names == LookupCache::All { dir.timeout } else { Duration::ZERO }
     }
 }
 
 /// Attributes and how long they hold.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cached {
+pub(crate) struct CachedAttrs {
     pub(crate) attributes: Fattr,
-    since: Instant,
-    life: Duration,
+    fetched: Instant,
+    timeout: Duration,
     /// Since when they hold so long.
-    steady: Instant,
+    unchanged_since: Instant,
     /// Nothing has changed since that we know of.
     valid: bool,
 }
 
-impl Cached {
-    pub(crate) fn new(attributes: Fattr, times: &Times) -> Self {
-        let now = times.now();
-        let life = times.range(attributes.file_type).0;
-        Self { attributes, since: now, life, steady: now, valid: true }
+impl CachedAttrs {
+    pub(crate) fn new(attributes: Fattr, timeouts: &CacheTimeouts) -> Self {
+        let now = timeouts.now();
+        let timeout = timeouts.range(attributes.file_type).0;
+        Self { attributes, fetched: now, timeout, unchanged_since: now, valid: true }
     }
 
     /// Takes newer attributes; they hold twice as long when they have held once.
-    pub(crate) fn update(&mut self, attributes: Fattr, times: &Times) {
-        let (min, max) = times.range(attributes.file_type);
-        let now = times.now();
+    pub(crate) fn update(&mut self, attributes: Fattr, timeouts: &CacheTimeouts) {
+        let (min, max) = timeouts.range(attributes.file_type);
+        let now = timeouts.now();
         if WccAttr::from(&self.attributes) != WccAttr::from(&attributes) {
-            (self.life, self.steady) = (min, now);
-        } else if now.duration_since(self.steady) >= self.life {
-            (self.life, self.steady) = ((self.life * 2).clamp(min, max), now);
+            (self.timeout, self.unchanged_since) = (min, now);
+        } else if now.duration_since(self.unchanged_since) >= self.timeout {
+            (self.timeout, self.unchanged_since) = ((self.timeout * 2).clamp(min, max), now);
         }
-        (self.attributes, self.since, self.valid) = (attributes, now, true);
+        (self.attributes, self.fetched, self.valid) = (attributes, now, true);
     }
 
     /// Takes attributes that may be old already.
-    pub(crate) fn doubt(&mut self, attributes: Fattr, times: &Times) {
-        (self.attributes, self.since, self.valid) = (attributes, times.now(), false);
+    pub(crate) fn update_stale(&mut self, attributes: Fattr, timeouts: &CacheTimeouts) {
+        (self.attributes, self.fetched, self.valid) = (attributes, timeouts.now(), false);
     }
 
     pub(crate) fn invalidate(&mut self) {
@@ -94,15 +94,15 @@ impl Cached {
     }
 
     /// Whether the server was asked so long ago that they would no longer hold.
-    pub(crate) fn is_due(&self, times: &Times) -> bool {
-        times.now().duration_since(self.since) >= self.life
+    pub(crate) fn is_expired(&self, timeouts: &CacheTimeouts) -> bool {
+        timeouts.now().duration_since(self.fetched) >= self.timeout
     }
 
     /// How much longer they hold; `None`: no longer.
-    pub(crate) fn left(&self, times: &Times) -> Option<Duration> {
+    pub(crate) fn remaining(&self, timeouts: &CacheTimeouts) -> Option<Duration> {
         if !self.valid {
             return None;
         }
-        self.life.checked_sub(times.now().duration_since(self.since)).filter(|d| !d.is_zero())
+        self.timeout.checked_sub(timeouts.now().duration_since(self.fetched)).filter(|d| !d.is_zero())
     }
 }

@@ -15,7 +15,7 @@ const LOOK: u32 = 2;
 const SIGKILL: u64 = 1 << 8;
 /// The result of `op`, or `None` (then `op` is dropped) when the thread `tid`, which waits for it, is to die. Thread 0
 /// is the kernel itself.
-pub(crate) async fn unless_killed<T>(
+pub(crate) async fn cancel_if_killed<T>(
     (rt, ticks): (&RuntimeRef, &Notify),
     tid: u32,
     op: impl Future<Output = T>,
@@ -30,11 +30,11 @@ pub(crate) async fn unless_killed<T>(
                 ticks.notified().await;
             }
             // Elsewhere: looking may block, and the executor must not.
-            let (say, said) = oneshot::channel();
+            let (tx, rx) = oneshot::channel();
             rt.spawn_blocking(Box::new(move || {
-                let _ = say.send(is_dying(tid));
+                let _ = tx.send(is_killed(tid));
             }));
-            if said.await.unwrap_or(false) {
+            if rx.await.unwrap_or(false) {
                 return;
             }
         }
@@ -46,7 +46,7 @@ pub(crate) async fn unless_killed<T>(
     }
 }
 
-fn is_dying(tid: u32) -> bool {
+fn is_killed(tid: u32) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{tid}/status")) else { return false };
     let pending = |key: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(key));
@@ -68,15 +68,15 @@ mod tests {
 
     #[test]
     fn a_living_thread_is_not_dying_nor_is_one_that_is_not_there() {
-        assert!(!is_dying(std::process::id()));
-        assert!(!is_dying(u32::MAX));
+        assert!(!is_killed(std::process::id()));
+        assert!(!is_killed(u32::MAX));
     }
 
     #[tokio::test]
     async fn a_result_comes_through() {
         let (rt, ticks) = (TokioRuntime::current(), Notify::new());
-        assert_eq!(unless_killed((&rt, &ticks), std::process::id(), async { 7 }).await, Some(7));
-        assert_eq!(unless_killed((&rt, &ticks), 0, async { 8 }).await, Some(8));
+        assert_eq!(cancel_if_killed((&rt, &ticks), std::process::id(), async { 7 }).await, Some(7));
+        assert_eq!(cancel_if_killed((&rt, &ticks), 0, async { 8 }).await, Some(8));
     }
 
     #[tokio::test]
@@ -84,7 +84,7 @@ mod tests {
         // Not waited for: a process that has ended, as one that is to die, has no memory.
         let mut ended = Command::new("true").spawn().unwrap();
         let (rt, ticks) = (TokioRuntime::current(), Notify::new());
-        let waits = unless_killed((&rt, &ticks), ended.id(), std::future::pending::<()>());
+        let completion = cancel_if_killed((&rt, &ticks), ended.id(), std::future::pending::<()>());
         let notifies = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -92,7 +92,7 @@ mod tests {
             }
         };
         tokio::select! {
-            out = waits => assert_eq!(out, None),
+            out = completion => assert_eq!(out, None),
             () = notifies => {}
         }
         ended.wait().unwrap();

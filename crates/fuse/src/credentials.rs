@@ -8,22 +8,22 @@ use parking_lot::Mutex;
 /// Identities that are remembered at a time.
 const MOST: usize = 1024;
 
-pub(crate) struct Callers {
+pub(crate) struct CredentialCache {
     client: Client,
     own: Identity,
-    known: Mutex<HashMap<Who, Client>>,
+    clients: Mutex<HashMap<CredentialKey, Client>>,
 }
 
 /// User, group and supplementary groups.
-type Who = (u32, u32, Vec<u32>);
+type CredentialKey = (u32, u32, Vec<u32>);
 
-impl Callers {
+impl CredentialCache {
     pub(crate) fn new(client: Client, own: Identity) -> Self {
-        Self { client, own, known: Mutex::default() }
+        Self { client, own, clients: Mutex::default() }
     }
 
     /// The client whose calls are those of the mounting process.
-    pub(crate) fn own(&self) -> &Client {
+    pub(crate) fn default_client(&self) -> &Client {
         &self.client
     }
 
@@ -40,7 +40,7 @@ impl Callers {
             return self.client.clone();
         }
         let who = (uid, gid, gids);
-        let mut known = self.known.lock();
+        let mut known = self.clients.lock();
         if let Some(client) = known.get(&who) {
             return client.clone();
         }
@@ -77,13 +77,13 @@ mod tests {
         let tid = std::process::id();
         let mut gids = Identity::groups_of(&tid.to_string());
         let own = Identity { uid: 4711, gid: 4712, gids: gids.clone(), machine: "machine".into() };
-        let callers = Callers::new(client.clone(), own.clone());
+        let callers = CredentialCache::new(client.clone(), own.clone());
         assert!(
             callers.get(4711, 4712, tid).is_same_caller(&client),
             "it has the groups of the mounting process"
         );
         gids.push(4713);
-        let callers = Callers::new(client.clone(), Identity { gids, ..own });
+        let callers = CredentialCache::new(client.clone(), Identity { gids, ..own });
         let caller = callers.get(4711, 4712, tid);
         assert!(!caller.is_same_caller(&client), "it does not have a group of the mounting process");
         assert!(callers.get(4711, 4712, tid).is_same_caller(&caller));

@@ -8,21 +8,21 @@ use std::{
 use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
 
 /// What is called whenever a task has run, once it is set.
-pub(super) type After = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
+pub(super) type PollHook = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 /// A runtime that calls `after` whenever one of its tasks has run.
-pub(super) struct Observed {
+pub(super) struct HookedRuntime {
     inner: RuntimeRef,
-    after: After,
+    after: PollHook,
 }
 
-impl Observed {
-    pub(super) fn new(inner: RuntimeRef, after: After) -> Self {
+impl HookedRuntime {
+    pub(super) fn new(inner: RuntimeRef, after: PollHook) -> Self {
         Self { inner, after }
     }
 }
 
-impl Runtime for Observed {
+impl Runtime for HookedRuntime {
     fn now(&self) -> Instant {
         self.inner.now()
     }

@@ -1,0 +1,338 @@
+//! Making, removing and renaming.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use millrace_client::{Client, Object};
+use millrace_nfs::v3::{CreateHow, FileType, MknodWhat, Sattr, SetTime, Status, WccData};
+use rustix::{fs::OFlags, io::Errno};
+
+use crate::{
+    error::errno,
+    fs::{Entry, Fs},
+    inode::Inode,
+};
+
+/// How often a free `.nfs...` name is looked for.
+const SILLY_NAME_ATTEMPTS: u32 = 16;
+
+/// What mknod(2) and its kin make.
+pub(crate) enum NewNode {
+    Directory(Sattr),
+    Symlink(Vec<u8>),
+    File(Sattr),
+    Special(MknodWhat),
+}
+
+impl Fs {
+    /// Makes `name` in `dir`.
+    pub(crate) async fn create_node(
+        self: &Arc<Self>,
+        client: &Client,
+        dir: u64,
+        name: &[u8],
+        what: NewNode,
+    ) -> Result<Entry, Errno> {
+        let dir = self.inode(dir)?;
+        let made = {
+            let _change = dir.begin_change(&self.clock);
+            let made = match what {
+                NewNode::Directory(set) => client.mkdir(dir.handle, name, set).await,
+                NewNode::Symlink(text) => client.symlink(dir.handle, name, text, Sattr::default()).await,
+                NewNode::File(set) => client.create(dir.handle, name, CreateHow::Guarded(set)).await,
+                NewNode::Special(what) => client.mknod(dir.handle, name, what).await,
+            };
+            self.finish_create(&dir, name, made)?
+        };
+        Ok(self.make_entry((&dir, name), self.clock.tick(), made))
+    }
+
+    /// Takes what the reply to a call that makes `name` says of the directory.
+    fn finish_create(
+        self: &Arc<Self>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        made: Result<Object, millrace_client::Error>,
+    ) -> Result<Object, Errno> {
+        match made {
+            Ok(object) => {
+                self.note_entries_changed(dir, &object.dir);
+                Ok(object)
+            }
+            Err(e) => Err(self.map_name_error(dir, name, &e)),
+        }
+    }
+
+    /// The number for the failure of a change of `name`. If the kernel was wrong about whether it is there, it asks again.
+    fn map_name_error(self: &Arc<Self>, dir: &Inode, name: &[u8], e: &millrace_client::Error) -> Errno {
+        if matches!(e.status(), Some(Status::NoEnt | Status::Exist)) {
+            let name = self.inodes.begin_name_expiry((dir.number, name));
+            drop(self.expire_names(dir.number, name.into_iter().collect()));
+        }
+        errno(e)
+    }
+
+    /// Makes and opens a regular file: the entry, the description's number, and whether pages are to be kept.
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        client: Client,
+        dir: u64,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<(Entry, u64, bool), Errno> {
+        let dir = self.inode(dir)?;
+        let flags = OFlags::from_bits_retain(flags);
+        let object = {
+            let _change = dir.begin_change(&self.clock);
+            if flags.contains(OFlags::EXCL) {
+                self.create_exclusively(&client, &dir, name, mode).await?
+            } else {
+                let set = Sattr { mode: Some(mode), ..Sattr::default() };
+                self.finish_create(
+                    &dir,
+                    name,
+                    client.create(dir.handle, name, CreateHow::Unchecked(set)).await,
+                )?
+            }
+        };
+        let mut entry = self.make_entry((&dir, name), self.clock.tick(), object);
+        let has_data = entry.attrs.attributes.size > 0 || !entry.inode.writes.is_idle();
+        if flags.contains(OFlags::TRUNC) && has_data {
+            // The file was there. It is cut like any other: a size in CREATE would not wait for data of ours.
+            let cut = Sattr { size: Some(0), ..Sattr::default() };
+            let number = entry.inode.number;
+            entry.attrs =
+                self.setattr(&client, number, cut).await.inspect_err(|_| self.inodes.forget(number, 1))?;
+        }
+        let (number, keep) =
+            self.insert_open_file(client, Arc::clone(&entry.inode), entry.attrs.update, flags);
+        Ok((entry, number, keep))
+    }
+
+    /// EXCLUSIVE: nobody else has made this file, even if the call had to be sent twice. Servers keep the verifier in
+    /// its attributes, so they are set afterwards.
+    async fn create_exclusively(
+        self: &Arc<Self>,
+        client: &Client,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Object, Errno> {
+        let verifier = self.unique_id().to_ne_bytes();
+        let made = client.create(dir.handle, name, CreateHow::Exclusive(verifier)).await;
+        let made = self.finish_create(dir, name, made)?;
+        let now = SetTime::ServerTime;
+        let set = Sattr { mode: Some(mode), atime: now, mtime: now, ..Sattr::default() };
+        let changed = client.setattr(made.handle, set, None).await.map_err(|e| errno(&e))?;
+        let attributes = match changed.after {
+            Some(a) => a,
+            None => client.getattr(made.handle).await.map_err(|e| errno(&e))?,
+        };
+        Ok(Object { attributes, ..made })
+    }
+
+    /// A further name for a file.
+    ///
+    /// # Errors
+    /// [`Errno::STALE`] also when the kernel is to look the file's path up again, and to repeat this (`verify.rs`).
+    pub(crate) async fn link(
+        self: &Arc<Self>,
+        client: &Client,
+        file: u64,
+        (dir, name): (u64, &[u8]),
+        tid: u32,
+    ) -> Result<Entry, Errno> {
+        let (inode, dir) = (self.inode(file)?, self.inode(dir)?);
+        self.check_names(client, &inode, tid).await?;
+        {
+            let _changes = (dir.begin_change(&self.clock), inode.begin_change(&self.clock));
+            let linked = client.link(inode.handle, dir.handle, name).await;
+            let linked = linked.map_err(|e| self.map_name_error(&dir, name, &e))?;
+            self.note_entries_changed(&dir, &linked.dir);
+        }
+        let issued = self.clock.tick();
+        let attributes = client.getattr(inode.handle).await.map_err(|e| errno(&e))?;
+        let object = Object { handle: inode.handle, attributes, dir: WccData::default() };
+        Ok(self.make_entry((&dir, name), issued, object))
+    }
+
+    pub(crate) async fn unlink(
+        self: &Arc<Self>,
+        client: &Client,
+        dir: u64,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let dir = self.inode(dir)?;
+        let open = self.open_with_single_link(client, &dir, name).await;
+        let done = {
+            let _change = dir.begin_change(&self.clock);
+            match &open {
+                Some(inode) => self.silly_rename(client, &dir, name, inode).await,
+                None => self.finish_remove(&dir, name, client.remove(dir.handle, name).await),
+            }
+        };
+        self.note_relink();
+        done
+    }
+
+    /// Takes what the reply to a call that removes `name` says of the directory.
+    fn finish_remove(
+        self: &Arc<Self>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        removed: Result<WccData, millrace_client::Error>,
+    ) -> Result<(), Errno> {
+        let wcc = removed.map_err(|e| self.map_name_error(dir, name, &e))?;
+        self.note_entries_changed(dir, &wcc);
+        self.inodes.remove((dir.number, name));
+        Ok(())
+    }
+
+    pub(crate) async fn rmdir(self: &Arc<Self>, client: &Client, dir: u64, name: &[u8]) -> Result<(), Errno> {
+        let dir = self.inode(dir)?;
+        let _change = dir.begin_change(&self.clock);
+        self.finish_remove(&dir, name, client.rmdir(dir.handle, name).await)
+    }
+
+    /// Renames; what has the new name is replaced, and lives on under another one while it is open.
+    pub(crate) async fn rename(
+        self: &Arc<Self>,
+        client: &Client,
+        (from, name): (u64, &[u8]),
+        (to, new): (u64, &[u8]),
+    ) -> Result<(), Errno> {
+        let (from, to) = (self.inode(from)?, self.inode(to)?);
+        let replaced = self.open_with_single_link(client, &to, new).await;
+        let done = {
+            let other = (from.number != to.number).then(|| to.begin_change(&self.clock));
+            let _changes = (from.begin_change(&self.clock), other);
+            self.rename_over(client, (&from, name), (&to, new), replaced).await
+        };
+        self.note_relink();
+        done
+    }
+
+    async fn rename_over(
+        self: &Arc<Self>,
+        client: &Client,
+        (from, name): (&Arc<Inode>, &[u8]),
+        (to, new): (&Arc<Inode>, &[u8]),
+        replaced: Option<Arc<Inode>>,
+    ) -> Result<(), Errno> {
+        // A further name first, so that there is no moment without the new one.
+        let kept = match &replaced {
+            Some(inode) => {
+                let silly = self.unused_silly_name(client, to, inode).await?;
+                let linked = client.link(inode.handle, to.handle, &silly).await.map_err(|e| errno(&e))?;
+                to.note_change(&self.clock, &linked.dir);
+                Some((inode, silly))
+            }
+            None => None,
+        };
+        let renamed = client.rename(from.handle, name, to.handle, new).await;
+        let renamed = renamed.map_err(|e| self.map_name_error(from, name, &e));
+        if let Ok(wcc) = &renamed {
+            if from.number != to.number {
+                self.note_entries_changed(from, &wcc.from);
+            }
+            self.note_entries_changed(to, &wcc.to);
+            self.inodes.rename((from.number, name), (to.number, new));
+        }
+        if let Some((inode, silly)) = kept {
+            let still_there = renamed.is_err()
+                || client.lookup(to.handle, new).await.is_ok_and(|o| o.handle == inode.handle);
+            if still_there {
+                // Nothing was replaced: the rename failed, or both names were the same file.
+                if let Ok(wcc) = client.remove(to.handle, &silly).await {
+                    self.note_entries_changed(to, &wcc);
+                }
+            } else {
+                self.record_silly_name(client, to, inode, silly).await;
+            }
+        }
+        renamed.map(drop)
+    }
+
+    /// The file that `name` stands for, if it is open here and this is its only name.
+    async fn open_with_single_link(&self, client: &Client, dir: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
+        if self.open.lock().is_empty() {
+            return None;
+        }
+        let object = client.lookup(dir.handle, name).await.ok()?;
+        let inode = self.inodes.find_by_handle(&object.handle)?;
+        let open = inode.state.lock().open_count > 0;
+        (open && object.attributes.file_type == FileType::Regular && object.attributes.nlink == 1)
+            .then_some(inode)
+    }
+
+    /// Gives an open file the name under which it waits for its last close.
+    async fn silly_rename(
+        self: &Arc<Self>,
+        client: &Client,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+    ) -> Result<(), Errno> {
+        let silly = self.unused_silly_name(client, dir, inode).await?;
+        let renamed = client.rename(dir.handle, name, dir.handle, &silly).await;
+        let renamed = renamed.map_err(|e| self.map_name_error(dir, name, &e))?;
+        self.note_entries_changed(dir, &renamed.to);
+        self.inodes.remove((dir.number, name));
+        self.record_silly_name(client, dir, inode, silly).await;
+        Ok(())
+    }
+
+    /// Remembers the name under which a removed file waits for its last close. If that has come meanwhile, the file goes.
+    async fn record_silly_name(
+        self: &Arc<Self>,
+        client: &Client,
+        dir: &Arc<Inode>,
+        inode: &Arc<Inode>,
+        name: Vec<u8>,
+    ) {
+        self.silly_names.lock().insert((dir.number, name.clone()));
+        inode.note_unknown_change(&self.clock);
+        inode.state.lock().silly_name = Some((Arc::clone(dir), name));
+        self.remove_silly_name(client, inode).await;
+    }
+
+    /// A name as Linux gives it to removed files, which nothing has yet.
+    async fn unused_silly_name(&self, client: &Client, dir: &Inode, inode: &Inode) -> Result<Vec<u8>, Errno> {
+        for _ in 0..SILLY_NAME_ATTEMPTS {
+            let name = format!(".nfs{:016x}{:08x}", inode.number, self.unique_id() as u32).into_bytes();
+            match client.lookup(dir.handle, &name).await {
+                Err(e) if e.is_not_found() => return Ok(name),
+                Err(e) => return Err(errno(&e)),
+                Ok(_) => {}
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Removes what a removed file was renamed to, unless the file is open.
+    pub(crate) async fn remove_silly_name(self: &Arc<Self>, client: &Client, inode: &Inode) {
+        let silly = {
+            let mut s = inode.state.lock();
+            if s.open_count > 0 { None } else { s.silly_name.take() }
+        };
+        let Some((dir, name)) = silly else { return };
+        {
+            let _change = dir.begin_change(&self.clock);
+            match client.remove(dir.handle, &name).await {
+                Ok(wcc) => self.note_entries_changed(&dir, &wcc),
+                Err(e) => tracing::warn!("cannot remove {}: {e}", String::from_utf8_lossy(&name)),
+            }
+        }
+        self.silly_names.lock().remove(&(dir.number, name));
+    }
+
+    /// A number that no other mount is likely to have.
+    fn unique_id(&self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let runtime = self.credentials.default_client().runtime();
+        millrace_runtime::RuntimeExt::random_u64(&**runtime) ^ NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+}
