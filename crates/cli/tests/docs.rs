@@ -165,7 +165,7 @@ fn the_configuration_page_has_every_key_and_no_other() {
 #[test]
 fn the_options_page_has_every_mount_option_and_no_other() {
     let said = millrace_fuse::MountOptions::default().read("qqqqqqqq", false).unwrap_err().to_string();
-    let list = said.split_once("there are ").unwrap().1;
+    let list = said.split_once("valid options are ").unwrap().1;
     // Of an option with a choice of values the page has the name.
     let named = |word: &str| match word.split_once('=') {
         Some((name, values)) if values.contains('|') => format!("{name}="),

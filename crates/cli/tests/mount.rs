@@ -145,7 +145,7 @@ fn what_is_lost_is_told_and_a_second_signal_waits_for_nothing() {
     let (status, said) = patient.end();
     assert_eq!(status.code(), Some(1), "{said}");
     let failure = said.lines().find(|l| l.starts_with("millrace: ")).expect(&said);
-    assert!(failure.contains("changes of 1 files are lost"), "{said}");
+    assert!(failure.contains("changes to 1 files were lost"), "{said}");
     drop(open);
 
     let (mut hurried, open) = lose("3600");
@@ -369,7 +369,7 @@ fn a_mount_in_the_background_logs_to_the_system_log_and_says_so() {
     open.write_all(b"never arrives").unwrap();
     stop(server.child.id());
     signal(process.0, Signal::TERM);
-    let lost = logged("changes of 1 files are lost");
+    let lost = logged("changes to 1 files were lost");
     assert!(lost.starts_with(&format!("<27>millrace[{}]: ", process.0)), "{lost}");
 }
 

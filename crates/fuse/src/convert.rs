@@ -1,4 +1,4 @@
-//! Attributes, times, devices and errors, from NFS to the kernel and back.
+//! Conversion of attributes, times, device numbers and errors between NFS and FUSE.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,10 +6,10 @@ use fuser::{FileAttr, INodeNo, TimeOrNow};
 use millrace_nfs::v3::{Fattr, FileType, NfsTime, SetTime, SpecData};
 use rustix::io::Errno;
 
-/// Unit of statfs, bytes.
+/// Block size reported by statfs, in bytes.
 pub(crate) const BLOCK: u32 = 4096;
 
-/// An error as `fuser` has it.
+/// Converts an errno.
 pub(crate) fn number(e: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(e.raw_os_error())
 }
@@ -18,7 +18,7 @@ fn time(t: NfsTime) -> SystemTime {
     UNIX_EPOCH + Duration::new(t.seconds.into(), t.nanoseconds.min(999_999_999))
 }
 
-/// NFSv3 has no times before 1970 and after 2106: they become the nearest that it has, as with Linux.
+/// NFSv3 times range from 1970 to 2106; others are clamped, as in Linux.
 pub(crate) fn set_time(t: Option<TimeOrNow>) -> SetTime {
     match t {
         None => SetTime::DontChange,
@@ -31,7 +31,7 @@ pub(crate) fn set_time(t: Option<TimeOrNow>) -> SetTime {
     }
 }
 
-/// A type as `fuser` has it.
+/// Converts a file type.
 pub(crate) fn kind(t: FileType) -> fuser::FileType {
     match t {
         FileType::Regular => fuser::FileType::RegularFile,
@@ -44,7 +44,7 @@ pub(crate) fn kind(t: FileType) -> fuser::FileType {
     }
 }
 
-/// Attributes of the file with the number `ino` for the kernel.
+/// Converts the attributes of the inode `ino`.
 pub(crate) fn attr(ino: u64, a: &Fattr) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino),
@@ -65,17 +65,18 @@ pub(crate) fn attr(ino: u64, a: &Fattr) -> FileAttr {
     }
 }
 
-/// The kernel's `new_encode_dev`: 12 bits of major number between the halves of 20 bits of minor number.
+/// Encodes a device number like the kernel's `new_encode_dev`: 12 bits of major number between the parts of a
+/// 20-bit minor number.
 fn device(d: SpecData) -> u32 {
     (d.minor & 0xff) | ((d.major & 0xfff) << 8) | ((d.minor & 0xfff00) << 12)
 }
 
-/// The numbers of a device, of the kernel's.
+/// Decodes a device number of the kernel.
 pub(crate) fn spec(dev: u32) -> SpecData {
     SpecData { major: (dev >> 8) & 0xfff, minor: (dev & 0xff) | ((dev >> 12) & 0xfff00) }
 }
 
-/// An entry for the kernel that a name is not there.
+/// Attributes for a negative entry.
 pub(crate) fn absent() -> FileAttr {
     let nothing = Fattr {
         file_type: FileType::Regular,

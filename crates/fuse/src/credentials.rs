@@ -1,12 +1,12 @@
-//! Who calls: one client for each identity, over the same connections.
+//! One client for each caller's credentials; all of them share the connections.
 
 use std::collections::HashMap;
 
 use millrace_client::{Client, Identity};
 use parking_lot::Mutex;
 
-/// Identities that are remembered at a time.
-const MOST: usize = 1024;
+/// Identities that are cached.
+const MAX_IDENTITIES: usize = 1024;
 
 pub(crate) struct CredentialCache {
     client: Client,
@@ -22,15 +22,15 @@ impl CredentialCache {
         Self { client, own, clients: Mutex::default() }
     }
 
-    /// The client whose calls are those of the mounting process.
+    /// Client with the credentials of the mounting process.
     pub(crate) fn default_client(&self) -> &Client {
         &self.client
     }
 
-    /// The client for a request. The kernel gives the user, the group and the thread; the supplementary groups are those that
-    /// the thread has now, since it may have dropped some.
+    /// Returns the client for a FUSE request. The kernel passes user, group and thread; the supplementary
+    /// groups are read from the thread, since it may have dropped some.
     pub(crate) fn get(&self, uid: u32, gid: u32, tid: u32) -> Client {
-        // Not read for root: no server that trusts root checks its groups.
+        // Root's groups are not read: a server that trusts root does not check them.
         let own = (self.own.uid, self.own.gid);
         if uid == 0 && own == (uid, gid) {
             return self.client.clone();
@@ -46,7 +46,7 @@ impl CredentialCache {
         }
         let identity = Identity { uid, gid, gids: who.2.clone(), machine: self.own.machine.clone() };
         let client = self.client.as_caller(&identity);
-        if known.len() >= MOST {
+        if known.len() >= MAX_IDENTITIES {
             known.clear();
         }
         known.insert(who, client.clone());
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn the_user_who_mounted_acts_with_the_groups_of_the_thread() {
+    async fn mounting_user_gets_the_groups_of_the_thread() {
         let config = Config {
             exports: vec!["/data=memory:16MiB".parse().unwrap()],
             listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
@@ -78,14 +78,11 @@ mod tests {
         let mut gids = Identity::groups_of(&tid.to_string());
         let own = Identity { uid: 4711, gid: 4712, gids: gids.clone(), machine: "machine".into() };
         let callers = CredentialCache::new(client.clone(), own.clone());
-        assert!(
-            callers.get(4711, 4712, tid).is_same_caller(&client),
-            "it has the groups of the mounting process"
-        );
+        assert!(callers.get(4711, 4712, tid).is_same_caller(&client), "same groups as the mounting process");
         gids.push(4713);
         let callers = CredentialCache::new(client.clone(), Identity { gids, ..own });
         let caller = callers.get(4711, 4712, tid);
-        assert!(!caller.is_same_caller(&client), "it does not have a group of the mounting process");
+        assert!(!caller.is_same_caller(&client), "lacks a group of the mounting process");
         assert!(callers.get(4711, 4712, tid).is_same_caller(&caller));
         assert!(!callers.get(4711, 4713, tid).is_same_caller(&caller));
     }

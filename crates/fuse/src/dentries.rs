@@ -1,8 +1,8 @@
-//! Dentries: the names that the kernel was told, and the inodes to which they lead.
+//! Dentries: the names that the kernel has cached, and the inodes they refer to.
 //!
-//! The kernel resolves a name from its cache until the name's lifetime has expired. The mount records these names: to expire
-//! those in a directory that another client has changed, to revalidate them when a file is opened, and to give the paths of
-//! files in messages.
+//! The kernel resolves a cached name without a request until its timeout. The mount records the names to
+//! expire those in a directory that another client has changed, to revalidate them when a file is opened, and
+//! to show paths in messages.
 
 use std::{
     collections::{
@@ -20,41 +20,41 @@ use millrace_runtime::Instant;
 
 use crate::inode::ROOT;
 
-/// The most components of a path; a server whose directory contains itself would make it endless.
+/// Maximum path length in components; bounds the walk if a server reports a directory inside itself.
 const MAX_PATH_COMPONENTS: usize = 4096;
-/// The most negative names (names that do not exist) that the kernel may cache.
+/// Maximum number of negative entries (names that do not exist) that the kernel may cache.
 const MAX_NEGATIVE: usize = 16 << 10;
-/// The least interval between searches for negative names that have expired.
-const LOOK: Duration = Duration::from_secs(1);
+/// Minimum interval between searches for expired negative entries.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A name in the directory with this inode number.
 type Name<'n> = (u64, &'n [u8]);
-/// The same, kept.
+/// An owned [`Name`].
 type OwnedName = (u64, Arc<[u8]>);
 
-/// Identifies one answer by which the kernel was allowed to cache a name.
+/// Identifies one reply that allowed the kernel to cache a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheStamp {
     count: u64,
-    /// A notification that expires it is under way.
+    /// A notification that expires the name is being sent.
     expiring: bool,
 }
 
-/// A name that the kernel may have cached: its directory's number, its text, and the answer.
+/// A name that the kernel may have cached: the directory's inode number, the name, and the reply.
 pub(crate) type CachedName = (u64, Arc<[u8]>, CacheStamp);
 
-/// The answer that the kernel had for a name.
+/// The reply that the kernel got for a name.
 #[derive(Debug, Clone, Copy)]
 enum Target {
-    /// It leads to this inode.
+    /// The name refers to this inode.
     Inode { number: u64, cached: Option<CacheStamp> },
-    /// It does not exist; cached until then.
+    /// The name does not exist; cached until then.
     Negative { until: Instant },
 }
 
-/// The names of an inode, at least one.
+/// The names of one inode; never empty.
 struct Names {
-    /// The one that was seen last.
+    /// The most recently seen name.
     last: OwnedName,
     others: Vec<OwnedName>,
 }
@@ -65,20 +65,20 @@ impl Names {
     }
 }
 
-/// The names of inodes, by their numbers, and what each leads to. What other clients rename has its old name until that is
-/// looked up again.
+/// Names by directory and by inode. A file renamed by another client keeps its old name here until that name
+/// is looked up again.
 #[derive(Default)]
 pub(crate) struct Dentries {
     directories: HashMap<u64, HashMap<Arc<[u8]>, Target>>,
     by_inode: HashMap<u64, Names>,
     negative_count: usize,
     last_stamp: u64,
-    /// When it was last looked for absent names whose time is over.
+    /// Time of the last search for expired negative entries.
     last_sweep: Option<Instant>,
 }
 
 impl Dentries {
-    /// The kernel is told that `name` leads to the inode `number`.
+    /// Records that the kernel was told that `name` refers to the inode `number`.
     pub(crate) fn insert(&mut self, number: u64, name: Name<'_>) {
         self.last_stamp += 1;
         let target =
@@ -103,7 +103,7 @@ impl Dentries {
         }
     }
 
-    /// Makes a known name the last one of its inode.
+    /// Makes a recorded name the most recent one of its inode.
     fn mark_last_seen(&mut self, number: u64, name: Name<'_>) {
         let Some(names) = self.by_inode.get_mut(&number) else { return };
         if let Some(seen) = names.others.iter_mut().find(|(dir, text)| (*dir, &**text) == name) {
@@ -111,12 +111,12 @@ impl Dentries {
         }
     }
 
-    /// The kernel is to be told that there is no `name`, for `ttl` from `now` on; `false`: it was told so of too many, so it is not to
-    /// cache this one.
+    /// Records a negative entry that the kernel may cache for `ttl` from `now`. `false`: too many are cached,
+    /// so the kernel must not cache this one.
     pub(crate) fn insert_negative(&mut self, name: Name<'_>, now: Instant, ttl: Duration) -> bool {
         self.remove(name);
         if self.negative_count >= MAX_NEGATIVE
-            && self.last_sweep.is_none_or(|then| now.duration_since(then) >= LOOK)
+            && self.last_sweep.is_none_or(|then| now.duration_since(then) >= SWEEP_INTERVAL)
         {
             self.remove_expired_negatives(now);
         }
@@ -139,7 +139,7 @@ impl Dentries {
         self.negative_count = self.directories.values().map(|names| count_negative(names.values())).sum();
     }
 
-    /// `name` leads nowhere any more, that the kernel knows of.
+    /// Removes a name.
     pub(crate) fn remove(&mut self, name: Name<'_>) {
         let Entry::Occupied(mut names) = self.directories.entry(name.0) else { return };
         let Some(target) = names.get_mut().remove(name.1) else { return };
@@ -152,7 +152,7 @@ impl Dentries {
         }
     }
 
-    /// Takes a name from an inode.
+    /// Removes a name from the names of an inode.
     fn detach(&mut self, number: u64, name: Name<'_>) {
         let Entry::Occupied(mut of) = self.by_inode.entry(number) else { return };
         let names = of.get_mut();
@@ -165,7 +165,7 @@ impl Dentries {
         }
     }
 
-    /// What had the name `from` has the name `to` now, for the kernel too.
+    /// Records a rename.
     pub(crate) fn rename(&mut self, from: Name<'_>, to: Name<'_>) {
         let target = self.directories.get(&from.0).and_then(|names| names.get(from.1)).copied();
         self.remove(from);
@@ -175,12 +175,12 @@ impl Dentries {
         }
     }
 
-    /// The kernel does not know the inode any more.
+    /// Removes an inode that the kernel has forgotten.
     pub(crate) fn forget(&mut self, number: u64) {
         if let Some(names) = self.by_inode.remove(&number) {
             names.all().for_each(|(dir, text)| self.remove((*dir, text)));
         }
-        // It holds a directory as long as something in it, but for names that are not there.
+        // The kernel holds a directory as long as any dentry in it, except negative ones.
         if let Some(names) = self.directories.remove(&number) {
             self.negative_count -= count_negative(names.values());
         }
@@ -188,7 +188,7 @@ impl Dentries {
         shrink(&mut self.directories);
     }
 
-    /// The names by which the kernel may reach an inode without asking.
+    /// Names by which the kernel can reach an inode without a request.
     pub(crate) fn cached_names(&self, number: u64) -> Vec<CachedName> {
         let cached = |(dir, text): &OwnedName| {
             let target = self.directories.get(dir)?.get(text)?;
@@ -198,7 +198,7 @@ impl Dentries {
         self.by_inode.get(&number).map(|names| names.all().filter_map(cached).collect()).unwrap_or_default()
     }
 
-    /// The kernel asks for a name before it uses it, if it was not told of it again.
+    /// Records that the kernel has been told to expire a name, unless it was looked up again since.
     pub(crate) fn finish_expiry(&mut self, (dir, text, stamp): &CachedName) {
         let target = self.directories.get_mut(dir).and_then(|names| names.get_mut(text));
         if let Some(Target::Inode { cached, .. }) = target {
@@ -206,8 +206,8 @@ impl Dentries {
         }
     }
 
-    /// The names in a directory that the kernel may use without asking, for it to be told to ask; until then they count as
-    /// cached ([`Self::expired`]). Each is given once.
+    /// Returns the cached names in a directory that must be expired. They count as cached until
+    /// [`Self::finish_expiry`]. Each name is returned once.
     pub(crate) fn begin_expiry(&mut self, dir: u64) -> Vec<CachedName> {
         let Some(names) = self.directories.get_mut(&dir) else { return Vec::new() };
         let mut expired = Vec::new();
@@ -231,7 +231,7 @@ impl Dentries {
         expired
     }
 
-    /// As [`Self::expire`], of one name.
+    /// Like [`Self::begin_expiry`], for one name.
     pub(crate) fn begin_name_expiry(&mut self, name: Name<'_>) -> Option<CachedName> {
         let names = self.directories.get_mut(&name.0)?;
         let text = Arc::clone(names.get_key_value(name.1)?.0);
@@ -248,7 +248,7 @@ impl Dentries {
         }
     }
 
-    /// The path from the root of the mount, if all of it is known.
+    /// The path relative to the root of the mount, if all components are known.
     pub(crate) fn path(&self, number: u64) -> Option<PathBuf> {
         let mut names = Vec::new();
         let mut at = number;
@@ -265,7 +265,7 @@ fn count_negative(targets: Values<'_, Arc<[u8]>, Target>) -> usize {
     targets.filter(|target| matches!(target, Target::Negative { .. })).count()
 }
 
-/// Gives memory back that a table does not need any more.
+/// Returns memory that a table no longer needs.
 pub(crate) fn shrink<K: std::hash::Hash + Eq, V>(table: &mut HashMap<K, V>) {
     const SMALL: usize = 1024;
     if table.capacity() > SMALL && table.len() < table.capacity() / 8 {
@@ -284,7 +284,6 @@ mod tests {
         dentries.path(number).map(|p| p.to_str().unwrap().to_owned())
     }
 
-    /// Names in a fixed order.
     fn sorted(names: impl IntoIterator<Item = Arc<[u8]>>) -> Vec<String> {
         let mut names: Vec<_> = names.into_iter().map(|n| String::from_utf8_lossy(&n).into_owned()).collect();
         names.sort();
@@ -295,7 +294,7 @@ mod tests {
         sorted(dentries.cached_names(number).into_iter().map(|(_, name, _)| name))
     }
 
-    /// The kernel is told to ask for the names of a directory: which.
+    /// Expires the names in a directory and returns them.
     fn expire(dentries: &mut Dentries, dir: u64) -> Vec<String> {
         let names = dentries.begin_expiry(dir);
         names.iter().for_each(|name| dentries.finish_expiry(name));
@@ -303,13 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn paths_follow_renames_and_unknown_ones_are_not_made_up() {
+    fn paths_follow_renames() {
         let mut d = Dentries::default();
         d.insert(2, (ROOT, b"docs"));
         d.insert(3, (2, b"draft"));
         d.insert(4, (2, b"final"));
         assert_eq!(path(&d, 3).as_deref(), Some("docs/draft"));
-        // What is replaced has no name any more, wherever the directory goes.
+        // A replaced file has no name, even after its directory is renamed.
         d.rename((2, b"draft"), (2, b"final"));
         d.rename((ROOT, b"docs"), (ROOT, b"papers"));
         assert_eq!(path(&d, 3).as_deref(), Some("papers/final"));
@@ -317,7 +316,7 @@ mod tests {
         // Another file was found under the name.
         d.insert(5, (2, b"final"));
         assert_eq!((path(&d, 3), path(&d, 5).as_deref()), (None, Some("papers/final")));
-        // Something that was never seen has the directory's name now.
+        // A directory that was never looked up replaces `papers`.
         d.rename((ROOT, b"never seen"), (ROOT, b"papers"));
         assert_eq!(path(&d, 2), None);
         d.forget(2);
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_below_itself_has_no_path() {
+    fn directory_cycle_has_no_path() {
         let mut d = Dentries::default();
         d.insert(2, (3, b"a"));
         d.insert(3, (2, b"b"));
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_all_names_by_which_the_kernel_reaches_it() {
+    fn cached_names_lists_all_hard_links() {
         let mut d = Dentries::default();
         for name in [b"x", b"y", b"z", b"x"] {
             d.insert(2, (ROOT, name));
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_a_directory_expire_once_and_stay_known() {
+    fn names_expire_once_and_stay_recorded() {
         let mut d = Dentries::default();
         d.insert(2, (ROOT, b"dir"));
         d.insert(3, (2, b"file"));
@@ -380,19 +379,19 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_there_are_bounded() {
+    fn negative_entries_are_bounded() {
         let mut d = Dentries::default();
         for n in 0..MAX_NEGATIVE as u32 {
             assert!(d.insert_negative((ROOT, &n.to_le_bytes()), NOW, Duration::ZERO));
         }
-        // The time of all is over.
+        // All earlier entries have expired.
         assert!(d.insert_negative((ROOT, b"one more"), NOW, LIFE) && d.negative_count == 1);
         for n in 1..MAX_NEGATIVE as u32 {
             assert!(d.insert_negative((2, &n.to_le_bytes()), NOW, LIFE));
         }
         assert!(!d.insert_negative((3, b"too many"), NOW, LIFE));
         assert!(d.insert_negative((2, &1_u32.to_le_bytes()), NOW, LIFE), "one of them again");
-        // It is made, and the directory goes.
+        // The name is created, and the directory is forgotten.
         d.insert(9, (ROOT, b"one more"));
         d.forget(2);
         assert_eq!((d.negative_count, d.directories.len()), (0, 1));

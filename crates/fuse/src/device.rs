@@ -1,7 +1,7 @@
-//! The FUSE device, and the mount(2) that connects it with a directory.
+//! Opens the FUSE device and attaches it to a directory with mount(2).
 //!
-//! `fuser` mounts too, but loses the subtype and knows few flags; and it warns at the end of a mount that umount(8) took
-//! away.
+//! `fuser` can mount too, but it loses the file system subtype, supports few mount flags, and logs a warning
+//! when umount(8) ends the mount.
 
 use std::{
     ffi::CString,
@@ -25,31 +25,29 @@ use rustix::{
 
 use crate::flags;
 
-/// The type in tables of mounts; mount(8) looks for helpers by it, and for those of `fuse` next.
+/// File system type in mount tables; mount(8) looks for a helper of this type first, then of `fuse`.
 const TYPE: &str = "fuse.millrace";
-/// Where the device is.
 pub(crate) const DEVICE: &str = "/dev/fuse";
-/// File type bits of a directory, octal, as the kernel's option `rootmode` has them.
+/// File type bits of a directory in octal, for the mount option `rootmode`.
 const DIRECTORY: &str = "40000";
 
-/// What is mounted, for the kernel.
+/// Parameters of mount(2).
 #[derive(Debug, Clone)]
 pub(crate) struct MountRequest {
-    /// How tables of mounts name it.
+    /// Source shown in mount tables.
     pub(crate) source: String,
-    /// Flags of mount(2).
     pub(crate) flags: MountFlags,
-    /// Other users may enter it (`allow_other`).
+    /// Other users may access the mount (`allow_other`).
     pub(crate) allow_other: bool,
-    /// The kernel checks modes (`default_permissions`).
+    /// The kernel checks permissions by mode (`default_permissions`).
     pub(crate) default_permissions: bool,
 }
 
 impl MountRequest {
-    /// Mounts it on `at`: the device on which its requests come. Without the right to mount, fusermount3 does it.
+    /// Mounts on `at` and returns the FUSE device. Falls back to fusermount3 without the privilege to mount.
     ///
     /// # Errors
-    /// Those of opening the device, of mount(2), and what fusermount3 says.
+    /// Those of opening the device, of mount(2), and the message of fusermount3.
     pub(crate) fn mount(&self, at: &Path) -> io::Result<OwnedFd> {
         let device = OpenOptions::new().read(true).write(true).open(DEVICE)?;
         match mount(&self.source, at, TYPE, self.flags, self.data(&device)?.as_c_str()) {
@@ -59,7 +57,7 @@ impl MountRequest {
         }
     }
 
-    /// The last argument of mount(2).
+    /// The data argument of mount(2).
     fn data(&self, device: &File) -> io::Result<CString> {
         let (fd, uid, gid) = (device.as_raw_fd(), getuid().as_raw(), getgid().as_raw());
         let mut data = format!("fd={fd},rootmode={DIRECTORY},user_id={uid},group_id={gid}");
@@ -70,13 +68,14 @@ impl MountRequest {
         CString::new(data).map_err(io::Error::other)
     }
 
-    /// What the kernel calls an option rather than a flag.
+    /// Options that are passed in the data string, not as flags.
     fn option_names(&self) -> impl Iterator<Item = &'static str> {
         let words = [("allow_other", self.allow_other), ("default_permissions", self.default_permissions)];
         words.into_iter().filter_map(|(name, is_set)| is_set.then_some(name))
     }
 
-    /// The set-uid helper opens the device, mounts, and sends the device through the socket that is its standard input.
+    /// Runs the set-user-ID helper, which opens the device, mounts, and sends the device over the socket on
+    /// its standard input.
     fn fusermount(&self, at: &Path) -> io::Result<OwnedFd> {
         let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let fixed = ["subtype=millrace".to_owned(), format!("fsname={}", escaped(&self.source))];
@@ -85,7 +84,7 @@ impl MountRequest {
         let mut command = Command::new(crate::mountpoint::fusermount_program());
         command.args(["-o", &options, "--"]).arg(at).env("_FUSE_COMMFD", "0");
         let out = command.stdin(Stdio::from(its)).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
-        drop(command); // It has the other end of the socket.
+        drop(command); // Closes the other end of the socket.
         if !out.status.success() {
             return Err(io::Error::other(String::from_utf8_lossy(&out.stderr).trim().to_owned()));
         }
@@ -93,12 +92,12 @@ impl MountRequest {
     }
 }
 
-/// A value in a list with commas.
+/// Escapes a value for a comma-separated list.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,")
 }
 
-/// The descriptor that was sent through a socket.
+/// Receives a file descriptor over a socket.
 fn received(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -118,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_is_given_the_options_that_are_no_flags() {
+    fn mount_data_contains_fuse_options() {
         let request = MountRequest {
             source: "nfs://h/e".into(),
             flags: MountFlags::NOSUID,
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_comes_through_a_socket_or_is_missed() {
+    fn receives_a_descriptor_or_reports_its_absence() {
         let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (ours, its) = pair().unwrap();
         let file = tempfile::tempfile().unwrap();

@@ -1,4 +1,4 @@
-//! Directory streams: one page of the server's answer at a time, wherever the reader is.
+//! Directory streams. Each holds one page of READDIRPLUS results.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::{
     inode::{Epoch, Inode},
 };
 
-/// An open directory. The offsets that readers see are the server's cookies: they hold as long as the server keeps
-/// them, whatever changes in the directory meanwhile.
+/// An open directory. The offsets seen by readers are the server's cookies; they stay valid as long as the
+/// server accepts them, even if the directory changes.
 pub(crate) struct DirStream {
     pub(crate) dir: Arc<Inode>,
     pub(crate) client: Client,
@@ -26,15 +26,15 @@ pub(crate) struct DirStream {
 struct Page {
     entries: Vec<DirEntry>,
     next: usize,
-    /// Where `entries[0]` follows.
+    /// Cookie that precedes `entries[0]`.
     start: u64,
     verifier: Verifier,
     eof: bool,
-    /// When it was asked for.
+    /// When the page was requested.
     issued: Option<CallTime>,
 }
 
-/// When a page was asked for: in the order of changes, and by the clock.
+/// When a call was issued: logical and actual time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallTime {
     pub(crate) epoch: Epoch,
@@ -42,7 +42,7 @@ pub(crate) struct CallTime {
 }
 
 impl Page {
-    /// The cookie of the reader's place.
+    /// Cookie of the current position.
     fn position(&self) -> u64 {
         match self.next.checked_sub(1).and_then(|i| self.entries.get(i)) {
             Some(e) => e.cookie,
@@ -51,7 +51,7 @@ impl Page {
     }
 }
 
-/// A reader at its place.
+/// A reader at its position.
 pub(crate) struct DirReader<'s> {
     fs: &'s Arc<Fs>,
     stream: &'s DirStream,
@@ -63,7 +63,7 @@ impl DirStream {
         Self { dir, client, page: Mutex::default() }
     }
 
-    /// A reader at `offset`: 0, or what was said to follow an entry.
+    /// Returns a reader at `offset`: 0 or the cookie of an entry.
     pub(crate) async fn seek<'s>(&'s self, fs: &'s Arc<Fs>, offset: u64) -> DirReader<'s> {
         let mut page = self.page.lock().await;
         let is_fresh = page.entries.is_empty() && !page.eof;
@@ -71,7 +71,8 @@ impl DirStream {
             let found = page.entries.iter().position(|e| e.cookie == offset).filter(|_| offset != 0);
             match found {
                 Some(i) => page.next = i + 1,
-                // From the start everything is new; elsewhere the verifier tells the server which state is meant.
+                // The start of the directory needs no verifier; other cookies are valid only with the
+                // verifier they came with.
                 None => {
                     let verifier = if offset == 0 { Verifier::default() } else { page.verifier };
                     *page = Page { start: offset, verifier, ..Page::default() };
@@ -85,7 +86,7 @@ impl DirStream {
 }
 
 impl DirReader<'_> {
-    /// The next entry, if there is one; [`Self::advance`] goes behind it. With the time when it was asked for.
+    /// Returns the next entry without consuming it, and the time of its READDIRPLUS call.
     pub(crate) async fn peek(&mut self) -> Result<Option<(DirEntry, CallTime)>, Errno> {
         while self.page.next >= self.page.entries.len() {
             if self.page.eof {
@@ -106,7 +107,7 @@ impl DirReader<'_> {
         let verifier = if start == 0 { Verifier::default() } else { self.page.verifier };
         let (client, handle) = (&self.stream.client, self.stream.dir.handle);
         let got = match client.readdir_page(handle, start, verifier).await {
-            // Some servers forget old states, but not the cookies.
+            // Some servers reject an old verifier but still accept the cookies.
             Err(e) if e.status() == Some(Status::BadCookie) => {
                 client.readdir_page(handle, start, Verifier::default()).await
             }
@@ -125,7 +126,7 @@ impl DirReader<'_> {
         Ok(())
     }
 
-    /// Whether the entry is to be left out: a removed file that is still open here.
+    /// Whether the entry is a silly-renamed file that is still open here, which is not listed.
     pub(crate) fn is_silly_name(&self, name: &[u8]) -> bool {
         if !name.starts_with(b".nfs") {
             return false;
@@ -135,7 +136,8 @@ impl DirReader<'_> {
     }
 }
 
-/// Handle and attributes of an entry, asked for where the listing has none; `None`: it is gone.
+/// Handle and attributes of an entry, looked up if READDIRPLUS returned none. `None`: the entry no longer
+/// exists.
 pub(crate) async fn handle_and_attributes(
     stream: &DirStream,
     entry: &DirEntry,

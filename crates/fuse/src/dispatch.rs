@@ -1,9 +1,10 @@
-//! How requests come to the executor that owns the connections.
+//! Dispatches FUSE requests to the executor that owns the connections.
 //!
-//! A lane is one task that runs many requests. The threads that take requests leave them in its queue, and wake it only
-//! when it sleeps. It begins all that came meanwhile before the connection's task has its turn, so that their calls
-//! leave in one message. As tasks of their own they would leave one by one: an executor of several threads runs whom a
-//! task has woken, here the connection, before the tasks that wait.
+//! A worker is one task that runs many requests. The FUSE threads queue requests and wake the worker only
+//! when it sleeps. The worker polls all queued requests before the connection's task runs, so that their
+//! calls are sent in one batch. With a task per request they would be sent one by one, because a
+//! multi-threaded executor runs the task that was woken last (the connection's) before the tasks in its
+//! queue.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -22,44 +23,44 @@ use futures::{
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
 
-/// A request that is being answered.
+/// The future that answers one request.
 type RequestFuture = BoxFuture<'static, ()>;
 
-/// The dispatcher of a mount.
+/// Distributes requests over workers.
 pub(crate) struct Dispatcher {
     queues: Vec<Arc<Mutex<Queue>>>,
     next: AtomicUsize,
 }
 
-/// What was left for a lane.
+/// Requests for one worker.
 #[derive(Default)]
 struct Queue {
     work: Vec<RequestFuture>,
-    /// The lane's, while it sleeps.
+    /// Set while the worker sleeps.
     waker: Option<Waker>,
-    /// The executor has ended.
+    /// The executor has shut down.
     closed: bool,
 }
 
 impl Dispatcher {
-    /// So many dispatcher, tasks of `rt`: one for each of its threads.
-    pub(crate) fn new(rt: &RuntimeRef, dispatcher: usize) -> Self {
-        let queues: Vec<Arc<Mutex<Queue>>> = (0..dispatcher).map(|_| Arc::default()).collect();
+    /// Spawns `workers` tasks on `rt`; one for each of its threads is best.
+    pub(crate) fn new(rt: &RuntimeRef, workers: usize) -> Self {
+        let queues: Vec<Arc<Mutex<Queue>>> = (0..workers).map(|_| Arc::default()).collect();
         for queue in &queues {
-            let mut lane =
+            let mut worker =
                 Worker { queue: Arc::clone(queue), started: Vec::new(), running: FuturesUnordered::new() };
-            rt.spawn("mount lane", Box::pin(poll_fn(move |cx| lane.poll(cx))));
+            rt.spawn("mount requests", Box::pin(poll_fn(move |cx| worker.poll(cx))));
         }
         Self { queues, next: AtomicUsize::new(0) }
     }
 
-    /// Runs `work` on the next lane. Once the executor has ended, drops it.
+    /// Queues `work` for the next worker, round robin. After the executor has shut down, `work` is dropped.
     pub(crate) fn run(&self, work: RequestFuture) {
         let i = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(queue) = self.queues.get(i % self.queues.len().max(1)) else { return };
         let mut queue = queue.lock();
         if queue.closed {
-            drop(queue); // What goes with `work` may take any lock.
+            drop(queue); // Dropping `work` may take any lock.
             return;
         }
         queue.work.push(work);
@@ -71,10 +72,10 @@ impl Dispatcher {
     }
 }
 
-/// The lane's own side.
+/// The task that runs the requests of one queue.
 struct Worker {
     queue: Arc<Mutex<Queue>>,
-    /// What was just taken from the queue.
+    /// Requests just taken from the queue.
     started: Vec<RequestFuture>,
     running: FuturesUnordered<CatchUnwind<AssertUnwindSafe<RequestFuture>>>,
 }
@@ -92,7 +93,7 @@ impl Worker {
             self.running.extend(self.started.drain(..).map(|w| AssertUnwindSafe(w).catch_unwind()));
             while let Poll::Ready(Some(done)) = self.running.poll_next_unpin(cx) {
                 if done.is_err() {
-                    tracing::error!("a request of the kernel ended in a panic, and was answered with EIO");
+                    tracing::error!("panic while serving a FUSE request; it failed with EIO");
                 }
             }
             if nothing_new {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_came_is_begun_before_whom_the_first_has_woken() {
+    fn queued_requests_start_before_woken_tasks() {
         let rt = executor();
         let dispatcher = Dispatcher::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
         let (tx, rx) = mpsc::channel();
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_one_request_alone() {
+    fn panic_affects_only_its_request() {
         let rt = executor();
         let dispatcher = Dispatcher::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
         let (tx, rx) = mpsc::channel();
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_executor_is_dropped() {
+    fn requests_after_shutdown_are_dropped() {
         let rt = executor();
         let dispatcher = Dispatcher::new(&TokioRuntime::from_handle(rt.handle().clone()), 1);
         rt.shutdown_timeout(LIMIT);

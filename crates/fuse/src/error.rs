@@ -1,4 +1,4 @@
-//! What can go wrong: at mount, a sentence; afterwards, the number that a program gets.
+//! Errors of mounting and unmounting, and the errno values of failed requests.
 
 use std::{
     fmt, io,
@@ -10,46 +10,46 @@ use rustix::io::Errno;
 
 use crate::device::DEVICE;
 
-/// Why a mount was not made, or not ended.
+/// Why mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// An option of `-o` is unknown or has a wrong value.
+    /// An option of `-o` is unknown or has an invalid value.
     #[error("mount option {option:?}: {reason}")]
     Option {
-        /// The option as it was written.
+        /// The option as given.
         option: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: String,
     },
-    /// The directory cannot be mounted on.
+    /// The directory is not usable as a mount point.
     #[error("cannot mount on {}: {reason}", path.display())]
     MountPoint {
-        /// The directory.
+        /// The mount point.
         path: PathBuf,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         reason: String,
     },
-    /// The server cannot be reached, or refuses.
+    /// The server is unreachable or rejected the mount.
     #[error(transparent)]
     Server(#[from] millrace_client::Error),
-    /// The kernel refuses.
+    /// The kernel or fusermount3 rejected the mount.
     #[error("cannot mount {}: {}{}", path.display(), source.to_string().trim(), hint(source))]
     Kernel {
-        /// The directory.
+        /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// Unmounted, but data was lost of which no program was told.
-    #[error("{} was unmounted, but changes of {} files are lost: {}", path.display(), files.len(), listed(files))]
+    /// The export was unmounted, but data was lost without a program having been informed.
+    #[error("{} was unmounted, but changes to {} files were lost: {}", path.display(), files.len(), listed(files))]
     Lost {
-        /// The directory.
+        /// The mount point.
         path: PathBuf,
-        /// Which files, and why.
+        /// The files and the errors.
         files: Vec<LostFile>,
     },
-    /// A local resource.
+    /// A local resource could not be allocated, or a precondition is not met.
     #[error("{0}")]
     Local(String),
 }
@@ -57,16 +57,16 @@ pub enum MountError {
 fn hint(e: &io::Error) -> &'static str {
     match e.kind() {
         io::ErrorKind::NotFound if !Path::new(DEVICE).exists() => {
-            "; is there /dev/fuse? (modprobe fuse; a container needs --device /dev/fuse)"
+            "; /dev/fuse does not exist (run `modprobe fuse`; for a container use --device /dev/fuse)"
         }
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
-            "; without root, fusermount3 must be installed (package fuse3) and /dev/fuse be open to you"
+            "; mounting without root needs fusermount3 (package fuse3) and access to /dev/fuse"
         }
         _ => "",
     }
 }
 
-/// Lost files that a sentence names.
+/// Maximum number of files listed in an error message.
 const NAMED: usize = 8;
 
 fn listed(files: &[LostFile]) -> String {
@@ -74,19 +74,19 @@ fn listed(files: &[LostFile]) -> String {
     let more = files.len().saturating_sub(NAMED);
     let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
     let nameless = files.iter().any(|f| f.path.is_none());
-    let hint = if nameless { "; `find -inum` finds names for the numbers" } else { "" };
+    let hint = if nameless { "; `find -inum` shows the names of inode numbers" } else { "" };
     format!("{named}{rest}{hint}")
 }
 
 /// A file whose data could not be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostFile {
-    /// Its path from the root of the mount, as last known here; `None`: the kernel has forgotten it, or another file has
-    /// its name now.
+    /// Last known path relative to the root of the mount; `None` if the kernel has forgotten the inode, or
+    /// another file has taken its name.
     pub path: Option<PathBuf>,
-    /// Its inode's number (`find -inum`).
+    /// Inode number (`find -inum`).
     pub number: u64,
-    /// Why: [`Errno::TIMEDOUT`] when the server did not answer in time.
+    /// The error; [`Errno::TIMEDOUT`] if the server did not reply in time.
     pub error: Errno,
 }
 
@@ -97,20 +97,20 @@ impl fmt::Display for LostFile {
             None => write!(f, "inode {}", self.number)?,
         }
         match self.error {
-            Errno::TIMEDOUT => f.write_str(" (the server did not answer in time)"),
+            Errno::TIMEDOUT => f.write_str(" (the server did not reply in time)"),
             e => write!(f, " ({e})"),
         }
     }
 }
 
-/// The number for what a call ended with.
+/// Returns the errno for a failed call.
 pub(crate) fn errno(e: &millrace_client::Error) -> Errno {
     match e {
         millrace_client::Error::Nfs { status, .. } => of_status(*status),
         millrace_client::Error::OutOfMemory(_) => Errno::NOMEM,
         millrace_client::Error::Unreachable { .. } => {
             tracing::warn!(
-                "{e}; more `timeo` or `retrans` lets a `soft` mount wait longer, `hard` without end"
+                "{e}; increase `timeo` or `retrans` to let a `soft` mount wait longer, or use `hard`"
             );
             Errno::IO
         }

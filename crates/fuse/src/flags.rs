@@ -1,11 +1,11 @@
-//! Flags of mount(2), by the words that mount(8) has for them.
+//! Flags of mount(2) by their mount(8) option names.
 
 use rustix::mount::MountFlags;
 
-/// Access times are updated in one of these ways, or as the kernel's default has it (`relatime`).
+/// The mutually exclusive access time modes; without one the kernel's default applies (`relatime`).
 const ATIME: MountFlags = MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
 
-/// Each word with the flags that it clears, and those that it sets then.
+/// Option name, flags it clears, flags it then sets.
 const NAMES: [(&str, MountFlags, MountFlags); 23] = {
     const NONE: MountFlags = MountFlags::empty();
     type F = MountFlags;
@@ -36,14 +36,14 @@ const NAMES: [(&str, MountFlags, MountFlags); 23] = {
     ]
 };
 
-/// Changes `flags` as `name` says; `false`: it is no word for a flag.
+/// Applies the option `name` to `flags`. `false`: it is not a flag.
 pub(crate) fn apply(flags: &mut MountFlags, name: &str) -> bool {
     let Some((_, clears, sets)) = NAMES.iter().find(|(w, ..)| *w == name) else { return false };
     *flags = flags.difference(*clears) | *sets;
     true
 }
 
-/// The words that set `flags`.
+/// Names of the options that set `flags`.
 pub(crate) fn names(flags: MountFlags) -> impl Iterator<Item = &'static str> {
     NAMES.iter().filter(move |(_, _, sets)| flags.intersects(*sets)).map(|(name, ..)| *name)
 }
@@ -59,13 +59,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts() {
+    fn last_option_wins() {
         assert_eq!(after("nosuid,suid,ro,rw,noexec"), MountFlags::NOEXEC);
         assert_eq!(after("suid,nosuid,rw,ro"), MountFlags::NOSUID | MountFlags::RDONLY);
     }
 
     #[test]
-    fn access_times_are_updated_in_one_way() {
+    fn access_time_options_are_exclusive() {
         assert_eq!(after("noatime,strictatime"), MountFlags::STRICTATIME);
         assert_eq!(after("strictatime,noatime,nodiratime"), MountFlags::NOATIME | MountFlags::NODIRATIME);
         assert_eq!(after("noatime,relatime"), MountFlags::RELATIME);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_named_by_words_that_set_them() {
+    fn names_of_flags_set_the_same_flags() {
         let all = NAMES.iter().fold(MountFlags::empty(), |all, (.., sets)| all | *sets);
         let mut again = MountFlags::empty();
         for name in names(all - MountFlags::STRICTATIME - MountFlags::RELATIME) {

@@ -1,8 +1,8 @@
-//! The NFS file handles of inodes that the kernel has forgotten, by inode number.
+//! NFS file handles of inodes that the kernel has forgotten, by inode number.
 //!
-//! name_to_handle_at(2) and nfsd encode the inode number and the generation, and hold them for as long as they like. When the
-//! kernel has forgotten the inode, it asks for "." of the number (FUSE_EXPORT_SUPPORT). NFSv3 has no call that finds a file by
-//! its fileid, so the NFS handle is kept here.
+//! Handles from name_to_handle_at(2) and nfsd contain the inode number and the generation, and live
+//! indefinitely. For a forgotten inode the kernel sends LOOKUP of "." with that number (FUSE_EXPORT_SUPPORT).
+//! NFSv3 cannot find a file by its fileid, so the NFS handle is kept here.
 
 use std::{
     collections::HashMap,
@@ -11,10 +11,10 @@ use std::{
 
 use millrace_nfs::v3::FileHandle;
 
-/// So many of the inodes that were forgotten last are kept at least; up to twice as many are.
-pub(crate) const KEPT: usize = 16 << 10;
+/// Minimum number of most recently forgotten inodes that are kept; the maximum is twice that.
+pub(crate) const MIN_KEPT: usize = 16 << 10;
 
-/// A bounded table in which new entries replace the oldest.
+/// A bounded table in which new entries replace the oldest ones.
 #[derive(Default)]
 pub(crate) struct ForgottenInodes {
     new: HashMap<u64, FileHandle>,
@@ -23,7 +23,7 @@ pub(crate) struct ForgottenInodes {
 
 impl ForgottenInodes {
     pub(crate) fn insert(&mut self, number: u64, handle: FileHandle) {
-        if self.new.len() >= KEPT {
+        if self.new.len() >= MIN_KEPT {
             self.old = std::mem::take(&mut self.new);
         }
         self.new.insert(number, handle);
@@ -33,14 +33,15 @@ impl ForgottenInodes {
         self.new.get(&number).or_else(|| self.old.get(&number)).copied()
     }
 
-    /// The number is in use again, for this or another file.
+    /// Removes a number that is in use again, for this or another file.
     pub(crate) fn remove(&mut self, number: u64) {
         self.new.remove(&number);
         self.old.remove(&number);
     }
 }
 
-/// The generation that distinguishes files which have the same inode number one after the other. The kernel keeps 32 bits.
+/// Generation that distinguishes files that use the same inode number at different times. The kernel stores
+/// 32 bits.
 pub(crate) fn generation(handle: &FileHandle) -> u64 {
     let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(handle);
     hash & u64::from(u32::MAX)
@@ -55,20 +56,20 @@ mod tests {
     }
 
     #[test]
-    fn the_last_ones_are_kept_and_no_more_than_twice_as_many() {
+    fn keeps_the_most_recent_and_is_bounded() {
         let mut forgotten = ForgottenInodes::default();
-        let all = 5 * KEPT as u64 / 2;
+        let all = 5 * MIN_KEPT as u64 / 2;
         for n in 0..all {
             forgotten.insert(n, handle(n));
         }
-        assert!((all - KEPT as u64..all).all(|n| forgotten.get(n) == Some(handle(n))));
-        assert!(forgotten.get(0).is_none() && forgotten.new.len() + forgotten.old.len() <= 2 * KEPT);
+        assert!((all - MIN_KEPT as u64..all).all(|n| forgotten.get(n) == Some(handle(n))));
+        assert!(forgotten.get(0).is_none() && forgotten.new.len() + forgotten.old.len() <= 2 * MIN_KEPT);
         forgotten.remove(all - 1);
         assert!(forgotten.get(all - 1).is_none());
     }
 
     #[test]
-    fn files_with_different_handles_have_different_generations() {
+    fn generation_depends_on_the_handle() {
         assert_ne!(generation(&handle(1)), generation(&handle(2)));
         assert!(generation(&handle(1)) <= u64::from(u32::MAX));
     }

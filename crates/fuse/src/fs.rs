@@ -1,4 +1,4 @@
-//! The file system's state, and the calls that change nothing.
+//! State of the mounted file system, and the operations that do not modify it.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -32,56 +32,56 @@ use crate::{
     verify::StaleRetries,
 };
 
-/// How long the entries of a listing are as good as looked up.
+/// Maximum age of a READDIRPLUS entry that is treated like a LOOKUP result.
 const LISTING_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// A name that was found or made.
+/// The result of LOOKUP or of an operation that creates a name.
 pub(crate) struct Entry {
     pub(crate) inode: Arc<Inode>,
     pub(crate) attrs: AttrReply,
-    /// How long the name is believed.
+    /// How long the kernel may cache the name.
     pub(crate) ttl: Duration,
 }
 
 pub(crate) struct Fs {
     pub(crate) rt: RuntimeRef,
-    /// Where requests are answered.
     pub(crate) dispatcher: Dispatcher,
     pub(crate) credentials: CredentialCache,
     pub(crate) inodes: InodeTable,
     pub(crate) timeouts: CacheTimeouts,
     pub(crate) clock: LogicalClock,
-    /// Rights are asked of the server when a file is opened; else the kernel judges by mode.
+    /// Access rights are checked by the server when a file is opened; otherwise by the kernel according to
+    /// the mode.
     pub(crate) checks_access: bool,
-    /// Every write is sent at once and waited for (`noac`, `sync`).
+    /// Each write is sent at once and synchronously (`noac`, `sync`).
     pub(crate) write_through: bool,
-    /// When links of files changed that we cannot name.
+    /// Epoch of the last change to the link count of a file that could not be identified.
     pub(crate) last_relink: AtomicU64,
     pub(crate) open: Mutex<Slab<Arc<OpenFile>>>,
     pub(crate) directories: Mutex<Slab<Arc<DirStream>>>,
-    /// Files with data that is not stable.
+    /// Files with unstable data.
     pub(crate) dirty: Mutex<BTreeMap<u64, Arc<Inode>>>,
-    /// Closed files, by number, whose data was lost without a program being told.
+    /// Closed files whose data was lost without a program having been informed, by inode number.
     pub(crate) lost: Mutex<BTreeMap<u64, LostFile>>,
-    /// Bytes on their way.
+    /// Bytes of WRITE calls in flight.
     pub(crate) in_flight_bytes: AtomicUsize,
-    /// The kernel reads too little ahead.
+    /// The mount reads ahead, because the kernel's read-ahead is small.
     pub(crate) read_ahead_enabled: AtomicBool,
-    /// Bytes that are fetched ahead, or being fetched.
+    /// Bytes in read-ahead buffers, including those in flight.
     pub(crate) read_ahead_bytes: Arc<AtomicUsize>,
-    /// Names that removed files have while they are open: directory's number and name.
+    /// Silly names: directory's inode number and name of files that were removed while open.
     pub(crate) silly_names: Mutex<HashSet<(u64, Vec<u8>)>>,
     pub(crate) invalidator: OnceLock<Invalidator>,
     pub(crate) stale_retries: StaleRetries,
-    /// Notified every half second: see [`Self::run_timer`].
+    /// Notified every half second by [`Self::run_timer`].
     pub(crate) ticks: Notify,
-    /// The kernel supports expiry of names (FUSE 7.38, Linux 6.2). Without it, names are used until their lifetime has expired.
+    /// The kernel can expire names (FUSE 7.38, Linux 6.2). Otherwise names stay cached until their timeout.
     pub(crate) can_expire_names: AtomicBool,
     name_max: u32,
 }
 
 impl Fs {
-    /// The file system below `root`, whose requests so many lanes answer.
+    /// Creates the file system below `root` with `workers` dispatcher tasks.
     pub(crate) fn new(
         (rt, workers): (RuntimeRef, usize),
         client: Client,
@@ -119,28 +119,28 @@ impl Fs {
         }
     }
 
-    /// Starts what goes on beside requests.
+    /// Starts the background tasks.
     pub(crate) fn start_tasks(self: &Arc<Self>) {
         self.rt.spawn("mount timer", Box::pin(Arc::clone(self).run_timer()));
         if self.timeouts.caches_file_attrs() {
-            self.rt.spawn("mount revalidation", Box::pin(Arc::clone(self).look_after_readers()));
+            self.rt.spawn("mount revalidation", Box::pin(Arc::clone(self).revalidate_readers()));
         }
     }
 
-    /// The inode of a number that the kernel gave.
+    /// Returns the inode of a number that the kernel sent.
     ///
     /// # Errors
-    /// [`Errno::STALE`]: the kernel does not know it any more either.
+    /// [`Errno::STALE`] if the inode has been forgotten.
     pub(crate) fn inode(&self, number: u64) -> Result<Arc<Inode>, Errno> {
         self.inodes.get(number).ok_or(Errno::STALE)
     }
 
-    /// Something was linked or unlinked that may have other names.
+    /// Records a change of a link count: the affected file is not known here.
     pub(crate) fn note_relink(&self) {
         self.last_relink.store(self.clock.tick(), Ordering::Release);
     }
 
-    /// As [`Inode::learn`]; what the kernel has that is found to be old goes.
+    /// Like [`Inode::update_from_server`]; also invalidates stale data in the kernel.
     pub(crate) fn update_from_server(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
@@ -152,8 +152,8 @@ impl Fs {
         attrs
     }
 
-    /// Takes a directory's attributes that came with the answer to a call made at `issued`. Completes when the kernel does not
-    /// use names any more that are found to be old: see [`Invalidator::names`].
+    /// Updates a directory from attributes returned by a call issued at `issued`. The receiver completes when
+    /// the kernel has expired names found stale: see [`Invalidator::expire_names`].
     pub(crate) fn update_directory(
         self: &Arc<Self>,
         dir: &Arc<Inode>,
@@ -164,12 +164,12 @@ impl Fs {
         if update.invalidates_names { self.expire_all_names(dir) } else { None }
     }
 
-    /// As [`Inode::entries_changed`]; names that are found to be old are not used any more.
+    /// Like [`Inode::note_entries_changed`]; also expires names found stale.
     pub(crate) fn note_entries_changed(self: &Arc<Self>, dir: &Arc<Inode>, wcc: &WccData) {
         self.apply_update(dir, dir.note_entries_changed(&self.clock, wcc));
     }
 
-    /// Tells the kernel to drop what was found to be old.
+    /// Invalidates stale data in the kernel.
     pub(crate) fn apply_update(self: &Arc<Self>, inode: &Arc<Inode>, update: CacheUpdate) {
         if update.invalidates_pages
             && let Some(invalidator) = self.invalidator.get()
@@ -186,7 +186,7 @@ impl Fs {
         self.expire_names(dir.number, self.inodes.begin_expiry(dir.number))
     }
 
-    /// Has the kernel ask for names in a directory before it uses them again. The receiver completes when it knows.
+    /// Expires names in a directory in the kernel. The receiver completes when that is done.
     pub(crate) fn expire_names(
         self: &Arc<Self>,
         dir: u64,
@@ -200,7 +200,7 @@ impl Fs {
         let (done, all_done) = oneshot::channel();
         let fs = Arc::clone(self);
         let expiry = async move {
-            let _ = known.await; // Nothing is sent, here or below.
+            let _ = known.await; // The sender is dropped without sending.
             fs.inodes.finish_expiry(&names);
             drop::<oneshot::Sender<()>>(done);
         };
@@ -208,7 +208,7 @@ impl Fs {
         Some(all_done)
     }
 
-    /// An object that `name` in `dir` stands for, for the kernel.
+    /// Builds the entry that a reply returns for `name` in `dir`.
     pub(crate) fn make_entry(
         self: &Arc<Self>,
         (dir, name): (&Inode, &[u8]),
@@ -221,8 +221,9 @@ impl Fs {
         Entry { inode, attrs, ttl: dir.name_timeouts(&self.timeouts, issued).0 }
     }
 
-    /// As [`Self::entry`], of a listing, which may be read long after it was asked for: if we have changed the directory
-    /// since, or much time has passed, neither name nor attributes are believed.
+    /// Like [`Self::make_entry`], for a directory listing, which may be read long after it was requested. If
+    /// the directory has changed locally since, or the listing is too old, neither name nor attributes may be
+    /// cached.
     pub(crate) fn make_listed_entry(
         self: &Arc<Self>,
         (dir, name): (&Inode, &[u8]),
@@ -236,12 +237,13 @@ impl Fs {
         }
         let inode =
             self.inodes.get_or_insert((dir.number, name), object.handle, &object.attributes, &self.timeouts);
-        inode.note_unknown_change(&self.clock); // So that the answer counts as overtaken.
+        inode.note_unknown_change(&self.clock); // Makes the attributes count as outdated.
         let attrs = self.update_from_server(&inode, issued.epoch, object.attributes);
         Entry { inode, attrs, ttl: Duration::ZERO }
     }
 
-    /// A name. `Err` holds how long the kernel may hold that it is not there, with [`Errno::NOENT`].
+    /// Looks up a name. With [`Errno::NOENT`] the error contains the time for which the kernel may cache the
+    /// negative entry.
     pub(crate) async fn lookup(
         self: &Arc<Self>,
         client: &Client,
@@ -269,10 +271,10 @@ impl Fs {
         }
     }
 
-    /// The inode of a number that the kernel has perhaps forgotten, and has from a file handle.
+    /// Returns the inode of a number from a file handle; the kernel may have forgotten it.
     ///
     /// # Errors
-    /// [`Errno::STALE`]: the number does not stand for a file any more, or was forgotten too long ago.
+    /// [`Errno::STALE`] if the file no longer exists, or the inode was forgotten too long ago.
     pub(crate) async fn lookup_by_number(
         self: &Arc<Self>,
         client: &Client,
@@ -287,10 +289,10 @@ impl Fs {
         Ok(Entry { inode, attrs, ttl: Duration::ZERO })
     }
 
-    /// The directory in which a directory is, for a file handle.
+    /// Returns the parent of a directory, to reconnect a file handle.
     ///
     /// # Errors
-    /// [`Errno::STALE`]: it lies outside of the mount.
+    /// [`Errno::STALE`] if the parent is outside the mount.
     pub(crate) async fn lookup_parent(
         self: &Arc<Self>,
         client: &Client,
@@ -302,7 +304,7 @@ impl Fs {
             return self.lookup_by_number(client, ROOT).await;
         }
         let parent = client.lookup(dir.handle, "..").await.map_err(|e| errno(&e))?;
-        // The root of the export is its own parent.
+        // The root of an export is its own parent.
         if parent.handle == dir.handle {
             return Err(Errno::STALE);
         }
@@ -311,10 +313,11 @@ impl Fs {
         Ok(Entry { inode, attrs, ttl: Duration::ZERO })
     }
 
-    /// Attributes that hold without asking.
+    /// Returns cached attributes.
     ///
-    /// Where the kernel checks modes it asks again before it refuses something (`fuse_permission`): so who may not do
-    /// everything is told what the server has now.
+    /// Where the kernel checks modes, it requests attributes again before it denies access
+    /// (`fuse_permission`). A caller without full access by mode therefore gets fresh attributes from the
+    /// server.
     pub(crate) fn cached_attributes(&self, number: u64, (uid, gid): (u32, u32)) -> Option<AttrReply> {
         let inode = self.inodes.get(number)?;
         if !self.checks_access && !inode.mode_allows_access(uid, gid) {
@@ -323,7 +326,8 @@ impl Fs {
         inode.cached_reply(&self.timeouts, self.last_relink.load(Ordering::Acquire))
     }
 
-    /// Attributes, from the server. Who sees that somebody else has changed the file reads no old pages afterwards.
+    /// Fetches attributes from the server. If they show a remote change, waits until the kernel has dropped
+    /// its stale pages, so that later reads return the new data.
     pub(crate) async fn getattr(self: &Arc<Self>, client: &Client, number: u64) -> Result<AttrReply, Errno> {
         let inode = self.inode(number)?;
         self.write_back(&inode).await;
@@ -336,7 +340,8 @@ impl Fs {
         Ok(attrs)
     }
 
-    /// Opens a directory for listing: who has seen that others have changed it finds what is in it now.
+    /// Opens a directory for listing. If the reply shows a remote change, waits until the kernel has expired
+    /// its names.
     pub(crate) async fn opendir(self: &Arc<Self>, client: Client, number: u64) -> Result<u64, Errno> {
         let dir = self.inode(number)?;
         if self.checks_access {
@@ -345,7 +350,7 @@ impl Fs {
             let (granted, attributes) =
                 client.access_and_attributes(dir.handle, wanted).await.map_err(|e| errno(&e))?;
             if let Some(known) = self.update_directory(&dir, issued, Some(attributes)) {
-                let _ = known.await; // Nothing is sent.
+                let _ = known.await; // The sender is dropped without sending.
             }
             if granted & access::READ == 0 {
                 return Err(Errno::ACCESS);
@@ -354,7 +359,7 @@ impl Fs {
         Ok(self.directories.lock().insert(Arc::new(DirStream::new(dir, client))) as u64)
     }
 
-    /// Whether the caller may do what `mask` (of access(2)) says.
+    /// Checks whether the caller has the access rights in `mask` (access(2)).
     pub(crate) async fn access(&self, client: &Client, number: u64, mask: u32) -> Result<(), Errno> {
         let inode = self.inode(number)?;
         let is_dir = inode.kind == FileType::Directory;
@@ -380,7 +385,7 @@ impl Fs {
         client.readlink(inode.handle).await.map_err(|e| errno(&e))
     }
 
-    /// Sizes, and the longest name.
+    /// File system statistics and the maximum name length.
     pub(crate) async fn statfs(&self, client: &Client) -> Result<(FsstatOk, u32), Errno> {
         let root = self.inode(ROOT)?;
         Ok((client.fsstat(root.handle).await.map_err(|e| errno(&e))?, self.name_max))

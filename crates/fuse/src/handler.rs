@@ -1,4 +1,4 @@
-//! The kernel's side: requests in, futures to the executor's lanes, answers out.
+//! Implements the FUSE operations: parses requests, runs them on the executor, sends replies.
 
 use std::{
     ffi::OsStr,
@@ -36,19 +36,19 @@ use crate::{
     write::WritePosition,
 };
 
-/// `RENAME_NOREPLACE` and its kin have no counterpart in NFS.
+/// NFS has no equivalent of `RENAME_NOREPLACE` and the other flags.
 const NO_FLAGS: RenameFlags = RenameFlags::empty();
 
-/// The version of the protocol from which on names can be expired (FUSE_EXPIRE_ONLY).
+/// First FUSE protocol version that can expire names (FUSE_EXPIRE_ONLY).
 const EXPIRE_ONLY_VERSION: Version = Version(7, 38);
 
 pub(crate) struct FuseHandler {
     fs: Arc<Fs>,
-    /// The kernel gathers writes itself (`writeback`).
+    /// Write-back caching by the kernel (`writeback`).
     writeback: bool,
 }
 
-/// The identity and rest of a request that answering needs.
+/// The caller of a request: its client and thread.
 struct Caller {
     client: Client,
     tid: u32,
@@ -59,26 +59,26 @@ impl FuseHandler {
         Self { fs, writeback }
     }
 
-    /// What answering a request needs.
+    /// Returns the file system and the caller of a request.
     fn context(&self, req: &Request) -> (Arc<Fs>, Caller) {
         let client = self.fs.credentials.get(req.uid(), req.gid(), req.pid());
         (Arc::clone(&self.fs), Caller { client, tid: req.pid() })
     }
 
-    /// As [`Self::begin`], with the name that the request is about.
+    /// Like [`Self::context`], with the name that the request refers to.
     fn context_with_name(&self, req: &Request, name: &OsStr) -> (Arc<Fs>, Caller, Vec<u8>) {
         let (fs, caller) = self.context(req);
         (fs, caller, name.as_bytes().to_vec())
     }
 
-    /// Runs `op` on the executor, and `done` with its result, or with EINTR when the caller is to die.
+    /// Runs `op` on the executor, then `done` with its result, or with EINTR if the caller is killed.
     fn run<T: Send + 'static>(
         &self,
         tid: u32,
         op: impl Future<Output = Result<T, Errno>> + Send + 'static,
         done: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
-        let op = Box::pin(op); // Some KiB, which would be moved from one future into the next.
+        let op = Box::pin(op); // Several KiB, which would otherwise be moved from one future into the next.
         let fs = Arc::clone(&self.fs);
         let whole = async move {
             done(cancel_if_killed((&fs.rt, &fs.ticks), tid, op).await.unwrap_or(Err(Errno::INTR)))
@@ -86,8 +86,8 @@ impl FuseHandler {
         self.fs.dispatcher.run(Box::pin(whole));
     }
 
-    /// As [`Self::run`], but `op` goes on when its caller dies: nothing that was written is given up, and no change of
-    /// several calls is left half done.
+    /// Like [`Self::run`], but `op` completes even if its caller is killed, so that no written data is
+    /// dropped and no operation of several calls is left incomplete.
     fn run_detached<T: Send + 'static>(
         &self,
         tid: u32,
@@ -128,7 +128,7 @@ impl FuseHandler {
         self.fs.directories.lock().get(fh.0 as usize).cloned()
     }
 
-    /// Writes that go on in the background: from where the data was copied out of fuser's buffer.
+    /// Completes a write asynchronously, with data already copied out of fuser's buffer.
     fn write_async(
         &self,
         tid: u32,
@@ -163,8 +163,9 @@ fn reply_entry(e: &Entry, reply: ReplyEntry) {
     reply.entry_with_ttls(&e.attrs.ttl, &e.ttl, &attributes, Generation(e.inode.generation));
 }
 
-/// Whether data does not go through the kernel's pages. Only then the kernel names an owner of locks (`fuse_direct_io`); a
-/// write with O_DIRECT of which it could not drop the pages goes through them, and holds their locks until it is answered.
+/// Whether a request bypasses the page cache. Only then does the kernel pass a lock owner (`fuse_direct_io`).
+/// A write with O_DIRECT whose pages the kernel could not drop goes through the page cache, and holds the
+/// page locks until the reply.
 fn is_direct(flags: OpenFlags, lock_owner: Option<LockOwner>) -> bool {
     has(flags, OFlags::DIRECT) && lock_owner.is_some()
 }
@@ -177,22 +178,22 @@ fn open_flags(keep: bool) -> FopenFlags {
     if keep { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
 }
 
-#[allow(clippy::too_many_arguments)] // As the trait has them.
+#[allow(clippy::too_many_arguments)] // The signature is the trait's.
 impl Filesystem for FuseHandler {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // LOOKUP of "." and ".." by number, for open_by_handle_at(2) and nfsd.
+        // LOOKUP of "." and ".." by inode number, for open_by_handle_at(2) and nfsd.
         let mut more = vec![InitFlags::FUSE_EXPORT_SUPPORT];
         if self.writeback {
             more.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }
         if !self.fs.timeouts.caches_file_attrs() {
-            // The kernel asks at each read, and drops pages itself when it finds another mtime; our own writes make it
-            // drop them too. Else we say when: see `pages.rs`.
+            // The kernel revalidates at each read and drops pages when the mtime has changed, also by local
+            // writes. Otherwise the mount decides: see `pages.rs`.
             more.push(InitFlags::FUSE_AUTO_INVAL_DATA);
         }
-        // The server takes set-id bits away when data changes (RFC 1813 section 4.4). Without this the kernel does it by a
-        // SETATTR of the writer's, which only the owner may make. The second version asks no extended attributes before
-        // writes (Linux 5.11).
+        // The server clears set-ID bits when data changes (RFC 1813 section 4.4). Without this flag the
+        // kernel sends a SETATTR as the writer, which only the owner may do. Version 2 avoids a GETXATTR
+        // before each write (Linux 5.11).
         let v2 = InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         let has_v2 = config.capabilities().contains(v2);
         more.push(if has_v2 { v2 } else { InitFlags::FUSE_HANDLE_KILLPRIV });
@@ -249,13 +250,14 @@ impl Filesystem for FuseHandler {
         reply: ReplyAttr,
     ) {
         let (fs, Caller { mut client, tid }) = self.context(req);
-        // An open file may be cut by whoever opened it.
+        // ftruncate(2) acts with the credentials of the open.
         if size.is_some()
             && let Some(file) = fh.and_then(|fh| fs.open_file(fh.0).ok())
         {
             client = file.client.clone();
         }
-        // With `writeback` the kernel sends its own time with a size, which only the owner may set. The server has its own.
+        // With `writeback` the kernel sends its own mtime with a size, which only the owner may set. The
+        // server sets the mtime itself.
         let mtime = mtime.filter(|_| size.is_none());
         let mode = mode.map(|m| m & 0o7777);
         let set = Sattr { mode, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime) };
@@ -420,7 +422,7 @@ impl Filesystem for FuseHandler {
             Err(e) => return reply.error(number(e)),
         };
         let direct = is_direct(flags, lock_owner);
-        // The parts of a direct write come in any order, and what the kernel writes back of its pages anywhere.
+        // The parts of a direct write arrive in any order, and written-back pages at any offset.
         let appends =
             has(flags, OFlags::APPEND) && !direct && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let position = if appends { WritePosition::Append(offset) } else { WritePosition::Offset(offset) };
@@ -507,7 +509,7 @@ impl Filesystem for FuseHandler {
         self.run(req.pid(), op, |filled| match filled {
             Ok(Ok(reply)) => reply.ok(),
             Ok(Err((e, reply))) => reply.error(number(e)),
-            Err(_) => {} // The reply went with the operation, and says EIO to a process that is to die.
+            Err(_) => {} // `reply` was dropped with the operation, which sends EIO to the killed process.
         });
     }
 
@@ -539,14 +541,14 @@ impl Filesystem for FuseHandler {
                 }
                 reader.advance();
             };
-            // Nothing waits from here to the reply: it is sent.
+            // There is no await between here and the reply, so it is sent.
             lookups.commit();
             Ok((failed.filter(|_| !some), reply))
         };
         self.run(req.pid(), op, |filled| match filled {
             Ok((None, reply)) => reply.ok(),
             Ok((Some(e), reply)) => reply.error(number(e)),
-            Err(_) => {} // As above.
+            Err(_) => {} // As in `readdir`.
         });
     }
 
@@ -563,7 +565,7 @@ impl Filesystem for FuseHandler {
     }
 
     fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        reply.ok(); // Changes of names are stable when NFS answers them.
+        reply.ok(); // NFS servers commit directory changes before they reply.
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -585,7 +587,7 @@ impl Filesystem for FuseHandler {
         self.run(tid, op, |done| reply_empty(done, reply));
     }
 
-    /// NFS has nothing of the kind; programs ask whether a file is a terminal.
+    /// NFS has no ioctls; programs use this to test for a terminal.
     fn ioctl(
         &self,
         _req: &Request,
@@ -600,7 +602,7 @@ impl Filesystem for FuseHandler {
         reply.error(fuser::Errno::ENOTTY);
     }
 
-    // The kernel does without these once it was answered so: with EOPNOTSUPP, or in its own way.
+    // After ENOSYS the kernel no longer sends these: it fails them with EOPNOTSUPP or emulates them.
     fn fallocate(
         &self,
         _req: &Request,
@@ -642,7 +644,7 @@ impl Filesystem for FuseHandler {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    // The kernel makes EOPNOTSUPP of this, and does not ask again.
+    // The kernel converts ENOSYS to EOPNOTSUPP and sends no further requests.
     fn setxattr(
         &self,
         _req: &Request,
@@ -669,7 +671,7 @@ impl Filesystem for FuseHandler {
     }
 }
 
-/// Adds an entry with its attributes; `true`: there is no room for it.
+/// Adds a READDIRPLUS entry. `true`: the reply is full.
 async fn add_plus(
     fs: &Arc<Fs>,
     stream: &DirStream,
@@ -681,7 +683,7 @@ async fn add_plus(
     let name = OsStr::from_bytes(&e.name);
     let Some((handle, attributes)) = handle_and_attributes(stream, e).await? else { return Ok(false) };
     if e.is_dot() {
-        // The kernel takes the number and the type, and counts no lookup.
+        // The kernel uses only number and type, and counts no lookup.
         let a = attr(e.fileid, &attributes);
         return Ok(reply.add(a.ino, e.cookie, name, &Duration::ZERO, &a, Generation(0)));
     }

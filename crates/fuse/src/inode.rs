@@ -1,4 +1,4 @@
-//! Inodes: what the kernel's numbers stand for.
+//! The inode table and the cached state of each inode.
 
 use std::{
     collections::HashMap,
@@ -23,36 +23,37 @@ use crate::{
     write::WriteQueue,
 };
 
-/// The kernel's number of the root.
+/// Inode number of the root.
 pub(crate) const ROOT: u64 = 1;
-/// From here on numbers are ours: for files whose fileid another file has.
+/// First synthetic inode number, for files whose fileid is already in use for another file.
 const FIRST_SYNTHETIC_INO: u64 = 1 << 63;
 
-/// Bits of a mode.
+/// Set-user-ID and set-group-ID bits.
 const SET_ID_BITS: u32 = 0o6000;
 
-/// A moment in the order of questions and changes; see [`Inode::learn`].
+/// A tick of the [`LogicalClock`], which orders requests and local changes; see
+/// [`Inode::update_from_server`].
 pub(crate) type Epoch = u64;
 
-/// What a file's data was asked under; see [`Inode::is_data_current`].
+/// Identifies the state of a file's data when a READ was issued; see [`Inode::is_data_current`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DataVersion {
     issued: Epoch,
     invalidations: u64,
 }
 
-/// Counts questions and changes, so that answers to older questions are known.
+/// Orders requests and local changes, so that outdated replies are recognized (as `attr_version` in fs/fuse).
 #[derive(Debug, Default)]
 pub(crate) struct LogicalClock(AtomicU64);
 
 impl LogicalClock {
-    /// A moment after all others.
+    /// Returns an epoch later than all earlier ones.
     pub(crate) fn tick(&self) -> Epoch {
         self.0.fetch_add(1, Ordering::AcqRel) + 1
     }
 }
 
-/// What the kernel is told of a file.
+/// Attributes for a reply to the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttrReply {
     pub(crate) attributes: Fattr,
@@ -60,23 +61,23 @@ pub(crate) struct AttrReply {
     pub(crate) update: CacheUpdate,
 }
 
-/// What an answer of the server has shown.
+/// Consequences of a server reply for the kernel's caches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CacheUpdate {
-    /// No change of ours has overtaken it.
+    /// No local change has overtaken the reply.
     pub(crate) is_current: bool,
-    /// The kernel is to be told to drop the pages.
+    /// The kernel's pages are stale and must be invalidated now.
     pub(crate) invalidates_pages: bool,
-    /// The kernel is to be told to ask again for the names in the directory.
+    /// The kernel's names in this directory are stale and must be expired now.
     pub(crate) invalidates_names: bool,
 }
 
-/// Attributes that the kernel was told last, or has made of them.
+/// Attributes that the kernel has: those last sent, updated by its own writes and truncations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KernelAttrs {
     pub(crate) size: u64,
     pub(crate) ctime: NfsTime,
-    /// Mode, user and group.
+    /// Mode, owner and group.
     pub(crate) permissions: (u32, u32, u32),
 }
 
@@ -88,65 +89,66 @@ impl KernelAttrs {
 
 pub(crate) struct InodeState {
     pub(crate) attrs: CachedAttrs,
-    /// The last change of ours, and how many are under way.
+    /// Epoch of the last local change; number of local changes in progress.
     last_change: Epoch,
     changes_in_progress: u32,
-    /// When the attributes were asked for.
+    /// Epoch at which the cached attributes were requested.
     attrs_epoch: Epoch,
-    /// The size, with what is not yet with the server.
+    /// File size, including data that is not yet written to the server.
     size: u64,
-    /// What the kernel has for it.
+    /// The attributes that the kernel has.
     pub(crate) kernel_attrs: KernelAttrs,
-    /// Of its pages; of a directory, of the names in it.
+    /// Validity of the kernel's pages; for a directory, of its cached names.
     pub(crate) pages: PageState,
-    /// Another client may have changed it while this client retained data for it.
+    /// Another client may have changed the file while this client retained uncommitted data for it.
     pub(crate) changed_by_others: bool,
-    /// Names in this directory that were asked for before are not to be cached.
+    /// Names requested before this epoch must not be cached.
     names_invalidated: Epoch,
-    /// The last LOOKUP that led here, until it is used.
+    /// The last LOOKUP that returned this inode; taken by the next open.
     pub(crate) last_lookup: Option<LastLookup>,
-    /// What the last caller who opened it may do.
+    /// Access rights of the last caller that opened it.
     pub(crate) granted: Option<GrantedAccess>,
-    /// The last time that somebody began to open it.
+    /// Epoch of the last OPEN request.
     pub(crate) last_open: Epoch,
-    /// Open descriptions, those of them that can read, and those that read through the kernel's pages.
+    /// Open file descriptions: all, those open for reading, and those that read through the page cache.
     pub(crate) open_count: u32,
     pub(crate) readers: u32,
     pub(crate) cached_readers: u32,
-    /// Its name on the server since it was removed while open: directory and name.
+    /// Directory and name of the file on the server after it was removed while open (silly rename).
     pub(crate) silly_name: Option<(Arc<Inode>, Vec<u8>)>,
 }
 
 pub(crate) struct Inode {
     pub(crate) number: u64,
-    /// Of the number: see [`generation`]. 0 for the root.
+    /// Inode generation, see [`generation`]; 0 for the root.
     pub(crate) generation: u64,
     pub(crate) handle: FileHandle,
     pub(crate) kind: FileType,
     pub(crate) state: Mutex<InodeState>,
     pub(crate) writes: WriteQueue,
-    /// The kernel may have pages: it has read or written through them since it dropped all.
+    /// The kernel may have cached pages: it has read or written through the page cache since the last full
+    /// invalidation.
     may_have_pages: AtomicBool,
     page_invalidations: PageInvalidations,
 }
 
-/// How often the kernel dropped pages, and what it read since.
+/// Page invalidations by the kernel, and page reads since then.
 #[derive(Default)]
 struct PageInvalidations {
     started: AtomicU64,
     finished: AtomicU64,
-    /// Of those that have ended, the number when the last WRITE of pages was taken.
+    /// Value of `finished` when the last buffered WRITE was taken.
     seen: AtomicU64,
-    /// A page was read since.
+    /// A page was read since then.
     read_since: AtomicBool,
 }
 
-/// What has to be dropped after a direct write.
+/// The invalidation that a direct write requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageInvalidation {
     None,
     Range,
-    /// As soon as the kernel is told of [`CacheUpdate`].
+    /// All pages, by the invalidation that [`CacheUpdate`] requests.
     All(CacheUpdate),
 }
 
@@ -188,7 +190,7 @@ impl Inode {
         }
     }
 
-    /// The kernel reads into its pages. To be called before data is fetched for it.
+    /// Records that the kernel reads into its page cache. Must be called before the data is fetched.
     pub(crate) fn note_page_read(&self) {
         self.mark_pages_cached();
         let PageInvalidations { started, seen, read_since, .. } = &self.page_invalidations;
@@ -197,12 +199,14 @@ impl Inode {
         }
     }
 
-    /// Data of the kernel's pages was taken. `true`: the kernel may have other pages for it, with the data of before.
+    /// Records a buffered WRITE. Returns whether the kernel may have cached other pages with the old data for
+    /// the range.
     ///
-    /// Linux copies the data of a write(2) to its pages, unlocks those that are up to date, and then sends the WRITE
-    /// (`fuse_fill_write_pages`). If it drops such a page before the WRITE comes, a reader brings it back without the data.
-    /// The writes of a file come one after the other: so pages must have been dropped and read since the last WRITE was
-    /// taken. (A reader calls [`Self::note_page_read`] and then takes the lock under which data is taken.)
+    /// Linux copies the data of write(2) into its pages, unlocks those that are up to date, and then sends
+    /// the WRITE (`fuse_fill_write_pages`). If it drops such a page before the WRITE arrives, a reader reads
+    /// it again without the new data. The writes of one file are serialized, so this requires that pages were
+    /// dropped and read since the previous WRITE was taken. (A reader calls [`Self::note_page_read`] before
+    /// it takes the lock under which write data is taken.)
     pub(crate) fn note_page_write(&self) -> bool {
         self.mark_pages_cached();
         let PageInvalidations { finished, seen, read_since, .. } = &self.page_invalidations;
@@ -210,35 +214,37 @@ impl Inode {
         read_since.load(Ordering::Relaxed) && read_since.swap(false, Ordering::Relaxed)
     }
 
-    /// Runs `notify`, which has the kernel drop pages and returns when they are gone.
+    /// Runs `notify`, which makes the kernel drop pages and returns when they are gone.
     pub(crate) fn invalidate_pages_with(&self, notify: impl FnOnce()) {
         self.begin_page_invalidation();
         notify();
         self.finish_page_invalidation();
     }
 
-    /// The kernel is told to drop pages, or drops them since an open does not keep them.
+    /// The kernel starts to drop pages: after a notification, or because an open does not keep them.
     pub(crate) fn begin_page_invalidation(&self) {
         self.page_invalidations.started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Once for each [`Self::begin_page_invalidation`].
+    /// Called once for each [`Self::begin_page_invalidation`].
     pub(crate) fn finish_page_invalidation(&self) {
         self.page_invalidations.finished.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The kernel is now told to drop all pages; see [`PageState::unqueue`].
+    /// Called when the kernel is about to be told to drop all pages; see [`PageState::take_queued_drop`].
     pub(crate) fn take_queued_invalidation(&self) -> u64 {
         self.may_have_pages.store(false, Ordering::Relaxed);
         self.state.lock().pages.take_queued_drop()
     }
 
-    /// Data was taken that did not go through the kernel's pages.
+    /// Records a direct WRITE (O_DIRECT), which bypasses the page cache, and returns the invalidation it
+    /// requires.
     ///
-    /// The kernel drops the pages in its way when such a write begins, and again when it has ended, but not if it is
-    /// asynchronous (`generic_file_direct_write`): a page that was read in between stays, with the data of before. Pages that
-    /// are read after the data was taken have it. (A reader calls [`Self::note_page_read`] and then takes the lock under which
-    /// data is taken: so its call is seen here, or it finds the data.)
+    /// The kernel drops the overlapping pages before such a write and again after it, but not after an
+    /// asynchronous one (`generic_file_direct_write`): a page that was read in between keeps the old data.
+    /// Pages read after the data was taken are correct. (A reader calls [`Self::note_page_read`] before it
+    /// takes the lock under which write data is taken, so either its call is visible here, or it reads the
+    /// new data.)
     pub(crate) fn note_direct_write(&self) -> PageInvalidation {
         if !self.may_have_pages.load(Ordering::Relaxed) {
             return PageInvalidation::None;
@@ -246,13 +252,14 @@ impl Inode {
         if self.state.lock().cached_readers > 0 {
             return PageInvalidation::Range;
         }
-        PageInvalidation::All(self.invalidate_pages()) // They are left from before, and shall not cost each write that follows.
+        PageInvalidation::All(self.invalidate_pages()) // Drops leftover pages once, so that later direct writes need no invalidation.
     }
 
-    /// Takes attributes that the server gave to a call made at `issued`, and says what to tell the kernel.
+    /// Updates the cache from attributes that the server returned for a request issued at `issued`, and
+    /// returns the reply for the kernel.
     ///
-    /// An answer that a change of ours may have overtaken is not kept, and does not change the size: the kernel knows
-    /// better. The answer to an older question than the last one is not kept either.
+    /// Attributes that may predate a local change are not cached and do not change the size, since the
+    /// kernel's is newer. Attributes from a request older than the cached ones are not cached either.
     pub(crate) fn update_from_server(
         &self,
         timeouts: &CacheTimeouts,
@@ -263,7 +270,7 @@ impl Inode {
         AttrReply { update, ..s.attr_reply(timeouts) }
     }
 
-    /// As [`Self::learn`], where the kernel is told nothing.
+    /// Like [`Self::update_from_server`], for attributes that are not sent to the kernel.
     pub(crate) fn record_attributes(
         &self,
         timeouts: &CacheTimeouts,
@@ -290,7 +297,7 @@ impl Inode {
             }
             s.attrs.update_stale(attributes, timeouts);
         } else if s.attrs_epoch <= issued {
-            // Reads return retained data also when the server has lost it.
+            // Reads return retained data even if the server has lost it.
             attributes.size = attributes.size.max(retained.unwrap_or(0));
             s.attrs.update(attributes, timeouts);
             s.size = attributes.size;
@@ -304,32 +311,32 @@ impl Inode {
         (s, update)
     }
 
-    /// The server does not have what the kernel has of this file.
+    /// Marks the kernel's pages as stale: the server does not have their content.
     pub(crate) fn invalidate_pages(&self) -> CacheUpdate {
         let mut s = self.state.lock();
         s.pages.invalidate();
         CacheUpdate { invalidates_pages: s.queue_page_invalidation(), ..CacheUpdate::default() }
     }
 
-    /// The server gives no attributes: it is asked again after the time for which they would have held.
+    /// Expires the attributes after a failed GETATTR; the next attempt is due after one timeout.
     pub(crate) fn expire_attributes(&self, timeouts: &CacheTimeouts) {
         let mut s = self.state.lock();
         let last = s.attrs.attributes;
         s.attrs.update_stale(last, timeouts);
     }
 
-    /// The size, with what is not yet with the server.
+    /// File size, including data that is not yet written to the server.
     pub(crate) fn size(&self) -> u64 {
         self.state.lock().size
     }
 
-    /// It was cut or extended, by the kernel.
+    /// Records a truncation or extension by the kernel.
     pub(crate) fn set_size(&self, size: u64) {
         let mut s = self.state.lock();
         (s.size, s.kernel_attrs.size) = (size, size);
     }
 
-    /// Whether a user may read and write it, as far as the mode says that the kernel was told of.
+    /// Whether the mode known to the kernel allows a user to read and write.
     pub(crate) fn mode_allows_access(&self, uid: u32, gid: u32) -> bool {
         let s = self.state.lock();
         let a = &s.attrs.attributes;
@@ -343,14 +350,14 @@ impl Inode {
         uid == 0 || (a.mode >> class) & 0o6 == 0o6
     }
 
-    /// For data that is asked for now.
+    /// Returns the version for a READ that is issued now.
     pub(crate) fn data_version(&self, clock: &LogicalClock) -> DataVersion {
         let s = self.state.lock();
         DataVersion { issued: clock.tick(), invalidations: s.pages.invalidations() }
     }
 
-    /// Whether data that was asked for then is as good as data that is asked for now: we have not changed the file since,
-    /// nobody has opened it, and nobody else is known to have changed it.
+    /// Whether data read at `then` equals what a READ issued now would return, as far as known: no local
+    /// change, no open and no detected remote change since then.
     pub(crate) fn is_data_current(&self, then: DataVersion) -> bool {
         let is_clean = self.writes.is_clean();
         let s = self.state.lock();
@@ -360,12 +367,13 @@ impl Inode {
         is_clean && is_unchanged && s.last_open < then.issued
     }
 
-    /// Whether it is time to look whether the pages are still good.
+    /// Whether the attributes of a regular file have expired, so that its pages must be revalidated.
     pub(crate) fn needs_revalidation(&self, timeouts: &CacheTimeouts) -> bool {
         self.kind == FileType::Regular && self.state.lock().attrs.is_expired(timeouts)
     }
 
-    /// What is known without asking, if it holds; `renamed`: the last time that links of files we cannot name changed.
+    /// Returns the cached attributes if they are valid. `renamed`: epoch of the last change to the link count
+    /// of a file that could not be identified.
     pub(crate) fn cached_reply(&self, timeouts: &CacheTimeouts, renamed: Epoch) -> Option<AttrReply> {
         if !self.writes.is_clean() {
             return None;
@@ -381,7 +389,7 @@ impl Inode {
         Some(s.attr_reply(timeouts))
     }
 
-    /// A change of ours begins; it lasts until the guard is dropped.
+    /// Starts a local change, which lasts until the guard is dropped.
     pub(crate) fn begin_change<'c>(self: &Arc<Self>, clock: &'c LogicalClock) -> ChangeGuard<'c> {
         let mut s = self.state.lock();
         s.changes_in_progress += 1;
@@ -389,8 +397,9 @@ impl Inode {
         ChangeGuard { inode: Arc::clone(self), clock }
     }
 
-    /// We have taken data that ends at `end`, for the kernel at `kernel_end`. In one step: nobody sees the change without the
-    /// size. `true`: the kernel has set-id bits for the file, which the server may take away.
+    /// Records write data that ends at `end` on the server and at `kernel_end` in the kernel's view. Size and
+    /// epoch change together, so that no reader sees the change without the new size. Returns whether the
+    /// file has set-ID bits, which the server may clear.
     pub(crate) fn note_write(&self, clock: &LogicalClock, end: u64, kernel_end: u64) -> bool {
         let mut s = self.state.lock();
         s.size = s.size.max(end);
@@ -400,7 +409,7 @@ impl Inode {
         s.attrs.attributes.mode & SET_ID_BITS != 0
     }
 
-    /// A change of ours has happened, from and to what `wcc` says.
+    /// Records a local change with the attributes before and after it.
     pub(crate) fn note_change(&self, clock: &LogicalClock, wcc: &WccData) {
         let mut s = self.state.lock();
         s.pages.note_change(wcc);
@@ -408,16 +417,16 @@ impl Inode {
         s.attrs.invalidate();
     }
 
-    /// A change of ours has happened, of which the server does not say from and to what.
+    /// Records a local change without attributes.
     pub(crate) fn note_unknown_change(&self, clock: &LogicalClock) {
         self.note_change(clock, &WccData::default());
     }
 
-    /// A change of ours in this directory has happened, from and to what `wcc` says; its [`ChangeGuard`] still lives.
+    /// Records a local change of this directory's entries; its [`ChangeGuard`] must still exist.
     pub(crate) fn note_entries_changed(&self, clock: &LogicalClock, wcc: &WccData) -> CacheUpdate {
         self.note_change(clock, wcc);
         let mut s = self.state.lock();
-        // With others under way, the last of them finds what is missing.
+        // With several changes in progress, the last one detects a missing attribute change.
         let is_last = s.changes_in_progress <= 1;
         if is_last
             && let Some(after) = &wcc.after
@@ -428,13 +437,13 @@ impl Inode {
         CacheUpdate::default()
     }
 
-    /// Whether nothing here was changed by us since `issued`.
+    /// Whether no local change has happened since `issued`.
     pub(crate) fn unchanged_since(&self, issued: Epoch) -> bool {
         let s = self.state.lock();
         s.changes_in_progress == 0 && s.last_change <= issued
     }
 
-    /// How long the kernel may use names in this directory that were asked for at `issued`, and that they are not there.
+    /// Timeouts for positive and negative names in this directory that were requested at `issued`.
     pub(crate) fn name_timeouts(&self, timeouts: &CacheTimeouts, issued: Epoch) -> (Duration, Duration) {
         let s = self.state.lock();
         if s.names_invalidated > issued {
@@ -458,7 +467,7 @@ impl InodeState {
         }
     }
 
-    /// What the kernel has was just found to be old, by the answer to a call made at `issued`.
+    /// Marks pages or names as stale after a reply to a request issued at `issued`.
     fn invalidate_cache(&mut self, kind: FileType, issued: Epoch, update: CacheUpdate) -> CacheUpdate {
         if kind == FileType::Directory {
             self.names_invalidated = self.names_invalidated.max(issued);
@@ -467,14 +476,14 @@ impl InodeState {
         CacheUpdate { invalidates_pages: self.queue_page_invalidation(), ..update }
     }
 
-    /// The pages were just found to be old. Whether the kernel is to be told to drop them: where nobody reads, the next
-    /// open sees to it.
+    /// Returns whether the kernel must be told to drop the pages now. Without readers the next open drops
+    /// them.
     fn queue_page_invalidation(&mut self) -> bool {
         self.readers > 0 && self.pages.queue_drop()
     }
 }
 
-/// Lookups that the kernel will know of if their answer reaches it; they are taken back when this is dropped.
+/// Lookup counts of a reply that is being built; reverted on drop unless committed.
 pub(crate) struct PendingLookups<'t> {
     table: &'t InodeTable,
     numbers: Vec<u64>,
@@ -489,7 +498,7 @@ impl<'t> PendingLookups<'t> {
         self.numbers.push(number);
     }
 
-    /// The answer goes to the kernel.
+    /// Keeps the counts: the reply is sent to the kernel.
     pub(crate) fn commit(mut self) {
         self.numbers.clear();
     }
@@ -501,7 +510,7 @@ impl Drop for PendingLookups<'_> {
     }
 }
 
-/// A change under way.
+/// A local change in progress.
 pub(crate) struct ChangeGuard<'c> {
     inode: Arc<Inode>,
     clock: &'c LogicalClock,
@@ -535,8 +544,8 @@ struct Inner {
 pub(crate) struct InodeTable(Mutex<Inner>);
 
 impl InodeTable {
-    /// The inode of a handle that was found under `name` (a directory's number, and the name in it), made if need be; it
-    /// is looked up once more.
+    /// Returns the inode of `handle`, creating it if necessary, and increments its lookup count. `name` is
+    /// the directory's inode number and the name in it.
     pub(crate) fn get_or_insert(
         &self,
         name: (u64, &[u8]),
@@ -550,7 +559,7 @@ impl InodeTable {
         inode
     }
 
-    /// As [`Self::remember`], of an inode for which the kernel has no name.
+    /// Like [`Self::get_or_insert`], for an inode that the kernel knows without a name.
     pub(crate) fn get_or_insert_unnamed(
         &self,
         handle: FileHandle,
@@ -560,14 +569,14 @@ impl InodeTable {
         self.0.lock().get_or_insert(handle, attributes, timeouts)
     }
 
-    /// The NFS handle of a number that the kernel knows or has known.
+    /// NFS file handle of an inode that the kernel knows or has forgotten.
     pub(crate) fn handle(&self, number: u64) -> Option<FileHandle> {
         let t = self.0.lock();
         t.by_number.get(&number).map(|k| k.inode.handle).or_else(|| t.forgotten.get(number))
     }
 
-    /// As [`Self::get_or_insert_unnamed`], of a number that the kernel has known; `None`: the number, or the handle that it had, is in
-    /// use for something else.
+    /// Like [`Self::get_or_insert_unnamed`], under a given number that the kernel has known. Returns `None`
+    /// if the number or the handle is in use for another file.
     pub(crate) fn reinsert(
         &self,
         number: u64,
@@ -595,57 +604,57 @@ impl InodeTable {
         self.0.lock().by_number.get(&number).map(|k| Arc::clone(&k.inode))
     }
 
-    /// The inode of a handle, if the kernel knows it.
+    /// Finds the inode of a handle if the kernel knows it.
     pub(crate) fn find_by_handle(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
         let t = self.0.lock();
         let number = t.by_handle.get(handle)?;
         t.by_number.get(number).map(|k| Arc::clone(&k.inode))
     }
 
-    /// The kernel is to be told that there is no such name; `false`: but not to cache it.
+    /// Records a negative entry. `false`: the kernel must not cache it.
     pub(crate) fn insert_negative(&self, name: (u64, &[u8]), now: Instant, ttl: Duration) -> bool {
         !ttl.is_zero() && self.0.lock().dentries.insert_negative(name, now, ttl)
     }
 
-    /// What had the name `from` has the name `to` now.
+    /// Records a rename.
     pub(crate) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8])) {
         self.0.lock().dentries.rename(from, to);
     }
 
-    /// The name leads nowhere any more.
+    /// Removes a name.
     pub(crate) fn remove(&self, name: (u64, &[u8])) {
         self.0.lock().dentries.remove(name);
     }
 
-    /// The names by which the kernel may reach an inode without asking, with their directories.
+    /// Names by which the kernel can reach an inode without a request, with their directories.
     pub(crate) fn cached_names(&self, number: u64) -> Vec<(Arc<Inode>, CachedName)> {
         let t = self.0.lock();
         let with_dir = |name: CachedName| Some((Arc::clone(&t.by_number.get(&name.0)?.inode), name));
         t.dentries.cached_names(number).into_iter().filter_map(with_dir).collect()
     }
 
-    /// As [`Dentries::begin_name_expiry`].
+    /// See [`Dentries::begin_name_expiry`].
     pub(crate) fn begin_name_expiry(&self, name: (u64, &[u8])) -> Option<CachedName> {
         self.0.lock().dentries.begin_name_expiry(name)
     }
 
-    /// As [`Dentries::expired`].
+    /// See [`Dentries::finish_expiry`].
     pub(crate) fn finish_expiry(&self, names: &[CachedName]) {
         let mut t = self.0.lock();
         names.iter().for_each(|name| t.dentries.finish_expiry(name));
     }
 
-    /// As [`Dentries::expire`].
+    /// See [`Dentries::begin_expiry`].
     pub(crate) fn begin_expiry(&self, dir: u64) -> Vec<CachedName> {
         self.0.lock().dentries.begin_expiry(dir)
     }
 
-    /// Where a file was last seen, as far as that is known.
+    /// Last known path of an inode.
     pub(crate) fn path(&self, number: u64) -> Option<PathBuf> {
         self.0.lock().dentries.path(number)
     }
 
-    /// The kernel gives up `lookups` of a number.
+    /// Handles FORGET: decrements the lookup count.
     pub(crate) fn forget(&self, number: u64, lookups: u64) {
         let mut t = self.0.lock();
         if let Some(entry) = t.by_number.get_mut(&number) {
@@ -654,14 +663,14 @@ impl InodeTable {
         t.remove_if_unused(number);
     }
 
-    /// Forgets an inode that is not needed any more, after its last use by us.
+    /// Removes an inode that neither the kernel nor the mount uses any longer.
     pub(crate) fn remove_if_unused(&self, number: u64) {
         self.0.lock().remove_if_unused(number);
     }
 }
 
 impl Inner {
-    /// The inode of a handle, made if need be; it is looked up once more.
+    /// Returns the inode of `handle`, creating it if necessary, and increments its lookup count.
     fn get_or_insert(
         &mut self,
         handle: FileHandle,
@@ -677,7 +686,7 @@ impl Inner {
                 entry.lookups += 1;
                 Arc::clone(&entry.inode)
             }
-            // Cannot be: both maps change together. A fresh inode that is not in the table does no harm.
+            // Unreachable, since both maps change together; an inode outside the table is harmless.
             None => Arc::new(Inode::new(number, handle, *attributes, timeouts)),
         }
     }
@@ -747,7 +756,7 @@ mod tests {
     }
 
     #[test]
-    fn lookups_whose_answer_is_not_sent_are_taken_back() {
+    fn uncommitted_lookups_are_reverted() {
         let table = InodeTable::default();
         let look_up = |lookups: &mut PendingLookups<'_>, n: u64| {
             let handle = FileHandle::new(&n.to_be_bytes()).unwrap();
@@ -766,13 +775,13 @@ mod tests {
     }
 
     #[test]
-    fn late_answers_to_early_questions_do_not_replace_newer_ones() {
+    fn outdated_replies_do_not_replace_newer_attributes() {
         let (clock, timeouts) = (LogicalClock::default(), timeouts());
         let inode = Inode::new(7, FileHandle::new(b"7").unwrap(), file(7, 0), &timeouts);
         let (early, late) = (clock.tick(), clock.tick());
         assert_eq!(inode.update_from_server(&timeouts, late, file(7, 20)).attributes.size, 20);
         assert_eq!(inode.update_from_server(&timeouts, early, file(7, 10)).attributes.size, 20);
-        // Nor is the size believed of one that was asked before a write of ours.
+        // Nor is a size that was requested before a local write.
         let issued = clock.tick();
         inode.note_write(&clock, 30, 30);
         let reply = inode.update_from_server(&timeouts, issued, file(7, 20));
@@ -780,7 +789,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_was_asked_for_before_a_change_or_an_open_is_old() {
+    fn data_read_before_a_change_or_open_is_not_current() {
         let clock = LogicalClock::default();
         let inode = Inode::new(7, FileHandle::new(b"7").unwrap(), file(7, 0), &timeouts());
         let happens: [fn(&Inode, &LogicalClock); 3] = [

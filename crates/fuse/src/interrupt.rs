@@ -1,20 +1,22 @@
-//! Letting go of callers that are to die.
+//! Cancels requests of killed processes.
 //!
-//! A process in a FUSE call cannot be killed while the call is with the file system, unless that answers. The kernel
-//! would say so with FUSE_INTERRUPT, which fuser 0.18 answers itself with ENOSYS; so a call that takes long looks at its
-//! caller's state in `/proc`. (Not in `/proc/PID/stat`: reading that was seen to wait for the process itself.)
+//! A process that waits for a FUSE reply cannot be killed until the reply arrives. The kernel sends
+//! FUSE_INTERRUPT, but fuser 0.18 answers it with ENOSYS without forwarding it. A request that takes long
+//! therefore polls the state of its caller in `/proc`. (Reading `/proc/PID/stat` was observed to block on the
+//! process, so `status` is used.)
 
 use std::{fs, future::Future};
 
 use millrace_runtime::RuntimeRef;
 use tokio::sync::{Notify, oneshot};
 
-/// A waiting call looks at its caller every second time that it is notified: once a second (`Fs::ticks`).
-const LOOK: u32 = 2;
-/// Bit of SIGKILL in the masks of `/proc/PID/status`. A signal that ends a process without a core dump becomes it.
+/// Ticks of `Fs::ticks` (two a second) between checks of the caller.
+const TICKS_PER_CHECK: u32 = 2;
+/// Bit of SIGKILL in the masks of `/proc/PID/status`. Any fatal signal without a core dump is converted to
+/// SIGKILL.
 const SIGKILL: u64 = 1 << 8;
-/// The result of `op`, or `None` (then `op` is dropped) when the thread `tid`, which waits for it, is to die. Thread 0
-/// is the kernel itself.
+/// Returns the result of `op`, or `None` (and drops `op`) if the waiting thread `tid` is killed. Thread 0 is
+/// the kernel.
 pub(crate) async fn cancel_if_killed<T>(
     (rt, ticks): (&RuntimeRef, &Notify),
     tid: u32,
@@ -25,11 +27,11 @@ pub(crate) async fn cancel_if_killed<T>(
     }
     let dies = async {
         loop {
-            // Not a timer of its own: most calls end before it would be due.
-            for _ in 0..LOOK {
+            // A shared timer: most requests complete before a separate one would fire.
+            for _ in 0..TICKS_PER_CHECK {
                 ticks.notified().await;
             }
-            // Elsewhere: looking may block, and the executor must not.
+            // Reading /proc may block, which the executor's threads must not.
             let (tx, rx) = oneshot::channel();
             rt.spawn_blocking(Box::new(move || {
                 let _ = tx.send(is_killed(tid));
@@ -52,7 +54,7 @@ fn is_killed(tid: u32) -> bool {
         let line = status.lines().find_map(|l| l.strip_prefix(key));
         line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0)
     };
-    // A process that ends has given its memory back before it closes its files; threads of the kernel have none.
+    // An exiting process releases its memory before it closes its files; kernel threads have none.
     let has = |key: &str| status.lines().any(|l| l.starts_with(key));
     let of_kernel = has("Kthread:\t1") || status.lines().any(|l| matches!(l, "PPid:\t2" | "PPid:\t0"));
     (pending("SigPnd:") | pending("ShdPnd:")) & SIGKILL != 0 || (!of_kernel && !has("VmSize:"))
@@ -67,21 +69,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_living_thread_is_not_dying_nor_is_one_that_is_not_there() {
+    fn live_and_missing_threads_are_not_killed() {
         assert!(!is_killed(std::process::id()));
         assert!(!is_killed(u32::MAX));
     }
 
     #[tokio::test]
-    async fn a_result_comes_through() {
+    async fn returns_the_result_of_the_operation() {
         let (rt, ticks) = (TokioRuntime::current(), Notify::new());
         assert_eq!(cancel_if_killed((&rt, &ticks), std::process::id(), async { 7 }).await, Some(7));
         assert_eq!(cancel_if_killed((&rt, &ticks), 0, async { 8 }).await, Some(8));
     }
 
     #[tokio::test]
-    async fn the_caller_is_looked_at_while_it_waits_and_is_let_go_when_it_dies() {
-        // Not waited for: a process that has ended, as one that is to die, has no memory.
+    async fn cancels_when_the_caller_exits() {
+        // Not reaped: like a dying process, a zombie has no memory.
         let mut ended = Command::new("true").spawn().unwrap();
         let (rt, ticks) = (TokioRuntime::current(), Notify::new());
         let completion = cancel_if_killed((&rt, &ticks), ended.id(), std::future::pending::<()>());

@@ -1,4 +1,4 @@
-//! Notifications to the kernel: that attributes, pages or names are no longer valid.
+//! Invalidation notifications to the kernel for attributes, pages and names.
 
 use std::{collections::VecDeque, fs::File, io::Write, ops::Range, sync::Arc};
 
@@ -9,16 +9,17 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::inode::Inode;
 
-/// Pages that the kernel is to drop.
+/// Pages to be dropped by the kernel.
 enum StalePages {
-    /// All of a file.
+    /// All pages of a file.
     All(Arc<Inode>),
-    /// Those of a part of a file; the sender is dropped when they are gone.
+    /// The pages of a range; the sender is dropped when they are gone.
     Range(Arc<Inode>, Range<u64>, oneshot::Sender<()>),
 }
 
 impl StalePages {
-    /// Waits until they are gone. It fails only where the kernel does not know the file any more, or the mount is gone.
+    /// Blocks until the pages are gone. Fails only if the kernel has forgotten the inode or the mount has
+    /// ended.
     fn invalidate_in(self, kernel: &Notifier) {
         match self {
             Self::All(inode) => {
@@ -36,15 +37,15 @@ impl StalePages {
     }
 }
 
-/// Names in a directory that the kernel is to ask for again; the sender is dropped when it knows.
+/// Names in a directory to be expired by the kernel; the sender is dropped when that is done.
 struct StaleNames {
     dir: u64,
     names: Vec<Arc<[u8]>>,
     _done: oneshot::Sender<()>,
 }
 
-/// A FUSE_NOTIFY_INVAL_ENTRY that expires a name and detaches nothing that is mounted on it: `fuse_out_header` and
-/// `fuse_notify_inval_entry_out` of linux/fuse.h, and the name with a zero byte.
+/// Encodes a FUSE_NOTIFY_INVAL_ENTRY that expires a name without detaching mounts below it: `fuse_out_header`
+/// and `fuse_notify_inval_entry_out` of linux/fuse.h, then the name and a NUL byte.
 fn expire_entry_message(dir: u64, name: &[u8]) -> Vec<u8> {
     const NOTIFY_INVAL_ENTRY: u32 = 3;
     const EXPIRE_ONLY: u32 = 1;
@@ -58,8 +59,7 @@ fn expire_entry_message(dir: u64, name: &[u8]) -> Vec<u8> {
     message
 }
 
-/// What is to be sent to the kernel, one after the other, by a task that may block. There is one while there is something to
-/// send.
+/// A queue of notifications, sent in order by a blocking task that runs while the queue is not empty.
 struct SendQueue<T> {
     rt: RuntimeRef,
     waiting: Mutex<QueueState<T>>,
@@ -92,7 +92,7 @@ impl<T: Send + 'static> SendQueue<T> {
         }));
     }
 
-    /// What to send next; `None`: the task ends.
+    /// Takes the next item; `None` ends the task.
     fn next(&self) -> Option<T> {
         let mut waiting = self.waiting.lock();
         let next = waiting.items.pop_front();
@@ -101,27 +101,28 @@ impl<T: Send + 'static> SendQueue<T> {
     }
 }
 
-/// The way to the kernel.
+/// Sends invalidation notifications to the kernel.
 ///
-/// Dropping a page waits for the page's lock, and expiring a name for its directory's lock. The kernel holds both during
-/// requests, so no task that answers requests may wait for them: a blocking task sends what concerns pages, and another what
-/// concerns names.
+/// Dropping a page waits for the page lock, and expiring a name for the lock of its directory. The kernel
+/// holds both while it waits for replies, so tasks that send replies must not wait for them: one blocking
+/// task sends page notifications, another sends name notifications.
 pub(crate) struct Invalidator {
     stale_names: Option<Arc<SendQueue<StaleNames>>>,
     notifier: Notifier,
-    /// An inode is in it once, and each WRITE under way: so it is bounded by the open files and the kernel's requests.
+    /// Contains each inode at most once, plus one range per pending WRITE: bounded by open files and the
+    /// kernel's requests.
     stale_pages: Arc<SendQueue<StalePages>>,
     pages_dropped: Arc<Notify>,
 }
 
 impl Invalidator {
-    /// Notifications that tasks of `rt` send. `device`: where expiries are written, which `fuser` cannot send; `None` where the
-    /// kernel does not support them.
+    /// Creates an invalidator whose tasks run on `rt`. `device`: the FUSE device, for expiry messages, which
+    /// `fuser` cannot send; `None` if the kernel does not support them.
     pub(crate) fn new(rt: RuntimeRef, notifier: Notifier, device: Option<File>) -> Self {
         let stale_names = device.map(|device| {
             SendQueue::new(rt.clone(), move |old: StaleNames| {
                 for name in &old.names {
-                    // It fails only where the kernel does not know the name any more, or the mount is gone.
+                    // Fails only if the kernel has dropped the dentry or the mount has ended.
                     let _ = (&device).write(&expire_entry_message(old.dir, name));
                 }
             })
@@ -135,38 +136,39 @@ impl Invalidator {
         Self { stale_names, notifier, stale_pages, pages_dropped }
     }
 
-    /// Whether the kernel supports expiry of names. Without it, names are used until their lifetime has expired.
+    /// Whether the kernel can expire names. Otherwise names stay cached until their timeout.
     pub(crate) fn can_expire_names(&self) -> bool {
         self.stale_names.is_some()
     }
 
-    /// Expires names in a directory, asynchronously: the kernel then looks them up before it uses them. The receiver completes
-    /// when the kernel has been told. That takes the directory's lock, which the kernel holds during requests that change or
-    /// list the directory.
+    /// Expires names in a directory asynchronously: the kernel then looks them up before the next use. The
+    /// receiver completes when that is done. The kernel takes the directory's lock for it, which it holds
+    /// during requests that modify or list the directory.
     pub(crate) fn expire_names(&self, dir: u64, names: Vec<Arc<[u8]>>) -> Option<oneshot::Receiver<()>> {
         let (done, known) = oneshot::channel();
         self.stale_names.as_ref()?.push(StaleNames { dir, names, _done: done });
         Some(known)
     }
 
-    /// Tells the kernel to ask again for a file's attributes. Waits for nothing: no page is touched.
+    /// Invalidates the attributes of a file. Does not block, since no page is dropped.
     pub(crate) fn invalidate_attributes(&self, number: u64) {
         drop(self.notifier.inval_inode(INodeNo(number), -1, 0));
     }
 
-    /// Tells the kernel to drop a file's pages, soon. To be called when [`crate::pages::PageState::queue`] says so.
+    /// Queues the invalidation of all pages of a file. Call it if [`crate::pages::PageState::queue_drop`]
+    /// returns `true`.
     pub(crate) fn invalidate_pages(&self, inode: &Arc<Inode>) {
         self.stale_pages.push(StalePages::All(Arc::clone(inode)));
     }
 
-    /// Has the kernel drop the pages of a part of a file, and waits until they are gone.
+    /// Drops the pages of a range and waits until they are gone.
     pub(crate) async fn invalidate_range(&self, inode: &Arc<Inode>, range: Range<u64>) {
         let (done, gone) = oneshot::channel();
         self.stale_pages.push(StalePages::Range(Arc::clone(inode), range, done));
-        let _ = gone.await; // The sender says nothing, and is dropped.
+        let _ = gone.await; // The sender is dropped without sending.
     }
 
-    /// Waits until what was to be dropped is.
+    /// Waits until all urgent invalidations of a file are done.
     pub(crate) async fn wait_until_dropped(&self, inode: &Inode) {
         loop {
             let mut dropped = std::pin::pin!(self.pages_dropped.notified());
@@ -184,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_expiry_is_laid_out_as_the_kernel_has_it() {
+    fn expire_entry_message_has_the_kernel_layout() {
         let expected = [
             0x24, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // length, code, 0
             0x42, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, // directory, length of the name, flags

@@ -1,62 +1,66 @@
-//! An NFS export as a directory of this machine: a FUSE file system over the client library.
+//! Mounts an NFS export: a FUSE file system on top of the client library.
 //!
-//! [`Mount::new`] connects, mounts and serves until [`Mount::unmount`], a signal's handler or `umount(8)` ends it.
-//! [`MountOptions`] reads the words of mount(8) and nfs(5).
+//! [`Mount::new`] connects, mounts and serves requests until [`Mount::unmount`], a signal handler or
+//! `umount(8)` ends the mount. [`MountOptions`] parses the options of mount(8) and nfs(5).
 //!
-//! # Who does what
-//! `kernel.rs` (with `translate.rs`) takes what `fuser` hands it: its threads, each with a channel of its own to the kernel, take requests and hand
-//! them as futures to the lanes (`lanes.rs`) of the executor that owns the connections; the answer goes out from there. What needs no server (a
-//! cached attribute, a write that is gathered) is answered by the thread that took it. READ places data in a buffer
-//! of the arena, and the kernel copies it from there into its page cache: one copy. WRITE data is copied once, out of
-//! fuser's buffer into the arena.
+//! # Request path
+//! `handler.rs` implements the FUSE operations. Each `fuser` thread reads requests from its own clone of
+//! `/dev/fuse` and passes them as futures to the executor that owns the connections (`dispatch.rs`), which
+//! sends the replies. Requests that need no server, such as GETATTR from the cache or a WRITE that is
+//! coalesced, are answered by the thread that read them. READ data is received into an arena buffer, which
+//! the kernel copies into its page cache: one copy. WRITE data is copied once, from fuser's buffer into the
+//! arena.
 //!
-//! # What is remembered
-//! - *Inodes* (`inode.rs`): the kernel's number is the server's fileid, or a spare one when another file has that. An
-//!   inode lives until the kernel forgets it, and longer while it is open or has data to write.
-//! - *Attributes* live `acregmin` to `acregmax` seconds (directories `acdirmin` to `acdirmax`): each time they are found
-//!   unchanged, twice as long. The kernel gets the same times. Attributes of a call that was overtaken by a change of
-//!   ours are not kept.
-//! - *Names* live in the kernel's cache as long as their directory's attributes (`lookupcache`). `dentries.rs` records which
-//!   names the kernel has. When a reply shows that another client has changed a directory, the kernel is told to ask again
-//!   for the names in it (FUSE_NOTIFY_INVAL_ENTRY, `invalidation.rs`).
+//! # Caching
+//! - *Inodes* (`inode.rs`): the inode number is the server's fileid, or a synthetic number when another file
+//!   has that fileid. An inode lives until the kernel forgets it, and longer while it is open or has
+//!   unwritten data.
+//! - *Attributes* are cached for `acregmin` to `acregmax` seconds (directories: `acdirmin` to `acdirmax`).
+//!   The timeout doubles each time the attributes are found unchanged. The kernel gets the same timeouts.
+//!   Attributes from a reply that may predate a local change are not cached.
+//! - *Names* are cached by the kernel as long as the attributes of their directory (`lookupcache`).
+//!   `dentries.rs` records which names the kernel has cached. When a reply shows that another client has
+//!   changed a directory, the names in it are expired (FUSE_NOTIFY_INVAL_ENTRY, `invalidation.rs`).
 //!
-//! # Close-to-open
-//! Opening looks up the names by which the kernel may have reached the file, and asks for its attributes and rights: one
-//! call, or two at the same time (`verify.rs`). If a name leads elsewhere, or an append would use an old size, the open is
-//! answered with ESTALE; the kernel then looks the path up again and repeats the open once. The repeated one is answered by
-//! the inode, so programs see no ESTALE because of another client's change.
-//! Closing writes everything, commits it, and reports what went wrong since the last report to this descriptor.
+//! # Close-to-open consistency
+//! An open looks up the names by which the kernel may have reached the file, and requests its attributes and
+//! access rights: one call, or two in parallel (`verify.rs`). If a name leads to another file, or an append
+//! would use an outdated size, the open fails with ESTALE; the kernel then looks the path up again and
+//! retries the open once. The retry is served for the inode as it is, so programs see no ESTALE because of
+//! another client's change.
+//! A close writes and commits all data, and reports write errors that this descriptor has not reported yet.
 //!
-//! # The kernel's pages
-//! The kernel keeps its pages of a file over an open only if size, mtime and ctime are those that the pages are good for:
-//! those that they were read under, or what our own changes made of them (`pages.rs`). That is known where the server says
-//! what was before a change (`wcc_data`); where it does not, the next open drops them. What is found old while the file is
-//! open for reading is dropped at once, by a task of its own (`invalidation.rs`), since dropping a page may wait for an answer
-//! of ours; and as the kernel reads its pages without asking, the mount itself asks about such files when their attributes
-//! are no longer believed (`revalidate.rs`). With `acregmin=0` (so with `noac`) it is the kernel that asks, at each read, and
-//! drops pages when the mtime is another (FUSE_AUTO_INVAL_DATA), which it then does after our own writes too.
+//! # The kernel's page cache
+//! An open keeps the kernel's cached pages of a file only if size, mtime and ctime equal those for which the
+//! pages are valid: those under which they were read, or those that local changes led to (`pages.rs`). The
+//! latter are known if the server returns pre-operation attributes (`wcc_data`); otherwise the next open
+//! drops the pages. Stale pages of a file that is open for reading are dropped at once, by a separate task
+//! (`invalidation.rs`), because dropping a page may wait for one of our own replies. The kernel reads its
+//! cached pages without a request, so the mount polls the attributes of such files when they expire
+//! (`revalidate.rs`). With `acregmin=0` (and so with `noac`) the kernel revalidates at each read and drops
+//! pages when the mtime has changed (FUSE_AUTO_INVAL_DATA), which includes changes by local writes.
 //!
-//! The kernel reads ahead, 4 MiB if the mount may say so (root), else 128 KiB; then the mount does the rest itself
-//! (`read_ahead.rs`).
+//! The kernel reads ahead 4 MiB if the mount may set this (root), else 128 KiB; in that case the mount itself
+//! reads ahead (`read_ahead.rs`).
 //!
 //! # Writing
-//! Writes that follow each other are gathered to `wsize` and sent without waiting (`write.rs`); `millrace_client::File` retains
-//! them until COMMIT and sends them again when the server's verifier changes. Reads, attributes and truncation wait for
-//! what is on its way. Nothing of this survives the end of the mounting process: fsync and close are the promises, as
-//! for every NFS client.
+//! Adjacent writes are coalesced up to `wsize` and sent asynchronously (`write.rs`); `millrace_client::File`
+//! retains them until COMMIT and resends them when the server's write verifier changes. Reads, attribute
+//! requests and truncation wait for writes in flight. None of this survives the mounting process: as for
+//! every NFS client, data is durable after fsync or close.
 //!
-//! # Where it differs from a local file system
-//! - A file that is removed or replaced while it is open is renamed to `.nfs...` (not listed through this mount) until
-//!   its last close; so its directory cannot be removed before.
-//! - Locks (flock, fcntl) are kept by the kernel of this machine (`local_lock=all`): NFSv3 has them in another protocol,
-//!   which is not there yet. Other machines do not see them.
-//! - Extended attributes are answered with EOPNOTSUPP; `lseek` finds no holes.
-//! - Appending from several machines at once may overwrite, as with every NFS client.
+//! # Differences from a local file system
+//! - A file that is removed or replaced while it is open is renamed to `.nfs...` until its last close (silly
+//!   rename). The name is not listed through this mount, but its directory cannot be removed before.
+//! - Locks (flock, fcntl) are local to this host (`local_lock=all`): NFSv3 locks use the NLM protocol, which
+//!   is not implemented. Other hosts do not see them.
+//! - Extended attributes fail with EOPNOTSUPP; `lseek` reports no holes.
+//! - Concurrent appends from several hosts may overwrite each other, as with every NFS client.
 //!
-//! # When the server is gone
-//! `hard` (the default) waits for it, `soft` gives EIO after `timeo` and `retrans`. A process that is killed is let go
-//! within about a second either way: fuser does not hand interrupts on, so waiting calls look whether their caller is
-//! to die (`killed.rs`).
+//! # Unreachable server
+//! `hard` (the default) retries forever, `soft` fails with EIO after `timeo` and `retrans`. In both cases a
+//! killed process is released within about a second: fuser does not forward FUSE_INTERRUPT, so waiting
+//! requests poll the state of their caller (`interrupt.rs`).
 
 mod convert;
 mod credentials;

@@ -1,4 +1,4 @@
-//! A mount's life: connect, mount, serve, unmount.
+//! The life cycle of a mount: connect, mount, serve, unmount.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,14 +21,14 @@ use crate::{
     session::{self, raise_kernel_read_ahead},
 };
 
-/// The longest name, where the server does not say.
+/// Maximum name length if the server does not report one.
 const NAME_MAX: u32 = 255;
-/// How long unmounting waits for the kernel to let go.
+/// Time limit for the kernel to complete an unmount.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often unmounting says what it waits for.
+/// Interval of progress messages while unmounting.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A mounted export. Dropping it takes the mount away at once; [`Self::unmount`] writes everything first.
+/// A mounted export. Dropping it detaches the mount at once; [`Self::unmount`] writes all data first.
 pub struct Mount {
     path: PathBuf,
     fs: Arc<Fs>,
@@ -38,12 +38,12 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts the export, or the directory in it, that `url` names on `dir`. `options` are those of `-o`; `client` is the
-    /// rest of how the client behaves.
+    /// Mounts the export, or a directory in it, given by `url` on `dir`. `options` are those of `-o`;
+    /// `client` holds the remaining client settings.
     ///
     /// # Errors
-    /// [`MountError`] says which part failed. An unreachable server is one within [`Options::connect_timeout`], even
-    /// with `hard`.
+    /// [`MountError`]. An unreachable server is reported within [`Options::connect_timeout`], even with
+    /// `hard`.
     pub fn new(url: &Url, dir: &Path, options: &MountOptions, client: Options) -> Result<Self, MountError> {
         let path = mountpoint::check(dir)?;
         let (url, client_options) = options.apply(url, client)?;
@@ -68,7 +68,7 @@ impl Mount {
                 let _ = ended_tx.send(true);
             })
             .map_err(no_thread)?;
-        let kernel_reads_ahead = raise_kernel_read_ahead(&path); // Asks the mount itself, so only now.
+        let kernel_reads_ahead = raise_kernel_read_ahead(&path); // The mount must be serving by now.
         fs.read_ahead_enabled
             .store(fs.timeouts.caches_file_attrs() && !kernel_reads_ahead, Ordering::Relaxed);
         fs.start_tasks();
@@ -76,29 +76,29 @@ impl Mount {
         Ok(Self { path, fs, session: Some(session), ended, runtime: Some(runtime) })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Completes when the mount is gone, whoever took it away.
+    /// Completes when the mount has ended, by this process or by umount(8).
     pub async fn ended(&self) {
         let mut ended = self.ended.clone();
         let _ = ended.wait_for(|e| *e).await;
     }
 
-    /// Writes everything, removes what was removed while open, and unmounts. Files that are still open in it become
-    /// unusable. `write_timeout`: how long writing may take; what is not written then is lost, and the log says so.
+    /// Writes all data, removes silly-renamed files, and unmounts. Files that are still open become unusable.
+    /// Data not written within `write_timeout` is lost and logged.
     ///
     /// # Errors
-    /// [`MountError::Lost`] when data was lost and no program was told: since it could not be written in time, or because
-    /// the server refused it, now or after the last close of its file.
+    /// [`MountError::Lost`] if data was lost that no fsync or close has reported, because writing timed out
+    /// or the server rejected it, now or after the last close of the file.
     pub fn unmount(self, write_timeout: Duration) -> Result<(), MountError> {
         let deadline = Instant::now() + write_timeout;
-        // What is written until now first: afterwards nobody can be told of failures.
+        // Write now, while fsync and close can still report errors.
         self.write_all(deadline);
         if !*self.ended.borrow() && !self.unmount_idle(deadline) {
-            tracing::warn!("{} is in use: what is open in it becomes unusable", self.path.display());
+            tracing::warn!("{} is in use; open files become unusable", self.path.display());
             let _ = mountpoint::detach(&self.path);
         }
         self.wait_for_kernel();
@@ -108,7 +108,7 @@ impl Mount {
         if files.is_empty() { Ok(()) } else { Err(MountError::Lost { path: self.path.clone(), files }) }
     }
 
-    /// Commits everything, until the deadline; says what it waits for.
+    /// Commits all data until the deadline, and logs progress.
     fn write_all(&self, deadline: Instant) {
         let Some(runtime) = &self.runtime else { return };
         let mut written = std::pin::pin!(self.fs.commit_all());
@@ -128,8 +128,8 @@ impl Mount {
         });
     }
 
-    /// Unmounts if nothing is open in it. The kernel may have pages to write first, for which it waits in a thread of its
-    /// own: not even a signal ends that.
+    /// Unmounts if no file is open. The kernel may have to write back pages first, which is uninterruptible;
+    /// hence a separate thread.
     fn unmount_idle(&self, deadline: Instant) -> bool {
         let (tx, done) = std::sync::mpsc::channel();
         let path = self.path.clone();
@@ -144,7 +144,7 @@ impl Mount {
         }
     }
 
-    /// Files that were removed while open, and whose last close will not come.
+    /// Removes silly-renamed files whose last close will not arrive.
     fn remove_silly_name(&self) {
         let Some(runtime) = &self.runtime else { return };
         let open: Vec<_> = self.fs.open.lock().iter().map(|(_, f)| Arc::clone(f)).collect();
@@ -175,7 +175,7 @@ impl Drop for Mount {
     }
 }
 
-/// One thread for each connection, as far as there are processors.
+/// One thread for each connection, limited by the number of processors.
 fn executor(connections: usize) -> Result<Runtime, MountError> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
@@ -183,7 +183,7 @@ fn executor(connections: usize) -> Result<Runtime, MountError> {
         .thread_name("millrace-nfs")
         .enable_all()
         .build()
-        .map_err(|e| MountError::Local(format!("cannot start an executor: {e}")))
+        .map_err(|e| MountError::Local(format!("cannot start the async runtime: {e}")))
 }
 
 async fn connect(
@@ -197,7 +197,7 @@ async fn connect(
     let connected = tokio::time::timeout(limit, Client::connect(rt.clone(), url, client_options));
     let client = connected
         .await
-        .map_err(|_| MountError::Local(format!("{} does not answer within {limit:?}", url.host)))??;
+        .map_err(|_| MountError::Local(format!("{} did not reply within {limit:?}", url.host)))??;
     let root = client.resolve(client.path_in_export()).await?;
     if root.1.file_type != FileType::Directory {
         return Err(MountError::Local(format!("{url} is not a directory")));

@@ -1,4 +1,4 @@
-//! Directories to mount on: which will do, and letting go of them.
+//! Checks of mount points, and unmounting.
 
 use std::{ffi::OsString, fs, io, os::unix::ffi::OsStrExt, path::Path};
 
@@ -9,26 +9,27 @@ use rustix::{
 
 use crate::MountError;
 
-/// The absolute path of `dir`, if it can be mounted on: a directory, empty, and no mount of ours.
+/// Returns the absolute path of `dir` if it is a usable mount point: an empty directory that is not one of
+/// our mounts.
 pub(crate) fn check(dir: &Path) -> Result<std::path::PathBuf, MountError> {
     let refuse = |reason: String| MountError::MountPoint { path: dir.to_owned(), reason };
     let path = dir.canonicalize().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => refuse("there is no such directory; make it first".into()),
+        io::ErrorKind::NotFound => refuse("the directory does not exist; create it first".into()),
         _ if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => refuse(format!(
-            "a mount whose process has ended is still there; take it away with: umount {}",
+            "a mount whose process has exited is still there; remove it with: umount {}",
             dir.display()
         )),
         _ => refuse(e.to_string()),
     })?;
     if mounted(&path).is_some_and(|m| m.is_ours) {
-        return Err(refuse("an NFS export is mounted there by millrace already; unmount it first".into()));
+        return Err(refuse("millrace has already mounted an NFS export there; unmount it first".into()));
     }
     if !path.is_dir() {
         return Err(refuse("it is not a directory".into()));
     }
     let mut entries = fs::read_dir(&path).map_err(|e| refuse(e.to_string()))?;
     if entries.next().is_some() {
-        return Err(refuse("it is not empty; what is in it could not be reached any more".into()));
+        return Err(refuse("it is not empty, and a mount would hide its content".into()));
     }
     Ok(path)
 }
@@ -36,20 +37,20 @@ pub(crate) fn check(dir: &Path) -> Result<std::path::PathBuf, MountError> {
 /// A line of `/proc/self/mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
-    /// An export, mounted by us.
+    /// An NFS export mounted by this program.
     pub(crate) is_ours: bool,
-    /// Options of the mount, and of its file system, with commas.
+    /// Comma-separated per-mount options, and options of the file system (superblock).
     pub(crate) options: String,
     pub(crate) super_options: String,
 }
 
 impl MountEntry {
-    /// What the kernel says of the mount, word by word.
+    /// All options that the kernel reports for the mount.
     pub(crate) fn option_names(&self) -> impl Iterator<Item = &str> {
         self.options.split(',').chain(self.super_options.split(','))
     }
 
-    /// Its flags, of mount(2).
+    /// The mount(2) flags among the options.
     pub(crate) fn flags(&self) -> MountFlags {
         let mut flags = MountFlags::empty();
         for name in self.option_names().filter(|w| *w != "rw") {
@@ -59,11 +60,11 @@ impl MountEntry {
     }
 }
 
-/// What is mounted on `path`, if it is a mount point.
+/// Returns the topmost mount on `path`.
 pub(crate) fn mounted(path: &Path) -> Option<MountEntry> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let escaped = escape(path);
-    // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS... - TYPE SOURCE OPTIONS; the last one lies on top.
+    // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS... - TYPE SOURCE OPTIONS; the last line is the topmost mount.
     let line = table.lines().rfind(|l| l.split(' ').nth(4) == Some(escaped.as_str()))?;
     let (mount, file_system) = line.split_once(" - ")?;
     let mut file_system = file_system.split(' ').skip(1);
@@ -76,10 +77,10 @@ pub(crate) fn mounted(path: &Path) -> Option<MountEntry> {
     })
 }
 
-/// How the source of our mounts begins.
+/// Prefix of the source of our mounts.
 pub(crate) const SOURCE: &str = "nfs://";
 
-/// As the kernel writes paths in its tables.
+/// Escapes a path as the kernel does in mountinfo.
 pub(crate) fn escape(path: &Path) -> String {
     let mut out = Vec::new();
     for b in path.as_os_str().as_bytes() {
@@ -91,8 +92,7 @@ pub(crate) fn escape(path: &Path) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Takes a mount away from `path` at once; open files in it stay usable while the mounting process lives (umount(8)
-/// `--lazy`).
+/// Unmounts `path` lazily (umount(8) `--lazy`): open files stay usable while the mounting process lives.
 ///
 /// # Errors
 /// Those of umount(2).
@@ -100,7 +100,7 @@ pub fn detach(path: &Path) -> io::Result<()> {
     unmount_with(path, UnmountFlags::DETACH)
 }
 
-/// Takes an idle mount away from `path`.
+/// Unmounts `path` if it is not in use.
 pub(crate) fn unmount_idle(path: &Path) -> io::Result<()> {
     unmount_with(path, UnmountFlags::empty())
 }
@@ -113,12 +113,12 @@ fn unmount_with(path: &Path, flags: UnmountFlags) -> io::Result<()> {
     }
 }
 
-/// The set-uid helper of libfuse; libfuse too takes another path from this variable.
+/// The set-user-ID helper of libfuse. FUSERMOUNT_PATH overrides its path, as in libfuse.
 pub(crate) fn fusermount_program() -> OsString {
     std::env::var_os("FUSERMOUNT_PATH").unwrap_or_else(|| "fusermount3".into())
 }
 
-/// Without root, the set-uid helper does it.
+/// Unmounts with the set-user-ID helper, for callers without privileges.
 fn fusermount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
     let mut c = std::process::Command::new(fusermount_program());
     c.args(["-u", "-q"]);
@@ -127,7 +127,7 @@ fn fusermount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
     }
     match c.arg("--").arg(path).status()?.success() {
         true => Ok(()),
-        false => Err(io::Error::other("fusermount3 could not unmount it")),
+        false => Err(io::Error::other("fusermount3 failed to unmount it")),
     }
 }
 
@@ -136,14 +136,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_empty_directories_will_do() {
+    fn mount_point_must_be_an_empty_directory() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(check(dir.path()).unwrap(), dir.path().canonicalize().unwrap());
         fs::write(dir.path().join("file"), "x").unwrap();
         for (path, expected) in [
             (dir.path().to_owned(), "not empty"),
             (dir.path().join("file"), "not a directory"),
-            (dir.path().join("nothing"), "make it first"),
+            (dir.path().join("nothing"), "create it first"),
         ] {
             let message = check(&path).unwrap_err().to_string();
             assert!(message.contains(expected) && message.contains("cannot mount on"), "{message}");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_of_others_are_told_from_ours() {
+    fn recognizes_own_mounts() {
         assert!(!mounted(Path::new("/")).unwrap().is_ours);
         assert_eq!(mounted(Path::new("/no such place")), None);
         assert_eq!(escape(Path::new("/a b\\c")), "/a\\040b\\134c");

@@ -1,4 +1,4 @@
-//! Making, removing and renaming.
+//! Operations that create, remove and rename names.
 
 use std::sync::{
     Arc,
@@ -15,10 +15,10 @@ use crate::{
     inode::Inode,
 };
 
-/// How often a free `.nfs...` name is looked for.
+/// Maximum attempts to find an unused `.nfs...` name.
 const SILLY_NAME_ATTEMPTS: u32 = 16;
 
-/// What mknod(2) and its kin make.
+/// The object to create.
 pub(crate) enum NewNode {
     Directory(Sattr),
     Symlink(Vec<u8>),
@@ -27,7 +27,7 @@ pub(crate) enum NewNode {
 }
 
 impl Fs {
-    /// Makes `name` in `dir`.
+    /// Creates `name` in `dir`.
     pub(crate) async fn create_node(
         self: &Arc<Self>,
         client: &Client,
@@ -49,7 +49,7 @@ impl Fs {
         Ok(self.make_entry((&dir, name), self.clock.tick(), made))
     }
 
-    /// Takes what the reply to a call that makes `name` says of the directory.
+    /// Updates the directory from the reply to a call that creates `name`.
     fn finish_create(
         self: &Arc<Self>,
         dir: &Arc<Inode>,
@@ -65,7 +65,8 @@ impl Fs {
         }
     }
 
-    /// The number for the failure of a change of `name`. If the kernel was wrong about whether it is there, it asks again.
+    /// Converts the error of a call that changes `name`. If the error shows that the kernel's entry for the
+    /// name is wrong, the name is expired.
     fn map_name_error(self: &Arc<Self>, dir: &Inode, name: &[u8], e: &millrace_client::Error) -> Errno {
         if matches!(e.status(), Some(Status::NoEnt | Status::Exist)) {
             let name = self.inodes.begin_name_expiry((dir.number, name));
@@ -74,7 +75,8 @@ impl Fs {
         errno(e)
     }
 
-    /// Makes and opens a regular file: the entry, the description's number, and whether pages are to be kept.
+    /// Creates and opens a regular file. Returns the entry, the file handle, and whether the kernel keeps its
+    /// pages.
     pub(crate) async fn create(
         self: &Arc<Self>,
         client: Client,
@@ -101,7 +103,8 @@ impl Fs {
         let mut entry = self.make_entry((&dir, name), self.clock.tick(), object);
         let has_data = entry.attrs.attributes.size > 0 || !entry.inode.writes.is_idle();
         if flags.contains(OFlags::TRUNC) && has_data {
-            // The file was there. It is cut like any other: a size in CREATE would not wait for data of ours.
+            // The file existed. Truncate it by SETATTR: a size in CREATE would not wait for local writes in
+            // flight.
             let cut = Sattr { size: Some(0), ..Sattr::default() };
             let number = entry.inode.number;
             entry.attrs =
@@ -112,8 +115,8 @@ impl Fs {
         Ok((entry, number, keep))
     }
 
-    /// EXCLUSIVE: nobody else has made this file, even if the call had to be sent twice. Servers keep the verifier in
-    /// its attributes, so they are set afterwards.
+    /// EXCLUSIVE create: correct even if the call is retransmitted. Servers store the verifier in the file's
+    /// attributes, so these are set afterwards (RFC 1813 section 3.3.8).
     async fn create_exclusively(
         self: &Arc<Self>,
         client: &Client,
@@ -134,10 +137,10 @@ impl Fs {
         Ok(Object { attributes, ..made })
     }
 
-    /// A further name for a file.
+    /// Creates a hard link.
     ///
     /// # Errors
-    /// [`Errno::STALE`] also when the kernel is to look the file's path up again, and to repeat this (`verify.rs`).
+    /// [`Errno::STALE`] also if the kernel must look up the file's path again and retry (`verify.rs`).
     pub(crate) async fn link(
         self: &Arc<Self>,
         client: &Client,
@@ -178,7 +181,7 @@ impl Fs {
         done
     }
 
-    /// Takes what the reply to a call that removes `name` says of the directory.
+    /// Updates the directory from the reply to a call that removes `name`.
     fn finish_remove(
         self: &Arc<Self>,
         dir: &Arc<Inode>,
@@ -197,7 +200,7 @@ impl Fs {
         self.finish_remove(&dir, name, client.rmdir(dir.handle, name).await)
     }
 
-    /// Renames; what has the new name is replaced, and lives on under another one while it is open.
+    /// Renames. An open file that is replaced is kept under a silly name.
     pub(crate) async fn rename(
         self: &Arc<Self>,
         client: &Client,
@@ -222,7 +225,7 @@ impl Fs {
         (to, new): (&Arc<Inode>, &[u8]),
         replaced: Option<Arc<Inode>>,
     ) -> Result<(), Errno> {
-        // A further name first, so that there is no moment without the new one.
+        // Link the silly name first, so that the new name exists at all times.
         let kept = match &replaced {
             Some(inode) => {
                 let silly = self.unused_silly_name(client, to, inode).await?;
@@ -245,7 +248,7 @@ impl Fs {
             let still_there = renamed.is_err()
                 || client.lookup(to.handle, new).await.is_ok_and(|o| o.handle == inode.handle);
             if still_there {
-                // Nothing was replaced: the rename failed, or both names were the same file.
+                // Nothing was replaced: the rename failed, or both names refer to the same file.
                 if let Ok(wcc) = client.remove(to.handle, &silly).await {
                     self.note_entries_changed(to, &wcc);
                 }
@@ -256,7 +259,7 @@ impl Fs {
         renamed.map(drop)
     }
 
-    /// The file that `name` stands for, if it is open here and this is its only name.
+    /// Returns the file that `name` refers to if it is open here and has no other name.
     async fn open_with_single_link(&self, client: &Client, dir: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
         if self.open.lock().is_empty() {
             return None;
@@ -268,7 +271,7 @@ impl Fs {
             .then_some(inode)
     }
 
-    /// Gives an open file the name under which it waits for its last close.
+    /// Renames an open file to a silly name, until its last close.
     async fn silly_rename(
         self: &Arc<Self>,
         client: &Client,
@@ -285,7 +288,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Remembers the name under which a removed file waits for its last close. If that has come meanwhile, the file goes.
+    /// Records the silly name of a removed file, and removes the file if the last close has happened
+    /// meanwhile.
     async fn record_silly_name(
         self: &Arc<Self>,
         client: &Client,
@@ -299,7 +303,7 @@ impl Fs {
         self.remove_silly_name(client, inode).await;
     }
 
-    /// A name as Linux gives it to removed files, which nothing has yet.
+    /// Returns an unused silly name, in the format of the Linux NFS client.
     async fn unused_silly_name(&self, client: &Client, dir: &Inode, inode: &Inode) -> Result<Vec<u8>, Errno> {
         for _ in 0..SILLY_NAME_ATTEMPTS {
             let name = format!(".nfs{:016x}{:08x}", inode.number, self.unique_id() as u32).into_bytes();
@@ -312,7 +316,7 @@ impl Fs {
         Err(Errno::BUSY)
     }
 
-    /// Removes what a removed file was renamed to, unless the file is open.
+    /// Removes the silly name of a file unless the file is open.
     pub(crate) async fn remove_silly_name(self: &Arc<Self>, client: &Client, inode: &Inode) {
         let silly = {
             let mut s = inode.state.lock();
@@ -329,7 +333,7 @@ impl Fs {
         self.silly_names.lock().remove(&(dir.number, name));
     }
 
-    /// A number that no other mount is likely to have.
+    /// A number that is unlikely to be used by another mount.
     fn unique_id(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let runtime = self.credentials.default_client().runtime();

@@ -1,4 +1,4 @@
-//! Open files: rights and revalidation at open, reading, and the reports at fsync and close.
+//! Open files: access check and revalidation at open, reading and writing, error reports at fsync and close.
 
 use std::{
     ops::Range,
@@ -23,32 +23,33 @@ use crate::{
     write::WritePosition,
 };
 
-/// Set in the flags of an open for execve(2); not in any header.
+/// `FMODE_EXEC`: set in the flags of an open for execve(2); internal to the kernel.
 const FMODE_EXEC: u32 = 0x20;
-/// How often a call that found no memory commits what is retained, and tries again.
+/// Maximum attempts to allocate a buffer; retained data is committed between them.
 const BUFFER_ATTEMPTS: u32 = 20;
-/// How long the answer to a WRITE waits for pages to be dropped: a page that was not up to date is locked until the answer,
-/// and was read by no other.
+/// Time limit for dropping pages before a WRITE reply. A page that was not up to date stays locked until the
+/// reply, and no other process has read it.
 const PAGE_DROP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// An open description.
+/// An open file description.
 pub(crate) struct OpenFile {
     pub(crate) inode: Arc<Inode>,
-    /// Who opened it: as such it reads and writes.
+    /// Client with the credentials of the caller that opened the file.
     pub(crate) client: Client,
     pub(crate) readable: bool,
     writable: bool,
-    /// Reads through the kernel's pages, if it was not changed by fcntl(2) since.
+    /// Reads through the page cache, unless fcntl(2) has changed that since.
     uses_page_cache: bool,
-    /// Failures of writing that it was told of.
+    /// Number of write failures already reported by this description.
     reported_failures: AtomicU64,
-    /// If not 0: the kernel drops pages from before the epoch that is one less, when it learns that this is open.
+    /// 0, or one plus the [`PageState::invalidations`](crate::pages::PageState) up to which the kernel drops
+    /// pages when it completes this open.
     pending_drop: AtomicU64,
     pub(crate) read_ahead: ReadAhead,
 }
 
 impl OpenFile {
-    /// The kernel uses it: so it has dropped what it had to drop.
+    /// The kernel uses the description, so it has completed the open and dropped the pages.
     fn note_use(&self) {
         if self.pending_drop.load(Ordering::Relaxed) != 0
             && let Some(epoch) = self.pending_drop.swap(0, Ordering::Relaxed).checked_sub(1)
@@ -58,7 +59,7 @@ impl OpenFile {
         }
     }
 
-    /// READ, with what `retains` has over what the server has.
+    /// Reads from the server. Uncommitted data in `retains` takes precedence.
     pub(crate) async fn read_into(
         &self,
         retains: Option<&File>,
@@ -72,7 +73,7 @@ impl OpenFile {
         read.map_err(|e| errno(&e))
     }
 
-    /// What went wrong since the last time that this description was told.
+    /// Returns a write error that this description has not reported yet.
     fn take_write_error(&self) -> Result<(), Errno> {
         let (failures, last) = self.inode.writes.failures();
         let is_new = self.reported_failures.swap(failures, Ordering::Relaxed) != failures;
@@ -86,19 +87,19 @@ impl OpenFile {
     }
 }
 
-/// What the answer to a write waits for, whose data was taken.
+/// Conditions for replying to a WRITE whose data was accepted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct WriteCompletion {
-    /// That less is on its way.
+    /// The WRITE call in flight with this number must complete, since too many bytes are in flight.
     flight: Option<u64>,
-    /// That the kernel has dropped these of its pages, or all.
+    /// The kernel must have dropped the pages of this range, or all pages.
     range: Option<Range<u64>>,
     all: bool,
-    /// That it has dropped those of these pages that are not locked until the answer.
-    read_again: Option<Range<u64>>,
+    /// The kernel must have dropped the pages of this range, except those locked until the reply.
+    reread_range: Option<Range<u64>>,
 }
 
-/// The rights that an open takes: all of the first, any of the second.
+/// Access rights that an open requires: all of the first mask, any of the second.
 fn required_access(flags: OFlags) -> (u32, u32) {
     let execution = flags.bits() & FMODE_EXEC != 0;
     match flags & OFlags::RWMODE {
@@ -110,11 +111,12 @@ fn required_access(flags: OFlags) -> (u32, u32) {
 }
 
 impl Fs {
-    /// Opens: the description's number, and whether the kernel's pages are still good.
+    /// Opens a file. Returns the file handle, and whether the kernel's pages are still valid.
     ///
     /// # Errors
-    /// [`Errno::STALE`] also when the kernel is to look the path up again and repeat the open: when the name leads elsewhere
-    /// (`verify.rs`), or when the kernel has an old size, at which it would append, or old rights, which it would check.
+    /// [`Errno::STALE`] also if the kernel must look up the path again and retry the open: if a name leads to
+    /// another file (`verify.rs`), or the kernel has an outdated size, at which it would append, or outdated
+    /// permissions, which it would check.
     pub(crate) async fn open(
         self: &Arc<Self>,
         client: Client,
@@ -136,8 +138,9 @@ impl Fs {
         self.apply_update(&inode, update);
         let is_changed = std::mem::take(&mut inode.state.lock().changed_by_others);
         if is_changed && inode.writes.is_unstable() {
-            // Close-to-open consistency: what another client has written counts, once ours is stable.
-            let _ = self.commit(&inode).await; // What fails is counted.
+            // Close-to-open consistency: commit local data, then use the size that other clients have
+            // written.
+            let _ = self.commit(&inode).await; // Failures are recorded.
             let issued = self.clock.tick();
             let attributes = client.getattr(inode.handle).await.map_err(|e| errno(&e))?;
             update = inode.record_attributes(&self.timeouts, issued, attributes);
@@ -147,10 +150,10 @@ impl Fs {
             let s = inode.state.lock();
             (KernelAttrs::of(&s.attrs.attributes), s.kernel_attrs)
         };
-        // The kernel appends where its size ends, and has checked its rights.
-        let is_wrong = (flags.contains(OFlags::APPEND) && now.size != before.size)
+        // The kernel appends at its own size, and has checked permissions with its own attributes.
+        let is_outdated = (flags.contains(OFlags::APPEND) && now.size != before.size)
             || (!self.checks_access && now.permissions != before.permissions);
-        if is_wrong && !opening.is_retry {
+        if is_outdated && !opening.is_retry {
             return Err(self.stale_for_retry(&inode, tid));
         }
         if (now.ctime != before.ctime || now.size != before.size)
@@ -161,7 +164,7 @@ impl Fs {
         Ok(self.insert_open_file(client, inode, update, flags))
     }
 
-    /// A description of a file of which `update` were just learned.
+    /// Creates an open file description, after `update` was derived from fresh attributes.
     pub(crate) fn insert_open_file(
         &self,
         client: Client,
@@ -198,13 +201,13 @@ impl Fs {
         (self.open.lock().insert(file) as u64, keep)
     }
 
-    /// The description of a number that the kernel gave.
+    /// Returns the open file of a handle that the kernel sent.
     pub(crate) fn open_file(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
         self.open.lock().get(number as usize).cloned().ok_or(Errno::BADF)
     }
 
-    /// Reads up to `len` bytes; less only at the end of the file. `direct`: not through the kernel's pages, and what the
-    /// server has now.
+    /// Reads up to `len` bytes, fewer only at the end of the file. `direct`: bypasses the page cache and
+    /// returns the server's current data.
     pub(crate) async fn read(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -233,7 +236,7 @@ impl Fs {
         if first.count >= len || first.eof {
             return Ok(first.buffer.freeze());
         }
-        // The server, or rsize, gave less: the rest is put behind it.
+        // The reply was limited by the server or by rsize: append the rest.
         let mut whole = self.alloc_buffer(client, len).await?;
         let mut done = first.count;
         millrace_buffer::copy(&mut whole[..done], &first.buffer[..done]);
@@ -250,7 +253,8 @@ impl Fs {
         Ok(whole.freeze())
     }
 
-    /// A buffer; where there is none, after retained data is committed and its memory is back.
+    /// Allocates a buffer. If the arena is exhausted, commits retained data, which releases its memory, and
+    /// retries.
     async fn alloc_buffer(self: &Arc<Self>, client: &Client, len: usize) -> Result<Buffer, Errno> {
         for _ in 0..BUFFER_ATTEMPTS {
             if let Ok(buffer) = client.buffer(len) {
@@ -261,8 +265,8 @@ impl Fs {
         Err(Errno::NOMEM)
     }
 
-    /// Takes data to be written; `direct`: it did not go through the kernel's pages. `Some`: what the answer waits for, for
-    /// [`Self::taken`].
+    /// Accepts write data. `direct`: it bypasses the page cache. Returns the conditions for the reply, if
+    /// any, for [`Self::complete_write`].
     ///
     /// # Errors
     /// Those of [`Self::write`].
@@ -289,11 +293,11 @@ impl Fs {
                 }
             }
         } else if inode.note_page_write() {
-            completion.read_again =
+            completion.reread_range =
                 Some(position.kernel_offset()..position.kernel_offset() + data.len() as u64);
         }
         if accepted.relocated {
-            // The pages have it in the wrong place. Their locks are held until this is answered.
+            // The pages contain the data at the wrong offset. They are locked until the reply.
             self.apply_update(inode, inode.invalidate_pages());
             if let Some(invalidator) = self.invalidator.get() {
                 invalidator.invalidate_attributes(inode.number);
@@ -303,8 +307,8 @@ impl Fs {
         Ok((!is_done).then_some(completion))
     }
 
-    /// Takes data for which there was no memory at first, or that is to go to the end of the file when its size was asked for
-    /// long ago, and waits as [`Self::taken`].
+    /// Accepts write data after memory was exhausted, or appends when the size is outdated, and waits as in
+    /// [`Self::complete_write`].
     pub(crate) async fn write_deferred(
         self: &Arc<Self>,
         file: &OpenFile,
@@ -330,7 +334,7 @@ impl Fs {
         Err(Errno::NOMEM)
     }
 
-    /// What a write whose data was taken waits for.
+    /// Waits until the reply to an accepted write may be sent.
     pub(crate) async fn complete_write(
         self: &Arc<Self>,
         file: &OpenFile,
@@ -340,7 +344,7 @@ impl Fs {
             if let Some(part) = completion.range {
                 invalidator.invalidate_range(&file.inode, part).await;
             }
-            if let Some(pages) = completion.read_again {
+            if let Some(pages) = completion.reread_range {
                 let dropped = invalidator.invalidate_range(&file.inode, pages);
                 let _ = millrace_runtime::timeout(&*self.rt, PAGE_DROP_TIMEOUT, dropped).await;
             }
@@ -357,19 +361,19 @@ impl Fs {
         Ok(())
     }
 
-    /// Everything that was written is stable, or the description is told why not.
+    /// Makes all written data stable, or returns the error.
     pub(crate) async fn fsync(self: &Arc<Self>, file: &OpenFile) -> Result<(), Errno> {
-        let _ = self.commit(&file.inode).await; // What fails is counted.
+        let _ = self.commit(&file.inode).await; // Failures are recorded.
         file.take_write_error()
     }
 
-    /// A close of one of its descriptors.
+    /// Handles the close of one of its descriptors.
     pub(crate) async fn flush(self: &Arc<Self>, file: &OpenFile) -> Result<(), Errno> {
         file.note_use();
         if file.writable { self.fsync(file).await } else { Ok(()) }
     }
 
-    /// The last use of a description.
+    /// Handles the last close of the description.
     pub(crate) async fn release(self: &Arc<Self>, number: u64) {
         let Some(file) = self.open.lock().try_remove(number as usize) else { return };
         file.note_use();
@@ -388,9 +392,9 @@ impl Fs {
         }
     }
 
-    /// Changes attributes, after what was written before is stable: data that a restarted server lost is written again,
-    /// beyond the new end, and with a new mtime and without set-id bits. Where it cannot be made stable, only the size
-    /// stays as it is; fsync and close say so.
+    /// Sets attributes after committing earlier writes. Otherwise data lost by a restarted server would be
+    /// resent afterwards, beyond the new end, changing the mtime and clearing set-ID bits. If the commit
+    /// fails, a size change fails too; other attributes are set, and fsync and close report the failure.
     pub(crate) async fn setattr(
         self: &Arc<Self>,
         client: &Client,

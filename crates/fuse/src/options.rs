@@ -1,4 +1,4 @@
-//! The words after `-o`, as mount(8) and nfs(5) have them.
+//! Mount options of mount(8) and nfs(5), as given with `-o`.
 
 use std::time::Duration;
 
@@ -7,56 +7,59 @@ use rustix::mount::MountFlags;
 
 use crate::{MountError, device::MountRequest, flags};
 
-/// Which names the kernel may remember (`lookupcache=`).
+/// Which names the kernel may cache (`lookupcache=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LookupCache {
-    /// Those that are there, and those that are not.
+    /// Positive and negative entries.
     #[default]
     All,
-    /// Those that are there.
+    /// Positive entries only.
     Positive,
-    /// None.
+    /// No entries.
     None,
 }
 
-/// How an export is mounted.
+/// Mount options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
     /// Flags of mount(2) (`ro`, `nosuid`, `noatime`, ...).
     pub(crate) flags: MountFlags,
-    /// Options of the connection that belong to the URL (`rsize`, `wsize`, `nconnect`, `proto`, `port`, ...), as
-    /// they were written; [`Self::apply`] puts them there.
+    /// Connection options in their original form (`rsize`, `wsize`, `nconnect`, `proto`, `port`, ...);
+    /// [`Self::apply`] adds them to the URL.
     url: Vec<String>,
-    /// Seconds that attributes of files hold at least (`acregmin`).
+    /// Minimum attribute cache timeout of files, in seconds (`acregmin`).
     pub acregmin: u32,
-    /// And at most (`acregmax`).
+    /// Maximum attribute cache timeout of files, in seconds (`acregmax`).
     pub acregmax: u32,
-    /// Seconds that attributes of directories, and names in them, hold at least (`acdirmin`).
+    /// Minimum cache timeout of directory attributes and of the names in the directory, in seconds
+    /// (`acdirmin`).
     pub acdirmin: u32,
-    /// And at most (`acdirmax`).
+    /// Maximum cache timeout of directory attributes, in seconds (`acdirmax`).
     pub acdirmax: u32,
-    /// Which names are remembered.
+    /// Which names are cached (`lookupcache`).
     pub lookupcache: LookupCache,
-    /// Give up after `timeo` and `retrans` (`soft`), or never (`hard`).
+    /// Fail after `timeo` and `retrans` (`soft`) instead of retrying forever (`hard`).
     pub soft: bool,
-    /// How long an answer is waited for before the connection is made anew (`timeo`, in tenths of a second).
+    /// Time to wait for a reply before reconnecting (`timeo`, given in tenths of a second).
     pub timeo: Duration,
-    /// With `soft`: how often a call is tried again (`retrans`).
+    /// With `soft`: number of retries of a call (`retrans`).
     pub retrans: u32,
-    /// Let every user in, not only the one who mounts (`allow_other`). Without [`Self::default_permissions`] cached
-    /// names would be shown to those who may not see them, so it brings it.
+    /// Allow access by all users, not only the one who mounts (`allow_other`). Implies
+    /// [`Self::default_permissions`], because cached names would otherwise be visible to users without access
+    /// to them.
     pub allow_other: bool,
-    /// The kernel judges by modes; else the server is asked when a file is opened (`default_permissions`).
+    /// The kernel checks permissions by mode; otherwise the server checks them when a file is opened
+    /// (`default_permissions`).
     pub default_permissions: bool,
-    /// Writes are stable before they are answered (`sync`; `noac` brings it).
+    /// Writes are stable before they return (`sync`; implied by `noac`).
     pub sync: bool,
-    /// The kernel gathers writes in its page cache (`writeback`): faster for small ones, but attributes and sizes that
-    /// others change are seen late.
+    /// Write-back caching by the kernel (`writeback`): small writes are faster, but attributes and sizes
+    /// changed by other clients are seen late.
     pub writeback: bool,
 }
 
 impl Default for MountOptions {
-    /// The defaults of Linux's NFS client, but for `nosuid` and `nodev`.
+    /// The defaults of the Linux NFS client, plus `nosuid` and `nodev`.
     fn default() -> Self {
         Self {
             flags: MountFlags::NOSUID | MountFlags::NODEV,
@@ -77,7 +80,8 @@ impl Default for MountOptions {
     }
 }
 
-/// Options without a meaning here, which fstab lines have: they are for others, or the only choice.
+/// fstab options that are accepted and ignored: they concern other programs, or select the only supported
+/// behaviour.
 pub(crate) const IGNORED: [&str; 17] = [
     "defaults",
     "auto",
@@ -97,10 +101,10 @@ pub(crate) const IGNORED: [&str; 17] = [
     "intr",
     "nointr",
 ];
-/// Options of the URL.
+/// Options that are passed on in the URL.
 const URL_OPTIONS: [&str; 7] =
     ["proto", "provider", "nconnect", "rsize", "wsize", "mountport", "registration"];
-/// What is known, for the message about what is not.
+/// Valid options, for the error message about an unknown one.
 const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
     noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
     lookupcache=all|positive|none, sync, async, writeback, allow_other, default_permissions, nolock, local_lock=all, \
@@ -108,31 +112,31 @@ const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=
     dirsync, silent, remount";
 
 impl MountOptions {
-    /// Reads a list such as `ro,rsize=256K,soft`, adding to what is there. `sloppy`: leave out what is unknown
+    /// Parses a list such as `ro,rsize=256K,soft` and applies it to `self`. `sloppy`: ignore unknown options
     /// (mount(8) `-s`).
     ///
     /// # Errors
-    /// [`MountError::Option`] names the option, what is wrong, and what there is.
+    /// [`MountError::Option`] names the option, the problem, and the valid options.
     pub fn read(&mut self, list: &str, sloppy: bool) -> Result<(), MountError> {
         for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
             let known = self.set(option).map_err(|reason| invalid_option(option, reason))?;
             if !known {
-                let reason = format!("unknown; there are {KNOWN_OPTIONS}");
+                let reason = format!("unknown option; valid options are {KNOWN_OPTIONS}");
                 if !sloppy {
                     return Err(invalid_option(option, reason));
                 }
-                tracing::warn!("mount option {option:?} is unknown and left out");
+                tracing::warn!("mount option {option:?} is unknown and ignored");
             }
         }
         Ok(())
     }
 
-    /// Takes one option; `false`: it is not known.
+    /// Applies one option. `false`: the option is unknown.
     fn set(&mut self, option: &str) -> Result<bool, String> {
         let (key, value) = option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v)));
         match (key, value) {
             (name, None) if flags::apply(&mut self.flags, name) => {}
-            ("remount", None) => return Err("it changes a mount, and makes none".into()),
+            ("remount", None) => return Err("remount applies only to an existing mount".into()),
             ("hard", None) => self.soft = false,
             ("soft", None) => self.soft = true,
             ("timeo", Some(v)) => {
@@ -158,12 +162,10 @@ impl MountOptions {
             ("default_permissions", None) => self.default_permissions = true,
             ("local_lock", Some("all" | "flock" | "posix")) => {}
             ("local_lock", Some(_)) | ("lock", None) => {
-                return Err(
-                    "locks are local to this machine; only local_lock=all (or nolock) can be had".into()
-                );
+                return Err("only local locks are supported: use local_lock=all or nolock".into());
             }
             ("vers" | "nfsvers", Some("3" | "3.0")) => {}
-            ("vers" | "nfsvers", Some(_)) => return Err("only version 3 can be had".into()),
+            ("vers" | "nfsvers", Some(_)) => return Err("only version 3 is supported".into()),
             ("resvport" | "noresvport", None) => self.url.push(option.to_owned()),
             ("port", Some(v)) => {
                 v.parse::<u16>().ok().filter(|p| *p != 0).ok_or("expected a port (1 to 65535)")?;
@@ -171,8 +173,8 @@ impl MountOptions {
             }
             (key, Some(_)) if URL_OPTIONS.contains(&key) => self.url.push(option.to_owned()),
             (key, None) if IGNORED.contains(&key) => {}
-            ("user", Some(_)) => {} // mount(8) names the user who may unmount.
-            (key, _) => return Ok(key.starts_with("x-") || key.starts_with("X-")), // x-systemd.automount and the like.
+            ("user", Some(_)) => {} // Written by mount(8): the user who may unmount.
+            (key, _) => return Ok(key.starts_with("x-") || key.starts_with("X-")), // Options for other programs, such as x-systemd.automount.
         }
         Ok(true)
     }
@@ -181,18 +183,19 @@ impl MountOptions {
         (self.acregmin, self.acregmax, self.acdirmin, self.acdirmax) = (s, s, s, s);
     }
 
-    /// The kernel compares modes with callers, and the server is not asked for rights.
+    /// Whether the kernel checks permissions by mode, so that the server is not asked for access rights.
     pub(crate) fn checks_modes(&self) -> bool {
         self.default_permissions || self.allow_other
     }
 
-    /// What mount(2) is asked for.
+    /// Parameters of mount(2).
     pub(crate) fn request(&self, source: String) -> MountRequest {
         let (allow_other, default_permissions) = (self.allow_other, self.checks_modes());
         MountRequest { source, flags: self.flags, allow_other, default_permissions }
     }
 
-    /// Puts the options of the connection into `url`, and those of calls into `options`.
+    /// Returns the URL with the connection options added, and the client options with timeouts and retries
+    /// set.
     ///
     /// # Errors
     /// [`MountError::Option`].
@@ -211,7 +214,7 @@ impl MountOptions {
     }
 }
 
-/// A hundred years.
+/// 100 years.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 pub(crate) fn invalid_option(option: &str, reason: impl Into<String>) -> MountError {
@@ -220,12 +223,12 @@ pub(crate) fn invalid_option(option: &str, reason: impl Into<String>) -> MountEr
 
 fn seconds(key: &str, v: &str) -> Result<u32, String> {
     let n = v.parse::<u32>().ok().filter(|n| *n <= 86_400);
-    n.ok_or_else(|| format!("{key} takes a number from 0 to 86400"))
+    n.ok_or_else(|| format!("{key}: expected a number of seconds from 0 to 86400"))
 }
 
 fn positive(key: &str, v: &str) -> Result<u64, String> {
     let n = v.parse::<u64>().ok().filter(|n| (1..=864_000).contains(n));
-    n.ok_or_else(|| format!("{key} takes a number of tenths of a second from 1 to 864000"))
+    n.ok_or_else(|| format!("{key}: expected a number from 1 to 864000, in tenths of a second"))
 }
 
 fn lookupcache(v: &str) -> Result<LookupCache, String> {
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_mount_are_understood() {
+    fn parses_mount_options() {
         let o = read(
             "ro,soft,timeo=50,retrans=1,actimeo=7,acdirmax=9,allow_other,nosuid,_netdev,x-systemd.automount",
         )
@@ -263,18 +266,18 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_mount_8_for_every_file_system_are_flags_or_for_others() {
+    fn generic_mount_options_are_flags_or_ignored() {
         let words = "nodiratime,strictatime,lazytime,nosymfollow,silent,iversion,noiversion,nomand,rw,user=me,X-mount.mkdir";
         let (safe, all) = (MountFlags::NOSUID | MountFlags::NODEV, read(words).unwrap().flags);
         let flags = [F::NODIRATIME, F::STRICTATIME, F::LAZYTIME, F::NOSYMFOLLOW, F::SILENT];
         assert_eq!(all, flags.into_iter().fold(safe, F::union));
-        // As the helper of mount(8) begins.
+        // The options with which mount(8) calls its helper.
         assert_eq!(read("suid,dev,rw").unwrap().flags, F::empty());
         assert_eq!(read("suid,dev,ro,nosuid").unwrap().flags, F::NOSUID | F::RDONLY);
     }
 
     #[test]
-    fn options_of_the_connection_reach_the_url_and_its_client() {
+    fn connection_options_change_url_and_client_options() {
         let url: Url = "nfs://server/data?proto=tcp&rsize=64K".parse().unwrap();
         let o = read("rsize=128K,nconnect=3,port=2050,soft,timeo=10,retrans=2").unwrap();
         let (url, options) = o.apply(&url, Options::default()).unwrap();
@@ -285,9 +288,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_wrong_is_refused_by_name() {
+    fn unknown_or_invalid_options_are_named_in_the_error() {
         for (list, expected) in [
-            ("ro,rszie=5", "\"rszie=5\": unknown; there are ro, rw"),
+            ("ro,rszie=5", "\"rszie=5\": unknown option; valid options are ro, rw"),
             ("timeo=0", "tenths"),
             ("vers=4.2", "only version 3"),
             ("lock", "local_lock"),

@@ -1,48 +1,49 @@
-//! Whether the kernel's pages of a file are still what the server has; and, by the same rules, its names of a directory.
+//! Validity of the kernel's cached pages of a file and, by the same rules, of its cached names of a
+//! directory.
 //!
-//! The pages are good as long as the server's file has the attributes (size, mtime, ctime) under which they were read.
-//! Our own writes change those too, but the kernel has their data in its pages already; so what a change of ours led from
-//! and to (`wcc_data`, RFC 1813 section 2.6) moves the attributes on. Replies of calls in flight come in any order:
-//! changes wait here until the one before them is known.
+//! The pages are valid as long as the file on the server has the attributes (size, mtime, ctime) under which
+//! they were read. Local writes change the attributes too, but the kernel's pages already contain their data,
+//! so each local change advances the attributes from those before to those after it (`wcc_data`, RFC 1813
+//! section 2.6). Replies arrive in any order: a change is queued here until the preceding one is known.
 //!
-//! This keeps nothing that is not proven: a change of somebody else leaves a gap that no change of ours fills, from there
-//! on nothing moves, and the next answer of the server has other attributes. The same holds for a change of ours of
-//! which the server does not say what was before. (What NFSv3 cannot show is a change that leaves size and times as they
-//! were: that of a server whose clock stands still between them.)
+//! Pages are kept only if they are proven valid. A remote change leaves a gap in the chain of local changes;
+//! from there on the attributes do not advance, and differ from those in the next reply of the server. The
+//! same holds for a local change whose reply lacks the pre-operation attributes. (NFSv3 cannot show a change
+//! that leaves size and times as they are, within the resolution of the server's clock.)
 
 use millrace_nfs::v3::{WccAttr, WccData};
 
-/// So many changes at most wait for the one before them: more than a server answers out of order. The rest is forgotten,
-/// and with it the proof.
+/// Maximum number of queued changes, more than a server reorders. Further ones are dropped, so the pages are
+/// no longer proven valid.
 const MAX_PENDING: usize = 256;
 
-/// What is known of the kernel's pages of one file.
+/// Validity of the kernel's pages of one file.
 #[derive(Debug, Default)]
 pub(crate) struct PageState {
-    /// The server's attributes for which they are good, except those from before the epoch.
+    /// Server attributes for which the pages are valid, except pages that older invalidations concern.
     valid_for: Option<WccAttr>,
-    /// Begins when what the kernel has is found to be old. From 1 on.
+    /// Number of invalidations. The first comparison counts as one.
     invalidations: u64,
-    /// The kernel has dropped what is from before this epoch.
+    /// Number of invalidations that the kernel has completed.
     dropped: u64,
-    /// Changes of ours, from and to, of which the one before is not known yet.
+    /// Local changes (attributes before and after) whose predecessor is not known yet.
     waiting: Vec<(WccAttr, WccAttr)>,
-    /// Of a change of ours the server did not say from or to what.
+    /// A local change had no pre- or post-operation attributes.
     has_unproven_change: bool,
-    /// The kernel is to drop what is from before this epoch, at once.
+    /// Number of invalidations that the kernel must complete at once.
     urgent: u64,
-    /// It is yet to be told so.
+    /// A notification to the kernel is queued.
     queued: bool,
 }
 
 impl PageState {
-    /// A change of ours has happened.
+    /// Records a local change.
     pub(crate) fn note_change(&mut self, wcc: &WccData) {
         let (Some(from), Some(to)) = (wcc.before, wcc.after.as_ref().map(WccAttr::from)) else {
             self.has_unproven_change = true;
             return;
         };
-        // One that leaves everything as it was has no place in the order, and needs none.
+        // A change that leaves the attributes as they are has no place in the chain.
         if from == to || self.valid_for.is_none() {
             return;
         }
@@ -58,13 +59,14 @@ impl PageState {
         }
     }
 
-    /// No change of ours is under way, and the last one led to `now`. `true`: another's change lies between ours, or may; what
-    /// the kernel has is good for `now` then, once it has dropped what it had.
+    /// Called when the last local change has completed, with its post-operation attributes. Returns whether a
+    /// remote change may have happened between local ones. In that case the pages become valid for `now` once
+    /// the kernel has completed the invalidation.
     pub(crate) fn has_gap(&mut self, now: WccAttr) -> bool {
         (self.has_unproven_change || !self.waiting.is_empty()) && self.compare(now)
     }
 
-    /// The server does not have what the kernel has, so that has to go.
+    /// Marks the pages as stale: the server does not have their content.
     pub(crate) fn invalidate(&mut self) {
         self.valid_for = None;
         self.waiting = Vec::new();
@@ -72,8 +74,8 @@ impl PageState {
         self.invalidations += 1;
     }
 
-    /// The server's attributes are `now`, with no change of ours under way. `true`: other than the pages are good for, so
-    /// the kernel has to drop them; they are good for these then.
+    /// Compares with the server's attributes while no local change is in progress. Returns whether the pages
+    /// are stale; they become valid for `now` once the kernel has completed the invalidation.
     pub(crate) fn compare(&mut self, now: WccAttr) -> bool {
         self.waiting = Vec::new();
         self.has_unproven_change = false;
@@ -85,34 +87,34 @@ impl PageState {
         true
     }
 
-    /// What the kernel has is good for the attributes that were compared last, and what our changes made of them.
+    /// Whether the pages are valid for the attributes compared last, advanced by local changes.
     pub(crate) fn are_valid(&self) -> bool {
         self.dropped >= self.invalidations
     }
 
-    /// What is to be dropped, for [`Self::mark_dropped`].
+    /// Number of invalidations so far, for [`Self::mark_dropped`].
     pub(crate) fn invalidations(&self) -> u64 {
         self.invalidations
     }
 
-    /// The kernel has dropped everything that it had when `epoch` began.
-    pub(crate) fn mark_dropped(&mut self, epoch: u64) {
-        self.dropped = self.dropped.max(epoch);
+    /// Records that the kernel has dropped the pages concerned by the first `invalidations`.
+    pub(crate) fn mark_dropped(&mut self, invalidations: u64) {
+        self.dropped = self.dropped.max(invalidations);
     }
 
-    /// What is old is to go at once. Whether this is the first such call since [`Self::unqueue`].
+    /// Requests that stale pages are dropped at once. Returns whether a notification must be queued.
     pub(crate) fn queue_drop(&mut self) -> bool {
         self.urgent = self.invalidations;
         !std::mem::replace(&mut self.queued, true)
     }
 
-    /// The kernel is now told to drop what it has; gives what to say to [`Self::mark_dropped`] afterwards.
+    /// Called when the notification is sent; returns the value to pass to [`Self::mark_dropped`] afterwards.
     pub(crate) fn take_queued_drop(&mut self) -> u64 {
         self.queued = false;
         self.invalidations
     }
 
-    /// What is to go at once is gone.
+    /// Whether all urgent invalidations are complete.
     pub(crate) fn urgent_drops_done(&self) -> bool {
         self.dropped >= self.urgent
     }
@@ -124,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// Attributes at the n-th change.
+    /// Attributes after the n-th change.
     fn at(n: u32) -> Fattr {
         let time = NfsTime { seconds: 1, nanoseconds: n };
         Fattr {
@@ -152,8 +154,8 @@ mod tests {
         WccData { before: Some(attr(from)), after: Some(at(to)) }
     }
 
-    /// Pages that are good for the first attributes.
-    fn good() -> PageState {
+    /// Pages valid for the initial attributes.
+    fn valid_pages() -> PageState {
         let mut pages = PageState::default();
         assert!(pages.compare(attr(0)) && !pages.are_valid());
         pages.mark_dropped(pages.invalidations());
@@ -161,8 +163,8 @@ mod tests {
         pages
     }
 
-    /// All orders of `n` things.
-    fn orders(n: usize) -> Vec<Vec<usize>> {
+    /// All permutations of `n` elements.
+    fn permutations(n: usize) -> Vec<Vec<usize>> {
         if n == 0 {
             return vec![Vec::new()];
         }
@@ -171,26 +173,29 @@ mod tests {
             order.insert(at, n - 1);
             order
         };
-        orders(n - 1).iter().flat_map(|o| (0..n).map(move |at| insert(o, at)).collect::<Vec<_>>()).collect()
+        permutations(n - 1)
+            .iter()
+            .flat_map(|o| (0..n).map(move |at| insert(o, at)).collect::<Vec<_>>())
+            .collect()
     }
 
     #[test]
-    fn changes_of_ours_keep_the_pages_in_whatever_order_they_are_told() {
+    fn local_changes_in_any_order_keep_pages_valid() {
         let ours = [change(0, 1), change(1, 2), change(2, 2), change(2, 3), change(3, 4)];
-        for order in orders(ours.len()) {
-            let mut pages = good();
+        for order in permutations(ours.len()) {
+            let mut pages = valid_pages();
             order.iter().for_each(|i| pages.note_change(&ours[*i]));
             assert!(!pages.compare(attr(4)) && pages.are_valid(), "{order:?}");
         }
     }
 
     #[test]
-    fn a_change_of_another_spoils_them_wherever_it_came() {
-        // Of the changes from 0 to 5 one is not ours: nobody tells us.
+    fn remote_change_invalidates_pages() {
+        // One of the changes from 0 to 5 is remote and thus unknown.
         for others in 0..5 {
             let ours: Vec<_> = (0..5).filter(|n| *n != others).map(|n| change(n, n + 1)).collect();
-            for order in orders(ours.len()) {
-                let mut pages = good();
+            for order in permutations(ours.len()) {
+                let mut pages = valid_pages();
                 order.iter().for_each(|i| pages.note_change(&ours[*i]));
                 assert!(pages.compare(attr(5)) && !pages.are_valid(), "{others}: {order:?}");
             }
@@ -198,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn a_change_without_what_was_before_proves_nothing() {
+    fn change_without_wcc_data_invalidates_pages() {
         for wcc in [WccData { before: None, ..change(0, 1) }, WccData { after: None, ..change(0, 1) }] {
-            let mut pages = good();
+            let mut pages = valid_pages();
             pages.note_change(&wcc);
             pages.note_change(&change(1, 2));
             assert!(pages.compare(attr(2)) && !pages.are_valid());
@@ -208,17 +213,17 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_between_our_changes_is_found_when_the_last_has_ended() {
+    fn gap_between_local_changes_is_detected_after_the_last() {
         let ours = [change(0, 1), change(1, 2), change(2, 3)];
-        for order in orders(ours.len()) {
-            let mut pages = good();
+        for order in permutations(ours.len()) {
+            let mut pages = valid_pages();
             order.iter().for_each(|i| pages.note_change(&ours[*i]));
             assert!(!pages.has_gap(attr(3)), "{order:?}");
-            // Whatever it is compared with: the reply that was read last need not be that of the last change.
+            // The argument is irrelevant: the reply processed last need not be that of the last change.
             assert!(!pages.has_gap(attr(1)), "{order:?}");
         }
         for wcc in [change(1, 2), WccData { before: None, ..change(0, 1) }] {
-            let mut pages = good();
+            let mut pages = valid_pages();
             pages.note_change(&wcc);
             let now = wcc.after.map(|a| WccAttr::from(&a)).unwrap();
             assert!(pages.has_gap(now) && !pages.are_valid());
@@ -228,21 +233,21 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_and_gone_after_a_comparison() {
-        let mut pages = good();
+    fn pending_changes_are_bounded_and_cleared_by_comparison() {
+        let mut pages = valid_pages();
         for n in (1..1000).rev() {
             pages.note_change(&change(n, n + 1));
         }
         assert_eq!(pages.waiting.len(), MAX_PENDING);
         assert!(pages.compare(attr(744)));
         pages.mark_dropped(pages.invalidations());
-        // It is the end of a change that was told before the comparison, and has no say after it.
+        // A change recorded before the comparison has no effect after it.
         assert!(pages.waiting.is_empty() && pages.compare(attr(745)));
     }
 
     #[test]
-    fn only_pages_from_before_the_last_change_of_another_have_to_go() {
-        let mut pages = good();
+    fn pages_are_valid_after_the_last_invalidation_completes() {
+        let mut pages = valid_pages();
         assert!(pages.compare(attr(1)));
         let first = pages.invalidations();
         assert!(pages.compare(attr(2)));

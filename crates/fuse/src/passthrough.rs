@@ -1,10 +1,12 @@
-//! A file system in user space that hands each call on to a directory of this machine: what FUSE itself costs.
+//! A user-space file system that passes each operation to a local directory; measures the cost of FUSE
+//! itself.
 //!
-//! For measuring only. It uses the same library, threads and options as a mount of an export, and answers as its
-//! defaults have it; each call is one or two system calls on the directory (openat, fstatat, pread, pwrite, getdents),
-//! made by the thread that took the request. It is *not* the kernel's FUSE passthrough (`FUSE_PASSTHROUGH`, in which
-//! data does not come to user space at all), and no file system for use: names can be looked up, listed and made, but
-//! not changed or removed, and every caller acts as the process itself.
+//! For benchmarks only. It uses the same library, threads and options as a mount of an export, with the
+//! default timeouts. Each operation is one or two system calls on the directory (openat, fstatat, pread,
+//! pwrite, getdents), made by the thread that read the request. It is unrelated to the kernel's FUSE
+//! passthrough (`FUSE_PASSTHROUGH`), in which data does not enter user space, and unsuitable for general use:
+//! names can be looked up, listed and created, but not changed or removed, and all operations use the
+//! credentials of the process.
 
 use std::{
     cell::RefCell,
@@ -39,13 +41,13 @@ use crate::{
     session::{negotiate, raise_kernel_read_ahead, start},
 };
 
-/// How it is called in tables of mounts.
+/// Source shown in mount tables.
 const NAME: &str = "millrace-passthrough";
 
-/// Shows the directory `of` at `at`, and serves until it is unmounted; `ready` is called when it can be used.
+/// Mounts the directory `of` on `at` and serves it until it is unmounted. Calls `ready` once it is usable.
 ///
 /// # Errors
-/// [`MountError`] when the directory cannot be opened, or nothing can be mounted there.
+/// [`MountError`] if the directory cannot be opened, or mounting fails.
 pub fn serve(of: &Path, at: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
     let path = check(at)?;
     let root = openat(rustix::fs::CWD, of, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -67,16 +69,16 @@ pub fn serve(of: &Path, at: &Path, ready: impl FnOnce()) -> Result<(), MountErro
 
 struct Passthrough {
     root: OwnedFd,
-    /// Where each inode is, below the root, by the kernel's number. They are never forgotten: a bench has few.
+    /// Path of each inode relative to the root, by inode number. Never pruned: benchmarks use few files.
     paths: RwLock<HashMap<u64, PathBuf>>,
     files: Mutex<Slab<Arc<File>>>,
     directories: Mutex<Slab<Arc<Mutex<Dir>>>>,
-    /// How long attributes hold, and names: as a mount of an export says by default.
+    /// Attribute and name timeouts: the defaults of an export's mount.
     timeouts: (Duration, Duration),
 }
 
 thread_local! {
-    /// What a thread reads into, again and again.
+    /// Read buffer of each thread.
     static MEMORY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -101,7 +103,7 @@ impl Passthrough {
         Ok(FileAttr { ino: number, ..attr(&stat) })
     }
 
-    /// A name in a directory, which is remembered.
+    /// Looks up a name and records its path.
     fn entry(&self, dir: &Path, name: &OsStr) -> Result<FileAttr, Errno> {
         let path = dir.join(name);
         let attributes = attr(&statat(&self.root, &path, AtFlags::SYMLINK_NOFOLLOW)?);
@@ -133,7 +135,8 @@ impl Passthrough {
         self.files.lock().get(handle.0 as usize).cloned().ok_or(Errno::BADF)
     }
 
-    /// Gives `each` the entries from `offset` on, until it has no room: it says so, or what is wrong.
+    /// Passes the entries from `offset` on to `each`, until it returns `true` (the reply is full) or an
+    /// error.
     fn list(
         &self,
         handle: FileHandle,
@@ -153,7 +156,7 @@ impl Passthrough {
     }
 }
 
-/// Reads from `offset` on; gives how much there is, which is less only at the end of the file.
+/// Reads from `offset` until `memory` is full or the file ends. Returns the number of bytes.
 fn fill(file: &File, offset: u64, memory: &mut [u8]) -> Result<usize, Errno> {
     let mut done = 0;
     while done < memory.len() {
@@ -201,7 +204,7 @@ fn attr(s: &Stat) -> FileAttr {
     }
 }
 
-#[allow(clippy::too_many_arguments)] // As the trait has them.
+#[allow(clippy::too_many_arguments)] // The signature is the trait's.
 impl Filesystem for Passthrough {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         negotiate(config, &[InitFlags::FUSE_AUTO_INVAL_DATA]);
@@ -222,7 +225,7 @@ impl Filesystem for Passthrough {
         }
     }
 
-    /// Sizes only.
+    /// Supports only the size.
     fn setattr(
         &self,
         _req: &Request,

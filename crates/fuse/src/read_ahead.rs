@@ -1,11 +1,11 @@
-//! Reading ahead of who reads one after the other.
+//! Sequential read-ahead.
 //!
-//! The kernel reads ahead itself, but by no more than 128 KiB where the mount may not say otherwise, which only root may:
-//! two READs on their way at the most. There the mount fetches what follows, in pieces as large as the server likes them.
+//! The kernel reads ahead at most 128 KiB unless root has raised the limit: two READs in flight. In that case
+//! the mount itself prefetches, in blocks of the server's preferred size.
 //!
-//! A piece is as good as a READ made now, or it is not used: nothing of ours has changed the file since it was asked for,
-//! nobody has opened it, and no change of another has been found. Who reads directly (`O_DIRECT`) gets nothing that was
-//! fetched before.
+//! A prefetched block is used only if a READ issued now would return the same data, as far as known: since it
+//! was requested there was no local change, no open, and no detected remote change. Direct reads (`O_DIRECT`)
+//! do not use prefetched data.
 
 use std::{
     collections::VecDeque,
@@ -27,24 +27,24 @@ use parking_lot::Mutex;
 
 use crate::{fs::Fs, inode::DataVersion, open::OpenFile};
 
-/// So much is fetched ahead of a reader at most.
+/// Maximum read-ahead per open file.
 const MAX_WINDOW: u64 = 4 << 20;
-/// So much is held for all readers at most, and no more than a part of the client's memory.
+/// Maximum read-ahead of all open files, further limited to a fraction of the client's arena.
 const MAX_BUFFERED: usize = 64 << 20;
 const ARENA_FRACTION: usize = 4;
-/// The largest piece.
+/// Maximum block size.
 const MAX_BLOCK: u64 = 1 << 20;
-/// Who has read so much one after the other goes on, it is supposed.
+/// Bytes read sequentially before read-ahead starts.
 const SEQUENTIAL_THRESHOLD: u64 = 256 << 10;
-/// The kernel's threads may bring two reads in the wrong order.
+/// The kernel's threads may send adjacent reads out of order.
 const REORDER_WINDOW: u64 = 256 << 10;
-/// What nobody has asked for so long is let go.
-const KEPT: Duration = Duration::from_secs(1);
+/// Idle time after which prefetched data is dropped.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a READ gave, and whether the file ends with it; `None`: it failed.
+/// Data of a READ and its EOF flag; `None` if the READ failed.
 type Fetched = Option<(View, bool)>;
 
-/// Bytes that count as held until this is dropped.
+/// Bytes counted in `total` until dropped.
 struct Reservation {
     total: Arc<AtomicUsize>,
     len: usize,
@@ -60,7 +60,7 @@ impl Drop for Reservation {
 struct PrefetchedBlock {
     start: u64,
     end: u64,
-    /// Of the file, before it was asked for.
+    /// State of the file when the block was requested.
     version: DataVersion,
     data: Shared<Receiver<Fetched>>,
     _reservation: Arc<Reservation>,
@@ -68,24 +68,24 @@ struct PrefetchedBlock {
 
 #[derive(Default)]
 struct ReadAheadState {
-    /// Where the last read ended.
+    /// End of the last read.
     end: u64,
-    /// Bytes read one after the other.
+    /// Bytes read sequentially.
     sequential: u64,
-    /// One behind the other.
+    /// Contiguous blocks.
     blocks: VecDeque<PrefetchedBlock>,
     last_use: Option<Instant>,
 }
 
-/// What is fetched ahead for an open description.
+/// Read-ahead of an open file description.
 #[derive(Default)]
 pub(crate) struct ReadAhead(Mutex<ReadAheadState>);
 
 impl ReadAhead {
-    /// Lets go of what nobody has asked for in a while.
+    /// Drops prefetched data that has not been used for a while.
     pub(crate) fn drop_if_idle(&self, now: Instant) {
         let mut r = self.0.lock();
-        if r.last_use.is_some_and(|used| now.duration_since(used) >= KEPT) {
+        if r.last_use.is_some_and(|used| now.duration_since(used) >= IDLE_TIMEOUT) {
             *r = ReadAheadState::default();
         }
     }
@@ -96,7 +96,7 @@ impl ReadAhead {
 }
 
 impl ReadAheadState {
-    /// Notes a read.
+    /// Records a read.
     fn note_read(&mut self, start: u64, end: u64, now: Instant) {
         self.last_use = Some(now);
         if start.abs_diff(self.end) > REORDER_WINDOW {
@@ -110,20 +110,20 @@ impl ReadAheadState {
         }
     }
 
-    /// The next piece to fetch, if the reader is to have more ahead. `size`: the file's.
+    /// Range of the next block to prefetch, if any. `size`: the file's size.
     fn next(&self, size: u64, block: u64) -> Option<(u64, u64)> {
         if self.sequential < SEQUENTIAL_THRESHOLD {
             return None;
         }
         let start = self.blocks.back().map_or(self.end, |p| p.end).max(self.end);
         let wanted = self.end.saturating_add(self.sequential.min(MAX_WINDOW));
-        // Up to a multiple of their size, so that few reads lie in two.
+        // Ends at a multiple of the block size, so that few reads span two blocks.
         (start < size && start < wanted).then(|| (start, (start / block + 1) * block))
     }
 }
 
 impl Fs {
-    /// What a READ of the range would give, if it was fetched ahead; and fetches what follows.
+    /// Returns the data of a READ if it was prefetched, and continues to prefetch.
     pub(crate) async fn read_prefetched(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -150,7 +150,7 @@ impl Fs {
         self.assemble(file, start, len, &found)
     }
 
-    /// The range out of pieces that follow each other; no longer than the file.
+    /// Assembles the range from contiguous blocks, up to the end of the file.
     fn assemble(&self, file: &OpenFile, start: u64, len: usize, found: &[(u64, View, bool)]) -> Option<View> {
         let mut parts = Vec::with_capacity(found.len());
         let (mut done, mut ended) = (0, false);
@@ -164,7 +164,7 @@ impl Fs {
                 break;
             }
         }
-        // Where less was fetched than there is, a READ says what comes next.
+        // A block was short without EOF: fall back to a READ.
         if done < len && !ended || parts.is_empty() {
             return None;
         }
@@ -181,7 +181,7 @@ impl Fs {
         Some(whole.freeze())
     }
 
-    /// Asks for what the reader will want next.
+    /// Prefetches the next blocks.
     fn prefetch(self: &Arc<Self>, file: &Arc<OpenFile>, r: &mut ReadAheadState) {
         let block = MAX_BLOCK.min(file.client.rsize().into());
         let most = MAX_BUFFERED.min(file.client.options().arena_limit / ARENA_FRACTION);
@@ -225,15 +225,15 @@ mod tests {
     use super::*;
     use crate::{MountOptions, inode::ROOT, write::WritePosition};
 
-    /// What the kernel asks for at a time.
+    /// READ size of the kernel.
     const READ: usize = 128 << 10;
-    /// Not whole pages.
+    /// Not a multiple of the page size.
     const SIZE: usize = (20 << 20) + 12_345;
 
-    /// A file system without kernel, on a server with one file.
+    /// A mounted file system without the kernel, and a server with one file.
     struct Setup {
         fs: Arc<Fs>,
-        /// Of the file system, and of another.
+        /// Client of the mount, and another client.
         me: Client,
         other: Client,
         data: Vec<u8>,
@@ -267,12 +267,14 @@ mod tests {
         }
 
         async fn open_with(&self, flags: OFlags) -> (u64, Arc<OpenFile>) {
-            let Ok(entry) = self.fs.lookup(&self.me, ROOT, b"file", 0).await else { panic!("it is gone") };
+            let Ok(entry) = self.fs.lookup(&self.me, ROOT, b"file", 0).await else {
+                panic!("the file does not exist")
+            };
             let (fh, _) = self.fs.open(self.me.clone(), entry.inode.number, flags.bits(), 0).await.unwrap();
             (fh, self.fs.open_file(fh).unwrap())
         }
 
-        /// Reads as the kernel does; how many calls it took.
+        /// Reads in the kernel's block size. Returns the number of calls.
         async fn read(&self, file: &Arc<OpenFile>, at: &[usize]) -> u64 {
             self.read_as(file, at, false).await
         }
@@ -292,13 +294,13 @@ mod tests {
         }
     }
 
-    /// Everything, from `start` on.
+    /// Offsets from `start` to the end of the file.
     fn rest(start: usize) -> Vec<usize> {
         (start..SIZE).step_by(READ).collect()
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn who_reads_on_is_given_what_was_fetched() {
+    async fn sequential_reads_use_prefetched_data() {
         let setup = Setup::new(Options::default()).await;
         for start in [0, 5 * 4096] {
             let (fh, file) = setup.open().await;
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_the_kernel_brings_in_another_order_is_found_too() {
+    async fn reordered_reads_use_prefetched_data() {
         let setup = Setup::new(Options::default()).await;
         let (fh, file) = setup.open().await;
         let mut at = rest(0);
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn nothing_is_fetched_for_who_reads_here_and_there() {
+    async fn random_reads_do_not_prefetch() {
         let setup = Setup::new(Options::default()).await;
         let (fh, file) = setup.open().await;
         let at: Vec<usize> = (0..40).map(|i| (i * 7_919_000) % (SIZE - READ)).collect();
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn who_reads_directly_is_given_what_the_server_has_now() {
+    async fn direct_reads_bypass_prefetched_data() {
         let setup = Setup::new(Options::default()).await;
         let (fh, file) = setup.open_with(OFlags::RDONLY | OFlags::DIRECT).await;
         assert_eq!(setup.read_as(&file, &rest(0), true).await, rest(0).len() as u64);
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_was_changed_meanwhile_is_read_as_it_is_now() {
+    async fn prefetched_data_is_dropped_after_a_change() {
         let mut setup = Setup::new(Options::default()).await;
         let (fh, file) = setup.open().await;
         let ahead = 2 << 20;
@@ -351,7 +353,7 @@ mod tests {
             } else {
                 let how = millrace_nfs::v3::StableHow::FileSync;
                 setup.other.write(file.inode.handle, ahead, &new, how).await.unwrap();
-                // Who opens it afterwards drops the kernel's pages; what was fetched before may not take their place.
+                // The open drops the kernel's pages; data prefetched earlier must not replace them.
                 let (fh, _) = setup.open().await;
                 setup.close(fh).await;
             }
@@ -361,15 +363,15 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_is_fetched_is_bounded_and_let_go() {
+    async fn prefetched_data_is_bounded_and_released() {
         let limit = 32 << 20;
         let setup = Setup::new(Options { arena_limit: limit, ..Options::default() }).await;
         let mut open = Vec::new();
         for _ in 0..8 {
             let (fh, file) = setup.open().await;
             setup.read(&file, &rest(0)[..100]).await;
-            let reservation = setup.fs.read_ahead_bytes.load(Ordering::Relaxed);
-            assert!(reservation > 0 && reservation <= limit / ARENA_FRACTION, "{reservation} bytes");
+            let buffered = setup.fs.read_ahead_bytes.load(Ordering::Relaxed);
+            assert!(buffered > 0 && buffered <= limit / ARENA_FRACTION, "{buffered} bytes");
             open.push((fh, file));
         }
         let (idle, closed) = open.split_at(1);
@@ -380,7 +382,7 @@ mod tests {
         drop(open);
         let started = std::time::Instant::now();
         while setup.fs.read_ahead_bytes.load(Ordering::Relaxed) > 0 {
-            assert!(started.elapsed() < Duration::from_secs(60), "it is held for ever");
+            assert!(started.elapsed() < Duration::from_secs(60), "prefetched data is not released");
             tokio::time::sleep(Duration::from_millis(20)).await;
             idle.read_ahead.drop_if_idle(setup.fs.rt.now());
         }

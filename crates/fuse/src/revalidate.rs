@@ -1,7 +1,8 @@
-//! Looking after files that are open for reading.
+//! Revalidates files that are open for reading.
 //!
-//! The kernel reads from its pages without asking us. So while a file is open for reading, the mount itself asks for its
-//! attributes whenever they are no longer believed, and has the pages dropped when somebody else has changed the file.
+//! The kernel reads cached pages without a request. While a file is open for reading, the mount therefore
+//! requests its attributes whenever they expire, and invalidates the pages if another client has changed the
+//! file.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,24 +11,26 @@ use millrace_runtime::RuntimeExt;
 
 use crate::{fs::Fs, inode::CacheUpdate, open::OpenFile};
 
-/// How often it is looked which files are due.
-const LOOK: Duration = Duration::from_millis(500);
-/// How many files are asked about at a time.
-const AT_A_TIME: usize = 16;
+/// Interval between checks for expired attributes.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum number of concurrent GETATTR calls.
+const MAX_CONCURRENT: usize = 16;
 
 impl Fs {
-    /// Goes on for ever.
-    pub(crate) async fn look_after_readers(self: Arc<Self>) {
+    /// Runs forever.
+    pub(crate) async fn revalidate_readers(self: Arc<Self>) {
         loop {
-            self.rt.sleep(LOOK).await;
+            self.rt.sleep(INTERVAL).await;
             let now = self.rt.now();
             self.open.lock().iter().for_each(|(_, file)| file.read_ahead.drop_if_idle(now));
             let due = self.due();
-            futures::stream::iter(due).for_each_concurrent(AT_A_TIME, |file| self.revalidate(file)).await;
+            futures::stream::iter(due)
+                .for_each_concurrent(MAX_CONCURRENT, |file| self.revalidate(file))
+                .await;
         }
     }
 
-    /// One description of each file that is open for reading and due.
+    /// One open description of each file that is open for reading and has expired attributes.
     fn due(&self) -> Vec<Arc<OpenFile>> {
         let open = self.open.lock();
         let mut due: Vec<_> = open
@@ -49,7 +52,7 @@ impl Fs {
             Ok(attributes) => inode.record_attributes(&self.timeouts, issued, attributes),
             Err(e) => {
                 inode.expire_attributes(&self.timeouts);
-                // The server says that it is gone, or the like: so shall who reads it.
+                // NFS error such as STALE: readers must see it.
                 if e.status().is_some() { inode.invalidate_pages() } else { CacheUpdate::default() }
             }
         };

@@ -1,4 +1,5 @@
-//! What every file system here agrees on with the kernel, so that figures of one can stand beside those of another.
+//! FUSE session settings shared by the mount and the passthrough file system, so that their benchmarks are
+//! comparable.
 
 use std::{
     fs::{self, File},
@@ -10,16 +11,16 @@ use fuser::{Config, Filesystem, InitFlags, KernelConfig, Session, SessionACL};
 
 use crate::{device::MountRequest, mountpoint::detach};
 
-/// The most bytes of one READ or WRITE of the kernel; it may want less (`/proc/sys/fs/fuse/max_pages_limit`).
+/// Maximum READ or WRITE size requested; the kernel may use less (`/proc/sys/fs/fuse/max_pages_limit`).
 const MAX_TRANSFER: u32 = 1 << 20;
-/// Requests that the kernel makes of its own accord (read-ahead, writing back) at a time.
+/// Maximum number of background requests (read-ahead, write-back) of the kernel.
 const BACKGROUND: u16 = 64;
-/// How far ahead the kernel reads, where we may say so, KiB.
+/// Kernel read-ahead in KiB, if the mount may set it.
 const READ_AHEAD_KIB: u32 = 4096;
-/// The most threads that take requests.
+/// Maximum number of threads that read requests.
 const MAX_THREADS: usize = 4;
 
-/// Asks the kernel for what it can do that helps, and `more`.
+/// Enables the common FUSE capabilities, and `more`.
 pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
     let wanted = [
         InitFlags::FUSE_ASYNC_READ,
@@ -32,10 +33,10 @@ pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
     ];
     for flag in wanted.iter().chain(more) {
         if config.add_capabilities(*flag).is_err() {
-            tracing::info!("this kernel's FUSE has no {flag:?}");
+            tracing::info!("the kernel does not support {flag:?}");
         }
     }
-    // Where the kernel wants less, it says so in what it can.
+    // The kernel reports its own limits in the error.
     let _ = config.set_max_write(MAX_TRANSFER);
     if let Err(most) = config.set_max_readahead(8 * MAX_TRANSFER) {
         let _ = config.set_max_readahead(most);
@@ -43,11 +44,11 @@ pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
     let _ = config.set_max_background(BACKGROUND);
 }
 
-/// Mounts on `at` a file system whose requests several threads take, each with a channel of its own to the kernel. The
-/// device is for notifications.
+/// Mounts a file system on `at`; several threads read requests, each from its own clone of `/dev/fuse`. The
+/// returned device is for notifications.
 ///
 /// # Errors
-/// Those of [`MountRequest::mount`], and of the first exchange with the kernel; nothing is mounted then.
+/// Those of [`MountRequest::mount`] and of FUSE_INIT; nothing is mounted then.
 pub(crate) fn start<F: Filesystem>(
     filesystem: F,
     request: &MountRequest,
@@ -65,14 +66,14 @@ pub(crate) fn start<F: Filesystem>(
     session.inspect_err(|_| drop(detach(at)))
 }
 
-/// The kernel wakes one of the threads that wait for requests, the longest asleep: more threads than processors only
-/// take turns in being woken, where one that is awake finds the next request by itself.
+/// The kernel wakes the thread that has waited longest. With more threads than processors, each request wakes
+/// another thread, although one that is running would read the next request by itself.
 fn session_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
-/// The kernel reads 128 KiB ahead of its own accord, too little for a network; root may say otherwise: whether we could.
-/// Asks the mount itself, which must answer by now.
+/// Raises the kernel's read-ahead from 128 KiB, too little for a network, which only root may do. Returns
+/// whether it succeeded. Calls stat(2) on the mount, which must be serving already.
 pub(crate) fn raise_kernel_read_ahead(path: &Path) -> bool {
     let Ok(stat) = rustix::fs::stat(path) else { return false };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
@@ -80,7 +81,9 @@ pub(crate) fn raise_kernel_read_ahead(path: &Path) -> bool {
     match fs::write(&knob, READ_AHEAD_KIB.to_string()) {
         Ok(()) => true,
         Err(e) => {
-            tracing::info!("the kernel reads only 128 KiB ahead ({knob}: {e}), so the mount does");
+            tracing::info!(
+                "the mount does the read-ahead, since the kernel's is limited to 128 KiB ({knob}: {e})"
+            );
             false
         }
     }

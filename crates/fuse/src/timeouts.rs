@@ -1,4 +1,4 @@
-//! How long attributes and names are believed.
+//! Attribute and dentry cache timeouts.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use millrace_runtime::{Instant, RuntimeRef};
 
 use crate::options::{LookupCache, MountOptions};
 
-/// The times of mount(8), and the clock that they are measured with.
+/// Cache timeouts from the mount options, and the clock that measures them.
 #[derive(Clone)]
 pub(crate) struct CacheTimeouts {
     rt: RuntimeRef,
@@ -28,7 +28,6 @@ impl CacheTimeouts {
         }
     }
 
-    /// The present time.
     pub(crate) fn now(&self) -> Instant {
         self.rt.now()
     }
@@ -37,31 +36,31 @@ impl CacheTimeouts {
         if kind == FileType::Directory { self.directory } else { self.regular }
     }
 
-    /// Whether attributes of files are believed at all.
+    /// Whether attributes of files are cached at all.
     pub(crate) fn caches_file_attrs(&self) -> bool {
         !self.regular.0.is_zero()
     }
 
-    /// How long a name in a directory with these attributes is believed.
+    /// Timeout of a name in a directory with these attributes.
     pub(crate) fn name_timeout(&self, dir: &CachedAttrs) -> Duration {
         if self.names == LookupCache::None { Duration::ZERO } else { dir.timeout }
     }
 
-    /// How long it is believed that a name is not there.
+    /// Timeout of a negative entry in a directory with these attributes.
     pub(crate) fn negative_timeout(&self, dir: &CachedAttrs) -> Duration {
         if self.names == LookupCache::All { dir.timeout } else { Duration::ZERO }
     }
 }
 
-/// Attributes and how long they hold.
+/// Cached attributes and their timeout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CachedAttrs {
     pub(crate) attributes: Fattr,
     fetched: Instant,
     timeout: Duration,
-    /// Since when they hold so long.
+    /// Time of the last change of `timeout`.
     unchanged_since: Instant,
-    /// Nothing has changed since that we know of.
+    /// No change is known since the attributes were fetched.
     valid: bool,
 }
 
@@ -72,7 +71,7 @@ impl CachedAttrs {
         Self { attributes, fetched: now, timeout, unchanged_since: now, valid: true }
     }
 
-    /// Takes newer attributes; they hold twice as long when they have held once.
+    /// Caches newer attributes. The timeout doubles if the attributes are unchanged for a whole timeout.
     pub(crate) fn update(&mut self, attributes: Fattr, timeouts: &CacheTimeouts) {
         let (min, max) = timeouts.range(attributes.file_type);
         let now = timeouts.now();
@@ -84,7 +83,7 @@ impl CachedAttrs {
         (self.attributes, self.fetched, self.valid) = (attributes, now, true);
     }
 
-    /// Takes attributes that may be old already.
+    /// Stores attributes that may already be outdated.
     pub(crate) fn update_stale(&mut self, attributes: Fattr, timeouts: &CacheTimeouts) {
         (self.attributes, self.fetched, self.valid) = (attributes, timeouts.now(), false);
     }
@@ -93,12 +92,12 @@ impl CachedAttrs {
         self.valid = false;
     }
 
-    /// Whether the server was asked so long ago that they would no longer hold.
+    /// Whether the timeout has passed since the attributes were fetched.
     pub(crate) fn is_expired(&self, timeouts: &CacheTimeouts) -> bool {
         timeouts.now().duration_since(self.fetched) >= self.timeout
     }
 
-    /// How much longer they hold; `None`: no longer.
+    /// Remaining validity; `None` if the attributes are invalid or expired.
     pub(crate) fn remaining(&self, timeouts: &CacheTimeouts) -> Option<Duration> {
         if !self.valid {
             return None;

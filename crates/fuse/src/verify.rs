@@ -1,13 +1,13 @@
 //! Revalidation of names at open(2) and link(2).
 //!
-//! The kernel resolves a cached name without a request until its lifetime has expired, and then sends OPEN or LINK with the
-//! inode number: without a check these would act on the file that had the name before. So both look up the cached names of the
-//! inode, and are answered with ESTALE if one of them leads elsewhere. The kernel then looks up each component of the path
-//! and repeats the request once (`do_filp_open`, `do_linkat`). The repeated request is answered by the inode, whatever has
-//! changed since, as in the Linux NFS client.
+//! The kernel resolves a cached name without a request until its timeout, and then sends OPEN or LINK with
+//! the inode number. Without a check these would act on the file that had the name earlier. Both therefore
+//! look up the cached names of the inode, and fail with ESTALE if one of them refers to another file. The
+//! kernel then looks up each component of the path and retries the request once (`do_filp_open`,
+//! `do_linkat`). The retry is served for the inode as it is, as in the Linux NFS client.
 //!
-//! A name that was looked up in the same system call is not looked up again. The request does not say so; it is derived from
-//! the thread, the time, and the file's ctime, which a rename changes.
+//! A name that was looked up in the same system call is not looked up again. The request does not show this;
+//! it is inferred from the thread, the time, and the file's ctime, which a rename changes.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -23,16 +23,16 @@ use crate::{
     inode::{Epoch, Inode},
 };
 
-/// A request of a thread within this time of its LOOKUP is taken for part of the same system call.
+/// A request of a thread within this time after its LOOKUP counts as part of the same system call.
 const SAME_SYSCALL: Duration = Duration::from_millis(10);
-/// The kernel repeats a request within this time, or not at all.
+/// Time within which the kernel retries a request.
 const RETRY_WINDOW: Duration = Duration::from_secs(60);
-/// Threads that are recorded as about to repeat a request.
+/// Maximum number of threads recorded in [`StaleRetries`].
 const MAX_RETRYING: usize = 1024;
-/// The most names of one file that are looked up.
+/// Maximum number of names of one file that are looked up.
 const MAX_NAMES: usize = 16;
 
-/// A LOOKUP that led to an inode.
+/// A LOOKUP that returned an inode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastLookup {
     tid: u32,
@@ -40,21 +40,21 @@ pub(crate) struct LastLookup {
     ctime: NfsTime,
 }
 
-/// Rights that the server has granted.
+/// Access rights granted by the server.
 pub(crate) struct GrantedAccess {
     caller: Client,
     wanted: u32,
     granted: u32,
-    /// Of the file then.
+    /// ctime of the file when they were granted.
     ctime: NfsTime,
 }
 
-/// Threads whose request was answered with ESTALE and will be repeated: the inode number, and the time of the answer.
+/// Threads whose request failed with ESTALE and will be retried, with inode number and time.
 #[derive(Default)]
 pub(crate) struct StaleRetries(Mutex<HashMap<u32, (u64, Instant)>>);
 
 impl StaleRetries {
-    /// The request of `tid` about the inode `number` is answered with ESTALE.
+    /// Records that a request of `tid` for the inode `number` fails with ESTALE.
     fn insert(&self, tid: u32, number: u64, now: Instant) {
         let mut threads = self.0.lock();
         if threads.len() >= MAX_RETRYING {
@@ -63,7 +63,7 @@ impl StaleRetries {
         threads.insert(tid, (number, now));
     }
 
-    /// The call of `tid` has ended without being repeated.
+    /// Records that the system call of `tid` has ended without a retry.
     pub(crate) fn forget(&self, tid: u32) {
         let mut threads = self.0.lock();
         if !threads.is_empty() {
@@ -71,7 +71,7 @@ impl StaleRetries {
         }
     }
 
-    /// Whether a request of `tid` about `inode` is a repeated one: about the same inode, or one that it has looked up since.
+    /// Whether a request of `tid` for `inode` is a retry: for the same inode, or for one looked up since.
     fn take(&self, tid: u32, inode: &Inode, last_lookup: Option<LastLookup>, now: Instant) -> bool {
         let Some((number, since)) = self.0.lock().remove(&tid) else { return false };
         let found_since = last_lookup.is_some_and(|l| l.tid == tid && l.at >= since);
@@ -79,27 +79,27 @@ impl StaleRetries {
     }
 }
 
-/// What the server says of a file that is opened.
+/// Result of the check at open.
 pub(crate) struct OpenCheck {
-    /// When it was asked.
+    /// When the attributes were requested.
     pub(crate) issued: Epoch,
     pub(crate) attributes: Fattr,
-    /// Of the rights that were asked for.
+    /// Granted subset of the requested rights.
     pub(crate) granted: u32,
-    /// The request is a repeated one, so it cannot be repeated again.
+    /// The request is a retry, so it must not fail with ESTALE again.
     pub(crate) is_retry: bool,
 }
 
-/// Which of the names of a file were found to lead to it.
+/// Result of looking up the names of a file.
 struct NameCheck {
-    /// One leads elsewhere, or nowhere.
+    /// A name refers to another file, or no longer exists.
     moved: bool,
-    /// The attributes that came with one that leads to the file.
+    /// Attributes of the file from one of the lookups.
     attributes: Option<Fattr>,
 }
 
 impl Fs {
-    /// The kernel was told of `inode` in answer to a LOOKUP of `tid`.
+    /// Records that a LOOKUP of `tid` returned `inode`.
     pub(crate) fn record_lookup(&self, inode: &Inode, tid: u32) {
         if tid != 0 {
             let mut s = inode.state.lock();
@@ -107,17 +107,17 @@ impl Fs {
         }
     }
 
-    /// Answers a request about `inode` with ESTALE, so that the kernel repeats it.
+    /// Records that the kernel will retry a request for `inode`, and returns ESTALE.
     pub(crate) fn stale_for_retry(&self, inode: &Inode, tid: u32) -> Errno {
         self.stale_retries.insert(tid, inode.number, self.rt.now());
         Errno::STALE
     }
 
-    /// Asks what opening a file takes: whether its names still lead to it, the rights in `wanted`, if the server is to
-    /// be asked, and the attributes. One call, or two at a time.
+    /// Checks that the names of a file still refer to it, and gets its attributes and the rights in `wanted`
+    /// (if the server decides about access). One call, or two in parallel.
     ///
     /// # Errors
-    /// [`Errno::STALE`] to look the path up again, and those of the calls.
+    /// [`Errno::STALE`] if the kernel must look up the path again, and those of the calls.
     pub(crate) async fn check_open(
         self: &Arc<Self>,
         client: &Client,
@@ -167,10 +167,10 @@ impl Fs {
         Ok(opening(answer))
     }
 
-    /// Whether all names by which the kernel may have reached `inode`, to link it, still lead to it.
+    /// Checks for LINK that the cached names of `inode` still refer to it.
     ///
     /// # Errors
-    /// [`Errno::STALE`] to look the path up again.
+    /// [`Errno::STALE`] if the kernel must look up the path again.
     pub(crate) async fn check_names(
         self: &Arc<Self>,
         client: &Client,
@@ -185,7 +185,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Looks up the names of an inode. A LOOKUP that fails proves nothing: the caller may have no right to search.
+    /// Looks up the cached names of an inode. A failed LOOKUP proves nothing: the caller may lack search
+    /// permission.
     async fn lookup_names(self: &Arc<Self>, client: &Client, inode: &Arc<Inode>) -> NameCheck {
         let mut names = self.inodes.cached_names(inode.number);
         names.truncate(MAX_NAMES);
@@ -211,7 +212,7 @@ impl Fs {
         found
     }
 
-    /// The attributes, and the rights in `wanted` if the server is to be asked.
+    /// Fetches the attributes, and the rights in `wanted` if the server decides about access.
     async fn fetch_access(&self, client: &Client, inode: &Inode, wanted: u32) -> Result<(Fattr, u32), Errno> {
         if !self.checks_access {
             return Ok((client.getattr(inode.handle).await.map_err(|e| errno(&e))?, wanted));
@@ -223,7 +224,7 @@ impl Fs {
         Ok((attributes, granted))
     }
 
-    /// The rights that need not be asked for, and the ctime of the file for which they hold.
+    /// Returns rights that are cached, and the ctime of the file for which they are valid.
     fn cached_access(&self, client: &Client, inode: &Inode, wanted: u32) -> Option<(u32, Option<NfsTime>)> {
         if !self.checks_access {
             return Some((wanted, None));
@@ -235,5 +236,5 @@ impl Fs {
     }
 }
 
-/// The rights that reading and writing a file take: asked for at once, so that they need not be asked for again.
+/// Access rights for files. All are requested at once, so that later opens need not ask again.
 pub(crate) const FILE_ACCESS: u32 = access::READ | access::MODIFY | access::EXTEND | access::EXECUTE;

@@ -1,9 +1,9 @@
-//! Writing: gathering, sending without waiting, and what became of it.
+//! Write coalescing, asynchronous WRITE calls, and error reporting.
 //!
-//! A file's writes that follow each other are put together in one buffer, which is sent when it is full, when something
-//! else is written, when somebody asks for the file, or after a second. What is on its way is a *flight*; a flight waits
-//! for earlier ones that it overlaps. Failures are counted, and each open description is told of those that it has not
-//! been told of.
+//! Adjacent writes to a file are coalesced in one buffer. It is sent when it is full, when a non-adjacent
+//! write follows, when the file's data or attributes are requested, or after a second. A WRITE in flight
+//! waits for earlier ones that it overlaps. Failures are counted, and each open description reports those
+//! that it has not reported yet.
 
 use std::{
     ops::Range,
@@ -21,18 +21,18 @@ use tokio::sync::Notify;
 
 use crate::{LostFile, error::errno, fs::Fs, inode::Inode};
 
-/// The first buffer of a file; later ones are up to four times what the last one held.
+/// Size of a file's first write buffer; later ones are up to four times the previous amount of data.
 const INITIAL_BUFFER: usize = 64 << 10;
-/// With so much on its way, writers wait.
+/// Bytes in flight above which writers block.
 const MAX_IN_FLIGHT: usize = 32 << 20;
-/// How long data waits for more.
+/// Maximum time that a write waits to be coalesced.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// How long data stays unstable: as in Linux (`vm.dirty_expire_centisecs`). Until it is stable, this client's data hides
-/// what another client has written to the same place.
+/// Maximum time before a COMMIT, as in Linux (`vm.dirty_expire_centisecs`). Until data is committed, this
+/// client reads its own data even if another client has overwritten it.
 const COMMIT_DELAY: Duration = Duration::from_secs(30);
 
 struct PendingWrite {
-    /// Who writes.
+    /// The writer.
     caller: Client,
     offset: u64,
     buffer: Buffer,
@@ -47,28 +47,28 @@ struct InFlightWrite {
 
 #[derive(Default)]
 struct Inner {
-    /// Retains what is not yet committed; there from the first write to the last close.
+    /// Retains uncommitted data; exists from the first write to the last close.
     file: Option<File>,
     pending: Option<PendingWrite>,
     last_len: usize,
     flights: Vec<InFlightWrite>,
     next_id: u64,
-    /// The first write since the last commit.
+    /// Time of the first write since the last commit.
     first_unstable: Option<Instant>,
     failures: u64,
-    /// Of them, so many were told to a program, by fsync or close.
+    /// Failures that were reported by fsync or close.
     reported: u64,
     last_error: Option<Errno>,
 }
 
-/// The writing side of an inode.
+/// The write state of an inode.
 #[derive(Default)]
 pub(crate) struct WriteQueue {
     inner: Mutex<Inner>,
     flight_done: Notify,
 }
 
-/// Data that goes out, and the flight that it is.
+/// A WRITE to be sent.
 struct OutgoingWrite {
     number: u64,
     caller: Client,
@@ -77,7 +77,7 @@ struct OutgoingWrite {
 }
 
 impl Inner {
-    /// What is gathered becomes a flight.
+    /// Moves the coalesced data to a new WRITE in flight.
     fn start_pending(&mut self) -> Option<OutgoingWrite> {
         let mut g = self.pending.take()?;
         self.last_len = g.len;
@@ -88,7 +88,7 @@ impl Inner {
         Some(OutgoingWrite { number, caller: g.caller, offset: g.offset, data: g.buffer.freeze() })
     }
 
-    /// Puts `data` to what is gathered, if it overlaps or follows it, is the same caller's, and there is room.
+    /// Adds `data` to the write buffer if it overlaps or follows its content, has the same caller, and fits.
     fn merge(&mut self, caller: &Client, offset: u64, data: &[u8]) -> bool {
         let Some(g) = self.pending.as_mut().filter(|g| g.caller.is_same_caller(caller)) else { return false };
         let Some(at) = offset.checked_sub(g.offset).and_then(|at| usize::try_from(at).ok()) else {
@@ -105,30 +105,30 @@ impl Inner {
 }
 
 impl WriteQueue {
-    /// Nothing is on its way or waits for it.
+    /// Whether no data is buffered or in flight.
     pub(crate) fn is_clean(&self) -> bool {
         let w = self.inner.lock();
         w.pending.is_none() && w.flights.is_empty()
     }
 
-    /// Whether it is clean, and the file that retains data, if there is one.
+    /// Whether the queue is clean, and the file that retains uncommitted data.
     pub(crate) fn for_read(&self) -> (bool, Option<File>) {
         let w = self.inner.lock();
         (w.pending.is_none() && w.flights.is_empty(), w.file.clone())
     }
 
-    /// Something that was written may not be stable.
+    /// Whether data may be uncommitted.
     pub(crate) fn is_unstable(&self) -> bool {
         let w = self.inner.lock();
         w.first_unstable.is_some() || w.file.as_ref().is_some_and(|f| f.retained_bytes() > 0)
     }
 
-    /// Clean, and everything is stable.
+    /// Whether the queue is clean and all data is committed.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_clean() && self.inner.lock().file.is_none()
     }
 
-    /// Where the data ends that the server has not acknowledged, and where the data ends that it may still lose.
+    /// End offsets of the unacknowledged data and of the uncommitted data.
     pub(crate) fn ends(&self) -> (Option<u64>, Option<u64>) {
         let w = self.inner.lock();
         let gathered = w.pending.as_ref().map(|g| g.offset + g.len as u64);
@@ -136,19 +136,19 @@ impl WriteQueue {
         (unwritten, w.file.as_ref().and_then(File::retained_end))
     }
 
-    /// How many failures there were, and the last one.
+    /// Number of failures, and the last one.
     pub(crate) fn failures(&self) -> (u64, Option<Errno>) {
         let w = self.inner.lock();
         (w.failures, w.last_error)
     }
 
-    /// A program was told of all failures up to this one.
+    /// Records that failures up to this number have been reported.
     pub(crate) fn mark_reported(&self, failures: u64) {
         let mut w = self.inner.lock();
         w.reported = w.reported.max(failures);
     }
 
-    /// The last failure, if there is one that no program was told of; it counts as told then.
+    /// Returns the last failure if one is unreported, and marks all as reported.
     fn take_unreported(&self) -> Option<Errno> {
         let mut w = self.inner.lock();
         let unreported = w.failures > w.reported;
@@ -156,7 +156,7 @@ impl WriteQueue {
         w.last_error.filter(|_| unreported)
     }
 
-    /// Counts a failure. `is_new`: of something else than what had failed before.
+    /// Records a failure. `is_new`: it concerns data that had not failed before.
     fn record_failure(&self, e: Errno, is_new: bool) {
         let mut w = self.inner.lock();
         let all_reported = w.reported == w.failures;
@@ -167,7 +167,7 @@ impl WriteQueue {
         }
     }
 
-    /// Waits until no flight is left of which `blocks` says that it matters.
+    /// Waits until `blocks` is false for all WRITEs in flight.
     async fn wait_until_none(&self, blocks: impl Fn(&InFlightWrite) -> bool) {
         loop {
             let mut flight_done = std::pin::pin!(self.flight_done.notified());
@@ -180,17 +180,16 @@ impl WriteQueue {
     }
 }
 
-/// Where data is to be written.
+/// Where to write data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WritePosition {
-    /// At this offset.
     Offset(u64),
-    /// At the end of the file, which for the kernel is here.
+    /// At the end of the file, which the kernel assumes to be at this offset.
     Append(u64),
 }
 
 impl WritePosition {
-    /// The kernel's offset.
+    /// The offset according to the kernel.
     pub(crate) fn kernel_offset(self) -> u64 {
         match self {
             Self::Offset(offset) | Self::Append(offset) => offset,
@@ -198,20 +197,20 @@ impl WritePosition {
     }
 }
 
-/// What became of data that was taken.
+/// An accepted write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AcceptedWrite {
-    /// So much is on its way that the writer is to wait for this flight.
+    /// The writer must wait for this WRITE, since too many bytes are in flight.
     pub(crate) flight: Option<u64>,
-    /// Elsewhere than where the kernel has it.
+    /// The data was written at another offset than the kernel assumes.
     pub(crate) relocated: bool,
 }
 
 impl Fs {
-    /// Takes `data` to be written.
+    /// Accepts write data.
     ///
     /// # Errors
-    /// [`Errno::NOMEM`] when there is no buffer; nothing was taken then.
+    /// [`Errno::NOMEM`] if no buffer is available; the data was not accepted.
     pub(crate) fn write(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
@@ -252,7 +251,7 @@ impl Fs {
             (offset, inode.note_write(&self.clock, end, kernel_end))
         };
         if has_set_id && let Some(invalidator) = self.invalidator.get() {
-            invalidator.invalidate_attributes(inode.number); // Else it would execute the new data with the old mode.
+            invalidator.invalidate_attributes(inode.number); // Otherwise the kernel would execute the new data with the old mode.
         }
         let last = out.iter().flatten().last().map(|d| d.number);
         out.into_iter().flatten().for_each(|d| self.start_flight(inode, d));
@@ -260,7 +259,7 @@ impl Fs {
         Ok(AcceptedWrite { flight, relocated: offset != position.kernel_offset() })
     }
 
-    /// Waits for a flight.
+    /// Waits for a WRITE in flight.
     pub(crate) async fn wait_for_flight(&self, inode: &Inode, flight: u64) {
         inode.writes.wait_until_none(|f| f.number <= flight).await;
     }
@@ -287,7 +286,7 @@ impl Fs {
                 let file = fs.lost_file(&inode, e);
                 tracing::warn!(%file, handle = %inode.handle, ?range, "data could not be written");
                 w.record_failure(e, true);
-                // The kernel's pages have what the server does not.
+                // The kernel's pages contain data that the server does not have.
                 fs.apply_update(&inode, inode.invalidate_pages());
                 WccData::default()
             });
@@ -299,7 +298,7 @@ impl Fs {
         self.rt.spawn("mount write", Box::pin(flight));
     }
 
-    /// Sends what is gathered and waits for everything that was written before.
+    /// Sends the coalesced data and waits for all earlier writes.
     pub(crate) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>) {
         let (departure, next) = {
             let mut w = inode.writes.inner.lock();
@@ -311,10 +310,11 @@ impl Fs {
         inode.writes.wait_until_none(|f| f.number < next).await;
     }
 
-    /// Makes everything stable that was written before; what fails is counted.
+    /// Commits all earlier writes; failures are recorded.
     ///
     /// # Errors
-    /// Those of COMMIT: the data is retained, and a later commit tries again. (Data that failed to be written is not.)
+    /// Those of COMMIT: the data is retained, and a later commit retries. (Data whose WRITE failed is not
+    /// retained.)
     pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<(), Errno> {
         self.write_back(inode).await;
         let (file, written) = {
@@ -333,7 +333,7 @@ impl Fs {
         done.map(drop)
     }
 
-    /// After the last close: commits, and lets the file go.
+    /// Commits after the last close, and releases the file.
     pub(crate) async fn finish_writes(self: &Arc<Self>, inode: &Arc<Inode>) {
         let _ = self.commit(inode).await;
         let mut w = inode.writes.inner.lock();
@@ -346,20 +346,20 @@ impl Fs {
         }
     }
 
-    /// Remembers for the end what no program was told of.
+    /// Records a failure that was not reported to a program, for the report at unmount.
     fn record_loss(&self, inode: &Inode) {
         if let Some(e) = inode.writes.take_unreported() {
             self.lost.lock().insert(inode.number, self.lost_file(inode, e));
         }
     }
 
-    /// What went wrong with a file, for people.
+    /// Describes a failed file for messages.
     fn lost_file(&self, inode: &Inode, error: Errno) -> LostFile {
         LostFile { path: self.inodes.path(inode.number), number: inode.number, error }
     }
 
-    /// Files whose data was lost without a program being told. For the end: what is still on its way counts as lost, as
-    /// TIMEDOUT.
+    /// Files whose data was lost without a program having been informed. Called at unmount: data still in
+    /// flight counts as lost with TIMEDOUT.
     pub(crate) fn losses(&self) -> Vec<LostFile> {
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
         for inode in writing {
@@ -373,7 +373,7 @@ impl Fs {
         self.lost.lock().values().cloned().collect()
     }
 
-    /// Files with data that is not stable, and its bytes.
+    /// Number of files with uncommitted data, and the amount in bytes.
     pub(crate) fn pending(&self) -> (usize, usize) {
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
         let bytes = |inode: &Arc<Inode>| {
@@ -386,8 +386,8 @@ impl Fs {
         bytes.fold((0, 0), |(files, sum), b| (files + 1, sum + b))
     }
 
-    /// Sends, every half second, what has waited for more for too long, and gives requests the beat at which they look at their
-    /// callers. Goes on for ever.
+    /// Every half second sends buffered data that is due, commits data that is due, and notifies waiting
+    /// requests to check their callers. Runs forever.
     pub(crate) async fn run_timer(self: Arc<Self>) {
         loop {
             self.rt.sleep(MAX_DELAY / 2).await;
@@ -397,7 +397,7 @@ impl Fs {
         }
     }
 
-    /// Sends what has waited for more for too long.
+    /// Sends coalesced data that has waited for [`MAX_DELAY`].
     fn send_old(self: &Arc<Self>) {
         let now = self.rt.now();
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
@@ -413,7 +413,7 @@ impl Fs {
         }
     }
 
-    /// Commits what has been unstable for too long.
+    /// Commits data that has been uncommitted for [`COMMIT_DELAY`].
     fn commit_old(self: &Arc<Self>) {
         let now = self.rt.now();
         let is_old = |inode: &Arc<Inode>| {
@@ -424,13 +424,13 @@ impl Fs {
         for inode in writing {
             let fs = Arc::clone(self);
             let commit = async move {
-                let _ = fs.commit(&inode).await; // What fails is counted.
+                let _ = fs.commit(&inode).await; // Failures are recorded.
             };
             self.rt.spawn("mount commit", Box::pin(commit));
         }
     }
 
-    /// Commits everything: at the end, or to have memory back.
+    /// Commits all files: at unmount, or to release memory.
     pub(crate) async fn commit_all(self: &Arc<Self>) {
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
         futures::future::join_all(writing.iter().map(|inode| self.commit(inode))).await;

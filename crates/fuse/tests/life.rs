@@ -94,7 +94,7 @@ fn bad_mount_points_and_servers_are_refused_with_a_sentence() {
     fs::write(dir.path().join("file"), "").unwrap();
     assert!(refused(&good, &dir.path().join("file")).contains("not a directory"));
     assert!(refused(&good, dir.path()).contains("not empty"));
-    assert!(refused(&good, &dir.path().join("missing")).contains("make it first"));
+    assert!(refused(&good, &dir.path().join("missing")).contains("create it first"));
     let empty = tempfile::tempdir().unwrap();
     let said = refused("nfs://127.0.0.1:1/data?proto=tcp", empty.path());
     assert!(said.contains("cannot connect") && said.contains("check that the server runs"), "{said}");
@@ -134,7 +134,7 @@ fn data_that_the_server_refuses_at_the_end_is_told() {
         fs::create_dir(mounted.at.join("dir")).unwrap();
         fs::rename(mounted.at.join("open"), mounted.at.join("dir/renamed")).unwrap();
         let said = mounted.try_unmount(HANG).unwrap_err().to_string();
-        let expected = "changes of 1 files are lost: \"dir/renamed\" (No space left on device";
+        let expected = "changes to 1 files were lost: \"dir/renamed\" (No space left on device";
         assert!(said.contains(expected) && !said.contains("inum"), "{refused:?}: {said}");
         drop(open);
     }
@@ -169,7 +169,7 @@ fn unmounting_gives_up_after_its_patience_and_says_what_is_lost() {
     std::io::Write::write_all(&mut &open, b"never arrives").unwrap();
     let said = mounted.try_unmount(Duration::from_millis(300)).unwrap_err().to_string();
     assert!(
-        said.contains("changes of 1 files are lost") && said.contains("did not answer in time"),
+        said.contains("changes to 1 files were lost") && said.contains("did not reply in time"),
         "{said}"
     );
     drop((open, mute));

@@ -1,4 +1,4 @@
-//! A runtime that shows when its tasks have run.
+//! A runtime that calls a hook after each poll of a task.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -7,10 +7,10 @@ use std::{
 
 use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
 
-/// What is called whenever a task has run, once it is set.
+/// Called after each poll of a task, once set.
 pub(super) type PollHook = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
-/// A runtime that calls `after` whenever one of its tasks has run.
+/// A runtime that calls `after` after each poll of a task.
 pub(super) struct HookedRuntime {
     inner: RuntimeRef,
     after: PollHook,

@@ -1,4 +1,5 @@
-//! A kernel that has mounted a file system in virtual time: its requests, inodes and dentries, as fs/fuse of Linux has them.
+//! A model of the Linux kernel's FUSE client in virtual time: its requests, inodes and dentries, following
+//! fs/fuse.
 
 use std::{
     collections::HashMap,
@@ -19,40 +20,41 @@ use rustix::{fs::OFlags, io::Errno};
 use super::{
     hooked_runtime::HookedRuntime,
     page_cache::{Node, PAGE},
-    wire::{Answer, Body, Channel, Op, u32_at, u64_at},
+    wire::{Body, Channel, Op, Reply, u32_at, u64_at},
 };
 use crate::{MountOptions, fs::Fs, handler::FuseHandler, inode::ROOT, invalidation::Invalidator};
 
-/// Flags of SETATTR (`FATTR_SIZE`, `FATTR_FH`, `FATTR_MTIME`, `FATTR_MTIME_NOW`).
+/// SETATTR flags (`FATTR_SIZE`, `FATTR_FH`, `FATTR_MTIME`, `FATTR_MTIME_NOW`).
 pub(super) const SET_SIZE: u32 = 1 << 3;
 const SET_MTIME: u32 = 1 << 5;
-pub(super) const WITH_HANDLE: u32 = 1 << 6;
+pub(super) const HAS_HANDLE: u32 = 1 << 6;
 const MTIME_NOW: u32 = 1 << 8;
-/// `FUSE_WRITE_CACHE`: of the page cache; `FUSE_WRITE_LOCKOWNER` and `FUSE_READ_LOCKOWNER`: not through it.
-pub(super) const OF_CACHE: u32 = 1;
-pub(super) const HAS_OWNER: u32 = 2;
+/// `FUSE_WRITE_CACHE`: data from the page cache. `FUSE_WRITE_LOCKOWNER` and `FUSE_READ_LOCKOWNER`: bypasses
+/// it.
+pub(super) const FROM_CACHE: u32 = 1;
+pub(super) const HAS_LOCK_OWNER: u32 = 2;
 /// `FUSE_WRITEBACK_CACHE`.
 const WRITEBACK_CACHE: u32 = 1 << 16;
 /// `FOPEN_KEEP_CACHE`.
 const KEEP_CACHE: u32 = 2;
 /// `FUSE_NOTIFY_INVAL_INODE`.
 const INVAL_INODE: i32 = 2;
-/// Where the size is in `fuse_entry_out` and `fuse_attr_out`.
+/// Offset of the size in `fuse_entry_out` and `fuse_attr_out`.
 const ENTRY_SIZE: usize = 48;
 pub(super) const ATTR_SIZE: usize = 24;
 
-/// How programs read and write.
+/// I/O mode of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Io {
     /// With O_DIRECT.
     Direct,
-    /// Through pages, which are written before write(2) returns.
-    Through,
-    /// Through pages, which are written later (`writeback`).
-    Back,
+    /// Buffered; pages are written before write(2) returns.
+    WriteThrough,
+    /// Buffered; pages are written later (`writeback`).
+    WriteBack,
 }
 
-/// An open description.
+/// An open file description.
 #[derive(Clone)]
 pub(crate) struct Description {
     pub(crate) node: Arc<Node>,
@@ -61,35 +63,35 @@ pub(crate) struct Description {
     pub(super) pid: u32,
 }
 
-/// A kernel that has mounted a file system.
+/// A kernel with one mounted file system.
 pub(crate) struct Linux {
     channel: Arc<Channel>,
     nodes: Mutex<HashMap<u64, Arc<Node>>>,
-    /// The dentries of the root.
+    /// Dentries of the root directory.
     names: Mutex<HashMap<String, u64>>,
     pub(crate) io: Io,
-    /// The most bytes of one READ or WRITE.
+    /// Maximum size of a READ or WRITE.
     pub(super) most: u64,
     pub(crate) random: Mutex<Random>,
     rt: RuntimeRef,
     session: Option<JoinHandle<()>>,
 }
 
-/// An error of a system call.
-pub(crate) type Outcome<T> = Result<T, Errno>;
+/// Result of a system call.
+pub(crate) type SysResult<T> = Result<T, Errno>;
 
 pub(super) fn errno(number: i32) -> Errno {
     Errno::from_raw_os_error(number)
 }
 
-/// A range of bytes in parts of at most `most`.
+/// Splits a range into parts of at most `most` bytes.
 pub(super) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
     let end = range.end;
     range.step_by(most as usize).map(move |start| start..end.min(start + most))
 }
 
 impl Linux {
-    /// Mounts the client's export.
+    /// Mounts the export of `client`.
     pub(crate) async fn mount(
         client: Client,
         options: &MountOptions,
@@ -100,8 +102,8 @@ impl Linux {
         let after = Arc::new(OnceLock::new());
         let rt: RuntimeRef = Arc::new(HookedRuntime::new(client.runtime().clone(), Arc::clone(&after)));
         let fs = Arc::new(Fs::new((rt.clone(), 1), client, options, root, 255));
-        let kernel = FuseHandler::new(Arc::clone(&fs), io == Io::Back);
-        let (channel, device) = Channel::new(if io == Io::Back { WRITEBACK_CACHE } else { 0 });
+        let kernel = FuseHandler::new(Arc::clone(&fs), io == Io::WriteBack);
+        let (channel, device) = Channel::new(if io == Io::WriteBack { WRITEBACK_CACHE } else { 0 });
         let session = Session::from_fd(kernel, device, SessionACL::All, Config::default()).unwrap();
         channel.wait_for_barrier();
         let _ = fs.invalidator.set(Invalidator::new(rt.clone(), session.notifier(), None));
@@ -120,14 +122,14 @@ impl Linux {
         let weak = Arc::downgrade(&linux);
         let drain: Box<dyn Fn() + Send + Sync> = Box::new(move || {
             if let Some(linux) = weak.upgrade() {
-                linux.hear();
+                linux.handle_notifications();
             }
         });
         let _ = after.set(drain);
         linux
     }
 
-    /// Lets others go on, at times: the task is not always scheduled at once.
+    /// Yields for a random time, like a preempted task.
     pub(super) async fn be_preempted(&self) {
         let time = self.random.lock().below(160);
         if time >= 20 {
@@ -136,24 +138,24 @@ impl Linux {
         self.rt.sleep(Duration::from_millis(time)).await;
     }
 
-    /// Takes what the file system has sent.
-    fn hear(&self) {
+    /// Handles notifications from the file system.
+    fn handle_notifications(&self) {
         for (code, body) in self.channel.drain() {
             let node = self.nodes.lock().get(&u64_at(&body, 0)).cloned();
-            // With a negative offset attributes alone are invalid.
+            // A negative offset invalidates only attributes.
             if let Some(node) = node.filter(|_| code == INVAL_INODE && u64_at(&body, 8) as i64 >= 0) {
                 node.cache.lock().drop_clean();
             }
         }
     }
 
-    pub(super) async fn call(&self, op: Op, node: u64, pid: u32, body: Body) -> Answer {
+    pub(super) async fn call(&self, op: Op, node: u64, pid: u32, body: Body) -> Reply {
         let answer = self.channel.request(op, node, pid, body);
-        self.hear();
+        self.handle_notifications();
         answer.await.unwrap_or(Err(Errno::IO.raw_os_error()))
     }
 
-    /// The node of a `fuse_entry_out`, looked up once more.
+    /// Returns the node of a `fuse_entry_out` and increments its lookup count.
     fn node(&self, entry: &[u8], name: &str) -> Arc<Node> {
         let (number, size) = (u64_at(entry, 0), u64_at(entry, ENTRY_SIZE));
         self.names.lock().insert(name.to_owned(), number);
@@ -164,13 +166,13 @@ impl Linux {
     }
 
     /// open(2) with O_CREAT, and O_TRUNC if `truncate`.
-    pub(crate) async fn open(&self, pid: u32, name: &str, truncate: bool) -> Outcome<Description> {
+    pub(crate) async fn open(&self, pid: u32, name: &str, truncate: bool) -> SysResult<Description> {
         let cached = self.names.lock().get(name).and_then(|n| self.nodes.lock().get(n).cloned());
         let mut found = match cached.filter(|_| self.random.lock().below(2) == 0) {
             Some(node) => Ok(node),
             None => self.lookup(pid, name).await,
         };
-        // A path that led elsewhere is looked up again once (`do_filp_open`).
+        // After ESTALE the path is looked up once more (`do_filp_open`).
         for is_last in [false, true] {
             let node = match found {
                 Ok(node) => node,
@@ -191,7 +193,7 @@ impl Linux {
         Err(Errno::STALE)
     }
 
-    async fn lookup(&self, pid: u32, name: &str) -> Outcome<Arc<Node>> {
+    async fn lookup(&self, pid: u32, name: &str) -> SysResult<Arc<Node>> {
         let entry = self.call(Op::Lookup, ROOT, pid, Body::default().name(name)).await.map_err(errno)?;
         if u64_at(&entry, 0) == 0 { Err(Errno::NOENT) } else { Ok(self.node(&entry, name)) }
     }
@@ -201,7 +203,7 @@ impl Linux {
         (OFlags::RDWR | direct).bits()
     }
 
-    async fn create(&self, pid: u32, name: &str) -> Outcome<Description> {
+    async fn create(&self, pid: u32, name: &str) -> SysResult<Description> {
         let body = Body::default().u32(self.flags()).u32(0o100_600).u32(0).u32(0).name(name);
         let made = self.call(Op::Create, ROOT, pid, body).await.map_err(errno)?;
         let node = self.node(&made, name);
@@ -209,7 +211,7 @@ impl Linux {
         Ok(Description { node, handle, pid })
     }
 
-    async fn open_node(&self, pid: u32, node: &Arc<Node>) -> Outcome<Description> {
+    async fn open_node(&self, pid: u32, node: &Arc<Node>) -> SysResult<Description> {
         let body = Body::default().u32(self.flags()).u32(0);
         let opened = self.call(Op::Open, node.number, pid, body).await.map_err(errno)?;
         if u32_at(&opened, 8) & KEEP_CACHE == 0 {
@@ -218,16 +220,16 @@ impl Linux {
         Ok(Description { node: Arc::clone(node), handle: u64_at(&opened, 0), pid })
     }
 
-    /// close(2), and the eviction of the inode now and then.
-    pub(crate) async fn close(&self, file: Description) -> Outcome<()> {
+    /// close(2), at random followed by the eviction of the inode.
+    pub(crate) async fn close(&self, file: Description) -> SysResult<()> {
         self.write_back(&file).await?;
         let Description { node, handle, pid } = file;
         let flush = Body::default().u64(handle).u64(0).u64(pid.into());
         let flushed = self.call(Op::Flush, node.number, pid, flush).await.map(drop).map_err(errno);
         let release = Body::default().u64(handle).u32(self.flags()).u32(0).u64(0);
         let released = self.call(Op::Release, node.number, 0, release);
-        // The answer to RELEASE is not waited for, unless the inode is evicted, which it holds.
-        let is_last = || Arc::strong_count(&node) == 2; // This and the table's.
+        // The kernel does not wait for the reply to RELEASE, unless it evicts the inode.
+        let is_last = || Arc::strong_count(&node) == 2; // This reference and that of the table.
         if !is_last() || self.random.lock().below(2) == 0 {
             drop(released.now_or_never());
             return flushed;
@@ -241,13 +243,13 @@ impl Linux {
         flushed
     }
 
-    /// READ of a range, in parts at one time.
+    /// Sends READs for a range concurrently.
     pub(super) async fn get(
         &self,
         file: &Description,
         range: Range<u64>,
         read_flags: u32,
-    ) -> Outcome<Vec<u8>> {
+    ) -> SysResult<Vec<u8>> {
         let read = |part: Range<u64>| {
             let body = Body::default().u64(file.handle).u64(part.start).u32((part.end - part.start) as u32);
             let body = body.u32(read_flags).u64(file.pid.into()).u32(self.flags()).u32(0);
@@ -266,14 +268,14 @@ impl Linux {
         Ok(data)
     }
 
-    /// WRITE of `data`, in parts at one time.
+    /// Sends WRITEs for `data` concurrently.
     pub(super) async fn put(
         &self,
         file: &Description,
         offset: u64,
         data: &[u8],
         write_flags: u32,
-    ) -> Outcome<()> {
+    ) -> SysResult<()> {
         let write = |part: Range<u64>| {
             let bytes = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             let body = Body::default().u64(file.handle).u64(part.start).u32(bytes.len() as u32);
@@ -291,17 +293,17 @@ impl Linux {
         put.into_iter().collect()
     }
 
-    pub(super) async fn set(&self, file: &Description, valid: u32, size: u64) -> Outcome<()> {
+    pub(super) async fn set(&self, file: &Description, valid: u32, size: u64) -> SysResult<()> {
         let body = Body::default().u32(valid).u32(0).u64(file.handle).u64(size).bytes(&[0; 64]);
         self.call(Op::Setattr, file.node.number, file.pid, body).await.map(drop).map_err(errno)
     }
 
     /// fsync(2).
-    pub(crate) async fn fsync(&self, file: &Description) -> Outcome<()> {
+    pub(crate) async fn fsync(&self, file: &Description) -> SysResult<()> {
         let Description { node, handle, pid } = file;
         self.write_back(file).await?;
-        if self.io == Io::Back {
-            self.set(file, SET_MTIME | MTIME_NOW | WITH_HANDLE, 0).await?;
+        if self.io == Io::WriteBack {
+            self.set(file, SET_MTIME | MTIME_NOW | HAS_HANDLE, 0).await?;
         }
         let body = Body::default().u64(*handle).u32(0).u32(0);
         self.call(Op::Fsync, node.number, *pid, body).await.map(drop).map_err(errno)

@@ -1,9 +1,10 @@
-//! The mount in virtual time: programs, a kernel, the mount, the client library, a network with faults and a server whose disk
-//! loses what is not committed. What is read must be what the model of `crashtest` allows.
+//! Simulation of a mount in virtual time: programs, a kernel, the mount, the client library, a network with
+//! faults, and a server whose disk loses uncommitted data. Reads must return what the model of `crashtest`
+//! allows.
 //!
-//! Everything but the kernel is the code that runs elsewhere too: requests come as bytes, through `fuser`, whose thread never
-//! runs together with the tasks of virtual time (`wire.rs`). The kernel (`linux.rs`, `page_cache.rs`) reads and writes directly, through pages,
-//! or with pages that it writes later.
+//! All but the kernel is production code: requests pass through `fuser` as bytes, and its thread never runs
+//! concurrently with the tasks in virtual time (`wire.rs`). The kernel (`linux.rs`, `page_cache.rs`) uses
+//! direct I/O, write-through or write-back caching.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod hooked_runtime;
@@ -27,15 +28,15 @@ use rustix::io::Errno;
 use self::linux::{Description, Io, Linux};
 use crate::MountOptions;
 
-/// More than the largest number of a process, so that none of this machine is looked at.
+/// Larger than any process ID, so that no process of this host is checked.
 const PID: u32 = 1 << 30;
-/// One step in so many is followed by the writing of dirty pages, at which the kernel arrives by itself.
-const WRITES_BACK: u64 = 8;
+/// One step in this many is followed by a write-back of dirty pages.
+const WRITE_BACK_ONE_IN: u64 = 8;
 
 const MOUNT: Kind =
     Kind { name: "mount", run, command: "cargo test -p millrace-fuse --lib simulated::replay" };
 
-/// The workload's subject that is a mount: each writer is a thread with descriptors of its own.
+/// The mount as subject of the workload: each writer is a thread with its own descriptors.
 struct MountedSubject {
     linux: Arc<Linux>,
     names: Vec<String>,
@@ -49,12 +50,12 @@ fn text(e: Errno) -> String {
 
 impl MountedSubject {
     async fn new(client: Client, mut files: Files) -> Result<Self, String> {
-        let io = choice(&mut files.random, &[Io::Direct, Io::Through, Io::Back]);
-        // `acregmin=0`: attributes are not cached; `sync`: every WRITE is stable when it is answered.
+        let io = choice(&mut files.random, &[Io::Direct, Io::WriteThrough, Io::WriteBack]);
+        // `acregmin=0`: attributes are not cached. `sync`: each WRITE is stable when it returns.
         let mut options = MountOptions::default();
         options.acregmin = choice(&mut files.random, &[0, 3]);
         options.sync = files.random.below(8) == 0;
-        options.writeback = io == Io::Back;
+        options.writeback = io == Io::WriteBack;
         let linux = Linux::mount(client, &options, io, files.random).await;
         let mut open = Vec::new();
         for writer in 0..WRITERS {
@@ -74,7 +75,7 @@ impl MountedSubject {
     }
 
     async fn write_back(&self, file: &Description) -> Result<(), String> {
-        let is_due = self.linux.random.lock().below(WRITES_BACK) == 0;
+        let is_due = self.linux.random.lock().below(WRITE_BACK_ONE_IN) == 0;
         if is_due { self.linux.write_back(file).await.map_err(text) } else { Ok(()) }
     }
 }
@@ -145,7 +146,7 @@ fn run(time: &VirtualTime, seed: Seed, trace: bool, shown: &Cell<Option<World>>)
 }
 
 #[test]
-fn after_fsync_or_close_no_older_data_is_read_whatever_was_lost() {
+fn reads_are_consistent_after_faults_and_lost_data() {
     let (seeds, [reconnects, crashes, _]) = MOUNT.run_seeds();
     assert!(reconnects > seeds && crashes > seeds / 4, "the runs exercise loss");
 }
@@ -156,6 +157,6 @@ fn replay() {
 }
 
 #[test]
-fn a_mount_does_the_same_with_the_same_seed() {
+fn runs_are_reproducible_from_the_seed() {
     MOUNT.is_repeatable();
 }

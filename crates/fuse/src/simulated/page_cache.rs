@@ -1,4 +1,4 @@
-//! The page cache of the kernel, its locks, and the system calls that use it.
+//! The kernel's page cache, its locks, and the system calls that use it.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -7,34 +7,36 @@ use tokio::sync::{Mutex as Lock, MutexGuard};
 
 use super::{
     linux::{
-        ATTR_SIZE, Description, HAS_OWNER, Io, Linux, OF_CACHE, Outcome, SET_SIZE, WITH_HANDLE, errno, parts,
+        ATTR_SIZE, Description, FROM_CACHE, HAS_HANDLE, HAS_LOCK_OWNER, Io, Linux, SET_SIZE, SysResult,
+        errno, parts,
     },
     wire::{Body, Op, u64_at},
 };
 
-/// Bytes of a page.
+/// Page size in bytes.
 pub(super) const PAGE: u64 = 4096;
-/// Pages of the largest file.
+/// Maximum file size in pages.
 const PAGES: usize = 16;
 
-/// An inode of the kernel.
+/// A kernel inode.
 pub(super) struct Node {
     pub(super) number: u64,
-    /// `i_rwsem`, as far as writers and truncation go.
+    /// `i_rwsem`, taken by writers and truncation.
     changes: Lock<()>,
-    /// Locks of the pages.
+    /// Page locks.
     pages: Vec<Lock<()>>,
     pub(super) cache: Mutex<Cache>,
-    /// To forget.
+    /// Lookup count for FORGET.
     pub(super) lookups: Mutex<u64>,
 }
 
 #[derive(Default)]
 pub(super) struct Cache {
     size: u64,
-    /// Counts changes of the size by the kernel: an answer to an earlier request does not set it (`attr_version`).
+    /// Number of size changes by the kernel: a reply to an earlier request does not change the size
+    /// (`attr_version`).
     version: u64,
-    /// Counts invalidations.
+    /// Number of invalidations.
     dropped: u64,
     pages: BTreeMap<u64, Page>,
 }
@@ -58,14 +60,14 @@ impl Node {
 }
 
 impl Cache {
-    /// Drops the clean pages: a dirty one would be written first.
+    /// Drops the clean pages; dirty ones would be written first.
     pub(super) fn drop_clean(&mut self) {
         self.dropped += 1;
         self.pages.retain(|_, page| page.is_dirty);
     }
 
     /// `truncate_pagecache`.
-    fn cut(&mut self, size: u64) {
+    fn truncate(&mut self, size: u64) {
         (self.size, self.version) = (size, self.version + 1);
         self.pages.retain(|number, _| number * PAGE < size);
         if let Some(page) = self.pages.get_mut(&(size / PAGE)) {
@@ -74,21 +76,21 @@ impl Cache {
     }
 }
 
-/// The pages of a range of bytes.
+/// Page numbers of a byte range.
 fn pages(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE..range.end.div_ceil(PAGE)
 }
 
 impl Linux {
     /// pread(2).
-    pub(crate) async fn read(&self, file: &Description, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+    pub(crate) async fn read(&self, file: &Description, offset: u64, len: usize) -> SysResult<Vec<u8>> {
         let range = offset..offset + len as u64;
         if self.io == Io::Direct {
-            return self.get(file, range, HAS_OWNER).await;
+            return self.get(file, range, HAS_LOCK_OWNER).await;
         }
         let node = &file.node;
-        if self.io == Io::Through && range.end > node.cache.lock().size {
-            self.ask_size(file).await?;
+        if self.io == Io::WriteThrough && range.end > node.cache.lock().size {
+            self.fetch_size(file).await?;
         }
         let end = range.end.min(node.cache.lock().size);
         let mut data = Vec::new();
@@ -105,8 +107,8 @@ impl Linux {
         Ok(data)
     }
 
-    /// The content of a page, whose lock the caller holds.
-    async fn page(&self, file: &Description, number: u64) -> Outcome<Vec<u8>> {
+    /// Returns the content of a page whose lock the caller holds.
+    async fn page(&self, file: &Description, number: u64) -> SysResult<Vec<u8>> {
         let (cached, dropped) = {
             let cache = file.node.cache.lock();
             (cache.pages.get(&number).map(|page| page.data.clone()), cache.dropped)
@@ -123,25 +125,25 @@ impl Linux {
         Ok(data)
     }
 
-    /// The size, from the file system.
-    async fn ask_size(&self, file: &Description) -> Outcome<()> {
+    /// Requests the size from the file system.
+    async fn fetch_size(&self, file: &Description) -> SysResult<()> {
         let version = file.node.cache.lock().version;
         let body = Body::default().u32(0).u32(0).u64(0);
         let told = self.call(Op::Getattr, file.node.number, file.pid, body).await.map_err(errno)?;
         let size = u64_at(&told, ATTR_SIZE);
         let mut cache = file.node.cache.lock();
         if cache.version == version && cache.size != size {
-            cache.cut(size);
+            cache.truncate(size);
         }
         Ok(())
     }
 
     /// pwrite(2).
-    pub(crate) async fn write(&self, file: &Description, offset: u64, data: &[u8]) -> Outcome<()> {
+    pub(crate) async fn write(&self, file: &Description, offset: u64, data: &[u8]) -> SysResult<()> {
         let node = &file.node;
         let _changes = node.changes.lock().await;
         if self.io == Io::Direct {
-            return self.put(file, offset, data, HAS_OWNER).await;
+            return self.put(file, offset, data, HAS_LOCK_OWNER).await;
         }
         let range = offset..offset + data.len() as u64;
         for part in parts(range.clone(), self.most) {
@@ -153,18 +155,19 @@ impl Linux {
         Ok(())
     }
 
-    /// Copies data to pages and, where pages are written at once, sends it.
-    async fn write_part(&self, file: &Description, range: Range<u64>, data: &[u8]) -> Outcome<()> {
+    /// Copies data into pages and, with write-through, sends it.
+    async fn write_part(&self, file: &Description, range: Range<u64>, data: &[u8]) -> SysResult<()> {
         let (node, mut locks) = (&file.node, Vec::new());
         for number in pages(&range) {
             let lock = node.pages[number as usize].lock().await;
             self.fill(file, number, &range, data).await?;
-            // A page that is up to date is unlocked before its data is sent, so it may be dropped and read before that.
+            // A page that is up to date is unlocked before its data is sent, so it may be dropped and read
+            // again before that.
             if !node.cache.lock().pages.contains_key(&number) {
                 locks.push(lock);
             }
         }
-        if self.io == Io::Through {
+        if self.io == Io::WriteThrough {
             self.be_preempted().await;
             self.put(file, range.start, data, 0).await?;
         }
@@ -179,14 +182,14 @@ impl Linux {
         locks
     }
 
-    /// Puts the part of `data` that is in a page there. Where pages are written at once, one of which only a part is written
-    /// and that is not cached stays so; else it is read first.
-    async fn fill(&self, file: &Description, number: u64, range: &Range<u64>, data: &[u8]) -> Outcome<()> {
+    /// Copies a part of `data` into a page. With write-through, an uncached page that is written partially
+    /// stays uncached; with write-back it is read first.
+    async fn fill(&self, file: &Description, number: u64, range: &Range<u64>, data: &[u8]) -> SysResult<()> {
         let whole = number * PAGE..(number + 1) * PAGE;
         let (start, end) = (range.start.max(whole.start), range.end.min(whole.end));
         let is_whole = (start, end) == (whole.start, whole.end);
         let is_new = whole.start >= file.node.cache.lock().size;
-        let is_back = self.io == Io::Back;
+        let is_back = self.io == Io::WriteBack;
         let before = match is_back && !is_whole && !is_new {
             true => self.page(file, number).await?,
             false => vec![0; PAGE as usize],
@@ -201,19 +204,19 @@ impl Linux {
             page.is_dirty |= is_back;
         }
         if is_back {
-            cache.size = cache.size.max(end); // Before the page is unlocked: write-back ends at the size.
+            cache.size = cache.size.max(end); // Before the page is unlocked: write-back stops at the file size.
         }
         Ok(())
     }
 
-    /// Writes the dirty pages, and waits until all of them are.
-    pub(crate) async fn write_back(&self, file: &Description) -> Outcome<()> {
-        if self.io != Io::Back {
+    /// Writes the dirty pages and waits for completion.
+    pub(crate) async fn write_back(&self, file: &Description) -> SysResult<()> {
+        if self.io != Io::WriteBack {
             return Ok(());
         }
         let node = &file.node;
         for number in 0..PAGES as u64 {
-            // The lock is held until the page is written: as `PG_writeback`, it keeps writers out.
+            // Held until the page is written; like `PG_writeback`, it blocks writers.
             let _lock = node.pages[number as usize].lock().await;
             let dirty = {
                 let mut cache = node.cache.lock();
@@ -225,21 +228,21 @@ impl Linux {
                 })
             };
             if let Some(data) = dirty.filter(|data| !data.is_empty()) {
-                self.put(file, number * PAGE, &data, OF_CACHE).await?;
+                self.put(file, number * PAGE, &data, FROM_CACHE).await?;
             }
         }
         Ok(())
     }
 
-    /// ftruncate(2), or the truncation of open(2), which names no handle.
-    pub(crate) async fn set_size(&self, file: &Description, size: u64, by_handle: bool) -> Outcome<()> {
+    /// ftruncate(2), or the truncation by open(2), which passes no file handle.
+    pub(crate) async fn set_size(&self, file: &Description, size: u64, by_handle: bool) -> SysResult<()> {
         let node = &file.node;
         let _changes = node.changes.lock().await;
         // No page is being written (`fuse_set_nowrite`).
         let _locks = self.lock_pages(node, 0..PAGES as u64).await;
-        let more = if by_handle { WITH_HANDLE } else { 0 };
+        let more = if by_handle { HAS_HANDLE } else { 0 };
         self.set(file, SET_SIZE | more, size).await?;
-        node.cache.lock().cut(size);
+        node.cache.lock().truncate(size);
         Ok(())
     }
 }

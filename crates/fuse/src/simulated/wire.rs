@@ -1,4 +1,4 @@
-//! FUSE messages as the kernel writes and reads them (linux/fuse.h), over a socket in place of /dev/fuse.
+//! FUSE messages in the kernel's format (linux/fuse.h), over a socket instead of /dev/fuse.
 
 use std::{
     collections::HashMap,
@@ -35,18 +35,18 @@ pub(crate) enum Op {
     Lseek = 46,
 }
 
-/// The size of `fuse_out_header`.
+/// Size of `fuse_out_header`.
 const HEADER: usize = 16;
-/// More than any message here.
-const MOST: usize = 256 << 10;
-/// A session that does not answer for so long, of the machine's time, has ended.
-const ANSWERS: Duration = Duration::from_secs(60);
-/// The user and the group of all requests.
+/// Larger than any message in this model.
+const MAX_MESSAGE: usize = 256 << 10;
+/// Time limit, in real time, for a session to reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+/// User and group of all requests.
 const ROOT: u32 = 0;
-/// The number of the request that is answered at once.
+/// Request number of the barrier, which is answered at once.
 const BARRIER: u64 = u64::MAX - 1;
 
-/// The fields of a message, in the byte order of the machine.
+/// The fields of a message in native byte order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Body(Vec<u8>);
 
@@ -71,50 +71,48 @@ impl Body {
     }
 }
 
-/// Reads a 64-bit field.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Reads a 32-bit field.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// What answers a request: the body, or the number of an error.
-pub(crate) type Answer = Result<Vec<u8>, i32>;
+/// A reply: the body, or an errno.
+pub(crate) type Reply = Result<Vec<u8>, i32>;
 
-/// A message that answers no request: its code (`enum fuse_notify_code`) and body.
+/// An unsolicited message: its code (`enum fuse_notify_code`) and body.
 pub(crate) type Notification = (i32, Vec<u8>);
 
 /// The kernel's end of the channel.
 pub(crate) struct Channel {
     socket: OwnedFd,
     last: AtomicU64,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
     notifications: Mutex<Vec<Notification>>,
-    /// The last message that was read.
+    /// The last message read.
     message: Mutex<Vec<u8>>,
 }
 
 impl Channel {
-    /// The kernel's end, which has sent the first request (`capabilities`: flags of FUSE_INIT), and the session's.
+    /// Returns the kernel's end, which has sent FUSE_INIT with `capabilities`, and the session's end.
     pub(crate) fn new(capabilities: u32) -> (Self, OwnedFd) {
         let (socket, session) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         for end in [&socket, &session] {
-            set_socket_send_buffer_size(end, 4 * MOST).unwrap();
-            set_socket_recv_buffer_size(end, 4 * MOST).unwrap();
+            set_socket_send_buffer_size(end, 4 * MAX_MESSAGE).unwrap();
+            set_socket_recv_buffer_size(end, 4 * MAX_MESSAGE).unwrap();
         }
-        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWERS)).unwrap();
+        set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_TIMEOUT)).unwrap();
         let channel = Self {
             socket,
             last: AtomicU64::new(0),
             waiting: Mutex::default(),
             notifications: Mutex::default(),
-            message: Mutex::new(vec![0; MOST]),
+            message: Mutex::new(vec![0; MAX_MESSAGE]),
         };
-        // FUSE 7.36: names cannot be expired, so that all notifications come from fuser.
+        // FUSE 7.36 cannot expire names, so all notifications come from fuser.
         let init = Body::default().u32(7).u32(36).u32(128 << 10).u32(capabilities).bytes(&[0; 48]);
         channel.send(Op::Init, (BARRIER, 0, 0), init);
         (channel, session)
@@ -128,27 +126,27 @@ impl Channel {
         send(&self.socket, &message, SendFlags::NOSIGNAL).expect("the session reads requests");
     }
 
-    /// Sends a request of the thread `pid`, and waits, in the machine's time, until the session has begun to answer it, or has
-    /// answered it: so that the session's thread never runs together with the tasks of virtual time.
-    pub(crate) fn request(&self, op: Op, node: u64, pid: u32, body: Body) -> oneshot::Receiver<Answer> {
+    /// Sends a request of the thread `pid`, and waits in real time until the session has started or completed
+    /// it, so that the session's thread never runs concurrently with the tasks in virtual time.
+    pub(crate) fn request(&self, op: Op, node: u64, pid: u32, body: Body) -> oneshot::Receiver<Reply> {
         let unique = self.last.fetch_add(2, Ordering::Relaxed) + 2;
-        let (say, said) = oneshot::channel();
+        let (tx, rx) = oneshot::channel();
         if !matches!(op, Op::Forget) {
-            self.waiting.lock().insert(unique, say);
+            self.waiting.lock().insert(unique, tx);
         }
         self.send(op, (unique, node, pid), body);
-        // The thread that takes requests takes this one next, and answers it itself.
+        // The session thread reads this request next and answers it itself.
         self.send(Op::Lseek, (BARRIER, 1, 0), Body::default().u64(0).u64(0).u64(0));
         self.wait_for_barrier();
-        said
+        rx
     }
 
-    /// Reads answers until that to the barrier, which is also the number of the first request.
+    /// Reads replies up to that of the barrier; FUSE_INIT uses the same number.
     pub(crate) fn wait_for_barrier(&self) {
         while self.take(RecvFlags::empty()).expect("the session answers") != BARRIER {}
     }
 
-    /// Reads what has been sent, and gives the notifications.
+    /// Reads all available messages and returns the notifications.
     pub(crate) fn drain(&self) -> Vec<Notification> {
         while self.take(RecvFlags::DONTWAIT).is_ok() {}
         std::mem::take(&mut self.notifications.lock())
@@ -160,7 +158,7 @@ impl Channel {
         let _ = send(&self.socket, &destroy.0, SendFlags::NOSIGNAL);
     }
 
-    /// Reads one message, and gives the number of the request that it answers.
+    /// Reads one message and returns the number of its request.
     fn take(&self, flags: RecvFlags) -> io::Result<u64> {
         let mut message = self.message.lock();
         let (n, _) = recv(&self.socket, &mut message[..], flags)?;
@@ -171,8 +169,8 @@ impl Channel {
         let body = message[HEADER..n].to_vec();
         if unique == 0 {
             self.notifications.lock().push((error, body));
-        } else if let Some(say) = self.waiting.lock().remove(&unique) {
-            let _ = say.send(if error == 0 { Ok(body) } else { Err(-error) });
+        } else if let Some(tx) = self.waiting.lock().remove(&unique) {
+            let _ = tx.send(if error == 0 { Ok(body) } else { Err(-error) });
         }
         Ok(unique)
     }
