@@ -340,7 +340,7 @@ mod tests {
             d.insert(2, (ROOT, name));
         }
         assert_eq!(cached(&d, 2), ["x", "y", "z"]);
-        assert_eq!(path(&d, 2).as_deref(), Some("x"), "the one that was seen last");
+        assert_eq!(path(&d, 2).as_deref(), Some("x"), "most recently seen");
         d.remove((ROOT, b"x"));
         d.rename((ROOT, b"y"), (ROOT, b"w"));
         assert_eq!(cached(&d, 2), ["w", "z"]);
@@ -363,13 +363,17 @@ mod tests {
         assert_eq!(path(&d, 3).as_deref(), Some("dir/file"));
         d.insert(3, (2, b"file"));
         let names = d.begin_expiry(2);
-        assert_eq!((names.len(), d.begin_expiry(2).len()), (1, 0), "the kernel is being told");
-        assert_eq!(cached(&d, 3), ["file"], "but may not know yet");
+        assert_eq!((names.len(), d.begin_expiry(2).len()), (1, 0), "a notification is pending");
+        assert_eq!(cached(&d, 3), ["file"], "not expired yet");
         d.insert(3, (2, b"file"));
         d.finish_expiry(&names[0]);
-        assert_eq!(cached(&d, 3), ["file"], "it was told of it again");
+        assert_eq!(cached(&d, 3), ["file"], "looked up again since");
         assert_eq!(expire(&mut d, 2), ["file"]);
-        assert_eq!((cached(&d, 3), cached(&d, 2)), (vec![], vec!["dir".into()]), "names elsewhere stay");
+        assert_eq!(
+            (cached(&d, 3), cached(&d, 2)),
+            (vec![], vec!["dir".into()]),
+            "names in other directories stay"
+        );
         d.insert(3, (2, b"file"));
         assert!(
             d.insert_negative((2, b"nothing"), NOW, LIFE) && d.begin_name_expiry((2, b"nothing")).is_some()
@@ -390,7 +394,7 @@ mod tests {
             assert!(d.insert_negative((2, &n.to_le_bytes()), NOW, LIFE));
         }
         assert!(!d.insert_negative((3, b"too many"), NOW, LIFE));
-        assert!(d.insert_negative((2, &1_u32.to_le_bytes()), NOW, LIFE), "one of them again");
+        assert!(d.insert_negative((2, &1_u32.to_le_bytes()), NOW, LIFE), "an existing entry");
         // The name is created, and the directory is forgotten.
         d.insert(9, (ROOT, b"one more"));
         d.forget(2);

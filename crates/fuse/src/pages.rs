@@ -228,7 +228,7 @@ mod tests {
             let now = wcc.after.map(|a| WccAttr::from(&a)).unwrap();
             assert!(pages.has_gap(now) && !pages.are_valid());
             pages.mark_dropped(pages.invalidations());
-            assert!(!pages.has_gap(now) && !pages.compare(now) && pages.are_valid(), "it is found once");
+            assert!(!pages.has_gap(now) && !pages.compare(now) && pages.are_valid(), "detected once");
         }
     }
 
@@ -252,14 +252,11 @@ mod tests {
         let first = pages.invalidations();
         assert!(pages.compare(attr(2)));
         pages.mark_dropped(first);
-        assert!(!pages.are_valid(), "they may be from between the two changes");
+        assert!(!pages.are_valid(), "pages may be from between the two changes");
         pages.mark_dropped(pages.invalidations());
         pages.mark_dropped(first);
         assert!(pages.are_valid());
-        assert!(
-            pages.queue_drop() && !pages.queue_drop() && pages.urgent_drops_done(),
-            "what is gone already"
-        );
+        assert!(pages.queue_drop() && !pages.queue_drop() && pages.urgent_drops_done(), "already dropped");
         pages.invalidate();
         assert!(!pages.queue_drop() && !pages.urgent_drops_done());
         let invalidations = pages.take_queued_drop();

@@ -1,4 +1,4 @@
-//! Two mounts of one export, and servers that go away.
+//! Two mounts of one export, and servers that become unreachable.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -14,13 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Export, HANG, Mounted, between::Act, fuse_is_there, noise};
+use common::{Export, HANG, Mounted, between::Act, fuse_is_available, random_bytes};
 use millrace_nfs::v3::{Procedure, Status};
 use millrace_server::{Config, Server};
 
 #[test]
-fn a_file_is_opened_as_its_last_closer_left_it() {
-    if !fuse_is_there() {
+fn open_returns_data_of_the_last_close() {
+    if !fuse_is_available() {
         return;
     }
     for local in [false, true] {
@@ -28,15 +28,15 @@ fn a_file_is_opened_as_its_last_closer_left_it() {
         let (a, b) = (export.mount("rdma", ""), export.mount("tcp", ""));
         let (at_a, at_b) = (a.at.join("file"), b.at.join("file"));
         for round in 0..10_usize {
-            // Longer and shorter, and of the same length.
-            let data = noise([5000, 70_000, 300, 300, 0][round % 5], round as u64);
+            // With more, less and the same amount of data.
+            let data = random_bytes([5000, 70_000, 300, 300, 0][round % 5], round as u64);
             fs::write(&at_a, &data).unwrap();
             assert_eq!(fs::read(&at_b).unwrap(), data, "round {round}");
-            let data = noise([100, 200_000, 4096][round % 3], round as u64 + 50);
+            let data = random_bytes([100, 200_000, 4096][round % 3], round as u64 + 50);
             fs::write(&at_b, &data).unwrap();
             assert_eq!(fs::read(&at_a).unwrap(), data, "round {round}");
         }
-        // Each appends behind what the other has appended, although its attributes are cached.
+        // Each appends after the other's data, although it has cached attributes.
         fs::write(&at_a, "").unwrap();
         for round in 0..10 {
             for at in [&at_a, &at_b] {
@@ -46,7 +46,7 @@ fn a_file_is_opened_as_its_last_closer_left_it() {
         }
         let text = fs::read_to_string(&at_a).unwrap();
         assert_eq!(text, (0..10).map(|r| format!("{r}\n{r}\n")).collect::<String>());
-        // And behind a file that the other has made shorter.
+        // Appends after the other has truncated the file.
         fs::write(&at_b, "short\n").unwrap();
         OpenOptions::new().append(true).open(&at_a).unwrap().write_all(b"end\n").unwrap();
         assert_eq!(fs::read_to_string(&at_b).unwrap(), "short\nend\n");
@@ -56,8 +56,8 @@ fn a_file_is_opened_as_its_last_closer_left_it() {
 }
 
 #[test]
-fn what_another_mount_replaced_is_found_again_by_its_path() {
-    if !fuse_is_there() {
+fn replaced_file_is_found_by_its_path() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(true);
@@ -65,7 +65,7 @@ fn what_another_mount_replaced_is_found_again_by_its_path() {
     fs::create_dir(a.at.join("dir")).unwrap();
     fs::write(a.at.join("dir/file"), "old").unwrap();
     assert_eq!(fs::read_to_string(b.at.join("dir/file")).unwrap(), "old");
-    // The names are still cached there, but stand for what is gone.
+    // The kernel still has the names cached, but they refer to removed files.
     fs::write(a.at.join("next"), "newer").unwrap();
     fs::rename(a.at.join("next"), a.at.join("dir/file")).unwrap();
     assert_eq!(fs::read_to_string(b.at.join("dir/file")).unwrap(), "newer");
@@ -73,15 +73,15 @@ fn what_another_mount_replaced_is_found_again_by_its_path() {
     fs::create_dir(a.at.join("dir")).unwrap();
     fs::write(a.at.join("dir/file"), "newest").unwrap();
     assert_eq!(fs::read_to_string(b.at.join("dir/file")).unwrap(), "newest");
-    // What is open there is gone when it is removed here, and stays found by its name when there is one again.
+    // An open file remains readable until it is removed there; a new file is found by the name.
     let open = fs::File::open(b.at.join("dir/file")).unwrap();
     fs::remove_file(a.at.join("dir/file")).unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     let gone = loop {
-        // After acregmin its attributes are no longer believed.
+        // The attributes expire after acregmin.
         match open.metadata() {
             Err(e) => break e,
-            Ok(_) => assert!(begun.elapsed() < HANG, "its attributes are believed for ever"),
+            Ok(_) => assert!(started.elapsed() < HANG, "the attributes do not expire"),
         }
         std::thread::sleep(Duration::from_millis(50));
     };
@@ -93,8 +93,8 @@ fn what_another_mount_replaced_is_found_again_by_its_path() {
 }
 
 #[test]
-fn without_attribute_caching_changes_are_seen_at_once() {
-    if !fuse_is_there() {
+fn noac_shows_remote_changes_at_once() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(false);
@@ -110,8 +110,8 @@ fn without_attribute_caching_changes_are_seen_at_once() {
 }
 
 #[test]
-fn a_full_file_system_is_told_at_close_or_before() {
-    if !fuse_is_there() {
+fn full_file_system_is_reported_at_close_or_earlier() {
+    if !fuse_is_available() {
         return;
     }
     let server = Server::start(Export::config("memory:8MiB")).unwrap();
@@ -119,70 +119,70 @@ fn a_full_file_system_is_told_at_close_or_before() {
     let mounted = Mounted::new(&url, "");
     let mut f = fs::File::create(mounted.at.join("big")).unwrap();
     let wrong = (0..64).find_map(|_| f.write_all(&[1; 1 << 20]).err());
-    let wrong = wrong.or_else(|| f.sync_all().err()).expect("64 MiB do not fit into 8");
+    let wrong = wrong.or_else(|| f.sync_all().err()).expect("64 MiB exceed the quota of 8 MiB");
     assert_eq!(wrong.kind(), std::io::ErrorKind::StorageFull);
     drop(f);
-    // What is left, of which a write of 1 MiB takes none.
+    // Fill the remaining space, less than a write of 1 MiB.
     let mut rest = fs::File::create(mounted.at.join("rest")).unwrap();
     while rest.write_all(&[1; 4096]).and_then(|()| rest.sync_all()).is_ok() {}
     drop(rest);
-    // A small write that only close sends.
+    // A small write that is sent only at close.
     let f = fs::File::create(mounted.at.join("small"));
-    let told = f.and_then(|mut f| {
+    let failed = f.and_then(|mut f| {
         f.write_all(&[1; 300_000])?;
         f.sync_all()
     });
-    assert_eq!(told.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
-    // Close itself tells: cp writes, and closes.
+    assert_eq!(failed.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    // Close itself reports the error, as cp needs it.
     fs::remove_file(mounted.at.join("small")).unwrap();
     let beside = tempfile::tempdir().unwrap();
-    fs::write(beside.path().join("from"), noise(60_000, 1)).unwrap();
+    fs::write(beside.path().join("from"), random_bytes(60_000, 1)).unwrap();
     let mut cp = Command::new("cp");
     let out = cp.arg(beside.path().join("from")).arg(mounted.at.join("copied")).output().unwrap();
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(!out.status.success() && said.contains("No space left on device"), "{said}");
+    let output = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && output.contains("No space left on device"), "{output}");
     fs::remove_file(mounted.at.join("big")).unwrap();
     fs::write(mounted.at.join("copied"), "there is space again").unwrap();
     mounted.unmount();
 }
 
-/// A server on a directory, at addresses that stay the same when it is started again.
+/// Starts a server on a directory, at fixed addresses so that it can be restarted.
 fn start(dir: &Path, tcp: SocketAddr) -> millrace_server::Running {
     let mut config: Config = Export::config(&format!("local:{}", dir.display()));
     config.listen_tcp = vec![tcp];
     config.listen_rdma.clear();
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         match Server::start(config.clone()) {
             Ok(running) => return running,
-            Err(e) if begun.elapsed() > HANG => panic!("{e}"),
+            Err(e) if started.elapsed() > HANG => panic!("{e}"),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
 }
 
 /// Waits until `child` ends.
-fn ended(child: &mut std::process::Child) -> std::process::ExitStatus {
-    let begun = Instant::now();
+fn wait_for_exit(child: &mut std::process::Child) -> std::process::ExitStatus {
+    let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        assert!(begun.elapsed() < HANG, "it does not end");
+        assert!(started.elapsed() < HANG, "the process does not exit");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_hard_mount_waits_for_its_server_and_its_callers_can_be_killed() {
-    if !fuse_is_there() {
+fn hard_mount_waits_and_callers_can_be_killed() {
+    if !fuse_is_available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path(), "127.0.0.1:0".parse().unwrap());
     let tcp = server.tcp_addr().unwrap();
     let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
-    let data = noise(200_000, 3);
+    let data = random_bytes(200_000, 3);
     fs::write(mounted.at.join("file"), &data).unwrap();
     let mut written = fs::File::create(mounted.at.join("written")).unwrap();
     written.write_all(&data).unwrap();
@@ -197,10 +197,10 @@ fn a_hard_mount_waits_for_its_server_and_its_callers_can_be_killed() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(killed.try_wait().unwrap().is_none() && patient.try_wait().unwrap().is_none());
     killed.kill().unwrap();
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended(&mut killed)), Some(9));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&wait_for_exit(&mut killed)), Some(9));
 
     let _server = start(dir.path(), tcp);
-    assert!(ended(&mut patient).code().is_some());
+    assert!(wait_for_exit(&mut patient).code().is_some());
     closing.join().unwrap().unwrap();
     assert_eq!(fs::read(mounted.at.join("written")).unwrap(), data);
     mounted.unmount();
@@ -208,8 +208,8 @@ fn a_hard_mount_waits_for_its_server_and_its_callers_can_be_killed() {
 }
 
 #[test]
-fn a_soft_mount_gives_errors_when_its_server_is_gone() {
-    if !fuse_is_there() {
+fn soft_mount_fails_when_the_server_is_unreachable() {
+    if !fuse_is_available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -219,18 +219,19 @@ fn a_soft_mount_gives_errors_when_its_server_is_gone() {
     let mut f = fs::File::create(mounted.at.join("file")).unwrap();
     drop(server);
     let io = rustix::io::Errno::IO.raw_os_error();
-    // A test beside this one that starts a process closes a copy of the file: that close may be told in our place.
-    let told = (0..5).any(|_| {
+    // A concurrent test that starts a process closes a copy of the file; that close may get the error instead
+    // of ours.
+    let failed = (0..5).any(|_| {
         f.write_all(b"never arrives").unwrap();
         f.sync_all().is_err_and(|e| e.raw_os_error() == Some(io))
     });
-    assert!(told);
+    assert!(failed);
     assert_eq!(fs::metadata(mounted.at.join("other")).unwrap_err().raw_os_error(), Some(io));
 }
 
 #[test]
-fn callers_are_known_to_the_server_by_their_own_numbers() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+fn calls_carry_the_credentials_of_the_caller() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: only root can act as others");
         return;
     }
@@ -256,9 +257,10 @@ fn callers_are_known_to_the_server_by_their_own_numbers() {
     mounted.unmount();
 }
 
-/// The backing directory's names once `still` is false of them, since closing goes on after close(2).
+/// Names in the backing directory once `still` is false for them: RELEASE is processed after close(2)
+/// returns.
 fn names_when(dir: &Path, still: impl Fn(&[String]) -> bool) -> Vec<String> {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let mut names: Vec<_> =
             fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -266,20 +268,20 @@ fn names_when(dir: &Path, still: impl Fn(&[String]) -> bool) -> Vec<String> {
         if !still(&names) {
             return names;
         }
-        assert!(begun.elapsed() < HANG, "{names:?}");
+        assert!(started.elapsed() < HANG, "{names:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A hook that holds the replies of one procedure for a mount on a local export, while they are held.
+/// A hook that holds the replies of one procedure for a mount of a local export.
 struct Held {
-    /// Says that a reply has come.
+    /// Receives a message for each reply.
     came: std::sync::mpsc::Receiver<()>,
-    /// Lets one go.
+    /// Releases one reply.
     go: std::sync::mpsc::Sender<()>,
 }
 
-/// A rule that holds each reply of `procedure` until it is let go (or the [`Held`] is dropped).
+/// A rule that holds each reply of `procedure` until it is released (or the [`Held`] is dropped).
 fn holding(procedure: Procedure) -> (Held, impl common::between::Rule) {
     let ((say, came), (go, may)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
     let ends = std::sync::Mutex::new((say, may));
@@ -293,7 +295,8 @@ fn holding(procedure: Procedure) -> (Held, impl common::between::Rule) {
     (Held { came, go }, rule)
 }
 
-/// An open file on a mount that learns late of what the server has renamed: so it removes a file that is open.
+/// An open file on a mount that does not know yet that it has been renamed on the server, and so removes an
+/// open file.
 struct Removal {
     export: Export,
     held: Held,
@@ -315,16 +318,16 @@ impl Removal {
 }
 
 #[test]
-fn a_file_that_is_closed_while_it_is_removed_leaves_nothing() {
-    if !fuse_is_there() {
+fn close_during_remove_leaves_no_silly_name() {
+    if !fuse_is_available() {
         return;
     }
     let Removal { export, held, mounted, path, open } = Removal::prepare();
     let remover = std::thread::spawn(move || fs::remove_file(&path).unwrap());
-    // The server has given it its other name, and the mount does not know yet: now comes the last close.
+    // The server has renamed the file, and the mount does not know yet: now the last close arrives.
     held.came.recv_timeout(HANG).unwrap();
     drop(open);
-    std::thread::sleep(Duration::from_millis(200)); // Closing goes on after close(2).
+    std::thread::sleep(Duration::from_millis(200)); // RELEASE is processed after close(2) returns.
     held.go.send(()).unwrap();
     remover.join().unwrap();
     let names = names_when(export.dir.path(), |n| !n.is_empty());
@@ -333,15 +336,15 @@ fn a_file_that_is_closed_while_it_is_removed_leaves_nothing() {
 }
 
 #[test]
-fn a_remover_that_is_killed_leaves_the_file_open_and_nothing_afterwards() {
-    if !fuse_is_there() {
+fn killed_remove_keeps_the_open_file_and_leaves_no_silly_name() {
+    if !fuse_is_available() {
         return;
     }
     let Removal { export, held, mounted, path, open } = Removal::prepare();
     let mut rm = Command::new("rm").arg(&path).spawn().unwrap();
     held.came.recv_timeout(HANG).unwrap();
     rm.kill().unwrap();
-    ended(&mut rm);
+    wait_for_exit(&mut rm);
     held.go.send(()).unwrap();
     assert_eq!(std::io::read_to_string(&open).unwrap(), "old");
     drop(open);
@@ -351,8 +354,8 @@ fn a_remover_that_is_killed_leaves_the_file_open_and_nothing_afterwards() {
 }
 
 #[test]
-fn times_and_modes_that_are_set_survive_a_restart_of_the_server() {
-    if !fuse_is_there() {
+fn times_and_modes_survive_a_server_restart() {
+    if !fuse_is_available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -361,12 +364,12 @@ fn times_and_modes_that_are_set_survive_a_restart_of_the_server() {
     let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
     let set = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let mut f = fs::File::create(mounted.at.join("file")).unwrap();
-    f.write_all(&noise(8192, 12)).unwrap();
+    f.write_all(&random_bytes(8192, 12)).unwrap();
     f.set_times(fs::FileTimes::new().set_accessed(set).set_modified(set)).unwrap();
     f.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o4755)).unwrap();
     drop(server);
     server = start(dir.path(), tcp);
-    // Whatever close sends, it sets no time and clears no bit.
+    // Requests sent at close must set no time and clear no mode bit.
     f.sync_all().unwrap();
     drop(f);
     mounted.unmount();
@@ -374,12 +377,12 @@ fn times_and_modes_that_are_set_survive_a_restart_of_the_server() {
     let there = fs::metadata(dir.path().join("file")).unwrap();
     assert_eq!(there.modified().unwrap(), set);
     assert_eq!(there.mode() & 0o7777, 0o4755);
-    assert_eq!(fs::read(dir.path().join("file")).unwrap(), noise(8192, 12));
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), random_bytes(8192, 12));
 }
 
 #[test]
-fn a_file_that_is_made_anew_under_another_name_keeps_no_data_of_before() {
-    if !fuse_is_there() {
+fn recreated_file_has_no_old_data() {
+    if !fuse_is_available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -387,11 +390,11 @@ fn a_file_that_is_made_anew_under_another_name_keeps_no_data_of_before() {
     let tcp = server.tcp_addr().unwrap();
     let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
     let mut f = fs::File::create(mounted.at.join("file")).unwrap();
-    // The kernel holds that there is no such name: so it creates, and does not open.
+    // The kernel has a negative entry, so it creates the file instead of opening it.
     assert!(!mounted.at.join("other").exists());
     fs::hard_link(dir.path().join("file"), dir.path().join("other")).unwrap();
-    f.write_all(&noise(8192, 13)).unwrap();
-    f.metadata().unwrap(); // Has the data sent.
+    f.write_all(&random_bytes(8192, 13)).unwrap();
+    f.metadata().unwrap(); // Forces a write-back.
     let other = fs::File::create(mounted.at.join("other")).unwrap();
     drop(server);
     server = start(dir.path(), tcp);
@@ -403,8 +406,8 @@ fn a_file_that_is_made_anew_under_another_name_keeps_no_data_of_before() {
 }
 
 #[test]
-fn a_file_is_not_cut_before_its_data_is_stable() {
-    if !fuse_is_there() {
+fn truncation_waits_for_the_commit() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(true);
@@ -421,20 +424,20 @@ fn a_file_is_not_cut_before_its_data_is_stable() {
     });
     let mut f = fs::File::create(mounted.at.join("file")).unwrap();
     let before = *cuts.lock().unwrap();
-    f.write_all(&noise(10_000, 5)).unwrap();
+    f.write_all(&random_bytes(10_000, 5)).unwrap();
     assert_eq!(f.set_len(5000).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
-    assert_eq!(*cuts.lock().unwrap(), before, "the server was asked to cut the file");
+    assert_eq!(*cuts.lock().unwrap(), before, "the server was asked to truncate the file");
     full.store(false, std::sync::atomic::Ordering::Relaxed);
     f.set_len(5000).unwrap();
-    assert!(f.sync_all().is_err(), "the failure was not told to fsync");
+    assert!(f.sync_all().is_err(), "fsync did not report the failure");
     drop(f);
-    assert_eq!(fs::read(mounted.at.join("file")).unwrap(), noise(10_000, 5)[..5000]);
+    assert_eq!(fs::read(mounted.at.join("file")).unwrap(), random_bytes(10_000, 5)[..5000]);
     mounted.unmount();
 }
 
 #[test]
-fn a_synchronous_write_is_stable_when_it_returns_even_when_memory_is_short() {
-    if !fuse_is_there() {
+fn sync_write_is_stable_when_it_returns_despite_memory_pressure() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(true);
@@ -453,9 +456,9 @@ fn a_synchronous_write_is_stable_when_it_returns_even_when_memory_is_short() {
     for (i, mut f) in (0..).zip(files) {
         let stored = export.dir.path().join(format!("file{i}"));
         writers.push(std::thread::spawn(move || {
-            // The first fill the memory; the second must wait for it.
+            // The first writes exhaust the memory; the second must wait for it.
             for len in [1 << 20, 4096] {
-                f.write_all(&noise(len, i)).unwrap();
+                f.write_all(&random_bytes(len, i)).unwrap();
                 let there = fs::metadata(&stored).unwrap().len();
                 assert!(there >= len as u64, "{there} bytes of {len} are there");
             }
@@ -463,15 +466,15 @@ fn a_synchronous_write_is_stable_when_it_returns_even_when_memory_is_short() {
         }));
     }
     held.came.recv_timeout(HANG).unwrap();
-    std::thread::sleep(Duration::from_millis(200)); // So that all have begun.
-    drop(held); // From here on nothing is held.
+    std::thread::sleep(Duration::from_millis(200)); // So that all have started.
+    drop(held); // From here on replies pass.
     writers.into_iter().for_each(|w| w.join().unwrap());
     mount.unmount(HANG).unwrap();
 }
 
 #[test]
-fn data_goes_to_the_server_as_the_user_who_opened_the_file() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+fn writes_use_the_credentials_of_the_open() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: only root can act as others");
         return;
     }
@@ -492,7 +495,8 @@ fn data_goes_to_the_server_as_the_user_who_opened_the_file() {
     let mut root = fs::File::create(&path).unwrap();
     fs::set_permissions(&mounted.at, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
-    // Started before root writes: starting a process closes its copies of open files, which sends what they hold.
+    // Started before root writes: starting a process closes its copies of open files, which writes back their
+    // data.
     let mut other = Command::new("sh");
     std::os::unix::process::CommandExt::uid(&mut other, 4711);
     other.args(["-c", "read go; echo of another >> log"]).current_dir(&mounted.at).stdin(Stdio::piped());
@@ -507,8 +511,8 @@ fn data_goes_to_the_server_as_the_user_who_opened_the_file() {
 }
 
 #[test]
-fn what_the_server_has_lost_before_the_commit_is_read_as_it_was_written() {
-    if !fuse_is_there() {
+fn uncommitted_data_lost_by_the_server_is_still_read() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(true);
@@ -516,11 +520,11 @@ fn what_the_server_has_lost_before_the_commit_is_read_as_it_was_written() {
     let stored = export.dir.path().join("file");
     let mut f =
         fs::File::options().create_new(true).read(true).write(true).open(mounted.at.join("file")).unwrap();
-    let data = noise(10_000, 17);
+    let data = random_bytes(10_000, 17);
     f.write_all(&data).unwrap();
-    f.metadata().unwrap(); // Has the data sent.
+    f.metadata().unwrap(); // Forces a write-back.
     assert_eq!(fs::metadata(&stored).unwrap().len(), 10_000);
-    // As after a restart, with the same write verifier: what COMMIT finds is not the subject.
+    // As after a restart, but with the same write verifier, which this test does not concern.
     fs::File::options().write(true).open(&stored).unwrap().set_len(100).unwrap();
     assert_eq!(f.metadata().unwrap().len(), 10_000);
     let mut read = vec![0; 20_000];

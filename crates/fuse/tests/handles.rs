@@ -1,4 +1,5 @@
-//! File handles of a mount (name_to_handle_at(2), open_by_handle_at(2)): what nfsd and other servers use to export it again.
+//! File handles of a mount (name_to_handle_at(2), open_by_handle_at(2)), as nfsd and other servers use to
+//! re-export it.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -10,13 +11,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{CASES, Export, fuse_is_there};
+use common::{CASES, Export, fuse_is_available};
 use millrace_client::{Client, Options};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::Server;
 
-/// Takes the handles of a file and of a directory, and opens them when it is told to: prints what the file has and where the
-/// directory is, or the number of the error.
+/// Gets the handles of a file and a directory, and opens them on request: prints the file's content and the
+/// directory's path, or the errno.
 const BY_HANDLE: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -56,17 +57,17 @@ fn can_run() -> bool {
     if !is_root || !has_python {
         eprintln!("SKIPPED, NOTHING WAS TESTED: opening by handle takes root, and python3");
     }
-    is_root && has_python && fuse_is_there()
+    is_root && has_python && fuse_is_available()
 }
 
 #[test]
-fn file_handles_hold_when_the_kernel_has_forgotten_the_file() {
+fn file_handles_survive_forget() {
     if !can_run() {
         return;
     }
     for case in CASES {
         let export = Export::start(case.local);
-        // Names are asked for each time: one that leads nowhere drops the dentry, and with it the inode.
+        // Names are looked up each time: a failed lookup drops the dentry, and with it the inode.
         let (a, b) = (export.mount(case.proto, "lookupcache=none"), export.mount("tcp", ""));
         fs::create_dir_all(b.at.join("dir/sub/below")).unwrap();
         fs::write(b.at.join("dir/file"), "content").unwrap();
@@ -97,12 +98,12 @@ fn file_handles_hold_when_the_kernel_has_forgotten_the_file() {
 }
 
 #[test]
-fn a_mount_is_exported_again() {
+fn mount_can_be_reexported() {
     if !can_run() {
         return;
     }
     let export = Export::start(false);
-    // The server's threads that read and write are not root, which limits of users do not apply to.
+    // The server's I/O threads are not root, so that limits for users apply.
     let mounted = export.mount("rdma", "allow_other");
     fs::create_dir(mounted.at.join("dir")).unwrap();
     fs::write(mounted.at.join("dir/file"), "content").unwrap();

@@ -1,4 +1,4 @@
-//! Who acts on a mount that everybody may use: set-id bits, and groups. Only root can act as others.
+//! Access by several users: set-ID bits and groups. Only root can switch users.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -11,9 +11,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{Export, Mounted, fuse_is_there};
+use common::{Export, Mounted, fuse_is_available};
 
-/// A user and a group without rights.
+/// A user and group without privileges.
 const USER: u32 = 4711;
 const GROUP: u32 = 4712;
 
@@ -22,17 +22,17 @@ fn can_act_as_others() -> bool {
     if !is_root {
         eprintln!("SKIPPED, NOTHING WAS TESTED: only root can act as others");
     }
-    is_root && fuse_is_there()
+    is_root && fuse_is_available()
 }
 
-/// A mount of which the root directory is everybody's.
+/// A mount whose root directory is writable for all.
 fn mount_for_all(export: &Export, options: &str) -> Mounted {
     let mounted = export.mount("tcp", options);
     fs::set_permissions(&mounted.at, PermissionsExt::from_mode(0o777)).unwrap();
     mounted
 }
 
-/// A shell as the user, below `dir`.
+/// A shell in `dir` with the credentials of the unprivileged user.
 fn as_user(dir: &Path, script: &str) -> Command {
     let mut sh = Command::new("sh");
     sh.args(["-ec", script]).current_dir(dir).uid(USER).gid(GROUP).stdin(Stdio::null());
@@ -40,7 +40,7 @@ fn as_user(dir: &Path, script: &str) -> Command {
 }
 
 #[test]
-fn who_changes_the_data_of_anothers_file_takes_its_set_id_bits() {
+fn writes_by_another_user_clear_set_id_bits() {
     if !can_act_as_others() {
         return;
     }
@@ -62,11 +62,11 @@ fn who_changes_the_data_of_anothers_file_takes_its_set_id_bits() {
     }
 }
 
-/// Reads a file twice in one thread: with the group that may read it, and after the thread has dropped that.
+/// Reads a file twice in one thread: with the group that may read it, and after dropping that group.
 const DROPS_GROUPS: &str = "read -r first < secret; echo $first; exec setpriv --clear-groups cat secret";
 
 #[test]
-fn a_thread_that_has_dropped_a_group_does_not_act_with_it_any_more() {
+fn dropped_group_is_not_used() {
     if !can_act_as_others() {
         return;
     }

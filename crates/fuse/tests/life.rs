@@ -1,4 +1,4 @@
-//! Mounting and unmounting: what can be mounted on, what is refused, and that nothing is left or lost.
+//! Mounting and unmounting: valid mount points, error messages, and that no mount or data is left behind.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -6,14 +6,14 @@ mod common;
 
 use std::{fs, time::Duration};
 
-use common::{CASES, Export, HANG, between::Act, fuse_is_there, is_mounted, noise};
+use common::{CASES, Export, HANG, between::Act, fuse_is_available, is_mounted, random_bytes};
 use millrace_client::{Options, RetryPolicy};
 use millrace_fuse::{Mount, MountOptions};
 use millrace_nfs::v3::{Procedure, Status};
 
 #[test]
-fn an_export_is_a_directory_until_it_is_unmounted() {
-    if !fuse_is_there() {
+fn mounted_export_is_usable_until_unmount() {
+    if !fuse_is_available() {
         return;
     }
     for case in CASES {
@@ -21,13 +21,13 @@ fn an_export_is_a_directory_until_it_is_unmounted() {
         let mounted = export.mount(case.proto, "");
         let at = mounted.at.clone();
         assert!(is_mounted(&at));
-        let data = noise(3_000_001, 7);
+        let data = random_bytes(3_000_001, 7);
         fs::create_dir(at.join("dir")).unwrap();
         fs::write(at.join("dir/file"), &data).unwrap();
         assert_eq!(fs::read(at.join("dir/file")).unwrap(), data, "{case:?}");
         mounted.unmount();
         assert!(!is_mounted(&at));
-        // Somebody else sees the same.
+        // A second mount sees the same data.
         let again = export.mount(if case.proto == "tcp" { "rdma" } else { "tcp" }, "ro");
         assert_eq!(fs::read(again.at.join("dir/file")).unwrap(), data, "{case:?}");
         let refused = fs::write(again.at.join("dir/file"), "x").unwrap_err();
@@ -37,8 +37,8 @@ fn an_export_is_a_directory_until_it_is_unmounted() {
 }
 
 #[test]
-fn a_mount_that_is_dropped_or_taken_away_by_others_is_gone() {
-    if !fuse_is_there() {
+fn dropped_or_externally_unmounted_mount_ends() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(false);
@@ -52,13 +52,13 @@ fn a_mount_that_is_dropped_or_taken_away_by_others_is_gone() {
         Mount::new(&export.url("rdma"), dir.path(), &MountOptions::default(), Options::default()).unwrap();
     millrace_fuse::detach(mount.path()).unwrap();
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    rt.block_on(async { tokio::time::timeout(HANG, mount.ended()).await.unwrap() });
+    rt.block_on(async { tokio::time::timeout(HANG, mount.wait_for_exit()).await.unwrap() });
     mount.unmount(HANG).unwrap();
 }
 
 #[test]
-fn a_mount_that_is_in_use_goes_and_loses_nothing_that_was_written() {
-    if !fuse_is_there() {
+fn busy_mount_is_unmounted_without_data_loss() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(false);
@@ -76,7 +76,7 @@ fn a_mount_that_is_in_use_goes_and_loses_nothing_that_was_written() {
 }
 
 #[test]
-fn bad_mount_points_and_servers_are_refused_with_a_sentence() {
+fn invalid_mount_points_and_servers_are_reported() {
     let export = Export::start(false);
     let dir = tempfile::tempdir().unwrap();
     let quick =
@@ -96,11 +96,14 @@ fn bad_mount_points_and_servers_are_refused_with_a_sentence() {
     assert!(refused(&good, dir.path()).contains("not empty"));
     assert!(refused(&good, &dir.path().join("missing")).contains("create it first"));
     let empty = tempfile::tempdir().unwrap();
-    let said = refused("nfs://127.0.0.1:1/data?proto=tcp", empty.path());
-    assert!(said.contains("cannot connect") && said.contains("check that the server runs"), "{said}");
-    let said = refused(&good.replace("/data", "/other"), empty.path());
-    assert!(said.contains("/data"), "{said}");
-    if !fuse_is_there() {
+    let message = refused("nfs://127.0.0.1:1/data?proto=tcp", empty.path());
+    assert!(
+        message.contains("cannot connect") && message.contains("check that the server runs"),
+        "{message}"
+    );
+    let message = refused(&good.replace("/data", "/other"), empty.path());
+    assert!(message.contains("/data"), "{message}");
+    if !fuse_is_available() {
         return;
     }
     let mounted = export.mount("tcp", "");
@@ -111,8 +114,8 @@ fn bad_mount_points_and_servers_are_refused_with_a_sentence() {
 }
 
 #[test]
-fn data_that_the_server_refuses_at_the_end_is_told() {
-    if !fuse_is_there() {
+fn unmount_reports_write_errors_not_reported_before() {
+    if !fuse_is_available() {
         return;
     }
     for refused in [Procedure::Write, Procedure::Commit] {
@@ -126,19 +129,19 @@ fn data_that_the_server_refuses_at_the_end_is_told() {
             std::io::Write::write_all(&mut f, b"not to be stored").unwrap();
             f
         };
-        // One program is told at fsync, one at close; one never.
-        let told = write("told").sync_all().unwrap_err();
-        assert_eq!(told.kind(), std::io::ErrorKind::StorageFull);
+        // One program gets the error at fsync, one at close, one never.
+        let error = write("told").sync_all().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
         drop(write("closed"));
         let open = write("open");
         fs::create_dir(mounted.at.join("dir")).unwrap();
         fs::rename(mounted.at.join("open"), mounted.at.join("dir/renamed")).unwrap();
-        let said = mounted.try_unmount(HANG).unwrap_err().to_string();
+        let message = mounted.try_unmount(HANG).unwrap_err().to_string();
         let expected = "changes to 1 files were lost: \"dir/renamed\" (No space left on device";
-        assert!(said.contains(expected) && !said.contains("inum"), "{refused:?}: {said}");
+        assert!(message.contains(expected) && !message.contains("inum"), "{refused:?}: {message}");
         drop(open);
     }
-    // What was told is not told again.
+    // A reported error is not reported again.
     let export = Export::start(false);
     let mounted = export.mount_through("", |seen| match seen.procedure {
         Procedure::Write => Act::Fail(Status::NoSpc),
@@ -152,8 +155,8 @@ fn data_that_the_server_refuses_at_the_end_is_told() {
 }
 
 #[test]
-fn unmounting_gives_up_after_its_patience_and_says_what_is_lost() {
-    if !fuse_is_there() {
+fn unmount_times_out_and_reports_lost_files() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(false);
@@ -167,10 +170,10 @@ fn unmounting_gives_up_after_its_patience_and_says_what_is_lost() {
     });
     let open = fs::File::create(mounted.at.join("open")).unwrap();
     std::io::Write::write_all(&mut &open, b"never arrives").unwrap();
-    let said = mounted.try_unmount(Duration::from_millis(300)).unwrap_err().to_string();
+    let message = mounted.try_unmount(Duration::from_millis(300)).unwrap_err().to_string();
     assert!(
-        said.contains("changes to 1 files were lost") && said.contains("did not reply in time"),
-        "{said}"
+        message.contains("changes to 1 files were lost") && message.contains("did not reply in time"),
+        "{message}"
     );
     drop((open, mute));
 }

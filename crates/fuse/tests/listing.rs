@@ -1,4 +1,4 @@
-//! A large directory. Alone in its process, whose memory is looked at.
+//! A large directory, in its own process because it measures the memory of the process.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -9,18 +9,18 @@ use std::{
     path::Path,
 };
 
-use common::{Export, fuse_is_there};
+use common::{Export, fuse_is_available};
 
 const ENTRIES: usize = 100_000;
 
-/// The memory of this process that is in use, bytes.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// Lists it, which must show every entry once; by how many bytes this process has grown.
+/// Lists the directory, checks that each entry appears once, and returns the growth of this process in bytes.
 fn list(dir: &Path) -> usize {
     let mut seen = vec![false; ENTRIES];
     let before = resident();
@@ -35,8 +35,8 @@ fn list(dir: &Path) -> usize {
 }
 
 #[test]
-fn a_directory_of_100_000_entries_is_listed_whole_in_bounded_memory() {
-    if !fuse_is_there() {
+fn listing_100_000_entries_needs_bounded_memory() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(true);
@@ -48,7 +48,8 @@ fn a_directory_of_100_000_entries_is_listed_whole_in_bounded_memory() {
     let dir = mounted.at.join("large");
     let (first, again) = (list(&dir), list(&dir));
     println!("grown by {first} bytes, then by {again}");
-    // Connections have their buffers after the first. All entries with their handles would be more than 20 MiB each time.
+    // The first listing allocates connection buffers. All entries with their handles would need more than 20
+    // MiB each time.
     assert!(first < 32 << 20 && again < 8 << 20, "grown by {first} bytes, then by {again}");
     mounted.unmount();
 }

@@ -1,4 +1,4 @@
-//! Opening files that others change, and what it costs.
+//! Opening files that other clients change, and the number of calls it takes.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -16,15 +16,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Export, HANG, Mounted, between::Act, fuse_is_there};
+use common::{Export, HANG, Mounted, between::Act, fuse_is_available};
 use parking_lot::Mutex;
 
-/// The calls of a mount, by procedure.
+/// Calls of a mount, by procedure.
 #[derive(Default)]
 struct Calls(Mutex<BTreeMap<String, u32>>);
 
 impl Calls {
-    /// A mount whose calls are counted.
+    /// Creates a mount whose calls are counted.
     fn mount(export: &Export, options: &str) -> (Mounted, Arc<Self>) {
         let calls = Arc::new(Self::default());
         let counted = Arc::clone(&calls);
@@ -37,7 +37,7 @@ impl Calls {
         (mounted, calls)
     }
 
-    /// Those that `work` makes, as text.
+    /// The calls that `work` makes, as text.
     fn of(&self, work: impl FnOnce()) -> String {
         self.0.lock().clear();
         work();
@@ -50,8 +50,8 @@ fn open(path: &Path) {
 }
 
 #[test]
-fn opening_takes_the_calls_that_linux_takes() {
-    if !fuse_is_there() {
+fn open_takes_as_many_calls_as_linux() {
+    if !fuse_is_available() {
         return;
     }
     for (options, rights) in [("", "Access 1, "), ("allow_other", "Getattr 1, ")] {
@@ -61,22 +61,23 @@ fn opening_takes_the_calls_that_linux_takes() {
             let other = export.mount("tcp", "");
             fs::write(other.at.join("file"), "content").unwrap();
             let path = mounted.at.join("file");
-            open(&mounted.at); // Its attributes and rights.
-            // Linux: LOOKUP, ACCESS. What comes much later than its LOOKUP, on a busy machine, looks the name up again.
-            let begun = Instant::now();
+            open(&mounted.at); // Caches attributes and access rights.
+            // Linux: LOOKUP, ACCESS. On a busy host the open may come long after the LOOKUP, and then looks
+            // the name up again.
+            let started = Instant::now();
             let names = (0..).map(|n| mounted.at.join(format!("name{n}")));
             for name in names {
                 fs::write(other.at.join(name.file_name().unwrap()), "content").unwrap();
                 if calls.of(|| open(&name)) == format!("{rights}Lookup 1") {
                     break;
                 }
-                assert!(begun.elapsed() < HANG, "no first open takes two calls");
+                assert!(started.elapsed() < HANG, "no first open takes two calls");
             }
             open(&path);
             // Linux: GETATTR.
             assert_eq!(calls.of(|| open(&path)), "Lookup 1", "{options:?}");
             assert_eq!(calls.of(|| assert!(path.exists())), "", "{options:?}: the name is cached");
-            // Linux: GETATTR, ACCESS, since the ctime is another.
+            // Linux: GETATTR, ACCESS, since the ctime has changed.
             fs::set_permissions(other.at.join("file"), std::os::unix::fs::PermissionsExt::from_mode(0o640))
                 .unwrap();
             let changed = calls.of(|| open(&path));
@@ -89,8 +90,8 @@ fn opening_takes_the_calls_that_linux_takes() {
 }
 
 #[test]
-fn no_open_fails_while_another_appends() {
-    if !fuse_is_there() {
+fn opens_succeed_while_another_client_appends() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(false);
@@ -119,8 +120,8 @@ fn no_open_fails_while_another_appends() {
 }
 
 #[test]
-fn what_is_appended_by_two_in_turns_is_all_there() {
-    if !fuse_is_there() {
+fn alternating_appends_lose_no_data() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(true);
@@ -140,8 +141,8 @@ fn what_is_appended_by_two_in_turns_is_all_there() {
 }
 
 #[test]
-fn a_file_that_is_reached_by_its_descriptor_is_opened_whatever_its_name_has_become() {
-    if !fuse_is_there() {
+fn open_by_descriptor_ignores_renames() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(true);
@@ -161,8 +162,8 @@ fn a_file_that_is_reached_by_its_descriptor_is_opened_whatever_its_name_has_beco
 }
 
 #[test]
-fn a_file_that_another_has_renamed_takes_one_lookup_to_open_by_its_new_name() {
-    if !fuse_is_there() {
+fn open_after_remote_rename_takes_one_lookup() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(true);
@@ -172,10 +173,10 @@ fn a_file_that_another_has_renamed_takes_one_lookup_to_open_by_its_new_name() {
     open(&b.at.join("file"));
     fs::rename(a.at.join("file"), a.at.join("other")).unwrap();
     open(&b.at.join("other"));
-    // The kernel is told by another thread to ask for the old name before it uses it.
-    let begun = Instant::now();
+    // The old name is expired in the kernel by another thread.
+    let started = Instant::now();
     while calls.of(|| open(&b.at.join("other"))) != "Lookup 1" {
-        assert!(begun.elapsed() < HANG, "the old name is looked up for ever");
+        assert!(started.elapsed() < HANG, "the old name is not expired");
     }
     assert!(File::open(b.at.join("file")).is_err());
     a.unmount();
@@ -183,8 +184,8 @@ fn a_file_that_another_has_renamed_takes_one_lookup_to_open_by_its_new_name() {
 }
 
 #[test]
-fn a_reader_of_an_open_file_sees_what_another_appends() {
-    if !fuse_is_there() {
+fn open_file_shows_remote_appends() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(false);
@@ -192,13 +193,13 @@ fn a_reader_of_an_open_file_sees_what_another_appends() {
     fs::write(a.at.join("log"), "one\n").unwrap();
     assert_eq!(fs::read_to_string(b.at.join("log")).unwrap(), "one\n");
     OpenOptions::new().append(true).open(a.at.join("log")).unwrap().write_all(b"two\n").unwrap();
-    // Opened for reading, it has its new size at once.
+    // The file is open for reading, so its new size is visible at once.
     let mut log = File::open(b.at.join("log")).unwrap();
     assert_eq!(std::io::read_to_string(&mut log).unwrap(), "one\ntwo\n");
     OpenOptions::new().append(true).open(a.at.join("log")).unwrap().write_all(b"three\n").unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     while std::io::read_to_string(&mut log).unwrap() != "three\n" {
-        assert!(begun.elapsed() < HANG, "it never grows");
+        assert!(started.elapsed() < HANG, "the new size is not visible");
         std::thread::sleep(Duration::from_millis(10));
     }
     a.unmount();
@@ -206,8 +207,8 @@ fn a_reader_of_an_open_file_sees_what_another_appends() {
 }
 
 #[test]
-fn who_opens_sees_what_another_client_wrote_over_data_that_is_not_committed() {
-    if !fuse_is_there() {
+fn open_shows_remote_writes_over_uncommitted_data() {
+    if !fuse_is_available() {
         return;
     }
     for local in [false, true] {
@@ -216,13 +217,13 @@ fn who_opens_sees_what_another_client_wrote_over_data_that_is_not_committed() {
         let (path, old) = (ours.at.join("file"), vec![b'o'; 3 * 4096]);
         let mut kept_open = File::create(&path).unwrap();
         kept_open.write_all(&old).unwrap();
-        assert_eq!(kept_open.metadata().unwrap().len(), old.len() as u64); // Has it sent, but not committed.
+        assert_eq!(kept_open.metadata().unwrap().len(), old.len() as u64); // Forces a write-back without commit.
         let there = other.at.join("file");
-        let begun = Instant::now();
+        let started = Instant::now();
         while fs::metadata(&there).unwrap().len() != old.len() as u64 {
-            assert!(begun.elapsed() < HANG, "nothing is sent");
+            assert!(started.elapsed() < HANG, "no WRITE is sent");
         }
-        // Until the two changes have different times.
+        // Wait until the two changes have different times.
         std::thread::sleep(Duration::from_millis(20));
         let f = OpenOptions::new().write(true).open(&there).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&f, b"new", 4096).unwrap();

@@ -1,4 +1,4 @@
-//! What the kernel keeps of files: over writes of its own, not over those of others.
+//! The page cache is kept across local writes and dropped after remote ones.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -17,15 +17,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Export, HANG, Mounted, between::Act, fuse_is_there, noise};
+use common::{Export, HANG, Mounted, between::Act, fuse_is_available, random_bytes};
 use millrace_nfs::v3::{Procedure, Status};
 
-/// Whole pages: of one that is written in part and was not read, the kernel reads the rest.
+/// Whole pages: the kernel reads the rest of a page that is written partially and was not read.
 const SIZE: usize = 73 * 4096;
-/// Options of the mount that is looked at.
+/// Options of the mount under test.
 const WAYS: [&str; 2] = ["", "writeback"];
 
-/// A mount of which the READs are counted, and another of the same export.
+/// A mount whose READs are counted, and another mount of the same export.
 struct Pair {
     a: Mounted,
     b: Mounted,
@@ -51,14 +51,14 @@ impl Pair {
         self.a.at.join("file")
     }
 
-    /// Opens the file anew and reads all of it; how many READs the server got for it.
+    /// Opens and reads the whole file. Returns the number of READs that the server got.
     fn read(&self) -> (Vec<u8>, usize) {
         let before = self.reads.load(Ordering::Relaxed);
         let data = fs::read(self.at_a()).unwrap();
         (data, self.reads.load(Ordering::Relaxed) - before)
     }
 
-    /// The other mount changes a part of the file, and closes it.
+    /// Changes a part of the file on the other mount, and closes it.
     fn other_writes(&self, offset: u64, data: &[u8]) {
         let f = OpenOptions::new().write(true).open(self.b.at.join("file")).unwrap();
         f.write_all_at(data, offset).unwrap();
@@ -72,9 +72,9 @@ impl Pair {
     }
 }
 
-/// Each kind of export with each way of writing.
+/// Runs for each kind of export and each write mode.
 fn pairs(each: impl Fn(Pair, bool)) {
-    if !fuse_is_there() {
+    if !fuse_is_available() {
         return;
     }
     for local in [false, true] {
@@ -90,19 +90,19 @@ fn open(path: &Path) -> File {
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < HANG, "{what}");
+        assert!(started.elapsed() < HANG, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn own_writes_leave_the_pages_where_the_server_says_what_was_before() {
+fn local_writes_keep_pages_if_the_server_returns_wcc_data() {
     pairs(|pair, local| {
         let path = pair.at_a();
-        let mut data = noise(SIZE, 1);
-        // A server that does not say what was before a WRITE proves nothing: only the data is looked at there.
+        let mut data = random_bytes(SIZE, 1);
+        // Without pre-operation attributes in WRITE replies nothing is proven: check only the data then.
         let check = |data: &[u8], most: usize, what: &str| {
             let (read, reads) = pair.read();
             assert!(read == data, "{what}: wrong data");
@@ -113,17 +113,17 @@ fn own_writes_leave_the_pages_where_the_server_says_what_was_before() {
 
         let f = open(&path);
         for (offset, len) in [(0, 100), (5000, 9000), (200_000, 50_000), (4096, 4096)] {
-            let new = noise(len, offset);
+            let new = random_bytes(len, offset);
             data[offset as usize..][..len].copy_from_slice(&new);
             f.write_all_at(&new, offset).unwrap();
-            assert_eq!(f.metadata().unwrap().len(), SIZE as u64); // Has it sent at once.
+            assert_eq!(f.metadata().unwrap().len(), SIZE as u64); // Forces a write-back.
         }
         drop(f);
         check(&data, 0, "written into");
 
         let mut f = OpenOptions::new().append(true).open(&path).unwrap();
         for i in 0..3 {
-            let new = noise(4096 * (i + 1), 9);
+            let new = random_bytes(4096 * (i + 1), 9);
             data.extend_from_slice(&new);
             f.write_all(&new).unwrap();
         }
@@ -137,7 +137,7 @@ fn own_writes_leave_the_pages_where_the_server_says_what_was_before() {
         open(&path).set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1000)).unwrap();
         check(&data, 0, "its attributes changed");
 
-        // The kernel drops what it has when a file is cut.
+        // Truncation makes the kernel drop its pages.
         data.truncate(100_000);
         open(&path).set_len(data.len() as u64).unwrap();
         check(&data, usize::MAX, "cut");
@@ -150,38 +150,38 @@ fn own_writes_leave_the_pages_where_the_server_says_what_was_before() {
 }
 
 #[test]
-fn what_another_has_written_is_seen_by_the_next_open() {
+fn open_shows_remote_writes() {
     pairs(|pair, _| {
         let path = pair.at_a();
-        let mut data = noise(SIZE, 2);
+        let mut data = random_bytes(SIZE, 2);
         fs::write(&path, &data).unwrap();
         for round in 0..4 {
-            let new = noise(4096, 100 + round);
+            let new = random_bytes(4096, 100 + round);
             let offset = 8192 * (round as usize + 1);
             data[offset..][..4096].copy_from_slice(&new);
             pair.other_writes(offset as u64, &new);
-            assert!(pair.read().0 == data, "round {round}: the pages are old");
-            // And with a write of ours after it.
-            let new = noise(100, 200 + round);
+            assert!(pair.read().0 == data, "round {round}: stale pages");
+            // The same with a local write after it.
+            let new = random_bytes(100, 200 + round);
             pair.other_writes(250_000, &[round as u8; 300]);
             data[250_000..250_300].fill(round as u8);
             open(&path).write_all_at(&new, 0).unwrap();
             data[..100].copy_from_slice(&new);
-            assert!(pair.read().0 == data, "round {round}: the pages are old after a write");
+            assert!(pair.read().0 == data, "round {round}: stale pages after a write");
         }
         pair.unmount();
     });
 }
 
 #[test]
-fn what_another_writes_between_our_writes_is_seen_by_the_next_open() {
+fn open_shows_remote_writes_between_local_ones() {
     pairs(|pair, _| {
         let path = pair.at_a();
-        let mut data = noise(SIZE, 3);
+        let mut data = random_bytes(SIZE, 3);
         fs::write(&path, &data).unwrap();
         let f = open(&path);
         assert!(pair.read().0 == data);
-        let ours = noise(4096, 30);
+        let ours = random_bytes(4096, 30);
         f.write_all_at(&ours, 0).unwrap();
         f.sync_all().unwrap();
         pair.other_writes(100_000, &ours);
@@ -190,14 +190,14 @@ fn what_another_writes_between_our_writes_is_seen_by_the_next_open() {
         for offset in [0, 100_000, 200_000] {
             data[offset..][..4096].copy_from_slice(&ours);
         }
-        assert!(pair.read().0 == data, "a change between two of ours is not seen");
+        assert!(pair.read().0 == data, "a remote change between local ones is not seen");
         pair.unmount();
     });
 }
 
 #[test]
-fn what_another_writes_while_our_writes_are_on_their_way_is_seen_by_the_next_open() {
-    if !fuse_is_there() {
+fn open_shows_remote_writes_during_local_ones() {
+    if !fuse_is_available() {
         return;
     }
     for (local, options) in [(false, ""), (true, ""), (false, "writeback"), (true, "writeback")] {
@@ -205,7 +205,7 @@ fn what_another_writes_while_our_writes_are_on_their_way_is_seen_by_the_next_ope
         let ((say, came), (go, may)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
         let ends = std::sync::Mutex::new((say, may));
         let writes = AtomicUsize::new(0);
-        // The second WRITE that comes after the file was made waits.
+        // The second WRITE after the file was created is held.
         let mounted = export.mount_through(options, move |seen| {
             let is_call = seen.procedure == Procedure::Write && !seen.is_reply;
             if is_call && writes.fetch_add(1, Ordering::Relaxed) == 2 {
@@ -214,13 +214,14 @@ fn what_another_writes_while_our_writes_are_on_their_way_is_seen_by_the_next_ope
             }
             Act::Pass
         });
-        // Now: mounting may start a process, which closes its copies of open files, and that waits for their writes.
+        // Mount now: mounting may start a process, which closes its copies of open files and waits for their
+        // writes.
         let b = export.mount("tcp", "");
         let path = mounted.at.join("file");
-        let mut data = noise(SIZE, 4);
+        let mut data = random_bytes(SIZE, 4);
         fs::write(&path, &data).unwrap();
         assert!(fs::read(&path).unwrap() == data);
-        let (f, ours) = (open(&path), noise(4096, 40));
+        let (f, ours) = (open(&path), random_bytes(4096, 40));
         f.write_all_at(&ours, 0).unwrap();
         f.write_all_at(&ours, 200_000).unwrap();
         let closing = std::thread::spawn(move || f.sync_all().unwrap());
@@ -238,12 +239,12 @@ fn what_another_writes_while_our_writes_are_on_their_way_is_seen_by_the_next_ope
 }
 
 #[test]
-fn everybody_who_opens_after_a_change_sees_it() {
-    if !fuse_is_there() {
+fn concurrent_opens_show_a_remote_change() {
+    if !fuse_is_available() {
         return;
     }
     let pair = Pair::start(false, "");
-    // Large, and changed at its end: so it takes the kernel a while to drop the pages for the first who opens it.
+    // Large, and changed at its end, so that the kernel takes a while to drop the pages for the first open.
     let (size, last) = (32 << 20, (32 << 20) - 4096);
     fs::write(pair.at_a(), vec![0; size as usize]).unwrap();
     for round in 1..40 {
@@ -252,7 +253,7 @@ fn everybody_who_opens_after_a_change_sees_it() {
         let reader = || {
             let mut data = [0; 4096];
             File::open(pair.at_a()).unwrap().read_exact_at(&mut data, last).unwrap();
-            assert!(data == [round; 4096], "round {round}: old pages");
+            assert!(data == [round; 4096], "round {round}: stale pages");
         };
         std::thread::scope(|s| (0..8).for_each(|_| drop(s.spawn(reader))));
     }
@@ -260,13 +261,13 @@ fn everybody_who_opens_after_a_change_sees_it() {
 }
 
 #[test]
-fn an_open_file_shows_what_another_wrote_once_its_attributes_are_no_longer_believed() {
-    if !fuse_is_there() {
+fn open_file_shows_remote_writes_after_attribute_timeout() {
+    if !fuse_is_available() {
         return;
     }
     for options in ["actimeo=1", "actimeo=1,writeback"] {
         let pair = Pair::start(true, options);
-        let data = noise(SIZE, 5);
+        let data = random_bytes(SIZE, 5);
         fs::write(pair.at_a(), &data).unwrap();
         let f = File::open(pair.at_a()).unwrap();
         let part = || {
@@ -275,17 +276,17 @@ fn an_open_file_shows_what_another_wrote_once_its_attributes_are_no_longer_belie
             part
         };
         assert!(part() == data[100_000..][..4096]);
-        let new = noise(4096, 50);
+        let new = random_bytes(4096, 50);
         pair.other_writes(100_000, &new);
-        // Nobody asks for attributes but the mount.
+        // Only the mount requests attributes.
         until("the open file stays as it was", || part() == new);
         pair.unmount();
     }
 }
 
 #[test]
-fn a_mapped_file_shows_what_another_wrote() {
-    if !fuse_is_there() {
+fn mapped_file_shows_remote_writes() {
+    if !fuse_is_available() {
         return;
     }
     let pair = Pair::start(true, "actimeo=1");
@@ -299,8 +300,8 @@ fn a_mapped_file_shows_what_another_wrote() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(lines.next().unwrap(), "a");
     pair.other_writes(100_000, b"b");
-    let begun = Instant::now();
-    let seen = lines.find(|l| l == "b" || begun.elapsed() > HANG);
+    let started = Instant::now();
+    let seen = lines.find(|l| l == "b" || started.elapsed() > HANG);
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(seen.as_deref(), Some("b"));
@@ -308,8 +309,8 @@ fn a_mapped_file_shows_what_another_wrote() {
 }
 
 #[test]
-fn who_sees_that_a_file_has_changed_reads_what_it_has_now() {
-    if !fuse_is_there() {
+fn reads_after_new_attributes_return_new_data() {
+    if !fuse_is_available() {
         return;
     }
     let pair = Pair::start(false, "actimeo=1");
@@ -325,14 +326,14 @@ fn who_sees_that_a_file_has_changed_reads_what_it_has_now() {
             (now.mtime(), now.mtime_nsec()) != (before.mtime(), before.mtime_nsec())
         });
         f.read_exact_at(&mut data, 0).unwrap();
-        assert!(data.iter().all(|b| *b == round), "round {round}: old data under new attributes");
+        assert!(data.iter().all(|b| *b == round), "round {round}: old data with new attributes");
     }
     pair.unmount();
 }
 
 #[test]
-fn without_attribute_caching_an_open_file_shows_changes_at_once() {
-    if !fuse_is_there() {
+fn noac_open_file_shows_remote_changes_at_once() {
+    if !fuse_is_available() {
         return;
     }
     let pair = Pair::start(false, "noac");
@@ -347,8 +348,9 @@ fn without_attribute_caching_an_open_file_shows_changes_at_once() {
     pair.unmount();
 }
 
-/// Writes all of the file `argv[1]` by Linux AIO with O_DIRECT, `argv[2]` times, each time with another byte; others read
-/// it through the kernel's pages meanwhile, and it itself after each time: prints how often that was not what it had written.
+/// Writes the whole file `argv[1]` by Linux AIO with O_DIRECT, `argv[2]` times, each time with another byte.
+/// Other threads read it through the page cache meanwhile, and the program reads it after each time: prints
+/// how often the data was not what it had written.
 const WRITES_ASIDE: &str = r#"
 import ctypes, mmap, os, struct, subprocess, sys
 path, rounds = sys.argv[1], int(sys.argv[2])
@@ -391,8 +393,8 @@ print(wrong)
 "#;
 
 #[test]
-fn asynchronous_direct_writes_beside_readers_leave_no_old_pages() {
-    if !fuse_is_there() {
+fn async_direct_writes_leave_no_stale_pages() {
+    if !fuse_is_available() {
         return;
     }
     for options in WAYS {
@@ -407,8 +409,8 @@ fn asynchronous_direct_writes_beside_readers_leave_no_old_pages() {
 }
 
 #[test]
-fn what_could_not_be_written_does_not_stay_in_the_pages() {
-    if !fuse_is_there() {
+fn failed_writes_do_not_stay_in_the_page_cache() {
+    if !fuse_is_available() {
         return;
     }
     for local in [false, true] {
@@ -419,7 +421,7 @@ fn what_could_not_be_written_does_not_stay_in_the_pages() {
             Procedure::Write if is_full.load(Ordering::Relaxed) => Act::Fail(Status::NoSpc),
             _ => Act::Pass,
         });
-        let (path, data) = (mounted.at.join("file"), noise(SIZE, 6));
+        let (path, data) = (mounted.at.join("file"), random_bytes(SIZE, 6));
         fs::write(&path, &data).unwrap();
         let f = open(&path);
         let read = || {
@@ -429,7 +431,7 @@ fn what_could_not_be_written_does_not_stay_in_the_pages() {
         };
         assert!(read() == data);
         full.store(true, Ordering::Relaxed);
-        f.write_all_at(&noise(8192, 60), 4096).unwrap();
+        f.write_all_at(&random_bytes(8192, 60), 4096).unwrap();
         assert!(f.sync_all().is_err());
         until("what the server does not have is read", || read() == data);
         drop(f);

@@ -1,5 +1,5 @@
-//! How files behave, checked the same way on a directory of this machine (the oracle) and through mounts of memory and
-//! local exports over RDMA and TCP. Where NFS cannot be the same, the check says so.
+//! POSIX file semantics, checked on a local directory (the oracle) and through mounts of memory and local
+//! exports over RDMA and TCP. Checks state where NFS differs.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-use common::{CASES, Export, fuse_is_there, noise};
+use common::{CASES, Export, fuse_is_available, random_bytes};
 use rustix::{
     fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW},
     io::Errno,
@@ -50,7 +50,7 @@ const CHECKS: &[(&str, Check)] = &[
 fn content(dir: &Path) {
     for (i, len) in [0, 1, 4095, 4096, 4097, 131_072, 1 << 20, (3 << 20) + 17].into_iter().enumerate() {
         let path = dir.join(format!("file{i}"));
-        let data = noise(len, i as u64);
+        let data = random_bytes(len, i as u64);
         fs::write(&path, &data).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), len as u64);
         assert_eq!(fs::read(&path).unwrap(), data);
@@ -89,7 +89,7 @@ fn random_writes(dir: &Path) {
             2 => assert_eq!(f.metadata().unwrap().len(), model.len() as u64),
             3 => f.sync_data().unwrap(),
             _ => {
-                let data = noise(len, i + 1);
+                let data = random_bytes(len, i + 1);
                 f.write_all_at(&data, at as u64).unwrap();
                 model.resize(model.len().max(at + len), 0);
                 model[at..at + len].copy_from_slice(&data);
@@ -151,7 +151,7 @@ fn exclusive(dir: &Path) {
     assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
     assert_eq!(fs::read(&path).unwrap(), b"mine");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
-    // Made for writing, although its mode lets nobody write.
+    // Created for writing, although its mode forbids writing.
     let mut f = OpenOptions::new().write(true).create_new(true).mode(0o444).open(dir.join("locked")).unwrap();
     f.write_all(b"once").unwrap();
     drop(f);
@@ -171,20 +171,20 @@ fn exclusive(dir: &Path) {
 
 fn truncation(dir: &Path) {
     let path = dir.join("file");
-    fs::write(&path, noise(100_000, 1)).unwrap();
+    fs::write(&path, random_bytes(100_000, 1)).unwrap();
     let f = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     f.set_len(50_001).unwrap();
     assert_eq!((f.metadata().unwrap().len(), fs::metadata(&path).unwrap().len()), (50_001, 50_001));
     f.set_len(60_000).unwrap();
     let all = fs::read(&path).unwrap();
-    assert_eq!(all[..50_001], noise(100_000, 1)[..50_001]);
+    assert_eq!(all[..50_001], random_bytes(100_000, 1)[..50_001]);
     assert!(all[50_001..].iter().all(|b| *b == 0) && all.len() == 60_000);
-    // Through another description, and by opening.
+    // Through another descriptor, and by open(2) with O_TRUNC.
     OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
     assert_eq!(f.metadata().unwrap().len(), 10);
     drop(File::create(&path).unwrap());
     assert_eq!(f.metadata().unwrap().len(), 0);
-    // Writing goes on where the descriptor is: a hole.
+    // Writing continues at the descriptor's offset and creates a hole.
     let mut w = OpenOptions::new().write(true).open(&path).unwrap();
     w.write_all(&[7; 5000]).unwrap();
     w.set_len(0).unwrap();
@@ -205,7 +205,7 @@ fn holes(dir: &Path) {
     f.read_exact_at(&mut got[..8], 1 << 30).unwrap();
     assert_eq!(&got[..8], b"\0\0\0\0\0end");
     assert_eq!(f.seek(SeekFrom::End(-3)).unwrap(), (1 << 30) + 5);
-    // A file system that knows no holes says that it is all data; both answers are POSIX.
+    // A file system without holes reports only data; POSIX allows both.
     let data = rustix::fs::seek(&f, rustix::fs::SeekFrom::Data(0)).unwrap();
     assert!(data <= (1 << 30) + 5);
     assert_eq!(rustix::fs::seek(&f, rustix::fs::SeekFrom::Hole((1 << 30) + 6)).unwrap(), (1 << 30) + 8);
@@ -279,11 +279,11 @@ fn renames(dir: &Path) {
     fs::rename(p("b"), p("d2/sub/moved")).unwrap();
     fs::rename(p("d2/sub"), p("sub")).unwrap();
     assert_eq!(fs::read_to_string(p("sub/moved")).unwrap(), "a");
-    // Two names of one file: nothing happens.
+    // Both names refer to the same file: rename does nothing.
     fs::hard_link(p("sub/moved"), p("same")).unwrap();
     fs::rename(p("sub/moved"), p("same")).unwrap();
     assert!(p("sub/moved").exists() && p("same").exists());
-    // An open file keeps its content under its new name.
+    // An open file is accessible under its new name.
     let mut f = OpenOptions::new().append(true).open(p("same")).unwrap();
     fs::rename(p("same"), p("newer")).unwrap();
     f.write_all(b"b").unwrap();
@@ -359,7 +359,7 @@ fn modes(dir: &Path) {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
         std::os::unix::fs::chown(&path, Some(1234), Some(4321)).unwrap();
         let meta = fs::metadata(&path).unwrap();
-        // A change of owner takes the right to act as the owner away.
+        // After chown to another owner the caller may no longer act as the owner.
         assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (1234, 4321, 0o755));
         std::os::unix::fs::chown(&path, None, Some(1)).unwrap();
         let meta = fs::metadata(&path).unwrap();
@@ -383,7 +383,7 @@ fn times(dir: &Path) {
     let meta = set(at(0, omit), at(0, UTIME_NOW));
     assert_eq!(meta.atime(), 1_000_000_000);
     assert!(meta.mtime() > 1_700_000_000);
-    // Closing after the times were set does not change them: cp -a and tar do it so.
+    // Closing must not change times set before: cp -a and tar rely on it.
     let f = File::create(&path).unwrap();
     f.write_all_at(b"some data", 0).unwrap();
     let t = Timestamps { last_access: at(5, 5), last_modification: at(7, 7) };
@@ -391,7 +391,7 @@ fn times(dir: &Path) {
     drop(f);
     let meta = fs::metadata(&path).unwrap();
     assert_eq!((meta.mtime(), meta.mtime_nsec(), meta.len()), (7, 7, 9));
-    // Writing does.
+    // Writing changes them.
     fs::write(&path, "y").unwrap();
     assert!(fs::metadata(&path).unwrap().mtime() > 1_700_000_000);
 }
@@ -409,7 +409,7 @@ fn removed_while_open(dir: &Path) {
     f.seek(SeekFrom::Start(0)).unwrap();
     f.read_to_string(&mut all).unwrap();
     assert_eq!((all.as_str(), f.metadata().unwrap().nlink()), ("before and after", 0));
-    // The name is free for another file.
+    // The name can be used for another file.
     fs::write(&path, "new").unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "new");
     assert_ne!(fs::metadata(&path).unwrap().ino(), f.metadata().unwrap().ino());
@@ -438,7 +438,7 @@ fn listings(dir: &Path) {
         fs::write(dir.join(name), "").unwrap();
     }
     assert_eq!(listed(dir), all);
-    // While half of the files go and others come, those that stay are seen once each.
+    // While half of the files are removed and others created, each of the remaining ones is listed once.
     let mut seen = Vec::new();
     for (i, e) in fs::read_dir(dir).unwrap().enumerate() {
         seen.push(e.unwrap().file_name().into_string().unwrap());
@@ -450,14 +450,14 @@ fn listings(dir: &Path) {
         }
     }
     let stay: Vec<_> = all.iter().filter(|n| n.ends_with(['0', '2', '4', '6', '8'])).collect();
-    // Those that are gone may be listed, but are not there.
+    // Removed files may be listed, but do not exist.
     for name in all.iter().filter(|n| !stay.contains(n)) {
         assert!(fs::symlink_metadata(dir.join(name)).is_err(), "{name}");
     }
     for name in &stay {
         assert_eq!(seen.iter().filter(|s| s == name).count(), 1, "{name}");
     }
-    // Rewinding shows what is there now.
+    // Rewinding shows the current content.
     let mut stream = rustix::fs::Dir::read_from(File::open(dir).unwrap()).unwrap();
     let count = |stream: &mut rustix::fs::Dir| {
         let names = std::iter::from_fn(|| stream.read()).map(|e| e.unwrap().file_name().to_owned());
@@ -500,7 +500,7 @@ fn locks(dir: &Path) {
     rustix::fs::flock(&a, FlockOperation::Unlock).unwrap();
     rustix::fs::flock(&b, FlockOperation::NonBlockingLockExclusive).unwrap();
     rustix::fs::flock(&b, FlockOperation::Unlock).unwrap();
-    // Locks of fcntl are a process's own: another one is refused.
+    // fcntl locks belong to a process, so another process is denied.
     let other_may = || {
         let script = "import fcntl; fcntl.lockf(open('lock', 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)";
         let mut python = std::process::Command::new("python3");
@@ -521,7 +521,7 @@ fn locks(dir: &Path) {
 fn extended_attributes(dir: &Path) {
     let path = dir.join("file");
     fs::write(&path, "").unwrap();
-    // The oracle may keep them; NFSv3 has none. Both are told without a failure of the listing.
+    // The oracle may support them; NFSv3 does not. Listing must not fail with either.
     let set = rustix::fs::setxattr(&path, "user.test", b"v", rustix::fs::XattrFlags::empty());
     assert!(matches!(set, Ok(()) | Err(Errno::OPNOTSUPP)), "{set:?}");
     let mut none = [0_u8; 0];
@@ -535,7 +535,7 @@ fn statfs(dir: &Path) {
     assert_eq!(s.f_namemax, 255);
 }
 
-/// Runs all checks below `dir`; says which fail.
+/// Runs all checks in `dir`, and returns the failed ones.
 fn run(dir: &Path, place: &str) -> Vec<String> {
     let mut failed = Vec::new();
     for (i, (name, check)) in CHECKS.iter().enumerate() {
@@ -549,8 +549,8 @@ fn run(dir: &Path, place: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_mount_has_no_extended_attributes_and_says_so() {
-    if !fuse_is_there() {
+fn extended_attributes_are_unsupported() {
+    if !fuse_is_available() {
         return;
     }
     let export = Export::start(false);
@@ -568,14 +568,14 @@ fn a_mount_has_no_extended_attributes_and_says_so() {
 }
 
 #[test]
-fn the_checks_hold_on_a_local_directory() {
+fn checks_pass_on_a_local_directory() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(run(dir.path(), "oracle"), Vec::<String>::new());
 }
 
 #[test]
-fn the_checks_hold_through_a_mount() {
-    if !fuse_is_there() {
+fn checks_pass_on_mounts() {
+    if !fuse_is_available() {
         return;
     }
     let mut failed = Vec::new();
@@ -589,8 +589,8 @@ fn the_checks_hold_through_a_mount() {
 }
 
 #[test]
-fn the_checks_hold_without_caches_and_with_those_of_the_kernel() {
-    if !fuse_is_there() {
+fn checks_pass_with_noac_and_writeback() {
+    if !fuse_is_available() {
         return;
     }
     let mut failed = Vec::new();

@@ -1,4 +1,4 @@
-//! Programs that people use, at work on a mount. A program that is not installed is skipped, loudly.
+//! Common programs on a mount. A program that is not installed is skipped with a message.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -10,15 +10,15 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{CASES, Export, fuse_is_there, noise};
+use common::{CASES, Export, fuse_is_available, random_bytes};
 
-/// Runs a shell script in `dir`, which must succeed; gives what it prints.
+/// Runs a shell script in `dir`, which must succeed, and returns its output.
 fn sh(dir: &Path, script: &str) -> String {
     let out =
         Command::new("sh").args(["-euc", script]).current_dir(dir).stdin(Stdio::null()).output().unwrap();
-    let (said, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    assert!(out.status.success(), "{script}\n{said}{wrong}");
-    said.into_owned()
+    let (output, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{script}\n{output}{wrong}");
+    output.into_owned()
 }
 
 fn there(program: &str) -> bool {
@@ -31,9 +31,9 @@ fn there(program: &str) -> bool {
     there
 }
 
-/// A mount of each kind, and a scratch directory beside it.
+/// Runs on a mount of each kind, with a local scratch directory.
 fn on_all(test: impl Fn(&Path, &Path)) {
-    if !fuse_is_there() {
+    if !fuse_is_available() {
         return;
     }
     for case in CASES {
@@ -46,22 +46,23 @@ fn on_all(test: impl Fn(&Path, &Path)) {
     }
 }
 
-/// A tree with files of several sizes, links, and times of its own.
+/// Creates a tree with files of several sizes, links, and old modification times.
 fn tree(at: &Path) {
     for d in 0..4 {
         let dir = at.join(format!("dir{d}/sub"));
         fs::create_dir_all(&dir).unwrap();
         for f in 0..12_usize {
-            fs::write(dir.join(format!("file{f}")), noise(f * f * 1500, (d * 100 + f) as u64)).unwrap();
+            fs::write(dir.join(format!("file{f}")), random_bytes(f * f * 1500, (d * 100 + f) as u64))
+                .unwrap();
         }
         std::os::unix::fs::symlink("file3", dir.join("link")).unwrap();
         fs::hard_link(dir.join("file4"), dir.join("hard")).unwrap();
     }
-    // Links too: rsync leaves a time as it is that differs by less than a second.
+    // Links too: rsync does not correct a time that differs by less than a second.
     sh(at, "find . ! -type d -exec touch -h -d '2020-02-03 04:05:06.789' {} +; chmod 600 dir1/sub/file1");
 }
 
-/// What can be seen of a tree.
+/// Names, types, modes, times and content of a tree.
 fn seen(at: &Path) -> String {
     let list =
         "find . ! -type d -printf '%p %y %m %n %T@ %l\\n' | sort; find . -type f | sort | xargs sha256sum";
@@ -69,7 +70,7 @@ fn seen(at: &Path) -> String {
 }
 
 #[test]
-fn cp_tar_and_rsync_carry_a_tree_there_and_back() {
+fn cp_tar_and_rsync_copy_a_tree_both_ways() {
     on_all(|mount, beside| {
         let from = beside.join("from");
         fs::create_dir(&from).unwrap();
@@ -98,7 +99,7 @@ fn cp_tar_and_rsync_carry_a_tree_there_and_back() {
 }
 
 #[test]
-fn git_works_on_a_repository() {
+fn git_works() {
     if !there("git") {
         return;
     }
@@ -154,7 +155,7 @@ for mode in sys.argv[1:]:
 "#;
 
 #[test]
-fn sqlite_keeps_its_databases_in_all_journal_modes() {
+fn sqlite_works_in_all_journal_modes() {
     let has_sqlite = Command::new("python3").args(["-c", "import sqlite3"]).stderr(Stdio::null()).status();
     if !has_sqlite.is_ok_and(|s| s.success()) {
         eprintln!("SKIPPED: python3 with sqlite3 is not installed, so no database was tried on a mount");
@@ -168,7 +169,7 @@ fn sqlite_keeps_its_databases_in_all_journal_modes() {
 }
 
 #[test]
-fn cargo_builds_and_runs_a_crate() {
+fn cargo_builds_a_crate() {
     if !there("cargo") {
         return;
     }
@@ -212,7 +213,7 @@ assert all(data[i] == i % 251 for i in range(0, 3 << 20, 4099)), "lost"
 "#;
 
 #[test]
-fn mapped_files_are_read_and_written() {
+fn mapped_files_can_be_read_and_written() {
     if !there("python3") {
         return;
     }

@@ -1,4 +1,4 @@
-//! Two mounts of one export see of each other's changes what two kernels see that mount it themselves (`steps/`).
+//! Two mounts of one export must see each other's changes as two kernel NFS clients do (`steps/`).
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -12,7 +12,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use common::{CASES, Export, fuse_is_there};
+use common::{CASES, Export, fuse_is_available};
 use steps::Shell;
 
 /// Printed after each command.
@@ -37,13 +37,13 @@ impl Shell for Local {
     fn run(&mut self, command: &str) -> Result<String, String> {
         let input = self.child.stdin.as_mut().unwrap();
         writeln!(input, "{command}\necho \"{END}\"").unwrap();
-        let mut said = String::new();
-        while !said.ends_with(&format!("{END}\n")) {
-            if self.out.read_line(&mut said).map_err(|e| e.to_string())? == 0 {
-                return Err(format!("the shell has ended: {said}"));
+        let mut output = String::new();
+        while !output.ends_with(&format!("{END}\n")) {
+            if self.out.read_line(&mut output).map_err(|e| e.to_string())? == 0 {
+                return Err(format!("the shell has ended: {output}"));
             }
         }
-        Ok(said.trim_end().trim_end_matches(END).to_owned())
+        Ok(output.trim_end().trim_end_matches(END).to_owned())
     }
 }
 
@@ -54,7 +54,7 @@ impl Drop for Local {
     }
 }
 
-/// Plays all cases on two mounts with `options`: what failed.
+/// Runs all cases on two mounts with `options`, and returns the failures.
 fn play(export: &Export, protos: [&str; 2], options: &str) -> Vec<String> {
     let mounts = protos.map(|proto| export.mount(proto, options));
     let mut failures = Vec::new();
@@ -73,8 +73,8 @@ fn play(export: &Export, protos: [&str; 2], options: &str) -> Vec<String> {
 }
 
 #[test]
-fn two_mounts_see_each_others_changes_as_two_kernels_do() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+fn two_mounts_behave_like_two_kernel_clients() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED, NOTHING WAS TESTED: only root can act as others");
         return;
     }

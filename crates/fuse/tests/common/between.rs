@@ -1,4 +1,4 @@
-//! Somebody between a mount and its server, who sees the calls, answers some for the server, and holds others.
+//! A proxy between a mount and its server, which observes calls, answers some itself, and delays others.
 
 use std::{
     io::{self, Read, Write},
@@ -9,30 +9,30 @@ use std::{
 
 use millrace_nfs::v3::{Procedure, Status};
 
-/// An NFS call on its way to the server, or its reply on its way back.
+/// An NFS call, or its reply.
 pub struct Seen<'r> {
     pub procedure: Procedure,
-    /// The user of the call's credential.
+    /// User ID in the call's credentials.
     pub uid: u32,
     pub is_reply: bool,
-    /// All of the call (also with the reply): header and arguments.
+    /// The complete call (also for a reply): header and arguments.
     pub call: &'r [u8],
 }
 
-/// What becomes of a call. A rule holds calls by not returning.
+/// What happens to a call. A rule delays calls by not returning.
 pub enum Act {
     Pass,
-    /// Answer it so, instead of the server. Only for procedures whose failures carry nothing but attributes of one
-    /// object before and after.
+    /// Reply with this status instead of the server. Only for procedures whose failure results consist of the
+    /// attributes of one object before and after.
     Fail(Status),
 }
 
-/// What is asked about each call, and about each reply (which always passes).
+/// Called for each call, and for each reply (which always passes).
 pub trait Rule: Fn(&Seen<'_>) -> Act + Send + Sync + 'static {}
 
 impl<F: Fn(&Seen<'_>) -> Act + Send + Sync + 'static> Rule for F {}
 
-/// Stands between everybody who connects to the address that it gives, and `server`.
+/// Listens on the returned address and forwards connections to `server`.
 pub fn start(server: SocketAddr, rule: impl Rule) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -59,7 +59,7 @@ fn connection(client: TcpStream, server: TcpStream, rule: Arc<impl Rule>) {
             if let Some(seen) = look(record, false) {
                 asked.lock().insert(word(record, 0), record.to_vec());
                 if let Act::Fail(status) = rule(&seen) {
-                    // Accepted, no verifier, success of RPC; the status, and no attributes.
+                    // MSG_ACCEPTED, no verifier, SUCCESS; the NFS status without attributes.
                     let reply = [word(record, 0), 1, 0, 0, 0, 0, status as u32, 0, 0];
                     return send(&mut *answers.lock(), reply.map(u32::to_be_bytes).as_flattened());
                 }
@@ -82,7 +82,7 @@ fn connection(client: TcpStream, server: TcpStream, rule: Arc<impl Rule>) {
     });
 }
 
-/// Gives each record that comes to `each`, until the connection or `each` ends.
+/// Passes each record to `each`, until the connection or `each` ends.
 fn pump(mut from: TcpStream, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     loop {
         let mut record = Vec::new();
@@ -109,8 +109,8 @@ fn word(record: &[u8], i: usize) -> u32 {
     record.get(i * 4..i * 4 + 4).map_or(0, |b| u32::from_be_bytes(b.try_into().unwrap()))
 }
 
-/// What a call is, if it is one of NFS as AUTH_SYS: XID, CALL, 2, program, version, procedure; flavor and length of the
-/// credential, stamp, machine's name, user.
+/// Parses an NFS call with AUTH_SYS: XID, CALL, 2, program, version, procedure; flavor and length of the
+/// credentials, stamp, machine name, user.
 fn look(call: &[u8], is_reply: bool) -> Option<Seen<'_>> {
     if word(call, 3) != millrace_nfs::v3::PROGRAM {
         return None;

@@ -1,6 +1,6 @@
-//! A server of its own and a mount of it, for tests; nothing stays mounted, even when a test fails.
+//! A server and mounts of it for tests; no mount is left, even when a test fails.
 
-#![allow(dead_code, unreachable_pub)] // Not every test file uses everything.
+#![allow(dead_code, unreachable_pub)] // Each test file uses only a part.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
 pub mod between;
@@ -15,11 +15,11 @@ use millrace_client::{Options, Url};
 use millrace_fuse::{Mount, MountOptions};
 use millrace_server::{Config, Running, Server};
 
-/// Nothing that a test waits for takes so long unless it hangs.
+/// Upper limit for waiting; only a hang takes longer.
 pub const HANG: Duration = Duration::from_secs(60);
 
-/// Whether FUSE can be used; says loudly why not.
-pub fn fuse_is_there() -> bool {
+/// Whether FUSE is available; prints the reason if it is not.
+pub fn fuse_is_available() -> bool {
     match fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => true,
         Err(e) => {
@@ -29,7 +29,7 @@ pub fn fuse_is_there() -> bool {
     }
 }
 
-/// What to mount, and over what.
+/// What to mount, and over which transport.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     pub local: bool,
@@ -43,7 +43,7 @@ pub const CASES: [Case; 4] = [
     Case { local: true, proto: "tcp" },
 ];
 
-/// A server with one export, and the directory behind it if it is local.
+/// A server with one export, and its directory if it is a local one.
 pub struct Export {
     pub server: Running,
     pub dir: tempfile::TempDir,
@@ -58,7 +58,7 @@ impl Export {
 
     pub fn config(backend: &str) -> Config {
         Config {
-            // The tests are root's, and root's rights are among what they test.
+            // The tests run as root and check root's privileges.
             exports: vec![format!("/data={backend},squash=none").parse().unwrap()],
             listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
             listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
@@ -73,7 +73,7 @@ impl Export {
         format!("nfs://{}/data?proto={proto}&provider=iwarp", addr.unwrap()).parse().unwrap()
     }
 
-    /// A mount through somebody who does with calls what `rule` says.
+    /// Mounts through a proxy that applies `rule` to calls.
     pub fn mount_through(&self, options: &str, rule: impl between::Rule) -> Mounted {
         let addr = between::start(self.server.tcp_addr().unwrap(), rule);
         Mounted::new(&format!("nfs://{addr}/data?proto=tcp").parse().unwrap(), options)
@@ -84,7 +84,7 @@ impl Export {
     }
 }
 
-/// A mount, taken away when dropped.
+/// A mount, unmounted on drop.
 pub struct Mounted {
     mount: Option<Mount>,
     pub at: PathBuf,
@@ -100,14 +100,14 @@ impl Mounted {
         Self { at: mount.path().to_owned(), mount: Some(mount), _dir: dir }
     }
 
-    /// Unmounts as the command does; nothing may be lost.
+    /// Unmounts like the command; no data may be lost.
     pub fn unmount(self) {
         self.try_unmount(HANG).unwrap();
     }
 
-    /// Unmounts as the command does; whatever comes of it, the mount is gone.
-    pub fn try_unmount(mut self, patience: Duration) -> Result<(), millrace_fuse::MountError> {
-        let done = self.mount.take().unwrap().unmount(patience);
+    /// Unmounts like the command; the mount has ended afterwards in any case.
+    pub fn try_unmount(mut self, write_timeout: Duration) -> Result<(), millrace_fuse::MountError> {
+        let done = self.mount.take().unwrap().unmount(write_timeout);
         assert!(!is_mounted(&self.at));
         done
     }
@@ -127,8 +127,8 @@ pub fn is_mounted(path: &Path) -> bool {
     table.lines().any(|l| l.split(' ').nth(4) == path.to_str())
 }
 
-/// Bytes without a pattern that a mistake could hide in.
-pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+/// Pseudo-random bytes, so that misplaced data is detected.
+pub fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
         .map(|_| {

@@ -1,13 +1,14 @@
-//! What two clients of one export see of each other's changes, as steps for a shell on either; and what plays them.
+//! Scenarios in which two clients of one export see each other's changes, as shell commands for either, and a
+//! runner.
 //!
-//! The rule is Linux's client. The tests of this crate play the steps on two mounts of `millrace mount`, and the lab
-//! (`interop/`) plays the same ones on two kernels that mount the export themselves.
+//! The reference is the Linux NFS client. The tests of this crate run the scenarios on two mounts of
+//! `millrace mount`, and the lab (`interop/`) runs them on two kernels that mount the export.
 
-#![allow(unreachable_pub)] // It is a module of both.
+#![allow(unreachable_pub)] // Included by this crate and by the lab.
 
 use std::time::{Duration, Instant};
 
-/// One of two clients.
+/// One of the two clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     A,
@@ -15,48 +16,49 @@ pub enum At {
 }
 use At::{A, B};
 
-/// What a step has to print: all lines, with spaces between.
+/// Expected output of a step: all lines, joined by spaces.
 #[derive(Debug, Clone, Copy)]
 pub enum Prints {
-    /// Whatever it says, it has to succeed.
+    /// Any output, but the command must succeed.
     Anything,
-    /// This.
+    /// This text.
     Text(&'static str),
-    /// This, at once or soon: the kernel is told of changed names by another thread than that which answers the change.
+    /// This text, now or soon: changed names are expired in the kernel asynchronously.
     Soon(&'static str),
-    /// This on our mount. On Linux's client perhaps the second: it uses names for `acdirmin` without asking, also that they
-    /// are not there.
+    /// The first text on our mount. The Linux client may also print the second: it uses cached names,
+    /// positive and negative, for `acdirmin`.
     Here(&'static str, &'static str),
-    /// This on our mount. On Linux's client anything.
+    /// This text on our mount, anything on the Linux client.
     HereOnly(&'static str),
-    /// This on our mount after a while. On Linux's client anything: where a server gives no attributes from before a change,
-    /// it may take another's change of a directory for its own.
+    /// This text on our mount after a while, anything on the Linux client: without pre-operation attributes
+    /// it may take a remote change of a directory for its own.
     SoonHere(&'static str),
 }
 use Prints::{Anything, Here, HereOnly, Soon, SoonHere, Text};
 
-/// Steps of a shell for each client, which begin in an empty directory of the export.
+/// Shell commands for each client, which start in an empty directory of the export.
 pub struct Case {
     pub name: &'static str,
     pub steps: &'static [(At, &'static str, Prints)],
 }
 
-/// A shell that keeps its state from one command to the next, in the case's directory on one client.
+/// A shell on one client that keeps its state between commands and starts in the scenario's directory.
 pub trait Shell {
-    /// Runs `command`, and gives what it has printed.
+    /// Runs `command` and returns its output.
     ///
     /// # Errors
-    /// What went wrong, as text.
+    /// A description of the failure.
     fn run(&mut self, command: &str) -> Result<String, String>;
 }
 
-/// How long what is to be so soon may take.
+/// Time limit for steps that may succeed late.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Plays a case. `by_kernel`: on Linux's client. `has_before`: the server gives a directory's attributes from before a change.
+/// Runs a scenario. `by_kernel`: on the Linux client. `has_before`: the server returns pre-operation
+/// attributes of directories.
 ///
 /// # Errors
-/// The step that failed, with what it has printed.
+/// The failed step and its output.
 pub fn play(
     case: &Case,
     [a, b]: [&mut dyn Shell; 2],
@@ -65,24 +67,24 @@ pub fn play(
 ) -> Result<(), String> {
     for (n, (at, command, prints)) in case.steps.iter().enumerate() {
         let shell: &mut dyn Shell = if *at == A { &mut *a } else { &mut *b };
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let wrong = |what: &str| format!("{}, step {} ({at:?}: {command}): {what}", case.name, n + 1);
-            let said = shell.run(command).map_err(|e| wrong(&e))?;
-            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+            let output = shell.run(command).map_err(|e| wrong(&e))?;
+            let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
             let fits = match prints {
                 Anything => true,
-                Text(text) | Soon(text) => said == *text,
-                Here(text, on_linux) => said == *text || (by_kernel && said == *on_linux),
-                HereOnly(text) => by_kernel || said == *text,
-                SoonHere(text) => (by_kernel && !has_before) || said == *text,
+                Text(text) | Soon(text) => output == *text,
+                Here(text, on_linux) => output == *text || (by_kernel && output == *on_linux),
+                HereOnly(text) => by_kernel || output == *text,
+                SoonHere(text) => (by_kernel && !has_before) || output == *text,
             };
             if fits {
                 break;
             }
-            let is_final = !matches!(prints, Soon(_) | SoonHere(_)) || begun.elapsed() > SOON;
+            let is_final = !matches!(prints, Soon(_) | SoonHere(_)) || started.elapsed() > SOON;
             if is_final {
-                return Err(wrong(&format!("prints {said:?}, not {prints:?}")));
+                return Err(wrong(&format!("prints {output:?}, not {prints:?}")));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -90,10 +92,10 @@ pub fn play(
     Ok(())
 }
 
-/// Every case.
+/// All scenarios.
 pub const CASES: &[Case] = &[
     Case {
-        name: "a log that is rotated by rename",
+        name: "log rotation by rename",
         steps: &[
             (A, "echo old > x", Anything),
             (B, "cat x", Text("old")),
@@ -102,7 +104,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a rotated log is appended to under its new name after a listing",
+        name: "append to a rotated log by its new name after a listing",
         steps: &[
             (A, "echo old > x", Anything),
             (B, "cat x", Text("old")),
@@ -113,7 +115,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a log that is rotated while it is open",
+        name: "log rotation while the log is open",
         steps: &[
             (A, "echo old > x", Anything),
             (B, "exec 3>> x; echo one >&3", Anything),
@@ -123,7 +125,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a name that is looked at, given away, and opened",
+        name: "open of a cached name that now refers to another file",
         steps: &[
             (A, "echo old > x", Anything),
             (B, "stat -c %s x", Text("4")),
@@ -132,7 +134,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a file that is replaced by rename",
+        name: "replacement by rename",
         steps: &[
             (A, "echo old > x", Anything),
             (B, "cat x", Text("old")),
@@ -143,7 +145,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a file that is removed and made again",
+        name: "file removed and created again",
         steps: &[
             (A, "echo one > f", Anything),
             (B, "cat f", Text("one")),
@@ -156,7 +158,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "append by two in turns",
+        name: "alternating appends",
         steps: &[
             (A, "echo a1 >> f", Anything),
             (B, "echo b1 >> f", Anything),
@@ -167,19 +169,19 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "append by two who keep the file open",
+        name: "alternating appends to an open file",
         steps: &[
             (A, "exec 3>> f; echo a1 >&3", Anything),
             (B, "exec 3>> f; echo b1 >&3", Anything),
-            // Attributes hold acregmin (3 s) at least.
+            // Attributes are cached for at least acregmin (3 s).
             (A, "sleep 4; echo a2 >&3", Anything),
             (B, "sleep 4; echo b2 >&3; exec 3>&-", Anything),
-            // Linux 7.3 writes where it ends by then, but with the page that it has of it: zeros instead of b1.
+            // Linux 7.3 appends at the new end, but with its old page: zeros instead of b1.
             (A, "exec 3>&-; cat f", HereOnly("a1 b1 a2 b2")),
         ],
     },
     Case {
-        name: "append to a file that the other has cut",
+        name: "append after a remote truncation",
         steps: &[
             (A, "echo 123456789 > f", Anything),
             (B, "cat f", Text("123456789")),
@@ -189,7 +191,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a file that the other cuts and extends",
+        name: "remote truncation and extension",
         steps: &[
             (A, "echo 123456789 > f", Anything),
             (B, "cat f", Text("123456789")),
@@ -202,7 +204,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a file that the other removes while it is open",
+        name: "remote remove of an open file",
         steps: &[
             (A, "echo content > f", Anything),
             (B, "exec 3< f", Anything),
@@ -212,7 +214,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a file that is removed while it is open here",
+        name: "local remove of an open file",
         steps: &[
             (A, "echo content > f", Anything),
             (B, "exec 3< f; rm f; cat <&3", Text("content")),
@@ -233,7 +235,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "links",
+        name: "hard links",
         steps: &[
             (A, "echo one > f", Anything),
             (B, "cat f; stat -c %h f", Text("one 1")),
@@ -245,7 +247,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a link to a file whose name the other has given away",
+        name: "link to a file renamed remotely",
         steps: &[
             (A, "echo old > f", Anything),
             (B, "stat -c %s f", Text("4")),
@@ -254,7 +256,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a file with two names, of which the other gives one away",
+        name: "remote rename of one of two hard links",
         steps: &[
             (A, "echo old > f; ln f g", Anything),
             (B, "cat f; cat g; cat f", Text("old old old")),
@@ -263,7 +265,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a listing after changes of the other",
+        name: "listing after remote changes",
         steps: &[
             (B, "ls", Text("")),
             (A, "touch a b; mkdir d; touch d/x", Anything),
@@ -276,7 +278,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "names after a change of one's own in the directory",
+        name: "cached names after a local change of the directory",
         steps: &[
             (A, "touch there", Anything),
             (
@@ -291,7 +293,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "names that a failed change shows to be there or not",
+        name: "cached names corrected by a failed operation",
         steps: &[
             (
                 B,
@@ -333,7 +335,7 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "a lock that is a directory",
+        name: "directory used as a lock",
         steps: &[
             (A, "mkdir lock && echo got it", Text("got it")),
             (B, "mkdir lock 2>/dev/null || echo busy", Text("busy")),
