@@ -52,7 +52,7 @@ fn dropped_or_externally_unmounted_mount_ends() {
         Mount::new(&export.url("rdma"), dir.path(), &MountOptions::default(), Options::default()).unwrap();
     millrace_fuse::detach(mount.path()).unwrap();
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    rt.block_on(async { tokio::time::timeout(HANG, mount.wait_for_exit()).await.unwrap() });
+    rt.block_on(async { tokio::time::timeout(HANG, mount.ended()).await.unwrap() });
     mount.unmount(HANG).unwrap();
 }
 
