@@ -398,7 +398,7 @@ impl FileSystem for Disk {
         })
     }
 
-    fn make(&self, _: &Identity, _: &Handle, _: &[u8], _: &NewNode, _: &SetAttr) -> Op<Created> {
+    fn create_node(&self, _: &Identity, _: &Handle, _: &[u8], _: &NewNode, _: &SetAttr) -> Op<Created> {
         Op::Ready(Err(FsError::NotSupp))
     }
 

@@ -1,42 +1,43 @@
-//! What can go wrong in a file system, in the terms of RFC 1813's `nfsstat3`.
+//! File system errors, which correspond to `nfsstat3` of RFC 1813.
 
-/// The outcome of a file system operation.
+/// Result of a file system operation.
 pub type FsResult<T> = Result<T, FsError>;
 
-/// Why an operation failed. Each variant is the `nfsstat3` value of the same name (RFC 1813 section 2.6).
+/// Error of a file system operation. Each variant is the `nfsstat3` value of the same name (RFC 1813 section
+/// 2.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FsError {
     /// Not the owner.
     #[error("operation not permitted")]
     Perm,
-    /// No such name.
+    /// The name does not exist.
     #[error("no such file or directory")]
     NoEnt,
-    /// The device failed.
+    /// I/O error.
     #[error("input/output error")]
     Io,
     /// No such device.
     #[error("no such device or address")]
     NxIo,
-    /// Permission denied by mode bits.
+    /// Permission denied.
     #[error("permission denied")]
     Access,
     /// The name exists.
     #[error("file exists")]
     Exist,
-    /// Across file systems.
+    /// Rename or link across file systems.
     #[error("cross-device link")]
     XDev,
-    /// The operation is not for this device.
+    /// The device does not support the operation.
     #[error("no such device")]
     NoDev,
-    /// A directory was needed.
+    /// Not a directory.
     #[error("not a directory")]
     NotDir,
-    /// A directory was not wanted.
+    /// Is a directory.
     #[error("is a directory")]
     IsDir,
-    /// An argument makes no sense.
+    /// Invalid argument.
     #[error("invalid argument")]
     Inval,
     /// The file would be too large.
@@ -45,7 +46,7 @@ pub enum FsError {
     /// No space left.
     #[error("no space left on the file system")]
     NoSpc,
-    /// Read-only.
+    /// Read-only file system.
     #[error("read-only file system")]
     RoFs,
     /// Too many links.
@@ -54,37 +55,37 @@ pub enum FsError {
     /// The name is too long.
     #[error("file name too long")]
     NameTooLong,
-    /// The directory has entries.
+    /// The directory is not empty.
     #[error("directory not empty")]
     NotEmpty,
     /// Quota exceeded.
     #[error("disk quota exceeded")]
     DQuot,
-    /// The handle's file is gone.
+    /// The object of the handle no longer exists.
     #[error("stale file handle")]
     Stale,
-    /// The handle was never given out.
+    /// The handle is invalid.
     #[error("bad file handle")]
     BadHandle,
-    /// The guard's ctime does not match.
+    /// The guard does not match the ctime.
     #[error("the file changed since its attributes were read")]
     NotSync,
-    /// The directory cookie is not valid.
+    /// The directory cookie is invalid.
     #[error("stale directory cookie")]
     BadCookie,
-    /// Not supported here.
+    /// The operation is not supported.
     #[error("operation not supported")]
     NotSupp,
-    /// A size limit is too small for one entry.
+    /// The reply size limit is too small for one entry.
     #[error("buffer too small")]
     TooSmall,
-    /// The server itself failed (out of memory, a bug).
+    /// An internal error of the server.
     #[error("server fault")]
     ServerFault,
-    /// The type of object cannot be made.
+    /// The type of object is not supported.
     #[error("type not supported")]
     BadType,
-    /// Try again later.
+    /// Temporarily unavailable; try again later.
     #[error("busy, try again later")]
     Jukebox,
 }

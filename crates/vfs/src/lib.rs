@@ -1,8 +1,8 @@
-//! The [`FileSystem`] trait, handle based and asynchronous, and its implementations.
+//! The handle-based, asynchronous [`FileSystem`] trait and its implementations.
 //!
-//! Data goes in and out by reference ([`millrace_buffer::Views`]). Calls return [`MaybeReady`]: a file system that answers
-//! from memory is ready at once and allocates nothing; one that has to wait gives a `'static` future that owns what
-//! it needs. Nothing here may block the calling thread.
+//! Data is passed by reference ([`millrace_buffer::Views`]). Calls return [`MaybeReady`]: a file system that
+//! keeps its data in memory completes at once without allocating; others return a `'static` future that owns
+//! its state. No call blocks the calling thread.
 
 mod error;
 pub mod local;
@@ -19,96 +19,106 @@ pub use types::{
     Read, SetAttr, SetTime, Stability, Time, Wcc, WccAttr, Written,
 };
 
-/// The outcome of a file system call.
+/// Result of a file system call.
 pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 
-/// A file system reached by handles: what an export offers.
+/// A file system accessed by handles; the backend of an export.
 ///
-/// Every call takes the caller's [`Identity`] (already squashed by the export's policy) and checks permissions with
-/// it, POSIX style; uid 0 may do everything. Names are bytes; implementations refuse `/`, NUL, the empty name and
-/// names over [`FsInfo::name_max`], and treat `.` and `..` as RFC 1813 section 3.3 says. `..` at the root is the root.
-/// Errors are those of RFC 1813 for the procedure of the same name. Calls may come from several threads at once; each
-/// is atomic with respect to the others unless its documentation says otherwise.
+/// Each call passes the caller's [`Identity`] (after the export's squashing) and checks permissions as POSIX
+/// does; uid 0 is privileged. Names are bytes. Implementations reject `/`, NUL, empty names and names longer
+/// than [`FsInfo::name_max`], and handle `.` and `..` as described in RFC 1813 section 3.3. `..` of the root
+/// is the root. Errors are those of RFC 1813 for the procedure of the same name. Calls may come from several
+/// threads at once; each is atomic unless its documentation says otherwise.
 pub trait FileSystem: Send + Sync + 'static {
-    /// The root directory's handle.
+    /// Handle of the root directory.
     fn root(&self) -> Handle;
 
-    /// Fixed properties.
+    /// Static properties.
     fn info(&self) -> FsInfo;
 
     /// Space and file counts.
     fn stat(&self) -> Op<FsStat>;
 
-    /// Attributes of `file`.
+    /// Returns the attributes of `file`.
     fn getattr(&self, file: &Handle) -> Op<Attr>;
 
-    /// Changes attributes. With `guard`, only if the file's ctime still equals it ([`FsError::NotSync`] otherwise).
-    /// A size change truncates or extends with a hole.
-    fn setattr(&self, who: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc>;
+    /// Sets attributes. With `guard`, only if the file's ctime equals it ([`FsError::NotSync`] otherwise). A
+    /// size change truncates the file or extends it with a hole.
+    fn setattr(&self, caller: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc>;
 
-    /// Finds `name` in `dir`.
-    fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)>;
+    /// Looks up `name` in `dir`.
+    fn lookup(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)>;
 
-    /// Which of the `wanted` rights `who` has, as a hint, and the attributes.
-    fn access(&self, who: &Identity, file: &Handle, wanted: Access) -> Op<(Access, Attr)>;
+    /// Returns which of the `wanted` rights `caller` has (advisory), and the attributes.
+    fn access(&self, caller: &Identity, file: &Handle, wanted: Access) -> Op<(Access, Attr)>;
 
-    /// The target of a symbolic link.
-    fn readlink(&self, who: &Identity, link: &Handle) -> Op<(Vec<u8>, Attr)>;
+    /// Returns the target of a symbolic link.
+    fn readlink(&self, caller: &Identity, link: &Handle) -> Op<(Vec<u8>, Attr)>;
 
-    /// Up to `count` bytes from `offset`, by reference where the data is in memory, else in buffers of the arena the
-    /// file system was made with. Short only at the end of the file.
-    fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read>;
+    /// Reads up to `count` bytes at `offset`. The data is returned by reference if it is in memory, otherwise
+    /// in buffers of the file system's arena. Fewer bytes are returned only at the end of the file.
+    fn read(&self, caller: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read>;
 
-    /// Writes `data` at `offset`. The file system may keep the views as the file's content instead of copying.
-    /// With [`Stability::FileSync`] or [`Stability::DataSync`] the data is durable before the outcome is ready.
+    /// Writes `data` at `offset`. The file system may keep the views as file content instead of copying. With
+    /// [`Stability::FileSync`] or [`Stability::DataSync`] the data is durable when the call completes.
     fn write(
         &self,
-        who: &Identity,
+        caller: &Identity,
         file: &Handle,
         offset: u64,
         data: Views,
         stable: Stability,
     ) -> Op<Written>;
 
-    /// Makes earlier unstable writes to `offset..offset + count` durable (`count` 0: to the end).
-    fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc>;
+    /// Makes earlier unstable writes to `offset..offset + count` durable (`count` 0: to the end of the file).
+    fn commit(&self, caller: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc>;
 
-    /// The write verifier: changes whenever unstable writes may have been lost (RFC 1813 section 3.3.21).
+    /// The write verifier; changes whenever unstable writes may have been lost (RFC 1813 section 3.3.21).
     fn write_verifier(&self) -> [u8; 8];
 
-    /// Creates a regular file. `Exclusive` stores the verifier durably and succeeds again for the same one.
-    fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created>;
+    /// Creates a regular file. `Exclusive` stores the verifier durably, and succeeds again for the same
+    /// verifier.
+    fn create(&self, caller: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created>;
 
-    /// Creates a directory, symbolic link or special file; [`FsError::Exist`] if the name is taken.
-    fn make(&self, who: &Identity, dir: &Handle, name: &[u8], node: &NewNode, set: &SetAttr) -> Op<Created>;
+    /// Creates a directory, symbolic link or special file. [`FsError::Exist`] if the name exists.
+    fn create_node(
+        &self,
+        caller: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        node: &NewNode,
+        set: &SetAttr,
+    ) -> Op<Created>;
 
-    /// Removes a name that is not a directory's ([`FsError::IsDir`]). Open handles go stale when the last link goes.
-    fn remove(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc>;
+    /// Removes a name other than a directory ([`FsError::IsDir`]). Handles become stale when the last link is
+    /// removed.
+    fn remove(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc>;
 
     /// Removes an empty directory.
-    fn rmdir(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc>;
+    fn rmdir(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc>;
 
-    /// Renames, replacing the target if there is one, atomically. Gives the two directories' changes.
+    /// Renames atomically, replacing an existing target. Returns the changes of both directories.
     fn rename(
         &self,
-        who: &Identity,
+        caller: &Identity,
         from_dir: &Handle,
         from: &[u8],
         to_dir: &Handle,
         to: &[u8],
     ) -> Op<(Wcc, Wcc)>;
 
-    /// Makes a hard link. Gives the file's attributes and the directory's change.
-    fn link(&self, who: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)>;
+    /// Creates a hard link. Returns the file's attributes and the change of the directory.
+    fn link(&self, caller: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)>;
 
-    /// Entries of `dir` after `cookie` (0: from the start, `.` and `..` first), at most `max_entries`, stopping once
-    /// their names sum to `max_name_bytes` (at least one entry is given if there is one). With `plus`, attributes and
-    /// handles come along. Cookies are never 0 and stay valid while the directory changes: an entry that exists
-    /// during the whole scan appears exactly once. `verifier` is what the first page gave (all zero with cookie 0);
-    /// [`FsError::BadCookie`] if it is no longer valid.
+    /// Lists the entries of `dir` after `cookie` (0: from the start, `.` and `..` first): at most
+    /// `max_entries`, and until the names add up to `max_name_bytes` (but at least one entry if there is
+    /// one). With `plus`, attributes and handles are included. Cookies are never 0 and stay valid while the
+    /// directory changes: an entry that exists during the whole scan is listed exactly once. `verifier` is
+    /// the one returned with the first page (zero with cookie 0); [`FsError::BadCookie`] if it is no longer
+    /// valid.
     fn readdir(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         cookie: u64,
         verifier: [u8; 8],
@@ -116,16 +126,16 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> Op<DirPage>;
 }
 
-/// Bounds of one page of [`FileSystem::readdir`].
+/// Limits of one page of [`FileSystem::readdir`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadDirLimits {
-    /// The most entries.
+    /// Maximum number of entries.
     pub max_entries: usize,
-    /// Stop once the names given sum to this many bytes.
+    /// Maximum total length of the names, in bytes.
     pub max_name_bytes: usize,
-    /// Give attributes and handles too.
+    /// Include attributes and handles.
     pub plus: bool,
 }
 
-/// How code holds a file system.
+/// A shared file system.
 pub type FileSystemRef = Arc<dyn FileSystem>;

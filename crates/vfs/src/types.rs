@@ -1,11 +1,12 @@
-//! The values that file systems take and give.
+//! Parameters and results of file system calls.
 
 use std::fmt;
 
 use millrace_buffer::Views;
 use smallvec::SmallVec;
 
-/// A file handle of one file system: opaque bytes, at most [`Handle::MAX`], stable for the life of the object.
+/// A file handle of one file system: opaque bytes, at most [`Handle::MAX`], constant for the life of the
+/// object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     len: u8,
@@ -13,17 +14,17 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The most bytes (the server adds its own 16 to make an NFS handle of at most 64).
+    /// Maximum length in bytes (the server adds 16 bytes to form an NFS handle of at most 64).
     pub const MAX: usize = 48;
 
-    /// A handle of these bytes, or `None` if they are too many.
+    /// Creates a handle; `None` if `bytes` is too long.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut out = Self { len: u8::try_from(bytes.len()).ok()?, bytes: [0; Self::MAX] };
         out.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(out)
     }
 
-    /// A handle of these bytes, whose number is known to be small enough when this is compiled.
+    /// Creates a handle from an array, whose length is checked at compile time.
     pub fn from_array<const N: usize>(bytes: [u8; N]) -> Self {
         const { assert!(N <= Self::MAX, "too many bytes for a handle") };
         let mut out = Self { len: N as u8, bytes: [0; Self::MAX] };
@@ -31,7 +32,7 @@ impl Handle {
         out
     }
 
-    /// Its bytes.
+    /// The bytes of the handle.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -45,30 +46,30 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Who calls.
+/// Credentials of the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// User id.
+    /// User ID.
     pub uid: u32,
-    /// Primary group id.
+    /// Primary group ID.
     pub gid: u32,
-    /// Further groups.
+    /// Supplementary group IDs.
     pub gids: SmallVec<[u32; 16]>,
 }
 
 impl Identity {
-    /// The superuser.
+    /// Credentials of the superuser.
     pub fn root() -> Self {
         Self { uid: 0, gid: 0, gids: SmallVec::new() }
     }
 
-    /// Whether `gid` is one of the caller's groups.
+    /// Whether `gid` is the primary or a supplementary group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.gids.contains(&gid)
     }
 }
 
-/// A time: seconds (may be before 1970) and nanoseconds (below 10^9) since the Unix epoch.
+/// A time relative to the Unix epoch: seconds (negative before 1970) and nanoseconds (below 10^9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Time {
     /// Seconds.
@@ -77,7 +78,7 @@ pub struct Time {
     pub nanos: u32,
 }
 
-/// What an object is.
+/// Type of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// Regular file.
@@ -99,42 +100,42 @@ pub enum FileKind {
 /// Attributes of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
-    /// What it is.
+    /// Type.
     pub kind: FileKind,
-    /// Permission bits, set-id bits and sticky bit (07777).
+    /// Permission bits, set-ID bits and sticky bit (07777).
     pub mode: u32,
-    /// Hard links.
+    /// Number of hard links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes of storage.
+    /// Allocated space in bytes.
     pub used: u64,
-    /// Device numbers (major, minor) of a device.
+    /// Major and minor number of a device.
     pub rdev: (u32, u32),
-    /// The file system.
+    /// File system ID.
     pub fsid: u64,
-    /// The object's number in it.
+    /// Inode number.
     pub fileid: u64,
-    /// Last access.
+    /// Time of last access.
     pub atime: Time,
-    /// Last change of content.
+    /// Time of last modification of the content.
     pub mtime: Time,
-    /// Last change of content or attributes.
+    /// Time of last change of content or attributes.
     pub ctime: Time,
 }
 
-/// The attributes that tell whether an object changed (`wcc_attr`).
+/// Attributes that show whether an object has changed (`wcc_attr`, RFC 1813 section 2.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WccAttr {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Last change of content.
+    /// Time of last modification of the content.
     pub mtime: Time,
-    /// Last change of content or attributes.
+    /// Time of last change of content or attributes.
     pub ctime: Time,
 }
 
@@ -144,29 +145,29 @@ impl From<&Attr> for WccAttr {
     }
 }
 
-/// An object before and after an operation (weak cache consistency). `before` only if it was taken atomically with
+/// Attributes before and after an operation (weak cache consistency data). `before` only if it is atomic with
 /// the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wcc {
-    /// Before.
+    /// Attributes before the operation.
     pub before: Option<WccAttr>,
-    /// After.
+    /// Attributes after the operation.
     pub after: Option<Attr>,
 }
 
 /// How to set a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetTime {
-    /// Leave it.
+    /// Do not change.
     #[default]
     Keep,
-    /// The server's present time.
+    /// Set to the server's current time.
     Now,
-    /// This time.
+    /// Set to this time.
     To(Time),
 }
 
-/// Attributes to set; `None` leaves one as it is.
+/// Attributes to set; `None` leaves an attribute unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttr {
     /// Permission bits (07777).
@@ -183,7 +184,7 @@ pub struct SetAttr {
     pub mtime: SetTime,
 }
 
-/// Rights, with the bit values of RFC 1813 section 3.3.4.
+/// Access rights, with the bit values of RFC 1813 section 3.3.4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access(pub u32);
 
@@ -202,62 +203,62 @@ impl Access {
     pub const EXECUTE: u32 = 0x20;
 }
 
-/// How durable a write must be, or was made (`stable_how`).
+/// Durability of a write (`stable_how`, RFC 1813 section 3.3.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stability {
-    /// May be lost until it is committed.
+    /// May be lost until committed.
     Unstable,
     /// Data is durable.
     DataSync,
-    /// Data and all attributes are durable.
+    /// Data and metadata are durable.
     FileSync,
 }
 
-/// What a read gave.
+/// Result of a read.
 #[derive(Debug, Clone)]
 pub struct Read {
-    /// The bytes.
+    /// The data.
     pub data: Views,
-    /// Whether they reach the end of the file.
+    /// Whether the data reaches the end of the file.
     pub eof: bool,
-    /// The file's attributes.
+    /// Attributes of the file.
     pub attr: Attr,
 }
 
-/// What a write did.
+/// Result of a write.
 #[derive(Debug, Clone, Copy)]
 pub struct Written {
-    /// Bytes written (at least 1 unless none were given).
+    /// Number of bytes written; 0 only for an empty write.
     pub count: u32,
-    /// How durable they are: at least what was asked.
+    /// Durability of the data, at least as requested.
     pub committed: Stability,
-    /// The file's change.
+    /// Attributes of the file before and after.
     pub wcc: Wcc,
 }
 
 /// How to create a regular file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateHow {
-    /// An existing file is fine; only `size` of the attributes is applied to it.
+    /// Opens an existing file; only `size` is applied to it.
     Unchecked(SetAttr),
-    /// The name must be free.
+    /// Fails if the name exists.
     Guarded(SetAttr),
-    /// The name must be free, or have been created with this verifier.
+    /// Fails if the name exists, unless it was created with this verifier.
     Exclusive([u8; 8]),
 }
 
-/// What was created.
+/// Result of creating an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Created {
-    /// The new object.
+    /// Handle of the new object.
     pub handle: Handle,
-    /// Its attributes.
+    /// Attributes of the new object.
     pub attr: Attr,
-    /// The directory's change.
+    /// Attributes of the directory before and after.
     pub dir: Wcc,
 }
 
-/// What [`crate::FileSystem::make`] makes.
+/// The object that [`crate::FileSystem::create_node`] creates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NewNode {
     /// A directory.
@@ -274,58 +275,58 @@ pub enum NewNode {
     Fifo,
 }
 
-/// One directory entry.
+/// A directory entry.
 #[derive(Debug, Clone)]
 pub struct DirEntry {
-    /// The object's number.
+    /// Inode number.
     pub fileid: u64,
-    /// Its name.
+    /// Name.
     pub name: Vec<u8>,
-    /// Where to continue after this entry.
+    /// Cookie to continue after this entry.
     pub cookie: u64,
-    /// Handle and attributes, when asked for and at hand.
+    /// Handle and attributes, if requested and available.
     pub plus: Option<(Handle, Attr)>,
 }
 
-/// A page of a directory.
+/// A page of directory entries.
 #[derive(Debug, Clone)]
 pub struct DirPage {
-    /// The entries, in cookie order.
+    /// Entries in cookie order.
     pub entries: Vec<DirEntry>,
-    /// Whether no entry follows.
+    /// Whether this is the last page.
     pub eof: bool,
-    /// To be sent with the next cookie.
+    /// Verifier to pass with the next cookie.
     pub verifier: [u8; 8],
-    /// The directory's attributes.
+    /// Attributes of the directory.
     pub attr: Attr,
 }
 
 /// Space and file counts of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FsStat {
-    /// Bytes in all.
+    /// Total size in bytes.
     pub total_bytes: u64,
-    /// Bytes free.
+    /// Free space in bytes.
     pub free_bytes: u64,
-    /// Bytes free for an ordinary caller.
+    /// Free space available to unprivileged users, in bytes.
     pub available_bytes: u64,
-    /// Files in all.
+    /// Total number of files.
     pub total_files: u64,
-    /// Files that can still be made.
+    /// Number of files that can be created.
     pub free_files: u64,
-    /// The same for an ordinary caller.
+    /// Number of files that unprivileged users can create.
     pub available_files: u64,
 }
 
-/// Fixed properties of a file system.
+/// Static properties of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FsInfo {
-    /// The largest file, in bytes.
+    /// Maximum file size in bytes.
     pub max_file_size: u64,
-    /// The longest name, in bytes.
+    /// Maximum name length in bytes.
     pub name_max: u32,
-    /// The most hard links.
+    /// Maximum number of hard links.
     pub link_max: u32,
-    /// Granularity of times, in nanoseconds.
+    /// Granularity of times in nanoseconds.
     pub time_delta_nanos: u32,
 }

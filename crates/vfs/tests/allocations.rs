@@ -46,20 +46,21 @@ fn reads_and_rewrites_take_nothing_from_the_heap() {
     let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
     let runtime = TokioRuntime::from_handle(rt.handle().clone());
     let fs = MemoryFs::new(MemoryConfig::new(arena.clone(), runtime));
-    let who = Identity::root();
+    let caller = Identity::root();
     let how = CreateHow::Guarded(SetAttr { size: Some(16 << 20), ..SetAttr::default() });
-    let MaybeReady::Ready(Ok(file)) = fs.create(&who, &fs.root(), b"a", &how) else { panic!("no file") };
+    let MaybeReady::Ready(Ok(file)) = fs.create(&caller, &fs.root(), b"a", &how) else { panic!("no file") };
     let round = |offset: u64| {
         // Whole pages, which are swapped; a small write in place; a read of data and of a hole.
         let data: Views = (0..16).map(|_| arena.alloc(BLOCK_BYTES).unwrap().freeze()).collect();
         let small = Views::from(arena.alloc(4096).unwrap().freeze());
         for (at, data) in [(offset, data), (offset + 5000, small)] {
-            let MaybeReady::Ready(Ok(_)) = fs.write(&who, &file.handle, at, data, Stability::Unstable) else {
+            let MaybeReady::Ready(Ok(_)) = fs.write(&caller, &file.handle, at, data, Stability::Unstable)
+            else {
                 panic!("not written")
             };
         }
         for at in [offset, offset + 777, 8 << 20] {
-            let MaybeReady::Ready(Ok(read)) = fs.read(&who, &file.handle, at, 1 << 20) else {
+            let MaybeReady::Ready(Ok(read)) = fs.read(&caller, &file.handle, at, 1 << 20) else {
                 panic!("not read")
             };
             assert_eq!(read.data.len(), 1 << 20);

@@ -52,7 +52,7 @@ static ALLOCATOR: Counting = Counting;
 
 struct Memory {
     fs: Arc<MemoryFs>,
-    who: Identity,
+    caller: Identity,
     heap: i64,
     free: u64,
     most: f64,
@@ -75,19 +75,20 @@ impl Memory {
             ..MemoryConfig::new(arena, runtime)
         });
         let free = now(fs.stat()).free_bytes;
-        Self { fs, who: Identity::root(), heap: BYTES.get(), free, most: 0.0, _rt: rt }
+        Self { fs, caller: Identity::root(), heap: BYTES.get(), free, most: 0.0, _rt: rt }
     }
 
     fn file(&self, dir: &Handle, name: &str) -> Handle {
-        now(self.fs.create(&self.who, dir, name.as_bytes(), &CreateHow::Guarded(SetAttr::default()))).handle
+        now(self.fs.create(&self.caller, dir, name.as_bytes(), &CreateHow::Guarded(SetAttr::default())))
+            .handle
     }
 
     fn make(&self, dir: &Handle, name: &str, node: &NewNode) -> Handle {
-        now(self.fs.make(&self.who, dir, name.as_bytes(), node, &SetAttr::default())).handle
+        now(self.fs.create_node(&self.caller, dir, name.as_bytes(), node, &SetAttr::default())).handle
     }
 
     fn remove(&self, dir: &Handle, name: &str) {
-        now(self.fs.remove(&self.who, dir, name.as_bytes()));
+        now(self.fs.remove(&self.caller, dir, name.as_bytes()));
     }
 
     /// Compares the growth of the heap with the charge; `beside` bytes are not charged.
@@ -129,7 +130,7 @@ fn links_take_no_more_heap_than_is_charged() {
         let root = m.fs.root();
         let file = m.file(&root, "f");
         for i in 0..100_000 {
-            now(m.fs.link(&m.who, &file, &root, name(i, len).as_bytes()));
+            now(m.fs.link(&m.caller, &file, &root, name(i, len).as_bytes()));
             if i % 64 == 0 {
                 m.check("links", START);
             }

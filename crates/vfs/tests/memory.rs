@@ -21,7 +21,7 @@ use millrace_vfs::{
 struct Memory {
     fs: Arc<MemoryFs>,
     arena: Arena,
-    who: Identity,
+    caller: Identity,
     _rt: tokio::runtime::Runtime,
 }
 
@@ -67,34 +67,34 @@ impl Memory {
         let arena = Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false });
         let mut config = MemoryConfig::new(arena.clone(), TokioRuntime::from_handle(rt.handle().clone()));
         change(&mut config);
-        Self { fs: MemoryFs::new(config), arena, who: Identity::root(), _rt: rt }
+        Self { fs: MemoryFs::new(config), arena, caller: Identity::root(), _rt: rt }
     }
 
     fn file(&self, name: &str) -> FsResult<Handle> {
         let how = CreateHow::Guarded(SetAttr::default());
-        now(self.fs.create(&self.who, &self.fs.root(), name.as_bytes(), &how)).map(|c| c.handle)
+        now(self.fs.create(&self.caller, &self.fs.root(), name.as_bytes(), &how)).map(|c| c.handle)
     }
 
     fn mkdir(&self, dir: &Handle, name: &str) -> FsResult<Handle> {
         let (node, set) = (NewNode::Directory, SetAttr::default());
-        now(self.fs.make(&self.who, dir, name.as_bytes(), &node, &set)).map(|c| c.handle)
+        now(self.fs.create_node(&self.caller, dir, name.as_bytes(), &node, &set)).map(|c| c.handle)
     }
 
     fn symlink(&self, name: &str, target: &[u8]) -> FsResult<()> {
         let (node, set) = (NewNode::Symlink(target.to_vec()), SetAttr::default());
-        now(self.fs.make(&self.who, &self.fs.root(), name.as_bytes(), &node, &set)).map(drop)
+        now(self.fs.create_node(&self.caller, &self.fs.root(), name.as_bytes(), &node, &set)).map(drop)
     }
 
     fn write(&self, file: &Handle, offset: u64, data: impl Into<Views>) -> FsResult<()> {
-        now(self.fs.write(&self.who, file, offset, data.into(), Stability::Unstable)).map(drop)
+        now(self.fs.write(&self.caller, file, offset, data.into(), Stability::Unstable)).map(drop)
     }
 
     fn read(&self, file: &Handle, offset: u64, count: usize) -> Views {
-        now(self.fs.read(&self.who, file, offset, count as u32)).unwrap().data
+        now(self.fs.read(&self.caller, file, offset, count as u32)).unwrap().data
     }
 
     fn remove(&self, name: &str) {
-        now(self.fs.remove(&self.who, &self.fs.root(), name.as_bytes())).unwrap();
+        now(self.fs.remove(&self.caller, &self.fs.root(), name.as_bytes())).unwrap();
     }
 
     fn used(&self, file: &Handle) -> u64 {
@@ -202,7 +202,7 @@ fn holes_take_no_memory_and_all_read_from_one_page() {
     let m = Memory::new(|_| ());
     let file = m.file("a").unwrap();
     let in_use = m.arena.stats().in_use;
-    now(m.fs.setattr(&m.who, &file, &size(1 << 50), None)).unwrap();
+    now(m.fs.setattr(&m.caller, &file, &size(1 << 50), None)).unwrap();
     let hole = m.read(&file, 123 << 30, 1 << 20);
     assert_eq!((hole.len(), m.arena.stats().in_use), (1 << 20, in_use));
     assert!(hole.iter().all(|v| v.address() == addresses(&hole)[0]));
@@ -217,17 +217,17 @@ fn everything_taken_is_given_back() {
     for round in 0..20 {
         let offset = round * 50_001;
         m.write(&file, offset, m.piece(300_000, 1)).unwrap();
-        now(m.fs.setattr(&m.who, &file, &size(offset / 2), None)).unwrap();
+        now(m.fs.setattr(&m.caller, &file, &size(offset / 2), None)).unwrap();
     }
     m.write(&file, 1 << 40, m.piece(1, 1)).unwrap();
     m.symlink("l", &[b'x'; 1000]).unwrap();
     let d = m.mkdir(&m.fs.root(), "d").unwrap();
-    let victim = now(m.fs.create(&m.who, &d, b"v", &CreateHow::Guarded(size(9)))).unwrap().handle;
+    let victim = now(m.fs.create(&m.caller, &d, b"v", &CreateHow::Guarded(size(9)))).unwrap().handle;
     m.write(&victim, 0, m.piece(5000, 1)).unwrap();
     assert_eq!(m.free().1, before.0.1 + 4);
-    now(m.fs.rename(&m.who, &m.fs.root(), b"l", &d, b"v")).unwrap();
-    now(m.fs.remove(&m.who, &d, b"v")).unwrap();
-    now(m.fs.rmdir(&m.who, &m.fs.root(), b"d")).unwrap();
+    now(m.fs.rename(&m.caller, &m.fs.root(), b"l", &d, b"v")).unwrap();
+    now(m.fs.remove(&m.caller, &d, b"v")).unwrap();
+    now(m.fs.rmdir(&m.caller, &m.fs.root(), b"d")).unwrap();
     m.remove("a");
     assert_eq!((m.free(), m.arena.stats().in_use), before);
 }
@@ -252,7 +252,7 @@ fn a_write_over_the_capacity_changes_nothing() {
     assert!(free < objects);
     assert_eq!(m.write(&file, 1 << 20, m.piece(1, 1)), Err(FsError::NoSpc));
     assert_eq!(m.symlink("l", &[b'x'; 4096]), Err(FsError::NoSpc));
-    now(m.fs.setattr(&m.who, &file, &size(BLOCK_BYTES as u64), None)).unwrap();
+    now(m.fs.setattr(&m.caller, &file, &size(BLOCK_BYTES as u64), None)).unwrap();
     assert_eq!(m.free().0, free + 2 * BLOCK_BYTES as u64);
     m.symlink("l", &[b'x'; 4096]).unwrap();
 }
@@ -335,8 +335,8 @@ fn the_numbers_of_files_and_links_are_limited() {
     assert_eq!(m.file("b"), Err(FsError::NoSpc));
     assert_eq!(m.mkdir(&root, "b"), Err(FsError::NoSpc));
     assert_eq!((m.free().1, now(m.fs.stat()).unwrap().free_files), (3, 0));
-    now(m.fs.link(&m.who, &a, &root, b"b")).unwrap();
-    assert_eq!(now(m.fs.link(&m.who, &a, &root, b"c")).err(), Some(FsError::MLink));
+    now(m.fs.link(&m.caller, &a, &root, b"b")).unwrap();
+    assert_eq!(now(m.fs.link(&m.caller, &a, &root, b"c")).err(), Some(FsError::MLink));
     m.remove("a");
     assert_eq!(m.file("c"), Err(FsError::NoSpc));
     m.remove("b");
@@ -370,7 +370,7 @@ fn ctime_moves_on_while_the_clock_stands_or_steps_back() {
         let new = times(&file);
         assert!(new.0 > last.0 && new.1 > last.1, "{new:?} after {last:?}");
         last = new;
-        now(m.fs.link(&m.who, &file, &m.fs.root(), b"b")).unwrap();
+        now(m.fs.link(&m.caller, &file, &m.fs.root(), b"b")).unwrap();
         assert!(times(&file).0 > last.0 && times(&file).1 == last.1);
         m.remove("b");
         let dir = times(&m.fs.root());
@@ -398,7 +398,7 @@ fn cookies_that_were_never_given_are_refused() {
     let m = Memory::new(|_| ());
     m.file("a").unwrap();
     let limits = ReadDirLimits { max_entries: 10, max_name_bytes: 100, plus: false };
-    let list = |cookie| now(m.fs.readdir(&m.who, &m.fs.root(), cookie, [0; 8], limits));
+    let list = |cookie| now(m.fs.readdir(&m.caller, &m.fs.root(), cookie, [0; 8], limits));
     let cookies: Vec<_> = list(0).unwrap().entries.iter().map(|e| e.cookie).collect();
     assert_eq!(cookies, [1, 2, 3]);
     assert_eq!(list(4).err(), Some(FsError::BadCookie));
@@ -412,7 +412,7 @@ fn list(m: &Memory, mut each: impl FnMut(&str)) -> usize {
     let limits = ReadDirLimits { max_entries: 50, max_name_bytes: 1 << 16, plus: false };
     let (mut cookie, mut seen) = (0, 0);
     loop {
-        let page = now(m.fs.readdir(&m.who, &m.fs.root(), cookie, [0; 8], limits)).unwrap();
+        let page = now(m.fs.readdir(&m.caller, &m.fs.root(), cookie, [0; 8], limits)).unwrap();
         for e in page.entries.iter().filter(|e| e.name != b"." && e.name != b"..") {
             each(std::str::from_utf8(&e.name).unwrap());
             seen += 1;
@@ -433,7 +433,7 @@ fn a_listing_ends_while_entries_are_renamed_and_shows_the_others_once() {
         m.file(&format!("f{i}")).unwrap();
     }
     let rename = |from: &str, to: &str| {
-        now(m.fs.rename(&m.who, &root, from.as_bytes(), &root, to.as_bytes())).unwrap();
+        now(m.fs.rename(&m.caller, &root, from.as_bytes(), &root, to.as_bytes())).unwrap();
     };
     // Each entry that is seen gets another name, of which there is none yet.
     let mut round = 0;
@@ -450,7 +450,7 @@ fn a_listing_ends_while_entries_are_renamed_and_shows_the_others_once() {
     let entries = list(&m, |name| {
         *seen.entry(name.to_owned()).or_default() += 1;
         for n in [round, COUNT - round] {
-            if n % 2 == 1 && now(m.fs.lookup(&m.who, &root, format!("r{n}").as_bytes())).is_ok() {
+            if n % 2 == 1 && now(m.fs.lookup(&m.caller, &root, format!("r{n}").as_bytes())).is_ok() {
                 rename(&format!("r{n}"), &format!("s{n}"));
             }
         }
@@ -477,7 +477,7 @@ fn a_name_that_is_replaced_again_and_again_is_listed_once() {
             let new = format!("t{temporary}");
             temporary += 1;
             m.file(&new).unwrap();
-            now(m.fs.rename(&m.who, &root, new.as_bytes(), &root, target.as_bytes())).unwrap();
+            now(m.fs.rename(&m.caller, &root, new.as_bytes(), &root, target.as_bytes())).unwrap();
         }
     });
     assert_eq!(seen.len(), COUNT);
@@ -556,7 +556,7 @@ fn a_file_that_is_cut_off_gives_back_the_pages_that_it_does_not_need() {
     for (len, used) in
         [(100_000, 65_536 + 65_536), (70_000, 65_536 + 8192), (20_000, 32_768), (3000, 4096), (0, 0)]
     {
-        now(m.fs.setattr(&m.who, &file, &size(len), None)).unwrap();
+        now(m.fs.setattr(&m.caller, &file, &size(len), None)).unwrap();
         assert_eq!(m.used(&file), used, "{len} bytes");
     }
 }
@@ -601,15 +601,15 @@ fn fill_directory(count: usize) {
     let name = |i: usize| format!("file-{i:07}");
     let how = CreateHow::Guarded(SetAttr::default());
     for i in 0..count {
-        now(m.fs.create(&m.who, &dir, name(i).as_bytes(), &how)).unwrap();
+        now(m.fs.create(&m.caller, &dir, name(i).as_bytes(), &how)).unwrap();
     }
     for i in (0..count).rev() {
-        now(m.fs.lookup(&m.who, &dir, name(i).as_bytes())).unwrap();
+        now(m.fs.lookup(&m.caller, &dir, name(i).as_bytes())).unwrap();
     }
     let limits = ReadDirLimits { max_entries: 1000, max_name_bytes: 1 << 16, plus: true };
     let (mut seen, mut cookie) = (0, 0);
     loop {
-        let page = now(m.fs.readdir(&m.who, &dir, cookie, [0; 8], limits)).unwrap();
+        let page = now(m.fs.readdir(&m.caller, &dir, cookie, [0; 8], limits)).unwrap();
         for e in page.entries.iter().filter(|e| e.name != b"." && e.name != b"..") {
             assert_eq!(e.name, name(seen).into_bytes());
             seen += 1;
@@ -621,9 +621,9 @@ fn fill_directory(count: usize) {
     }
     assert_eq!(seen, count);
     for i in 0..count {
-        now(m.fs.remove(&m.who, &dir, name(i).as_bytes())).unwrap();
+        now(m.fs.remove(&m.caller, &dir, name(i).as_bytes())).unwrap();
     }
-    now(m.fs.rmdir(&m.who, &m.fs.root(), b"d")).unwrap();
+    now(m.fs.rmdir(&m.caller, &m.fs.root(), b"d")).unwrap();
     assert_eq!(m.free(), free);
 }
 
@@ -646,8 +646,8 @@ fn a_tree_of_any_depth_is_dropped_and_renamed_within_bounds() {
         dir = m.mkdir(&dir, "d").unwrap();
     }
     m.file("f").unwrap();
-    let deep = now(m.fs.rename(&m.who, &m.fs.root(), b"f", &dir, b"f"));
+    let deep = now(m.fs.rename(&m.caller, &m.fs.root(), b"f", &dir, b"f"));
     assert_eq!(deep.err(), Some(FsError::NameTooLong));
-    now(m.fs.rename(&m.who, &m.fs.root(), b"f", &m.fs.root(), b"g")).unwrap();
+    now(m.fs.rename(&m.caller, &m.fs.root(), b"f", &m.fs.root(), b"g")).unwrap();
     drop(m);
 }

@@ -92,7 +92,7 @@ impl Env {
             dir.writable()?;
             let node = node?;
             let set = convert::set_attr(attributes)?;
-            dir.fs().make(&dir.who, &dir.file, place.name, &node, &set).await
+            dir.fs().create_node(&dir.who, &dir.file, place.name, &node, &set).await
         };
         let created = created.await;
         self.created(&dir, created, reply).await

@@ -9,26 +9,26 @@ use rustix::{
 
 use crate::{Attr, FileKind, FsError, FsResult, SetTime, Time};
 
-/// `STATX_SUBVOL` (Linux 6.10): the number of a btrfs subvolume.
+/// `STATX_SUBVOL` (Linux 6.10): ID of a btrfs subvolume.
 const SUBVOLUME: StatxFlags = StatxFlags::from_bits_retain(0x8000);
 
-/// Whether the kernel gave these attributes.
+/// Whether the kernel returned these attributes.
 pub(super) fn has(st: &Statx, flags: StatxFlags) -> bool {
     StatxFlags::from_bits_retain(st.stx_mask).contains(flags)
 }
 
-/// Whether two objects lie on one device. The subvolumes of a btrfs are devices of their own.
+/// Whether two objects are on the same device. Each btrfs subvolume is a device.
 pub(super) fn same_device(a: &Statx, b: &Statx) -> bool {
     (a.stx_dev_major, a.stx_dev_minor) == (b.stx_dev_major, b.stx_dev_minor)
 }
 
-/// Whether two objects are one. Inode numbers are numbers of a device.
+/// Whether two objects are the same. Inode numbers are unique per device.
 pub(super) fn same_object(a: &Statx, b: &Statx) -> bool {
     a.stx_ino == b.stx_ino && same_device(a, b)
 }
 
-/// A number for the device of an object that is not on the export's own: the subvolume's, which stays, or else the
-/// device's, which another mount may change.
+/// Identifies the device of an object on another device than the export's root: by the subvolume ID, which is
+/// persistent, or else by the device number, which may change at the next mount.
 pub(super) fn device_number(st: &Statx) -> u64 {
     if has(st, SUBVOLUME) {
         return st.stx_subvol;
@@ -36,19 +36,19 @@ pub(super) fn device_number(st: &Statx) -> u64 {
     u64::from(st.stx_dev_major) << 32 | u64::from(st.stx_dev_minor)
 }
 
-/// The attributes of an open object (`O_PATH` is enough).
+/// Attributes of an open object (also one opened with `O_PATH`).
 pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<Statx, Errno> {
     let want = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID | SUBVOLUME;
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, want)
 }
 
-/// As [`stat`], but an object without links is [`FsError::Stale`].
+/// Like [`stat`], but [`FsError::Stale`] for an object without links.
 pub(super) fn live_stat(fd: BorrowedFd<'_>) -> FsResult<Statx> {
     let st = stat(fd)?;
     if st.stx_nlink == 0 { Err(FsError::Stale) } else { Ok(st) }
 }
 
-/// The kind of an object.
+/// Type of an object.
 pub(super) fn kind(st: &Statx) -> FsResult<FileKind> {
     Ok(match FileType::from_raw_mode(st.stx_mode.into()) {
         FileType::RegularFile => FileKind::Regular,
@@ -66,12 +66,12 @@ fn time(t: StatxTimestamp) -> Time {
     Time { seconds: t.tv_sec, nanos: t.tv_nsec }
 }
 
-/// The permission, set-id and sticky bits.
+/// Permission, set-ID and sticky bits.
 pub(super) fn mode(st: &Statx) -> u32 {
     u32::from(st.stx_mode) & 0o7777
 }
 
-/// Attributes as the trait gives them.
+/// Converts attributes.
 pub(super) fn attr(st: &Statx, fsid: u64) -> FsResult<Attr> {
     Ok(Attr {
         kind: kind(st)?,
@@ -90,7 +90,7 @@ pub(super) fn attr(st: &Statx, fsid: u64) -> FsResult<Attr> {
     })
 }
 
-/// A time for `utimensat(2)`.
+/// Converts a time for `utimensat(2)`.
 pub(super) fn timespec(set: SetTime) -> rustix::fs::Timespec {
     let (tv_sec, tv_nsec) = match set {
         SetTime::Keep => (0, rustix::fs::UTIME_OMIT),

@@ -1,24 +1,24 @@
-//! READ, WRITE and COMMIT: finding the descriptor, and what the engine's outcome means.
+//! READ, WRITE and COMMIT: finds the descriptor, and converts the outcome of the transfer.
 
 use std::{os::fd::AsFd, sync::Arc};
 
 use super::{attr, data_file::DataFile, setup::Export, transfer::Outcome};
 use crate::{FsError, FsResult, Handle, Identity, Read, Stability, Wcc, Written};
 
-/// What a descriptor is for.
+/// Purpose of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Read,
     Write,
-    /// COMMIT, which takes the right to write (as in knfsd).
+    /// COMMIT, which requires write permission (as in knfsd).
     Sync,
 }
 
-/// A descriptor of `file` for `purpose`, if `who` may have it. Waits for a thread only if the file is not open or the
-/// permission not known.
+/// Returns a descriptor of `file` for `purpose`, if `caller` has permission. Uses a pool thread only if the
+/// file is not open, or the permission not cached.
 pub(super) async fn open(
     export: &Arc<Export>,
-    who: Identity,
+    caller: Identity,
     file: Handle,
     purpose: Purpose,
 ) -> FsResult<Arc<DataFile>> {
@@ -27,7 +27,7 @@ pub(super) async fn open(
         export.writable()?;
     }
     let ready =
-        export.tree.cached(&file).filter(|n| n.is_granted(&who, write)).and_then(|n| n.data_fd(write));
+        export.tree.cached(&file).filter(|n| n.is_granted(&caller, write)).and_then(|n| n.data_fd(write));
     if let Some(fd) = ready {
         return Ok(fd);
     }
@@ -35,19 +35,19 @@ pub(super) async fn open(
     let job = move || {
         let node = this.tree.open(&file)?;
         let st = attr::live_stat(node.as_fd())?;
-        this.creds.may_transfer(&who, node.as_fd(), &st, write)?;
+        this.creds.may_transfer(&caller, node.as_fd(), &st, write)?;
         let fd = match purpose {
             Purpose::Read | Purpose::Write => node.open_data(write)?,
             Purpose::Sync => node.open_any()?,
         };
-        node.grant(&who, write);
+        node.grant(&caller, write);
         Ok(fd)
     };
     export.pool.run(job).await
 }
 
-/// The descriptor for one write to `file`. Waits for a thread only if the write is stable and another one is in progress,
-/// or the first.
+/// Returns the descriptor for a write. Uses a pool thread only for a stable write that is the first one, or
+/// concurrent with another.
 pub(super) async fn writer(
     export: &Arc<Export>,
     file: &Arc<DataFile>,
@@ -64,29 +64,31 @@ pub(super) async fn writer(
 }
 
 impl Export {
-    /// What READ of `asked` bytes gives.
+    /// Result of READ of `asked` bytes.
     pub(super) fn finish_read(&self, offset: u64, asked: u32, out: Outcome) -> FsResult<Read> {
         let attr = attr::attr(&out.stat, self.fsid)?;
         let eof = reached_end(offset, asked, out.count, attr.size);
         Ok(Read { data: out.data, eof, attr })
     }
 
-    /// What WRITE gives.
+    /// Result of WRITE.
     pub(super) fn finish_write(&self, stable: Stability, out: Outcome) -> FsResult<Written> {
         let count = u32::try_from(out.count).map_err(|_| FsError::ServerFault)?;
         Ok(Written { count, committed: stable, wcc: self.after(&out.stat)? })
     }
 
-    /// An object's attributes after a change; see the module about why not before.
+    /// Attributes of an object after a change; the module documentation explains why there are none from
+    /// before.
     pub(super) fn after(&self, st: &rustix::fs::Statx) -> FsResult<Wcc> {
         Ok(Wcc { before: None, after: Some(attr::attr(st, self.fsid)?) })
     }
 }
 
-/// Whether a READ of `asked` bytes that gave `count` reached the end of the file, whose size was `size` afterwards.
+/// Whether a READ of `asked` bytes that returned `count` reached the end of the file, whose size was `size`
+/// afterwards.
 ///
-/// Another call may extend the file between the read and the look at its size. A READ that gave nothing reached the end
-/// all the same: Linux reports EIO to its application for a reply that has neither data nor `eof`.
+/// Another call may extend the file between the read and the stat. A READ that returned no data still sets
+/// `eof`: the Linux client returns EIO to the application for a reply without data and without `eof`.
 fn reached_end(offset: u64, asked: u32, count: usize, size: u64) -> bool {
     (asked > 0 && count == 0) || offset.saturating_add(count as u64) >= size
 }

@@ -1,16 +1,17 @@
-//! A regular file that is open for data, and the sync that its unstable writes still need.
+//! A regular file that is open for data, and the sync that its unstable writes require.
 //!
-//! Linux records a failed write-back in the inode and reports it once to each descriptor that was open at the time, at
-//! that descriptor's next `fsync` or stable write (`errseq_t`, Documentation/core-api/errseq.rst). A descriptor that is
-//! opened later gets the error only if no other descriptor has reported it and the inode is still in memory. Three rules
-//! follow, without which data could be lost although a COMMIT with an unchanged verifier or a stable write succeeded:
+//! Linux records a failed write-back in the inode and reports it once to each descriptor that was open at the
+//! time, at its next `fsync` or stable write (`errseq_t`, Documentation/core-api/errseq.rst). A descriptor
+//! opened later gets the error only if no other descriptor has reported it and the inode is still in memory.
+//! Without the following rules, data could be lost although a COMMIT with an unchanged verifier or a stable
+//! write succeeded:
 //!
-//! - A descriptor with unstable writes stays open until a sync of the whole file through it has ended
+//! - A descriptor with unstable writes stays open until a sync of the whole file through it has completed
 //!   ([`DataFile::is_synced`]).
-//! - Syncs of one descriptor run one at a time, and the write verifier changes before the next one begins: of two
-//!   concurrent ones, one would get the error and the other would succeed ([`SyncTurn`]).
-//! - A stable write has a descriptor to itself ([`DataFile::open_spare`]): on a shared one it could get the error
-//!   of a concurrent sync or of another stable write, which would then succeed.
+//! - Syncs of one descriptor are serialized, and the write verifier changes before the next one starts: of
+//!   two concurrent syncs, one would get the error and the other would succeed ([`SyncGuard`]).
+//! - Each stable write uses its own descriptor ([`DataFile::open_spare`]): on a shared one it could get the
+//!   error of a concurrent sync or stable write, which would then succeed.
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
@@ -25,17 +26,17 @@ use rustix::{fs::OFlags, io::Errno};
 
 use super::{engine::Verifier, node::reopen, pool::block_on};
 
-/// A descriptor through which file data is read or written.
+/// A descriptor for reading or writing file data.
 #[derive(Debug)]
 pub(super) struct DataFile {
     fd: OwnedFd,
-    /// Unstable writes so far.
+    /// Number of unstable writes.
     written: AtomicU64,
-    /// The value of `written` when the last sync of the whole file began.
+    /// Value of `written` when the last sync of the whole file started.
     synced: AtomicU64,
-    /// Held by the sync that is in progress.
+    /// Held by the sync in progress.
     syncing: Arc<Mutex<()>>,
-    /// A descriptor for a stable write that no write uses now.
+    /// An unused descriptor for stable writes.
     spare: parking_lot::Mutex<Option<Arc<Self>>>,
 }
 
@@ -52,7 +53,6 @@ impl AsRawFd for DataFile {
 }
 
 impl DataFile {
-    /// A descriptor without unstable writes.
     pub(super) fn new(fd: OwnedFd) -> Arc<Self> {
         Arc::new(Self {
             fd,
@@ -63,14 +63,14 @@ impl DataFile {
         })
     }
 
-    /// A descriptor of the same file that no other write uses, if there is one.
+    /// Takes the spare descriptor of the file, if there is one.
     pub(super) fn take_spare(&self) -> Option<Arc<Self>> {
         self.spare.lock().take()
     }
 
-    /// Opens the file again for one stable write; give the descriptor to [`keep_spare`](Self::keep_spare) afterwards.
-    /// This descriptor itself if the file cannot be opened: the server's user may not open every file that it has made.
-    /// Call on a pool thread.
+    /// Opens the file again for one stable write; pass the descriptor to [`keep_spare`](Self::keep_spare)
+    /// afterwards. Returns this descriptor if the file cannot be opened, since the server's user may lack
+    /// permission to open a file that it has created. Call on a pool thread.
     pub(super) fn open_spare(self: &Arc<Self>) -> Result<Arc<Self>, Errno> {
         match reopen(self.as_fd(), OFlags::WRONLY) {
             Ok(fd) => Ok(Self::new(fd)),
@@ -79,8 +79,8 @@ impl DataFile {
         }
     }
 
-    /// Keeps a descriptor for the next stable write. Closes it if one is kept already, or the write may still be in
-    /// progress.
+    /// Keeps a descriptor for the next stable write. Closes it if there is one already, or the write may
+    /// still be in progress.
     pub(super) fn keep_spare(self: &Arc<Self>, mut used: Arc<Self>) {
         if !Arc::ptr_eq(self, &used) && Arc::get_mut(&mut used).is_some() {
             let other = self.spare.lock().replace(used);
@@ -88,51 +88,51 @@ impl DataFile {
         }
     }
 
-    /// Counts an unstable write. Call when the data is in the page cache and before the write is answered.
-    pub(super) fn wrote(&self) {
+    /// Counts an unstable write. Call when the data is in the page cache, before the reply.
+    pub(super) fn note_unstable_write(&self) {
         self.written.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether no unstable write has been answered since the last sync of the whole file began.
+    /// Whether no unstable write has completed since the last sync of the whole file started.
     pub(super) fn is_synced(&self) -> bool {
         self.synced.load(Ordering::Acquire) == self.written.load(Ordering::Acquire)
     }
 
-    /// Waits for the sync in progress, if there is one, and begins the next one.
-    pub(super) async fn begin_sync(self: &Arc<Self>) -> SyncTurn {
-        let turn = Arc::clone(&self.syncing).lock_owned().await;
-        SyncTurn { file: Arc::clone(self), covers: self.written.load(Ordering::Acquire), _turn: turn }
+    /// Waits for the sync in progress, if any, and starts the next one.
+    pub(super) async fn start_sync(self: &Arc<Self>) -> SyncGuard {
+        let guard = Arc::clone(&self.syncing).lock_owned().await;
+        SyncGuard { file: Arc::clone(self), covers: self.written.load(Ordering::Acquire), _lock: guard }
     }
 
-    /// Begins a sync unless one is in progress.
-    pub(super) fn try_begin_sync(self: &Arc<Self>) -> Option<SyncTurn> {
-        let turn = Arc::clone(&self.syncing).try_lock_owned()?;
-        Some(SyncTurn { file: Arc::clone(self), covers: self.written.load(Ordering::Acquire), _turn: turn })
+    /// Starts a sync unless one is in progress.
+    pub(super) fn try_start_sync(self: &Arc<Self>) -> Option<SyncGuard> {
+        let guard = Arc::clone(&self.syncing).try_lock_owned()?;
+        Some(SyncGuard { file: Arc::clone(self), covers: self.written.load(Ordering::Acquire), _lock: guard })
     }
 
-    /// Syncs the file on this thread, which must be one that may block.
+    /// Syncs the file on this thread, which may block.
     pub(super) fn sync_now(self: &Arc<Self>, verifier: &Verifier) -> Result<(), Errno> {
-        let sync = block_on(self.begin_sync());
+        let sync = block_on(self.start_sync());
         let result = rustix::fs::fsync(&self.fd);
-        sync.end(result, true, verifier);
+        sync.finish(result, true, verifier);
         result
     }
 }
 
-/// A sync in progress. No other sync of the descriptor begins before it is dropped.
+/// A sync in progress. It must be dropped before the next sync of the descriptor can start.
 #[derive(Debug)]
-pub(super) struct SyncTurn {
+pub(super) struct SyncGuard {
     file: Arc<DataFile>,
     covers: u64,
-    _turn: OwnedMutexGuard<()>,
+    _lock: OwnedMutexGuard<()>,
 }
 
-impl SyncTurn {
-    /// Takes the result of `fsync`, of the `whole` file or of a range. Call before the result is answered.
+impl SyncGuard {
+    /// Records the result of `fsync`, of the `whole` file or of a range. Call before the reply.
     ///
-    /// After a failure the verifier changes, so that clients write again what they have not committed; the descriptor
-    /// needs no other sync on behalf of the writes that this one covered.
-    pub(super) fn end(self, result: Result<(), Errno>, whole: bool, verifier: &Verifier) {
+    /// After a failure the verifier changes, so that clients resend uncommitted data; the writes covered by
+    /// this sync need no further one.
+    pub(super) fn finish(self, result: Result<(), Errno>, whole: bool, verifier: &Verifier) {
         let lost = result.is_err_and(data_may_be_lost);
         if lost {
             verifier.change();
@@ -143,7 +143,7 @@ impl SyncTurn {
     }
 }
 
-/// Whether a failed sync may mean that data is lost. The other errors report a sync that was not tried.
+/// Whether a failed sync may mean lost data. Other errors mean that no sync was attempted.
 pub(super) fn data_may_be_lost(error: Errno) -> bool {
     !matches!(
         error,

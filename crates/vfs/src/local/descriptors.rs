@@ -1,4 +1,4 @@
-//! Sharing the process's descriptors (RLIMIT_NOFILE) among the caches of all exports.
+//! Shares the process's file descriptors (RLIMIT_NOFILE) among the caches of all exports.
 
 use std::{
     sync::{Arc, Weak},
@@ -11,24 +11,24 @@ use rustix::{io::Errno, process::Resource};
 use super::node::NodeCache;
 use crate::{FsError, FsResult};
 
-/// Descriptors that an open object may hold: its path, one for reading, one for writing and one for stable writes.
+/// Maximum descriptors of an open object: O_PATH, reading, writing, and stable writes.
 const PER_OBJECT: u64 = 4;
-/// Objects that a cache may always keep.
+/// Minimum capacity of a cache.
 const MIN_OBJECTS: usize = 8;
-/// How often an open is tried again after cached descriptors were closed; other threads may take them first.
-const TRIES: usize = 4;
-/// Pauses before the attempts to open an object that was just made: 1 ms to 512 ms, a second in all.
-const PAUSES: u32 = 10;
+/// Maximum attempts after closing cached descriptors, which other threads may use up first.
+const MAX_ATTEMPTS: usize = 4;
+/// Number of delays when opening an object just created: 1 ms to 512 ms, one second in total.
+const MAX_RETRIES: u32 = 10;
 
 static CACHES: Mutex<Vec<Weak<NodeCache>>> = Mutex::new(Vec::new());
 
-/// Adds a cache to those that share the descriptors.
+/// Registers a cache.
 pub(super) fn register(cache: &Arc<NodeCache>) {
     CACHES.lock().push(Arc::downgrade(cache));
     share();
 }
 
-/// Gives each cache its part: all together take half of the limit, and leave the other half to connections.
+/// Sets the capacity of each cache: together they use half of the limit; the other half is for connections.
 pub(super) fn share() {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let caches = caches();
@@ -44,9 +44,9 @@ fn caches() -> Vec<Arc<NodeCache>> {
     all.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Opens a descriptor. When there is none left, closes cached ones and tries again.
-pub(super) fn opening<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
-    for _ in 0..TRIES {
+/// Opens a descriptor. If none is left, closes cached ones and retries.
+pub(super) fn with_free_descriptor<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..MAX_ATTEMPTS {
         match open() {
             Err(Errno::MFILE | Errno::NFILE) => {}
             other => return other,
@@ -59,11 +59,11 @@ pub(super) fn opening<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno
     open()
 }
 
-/// Opens an object that was just made; waits for descriptors that calls in progress hold.
+/// Opens an object that was just created; waits for descriptors used by calls in progress.
 ///
-/// The client repeats a call that is answered with JUKEBOX, and would find that the object exists already.
-pub(super) fn opening_made<T>(open: impl Fn() -> FsResult<T>) -> FsResult<T> {
-    for n in 0..PAUSES {
+/// JUKEBOX would make the client retransmit the call, which would then fail because the object exists.
+pub(super) fn with_free_descriptor_retrying<T>(open: impl Fn() -> FsResult<T>) -> FsResult<T> {
+    for n in 0..MAX_RETRIES {
         match open() {
             Err(FsError::Jukebox) => std::thread::sleep(Duration::from_millis(1 << n)),
             other => return other,

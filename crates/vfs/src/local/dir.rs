@@ -1,7 +1,7 @@
 //! READDIR and READDIRPLUS.
 //!
-//! A cookie is the file system's own position after an entry (`d_off`), so it stays right while the directory
-//! changes, across restarts, and as long as the file system promises. The verifier is always zero.
+//! A cookie is the file system's directory offset (`d_off`). It stays valid while the directory changes,
+//! across restarts, and as long as the file system guarantees. The verifier is always zero.
 
 use std::os::fd::AsFd;
 
@@ -15,13 +15,13 @@ use super::{
 };
 use crate::{Attr, DirEntry, DirPage, FsError, FsResult, Handle, Identity, ReadDirLimits};
 
-/// Bytes of raw entries asked for at once.
+/// Buffer size for getdents, in bytes.
 const BATCH: usize = 32 << 10;
 
 impl Export {
     pub(super) fn readdir(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         cookie: u64,
         verifier: [u8; 8],
@@ -31,13 +31,13 @@ impl Export {
         if verifier != [0; 8] || i64::try_from(cookie).is_err() {
             return Err(FsError::BadCookie);
         }
-        self.creds.precheck(who, &st, R)?;
+        self.creds.precheck(caller, &st, R)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let fd = self.creds.as_caller(who, || Ok(reopen(node.as_fd(), flags)?))?;
+        let fd = self.creds.as_caller(caller, || Ok(reopen(node.as_fd(), flags)?))?;
         if cookie != 0 {
             rustix::fs::seek(&fd, SeekFrom::Start(cookie)).map_err(|_| FsError::BadCookie)?;
         }
-        let plus = limits.plus && self.creds.precheck(who, &st, X).is_ok();
+        let plus = limits.plus && self.creds.precheck(caller, &st, X).is_ok();
         let mut page =
             DirPage { entries: Vec::new(), eof: false, verifier: [0; 8], attr: attr::attr(&st, self.fsid)? };
         let mut bytes = 0usize;
@@ -64,15 +64,15 @@ impl Export {
             });
         }
         for entry in &mut page.entries {
-            self.complete(who, &node, &st, entry, plus);
+            self.complete(caller, &node, &st, entry, plus);
         }
         page.attr = attr::attr(&attr::live_stat(node.as_fd())?, self.fsid)?;
         Ok(page)
     }
 
-    /// Puts right what the kernel says about the root's parent, and adds handle and attributes if they are wanted
-    /// and at hand.
-    fn complete(&self, who: &Identity, dir: &Node, st: &Statx, entry: &mut DirEntry, plus: bool) {
+    /// Corrects the inode number of the root's `..`, and adds handle and attributes if requested and
+    /// available.
+    fn complete(&self, caller: &Identity, dir: &Node, st: &Statx, entry: &mut DirEntry, plus: bool) {
         if entry.name == b".." && self.tree.is_root(st) {
             entry.fileid = self.tree.root_ino();
         }
@@ -80,19 +80,19 @@ impl Export {
             return;
         }
         let found: FsResult<(Handle, Attr)> = match entry.name.as_slice() {
-            // Listing it moved its access time.
+            // Listing has changed the atime.
             b"." => {
                 attr::live_stat(dir.as_fd()).and_then(|st| Ok((dir.handle(), attr::attr(&st, self.fsid)?)))
             }
             b".." => {
                 self.tree.open_parent(dir).and_then(|(up, st)| Ok((up.handle(), attr::attr(&st, self.fsid)?)))
             }
-            name => {
-                self.creds.as_caller(who, || self.tree.open_entry(dir.as_fd(), name)).and_then(|(fd, st)| {
-                    let handle = self.tree.name_entry(&dir.handle(), name, fd.as_fd(), &st)?;
+            name => self.creds.as_caller(caller, || self.tree.open_entry(dir.as_fd(), name)).and_then(
+                |(fd, st)| {
+                    let handle = self.tree.record_entry(&dir.handle(), name, fd.as_fd(), &st)?;
                     Ok((handle, attr::attr(&st, self.fsid)?))
-                })
-            }
+                },
+            ),
         };
         entry.plus = found.ok();
     }

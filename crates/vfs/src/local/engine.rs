@@ -1,4 +1,4 @@
-//! What moves file data: io_uring, or threads that block.
+//! Transfers of file data, by io_uring or by blocking threads.
 
 use std::{
     io,
@@ -17,12 +17,12 @@ use super::{
     data_file::DataFile,
     pool::Pool,
     sys,
-    transfer::{Begun, Next, Outcome, Request, Transfer, Work},
-    uring::{Ring, Tools},
+    transfer::{Operation, Outcome, Progress, Request, Started, Transfer},
+    uring::{Ring, RingContext},
 };
 use crate::{FsError, FsResult, Stability};
 
-/// The write verifier: random at each start, and changed when the kernel reports that written data was lost.
+/// Write verifier: random at each start; changed when the kernel reports that written data was lost.
 #[derive(Debug)]
 pub(super) struct Verifier(AtomicU64);
 
@@ -37,27 +37,27 @@ impl Verifier {
 
     pub(super) fn change(&self) {
         tracing::error!(
-            "written data may have been lost; the write verifier changes so that clients send it again"
+            "written data may have been lost; changing the write verifier so that clients resend it"
         );
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-enum Mover {
+enum Backend {
     Rings(Vec<Ring>),
     Threads(Pool),
 }
 
-/// The data path.
+/// Executes transfers of file data.
 pub(super) struct Engine {
-    mover: Mover,
+    backend: Backend,
     arena: Arena,
     verifier: Arc<Verifier>,
     next: AtomicUsize,
 }
 
 impl Engine {
-    /// Starts rings, or threads where there are none.
+    /// Starts io_uring instances, or threads if they are not available.
     pub(super) fn start(
         mode: IoMode,
         rings: usize,
@@ -65,8 +65,8 @@ impl Engine {
         arena: Arena,
         verifier: Arc<Verifier>,
     ) -> Result<Self, LocalError> {
-        let tools = Tools { arena: arena.clone(), verifier: Arc::clone(&verifier), threads };
-        let make = |_| Ring::start(tools.clone());
+        let context = RingContext { arena: arena.clone(), verifier: Arc::clone(&verifier), threads };
+        let make = |_| Ring::start(context.clone());
         let rings = match mode {
             IoMode::Blocking => None,
             IoMode::IoUring => {
@@ -76,64 +76,63 @@ impl Engine {
             IoMode::Auto => match (0..rings.max(1)).map(make).collect::<Result<Vec<_>, _>>() {
                 Ok(rings) => Some(rings),
                 Err(error) => {
-                    tracing::info!(%error, "no io_uring here; file data goes through blocking threads");
+                    tracing::info!(%error, "io_uring is not available; using blocking threads for file data");
                     None
                 }
             },
         };
-        let mover = match rings {
-            Some(rings) => Mover::Rings(rings),
-            None => Mover::Threads(data_threads(threads).map_err(|source| LocalError::Threads { source })?),
+        let backend = match rings {
+            Some(rings) => Backend::Rings(rings),
+            None => Backend::Threads(data_threads(threads).map_err(|source| LocalError::Threads { source })?),
         };
-        Ok(Self { mover, arena, verifier, next: AtomicUsize::new(0) })
+        Ok(Self { backend, arena, verifier, next: AtomicUsize::new(0) })
     }
 
-    /// Whether io_uring is in use.
     pub(super) fn is_io_uring(&self) -> bool {
-        matches!(self.mover, Mover::Rings(_))
+        matches!(self.backend, Backend::Rings(_))
     }
 
-    /// Starts a transfer. It is made even if the future is dropped.
+    /// Starts a transfer. It completes even if the future is dropped.
     pub(super) fn submit(
         &self,
         file: Arc<DataFile>,
         offset: u64,
-        work: Work,
+        operation: Operation,
     ) -> impl Future<Output = FsResult<Outcome>> + Send + 'static {
         let (reply, answer) = oneshot::channel();
-        let request = Request { file, offset, work, reply };
-        match &self.mover {
-            Mover::Rings(rings) => {
+        let request = Request { file, offset, operation, reply };
+        match &self.backend {
+            Backend::Rings(rings) => {
                 let at = self.next.fetch_add(1, Ordering::Relaxed) % rings.len();
                 if let Some(ring) = rings.get(at) {
                     ring.submit(request);
                 }
             }
-            Mover::Threads(pool) => {
+            Backend::Threads(pool) => {
                 let (arena, verifier) = (self.arena.clone(), Arc::clone(&self.verifier));
-                pool.push(Box::new(move || move_blocking(request, &arena, &verifier)));
+                pool.push(Box::new(move || transfer_blocking(request, &arena, &verifier)));
             }
         }
         async move { answer.await.unwrap_or(Err(FsError::ServerFault)) }
     }
 
-    /// Starts a sync of each of `files` that no other one is in progress on, and waits for none.
+    /// Starts a sync of each of `files` that has none in progress, without waiting.
     pub(super) fn sync_unattended(&self, files: Vec<Arc<DataFile>>) {
         for file in files {
-            if let Some(turn) = file.try_begin_sync() {
-                drop(self.submit(file, 0, Work::Sync { count: 0, turn: Some(turn) }));
+            if let Some(guard) = file.try_start_sync() {
+                drop(self.submit(file, 0, Operation::Sync { count: 0, guard: Some(guard) }));
             }
         }
     }
 }
 
-/// The range that `fsync` shall cover: `None` is the whole file.
+/// Range for `fsync`; `None` for the whole file.
 pub(super) fn sync_range(offset: u64, count: u32) -> Option<(u64, u32)> {
     let end = offset.checked_add(count.into())?;
     (count != 0 && i64::try_from(end).is_ok()).then_some((offset, count))
 }
 
-/// The flags that make a write as durable as asked.
+/// Flags for a write with this durability.
 pub(super) fn write_flags(stable: Stability) -> ReadWriteFlags {
     match stable {
         Stability::Unstable => ReadWriteFlags::empty(),
@@ -142,31 +141,31 @@ pub(super) fn write_flags(stable: Stability) -> ReadWriteFlags {
     }
 }
 
-/// Threads that move file data by system calls that block.
+/// Threads for blocking data transfers.
 pub(super) fn data_threads(threads: usize) -> io::Result<Pool> {
     Pool::start("local-data", threads, sys::prepare_data_thread, || ())
 }
 
-/// Makes a transfer on this thread.
-pub(super) fn move_blocking(request: Request, arena: &Arena, verifier: &Verifier) {
-    let Begun::Going(mut transfer) = Transfer::begin(request, arena) else { return };
+/// Executes a transfer on this thread.
+pub(super) fn transfer_blocking(request: Request, arena: &Arena, verifier: &Verifier) {
+    let Started::InProgress(mut transfer) = Transfer::begin(request, arena) else { return };
     loop {
-        let result = one_call(&mut transfer);
+        let result = issue_syscall(&mut transfer);
         match transfer.advance(result, verifier) {
-            Next::Again(t) => transfer = t,
-            Next::Answered => return,
+            Progress::Again(t) => transfer = t,
+            Progress::Done => return,
         }
     }
 }
 
-fn one_call(transfer: &mut Transfer) -> Result<usize, Errno> {
+fn issue_syscall(transfer: &mut Transfer) -> Result<usize, Errno> {
     let at = transfer.position();
-    match transfer.work() {
-        Work::Read { .. } => {
+    match transfer.operation() {
+        Operation::Read { .. } => {
             let file = Arc::clone(transfer.file());
             rustix::io::preadv(&file, &mut transfer.unfilled(), at)
         }
-        Work::Write { stable, .. } => {
+        Operation::Write { stable, .. } => {
             let flags = write_flags(*stable);
             let slices = transfer.unwritten();
             if flags.is_empty() {
@@ -175,6 +174,6 @@ fn one_call(transfer: &mut Transfer) -> Result<usize, Errno> {
                 rustix::io::pwritev2(transfer.file(), &slices, at, flags)
             }
         }
-        Work::Sync { .. } => rustix::fs::fsync(transfer.file()).map(|()| 0),
+        Operation::Sync { .. } => rustix::fs::fsync(transfer.file()).map(|()| 0),
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel says, in the terms of RFC 1813.
+//! Conversion of errno values to RFC 1813 status codes.
 
 use rustix::io::Errno;
 
@@ -27,15 +27,15 @@ impl From<Errno> for FsError {
             Errno::DQUOT => Self::DQuot,
             Errno::STALE => Self::Stale,
             Errno::OPNOTSUPP | Errno::NOSYS => Self::NotSupp,
-            // A name that became a symbolic link under our feet: no name of ours is ever followed.
+            // The name has become a symbolic link; names are never followed.
             Errno::LOOP => Self::NoEnt,
-            // A mount point or a file in use by the machine itself.
+            // A mount point, or a file in use by the host.
             Errno::BUSY | Errno::TXTBSY => Self::Access,
             Errno::AGAIN | Errno::INTR | Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::NOBUFS => {
                 Self::Jukebox
             }
             other => {
-                tracing::warn!(error = %other, "the file system gave an error that NFS has no word for");
+                tracing::warn!(error = %other, "errno without an NFS equivalent");
                 Self::ServerFault
             }
         }

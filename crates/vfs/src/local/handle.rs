@@ -1,8 +1,8 @@
-//! What is in a handle.
+//! Format of file handles.
 //!
-//! A tag byte (kernel or index), the body, and a keyed mark ([`mac`]) of both, 8 bytes. A handle that we did not
-//! give out (random bytes, another server's, a kernel handle of an object outside the export made by someone on this
-//! machine) fails the mark and is refused before any of it is used.
+//! A tag byte (kernel or index), the body, and an 8-byte message authentication code ([`mac`]) of both.
+//! Handles not issued by this export (random bytes, another server's, a kernel handle of an object outside
+//! the export made by a local user) fail the check and are rejected before their content is used.
 
 use rustix::fs::Statx;
 
@@ -19,12 +19,12 @@ const MAC_BYTES: usize = 8;
 const INDEX_BYTES: usize = 20;
 const DEVICE_BYTES: usize = 8;
 
-/// A verified handle's content.
+/// Content of a verified handle.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// What the kernel calls the object.
+    /// A kernel file handle.
     Kernel(KernelHandle),
-    /// Inode number and time of birth, and the subvolume.
+    /// Inode number, birth time and subvolume.
     Index,
 }
 
@@ -36,7 +36,7 @@ fn seal(key: &Key, body: &[u8]) -> Option<Handle> {
     Handle::new(&bytes[..len])
 }
 
-/// The handle that carries a kernel handle; `None` if that is too long or of a type beyond a byte.
+/// Encodes a kernel handle; `None` if it is too long, or its type exceeds a byte.
 pub(super) fn from_kernel(key: &Key, k: &KernelHandle) -> Option<Handle> {
     let mut body = [0; Handle::MAX];
     body[0] = TAG_KERNEL;
@@ -46,8 +46,8 @@ pub(super) fn from_kernel(key: &Key, k: &KernelHandle) -> Option<Handle> {
     seal(key, &body[..len])
 }
 
-/// The handle that names an object by inode number and time of birth (zero where the file system keeps none), and by
-/// its subvolume, where that is another one than that of the export's `root`.
+/// Encodes inode number and birth time (zero if the file system does not store it), and the subvolume if it
+/// differs from that of the export's `root`.
 pub(super) fn from_stat(key: &Key, st: &Statx, root: &Statx) -> Option<Handle> {
     let born = attr::has(st, rustix::fs::StatxFlags::BTIME);
     let (seconds, nanos) = if born { (st.stx_btime.tv_sec, st.stx_btime.tv_nsec) } else { (0, 0) };
@@ -61,12 +61,12 @@ pub(super) fn from_stat(key: &Key, st: &Statx, root: &Statx) -> Option<Handle> {
     seal(key, &body[..len])
 }
 
-/// Checks a handle from the wire.
+/// Verifies and decodes a handle.
 pub(super) fn open(key: &Key, handle: &Handle) -> FsResult<Body> {
     let bytes = handle.as_bytes();
     let at = bytes.len().checked_sub(MAC_BYTES).ok_or(FsError::BadHandle)?;
     let (body, mark) = bytes.split_at(at);
-    // No early exit at the first wrong byte, so that the time taken tells nothing about the right mark.
+    // Compares all bytes, so that the time does not depend on the position of the first difference.
     let wrong = mac(key, body).to_le_bytes().iter().zip(mark).fold(0, |acc, (a, b)| acc | (a ^ b));
     if wrong != 0 {
         return Err(FsError::BadHandle);

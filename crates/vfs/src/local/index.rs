@@ -1,16 +1,18 @@
-//! Where objects are, for when there are no kernel handles.
+//! Locations of objects, for exports without kernel handles.
 //!
-//! A handle names an inode number and its time of birth; the index knows the directory and the name under which the
-//! object was last seen. Renames through this server keep it right. After a restart, or after a rename by a local
-//! program, a handle is not found where the index says. Then a thread walks the export, looks for the objects that are
-//! wanted, and fills the index with the others. The calls that want them are answered [`FsError::Jukebox`] (a few wait
-//! for a moment first), all others go on. An object that a whole walk has not found is gone ([`FsError::Stale`]).
+//! A handle contains an inode number and its birth time; the index maps it to the directory and name under
+//! which the object was last seen. Renames through this server update it. After a restart, or after a rename
+//! by a local process, the object may not be at its recorded location. A thread then walks the export, looks
+//! for the wanted objects, and fills the index with the others. Calls that want them fail with
+//! [`FsError::Jukebox`] (a few wait briefly first); other calls are not affected. An object that a complete
+//! walk has not found is [`FsError::Stale`].
 //!
-//! The index holds a fixed number of places in two generations. A place that is used or noted is in the young one; when
-//! that is full, it becomes the old one, and the old one is dropped except for the directories above what is kept.
-//! An export with more objects costs walks: a walk takes time in proportion to the export, so walks are spaced.
+//! The index holds a fixed number of locations in two generations. A location that is used or recorded is in
+//! the recent generation; when that is full, it becomes the old one, and the previous old one is dropped
+//! except for the ancestors of retained directories. An export with more objects causes walks; a walk takes
+//! time proportional to the export, so there are pauses between walks.
 //!
-//! Where the file system keeps no times of birth, a reused inode number is taken for the old object.
+//! If the file system does not store birth times, a reused inode number is mistaken for the old object.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -33,85 +35,86 @@ use super::{
 };
 use crate::{FileKind, FsError, FsResult, Handle};
 
-/// A walk is not repeated before this many times its own duration, and this long at least.
-const REST_FACTOR: u32 = 10;
-const MIN_REST: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 });
-/// How long a call waits for a walk before the client has to send it again.
-const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 500 });
+/// Pause between walks: this multiple of the duration of the last walk, and at least [`MIN_PAUSE`].
+const PAUSE_FACTOR: u32 = 10;
+const MIN_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 });
+/// Time that a call waits for a walk before it fails with JUKEBOX.
+const WALK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 500 });
 
 #[derive(Debug, Clone)]
-struct Place {
+struct Location {
     dir: Handle,
     name: Box<[u8]>,
-    /// The number of walks begun when this was noted.
+    /// Number of walks started when this was recorded.
     walks: u64,
 }
 
 #[derive(Debug, Default)]
-struct Places {
-    young: HashMap<Handle, Place>,
-    old: HashMap<Handle, Place>,
-    /// Objects to be looked for, with the number of the walk from which on a walk that does not meet them is a proof.
+struct Locations {
+    recent: HashMap<Handle, Location>,
+    old: HashMap<Handle, Location>,
+    /// Wanted objects, each with the number of the first walk that proves its absence by not finding it.
     wanted: HashMap<Handle, u64>,
-    /// Objects known to be gone, so that asking for them again does not cost another walk.
+    /// Objects known to be gone, so that they do not cause another walk.
     gone: HashSet<Handle>,
     walks: u64,
-    /// Everything that the last walk has met is here still, except what is gone.
+    /// All objects found by the last walk are in the index or in `gone`.
     all: bool,
 }
 
-impl Places {
-    /// Where an object is; its place is young from now on.
-    fn find(&mut self, handle: &Handle, limit: usize) -> Option<Place> {
-        if let Some(place) = self.young.get(handle) {
-            return Some(place.clone());
+impl Locations {
+    /// Returns a location and moves it to the recent generation.
+    fn find(&mut self, handle: &Handle, limit: usize) -> Option<Location> {
+        if let Some(location) = self.recent.get(handle) {
+            return Some(location.clone());
         }
-        let place = self.old.remove(handle)?;
-        self.insert(*handle, place.clone(), limit);
-        Some(place)
+        let location = self.old.remove(handle)?;
+        self.insert(*handle, location.clone(), limit);
+        Some(location)
     }
 
-    fn insert(&mut self, handle: Handle, place: Place, limit: usize) {
+    fn insert(&mut self, handle: Handle, location: Location, limit: usize) {
         self.old.remove(&handle);
-        self.young.insert(handle, place);
-        if self.young.len() > limit / 2 {
+        self.recent.insert(handle, location);
+        if self.recent.len() > limit / 2 {
             self.age(limit / 2);
         }
     }
 
-    /// Makes the young generation the old one. Of the old one the directories above it stay, up to `limit` of them.
+    /// Turns the recent generation into the old one. Keeps up to `limit` ancestors of its directories from
+    /// the previous old generation.
     fn age(&mut self, limit: usize) {
-        let mut dropped = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+        let mut dropped = std::mem::replace(&mut self.old, std::mem::take(&mut self.recent));
         let mut above: Vec<Handle> = self.old.values().map(|p| p.dir).collect();
         let mut room = limit;
         while let Some(dir) = above.pop() {
             if room > 0
-                && let Some(place) = dropped.remove(&dir)
+                && let Some(location) = dropped.remove(&dir)
             {
                 room -= 1;
-                above.push(place.dir);
-                self.old.insert(dir, place);
+                above.push(location.dir);
+                self.old.insert(dir, location);
             }
         }
         self.all &= dropped.is_empty();
     }
 
-    /// Takes what a walk has met, unless something newer is known.
-    fn meet(&mut self, handle: Handle, place: Place, limit: usize) {
-        let room = self.young.len() + self.old.len() < limit;
-        let known = match self.young.get_mut(&handle) {
+    /// Records a location found by a walk, unless a newer one is known.
+    fn record(&mut self, handle: Handle, location: Location, limit: usize) {
+        let room = self.recent.len() + self.old.len() < limit;
+        let known = match self.recent.get_mut(&handle) {
             Some(known) => Some(known),
             None => self.old.get_mut(&handle),
         };
         match known {
-            Some(known) if known.walks < place.walks => *known = place,
+            Some(known) if known.walks < location.walks => *known = location,
             Some(_) => {}
-            None if room => drop(self.old.insert(handle, place)),
+            None if room => drop(self.old.insert(handle, location)),
             None => self.all = false,
         }
     }
 
-    fn bury(&mut self, handle: Handle, limit: usize) {
+    fn mark_gone(&mut self, handle: Handle, limit: usize) {
         if self.gone.len() >= limit {
             self.gone.clear();
         }
@@ -122,30 +125,30 @@ impl Places {
 #[derive(Debug, Default)]
 struct Walks {
     running: bool,
-    /// Before this a walk is not repeated.
-    rest: Option<Instant>,
-    /// Calls that wait for the end of the walk.
+    /// Earliest start of the next walk.
+    next_walk: Option<Instant>,
+    /// Number of calls that wait for the end of the walk.
     waiting: usize,
 }
 
-/// The places of at most a fixed number of objects.
+/// Locations of a limited number of objects.
 pub(super) struct Index {
-    places: Mutex<Places>,
+    locations: Mutex<Locations>,
     limit: usize,
     walks: Mutex<Walks>,
     ended: Condvar,
-    /// Calls that may wait at once.
+    /// Maximum number of waiting calls.
     waiters: usize,
-    /// Held by a test, it stops walks.
+    /// A test holds this lock to block walks.
     #[cfg(test)]
     pub(super) pause: Mutex<()>,
 }
 
 impl Index {
-    /// An empty index of at most `limit` places. At most `waiters` threads wait for a walk at once.
+    /// Creates an empty index of at most `limit` locations. At most `waiters` threads wait for a walk.
     pub(super) fn new(limit: usize, waiters: usize) -> Self {
         Self {
-            places: Mutex::default(),
+            locations: Mutex::default(),
             limit: limit.max(2),
             walks: Mutex::default(),
             ended: Condvar::new(),
@@ -155,86 +158,88 @@ impl Index {
         }
     }
 
-    /// The number of walks so far.
+    /// Number of walks so far.
     #[cfg(test)]
-    pub(super) fn walks_begun(&self) -> u64 {
-        self.places.lock().walks
+    pub(super) fn walk_count(&self) -> u64 {
+        self.locations.lock().walks
     }
 
-    /// Whether a walk is running.
+    /// Whether a walk is in progress.
     #[cfg(test)]
     pub(super) fn is_walking(&self) -> bool {
         self.walks.lock().running
     }
 
-    /// Has the next walk begin after `rest`, and not before.
+    /// Sets the delay until the next walk.
     #[cfg(test)]
-    pub(super) fn rest_for(&self, rest: Duration) {
-        self.walks.lock().rest = Some(Instant::now() + rest);
+    pub(super) fn set_next_walk(&self, next_walk: Duration) {
+        self.walks.lock().next_walk = Some(Instant::now() + next_walk);
     }
 
-    /// Notes a place.
+    /// Records a location.
     pub(super) fn note(&self, handle: Handle, dir: Handle, name: &[u8]) {
-        let mut places = self.places.lock();
-        places.gone.remove(&handle);
-        places.wanted.remove(&handle);
-        let walks = places.walks;
-        places.insert(handle, Place { dir, name: name.into(), walks }, self.limit);
+        let mut locations = self.locations.lock();
+        locations.gone.remove(&handle);
+        locations.wanted.remove(&handle);
+        let walks = locations.walks;
+        locations.insert(handle, Location { dir, name: name.into(), walks }, self.limit);
     }
 
-    /// Notes that a name is gone; with `dead`, the object too.
+    /// Records that a name was removed, and with `dead` that the object was too.
     pub(super) fn forget(&self, handle: &Handle, dir: &Handle, name: &[u8], dead: bool) {
-        let mut places = self.places.lock();
-        let Places { young, old, all, .. } = &mut *places;
-        for generation in [young, old] {
+        let mut locations = self.locations.lock();
+        let Locations { recent, old, all, .. } = &mut *locations;
+        for generation in [recent, old] {
             if generation.get(handle).is_some_and(|p| p.dir == *dir && *p.name == *name) {
                 generation.remove(handle);
-                // The object has other links; only a walk finds them.
+                // The object has other links, which only a walk can find.
                 *all &= dead;
             }
         }
         if dead {
-            places.wanted.remove(handle);
-            places.bury(*handle, self.limit);
+            locations.wanted.remove(handle);
+            locations.mark_gone(*handle, self.limit);
         }
     }
 
-    /// Opens the object behind a handle, if it is where it was or a walk finds it soon.
+    /// Opens the object of a handle, at its recorded location or after a short walk.
     pub(super) fn open(&self, tree: &Tree, handle: &Handle) -> FsResult<(OwnedFd, Statx)> {
         for last in [false, true] {
-            if let Some(found) = self.open_in_place(tree, handle) {
+            if let Some(found) = self.open_recorded(tree, handle) {
                 return Ok(found);
             }
-            if !self.want(handle) {
+            if !self.request(handle) {
                 return Err(FsError::Stale);
             }
-            if last || !self.await_walk(tree) {
+            if last || !self.wait_for_walk(tree) {
                 break;
             }
         }
         Err(FsError::Jukebox)
     }
 
-    /// Has the next walk look for an object. False if it is known to be gone: a walk was whole and has not met it.
-    fn want(&self, handle: &Handle) -> bool {
-        let walked = self.walks.lock().rest.is_some_and(|rest| rest > Instant::now());
-        let mut places = self.places.lock();
-        let known = places.young.contains_key(handle) || places.old.contains_key(handle);
-        if places.gone.contains(handle) || (walked && places.all && !known) {
+    /// Requests an object from the next walk. Returns `false` if it is known to be gone: a complete walk has
+    /// not found it.
+    fn request(&self, handle: &Handle) -> bool {
+        let walked = self.walks.lock().next_walk.is_some_and(|next_walk| next_walk > Instant::now());
+        let mut locations = self.locations.lock();
+        let known = locations.recent.contains_key(handle) || locations.old.contains_key(handle);
+        if locations.gone.contains(handle) || (walked && locations.all && !known) {
             return false;
         }
-        let next = places.walks + 1;
-        if places.wanted.len() < self.limit {
-            places.wanted.entry(*handle).or_insert(next);
+        let next = locations.walks + 1;
+        if locations.wanted.len() < self.limit {
+            locations.wanted.entry(*handle).or_insert(next);
         }
         true
     }
 
-    /// Starts a walk, unless one is running or has ended lately, and waits for it. False if it has not ended.
-    fn await_walk(&self, tree: &Tree) -> bool {
+    /// Starts a walk unless one is in progress or has just ended, and waits for it. Returns `false` if it has
+    /// not ended.
+    fn wait_for_walk(&self, tree: &Tree) -> bool {
         let mut walks = self.walks.lock();
         if !walks.running {
-            if walks.rest.is_some_and(|rest| rest > Instant::now()) || !self.start_walk(tree) {
+            if walks.next_walk.is_some_and(|next_walk| next_walk > Instant::now()) || !self.start_walk(tree) {
                 return false;
             }
             walks.running = true;
@@ -243,7 +248,7 @@ impl Index {
             return false;
         }
         walks.waiting += 1;
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + WALK_TIMEOUT;
         while walks.running && !self.ended.wait_until(&mut walks, limit).timed_out() {}
         walks.waiting -= 1;
         !walks.running
@@ -265,19 +270,19 @@ impl Index {
             .is_ok()
     }
 
-    /// Follows the noted places from the root down, and makes sure that it is the object meant.
-    fn open_in_place(&self, tree: &Tree, handle: &Handle) -> Option<(OwnedFd, Statx)> {
+    /// Opens the recorded path from the root, and verifies that it leads to the object.
+    fn open_recorded(&self, tree: &Tree, handle: &Handle) -> Option<(OwnedFd, Statx)> {
         let mut names: Vec<Box<[u8]>> = Vec::new();
         let mut at = *handle;
         let mut start: Option<Arc<Node>> = None;
         while start.is_none() {
-            let place = self.places.lock().find(&at, self.limit)?;
-            names.push(place.name);
-            at = place.dir;
-            // An ancestor that is open is the start; the root always is.
+            let location = self.locations.lock().find(&at, self.limit)?;
+            names.push(location.name);
+            at = location.dir;
+            // Start at the nearest open ancestor; the root is always open.
             start = tree.cached(&at);
             if names.len() > self.limit {
-                return None; // Places of different times may form a circle.
+                return None; // Locations recorded at different times may form a cycle.
             }
         }
         names.reverse();
@@ -285,64 +290,64 @@ impl Index {
         (tree.handle_of(fd.as_fd(), &st).ok()? == *handle).then_some((fd, st))
     }
 
-    /// Walks the export, and decides about the objects that are wanted.
+    /// Walks the export and determines which wanted objects are gone.
     fn walk(&self, tree: &Weak<Tree>) {
         let (number, wanted) = {
-            let mut places = self.places.lock();
-            places.walks += 1;
-            places.all = true;
-            (places.walks, places.wanted.len())
+            let mut locations = self.locations.lock();
+            locations.walks += 1;
+            locations.all = true;
+            (locations.walks, locations.wanted.len())
         };
         #[cfg(test)]
         drop(self.pause.lock());
-        let began = Instant::now();
-        let _end = EndOfWalk { index: self, began };
-        tracing::info!(wanted, "walking the export to find objects by their handles");
-        let whole = Walk { index: self, number, levels: Vec::new(), whole: true }.run(tree);
-        tracing::info!(took = ?began.elapsed(), whole, "walked the export");
-        let mut places = self.places.lock();
-        places.all &= whole;
-        if whole {
-            let gone: Vec<_> = places.wanted.extract_if(|_, since| *since <= number).collect();
-            gone.into_iter().for_each(|(handle, _)| places.bury(handle, self.limit));
+        let started = Instant::now();
+        let _end = WalkGuard { index: self, started };
+        tracing::info!(wanted, "walking the export to locate objects by handle");
+        let complete = Walk { index: self, number, levels: Vec::new(), complete: true }.run(tree);
+        tracing::info!(took = ?started.elapsed(), complete, "walked the export");
+        let mut locations = self.locations.lock();
+        locations.all &= complete;
+        if complete {
+            let gone: Vec<_> = locations.wanted.extract_if(|_, since| *since <= number).collect();
+            gone.into_iter().for_each(|(handle, _)| locations.mark_gone(handle, self.limit));
         }
     }
 }
 
-/// Lets the next walk begin, after a rest, however this one ends.
-struct EndOfWalk<'a> {
+/// Ends a walk in all cases, and sets the pause until the next one.
+struct WalkGuard<'a> {
     index: &'a Index,
-    began: Instant,
+    started: Instant,
 }
 
-impl Drop for EndOfWalk<'_> {
+impl Drop for WalkGuard<'_> {
     fn drop(&mut self) {
-        let rest = (self.began.elapsed() * REST_FACTOR).max(MIN_REST);
+        let next_walk = (self.started.elapsed() * PAUSE_FACTOR).max(MIN_PAUSE);
         let mut walks = self.index.walks.lock();
-        walks.rest = Some(Instant::now() + rest);
+        walks.next_walk = Some(Instant::now() + next_walk);
         walks.running = false;
         self.index.ended.notify_all();
     }
 }
 
-/// A directory that is being walked, with the names of the directories in it that are still to be walked.
+/// A directory on the current path of the walk, with the names of subdirectories still to be visited.
 struct Level {
     handle: Handle,
     name: Box<[u8]>,
     todo: Vec<Box<[u8]>>,
 }
 
-/// A walk over the export, depth first, with one open directory.
+/// A depth-first walk that keeps one directory open.
 struct Walk<'a> {
     index: &'a Index,
     number: u64,
     levels: Vec<Level>,
-    /// Nothing was left out so far.
-    whole: bool,
+    /// Nothing was skipped so far.
+    complete: bool,
 }
 
 impl Walk<'_> {
-    /// Walks. True if nothing was left out. Ends early when the export is closed.
+    /// Runs the walk. Returns whether it was complete. Ends early when the export is closed.
     fn run(mut self, tree: &Weak<Tree>) -> bool {
         let begin = |walk: &mut Self| {
             let tree = tree.upgrade()?;
@@ -359,13 +364,13 @@ impl Walk<'_> {
             match next {
                 Ok(Some(fd)) => at = fd,
                 Ok(None) => {}
-                Err(_) => self.whole = false,
+                Err(_) => self.complete = false,
             }
         }
-        self.whole
+        self.complete
     }
 
-    /// Enters the entry `name` of the directory `at`, if it is a directory that may be read.
+    /// Enters the entry `name` of the directory `at`, if it is a readable directory.
     fn descend(&mut self, tree: &Tree, at: BorrowedFd<'_>, name: Box<[u8]>) -> FsResult<Option<OwnedFd>> {
         let (fd, st) = match tree.open_entry(at, &name) {
             Err(FsError::NoEnt | FsError::Access) => return Ok(None),
@@ -378,7 +383,8 @@ impl Walk<'_> {
         self.enter(tree, fd.as_fd(), handle, name)
     }
 
-    /// Lists a directory and makes it the current one. What may not be read is not served either.
+    /// Lists a directory and makes it the current one. Unreadable directories are skipped: their content is
+    /// not served.
     fn enter(
         &mut self,
         tree: &Tree,
@@ -403,7 +409,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes the entries of a directory. Gives the names of the directories among them.
+    /// Records the entries of a directory. Returns the names of its subdirectories.
     fn list(&mut self, tree: &Tree, dir: &OwnedFd, handle: Handle) -> FsResult<Vec<Box<[u8]>>> {
         let mut below = Vec::new();
         let mut buf = Vec::with_capacity(32 << 10);
@@ -417,14 +423,15 @@ impl Walk<'_> {
             let (child, st) = match tree.open_entry(dir.as_fd(), name) {
                 Ok(opened) => opened,
                 Err(FsError::NoEnt | FsError::Access) => continue,
-                // The entry may be an object that is wanted: a lack of descriptors or memory, or an I/O error.
+                // The entry may be a wanted object: descriptors or memory are exhausted, or an I/O error
+                // occurred.
                 Err(_) => {
-                    self.whole = false;
+                    self.complete = false;
                     continue;
                 }
             };
             let found = tree.handle_of(child.as_fd(), &st)?;
-            self.meet(found, Place { dir: handle, name: name.into(), walks: self.number });
+            self.record(found, Location { dir: handle, name: name.into(), walks: self.number });
             if attr::kind(&st) == Ok(FileKind::Directory) {
                 below.push(name.into());
             }
@@ -432,46 +439,46 @@ impl Walk<'_> {
         Ok(below)
     }
 
-    /// Notes where an object is, and the directories above it if it is wanted.
-    fn meet(&self, handle: Handle, place: Place) {
+    /// Records the location of an object, and of its ancestors if it is wanted.
+    fn record(&self, handle: Handle, location: Location) {
         let limit = self.index.limit;
-        let mut places = self.index.places.lock();
-        if places.wanted.remove(&handle).is_none() {
-            return places.meet(handle, place, limit);
+        let mut locations = self.index.locations.lock();
+        if locations.wanted.remove(&handle).is_none() {
+            return locations.record(handle, location, limit);
         }
         let pairs = self.levels.iter().zip(self.levels.iter().skip(1));
         for (above, level) in pairs {
-            let place = Place { dir: above.handle, name: level.name.clone(), walks: self.number };
-            places.insert(level.handle, place, limit);
+            let location = Location { dir: above.handle, name: level.name.clone(), walks: self.number };
+            locations.insert(level.handle, location, limit);
         }
-        places.insert(handle, place, limit);
+        locations.insert(handle, location, limit);
     }
 
-    /// Leaves the current directory for the one above, or for the next one above that is still where it was.
+    /// Returns to the parent directory, or to the next ancestor that is still at its location.
     fn ascend(&mut self, tree: &Tree, at: BorrowedFd<'_>) -> FsResult<Option<OwnedFd>> {
         self.levels.pop();
         let Some(level) = self.levels.last() else { return Ok(None) };
         if let Ok(fd) = open_above(at, 1)
-            && is(tree, fd.as_fd(), &level.handle)
+            && has_handle(tree, fd.as_fd(), &level.handle)
         {
             return Ok(Some(fd));
         }
         while let Some(level) = self.levels.last() {
             let names: Vec<_> = self.levels.iter().skip(1).map(|l| l.name.clone()).collect();
             if let Ok((fd, _)) = tree.open_path(tree.root().as_fd(), &names)
-                && is(tree, fd.as_fd(), &level.handle)
+                && has_handle(tree, fd.as_fd(), &level.handle)
             {
                 return Ok(Some(fd));
             }
-            self.whole = false;
+            self.complete = false;
             self.levels.pop();
         }
         Ok(None)
     }
 }
 
-/// Whether an open directory is the one of this handle.
-fn is(tree: &Tree, fd: BorrowedFd<'_>, handle: &Handle) -> bool {
+/// Whether the handle of an open directory is `handle`.
+fn has_handle(tree: &Tree, fd: BorrowedFd<'_>, handle: &Handle) -> bool {
     let found = attr::stat(fd).map_err(Errno::into).and_then(|st| tree.handle_of(fd, &st));
     found == Ok(*handle)
 }

@@ -1,4 +1,4 @@
-//! Where the key of the handles' mark is kept.
+//! Storage of the key for the message authentication code of file handles.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,11 +15,12 @@ use rustix::{
 
 use super::{LocalError, mac::Key};
 
-/// Only a process with `CAP_SYS_ADMIN` can read or write this one.
-const SECRET: &str = "trusted.millrace.handle_key";
-/// For servers without that right. Local users who can read the directory can read it; it then keeps clients from
-/// making up handles, and local users are kept inside the export by the index, which knows no handle of an outsider.
-const OPEN: &str = "user.millrace.handle_key";
+/// Readable only with `CAP_SYS_ADMIN`.
+const SECRET_ATTRIBUTE: &str = "trusted.millrace.handle_key";
+/// For servers without that capability; readable by local users with access to the directory. The key then
+/// prevents clients from forging handles; forged handles of local users find nothing, because the index
+/// contains only objects inside the export.
+const READABLE_ATTRIBUTE: &str = "user.millrace.handle_key";
 
 /// Random bytes.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], LocalError> {
@@ -29,11 +30,12 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], LocalError> {
     if n == N { Ok(bytes) } else { Err(LocalError::Key { source: io::ErrorKind::UnexpectedEof.into() }) }
 }
 
-/// The key in an extended attribute of the root, made at first use; `None` if the file system or our rights do not
-/// allow it. With `secret`, in one that only the superuser can read.
+/// Returns the key from an extended attribute of the root, creating it if necessary; `None` if the file
+/// system or the process's privileges do not allow it. With `secret`, uses the attribute that only the
+/// superuser can read.
 pub(super) fn from_attribute(root: BorrowedFd<'_>, secret: bool) -> Result<Option<Key>, LocalError> {
-    let name = if secret { SECRET } else { OPEN };
-    // Twice: another server may be making it at the same moment.
+    let name = if secret { SECRET_ATTRIBUTE } else { READABLE_ATTRIBUTE };
+    // Twice, since another server may create it at the same time.
     for _ in 0..2 {
         let mut key: Key = [0; 16];
         match rustix::fs::fgetxattr(root, name, &mut key) {
@@ -45,7 +47,7 @@ pub(super) fn from_attribute(root: BorrowedFd<'_>, secret: bool) -> Result<Optio
         let fresh: Key = random()?;
         match rustix::fs::fsetxattr(root, name, &fresh, XattrFlags::CREATE) {
             Ok(()) => {
-                let _ = rustix::fs::fsync(root); // Better kept than not; a lost key only ages handles.
+                let _ = rustix::fs::fsync(root); // Best effort: if the key is lost, handles merely become stale.
                 return Ok(Some(fresh));
             }
             Err(Errno::EXIST) => {}
@@ -55,20 +57,22 @@ pub(super) fn from_attribute(root: BorrowedFd<'_>, secret: bool) -> Result<Optio
     Ok(None)
 }
 
-/// The key in a file ([`secret_file`]).
+/// Returns the key in a file ([`secret_file`]).
 pub(super) fn from_file(path: &Path) -> Result<Key, LocalError> {
     let fresh = random()?;
     secret_file(path, |bytes| *bytes = fresh).map_err(|source| LocalError::Key { source })
 }
 
-/// The secret in a file of 16 bytes that only its owner can read. At first use `random` makes it. It is on the disk when
-/// this returns, and at no moment is there a file with a part of it: a crash leaves the file as it was, or whole. Of
-/// processes that make it at once, all get the same.
+/// Returns a 16-byte secret from a file readable only by its owner. If the file does not exist, creates it
+/// with a secret from `random`. The secret is on disk when this returns, and the file is never partially
+/// written: after a crash it is unchanged or complete. Processes that create it concurrently get the same
+/// secret.
 ///
-/// An empty file, or one of zeros, is what a crash left of a file that was not written in this way; it is made anew.
+/// An empty file, or one of zeros, is what a crash can leave of a file written without these precautions; it
+/// is replaced.
 ///
 /// # Errors
-/// When the file cannot be read or made, or has another length.
+/// I/O errors, or the file has another length.
 pub fn secret_file(path: &Path, random: impl FnOnce(&mut [u8; 16])) -> io::Result<[u8; 16]> {
     if let Some(secret) = read_secret(path)? {
         return Ok(secret);
@@ -77,7 +81,7 @@ pub fn secret_file(path: &Path, random: impl FnOnce(&mut [u8; 16])) -> io::Resul
         Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?,
         _ => File::open(".")?,
     };
-    // Where directories cannot be locked, the first one to make the link below has made the secret.
+    // If directories cannot be locked, the first process to create the link below wins.
     let _ = rustix::fs::flock(&directory, FlockOperation::LockExclusive);
     if let Some(secret) = read_secret(path)? {
         return Ok(secret);
@@ -98,10 +102,11 @@ pub fn secret_file(path: &Path, random: impl FnOnce(&mut [u8; 16])) -> io::Resul
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => directory.sync_all()?,
     }
-    read_secret(path)?.ok_or_else(|| io::Error::other(format!("{} was written by another", path.display())))
+    read_secret(path)?
+        .ok_or_else(|| io::Error::other(format!("{} was written by another process", path.display())))
 }
 
-/// The secret, if the file has one.
+/// Reads the secret, if the file contains one.
 fn read_secret(path: &Path) -> io::Result<Option<[u8; 16]>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -133,8 +138,8 @@ mod tests {
 
     const KEY: &[u8] = b"0123456789abcdef";
 
-    /// What a crash may leave: any part of the temporary file, before and after the key has its name; and what the
-    /// versions left that wrote the key in place.
+    /// States that a crash can leave: any part of the temporary file, before and after the key has its name,
+    /// and those of versions that wrote the key in place.
     #[test]
     fn every_state_that_a_crash_leaves_gives_one_whole_secret() {
         let temporary = |len: usize| (".new", &KEY[..len]);

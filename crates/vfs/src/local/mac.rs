@@ -2,7 +2,7 @@
 
 use siphasher::sip::SipHasher24;
 
-/// A secret key of 128 bits.
+/// A 128-bit secret key.
 pub(super) type Key = [u8; 16];
 
 /// The 64-bit message authentication code of `data` under `key`.
@@ -14,7 +14,7 @@ pub(super) fn mac(key: &Key, data: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// The worked example of the paper's appendix A: key 00..0f, data 00..0e.
+    /// Test vector of the paper's appendix A: key 00..0f, data 00..0e.
     #[test]
     fn the_published_example_comes_out() {
         let key: Key = std::array::from_fn(|i| i as u8);

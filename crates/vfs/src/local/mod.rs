@@ -1,36 +1,38 @@
-//! A directory of this machine as a [`FileSystem`].
+//! A local directory as a [`FileSystem`].
 //!
-//! **Confinement.** An export is one directory on one mount. Names are single components, opened without following
-//! anything, relative to the open directory; `..` is taken by us and stops at the root; a mount point inside the
-//! export is refused ([`Access`](crate::FsError::Access)). A handle carries a keyed mark and is refused ([`BadHandle`](crate::FsError::BadHandle))
-//! unless this export gave it out; a directory is also checked to lie beneath the root when it is opened by handle.
-//! What is left: an object that someone on this machine moves out of the export stays reachable through handles given
-//! out before (a directory until it is closed, a file for good), as with knfsd's `no_subtree_check`.
+//! **Confinement.** An export is one directory on one mount. Names are single components, opened relative to
+//! an open directory without following symbolic links; `..` is handled here and stops at the root; mount
+//! points inside the export are rejected ([`Access`](crate::FsError::Access)). A handle contains a message
+//! authentication code and is rejected ([`BadHandle`](crate::FsError::BadHandle)) unless this export issued
+//! it; a directory opened by handle is also verified to be beneath the root. One limitation: an object that a
+//! local process moves out of the export stays accessible through handles issued before (a directory until it
+//! is closed, a file permanently), as with knfsd's `no_subtree_check`.
 //!
-//! **Handles** ([`HandleMode`]) are the kernel's file handles where the file system and our rights
-//! (`CAP_DAC_READ_SEARCH`) allow: they survive restarts and renames by anyone. The key of the mark survives too, in
-//! an extended attribute of the root or a file ([`KeySource`]). Elsewhere a handle names an inode number and time of
-//! birth, found through an index of places that is rebuilt by walking the export when need be; see `index` for
-//! its limits.
+//! **Handles** ([`HandleMode`]) are kernel file handles where the file system and the process's privileges
+//! (`CAP_DAC_READ_SEARCH`) allow: they survive restarts and all renames. The authentication key is persistent
+//! too, in an extended attribute of the root or in a file ([`KeySource`]). Otherwise a handle contains an
+//! inode number and birth time, and an index maps it to a location; the index is rebuilt by walking the
+//! export when necessary. See `index` for its limits.
 //!
-//! **Identity** ([`IdentityMode`]). Run by root, the server takes the caller's user, group and groups for each call on
-//! the thread that makes it, so the kernel's own rules apply, ACLs included; root without the right to do that is refused.
-//! Run by another user, or by choice, every call is made as the server's user, and new objects are that user's. Callers
-//! other than that user and uid 0 are checked first, by the mode bits and the rules of POSIX for chown, chmod and mknod.
-//! In both cases an owner may read and write its file whatever the mode, as NFS servers do. A permission to
-//! read or write is remembered for a second.
+//! **Identity** ([`IdentityMode`]). As root, the server sets the caller's user, group and supplementary
+//! groups on the executing thread for each call, so that the kernel's rules apply, including ACLs; root
+//! without the capability to do so is rejected. As another user, or if configured, all calls use the server's
+//! credentials, and new objects belong to the server's user. Callers other than that user and uid 0 are
+//! checked first, by mode bits and the POSIX rules for chown, chmod and mknod. In both cases an owner may
+//! read and write its file regardless of the mode, as with other NFS servers. A permission to read or write
+//! is cached for a second.
 //!
 //! **Durability.** Stable writes use `RWF_SYNC` or `RWF_DSYNC`, COMMIT is `fsync`, and with
-//! [`LocalConfig::sync_metadata`] changes of names and attributes are synced before they are answered. When the
-//! kernel reports that written data was lost, the write verifier changes, so that clients send it again. For that
-//! report a descriptor with unstable writes stays open until it is synced (`data_file`).
+//! [`LocalConfig::sync_metadata`] changes of names and attributes are synced before the call completes. When
+//! the kernel reports lost data, the write verifier changes, so that clients resend it. To get that report, a
+//! descriptor with unstable writes stays open until it is synced (`data_file`).
 //!
-//! **Weak cache consistency.** Others change these files too, so `before` attributes would not be atomic with the
-//! change and are never given (RFC 1813 section 2.6, `wcc_data`). For the same reason a guard of SETATTR is atomic
-//! only with respect to other calls here.
+//! **Weak cache consistency.** Local processes may change the files too, so `before` attributes would not be
+//! atomic with the change and are never returned (RFC 1813 section 2.6, `wcc_data`). For the same reason the
+//! guard of SETATTR is atomic only with respect to other calls of this server.
 //!
-//! Nothing blocks the caller: file data goes through io_uring (or threads, where it is refused), everything else
-//! through a small pool of threads.
+//! No call blocks its caller: file data goes through io_uring (or threads, if it is not available),
+//! everything else through a small thread pool.
 
 mod attr;
 mod cred;
@@ -62,48 +64,48 @@ use data::Purpose;
 pub use key::secret_file;
 use setup::Export;
 pub use setup::{HandleMode, IdentityMode, IoMode, KeySource, LocalConfig, LocalError};
-use transfer::Work;
+use transfer::Operation;
 
 use crate::{
     Access, Attr, CreateHow, Created, DirPage, FileSystem, FsInfo, FsResult, FsStat, Handle, Identity,
     MaybeReady, NewNode, Op, Read, ReadDirLimits, SetAttr, Stability, Time, Views, Wcc, Written,
 };
 
-/// A directory of this machine, served.
+/// An exported local directory.
 pub struct LocalFs {
     export: Arc<Export>,
 }
 
 impl LocalFs {
-    /// Opens the directory of `config` and starts its threads.
+    /// Opens the directory of `config` and starts the threads.
     ///
     /// # Errors
-    /// When the directory cannot be opened, or what the configuration insists on is not to be had.
+    /// The directory cannot be opened, or a required feature is not available.
     pub fn open(config: LocalConfig) -> Result<Arc<Self>, LocalError> {
         Ok(Arc::new(Self { export: Arc::new(Export::open(config)?) }))
     }
 
-    /// Whether handles are the kernel's (else inode numbers with an index).
+    /// Whether handles are kernel file handles (otherwise inode numbers with an index).
     pub fn uses_kernel_handles(&self) -> bool {
         self.export.tree.by_kernel()
     }
 
-    /// Whether file data goes through io_uring (else blocking threads).
+    /// Whether file data goes through io_uring (otherwise blocking threads).
     pub fn uses_io_uring(&self) -> bool {
         self.export.engine.is_io_uring()
     }
 
-    /// Whether calls are made with the callers' own ids (else as the server's user, after a check).
+    /// Whether calls use the callers' credentials (otherwise the server's, after a check).
     pub fn takes_identities(&self) -> bool {
         self.export.creds.by_kernel()
     }
 
-    /// Objects that are open at the moment.
+    /// Number of open objects.
     pub fn open_objects(&self) -> usize {
         self.export.tree.cache.len()
     }
 
-    /// Runs `f` on a thread that may block.
+    /// Runs `f` on a pool thread.
     fn blocking<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Export) -> FsResult<T> + Send + 'static,
@@ -134,59 +136,59 @@ impl FileSystem for LocalFs {
         self.blocking(move |e| e.getattr(&file))
     }
 
-    fn setattr(&self, who: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {
-        let (who, file, set) = (who.clone(), *file, *set);
-        self.blocking(move |e| e.setattr(&who, &file, &set, guard))
+    fn setattr(&self, caller: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {
+        let (caller, file, set) = (caller.clone(), *file, *set);
+        self.blocking(move |e| e.setattr(&caller, &file, &set, guard))
     }
 
-    fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
-        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
-        self.blocking(move |e| e.lookup(&who, &dir, &name))
+    fn lookup(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
+        let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
+        self.blocking(move |e| e.lookup(&caller, &dir, &name))
     }
 
-    fn access(&self, who: &Identity, file: &Handle, wanted: Access) -> Op<(Access, Attr)> {
-        let (who, file) = (who.clone(), *file);
-        self.blocking(move |e| e.access(&who, &file, wanted))
+    fn access(&self, caller: &Identity, file: &Handle, wanted: Access) -> Op<(Access, Attr)> {
+        let (caller, file) = (caller.clone(), *file);
+        self.blocking(move |e| e.access(&caller, &file, wanted))
     }
 
-    fn readlink(&self, who: &Identity, link: &Handle) -> Op<(Vec<u8>, Attr)> {
-        let (who, link) = (who.clone(), *link);
-        self.blocking(move |e| e.readlink(&who, &link))
+    fn readlink(&self, caller: &Identity, link: &Handle) -> Op<(Vec<u8>, Attr)> {
+        let (caller, link) = (caller.clone(), *link);
+        self.blocking(move |e| e.readlink(&caller, &link))
     }
 
-    fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
-        let (export, who, file) = (Arc::clone(&self.export), who.clone(), *file);
+    fn read(&self, caller: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
+        let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
         MaybeReady::wait(async move {
-            let fd = data::open(&export, who, file, Purpose::Read).await?;
-            let out = export.engine.submit(fd, offset, Work::Read { count }).await?;
+            let fd = data::open(&export, caller, file, Purpose::Read).await?;
+            let out = export.engine.submit(fd, offset, Operation::Read { count }).await?;
             export.finish_read(offset, count, out)
         })
     }
 
     fn write(
         &self,
-        who: &Identity,
+        caller: &Identity,
         file: &Handle,
         offset: u64,
         data: Views,
         stable: Stability,
     ) -> Op<Written> {
-        let (export, who, file) = (Arc::clone(&self.export), who.clone(), *file);
+        let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
         MaybeReady::wait(async move {
-            let fd = data::open(&export, who, file, Purpose::Write).await?;
+            let fd = data::open(&export, caller, file, Purpose::Write).await?;
             let via = data::writer(&export, &fd, stable).await?;
-            let out = export.engine.submit(Arc::clone(&via), offset, Work::Write { data, stable }).await;
+            let out = export.engine.submit(Arc::clone(&via), offset, Operation::Write { data, stable }).await;
             fd.keep_spare(via);
             export.finish_write(stable, out?)
         })
     }
 
-    fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
-        let (export, who, file) = (Arc::clone(&self.export), who.clone(), *file);
+    fn commit(&self, caller: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
+        let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
         MaybeReady::wait(async move {
-            let fd = data::open(&export, who, file, Purpose::Sync).await?;
-            let turn = Some(fd.begin_sync().await);
-            let out = export.engine.submit(fd, offset, Work::Sync { count, turn }).await?;
+            let fd = data::open(&export, caller, file, Purpose::Sync).await?;
+            let guard = Some(fd.start_sync().await);
+            let out = export.engine.submit(fd, offset, Operation::Sync { count, guard }).await?;
             export.after(&out.stat)
         })
     }
@@ -195,52 +197,60 @@ impl FileSystem for LocalFs {
         self.export.verifier.bytes()
     }
 
-    fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
-        let (who, dir, name, how) = (who.clone(), *dir, name.to_vec(), *how);
-        self.blocking(move |e| e.create(&who, &dir, &name, &how))
+    fn create(&self, caller: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
+        let (caller, dir, name, how) = (caller.clone(), *dir, name.to_vec(), *how);
+        self.blocking(move |e| e.create(&caller, &dir, &name, &how))
     }
 
-    fn make(&self, who: &Identity, dir: &Handle, name: &[u8], node: &NewNode, set: &SetAttr) -> Op<Created> {
-        let (who, dir, name, node, set) = (who.clone(), *dir, name.to_vec(), node.clone(), *set);
-        self.blocking(move |e| e.make(&who, &dir, &name, &node, &set))
+    fn create_node(
+        &self,
+        caller: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        node: &NewNode,
+        set: &SetAttr,
+    ) -> Op<Created> {
+        let (caller, dir, name, node, set) = (caller.clone(), *dir, name.to_vec(), node.clone(), *set);
+        self.blocking(move |e| e.create_node(&caller, &dir, &name, &node, &set))
     }
 
-    fn remove(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
-        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
-        self.blocking(move |e| e.unlink(&who, &dir, &name, false))
+    fn remove(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
+        let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
+        self.blocking(move |e| e.unlink(&caller, &dir, &name, false))
     }
 
-    fn rmdir(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
-        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
-        self.blocking(move |e| e.unlink(&who, &dir, &name, true))
+    fn rmdir(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
+        let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
+        self.blocking(move |e| e.unlink(&caller, &dir, &name, true))
     }
 
     fn rename(
         &self,
-        who: &Identity,
+        caller: &Identity,
         from_dir: &Handle,
         from: &[u8],
         to_dir: &Handle,
         to: &[u8],
     ) -> Op<(Wcc, Wcc)> {
-        let (who, from_dir, from, to_dir, to) = (who.clone(), *from_dir, from.to_vec(), *to_dir, to.to_vec());
-        self.blocking(move |e| e.rename(&who, (&from_dir, &from), (&to_dir, &to)))
+        let (caller, from_dir, from, to_dir, to) =
+            (caller.clone(), *from_dir, from.to_vec(), *to_dir, to.to_vec());
+        self.blocking(move |e| e.rename(&caller, (&from_dir, &from), (&to_dir, &to)))
     }
 
-    fn link(&self, who: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)> {
-        let (who, file, dir, name) = (who.clone(), *file, *dir, name.to_vec());
-        self.blocking(move |e| e.link(&who, &file, &dir, &name))
+    fn link(&self, caller: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)> {
+        let (caller, file, dir, name) = (caller.clone(), *file, *dir, name.to_vec());
+        self.blocking(move |e| e.link(&caller, &file, &dir, &name))
     }
 
     fn readdir(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         cookie: u64,
         verifier: [u8; 8],
         limits: ReadDirLimits,
     ) -> Op<DirPage> {
-        let (who, dir) = (who.clone(), *dir);
-        self.blocking(move |e| e.readdir(&who, &dir, cookie, verifier, limits))
+        let (caller, dir) = (caller.clone(), *dir);
+        self.blocking(move |e| e.readdir(&caller, &dir, cookie, verifier, limits))
     }
 }

@@ -1,4 +1,4 @@
-//! Calls that look up or change names.
+//! Operations that look up or change names.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -15,7 +15,7 @@ use super::{
     attr,
     cred::{W, X},
     data_file::DataFile,
-    descriptors::{opening, opening_made},
+    descriptors::{with_free_descriptor, with_free_descriptor_retrying},
     node::{Node, proc_name, reopen},
     setup::Export,
 };
@@ -23,11 +23,11 @@ use crate::{Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Ident
 
 /// The longest target of a symbolic link (`PATH_MAX`, without the NUL).
 const TARGET_MAX: usize = 4095;
-/// The mode of a file until the client sets it, when it sent none.
-const NO_MODE: u32 = 0o600;
+/// Mode of a file if the client has not sent one.
+const DEFAULT_MODE: u32 = 0o600;
 
 impl Export {
-    /// Refuses names that are no single component.
+    /// Requires a single path component.
     fn check_name(&self, name: &[u8]) -> FsResult<()> {
         if name.is_empty() || name.contains(&0) || name.contains(&b'/') {
             return Err(FsError::Inval);
@@ -35,7 +35,7 @@ impl Export {
         if name.len() > self.info.name_max as usize { Err(FsError::NameTooLong) } else { Ok(()) }
     }
 
-    /// The directory behind a handle.
+    /// Opens the directory of a handle.
     pub(super) fn directory(&self, dir: &Handle) -> FsResult<(Arc<Node>, Statx)> {
         let node = self.tree.open(dir)?;
         if node.kind() != FileKind::Directory {
@@ -45,92 +45,98 @@ impl Export {
         Ok((node, st))
     }
 
-    /// The directory behind a handle, for a change of its entries by `who`.
-    fn directory_to_change(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<(Arc<Node>, Statx)> {
+    /// Opens a directory and checks that `caller` may change its entries.
+    fn writable_directory(
+        &self,
+        caller: &Identity,
+        dir: &Handle,
+        name: &[u8],
+    ) -> FsResult<(Arc<Node>, Statx)> {
         self.writable()?;
         let (node, st) = self.directory(dir)?;
         self.check_name(name)?;
-        self.creds.precheck(who, &st, W | X)?;
+        self.creds.precheck(caller, &st, W | X)?;
         Ok((node, st))
     }
 
-    /// The mode with which an object is made.
-    fn mode_to_make(&self, who: &Identity, set: &SetAttr) -> Mode {
-        let mode = set.mode.map_or(NO_MODE, |mode| self.creds.makeable(who, mode));
+    /// The mode for creating an object.
+    fn creation_mode(&self, caller: &Identity, set: &SetAttr) -> Mode {
+        let mode = set.mode.map_or(DEFAULT_MODE, |mode| self.creds.creatable_mode(caller, mode));
         Mode::from_raw_mode(mode & 0o7777)
     }
 
-    /// The directory's change.
+    /// Attributes of the directory after a change.
     fn dir_after(&self, dir: &Node) -> FsResult<Wcc> {
         self.after(&attr::stat(dir.as_fd())?)
     }
 
-    pub(super) fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<(Handle, Attr)> {
+    pub(super) fn lookup(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> FsResult<(Handle, Attr)> {
         let (node, st) = self.directory(dir)?;
         self.check_name(name)?;
-        self.creds.precheck(who, &st, X)?;
+        self.creds.precheck(caller, &st, X)?;
         if name == b"." || name == b".." {
-            if self.creds.allowed(who, node.as_fd(), &st, X)? == 0 {
+            if self.creds.allowed(caller, node.as_fd(), &st, X)? == 0 {
                 return Err(FsError::Access);
             }
             let (found, st) = if name == b"." { (node, st) } else { self.tree.open_parent(&node)? };
             return Ok((found.handle(), attr::attr(&st, self.fsid)?));
         }
-        let (fd, st) = self.creds.as_caller(who, || self.tree.open_entry(node.as_fd(), name))?;
-        let handle = self.tree.name_entry(dir, name, fd.as_fd(), &st)?;
+        let (fd, st) = self.creds.as_caller(caller, || self.tree.open_entry(node.as_fd(), name))?;
+        let handle = self.tree.record_entry(dir, name, fd.as_fd(), &st)?;
         let attr = attr::attr(&st, self.fsid)?;
         self.tree.cache.insert(Node::new(handle, fd, attr.kind));
         Ok((handle, attr))
     }
 
-    /// Opens what is there under `name`.
-    fn find(&self, dir: &Node, name: &[u8]) -> FsResult<(Arc<Node>, Statx)> {
+    /// Opens the existing object `name`.
+    fn open_existing(&self, dir: &Node, name: &[u8]) -> FsResult<(Arc<Node>, Statx)> {
         let (fd, st) = self.tree.open_entry(dir.as_fd(), name)?;
-        let handle = self.tree.name_entry(&dir.handle(), name, fd.as_fd(), &st)?;
+        let handle = self.tree.record_entry(&dir.handle(), name, fd.as_fd(), &st)?;
         Ok((self.tree.cache.insert(Node::new(handle, fd, attr::kind(&st)?)), st))
     }
 
-    /// Keeps the regular file that was just made under `name`. It is reached by its descriptor: by its name there may
-    /// be another file by now.
-    fn adopt(&self, dir: &Node, name: &[u8], file: OwnedFd) -> FsResult<(Arc<Node>, Statx)> {
-        let fd = opening_made(|| Ok(reopen(file.as_fd(), OFlags::PATH)?))?;
+    /// Caches the regular file just created as `name`. It is opened through its descriptor, since the name
+    /// may already refer to another file.
+    fn insert_created(&self, dir: &Node, name: &[u8], file: OwnedFd) -> FsResult<(Arc<Node>, Statx)> {
+        let fd = with_free_descriptor_retrying(|| Ok(reopen(file.as_fd(), OFlags::PATH)?))?;
         let st = attr::stat(fd.as_fd())?;
-        let handle = self.tree.name_entry(&dir.handle(), name, fd.as_fd(), &st)?;
+        let handle = self.tree.record_entry(&dir.handle(), name, fd.as_fd(), &st)?;
         let node = Node::with_writer(handle, fd, DataFile::new(file));
         Ok((self.tree.cache.insert(node), st))
     }
 
-    /// Finishes the creation of an object that is open: attributes that the making itself did not set.
-    fn finish_new(
+    /// Completes a create: sets the attributes that creation itself did not set.
+    fn finish_create(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Node,
         (node, st): (Arc<Node>, Statx),
         set: &SetAttr,
     ) -> FsResult<Created> {
         let mut set = *set;
-        // Only the superuser gives files away; what others ask for is what they get anyway, or not theirs to ask.
-        if who.uid != 0 || !self.creds.by_kernel() {
+        // Only the superuser may change the owner. For others the requested owner is the default anyway, or
+        // not permitted.
+        if caller.uid != 0 || !self.creds.by_kernel() {
             (set.uid, set.gid) = (None, None);
         }
-        set.mode = set.mode.map(|mode| self.creds.makeable(who, mode));
+        set.mode = set.mode.map(|mode| self.creds.creatable_mode(caller, mode));
         let exact = self.exact_modes() || set.mode.is_none_or(|m| m & 0o7777 == attr::mode(&st));
         if node.kind() == FileKind::Symlink || (exact && set.uid.is_none() && set.gid.is_none()) {
             set.mode = None;
         }
-        self.finish(&self.creds.maker(who), dir, (node, st), &set)
+        self.finish(&self.creds.owner_of_new(caller), dir, (node, st), &set)
     }
 
-    /// Sets attributes of an object that was made, or opened by CREATE; durability; the answer.
+    /// Sets attributes of a new object, or of a file opened by CREATE; syncs; builds the result.
     fn finish(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Node,
         (node, st): (Arc<Node>, Statx),
         set: &SetAttr,
     ) -> FsResult<Created> {
         if *set != SetAttr::default() {
-            self.apply(who, &node, &st, set)?;
+            self.apply(caller, &node, &st, set)?;
         }
         self.sync_entry(&node, dir)?;
         let attr = attr::attr(&attr::stat(node.as_fd())?, self.fsid)?;
@@ -139,34 +145,36 @@ impl Export {
 
     pub(super) fn create(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         name: &[u8],
         how: &CreateHow,
     ) -> FsResult<Created> {
-        let (node, _) = self.directory_to_change(who, dir, name)?;
+        let (node, _) = self.writable_directory(caller, dir, name)?;
         if name == b"." || name == b".." {
             return Err(FsError::Exist);
         }
         let set = match how {
             CreateHow::Unchecked(set) | CreateHow::Guarded(set) => *set,
-            CreateHow::Exclusive(verifier) => return self.create_exclusive(who, dir, &node, name, *verifier),
+            CreateHow::Exclusive(verifier) => {
+                return self.create_exclusive(caller, dir, &node, name, *verifier);
+            }
         };
-        let mode = self.mode_to_make(who, &set);
+        let mode = self.creation_mode(caller, &set);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || opening(|| rustix::fs::openat(&*node, name, flags, mode));
-        match (self.creds.as_caller(who, || Ok(open()))?, how) {
+        let open = || with_free_descriptor(|| rustix::fs::openat(&*node, name, flags, mode));
+        match (self.creds.as_caller(caller, || Ok(open()))?, how) {
             (Ok(file), _) => {
-                let new = self.adopt(&node, name, file)?;
-                self.finish_new(who, &node, new, &set)
+                let new = self.insert_created(&node, name, file)?;
+                self.finish_create(caller, &node, new, &set)
             }
             (Err(Errno::EXIST), CreateHow::Unchecked(_)) => {
-                let found = self.find(&node, name)?;
+                let found = self.open_existing(&node, name)?;
                 if found.0.kind() != FileKind::Regular {
                     return Err(FsError::Exist);
                 }
                 let only_size = SetAttr { size: set.size, ..SetAttr::default() };
-                self.finish(who, &node, found, &only_size)
+                self.finish(caller, &node, found, &only_size)
             }
             (Err(e), _) => Err(e.into()),
         }
@@ -174,28 +182,28 @@ impl Export {
 
     fn create_exclusive(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         node: &Node,
         name: &[u8],
         verifier: [u8; 8],
     ) -> FsResult<Created> {
-        // Where a file cannot be made unnamed, a repeated call must not see it before its verifier is there.
+        // Without O_TMPFILE, a retransmitted call must not see the file before its verifier is set.
         let _lock = self.lock(dir);
         let times = verifier_times(verifier);
-        match self.creds.as_caller(who, || Ok(make_with_times(node, name, &times)))? {
+        match self.creds.as_caller(caller, || Ok(create_with_times(node, name, &times)))? {
             Ok(file) => {
-                let new = self.adopt(node, name, file)?;
-                self.finish_new(who, node, new, &SetAttr::default())
+                let new = self.insert_created(node, name, file)?;
+                self.finish_create(caller, node, new, &SetAttr::default())
             }
             Err(Errno::EXIST) => self.created_before(node, name, &times),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// The answer to an EXCLUSIVE create that was carried out before, recognised by its verifier in the times.
+    /// Result of a retransmitted EXCLUSIVE create, recognized by the verifier in the file's times.
     fn created_before(&self, dir: &Node, name: &[u8], times: &Timestamps) -> FsResult<Created> {
-        let (node, st) = self.find(dir, name)?;
+        let (node, st) = self.open_existing(dir, name)?;
         let attr = attr::attr(&st, self.fsid)?;
         let ours = attr.kind == FileKind::Regular
             && times.last_access.tv_sec == attr.atime.seconds
@@ -206,15 +214,15 @@ impl Export {
         Ok(Created { handle: node.handle(), attr, dir: self.dir_after(dir)? })
     }
 
-    pub(super) fn make(
+    pub(super) fn create_node(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         name: &[u8],
         new: &NewNode,
         set: &SetAttr,
     ) -> FsResult<Created> {
-        let (node, _) = self.directory_to_change(who, dir, name)?;
+        let (node, _) = self.writable_directory(caller, dir, name)?;
         if name == b"." || name == b".." {
             return Err(FsError::Exist);
         }
@@ -222,12 +230,12 @@ impl Export {
             return Err(FsError::Inval);
         }
         let set = SetAttr { size: None, ..*set };
-        self.creds.precheck_make(who, new)?;
-        let mode = self.mode_to_make(who, &set);
+        self.creds.precheck_mknod(caller, new)?;
+        let mode = self.creation_mode(caller, &set);
         let special = |kind, dev| Ok(rustix::fs::mknodat(&*node, name, kind, mode, dev)?);
         let dev = |major, minor| -> Dev { rustix::fs::makedev(major, minor) };
         let began = clock_gettime(ClockId::RealtimeCoarse);
-        self.creds.as_caller(who, || match new {
+        self.creds.as_caller(caller, || match new {
             NewNode::Directory => {
                 let dir_mode = set.mode.map_or(Mode::RWXU, |m| Mode::from_raw_mode(m & 0o7777));
                 Ok(rustix::fs::mkdirat(&*node, name, dir_mode)?)
@@ -246,18 +254,19 @@ impl Export {
             NewNode::Socket => special(FileType::Socket, 0),
             NewNode::Fifo => special(FileType::Fifo, 0),
         })?;
-        let found = opening_made(|| self.find(&node, name))?;
-        if self.is_new(who, new, &found.1, began) {
-            self.finish_new(who, &node, found, &set)
+        let found = with_free_descriptor_retrying(|| self.open_existing(&node, name))?;
+        if self.is_new(caller, new, &found.1, began) {
+            self.finish_create(caller, &node, found, &set)
         } else {
-            // Somebody has put it under this name since; what was made is elsewhere, or gone.
-            self.finish(who, &node, found, &SetAttr::default())
+            // A local process has put this object under the name since; the created one is elsewhere, or
+            // gone.
+            self.finish(caller, &node, found, &SetAttr::default())
         }
     }
 
-    /// Whether an object may be the one that `who` has just made, since `began`: it is of the same kind, the maker's,
-    /// and was born since (where the file system keeps times of birth).
-    fn is_new(&self, who: &Identity, made: &NewNode, st: &Statx, began: Timespec) -> bool {
+    /// Whether an object may be the one that `caller` has just created, after `began`: same type, same owner,
+    /// and a later birth time (if the file system stores it).
+    fn is_new(&self, caller: &Identity, made: &NewNode, st: &Statx, began: Timespec) -> bool {
         let kind = match made {
             NewNode::Directory => FileKind::Directory,
             NewNode::Symlink(_) => FileKind::Symlink,
@@ -266,20 +275,26 @@ impl Export {
             NewNode::Socket => FileKind::Socket,
             NewNode::Fifo => FileKind::Fifo,
         };
-        // Some file systems keep whole seconds only, or even ones.
+        // Some file systems store whole seconds only, or even seconds.
         let began = match st.stx_btime.tv_nsec {
             0 => (began.tv_sec - 1, 0),
             _ => (began.tv_sec, began.tv_nsec),
         };
         let born = (st.stx_btime.tv_sec, i64::from(st.stx_btime.tv_nsec));
         attr::kind(st) == Ok(kind)
-            && st.stx_uid == self.creds.maker(who).uid
+            && st.stx_uid == self.creds.owner_of_new(caller).uid
             && (!attr::has(st, StatxFlags::BTIME) || born >= began)
     }
 
-    /// REMOVE, and RMDIR with `directory`.
-    pub(super) fn unlink(&self, who: &Identity, dir: &Handle, name: &[u8], directory: bool) -> FsResult<Wcc> {
-        let (node, dir_st) = self.directory_to_change(who, dir, name)?;
+    /// REMOVE, or RMDIR with `directory`.
+    pub(super) fn unlink(
+        &self,
+        caller: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        directory: bool,
+    ) -> FsResult<Wcc> {
+        let (node, dir_st) = self.writable_directory(caller, dir, name)?;
         match name {
             b"." => return Err(FsError::Inval),
             b".." => return Err(if directory { FsError::Exist } else { FsError::Inval }),
@@ -287,15 +302,15 @@ impl Export {
         }
         let doomed = self.tree.open_entry(node.as_fd(), name).ok();
         if let Some((_, st)) = &doomed {
-            self.creds.precheck_sticky(who, &dir_st, st)?;
+            self.creds.precheck_sticky(caller, &dir_st, st)?;
             let is_dir = attr::kind(st)? == FileKind::Directory;
-            // The kernel's word for unlinking a directory differs between file systems.
+            // The kernel's errno for unlinking a directory differs between file systems.
             if is_dir && !directory {
                 return Err(FsError::IsDir);
             }
         }
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        self.creds.as_caller(who, || Ok(rustix::fs::unlinkat(&*node, name, flags)?))?;
+        self.creds.as_caller(caller, || Ok(rustix::fs::unlinkat(&*node, name, flags)?))?;
         if let Some((fd, st)) = doomed {
             self.after_unlink(dir, name, fd.as_fd(), &st);
         }
@@ -303,9 +318,10 @@ impl Export {
         self.dir_after(&node)
     }
 
-    /// Lets go of an object that lost a name, so that its space comes back with its last one.
+    /// Updates index and cache after an object has lost a name, so that its space is released with the last
+    /// one.
     fn after_unlink(&self, dir: &Handle, name: &[u8], fd: std::os::fd::BorrowedFd<'_>, before: &Statx) {
-        // Someone may have put another object under the name just before; then this one lives on.
+        // If a local process has just put another object under the name, the previous one still exists.
         let dead = attr::stat(fd).is_ok_and(|st| st.stx_nlink == 0);
         if let Ok(handle) = self.tree.handle_of(fd, before) {
             self.tree.forget(&handle, dir, name, dead);
@@ -314,25 +330,26 @@ impl Export {
 
     pub(super) fn rename(
         &self,
-        who: &Identity,
+        caller: &Identity,
         (from_dir, from): (&Handle, &[u8]),
         (to_dir, to): (&Handle, &[u8]),
     ) -> FsResult<(Wcc, Wcc)> {
-        let (source, source_st) = self.directory_to_change(who, from_dir, from)?;
-        let (target, target_st) = self.directory_to_change(who, to_dir, to)?;
+        let (source, source_st) = self.writable_directory(caller, from_dir, from)?;
+        let (target, target_st) = self.writable_directory(caller, to_dir, to)?;
         if [from, to].iter().any(|n| *n == b"." || *n == b"..") {
             return Err(FsError::Inval);
         }
-        let (moved, moved_st) = self.creds.as_caller(who, || self.tree.open_entry(source.as_fd(), from))?;
-        self.creds.precheck_sticky(who, &source_st, &moved_st)?;
+        let (moved, moved_st) =
+            self.creds.as_caller(caller, || self.tree.open_entry(source.as_fd(), from))?;
+        self.creds.precheck_sticky(caller, &source_st, &moved_st)?;
         if attr::kind(&moved_st)? == FileKind::Directory && from_dir != to_dir {
-            self.creds.precheck(who, &moved_st, W)?; // Its entry .. changes.
+            self.creds.precheck(caller, &moved_st, W)?; // Its `..` entry changes.
         }
         let replaced = self.tree.open_entry(target.as_fd(), to).ok();
         if let Some((_, st)) = &replaced {
-            self.creds.precheck_sticky(who, &target_st, st)?;
+            self.creds.precheck_sticky(caller, &target_st, st)?;
         }
-        self.creds.as_caller(who, || Ok(rustix::fs::renameat(&*source, from, &*target, to)?))?;
+        self.creds.as_caller(caller, || Ok(rustix::fs::renameat(&*source, from, &*target, to)?))?;
         let same = replaced.as_ref().is_some_and(|(_, st)| attr::same_object(st, &moved_st));
         if !same {
             if let Some((fd, st)) = &replaced {
@@ -351,14 +368,14 @@ impl Export {
 
     pub(super) fn link(
         &self,
-        who: &Identity,
+        caller: &Identity,
         file: &Handle,
         dir: &Handle,
         name: &[u8],
     ) -> FsResult<(Attr, Wcc)> {
         let object = self.tree.open(file)?;
         attr::live_stat(object.as_fd())?;
-        let (node, _) = self.directory_to_change(who, dir, name)?;
+        let (node, _) = self.writable_directory(caller, dir, name)?;
         if object.kind() == FileKind::Directory {
             return Err(FsError::IsDir);
         }
@@ -367,7 +384,7 @@ impl Export {
         }
         // The link in /proc leads to the object itself, even if that is a symbolic link.
         let existing = proc_name(object.as_fd());
-        self.creds.as_caller(who, || {
+        self.creds.as_caller(caller, || {
             Ok(rustix::fs::linkat(CWD, existing.as_str(), &*node, name, AtFlags::SYMLINK_FOLLOW)?)
         })?;
         self.tree.note(file, dir, name);
@@ -377,22 +394,22 @@ impl Export {
     }
 }
 
-/// Makes a regular file that has `times` from the moment its name appears: whenever the server is killed, there is no
-/// file that a repeated EXCLUSIVE create would take for another's. Without unnamed files in the file system there is
-/// such a moment.
-fn make_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<OwnedFd, Errno> {
-    let mode = Mode::from_raw_mode(NO_MODE);
+/// Creates a regular file that has `times` when its name appears: if the server is killed, no file is left
+/// that a retransmitted EXCLUSIVE create would take for another one. If the file system does not support
+/// O_TMPFILE, there is a short moment without the times.
+fn create_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<OwnedFd, Errno> {
+    let mode = Mode::from_raw_mode(DEFAULT_MODE);
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    match opening(|| rustix::fs::openat(dir, c".", flags | OFlags::TMPFILE, mode)) {
+    match with_free_descriptor(|| rustix::fs::openat(dir, c".", flags | OFlags::TMPFILE, mode)) {
         Ok(file) => {
             rustix::fs::futimens(&file, times)?;
             rustix::fs::linkat(CWD, proc_name(file.as_fd()), dir, name, AtFlags::SYMLINK_FOLLOW)?;
             Ok(file)
         }
-        // What open(2) gives where there are none: the file system's own word, or that of an old kernel.
+        // The errors of file systems without O_TMPFILE support, and of old kernels.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
             let named = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-            let file = opening(|| rustix::fs::openat(dir, name, named, mode))?;
+            let file = with_free_descriptor(|| rustix::fs::openat(dir, name, named, mode))?;
             rustix::fs::futimens(&file, times)?;
             Ok(file)
         }
@@ -400,7 +417,8 @@ fn make_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<OwnedF
     }
 }
 
-/// An EXCLUSIVE verifier as times: 31 bits of each half in the seconds, which every file system stores.
+/// Encodes an EXCLUSIVE verifier as times: 31 bits of each half in the seconds, which every file system
+/// stores.
 fn verifier_times(v: [u8; 8]) -> Timestamps {
     let half = |b: [u8; 4]| Timespec { tv_sec: (u32::from_be_bytes(b) & 0x7fff_ffff).into(), tv_nsec: 0 };
     let [a, b, c, d, e, f, g, h] = v;

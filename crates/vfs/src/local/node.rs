@@ -19,26 +19,26 @@ use smallvec::SmallVec;
 
 use super::{
     data_file::DataFile,
-    descriptors::{self, opening},
+    descriptors::{self, with_free_descriptor},
     engine::Verifier,
 };
 use crate::{FileKind, Handle, Identity};
 
-/// How long a permission to read or write, once given by the kernel, is taken for granted. A change of the file's
-/// attributes through this server ends it at once; a local one is noticed after this time at the latest.
-const GRANT_LIFE: Duration = Duration::from_secs(1);
-/// Callers per object whose permission is remembered.
-const GRANTS: usize = 4;
-/// An object is closed when it was not used for this long, so that a file deleted on this machine gives up its space
-/// and a program that was written through us can be executed here.
-pub(super) const IDLE: Duration = Duration::from_secs(5);
-/// A file with unstable writes is synced, to be closed, when it was not used for this long. By then the kernel has
-/// written most of its data back (`vm.dirty_expire_centisecs`, 30 s), and a client that lives has sent COMMIT.
-pub(super) const UNSYNCED_IDLE: Duration = Duration::from_secs(60);
+/// Lifetime of a cached permission to read or write. A change of attributes through this server ends it at
+/// once; a local change is noticed after this time.
+const GRANT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of cached permissions per object.
+const MAX_GRANTS: usize = 4;
+/// Idle time after which an object is closed, so that a file deleted locally releases its space, and a
+/// program written through this server can be executed locally.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Idle time after which a file with unstable writes is synced so that it can be closed. By then the kernel
+/// has written most of its data (`vm.dirty_expire_centisecs`, 30 s), and an active client has sent COMMIT.
+pub(super) const UNSYNCED_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Grant {
-    who: Identity,
+    caller: Identity,
     write: bool,
     until: Instant,
 }
@@ -56,7 +56,7 @@ pub(super) struct Node {
     path: OwnedFd,
     kind: FileKind,
     data: Mutex<DataFds>,
-    grants: Mutex<SmallVec<[Grant; GRANTS]>>,
+    grants: Mutex<SmallVec<[Grant; MAX_GRANTS]>>,
 }
 
 impl AsFd for Node {
@@ -65,49 +65,47 @@ impl AsFd for Node {
     }
 }
 
-/// The name under which the kernel opens an `O_PATH` descriptor again. It is a link to that very object and cannot
-/// lead anywhere else.
+/// Path through which the kernel reopens an `O_PATH` descriptor. It always leads to the same object.
 pub(super) fn proc_name(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// Opens a regular file or a directory again with other flags (anything else could wait for a peer).
+/// Reopens a regular file or directory with other flags (opening other types could block).
 pub(super) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let name = proc_name(fd);
-    opening(|| {
+    with_free_descriptor(|| {
         rustix::fs::openat(CWD, name.as_str(), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
     })
 }
 
 impl Node {
-    /// An object opened with `O_PATH`.
+    /// Creates a node from an `O_PATH` descriptor.
     pub(super) fn new(handle: Handle, path: OwnedFd, kind: FileKind) -> Self {
         Self { handle, path, kind, data: Mutex::default(), grants: Mutex::default() }
     }
 
-    /// A regular file opened with `O_PATH`, and for writing.
+    /// Creates a node of a regular file that is also open for writing.
     pub(super) fn with_writer(handle: Handle, path: OwnedFd, writer: Arc<DataFile>) -> Self {
         let data = DataFds { read: None, write: Some(writer) };
         Self { data: Mutex::new(data), ..Self::new(handle, path, FileKind::Regular) }
     }
 
-    /// Its handle.
     pub(super) fn handle(&self) -> Handle {
         self.handle
     }
 
-    /// What it is.
     pub(super) fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// A descriptor for reading or writing, if one is open already.
+    /// Returns the descriptor for reading or writing if it is open.
     pub(super) fn data_fd(&self, write: bool) -> Option<Arc<DataFile>> {
         let data = self.data.lock();
         if write { data.write.clone() } else { data.read.clone() }
     }
 
-    /// A descriptor for reading or writing, opened in the server's name if none is open. Call on a pool thread.
+    /// Returns the descriptor for reading or writing; opens it with the server's credentials if necessary.
+    /// Call on a pool thread.
     pub(super) fn open_data(&self, write: bool) -> Result<Arc<DataFile>, Errno> {
         if let Some(fd) = self.data_fd(write) {
             return Ok(fd);
@@ -119,7 +117,7 @@ impl Node {
         Ok(Arc::clone(slot.get_or_insert(fd)))
     }
 
-    /// A descriptor that `fsync` takes, open already or opened now.
+    /// Returns a descriptor for `fsync`; opens one if necessary.
     pub(super) fn open_any(&self) -> Result<Arc<DataFile>, Errno> {
         match self.data_fd(true) {
             Some(fd) => Ok(fd),
@@ -127,7 +125,7 @@ impl Node {
         }
     }
 
-    /// Whether its descriptors are in use nowhere else and need no sync.
+    /// Whether its descriptors are otherwise unused and need no sync.
     fn may_close(&mut self) -> bool {
         let data = self.data.get_mut();
         let free = |fd: &mut Option<Arc<DataFile>>| {
@@ -136,29 +134,29 @@ impl Node {
         free(&mut data.read) && free(&mut data.write)
     }
 
-    /// Its descriptor with unstable writes, if there are any.
+    /// The descriptor that has unstable writes, if any.
     fn unsynced(&self) -> Option<Arc<DataFile>> {
         self.data_fd(true).filter(|fd| !fd.is_synced())
     }
 
-    /// Whether `who` was lately found to be allowed this.
-    pub(super) fn is_granted(&self, who: &Identity, write: bool) -> bool {
+    /// Whether this permission of `caller` is cached.
+    pub(super) fn is_granted(&self, caller: &Identity, write: bool) -> bool {
         let now = Instant::now();
-        self.grants.lock().iter().any(|g| g.write == write && g.until > now && g.who == *who)
+        self.grants.lock().iter().any(|g| g.write == write && g.until > now && g.caller == *caller)
     }
 
-    /// Remembers that `who` is allowed this.
-    pub(super) fn grant(&self, who: &Identity, write: bool) {
+    /// Caches a permission of `caller`.
+    pub(super) fn grant(&self, caller: &Identity, write: bool) {
         let now = Instant::now();
         let mut grants = self.grants.lock();
-        grants.retain(|g| g.until > now && !(g.write == write && g.who == *who));
-        if grants.len() == GRANTS {
+        grants.retain(|g| g.until > now && !(g.write == write && g.caller == *caller));
+        if grants.len() == MAX_GRANTS {
             grants.remove(0);
         }
-        grants.push(Grant { who: who.clone(), write, until: now + GRANT_LIFE });
+        grants.push(Grant { caller: caller.clone(), write, until: now + GRANT_TIMEOUT });
     }
 
-    /// Forgets all permissions, because the object's attributes change.
+    /// Drops all cached permissions, because attributes change.
     pub(super) fn revoke_grants(&self) {
         self.grants.lock().clear();
     }
@@ -172,7 +170,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Whether the object is in use nowhere else and needs no sync.
+    /// Whether the object is otherwise unused and needs no sync.
     fn may_close(&mut self) -> bool {
         Arc::get_mut(&mut self.node).is_some_and(Node::may_close)
     }
@@ -185,8 +183,8 @@ struct State {
 }
 
 impl State {
-    /// Takes out the older eighth of the objects that may be closed at once, so that the cost of finding it is shared
-    /// by many insertions.
+    /// Removes the least recently used eighth of the objects that can be closed at once, to amortize the cost
+    /// of the search.
     fn take_oldest(&mut self) -> Vec<Slot> {
         let mut ages: Vec<u64> =
             self.slots.values_mut().filter_map(|s| s.may_close().then_some(s.used)).collect();
@@ -199,15 +197,15 @@ impl State {
         self.slots.extract_if(|_, s| s.used <= limit && s.may_close()).map(|(_, s)| s).collect()
     }
 
-    /// Of the files with unstable writes, the one not used for the longest time.
+    /// The least recently used file with unstable writes.
     fn oldest_unsynced(&self) -> Option<Arc<DataFile>> {
         let unsynced = self.slots.values().filter_map(|s| Some((s.used, s.node.unsynced()?)));
         unsynced.min_by_key(|(used, _)| *used).map(|(_, file)| file)
     }
 }
 
-/// The objects that are open, by handle; at most a fixed number, the least recently used go first. An object that is
-/// in use, or has unstable writes, is never closed.
+/// LRU cache of open objects by handle, with a fixed capacity. Objects that are in use, or have unstable
+/// writes, are not closed.
 #[derive(Debug)]
 pub(super) struct NodeCache {
     state: Mutex<State>,
@@ -218,14 +216,14 @@ pub(super) struct NodeCache {
 
 impl Drop for NodeCache {
     fn drop(&mut self) {
-        // The other caches may take more now.
+        // The other caches may use the descriptors now.
         descriptors::share();
     }
 }
 
 impl NodeCache {
-    /// A cache of at most `wanted` objects, or its part of the descriptors. `verifier` changes when a file cannot be
-    /// synced before it is closed.
+    /// Creates a cache of at most `wanted` objects, or its share of the descriptors. `verifier` changes if a
+    /// file cannot be synced before it is closed.
     pub(super) fn new(wanted: usize, verifier: Arc<Verifier>) -> Arc<Self> {
         let capacity = AtomicUsize::new(wanted);
         let cache = Arc::new(Self { state: Mutex::default(), wanted, capacity, verifier });
@@ -233,12 +231,12 @@ impl NodeCache {
         cache
     }
 
-    /// Keeps at most `part` objects from now on.
+    /// Limits the cache to `part` objects.
     pub(super) fn limit(&self, part: usize) {
         self.capacity.store(self.wanted.min(part), Ordering::Relaxed);
     }
 
-    /// The object, if it is open.
+    /// Returns the object if it is open.
     pub(super) fn get(&self, handle: &Handle) -> Option<Arc<Node>> {
         let mut state = self.state.lock();
         state.clock += 1;
@@ -249,8 +247,8 @@ impl NodeCache {
         Some(Arc::clone(&slot.node))
     }
 
-    /// Keeps `node`, and gives what is kept under its handle: `node`, or one that was there before. Call on a pool
-    /// thread: another file may have to be synced to make room.
+    /// Inserts `node` and returns it, or the node already cached under its handle. Call on a pool thread:
+    /// another file may have to be synced to make room.
     pub(super) fn insert(&self, node: Node) -> Arc<Node> {
         let mut state = self.state.lock();
         state.clock += 1;
@@ -267,7 +265,7 @@ impl NodeCache {
         node
     }
 
-    /// Closes objects that were not used for a long time, after a sync of the oldest one if all need one. Gives their
+    /// Closes the least recently used objects, after syncing the oldest one if all need a sync. Returns their
     /// number.
     pub(super) fn make_room(&self) -> usize {
         let unsynced = {
@@ -275,39 +273,39 @@ impl NodeCache {
             let closed = state.take_oldest();
             if !closed.is_empty() {
                 drop(state);
-                return closed.len(); // They are closed here and not under the lock: closing may take time.
+                return closed.len(); // Closing may block, so it is done without holding the lock.
             }
             state.oldest_unsynced()
         };
         if let Some(file) = unsynced {
-            // The error is in the verifier now.
+            // The error has changed the verifier.
             let _ = file.sync_now(&self.verifier);
         }
         let closed = self.state.lock().take_oldest();
         closed.len()
     }
 
-    /// Forgets an object that does not exist any more.
+    /// Removes an object that no longer exists.
     pub(super) fn remove(&self, handle: &Handle) {
         let slot = self.state.lock().slots.remove(handle);
         drop(slot);
     }
 
-    /// Closes what was not used for [`IDLE`] before `now`. Gives the files with unstable writes that were not used for
-    /// [`UNSYNCED_IDLE`]: synced, a later call closes them.
+    /// Closes objects that have been idle for [`IDLE_TIMEOUT`] at `now`. Returns files with unstable writes
+    /// that have been idle for [`UNSYNCED_IDLE_TIMEOUT`]; once synced, a later call closes them.
     pub(super) fn close_idle(&self, now: Instant) -> Vec<Arc<DataFile>> {
         let before = |slot: &Slot, idle| now.saturating_duration_since(slot.at) > idle;
         let mut state = self.state.lock();
         let idle: Vec<Slot> =
-            state.slots.extract_if(|_, s| before(s, IDLE) && s.may_close()).map(|(_, s)| s).collect();
-        let old = state.slots.values().filter(|s| before(s, UNSYNCED_IDLE));
+            state.slots.extract_if(|_, s| before(s, IDLE_TIMEOUT) && s.may_close()).map(|(_, s)| s).collect();
+        let old = state.slots.values().filter(|s| before(s, UNSYNCED_IDLE_TIMEOUT));
         let unsynced = old.filter_map(|s| s.node.unsynced()).collect();
         drop(state);
         drop(idle);
         unsynced
     }
 
-    /// How many objects are open.
+    /// Number of open objects.
     pub(super) fn len(&self) -> usize {
         self.state.lock().slots.len()
     }

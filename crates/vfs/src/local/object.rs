@@ -1,4 +1,4 @@
-//! Calls on one object: attributes, rights, link targets.
+//! Operations on one object: attributes, access rights, link targets.
 
 use std::os::fd::AsFd;
 
@@ -22,19 +22,24 @@ impl Export {
         attr::attr(&attr::live_stat(node.as_fd())?, self.fsid)
     }
 
-    pub(super) fn readlink(&self, who: &Identity, link: &Handle) -> FsResult<(Vec<u8>, Attr)> {
+    pub(super) fn readlink(&self, caller: &Identity, link: &Handle) -> FsResult<(Vec<u8>, Attr)> {
         let node = self.tree.open(link)?;
         if node.kind() != FileKind::Symlink {
             return Err(FsError::Inval);
         }
-        let target = self.creds.as_caller(who, || Ok(rustix::fs::readlinkat(&*node, c"", Vec::new())?))?;
+        let target = self.creds.as_caller(caller, || Ok(rustix::fs::readlinkat(&*node, c"", Vec::new())?))?;
         Ok((target.into_bytes(), attr::attr(&attr::live_stat(node.as_fd())?, self.fsid)?))
     }
 
-    pub(super) fn access(&self, who: &Identity, file: &Handle, wanted: Access) -> FsResult<(Access, Attr)> {
+    pub(super) fn access(
+        &self,
+        caller: &Identity,
+        file: &Handle,
+        wanted: Access,
+    ) -> FsResult<(Access, Attr)> {
         let node = self.tree.open(file)?;
         let st = attr::live_stat(node.as_fd())?;
-        let got = self.creds.allowed(who, node.as_fd(), &st, R | W | X)?;
+        let got = self.creds.allowed(caller, node.as_fd(), &st, R | W | X)?;
         let has = |want: u32| got & want == want;
         let change = Access::MODIFY | Access::EXTEND;
         let mut bits = 0;
@@ -64,7 +69,7 @@ impl Export {
 
     pub(super) fn setattr(
         &self,
-        who: &Identity,
+        caller: &Identity,
         file: &Handle,
         set: &SetAttr,
         guard: Option<Time>,
@@ -77,21 +82,21 @@ impl Export {
         if guard.is_some_and(|g| g != ctime) {
             return Err(FsError::NotSync);
         }
-        self.apply(who, &node, &st, set)?;
+        self.apply(caller, &node, &st, set)?;
         drop(lock);
         self.sync_object(&node)?;
         self.after(&attr::stat(node.as_fd())?)
     }
 
-    /// Applies attributes in the order that keeps each from undoing another: size (clears set-id bits, moves
-    /// mtime), owner (clears set-id bits), mode, times. What needs ownership is refused before anything is changed.
-    pub(super) fn apply(&self, who: &Identity, node: &Node, st: &Statx, set: &SetAttr) -> FsResult<()> {
+    /// Sets attributes in an order in which none undoes another: size (clears set-ID bits, changes mtime),
+    /// owner (clears set-ID bits), mode, times. Ownership is checked before any change.
+    pub(super) fn apply(&self, caller: &Identity, node: &Node, st: &Statx, set: &SetAttr) -> FsResult<()> {
         let explicit = matches!(set.atime, SetTime::To(_)) || matches!(set.mtime, SetTime::To(_));
         let needs_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || explicit;
-        if needs_owner && !self.creds.owns(who, st) {
+        if needs_owner && !self.creds.owns(caller, st) {
             return Err(FsError::Perm);
         }
-        self.creds.precheck_owner(who, st, set)?;
+        self.creds.precheck_owner(caller, st, set)?;
         if let SetTime::To(t) = set.atime {
             check_time(t)?;
         }
@@ -100,28 +105,28 @@ impl Export {
         }
         node.revoke_grants();
         if let Some(size) = set.size {
-            self.set_size(who, node, st, size)?;
+            self.set_size(caller, node, st, size)?;
         }
         if set.uid.is_some() || set.gid.is_some() {
-            self.set_owner(who, node, set)?;
+            self.set_owner(caller, node, set)?;
         }
         if let Some(mode) = set.mode {
             if node.kind() == FileKind::Symlink {
                 return Err(FsError::NotSupp);
             }
-            let mode = self.creds.settable(who, set.gid.unwrap_or(st.stx_gid), mode);
-            self.set_mode(who, node, mode)?;
+            let mode = self.creds.settable_mode(caller, set.gid.unwrap_or(st.stx_gid), mode);
+            self.set_mode(caller, node, mode)?;
         }
-        self.set_times(who, node, st, set)
+        self.set_times(caller, node, st, set)
     }
 
-    fn set_mode(&self, who: &Identity, node: &Node, mode: u32) -> FsResult<()> {
+    fn set_mode(&self, caller: &Identity, node: &Node, mode: u32) -> FsResult<()> {
         let mode = Mode::from_raw_mode(mode & 0o7777);
         let name = proc_name(node.as_fd());
-        self.creds.as_caller(who, || Ok(rustix::fs::chmodat(CWD, &name, mode, AtFlags::empty())?))
+        self.creds.as_caller(caller, || Ok(rustix::fs::chmodat(CWD, &name, mode, AtFlags::empty())?))
     }
 
-    fn set_size(&self, who: &Identity, node: &Node, st: &Statx, size: u64) -> FsResult<()> {
+    fn set_size(&self, caller: &Identity, node: &Node, st: &Statx, size: u64) -> FsResult<()> {
         match node.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(FsError::IsDir),
@@ -130,28 +135,28 @@ impl Export {
         if i64::try_from(size).is_err() {
             return Err(FsError::FBig);
         }
-        self.creds.may_transfer(who, node.as_fd(), st, true)?;
-        // Opened by the server (the owner may write a file of any mode), cut by the caller, whose lack of
-        // capabilities makes the kernel clear set-id bits.
+        self.creds.may_transfer(caller, node.as_fd(), st, true)?;
+        // Opened with the server's credentials, since the owner may write a file of any mode; truncated with
+        // the caller's, whose lack of CAP_FSETID makes the kernel clear set-ID bits.
         let fd = reopen(node.as_fd(), OFlags::WRONLY)?;
-        if let Some(mode) = self.creds.mode_after_change(who, st) {
-            // Only the owner may; to a server that is not the owner the kernel does it.
-            let _ = self.set_mode(who, node, mode);
+        if let Some(mode) = self.creds.mode_after_change(caller, st) {
+            // Only the owner may; if the server is not the owner, the kernel clears the bits.
+            let _ = self.set_mode(caller, node, mode);
         }
-        self.creds.as_caller(who, || Ok(rustix::fs::ftruncate(&fd, size)?))
+        self.creds.as_caller(caller, || Ok(rustix::fs::ftruncate(&fd, size)?))
     }
 
-    fn set_owner(&self, who: &Identity, node: &Node, set: &SetAttr) -> FsResult<()> {
-        // -1 means "leave it" to the kernel, so it is no id.
+    fn set_owner(&self, caller: &Identity, node: &Node, set: &SetAttr) -> FsResult<()> {
+        // -1 means "unchanged" to the kernel, so it is not a valid ID.
         if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
             return Err(FsError::Inval);
         }
         let uid = set.uid.map(Uid::from_raw);
         let gid = set.gid.map(Gid::from_raw);
-        self.creds.as_caller(who, || Ok(rustix::fs::chownat(node, c"", uid, gid, AtFlags::EMPTY_PATH)?))
+        self.creds.as_caller(caller, || Ok(rustix::fs::chownat(node, c"", uid, gid, AtFlags::EMPTY_PATH)?))
     }
 
-    fn set_times(&self, who: &Identity, node: &Node, st: &Statx, set: &SetAttr) -> FsResult<()> {
+    fn set_times(&self, caller: &Identity, node: &Node, st: &Statx, set: &SetAttr) -> FsResult<()> {
         if set.atime == SetTime::Keep && set.mtime == SetTime::Keep {
             return Ok(());
         }
@@ -159,8 +164,9 @@ impl Export {
             last_access: attr::timespec(set.atime),
             last_modification: attr::timespec(set.mtime),
         };
-        // "Now" is also allowed to those who may write; the kernel knows that only for both times at once.
-        if !self.creds.owns(who, st) && self.creds.allowed(who, node.as_fd(), st, W)? == 0 {
+        // Setting the current time requires only write permission; the kernel allows that only for both times
+        // together.
+        if !self.creds.owns(caller, st) && self.creds.allowed(caller, node.as_fd(), st, W)? == 0 {
             return Err(FsError::Access);
         }
         match rustix::fs::utimensat(node, c"", &times, AtFlags::EMPTY_PATH) {
@@ -171,7 +177,7 @@ impl Export {
         }
     }
 
-    /// Makes an object's attributes durable, if that is wanted.
+    /// Makes an object's attributes durable, if configured.
     pub(super) fn sync_object(&self, node: &Node) -> FsResult<()> {
         if !self.sync_metadata {
             return Ok(());
@@ -195,8 +201,8 @@ impl Export {
         })
     }
 
-    /// Makes an object durable that has a new entry in `dir`, and the entry, if that is wanted. Of a link or a special
-    /// file nothing else is to be synced: file systems with a journal sync the inode with the entry.
+    /// Makes a new object and its entry in `dir` durable, if configured. Links and special files need no sync
+    /// of their own: journaling file systems commit the inode with the entry.
     pub(super) fn sync_entry(&self, node: &Node, dir: &Node) -> FsResult<()> {
         if matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
             self.sync_object(node)?;
@@ -204,7 +210,8 @@ impl Export {
         self.sync_object(dir)
     }
 
-    /// Makes everything durable. Links and special files cannot be synced by themselves, nor what we may not open.
+    /// Syncs the whole file system: links, special files, and files that the server may not open cannot be
+    /// synced individually.
     fn sync_all(&self) -> Result<(), Errno> {
         rustix::fs::syncfs(self.tree.mount())
     }

@@ -1,7 +1,7 @@
-//! Threads for system calls that may block.
+//! A thread pool for blocking system calls.
 //!
-//! They are our own and not the runtime's, because a thread here changes its credentials and its creation mask, and
-//! must never be lent to other code.
+//! Separate from the runtime's, because these threads change their credentials and umask, and must not run
+//! other code.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{FsError, FsResult};
 
-/// How often each thread does its housekeeping, busy or idle.
+/// Interval of each thread's housekeeping, busy or idle.
 const IDLE_TICK: Duration = Duration::from_secs(2);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -35,13 +35,13 @@ struct Shared {
     ready: Condvar,
 }
 
-/// A fixed number of threads that run jobs in order of arrival. Dropping it lets the queued jobs finish.
+/// A fixed number of threads that run jobs in order of arrival. Queued jobs complete after it is dropped.
 pub(super) struct Pool {
     shared: Arc<Shared>,
 }
 
 impl Pool {
-    /// Starts `threads` threads; each calls `prepare` first, and all call `tick` now and then.
+    /// Starts `threads` threads. Each calls `prepare` first, and `tick` at intervals.
     pub(super) fn start(
         name: &str,
         threads: usize,
@@ -60,7 +60,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Runs `f` on one of the threads. The work is done even if the future is dropped.
+    /// Runs `f` on a thread of the pool. It completes even if the future is dropped.
     pub(super) fn run<T: Send + 'static>(
         &self,
         f: impl FnOnce() -> FsResult<T> + Send + 'static,
@@ -70,7 +70,6 @@ impl Pool {
         async move { rx.await.unwrap_or(Err(FsError::ServerFault)) }
     }
 
-    /// Queues a job.
     pub(super) fn push(&self, job: Job) {
         self.shared.queue.lock().jobs.push_back(job);
         self.shared.ready.notify_one();
@@ -84,7 +83,7 @@ impl Drop for Pool {
     }
 }
 
-/// Runs `future` to its end on this thread, which must be one that may block.
+/// Blocks this thread until `future` completes.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(thread::Thread);
 
@@ -126,7 +125,7 @@ fn work(shared: &Shared, tick: &impl Fn()) {
             }
         };
         let Some(job) = job else { continue };
-        // A bug in one job must not cost the pool a thread; its caller sees a server fault.
+        // A panic in a job must not end the thread; the caller gets SERVERFAULT.
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
             tracing::error!("a file system job panicked");
         }

@@ -1,4 +1,4 @@
-//! Configuration, and what an open export consists of.
+//! Configuration and state of an export.
 
 use std::{
     fmt, io,
@@ -25,53 +25,54 @@ use super::{
 };
 use crate::{Arena, FsError, FsInfo, FsResult, FsStat, Handle};
 
-/// How file data is moved.
+/// How file data is transferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IoMode {
-    /// io_uring, or threads where the machine refuses it.
+    /// io_uring, or threads if it is not available.
     #[default]
     Auto,
-    /// io_uring, or an error.
+    /// io_uring; fails if it is not available.
     IoUring,
-    /// Threads.
+    /// Blocking threads.
     Blocking,
 }
 
-/// What handles are made of.
+/// Kind of file handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HandleMode {
-    /// Kernel file handles, or the index where they are not to be had.
+    /// Kernel file handles, or the index if they are not available.
     #[default]
     Auto,
-    /// Kernel file handles (needs `CAP_DAC_READ_SEARCH` and a file system that has them), or an error.
+    /// Kernel file handles (requires `CAP_DAC_READ_SEARCH` and support by the file system); fails if not
+    /// available.
     Kernel,
-    /// Inode number and time of birth, with an index of places.
+    /// Inode number and birth time, with an index of locations.
     Index,
 }
 
-/// How callers' identities are applied.
+/// How callers' credentials are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IdentityMode {
-    /// In a process of the superuser, which needs CAP_SETUID and CAP_SETGID, each call is made with the caller's ids. In
-    /// a process of another user as [`Self::ServerUser`].
+    /// If the process runs as root, which requires CAP_SETUID and CAP_SETGID, calls use the caller's
+    /// credentials. Otherwise like [`Self::ServerUser`].
     #[default]
     Auto,
-    /// Everything is done as the server's user. For other callers the rules of POSIX are checked before, by mode bits
-    /// and without ACLs; what they make belongs to the server's user.
+    /// All calls use the server's credentials. Other callers are checked first by the POSIX rules, with mode
+    /// bits and without ACLs; objects that they create belong to the server's user.
     ServerUser,
 }
 
-/// Where the 16-byte key that marks handles comes from. Handles are good as long as it stays the same.
+/// Source of the 16-byte key that authenticates handles. Handles are valid as long as the key is unchanged.
 #[derive(Clone, Default)]
 pub enum KeySource {
-    /// An extended attribute of the root directory. If the file system or our rights do not allow a secret one, the
-    /// index mode is used; if none at all is possible, a key that anyone could compute (the index keeps callers
-    /// inside even so).
+    /// An extended attribute of the root directory. If the file system or the process's privileges do not
+    /// allow a secret attribute, handles use the index; if no attribute is possible, a well-known key is used
+    /// (the index still confines callers to the export).
     #[default]
     Attribute,
-    /// A file, made at first use. Keep it outside the export.
+    /// A file, created at first use. Keep it outside the export.
     File(PathBuf),
-    /// These bytes.
+    /// The given bytes.
     Bytes([u8; 16]),
 }
 
@@ -85,41 +86,44 @@ impl fmt::Debug for KeySource {
     }
 }
 
-/// What [`super::LocalFs::open`] needs.
+/// Parameters of [`super::LocalFs::open`].
 #[derive(Clone)]
 pub struct LocalConfig {
     /// The directory to export.
     pub root: PathBuf,
-    /// Where READ data goes.
+    /// Arena for READ data.
     pub arena: Arena,
-    /// Refuse every change ([`FsError::RoFs`]).
+    /// Reject all changes ([`FsError::RoFs`]).
     pub read_only: bool,
-    /// How file data is moved.
+    /// How file data is transferred.
     pub io: IoMode,
-    /// Rings of io_uring, each with a thread (1 to 64).
+    /// Number of io_uring instances, each with a thread (1 to 64).
     pub rings: usize,
-    /// Threads for calls that may block (1 to 1024); as many again for data where there is no io_uring.
+    /// Number of threads for blocking calls (1 to 1024); the same number again for data if io_uring is not
+    /// available.
     pub threads: usize,
-    /// What handles are made of.
+    /// Kind of file handles.
     pub handles: HandleMode,
-    /// Where the key that marks handles is kept.
+    /// Source of the key that authenticates handles.
     pub key: KeySource,
-    /// Places that the index of [`HandleMode::Index`] knows at most, about 150 bytes each.
+    /// Maximum number of locations in the index of [`HandleMode::Index`], about 150 bytes each.
     pub index_entries: usize,
-    /// How callers' identities are applied.
+    /// How callers' credentials are applied.
     pub identity: IdentityMode,
-    /// Objects kept open at most, each with up to three descriptors. All exports of a process together take at most
-    /// half of its limit of open files (`RLIMIT_NOFILE`, as it is when one is opened), in equal parts.
+    /// Maximum number of objects kept open, each with up to four descriptors. All exports of a process
+    /// together use at most half of its descriptor limit (`RLIMIT_NOFILE` when an export is opened), in equal
+    /// shares.
     pub open_objects: usize,
-    /// Make changes of names and attributes durable before they are answered, as RFC 1813 section 4.8 wants. Without
-    /// it a crash of this machine may undo changes that clients were told are done.
+    /// Make changes of names and attributes durable before the call completes, as RFC 1813 section 4.8
+    /// requires. Without it, a crash of the host may undo completed changes.
     pub sync_metadata: bool,
-    /// The file system id to give out; else the one that the kernel reports.
+    /// File system ID; by default the one that the kernel reports.
     pub fsid: Option<u64>,
 }
 
 impl LocalConfig {
-    /// The defaults for exporting `root`: automatic choices, durable, 8 threads, one ring, 1024 open objects.
+    /// Defaults for exporting `root`: automatic selection of features, durable metadata, 8 threads, one
+    /// io_uring, 1024 open objects.
     pub fn new(root: impl Into<PathBuf>, arena: Arena) -> Self {
         Self {
             root: root.into(),
@@ -139,7 +143,7 @@ impl LocalConfig {
     }
 }
 
-/// Why an export cannot be opened.
+/// Why an export could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// The directory cannot be opened.
@@ -147,56 +151,57 @@ pub enum LocalError {
     Root {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error.
         source: io::Error,
     },
-    /// `/proc` is needed to open files again.
-    #[error("/proc/self/fd is not usable ({source}); mount /proc")]
+    /// `/proc` is required to reopen files.
+    #[error("cannot open /proc/self/fd ({source}); mount /proc")]
     NoProc {
-        /// What the kernel said.
+        /// The error.
         source: io::Error,
     },
-    /// Kernel file handles were asked for and are not to be had.
+    /// Kernel file handles were requested and are not available.
     #[error(
-        "kernel file handles are not available here ({source}); they need CAP_DAC_READ_SEARCH and a file system that supports them, or choose the index"
+        "kernel file handles are not available ({source}); they require CAP_DAC_READ_SEARCH and a file system that supports them, or use the index"
     )]
     KernelHandles {
-        /// Why.
+        /// The error.
         source: FsError,
     },
-    /// The key that marks handles cannot be read, made or kept secret.
-    #[error("the key of the handles cannot be kept ({source}); name a key file")]
+    /// The key that authenticates handles cannot be read, created or kept secret.
+    #[error("cannot store the key that authenticates file handles ({source}); configure a key file")]
     Key {
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// io_uring was asked for and is refused.
-    #[error("io_uring is refused here ({source}); choose blocking I/O")]
+    /// io_uring was requested and is not available.
+    #[error("io_uring is not available ({source}); use blocking I/O")]
     IoUring {
-        /// What the kernel said.
+        /// The error.
         source: io::Error,
     },
     /// Threads cannot be started.
     #[error("cannot start threads: {source}")]
     Threads {
-        /// What the kernel said.
+        /// The error.
         source: io::Error,
     },
-    /// This process is the superuser's and may not take callers' ids.
+    /// The process runs as root without the capability to use callers' credentials.
     #[error(
-        "the server runs as root without the right to act as its callers; give it CAP_SETUID and CAP_SETGID, run it as \
-         another user, or let it check permissions itself and own what is made"
+        "the server runs as root but cannot use its callers' credentials; grant CAP_SETUID and CAP_SETGID, run it as \
+         another user, or let it check permissions itself (new files then belong to the server's user)"
     )]
     Identities,
-    /// The root directory's properties cannot be read.
+    /// The file system's properties cannot be read.
     #[error("cannot read the properties of the export: {0}")]
     Properties(FsError),
 }
 
-/// Locks that order calls on one directory or file which take more than one system call.
+/// Locks that serialize operations of several system calls on one directory or file, selected by hash of the
+/// handle.
 const LOCKS: usize = 64;
 
-/// An open export.
+/// State of an open export.
 pub(super) struct Export {
     pub(super) tree: Arc<Tree>,
     pub(super) creds: Credentials,
@@ -221,7 +226,7 @@ fn open_root(config: &LocalConfig) -> Result<OwnedFd, LocalError> {
     Ok(root)
 }
 
-/// Tries the key and the naming in the order of preference.
+/// Selects key and kind of handles in order of preference.
 fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Result<Arc<Tree>, LocalError> {
     let given = match &config.key {
         KeySource::Attribute => None,
@@ -243,20 +248,20 @@ fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Resu
         match tree {
             Ok(tree) => return Ok(tree),
             Err(e) if config.handles == HandleMode::Kernel => return Err(e),
-            Err(error) => tracing::warn!(%error, "handles are kept by an index instead"),
+            Err(error) => tracing::warn!(%error, "using an index instead of kernel file handles"),
         }
     }
     let key: Key = match given {
         Some(key) => key,
         None => key::from_attribute(root.as_fd(), false)?.unwrap_or([0x6d; 16]),
     };
-    // Half of the threads serve others while a walk looks for objects.
+    // Half of the threads remain available while others wait for a walk.
     let index = Box::new(Index::new(config.index_entries, config.threads / 2));
     Tree::new(root, key, Naming::Index(index), cache).map_err(LocalError::Properties)
 }
 
-/// Local file systems whose inodes stay in memory while they are open, so that asking for attributes never waits.
-fn answers_at_once(magic: u64) -> bool {
+/// Local file systems that keep the inodes of open files in memory, so that statx(2) does not block.
+fn stat_never_blocks(magic: u64) -> bool {
     const EXT4: u64 = 0xef53;
     const XFS: u64 = 0x5846_5342;
     const BTRFS: u64 = 0x9123_683e;
@@ -309,29 +314,29 @@ impl Export {
             read_only: config.read_only,
             sync_metadata: config.sync_metadata,
             locks: [const { Mutex::new(()) }; LOCKS],
-            attr_inline: answers_at_once(statfs.f_type as u64),
+            attr_inline: stat_never_blocks(statfs.f_type as u64),
             own_umask,
         })
     }
 
-    /// The lock that orders calls on `handle`.
+    /// The lock that serializes operations on `handle`.
     pub(super) fn lock(&self, handle: &Handle) -> MutexGuard<'_, ()> {
         let hash =
             handle.as_bytes().iter().rev().fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add((*b).into()));
         self.locks[hash % LOCKS].lock()
     }
 
-    /// Refuses changes of a read-only export.
+    /// Rejects changes of a read-only export.
     pub(super) fn writable(&self) -> FsResult<()> {
         if self.read_only { Err(FsError::RoFs) } else { Ok(()) }
     }
 
-    /// Whether modes of new objects come out as asked (the threads have creation masks of their own).
+    /// Whether the umask does not affect new objects (the threads have their own).
     pub(super) fn exact_modes(&self) -> bool {
         self.own_umask
     }
 
-    /// Attributes without a thread, where the file system answers at once and the object is open.
+    /// Returns attributes without a pool thread, if statx(2) does not block and the object is open.
     pub(super) fn getattr_now(&self, file: &Handle) -> Option<FsResult<crate::Attr>> {
         if !self.attr_inline {
             return None;
@@ -340,7 +345,6 @@ impl Export {
         Some(attr::live_stat(node.as_fd()).and_then(|st| attr::attr(&st, self.fsid)))
     }
 
-    /// Space and file counts.
     pub(super) fn space(&self) -> FsResult<FsStat> {
         let s = rustix::fs::fstatvfs(self.tree.mount())?;
         let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);

@@ -1,9 +1,9 @@
-//! The system calls that rustix does not offer, or offers only for the whole process.
+//! System calls that rustix does not provide, or provides only for the whole process.
 //!
-//! The calls that change credentials are the raw ones: Linux keeps credentials per thread, and the C library's
-//! wrappers would change every thread of the process.
+//! Credentials are changed by raw system calls: Linux keeps credentials per thread, but the C library's
+//! wrappers change all threads of the process.
 
-#![allow(unsafe_code)] // The FFI corner of `local`; nothing but single system calls.
+#![allow(unsafe_code)] // FFI of `local`: single system calls only.
 
 use std::{
     mem::size_of,
@@ -12,10 +12,10 @@ use std::{
 
 use rustix::io::Errno;
 
-/// The most bytes of a kernel file handle (`MAX_HANDLE_SZ`).
+/// Maximum length of a kernel file handle in bytes (`MAX_HANDLE_SZ`).
 const KERNEL_HANDLE_MAX: usize = 128;
 
-/// `struct file_handle` with room for the longest handle.
+/// `struct file_handle` with space for the longest handle.
 #[repr(C)]
 struct HandleBuffer {
     bytes: u32,
@@ -23,24 +23,24 @@ struct HandleBuffer {
     data: [u8; KERNEL_HANDLE_MAX],
 }
 
-/// A kernel file handle: what `name_to_handle_at(2)` gives.
+/// A kernel file handle, from `name_to_handle_at(2)`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KernelHandle {
-    /// The file system's handle type.
+    /// Handle type, specific to the file system.
     pub(super) kind: i32,
     len: usize,
     data: [u8; KERNEL_HANDLE_MAX],
 }
 
 impl KernelHandle {
-    /// A handle of `kind` with these bytes; `None` if they are too many.
+    /// Creates a handle; `None` if `bytes` is too long.
     pub(super) fn new(kind: i32, bytes: &[u8]) -> Option<Self> {
         let mut data = [0; KERNEL_HANDLE_MAX];
         data.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(Self { kind, len: bytes.len(), data })
     }
 
-    /// Its bytes.
+    /// The bytes of the handle.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.data[..self.len]
     }
@@ -54,7 +54,7 @@ fn check(r: libc::c_long) -> Result<libc::c_long, Errno> {
     if r < 0 { Err(errno()) } else { Ok(r) }
 }
 
-/// The kernel handle of an open object (`O_PATH` is enough).
+/// Returns the kernel handle of an open object (also one opened with `O_PATH`).
 pub(super) fn name_to_handle(fd: BorrowedFd<'_>) -> Result<KernelHandle, Errno> {
     let mut buf = HandleBuffer { bytes: KERNEL_HANDLE_MAX as u32, kind: 0, data: [0; KERNEL_HANDLE_MAX] };
     let mut mount = 0;
@@ -74,7 +74,7 @@ pub(super) fn name_to_handle(fd: BorrowedFd<'_>) -> Result<KernelHandle, Errno> 
     Ok(KernelHandle { kind: buf.kind, len, data: buf.data })
 }
 
-/// Opens a kernel handle on the mount that `mount` is on. Needs `CAP_DAC_READ_SEARCH`.
+/// Opens a kernel handle on the mount of `mount`. Requires `CAP_DAC_READ_SEARCH`.
 pub(super) fn open_by_handle(
     mount: BorrowedFd<'_>,
     handle: &KernelHandle,
@@ -90,21 +90,21 @@ pub(super) fn open_by_handle(
         )
     };
     check(r.into())?;
-    // SAFETY: a fresh descriptor that nobody else knows.
+    // SAFETY: a new descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(r) })
 }
 
-/// Sets this thread's file system user id; true if it has it now.
+/// Sets the file system user ID of this thread. Returns whether it is in effect.
 pub(super) fn set_fs_uid(uid: u32) -> bool {
-    // SAFETY: takes numbers and touches no memory. The call cannot report failure; asking with an impossible id
-    // gives the present one.
+    // SAFETY: takes numbers and accesses no memory. The call does not report failure; calling it with an
+    // invalid ID returns the current one.
     unsafe {
         libc::syscall(libc::SYS_setfsuid, uid);
         libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 == uid
     }
 }
 
-/// Sets this thread's file system group id; true if it has it now.
+/// Sets the file system group ID of this thread. Returns whether it is in effect.
 pub(super) fn set_fs_gid(gid: u32) -> bool {
     // SAFETY: as in `set_fs_uid`.
     unsafe {
@@ -113,16 +113,16 @@ pub(super) fn set_fs_gid(gid: u32) -> bool {
     }
 }
 
-/// Sets this thread's supplementary groups.
+/// Sets the supplementary groups of this thread.
 pub(super) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
     // SAFETY: the pointer and the count describe `groups`, which the kernel only reads.
     check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
 }
 
-/// Gives this thread a file mode creation mask of its own, of zero; false if the machine does not let us.
+/// Unshares this thread's umask and sets it to zero. Returns `false` if that is not permitted.
 pub(super) fn own_zero_umask() -> bool {
-    // SAFETY: affects this thread only, which shares its root, working directory and mask with no other afterwards.
-    // The mask is changed only once it is ours.
+    // SAFETY: affects only this thread, which afterwards shares root, working directory and umask with no
+    // other. The umask is changed only after that.
     unsafe {
         let ours = libc::unshare(libc::CLONE_FS) == 0;
         if ours {
@@ -132,7 +132,7 @@ pub(super) fn own_zero_umask() -> bool {
     }
 }
 
-/// Asks the kernel, with this thread's file system ids, whether the object may be accessed (`R_OK`, `W_OK`, `X_OK`).
+/// Checks access to an object (`R_OK`, `W_OK`, `X_OK`) with this thread's file system IDs.
 pub(super) fn may_access(fd: BorrowedFd<'_>, mode: i32) -> Result<(), Errno> {
     // SAFETY: the path is a C string that outlives the call.
     let r = unsafe {
@@ -147,9 +147,9 @@ pub(super) fn may_access(fd: BorrowedFd<'_>, mode: i32) -> Result<(), Errno> {
     check(r).map(drop)
 }
 
-/// The `pathconf` value `name` for an open file, if there is one.
+/// The value `name` of fpathconf(3), if defined.
 pub(super) fn path_limit(fd: BorrowedFd<'_>, name: i32) -> Option<u64> {
-    // SAFETY: takes numbers and touches no memory of ours.
+    // SAFETY: takes numbers and accesses no memory of this process.
     u64::try_from(unsafe { libc::fpathconf(fd.as_raw_fd(), name) }).ok()
 }
 
@@ -169,12 +169,12 @@ struct CapData {
 
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAP_VERSION: u32 = 0x2008_0522;
-/// The user that owns nothing (`/proc/sys/kernel/overflowuid`).
+/// A user that owns nothing (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_UID: u32 = 65534;
 const CAP_FSETID: u32 = 4;
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// Gives up these capabilities in this thread. A thread without them is left as it is.
+/// Drops these effective capabilities of this thread, if it has them.
 pub(super) fn drop_capabilities(capabilities: &[u32]) {
     let header = CapHeader { version: CAP_VERSION, pid: 0 };
     let mut data = [CapData::default(); 2];
@@ -189,8 +189,8 @@ pub(super) fn drop_capabilities(capabilities: &[u32]) {
     }
 }
 
-/// Blocks SIGXFSZ in this thread. The kernel sends it beside EFBIG for a size beyond RLIMIT_FSIZE, and its default
-/// action ends the process.
+/// Blocks SIGXFSZ in this thread. The kernel sends it along with EFBIG if a size exceeds RLIMIT_FSIZE, and by
+/// default it terminates the process.
 fn block_file_size_signal() {
     // SAFETY: `sigemptyset` makes the set valid; the calls read and write only the set.
     unsafe {
@@ -201,16 +201,16 @@ fn block_file_size_signal() {
     }
 }
 
-/// Prepares a thread that acts for callers with their ids. Without CAP_SYS_RESOURCE they do not pass inode quotas or
-/// use reserved blocks (knfsd drops it too).
+/// Prepares a thread that uses callers' credentials. Without CAP_SYS_RESOURCE, inode quotas and reserved
+/// blocks apply (knfsd drops it too).
 pub(super) fn prepare_name_thread() {
     own_zero_umask();
     block_file_size_signal();
     drop_capabilities(&[CAP_SYS_RESOURCE]);
 }
 
-/// Prepares a thread that moves data through open descriptors. With CAP_FSETID a caller's write would keep set-id
-/// bits; with CAP_SYS_RESOURCE, or as the superuser, it would pass quotas and use reserved blocks.
+/// Prepares a thread that transfers data through open descriptors. With CAP_FSETID writes would not clear
+/// set-ID bits; with CAP_SYS_RESOURCE, or as root, quotas and reserved blocks would not apply.
 pub(super) fn prepare_data_thread() {
     block_file_size_signal();
     drop_capabilities(&[CAP_FSETID, CAP_SYS_RESOURCE]);

@@ -1,4 +1,4 @@
-//! From names and handles to open objects, never leaving the export.
+//! Opens objects by name and by handle, confined to the export.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -16,7 +16,7 @@ use rustix::{
 
 use super::{
     attr,
-    descriptors::opening,
+    descriptors::with_free_descriptor,
     handle::{self, Body},
     index::Index,
     mac::Key,
@@ -25,9 +25,9 @@ use super::{
 };
 use crate::{FileKind, FsError, FsResult, Handle};
 
-/// Pauses before a handle is tried again. The kernel says "no memory" also while the inode number of an object that
-/// is gone is being given to a new one (`iget_locked` finds an inode in creation); a little later it says "stale".
-const DECODE_PAUSES: [Duration; 5] = [
+/// Delays between attempts to open a handle. The kernel returns ENOMEM while the inode number of a removed
+/// object is being reused (`iget_locked` finds an inode that is being created), and ESTALE shortly after.
+const DECODE_RETRY_DELAYS: [Duration; 5] = [
     Duration::from_micros(100),
     Duration::from_millis(1),
     Duration::from_millis(4),
@@ -37,17 +37,17 @@ const DECODE_PAUSES: [Duration; 5] = [
 
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How handles name objects.
+/// How handles identify objects.
 pub(super) enum Naming {
-    /// By kernel handles.
+    /// Kernel file handles.
     Kernel,
-    /// By inode number and time of birth, found through an index of places.
+    /// Inode number and birth time, with an index of locations.
     Index(Box<Index>),
 }
 
-/// The export's tree.
+/// The directory tree of an export.
 pub(super) struct Tree {
-    /// The root, opened for reading: what `open_by_handle_at` and `statfs` take.
+    /// The root, opened for reading, for `open_by_handle_at` and `statfs`.
     mount: OwnedFd,
     root: Arc<Node>,
     root_stat: Statx,
@@ -63,40 +63,42 @@ fn same_mount(a: &Statx, b: &Statx) -> bool {
     if known(a) && known(b) { a.stx_mnt_id == b.stx_mnt_id } else { attr::same_device(a, b) }
 }
 
-/// The most directories to climb in one call (three bytes each, of at most `PATH_MAX`).
+/// Maximum number of levels per `openat` (three bytes each, up to `PATH_MAX`).
 const MAX_STEP: usize = 1024;
 const FIRST_STEP: usize = 256;
-/// The longest path that the kernel gives, with its end (`PATH_MAX`).
+/// Maximum path length returned by the kernel, with the NUL (`PATH_MAX`).
 const PATH_BYTES: usize = 4096;
 
-/// Where a directory is, seen from the root.
+/// Position of a directory relative to the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// The root, or below it.
     Beneath,
     Outside,
-    /// Its path is longer than the kernel tells.
+    /// Its path exceeds the kernel's limit.
     TooDeep,
 }
 
-/// How often a directory is looked at that others rename meanwhile.
-const RENAMES: usize = 16;
+/// Maximum number of attempts while concurrent renames change the path.
+const RENAME_ATTEMPTS: usize = 16;
 
-/// What of `path` is below `root`, if it begins with it.
-fn below<'p>(root: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+/// The part of `path` below `root`, if `path` is below it.
+fn relative_path<'p>(root: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(root.strip_suffix(b"/").unwrap_or(root))?;
     rest.strip_prefix(b"/").filter(|rest| !rest.is_empty())
 }
 
-/// The directory `levels` above `dir`.
+/// Opens the ancestor `levels` above `dir`.
 pub(super) fn open_above(dir: BorrowedFd<'_>, levels: usize) -> Result<OwnedFd, Errno> {
     let path = "../".repeat(levels);
-    opening(|| rustix::fs::openat(dir, path.as_str(), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty()))
+    with_free_descriptor(|| {
+        rustix::fs::openat(dir, path.as_str(), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())
+    })
 }
 
 impl Tree {
-    /// The tree under `root` (opened for reading). An error if the file system or our rights do not allow kernel
-    /// handles, where `naming` is by them.
+    /// Creates the tree of `root` (opened for reading). Fails for [`Naming::Kernel`] if the file system or
+    /// the process's privileges do not allow kernel handles.
     pub(super) fn new(root: OwnedFd, key: Key, naming: Naming, cache: Arc<NodeCache>) -> FsResult<Arc<Self>> {
         let path = rustix::fs::openat(&root, c".", PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
         let root_stat = attr::stat(path.as_fd())?;
@@ -124,12 +126,12 @@ impl Tree {
         }))
     }
 
-    /// The tree, as long as the export is open.
+    /// A weak reference, valid while the export is open.
     pub(super) fn weak(&self) -> Weak<Self> {
         Weak::clone(&self.this)
     }
 
-    /// The index of places, where there are no kernel handles.
+    /// The index of locations, if handles are not the kernel's.
     pub(super) fn index(&self) -> Option<&Index> {
         match &self.naming {
             Naming::Kernel => None,
@@ -137,7 +139,7 @@ impl Tree {
         }
     }
 
-    /// The root.
+    /// The root directory.
     pub(super) fn root(&self) -> &Arc<Node> {
         &self.root
     }
@@ -147,27 +149,27 @@ impl Tree {
         self.mount.as_fd()
     }
 
-    /// Whether handles are the kernel's.
+    /// Whether handles are kernel file handles.
     pub(super) fn by_kernel(&self) -> bool {
         matches!(self.naming, Naming::Kernel)
     }
 
-    /// Whether this is the root's inode.
+    /// Whether `st` is the root's.
     pub(super) fn is_root(&self, st: &Statx) -> bool {
         attr::same_object(st, &self.root_stat) && same_mount(st, &self.root_stat)
     }
 
-    /// The root's inode number.
+    /// Inode number of the root.
     pub(super) fn root_ino(&self) -> u64 {
         self.root_stat.stx_ino
     }
 
-    /// The object behind `handle` if it is open already.
+    /// Returns the object of `handle` if it is open.
     pub(super) fn cached(&self, handle: &Handle) -> Option<Arc<Node>> {
         if *handle == self.root.handle() { Some(Arc::clone(&self.root)) } else { self.cache.get(handle) }
     }
 
-    /// The object behind `handle`, opened in the server's name. Call on a pool thread.
+    /// Opens the object of `handle` with the server's credentials. Call on a pool thread.
     pub(super) fn open(&self, handle: &Handle) -> FsResult<Arc<Node>> {
         if let Some(node) = self.cached(handle) {
             return Ok(node);
@@ -175,7 +177,7 @@ impl Tree {
         let (fd, st) = match (handle::open(&self.key, handle)?, &self.naming) {
             (Body::Kernel(k), Naming::Kernel) => self.open_kernel(&k)?,
             (Body::Index, Naming::Index(index)) => index.open(self, handle)?,
-            // Given out before the way of naming was changed.
+            // A handle from before the kind of handles was changed.
             _ => return Err(FsError::Stale),
         };
         Ok(self.cache.insert(Node::new(*handle, fd, attr::kind(&st)?)))
@@ -183,9 +185,9 @@ impl Tree {
 
     fn open_kernel(&self, k: &sys::KernelHandle) -> FsResult<(OwnedFd, Statx)> {
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
-        let open = || opening(|| sys::open_by_handle(self.mount.as_fd(), k, flags));
+        let open = || with_free_descriptor(|| sys::open_by_handle(self.mount.as_fd(), k, flags));
         let mut last = open();
-        for pause in DECODE_PAUSES {
+        for pause in DECODE_RETRY_DELAYS {
             if last.as_ref().err() != Some(&Errno::NOMEM) {
                 break;
             }
@@ -197,30 +199,31 @@ impl Tree {
             e => e.into(),
         })?;
         let st = attr::live_stat(fd.as_fd())?;
-        // Someone on this machine may have moved a directory out of the export since.
+        // A local process may have moved the directory out of the export.
         if attr::kind(&st)? == FileKind::Directory && !self.is_beneath(fd.as_fd())? {
             return Err(FsError::Stale);
         }
         Ok((fd, st))
     }
 
-    /// Whether a directory is the root or below it, by its path. The kernel gives paths of at most `PATH_MAX` bytes, so
-    /// a directory with a longer path is below the root if the first ancestor with a path is.
+    /// Whether a directory is the root or below it, according to its path. The kernel returns paths of at
+    /// most `PATH_MAX` bytes; a directory with a longer path is below the root if its nearest ancestor with a
+    /// shorter path is.
     pub(super) fn is_beneath(&self, dir: BorrowedFd<'_>) -> FsResult<bool> {
-        match self.place_of(dir)? {
-            Place::Beneath => return Ok(true),
-            Place::Outside => return Ok(false),
-            Place::TooDeep => {}
+        match self.position_of(dir)? {
+            Position::Beneath => return Ok(true),
+            Position::Outside => return Ok(false),
+            Position::TooDeep => {}
         }
-        // Larger and larger steps, until one leads past the root; then smaller and smaller ones.
+        // Double the step until it leads past the root, then halve it.
         let (mut deep, mut step, mut passed): (Option<OwnedFd>, usize, bool) = (None, FIRST_STEP, false);
         loop {
             let above = open_above(deep.as_ref().map_or(dir, AsFd::as_fd), step)?;
-            match self.place_of(above.as_fd())? {
-                Place::Beneath => return Ok(true),
-                Place::Outside if step == 1 => return Ok(false),
-                Place::Outside => (step, passed) = (step / 2, true),
-                Place::TooDeep => {
+            match self.position_of(above.as_fd())? {
+                Position::Beneath => return Ok(true),
+                Position::Outside if step == 1 => return Ok(false),
+                Position::Outside => (step, passed) = (step / 2, true),
+                Position::TooDeep => {
                     deep = Some(above);
                     if !passed {
                         step = (step * 2).min(MAX_STEP);
@@ -230,36 +233,37 @@ impl Tree {
         }
     }
 
-    /// Where a directory is. Its path and the root's say how it could be reached from the root; it is beneath if it is
-    /// reached so. (By themselves paths prove nothing: the kernel gives one also to what lies beyond a bind mount.)
-    fn place_of(&self, dir: BorrowedFd<'_>) -> FsResult<Place> {
+    /// Determines the position of a directory. Its path and the root's give a relative path; the directory is
+    /// beneath if that path leads to it. (Paths alone prove nothing: the kernel also returns one for a
+    /// directory outside of a bind mount.)
+    fn position_of(&self, dir: BorrowedFd<'_>) -> FsResult<Position> {
         let st = attr::stat(dir)?;
         if !same_mount(&st, &self.root_stat) {
-            return Ok(Place::Outside);
+            return Ok(Position::Outside);
         }
         let path = |fd| rustix::fs::readlinkat(CWD, proc_name(fd), Vec::with_capacity(PATH_BYTES));
         let mut before = None;
-        for _ in 0..RENAMES {
+        for _ in 0..RENAME_ATTEMPTS {
             let root = path(self.root.as_fd())?.into_bytes();
             let here = match path(dir) {
-                Err(Errno::NAMETOOLONG) => return Ok(Place::TooDeep),
+                Err(Errno::NAMETOOLONG) => return Ok(Position::TooDeep),
                 other => other?.into_bytes(),
             };
-            if self.is_root(&st) || self.leads_to(below(&root, &here), &st)? {
-                return Ok(Place::Beneath);
+            if self.is_root(&st) || self.resolves_to(relative_path(&root, &here), &st)? {
+                return Ok(Position::Beneath);
             }
-            // Unless somebody renames the directory, the root or one between them, the answer stays.
+            // The result is final unless the directory, the root or one between them has been renamed.
             let now = Some((root, here));
             if now == before {
-                return Ok(Place::Outside);
+                return Ok(Position::Outside);
             }
             before = now;
         }
         Err(FsError::Jukebox)
     }
 
-    /// Whether the object with these attributes is at `path` from the root.
-    fn leads_to(&self, path: Option<&[u8]>, st: &Statx) -> FsResult<bool> {
+    /// Whether `path`, relative to the root, leads to the object with these attributes.
+    fn resolves_to(&self, path: Option<&[u8]>, st: &Statx) -> FsResult<bool> {
         let Some(path) = path else { return Ok(false) };
         match self.open_confined(self.root.as_fd(), path) {
             Ok(fd) => Ok(attr::same_object(&attr::stat(fd.as_fd())?, st)),
@@ -268,21 +272,22 @@ impl Tree {
         }
     }
 
-    /// Opens the entry `name` (one component, not `.` or `..`) of `dir` with `O_PATH`, in the present name. Symbolic
-    /// links are opened themselves; a mount point is refused ([`FsError::Access`]): the export is one mount.
+    /// Opens the entry `name` (one component, not `.` or `..`) of `dir` with `O_PATH` and the current
+    /// credentials. Symbolic links are not followed. A mount point is rejected ([`FsError::Access`]): an
+    /// export is one mount.
     pub(super) fn open_entry(&self, dir: BorrowedFd<'_>, name: &[u8]) -> FsResult<(OwnedFd, Statx)> {
         let fd = self.open_confined(dir, name)?;
         let st = attr::stat(fd.as_fd())?;
         if same_mount(&st, &self.root_stat) { Ok((fd, st)) } else { Err(FsError::Access) }
     }
 
-    /// Opens the object at `path`, from `dir` downwards, with `O_PATH`; the directory itself without names. No symbolic
-    /// link is followed and no mount point is crossed.
+    /// Opens `path` relative to `dir` with `O_PATH`; an empty path opens `dir` itself. Symbolic links are not
+    /// followed, and mount points not crossed.
     pub(super) fn open_path(&self, dir: BorrowedFd<'_>, path: &[Box<[u8]>]) -> FsResult<(OwnedFd, Statx)> {
-        let mut at = opening(|| rustix::io::fcntl_dupfd_cloexec(dir, 0))?;
+        let mut at = with_free_descriptor(|| rustix::io::fcntl_dupfd_cloexec(dir, 0))?;
         let mut rest = path.iter().peekable();
         while rest.peek().is_some() {
-            // As many names as a path may have.
+            // As many components as fit into a path.
             let mut part = Vec::new();
             while let Some(name) = rest.next_if(|n| part.is_empty() || part.len() + n.len() + 2 < PATH_BYTES)
             {
@@ -297,28 +302,29 @@ impl Tree {
         if same_mount(&st, &self.root_stat) { Ok((at, st)) } else { Err(FsError::Access) }
     }
 
-    /// Opens `name`, of one component or more, none of which is `.` or `..`.
+    /// Opens `name`, of one or more components other than `.` and `..`.
     fn open_confined(&self, dir: BorrowedFd<'_>, name: &[u8]) -> FsResult<OwnedFd> {
         if !self.openat2_missing.load(Ordering::Relaxed) {
             let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-            match opening(|| rustix::fs::openat2(dir, name, PATH_FLAGS, Mode::empty(), how)) {
+            match with_free_descriptor(|| rustix::fs::openat2(dir, name, PATH_FLAGS, Mode::empty(), how)) {
                 Err(Errno::NOSYS) => self.openat2_missing.store(true, Ordering::Relaxed),
                 Err(Errno::XDEV) => return Err(FsError::Access),
-                // A filter that refuses the call looks like a refused permission; the older call tells them apart.
+                // A seccomp filter that blocks openat2 returns EPERM too; the fallback tells them apart.
                 Err(Errno::PERM) => {}
                 other => return Ok(other?),
             }
         }
-        // One component, never followed: it cannot lead elsewhere but over a mount, which the caller checks.
+        // Single components, not followed, can leave the tree only through a mount point, which the caller
+        // checks.
         let mut at: Option<OwnedFd> = None;
         for part in name.split(|b| *b == b'/') {
             let dir = at.as_ref().map_or(dir, AsFd::as_fd);
-            at = Some(opening(|| rustix::fs::openat(dir, part, PATH_FLAGS, Mode::empty()))?);
+            at = Some(with_free_descriptor(|| rustix::fs::openat(dir, part, PATH_FLAGS, Mode::empty()))?);
         }
         at.ok_or(FsError::Inval)
     }
 
-    /// The parent of the directory `dir`; the root's is the root.
+    /// Opens the parent of the directory `dir`; the root is its own parent.
     pub(super) fn open_parent(&self, dir: &Node) -> FsResult<(Arc<Node>, Statx)> {
         let st = attr::live_stat(dir.as_fd())?;
         if self.is_root(&st) {
@@ -345,8 +351,8 @@ impl Tree {
         handle.ok_or(FsError::ServerFault)
     }
 
-    /// Gives the entry `name` of `dir`, just opened, its handle, and notes its place.
-    pub(super) fn name_entry(
+    /// Returns the handle of the entry `name` of `dir`, which has just been opened, and records its location.
+    pub(super) fn record_entry(
         &self,
         dir: &Handle,
         name: &[u8],
@@ -358,14 +364,14 @@ impl Tree {
         Ok(handle)
     }
 
-    /// Notes where an object is.
+    /// Records the location of an object.
     pub(super) fn note(&self, handle: &Handle, dir: &Handle, name: &[u8]) {
         if let Naming::Index(index) = &self.naming {
             index.note(*handle, *dir, name);
         }
     }
 
-    /// Notes that a name is gone; with `dead`, the object too.
+    /// Records that a name was removed, and with `dead` that the object was too.
     pub(super) fn forget(&self, handle: &Handle, dir: &Handle, name: &[u8], dead: bool) {
         if let Naming::Index(index) = &self.naming {
             index.forget(handle, dir, name, dead);

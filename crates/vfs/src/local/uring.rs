@@ -1,16 +1,18 @@
-//! A thread with an io_uring.
+//! A thread that drives an io_uring.
 //!
-//! Requests arrive in an inbox; an eventfd, which the ring itself reads, wakes the thread. Everything that arrived
-//! goes to the kernel in one `io_uring_enter`, which also waits for completions.
+//! Requests are queued in an inbox. An eventfd, read through the ring itself, wakes the thread. All queued
+//! requests are submitted with one `io_uring_enter`, which also waits for completions.
 //!
-//! When `io_uring_enter` fails, the thread answers the transfers in flight, sets up another ring and goes on with the
-//! inbox; after [`RESTARTS`] failures, or without another ring, it hands requests to threads that block.
+//! If `io_uring_enter` fails, the thread completes the transfers in flight with an error, creates a new ring
+//! and continues with the inbox; after [`RESTARTS`] failures, or if no ring can be created, it passes
+//! requests to blocking threads.
 //!
-//! The invariant that makes this sound: a [`Transfer`] that the kernel works on is owned by `flights`, boxed, with
-//! the vector of pieces that its entry points to, and leaves it only when its completion has been seen. The thread
-//! ends only when no flight is left (or leaks them, if it fails), so nothing that the kernel may still write is freed.
+//! Soundness invariant: a [`Transfer`] submitted to the kernel is owned by `in_flight`, boxed, together with
+//! the iovec array that its entry points to, and is removed only after its completion has been seen. The
+//! thread exits only when no transfer is in flight (or leaks them, if it fails), so memory that the kernel
+//! may still write to is not freed.
 
-#![allow(unsafe_code)] // Pushing entries; see the invariant above.
+#![allow(unsafe_code)] // Pushes submission entries; see the invariant above.
 
 use std::{
     collections::VecDeque,
@@ -27,54 +29,55 @@ use parking_lot::Mutex;
 use rustix::{event::EventfdFlags, io::Errno};
 
 use super::{
-    engine::{Verifier, data_threads, move_blocking, sync_range, write_flags},
+    engine::{Verifier, data_threads, sync_range, transfer_blocking, write_flags},
     sys,
-    transfer::{Begun, Next, Request, Transfer, Work},
+    transfer::{Operation, Progress, Request, Started, Transfer},
 };
 use crate::FsError;
 
-/// Entries of a ring: transfers in flight at once; more wait in the inbox.
+/// Ring size: maximum transfers in flight; more wait in the inbox.
 const ENTRIES: u32 = 256;
-/// Marks the read of the eventfd.
+/// User data of the eventfd read.
 const WAKE: u64 = u64::MAX;
 
-/// How many times a ring that fails is replaced.
+/// Maximum number of times that a failed ring is replaced.
 const RESTARTS: u32 = 3;
 
 struct Inbox {
     requests: VecDeque<Request>,
-    /// Wakes the thread. Each ring has one of its own: the read of a ring that failed may still take a value.
-    bell: Arc<OwnedFd>,
+    /// Wakes the thread. Each ring has its own, because the pending read of a failed ring may still consume a
+    /// value.
+    eventfd: Arc<OwnedFd>,
     closed: bool,
 }
 
 struct Shared {
     inbox: Mutex<Inbox>,
-    /// Times that `io_uring_enter` is to fail.
+    /// Number of times that `io_uring_enter` fails.
     #[cfg(test)]
     failures: std::sync::atomic::AtomicU32,
 }
 
-fn ring_bell(bell: &OwnedFd) {
-    // It can fail only when the counter is full, and then the thread is awake anyway.
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+fn signal(eventfd: &OwnedFd) {
+    // Fails only if the counter is at its maximum; the thread is awake then.
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
-fn new_bell() -> io::Result<Arc<OwnedFd>> {
+fn new_eventfd() -> io::Result<Arc<OwnedFd>> {
     Ok(Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?))
 }
 
-/// A handle to the thread. Dropping it lets what was submitted finish.
+/// Handle to the thread. Submitted requests complete after it is dropped.
 pub(super) struct Ring {
     shared: Arc<Shared>,
 }
 
-/// What a ring's thread works with.
+/// Resources of a ring's thread.
 #[derive(Clone)]
-pub(super) struct Tools {
+pub(super) struct RingContext {
     pub(super) arena: Arena,
     pub(super) verifier: Arc<Verifier>,
-    /// Threads instead of a ring that fails.
+    /// Number of threads that replace a failed ring.
     pub(super) threads: usize,
 }
 
@@ -82,9 +85,9 @@ impl Ring {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the machine refuses io_uring or a thread.
-    pub(super) fn start(tools: Tools) -> io::Result<Self> {
-        let inbox = Inbox { requests: VecDeque::new(), bell: new_bell()?, closed: false };
+    /// io_uring is not available, or the thread cannot be started.
+    pub(super) fn start(context: RingContext) -> io::Result<Self> {
+        let inbox = Inbox { requests: VecDeque::new(), eventfd: new_eventfd()?, closed: false };
         let shared = Arc::new(Shared {
             inbox: Mutex::new(inbox),
             #[cfg(test)]
@@ -102,24 +105,24 @@ impl Ring {
                 Err(e) => return drop(tx.send(Err(e))),
             };
             let _guard = CloseInbox(&theirs);
-            serve(ring, &theirs, &tools);
+            serve(ring, &theirs, &context);
         })?;
         rx.recv().map_err(|_| io::Error::other("the io_uring thread ended"))??;
         Ok(Self { shared })
     }
 
-    /// Hands a request over.
+    /// Queues a request.
     pub(super) fn submit(&self, request: Request) {
         let mut inbox = self.shared.inbox.lock();
         if inbox.closed {
-            return; // The dropped reply tells the caller.
+            return; // The caller notices that the reply channel is dropped.
         }
-        // If there is one already, the bell has been rung for it, or the thread waits for a free entry.
-        let bell = inbox.requests.is_empty().then(|| Arc::clone(&inbox.bell));
+        // Otherwise the eventfd has been signalled already, or the thread waits for a free entry.
+        let eventfd = inbox.requests.is_empty().then(|| Arc::clone(&inbox.eventfd));
         inbox.requests.push_back(request);
         drop(inbox);
-        if let Some(bell) = bell {
-            ring_bell(&bell);
+        if let Some(eventfd) = eventfd {
+            signal(&eventfd);
         }
     }
 }
@@ -128,11 +131,11 @@ impl Drop for Ring {
     fn drop(&mut self) {
         let mut inbox = self.shared.inbox.lock();
         inbox.closed = true;
-        ring_bell(&inbox.bell);
+        signal(&inbox.eventfd);
     }
 }
 
-/// Refuses further requests when the thread ends, whatever ends it.
+/// Closes the inbox when the thread ends for any reason.
 struct CloseInbox<'a>(&'a Shared);
 
 impl Drop for CloseInbox<'_> {
@@ -143,44 +146,45 @@ impl Drop for CloseInbox<'_> {
     }
 }
 
-/// Serves the inbox until it is closed: through `ring`, through another one when that fails, or through threads.
-fn serve(mut ring: IoUring, shared: &Shared, tools: &Tools) {
+/// Serves the inbox until it is closed: with `ring`, with a new one after a failure, or with threads.
+fn serve(mut ring: IoUring, shared: &Shared, context: &RingContext) {
     for restarts in 0.. {
-        let bell = Arc::clone(&shared.inbox.lock().bell);
-        let run = AssertUnwindSafe(|| Driver::new(ring, shared, bell, tools).run());
+        let eventfd = Arc::clone(&shared.inbox.lock().eventfd);
+        let run = AssertUnwindSafe(|| Driver::new(ring, shared, eventfd, context).run());
         let error = match catch_unwind(run) {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error,
             Err(_) => io::Error::other("its thread panicked"),
         };
-        tracing::error!(%error, restarts, "io_uring failed; calls in progress are answered JUKEBOX");
+        tracing::error!(%error, restarts, "io_uring failed; calls in progress return JUKEBOX");
         if restarts == RESTARTS {
             break;
         }
-        match new_bell().and_then(|bell| Ok((IoUring::new(ENTRIES)?, bell))) {
-            Ok((fresh, bell)) => (ring, shared.inbox.lock().bell) = (fresh, bell),
+        match new_eventfd().and_then(|eventfd| Ok((IoUring::new(ENTRIES)?, eventfd))) {
+            Ok((fresh, eventfd)) => (ring, shared.inbox.lock().eventfd) = (fresh, eventfd),
             Err(error) => {
-                tracing::error!(%error, "another ring cannot be set up");
+                tracing::error!(%error, "cannot create another io_uring");
                 break;
             }
         }
     }
-    tracing::error!("io_uring is given up; file data goes through blocking threads");
-    serve_with_threads(shared, tools);
+    tracing::error!("giving up on io_uring; using blocking threads for file data");
+    serve_with_threads(shared, context);
 }
 
-/// Serves the inbox through threads until it is closed.
-fn serve_with_threads(shared: &Shared, tools: &Tools) {
-    let pool = data_threads(tools.threads).inspect_err(|e| tracing::error!("cannot start threads: {e}")).ok();
+/// Serves the inbox with threads until it is closed.
+fn serve_with_threads(shared: &Shared, context: &RingContext) {
+    let pool =
+        data_threads(context.threads).inspect_err(|e| tracing::error!("cannot start threads: {e}")).ok();
     loop {
-        let (requests, closed, bell) = {
+        let (requests, closed, eventfd) = {
             let mut inbox = shared.inbox.lock();
-            (std::mem::take(&mut inbox.requests), inbox.closed, Arc::clone(&inbox.bell))
+            (std::mem::take(&mut inbox.requests), inbox.closed, Arc::clone(&inbox.eventfd))
         };
         let quiet = requests.is_empty();
         for request in requests {
-            let tools = tools.clone();
-            let job = move || move_blocking(request, &tools.arena, &tools.verifier);
+            let context = context.clone();
+            let job = move || transfer_blocking(request, &context.arena, &context.verifier);
             match &pool {
                 Some(pool) => pool.push(Box::new(job)),
                 None => job(),
@@ -190,53 +194,53 @@ fn serve_with_threads(shared: &Shared, tools: &Tools) {
             return;
         }
         if quiet {
-            let _ = rustix::io::read(&bell, &mut [0u8; 8]);
+            let _ = rustix::io::read(&eventfd, &mut [0u8; 8]);
         }
     }
 }
 
-/// A transfer that the kernel works on, with the pieces that its entry points to.
-struct Flight {
+/// A submitted transfer, with the iovecs that its entry points to.
+struct InFlight {
     transfer: Box<Transfer>,
-    pieces: Vec<libc::iovec>,
+    iovecs: Vec<libc::iovec>,
 }
 
 struct Driver<'a> {
     ring: IoUring,
     shared: &'a Shared,
-    bell: Arc<OwnedFd>,
-    tools: &'a Tools,
-    flights: Vec<Option<Flight>>,
+    eventfd: Arc<OwnedFd>,
+    context: &'a RingContext,
+    in_flight: Vec<Option<InFlight>>,
     free: Vec<usize>,
-    bell_value: Box<[u8; 8]>,
-    bell_armed: bool,
+    wake_value: Box<[u8; 8]>,
+    wake_armed: bool,
 }
 
 impl<'a> Driver<'a> {
-    fn new(ring: IoUring, shared: &'a Shared, bell: Arc<OwnedFd>, tools: &'a Tools) -> Self {
-        // One entry is the bell's.
+    fn new(ring: IoUring, shared: &'a Shared, eventfd: Arc<OwnedFd>, context: &'a RingContext) -> Self {
+        // One entry is for the eventfd.
         let slots = ENTRIES as usize - 1;
         Self {
             ring,
             shared,
-            bell,
-            tools,
-            flights: (0..slots).map(|_| None).collect(),
+            eventfd,
+            context,
+            in_flight: (0..slots).map(|_| None).collect(),
             free: (0..slots).rev().collect(),
-            bell_value: Box::new([0; 8]),
-            bell_armed: false,
+            wake_value: Box::new([0; 8]),
+            wake_armed: false,
         }
     }
 
     /// Serves the inbox until it is closed.
     ///
     /// # Errors
-    /// When `io_uring_enter` fails. The transfers in flight are answered then.
+    /// If `io_uring_enter` fails; the transfers in flight have been completed with an error.
     fn run(mut self) -> io::Result<()> {
         loop {
-            self.arm_bell();
+            self.arm_wake();
             let closed = self.take_requests();
-            if closed && self.free.len() == self.flights.len() {
+            if closed && self.free.len() == self.in_flight.len() {
                 break;
             }
             match self.enter() {
@@ -249,7 +253,7 @@ impl<'a> Driver<'a> {
             }
             self.take_completions();
         }
-        self.disarm_bell();
+        self.disarm_wake();
         Ok(())
     }
 
@@ -264,20 +268,20 @@ impl<'a> Driver<'a> {
         self.ring.submit_and_wait(1)
     }
 
-    /// Lets the ring read the eventfd, so that a request ends the wait.
-    fn arm_bell(&mut self) {
-        if self.bell_armed {
+    /// Submits a read of the eventfd, so that a new request ends the wait.
+    fn arm_wake(&mut self) {
+        if self.wake_armed {
             return;
         }
-        let bell = types::Fd(self.bell.as_raw_fd());
-        let entry = opcode::Read::new(bell, self.bell_value.as_mut_ptr(), 8).build().user_data(WAKE);
-        self.bell_armed = self.push(&entry);
+        let eventfd = types::Fd(self.eventfd.as_raw_fd());
+        let entry = opcode::Read::new(eventfd, self.wake_value.as_mut_ptr(), 8).build().user_data(WAKE);
+        self.wake_armed = self.push(&entry);
     }
 
-    /// Ends the read of the eventfd before its memory goes.
-    fn disarm_bell(&mut self) {
-        ring_bell(&self.bell);
-        while self.bell_armed {
+    /// Completes the read of the eventfd before its buffer is freed.
+    fn disarm_wake(&mut self) {
+        signal(&self.eventfd);
+        while self.wake_armed {
             match self.ring.submit_and_wait(1) {
                 Err(e) if e.raw_os_error() != Some(libc::EINTR) => return,
                 _ => self.take_completions(),
@@ -285,7 +289,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Starts as many requests as there are free flights. True if no more will come.
+    /// Starts as many requests as there are free slots. Returns whether the inbox is closed and empty.
     fn take_requests(&mut self) -> bool {
         while !self.free.is_empty() {
             let request = {
@@ -295,32 +299,33 @@ impl<'a> Driver<'a> {
                     None => return inbox.closed,
                 }
             };
-            if let Begun::Going(transfer) = Transfer::begin(request, &self.tools.arena) {
-                self.launch(transfer);
+            if let Started::InProgress(transfer) = Transfer::begin(request, &self.context.arena) {
+                self.start_transfer(transfer);
             }
         }
         false
     }
 
-    /// Gives a transfer's next system call to the kernel.
-    fn launch(&mut self, mut transfer: Box<Transfer>) {
+    /// Submits the next system call of a transfer.
+    fn start_transfer(&mut self, mut transfer: Box<Transfer>) {
         let Some(slot) = self.free.pop() else { return transfer.fail(FsError::Jukebox) };
-        let pieces = pieces_of(&mut transfer);
-        let flight = self.flights[slot].insert(Flight { transfer, pieces });
-        let entry = flight.entry().user_data(slot as u64);
+        let iovecs = iovecs_of(&mut transfer);
+        let entry_in_flight = self.in_flight[slot].insert(InFlight { transfer, iovecs });
+        let entry = entry_in_flight.entry().user_data(slot as u64);
         if !self.push(&entry) {
             self.free.push(slot);
-            if let Some(flight) = self.flights[slot].take() {
-                flight.transfer.fail(FsError::Jukebox);
+            if let Some(entry_in_flight) = self.in_flight[slot].take() {
+                entry_in_flight.transfer.fail(FsError::Jukebox);
             }
         }
     }
 
-    /// Queues an entry, making room if need be.
+    /// Queues an entry, submitting earlier ones if the queue is full.
     fn push(&mut self, entry: &squeue::Entry) -> bool {
         for _ in 0..2 {
-            // SAFETY: what the entry points to (pieces and buffers of a flight, or the bell's value) is owned by this
-            // driver and stays where it is until the completion has been seen: see the module's invariant.
+            // SAFETY: the memory that the entry points to (iovecs and buffers of a transfer in flight, or the
+            // eventfd value) is owned by this driver and does not move until the completion has been seen:
+            // see the module's invariant.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return true;
             }
@@ -333,59 +338,61 @@ impl<'a> Driver<'a> {
         loop {
             let Some(done) = self.ring.completion().next() else { return };
             if done.user_data() == WAKE {
-                self.bell_armed = false;
+                self.wake_armed = false;
                 continue;
             }
             let slot = done.user_data() as usize;
-            let Some(flight) = self.flights.get_mut(slot).and_then(Option::take) else { continue };
+            let Some(entry_in_flight) = self.in_flight.get_mut(slot).and_then(Option::take) else { continue };
             self.free.push(slot);
             let result = usize::try_from(done.result()).map_err(|_| Errno::from_raw_os_error(-done.result()));
-            match flight.transfer.advance(result, &self.tools.verifier) {
-                Next::Again(transfer) => self.launch(transfer),
-                Next::Answered => {}
+            match entry_in_flight.transfer.advance(result, &self.context.verifier) {
+                Progress::Again(transfer) => self.start_transfer(transfer),
+                Progress::Done => {}
             }
         }
     }
 }
 
 impl Drop for Driver<'_> {
-    /// After a failure or a panic the kernel may still write into memory of ours; that memory is never given back.
-    /// The calls are answered, and may be sent again.
+    /// After a failure or panic, the kernel may still write to the memory of transfers in flight, which is
+    /// therefore leaked. The calls fail and may be retried.
     fn drop(&mut self) {
-        for flight in self.flights.drain(..).flatten() {
-            std::mem::forget(flight.pieces);
-            flight.transfer.abandon(&self.tools.verifier);
+        for entry_in_flight in self.in_flight.drain(..).flatten() {
+            std::mem::forget(entry_in_flight.iovecs);
+            entry_in_flight.transfer.abandon(&self.context.verifier);
         }
-        if self.bell_armed {
-            std::mem::forget(std::mem::replace(&mut self.bell_value, Box::new([0; 8])));
+        if self.wake_armed {
+            std::mem::forget(std::mem::replace(&mut self.wake_value, Box::new([0; 8])));
         }
     }
 }
 
-fn pieces_of(transfer: &mut Transfer) -> Vec<libc::iovec> {
-    let piece = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
-    match transfer.work() {
-        Work::Read { .. } => transfer.unfilled().iter_mut().map(|s| piece(s.as_mut_ptr(), s.len())).collect(),
+fn iovecs_of(transfer: &mut Transfer) -> Vec<libc::iovec> {
+    let iovec = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
+    match transfer.operation() {
+        Operation::Read { .. } => {
+            transfer.unfilled().iter_mut().map(|s| iovec(s.as_mut_ptr(), s.len())).collect()
+        }
         // The kernel only reads these.
-        Work::Write { .. } => {
-            transfer.unwritten().iter().map(|s| piece(s.as_ptr().cast_mut(), s.len())).collect()
+        Operation::Write { .. } => {
+            transfer.unwritten().iter().map(|s| iovec(s.as_ptr().cast_mut(), s.len())).collect()
         }
-        Work::Sync { .. } => Vec::new(),
+        Operation::Sync { .. } => Vec::new(),
     }
 }
 
-impl Flight {
+impl InFlight {
     fn entry(&self) -> squeue::Entry {
         let fd = types::Fd(self.transfer.file().as_raw_fd());
         let at = self.transfer.position();
-        let (iov, n) = (self.pieces.as_ptr(), self.pieces.len() as u32);
-        match self.transfer.work() {
-            Work::Read { .. } => opcode::Readv::new(fd, iov, n).offset(at).build(),
-            Work::Write { stable, .. } => {
+        let (iov, n) = (self.iovecs.as_ptr(), self.iovecs.len() as u32);
+        match self.transfer.operation() {
+            Operation::Read { .. } => opcode::Readv::new(fd, iov, n).offset(at).build(),
+            Operation::Write { stable, .. } => {
                 let flags = write_flags(*stable).bits() as i32;
                 opcode::Writev::new(fd, iov, n).offset(at).rw_flags(flags).build()
             }
-            Work::Sync { count, .. } => match sync_range(at, *count) {
+            Operation::Sync { count, .. } => match sync_range(at, *count) {
                 Some((offset, len)) => opcode::Fsync::new(fd).offset(offset).len(len).build(),
                 None => opcode::Fsync::new(fd).build(),
             },
@@ -406,39 +413,39 @@ mod tests {
     };
     use crate::{FsResult, Stability};
 
-    struct Trial {
+    struct Fixture {
         ring: Ring,
         file: Arc<DataFile>,
-        tools: Tools,
+        context: RingContext,
         _dir: tempfile::TempDir,
     }
 
-    impl Trial {
-        /// `None` where io_uring is refused.
+    impl Fixture {
+        /// `None` if io_uring is not available.
         fn new() -> Option<Self> {
             let arena = Arena::new(ArenaConfig { limit: 4 << 20, huge_pages: false });
-            let tools = Tools { arena, verifier: Verifier::new(7), threads: 2 };
-            let ring = Ring::start(tools.clone()).inspect_err(|e| println!("skipped: {e}")).ok()?;
+            let context = RingContext { arena, verifier: Verifier::new(7), threads: 2 };
+            let ring = Ring::start(context.clone()).inspect_err(|e| println!("skipped: {e}")).ok()?;
             let dir = tempfile::tempdir().unwrap();
             let options = File::options().read(true).write(true).create_new(true).to_owned();
             let file = DataFile::new(options.open(dir.path().join("f")).unwrap().into());
-            Some(Self { ring, file, tools, _dir: dir })
+            Some(Self { ring, file, context, _dir: dir })
         }
 
         fn fail(&self, times: u32) {
             self.ring.shared.failures.store(times, Ordering::Relaxed);
         }
 
-        fn submit(&self, work: Work) -> oneshot::Receiver<FsResult<Outcome>> {
+        fn submit(&self, operation: Operation) -> oneshot::Receiver<FsResult<Outcome>> {
             let (reply, answer) = oneshot::channel();
-            self.ring.submit(Request { file: Arc::clone(&self.file), offset: 0, work, reply });
+            self.ring.submit(Request { file: Arc::clone(&self.file), offset: 0, operation, reply });
             answer
         }
 
-        /// What the call is answered; again until it is not to be sent again.
-        fn until_done(&self, work: impl Fn() -> Work) -> (FsResult<Outcome>, usize) {
+        /// Retries until the result is not JUKEBOX; returns it and the number of retries.
+        fn until_done(&self, operation: impl Fn() -> Operation) -> (FsResult<Outcome>, usize) {
             for tries in 0.. {
-                match block_on(self.submit(work())).expect("every call is answered") {
+                match block_on(self.submit(operation())).expect("every call is answered") {
                     Err(FsError::Jukebox) => {}
                     other => return (other, tries),
                 }
@@ -446,55 +453,55 @@ mod tests {
             unreachable!()
         }
 
-        fn write(&self) -> Work {
-            let data = self.tools.arena.copy_from(b"0123456789").unwrap().into();
-            Work::Write { data, stable: Stability::Unstable }
+        fn write(&self) -> Operation {
+            let data = self.context.arena.copy_from(b"0123456789").unwrap().into();
+            Operation::Write { data, stable: Stability::Unstable }
         }
 
-        fn sync(&self) -> Work {
-            Work::Sync { count: 0, turn: Some(block_on(self.file.begin_sync())) }
+        fn sync(&self) -> Operation {
+            Operation::Sync { count: 0, guard: Some(block_on(self.file.start_sync())) }
         }
     }
 
     #[test]
     fn a_ring_that_fails_is_replaced_by_another_and_then_by_threads() {
-        let Some(trial) = Trial::new() else { return };
-        trial.until_done(|| trial.write()).0.unwrap();
-        // The bell's read returns first, so that a failure meets the call that follows.
+        let Some(fixture) = Fixture::new() else { return };
+        fixture.until_done(|| fixture.write()).0.unwrap();
+        // The eventfd read completes first, so a failure affects the next call.
         for failures in [1, RESTARTS - 1, 1, 1] {
-            trial.fail(failures);
+            fixture.fail(failures);
             for _ in 0..3 {
-                let (written, _) = trial.until_done(|| trial.write());
+                let (written, _) = fixture.until_done(|| fixture.write());
                 assert_eq!(written.unwrap().count, 10);
-                let (read, _) = trial.until_done(|| Work::Read { count: 100 });
+                let (read, _) = fixture.until_done(|| Operation::Read { count: 100 });
                 assert_eq!(read.unwrap().data.to_vec(), b"0123456789");
-                trial.until_done(|| trial.sync()).0.unwrap();
+                fixture.until_done(|| fixture.sync()).0.unwrap();
             }
         }
     }
 
     #[test]
     fn a_sync_that_a_failed_ring_leaves_changes_the_verifier_and_the_next_one_is_made() {
-        let Some(trial) = Trial::new() else { return };
-        trial.until_done(|| trial.write()).0.unwrap();
-        let before = trial.tools.verifier.bytes();
+        let Some(fixture) = Fixture::new() else { return };
+        fixture.until_done(|| fixture.write()).0.unwrap();
+        let before = fixture.context.verifier.bytes();
         let mut abandoned = 0;
         for _ in 0..RESTARTS {
-            trial.fail(1);
-            abandoned += trial.until_done(|| trial.sync()).1;
+            fixture.fail(1);
+            abandoned += fixture.until_done(|| fixture.sync()).1;
         }
         assert!(abandoned > 0, "no sync was in flight when the ring failed");
-        assert_ne!(trial.tools.verifier.bytes(), before);
-        trial.until_done(|| trial.sync()).0.unwrap();
+        assert_ne!(fixture.context.verifier.bytes(), before);
+        fixture.until_done(|| fixture.sync()).0.unwrap();
     }
 
     #[test]
     fn a_ring_that_is_dropped_finishes_what_was_submitted() {
         for failures in [0, 1, RESTARTS + 1] {
-            let Some(trial) = Trial::new() else { return };
-            trial.fail(failures);
-            let answers: Vec<_> = (0..20).map(|_| trial.submit(trial.write())).collect();
-            drop(trial.ring);
+            let Some(fixture) = Fixture::new() else { return };
+            fixture.fail(failures);
+            let answers: Vec<_> = (0..20).map(|_| fixture.submit(fixture.write())).collect();
+            drop(fixture.ring);
             for answer in answers {
                 let answer = block_on(answer).expect("every call is answered");
                 assert!(answer.is_ok() || failures > 0, "{answer:?}");

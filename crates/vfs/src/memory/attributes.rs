@@ -2,8 +2,8 @@
 
 use super::{
     MAX_FILE_SIZE, MemoryFs,
-    content::CutOff,
-    inode::{Body, Inode, State},
+    content::Truncated,
+    inode::{Body, Inode, InodeState},
     permission::{self, check_group, check_owner, check_root, check_write},
 };
 use crate::{
@@ -19,13 +19,13 @@ impl MemoryFs {
 
     pub(super) fn access_now(
         &self,
-        who: &Identity,
+        caller: &Identity,
         file: &Handle,
         wanted: Access,
     ) -> FsResult<(Access, Attr)> {
         let inode = self.inode(file)?;
         let st = inode.read()?;
-        let rights = permission::rights(&st, inode.kind, who);
+        let rights = permission::rights(&st, inode.kind, caller);
         Ok((Access(rights & wanted.0), self.attr(&inode, &st)))
     }
 
@@ -38,7 +38,7 @@ impl MemoryFs {
 
     pub(super) fn setattr_now(
         &self,
-        who: &Identity,
+        caller: &Identity,
         file: &Handle,
         set: &SetAttr,
         guard: Option<Time>,
@@ -48,56 +48,61 @@ impl MemoryFs {
         if guard.is_some_and(|ctime| ctime != st.ctime) {
             return Err(FsError::NotSync);
         }
-        check_settable(&inode, &st, who, set)?;
+        check_settable(&inode, &st, caller, set)?;
         let before = Some(WccAttr::from(&self.attr(&inode, &st)));
-        let cut = if *set == SetAttr::default() { None } else { self.apply(&inode, &mut st, who, set)? };
+        let cut = if *set == SetAttr::default() { None } else { self.apply(&inode, &mut st, caller, set)? };
         let after = Some(self.attr(&inode, &st));
         drop(st);
         drop(cut);
         Ok(Wcc { before, after })
     }
 
-    /// Makes the changes, which were found to be allowed. What is cut off is to be dropped after the lock.
+    /// Applies changes that have been checked. Drop the truncated content after releasing the lock.
     fn apply(
         &self,
         inode: &Inode,
-        st: &mut State,
-        who: &Identity,
+        st: &mut InodeState,
+        caller: &Identity,
         set: &SetAttr,
-    ) -> FsResult<Option<CutOff>> {
+    ) -> FsResult<Option<Truncated>> {
         let now = self.now();
-        let cut = set.size.map(|size| self.resize(st, who, size, now)).transpose()?;
+        let cut = set.size.map(|size| self.resize(st, caller, size, now)).transpose()?;
         if set.uid.is_some() || set.gid.is_some() {
             st.uid = set.uid.unwrap_or(st.uid);
             st.gid = set.gid.unwrap_or(st.gid);
-            // The set-id bits were granted for the old owner.
+            // Set-ID bits were granted for the old owner.
             if inode.kind != FileKind::Directory {
                 st.mode = permission::without_set_id(st.mode);
             }
         }
         if let Some(mode) = set.mode {
-            st.mode = permission::mode_settable(mode, st.gid, who);
+            st.mode = permission::settable_mode(mode, st.gid, caller);
         }
-        st.changed(now);
+        st.set_ctime(now);
         set_times(st, set, now);
         Ok(cut)
     }
 
-    /// Truncates or extends a regular file. The content's time changes only with the size.
-    pub(super) fn resize(&self, st: &mut State, who: &Identity, size: u64, now: Time) -> FsResult<CutOff> {
+    /// Truncates or extends a regular file. mtime changes only if the size does.
+    pub(super) fn resize(
+        &self,
+        st: &mut InodeState,
+        caller: &Identity,
+        size: u64,
+        now: Time,
+    ) -> FsResult<Truncated> {
         let content = st.content_mut()?;
         let differs = content.size() != size;
         let cut = content.set_size(&self.quota, size);
         if differs {
-            st.mode = permission::mode_after_write(st.mode, who);
-            st.modified(now);
+            st.mode = permission::mode_after_write(st.mode, caller);
+            st.set_mtime_and_ctime(now);
         }
         Ok(cut)
     }
 }
 
-/// Sets atime and mtime as asked.
-pub(super) fn set_times(st: &mut State, set: &SetAttr, now: Time) {
+pub(super) fn set_times(st: &mut InodeState, set: &SetAttr, now: Time) {
     let chosen = |how: SetTime, old: Time| match how {
         SetTime::Keep => old,
         SetTime::Now => now,
@@ -107,7 +112,7 @@ pub(super) fn set_times(st: &mut State, set: &SetAttr, now: Time) {
     st.mtime = chosen(set.mtime, st.mtime);
 }
 
-/// Whether the values make sense for an object of this kind.
+/// Checks that the values are valid for this type of object.
 pub(super) fn check_values(kind: FileKind, set: &SetAttr) -> FsResult<()> {
     if set.size.is_some() && kind != FileKind::Regular {
         return Err(FsError::Inval);
@@ -119,27 +124,27 @@ pub(super) fn check_values(kind: FileKind, set: &SetAttr) -> FsResult<()> {
     if bad(set.atime) || bad(set.mtime) { Err(FsError::Inval) } else { Ok(()) }
 }
 
-/// Whether `who` may make all of these changes; nothing is changed if one of them is refused.
-fn check_settable(inode: &Inode, st: &State, who: &Identity, set: &SetAttr) -> FsResult<()> {
+/// Checks that `caller` may make all of these changes, before any is made.
+fn check_settable(inode: &Inode, st: &InodeState, caller: &Identity, set: &SetAttr) -> FsResult<()> {
     check_values(inode.kind, set)?;
     if set.size.is_some() {
-        check_write(st, who)?;
+        check_write(st, caller)?;
     }
     if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
-        check_owner(st, who)?;
+        check_owner(st, caller)?;
     }
     if set.uid.is_some_and(|uid| uid != st.uid) {
-        check_root(who)?;
+        check_root(caller)?;
     }
     if let Some(gid) = set.gid.filter(|gid| *gid != st.gid) {
-        check_group(who, gid)?;
+        check_group(caller, gid)?;
     }
     let to = |how| matches!(how, SetTime::To(_));
     if to(set.atime) || to(set.mtime) {
-        check_owner(st, who)?;
+        check_owner(st, caller)?;
     }
     if set.atime == SetTime::Now || set.mtime == SetTime::Now {
-        check_owner(st, who).or_else(|_| check_write(st, who))?;
+        check_owner(st, caller).or_else(|_| check_write(st, caller))?;
     }
     Ok(())
 }

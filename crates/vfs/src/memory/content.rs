@@ -1,14 +1,15 @@
-//! The content of one regular file: pages of memory that are shared by reference.
+//! Content of a regular file: memory that is shared by reference.
 //!
-//! A file is divided into blocks of 64 KiB. The memory of a block is its *head*, one slot of a power of two of pages that
-//! begins with the block, and single pages of 4 KiB beyond the head. The head grows to a size of which three quarters of
-//! the pages have data, or to the whole block where the block before it is full. So
+//! A file is divided into blocks of 64 KiB. The memory of a block consists of its *head*, one slot at its
+//! start whose size is a power of two pages, and of single 4 KiB pages after the head. The head grows to a
+//! size at which three quarters of its pages have data, or to the whole block if the previous block is full.
+//! Consequences:
 //!
-//! - a block that is written whole, or most of it, is one slot of 64 KiB, and a received slot of that size becomes the
-//!   block without a copy;
-//! - a file that is written from its beginning in small pieces has one slot for each block, whose growth copies each byte
-//!   about once in the first block, and nothing in later ones;
-//! - data here and there costs the pages that it touches: pages with data have at most twice their bytes in memory.
+//! - A block that is written completely, or mostly, is one 64 KiB slot, and a received slot of that size
+//!   becomes the block without a copy.
+//! - A file written sequentially in small pieces has one slot per block. Growth copies each byte about once
+//!   in the first block, and none in later blocks.
+//! - Sparse data uses the pages that it touches: pages with data use at most twice their size in memory.
 
 mod block;
 mod source;
@@ -18,53 +19,53 @@ use std::collections::BTreeMap;
 use block::{Block, Memory};
 use millrace_buffer::{BLOCK_BYTES, Quota, View, Views};
 use smallvec::SmallVec;
-use source::Source;
+use source::DataCursor;
 
 use crate::FsResult;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Steps of one write that need no heap (4 MiB of whole blocks at any offset).
-const STEPS_INLINE: usize = 65;
+/// Number of steps of a write that are stored without heap allocation (4 MiB of whole blocks at any offset).
+const INLINE_STEPS: usize = 65;
 
-/// A file's size and its blocks; blocks that are not there are holes.
+/// Size and blocks of a file; missing blocks are holes.
 #[derive(Default)]
 pub(super) struct Content {
     size: u64,
-    /// Bytes of the slots of all blocks.
+    /// Total capacity of all slots, in bytes.
     stored: u64,
-    /// Block 0, kept apart so that a small file needs no map.
+    /// Block 0, stored separately so that a small file needs no map.
     first: Block,
     rest: BTreeMap<u64, Block>,
-    /// The verifier of the EXCLUSIVE create that made the file.
+    /// Verifier of the EXCLUSIVE create.
     verifier: Option<[u8; 8]>,
 }
 
-/// Content that was cut off, to be dropped where no lock is held.
+/// Truncated content, to be dropped without holding a lock.
 #[derive(Default)]
-pub(super) struct CutOff {
+pub(super) struct Truncated {
     _first: Block,
     _rest: BTreeMap<u64, Block>,
     _replaced: Option<View>,
 }
 
-/// The part `start..end` of block `index` that a write covers.
+/// The range `start..end` of block `index` that a write covers.
 #[derive(Clone, Copy)]
-struct Part {
+struct BlockRange {
     index: u64,
     start: usize,
     end: usize,
 }
 
-/// A change of one slot of a block, for which everything that can fail has been done.
-struct Step {
-    part: Part,
+/// A change to one slot; all operations that can fail are done.
+struct WriteStep {
+    range: BlockRange,
     memory: Memory,
 }
 
-type Steps = SmallVec<[Step; STEPS_INLINE]>;
+type Steps = SmallVec<[WriteStep; INLINE_STEPS]>;
 
-/// The blocks that `len` bytes at `offset` touch.
-fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
+/// The blocks that `len` bytes at `offset` cover.
+fn block_ranges(offset: u64, len: usize) -> impl Iterator<Item = BlockRange> {
     let end = offset + len as u64;
     let mut at = offset;
     std::iter::from_fn(move || {
@@ -73,14 +74,14 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
         }
         let index = at / BLOCK;
         let stop = end.min((index + 1) * BLOCK);
-        let part = Part { index, start: (at % BLOCK) as usize, end: (stop - index * BLOCK) as usize };
+        let range = BlockRange { index, start: (at % BLOCK) as usize, end: (stop - index * BLOCK) as usize };
         at = stop;
-        Some(part)
+        Some(range)
     })
 }
 
 impl Content {
-    /// No content; the file was made with the EXCLUSIVE `verifier`.
+    /// Empty content of a file created with the EXCLUSIVE `verifier`.
     pub(super) fn new(verifier: Option<[u8; 8]>) -> Self {
         Self { verifier, ..Self::default() }
     }
@@ -93,7 +94,7 @@ impl Content {
         self.size
     }
 
-    /// Bytes of memory that the blocks have.
+    /// Memory used by the blocks, in bytes.
     pub(super) fn stored(&self) -> u64 {
         self.stored
     }
@@ -102,13 +103,13 @@ impl Content {
         if index == 0 { Some(&self.first) } else { self.rest.get(&index) }
     }
 
-    /// Block `index`, made if it is not there.
+    /// Block `index`, created if missing.
     fn block_mut(&mut self, index: u64) -> &mut Block {
         if index == 0 { &mut self.first } else { self.rest.entry(index).or_default() }
     }
 
-    /// Up to `count` bytes at `offset` by reference, and whether they reach the end. `zeros` gives a view of
-    /// [`BLOCK_BYTES`] zeros, for holes.
+    /// Returns up to `count` bytes at `offset` by reference, and whether they reach the end of the file.
+    /// `zeros` returns a view of [`BLOCK_BYTES`] zeros, used for holes.
     pub(super) fn read(
         &self,
         offset: u64,
@@ -118,36 +119,35 @@ impl Content {
         let left = self.size.saturating_sub(offset);
         let len = left.min(u64::from(count));
         let mut out = Views::new();
-        for part in parts(offset, len as usize) {
-            match self.block(part.index) {
-                Some(block) => block.read(part.start, part.end, &zeros, &mut out)?,
-                None => out.push(zeros()?.slice(part.start, part.end - part.start)),
+        for range in block_ranges(offset, len as usize) {
+            match self.block(range.index) {
+                Some(block) => block.read(range.start, range.end, &zeros, &mut out)?,
+                None => out.push(zeros()?.slice(range.start, range.end - range.start)),
             }
         }
         Ok((out, len == left))
     }
 
-    /// Writes `data` at `offset` whole, or changes nothing. The caller has checked that the end is within the largest
-    /// file.
+    /// Writes all of `data` at `offset`, or nothing. The caller has checked the maximum file size.
     ///
-    /// A slot of a whole block is kept instead of copied. Everything else is copied, in place if no reader holds the
-    /// slot, else into a new one, so that readers keep what they were given.
+    /// A slot that covers a whole block is kept. Other data is copied, in place if no reader shares the slot,
+    /// otherwise into a new slot, so that readers keep their data.
     ///
     /// # Errors
-    /// [`NoSpc`](crate::FsError::NoSpc) when `quota` has no room; [`Jukebox`](crate::FsError::Jukebox) when it has none for a copy of data that is being
-    /// read, which is not needed when the reader has finished.
+    /// [`NoSpc`](crate::FsError::NoSpc) if `quota` is exhausted; [`Jukebox`](crate::FsError::Jukebox) if it
+    /// is exhausted only because a reader shares a slot that would otherwise be written in place.
     pub(super) fn write(&mut self, quota: &Quota, offset: u64, data: &Views) -> FsResult<()> {
         let mut steps = self.plan(quota, offset, data, true)?;
         if !self.adopt(quota, &steps) {
-            // The quota allows no exchange; data that is copied may fit in place.
+            // The quota does not allow the exchange; a copy may fit in place.
             drop(steps);
             steps = self.plan(quota, offset, data, false)?;
         }
-        let mut source = Source::new(data);
+        let mut source = DataCursor::new(data);
         for step in steps {
-            let block = self.block_mut(step.part.index);
+            let block = self.block_mut(step.range.index);
             let before = block.bytes();
-            block.apply(step.part.start, step.part.end, step.memory, &mut source);
+            block.apply(step.range.start, step.range.end, step.memory, &mut source);
             let after = block.bytes();
             self.stored = self.stored - before + after;
         }
@@ -155,51 +155,59 @@ impl Content {
         Ok(())
     }
 
-    /// Decides what happens to each slot, and allocates memory.
+    /// Plans the change of each slot, and allocates memory.
     fn plan(&self, quota: &Quota, offset: u64, data: &Views, adopt: bool) -> FsResult<Steps> {
         let mut steps = Steps::new();
-        let mut source = Source::new(data);
-        let mut after_full =
+        let mut source = DataCursor::new(data);
+        let mut previous_full =
             (offset / BLOCK).checked_sub(1).and_then(|i| self.block(i)).is_some_and(Block::is_full);
         let none = Block::default();
-        for part in parts(offset, data.len()) {
-            let piece = source.piece_of(part.end - part.start).filter(|p| adopt && quota.can_adopt(p));
-            let block = self.block(part.index).unwrap_or(&none);
-            let whole =
-                block.plan(quota, part.start, part.end, piece, after_full, |start, end, memory| {
-                    steps.push(Step { part: Part { start, end, ..part }, memory });
-                })?;
-            after_full = whole && part.end == BLOCK_BYTES;
+        for range in block_ranges(offset, data.len()) {
+            let adoptable =
+                source.whole_view(range.end - range.start).filter(|p| adopt && quota.can_adopt(p));
+            let block = self.block(range.index).unwrap_or(&none);
+            let whole = block.plan(
+                quota,
+                range.start,
+                range.end,
+                adoptable,
+                previous_full,
+                |start, end, memory| {
+                    steps.push(WriteStep { range: BlockRange { start, end, ..range }, memory });
+                },
+            )?;
+            previous_full = whole && range.end == BLOCK_BYTES;
         }
         Ok(steps)
     }
 
-    /// Takes the slots to be adopted into the quota, in exchange for what they replace; false if the quota refuses.
-    fn adopt(&self, quota: &Quota, steps: &[Step]) -> bool {
+    /// Charges adopted slots to the quota in exchange for the slots they replace. `false`: the quota is
+    /// exhausted.
+    fn adopt(&self, quota: &Quota, steps: &[WriteStep]) -> bool {
         let (mut new, mut old) =
-            (SmallVec::<[&View; STEPS_INLINE]>::new(), SmallVec::<[&View; STEPS_INLINE]>::new());
+            (SmallVec::<[&View; INLINE_STEPS]>::new(), SmallVec::<[&View; INLINE_STEPS]>::new());
         for step in steps {
             if let Memory::Adopted(view) = &step.memory {
                 new.push(view);
-                // A slot that a reader shares stays charged until the reader drops it.
-                let replaced = self.block(step.part.index).into_iter().flat_map(Block::views);
+                // A slot shared by a reader stays charged until the reader drops it.
+                let replaced = self.block(step.range.index).into_iter().flat_map(Block::views);
                 old.extend(replaced.filter(|v| v.is_unique()));
             }
         }
         new.is_empty() || quota.exchange(&new, &old).is_ok()
     }
 
-    /// All its slots.
+    /// All slots.
     #[cfg(test)]
     pub(super) fn views(&self) -> impl Iterator<Item = &View> {
         self.first.views().chain(self.rest.values().flat_map(Block::views))
     }
 
-    /// Cuts the content off at `size`, or extends it with a hole.
-    pub(super) fn set_size(&mut self, quota: &Quota, size: u64) -> CutOff {
+    /// Truncates the content, or extends it with a hole.
+    pub(super) fn set_size(&mut self, quota: &Quota, size: u64) -> Truncated {
         let old_size = std::mem::replace(&mut self.size, size);
         if size >= old_size {
-            return CutOff::default();
+            return Truncated::default();
         }
         let kept = size.div_ceil(BLOCK);
         let first = if kept == 0 { std::mem::take(&mut self.first) } else { Block::default() };
@@ -214,6 +222,6 @@ impl Content {
             self.stored = self.stored - before + after;
         }
         self.stored -= first.bytes() + rest.values().map(Block::bytes).sum::<u64>();
-        CutOff { _first: first, _rest: rest, _replaced: replaced }
+        Truncated { _first: first, _rest: rest, _replaced: replaced }
     }
 }

@@ -1,4 +1,4 @@
-//! The entries of one directory.
+//! Directory entries.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,33 +8,32 @@ use std::{
 
 use super::inode::InodeId;
 
-/// The cookie of `.`, after which the scan goes on.
+/// Cookie of `.`.
 pub(super) const COOKIE_SELF: u64 = 1;
-/// The cookie of `..`.
+/// Cookie of `..`.
 pub(super) const COOKIE_PARENT: u64 = 2;
 
-/// Names to inodes, found by hash and listed in the order in which they were entered.
+/// Maps names to inodes; lists them in order of creation.
 ///
-/// A cookie belongs to an entry from its creation to its removal and is never used again, so a scan that continues after
-/// a cookie meets every entry that was there all the time exactly once, whatever else comes and goes. A rename within
-/// the directory keeps the cookie of the entry, so that a scan ends although entries are renamed while it goes on; over an
-/// existing name it keeps the cookie of that name, which is there all the time. Names come from peers; the hash is keyed
-/// at random, so that peers cannot choose names that collide.
+/// A cookie belongs to one entry and is never reused, so a scan that continues after a cookie lists each
+/// entry that exists throughout exactly once. A rename within the directory keeps the entry's cookie, so that
+/// a scan terminates despite concurrent renames; a rename over an existing name keeps the cookie of that
+/// name, which exists throughout. The hash is randomly keyed, so that clients cannot choose colliding names.
 pub(super) struct Directory {
-    by_name: HashMap<Arc<[u8]>, Place>,
+    by_name: HashMap<Arc<[u8]>, EntryRef>,
     by_cookie: BTreeMap<u64, (Arc<[u8]>, InodeId)>,
     last_cookie: u64,
     parent: InodeId,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct EntryRef {
     cookie: u64,
     id: InodeId,
 }
 
 impl Directory {
-    /// An empty directory inside `parent` (the root: itself).
+    /// Creates an empty directory in `parent` (for the root: itself).
     pub(super) fn new(parent: InodeId) -> Self {
         Self { by_name: HashMap::new(), by_cookie: BTreeMap::new(), last_cookie: COOKIE_PARENT, parent }
     }
@@ -51,7 +50,7 @@ impl Directory {
         self.by_name.is_empty()
     }
 
-    /// A size that changes with the number of entries, as users expect of a directory.
+    /// A size that reflects the number of entries.
     pub(super) fn apparent_size(&self) -> u64 {
         (self.by_name.len() as u64 + 2) * 32
     }
@@ -60,43 +59,43 @@ impl Directory {
         self.by_name.get(name).map(|p| p.id)
     }
 
-    /// Enters `name`, or points it to another inode, keeping its cookie.
+    /// Adds `name`, or changes its inode and keeps the cookie.
     pub(super) fn set(&mut self, name: &[u8], id: InodeId) {
-        if let Some(place) = self.by_name.get_mut(name) {
-            place.id = id;
-            if let Some((_, entry)) = self.by_cookie.get_mut(&place.cookie) {
+        if let Some(entry_ref) = self.by_name.get_mut(name) {
+            entry_ref.id = id;
+            if let Some((_, entry)) = self.by_cookie.get_mut(&entry_ref.cookie) {
                 *entry = id;
             }
             return;
         }
-        self.last_cookie += 1; // 64 bits: not exhausted at any rate of change.
+        self.last_cookie += 1; // 64 bits cannot overflow in practice.
         let name: Arc<[u8]> = name.into();
         self.by_cookie.insert(self.last_cookie, (Arc::clone(&name), id));
-        self.by_name.insert(name, Place { cookie: self.last_cookie, id });
+        self.by_name.insert(name, EntryRef { cookie: self.last_cookie, id });
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) {
-        if let Some(place) = self.by_name.remove(name) {
-            self.by_cookie.remove(&place.cookie);
+        if let Some(entry_ref) = self.by_name.remove(name) {
+            self.by_cookie.remove(&entry_ref.cookie);
             self.shrink();
         }
     }
 
-    /// Gives the entry `from` the name `to`, in the place of an entry of that name if there is one.
+    /// Renames an entry, replacing an existing entry `to`.
     pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) {
-        let Some(place) = self.by_name.remove(from) else { return };
+        let Some(entry_ref) = self.by_name.remove(from) else { return };
         if self.by_name.contains_key(to) {
-            self.by_cookie.remove(&place.cookie);
-            self.set(to, place.id);
+            self.by_cookie.remove(&entry_ref.cookie);
+            self.set(to, entry_ref.id);
             self.shrink();
         } else {
             let name: Arc<[u8]> = to.into();
-            self.by_cookie.insert(place.cookie, (Arc::clone(&name), place.id));
-            self.by_name.insert(name, place);
+            self.by_cookie.insert(entry_ref.cookie, (Arc::clone(&name), entry_ref.id));
+            self.by_name.insert(name, entry_ref);
         }
     }
 
-    /// Returns memory of entries that were removed, so that what is left is in proportion to the entries there are.
+    /// Returns excess memory after entries were removed.
     fn shrink(&mut self) {
         let len = self.by_name.len();
         if self.by_name.capacity() > 3 * len {
@@ -104,12 +103,12 @@ impl Directory {
         }
     }
 
-    /// Whether `cookie` was given out by this directory (0: the start).
-    pub(super) fn issued(&self, cookie: u64) -> bool {
+    /// Whether this directory has issued `cookie` (0: the start).
+    pub(super) fn is_issued(&self, cookie: u64) -> bool {
         cookie <= self.last_cookie
     }
 
-    /// The entries after `cookie`, in order.
+    /// Entries after `cookie`, in order.
     pub(super) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], InodeId)> {
         let from = Bound::Excluded(cookie.max(COOKIE_PARENT));
         self.by_cookie.range((from, Bound::Unbounded)).map(|(c, (name, id))| (*c, &**name, *id))

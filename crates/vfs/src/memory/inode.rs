@@ -1,11 +1,11 @@
-//! One object of the file system.
+//! An inode.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{content::Content, directory::Directory};
 use crate::{Attr, FileKind, FsError, FsResult, Handle, Time};
 
-/// Which inode: its place in the table, and how often that place was filled before.
+/// Identifies an inode: its slot in the table and the slot's generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InodeId {
     pub(super) index: u32,
@@ -13,10 +13,10 @@ pub(super) struct InodeId {
 }
 
 impl InodeId {
-    /// Handle bytes: instance of the file system (8), generation (8), index (4), all big-endian.
+    /// Handle layout: instance of the file system (8 bytes), generation (8), index (4), all big-endian.
     const HANDLE_BYTES: usize = 20;
 
-    /// The handle of this inode in the file system instance `instance`.
+    /// The handle of this inode in the file system `instance`.
     pub(super) fn handle(self, instance: u64) -> Handle {
         let mut bytes = [0; Self::HANDLE_BYTES];
         bytes[..8].copy_from_slice(&instance.to_be_bytes());
@@ -25,8 +25,8 @@ impl InodeId {
         Handle::from_array(bytes)
     }
 
-    /// The identity in `handle`: [`FsError::BadHandle`] if it cannot be one of ours, [`FsError::Stale`] if it is
-    /// another instance's.
+    /// Parses a handle. [`FsError::BadHandle`] if it is malformed, [`FsError::Stale`] if it belongs to
+    /// another instance.
     pub(super) fn of_handle(handle: &Handle, instance: u64) -> FsResult<Self> {
         let bytes: [u8; Self::HANDLE_BYTES] = handle.as_bytes().try_into().map_err(|_| FsError::BadHandle)?;
         let [i0, i1, i2, i3, i4, i5, i6, i7, g0, g1, g2, g3, g4, g5, g6, g7, index @ ..] = bytes;
@@ -37,23 +37,23 @@ impl InodeId {
         Ok(Self { index: u32::from_be_bytes(index), generation })
     }
 
-    /// The number that users see. 0 is avoided, because some programs take it for "no file".
+    /// Inode number shown to users; never 0, which some programs treat as "no file".
     pub(super) fn fileid(self) -> u64 {
         u64::from(self.index) + 1
     }
 }
 
-/// An object: what never changes, and under its lock what does.
+/// An object: its constant part, and its state under a lock.
 pub(super) struct Inode {
     pub(super) id: InodeId,
     pub(super) kind: FileKind,
-    state: RwLock<State>,
+    state: RwLock<InodeState>,
 }
 
-/// The part of an inode that changes.
-pub(super) struct State {
+/// The variable part of an inode.
+pub(super) struct InodeState {
     pub(super) mode: u32,
-    /// 0: the last link is gone, every handle is stale.
+    /// 0 after the last link is removed; handles are stale then.
     pub(super) nlink: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -63,7 +63,7 @@ pub(super) struct State {
     pub(super) body: Body,
 }
 
-/// What differs by kind.
+/// Content by type of object.
 pub(super) enum Body {
     File(Content),
     Directory(Box<Directory>),
@@ -74,18 +74,18 @@ pub(super) enum Body {
 }
 
 impl Inode {
-    pub(super) fn new(id: InodeId, kind: FileKind, state: State) -> Self {
+    pub(super) fn new(id: InodeId, kind: FileKind, state: InodeState) -> Self {
         Self { id, kind, state: RwLock::new(state) }
     }
 
-    /// Shared access; [`FsError::Stale`] if the last link is gone.
-    pub(super) fn read(&self) -> FsResult<RwLockReadGuard<'_, State>> {
+    /// Locks for reading; [`FsError::Stale`] if the last link is gone.
+    pub(super) fn read(&self) -> FsResult<RwLockReadGuard<'_, InodeState>> {
         let st = self.state.read();
         if st.nlink == 0 { Err(FsError::Stale) } else { Ok(st) }
     }
 
-    /// Exclusive access; [`FsError::Stale`] if the last link is gone.
-    pub(super) fn write(&self) -> FsResult<RwLockWriteGuard<'_, State>> {
+    /// Locks for writing; [`FsError::Stale`] if the last link is gone.
+    pub(super) fn write(&self) -> FsResult<RwLockWriteGuard<'_, InodeState>> {
         let st = self.state.write();
         if st.nlink == 0 { Err(FsError::Stale) } else { Ok(st) }
     }
@@ -94,8 +94,8 @@ impl Inode {
         self.kind == FileKind::Directory
     }
 
-    /// Its attributes, given its locked state.
-    pub(super) fn attr(&self, st: &State, fsid: u64) -> Attr {
+    /// Attributes for a locked state.
+    pub(super) fn attr(&self, st: &InodeState, fsid: u64) -> Attr {
         let (size, used, rdev) = match &st.body {
             Body::File(c) => (c.size(), c.stored(), (0, 0)),
             Body::Directory(d) => (d.apparent_size(), d.apparent_size(), (0, 0)),
@@ -121,15 +121,15 @@ impl Inode {
     }
 }
 
-impl State {
-    /// Notes a change of attributes at `now`: ctime moves forward, by a nanosecond if the clock has not.
-    pub(super) fn changed(&mut self, now: Time) {
-        self.ctime = now.max(successor(self.ctime));
+impl InodeState {
+    /// Updates ctime, by at least a nanosecond even if the clock has not advanced.
+    pub(super) fn set_ctime(&mut self, now: Time) {
+        self.ctime = now.max(next_time(self.ctime));
     }
 
-    /// Notes a change of content at `now`.
-    pub(super) fn modified(&mut self, now: Time) {
-        self.changed(now);
+    /// Updates mtime and ctime.
+    pub(super) fn set_mtime_and_ctime(&mut self, now: Time) {
+        self.set_ctime(now);
         self.mtime = self.ctime;
     }
 
@@ -141,7 +141,7 @@ impl State {
         if let Body::Directory(d) = &mut self.body { Ok(d) } else { Err(FsError::NotDir) }
     }
 
-    /// A regular file's content; [`FsError::IsDir`] or [`FsError::Inval`] for what has none.
+    /// Content of a regular file; [`FsError::IsDir`] or [`FsError::Inval`] for other types.
     pub(super) fn content(&self) -> FsResult<&Content> {
         match &self.body {
             Body::File(c) => Ok(c),
@@ -160,7 +160,7 @@ impl State {
 }
 
 /// The next representable time.
-fn successor(t: Time) -> Time {
+fn next_time(t: Time) -> Time {
     if t.nanos >= 999_999_999 {
         Time { seconds: t.seconds.saturating_add(1), nanos: 0 }
     } else {
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_successor_of_a_time_carries_into_the_seconds() {
-        assert_eq!(successor(Time { seconds: 1, nanos: 999_999_999 }), Time { seconds: 2, nanos: 0 });
-        assert_eq!(successor(Time { seconds: -1, nanos: 5 }), Time { seconds: -1, nanos: 6 });
+        assert_eq!(next_time(Time { seconds: 1, nanos: 999_999_999 }), Time { seconds: 2, nanos: 0 });
+        assert_eq!(next_time(Time { seconds: -1, nanos: 5 }), Time { seconds: -1, nanos: 6 });
     }
 }

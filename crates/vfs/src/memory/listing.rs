@@ -3,16 +3,15 @@
 use super::{
     MemoryFs,
     directory::{COOKIE_PARENT, COOKIE_SELF},
-    inode::{Inode, State},
+    inode::{Inode, InodeState},
     permission::{READ, check_dir},
 };
 use crate::{Attr, DirEntry, DirPage, FsError, FsResult, Handle, Identity, ReadDirLimits};
 
-/// Cookies are valid as long as their directory, so the verifier is the one that RFC 1813 section 3.3.16 gives for
-/// that case.
+/// Cookies stay valid as long as their directory, for which RFC 1813 section 3.3.16 specifies this verifier.
 const VERIFIER: [u8; 8] = [0; 8];
 
-/// Entries within the limits of one page.
+/// The entries of a reply.
 struct Page {
     entries: Vec<DirEntry>,
     limits: ReadDirLimits,
@@ -20,8 +19,8 @@ struct Page {
 }
 
 impl Page {
-    /// Whether an entry with a name of `len` bytes may still come. The first always may.
-    fn takes(&self, len: usize) -> bool {
+    /// Whether an entry with a name of `len` bytes fits. The first entry always does.
+    fn fits(&self, len: usize) -> bool {
         self.entries.is_empty()
             || (self.entries.len() < self.limits.max_entries
                 && self.name_bytes.saturating_add(len) <= self.limits.max_name_bytes)
@@ -36,7 +35,7 @@ impl Page {
 impl MemoryFs {
     pub(super) fn readdir_now(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         cookie: u64,
         verifier: [u8; 8],
@@ -46,12 +45,12 @@ impl MemoryFs {
         if !dir.is_dir() {
             return Err(FsError::NotDir);
         }
-        // The parent's attributes come first, because parents are locked before children.
+        // Get the parent's attributes first: parents are locked before children.
         let above = if cookie < COOKIE_PARENT { Some(self.parent(&dir)?) } else { None };
         let st = dir.read()?;
         let entries = st.directory()?;
-        check_dir(&st, who, READ)?;
-        if cookie != 0 && (verifier != VERIFIER || !entries.issued(cookie)) {
+        check_dir(&st, caller, READ)?;
+        if cookie != 0 && (verifier != VERIFIER || !entries.is_issued(cookie)) {
             return Err(FsError::BadCookie);
         }
         let mut page = Page { entries: Vec::new(), limits, name_bytes: 0 };
@@ -61,7 +60,7 @@ impl MemoryFs {
             page.push(DirEntry { fileid: dir.id.fileid(), name: b".".to_vec(), cookie: COOKIE_SELF, plus });
         }
         if let Some((handle, attr)) = above {
-            eof = page.takes(2);
+            eof = page.fits(2);
             if eof {
                 let plus = limits.plus.then_some((handle, attr));
                 page.push(DirEntry {
@@ -78,19 +77,20 @@ impl MemoryFs {
         Ok(DirPage { entries: page.entries, eof, verifier: VERIFIER, attr: self.attr(&dir, &st) })
     }
 
-    /// Adds the entries after `cookie`; whether all found room.
-    fn list(&self, page: &mut Page, dir: &State, cookie: u64) -> FsResult<bool> {
+    /// Adds the entries after `cookie`. Returns whether all fit.
+    fn list(&self, page: &mut Page, dir: &InodeState, cookie: u64) -> FsResult<bool> {
         for (cookie, name, id) in dir.directory()?.after(cookie) {
-            if !page.takes(name.len()) {
+            if !page.fits(name.len()) {
                 return Ok(false);
             }
-            let plus = if page.limits.plus { Some(self.described(&*self.table.get(id)?)?) } else { None };
+            let plus =
+                if page.limits.plus { Some(self.handle_and_attr(&*self.table.get(id)?)?) } else { None };
             page.push(DirEntry { fileid: id.fileid(), name: name.to_vec(), cookie, plus });
         }
         Ok(true)
     }
 
-    fn described(&self, inode: &Inode) -> FsResult<(Handle, Attr)> {
+    fn handle_and_attr(&self, inode: &Inode) -> FsResult<(Handle, Attr)> {
         let st = inode.read()?;
         Ok((self.handle(inode), self.attr(inode, &st)))
     }

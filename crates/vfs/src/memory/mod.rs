@@ -1,24 +1,24 @@
-//! A file system in memory.
+//! In-memory file system.
 //!
-//! Content lives in blocks of [`BLOCK_BYTES`] and pages of 4 KiB in the server's arena (`content`).
-//! A read gives views of this memory itself; a write of whole blocks keeps the memory in which the data arrived. Nothing
-//! survives the process: commit has nothing to do, and after a restart every handle is stale.
+//! Content is stored in blocks of [`BLOCK_BYTES`] and pages of 4 KiB in the server's arena (`content`). A
+//! read returns views of this memory; a write of whole blocks keeps the memory in which the data was
+//! received. Nothing survives the process: COMMIT is a no-op, and after a restart all handles are stale.
 //!
-//! One quota of the arena pays for everything: content by its slots, objects and names on the heap by their bytes
-//! (`space`). It bounds the memory of this file system, and guarantees it: neither the network's buffers nor other file
-//! systems can use it up.
+//! One arena quota covers all memory: slots of content, and heap memory of objects and names (`space`). It
+//! limits the memory of this file system and also reserves it: neither network buffers nor other file systems
+//! can use it up.
 //!
-//! Reads do not change atime (as with the mount option `noatime`), so that they only share the file's lock.
+//! Reads do not update atime (as with `noatime`), so they need only a shared lock.
 //!
 //! # Locks
 //!
-//! There is no lock around the whole file system. Each inode has one reader-writer lock for its attributes and its
-//! body, so an operation on it is atomic, and operations on different files do not meet; finding an inode by handle
-//! takes one of 64 read locks of the inode table for an instant. An operation that needs several inodes locks
-//! directories before what is in them, ancestors before descendants, and two objects that are not directories by
-//! index. Two directories neither of which holds the other are locked together by rename alone, and renames run one
-//! at a time (`rename_lock`); that also keeps the ancestors of every directory fixed while a rename looks at them.
-//! All calls answer at once ([`MaybeReady::Ready`]): no lock is held for longer than one operation in memory takes.
+//! There is no global lock. Each inode has one reader-writer lock for its attributes and its body, so each
+//! operation on it is atomic, and operations on different files do not contend; finding an inode by handle
+//! briefly takes one of 64 read locks of the inode table. An operation on several inodes locks directories
+//! before their entries, ancestors before descendants, and two non-directories in the order of their index.
+//! Only rename locks two unrelated directories, and renames are serialized (`rename_lock`), which also keeps
+//! the ancestors of every directory constant during a rename. All calls complete at once
+//! ([`MaybeReady::Ready`]): locks are held only for the duration of one in-memory operation.
 
 mod attributes;
 mod content;
@@ -37,11 +37,11 @@ mod tests;
 use std::sync::{Arc, OnceLock};
 
 use directory::Directory;
-use inode::{Body, Inode, InodeId, State};
+use inode::{Body, Inode, InodeId, InodeState};
 use millrace_buffer::{Arena, BLOCK_BYTES, Quota, View, Views};
 use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef};
 use parking_lot::Mutex;
-use space::Objects;
+use space::ObjectCount;
 use table::Table;
 
 use crate::{
@@ -49,39 +49,40 @@ use crate::{
     Handle, Identity, NewNode, Op, Read, ReadDirLimits, SetAttr, Stability, Time, Wcc, Written,
 };
 
-/// The longest name, in bytes.
+/// Maximum name length in bytes.
 const NAME_MAX: usize = 255;
-/// The longest target of a symbolic link, in bytes.
+/// Maximum length of a symbolic link target in bytes.
 const TARGET_MAX: usize = 4096;
-/// The largest file: file offsets are signed in every client.
+/// Maximum file size: file offsets are signed in all clients.
 const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
-/// How a [`MemoryFs`] is made.
+/// Configuration of a [`MemoryFs`].
 #[derive(Clone)]
 pub struct MemoryConfig {
-    /// The most bytes of memory: content, by pages of 4 KiB, and objects and names (some 630 bytes for an empty file,
-    /// and 304 and its length for each further name). Beyond it, calls fail with [`FsError::NoSpc`].
+    /// Maximum memory in bytes: content, in units of 4 KiB pages, and objects and names (about 630 bytes for
+    /// an empty file, and 304 plus its length for each further name). Beyond it, calls fail with
+    /// [`FsError::NoSpc`].
     pub capacity_bytes: u64,
-    /// The most objects, the root included.
+    /// Maximum number of objects, including the root.
     pub max_files: u64,
-    /// Where content lives: the arena that written data arrives in too, since its memory is kept. `capacity_bytes` come
-    /// on top of the arena's limit.
+    /// Arena for content. It must be the arena in which write data is received, since that memory is kept.
+    /// `capacity_bytes` is in addition to the arena's limit.
     pub arena: Arena,
-    /// The file system's number ([`Attr::fsid`]).
+    /// File system ID ([`Attr::fsid`]).
     pub fsid: u64,
-    /// Gives the time of day and random numbers.
+    /// Source of the time of day and of random numbers.
     pub runtime: RuntimeRef,
-    /// The root directory's mode (07777).
+    /// Mode of the root directory (07777).
     pub root_mode: u32,
-    /// The root directory's owner and group.
+    /// Owner and group of the root directory.
     pub root_owner: (u32, u32),
-    /// The most hard links of an object that is not a directory.
+    /// Maximum number of hard links.
     pub link_max: u32,
 }
 
 impl MemoryConfig {
-    /// As large as the limit of `arena`, as many files as fit, up to 65,000 links of a file, and a root directory with the
-    /// permissions of `/tmp` (mode 1777), since no user of the server could set up others.
+    /// Defaults: the capacity is the limit of `arena`, the number of files is limited only by space, 65,000
+    /// links, and root directory mode 1777 like `/tmp`, since no user of the server could change it.
     pub fn new(arena: Arena, runtime: RuntimeRef) -> Self {
         Self {
             capacity_bytes: arena.stats().limit as u64,
@@ -96,31 +97,31 @@ impl MemoryConfig {
     }
 }
 
-/// A file system in memory.
+/// An in-memory file system.
 pub struct MemoryFs {
     config: MemoryConfig,
     table: Table,
     root: InodeId,
     quota: Quota,
-    objects: Objects,
-    /// Held by a rename from start to end.
+    objects: ObjectCount,
+    /// Held during a rename.
     rename_lock: Mutex<()>,
-    /// Sets this file system's handles apart from those of every other one, earlier ones included.
+    /// Random; distinguishes handles from those of other instances, including earlier ones.
     instance: u64,
     verifier: [u8; 8],
-    /// [`BLOCK_BYTES`] zeros, which holes are read from.
+    /// [`BLOCK_BYTES`] zeros, for reads of holes.
     zeros: OnceLock<View>,
 }
 
 impl MemoryFs {
-    /// An empty file system.
+    /// Creates an empty file system.
     pub fn new(config: MemoryConfig) -> Arc<Self> {
         let mut verifier = [0; 8];
         config.runtime.fill_random(&mut verifier);
         let table = Table::new();
         let now = time_of(&config.runtime);
         let root = table.insert(|id| {
-            let state = State {
+            let state = InodeState {
                 mode: config.root_mode & 0o7777,
                 nlink: 2,
                 uid: config.root_owner.0,
@@ -135,17 +136,17 @@ impl MemoryFs {
         let fs = Self {
             root: root.map_or(InodeId { index: 0, generation: 1 }, |r| r.id),
             table,
-            // The block of zeros comes on top.
+            // Plus the block of zeros.
             quota: config.arena.quota(config.capacity_bytes.saturating_add(BLOCK_BYTES as u64)),
-            objects: Objects::new(config.max_files.max(1)),
+            objects: ObjectCount::new(config.max_files.max(1)),
             rename_lock: Mutex::new(()),
             instance: config.runtime.random_u64(),
             verifier,
             zeros: OnceLock::new(),
             config,
         };
-        // The root counts as an object. The zeros are made here if the system has memory; if not, the first hole asks
-        // again.
+        // The root counts as an object. The zeros are allocated here if memory is available, otherwise at the
+        // first read of a hole.
         let _ = fs.objects.add();
         let _ = fs.zeros();
         Arc::new(fs)
@@ -163,7 +164,7 @@ impl MemoryFs {
         inode.id.handle(self.instance)
     }
 
-    fn attr(&self, inode: &Inode, st: &State) -> Attr {
+    fn attr(&self, inode: &Inode, st: &InodeState) -> Attr {
         inode.attr(st, self.config.fsid)
     }
 
@@ -180,9 +181,9 @@ impl MemoryFs {
     fn stat_now(&self) -> FsStat {
         let total = self.config.capacity_bytes;
         let free = self.quota.limit().saturating_sub(self.quota.used()).min(total);
-        // As many as fit; the number of all objects varies with the space that they leave, as in file systems that
-        // allocate inodes as needed.
-        let free_files = self.objects.free().min(free / space::SMALLEST_OBJECT);
+        // The limit on objects depends on the free space, as in file systems that allocate inodes
+        // dynamically.
+        let free_files = self.objects.free().min(free / space::MIN_OBJECT_BYTES);
         FsStat {
             total_bytes: total,
             free_bytes: free,
@@ -221,84 +222,91 @@ impl FileSystem for MemoryFs {
         MaybeReady::Ready(self.getattr_now(file))
     }
 
-    fn setattr(&self, who: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {
-        MaybeReady::Ready(self.setattr_now(who, file, set, guard))
+    fn setattr(&self, caller: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {
+        MaybeReady::Ready(self.setattr_now(caller, file, set, guard))
     }
 
-    fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
-        MaybeReady::Ready(self.lookup_now(who, dir, name))
+    fn lookup(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
+        MaybeReady::Ready(self.lookup_now(caller, dir, name))
     }
 
-    fn access(&self, who: &Identity, file: &Handle, wanted: Access) -> Op<(Access, Attr)> {
-        MaybeReady::Ready(self.access_now(who, file, wanted))
+    fn access(&self, caller: &Identity, file: &Handle, wanted: Access) -> Op<(Access, Attr)> {
+        MaybeReady::Ready(self.access_now(caller, file, wanted))
     }
 
     fn readlink(&self, _who: &Identity, link: &Handle) -> Op<(Vec<u8>, Attr)> {
         MaybeReady::Ready(self.readlink_now(link))
     }
 
-    fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
-        MaybeReady::Ready(self.read_now(who, file, offset, count))
+    fn read(&self, caller: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
+        MaybeReady::Ready(self.read_now(caller, file, offset, count))
     }
 
     fn write(
         &self,
-        who: &Identity,
+        caller: &Identity,
         file: &Handle,
         offset: u64,
         data: Views,
         _stable: Stability,
     ) -> Op<Written> {
-        MaybeReady::Ready(self.write_now(who, file, offset, data))
+        MaybeReady::Ready(self.write_now(caller, file, offset, data))
     }
 
-    fn commit(&self, who: &Identity, file: &Handle, _offset: u64, _count: u32) -> Op<Wcc> {
-        MaybeReady::Ready(self.commit_now(who, file))
+    fn commit(&self, caller: &Identity, file: &Handle, _offset: u64, _count: u32) -> Op<Wcc> {
+        MaybeReady::Ready(self.commit_now(caller, file))
     }
 
     fn write_verifier(&self) -> [u8; 8] {
         self.verifier
     }
 
-    fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
-        MaybeReady::Ready(self.create_now(who, dir, name, how))
+    fn create(&self, caller: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
+        MaybeReady::Ready(self.create_now(caller, dir, name, how))
     }
 
-    fn make(&self, who: &Identity, dir: &Handle, name: &[u8], node: &NewNode, set: &SetAttr) -> Op<Created> {
-        MaybeReady::Ready(self.make_now(who, dir, name, node, set))
+    fn create_node(
+        &self,
+        caller: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        node: &NewNode,
+        set: &SetAttr,
+    ) -> Op<Created> {
+        MaybeReady::Ready(self.create_node_now(caller, dir, name, node, set))
     }
 
-    fn remove(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
-        MaybeReady::Ready(self.remove_now(who, dir, name))
+    fn remove(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
+        MaybeReady::Ready(self.remove_now(caller, dir, name))
     }
 
-    fn rmdir(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
-        MaybeReady::Ready(self.rmdir_now(who, dir, name))
+    fn rmdir(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
+        MaybeReady::Ready(self.rmdir_now(caller, dir, name))
     }
 
     fn rename(
         &self,
-        who: &Identity,
+        caller: &Identity,
         from_dir: &Handle,
         from: &[u8],
         to_dir: &Handle,
         to: &[u8],
     ) -> Op<(Wcc, Wcc)> {
-        MaybeReady::Ready(self.rename_now(who, from_dir, from, to_dir, to))
+        MaybeReady::Ready(self.rename_now(caller, from_dir, from, to_dir, to))
     }
 
-    fn link(&self, who: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)> {
-        MaybeReady::Ready(self.link_now(who, file, dir, name))
+    fn link(&self, caller: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)> {
+        MaybeReady::Ready(self.link_now(caller, file, dir, name))
     }
 
     fn readdir(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         cookie: u64,
         verifier: [u8; 8],
         limits: ReadDirLimits,
     ) -> Op<DirPage> {
-        MaybeReady::Ready(self.readdir_now(who, dir, cookie, verifier, limits))
+        MaybeReady::Ready(self.readdir_now(caller, dir, cookie, verifier, limits))
     }
 }

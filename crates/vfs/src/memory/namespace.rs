@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{
     MemoryFs, NAME_MAX, TARGET_MAX,
     attributes::{check_values, set_times},
-    content::{Content, CutOff},
+    content::{Content, Truncated},
     directory::Directory,
-    inode::{Body, Inode, State},
+    inode::{Body, Inode, InodeState},
     permission::{self, EXECUTE, SET_GID, WRITE, check_dir, check_sticky, check_write},
     space::{charge, entry_bytes, object_bytes},
 };
@@ -15,7 +15,7 @@ use crate::{
     Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, Wcc, WccAttr,
 };
 
-/// What a name in a call means.
+/// Classification of a name.
 pub(super) enum Name<'a> {
     /// `.`
     Current,
@@ -25,7 +25,7 @@ pub(super) enum Name<'a> {
     Entry(&'a [u8]),
 }
 
-/// Sorts a name out. The empty name and names with `/` or NUL are [`FsError::Inval`].
+/// Classifies a name. The empty name and names with `/` or NUL are [`FsError::Inval`].
 pub(super) fn classify(name: &[u8]) -> FsResult<Name<'_>> {
     match name {
         b"." => Ok(Name::Current),
@@ -36,12 +36,12 @@ pub(super) fn classify(name: &[u8]) -> FsResult<Name<'_>> {
     }
 }
 
-/// The name of an entry; `.` and `..` are `otherwise`.
+/// Requires an entry name; `.` and `..` fail with `otherwise`.
 pub(super) fn entry_name(name: &[u8], otherwise: FsError) -> FsResult<&[u8]> {
     if let Name::Entry(name) = classify(name)? { Ok(name) } else { Err(otherwise) }
 }
 
-/// The name of an entry to remove (RFC 1813 sections 3.3.12 and 3.3.13 on `.` and `..`).
+/// Requires a removable name (RFC 1813 sections 3.3.12 and 3.3.13 on `.` and `..`).
 fn removable_name(name: &[u8]) -> FsResult<&[u8]> {
     match classify(name)? {
         Name::Current => Err(FsError::Inval),
@@ -51,11 +51,16 @@ fn removable_name(name: &[u8]) -> FsResult<&[u8]> {
 }
 
 impl MemoryFs {
-    pub(super) fn lookup_now(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<(Handle, Attr)> {
+    pub(super) fn lookup_now(
+        &self,
+        caller: &Identity,
+        dir: &Handle,
+        name: &[u8],
+    ) -> FsResult<(Handle, Attr)> {
         let dir = self.inode(dir)?;
         let st = dir.read()?;
         let entries = st.directory()?;
-        check_dir(&st, who, EXECUTE)?;
+        check_dir(&st, caller, EXECUTE)?;
         match classify(name)? {
             Name::Current => Ok((self.handle(&dir), self.attr(&dir, &st))),
             Name::Parent => {
@@ -70,11 +75,11 @@ impl MemoryFs {
         }
     }
 
-    /// The directory above `dir`, whose lock is not held: parents are locked before children.
+    /// Returns the parent of `dir`, which must not be locked: parents are locked before children.
     pub(super) fn parent(&self, dir: &Inode) -> FsResult<(Handle, Attr)> {
         loop {
             let id = dir.read()?.directory()?.parent();
-            // A parent that is gone by now was exchanged for another by a rename, or `dir` is gone as well.
+            // If the parent is gone, a rename has changed it, or `dir` is gone too.
             let Ok(parent) = self.table.get(id) else { continue };
             let Ok(st) = parent.read() else { continue };
             return Ok((self.handle(&parent), self.attr(&parent, &st)));
@@ -83,7 +88,7 @@ impl MemoryFs {
 
     pub(super) fn create_now(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         name: &[u8],
         how: &CreateHow,
@@ -91,34 +96,34 @@ impl MemoryFs {
         let dir = self.inode(dir)?;
         let mut st = dir.write()?;
         st.directory()?;
-        check_dir(&st, who, EXECUTE)?;
+        check_dir(&st, caller, EXECUTE)?;
         let name = entry_name(name, FsError::Exist)?;
         if let Some(id) = st.directory()?.find(name) {
             let file = self.table.get(id)?;
-            let (created, cut) = self.create_existing(who, &dir, &st, &file, how)?;
+            let (created, cut) = self.create_existing(caller, &dir, &st, &file, how)?;
             drop(st);
             drop(cut);
             return Ok(created);
         }
         let (set, verifier) = match how {
             CreateHow::Unchecked(set) | CreateHow::Guarded(set) => (*set, None),
-            // The attributes come with a SETATTR of the client; until then the file is its owner's alone.
+            // The client sets the attributes with SETATTR; until then only the owner has access.
             CreateHow::Exclusive(v) => (SetAttr { mode: Some(0o600), ..SetAttr::default() }, Some(*v)),
         };
         let mut content = Content::new(verifier);
         content.set_size(&self.quota, set.size.unwrap_or(0));
-        self.enter(who, &dir, &mut st, name, FileKind::Regular, Body::File(content), &set)
+        self.add_entry(caller, &dir, &mut st, name, FileKind::Regular, Body::File(content), &set)
     }
 
-    /// CREATE of a name that is there.
+    /// CREATE of an existing name.
     fn create_existing(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Inode,
-        dir_st: &State,
+        dir_st: &InodeState,
         file: &Inode,
         how: &CreateHow,
-    ) -> FsResult<(Created, Option<CutOff>)> {
+    ) -> FsResult<(Created, Option<Truncated>)> {
         let mut st = file.write()?;
         let Body::File(content) = &st.body else { return Err(FsError::Exist) };
         let size = match how {
@@ -130,17 +135,17 @@ impl MemoryFs {
         let mut cut = None;
         if let Some(size) = size {
             check_values(file.kind, &SetAttr { size: Some(size), ..SetAttr::default() })?;
-            check_write(&st, who)?;
-            cut = Some(self.resize(&mut st, who, size, self.now())?);
+            check_write(&st, caller)?;
+            cut = Some(self.resize(&mut st, caller, size, self.now())?);
         }
         let dir_attr = self.attr(dir, dir_st);
         let dir = Wcc { before: Some(WccAttr::from(&dir_attr)), after: Some(dir_attr) };
         Ok((Created { handle: self.handle(file), attr: self.attr(file, &st), dir }, cut))
     }
 
-    pub(super) fn make_now(
+    pub(super) fn create_node_now(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         name: &[u8],
         node: &NewNode,
@@ -149,47 +154,47 @@ impl MemoryFs {
         let dir = self.inode(dir)?;
         let mut st = dir.write()?;
         st.directory()?;
-        check_dir(&st, who, EXECUTE)?;
+        check_dir(&st, caller, EXECUTE)?;
         let name = entry_name(name, FsError::Exist)?;
         if st.directory()?.find(name).is_some() {
             return Err(FsError::Exist);
         }
         let (kind, body) = match node {
             NewNode::Directory => (FileKind::Directory, Body::Directory(Box::new(Directory::new(dir.id)))),
-            NewNode::Symlink(target) => (FileKind::Symlink, Body::Symlink(checked_target(target)?)),
+            NewNode::Symlink(target) => (FileKind::Symlink, Body::Symlink(check_target(target)?)),
             NewNode::Block(major, minor) => (FileKind::Block, Body::Device(*major, *minor)),
             NewNode::Character(major, minor) => (FileKind::Character, Body::Device(*major, *minor)),
             NewNode::Socket => (FileKind::Socket, Body::Plain),
             NewNode::Fifo => (FileKind::Fifo, Body::Plain),
         };
         if matches!(kind, FileKind::Block | FileKind::Character) {
-            permission::check_root(who)?;
+            permission::check_root(caller)?;
         }
-        self.enter(who, &dir, &mut st, name, kind, body, set)
+        self.add_entry(caller, &dir, &mut st, name, kind, body, set)
     }
 
-    /// Makes a new object and its entry in `dir`, whose state is locked and which has no such name.
-    #[allow(clippy::too_many_arguments)] // Each is a thing of its own, and there are two callers.
-    fn enter(
+    /// Creates an object and its entry in `dir`, which is locked and has no entry of this name.
+    #[allow(clippy::too_many_arguments)] // Each is needed, and there are two callers.
+    fn add_entry(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Inode,
-        dir_st: &mut State,
+        dir_st: &mut InodeState,
         name: &[u8],
         kind: FileKind,
         body: Body,
         set: &SetAttr,
     ) -> FsResult<Created> {
-        check_dir(dir_st, who, WRITE | EXECUTE)?;
+        check_dir(dir_st, caller, WRITE | EXECUTE)?;
         check_values(kind, set)?;
-        let state = self.new_state(who, dir_st, kind, body, set);
+        let state = self.new_state(caller, dir_st, kind, body, set);
         let child = self.insert(name, kind, state)?;
         let before = Some(WccAttr::from(&self.attr(dir, dir_st)));
         dir_st.directory_mut()?.set(name, child.id);
         if kind == FileKind::Directory {
             dir_st.nlink += 1;
         }
-        dir_st.modified(self.now());
+        dir_st.set_mtime_and_ctime(self.now());
         let attr = self.attr(&child, &*child.read()?);
         Ok(Created {
             handle: self.handle(&child),
@@ -198,8 +203,8 @@ impl MemoryFs {
         })
     }
 
-    /// Puts a new object into the table, charged with its entry `name`.
-    fn insert(&self, name: &[u8], kind: FileKind, state: State) -> FsResult<Arc<Inode>> {
+    /// Inserts an object into the table, and charges it and its entry `name`.
+    fn insert(&self, name: &[u8], kind: FileKind, state: InodeState) -> FsResult<Arc<Inode>> {
         let bytes = object_bytes(&state.body) + entry_bytes(name);
         self.objects.add()?;
         let made = charge(&self.quota, bytes).and_then(|()| {
@@ -209,45 +214,52 @@ impl MemoryFs {
         made.inspect_err(|_| self.objects.remove())
     }
 
-    /// The first state of an object that `who` makes in `dir`. A set-gid directory hands its group on. Owner and group
-    /// in `set` are honoured where `who` could also set them later, and otherwise passed over, as servers do.
-    fn new_state(&self, who: &Identity, dir: &State, kind: FileKind, body: Body, set: &SetAttr) -> State {
+    /// Initial state of an object created in `dir`. A set-GID directory passes its group on. Owner and group
+    /// in `set` are applied if `caller` is permitted to set them, and otherwise ignored, as other servers do.
+    fn new_state(
+        &self,
+        caller: &Identity,
+        dir: &InodeState,
+        kind: FileKind,
+        body: Body,
+        set: &SetAttr,
+    ) -> InodeState {
         let inherits = dir.mode & SET_GID != 0;
-        let uid = set.uid.filter(|_| who.uid == 0).unwrap_or(who.uid);
-        let gid = set.gid.filter(|gid| permission::check_group(who, *gid).is_ok());
-        let gid = gid.unwrap_or(if inherits { dir.gid } else { who.gid });
+        let uid = set.uid.filter(|_| caller.uid == 0).unwrap_or(caller.uid);
+        let gid = set.gid.filter(|gid| permission::check_group(caller, *gid).is_ok());
+        let gid = gid.unwrap_or(if inherits { dir.gid } else { caller.gid });
         let mode = match kind {
             FileKind::Symlink => 0o777,
             FileKind::Directory => set.mode.unwrap_or(0o755),
             _ => set.mode.unwrap_or(0o644),
         };
-        let mut mode = permission::mode_settable(mode, gid, who);
+        let mut mode = permission::settable_mode(mode, gid, caller);
         if kind == FileKind::Directory && inherits {
             mode |= SET_GID;
         }
         let now = self.now();
         let nlink = if kind == FileKind::Directory { 2 } else { 1 };
-        let mut st = State { mode, nlink, uid, gid, atime: now, mtime: now, ctime: now, body };
+        let mut st = InodeState { mode, nlink, uid, gid, atime: now, mtime: now, ctime: now, body };
         set_times(&mut st, set, now);
         st
     }
 
-    pub(super) fn remove_now(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<Wcc> {
+    pub(super) fn remove_now(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> FsResult<Wcc> {
         let dir = self.inode(dir)?;
         let mut st = dir.write()?;
         st.directory()?;
         let name = removable_name(name)?;
-        let child = self.removable(who, &st, name)?;
+        let child = self.removable_entry(caller, &st, name)?;
         if child.is_dir() {
             return Err(FsError::IsDir);
         }
         let mut child_st = child.write()?;
-        check_sticky(&st, child_st.uid, who)?;
+        check_sticky(&st, child_st.uid, caller)?;
         let before = Some(WccAttr::from(&self.attr(&dir, &st)));
         let now = self.now();
         st.directory_mut()?.remove(name);
         self.quota.refund(entry_bytes(name));
-        st.modified(now);
+        st.set_mtime_and_ctime(now);
         let gone = self.unlink(&child, &mut child_st, now);
         let after = Some(self.attr(&dir, &st));
         drop((child_st, st));
@@ -255,17 +267,17 @@ impl MemoryFs {
         Ok(Wcc { before, after })
     }
 
-    pub(super) fn rmdir_now(&self, who: &Identity, dir: &Handle, name: &[u8]) -> FsResult<Wcc> {
+    pub(super) fn rmdir_now(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> FsResult<Wcc> {
         let dir = self.inode(dir)?;
         let mut st = dir.write()?;
         st.directory()?;
         let name = removable_name(name)?;
-        let child = self.removable(who, &st, name)?;
+        let child = self.removable_entry(caller, &st, name)?;
         if !child.is_dir() {
             return Err(FsError::NotDir);
         }
         let mut child_st = child.write()?;
-        check_sticky(&st, child_st.uid, who)?;
+        check_sticky(&st, child_st.uid, caller)?;
         if !child_st.directory()?.is_empty() {
             return Err(FsError::NotEmpty);
         }
@@ -274,7 +286,7 @@ impl MemoryFs {
         st.directory_mut()?.remove(name);
         self.quota.refund(entry_bytes(name));
         st.nlink -= 1;
-        st.modified(now);
+        st.set_mtime_and_ctime(now);
         let gone = self.unlink(&child, &mut child_st, now);
         let after = Some(self.attr(&dir, &st));
         drop((child_st, st));
@@ -282,23 +294,23 @@ impl MemoryFs {
         Ok(Wcc { before, after })
     }
 
-    /// The object that `name` leads to, for removing that name.
-    fn removable(&self, who: &Identity, dir: &State, name: &[u8]) -> FsResult<Arc<Inode>> {
-        check_dir(dir, who, EXECUTE)?;
+    /// Finds the object of an entry to be removed.
+    fn removable_entry(&self, caller: &Identity, dir: &InodeState, name: &[u8]) -> FsResult<Arc<Inode>> {
+        check_dir(dir, caller, EXECUTE)?;
         let child = self.table.get(dir.directory()?.find(name).ok_or(FsError::NoEnt)?)?;
-        check_dir(dir, who, WRITE)?;
+        check_dir(dir, caller, WRITE)?;
         Ok(child)
     }
 
-    /// Takes one link of an object away (of a directory: its only one). With the last one the object goes; its body
-    /// is to be dropped after the locks.
-    pub(super) fn unlink(&self, inode: &Inode, st: &mut State, now: crate::Time) -> Option<Body> {
-        st.changed(now);
+    /// Removes one link of an object (for a directory, the only one). Returns the body if it was the last
+    /// one, to be dropped after the locks are released.
+    pub(super) fn unlink(&self, inode: &Inode, st: &mut InodeState, now: crate::Time) -> Option<Body> {
+        st.set_ctime(now);
         st.nlink = if inode.is_dir() { 0 } else { st.nlink.saturating_sub(1) };
         if st.nlink > 0 {
             return None;
         }
-        // The slots of its content come back when the last reader has dropped them.
+        // Its content slots are released when the last reader has dropped them.
         self.quota.refund(object_bytes(&st.body));
         self.objects.remove();
         self.table.remove(inode.id);
@@ -307,7 +319,7 @@ impl MemoryFs {
 
     pub(super) fn link_now(
         &self,
-        who: &Identity,
+        caller: &Identity,
         file: &Handle,
         dir: &Handle,
         name: &[u8],
@@ -318,12 +330,12 @@ impl MemoryFs {
         if file.is_dir() {
             return Err(FsError::Inval);
         }
-        check_dir(&st, who, EXECUTE)?;
+        check_dir(&st, caller, EXECUTE)?;
         let name = entry_name(name, FsError::Exist)?;
         if st.directory()?.find(name).is_some() {
             return Err(FsError::Exist);
         }
-        check_dir(&st, who, WRITE)?;
+        check_dir(&st, caller, WRITE)?;
         let mut file_st = file.write()?;
         if file_st.nlink >= self.config.link_max {
             return Err(FsError::MLink);
@@ -332,14 +344,14 @@ impl MemoryFs {
         let before = Some(WccAttr::from(&self.attr(&dir, &st)));
         let now = self.now();
         st.directory_mut()?.set(name, file.id);
-        st.modified(now);
+        st.set_mtime_and_ctime(now);
         file_st.nlink += 1;
-        file_st.changed(now);
+        file_st.set_ctime(now);
         Ok((self.attr(&file, &file_st), Wcc { before, after: Some(self.attr(&dir, &st)) }))
     }
 }
 
-fn checked_target(target: &[u8]) -> FsResult<Box<[u8]>> {
+fn check_target(target: &[u8]) -> FsResult<Box<[u8]>> {
     if target.len() > TARGET_MAX {
         return Err(FsError::NameTooLong);
     }

@@ -1,6 +1,6 @@
-//! Who may do what, POSIX style.
+//! POSIX permission checks.
 
-use super::inode::State;
+use super::inode::InodeState;
 use crate::{Access, FileKind, FsError, FsResult, Identity};
 
 pub(super) const READ: u32 = 4;
@@ -12,18 +12,19 @@ pub(super) const STICKY: u32 = 0o1000;
 const GROUP_EXECUTE: u32 = 0o010;
 const ANY_EXECUTE: u32 = 0o111;
 
-fn is_root(who: &Identity) -> bool {
-    who.uid == 0
+fn is_root(caller: &Identity) -> bool {
+    caller.uid == 0
 }
 
-/// Whether the mode bits give `who` all of `wanted`. Root may do everything but execute what nobody may.
-fn has(st: &State, kind: FileKind, who: &Identity, wanted: u32) -> bool {
-    if is_root(who) {
+/// Whether the mode grants all of `wanted`. Root may do everything, except execute a file without any execute
+/// bit.
+fn mode_allows(st: &InodeState, kind: FileKind, caller: &Identity, wanted: u32) -> bool {
+    if is_root(caller) {
         return wanted & EXECUTE == 0 || kind == FileKind::Directory || st.mode & ANY_EXECUTE != 0;
     }
-    let class = if who.uid == st.uid {
+    let class = if caller.uid == st.uid {
         st.mode >> 6
-    } else if who.in_group(st.gid) {
+    } else if caller.in_group(st.gid) {
         st.mode >> 3
     } else {
         st.mode
@@ -31,68 +32,71 @@ fn has(st: &State, kind: FileKind, who: &Identity, wanted: u32) -> bool {
     class & wanted == wanted
 }
 
-fn granted(yes: bool) -> FsResult<()> {
+fn allow(yes: bool) -> FsResult<()> {
     if yes { Ok(()) } else { Err(FsError::Access) }
 }
 
-/// A directory's rights: [`READ`] to list it, [`EXECUTE`] to look names up, both and [`WRITE`] to change it.
-pub(super) fn check_dir(st: &State, who: &Identity, wanted: u32) -> FsResult<()> {
-    granted(has(st, FileKind::Directory, who, wanted))
+/// Checks directory access: [`READ`] to list, [`EXECUTE`] to look up names, [`WRITE`] and [`EXECUTE`] to
+/// change.
+pub(super) fn check_dir(st: &InodeState, caller: &Identity, wanted: u32) -> FsResult<()> {
+    allow(mode_allows(st, FileKind::Directory, caller, wanted))
 }
 
-/// Reading a file's data. Its owner always may, since the right was checked when the file was opened (RFC 1813
-/// section 4.4), and whoever may execute it, since executing is reading.
-pub(super) fn check_read(st: &State, who: &Identity) -> FsResult<()> {
+/// Checks READ. Allowed for the owner, since the client has checked access at open (RFC 1813 section 4.4),
+/// and with execute permission, since executing requires reading.
+pub(super) fn check_read(st: &InodeState, caller: &Identity) -> FsResult<()> {
     let kind = FileKind::Regular;
-    granted(who.uid == st.uid || has(st, kind, who, READ) || has(st, kind, who, EXECUTE))
+    allow(
+        caller.uid == st.uid || mode_allows(st, kind, caller, READ) || mode_allows(st, kind, caller, EXECUTE),
+    )
 }
 
-/// Writing a file's data; its owner always may, as for reading.
-pub(super) fn check_write(st: &State, who: &Identity) -> FsResult<()> {
-    granted(who.uid == st.uid || has(st, FileKind::Regular, who, WRITE))
+/// Checks WRITE. Allowed for the owner, as for READ.
+pub(super) fn check_write(st: &InodeState, caller: &Identity) -> FsResult<()> {
+    allow(caller.uid == st.uid || mode_allows(st, FileKind::Regular, caller, WRITE))
 }
 
-/// What only the owner and root may do.
-pub(super) fn check_owner(st: &State, who: &Identity) -> FsResult<()> {
-    if is_root(who) || who.uid == st.uid { Ok(()) } else { Err(FsError::Perm) }
+/// Requires the owner or root.
+pub(super) fn check_owner(st: &InodeState, caller: &Identity) -> FsResult<()> {
+    if is_root(caller) || caller.uid == st.uid { Ok(()) } else { Err(FsError::Perm) }
 }
 
-/// What only root may do.
-pub(super) fn check_root(who: &Identity) -> FsResult<()> {
-    if is_root(who) { Ok(()) } else { Err(FsError::Perm) }
+/// Requires root.
+pub(super) fn check_root(caller: &Identity) -> FsResult<()> {
+    if is_root(caller) { Ok(()) } else { Err(FsError::Perm) }
 }
 
-/// Whether `who` may give a file to `gid`, being its owner.
-pub(super) fn check_group(who: &Identity, gid: u32) -> FsResult<()> {
-    if is_root(who) || who.in_group(gid) { Ok(()) } else { Err(FsError::Perm) }
+/// Whether `caller`, as owner, may change the group to `gid`.
+pub(super) fn check_group(caller: &Identity, gid: u32) -> FsResult<()> {
+    if is_root(caller) || caller.in_group(gid) { Ok(()) } else { Err(FsError::Perm) }
 }
 
-/// In a sticky directory an entry goes only by the hand of its owner, the directory's owner or root.
-pub(super) fn check_sticky(dir: &State, entry_uid: u32, who: &Identity) -> FsResult<()> {
-    let free = dir.mode & STICKY == 0 || is_root(who) || who.uid == dir.uid || who.uid == entry_uid;
+/// Sticky directory: an entry may be removed only by its owner, the directory's owner, or root.
+pub(super) fn check_sticky(dir: &InodeState, entry_uid: u32, caller: &Identity) -> FsResult<()> {
+    let free = dir.mode & STICKY == 0 || is_root(caller) || caller.uid == dir.uid || caller.uid == entry_uid;
     if free { Ok(()) } else { Err(FsError::Perm) }
 }
 
-/// `mode` after `who` changed the data of a file: without the set-id bits, unless root did.
-pub(super) fn mode_after_write(mode: u32, who: &Identity) -> u32 {
-    if is_root(who) { mode } else { without_set_id(mode) }
+/// Mode after `caller` has written data: clears set-ID bits unless it is root.
+pub(super) fn mode_after_write(mode: u32, caller: &Identity) -> u32 {
+    if is_root(caller) { mode } else { without_set_id(mode) }
 }
 
-/// `mode` without set-uid, and without set-gid where that grants a group (with no group execute bit it does not).
+/// Clears set-UID, and set-GID if group execute is set (otherwise set-GID does not grant a group).
 pub(super) fn without_set_id(mode: u32) -> u32 {
     let gone = if mode & GROUP_EXECUTE != 0 { SET_UID | SET_GID } else { SET_UID };
     mode & !gone
 }
 
-/// `mode` as `who` may set it on an object of group `gid`: set-gid only for members of the group.
-pub(super) fn mode_settable(mode: u32, gid: u32, who: &Identity) -> u32 {
+/// The mode that `caller` may set on an object of group `gid`: set-GID requires membership.
+pub(super) fn settable_mode(mode: u32, gid: u32, caller: &Identity) -> u32 {
     let mode = mode & 0o7777;
-    if is_root(who) || who.in_group(gid) { mode } else { mode & !SET_GID }
+    if is_root(caller) || caller.in_group(gid) { mode } else { mode & !SET_GID }
 }
 
-/// The rights of RFC 1813 section 3.3.4 that the mode bits give.
-pub(super) fn rights(st: &State, kind: FileKind, who: &Identity) -> u32 {
-    let gives = |wanted, rights| if has(st, kind, who, wanted) { rights } else { 0 };
+/// Access rights of RFC 1813 section 3.3.4 according to the mode.
+pub(super) fn rights(st: &InodeState, kind: FileKind, caller: &Identity) -> u32 {
+    let gives = |wanted, rights| if mode_allows(st, kind, caller, wanted) { rights } else { 0 };
     if kind == FileKind::Directory {
         gives(READ, Access::READ)
             | gives(EXECUTE, Access::LOOKUP)

@@ -1,4 +1,4 @@
-//! RENAME. Renames run one at a time; see the module's notes on locks.
+//! RENAME. Renames are serialized; see the notes on locks in the parent module.
 
 use std::sync::Arc;
 
@@ -6,56 +6,56 @@ use parking_lot::RwLockWriteGuard;
 
 use super::{
     MemoryFs,
-    inode::{Body, Inode, InodeId, State},
+    inode::{Body, Inode, InodeId, InodeState},
     namespace::entry_name,
     permission::{EXECUTE, WRITE, check_dir, check_sticky},
     space::entry_bytes,
 };
 use crate::{FsError, FsResult, Handle, Identity, Time, Wcc, WccAttr};
 
-/// The deepest directory that something may be renamed out of or into. Paths of programs end long before.
-const DEPTH_MAX: usize = 10_000;
+/// Maximum depth of a directory that is source or target of a rename; far beyond usable path lengths.
+const MAX_DEPTH: usize = 10_000;
 
-type Locked<'a> = RwLockWriteGuard<'a, State>;
+type StateGuard<'a> = RwLockWriteGuard<'a, InodeState>;
 
-/// The one or two directories of a rename, locked.
+/// The locked source and target directories of a rename.
 struct Dirs<'a> {
-    from: Locked<'a>,
+    from: StateGuard<'a>,
     /// `None`: the same as `from`.
-    to: Option<Locked<'a>>,
+    to: Option<StateGuard<'a>>,
 }
 
 impl Dirs<'_> {
-    fn to(&self) -> &State {
+    fn to(&self) -> &InodeState {
         self.to.as_ref().unwrap_or(&self.from)
     }
 
-    fn to_mut(&mut self) -> &mut State {
+    fn to_mut(&mut self) -> &mut InodeState {
         self.to.as_mut().unwrap_or(&mut self.from)
     }
 }
 
-/// What is moved, and what is in its way.
-struct Objects {
+/// The renamed object and the one it replaces.
+struct RenameObjects {
     moved: Arc<Inode>,
     replaced: Option<Arc<Inode>>,
 }
 
-/// A rename whose directories were found.
+/// Parameters of a rename.
 struct Rename<'a> {
-    who: &'a Identity,
+    caller: &'a Identity,
     from: &'a [u8],
     to: &'a [u8],
     to_id: InodeId,
-    /// The directories above either one, and the directories themselves; empty if both are the same.
-    above_from: Vec<InodeId>,
-    above_to: Vec<InodeId>,
+    /// The directories and their ancestors; empty if source and target are the same directory.
+    ancestors_from: Vec<InodeId>,
+    ancestors_to: Vec<InodeId>,
 }
 
 impl MemoryFs {
     pub(super) fn rename_now(
         &self,
-        who: &Identity,
+        caller: &Identity,
         from_dir: &Handle,
         from: &[u8],
         to_dir: &Handle,
@@ -66,21 +66,21 @@ impl MemoryFs {
         if !from_dir.is_dir() || !to_dir.is_dir() {
             return Err(FsError::NotDir);
         }
-        // Within one directory nothing that is moved or replaced can be above it.
+        // Within one directory, neither object can be an ancestor of the directory.
         let same = from_dir.id == to_dir.id;
         let call = Rename {
-            who,
+            caller,
             from: entry_name(from, FsError::Inval)?,
             to: entry_name(to, FsError::Inval)?,
             to_id: to_dir.id,
-            above_from: self.above_unless(same, &from_dir)?,
-            above_to: self.above_unless(same, &to_dir)?,
+            ancestors_from: self.ancestors(same, &from_dir)?,
+            ancestors_to: self.ancestors(same, &to_dir)?,
         };
         let mut dirs = call.lock(&from_dir, &to_dir)?;
-        let wcc_before = |st: &State, inode: &Inode| Some(WccAttr::from(&self.attr(inode, st)));
+        let wcc_before = |st: &InodeState, inode: &Inode| Some(WccAttr::from(&self.attr(inode, st)));
         let before = (wcc_before(&dirs.from, &from_dir), wcc_before(dirs.to(), &to_dir));
-        let gone = match self.find(&call, &dirs)? {
-            Some(objects) => self.carry_out(&call, &mut dirs, &objects)?,
+        let gone = match self.resolve(&call, &dirs)? {
+            Some(objects) => self.execute(&call, &mut dirs, &objects)?,
             None => None,
         };
         let after = (self.attr(&from_dir, &dirs.from), self.attr(&to_dir, dirs.to()));
@@ -89,17 +89,17 @@ impl MemoryFs {
         Ok((Wcc { before: before.0, after: Some(after.0) }, Wcc { before: before.1, after: Some(after.1) }))
     }
 
-    /// `dir` and the directories above it, unless that is `pointless`. They stay as they are while renames are
-    /// locked out. A tree deeper than [`DEPTH_MAX`] is not searched to its end, since all other renames wait.
-    fn above_unless(&self, pointless: bool, dir: &Arc<Inode>) -> FsResult<Vec<InodeId>> {
+    /// Returns `dir` and its ancestors, or nothing if `skip`. They are constant while the rename lock is
+    /// held. Fails beyond [`MAX_DEPTH`], because all other renames wait.
+    fn ancestors(&self, skip: bool, dir: &Arc<Inode>) -> FsResult<Vec<InodeId>> {
         let mut out = Vec::new();
-        if pointless {
+        if skip {
             return Ok(out);
         }
         out.push(dir.id);
         let mut id = dir.read()?.directory()?.parent();
         while out.last() != Some(&id) {
-            if out.len() >= DEPTH_MAX {
+            if out.len() >= MAX_DEPTH {
                 return Err(FsError::NameTooLong);
             }
             out.push(id);
@@ -108,18 +108,18 @@ impl MemoryFs {
         Ok(out)
     }
 
-    /// Finds the objects and checks that they may be renamed; `None` if there is nothing to do.
-    fn find(&self, call: &Rename<'_>, dirs: &Dirs<'_>) -> FsResult<Option<Objects>> {
-        check_dir(&dirs.from, call.who, EXECUTE)?;
-        check_dir(dirs.to(), call.who, EXECUTE)?;
+    /// Finds the objects and checks permissions. `None` if there is nothing to do.
+    fn resolve(&self, call: &Rename<'_>, dirs: &Dirs<'_>) -> FsResult<Option<RenameObjects>> {
+        check_dir(&dirs.from, call.caller, EXECUTE)?;
+        check_dir(dirs.to(), call.caller, EXECUTE)?;
         let moved_id = dirs.from.directory()?.find(call.from).ok_or(FsError::NoEnt)?;
         let replaced_id = dirs.to().directory()?.find(call.to);
-        check_dir(&dirs.from, call.who, WRITE)?;
-        check_dir(dirs.to(), call.who, WRITE)?;
+        check_dir(&dirs.from, call.caller, WRITE)?;
+        check_dir(dirs.to(), call.caller, WRITE)?;
         if replaced_id == Some(moved_id) {
             return Ok(None);
         }
-        if call.above_to.contains(&moved_id) {
+        if call.ancestors_to.contains(&moved_id) {
             return Err(FsError::Inval);
         }
         let moved = self.table.get(moved_id)?;
@@ -130,23 +130,29 @@ impl MemoryFs {
                 (false, true) => return Err(FsError::IsDir),
                 _ => {}
             }
-            if call.above_from.contains(&replaced.id) {
+            if call.ancestors_from.contains(&replaced.id) {
                 return Err(FsError::NotEmpty);
             }
         }
-        Ok(Some(Objects { moved, replaced }))
+        Ok(Some(RenameObjects { moved, replaced }))
     }
 
-    /// Checks what needs the objects' locks, and renames. Gives the body of a replaced object that is gone.
-    fn carry_out(&self, call: &Rename<'_>, dirs: &mut Dirs<'_>, objects: &Objects) -> FsResult<Option<Body>> {
+    /// Checks that need the objects' locks, then renames. Returns the body of a replaced object whose last
+    /// link is gone.
+    fn execute(
+        &self,
+        call: &Rename<'_>,
+        dirs: &mut Dirs<'_>,
+        objects: &RenameObjects,
+    ) -> FsResult<Option<Body>> {
         let (mut moved, replaced) = objects.lock()?;
-        check_sticky(&dirs.from, moved.uid, call.who)?;
+        check_sticky(&dirs.from, moved.uid, call.caller)?;
         let is_dir = objects.moved.is_dir();
         if is_dir && dirs.to.is_some() {
-            check_dir(&moved, call.who, WRITE)?; // Its `..` changes.
+            check_dir(&moved, call.caller, WRITE)?; // Its `..` entry changes.
         }
         if let Some(replaced) = &replaced {
-            check_sticky(dirs.to(), replaced.uid, call.who)?;
+            check_sticky(dirs.to(), replaced.uid, call.caller)?;
             if is_dir && !replaced.directory()?.is_empty() {
                 return Err(FsError::NotEmpty);
             }
@@ -158,15 +164,15 @@ impl MemoryFs {
             dirs.from.nlink -= 1;
             dirs.to_mut().nlink += u32::from(replaced.is_none());
         }
-        moved.changed(now);
-        dirs.enter(call, objects.moved.id, now)?;
+        moved.set_ctime(now);
+        dirs.update_entries(call, objects.moved.id, now)?;
         match (replaced, &objects.replaced) {
             (Some(mut st), Some(inode)) => Ok(self.unlink(inode, &mut st, now)),
             _ => Ok(None),
         }
     }
 
-    /// One name goes, and another one comes unless it `exists`.
+    /// Charges the new name, unless it exists, and refunds the old one.
     fn charge_names(&self, call: &Rename<'_>, exists: bool) -> FsResult<()> {
         let new = if exists { 0 } else { entry_bytes(call.to) };
         self.quota.recharge(new, entry_bytes(call.from)).map_err(|_| FsError::NoSpc)
@@ -174,13 +180,13 @@ impl MemoryFs {
 }
 
 impl Rename<'_> {
-    /// Locks the directories, the upper one first.
+    /// Locks the directories, ancestors first.
     fn lock<'a>(&self, from: &'a Inode, to: &'a Inode) -> FsResult<Dirs<'a>> {
         if from.id == to.id {
             return Ok(Dirs { from: from.write()?, to: None });
         }
-        let to_above_from = self.above_from.contains(&to.id);
-        let from_above_to = self.above_to.contains(&from.id);
+        let to_above_from = self.ancestors_from.contains(&to.id);
+        let from_above_to = self.ancestors_to.contains(&from.id);
         if from_above_to || (!to_above_from && from.id.index < to.id.index) {
             let from = from.write()?;
             Ok(Dirs { from, to: Some(to.write()?) })
@@ -192,24 +198,24 @@ impl Rename<'_> {
 }
 
 impl Dirs<'_> {
-    /// Changes the entries and the directories' times.
-    fn enter(&mut self, call: &Rename<'_>, moved: InodeId, now: Time) -> FsResult<()> {
+    /// Updates the entries and the times of the directories.
+    fn update_entries(&mut self, call: &Rename<'_>, moved: InodeId, now: Time) -> FsResult<()> {
         match &mut self.to {
             None => self.from.directory_mut()?.rename(call.from, call.to),
             Some(to) => {
                 self.from.directory_mut()?.remove(call.from);
                 to.directory_mut()?.set(call.to, moved);
-                to.modified(now);
+                to.set_mtime_and_ctime(now);
             }
         }
-        self.from.modified(now);
+        self.from.set_mtime_and_ctime(now);
         Ok(())
     }
 }
 
-impl Objects {
-    /// Locks both, the lower index first.
-    fn lock(&self) -> FsResult<(Locked<'_>, Option<Locked<'_>>)> {
+impl RenameObjects {
+    /// Locks both objects in the order of their index.
+    fn lock(&self) -> FsResult<(StateGuard<'_>, Option<StateGuard<'_>>)> {
         match &self.replaced {
             None => Ok((self.moved.write()?, None)),
             Some(replaced) if self.moved.id.index < replaced.id.index => {

@@ -1,8 +1,8 @@
-//! What a file system in memory counts: bytes, on the heap too, and objects.
+//! Accounting of heap memory and of the number of objects.
 //!
-//! Every object and every name is charged to the quota that content is charged to, so that one limit holds for all the
-//! memory that a file system uses. The constants are upper bounds of measured heap memory, which `tests/heap.rs` checks:
-//! allocations as the allocator rounds them up, and containers at their least favourable fill.
+//! Each object and each name is charged to the quota of the content, so that one limit covers all memory of a
+//! file system. The constants are upper bounds of measured heap memory, checked by `tests/heap.rs`:
+//! allocation sizes after rounding by the allocator, and containers at their worst fill level.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,24 +11,24 @@ use millrace_buffer::Quota;
 use super::inode::Body;
 use crate::{FsError, FsResult};
 
-/// Heap bytes of an entry of a directory, beside the bytes of its name: the name's allocation, and its places in the two
-/// maps (by name and by cookie).
+/// Heap memory of a directory entry without the bytes of its name: allocation of the name, and entries in two
+/// maps.
 const ENTRY_BYTES: u64 = 304;
-/// Heap bytes of an object: its inode, and its place in the table.
+/// Heap memory of an object: inode and table slot.
 const OBJECT_BYTES: u64 = 320;
-/// Further heap bytes of a directory: its maps, which take this with the first entry already.
+/// Additional heap memory of a directory: its maps, which are allocated with the first entry.
 const DIRECTORY_BYTES: u64 = 768;
-/// Heap bytes of the target of a symbolic link, beside its own.
+/// Heap memory of a symbolic link target, in addition to its bytes.
 const TARGET_BYTES: u64 = 32;
-/// What the smallest object takes: one with a name of one byte.
-pub(super) const SMALLEST_OBJECT: u64 = OBJECT_BYTES + ENTRY_BYTES + 1;
+/// Charge of the smallest object, with a name of one byte.
+pub(super) const MIN_OBJECT_BYTES: u64 = OBJECT_BYTES + ENTRY_BYTES + 1;
 
-/// Bytes charged for an entry of this name.
+/// Charge of an entry.
 pub(super) fn entry_bytes(name: &[u8]) -> u64 {
     ENTRY_BYTES + name.len() as u64
 }
 
-/// Bytes charged for an object without its content and its names.
+/// Charge of an object without its content and names.
 pub(super) fn object_bytes(body: &Body) -> u64 {
     let more = match body {
         Body::Directory(_) => DIRECTORY_BYTES,
@@ -38,30 +38,30 @@ pub(super) fn object_bytes(body: &Body) -> u64 {
     OBJECT_BYTES + more
 }
 
-/// Charges `bytes` of heap memory, or nothing and [`FsError::NoSpc`].
+/// Charges `bytes` of heap memory; [`FsError::NoSpc`] if the quota is exhausted.
 pub(super) fn charge(quota: &Quota, bytes: u64) -> FsResult<()> {
     quota.charge(bytes).map_err(|_| FsError::NoSpc)
 }
 
-/// The number of objects, which is limited.
-pub(super) struct Objects {
+/// The limited number of objects.
+pub(super) struct ObjectCount {
     count: AtomicU64,
     limit: u64,
 }
 
-impl Objects {
+impl ObjectCount {
     pub(super) fn new(limit: u64) -> Self {
         Self { count: AtomicU64::new(0), limit }
     }
 
-    /// Counts one more, or gives [`FsError::NoSpc`].
+    /// Increments the count; [`FsError::NoSpc`] at the limit.
     pub(super) fn add(&self) -> FsResult<()> {
         let grown = |count: u64| (count < self.limit).then_some(count + 1);
         let added = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
         added.map(drop).map_err(|_| FsError::NoSpc)
     }
 
-    /// Counts one less.
+    /// Decrements the count.
     pub(super) fn remove(&self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }

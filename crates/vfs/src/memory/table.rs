@@ -1,4 +1,4 @@
-//! The inode table: from handle to inode in constant time.
+//! The inode table: finds an inode by handle in constant time.
 
 use std::sync::{
     Arc,
@@ -10,75 +10,75 @@ use parking_lot::RwLock;
 use super::inode::{Inode, InodeId};
 use crate::{FsError, FsResult};
 
-/// Parts of the table, each with its own lock, so that shards of the server seldom meet at one.
-const PARTS: usize = 64;
+/// Number of table shards, each with its own lock, to reduce contention.
+const SHARDS: usize = 64;
 
-/// One place of the table. Its generation counts how often it was filled, so that a handle of an earlier inode in
-/// the same place is seen to be stale (64 bits: it never comes round).
+/// A slot. Its generation is incremented at each use, so that handles of earlier inodes are recognized as
+/// stale (64 bits do not wrap).
 #[derive(Default)]
-struct Place {
+struct Slot {
     generation: u64,
     inode: Option<Arc<Inode>>,
 }
 
 #[derive(Default)]
-struct Part {
-    places: Vec<Place>,
+struct Shard {
+    slots: Vec<Slot>,
     free: Vec<u32>,
 }
 
-/// Owns every inode; directories name them by [`InodeId`], so dropping a deep tree is a flat loop.
+/// Owns all inodes; directories refer to them by [`InodeId`], so dropping a deep tree needs no recursion.
 ///
-/// Its locks are leaves: none is held while another lock is taken.
+/// Its locks are leaf locks: no other lock is taken while one is held.
 pub(super) struct Table {
-    parts: Box<[RwLock<Part>]>,
-    next_part: AtomicUsize,
+    shards: Box<[RwLock<Shard>]>,
+    next_shard: AtomicUsize,
 }
 
 impl Table {
     pub(super) fn new() -> Self {
-        Self { parts: (0..PARTS).map(|_| RwLock::default()).collect(), next_part: AtomicUsize::new(0) }
+        Self { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), next_shard: AtomicUsize::new(0) }
     }
 
-    /// Puts in the inode that `make` makes of its new identity.
+    /// Inserts the inode that `make` creates for the new ID.
     pub(super) fn insert(&self, make: impl FnOnce(InodeId) -> Inode) -> FsResult<Arc<Inode>> {
-        let which = self.next_part.fetch_add(1, Ordering::Relaxed) % PARTS;
-        let mut part = self.parts[which].write();
-        let at = match part.free.pop() {
+        let which = self.next_shard.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let mut shard = self.shards[which].write();
+        let at = match shard.free.pop() {
             Some(at) => at as usize,
             None => {
-                part.places.push(Place::default());
-                part.places.len() - 1
+                shard.slots.push(Slot::default());
+                shard.slots.len() - 1
             }
         };
-        let index = u32::try_from(at * PARTS + which).map_err(|_| FsError::NoSpc)?;
-        let place = &mut part.places[at];
-        place.generation += 1;
-        let inode = Arc::new(make(InodeId { index, generation: place.generation }));
-        place.inode = Some(Arc::clone(&inode));
+        let index = u32::try_from(at * SHARDS + which).map_err(|_| FsError::NoSpc)?;
+        let slot = &mut shard.slots[at];
+        slot.generation += 1;
+        let inode = Arc::new(make(InodeId { index, generation: slot.generation }));
+        slot.inode = Some(Arc::clone(&inode));
         Ok(inode)
     }
 
-    /// The inode with this identity; [`FsError::Stale`] if it is gone.
+    /// Returns an inode; [`FsError::Stale`] if it has been removed.
     pub(super) fn get(&self, id: InodeId) -> FsResult<Arc<Inode>> {
-        let part = self.parts[id.index as usize % PARTS].read();
-        let place = part.places.get(id.index as usize / PARTS).ok_or(FsError::Stale)?;
-        if place.generation != id.generation {
+        let shard = self.shards[id.index as usize % SHARDS].read();
+        let slot = shard.slots.get(id.index as usize / SHARDS).ok_or(FsError::Stale)?;
+        if slot.generation != id.generation {
             return Err(FsError::Stale);
         }
-        place.inode.clone().ok_or(FsError::Stale)
+        slot.inode.clone().ok_or(FsError::Stale)
     }
 
-    /// Takes an inode out, whose last link is gone.
+    /// Removes an inode after its last link is gone.
     pub(super) fn remove(&self, id: InodeId) {
-        let mut part = self.parts[id.index as usize % PARTS].write();
-        let at = id.index as usize / PARTS;
-        let Some(place) = part.places.get_mut(at).filter(|p| p.generation == id.generation) else { return };
-        let gone = place.inode.take();
+        let mut shard = self.shards[id.index as usize % SHARDS].write();
+        let at = id.index as usize / SHARDS;
+        let Some(slot) = shard.slots.get_mut(at).filter(|p| p.generation == id.generation) else { return };
+        let gone = slot.inode.take();
         if gone.is_some() {
-            part.free.push((at) as u32);
+            shard.free.push((at) as u32);
         }
-        drop(part);
+        drop(shard);
         drop(gone);
     }
 }

@@ -1,4 +1,4 @@
-//! Any sequence of operations: content is as written, and the quota has what the tree takes.
+//! Random operations: content matches a model, and the quota matches the tree.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 
 const NAMES: [&str; 4] = ["a", "b", "a longer name", "the longest of all these names, by far"];
-/// Offsets and sizes lie below this: six blocks.
+/// Upper limit of offsets and sizes: six blocks.
 const FILE_BYTES: usize = 6 * BLOCK_BYTES;
 const CAPACITY: u64 = 3 << 20;
 
@@ -22,7 +22,7 @@ enum Step {
     Link(usize, usize, usize),
     Rename(usize, usize, usize, usize),
     Remove(usize, usize),
-    /// Data that arrives in slots of these bytes, which is kept or copied.
+    /// Data received in slots of this size.
     Write {
         file: usize,
         at: usize,
@@ -30,7 +30,7 @@ enum Step {
         slot: usize,
     },
     Resize(usize, usize),
-    /// A reader that holds what it reads until `Release`.
+    /// A read whose data is held until `Release`.
     Read(usize, usize, usize),
     Release(usize),
 }
@@ -63,9 +63,9 @@ const PAGE: usize = millrace_buffer::PAGE_BYTES;
 
 struct Model {
     fs: Arc<MemoryFs>,
-    who: Identity,
+    caller: Identity,
     dirs: [Handle; 3],
-    /// The content of every regular file that there is, by handle.
+    /// Expected content of all regular files, by handle.
     files: Vec<(Handle, Vec<u8>)>,
     readers: Vec<(Views, Vec<u8>)>,
     bytes_written: u8,
@@ -81,33 +81,35 @@ impl Model {
         let runtime = VirtualTime::new(1).runtime();
         let fs =
             MemoryFs::new(MemoryConfig { capacity_bytes: CAPACITY, ..MemoryConfig::new(arena, runtime) });
-        let (who, root) = (Identity::root(), fs.root());
+        let (caller, root) = (Identity::root(), fs.root());
         let set = SetAttr::default();
-        let dir = |name: &[u8]| now(fs.make(&who, &root, name, &NewNode::Directory, &set)).unwrap().handle;
+        let dir = |name: &[u8]| {
+            now(fs.create_node(&caller, &root, name, &NewNode::Directory, &set)).unwrap().handle
+        };
         let dirs = [root, dir(b"one"), dir(b"two")];
-        Self { fs, who, dirs, files: Vec::new(), readers: Vec::new(), bytes_written: 0 }
+        Self { fs, caller, dirs, files: Vec::new(), readers: Vec::new(), bytes_written: 0 }
     }
 
     fn run(&mut self, step: Step) {
-        let (fs, who) = (Arc::clone(&self.fs), self.who.clone());
+        let (fs, caller) = (Arc::clone(&self.fs), self.caller.clone());
         let name = |n: usize| NAMES[n].as_bytes();
         match step {
             Step::Create(d, n) => {
                 let how = CreateHow::Guarded(SetAttr::default());
-                if let Ok(created) = now(fs.create(&who, &self.dirs[d], name(n), &how)) {
+                if let Ok(created) = now(fs.create(&caller, &self.dirs[d], name(n), &how)) {
                     self.files.push((created.handle, Vec::new()));
                 }
             }
             Step::Make(d, n, link) => {
                 let node = if link { NewNode::Symlink(vec![b'x'; 100 * n + 1]) } else { NewNode::Directory };
-                let _ = now(fs.make(&who, &self.dirs[d], name(n), &node, &SetAttr::default()));
+                let _ = now(fs.create_node(&caller, &self.dirs[d], name(n), &node, &SetAttr::default()));
             }
             Step::Rename(a, b, c, d) => {
-                let _ = now(fs.rename(&who, &self.dirs[a], name(b), &self.dirs[c], name(d)));
+                let _ = now(fs.rename(&caller, &self.dirs[a], name(b), &self.dirs[c], name(d)));
             }
             Step::Remove(d, n) => {
-                let _ = now(fs.remove(&who, &self.dirs[d], name(n)));
-                let _ = now(fs.rmdir(&who, &self.dirs[d], name(n)));
+                let _ = now(fs.remove(&caller, &self.dirs[d], name(n)));
+                let _ = now(fs.rmdir(&caller, &self.dirs[d], name(n)));
             }
             Step::Release(r) if !self.readers.is_empty() => {
                 let (views, expected) = self.readers.swap_remove(r % self.readers.len());
@@ -116,20 +118,20 @@ impl Model {
             _ if self.files.is_empty() => {}
             Step::Link(f, d, n) => {
                 let file = self.files[f % self.files.len()].0;
-                let _ = now(fs.link(&who, &file, &self.dirs[d], name(n)));
+                let _ = now(fs.link(&caller, &file, &self.dirs[d], name(n)));
             }
             Step::Write { file, at, len, slot } => self.write(file, at, len, slot),
             Step::Resize(f, size) => {
                 let f = f % self.files.len();
                 let (file, content) = &mut self.files[f];
                 let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
-                if now(fs.setattr(&who, file, &set, None)).is_ok() {
+                if now(fs.setattr(&caller, file, &set, None)).is_ok() {
                     content.resize(size, 0);
                 }
             }
             Step::Read(f, at, len) => {
                 let (file, content) = &self.files[f % self.files.len()];
-                if let Ok(read) = now(fs.read(&who, file, at as u64, len as u32)) {
+                if let Ok(read) = now(fs.read(&caller, file, at as u64, len as u32)) {
                     let end = (at + len).min(content.len());
                     let expected = content.get(at..end).unwrap_or_default();
                     assert!(read.data.to_vec() == expected && read.eof == (at + len >= content.len()));
@@ -147,7 +149,7 @@ impl Model {
         let data: Views = bytes.chunks(slot).map(|c| self.fs.config.arena.copy_from(c).unwrap()).collect();
         let f = f % self.files.len();
         let (file, content) = &mut self.files[f];
-        match now(self.fs.write(&self.who, file, at as u64, data, Stability::Unstable)) {
+        match now(self.fs.write(&self.caller, file, at as u64, data, Stability::Unstable)) {
             Ok(written) => {
                 assert_eq!(written.count as usize, len);
                 content.resize(content.len().max(at + len), 0);
@@ -159,7 +161,7 @@ impl Model {
         }
     }
 
-    /// What the quota has to have: from the tree, and from the slots that readers hold.
+    /// Expected quota use: of the tree, and of slots held by readers.
     fn charge_of_the_tree(&self) -> u64 {
         let (mut seen, mut left, mut sum) = (HashSet::new(), vec![self.fs.root], 0);
         let mut slots: HashMap<usize, u64> = HashMap::new();
@@ -170,7 +172,7 @@ impl Model {
         self.readers.iter().flat_map(|(views, _)| views).for_each(&mut slot);
         while let Some(id) = left.pop() {
             if !seen.insert((id.index, id.generation)) {
-                continue; // Another link of it.
+                continue; // Another hard link.
             }
             let inode = self.fs.table.get(id).unwrap();
             let st = inode.read().unwrap();
@@ -203,7 +205,7 @@ impl Model {
         for (file, content) in &self.files {
             let attr = now(self.fs.getattr(file)).unwrap();
             assert_eq!(attr.size as usize, content.len());
-            let read = now(self.fs.read(&self.who, file, 0, FILE_BYTES as u32 * 2)).unwrap();
+            let read = now(self.fs.read(&self.caller, file, 0, FILE_BYTES as u32 * 2)).unwrap();
             assert!(read.data.to_vec() == *content && read.eof, "the content of a file");
         }
     }

@@ -134,9 +134,9 @@ fn modes_come_out_as_asked_whatever_the_mask_of_the_process() {
         let fs = open(dir.path(), m);
         let c = wait(fs.create(&me(), &fs.root(), b"f", &CreateHow::Guarded(mode(0o666)))).unwrap();
         assert_eq!(c.attr.mode, 0o666);
-        let d = wait(fs.make(&me(), &fs.root(), b"d", &NewNode::Directory, &mode(0o777))).unwrap();
+        let d = wait(fs.create_node(&me(), &fs.root(), b"d", &NewNode::Directory, &mode(0o777))).unwrap();
         assert_eq!(d.attr.mode, 0o777);
-        let p = wait(fs.make(&me(), &fs.root(), b"p", &NewNode::Fifo, &mode(0o622))).unwrap();
+        let p = wait(fs.create_node(&me(), &fs.root(), b"p", &NewNode::Fifo, &mode(0o622))).unwrap();
         assert_eq!((p.attr.mode, p.attr.kind), (0o622, millrace_vfs::FileKind::Fifo));
     }
 }
@@ -217,7 +217,7 @@ fn links_keep_an_object_alive() {
         assert_eq!(lookup(&fs, &root, "g").unwrap(), f);
         let d = mkdir(&fs, &root, "d");
         assert_eq!(wait(fs.link(&me(), &d, &root, b"h")).unwrap_err(), FsError::IsDir);
-        wait(fs.make(&me(), &root, b"l", &NewNode::Symlink(b"nowhere".to_vec()), &SetAttr::default()))
+        wait(fs.create_node(&me(), &root, b"l", &NewNode::Symlink(b"nowhere".to_vec()), &SetAttr::default()))
             .unwrap();
         let l = lookup(&fs, &root, "l").unwrap();
         wait(fs.link(&me(), &l, &root, b"l2")).unwrap();

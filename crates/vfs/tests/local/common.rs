@@ -69,7 +69,7 @@ pub(crate) fn create(fs: &LocalFs, dir: &Handle, name: &str) -> Handle {
 }
 
 pub(crate) fn mkdir(fs: &LocalFs, dir: &Handle, name: &str) -> Handle {
-    wait(fs.make(&me(), dir, name.as_bytes(), &millrace_vfs::NewNode::Directory, &mode(0o755)))
+    wait(fs.create_node(&me(), dir, name.as_bytes(), &millrace_vfs::NewNode::Directory, &mode(0o755)))
         .unwrap()
         .handle
 }

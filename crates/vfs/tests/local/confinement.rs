@@ -137,7 +137,8 @@ fn what_takes_the_place_of_a_new_object_keeps_its_attributes() {
             for _ in 0..500 {
                 let _ = std::fs::hard_link(&spare, &victims[0]);
                 let _ = wait(fs.create(&me(), &fs.root(), b"f", &millrace_vfs::CreateHow::Guarded(set)));
-                let _ = wait(fs.make(&me(), &fs.root(), b"d", &millrace_vfs::NewNode::Directory, &set));
+                let _ =
+                    wait(fs.create_node(&me(), &fs.root(), b"d", &millrace_vfs::NewNode::Directory, &set));
                 for name in ["f", "d", "file", "dir"] {
                     let path = dir.path().join(name);
                     let Ok(found) = std::fs::symlink_metadata(&path) else { continue };

@@ -28,14 +28,17 @@ fn new_objects_belong_to_the_caller() {
         let fs = open(dir.path(), m);
         assert!(fs.takes_identities());
         let root = fs.root();
-        let who = Identity { uid: 1001, gid: 1002, gids: [1003].into_iter().collect() };
+        let caller = Identity { uid: 1001, gid: 1002, gids: [1003].into_iter().collect() };
         let how = CreateHow::Guarded(SetAttr { uid: Some(1001), gid: Some(7), ..mode(0o640) });
-        let f = wait(fs.create(&who, &root, b"f", &how)).unwrap();
+        let f = wait(fs.create(&caller, &root, b"f", &how)).unwrap();
         assert_eq!((f.attr.uid, f.attr.gid, f.attr.mode), (1001, 1002, 0o640));
-        let d = wait(fs.make(&who, &root, b"d", &NewNode::Directory, &mode(0o2770))).unwrap();
+        let d = wait(fs.create_node(&caller, &root, b"d", &NewNode::Directory, &mode(0o2770))).unwrap();
         assert_eq!((d.attr.uid, d.attr.gid), (1001, 1002));
         let l = NewNode::Symlink(b"t".to_vec());
-        assert_eq!(wait(fs.make(&who, &root, b"l", &l, &SetAttr::default())).unwrap().attr.uid, 1001);
+        assert_eq!(
+            wait(fs.create_node(&caller, &root, b"l", &l, &SetAttr::default())).unwrap().attr.uid,
+            1001
+        );
         // The superuser may give away.
         let how = CreateHow::Guarded(SetAttr { uid: Some(5), gid: Some(6), ..mode(0o4755) });
         let g = wait(fs.create(&Identity::root(), &root, b"g", &how)).unwrap();
@@ -94,13 +97,13 @@ fn the_owner_reads_and_writes_whatever_the_mode() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let fs = open(dir.path(), m);
-        let who = user(1000);
-        let f = wait(fs.create(&who, &fs.root(), b"f", &CreateHow::Guarded(mode(0)))).unwrap().handle;
-        let w = wait(fs.write(&who, &f, 0, views(b"abc"), Stability::FileSync)).unwrap();
+        let caller = user(1000);
+        let f = wait(fs.create(&caller, &fs.root(), b"f", &CreateHow::Guarded(mode(0)))).unwrap().handle;
+        let w = wait(fs.write(&caller, &f, 0, views(b"abc"), Stability::FileSync)).unwrap();
         assert_eq!(w.count, 3);
-        assert_eq!(wait(fs.read(&who, &f, 0, 9)).unwrap().data.to_vec(), b"abc");
+        assert_eq!(wait(fs.read(&caller, &f, 0, 9)).unwrap().data.to_vec(), b"abc");
         let cut = SetAttr { size: Some(1), ..SetAttr::default() };
-        assert_eq!(wait(fs.setattr(&who, &f, &cut, None)).unwrap().after.unwrap().size, 1);
+        assert_eq!(wait(fs.setattr(&caller, &f, &cut, None)).unwrap().after.unwrap().size, 1);
         assert_eq!(wait(fs.read(&user(1001), &f, 0, 9)).unwrap_err(), FsError::Access);
     }
 }
@@ -147,12 +150,12 @@ fn ids_that_mean_nothing_to_the_kernel_never_act_as_root() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
         let f = wait(fs.create(&me(), &fs.root(), b"f", &CreateHow::Guarded(mode(0o600)))).unwrap().handle;
-        for who in
+        for caller in
             [user(u32::MAX), Identity { gid: u32::MAX, ..user(1) }, Identity { uid: u32::MAX, ..user(0) }]
         {
             let how = CreateHow::Guarded(mode(0o644));
-            assert_eq!(wait(fs.create(&who, &fs.root(), b"n", &how)).unwrap_err(), FsError::Perm);
-            assert!(wait(fs.read(&who, &f, 0, 1)).is_err());
+            assert_eq!(wait(fs.create(&caller, &fs.root(), b"n", &how)).unwrap_err(), FsError::Perm);
+            assert!(wait(fs.read(&caller, &f, 0, 1)).is_err());
         }
         // And the thread is itself again afterwards.
         assert!(wait(fs.create(&me(), &fs.root(), b"n", &CreateHow::Guarded(mode(0o600)))).is_ok());
@@ -201,47 +204,47 @@ fn without_the_kernels_help_posix_rules_hold_for_the_caller() {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(bits)).unwrap();
             lookup(&fs, &root, name).unwrap()
         };
-        let who = Identity { uid: 1000, gid: 1000, gids: [7].into_iter().collect() };
-        let set = |who: &Identity, f, set: SetAttr| {
-            wait(fs.setattr(who, f, &set, None)).map(|w| w.after.unwrap()).map(|a| (a.uid, a.gid, a.mode))
+        let caller = Identity { uid: 1000, gid: 1000, gids: [7].into_iter().collect() };
+        let set = |caller: &Identity, f, set: SetAttr| {
+            wait(fs.setattr(caller, f, &set, None)).map(|w| w.after.unwrap()).map(|a| (a.uid, a.gid, a.mode))
         };
         let chown = |uid, gid| SetAttr { uid, gid, ..SetAttr::default() };
         let f = own("f", 1000, 1000, 0o644);
         // The caller's file, and set-uid root in one call.
         let both = SetAttr { uid: Some(0), ..mode(0o4755) };
-        assert_eq!(set(&who, &f, both), Err(FsError::Perm));
-        assert_eq!(set(&who, &f, chown(Some(1001), None)), Err(FsError::Perm));
-        assert_eq!(set(&who, &f, chown(None, Some(0))), Err(FsError::Perm));
-        assert_eq!(set(&who, &f, chown(Some(1000), Some(7))), Ok((1000, 7, 0o644)));
-        assert_eq!(set(&who, &f, mode(0o2755)), Ok((1000, 7, 0o2755)));
+        assert_eq!(set(&caller, &f, both), Err(FsError::Perm));
+        assert_eq!(set(&caller, &f, chown(Some(1001), None)), Err(FsError::Perm));
+        assert_eq!(set(&caller, &f, chown(None, Some(0))), Err(FsError::Perm));
+        assert_eq!(set(&caller, &f, chown(Some(1000), Some(7))), Ok((1000, 7, 0o644)));
+        assert_eq!(set(&caller, &f, mode(0o2755)), Ok((1000, 7, 0o2755)));
         let g = own("g", 1000, 50, 0o644);
-        assert_eq!(set(&who, &g, mode(0o6755)), Ok((1000, 50, 0o4755)), "no member of the group");
+        assert_eq!(set(&caller, &g, mode(0o6755)), Ok((1000, 50, 0o4755)), "no member of the group");
         assert_eq!(set(&user(0), &g, SetAttr { uid: Some(5), ..mode(0o6755) }), Ok((5, 50, 0o6755)));
         // Others' files, changed by those who may write.
         let h = own("h", 0, 0, 0o6777);
         let size = SetAttr { size: Some(1), ..SetAttr::default() };
-        assert_eq!(set(&who, &h, size), Ok((0, 0, 0o777)));
+        assert_eq!(set(&caller, &h, size), Ok((0, 0, 0o777)));
         let h = own("i", 0, 0, 0o6777);
-        wait(fs.write(&who, &h, 0, views(b"x"), Stability::Unstable)).unwrap();
+        wait(fs.write(&caller, &h, 0, views(b"x"), Stability::Unstable)).unwrap();
         assert_eq!(wait(fs.getattr(&h)).unwrap().mode, 0o777);
         // What is made is root's.
         let how = CreateHow::Guarded(SetAttr { uid: Some(0), gid: Some(0), ..mode(0o6777) });
-        let made = wait(fs.create(&who, &root, b"new", &how)).unwrap().attr;
+        let made = wait(fs.create(&caller, &root, b"new", &how)).unwrap().attr;
         assert_eq!((made.uid, made.mode), (0, 0o777));
-        let make = |who: &Identity, name: &str, new| {
-            wait(fs.make(who, &root, name.as_bytes(), &new, &mode(0o6666))).map(|c| c.attr.mode)
+        let make = |caller: &Identity, name: &str, new| {
+            wait(fs.create_node(caller, &root, name.as_bytes(), &new, &mode(0o6666))).map(|c| c.attr.mode)
         };
-        assert_eq!(make(&who, "block", NewNode::Block(7, 0)), Err(FsError::Perm));
-        assert_eq!(make(&who, "character", NewNode::Character(1, 1)), Err(FsError::Perm));
-        assert_eq!(make(&who, "fifo", NewNode::Fifo), Ok(0o666));
-        assert_eq!(make(&who, "socket", NewNode::Socket), Ok(0o666));
+        assert_eq!(make(&caller, "block", NewNode::Block(7, 0)), Err(FsError::Perm));
+        assert_eq!(make(&caller, "character", NewNode::Character(1, 1)), Err(FsError::Perm));
+        assert_eq!(make(&caller, "fifo", NewNode::Fifo), Ok(0o666));
+        assert_eq!(make(&caller, "socket", NewNode::Socket), Ok(0o666));
         assert_eq!(make(&user(0), "device", NewNode::Character(1, 3)), Ok(0o6666));
         // A directory that the caller may not write keeps its parent.
         std::fs::create_dir(dir.path().join("d")).unwrap();
         std::fs::create_dir(dir.path().join("to")).unwrap();
         std::fs::set_permissions(dir.path().join("to"), std::fs::Permissions::from_mode(0o777)).unwrap();
         let to = lookup(&fs, &root, "to").unwrap();
-        assert_eq!(wait(fs.rename(&who, &root, b"d", &to, b"d")).unwrap_err(), FsError::Access);
-        assert!(wait(fs.rename(&who, &root, b"d", &root, b"e")).is_ok());
+        assert_eq!(wait(fs.rename(&caller, &root, b"d", &to, b"d")).unwrap_err(), FsError::Access);
+        assert!(wait(fs.rename(&caller, &root, b"d", &root, b"e")).is_ok());
     }
 }

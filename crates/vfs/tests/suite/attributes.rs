@@ -14,10 +14,10 @@ fn owner(uid: u32, gid: u32) -> SetAttr {
     SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }
 }
 
-/// A file of `who`'s with this mode.
-fn file_of(f: &Fixture, who: &Identity, name: &str, bits: u32) -> millrace_vfs::Handle {
-    let made = f.create(who, &f.dir, name.as_bytes(), mode(bits)).unwrap().handle;
-    f.set(who, &made, mode(bits)).unwrap();
+/// A file of `caller`'s with this mode.
+fn file_of(f: &Fixture, caller: &Identity, name: &str, bits: u32) -> millrace_vfs::Handle {
+    let made = f.create(caller, &f.dir, name.as_bytes(), mode(bits)).unwrap().handle;
+    f.set(caller, &made, mode(bits)).unwrap();
     made
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn fresh_objects_have_the_attributes_asked_for(f: &Fixture) {
     let set = SetAttr { mtime: SetTime::To(Time { seconds: 1234, nanos: 5 }), ..mode(0o600) };
     let attr = f.create(&root(), &f.dir, b"b", set).unwrap().attr;
     assert_eq!(attr.mtime, Time { seconds: 1234, nanos: 5 });
-    let dir = f.op(f.fs.make(&root(), &f.dir, b"d", &NewNode::Directory, &mode(0o711))).unwrap().attr;
+    let dir = f.op(f.fs.create_node(&root(), &f.dir, b"d", &NewNode::Directory, &mode(0o711))).unwrap().attr;
     assert_eq!(dir.mode, 0o711);
     assert_eq!((dir.fsid, attr.fsid), (f.attr(&f.fs.root()).fsid, dir.fsid));
     assert_ne!(dir.fileid, attr.fileid);
@@ -159,11 +159,11 @@ pub(crate) fn modes_decide_who_may_read_and_write(f: &Fixture) {
         (0o000, root(), true, true),
         (0o001, user(8), true, false), // Who may execute may read.
     ];
-    for (at, (bits, who, may_read, may_write)) in cases.into_iter().enumerate() {
+    for (at, (bits, caller, may_read, may_write)) in cases.into_iter().enumerate() {
         let file = file_of(f, &user(7), &format!("f{at}"), bits);
-        let read = f.read(&who, &file, 0, 1).map(drop);
-        let write = f.write(&who, &file, 0, b"x");
-        let cut = f.set(&who, &file, size(0));
+        let read = f.read(&caller, &file, 0, 1).map(drop);
+        let write = f.write(&caller, &file, 0, b"x");
+        let cut = f.set(&caller, &file, size(0));
         let expected = |may| if may { Ok(()) } else { Err(FsError::Access) };
         assert_eq!(read, expected(may_read), "read, mode {bits:o}, case {at}");
         assert_eq!(write, expected(may_write), "write, mode {bits:o}, case {at}");
@@ -260,8 +260,9 @@ pub(crate) fn times_are_set_by_those_who_may(f: &Fixture) {
     }
     let file = file_of(f, &user(7), "a", 0o642);
     let at = SetTime::To(Time { seconds: 5, nanos: 0 });
-    let set =
-        |who: &Identity, atime, mtime| f.set(who, &file, SetAttr { atime, mtime, ..Default::default() });
+    let set = |caller: &Identity, atime, mtime| {
+        f.set(caller, &file, SetAttr { atime, mtime, ..Default::default() })
+    };
     set(&user(7), at, at).unwrap();
     // Who may write may set the present time, but no other.
     set(&user(8), SetTime::Now, SetTime::Now).unwrap();
@@ -299,6 +300,6 @@ pub(crate) fn set_gid_directories_hand_on_their_group(f: &Fixture) {
     f.set(&root(), &dir, SetAttr { gid: Some(50), ..mode(0o2777) }).unwrap();
     let file = f.create(&user(7), &dir, b"a", mode(0o644)).unwrap().attr;
     assert_eq!((file.uid, file.gid, file.mode), (7, 50, 0o644));
-    let sub = f.op(f.fs.make(&user(7), &dir, b"d", &NewNode::Directory, &mode(0o755))).unwrap().attr;
+    let sub = f.op(f.fs.create_node(&user(7), &dir, b"d", &NewNode::Directory, &mode(0o755))).unwrap().attr;
     assert_eq!((sub.gid, sub.mode), (50, 0o2755));
 }

@@ -110,7 +110,7 @@ pub(crate) fn writes_refuse_what_cannot_hold_data(f: &Fixture) {
     fails(f.read(&root(), &dir, 0, 1), &[IsDir, Inval]);
     fails(f.op(f.fs.commit(&root(), &dir, 0, 0)), &[IsDir, Inval]);
     let link = NewNode::Symlink(b"t".to_vec());
-    let link = f.op(f.fs.make(&root(), &f.dir, b"l", &link, &SetAttr::default())).unwrap().handle;
+    let link = f.op(f.fs.create_node(&root(), &f.dir, b"l", &link, &SetAttr::default())).unwrap().handle;
     fails(f.write(&root(), &link, 0, b"x"), &[Inval]);
     fails(f.read(&root(), &link, 0, 1), &[Inval]);
     let file = f.file("a");
@@ -148,7 +148,7 @@ pub(crate) fn commit_is_for_those_who_may_write(f: &Fixture) {
         return;
     }
     let file = f.file("a");
-    let commit = |who: &Identity| f.op(f.fs.commit(who, &file, 0, 0));
+    let commit = |caller: &Identity| f.op(f.fs.commit(caller, &file, 0, 0));
     f.set(&root(), &file, SetAttr { uid: Some(1000), mode: Some(0o640), gid: Some(7), ..SetAttr::default() })
         .unwrap();
     for _ in 0..2 {

@@ -118,7 +118,7 @@ impl Fixture {
         let dir = fs.root();
         let mut out = Self { fs, can, dir, arena, rt, _keep: keep };
         let set = mode(0o777);
-        let made = out.op(out.fs.make(&root(), &dir, b"work", &NewNode::Directory, &set)).unwrap();
+        let made = out.op(out.fs.create_node(&root(), &dir, b"work", &NewNode::Directory, &set)).unwrap();
         // The caller's umask may have applied.
         out.op(out.fs.setattr(&root(), &made.handle, &set, None)).unwrap();
         out.dir = made.handle;
@@ -147,18 +147,18 @@ impl Fixture {
 
     pub(crate) fn create(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: &Handle,
         name: &[u8],
         set: SetAttr,
     ) -> FsResult<Created> {
-        self.op(self.fs.create(who, dir, name, &CreateHow::Guarded(set)))
+        self.op(self.fs.create(caller, dir, name, &CreateHow::Guarded(set)))
     }
 
     /// Makes a directory and gives it exactly this mode.
-    pub(crate) fn mkdir(&self, who: &Identity, dir: &Handle, name: &[u8], bits: u32) -> FsResult<Created> {
-        let made = self.op(self.fs.make(who, dir, name, &NewNode::Directory, &mode(bits)))?;
-        self.op(self.fs.setattr(who, &made.handle, &mode(bits), None))?;
+    pub(crate) fn mkdir(&self, caller: &Identity, dir: &Handle, name: &[u8], bits: u32) -> FsResult<Created> {
+        let made = self.op(self.fs.create_node(caller, dir, name, &NewNode::Directory, &mode(bits)))?;
+        self.op(self.fs.setattr(caller, &made.handle, &mode(bits), None))?;
         Ok(made)
     }
 
@@ -170,13 +170,13 @@ impl Fixture {
         self.op(self.fs.getattr(file)).unwrap()
     }
 
-    pub(crate) fn set(&self, who: &Identity, file: &Handle, set: SetAttr) -> FsResult<()> {
-        self.op(self.fs.setattr(who, file, &set, None)).map(drop)
+    pub(crate) fn set(&self, caller: &Identity, file: &Handle, set: SetAttr) -> FsResult<()> {
+        self.op(self.fs.setattr(caller, file, &set, None)).map(drop)
     }
 
-    pub(crate) fn write(&self, who: &Identity, file: &Handle, offset: u64, data: &[u8]) -> FsResult<()> {
+    pub(crate) fn write(&self, caller: &Identity, file: &Handle, offset: u64, data: &[u8]) -> FsResult<()> {
         let written =
-            self.op(self.fs.write(who, file, offset, self.pieces(data, 64 << 10), Stability::Unstable))?;
+            self.op(self.fs.write(caller, file, offset, self.pieces(data, 64 << 10), Stability::Unstable))?;
         assert_eq!(written.count as usize, data.len());
         Ok(())
     }
@@ -184,12 +184,12 @@ impl Fixture {
     /// Up to `count` bytes at `offset`, and whether they reach the end.
     pub(crate) fn read(
         &self,
-        who: &Identity,
+        caller: &Identity,
         file: &Handle,
         offset: u64,
         count: u32,
     ) -> FsResult<(Vec<u8>, bool)> {
-        let read = self.op(self.fs.read(who, file, offset, count))?;
+        let read = self.op(self.fs.read(caller, file, offset, count))?;
         Ok((read.data.to_vec(), read.eof))
     }
 
@@ -222,8 +222,8 @@ impl Fixture {
     }
 
     /// Which of `wanted` are granted.
-    pub(crate) fn access(&self, who: &Identity, file: &Handle, wanted: u32) -> u32 {
-        self.op(self.fs.access(who, file, Access(wanted))).unwrap().0.0
+    pub(crate) fn access(&self, caller: &Identity, file: &Handle, wanted: u32) -> u32 {
+        self.op(self.fs.access(caller, file, Access(wanted))).unwrap().0.0
     }
 
     /// All entries of `dir` without `.` and `..`, in pages of `per_page`.

@@ -24,19 +24,19 @@ pub(crate) fn names_that_make_no_sense_are_refused(f: &Fixture) {
     let bad: [(&[u8], _); 5] =
         [(b"", Inval), (b"a/b", Inval), (b"/", Inval), (b"a\0b", Inval), (&too_long, NameTooLong)];
     for (name, error) in bad {
-        let (who, dir) = (&root(), &f.dir);
-        fails(f.op(f.fs.lookup(who, dir, name)), &[error]);
-        fails(f.create(who, dir, name, mode(0o644)), &[error]);
-        fails(f.mkdir(who, dir, name, 0o755), &[error]);
+        let (caller, dir) = (&root(), &f.dir);
+        fails(f.op(f.fs.lookup(caller, dir, name)), &[error]);
+        fails(f.create(caller, dir, name, mode(0o644)), &[error]);
+        fails(f.mkdir(caller, dir, name, 0o755), &[error]);
         fails(
-            f.op(f.fs.make(who, dir, name, &NewNode::Symlink(b"t".to_vec()), &SetAttr::default())),
+            f.op(f.fs.create_node(caller, dir, name, &NewNode::Symlink(b"t".to_vec()), &SetAttr::default())),
             &[error],
         );
-        fails(f.op(f.fs.remove(who, dir, name)), &[error]);
-        fails(f.op(f.fs.rmdir(who, dir, name)), &[error]);
-        fails(f.op(f.fs.rename(who, dir, name, dir, b"to")), &[error]);
-        fails(f.op(f.fs.rename(who, dir, &longest, dir, name)), &[error]);
-        fails(f.op(f.fs.link(who, &file, dir, name)), &[error]);
+        fails(f.op(f.fs.remove(caller, dir, name)), &[error]);
+        fails(f.op(f.fs.rmdir(caller, dir, name)), &[error]);
+        fails(f.op(f.fs.rename(caller, dir, name, dir, b"to")), &[error]);
+        fails(f.op(f.fs.rename(caller, dir, &longest, dir, name)), &[error]);
+        fails(f.op(f.fs.link(caller, &file, dir, name)), &[error]);
     }
     // Any other bytes are a name.
     let odd = b"\xff\xfe\n\x01 '\\";
@@ -94,7 +94,7 @@ pub(crate) fn an_exclusive_create_is_idempotent_for_its_verifier(f: &Fixture) {
 }
 
 pub(crate) fn everything_can_be_made_and_is_what_it_is(f: &Fixture) {
-    let make = |name: &[u8], node| f.op(f.fs.make(&root(), &f.dir, name, &node, &mode(0o600)));
+    let make = |name: &[u8], node| f.op(f.fs.create_node(&root(), &f.dir, name, &node, &mode(0o600)));
     let link = make(b"link", NewNode::Symlink(b"../else/where".to_vec())).unwrap();
     assert_eq!((link.attr.kind, link.attr.size), (FileKind::Symlink, 13));
     let (target, attr) = f.op(f.fs.readlink(&root(), &link.handle)).unwrap();

@@ -192,7 +192,7 @@ fn take(f: &Fixture, m: &mut Model, step: &Step) -> (FsResult<()>, Wrong) {
             let (dir, name) = (m.pick(dir, true), NAMES[name]);
             let wrong = m.entering(dir, name);
             let (node, set) = (NewNode::Symlink(b"../a".to_vec()), SetAttr::default());
-            let made = f.op(f.fs.make(&root(), &m.objects[dir].handle, name.as_bytes(), &node, &set));
+            let made = f.op(f.fs.create_node(&root(), &m.objects[dir].handle, name.as_bytes(), &node, &set));
             (made.map(|c| m.add(dir, name, c.handle, FileKind::Symlink)), wrong)
         }
         Step::Remove { dir, name } => {

@@ -7,12 +7,12 @@ use rustix::fs::{CWD, Mode, OFlags};
 use super::*;
 use crate::{FileSystem, FsError, NewNode, local::LocalFs};
 
-/// A directory with exports, in which chains of directories are made.
+/// A directory with exports, in which chains of directories are created.
 struct Deep(tempfile::TempDir);
 
 impl Deep {
     fn new() -> Self {
-        // In memory if possible: to make and remove so many directories takes a disk a minute.
+        // In memory if possible: creating and removing so many directories takes a minute on disk.
         Self(tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap()))
     }
 
@@ -24,7 +24,7 @@ impl Deep {
 }
 
 impl Drop for Deep {
-    /// Takes the chains apart from above, in time proportional to their depth.
+    /// Removes the chains from the top, in time proportional to their depth.
     fn drop(&mut self) {
         let entries = |dir: &Path| std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
         for first in entries(self.0.path()).flat_map(|parent| entries(&parent)) {
@@ -39,16 +39,16 @@ impl Drop for Deep {
 }
 
 fn close_all(fs: &LocalFs) {
-    fs.export.tree.cache.close_idle(Instant::now() + 2 * super::super::node::IDLE);
+    fs.export.tree.cache.close_idle(Instant::now() + 2 * super::super::node::IDLE_TIMEOUT);
     assert_eq!(fs.open_objects(), 0);
 }
 
-/// Makes `depth` directories, each in the one before. Gives the handles of the last two.
+/// Creates `depth` nested directories. Returns the handles of the last two.
 fn descend(fs: &LocalFs, name: &[u8], depth: usize) -> [Handle; 2] {
     let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
     let mut at = [fs.root(); 2];
     for _ in 0..depth {
-        at = [at[1], wait(fs.make(&me(), &at[1], name, &NewNode::Directory, &set)).unwrap().handle];
+        at = [at[1], wait(fs.create_node(&me(), &at[1], name, &NewNode::Directory, &set)).unwrap().handle];
     }
     at
 }
@@ -72,7 +72,7 @@ fn a_deep_directory_is_found_after_it_was_closed_and_has_its_parent() {
     }
 }
 
-/// Deep below an export, and as deep outside it.
+/// Deep below an export, and equally deep outside it.
 #[test]
 fn a_deep_directory_that_is_moved_out_of_the_export_is_stale() {
     let dir = Deep::new();
@@ -102,7 +102,7 @@ fn a_root_that_is_renamed_is_still_above_its_directories() {
         close_all(&fs);
         let moved = dir.0.path().join("moved");
         std::fs::rename(dir.path("export"), &moved).unwrap();
-        // Where the root was, there is another directory now.
+        // Another directory has taken the root's old path.
         let decoy = dir.path("export");
         assert_eq!(wait(fs.lookup(&me(), &deepest, b"..")).unwrap().0, above, "{i}");
         std::fs::rename(moved.join("d"), decoy.join("d")).unwrap();
@@ -113,7 +113,7 @@ fn a_root_that_is_renamed_is_still_above_its_directories() {
     }
 }
 
-/// Prints what `..` and a directory that is not open cost at some depths (`--ignored --nocapture`).
+/// Prints the cost of `..` and of opening a directory at several depths (`--ignored --nocapture`).
 #[test]
 #[ignore = "measures"]
 fn measure_depth() {
@@ -127,9 +127,9 @@ fn measure_depth() {
             let mut times: Vec<_> = (0..50)
                 .map(|_| {
                     close_all(&fs);
-                    let began = Instant::now();
+                    let started = Instant::now();
                     call();
-                    began.elapsed()
+                    started.elapsed()
                 })
                 .collect();
             times.sort();

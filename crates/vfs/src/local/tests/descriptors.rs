@@ -1,14 +1,14 @@
-//! What happens when descriptors run out.
+//! Exhaustion of file descriptors.
 
 use std::{fs::File, sync::Arc};
 
 use super::*;
 use crate::{
     FileSystem, FsError, NewNode, Stability,
-    local::{LocalFs, descriptors::opening_made},
+    local::{LocalFs, descriptors::with_free_descriptor_retrying},
 };
 
-/// Takes all descriptors but `left`.
+/// Opens files until `left` descriptors remain.
 fn take_all_but(left: usize) -> Vec<File> {
     let mut taken = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
@@ -45,11 +45,11 @@ fn cached_descriptors_are_closed_when_others_are_needed() {
             let how = NewNode::Directory;
             let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
             let name = format!("d{i}");
-            let dir = wait(fs.make(&me(), &fs.root(), name.as_bytes(), &how, &set)).unwrap().handle;
+            let dir = wait(fs.create_node(&me(), &fs.root(), name.as_bytes(), &how, &set)).unwrap().handle;
             let files: Vec<_> = (0..50).map(|n| create(fs, &dir, &n.to_string())).collect();
             (dir, files)
         });
-        // Both caches are as full as they get.
+        // Both caches are as full as possible.
         for (fs, (dir, files)) in exports.iter().zip(&made) {
             use_files(fs, dir, files);
             assert!(fs.open_objects() <= 128 / 8 / 2 + 1, "{} objects", fs.open_objects());
@@ -87,7 +87,7 @@ fn a_cache_takes_the_part_of_one_that_is_gone() {
     let (one, other) = (open(), open());
     assert!((10..=20).contains(&look(&one)), "{}", look(&one));
     drop(other);
-    // The threads of an export end after it.
+    // The threads of an export end after it is dropped.
     let limit = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while look(&one) <= 20 {
         assert!(std::time::Instant::now() < limit);
@@ -102,11 +102,11 @@ fn an_object_that_was_made_is_opened_as_soon_as_there_are_descriptors() {
         tries.set(tries.get() + 1);
         if tries.get() == succeeds_at { Ok(()) } else { Err(FsError::Jukebox) }
     };
-    assert_eq!((opening_made(|| open(4)), tries.replace(0)), (Ok(()), 4));
-    assert_eq!((opening_made(|| open(100)), tries.replace(0)), (Err(FsError::Jukebox), 11));
+    assert_eq!((with_free_descriptor_retrying(|| open(4)), tries.replace(0)), (Ok(()), 4));
+    assert_eq!((with_free_descriptor_retrying(|| open(100)), tries.replace(0)), (Err(FsError::Jukebox), 11));
     let fails = || -> crate::FsResult<()> {
         tries.set(tries.get() + 1);
         Err(FsError::NoEnt)
     };
-    assert_eq!((opening_made(fails), tries.get()), (Err(FsError::NoEnt), 1));
+    assert_eq!((with_free_descriptor_retrying(fails), tries.get()), (Err(FsError::NoEnt), 1));
 }

@@ -6,17 +6,17 @@ use rustix::fs::FallocateFlags;
 
 use super::mounts::Mounts;
 
-/// ext4 on a loop device whose file is sparse and lies on a small tmpfs. While the tmpfs is full, the write-back of
-/// blocks that were never written fails, and what was written before can be read.
+/// ext4 on a loop device backed by a sparse file on a small tmpfs. While the tmpfs is full, write-back of new
+/// blocks fails, and blocks written before remain readable.
 pub(super) struct FailingDisk(Mounts);
 
 impl FailingDisk {
-    /// A fresh one; `None`, after a word about the reason, where the machine does not allow it.
+    /// Creates one; `None`, after printing the reason, if the host does not allow it.
     pub(super) fn new() -> Option<Self> {
         Self::sized(256 << 20, 0)
     }
 
-    /// One of `size` bytes, of which `reserved` per cent are the superuser's.
+    /// One of `size` bytes, with `reserved` per cent reserved for root.
     pub(super) fn sized(size: u64, reserved: u32) -> Option<Self> {
         let reserved = reserved.to_string();
         let extended = "lazy_itable_init=0,nodiscard";
@@ -29,7 +29,7 @@ impl FailingDisk {
         .map(Self)
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(super) fn root(&self) -> PathBuf {
         self.0.path("root")
     }
@@ -38,7 +38,7 @@ impl FailingDisk {
         self.0.path("back/ballast")
     }
 
-    /// From now on write-back of new blocks fails.
+    /// Makes the write-back of new blocks fail.
     pub(super) fn fail(&self) {
         let file = File::options().append(true).create(true).open(self.ballast()).unwrap();
         let mut size = 16 << 20;
@@ -50,24 +50,24 @@ impl FailingDisk {
         }
     }
 
-    /// From now on it works.
+    /// Makes write-back succeed again.
     pub(super) fn heal(&self) {
         let _ = std::fs::remove_file(self.ballast());
     }
 
-    /// Starts write-back of everything and waits for it. Errors stay unreported.
+    /// Writes back everything and waits for completion. Errors stay unreported.
     pub(super) fn write_back(&self) {
         let _ = rustix::fs::syncfs(File::open(self.root()).unwrap());
     }
 
-    /// What the disk has of a file: reads it after its clean pages are gone from the page cache.
+    /// Content of a file on the disk: drops its clean pages from the page cache and reads it.
     pub(super) fn content(&self, name: &str) -> Vec<u8> {
         let file = File::open(self.root().join(name)).unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         std::fs::read(self.root().join(name)).unwrap()
     }
 
-    /// A local program's `fsync` of a file, which takes the error that is not reported yet.
+    /// A local `fsync` of a file, which consumes an unreported error.
     pub(super) fn local_sync(&self, name: &str) {
         let _ = File::open(self.root().join(name)).unwrap().sync_all();
     }

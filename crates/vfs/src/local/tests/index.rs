@@ -1,4 +1,4 @@
-//! Handles by inode number: restarts, moved objects, an index that is too small.
+//! Handles by inode number: restarts, moved objects, and an index that is too small.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,7 +13,7 @@ fn open(root: &Path, index_entries: usize) -> Arc<LocalFs> {
 
 fn mkdir(fs: &LocalFs, dir: &Handle, name: &str) -> Handle {
     let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
-    let made = patient(|| wait(fs.make(&me(), dir, name.as_bytes(), &NewNode::Directory, &set)));
+    let made = patient(|| wait(fs.create_node(&me(), dir, name.as_bytes(), &NewNode::Directory, &set)));
     made.unwrap().handle
 }
 
@@ -30,7 +30,7 @@ fn patiently(fs: &LocalFs, file: &Handle) -> FsResult<Attr> {
     patient(|| getattr(fs, file))
 }
 
-/// A tree of directories and files, by handle. Gives inode numbers too.
+/// Creates a tree of directories and files; returns inode numbers by handle.
 fn tree(fs: &LocalFs) -> HashMap<Handle, u64> {
     let mut all = HashMap::new();
     let mut dirs = vec![fs.root()];
@@ -82,13 +82,13 @@ fn an_object_that_is_not_found_costs_one_walk() {
     let fs = open(dir.path(), 1000);
     let index = fs.export.tree.index().unwrap();
     let paused = index.pause.lock();
-    // All are asked for before the first walk looks; the second has those that came while the first was running.
+    // All are requested before the first walk; the second serves requests that arrived during the first.
     gone.iter().for_each(|h| assert_eq!(getattr(&fs, h).unwrap_err(), FsError::Jukebox));
     drop(paused);
     gone.iter().for_each(|h| assert_eq!(patiently(&fs, h).unwrap_err(), FsError::Stale));
-    assert!(index.walks_begun() <= 2, "{} walks", index.walks_begun());
+    assert!(index.walk_count() <= 2, "{} walks", index.walk_count());
     gone.iter().for_each(|h| assert_eq!(getattr(&fs, h).unwrap_err(), FsError::Stale));
-    assert!(index.walks_begun() <= 2, "{} walks", index.walks_begun());
+    assert!(index.walk_count() <= 2, "{} walks", index.walk_count());
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn a_file_that_loses_one_of_its_links_after_a_walk_is_found_again() {
         }
         // More objects than are kept open.
         let _more: Vec<_> = (0..20).map(|n| create(&fs, &root, &n.to_string())).collect();
-        index.rest_for(std::time::Duration::from_secs(3600));
+        index.set_next_walk(std::time::Duration::from_secs(3600));
         assert_eq!(getattr(&fs, &file).unwrap_err(), FsError::Jukebox, "rename: {rename}");
-        index.rest_for(std::time::Duration::ZERO);
+        index.set_next_walk(std::time::Duration::ZERO);
         assert_eq!(patiently(&fs, &file).unwrap().nlink, 1, "rename: {rename}");
     }
 }
@@ -135,7 +135,7 @@ fn a_walk_without_descriptors_proves_nothing() {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let paused = index.pause.lock();
     assert_eq!(getattr(&fs, &file).unwrap_err(), FsError::Jukebox);
-    // One is left, for the root directory and not for its entries.
+    // One descriptor is left, for the root directory but not for its entries.
     let mut taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     taken.pop();
     drop(paused);
@@ -154,7 +154,7 @@ fn a_walk_holds_up_no_other_call() {
     drop(fs);
     let fs = open(dir.path(), 1000);
     let paused = fs.export.tree.index().unwrap().pause.lock();
-    // More calls that want a walk than there are threads.
+    // More calls that need a walk than there are threads.
     let waiting: Vec<_> = all.iter().map(|h| fs.getattr(h)).collect();
     assert!(wait(fs.lookup(&me(), &fs.root(), b"d0")).is_ok());
     let [made, found] = ["new", "new"].map(|name| {
@@ -180,7 +180,8 @@ fn a_directory_that_is_moved_during_walks_is_found_with_all_below_it() {
     let (from, to) = (dir.path().join("d0"), dir.path().join("d1/d0"));
     std::thread::scope(|s| {
         s.spawn(|| {
-            // d0 is in d1 for a moment: what is below both is met twice, or after a climb that leads elsewhere.
+            // d0 is briefly in d1: objects below both are found twice, or after an ascent that leads
+            // elsewhere.
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 std::fs::rename(&from, &to).unwrap();
                 std::fs::rename(&to, &from).unwrap();

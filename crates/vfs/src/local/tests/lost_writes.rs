@@ -1,4 +1,4 @@
-//! COMMIT never succeeds with an unchanged verifier for data that is lost. The failures are real ([`FailingDisk`]).
+//! COMMIT never succeeds with an unchanged verifier for lost data. The failures are real ([`FailingDisk`]).
 
 use std::{
     collections::HashMap,
@@ -15,14 +15,14 @@ use crate::{FileSystem, FsResult, NewNode, Stability, local::LocalFs};
 
 const BLOCK: usize = 4096;
 
-/// Lets `idle` pass: what is idle is closed, or synced and then closed.
+/// Simulates that `idle` has passed: idle files are closed, or synced and then closed.
 fn pass(fs: &LocalFs, idle: Duration) {
     let now = Instant::now() + idle + Duration::from_secs(1);
     let unsynced = fs.export.tree.cache.close_idle(now);
     fs.export.engine.sync_unattended(unsynced.clone());
     for file in unsynced {
-        drop(wait(file.begin_sync()));
-        // The cache's and ours: the engine has let it go.
+        drop(wait(file.start_sync()));
+        // The cache's reference and this one; the engine has released the file.
         while Arc::strong_count(&file) > 2 {
             std::thread::yield_now();
         }
@@ -41,7 +41,7 @@ fn commit(fs: &LocalFs, file: &Handle) -> FsResult<[u8; 8]> {
     wait(fs.commit(&me(), file, 0, 0)).map(|_| fs.write_verifier())
 }
 
-/// A failure after the descriptor would have been closed, that a program of this machine learns of.
+/// A failure that a local process reports, after the descriptor would otherwise have been closed.
 #[test]
 fn a_write_back_error_that_others_have_seen_changes_the_verifier() {
     let Some(disk) = FailingDisk::new() else { return };
@@ -51,7 +51,7 @@ fn a_write_back_error_that_others_have_seen_changes_the_verifier() {
         let file = create(&fs, &fs.root(), &name);
         let before = fs.write_verifier();
         write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
-        pass(&fs, node::IDLE);
+        pass(&fs, node::IDLE_TIMEOUT);
         disk.fail();
         disk.local_sync(&name);
         disk.heal();
@@ -61,7 +61,7 @@ fn a_write_back_error_that_others_have_seen_changes_the_verifier() {
     }
 }
 
-/// The sync that comes before a file with unstable writes is closed.
+/// The sync before a file with unstable writes is closed.
 #[test]
 fn a_file_that_cannot_be_synced_before_it_is_closed_changes_the_verifier() {
     let Some(disk) = FailingDisk::new() else { return };
@@ -78,7 +78,7 @@ fn a_file_that_cannot_be_synced_before_it_is_closed_changes_the_verifier() {
             write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
             disk.fail();
             if by_time {
-                pass(&fs, node::UNSYNCED_IDLE);
+                pass(&fs, node::UNSYNCED_IDLE_TIMEOUT);
             } else {
                 for n in &others {
                     let found = wait(fs.lookup(&me(), &dir, n.as_bytes())).unwrap().0;
@@ -87,13 +87,13 @@ fn a_file_that_cannot_be_synced_before_it_is_closed_changes_the_verifier() {
             }
             disk.heal();
             assert_ne!(fs.write_verifier(), before, "configuration {i}, by time: {by_time}");
-            pass(&fs, node::UNSYNCED_IDLE);
+            pass(&fs, node::UNSYNCED_IDLE_TIMEOUT);
             assert_eq!(fs.open_objects(), 0, "nothing keeps them open now");
         }
     }
 }
 
-/// Of concurrent syncs of one descriptor the kernel reports the error to one.
+/// Of concurrent syncs of one descriptor, the kernel reports the error to one.
 #[test]
 fn of_concurrent_commits_of_lost_data_none_succeeds_with_the_verifier_of_the_write() {
     let Some(disk) = FailingDisk::new() else { return };
@@ -115,7 +115,7 @@ fn of_concurrent_commits_of_lost_data_none_succeeds_with_the_verifier_of_the_wri
     }
 }
 
-/// A stable write syncs what it has written, and may meet the error of earlier data.
+/// A stable write syncs the file, and may get the error of earlier data.
 #[test]
 fn a_stable_write_leaves_the_error_of_earlier_data_to_the_commit() {
     let Some(disk) = FailingDisk::new() else { return };
@@ -189,15 +189,15 @@ fn a_file_that_was_committed_is_closed_when_it_is_idle() {
         let fs = LocalFs::open(config).unwrap();
         let file = create(&fs, &fs.root(), &i.to_string());
         write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
-        pass(&fs, node::IDLE);
+        pass(&fs, node::IDLE_TIMEOUT);
         assert_eq!(fs.open_objects(), 1, "its data may be lost without a notice");
         commit(&fs, &file).unwrap();
-        pass(&fs, node::IDLE);
+        pass(&fs, node::IDLE_TIMEOUT);
         assert_eq!(fs.open_objects(), 0);
     }
 }
 
-/// SYMLINK and MKNOD make their entry durable, and not what others have written.
+/// SYMLINK and MKNOD make their entry durable without writing back other files.
 #[test]
 fn making_a_link_or_a_special_file_writes_back_nothing_else() {
     let Some(disk) = FailingDisk::new() else { return };
@@ -210,7 +210,7 @@ fn making_a_link_or_a_special_file_writes_back_nothing_else() {
         disk.fail();
         for (kind, new) in [("l", NewNode::Symlink(b"t".to_vec())), ("p", NewNode::Fifo)] {
             let name = format!("{kind}{i}");
-            let made = wait(fs.make(&me(), &root, name.as_bytes(), &new, &SetAttr::default()));
+            let made = wait(fs.create_node(&me(), &root, name.as_bytes(), &new, &SetAttr::default()));
             if let Ok(made) = made {
                 let _ = wait(fs.link(&me(), &made.handle, &root, format!("{name}-too").as_bytes()));
             }
@@ -221,14 +221,15 @@ fn making_a_link_or_a_special_file_writes_back_nothing_else() {
     }
 }
 
-/// What a client has been told of a write, and keeps until it is committed.
+/// A completed write that the client retains until it is committed.
 struct Acknowledged {
     block: usize,
     fill: u8,
     verifier: [u8; 8],
 }
 
-/// A client that writes and commits, on a disk that fails now and then, while time passes and others use the files.
+/// A client that writes and commits, on a disk that fails at times, with idle periods and other users of the
+/// files.
 struct Story<'a> {
     disk: &'a FailingDisk,
     fs: Arc<LocalFs>,
@@ -253,11 +254,11 @@ impl Story<'_> {
             0..=3 => self.write(i),
             4 | 5 => self.commit(i),
             6 => {
-                pass(&self.fs, node::IDLE);
+                pass(&self.fs, node::IDLE_TIMEOUT);
                 "idle".into()
             }
             7 => {
-                pass(&self.fs, node::UNSYNCED_IDLE);
+                pass(&self.fs, node::UNSYNCED_IDLE_TIMEOUT);
                 "long idle".into()
             }
             8 => {
@@ -297,7 +298,7 @@ impl Story<'_> {
     fn commit(&mut self, i: usize) -> String {
         let committed = commit(&self.fs, &self.files[i]);
         if let Ok(now) = committed {
-            // What has another verifier is written again by the client, and no matter here.
+            // Data with an older verifier is resent by the client.
             for a in self.retained.remove(&i).unwrap_or_default() {
                 if a.verifier == now {
                     self.check(i, a.block, a.fill, "by an unstable write");

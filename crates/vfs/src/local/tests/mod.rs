@@ -1,4 +1,4 @@
-//! Tests that look at what is open, or decide what time it is.
+//! Tests that inspect open files or control the time.
 
 mod depth;
 mod descriptors;
@@ -20,7 +20,7 @@ fn arena() -> Arena {
     Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false })
 }
 
-/// Every engine and every kind of handles that this machine has.
+/// All engines and kinds of handles available on this host.
 fn configs(root: &Path) -> impl Iterator<Item = LocalConfig> {
     let kernel = rustix::process::geteuid().is_root().then_some(HandleMode::Kernel);
     let root = root.to_owned();
@@ -56,7 +56,7 @@ fn views(bytes: &[u8]) -> Views {
     arena().copy_from(bytes).unwrap().into()
 }
 
-/// Calls again while the answer is to call again.
+/// Retries while the result is JUKEBOX.
 fn patient<T>(call: impl Fn() -> crate::FsResult<T>) -> crate::FsResult<T> {
     let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
@@ -69,8 +69,8 @@ fn patient<T>(call: impl Fn() -> crate::FsResult<T>) -> crate::FsResult<T> {
     }
 }
 
-/// Runs the test `name` again in a process of its own, for tests that change what holds for a whole process. True in
-/// that process, which is to go on; false in the first one, which has the result.
+/// Reruns the test `name` in its own process, for tests that change process-wide state. Returns `true` in
+/// that process, and `false` in the parent after checking the result.
 fn in_own_process(name: &str) -> bool {
     const CHILD: &str = "MILLRACE_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {

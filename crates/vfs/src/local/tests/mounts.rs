@@ -1,4 +1,4 @@
-//! Mounts for tests, which end with them.
+//! Mounts for tests, removed at their end.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ pub(super) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A directory, with what is mounted in it.
+/// A temporary directory, with mounts in it.
 pub(super) struct Mounts {
     dir: tempfile::TempDir,
     mounted: Vec<PathBuf>,
@@ -27,7 +27,7 @@ pub(super) struct Mounts {
 }
 
 impl Mounts {
-    /// Mounts as `make` says. `None`, after a word about the reason, where the machine does not allow it.
+    /// Creates mounts with `make`. `None`, after printing the reason, if the host does not allow it.
     pub(super) fn new(make: impl FnOnce(&mut Self) -> Result<(), String>) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: mounting needs root");
@@ -49,7 +49,7 @@ impl Mounts {
         self.dir.path().join(name)
     }
 
-    /// Makes the directory `name` and mounts something there.
+    /// Creates the directory `name` and mounts on it.
     pub(super) fn mount(&mut self, name: &str, args: &[&str]) -> Result<PathBuf, String> {
         let at = self.path(name);
         let _ = std::fs::create_dir(&at);
@@ -58,7 +58,7 @@ impl Mounts {
         Ok(at)
     }
 
-    /// Makes a file system in the new file `image`, of `size` bytes, by a program and its arguments, and mounts it.
+    /// Creates a file system in the new file `image` of `size` bytes with a mkfs program, and mounts it.
     pub(super) fn format(
         &mut self,
         image: &Path,

@@ -1,4 +1,4 @@
-//! What is not in the export: beyond a bind mount, in another subvolume.
+//! Objects outside the export: beyond a bind mount, or in another subvolume.
 
 use std::{path::PathBuf, process::Command, time::Instant};
 
@@ -10,15 +10,15 @@ use crate::{FileSystem, FsError, NewNode, local::LocalFs};
 
 fn mkdir(fs: &LocalFs, dir: &Handle, name: &str) -> Handle {
     let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
-    wait(fs.make(&me(), dir, name.as_bytes(), &NewNode::Directory, &set)).unwrap().handle
+    wait(fs.create_node(&me(), dir, name.as_bytes(), &NewNode::Directory, &set)).unwrap().handle
 }
 
 fn close_all(fs: &LocalFs) {
-    fs.export.tree.cache.close_idle(Instant::now() + 2 * super::super::node::IDLE);
+    fs.export.tree.cache.close_idle(Instant::now() + 2 * super::super::node::IDLE_TIMEOUT);
     assert_eq!(fs.open_objects(), 0);
 }
 
-/// The kernel gives a directory that is beyond a bind mount a path that could be anything.
+/// The kernel reports an arbitrary path for a directory beyond a bind mount.
 #[test]
 fn a_directory_that_is_moved_out_of_a_bind_mount_is_stale() {
     let made = Mounts::new(|m| {
@@ -33,7 +33,7 @@ fn a_directory_that_is_moved_out_of_a_bind_mount_is_stale() {
         let e = mkdir(&fs, &d, "e");
         close_all(&fs);
         assert!(patient(|| wait(fs.getattr(&e))).is_ok());
-        // By a path that looks like one in the export.
+        // A path that looks as if it were in the export.
         let outside = m.path("disk").join(m.path("export").strip_prefix("/").unwrap());
         std::fs::create_dir_all(&outside).unwrap();
         std::fs::rename(m.path(&format!("disk/part/d{i}")), outside.join(format!("d{i}"))).unwrap();
@@ -67,7 +67,7 @@ fn the_root_of_a_nested_subvolume_is_not_the_root_of_the_export() {
         let root = fs.root();
         let (b, _) = wait(fs.lookup(&me(), &root, b"b")).unwrap();
         assert_ne!(b, root, "configuration {i}");
-        // Made one after the other in both, these have the same inode numbers too.
+        // Created in the same order in both, these have equal inode numbers too.
         let d = mkdir(&fs, &b, &format!("d{i}"));
         let x = mkdir(&fs, &root, &format!("d{i}"));
         let files = [create(&fs, &b, &format!("f{i}")), create(&fs, &root, &format!("f{i}"))];
@@ -92,7 +92,8 @@ fn a_directory_of_a_sibling_subvolume_is_not_beneath() {
         assert_ne!(a.root(), c.root());
         let (sub, _) = wait(c.lookup(&me(), &c.root(), b"sub")).unwrap();
         close_all(&a);
-        // The same key: only the place tells them apart. Without kernel handles it is another object's name.
+        // With the same key, only the location distinguishes them. Without kernel handles the handle refers
+        // to another object.
         let found = patient(|| wait(a.getattr(&sub)));
         if a.uses_kernel_handles() {
             assert_eq!(found.unwrap_err(), FsError::Stale);

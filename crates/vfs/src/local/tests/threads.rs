@@ -1,4 +1,4 @@
-//! What the threads that act for callers may do.
+//! Privileges of the threads.
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
@@ -11,7 +11,7 @@ use crate::{
 const CAP_FSETID: u32 = 4;
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// Names and effective capabilities of the threads of this process that belong to a local file system.
+/// Names and effective capabilities of the threads of local file systems in this process.
 fn threads() -> Vec<(String, u64)> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let status = tasks.filter_map(|t| std::fs::read_to_string(t.unwrap().path().join("status")).ok());
@@ -29,7 +29,7 @@ fn no_thread_may_pass_quotas_and_no_data_thread_keeps_set_id_bits() {
     let dir = tempfile::tempdir().unwrap();
     for config in configs(dir.path()) {
         let fs = LocalFs::open(config).unwrap();
-        // Threads have prepared themselves when they have answered; all of them have soon.
+        // Threads that have executed a call are prepared; the others are soon.
         let _ = wait(fs.read(&me(), &fs.root(), 0, 1));
         let may = |(name, capabilities): &(String, u64)| {
             let names = name.starts_with("local-fs");
@@ -45,7 +45,7 @@ fn no_thread_may_pass_quotas_and_no_data_thread_keeps_set_id_bits() {
     }
 }
 
-/// A server of root's that cannot act as its callers would act as root.
+/// A root server that cannot use its callers' credentials would act as root.
 #[test]
 fn root_without_the_right_to_change_ids_is_refused_unless_told() {
     if !rustix::process::geteuid().is_root() {
@@ -79,12 +79,12 @@ fn callers_cannot_use_reserved_blocks() {
     std::fs::set_permissions(disk.root(), Permissions::from_mode(0o777)).unwrap();
     for config in configs(&disk.root()) {
         let fs = LocalFs::open(config).unwrap();
-        let who = Identity { uid: 1000, gid: 1000, gids: Default::default() };
+        let caller = Identity { uid: 1000, gid: 1000, gids: Default::default() };
         let how = CreateHow::Guarded(SetAttr { mode: Some(0o644), ..SetAttr::default() });
-        let file = wait(fs.create(&who, &fs.root(), b"f", &how)).unwrap().handle;
+        let file = wait(fs.create(&caller, &fs.root(), b"f", &how)).unwrap().handle;
         let mut offset = 0;
         let full = loop {
-            match wait(fs.write(&who, &file, offset, views(&[1; 64 << 10]), Stability::FileSync)) {
+            match wait(fs.write(&caller, &file, offset, views(&[1; 64 << 10]), Stability::FileSync)) {
                 Ok(w) => offset += u64::from(w.count),
                 Err(e) => break e,
             }
@@ -93,11 +93,11 @@ fn callers_cannot_use_reserved_blocks() {
         assert_eq!(full, FsError::NoSpc);
         assert!(left.available_bytes < 64 << 10, "{} bytes are left", left.available_bytes);
         assert!(left.free_bytes >= 2 << 20, "{} bytes of 20 % are left", left.free_bytes);
-        wait(fs.remove(&who, &fs.root(), b"f")).unwrap();
+        wait(fs.remove(&caller, &fs.root(), b"f")).unwrap();
     }
 }
 
-/// The limit holds for the whole process, so the test runs in one of its own.
+/// The limit applies to the whole process, so the test runs in its own.
 #[test]
 fn a_size_beyond_the_limit_of_the_process_is_refused_and_does_not_end_it() {
     const NAME: &str =

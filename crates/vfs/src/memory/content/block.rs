@@ -1,55 +1,56 @@
-//! One block of a file: its slots of memory.
+//! One block of a file.
 
 use std::iter;
 
 use millrace_buffer::{BLOCK_BYTES, Buffer, PAGE_BYTES, Quota, View, Views};
 
-use super::source::Source;
+use super::source::DataCursor;
 use crate::{FsError, FsResult};
 
 const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_BYTES;
 
-/// 64 KiB of a file. Each slot may be shorter than its place; what lies after its bytes, and between slots, reads as zero.
+/// 64 KiB of a file. A slot may be shorter than its range; bytes after its end, and between slots, read as
+/// zero.
 #[derive(Default)]
 pub(super) struct Block {
-    /// The slot at the block's beginning.
+    /// The slot at the start of the block.
     head: Option<View>,
-    /// Pages beyond the head's slot, by their number in the block, in order.
+    /// Pages after the head, sorted by page number in the block.
     pages: Vec<(u8, View)>,
 }
 
-/// Where the bytes of a step of a write go.
+/// Destination of one step of a write.
 pub(super) enum Memory {
-    /// The slot that arrived becomes the block.
+    /// The received slot becomes the block.
     Adopted(View),
-    /// The head is unshared and has room: copy into it.
+    /// The head is unshared and large enough: write in place.
     Head,
-    /// Copy into this new head, together with what the block has in its place.
+    /// Write into a new head, which also takes over the old content.
     NewHead(Buffer),
-    /// The page at which the step begins is unshared: copy into it.
+    /// The page is unshared: write in place.
     Page,
-    /// Copy into this new page, together with the content of the old one.
+    /// Write into a new page, which also takes over the old content.
     NewPage(Buffer),
 }
 
-/// The numbers of the pages that `start..end` touches, as bits.
-fn pages_of(start: usize, end: usize) -> u16 {
+/// Bit mask of the pages that `start..end` covers.
+fn page_mask(start: usize, end: usize) -> u16 {
     let below = |page: usize| ((1u32 << page) - 1) as u16;
     below(end.div_ceil(PAGE_BYTES)) & !below(start / PAGE_BYTES)
 }
 
-/// The pages of the largest head worth having where the pages `data` have data: three quarters of them have.
-fn worthwhile_head(data: u16) -> usize {
+/// Size in pages of the largest head of which at least three quarters of the pages have data.
+fn best_head_pages(data: u16) -> usize {
     let sizes = iter::successors(Some(BLOCK_PAGES), |pages| (*pages > 1).then_some(pages / 2));
     let worth = |pages: &usize| {
-        let used = (data & pages_of(0, pages * PAGE_BYTES)).count_ones() as usize;
+        let used = (data & page_mask(0, pages * PAGE_BYTES)).count_ones() as usize;
         used * 4 >= pages * 3
     };
     sizes.into_iter().find(worth).unwrap_or(0)
 }
 
 impl Block {
-    /// Its slots with the places in the block where they begin, in order.
+    /// Slots with their offsets in the block, in order.
     fn slots(&self) -> impl Iterator<Item = (usize, &View)> {
         let pages = self.pages.iter().map(|(page, view)| (usize::from(*page) * PAGE_BYTES, view));
         self.head.iter().map(|head| (0, head)).chain(pages)
@@ -59,17 +60,17 @@ impl Block {
         self.head.iter().chain(self.pages.iter().map(|(_, view)| view))
     }
 
-    /// Bytes of memory of its slots.
+    /// Total capacity of its slots, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.views().map(|v| v.capacity() as u64).sum()
     }
 
-    /// Whether it is one slot, to the last byte.
+    /// Whether it consists of one full slot.
     pub(super) fn is_full(&self) -> bool {
         self.head.as_ref().is_some_and(|h| h.len() == BLOCK_BYTES)
     }
 
-    fn head_room(&self) -> usize {
+    fn head_capacity(&self) -> usize {
         self.head.as_ref().map_or(0, |h| h.capacity())
     }
 
@@ -78,12 +79,12 @@ impl Block {
         Some(&self.pages[at].1)
     }
 
-    /// The end of the data that lies below `limit`.
+    /// End of the data below `limit`.
     fn data_end(&self, limit: usize) -> usize {
         self.slots().map(|(start, v)| (start + v.len()).min(limit)).max().unwrap_or(0)
     }
 
-    /// Adds the bytes `start..end` to `out`, by reference.
+    /// Appends views of `start..end` to `out`.
     pub(super) fn read(
         &self,
         start: usize,
@@ -92,13 +93,13 @@ impl Block {
         out: &mut Views,
     ) -> FsResult<()> {
         let mut at = start;
-        for (place, view) in self.slots() {
-            let (from, to) = (at.max(place), end.min(place + view.len()));
+        for (offset, view) in self.slots() {
+            let (from, to) = (at.max(offset), end.min(offset + view.len()));
             if from < to {
                 if at < from {
                     out.push(zeros()?.slice(at, from - at));
                 }
-                out.push(view.slice(from - place, to - from));
+                out.push(view.slice(from - offset, to - from));
                 at = to;
             }
         }
@@ -108,41 +109,42 @@ impl Block {
         Ok(())
     }
 
-    /// Fills `to` with the bytes that begin at `start` (data is counted as copied).
+    /// Copies the bytes from `start` on into `to` (counted as a copy).
     fn copy_out(&self, start: usize, to: &mut [u8]) {
         let (mut at, end) = (start, start + to.len());
-        for (place, view) in self.slots() {
-            let (from, until) = (at.max(place), end.min(place + view.len()));
+        for (offset, view) in self.slots() {
+            let (from, until) = (at.max(offset), end.min(offset + view.len()));
             if from < until {
                 to[at - start..from - start].fill(0);
-                millrace_buffer::copy(&mut to[from - start..], &view[from - place..until - place]);
+                millrace_buffer::copy(&mut to[from - start..], &view[from - offset..until - offset]);
                 at = until;
             }
         }
         to[at - start..].fill(0);
     }
 
-    /// Plans a write of `start..end` as steps, for which it allocates memory. `piece` is the data, if that can be adopted;
-    /// `after_full` says that the block before this one is full. Whether one slot has the whole block afterwards.
+    /// Plans a write of `start..end` and allocates its memory. `adoptable`: the data, if it is one slot that
+    /// may be adopted. `previous_full`: whether the preceding block is full. Returns whether the block will
+    /// be one slot.
     pub(super) fn plan(
         &self,
         quota: &Quota,
         start: usize,
         end: usize,
-        piece: Option<&View>,
-        after_full: bool,
+        adoptable: Option<&View>,
+        previous_full: bool,
         mut step: impl FnMut(usize, usize, Memory),
     ) -> FsResult<bool> {
         let worth =
             |p: &&View| start == 0 && p.len() * 2 > p.capacity() && p.len() >= self.data_end(BLOCK_BYTES);
-        if let Some(piece) = piece.filter(worth) {
-            step(start, end, Memory::Adopted(piece.clone()));
+        if let Some(adoptable) = adoptable.filter(worth) {
+            step(start, end, Memory::Adopted(adoptable.clone()));
             return Ok(true);
         }
-        let head = self.plan_head(quota, start, end, after_full)?;
+        let head = self.plan_head(quota, start, end, previous_full)?;
         let room = match &head {
             Some(Memory::NewHead(new)) => new.capacity(),
-            _ => self.head_room(),
+            _ => self.head_capacity(),
         };
         let mut at = start;
         if let Some(memory) = head {
@@ -157,28 +159,28 @@ impl Block {
         Ok(room == BLOCK_BYTES)
     }
 
-    /// What happens to the head, if the write touches it or lets it grow.
+    /// Plans the head, if the write covers a part of it or lets it grow.
     fn plan_head(
         &self,
         quota: &Quota,
         start: usize,
         end: usize,
-        after_full: bool,
+        previous_full: bool,
     ) -> FsResult<Option<Memory>> {
-        let room = self.head_room();
-        let touched = pages_of(start, end);
-        let there = self.slots().fold(0, |pages, (place, v)| pages | pages_of(place, place + v.len()));
-        let wanted = match after_full {
+        let room = self.head_capacity();
+        let touched = page_mask(start, end);
+        let there = self.slots().fold(0, |pages, (offset, v)| pages | page_mask(offset, offset + v.len()));
+        let wanted = match previous_full {
             true => BLOCK_BYTES,
-            false => worthwhile_head(there | touched) * PAGE_BYTES,
+            false => best_head_pages(there | touched) * PAGE_BYTES,
         };
-        // Without a page to be added there is no reason to grow.
-        let grows = wanted > room && start < wanted && touched & !there & pages_of(room, wanted) != 0;
+        // Grow only if the write adds a page.
+        let grows = wanted > room && start < wanted && touched & !there & page_mask(room, wanted) != 0;
         if grows && let Ok(mut new) = quota.alloc(wanted) {
             new.set_len(end.min(wanted).max(self.data_end(wanted)));
             return Ok(Some(Memory::NewHead(new)));
         }
-        // Where the quota has no slot of that size, single pages may do.
+        // If the quota has no slot of that size, single pages may still fit.
         let Some(head) = self.head.as_ref().filter(|_| start < room) else { return Ok(None) };
         if head.is_unique() {
             return Ok(Some(Memory::Head));
@@ -197,8 +199,8 @@ impl Block {
         Ok(Memory::NewPage(quota.alloc(PAGE_BYTES).map_err(|_| refused)?))
     }
 
-    /// Carries out a step that was planned under the same lock; `source` stands at its bytes.
-    pub(super) fn apply(&mut self, start: usize, end: usize, memory: Memory, source: &mut Source<'_>) {
+    /// Executes a step that was planned under the same lock; `source` is positioned at its data.
+    pub(super) fn apply(&mut self, start: usize, end: usize, memory: Memory, source: &mut DataCursor<'_>) {
         match memory {
             Memory::Adopted(view) => {
                 source.skip(end - start);
@@ -206,7 +208,7 @@ impl Block {
             }
             Memory::Head => {
                 if let Some(head) = self.head.take() {
-                    self.head = Some(written(head, start, end, source));
+                    self.head = Some(write_into(head, start, end, source));
                 }
             }
             Memory::NewHead(mut new) => {
@@ -220,17 +222,17 @@ impl Block {
             Memory::Page => {
                 let page = (start / PAGE_BYTES) as u8;
                 if let Ok(at) = self.pages.binary_search_by_key(&page, |(n, _)| *n) {
-                    let (place, (_, old)) = (usize::from(page) * PAGE_BYTES, self.pages.remove(at));
-                    let new = written(old, start - place, end - place, source);
+                    let (offset, (_, old)) = (usize::from(page) * PAGE_BYTES, self.pages.remove(at));
+                    let new = write_into(old, start - offset, end - offset, source);
                     self.pages.insert(at, (page, new));
                 }
             }
             Memory::NewPage(mut new) => {
                 let page = (start / PAGE_BYTES) as u8;
-                let place = usize::from(page) * PAGE_BYTES;
-                self.copy_out(place, &mut new[..start - place]);
-                source.copy_to(&mut new[start - place..end - place]);
-                self.copy_out(end, &mut new[end - place..]);
+                let offset = usize::from(page) * PAGE_BYTES;
+                self.copy_out(offset, &mut new[..start - offset]);
+                source.copy_to(&mut new[start - offset..end - offset]);
+                self.copy_out(end, &mut new[end - offset..]);
                 let view = new.freeze();
                 match self.pages.binary_search_by_key(&page, |(n, _)| *n) {
                     Ok(at) => self.pages[at].1 = view,
@@ -240,7 +242,7 @@ impl Block {
         }
     }
 
-    /// Cuts it off at `end`. Gives a slot that a smaller one has replaced.
+    /// Truncates the block. Returns a slot that was replaced by a smaller one.
     pub(super) fn truncate(&mut self, quota: &Quota, end: usize) -> Option<View> {
         self.pages.retain(|(page, _)| usize::from(*page) * PAGE_BYTES < end);
         if let Some((page, view)) = self.pages.last_mut() {
@@ -264,8 +266,8 @@ fn shorten(view: &mut View, len: usize) {
     }
 }
 
-/// `slot`, which is unshared and has room, with the next bytes of `source` at `start..end`.
-fn written(mut slot: View, start: usize, end: usize, source: &mut Source<'_>) -> View {
+/// Writes the next bytes of `source` to `start..end` of `slot`, which is unshared and large enough.
+fn write_into(mut slot: View, start: usize, end: usize, source: &mut DataCursor<'_>) -> View {
     if let Some(bytes) = slot.try_mut().and_then(|b| b.get_mut(start..end)) {
         source.copy_to(bytes);
         return slot;

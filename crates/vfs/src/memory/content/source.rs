@@ -1,25 +1,25 @@
-//! The bytes of a write.
+//! Cursor over the data of a write.
 
 use std::slice;
 
 use millrace_buffer::{View, Views};
 
 /// Reads the bytes of a gather list in order.
-pub(super) struct Source<'a> {
+pub(super) struct DataCursor<'a> {
     views: slice::Iter<'a, View>,
-    /// The view that is being read, and where.
+    /// The current view; `at` is the position in it.
     view: Option<&'a View>,
     at: usize,
 }
 
-impl<'a> Source<'a> {
+impl<'a> DataCursor<'a> {
     pub(super) fn new(data: &'a Views) -> Self {
         let mut views = data.iter();
         let view = views.next();
         Self { views, view, at: 0 }
     }
 
-    /// Hands the next `len` bytes out in pieces.
+    /// Passes the next `len` bytes to `each`, view by view.
     fn take(&mut self, mut len: usize, mut each: impl FnMut(&[u8])) {
         while let Some(view) = self.view.filter(|_| len > 0) {
             let n = len.min(view.len() - self.at);
@@ -37,7 +37,7 @@ impl<'a> Source<'a> {
         self.take(len, |_| ());
     }
 
-    /// Fills `dst` with the next bytes (counted as copied).
+    /// Fills `dst` with the next bytes (counted as a copy).
     pub(super) fn copy_to(&mut self, dst: &mut [u8]) {
         let mut at = 0;
         self.take(dst.len(), |bytes| {
@@ -46,8 +46,8 @@ impl<'a> Source<'a> {
         });
     }
 
-    /// Goes over the next `len` bytes; the view that they are, if they are exactly one.
-    pub(super) fn piece_of(&mut self, len: usize) -> Option<&'a View> {
+    /// Skips `len` bytes and returns the view that contains exactly these, if any.
+    pub(super) fn whole_view(&mut self, len: usize) -> Option<&'a View> {
         let whole = self.view.filter(|v| self.at == 0 && v.len() == len);
         self.skip(len);
         whole
