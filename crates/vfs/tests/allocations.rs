@@ -1,7 +1,7 @@
-//! Reading and rewriting a file in memory takes nothing from the heap once it runs.
+//! Reading and rewriting a file in the memory file system does not allocate in steady state.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(unsafe_code)] // A counting allocator cannot be written without.
+#![allow(unsafe_code)] // Needed for a counting allocator.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -19,15 +19,14 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting this thread's allocations.
+/// The system allocator, counting allocations of this thread.
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged; the counter is a plain thread-local cell that does not
-// allocate.
+// SAFETY: forwards to the system allocator; the counter is a plain thread-local cell that does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|c| c.set(c.get() + 1));
-        // SAFETY: the caller's layout, as GlobalAlloc asks.
+        // SAFETY: the caller upholds the contract of GlobalAlloc.
         unsafe { System.alloc(layout) }
     }
 
@@ -41,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn reads_and_rewrites_take_nothing_from_the_heap() {
+fn reads_and_rewrites_do_not_allocate() {
     let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
     let runtime = TokioRuntime::from_handle(rt.handle().clone());
@@ -50,7 +49,7 @@ fn reads_and_rewrites_take_nothing_from_the_heap() {
     let how = CreateHow::Guarded(SetAttr { size: Some(16 << 20), ..SetAttr::default() });
     let MaybeReady::Ready(Ok(file)) = fs.create(&caller, &fs.root(), b"a", &how) else { panic!("no file") };
     let round = |offset: u64| {
-        // Whole pages, which are swapped; a small write in place; a read of data and of a hole.
+        // Whole blocks, which are swapped; a small write in place; reads of data and of a hole.
         let data: Views = (0..16).map(|_| arena.alloc(BLOCK_BYTES).unwrap().freeze()).collect();
         let small = Views::from(arena.alloc(4096).unwrap().freeze());
         for (at, data) in [(offset, data), (offset + 5000, small)] {

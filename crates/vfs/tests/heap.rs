@@ -1,7 +1,7 @@
-//! The heap memory of objects and names stays within what the memory file system charges for them.
+//! Heap memory of objects and names stays within what the memory file system charges for them.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
-#![allow(unsafe_code)] // Counts bytes at the allocator.
+#![allow(unsafe_code)] // Counts bytes in the allocator.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -16,23 +16,23 @@ use millrace_vfs::{
     memory::{MemoryConfig, MemoryFs},
 };
 
-/// The system's allocator, which counts the bytes that each thread has, as malloc rounds them up.
+/// The system allocator, counting the bytes each thread has allocated after rounding by malloc.
 struct Counting;
 
 thread_local! {
     static BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
-/// What an allocation takes: glibc keeps its size in 8 bytes before it.
+/// Size of an allocation, including the 8 bytes in which glibc stores the size.
 fn taken(ptr: *mut u8) -> i64 {
-    // SAFETY: `ptr` is an allocation of the system's allocator.
+    // SAFETY: `ptr` was allocated by the system allocator.
     unsafe { libc::malloc_usable_size(ptr.cast()) as i64 + 8 }
 }
 
-// SAFETY: hands every call on to the system's allocator.
+// SAFETY: forwards to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's layout, as GlobalAlloc asks.
+        // SAFETY: the caller upholds the contract of GlobalAlloc.
         let ptr = unsafe { System.alloc(layout) };
         if !ptr.is_null() {
             let _ = BYTES.try_with(|b| b.set(b.get() + taken(ptr)));
@@ -91,7 +91,7 @@ impl Memory {
         now(self.fs.remove(&self.caller, dir, name.as_bytes()));
     }
 
-    /// Compares the growth of the heap with the charge; `beside` bytes are not charged.
+    /// Compares the growth of the heap with the charge, except for `beside` bytes that are not charged.
     fn check(&mut self, what: &str, beside: i64) {
         let (heap, charge) = (BYTES.get() - self.heap, self.free - now(self.fs.stat()).free_bytes);
         assert!(heap <= charge as i64 + beside, "{what}: {heap} bytes of heap, {charge} charged");
@@ -108,7 +108,7 @@ fn name(i: usize, len: usize) -> String {
     format!("{i:0len$}")
 }
 
-/// Which of `count` things are removed in which order, as a generator with a fixed seed has it.
+/// A pseudo-random permutation of `0..count` with a fixed seed.
 fn shuffled(count: usize) -> Vec<usize> {
     let mut order: Vec<_> = (0..count).collect();
     let mut random = 12_345u64;
@@ -119,11 +119,11 @@ fn shuffled(count: usize) -> Vec<usize> {
     order
 }
 
-/// The maps of a directory before its first entry, the table's parts and the like.
+/// Allocations not charged, such as the maps of an empty directory and the table shards.
 const START: i64 = 64 << 10;
 
 #[test]
-fn links_take_no_more_heap_than_is_charged() {
+fn heap_memory_of_links_is_within_the_charge() {
     for len in [6, 20, 255] {
         let order = shuffled(100_000);
         let mut m = Memory::new();
@@ -148,9 +148,9 @@ fn links_take_no_more_heap_than_is_charged() {
 }
 
 #[test]
-fn objects_take_no_more_heap_than_is_charged() {
+fn heap_memory_of_objects_is_within_the_charge() {
     const COUNT: usize = 20_000;
-    /// The places of objects in the table, which stay.
+    /// Table slots of removed objects, which are kept for reuse.
     const PLACES: i64 = 64 * COUNT as i64;
     for len in [5, 255] {
         let nodes = [
@@ -190,7 +190,7 @@ fn objects_take_no_more_heap_than_is_charged() {
             for d in &dirs {
                 m.file(d, &name(i, len));
             }
-            m.check("files in many directories", START + 48 * COUNT as i64 / 10); // `dirs` itself.
+            m.check("files in many directories", START + 48 * COUNT as i64 / 10); // The vector `dirs`.
         }
         for i in 0..10 {
             dirs.iter().for_each(|d| m.remove(d, &name(i, len)));

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_without_data_reached_the_end_even_if_the_file_has_grown_since() {
+    fn read_without_data_sets_eof() {
         assert!(reached_end(4096, 4096, 0, 8192));
         assert!(reached_end(4096, 4096, 4096, 8192));
         assert!(reached_end(4096, 4096, 100, 4196));

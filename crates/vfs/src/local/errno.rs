@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_keep_their_meaning() {
+    fn errno_values_map_to_nfs_status() {
         for (errno, expected) in [
             (Errno::NOSPC, FsError::NoSpc),
             (Errno::DQUOT, FsError::DQuot),

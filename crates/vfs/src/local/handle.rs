@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_handle_comes_back_and_another_key_refuses_it() {
+    fn kernel_handle_round_trips_and_needs_its_key() {
         let k = KernelHandle::new(1, &[7; 8]).unwrap();
         let h = from_kernel(&[1; 16], &k).unwrap();
         let Body::Kernel(back) = open(&[1; 16], &h).unwrap() else { panic!("tag") };
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_handle_that_does_not_fit_is_refused() {
+    fn oversized_kernel_handle_is_rejected() {
         assert!(from_kernel(&[1; 16], &KernelHandle::new(1, &[0; 38]).unwrap()).is_some());
         assert!(from_kernel(&[1; 16], &KernelHandle::new(1, &[0; 39]).unwrap()).is_none());
         assert!(from_kernel(&[1; 16], &KernelHandle::new(256, &[0; 8]).unwrap()).is_none());
@@ -106,13 +106,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_from_elsewhere_are_a_bad_handle(bytes in proptest::collection::vec(any::<u8>(), 0..=48)) {
+        fn arbitrary_bytes_are_a_bad_handle(bytes in proptest::collection::vec(any::<u8>(), 0..=48)) {
             let h = Handle::new(&bytes).unwrap();
             prop_assert_eq!(open(&[9; 16], &h).unwrap_err(), FsError::BadHandle);
         }
 
         #[test]
-        fn one_flipped_bit_is_a_bad_handle(bit in 0usize..144) {
+        fn flipped_bit_makes_a_bad_handle(bit in 0usize..144) {
             let h = from_kernel(&[3; 16], &KernelHandle::new(1, &[5; 8]).unwrap()).unwrap();
             let mut bytes = h.as_bytes().to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);

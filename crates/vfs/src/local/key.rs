@@ -141,7 +141,7 @@ mod tests {
     /// States that a crash can leave: any part of the temporary file, before and after the key has its name,
     /// and those of versions that wrote the key in place.
     #[test]
-    fn every_state_that_a_crash_leaves_gives_one_whole_secret() {
+    fn crash_leaves_a_usable_secret_file() {
         let temporary = |len: usize| (".new", &KEY[..len]);
         let whole = ("", KEY);
         type Files<'a> = &'a [(&'a str, &'a [u8])];
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_length_is_not_overwritten() {
+    fn file_of_another_length_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         for content in [&b"short"[..], &[1; 17]] {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn all_who_make_it_at_once_have_the_same() {
+    fn concurrent_creators_get_the_same_secret() {
         for left in [None, Some(&b""[..])] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("key");

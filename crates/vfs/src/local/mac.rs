@@ -16,7 +16,7 @@ mod tests {
 
     /// Test vector of the paper's appendix A: key 00..0f, data 00..0e.
     #[test]
-    fn the_published_example_comes_out() {
+    fn matches_the_published_test_vector() {
         let key: Key = std::array::from_fn(|i| i as u8);
         let data: Vec<u8> = (0..15).collect();
         assert_eq!(mac(&key, &data), 0xa129_ca61_49be_45e5);

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_or_write_back_is_reported_and_changes_the_verifier() {
+    fn failed_sync_is_reported_and_changes_the_verifier() {
         for errno in [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS] {
             let (t, mut fixture) = start_transfer(sync);
             let (answer, changed) = fixture.end(t, Err(errno));
@@ -355,14 +355,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stable_write_that_finds_no_space_after_unstable_ones_changes_the_verifier() {
+    fn nospc_on_stable_write_after_unstable_ones_changes_the_verifier() {
         let (t, mut fixture) = start_transfer(write(Stability::FileSync));
         fixture.file.note_unstable_write();
         assert!(fixture.end(t, Err(Errno::NOSPC)).1);
     }
 
     #[test]
-    fn a_file_needs_a_sync_from_an_unstable_write_to_the_end_of_a_sync_that_began_later() {
+    fn only_a_later_complete_sync_makes_a_file_synced() {
         let (t, mut fixture) = start_transfer(write(Stability::Unstable));
         assert!(fixture.file.is_synced());
         fixture.end(t, Ok(10)).0.unwrap();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_before_an_error_counts() {
+    fn partial_write_before_an_error_succeeds() {
         let (t, mut fixture) = start_transfer(write(Stability::Unstable));
         let Progress::Again(t) = t.advance(Ok(4), &fixture.verifier) else {
             panic!("4 of 10 bytes are not all")
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_meets_the_end_early_gives_only_what_was_read() {
+    fn read_at_early_end_of_file_is_short() {
         let (mut t, mut fixture) = start_transfer(|_| Operation::Read { count: 100 });
         assert_eq!(t.unfilled().iter().map(|s| s.len()).sum::<usize>(), 10);
         let Progress::Again(t) = t.advance(Ok(3), &fixture.verifier) else {

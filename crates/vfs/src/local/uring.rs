@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_fails_is_replaced_by_another_and_then_by_threads() {
+    fn failed_ring_is_replaced_and_finally_by_threads() {
         let Some(fixture) = Fixture::new() else { return };
         fixture.until_done(|| fixture.write()).0.unwrap();
         // The eventfd read completes first, so a failure affects the next call.
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_that_a_failed_ring_leaves_changes_the_verifier_and_the_next_one_is_made() {
+    fn sync_abandoned_by_a_failed_ring_changes_the_verifier() {
         let Some(fixture) = Fixture::new() else { return };
         fixture.until_done(|| fixture.write()).0.unwrap();
         let before = fixture.context.verifier.bytes();
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_dropped_finishes_what_was_submitted() {
+    fn dropped_ring_completes_submitted_requests() {
         for failures in [0, 1, RESTARTS + 1] {
             let Some(fixture) = Fixture::new() else { return };
             fixture.fail(failures);

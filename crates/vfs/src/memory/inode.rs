@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_gives_its_identity_back_only_to_its_own_instance() {
+    fn handle_is_valid_only_in_its_instance() {
         let id = InodeId { index: 7, generation: u64::MAX - 1 };
         let h = id.handle(42);
         assert_eq!(InodeId::of_handle(&h, 42), Ok(id));
@@ -185,12 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn a_million_inodes_fit_in_two_hundred_megabytes() {
+    fn inode_takes_at_most_200_bytes() {
         assert!(size_of::<Inode>() <= 200, "{} bytes", size_of::<Inode>());
     }
 
     #[test]
-    fn the_successor_of_a_time_carries_into_the_seconds() {
+    fn next_time_carries_into_seconds() {
         assert_eq!(next_time(Time { seconds: 1, nanos: 999_999_999 }), Time { seconds: 2, nanos: 0 });
         assert_eq!(next_time(Time { seconds: -1, nanos: 5 }), Time { seconds: -1, nanos: 6 });
     }

@@ -215,7 +215,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn after_any_operations_content_is_as_written_and_the_quota_has_what_the_tree_takes(
+    fn random_operations_match_the_model_and_the_quota(
         steps in prop::collection::vec(step(), 1..120)
     ) {
         let mut model = Model::new();

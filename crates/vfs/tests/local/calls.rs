@@ -1,4 +1,4 @@
-//! Data and names.
+//! Data and name operations.
 
 use std::{future::Future, os::unix::fs::MetadataExt, time::Duration};
 
@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::common::*;
 
 #[test]
-fn what_is_written_is_read_back_and_is_in_the_file() {
+fn written_data_is_read_back_and_stored() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -28,7 +28,7 @@ fn what_is_written_is_read_back_and_is_in_the_file() {
 }
 
 #[test]
-fn large_transfers_of_many_pieces_arrive_whole() {
+fn transfers_of_many_iovecs_are_complete() {
     let content: Vec<u8> = (0..(5 << 20) + 4321u32).map(|i| (i % 251) as u8).collect();
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
@@ -36,7 +36,7 @@ fn large_transfers_of_many_pieces_arrive_whole() {
         let f = create(&fs, &fs.root(), "big");
         assert_eq!(write(&fs, &f, 7, &content), Ok(content.len() as u32));
         assert!(read(&fs, &f, 7, u32::MAX).unwrap() == content);
-        // More pieces than one system call takes.
+        // More iovecs than one system call accepts.
         let arena = arena();
         let small: millrace_vfs::Views = (0..1500).map(|i| arena.copy_from(&[i as u8; 3]).unwrap()).collect();
         let w = wait(fs.write(&me(), &f, 0, small.clone(), Stability::FileSync)).unwrap();
@@ -46,7 +46,7 @@ fn large_transfers_of_many_pieces_arrive_whole() {
 }
 
 #[test]
-fn many_transfers_at_once_do_not_mix() {
+fn concurrent_transfers_are_independent() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -68,7 +68,7 @@ fn many_transfers_at_once_do_not_mix() {
 }
 
 #[test]
-fn stable_writes_and_commit_succeed_and_the_verifier_stays() {
+fn stable_writes_and_commit_keep_the_verifier() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -89,7 +89,7 @@ fn stable_writes_and_commit_succeed_and_the_verifier_stays() {
 }
 
 #[test]
-fn impossible_offsets_are_refused() {
+fn invalid_offsets_are_rejected() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -105,7 +105,7 @@ fn impossible_offsets_are_refused() {
 }
 
 #[test]
-fn attributes_are_set_and_a_guard_is_kept() {
+fn setattr_respects_the_guard() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -128,7 +128,7 @@ fn attributes_are_set_and_a_guard_is_kept() {
 }
 
 #[test]
-fn modes_come_out_as_asked_whatever_the_mask_of_the_process() {
+fn modes_do_not_depend_on_the_umask() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -142,7 +142,7 @@ fn modes_come_out_as_asked_whatever_the_mask_of_the_process() {
 }
 
 #[test]
-fn a_directory_is_listed_in_pages_of_any_size_with_every_name_once() {
+fn listing_in_pages_contains_each_name_once() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -161,7 +161,7 @@ fn a_directory_is_listed_in_pages_of_any_size_with_every_name_once() {
 }
 
 #[test]
-fn a_listing_with_handles_agrees_with_lookup() {
+fn readdirplus_agrees_with_lookup() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -176,7 +176,7 @@ fn a_listing_with_handles_agrees_with_lookup() {
         for e in page.entries {
             let (handle, attr) = e.plus.unwrap();
             let (found, mut now) = wait(fs.lookup(&me(), &fs.root(), &e.name)).unwrap();
-            now.atime = attr.atime; // Listing the directory moved it.
+            now.atime = attr.atime; // Listing the directory has changed it.
             assert_eq!((found, now), (handle, attr));
             assert_eq!(e.fileid, attr.fileid);
         }
@@ -189,7 +189,7 @@ fn a_listing_with_handles_agrees_with_lookup() {
 }
 
 #[test]
-fn removed_files_are_stale_and_give_their_space_back() {
+fn removed_files_are_stale_and_release_space() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -204,7 +204,7 @@ fn removed_files_are_stale_and_give_their_space_back() {
 }
 
 #[test]
-fn links_keep_an_object_alive() {
+fn objects_live_until_the_last_link_is_removed() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -226,7 +226,7 @@ fn links_keep_an_object_alive() {
 }
 
 #[test]
-fn renames_replace_and_make_the_replaced_stale() {
+fn rename_makes_the_replaced_object_stale() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -245,7 +245,7 @@ fn renames_replace_and_make_the_replaced_stale() {
 }
 
 #[test]
-fn the_cache_stays_within_its_bound_and_evicted_files_open_again() {
+fn cache_is_bounded_and_evicted_files_reopen() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = millrace_vfs::local::LocalFs::open(millrace_vfs::local::LocalConfig {
@@ -266,7 +266,7 @@ fn the_cache_stays_within_its_bound_and_evicted_files_open_again() {
 }
 
 #[test]
-fn an_exclusive_create_is_recognised_when_repeated_even_after_a_restart() {
+fn exclusive_create_is_idempotent_across_restarts() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -281,9 +281,9 @@ fn an_exclusive_create_is_recognised_when_repeated_even_after_a_restart() {
     }
 }
 
-/// A server that is killed at any moment must leave no file that the repeated call would take for another's.
+/// If the server is killed, no file may be left that a retransmitted call would take for another one.
 #[test]
-fn a_file_of_an_exclusive_create_has_its_verifier_from_the_first_moment() {
+fn exclusive_create_sets_the_verifier_atomically() {
     const FILES: usize = 300;
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
@@ -310,7 +310,7 @@ fn a_file_of_an_exclusive_create_has_its_verifier_from_the_first_moment() {
 }
 
 #[test]
-fn a_read_only_export_refuses_every_change() {
+fn read_only_export_rejects_changes() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), b"abc").unwrap();
@@ -334,7 +334,7 @@ fn a_read_only_export_refuses_every_change() {
 }
 
 #[test]
-fn attributes_agree_with_the_machine() {
+fn attributes_agree_with_stat() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -350,7 +350,7 @@ fn attributes_agree_with_the_machine() {
     }
 }
 
-/// A small tmpfs, unmounted at the end.
+/// A small tmpfs, unmounted on drop.
 struct SmallMount(tempfile::TempDir);
 
 impl SmallMount {
@@ -370,7 +370,7 @@ impl Drop for SmallMount {
 }
 
 #[test]
-fn a_full_file_system_says_so_and_takes_what_fits() {
+fn full_file_system_returns_nospc_after_partial_write() {
     let Some(mount) = SmallMount::new(1 << 20) else {
         println!("cannot mount a small file system here: skipped");
         return;
@@ -385,14 +385,14 @@ fn a_full_file_system_says_so_and_takes_what_fits() {
         assert_eq!(write(&fs, &f, written.into(), &[1; 8192]).unwrap_err(), FsError::NoSpc);
         wait(fs.remove(&me(), &fs.root(), b"f")).unwrap();
         drop(fs);
-        // io_uring lets go of a file a moment after the last transfer.
+        // io_uring releases a file shortly after the last transfer.
         let used = || rustix::fs::statvfs(mount.0.path()).is_ok_and(|s| s.f_bfree < s.f_blocks);
         (0..10_000).take_while(|_| used()).for_each(|_| std::thread::sleep(Duration::from_millis(1)));
     }
 }
 
 #[test]
-fn transfers_that_nobody_waits_for_are_made_all_the_same() {
+fn dropped_transfers_complete() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);

@@ -1,4 +1,4 @@
-//! What the tests of the local file system share.
+//! Helpers of the local file system tests.
 
 use std::{future::Future, path::Path, sync::Arc};
 
@@ -8,7 +8,7 @@ use millrace_vfs::{
     local::{HandleMode, IoMode, KeySource, LocalConfig, LocalFs},
 };
 
-/// Every way of naming and of moving data that works on this machine.
+/// All kinds of handles and I/O available on this host.
 pub(crate) fn modes() -> Vec<(HandleMode, IoMode)> {
     let mut out = vec![(HandleMode::Index, IoMode::Blocking), (HandleMode::Index, IoMode::Auto)];
     if rustix::process::geteuid().is_root() {
@@ -37,12 +37,12 @@ pub(crate) fn open(root: &Path, mode: (HandleMode, IoMode)) -> Arc<LocalFs> {
     LocalFs::open(config(root, mode)).unwrap()
 }
 
-/// Waits for a call.
+/// Waits for a call to complete.
 pub(crate) fn wait<T>(f: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(f)
 }
 
-/// The user that this process is; with kernel identities, the superuser.
+/// The user running this process; root if the kernel applies credentials.
 pub(crate) fn me() -> Identity {
     Identity {
         uid: rustix::process::geteuid().as_raw(),
@@ -86,7 +86,7 @@ pub(crate) fn read(fs: &LocalFs, file: &Handle, offset: u64, count: u32) -> FsRe
     wait(fs.read(&me(), file, offset, count)).map(|r| r.data.to_vec())
 }
 
-/// All names of a directory, by pages of `page` entries.
+/// All names in a directory, listed in pages of `page` entries.
 pub(crate) fn list(fs: &LocalFs, dir: &Handle, page: usize) -> Vec<Vec<u8>> {
     let (mut names, mut cookie) = (Vec::new(), 0);
     loop {

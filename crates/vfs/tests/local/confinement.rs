@@ -1,4 +1,4 @@
-//! Nothing outside the export is reached.
+//! Confinement to the export.
 
 use std::os::unix::fs::symlink;
 
@@ -24,7 +24,7 @@ fn dot_dot_stops_at_the_root() {
 }
 
 #[test]
-fn names_with_more_than_one_component_are_refused() {
+fn names_with_several_components_are_rejected() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -60,9 +60,9 @@ fn symbolic_links_are_never_followed() {
     }
 }
 
-/// A local attacker swaps a directory for a link to the outside while a client walks through it.
+/// A local attacker replaces a directory by a symbolic link to the outside while a client walks through it.
 #[test]
-fn swapping_a_directory_for_a_link_gains_nothing() {
+fn swapping_a_directory_for_a_symlink_does_not_escape() {
     for m in modes() {
         let outer = tempfile::tempdir().unwrap();
         let inner = outer.path().join("export");
@@ -93,9 +93,10 @@ fn swapping_a_directory_for_a_link_gains_nothing() {
     }
 }
 
-/// Somebody who may change a directory exchanges what root has just made in it for an object of root's own.
+/// A user with write permission on a directory replaces an object just created by root with another of root's
+/// objects.
 #[test]
-fn what_takes_the_place_of_a_new_object_keeps_its_attributes() {
+fn object_replacing_a_new_one_keeps_its_attributes() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     if !rustix::process::geteuid().is_root() {
         println!("not root: skipped");
@@ -115,12 +116,12 @@ fn what_takes_the_place_of_a_new_object_keeps_its_attributes() {
             std::fs::set_permissions(victim, PermissionsExt::from_mode(0o700)).unwrap();
         }
         let inodes = victims.each_ref().map(|v| std::fs::metadata(v).unwrap().ino());
-        // What the test itself removes below may just have become a victim.
+        // A separate directory, because objects that the test removes below could be victims too.
         let elsewhere = tempfile::tempdir_in(dir.path().parent().unwrap()).unwrap();
         let spare = elsewhere.path().join("file");
         std::fs::hard_link(&victims[0], &spare).unwrap();
         std::fs::write(victims[1].join("entry"), b"").unwrap();
-        // Born before, by every clock.
+        // Ensure an earlier birth time.
         std::thread::sleep(std::time::Duration::from_millis(50));
         let stop = std::sync::atomic::AtomicBool::new(false);
         let mut changed = None;
@@ -159,7 +160,7 @@ fn what_takes_the_place_of_a_new_object_keeps_its_attributes() {
 }
 
 #[test]
-fn a_handle_of_another_export_is_refused() {
+fn handle_of_another_export_is_rejected() {
     for m in modes() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let fs_a = open(a.path(), m);
@@ -176,9 +177,9 @@ fn a_handle_of_another_export_is_refused() {
     }
 }
 
-/// Even with the right key, the root of another directory of the same file system is not beneath ours.
+/// Even with the right key, the root of another directory on the same file system is not beneath the root.
 #[test]
-fn a_directory_outside_is_refused_even_if_its_handle_is_marked() {
+fn outside_directory_is_rejected_despite_a_valid_mac() {
     for m in modes() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (fs_a, fs_b) = (open(a.path(), m), open(b.path(), m));
@@ -189,7 +190,7 @@ fn a_directory_outside_is_refused_even_if_its_handle_is_marked() {
 }
 
 #[test]
-fn a_directory_moved_out_of_the_export_does_not_lead_out() {
+fn directory_moved_out_of_the_export_does_not_escape() {
     for m in modes() {
         let outer = tempfile::tempdir().unwrap();
         let inner = outer.path().join("export");
@@ -202,13 +203,13 @@ fn a_directory_moved_out_of_the_export_does_not_lead_out() {
 }
 
 #[test]
-fn a_mount_inside_the_export_is_not_crossed() {
+fn mount_points_are_not_crossed() {
     if !rustix::process::geteuid().is_root() {
         println!("not root: skipped");
         return;
     }
     for m in modes() {
-        // /dev/shm and /dev/pts are mounts inside /dev on every Linux machine.
+        // /dev/shm and /dev/pts are mounts inside /dev on every Linux host.
         let fs = match millrace_vfs::local::LocalFs::open(config(std::path::Path::new("/dev"), m)) {
             Ok(fs) => fs,
             Err(e) => {

@@ -1,4 +1,4 @@
-//! In whose name things are done.
+//! Credentials of calls.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
@@ -39,7 +39,7 @@ fn new_objects_belong_to_the_caller() {
             wait(fs.create_node(&caller, &root, b"l", &l, &SetAttr::default())).unwrap().attr.uid,
             1001
         );
-        // The superuser may give away.
+        // The superuser may give files away.
         let how = CreateHow::Guarded(SetAttr { uid: Some(5), gid: Some(6), ..mode(0o4755) });
         let g = wait(fs.create(&Identity::root(), &root, b"g", &how)).unwrap();
         assert_eq!((g.attr.uid, g.attr.gid, g.attr.mode), (5, 6, 0o4755));
@@ -49,7 +49,7 @@ fn new_objects_belong_to_the_caller() {
 }
 
 #[test]
-fn what_the_mode_denies_is_denied_and_what_a_group_allows_is_allowed() {
+fn mode_bits_and_groups_control_access() {
     if !root_only() {
         return;
     }
@@ -80,7 +80,7 @@ fn what_the_mode_denies_is_denied_and_what_a_group_allows_is_allowed() {
         assert_eq!(wait(fs.create(&other, &root, b"n", &how)).unwrap_err(), FsError::Access);
         assert_eq!(wait(fs.remove(&owner, &root, b"secret")).unwrap_err(), FsError::Access);
         assert_eq!(wait(fs.setattr(&other, &f, &mode(0o777), None)).unwrap_err(), FsError::Perm);
-        // A right that was used is gone once the mode changes through us.
+        // A cached permission is dropped when the mode changes through this server.
         wait(fs.setattr(&owner, &f, &mode(0o600), None)).unwrap();
         assert_eq!(wait(fs.read(&member, &f, 0, 1)).unwrap_err(), FsError::Access);
         let chown_it = SetAttr { uid: Some(1001), ..SetAttr::default() };
@@ -89,7 +89,7 @@ fn what_the_mode_denies_is_denied_and_what_a_group_allows_is_allowed() {
 }
 
 #[test]
-fn the_owner_reads_and_writes_whatever_the_mode() {
+fn owner_may_read_and_write_regardless_of_mode() {
     if !root_only() {
         return;
     }
@@ -109,7 +109,7 @@ fn the_owner_reads_and_writes_whatever_the_mode() {
 }
 
 #[test]
-fn a_write_by_another_clears_set_id_bits() {
+fn write_by_another_user_clears_set_id_bits() {
     if !root_only() {
         return;
     }
@@ -124,7 +124,7 @@ fn a_write_by_another_clears_set_id_bits() {
 }
 
 #[test]
-fn times_of_now_need_write_permission_and_others_ownership() {
+fn current_time_needs_write_permission_other_times_ownership() {
     if !root_only() {
         return;
     }
@@ -142,7 +142,7 @@ fn times_of_now_need_write_permission_and_others_ownership() {
 }
 
 #[test]
-fn ids_that_mean_nothing_to_the_kernel_never_act_as_root() {
+fn invalid_ids_do_not_act_as_root() {
     if !root_only() {
         return;
     }
@@ -157,13 +157,13 @@ fn ids_that_mean_nothing_to_the_kernel_never_act_as_root() {
             assert_eq!(wait(fs.create(&caller, &fs.root(), b"n", &how)).unwrap_err(), FsError::Perm);
             assert!(wait(fs.read(&caller, &f, 0, 1)).is_err());
         }
-        // And the thread is itself again afterwards.
+        // The thread's own credentials are restored.
         assert!(wait(fs.create(&me(), &fs.root(), b"n", &CreateHow::Guarded(mode(0o600)))).is_ok());
     }
 }
 
 #[test]
-fn without_the_kernels_help_mode_bits_are_checked() {
+fn checked_mode_enforces_mode_bits() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -185,9 +185,9 @@ fn without_the_kernels_help_mode_bits_are_checked() {
     }
 }
 
-/// As root the kernel refuses the server nothing, so that the rules are ours to keep.
+/// The kernel does not check root, so the server must.
 #[test]
-fn without_the_kernels_help_posix_rules_hold_for_the_caller() {
+fn checked_mode_enforces_posix_rules() {
     if !root_only() {
         return;
     }
@@ -210,7 +210,7 @@ fn without_the_kernels_help_posix_rules_hold_for_the_caller() {
         };
         let chown = |uid, gid| SetAttr { uid, gid, ..SetAttr::default() };
         let f = own("f", 1000, 1000, 0o644);
-        // The caller's file, and set-uid root in one call.
+        // chown to root and set-UID in one call.
         let both = SetAttr { uid: Some(0), ..mode(0o4755) };
         assert_eq!(set(&caller, &f, both), Err(FsError::Perm));
         assert_eq!(set(&caller, &f, chown(Some(1001), None)), Err(FsError::Perm));
@@ -220,14 +220,14 @@ fn without_the_kernels_help_posix_rules_hold_for_the_caller() {
         let g = own("g", 1000, 50, 0o644);
         assert_eq!(set(&caller, &g, mode(0o6755)), Ok((1000, 50, 0o4755)), "no member of the group");
         assert_eq!(set(&user(0), &g, SetAttr { uid: Some(5), ..mode(0o6755) }), Ok((5, 50, 0o6755)));
-        // Others' files, changed by those who may write.
+        // Files of others, written by users with permission.
         let h = own("h", 0, 0, 0o6777);
         let size = SetAttr { size: Some(1), ..SetAttr::default() };
         assert_eq!(set(&caller, &h, size), Ok((0, 0, 0o777)));
         let h = own("i", 0, 0, 0o6777);
         wait(fs.write(&caller, &h, 0, views(b"x"), Stability::Unstable)).unwrap();
         assert_eq!(wait(fs.getattr(&h)).unwrap().mode, 0o777);
-        // What is made is root's.
+        // New objects belong to root.
         let how = CreateHow::Guarded(SetAttr { uid: Some(0), gid: Some(0), ..mode(0o6777) });
         let made = wait(fs.create(&caller, &root, b"new", &how)).unwrap().attr;
         assert_eq!((made.uid, made.mode), (0, 0o777));
@@ -239,7 +239,7 @@ fn without_the_kernels_help_posix_rules_hold_for_the_caller() {
         assert_eq!(make(&caller, "fifo", NewNode::Fifo), Ok(0o666));
         assert_eq!(make(&caller, "socket", NewNode::Socket), Ok(0o666));
         assert_eq!(make(&user(0), "device", NewNode::Character(1, 3)), Ok(0o6666));
-        // A directory that the caller may not write keeps its parent.
+        // A directory without write permission cannot change its parent.
         std::fs::create_dir(dir.path().join("d")).unwrap();
         std::fs::create_dir(dir.path().join("to")).unwrap();
         std::fs::set_permissions(dir.path().join("to"), std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -1,6 +1,6 @@
-//! The local file system: confinement, handles over restarts, identity, data, and what the shared suite cannot ask.
+//! Tests specific to the local file system: confinement, handles across restarts, identity, data.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests are outside `#[test]` functions.
+#![allow(clippy::unwrap_used)] // Helpers outside of `#[test]` functions.
 
 mod calls;
 mod common;

@@ -8,7 +8,7 @@ use millrace_vfs::{
 use crate::common::*;
 
 #[test]
-fn handles_outlive_a_restart() {
+fn handles_survive_a_restart() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -25,7 +25,7 @@ fn handles_outlive_a_restart() {
 }
 
 #[test]
-fn handles_outlive_renames_by_us_and_by_others_and_a_restart() {
+fn handles_survive_renames_and_a_restart() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
@@ -47,14 +47,14 @@ fn handles_outlive_renames_by_us_and_by_others_and_a_restart() {
 }
 
 #[test]
-fn handles_of_objects_that_are_gone_are_stale_after_a_restart() {
+fn handles_of_removed_objects_are_stale_after_a_restart() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
         let f = create(&fs, &fs.root(), "f");
         drop(fs);
         std::fs::remove_file(dir.path().join("f")).unwrap();
-        // The inode number is likely to be used again.
+        // The inode number is likely to be reused.
         std::fs::write(dir.path().join("f"), b"another").unwrap();
         let fs = open(dir.path(), m);
         for _ in 0..3 {
@@ -64,7 +64,7 @@ fn handles_of_objects_that_are_gone_are_stale_after_a_restart() {
 }
 
 #[test]
-fn the_key_is_kept_with_the_export_or_in_a_file() {
+fn key_is_stored_in_an_attribute_or_file() {
     for (handles, io) in modes() {
         let (dir, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for key in [KeySource::Attribute, KeySource::File(keys.path().join("key"))] {

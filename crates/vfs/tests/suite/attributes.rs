@@ -14,14 +14,14 @@ fn owner(uid: u32, gid: u32) -> SetAttr {
     SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }
 }
 
-/// A file of `caller`'s with this mode.
+/// Creates a file of `caller` with this mode.
 fn file_of(f: &Fixture, caller: &Identity, name: &str, bits: u32) -> millrace_vfs::Handle {
     let made = f.create(caller, &f.dir, name.as_bytes(), mode(bits)).unwrap().handle;
     f.set(caller, &made, mode(bits)).unwrap();
     made
 }
 
-pub(crate) fn fresh_objects_have_the_attributes_asked_for(f: &Fixture) {
+pub(crate) fn new_objects_have_the_requested_attributes(f: &Fixture) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
     let attr = f.create(&root(), &f.dir, b"a", mode(0o604)).unwrap().attr;
     assert_eq!((attr.mode, attr.nlink, attr.size, attr.used), (0o604, 1, 0, 0));
@@ -41,7 +41,7 @@ pub(crate) fn fresh_objects_have_the_attributes_asked_for(f: &Fixture) {
     }
 }
 
-pub(crate) fn setattr_changes_what_is_asked_and_nothing_else(f: &Fixture) {
+pub(crate) fn setattr_changes_only_given_attributes(f: &Fixture) {
     let file = f.file("a");
     f.write(&root(), &file, 0, b"0123456789").unwrap();
     let before = f.attr(&file);
@@ -72,7 +72,7 @@ pub(crate) fn setattr_changes_what_is_asked_and_nothing_else(f: &Fixture) {
     fails(f.set(&root(), &file, SetAttr { mtime: bad, ..SetAttr::default() }), &[Inval]);
 }
 
-pub(crate) fn a_guard_that_does_not_match_changes_nothing(f: &Fixture) {
+pub(crate) fn setattr_with_mismatched_guard_changes_nothing(f: &Fixture) {
     let file = f.file("a");
     let old = f.attr(&file);
     let guarded = |guard, set| f.op(f.fs.setattr(&root(), &file, &set, Some(guard)));
@@ -85,7 +85,7 @@ pub(crate) fn a_guard_that_does_not_match_changes_nothing(f: &Fixture) {
     assert_eq!(f.attr(&file).size, 3);
 }
 
-pub(crate) fn wcc_joins_one_change_to_the_next(f: &Fixture) {
+pub(crate) fn wcc_data_is_contiguous(f: &Fixture) {
     let file = f.file("a");
     let mut last = WccAttr::from(&f.attr(&file));
     for step in 0..8u64 {
@@ -119,14 +119,14 @@ pub(crate) fn wcc_joins_one_change_to_the_next(f: &Fixture) {
     }
 }
 
-pub(crate) fn ctime_moves_at_every_change(f: &Fixture) {
+pub(crate) fn every_change_updates_ctime(f: &Fixture) {
     let file = f.file("a");
     let mut last = f.attr(&file);
     let mut changes = 0;
     for bits in [0o600, 0o644, 0o600, 0o644] {
         f.set(&root(), &file, mode(bits)).unwrap();
         let now = f.attr(&file);
-        // A local file system's clock may tick as slowly as its kernel's.
+        // The clock of a local file system may have the coarse granularity of the kernel.
         assert!(now.ctime >= last.ctime);
         changes += u32::from(now.ctime > last.ctime);
         assert_eq!(now.mtime, last.mtime);
@@ -143,21 +143,21 @@ pub(crate) fn ctime_moves_at_every_change(f: &Fixture) {
     assert_eq!(f.attr(&file).mtime, now.mtime);
 }
 
-pub(crate) fn modes_decide_who_may_read_and_write(f: &Fixture) {
+pub(crate) fn mode_bits_control_read_and_write(f: &Fixture) {
     if !f.can.identities {
         return;
     }
-    // Owner 7, group 7; who else may what.
+    // Owner 7, group 7: access of other users.
     let cases = [
         (0o640, member(8, &[7]), true, false),
         (0o640, user(8), false, false),
-        (0o604, member(8, &[7]), false, false), // The first class that fits decides.
+        (0o604, member(8, &[7]), false, false), // Only the first matching class applies.
         (0o604, user(8), true, false),
         (0o602, user(8), false, true),
         (0o060, member(8, &[1, 2, 7]), true, true),
-        (0o000, user(7), true, true), // The owner opened it once.
+        (0o000, user(7), true, true), // The owner has opened it before.
         (0o000, root(), true, true),
-        (0o001, user(8), true, false), // Who may execute may read.
+        (0o001, user(8), true, false), // Execute permission allows reading.
     ];
     for (at, (bits, caller, may_read, may_write)) in cases.into_iter().enumerate() {
         let file = file_of(f, &user(7), &format!("f{at}"), bits);
@@ -178,7 +178,7 @@ pub(crate) fn modes_decide_who_may_read_and_write(f: &Fixture) {
     assert_eq!(f.access(&root(), &file, 0xffff_ffff) & all, all);
 }
 
-pub(crate) fn directories_need_search_and_write_permission(f: &Fixture) {
+pub(crate) fn directory_changes_need_search_and_write_permission(f: &Fixture) {
     if !f.can.identities {
         return;
     }
@@ -203,14 +203,14 @@ pub(crate) fn directories_need_search_and_write_permission(f: &Fixture) {
     let rights = Access::READ | Access::LOOKUP | Access::MODIFY | Access::EXTEND | Access::DELETE;
     assert_eq!(f.access(&other, &dir, rights), Access::READ);
     assert_eq!(f.access(&user(7), &dir, rights), rights);
-    // A directory's `..` changes when it moves to another, so its own write permission counts.
+    // Moving a directory to another parent changes its `..`, which requires write permission on it.
     let foreign = f.mkdir(&user(7), &f.dir, b"foreign", 0o755).unwrap().handle;
     let home = f.mkdir(&other, &f.dir, b"home", 0o755).unwrap().handle;
     fails(f.op(f.fs.rename(&other, &f.dir, b"foreign", &home, b"x")), &[FsError::Access]);
     assert_eq!(f.lookup(&f.dir, "foreign").unwrap(), foreign);
 }
 
-pub(crate) fn owners_and_groups_change_hands_by_the_rules(f: &Fixture) {
+pub(crate) fn chown_follows_posix(f: &Fixture) {
     if !f.can.identities {
         return;
     }
@@ -220,7 +220,7 @@ pub(crate) fn owners_and_groups_change_hands_by_the_rules(f: &Fixture) {
     fails(f.set(&user(7), &file, owner(8, 7)), &[Perm]);
     fails(f.set(&user(7), &file, owner(7, 9)), &[Perm]);
     fails(f.set(&user(8), &file, owner(8, 8)), &[Perm]);
-    // All or nothing: the mode could have been set.
+    // All or nothing: the mode alone could be set.
     fails(f.set(&user(7), &file, SetAttr { uid: Some(8), ..mode(0o600) }), &[Perm]);
     assert_eq!(f.attr(&file), before);
     f.set(&member(7, &[9]), &file, SetAttr { gid: Some(9), ..SetAttr::default() }).unwrap();
@@ -229,7 +229,7 @@ pub(crate) fn owners_and_groups_change_hands_by_the_rules(f: &Fixture) {
     assert_eq!((f.attr(&file).uid, f.attr(&file).gid), (10, 11));
 }
 
-pub(crate) fn set_id_bits_fall_with_foreign_hands(f: &Fixture) {
+pub(crate) fn changes_by_others_clear_set_id_bits(f: &Fixture) {
     if !f.can.identities {
         return;
     }
@@ -247,14 +247,14 @@ pub(crate) fn set_id_bits_fall_with_foreign_hands(f: &Fixture) {
     let given = fresh("given");
     f.set(&member(7, &[9]), &given, SetAttr { gid: Some(9), ..SetAttr::default() }).unwrap();
     assert_eq!(f.attr(&given).mode, 0o777);
-    // Set-gid needs membership in the group.
+    // Set-GID requires membership in the group.
     let foreign = fresh("foreign");
     f.set(&root(), &foreign, owner(7, 12)).unwrap();
     f.set(&user(7), &foreign, mode(0o2755)).unwrap();
     assert_eq!(f.attr(&foreign).mode, 0o755);
 }
 
-pub(crate) fn times_are_set_by_those_who_may(f: &Fixture) {
+pub(crate) fn setting_times_requires_permission(f: &Fixture) {
     if !f.can.identities {
         return;
     }
@@ -264,7 +264,7 @@ pub(crate) fn times_are_set_by_those_who_may(f: &Fixture) {
         f.set(caller, &file, SetAttr { atime, mtime, ..Default::default() })
     };
     set(&user(7), at, at).unwrap();
-    // Who may write may set the present time, but no other.
+    // Write permission allows setting the current time only.
     set(&user(8), SetTime::Now, SetTime::Now).unwrap();
     assert!(f.attr(&file).mtime.seconds > 5);
     fails(set(&user(8), at, SetTime::Keep), &[Perm]);
@@ -292,7 +292,7 @@ pub(crate) fn sticky_directories_protect_entries(f: &Fixture) {
     f.op(f.fs.remove(&root(), &dir, b"c")).unwrap();
 }
 
-pub(crate) fn set_gid_directories_hand_on_their_group(f: &Fixture) {
+pub(crate) fn set_gid_directories_pass_on_their_group(f: &Fixture) {
     if !f.can.identities {
         return;
     }

@@ -7,12 +7,12 @@ use crate::fixture::{Fixture, fails, member, root, size, user};
 
 const PAGE: usize = 64 << 10;
 
-/// Bytes that differ from place to place.
+/// Data that differs at each offset.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed.wrapping_mul(97)) as u8).collect()
 }
 
-pub(crate) fn what_is_written_is_read(f: &Fixture) {
+pub(crate) fn reads_return_written_data(f: &Fixture) {
     for (at, len) in
         [1, 511, 512, 513, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 77, 1 << 20].into_iter().enumerate()
     {
@@ -37,7 +37,7 @@ pub(crate) fn what_is_written_is_read(f: &Fixture) {
     assert_eq!((nothing.count, f.attr(&file).size), (0, before.size));
 }
 
-pub(crate) fn reads_end_at_the_end(f: &Fixture) {
+pub(crate) fn reads_stop_at_end_of_file(f: &Fixture) {
     let file = f.file("a");
     assert_eq!(f.read(&root(), &file, 0, 10).unwrap(), (vec![], true));
     f.write(&root(), &file, 0, b"0123456789").unwrap();
@@ -69,7 +69,7 @@ pub(crate) fn holes_are_zero(f: &Fixture) {
     f.write(&root(), &file, 2 * PAGE as u64 + 5, b"island").unwrap();
     expected[2 * PAGE + 5..][..6].copy_from_slice(b"island");
     assert!(f.content(&file) == expected);
-    // A very large file, most of it a hole.
+    // A very large, sparse file.
     let huge = f.file("huge");
     let end = 1 << 40;
     f.set(&root(), &huge, size(end)).unwrap();
@@ -79,7 +79,7 @@ pub(crate) fn holes_are_zero(f: &Fixture) {
     assert!(!eof && zeros.len() == 300_000 && zeros.iter().all(|b| *b == 0));
 }
 
-pub(crate) fn a_file_that_shrank_and_grew_has_zeros(f: &Fixture) {
+pub(crate) fn extension_after_truncation_reads_zeros(f: &Fixture) {
     let file = f.file("a");
     let data = pattern(2 * PAGE + 100, 3);
     for cut in [0, 1, 700, PAGE, PAGE + 7, 2 * PAGE + 99] {
@@ -93,7 +93,7 @@ pub(crate) fn a_file_that_shrank_and_grew_has_zeros(f: &Fixture) {
         f.set(&root(), &file, size(cut as u64)).unwrap();
         f.write(&root(), &file, 3 * PAGE as u64 - 1, b"\0").unwrap();
         assert!(f.content(&file) == expected, "grown by a write, cut at {cut}");
-        // Just after the cut, in the same page.
+        // Just after the new end, in the same page.
         f.set(&root(), &file, size(cut as u64)).unwrap();
         f.write(&root(), &file, cut as u64 + 50, b"!").unwrap();
         expected.truncate(cut + 50);
@@ -104,7 +104,7 @@ pub(crate) fn a_file_that_shrank_and_grew_has_zeros(f: &Fixture) {
     assert_eq!(f.attr(&file).used, 0);
 }
 
-pub(crate) fn writes_refuse_what_cannot_hold_data(f: &Fixture) {
+pub(crate) fn writes_to_non_files_are_rejected(f: &Fixture) {
     let dir = f.subdir("d");
     fails(f.write(&root(), &dir, 0, b"x"), &[IsDir, Inval]);
     fails(f.read(&root(), &dir, 0, 1), &[IsDir, Inval]);
@@ -120,7 +120,7 @@ pub(crate) fn writes_refuse_what_cannot_hold_data(f: &Fixture) {
     assert_eq!(f.attr(&file).size, 0);
 }
 
-pub(crate) fn a_read_keeps_what_it_saw(f: &Fixture) {
+pub(crate) fn read_data_is_not_changed_by_later_writes(f: &Fixture) {
     let file = f.file("a");
     let old = pattern(3 * PAGE, 1);
     f.write(&root(), &file, 0, &old).unwrap();
@@ -133,7 +133,7 @@ pub(crate) fn a_read_keeps_what_it_saw(f: &Fixture) {
     assert!(read.data.to_vec() == old, "data changed under a reader");
 }
 
-pub(crate) fn commit_answers_with_the_same_verifier(f: &Fixture) {
+pub(crate) fn commit_returns_the_same_verifier(f: &Fixture) {
     let file = f.file("a");
     let verifier = f.fs.write_verifier();
     f.write(&root(), &file, 0, b"x").unwrap();
@@ -143,7 +143,7 @@ pub(crate) fn commit_answers_with_the_same_verifier(f: &Fixture) {
     assert_eq!(f.fs.write_verifier(), verifier);
 }
 
-pub(crate) fn commit_is_for_those_who_may_write(f: &Fixture) {
+pub(crate) fn commit_requires_write_permission(f: &Fixture) {
     if !f.can.identities {
         return;
     }
@@ -162,7 +162,7 @@ pub(crate) fn commit_is_for_those_who_may_write(f: &Fixture) {
     fails(commit(&user(1001)), &[Access]);
 }
 
-/// One change of a file, or a look at it.
+/// A random operation on a file.
 #[derive(Debug, Clone)]
 enum Step {
     Write { offset: usize, len: usize, piece: usize },
@@ -170,7 +170,7 @@ enum Step {
     Read { offset: usize, count: usize },
 }
 
-/// Places near page boundaries as well as anywhere.
+/// Offsets near page boundaries and elsewhere.
 fn place() -> impl Strategy<Value = usize> {
     let near = (0..5usize, 0..40usize).prop_map(|(page, d)| (page * PAGE + d).saturating_sub(20));
     prop_oneof![near, (0..5usize).prop_map(|p| p * PAGE), 0..4 * PAGE]

@@ -8,7 +8,7 @@ use crate::fixture::{Fixture, fails, mode, root};
 
 const ALL: ReadDirLimits = ReadDirLimits { max_entries: 10_000, max_name_bytes: 1 << 20, plus: false };
 
-pub(crate) fn a_listing_has_every_entry_once(f: &Fixture) {
+pub(crate) fn listing_contains_each_entry_once(f: &Fixture) {
     let sub = f.subdir("sub");
     let page = f.op(f.fs.readdir(&root(), &sub, 0, [0; 8], ALL)).unwrap();
     assert!(page.eof);
@@ -33,7 +33,7 @@ pub(crate) fn a_listing_has_every_entry_once(f: &Fixture) {
     fails(f.op(f.fs.readdir(&root(), &f.file("file"), 0, [0; 8], ALL)), &[NotDir]);
 }
 
-pub(crate) fn small_pages_join_to_the_whole(f: &Fixture) {
+pub(crate) fn small_pages_form_the_whole_listing(f: &Fixture) {
     for at in 0..20 {
         f.file(&format!("{at}"));
     }
@@ -43,20 +43,20 @@ pub(crate) fn small_pages_join_to_the_whole(f: &Fixture) {
         let joined: Vec<_> = f.list(&f.dir, per_page).into_iter().map(|e| e.name).collect();
         assert_eq!(joined, whole, "{per_page} a page");
     }
-    // The limit of name bytes holds, but one entry always comes.
+    // The limit on name bytes applies, but at least one entry is returned.
     let narrow = ReadDirLimits { max_entries: 100, max_name_bytes: 0, plus: false };
     let page = f.op(f.fs.readdir(&root(), &f.dir, 0, [0; 8], narrow)).unwrap();
     assert_eq!((page.entries.len(), page.eof), (1, false));
     let some = ReadDirLimits { max_name_bytes: 10, ..narrow };
     let page = f.op(f.fs.readdir(&root(), &f.dir, 0, [0; 8], some)).unwrap();
     assert!(page.entries.iter().map(|e| e.name.len()).sum::<usize>() <= 10 && !page.eof);
-    // Again from the last cookie: the end, with nothing in it.
+    // Continuing after the last cookie returns an empty last page.
     let last = f.list(&f.dir, 1000).pop().unwrap().cookie;
     let end = f.op(f.fs.readdir(&root(), &f.dir, last, page.verifier, ALL)).unwrap();
     assert_eq!((end.entries.len(), end.eof), (0, true));
 }
 
-pub(crate) fn plus_gives_handles_and_attributes(f: &Fixture) {
+pub(crate) fn plus_returns_handles_and_attributes(f: &Fixture) {
     f.subdir("d");
     f.file("a");
     let plus = ReadDirLimits { plus: true, ..ALL };
@@ -70,7 +70,7 @@ pub(crate) fn plus_gives_handles_and_attributes(f: &Fixture) {
     }
 }
 
-pub(crate) fn bad_cookies_are_refused(f: &Fixture) {
+pub(crate) fn bad_cookies_are_rejected(f: &Fixture) {
     f.file("a");
     let first = f.op(f.fs.readdir(&root(), &f.dir, 0, [0; 8], ALL)).unwrap();
     let cookie = first.entries[0].cookie;
@@ -80,7 +80,7 @@ pub(crate) fn bad_cookies_are_refused(f: &Fixture) {
     f.op(f.fs.readdir(&root(), &f.dir, cookie, first.verifier, ALL)).unwrap();
 }
 
-pub(crate) fn entries_that_stay_are_seen_once_while_others_come_and_go(f: &Fixture) {
+pub(crate) fn unchanged_entries_are_listed_once_during_changes(f: &Fixture) {
     let stays: BTreeSet<_> = (0..60).map(|i| format!("stays{i}")).collect();
     for (at, name) in stays.iter().enumerate() {
         f.file(name);
@@ -96,12 +96,12 @@ pub(crate) fn entries_that_stay_are_seen_once_while_others_come_and_go(f: &Fixtu
         if page.eof {
             break;
         }
-        // Between two pages the directory changes: also the entry that the cookie stands at may go.
+        // Changes between two pages; the entry of the current cookie may be removed too.
         if round < 60 {
             f.remove(&f.dir, &format!("goes{round}")).unwrap();
             f.file(&format!("new{round}"));
             let (from, to) = (format!("new{}", round / 2), format!("renamed{round}"));
-            let _ = f.rename(&f.dir, &from, &f.dir, &to); // It may have gone before.
+            let _ = f.rename(&f.dir, &from, &f.dir, &to); // It may have been removed before.
         }
         round += 1;
         assert!(round < 500, "the scan does not end");

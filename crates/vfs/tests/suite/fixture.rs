@@ -1,4 +1,4 @@
-//! A file system under test, and short ways to call it.
+//! A file system under test, with short forms of its calls.
 
 use std::{any::Any, sync::Arc};
 
@@ -10,33 +10,33 @@ use millrace_vfs::{
     memory::{MemoryConfig, MemoryFs},
 };
 
-/// What an implementation cannot do where the tests run; cases pass over it.
+/// Limitations of an implementation in the test environment; affected cases are skipped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Abilities {
-    /// Calls act with the caller's identity (a local file system needs root for that). Without it every object
-    /// belongs to the user who runs the tests, and cases about permissions do nothing.
+    /// Calls use the caller's credentials (a local file system needs root for that). Otherwise all objects
+    /// belong to the user who runs the tests, and permission cases do nothing.
     pub(crate) identities: bool,
-    /// Devices can be made.
+    /// Devices can be created.
     pub(crate) devices: bool,
-    /// Times move with the kernel's clock, so that two changes in a row may have the same time.
+    /// Times have the granularity of the kernel's clock, so two consecutive changes may have the same time.
     pub(crate) coarse_times: bool,
-    /// Calls that each thread makes where many threads meet.
+    /// Number of calls per thread in stress tests.
     pub(crate) stress_steps: usize,
 }
 
-/// A fresh file system, and what it lives on.
+/// A new file system and its resources.
 pub(crate) struct Fixture {
     pub(crate) fs: FileSystemRef,
     pub(crate) can: Abilities,
-    /// A directory of mode 0777 in which the cases work, owned by root.
+    /// Working directory of the cases, mode 0777, owned by root.
     pub(crate) dir: Handle,
     arena: Arena,
     rt: tokio::runtime::Runtime,
-    /// What must live as long as the file system (a temporary directory).
+    /// Resources that must outlive the file system (a temporary directory).
     _keep: Box<dyn Any + Send + Sync>,
 }
 
-/// A file system in memory.
+/// The memory file system.
 pub(crate) fn memory() -> Fixture {
     let can = Abilities { identities: true, devices: true, coarse_times: false, stress_steps: 5000 };
     Fixture::new(can, |arena, rt| {
@@ -44,17 +44,17 @@ pub(crate) fn memory() -> Fixture {
     })
 }
 
-/// A directory of this machine, in the best way that it allows.
+/// A local directory, with the best features available.
 pub(crate) fn local() -> Fixture {
     local_as(HandleMode::Auto, IoMode::Auto, None)
 }
 
-/// The same on tmpfs, where there is one: other handles, other cookies.
+/// A local directory on tmpfs, if there is one: other handles and cookies.
 pub(crate) fn local_tmpfs() -> Fixture {
     local_as(HandleMode::Auto, IoMode::Auto, Some("/dev/shm"))
 }
 
-/// A directory of this machine, without kernel handles and without io_uring.
+/// A local directory, without kernel handles and io_uring.
 pub(crate) fn local_plain() -> Fixture {
     local_as(HandleMode::Index, IoMode::Blocking, None)
 }
@@ -70,19 +70,19 @@ fn local_as(handles: HandleMode, io: IoMode, within: Option<&str>) -> Fixture {
             handles,
             io,
             key: KeySource::Bytes([5; 16]),
-            sync_metadata: false, // Durability costs time and is tested elsewhere.
+            sync_metadata: false, // Tested elsewhere; slow.
             ..LocalConfig::new(dir.path(), arena)
         };
         (LocalFs::open(config).unwrap() as Arc<dyn FileSystem>, Box::new(dir))
     })
 }
 
-/// An ordinary user: uid `n`, group `n`.
+/// An unprivileged user with uid and gid `n`.
 pub(crate) fn user(n: u32) -> Identity {
     Identity { uid: n, gid: n, gids: Default::default() }
 }
 
-/// A user with further groups.
+/// An unprivileged user with supplementary groups.
 pub(crate) fn member(n: u32, groups: &[u32]) -> Identity {
     Identity { uid: n, gid: n, gids: groups.iter().copied().collect() }
 }
@@ -103,7 +103,7 @@ pub(crate) fn size(size: u64) -> SetAttr {
 }
 
 impl Fixture {
-    /// Makes the file system with `make`, which gets the arena for data and the runtime.
+    /// Creates the file system with `make`, which gets the arena and the runtime.
     pub(crate) fn new(
         can: Abilities,
         make: impl FnOnce(Arena, RuntimeRef) -> (FileSystemRef, Box<dyn Any + Send + Sync>),
@@ -119,7 +119,7 @@ impl Fixture {
         let mut out = Self { fs, can, dir, arena, rt, _keep: keep };
         let set = mode(0o777);
         let made = out.op(out.fs.create_node(&root(), &dir, b"work", &NewNode::Directory, &set)).unwrap();
-        // The caller's umask may have applied.
+        // The process's umask may have applied.
         out.op(out.fs.setattr(&root(), &made.handle, &set, None)).unwrap();
         out.dir = made.handle;
         out
@@ -130,17 +130,17 @@ impl Fixture {
         self.rt.block_on(op)
     }
 
-    /// Data in the arena, in pieces of `piece` bytes, each in its own slot.
+    /// Data in the arena, in chunks of `piece` bytes, each in its own slot.
     pub(crate) fn pieces(&self, bytes: &[u8], piece: usize) -> Views {
         bytes.chunks(piece).map(|c| self.arena.copy_from(c).unwrap()).collect()
     }
 
-    /// A new file of root's in the work directory.
+    /// Creates a file as root in the working directory.
     pub(crate) fn file(&self, name: &str) -> Handle {
         self.create(&root(), &self.dir, name.as_bytes(), mode(0o644)).unwrap().handle
     }
 
-    /// A new directory of root's, mode 0777, in the work directory.
+    /// Creates a directory as root in the working directory, mode 0777.
     pub(crate) fn subdir(&self, name: &str) -> Handle {
         self.mkdir(&root(), &self.dir, name.as_bytes(), 0o777).unwrap().handle
     }
@@ -155,7 +155,7 @@ impl Fixture {
         self.op(self.fs.create(caller, dir, name, &CreateHow::Guarded(set)))
     }
 
-    /// Makes a directory and gives it exactly this mode.
+    /// Creates a directory with exactly this mode.
     pub(crate) fn mkdir(&self, caller: &Identity, dir: &Handle, name: &[u8], bits: u32) -> FsResult<Created> {
         let made = self.op(self.fs.create_node(caller, dir, name, &NewNode::Directory, &mode(bits)))?;
         self.op(self.fs.setattr(caller, &made.handle, &mode(bits), None))?;
@@ -181,7 +181,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Up to `count` bytes at `offset`, and whether they reach the end.
+    /// Reads up to `count` bytes at `offset`; returns the data and `eof`.
     pub(crate) fn read(
         &self,
         caller: &Identity,
@@ -193,7 +193,7 @@ impl Fixture {
         Ok((read.data.to_vec(), read.eof))
     }
 
-    /// The whole file.
+    /// Content of the whole file.
     pub(crate) fn content(&self, file: &Handle) -> Vec<u8> {
         let mut out = Vec::new();
         loop {
@@ -221,12 +221,12 @@ impl Fixture {
         self.op(self.fs.link(&root(), file, dir, name.as_bytes())).map(drop)
     }
 
-    /// Which of `wanted` are granted.
+    /// Returns which of `wanted` are granted.
     pub(crate) fn access(&self, caller: &Identity, file: &Handle, wanted: u32) -> u32 {
         self.op(self.fs.access(caller, file, Access(wanted))).unwrap().0.0
     }
 
-    /// All entries of `dir` without `.` and `..`, in pages of `per_page`.
+    /// All entries of `dir` except `.` and `..`, listed in pages of `per_page`.
     pub(crate) fn list(&self, dir: &Handle, per_page: usize) -> Vec<DirEntry> {
         let limits = ReadDirLimits { max_entries: per_page, max_name_bytes: 1 << 16, plus: false };
         let (mut out, mut cookie, mut verifier) = (Vec::<DirEntry>::new(), 0, [0; 8]);

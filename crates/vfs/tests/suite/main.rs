@@ -1,10 +1,11 @@
-//! The behaviour that every file system shows, whatever it keeps its files in.
+//! Conformance suite for all file system implementations.
 //!
-//! A case is a function of a [`Fixture`]: a fresh, empty file system. Each case runs for each implementation in the
-//! list at the end of this file. To add a case, write it in the module of its subject and name it in `cases!`; to
-//! add an implementation, write a function that makes a fixture and add one line to `implementations!`.
+//! A case is a function of a [`Fixture`], which contains a new, empty file system. Each case runs for each
+//! implementation in the list at the end of this file. To add a case, write it in the module of its subject
+//! and add it to `cases!`; to add an implementation, write a function that creates a fixture and add a line
+//! to `implementations!`.
 
-// A test that meets what it does not expect ends; the lints know tests only by their attribute.
+// Tests fail by panicking; the lints recognize tests only by their attribute.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attributes;
@@ -16,55 +17,55 @@ mod tree;
 
 use fixture::Fixture;
 
-/// Every case, as `module: names`.
+/// All cases, as `module: names`.
 macro_rules! cases {
     ($make:path) => {
         cases! { @all $make;
             namespace:
-                a_name_leads_to_what_was_created,
-                names_that_make_no_sense_are_refused,
-                dot_and_dot_dot_stay_inside,
-                create_honours_its_mode,
-                an_exclusive_create_is_idempotent_for_its_verifier,
-                everything_can_be_made_and_is_what_it_is,
-                removal_takes_the_name_and_the_last_one_the_file,
-                only_empty_directories_are_removed,
+                lookup_finds_created_objects,
+                invalid_names_are_rejected,
+                dot_and_dot_dot_stay_in_the_tree,
+                create_modes_follow_rfc_1813,
+                exclusive_create_is_idempotent_for_its_verifier,
+                all_object_types_can_be_created,
+                remove_of_the_last_link_removes_the_file,
+                rmdir_requires_an_empty_directory,
                 rename_moves_and_replaces,
-                rename_refuses_what_would_break_the_tree,
+                invalid_renames_are_rejected,
                 links_share_one_file,
-                handles_of_nothing_are_refused;
+                invalid_handles_are_rejected;
             attributes:
-                fresh_objects_have_the_attributes_asked_for,
-                setattr_changes_what_is_asked_and_nothing_else,
-                a_guard_that_does_not_match_changes_nothing,
-                wcc_joins_one_change_to_the_next,
-                ctime_moves_at_every_change,
-                modes_decide_who_may_read_and_write,
-                directories_need_search_and_write_permission,
-                owners_and_groups_change_hands_by_the_rules,
-                set_id_bits_fall_with_foreign_hands,
-                times_are_set_by_those_who_may,
+                new_objects_have_the_requested_attributes,
+                setattr_changes_only_given_attributes,
+                setattr_with_mismatched_guard_changes_nothing,
+                wcc_data_is_contiguous,
+                every_change_updates_ctime,
+                mode_bits_control_read_and_write,
+                directory_changes_need_search_and_write_permission,
+                chown_follows_posix,
+                changes_by_others_clear_set_id_bits,
+                setting_times_requires_permission,
                 sticky_directories_protect_entries,
-                set_gid_directories_hand_on_their_group;
+                set_gid_directories_pass_on_their_group;
             data:
-                what_is_written_is_read,
-                reads_end_at_the_end,
+                reads_return_written_data,
+                reads_stop_at_end_of_file,
                 holes_are_zero,
-                a_file_that_shrank_and_grew_has_zeros,
-                writes_refuse_what_cannot_hold_data,
-                a_read_keeps_what_it_saw,
+                extension_after_truncation_reads_zeros,
+                writes_to_non_files_are_rejected,
+                read_data_is_not_changed_by_later_writes,
                 random_writes_match_a_model,
-                commit_answers_with_the_same_verifier,
-                commit_is_for_those_who_may_write;
+                commit_returns_the_same_verifier,
+                commit_requires_write_permission;
             directory:
-                a_listing_has_every_entry_once,
-                small_pages_join_to_the_whole,
-                plus_gives_handles_and_attributes,
-                bad_cookies_are_refused,
-                entries_that_stay_are_seen_once_while_others_come_and_go;
+                listing_contains_each_entry_once,
+                small_pages_form_the_whole_listing,
+                plus_returns_handles_and_attributes,
+                bad_cookies_are_rejected,
+                unchanged_entries_are_listed_once_during_changes;
             tree:
                 random_calls_match_a_model,
-                many_threads_leave_a_sound_tree;
+                concurrent_calls_keep_the_tree_consistent;
         }
     };
     (@all $make:path; $($module:ident: $($case:ident),+;)+) => {$(
@@ -87,7 +88,7 @@ macro_rules! implementations {
     )+};
 }
 
-/// Runs one case on a fresh file system.
+/// Runs one case on a new file system.
 fn run(make: fn() -> Fixture, case: fn(&Fixture)) {
     case(&make());
 }

@@ -1,10 +1,10 @@
-//! Names: making, finding, moving and removing.
+//! Names: create, look up, rename and remove.
 
 use millrace_vfs::{CreateHow, FileKind, FsError::*, Handle, NewNode, SetAttr};
 
 use crate::fixture::{Fixture, fails, mode, root, size};
 
-pub(crate) fn a_name_leads_to_what_was_created(f: &Fixture) {
+pub(crate) fn lookup_finds_created_objects(f: &Fixture) {
     let made = f.create(&root(), &f.dir, b"a", mode(0o640)).unwrap();
     let (handle, attr) = f.op(f.fs.lookup(&root(), &f.dir, b"a")).unwrap();
     assert_eq!((handle, attr), (made.handle, made.attr));
@@ -16,7 +16,7 @@ pub(crate) fn a_name_leads_to_what_was_created(f: &Fixture) {
     fails(f.create(&root(), &handle, b"b", mode(0o640)), &[NotDir]);
 }
 
-pub(crate) fn names_that_make_no_sense_are_refused(f: &Fixture) {
+pub(crate) fn invalid_names_are_rejected(f: &Fixture) {
     let longest = vec![b'n'; f.fs.info().name_max as usize];
     let file = f.create(&root(), &f.dir, &longest, mode(0o644)).unwrap().handle;
     let mut too_long = longest.clone();
@@ -38,13 +38,13 @@ pub(crate) fn names_that_make_no_sense_are_refused(f: &Fixture) {
         fails(f.op(f.fs.rename(caller, dir, &longest, dir, name)), &[error]);
         fails(f.op(f.fs.link(caller, &file, dir, name)), &[error]);
     }
-    // Any other bytes are a name.
+    // Any other bytes are valid.
     let odd = b"\xff\xfe\n\x01 '\\";
     f.create(&root(), &f.dir, odd, mode(0o644)).unwrap();
     assert!(f.list(&f.dir, 10).iter().any(|e| e.name == odd));
 }
 
-pub(crate) fn dot_and_dot_dot_stay_inside(f: &Fixture) {
+pub(crate) fn dot_and_dot_dot_stay_in_the_tree(f: &Fixture) {
     let fs_root = f.fs.root();
     assert_eq!(f.lookup(&fs_root, ".").unwrap(), fs_root);
     assert_eq!(f.lookup(&fs_root, "..").unwrap(), fs_root);
@@ -66,11 +66,11 @@ pub(crate) fn dot_and_dot_dot_stay_inside(f: &Fixture) {
     fails(f.rmdir(&sub, ".."), &[Exist, Inval]);
 }
 
-pub(crate) fn create_honours_its_mode(f: &Fixture) {
+pub(crate) fn create_modes_follow_rfc_1813(f: &Fixture) {
     let create = |how| f.op(f.fs.create(&root(), &f.dir, b"a", &how));
     let first = create(CreateHow::Unchecked(mode(0o600))).unwrap();
     f.write(&root(), &first.handle, 0, b"content").unwrap();
-    // An existing file is kept, with its attributes; only the size applies.
+    // An existing file is kept with its attributes; only the size applies.
     let again = create(CreateHow::Unchecked(mode(0o777))).unwrap();
     assert_eq!((again.handle, again.attr.mode, again.attr.size), (first.handle, 0o600, 7));
     let cut = create(CreateHow::Unchecked(size(3))).unwrap();
@@ -83,7 +83,7 @@ pub(crate) fn create_honours_its_mode(f: &Fixture) {
     assert_eq!(f.content(&sized.handle), [0; 5]);
 }
 
-pub(crate) fn an_exclusive_create_is_idempotent_for_its_verifier(f: &Fixture) {
+pub(crate) fn exclusive_create_is_idempotent_for_its_verifier(f: &Fixture) {
     let create = |v| f.op(f.fs.create(&root(), &f.dir, b"a", &CreateHow::Exclusive(v)));
     let first = create([7; 8]).unwrap();
     assert_eq!(first.attr.size, 0);
@@ -93,13 +93,13 @@ pub(crate) fn an_exclusive_create_is_idempotent_for_its_verifier(f: &Fixture) {
     fails(f.op(f.fs.create(&root(), &f.dir, b"plain", &CreateHow::Exclusive([0; 8]))), &[Exist]);
 }
 
-pub(crate) fn everything_can_be_made_and_is_what_it_is(f: &Fixture) {
+pub(crate) fn all_object_types_can_be_created(f: &Fixture) {
     let make = |name: &[u8], node| f.op(f.fs.create_node(&root(), &f.dir, name, &node, &mode(0o600)));
     let link = make(b"link", NewNode::Symlink(b"../else/where".to_vec())).unwrap();
     assert_eq!((link.attr.kind, link.attr.size), (FileKind::Symlink, 13));
     let (target, attr) = f.op(f.fs.readlink(&root(), &link.handle)).unwrap();
     assert_eq!((target.as_slice(), attr.kind), (b"../else/where".as_slice(), FileKind::Symlink));
-    // A symbolic link is never followed.
+    // Symbolic links are not followed.
     fails(f.lookup(&link.handle, "x"), &[NotDir, Inval]);
     fails(make(b"link", NewNode::Directory), &[Exist]);
     fails(make(b"empty", NewNode::Symlink(Vec::new())), &[Inval, NoEnt]);
@@ -120,7 +120,7 @@ pub(crate) fn everything_can_be_made_and_is_what_it_is(f: &Fixture) {
     }
 }
 
-pub(crate) fn removal_takes_the_name_and_the_last_one_the_file(f: &Fixture) {
+pub(crate) fn remove_of_the_last_link_removes_the_file(f: &Fixture) {
     let file = f.file("a");
     f.link(&file, &f.dir, "b").unwrap();
     let before = f.attr(&f.dir);
@@ -141,7 +141,7 @@ pub(crate) fn removal_takes_the_name_and_the_last_one_the_file(f: &Fixture) {
     fails(f.remove(&f.dir, "d"), &[IsDir]);
 }
 
-pub(crate) fn only_empty_directories_are_removed(f: &Fixture) {
+pub(crate) fn rmdir_requires_an_empty_directory(f: &Fixture) {
     let sub = f.subdir("sub");
     f.create(&root(), &sub, b"a", mode(0o644)).unwrap();
     f.file("file");
@@ -166,14 +166,14 @@ pub(crate) fn rename_moves_and_replaces(f: &Fixture) {
     assert_eq!(f.lookup(&two, "b").unwrap(), file);
     fails(f.lookup(&one, "a"), &[NoEnt]);
     fails(f.op(f.fs.getattr(&victim)), &[Stale]);
-    // Within one directory, and to another name of the same file: nothing happens then.
+    // Within one directory, and to another name of the same file, where nothing happens.
     f.rename(&two, "b", &two, "c").unwrap();
     f.link(&file, &one, "d").unwrap();
     f.rename(&two, "c", &one, "d").unwrap();
     assert_eq!((f.names(&one), f.names(&two)), (vec!["d".to_owned()], vec!["c".to_owned()]));
     f.rename(&two, "c", &two, "c").unwrap();
     assert_eq!(f.attr(&file).nlink, 2);
-    // Directories: the links of their parents and their `..` follow; an empty one may be replaced.
+    // Directories: link counts of the parents and `..` follow; an empty one may be replaced.
     let moved = f.mkdir(&root(), &one, b"m", 0o755).unwrap().handle;
     let empty = f.mkdir(&root(), &two, b"e", 0o755).unwrap().handle;
     let links = f.attr(&two).nlink;
@@ -184,7 +184,7 @@ pub(crate) fn rename_moves_and_replaces(f: &Fixture) {
     fails(f.op(f.fs.getattr(&empty)), &[Stale]);
 }
 
-pub(crate) fn rename_refuses_what_would_break_the_tree(f: &Fixture) {
+pub(crate) fn invalid_renames_are_rejected(f: &Fixture) {
     let a = f.subdir("a");
     let b = f.mkdir(&root(), &a, b"b", 0o755).unwrap().handle;
     let c = f.mkdir(&root(), &b, b"c", 0o755).unwrap().handle;
@@ -219,7 +219,7 @@ pub(crate) fn links_share_one_file(f: &Fixture) {
     fails(f.link(&file, &file, "x"), &[NotDir]);
 }
 
-pub(crate) fn handles_of_nothing_are_refused(f: &Fixture) {
+pub(crate) fn invalid_handles_are_rejected(f: &Fixture) {
     let bad = [Handle::new(&[]).unwrap(), Handle::new(&[9; 48]).unwrap(), Handle::new(b"x").unwrap()];
     for h in bad {
         fails(f.op(f.fs.getattr(&h)), &[BadHandle, Stale]);
@@ -227,7 +227,7 @@ pub(crate) fn handles_of_nothing_are_refused(f: &Fixture) {
         fails(f.read(&root(), &h, 0, 1), &[BadHandle, Stale]);
         fails(f.create(&root(), &h, b"a", mode(0o644)), &[BadHandle, Stale]);
     }
-    // One changed bit of a real handle leads nowhere, or at least to nothing that was never given out.
+    // A valid handle with one flipped bit must not lead to another object.
     let file = f.file("a");
     for at in 0..file.as_bytes().len() {
         let mut bytes = file.as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! Whole trees: random calls against a model, and calls from many threads.
+//! Whole trees: random calls compared with a model, and concurrent calls.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use crate::fixture::{Fixture, mode, root};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// One change of the tree. Directories and files are chosen among all that were ever made.
+/// A random change of the tree. Directories and files are chosen among all created so far.
 #[derive(Debug, Clone)]
 enum Step {
     Create { dir: usize, name: usize },
@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the tree should be. Objects are numbered in the order in which they were made.
+/// Expected state of the tree. Objects are numbered in order of creation.
 struct Model {
     objects: Vec<Object>,
 }
@@ -47,7 +47,7 @@ struct Object {
     parent: usize,
 }
 
-/// The errors that may be given; none: it must succeed.
+/// The permitted errors; if empty, the call must succeed.
 type Wrong = Vec<FsError>;
 
 impl Model {
@@ -65,7 +65,7 @@ impl Model {
         if self.objects[id].links == 0 { vec![Stale] } else { vec![] }
     }
 
-    /// Errors of entering a new name.
+    /// Errors of adding a name.
     fn entering(&self, dir: usize, name: &str) -> Wrong {
         let mut wrong = self.alive(dir);
         if self.find(dir, name).is_some() {
@@ -74,7 +74,7 @@ impl Model {
         wrong
     }
 
-    /// Errors of taking a name away.
+    /// Errors of removing a name.
     fn leaving(&self, dir: usize, name: &str, is_dir: bool) -> Wrong {
         let mut wrong = self.alive(dir);
         match self.find(dir, name).map(|id| &self.objects[id]) {
@@ -173,7 +173,8 @@ fn follow(f: &Fixture, top: Handle, steps: &[Step]) -> Result<(), TestCaseError>
     Ok(())
 }
 
-/// Takes a step in the file system and, if it succeeds, in the model; and tells what the model says against it.
+/// Executes a step on the file system and, if it succeeds, on the model. Returns the result and the permitted
+/// errors.
 fn take(f: &Fixture, m: &mut Model, step: &Step) -> (FsResult<()>, Wrong) {
     match *step {
         Step::Create { dir, name } => {
@@ -239,7 +240,7 @@ fn apply_rename(m: &mut Model, from_dir: usize, from: &str, to_dir: usize, to: &
     m.objects[moved].parent = to_dir;
 }
 
-/// Compares one object of the model with the file system's.
+/// Compares an object with the model.
 fn compare(f: &Fixture, m: &Model, o: &Object) -> Result<(), TestCaseError> {
     let attr = f.op(f.fs.getattr(&o.handle));
     if o.links == 0 {
@@ -266,7 +267,7 @@ fn compare(f: &Fixture, m: &Model, o: &Object) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A generator of choices that differ by thread and need no lock (xorshift).
+/// A lock-free pseudo-random generator for each thread (xorshift).
 struct Choices(u64);
 
 impl Choices {
@@ -278,7 +279,7 @@ impl Choices {
     }
 }
 
-pub(crate) fn many_threads_leave_a_sound_tree(f: &Fixture) {
+pub(crate) fn concurrent_calls_keep_the_tree_consistent(f: &Fixture) {
     let dirs: Vec<_> = ["p", "q"].iter().map(|n| f.subdir(n)).collect();
     std::thread::scope(|s| {
         for thread in 1..=4u64 {
@@ -289,7 +290,7 @@ pub(crate) fn many_threads_leave_a_sound_tree(f: &Fixture) {
     sound(f);
 }
 
-/// Makes random calls; whatever the others do meanwhile, only errors that say so may come.
+/// Makes random calls; with concurrent changes, only matching errors may occur.
 fn stir(f: &Fixture, mut dirs: Vec<Handle>, mut rng: Choices) {
     let mut files = vec![f.dir];
     for step in 0..f.can.stress_steps {

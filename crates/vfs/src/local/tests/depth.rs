@@ -54,7 +54,7 @@ fn descend(fs: &LocalFs, name: &[u8], depth: usize) -> [Handle; 2] {
 }
 
 #[test]
-fn a_deep_directory_is_found_after_it_was_closed_and_has_its_parent() {
+fn closed_deep_directory_is_reopened() {
     let dir = Deep::new();
     for (i, config) in configs(&dir.path("export")).enumerate() {
         let fs = LocalFs::open(LocalConfig { sync_metadata: false, ..config }).unwrap();
@@ -74,7 +74,7 @@ fn a_deep_directory_is_found_after_it_was_closed_and_has_its_parent() {
 
 /// Deep below an export, and equally deep outside it.
 #[test]
-fn a_deep_directory_that_is_moved_out_of_the_export_is_stale() {
+fn deep_directory_moved_out_of_the_export_is_stale() {
     let dir = Deep::new();
     for (i, config) in configs(&dir.path("export")).enumerate() {
         let fs = LocalFs::open(LocalConfig { sync_metadata: false, ..config }).unwrap();
@@ -94,7 +94,7 @@ fn a_deep_directory_that_is_moved_out_of_the_export_is_stale() {
 
 /// The path of the root may change while the server runs.
 #[test]
-fn a_root_that_is_renamed_is_still_above_its_directories() {
+fn renamed_root_still_contains_its_directories() {
     let dir = Deep::new();
     for (i, config) in configs(&dir.path("export")).enumerate() {
         let fs = LocalFs::open(LocalConfig { sync_metadata: false, ..config }).unwrap();

@@ -28,8 +28,8 @@ fn use_files(fs: &LocalFs, dir: &Handle, files: &[Handle]) {
 }
 
 #[test]
-fn cached_descriptors_are_closed_when_others_are_needed() {
-    if !in_own_process("local::tests::descriptors::cached_descriptors_are_closed_when_others_are_needed") {
+fn cached_descriptors_are_closed_on_demand() {
+    if !in_own_process("local::tests::descriptors::cached_descriptors_are_closed_on_demand") {
         return;
     }
     let limit = rustix::process::Rlimit { current: Some(128), maximum: Some(128) };
@@ -64,8 +64,8 @@ fn cached_descriptors_are_closed_when_others_are_needed() {
 }
 
 #[test]
-fn a_cache_takes_the_part_of_one_that_is_gone() {
-    if !in_own_process("local::tests::descriptors::a_cache_takes_the_part_of_one_that_is_gone") {
+fn remaining_caches_share_the_descriptors_of_a_dropped_one() {
+    if !in_own_process("local::tests::descriptors::remaining_caches_share_the_descriptors_of_a_dropped_one") {
         return;
     }
     let limit = rustix::process::Rlimit { current: Some(240), maximum: Some(240) };
@@ -96,7 +96,7 @@ fn a_cache_takes_the_part_of_one_that_is_gone() {
 }
 
 #[test]
-fn an_object_that_was_made_is_opened_as_soon_as_there_are_descriptors() {
+fn created_object_is_opened_when_descriptors_are_free() {
     let tries = std::cell::Cell::new(0);
     let open = |succeeds_at| {
         tries.set(tries.get() + 1);

@@ -46,7 +46,7 @@ fn tree(fs: &LocalFs) -> HashMap<Handle, u64> {
 }
 
 #[test]
-fn every_object_is_found_whatever_the_size_of_the_index_and_what_is_gone_is_stale() {
+fn objects_are_found_with_any_index_size() {
     for entries in [16, 40, 100, 1000] {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), entries);
@@ -72,7 +72,7 @@ fn every_object_is_found_whatever_the_size_of_the_index_and_what_is_gone_is_stal
 }
 
 #[test]
-fn an_object_that_is_not_found_costs_one_walk() {
+fn missing_object_causes_one_walk() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path(), 16);
     tree(&fs);
@@ -92,7 +92,7 @@ fn an_object_that_is_not_found_costs_one_walk() {
 }
 
 #[test]
-fn a_file_that_loses_one_of_its_links_after_a_walk_is_found_again() {
+fn file_is_found_after_losing_a_link() {
     for rename in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), 1000);
@@ -120,8 +120,8 @@ fn a_file_that_loses_one_of_its_links_after_a_walk_is_found_again() {
 }
 
 #[test]
-fn a_walk_without_descriptors_proves_nothing() {
-    let name = "local::tests::index::a_walk_without_descriptors_proves_nothing";
+fn walk_without_descriptors_is_incomplete() {
+    let name = "local::tests::index::walk_without_descriptors_is_incomplete";
     if !in_own_process(name) {
         return;
     }
@@ -147,7 +147,7 @@ fn a_walk_without_descriptors_proves_nothing() {
 }
 
 #[test]
-fn a_walk_holds_up_no_other_call() {
+fn walk_does_not_block_other_calls() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path(), 1000);
     let all: Vec<_> = tree(&fs).into_keys().collect();
@@ -171,7 +171,7 @@ fn a_walk_holds_up_no_other_call() {
 }
 
 #[test]
-fn a_directory_that_is_moved_during_walks_is_found_with_all_below_it() {
+fn directory_moved_during_walks_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path(), 1000);
     let all: Vec<_> = tree(&fs).into_keys().collect();

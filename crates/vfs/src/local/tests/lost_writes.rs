@@ -43,7 +43,7 @@ fn commit(fs: &LocalFs, file: &Handle) -> FsResult<[u8; 8]> {
 
 /// A failure that a local process reports, after the descriptor would otherwise have been closed.
 #[test]
-fn a_write_back_error_that_others_have_seen_changes_the_verifier() {
+fn write_back_error_seen_by_others_changes_the_verifier() {
     let Some(disk) = FailingDisk::new() else { return };
     for (i, config) in configs(&disk.root()).enumerate() {
         let fs = LocalFs::open(config).unwrap();
@@ -63,7 +63,7 @@ fn a_write_back_error_that_others_have_seen_changes_the_verifier() {
 
 /// The sync before a file with unstable writes is closed.
 #[test]
-fn a_file_that_cannot_be_synced_before_it_is_closed_changes_the_verifier() {
+fn failed_sync_before_close_changes_the_verifier() {
     let Some(disk) = FailingDisk::new() else { return };
     for (i, config) in configs(&disk.root()).enumerate() {
         let fs = LocalFs::open(config).unwrap();
@@ -95,7 +95,7 @@ fn a_file_that_cannot_be_synced_before_it_is_closed_changes_the_verifier() {
 
 /// Of concurrent syncs of one descriptor, the kernel reports the error to one.
 #[test]
-fn of_concurrent_commits_of_lost_data_none_succeeds_with_the_verifier_of_the_write() {
+fn concurrent_commits_of_lost_data_change_the_verifier() {
     let Some(disk) = FailingDisk::new() else { return };
     for (i, config) in configs(&disk.root()).enumerate() {
         let fs = LocalFs::open(config).unwrap();
@@ -117,7 +117,7 @@ fn of_concurrent_commits_of_lost_data_none_succeeds_with_the_verifier_of_the_wri
 
 /// A stable write syncs the file, and may get the error of earlier data.
 #[test]
-fn a_stable_write_leaves_the_error_of_earlier_data_to_the_commit() {
+fn stable_write_does_not_consume_the_error_of_earlier_data() {
     let Some(disk) = FailingDisk::new() else { return };
     for (i, config) in configs(&disk.root()).enumerate() {
         let fs = LocalFs::open(config).unwrap();
@@ -138,7 +138,7 @@ fn a_stable_write_leaves_the_error_of_earlier_data_to_the_commit() {
 }
 
 #[test]
-fn concurrent_stable_writes_have_a_descriptor_each_and_leave_one_open() {
+fn concurrent_stable_writes_use_separate_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     for (i, config) in configs(dir.path()).enumerate() {
         let fs = LocalFs::open(config).unwrap();
@@ -159,7 +159,7 @@ fn concurrent_stable_writes_have_a_descriptor_each_and_leave_one_open() {
 }
 
 #[test]
-fn a_commit_beside_stable_writes_of_the_same_file_never_hides_lost_data() {
+fn commit_during_stable_writes_does_not_hide_lost_data() {
     let Some(disk) = FailingDisk::new() else { return };
     for (i, config) in configs(&disk.root()).enumerate() {
         let fs = LocalFs::open(config).unwrap();
@@ -183,7 +183,7 @@ fn a_commit_beside_stable_writes_of_the_same_file_never_hides_lost_data() {
 }
 
 #[test]
-fn a_file_that_was_committed_is_closed_when_it_is_idle() {
+fn committed_idle_file_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     for (i, config) in configs(dir.path()).enumerate() {
         let fs = LocalFs::open(config).unwrap();
@@ -199,7 +199,7 @@ fn a_file_that_was_committed_is_closed_when_it_is_idle() {
 
 /// SYMLINK and MKNOD make their entry durable without writing back other files.
 #[test]
-fn making_a_link_or_a_special_file_writes_back_nothing_else() {
+fn creating_a_link_or_special_file_syncs_only_its_entry() {
     let Some(disk) = FailingDisk::new() else { return };
     for (i, config) in configs(&disk.root()).enumerate() {
         let fs = LocalFs::open(config).unwrap();
@@ -316,7 +316,7 @@ impl Story<'_> {
 }
 
 #[test]
-fn no_sequence_of_writes_pauses_and_failures_loses_committed_data() {
+fn random_failures_do_not_lose_committed_data() {
     let Some(disk) = FailingDisk::new() else { return };
     let first: u64 = std::env::var("MILLRACE_SEED").map_or(1, |s| s.parse().unwrap());
     let stories: u64 = std::env::var("MILLRACE_STORIES").map_or(20, |s| s.parse().unwrap());

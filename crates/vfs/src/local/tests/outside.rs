@@ -20,7 +20,7 @@ fn close_all(fs: &LocalFs) {
 
 /// The kernel reports an arbitrary path for a directory beyond a bind mount.
 #[test]
-fn a_directory_that_is_moved_out_of_a_bind_mount_is_stale() {
+fn directory_moved_out_of_a_bind_mount_is_stale() {
     let made = Mounts::new(|m| {
         std::fs::create_dir_all(m.path("disk/part")).unwrap();
         let part = m.path("disk/part");
@@ -59,7 +59,7 @@ fn subvolumes() -> Option<Mounts> {
 }
 
 #[test]
-fn the_root_of_a_nested_subvolume_is_not_the_root_of_the_export() {
+fn nested_subvolume_root_is_not_the_export_root() {
     let Some(m) = subvolumes() else { return };
     let export: PathBuf = m.path("root/a");
     for (i, config) in configs(&export).enumerate() {
@@ -83,7 +83,7 @@ fn the_root_of_a_nested_subvolume_is_not_the_root_of_the_export() {
 }
 
 #[test]
-fn a_directory_of_a_sibling_subvolume_is_not_beneath() {
+fn sibling_subvolume_is_outside_the_export() {
     let Some(m) = subvolumes() else { return };
     std::fs::create_dir(m.path("root/a/sub")).unwrap();
     std::fs::create_dir(m.path("root/c/sub")).unwrap();
@@ -103,7 +103,7 @@ fn a_directory_of_a_sibling_subvolume_is_not_beneath() {
 }
 
 #[test]
-fn a_rename_over_an_object_of_another_subvolume_is_refused_and_loses_nothing() {
+fn rename_across_subvolumes_fails_without_loss() {
     let Some(m) = subvolumes() else { return };
     for (i, config) in configs(&m.path("root/a")).enumerate() {
         let fs = LocalFs::open(config).unwrap();

@@ -25,7 +25,7 @@ fn threads() -> Vec<(String, u64)> {
 }
 
 #[test]
-fn no_thread_may_pass_quotas_and_no_data_thread_keeps_set_id_bits() {
+fn threads_lack_quota_and_fsetid_capabilities() {
     let dir = tempfile::tempdir().unwrap();
     for config in configs(dir.path()) {
         let fs = LocalFs::open(config).unwrap();
@@ -47,7 +47,7 @@ fn no_thread_may_pass_quotas_and_no_data_thread_keeps_set_id_bits() {
 
 /// A root server that cannot use its callers' credentials would act as root.
 #[test]
-fn root_without_the_right_to_change_ids_is_refused_unless_told() {
+fn root_without_setuid_capability_is_rejected() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: not root");
         return;
@@ -99,9 +99,8 @@ fn callers_cannot_use_reserved_blocks() {
 
 /// The limit applies to the whole process, so the test runs in its own.
 #[test]
-fn a_size_beyond_the_limit_of_the_process_is_refused_and_does_not_end_it() {
-    const NAME: &str =
-        "local::tests::threads::a_size_beyond_the_limit_of_the_process_is_refused_and_does_not_end_it";
+fn size_beyond_rlimit_fsize_is_rejected() {
+    const NAME: &str = "local::tests::threads::size_beyond_rlimit_fsize_is_rejected";
     if !in_own_process(NAME) {
         return;
     }
