@@ -1,30 +1,30 @@
-//! The arena: the memory of its spans, and how much of it there may be.
+//! The arena: mapped memory, divided into slots, with limits.
 
-#![allow(unsafe_code)] // One block: handing out a slot.
+#![allow(unsafe_code)] // One block: creating a buffer from a slot.
 
 use std::time::Duration;
 
 use crate::{
     Buffer, Quota, View,
-    block_spans::{BlockSpans, SlotAt},
+    block_spans::{BlockSpans, SlotId},
     class_spans::ClassSpans,
     mapping::{SPAN_BYTES, SpanRef},
     slot::Slot,
-    span::{BLOCK_CLASS, Layout, Span, Taken, class_bytes, class_of},
+    span::{AllocatedSlot, BLOCK_CLASS, Layout, Span, class_bytes, class_of},
     sync::{Arc, Mutex},
 };
 
-/// How often [`Arena::trim`] is to be called. A load that rests for less than this keeps its memory; the memory of one that
-/// has ended is returned after twice this time at most.
+/// Interval at which [`Arena::trim`] is to be called. A load that pauses for less than this keeps its memory;
+/// after a load has ended, its memory is returned within twice this time.
 pub const TRIM_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The landing (see [`Arena`]) is this part of the transient memory's limit.
-const LANDING_PART: usize = 8;
+/// The adoptable reserve (see [`Arena`]) is this fraction of the limit for transient memory.
+const RESERVE_FRACTION: usize = 8;
 
-/// How an [`Arena`] is made.
+/// Configuration of an [`Arena`].
 #[derive(Debug, Clone)]
 pub struct ArenaConfig {
-    /// The most bytes that it maps for transient buffers (rounded up to whole spans of [`SPAN_BYTES`]).
+    /// Maximum memory mapped for transient buffers, in bytes (rounded up to a multiple of [`SPAN_BYTES`]).
     pub limit: usize,
     /// Ask the kernel for transparent huge pages.
     pub huge_pages: bool,
@@ -36,101 +36,103 @@ impl Default for ArenaConfig {
     }
 }
 
-/// The arena has no room for a buffer of this size.
+/// The arena cannot provide a buffer of this size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no room for a buffer of {wanted} bytes (limit of the arena: {limit} bytes); raise the memory limit or lower credits, transfer sizes or the number of clients"
+    "cannot allocate a buffer of {wanted} bytes (arena limit: {limit} bytes); raise the memory limit, or reduce credits, transfer sizes or the number of clients"
 )]
 pub struct OutOfMemory {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub wanted: usize,
     /// The arena's limit in bytes.
     pub limit: usize,
 }
 
-/// What an arena holds at the moment.
+/// Memory use of an arena.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArenaStats {
-    /// Bytes mapped from the system.
+    /// Memory mapped, in bytes.
     pub mapped: usize,
-    /// Bytes of slots that are handed out, stored ones included.
+    /// Slots in use, in bytes, including stored ones.
     pub in_use: usize,
-    /// The part of `in_use` that quotas pay for.
+    /// The part of `in_use` charged to quotas.
     pub stored: usize,
-    /// The most bytes that were ever handed out at once.
+    /// Maximum of `in_use` so far.
     pub peak: usize,
-    /// The limit of the transient memory, in bytes.
+    /// Limit of transient memory, in bytes.
     pub limit: usize,
-    /// Bytes of the landing, which transient memory has on top of its limit; 0 without quotas.
-    pub landing: usize,
-    /// Bytes of all quotas together, which is the limit of the stored memory.
+    /// The adoptable reserve in bytes, in addition to `limit`; 0 without quotas.
+    pub reserve: usize,
+    /// Sum of all quotas in bytes: the limit of stored memory.
     pub quotas: usize,
 }
 
-/// The spans of one kind that an arena has mapped.
+/// Number of mapped spans of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanCount {
-    /// Bytes of a slot; `None` for spans of blocks, whose slots have 4 to 64 KiB.
+    /// Slot size in bytes; `None` for block spans, whose slots have 4 to 64 KiB.
     pub slot_bytes: Option<usize>,
-    /// Spans of [`SPAN_BYTES`].
+    /// Number of spans of [`SPAN_BYTES`].
     pub spans: usize,
 }
 
-pub(crate) struct State {
+pub(crate) struct ArenaState {
     pub(crate) classes: ClassSpans,
     pub(crate) blocks: BlockSpans,
     peak: usize,
 }
 
-impl State {
+impl ArenaState {
     fn in_use(&self) -> usize {
         self.classes.in_use() + self.blocks.transient() + self.blocks.stored()
     }
 
-    pub(crate) fn note_peak(&mut self) {
+    pub(crate) fn update_peak(&mut self) {
         self.peak = self.peak.max(self.in_use());
     }
 
-    /// Removes the spans to be unmapped.
+    /// Removes the spans that are to be unmapped.
     fn trim(&mut self) -> [Vec<Arc<Span>>; 2] {
         [self.classes.trim(), self.blocks.trim()]
     }
 }
 
-/// What all handles of an arena and all slots handed out share; it goes, and all its memory, with the last of them.
+/// Shared by all handles of an arena and all slots in use. Dropping the last reference frees all memory.
 pub(crate) struct Inner {
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<ArenaState>,
     config: ArenaConfig,
 }
 
-/// Large, aligned memory from which buffers are taken. Cheap to clone; all clones are the same arena.
+/// Large, aligned memory from which buffers are allocated. Cheap to clone; all clones refer to the same
+/// arena.
 ///
-/// Memory is *transient* or *stored*. Buffers for work that passes are transient ([`Self::alloc`]). Data that stays is
-/// stored by its owner under a [`Quota`] ([`Self::quota`]). The two have spans of their own, with limits of their own, so
-/// that data that stays here and there in sparse spans takes no span from transient buffers:
+/// Memory is *transient* or *stored*. Short-lived buffers are transient ([`Self::alloc`]). Long-lived data is
+/// stored under a [`Quota`] of its owner ([`Self::quota`]). They use separate spans with separate limits, so
+/// that stored data in sparsely used spans takes no span from transient buffers:
 ///
-/// - Spans of a size class serve transient buffers. Empty ones move between the classes. `ArenaConfig::limit` bounds them.
-/// - Spans of blocks serve stored data, and beside it transient buffers of one block (64 KiB), which can become stored data
-///   where they are ([`Quota::exchange`]). They have room for all quotas, and for the *landing*: transient blocks of an
-///   eighth of the transient limit. Transient buffers beyond that come from the size classes, and are copied if they are
-///   to be stored.
+/// - *Class spans* contain slots of one size class for transient buffers. Empty ones move between the
+///   classes. `ArenaConfig::limit` bounds them.
+/// - *Block spans* contain stored data, and transient buffers of one block (64 KiB) that can become stored
+///   data without a copy ([`Quota::exchange`]). They have space for all quotas, and for the *adoptable
+///   reserve*: transient blocks of an eighth of the transient limit. Further transient buffers come from
+///   class spans, and must be copied to be stored.
 ///
-/// So an arena maps at most its limit, and where there are quotas their sum and the landing on top.
+/// An arena maps at most its limit, plus the sum of all quotas and the reserve if there are quotas.
 ///
-/// Buffers and views stay valid when all handles are gone; the arena's memory goes with the last of them. Empty spans keep
-/// their pages for the next buffer until [`Self::trim`].
+/// Buffers and views stay valid after all handles are dropped; the last of them frees the arena's memory.
+/// Empty spans keep their pages for reuse until [`Self::trim`].
 #[derive(Clone)]
 pub struct Arena {
     inner: Arc<Inner>,
 }
 
 impl Arena {
-    /// An empty arena; memory is mapped when it is first needed.
+    /// Creates an empty arena; memory is mapped on demand.
     pub fn new(config: ArenaConfig) -> Self {
         let spans = config.limit.div_ceil(SPAN_BYTES).max(1);
-        let state = State {
+        let state = ArenaState {
             classes: ClassSpans::new(spans),
-            blocks: BlockSpans::new(spans.div_ceil(LANDING_PART) as u64),
+            blocks: BlockSpans::new(spans.div_ceil(RESERVE_FRACTION) as u64),
             peak: 0,
         };
         Self { inner: Arc::new(Inner { state: Mutex::new(state), config }) }
@@ -140,52 +142,53 @@ impl Arena {
         Self { inner }
     }
 
-    /// A transient buffer of `len` bytes (capacity: the next power of two, at least 512). Its content is arbitrary: zero
-    /// or what an earlier owner of this arena left, so never send bytes that were not written.
+    /// Allocates a transient buffer of `len` bytes (capacity: the next power of two, at least 512). Its
+    /// content is arbitrary: zero, or data of an earlier owner, so bytes that were not written must not be
+    /// sent.
     ///
     /// # Errors
-    /// When the arena's limit is reached, the system has no memory, or `len` exceeds [`SPAN_BYTES`].
+    /// The limit is reached, the system has no memory, or `len` exceeds [`SPAN_BYTES`].
     pub fn alloc(&self, len: usize) -> Result<Buffer, OutOfMemory> {
-        let full = OutOfMemory { wanted: len, limit: self.inner.config.limit };
-        let class = class_of(len).ok_or(full)?;
-        let taken = self.take(class).ok_or(full)?;
-        Ok(Inner::hand_out(&self.inner, taken, len))
+        let error = OutOfMemory { wanted: len, limit: self.inner.config.limit };
+        let class = class_of(len).ok_or(error)?;
+        let taken = self.take(class).ok_or(error)?;
+        Ok(Inner::make_buffer(&self.inner, taken, len))
     }
 
-    fn take(&self, class: usize) -> Option<Taken> {
+    fn take(&self, class: usize) -> Option<AllocatedSlot> {
         let (inner, arena) = (&self.inner, Arc::as_ptr(&self.inner));
         let mut state = inner.state.lock();
-        let landed =
+        let adoptable_slot =
             (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map())).flatten();
-        let taken = landed.or_else(|| state.classes.take(class, arena, || inner.map()));
-        state.note_peak();
+        let taken = adoptable_slot.or_else(|| state.classes.take(class, arena, || inner.map()));
+        state.update_peak();
         taken
     }
 
-    /// Like [`Self::alloc`], filled from `bytes` (a counted copy), as a view.
+    /// Allocates a transient buffer, fills it from `bytes` (a counted copy) and returns a view.
     ///
     /// # Errors
-    /// As [`Self::alloc`].
+    /// Those of [`Self::alloc`].
     pub fn copy_from(&self, bytes: &[u8]) -> Result<View, OutOfMemory> {
         let mut b = self.alloc(bytes.len())?;
         crate::copy(&mut b, bytes);
         Ok(b.freeze())
     }
 
-    /// Room for `limit` bytes of stored memory, on top of the transient memory and of other quotas.
+    /// Creates a quota of `limit` bytes of stored memory, in addition to transient memory and other quotas.
     pub fn quota(&self, limit: u64) -> Quota {
         Quota::new(Arc::clone(&self.inner), limit)
     }
 
-    /// Unmaps the spans that were empty at all times since the last call. Called every [`TRIM_INTERVAL`] it returns the
-    /// memory of a load that has ended, and takes none from a load that goes on. A span stays while a [`SpanRef`] to it
-    /// exists.
+    /// Unmaps spans that have been empty since the last call. If it is called every [`TRIM_INTERVAL`], memory
+    /// of an ended load is returned, and an ongoing load keeps its memory. A span stays mapped while a
+    /// [`SpanRef`] to it exists.
     pub fn trim(&self) {
         let removed = self.inner.state.lock().trim();
-        drop(removed); // Unmapping takes long, so the lock is not held.
+        drop(removed); // Unmapping is slow, so it is done without the lock.
     }
 
-    /// What the arena holds now.
+    /// Current memory use.
     pub fn stats(&self) -> ArenaStats {
         let st = self.inner.state.lock();
         ArenaStats {
@@ -194,24 +197,24 @@ impl Arena {
             stored: st.blocks.stored(),
             peak: st.peak,
             limit: self.inner.config.limit,
-            landing: st.blocks.landing(),
+            reserve: st.blocks.reserve(),
             quotas: st.blocks.quotas(),
         }
     }
 
-    /// The spans that are mapped now: of each size class, in order of their slots, and of blocks, last.
+    /// Number of mapped spans: for each size class in ascending order, then of block spans.
     pub fn spans(&self) -> Vec<SpanCount> {
         let st = self.inner.state.lock();
-        let classes = st.classes.by_class().into_iter().enumerate();
+        let classes = st.classes.spans_by_class().into_iter().enumerate();
         let classes = classes.map(|(c, spans)| SpanCount { slot_bytes: Some(class_bytes(c)), spans });
         classes.chain([SpanCount { slot_bytes: None, spans: st.blocks.mapped() }]).collect()
     }
 }
 
 impl Inner {
-    /// A buffer in the slot that was just taken from the free ones of `arena`.
-    pub(crate) fn hand_out(arena: &Arc<Self>, taken: Taken, len: usize) -> Buffer {
-        // SAFETY: the slot is one of this arena's, and was free.
+    /// Creates a buffer from a slot just allocated from `arena`.
+    pub(crate) fn make_buffer(arena: &Arc<Self>, taken: AllocatedSlot, len: usize) -> Buffer {
+        // SAFETY: the slot belongs to this arena and was free.
         let slot = unsafe { Slot::first(Arc::clone(arena), taken) };
         Buffer::new(slot, len)
     }
@@ -220,12 +223,12 @@ impl Inner {
         SpanRef::map(self.config.huge_pages)
     }
 
-    /// Takes a slot back whose last reference is gone.
-    pub(crate) fn release(&self, layout: Layout, at: SlotAt) {
+    /// Frees a slot after its last reference is dropped.
+    pub(crate) fn release(&self, layout: Layout, at: SlotId) {
         let mut state = self.state.lock();
         match layout {
-            Layout::Class(class) => state.classes.give(class, at.span, at.slot),
-            Layout::Blocks => state.blocks.give(at.span, at.slot, at.order),
+            Layout::Class(class) => state.classes.free(class, at.span, at.slot),
+            Layout::Blocks => state.blocks.free(at.span, at.slot, at.order),
         }
     }
 }

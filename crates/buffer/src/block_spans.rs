@@ -1,15 +1,16 @@
-//! Spans of blocks: stored memory, which quotas bound, and transient blocks beside it.
+//! Block spans: stored memory, bounded by quotas, and transient blocks that can become stored.
 //!
-//! A span has 64 blocks of 16 pages (64 KiB). A block is handed out whole, or divided by halves into slots of 1 to 8
-//! pages, as a buddy allocator does: a slot of `2^n` pages begins at a multiple of its size, and the free pages of a block
-//! are the bits of a mask, so that neighbours merge by themselves. The lowest block that fits best is taken, which leaves
-//! the spans at the end to run empty.
+//! A span has 64 blocks of 16 pages (64 KiB). A block is allocated whole, or divided into slots of 1 to 8
+//! pages by a buddy allocator: a slot of `2^n` pages is aligned to its size, and the free pages of a block
+//! are bits of a mask, so that free neighbours merge implicitly. The lowest best-fitting block is used, so
+//! that the last spans become empty.
 //!
 //! # Limits
 //!
-//! The spans have room for all quotas together and for [`landing`](BlockSpans::new) spans more. Transient blocks use at
-//! most the landing's pages. So a page for a quota that is not used up is always free, whatever is free beside it: pages of
-//! all quotas may lie next to one another. Only larger slots may be missing when the free pages do not adjoin.
+//! The spans have space for all quotas together, plus [`reserve_spans`](BlockSpans::new). Transient blocks
+//! use at most the pages of the reserve. A single page within a quota can therefore always be allocated, even
+//! if the pages in use are scattered. Only larger slots can be unavailable, if the free pages are not
+//! contiguous.
 
 use std::collections::VecDeque;
 
@@ -19,7 +20,7 @@ use crate::{
     arena::Inner,
     mapping::SpanRef,
     quota::Account,
-    span::{BLOCK_ORDER, BLOCK_PAGES, Layout, PAGE_BYTES, SPAN_BLOCKS, SPAN_PAGES, Span, Taken},
+    span::{AllocatedSlot, BLOCK_ORDER, BLOCK_PAGES, Layout, PAGE_BYTES, SPAN_BLOCKS, SPAN_PAGES, Span},
     sync::Arc,
 };
 
@@ -27,7 +28,7 @@ const ALL_FREE: u16 = u16::MAX;
 const _: () = assert!(ALL_FREE.count_ones() == BLOCK_PAGES && SPAN_BLOCKS <= u64::BITS);
 const ALL_BLOCKS: u64 = u64::MAX >> (u64::BITS - SPAN_BLOCKS);
 
-/// The pages at which a free slot of each order begins, given a block's free pages.
+/// First pages of free slots for each order, for a mask of free pages.
 fn runs(free: u16) -> [u16; BLOCK_ORDER as usize + 1] {
     let mut runs = [free; BLOCK_ORDER as usize + 1];
     // Multiples of 2, 4, 8 and 16.
@@ -38,18 +39,18 @@ fn runs(free: u16) -> [u16; BLOCK_ORDER as usize + 1] {
     runs
 }
 
-/// The order of the largest free slot in a block that has a free page.
-fn largest(free: u16) -> u8 {
+/// Order of the largest free slot in a block with at least one free page.
+fn largest_order(free: u16) -> u8 {
     let fits = runs(free).iter().rposition(|starts| *starts != 0);
     fits.unwrap_or_default() as u8
 }
 
-/// The pages of a slot of `order` that begins at `page` of a block.
+/// Mask of the pages of a slot of `order` that starts at `page`.
 fn pages_of(page: u16, order: u8) -> u16 {
     (ALL_FREE >> (BLOCK_PAGES - (1 << order))) << page
 }
 
-/// A set of blocks, from which the lowest is found fast: a word for each span, and a bit for each word that is not 0.
+/// A set of blocks with fast search for the lowest one: a word per span, and a bit per non-zero word.
 #[derive(Default)]
 struct BlockSet {
     words: Vec<u64>,
@@ -92,43 +93,44 @@ impl BlockSet {
 
 struct BlockSpan {
     span: Arc<Span>,
-    /// The free pages of each block.
+    /// Mask of free pages of each block.
     free: [u16; SPAN_BLOCKS as usize],
-    /// Pages that are handed out.
+    /// Number of pages in use.
     used: u32,
-    /// By the first page of a slot: the quota that pays for it; `None` for transient slots.
+    /// Quota charged for each slot, by the slot's first page; `None` for transient slots.
     owners: Box<[Option<Arc<Account>>]>,
 }
 
-/// All spans of blocks.
+/// All block spans.
 pub(crate) struct BlockSpans {
     spans: Slab<BlockSpan>,
-    /// Blocks that are partly free, by the order of their largest free slot.
+    /// Partially free blocks, by the order of their largest free slot.
     partial: [BlockSet; BLOCK_ORDER as usize],
     /// Free blocks in spans that are in use.
     whole: BlockSet,
-    /// Spans of which nothing is handed out, the one that was used last at the end.
+    /// Empty spans, the most recently used one last.
     empty: VecDeque<u32>,
-    /// The fewest empty spans that there were since the last [`Self::trim`].
+    /// Minimum number of empty spans since the last [`Self::trim`].
     idle: usize,
-    landing_spans: u64,
-    /// Pages of all quotas together.
+    reserve_spans: u64,
+    /// Sum of all quotas in pages.
     quota_pages: u64,
-    /// Pages that are handed out: for quotas, and transient.
+    /// Pages in use: stored and transient.
     stored: u64,
     transient: u64,
 }
 
 impl BlockSpans {
-    /// None yet. Transient blocks may use as many pages as `landing_spans` have, while there are quotas.
-    pub(crate) fn new(landing_spans: u64) -> Self {
+    /// Creates an empty set. While there are quotas, transient blocks may use as many pages as
+    /// `reserve_spans` have.
+    pub(crate) fn new(reserve_spans: u64) -> Self {
         Self {
             spans: Slab::new(),
             partial: Default::default(),
             whole: BlockSet::default(),
             empty: VecDeque::new(),
             idle: 0,
-            landing_spans,
+            reserve_spans,
             quota_pages: 0,
             stored: 0,
             transient: 0,
@@ -139,36 +141,36 @@ impl BlockSpans {
         self.spans.len()
     }
 
-    /// Bytes that are handed out for quotas.
+    /// Stored memory in bytes.
     pub(crate) fn stored(&self) -> usize {
         self.stored as usize * PAGE_BYTES
     }
 
-    /// Bytes of transient blocks.
+    /// Transient memory in bytes.
     pub(crate) fn transient(&self) -> usize {
         self.transient as usize * PAGE_BYTES
     }
 
-    /// Bytes that transient blocks may use.
-    pub(crate) fn landing(&self) -> usize {
-        self.landing_pages() as usize * PAGE_BYTES
+    /// The adoptable reserve in bytes.
+    pub(crate) fn reserve(&self) -> usize {
+        self.reserve_pages() as usize * PAGE_BYTES
     }
 
-    /// Bytes of all quotas together.
+    /// Sum of all quotas in bytes.
     pub(crate) fn quotas(&self) -> usize {
         (self.quota_pages as usize).saturating_mul(PAGE_BYTES)
     }
 
-    fn landing_pages(&self) -> u64 {
-        if self.quota_pages == 0 { 0 } else { self.landing_spans * u64::from(SPAN_PAGES) }
+    fn reserve_pages(&self) -> u64 {
+        if self.quota_pages == 0 { 0 } else { self.reserve_spans * u64::from(SPAN_PAGES) }
     }
 
-    /// Makes room for a quota.
+    /// Adds a quota to the limit.
     pub(crate) fn add_quota(&mut self, pages: u64) {
         self.quota_pages = self.quota_pages.saturating_add(pages);
     }
 
-    /// Closes the account of a quota that is dropped. Its room goes with the last slot that it pays for.
+    /// Closes the account of a dropped quota. Its share of the limit is removed with its last slot.
     pub(crate) fn close(&mut self, account: &Account) {
         account.close();
         self.remove_if_unused(account);
@@ -183,31 +185,31 @@ impl BlockSpans {
     fn max_spans(&self) -> u64 {
         match self.quota_pages {
             0 => 0,
-            pages => pages.div_ceil(u64::from(SPAN_PAGES)).saturating_add(self.landing_spans),
+            pages => pages.div_ceil(u64::from(SPAN_PAGES)).saturating_add(self.reserve_spans),
         }
     }
 
-    /// Takes a slot of `order` that `owner`'s quota pays for, and has counted already.
+    /// Allocates a slot of `order` that has been charged to `owner`.
     pub(crate) fn take_stored(
         &mut self,
         order: u8,
         owner: &Arc<Account>,
         arena: *const Inner,
         map: impl FnOnce() -> Option<SpanRef>,
-    ) -> Option<Taken> {
+    ) -> Option<AllocatedSlot> {
         let (index, taken) = self.take(order, arena, map)?;
         self.spans[index as usize].owners[usize::from(taken.index)] = Some(Account::with_slot(owner));
         self.stored += 1 << order;
         Some(taken)
     }
 
-    /// Takes a transient block, if the landing has one.
+    /// Allocates a transient block from the reserve.
     pub(crate) fn take_transient(
         &mut self,
         arena: *const Inner,
         map: impl FnOnce() -> Option<SpanRef>,
-    ) -> Option<Taken> {
-        if self.transient + u64::from(BLOCK_PAGES) > self.landing_pages() {
+    ) -> Option<AllocatedSlot> {
+        if self.transient + u64::from(BLOCK_PAGES) > self.reserve_pages() {
             return None;
         }
         let (_, taken) = self.take(BLOCK_ORDER, arena, map)?;
@@ -215,13 +217,13 @@ impl BlockSpans {
         Some(taken)
     }
 
-    /// Takes a slot; also the key of its span.
+    /// Allocates a slot; also returns the index of its span.
     fn take(
         &mut self,
         order: u8,
         arena: *const Inner,
         map: impl FnOnce() -> Option<SpanRef>,
-    ) -> Option<(u32, Taken)> {
+    ) -> Option<(u32, AllocatedSlot)> {
         let fits = self.partial[usize::from(order)..].iter().find_map(BlockSet::first);
         let (index, block) = match fits.or_else(|| self.whole.first()) {
             Some(found) => found,
@@ -232,11 +234,12 @@ impl BlockSpans {
         self.set_free(index, block, free & !pages_of(page, order));
         let s = &mut self.spans[index as usize];
         s.used += 1 << order;
-        let taken = Taken { span: (&*s.span).into(), index: (block * BLOCK_PAGES) as u16 + page, order };
+        let taken =
+            AllocatedSlot { span: (&*s.span).into(), index: (block * BLOCK_PAGES) as u16 + page, order };
         Some((index, taken))
     }
 
-    /// Brings an empty span, or a new one, into use.
+    /// Takes an empty span into use, or maps a new one.
     fn open(&mut self, arena: *const Inner, map: impl FnOnce() -> Option<SpanRef>) -> Option<u32> {
         let index = match self.empty.pop_back() {
             Some(index) => {
@@ -261,7 +264,7 @@ impl BlockSpans {
         Some(index)
     }
 
-    /// Sets the free pages of a block, and the set that the block is in.
+    /// Sets the free pages of a block, and moves it to the matching set.
     fn set_free(&mut self, index: u32, block: u32, free: u16) {
         let old = std::mem::replace(&mut self.spans[index as usize].free[block as usize], free);
         let (from, to) = (self.set_of(old), self.set_of(free));
@@ -276,15 +279,15 @@ impl BlockSpans {
     }
 
     fn set_of(&self, free: u16) -> Option<u8> {
-        (free != 0).then(|| largest(free))
+        (free != 0).then(|| largest_order(free))
     }
 
     fn set_at(&mut self, order: u8) -> Option<&mut BlockSet> {
         if order == BLOCK_ORDER { Some(&mut self.whole) } else { self.partial.get_mut(usize::from(order)) }
     }
 
-    /// Takes a slot back, whose bytes its quota counts no more.
-    pub(crate) fn give(&mut self, index: u32, slot: u16, order: u8) {
+    /// Frees a slot and refunds its quota.
+    pub(crate) fn free(&mut self, index: u32, slot: u16, order: u8) {
         let s = &mut self.spans[index as usize];
         s.used -= 1 << order;
         let pages = 1 << order;
@@ -306,8 +309,9 @@ impl BlockSpans {
         }
     }
 
-    /// Makes transient slots stored ones of `owner`, whose quota has counted them already. Gives their pages.
-    pub(crate) fn store(&mut self, slots: impl Iterator<Item = SlotAt>, owner: &Arc<Account>) -> u64 {
+    /// Turns transient slots into stored slots of `owner`, which has been charged. Returns the number of
+    /// pages.
+    pub(crate) fn store(&mut self, slots: impl Iterator<Item = SlotId>, owner: &Arc<Account>) -> u64 {
         let before = self.stored;
         for at in slots {
             let paying = &mut self.spans[at.span as usize].owners[usize::from(at.slot)];
@@ -320,8 +324,8 @@ impl BlockSpans {
         self.stored - before
     }
 
-    /// Makes stored slots transient, which their quota counts no more.
-    pub(crate) fn release(&mut self, slots: impl Iterator<Item = SlotAt>) {
+    /// Turns stored slots, which have been refunded, into transient ones.
+    pub(crate) fn release(&mut self, slots: impl Iterator<Item = SlotId>) {
         for at in slots {
             if let Some(owner) = self.spans[at.span as usize].owners[usize::from(at.slot)].take() {
                 owner.without_slot();
@@ -331,12 +335,12 @@ impl BlockSpans {
         }
     }
 
-    /// The account that pays for a slot.
-    pub(crate) fn owner(&self, at: SlotAt) -> Option<&Arc<Account>> {
+    /// The account charged for a slot.
+    pub(crate) fn owner(&self, at: SlotId) -> Option<&Arc<Account>> {
         self.spans[at.span as usize].owners[usize::from(at.slot)].as_ref()
     }
 
-    /// As [`super::class_spans::ClassSpans::trim`].
+    /// See [`super::class_spans::ClassSpans::trim`].
     pub(crate) fn trim(&mut self) -> Vec<Arc<Span>> {
         let (mut removed, idle, spans) = (Vec::new(), self.idle, &mut self.spans);
         self.empty.retain(|index| {
@@ -351,9 +355,9 @@ impl BlockSpans {
     }
 }
 
-/// A slot in a span of blocks.
+/// Identifies a slot in a block span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SlotAt {
+pub(crate) struct SlotId {
     pub(crate) span: u32,
     pub(crate) slot: u16,
     pub(crate) order: u8,

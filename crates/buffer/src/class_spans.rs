@@ -1,27 +1,27 @@
-//! Spans of one size class each, for transient buffers.
+//! Class spans: each contains slots of one size class, for transient buffers.
 
 use slab::Slab;
 
 use crate::{
     arena::Inner,
     mapping::SpanRef,
-    span::{CLASSES, Layout, Span, Taken, class_bytes},
+    span::{AllocatedSlot, CLASSES, Layout, Span, class_bytes},
     sync::{Arc, Ordering},
 };
 
-/// Empty spans that a class keeps for itself while others may still map memory. With fewer, a class whose use swings
-/// around a span boundary would lose its span and get another all the time.
+/// Number of empty spans that a class keeps while more memory may be mapped. Otherwise a class whose use
+/// oscillates around a span boundary would repeatedly lose and regain a span.
 const SPARE_SPANS: u32 = 2;
 const NONE: u32 = u32::MAX;
 
-/// A span as the arena sees it. Its free slots are `free_head` and those that follow from there through `Span::refs`, and
-/// all slots from `fresh` on, which were not handed out since the span was last empty.
+/// State of a span. Free slots are those linked from `free_head` through `Span::refs`, and all slots from
+/// `fresh` on, which have not been used since the span was last empty.
 struct SpanState {
     span: Arc<Span>,
     free_head: u32,
     fresh: u32,
     free: u32,
-    /// Neighbours in the list of the class; meaningful only while there is a free slot.
+    /// Links in the list of the class; valid only while there is a free slot.
     prev: u32,
     next: u32,
 }
@@ -62,31 +62,31 @@ impl SpanState {
         }
     }
 
-    /// All slots are free: hand them out from the lowest on again.
+    /// All slots are free: allocate from the lowest again.
     fn reset(&mut self) {
         (self.free_head, self.fresh, self.free) = (NONE, 0, self.slots());
     }
 }
 
-/// The spans of a class that have a free slot, as a list through [`SpanState`]. Those in use come first, the one that
-/// was full last at the very front: so the fullest are filled up and the others run empty. Then come the empty ones, the
-/// one that was used last first, because its memory is in the processor's cache.
+/// The spans of a class with a free slot, as a linked list. Spans in use come first, most recently full
+/// first, so that full spans stay full and others become empty. Empty spans follow, most recently used first,
+/// because their memory may still be in the CPU cache.
 #[derive(Clone, Copy)]
 struct ClassState {
     head: u32,
     tail: u32,
     first_empty: u32,
     empty: u32,
-    /// All spans of the class, full ones included.
+    /// All spans of the class, including full ones.
     spans: u32,
 }
 
-/// All spans of size classes.
+/// All class spans.
 pub(crate) struct ClassSpans {
     spans: Slab<SpanState>,
     classes: [ClassState; CLASSES],
     max_spans: usize,
-    /// Empty spans of all classes, and the fewest that there were since the last [`Self::trim`].
+    /// Number of empty spans of all classes, and its minimum since the last [`Self::trim`].
     empty: u32,
     idle: u32,
     in_use: usize,
@@ -98,28 +98,28 @@ impl ClassSpans {
         Self { spans: Slab::new(), classes: [class; CLASSES], max_spans, empty: 0, idle: 0, in_use: 0 }
     }
 
-    /// Bytes of slots that are handed out.
+    /// Memory in use, in bytes.
     pub(crate) fn in_use(&self) -> usize {
         self.in_use
     }
 
-    /// The number of spans that are mapped.
+    /// Number of mapped spans.
     pub(crate) fn mapped(&self) -> usize {
         self.spans.len()
     }
 
-    /// The number of spans of each class.
-    pub(crate) fn by_class(&self) -> [usize; CLASSES] {
+    /// Number of spans of each class.
+    pub(crate) fn spans_by_class(&self) -> [usize; CLASSES] {
         self.classes.map(|c| c.spans as usize)
     }
 
-    /// Takes a free slot of `class`; `map` maps another span, while the limit allows one.
+    /// Allocates a slot of `class`; `map` maps another span if the limit allows.
     pub(crate) fn take(
         &mut self,
         class: usize,
         arena: *const Inner,
         map: impl FnOnce() -> Option<SpanRef>,
-    ) -> Option<Taken> {
+    ) -> Option<AllocatedSlot> {
         if self.classes[class].head == NONE {
             self.refill(class, arena, map)?;
         }
@@ -134,26 +134,26 @@ impl ClassSpans {
             self.unlink(class, index);
         }
         self.in_use += class_bytes(class);
-        Some(Taken { span, index: slot, order: 0 })
+        Some(AllocatedSlot { span, index: slot, order: 0 })
     }
 
-    /// Gives `class` an empty span: one that another class can spare, a new one, or at the limit any empty one.
+    /// Adds an empty span to `class`: a spare one of another class, a new one, or at the limit any empty one.
     fn refill(
         &mut self,
         class: usize,
         arena: *const Inner,
         map: impl FnOnce() -> Option<SpanRef>,
     ) -> Option<()> {
-        if let Some(index) = self.steal(SPARE_SPANS) {
-            self.divide(index, class, arena);
+        if let Some(index) = self.take_empty_span(SPARE_SPANS) {
+            self.assign_class(index, class, arena);
             return Some(());
         }
         let mapping = if self.spans.len() < self.max_spans { map() } else { None };
         match mapping {
             Some(mapping) => self.add(mapping, class, arena),
             None => {
-                let index = self.steal(0)?;
-                self.divide(index, class, arena);
+                let index = self.take_empty_span(0)?;
+                self.assign_class(index, class, arena);
             }
         }
         Some(())
@@ -167,8 +167,8 @@ impl ClassSpans {
         self.link_empty(class, index);
     }
 
-    /// Takes an empty span out of a class that has more than `spare`.
-    fn steal(&mut self, spare: u32) -> Option<u32> {
+    /// Takes an empty span from a class that has more than `spare`.
+    fn take_empty_span(&mut self, spare: u32) -> Option<u32> {
         let class = (0..CLASSES).find(|c| self.classes[*c].empty > spare)?;
         let index = self.classes[class].first_empty;
         self.count_out(class, index);
@@ -177,16 +177,16 @@ impl ClassSpans {
         Some(index)
     }
 
-    /// Divides a span that is in no list into slots of `class`.
-    fn divide(&mut self, index: u32, class: usize, arena: *const Inner) {
+    /// Assigns an unlinked span to `class`.
+    fn assign_class(&mut self, index: u32, class: usize, arena: *const Inner) {
         let s = &mut self.spans[index as usize];
         *s = SpanState::new(Span::new(s.span.mapping.clone(), Layout::Class(class), index, arena));
         self.classes[class].spans += 1;
         self.link_empty(class, index);
     }
 
-    /// Takes a slot back.
-    pub(crate) fn give(&mut self, class: usize, index: u32, slot: u16) {
+    /// Frees a slot.
+    pub(crate) fn free(&mut self, class: usize, index: u32, slot: u16) {
         self.in_use -= class_bytes(class);
         let s = &mut self.spans[index as usize];
         s.push(slot);
@@ -196,15 +196,15 @@ impl ClassSpans {
                 self.unlink(class, index);
                 self.link_empty(class, index);
             }
-            // A span of one slot was full, and so in no list.
+            // A span with one slot was full, so it was not linked.
             (true, true) => self.link_empty(class, index),
             (false, false) => {}
         }
     }
 
-    /// Removes as many empty spans as were empty at all times since the last call, those first that are empty longest.
-    /// Spans that others refer to stay, since their memory would not be unmapped. The result is to be dropped where no
-    /// lock is held.
+    /// Removes as many empty spans as have been empty since the last call, least recently used first. Spans
+    /// with other references are kept, since their memory would not be unmapped. Drop the result without
+    /// holding a lock.
     pub(crate) fn trim(&mut self) -> Vec<Arc<Span>> {
         let (mut removed, idle) = (Vec::new(), self.idle as usize);
         for class in 0..CLASSES {
@@ -232,7 +232,7 @@ impl ClassSpans {
         self.link_before(class, index, at);
     }
 
-    /// Counts the empty span `index`, which is still in the list of its class, as one that is used or removed next.
+    /// Uncounts the empty span `index`, still linked, before it is used or removed.
     fn count_out(&mut self, class: usize, index: u32) {
         let c = &mut self.classes[class];
         if c.first_empty == index {
@@ -243,7 +243,7 @@ impl ClassSpans {
         self.idle = self.idle.min(self.empty);
     }
 
-    /// Links a span before `at`, or at the end if that is [`NONE`].
+    /// Links a span before `at`, or at the end if `at` is [`NONE`].
     fn link_before(&mut self, class: usize, index: u32, at: u32) {
         let prev = match at {
             NONE => std::mem::replace(&mut self.classes[class].tail, index),

@@ -1,10 +1,11 @@
-//! Memory, and nothing about networks.
+//! Memory management for network buffers and stored data.
 //!
-//! An [`Arena`] is large, aligned memory, mapped once (and registered once by a provider, for local access). It gives
-//! [`Buffer`]s, each *owned* by whoever holds it. A buffer that is filled and shall be shared becomes a [`View`]
-//! (cheap clones, read only); views are gathered in [`Views`], so that data moves by reference from a file system to
-//! the wire. A piece of memory goes back to its arena when the last buffer or view of it is dropped. In steady state
-//! nothing here allocates from the heap. [`copy`] counts every byte that the code above the providers copies.
+//! An [`Arena`] provides large, aligned memory, mapped once (and registered once by a provider, for local
+//! access). It allocates [`Buffer`]s with one owner each. A filled buffer can be turned into a [`View`]
+//! (read-only, cheap to clone); [`Views`] is a gather list of views, so that data is passed by reference from
+//! a file system to the wire. Memory returns to its arena when the last buffer or view of it is dropped. In
+//! steady state nothing here allocates from the heap. [`copy`] counts all bytes copied by code above the
+//! providers.
 
 mod arena;
 mod block_spans;

@@ -1,30 +1,31 @@
-//! Stored memory, which a quota bounds.
+//! Stored memory, bounded by quotas.
 
 use std::fmt;
 
 use crate::{
     Buffer, View,
     arena::{Arena, Inner},
-    block_spans::SlotAt,
+    block_spans::SlotId,
     span::{PAGE_BYTES, order_of},
     sync::{Arc, AtomicU64, Ordering},
 };
 
-/// A quota has no room, or no slot of the size that was asked for.
+/// The quota is exhausted, or no slot of the requested size is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no room for {wanted} bytes in a quota of {limit} bytes")]
+#[error("cannot allocate {wanted} bytes in a quota of {limit} bytes")]
 pub struct OverQuota {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub wanted: u64,
-    /// The quota's limit in bytes.
+    /// Limit of the quota in bytes.
     pub limit: u64,
 }
 
-/// What a quota has paid for. The slots of the arena refer to it, so that bytes come back when memory does.
+/// Memory charged to a quota. Slots refer to it, so that the charge is refunded when they are freed.
 pub(crate) struct Account {
     limit: u64,
     used: AtomicU64,
-    /// Slots that it pays for, and [`Self::CLOSED`] when the quota is gone. Changed under the arena's lock.
+    /// Number of slots charged to it, plus [`Self::CLOSED`] after the quota is dropped. Changed under the
+    /// arena's lock.
     slots: AtomicU64,
 }
 
@@ -35,7 +36,7 @@ impl Account {
         self.limit.div_ceil(PAGE_BYTES as u64)
     }
 
-    /// Counts `more` and discounts `less`, if the limit allows it.
+    /// Charges `more` and refunds `less`, if the limit allows it.
     fn exchange(&self, more: u64, less: u64) -> Result<(), OverQuota> {
         let changed = |used: u64| {
             let sum = used.checked_add(more)?.saturating_sub(less);
@@ -68,12 +69,13 @@ impl Account {
     }
 }
 
-/// The right of one owner, such as a file system in memory, to store data in an [`Arena`]: at most so many bytes.
+/// The right of one owner, such as an in-memory file system, to store a limited amount of data in an
+/// [`Arena`].
 ///
-/// Memory of a quota is apart from the arena's transient memory, and quotas are apart from one another: whatever one
-/// owner stores and removes, others find their memory. The quota pays for the pages ([`PAGE_BYTES`]) of each slot from
-/// [`Self::alloc`] or [`Self::exchange`] until the last buffer or view of the slot is dropped, a reader's included. Memory
-/// outside the arena can be charged too ([`Self::charge`]), so that one limit holds for both.
+/// Memory of a quota is separate from transient memory and from other quotas: the full quota is available
+/// whatever others store. The pages ([`PAGE_BYTES`]) of a slot from [`Self::alloc`] or [`Self::exchange`] are
+/// charged until the last buffer or view of it is dropped, including those of readers. Memory outside of the
+/// arena can be charged too ([`Self::charge`]), so that one limit covers both.
 pub struct Quota {
     inner: Arc<Inner>,
     account: Arc<Account>,
@@ -86,52 +88,53 @@ impl Quota {
         Self { inner, account: Arc::new(account) }
     }
 
-    /// A buffer of `len` bytes, whose capacity (a power of two of pages, at most [`BLOCK_BYTES`](crate::BLOCK_BYTES)) is
-    /// charged. Its content is arbitrary, as with [`Arena::alloc`].
+    /// Allocates a buffer of `len` bytes and charges its capacity (a power of two pages, at most
+    /// [`BLOCK_BYTES`](crate::BLOCK_BYTES)). Its content is arbitrary, as with [`Arena::alloc`].
     ///
-    /// A buffer of up to [`PAGE_BYTES`] is granted whenever the limit allows it. A larger one may also fail because free
-    /// pages do not adjoin; then smaller ones are granted.
+    /// A buffer of up to [`PAGE_BYTES`] is available whenever the limit allows. A larger one may fail because
+    /// free pages are not contiguous; smaller ones are still available then.
     ///
     /// # Errors
-    /// [`OverQuota`], also when `len` exceeds a block or the system has no memory.
+    /// [`OverQuota`], also if `len` exceeds a block or the system has no memory.
     pub fn alloc(&self, len: usize) -> Result<Buffer, OverQuota> {
-        let refused = OverQuota { wanted: len as u64, limit: self.account.limit };
-        let order = order_of(len).ok_or(refused)?;
+        let error = OverQuota { wanted: len as u64, limit: self.account.limit };
+        let order = order_of(len).ok_or(error)?;
         let bytes = (PAGE_BYTES << order) as u64;
         self.charge(bytes)?;
         let arena = Arc::as_ptr(&self.inner);
         let mut state = self.inner.state.lock();
         let taken = state.blocks.take_stored(order, &self.account, arena, || self.inner.map());
-        state.note_peak();
+        state.update_peak();
         drop(state);
         let Some(taken) = taken else {
             self.refund(bytes);
-            return Err(refused);
+            return Err(error);
         };
-        Ok(Inner::hand_out(&self.inner, taken, len))
+        Ok(Inner::make_buffer(&self.inner, taken, len))
     }
 
-    /// Whether [`Self::exchange`] can take the memory of `view` into this quota: it is a block of the same arena, and the
-    /// view begins at its start.
+    /// Whether [`Self::exchange`] can adopt the memory of `view`: it is in a block span of the same arena,
+    /// and the view starts at the start of its slot.
     pub fn can_adopt(&self, view: &View) -> bool {
-        view.offset() == 0 && self.place(view).is_some()
+        view.offset() == 0 && self.slot_id(view).is_some()
     }
 
-    /// Where `view` lies, if that is in a span of blocks of the same arena.
-    fn place(&self, view: &View) -> Option<SlotAt> {
-        view.slot().place_in(Arc::as_ptr(&self.inner))
+    /// Identifies the slot of `view` if it is in a block span of the same arena.
+    fn slot_id(&self, view: &View) -> Option<SlotId> {
+        view.slot().id_in(Arc::as_ptr(&self.inner))
     }
 
-    /// Takes the memory of `new` into this quota as it is, and in exchange releases that of `old`: all or nothing. `new`
-    /// is transient memory for which [`Self::can_adopt`] holds; `old` are the only views of memory in this quota, and
-    /// are to be dropped next.
+    /// Adopts the memory of `new` without a copy, and in exchange releases that of `old`, atomically. `new`
+    /// is transient memory for which [`Self::can_adopt`] is true; `old` are the only views of memory charged
+    /// to this quota, and must be dropped next.
     ///
     /// # Errors
-    /// [`OverQuota`] if the limit does not allow the difference, or if another quota pays for one of `new`.
+    /// [`OverQuota`] if the limit does not allow the difference, or memory of `new` is charged to another
+    /// quota.
     pub fn exchange(&self, new: &[&View], old: &[&View]) -> Result<(), OverQuota> {
-        let new = new.iter().filter_map(|v| self.place(v));
-        let old = old.iter().filter_map(|v| self.place(v));
-        let bytes = |at: SlotAt| (PAGE_BYTES << at.order) as u64;
+        let new = new.iter().filter_map(|v| self.slot_id(v));
+        let old = old.iter().filter_map(|v| self.slot_id(v));
+        let bytes = |at: SlotId| (PAGE_BYTES << at.order) as u64;
         let mut state = self.inner.state.lock();
         let blocks = &mut state.blocks;
         let (mut more, mut less) = (0, 0);
@@ -150,11 +153,11 @@ impl Quota {
         self.account.exchange(more, less)?;
         let stored = blocks.store(new, &self.account) * PAGE_BYTES as u64;
         blocks.release(old);
-        self.refund(more - stored); // A slot that `new` names twice is paid for once.
+        self.refund(more - stored); // A slot that occurs twice in `new` is charged once.
         Ok(())
     }
 
-    /// Counts `bytes` of other memory.
+    /// Charges `bytes` of memory outside of the arena.
     ///
     /// # Errors
     /// [`OverQuota`].
@@ -162,13 +165,13 @@ impl Quota {
         self.account.exchange(bytes, 0)
     }
 
-    /// Gives back what was charged.
+    /// Refunds a charge.
     pub fn refund(&self, bytes: u64) {
         self.account.refund(bytes);
     }
 
-    /// Charges the difference where `new` bytes of other memory take the place of `old` ones that were charged. It
-    /// succeeds where nothing is to be charged.
+    /// Replaces a charge of `old` bytes by one of `new` bytes. Succeeds if `new` is not larger, even beyond
+    /// the limit.
     ///
     /// # Errors
     /// [`OverQuota`].
@@ -176,17 +179,17 @@ impl Quota {
         self.account.exchange(new, old)
     }
 
-    /// The most bytes.
+    /// The limit in bytes.
     pub fn limit(&self) -> u64 {
         self.account.limit
     }
 
-    /// Bytes charged at the moment.
+    /// Bytes currently charged.
     pub fn used(&self) -> u64 {
         self.account.used.load(Ordering::Relaxed)
     }
 
-    /// The arena.
+    /// The arena of the quota.
     pub fn arena(&self) -> Arena {
         Arena::from_inner(Arc::clone(&self.inner))
     }

@@ -1,6 +1,6 @@
-//! Handles to slots: [`Buffer`], the one owner, and [`View`], shared and read only.
+//! References to slots: [`Buffer`], exclusive, and [`View`], shared and read-only.
 
-#![allow(unsafe_code)] // Slots are raw memory; what keeps access to them apart is said at each block.
+#![allow(unsafe_code)] // Slots are raw memory; each block explains why accesses do not conflict.
 
 use std::{
     fmt,
@@ -10,14 +10,14 @@ use std::{
 
 use crate::{
     arena::Inner,
-    block_spans::SlotAt,
+    block_spans::SlotId,
     mapping::SpanRef,
-    span::{Layout, Span, Taken},
+    span::{AllocatedSlot, Layout, Span},
     sync::{Arc, AtomicU32, Ordering, fence},
 };
 
-/// A counted reference to one slot. All references to a slot together hold one strong count of the arena, which keeps
-/// the span.
+/// A counted reference to a slot. All references to a slot together hold one strong reference to the arena,
+/// which keeps the span alive.
 pub(crate) struct Slot {
     span: NonNull<Span>,
     index: u16,
@@ -31,12 +31,12 @@ unsafe impl Send for Slot {}
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// The first reference to a slot that was just taken for this.
+    /// Creates the first reference to a slot that was just allocated.
     ///
     /// # Safety
-    /// `arena` has the slot, and nothing else refers to it.
-    pub(crate) unsafe fn first(arena: Arc<Inner>, taken: Taken) -> Self {
-        let arena = Arc::into_raw(arena); // given back in `drop`
+    /// The slot belongs to `arena`, and there is no other reference to it.
+    pub(crate) unsafe fn first(arena: Arc<Inner>, taken: AllocatedSlot) -> Self {
+        let arena = Arc::into_raw(arena); // Dropped in `drop`.
         let slot = Self { span: taken.span, index: taken.index, order: taken.order };
         debug_assert_eq!(slot.span().arena, arena);
         slot.refs().store(1, Ordering::Relaxed);
@@ -44,16 +44,17 @@ impl Slot {
     }
 
     fn span(&self) -> &Span {
-        // SAFETY: an arena keeps a span while one of its slots is handed out, and this is a reference to one; the count
-        // that `first` has kept, and the last reference gives back, keeps the arena.
+        // SAFETY: an arena keeps a span while one of its slots is in use, and this is a reference to such a
+        // slot; the arena is kept alive by the strong reference taken in `first` and dropped with the slot's
+        // last reference.
         unsafe { self.span.as_ref() }
     }
 
-    /// Where it is, if that is in a span of blocks of `arena`.
-    pub(crate) fn place_in(&self, arena: *const Inner) -> Option<SlotAt> {
+    /// Identifies the slot if it is in a block span of `arena`.
+    pub(crate) fn id_in(&self, arena: *const Inner) -> Option<SlotId> {
         let span = self.span();
         let in_blocks = span.layout == Layout::Blocks && span.arena == arena;
-        in_blocks.then_some(SlotAt { span: span.index, slot: self.index, order: self.order })
+        in_blocks.then_some(SlotId { span: span.index, slot: self.index, order: self.order })
     }
 
     fn refs(&self) -> &AtomicU32 {
@@ -68,19 +69,19 @@ impl Slot {
         self.span().slot_ptr(self.index)
     }
 
-    /// Tells loom that the bytes are read.
+    /// Reports a read of the slot to loom.
     #[cfg(loom)]
     fn note_read(&self) {
         self.span().bytes[usize::from(self.index)].with(|_| ());
     }
 
-    /// Tells loom that the bytes are written.
+    /// Reports a write of the slot to loom.
     #[cfg(loom)]
     fn note_write(&self) {
         self.span().bytes[usize::from(self.index)].with_mut(|_| ());
     }
 
-    /// Whether this is the only reference (then nobody else can make one).
+    /// Whether this is the only reference (then no other can be created).
     fn is_unique(&self) -> bool {
         self.refs().load(Ordering::Acquire) == 1
     }
@@ -90,7 +91,7 @@ impl Clone for Slot {
     fn clone(&self) -> Self {
         let before = self.refs().fetch_add(1, Ordering::Relaxed);
         if before > u32::MAX / 2 {
-            std::process::abort(); // As Arc does: an overflow would free memory in use.
+            std::process::abort(); // As in `Arc`: an overflow would free memory in use.
         }
         Self { ..*self }
     }
@@ -98,7 +99,7 @@ impl Clone for Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // Most slots have one reference: then there is nobody to count against.
+        // Common case: with a single reference no atomic decrement is needed.
         if !self.is_unique() {
             if self.refs().fetch_sub(1, Ordering::Release) != 1 {
                 return;
@@ -106,52 +107,52 @@ impl Drop for Slot {
             fence(Ordering::Acquire);
         }
         let Span { arena, layout, index, .. } = *self.span();
-        // SAFETY: `first` turned one strong count of the arena into this pointer, and of the slot's references only the
-        // last comes here.
+        // SAFETY: `first` turned one strong reference of the arena into this pointer, and only the slot's
+        // last reference reaches this line.
         let arena = unsafe { Arc::from_raw(arena) };
-        // From here on the span may be divided anew: its fields were copied, and it is not used again.
-        arena.release(layout, SlotAt { span: index, slot: self.index, order: self.order });
+        // The span may be reused from here on; its fields have been copied.
+        arena.release(layout, SlotId { span: index, slot: self.index, order: self.order });
     }
 }
 
-/// Memory that its holder alone may read and write.
+/// Memory with exclusive access by its owner.
 pub struct Buffer {
     slot: Slot,
     len: usize,
 }
 
 impl Buffer {
-    /// A buffer in a slot to which `slot` is the only reference. `len` is at most its size.
+    /// Creates a buffer from the only reference to a slot. `len` is at most the slot's size.
     pub(crate) fn new(slot: Slot, len: usize) -> Self {
         debug_assert!(slot.is_unique() && len <= slot.bytes());
         Self { slot, len }
     }
 
-    /// The most bytes it can hold.
+    /// Maximum length in bytes.
     pub fn capacity(&self) -> usize {
         self.slot.bytes()
     }
 
-    /// Sets the length; bytes that come into view have arbitrary content.
+    /// Sets the length; added bytes have arbitrary content.
     ///
     /// # Panics
-    /// When `len` exceeds the capacity: a bug of the caller.
+    /// If `len` exceeds the capacity: a bug of the caller.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "length {len} exceeds capacity {}", self.capacity());
         self.len = len;
     }
 
-    /// Gives up exclusive ownership: a shared, read-only view of the whole buffer.
+    /// Turns the buffer into a shared, read-only view of it.
     pub fn freeze(self) -> View {
         View { off: 0, len: self.len as u32, slot: self.slot }
     }
 
-    /// The address of the first byte, for providers that register memory. Stable for the life of the slot.
+    /// Address of the first byte, for providers that register memory. Constant for the life of the slot.
     pub fn address(&self) -> usize {
         self.slot.ptr() as usize
     }
 
-    /// The mapped memory that it is a part of, for providers that register memory.
+    /// The mapping that contains the buffer, for providers that register memory.
     pub fn span(&self) -> &SpanRef {
         &self.slot.span().mapping
     }
@@ -162,8 +163,8 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         #[cfg(loom)]
         self.slot.note_read();
-        // SAFETY: the slot is valid, initialised memory (mapped zero-filled) of at least `len` bytes, and only this
-        // buffer refers to it.
+        // SAFETY: the slot is valid, initialized memory (mapped zero-filled) of at least `len` bytes, and
+        // this buffer holds the only reference.
         unsafe { std::slice::from_raw_parts(self.slot.ptr(), self.len) }
     }
 }
@@ -183,7 +184,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A shared, read-only part of what was a [`Buffer`].
+/// A shared, read-only range of a former [`Buffer`].
 #[derive(Clone)]
 pub struct View {
     slot: Slot,
@@ -192,33 +193,34 @@ pub struct View {
 }
 
 impl View {
-    /// The part `start..start + len` of this view.
+    /// Returns the range `start..start + len` of this view.
     ///
     /// # Panics
-    /// When the part is outside the view: a bug of the caller, who checks ranges first.
+    /// If the range is outside the view: a bug of the caller, who must check ranges.
     pub fn slice(&self, start: usize, len: usize) -> Self {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.len as usize), "slice outside the view");
         Self { slot: self.slot.clone(), off: self.off + start as u32, len: len as u32 }
     }
 
-    /// The bytes for writing, if no other view of this memory exists.
+    /// Returns the bytes for writing if there is no other view of this memory.
     pub fn try_mut(&mut self) -> Option<&mut [u8]> {
         if !self.slot.is_unique() {
             return None;
         }
         #[cfg(loom)]
         self.slot.note_write();
-        // SAFETY: in range as in `deref`; the count is 1 and `&mut self` holds that one reference, so nobody else
-        // can read these bytes or make another view of them meanwhile.
+        // SAFETY: in range as in `deref`; the count is 1 and `&mut self` borrows that reference, so no other
+        // reference can read these bytes or be created meanwhile.
         Some(unsafe {
             std::slice::from_raw_parts_mut(self.slot.ptr().add(self.off as usize), self.len as usize)
         })
     }
 
-    /// Exclusive ownership again, if no other view of this memory exists. The buffer begins at the *slot's* start.
+    /// Turns the view into a buffer if there is no other view of this memory. The buffer starts at the start
+    /// of the *slot*.
     ///
     /// # Errors
-    /// Gives the view back when it is shared or does not begin at the start of its memory.
+    /// Returns the view if it is shared, or does not start at the start of its slot.
     pub fn try_into_buffer(self) -> Result<Buffer, Self> {
         if self.off == 0 && self.slot.is_unique() {
             Ok(Buffer { len: self.len as usize, slot: self.slot })
@@ -227,7 +229,7 @@ impl View {
         }
     }
 
-    /// Whether no other view of this memory exists.
+    /// Whether there is no other view of this memory.
     pub fn is_unique(&self) -> bool {
         self.slot.is_unique()
     }
@@ -236,27 +238,27 @@ impl View {
         &self.slot
     }
 
-    /// Bytes of the memory that this view keeps from being reused (the size of its slot).
+    /// Size of the slot in bytes: the memory that this view keeps from being reused.
     pub fn capacity(&self) -> usize {
         self.slot.bytes()
     }
 
-    /// Where in its slot the view begins.
+    /// Offset of the view in its slot.
     pub fn offset(&self) -> usize {
         self.off as usize
     }
 
-    /// The address of the first byte, for providers that register memory.
+    /// Address of the first byte, for providers that register memory.
     pub fn address(&self) -> usize {
         self.slot.ptr() as usize + self.off as usize
     }
 
-    /// The mapped memory that it is a part of, for providers that register memory.
+    /// The mapping that contains the view, for providers that register memory.
     pub fn span(&self) -> &SpanRef {
         &self.slot.span().mapping
     }
 
-    /// Grows this view by `next` if it continues it in the same slot; gives `next` back if not.
+    /// Extends this view by `next` if they are contiguous in the same slot; otherwise returns `next`.
     pub(crate) fn try_extend(&mut self, next: Self) -> Result<(), Self> {
         let same = self.slot.span == next.slot.span && self.slot.index == next.slot.index;
         if same && self.off + self.len == next.off {
@@ -273,8 +275,8 @@ impl Deref for View {
     fn deref(&self) -> &[u8] {
         #[cfg(loom)]
         self.slot.note_read();
-        // SAFETY: `off + len` is within the slot; while a view exists the bytes are written only through `try_mut`,
-        // which needs the sole reference.
+        // SAFETY: `off + len` is within the slot; while a view exists, the bytes are written only through
+        // `try_mut`, which requires the only reference.
         unsafe { std::slice::from_raw_parts(self.slot.ptr().add(self.off as usize), self.len as usize) }
     }
 }

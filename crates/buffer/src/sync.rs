@@ -1,4 +1,4 @@
-//! The synchronisation primitives of this crate: those of `std`, or under `cfg(loom)` the models that loom explores.
+//! Synchronization primitives: those of `std`, or loom's models under `cfg(loom)`.
 
 #[cfg(loom)]
 use loom::sync as primitives;
@@ -10,7 +10,7 @@ pub(crate) use primitives::{
     atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
-/// A mutex that a panic does not poison: no code panics between two steps of a change that it guards.
+/// A mutex without poisoning: no code panics while the protected data is inconsistent.
 pub(crate) struct Mutex<T>(primitives::Mutex<T>);
 
 impl<T> Mutex<T> {

@@ -1,4 +1,5 @@
-//! Memory from the system: anonymous mappings, or under Miri and loom, which have none, the global allocator.
+//! Memory from the system: anonymous mappings, or the global allocator under Miri and loom, which do not
+//! support mmap.
 
 #![allow(unsafe_code)] // Maps and unmaps memory.
 
@@ -11,14 +12,14 @@ pub(crate) struct Memory {
     start: NonNull<u8>,
 }
 
-// SAFETY: an address range that this value owns. Its bytes are reached only through `Buffer` (one exclusive owner of a
-// slot) and `View` (shared, read only), which the slot's reference count keeps apart.
+// SAFETY: an address range owned by this value. Its bytes are accessed only through `Buffer` (exclusive owner
+// of a slot) and `View` (shared, read-only), as the slot's reference count ensures.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// `None` if the system refuses. `huge` asks for transparent huge pages.
+    /// Maps memory; `None` on failure. `huge` requests transparent huge pages.
     pub(crate) fn map(huge: bool) -> Option<Self> {
         let start = os::map(huge)?;
         #[cfg(test)]
@@ -35,7 +36,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         #[cfg(test)]
         live::COUNT.with(|c| c.set(c.get() - 1));
-        // SAFETY: `map` returned this memory; whatever refers to it has a `SpanRef`, or is a slot, whose arena has one.
+        // SAFETY: `map` returned this memory; all users hold a `SpanRef`, or a slot whose arena does.
         unsafe { os::unmap(self.start) };
     }
 }
@@ -46,8 +47,8 @@ mod os {
 
     pub(super) fn map(huge: bool) -> Option<NonNull<u8>> {
         let len = 2 * SPAN_BYTES;
-        // SAFETY: a new anonymous private mapping, checked for failure; the parts outside the aligned one are unmapped
-        // again, and nothing else has these addresses.
+        // SAFETY: a new anonymous private mapping, checked for failure; the parts outside the aligned range
+        // are unmapped before their addresses are known elsewhere.
         unsafe {
             let p = libc::mmap(
                 std::ptr::null_mut(),
@@ -74,9 +75,9 @@ mod os {
     }
 
     /// # Safety
-    /// `map` returned `start`, and nothing uses the memory any more.
+    /// `map` returned `start`, and the memory is no longer in use.
     pub(super) unsafe fn unmap(start: NonNull<u8>) {
-        // SAFETY: the caller's promise; the mapping is `SPAN_BYTES` long.
+        // SAFETY: guaranteed by the caller; the mapping is `SPAN_BYTES` long.
         unsafe { libc::munmap(start.as_ptr().cast(), SPAN_BYTES) };
     }
 }
@@ -98,14 +99,14 @@ mod os {
     }
 
     /// # Safety
-    /// `map` returned `start`, and nothing uses the memory any more.
+    /// `map` returned `start`, and the memory is no longer in use.
     pub(super) unsafe fn unmap(start: NonNull<u8>) {
-        // SAFETY: the caller's promise; `map` allocates with this layout.
+        // SAFETY: guaranteed by the caller; `map` allocates with this layout.
         unsafe { dealloc(start.as_ptr(), LAYOUT) };
     }
 }
 
-/// Mappings that the thread of a test has made and not dropped.
+/// Number of live mappings of a test's thread.
 #[cfg(test)]
 pub(crate) mod live {
     thread_local! {

@@ -4,16 +4,16 @@ use std::cell::RefCell;
 
 use crate::{View, copied};
 
-/// How many empty lists a thread keeps for reuse, and how long a kept one may be.
-const KEPT_LISTS: usize = 64;
-const KEPT_CAPACITY: usize = 1024;
+/// Maximum number of empty lists that a thread keeps for reuse, and maximum capacity of each.
+const MAX_SPARE_LISTS: usize = 64;
+const MAX_SPARE_CAPACITY: usize = 1024;
 
 thread_local! {
     static SPARE: RefCell<Vec<Vec<View>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A list of [`View`]s that together are one item of data, in order. Its storage is reused, so that making and
-/// dropping one does not allocate in steady state.
+/// A list of [`View`]s that form one item of data, in order. The storage is reused, so creating and dropping
+/// a list does not allocate in steady state.
 #[derive(Default)]
 pub struct Views {
     list: Vec<View>,
@@ -21,13 +21,14 @@ pub struct Views {
 }
 
 impl Views {
-    /// An empty list.
+    /// Creates an empty list.
     pub fn new() -> Self {
         let list = SPARE.try_with(|s| s.borrow_mut().pop()).ok().flatten().unwrap_or_default();
         Self { list, len: 0 }
     }
 
-    /// Adds `view` at the end. Empty views are dropped; one that continues the last view in memory is merged with it.
+    /// Appends `view`. Empty views are dropped; a view that is contiguous with the last one is merged with
+    /// it.
     pub fn push(&mut self, view: View) {
         if view.is_empty() {
             return;
@@ -43,12 +44,12 @@ impl Views {
         }
     }
 
-    /// Total bytes.
+    /// Total length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Whether the total length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -58,20 +59,20 @@ impl Views {
         self.list.iter()
     }
 
-    /// The views by the pieces of memory that they are: in each slice every view begins where the one before ends.
+    /// Groups the views by contiguous memory: in each slice, each view starts where the previous one ends.
     pub fn pieces(&self) -> impl Iterator<Item = &[View]> {
         self.list.chunk_by(|a, b| a.address() + a.len() == b.address() && a.span().id() == b.span().id())
     }
 
-    /// The first view, to patch bytes in place through [`View::try_mut`].
+    /// The first view, for patching bytes in place through [`View::try_mut`].
     pub fn first_mut(&mut self) -> Option<&mut View> {
         self.list.first_mut()
     }
 
-    /// The part `start..start + len` of the data, by reference.
+    /// Returns the range `start..start + len` of the data by reference.
     ///
     /// # Panics
-    /// When the part is outside the data: a bug of the caller, who checks ranges first.
+    /// If the range is outside the data: a bug of the caller, who must check ranges.
     pub fn slice(&self, start: usize, len: usize) -> Self {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.len), "slice outside the data");
         let mut out = Self::new();
@@ -92,7 +93,7 @@ impl Views {
         out
     }
 
-    /// Keeps the first `len` bytes.
+    /// Truncates the data to `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len {
             *self = self.slice(0, len);
@@ -102,7 +103,7 @@ impl Views {
     /// Copies all bytes to the start of `dst` (counted).
     ///
     /// # Panics
-    /// When `dst` is shorter than the data.
+    /// If `dst` is shorter than the data.
     pub fn copy_to(&self, dst: &mut [u8]) {
         let mut at = 0;
         for v in &self.list {
@@ -111,7 +112,7 @@ impl Views {
         }
     }
 
-    /// All bytes in one `Vec` (counted as copied).
+    /// Copies all bytes into a `Vec` (counted).
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len);
         for v in &self.list {
@@ -135,13 +136,13 @@ impl Drop for Views {
     fn drop(&mut self) {
         let mut list = std::mem::take(&mut self.list);
         list.clear();
-        if list.capacity() == 0 || list.capacity() > KEPT_CAPACITY {
+        if list.capacity() == 0 || list.capacity() > MAX_SPARE_CAPACITY {
             return;
         }
-        // A thread that is ending has no list of spares any more; then the storage is simply freed.
+        // Fails on a thread that is exiting; the storage is freed then.
         let _ = SPARE.try_with(|s| {
             let mut s = s.borrow_mut();
-            if s.len() < KEPT_LISTS {
+            if s.len() < MAX_SPARE_LISTS {
                 s.push(list);
             }
         });

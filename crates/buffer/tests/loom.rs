@@ -1,10 +1,10 @@
-//! All schedules of a few threads, as loom explores them: what the atomic operations on reference counts order, and that
-//! the arena's accounts are right whatever comes first.
+//! Exhaustive schedules of a few threads with loom: memory ordering of reference counts, and consistency of
+//! the arena's accounting.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p millrace-buffer --release --test loom`
 //!
-//! Loom sees each access to the bytes of a slot, and fails where two that conflict are not ordered; it also fails where a
-//! count keeps a span or the arena for ever.
+//! Loom tracks each access to the bytes of a slot and fails on data races; it also fails on leaks of spans or
+//! of the arena.
 
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
@@ -14,7 +14,7 @@ use std::hint::black_box;
 use loom::thread;
 use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, SPAN_BYTES};
 
-/// Two slots of this size are a span.
+/// Two slots of this size form a span.
 const HALF: usize = SPAN_BYTES / 2;
 
 fn arena(spans: usize) -> Arena {
@@ -23,13 +23,13 @@ fn arena(spans: usize) -> Arena {
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    // Faults in lock-free code need few preemptions; more take hours.
+    // Bugs in lock-free code need few preemptions; more take hours.
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.check(model);
 }
 
 #[test]
-fn what_readers_have_read_comes_before_what_the_next_owner_writes() {
+fn reads_happen_before_writes_of_the_next_owner() {
     explore(|| {
         let a = arena(1);
         let mut b = a.alloc(SPAN_BYTES).unwrap();
@@ -39,7 +39,7 @@ fn what_readers_have_read_comes_before_what_the_next_owner_writes() {
         let reader = thread::spawn(move || assert_eq!(w[0], 1));
         let next = {
             let a = a.clone();
-            // The whole arena is one slot: it is free when both have dropped it.
+            // The whole arena is one slot, free after both have dropped it.
             thread::spawn(move || a.alloc(SPAN_BYTES).map(|mut b| b[0] = 2).is_ok())
         };
         assert_eq!(v[0], 1);
@@ -52,12 +52,13 @@ fn what_readers_have_read_comes_before_what_the_next_owner_writes() {
 }
 
 #[test]
-fn a_view_that_is_alone_is_written_after_all_that_others_have_read() {
+fn try_mut_happens_after_reads_of_dropped_views() {
     explore(|| {
         let a = arena(1);
         let mut v = a.alloc(HALF).unwrap().freeze();
         let [one, other] = [v.clone(), v.slice(1, 5)];
-        // The writer starts last: where a thread loads a count twice, loom tries fewer schedules of the threads before it.
+        // The writer starts last: if a thread loads a count twice, loom tries fewer schedules of earlier
+        // threads.
         let reader = thread::spawn(move || {
             black_box(one[0]);
         });
@@ -80,7 +81,7 @@ fn a_view_that_is_alone_is_written_after_all_that_others_have_read() {
 }
 
 #[test]
-fn references_that_are_made_and_dropped_at_once_return_the_slot_once() {
+fn concurrent_clone_and_drop_frees_the_slot_once() {
     explore(|| {
         let a = arena(1);
         let v = a.alloc(HALF).unwrap().freeze();
@@ -100,7 +101,7 @@ fn references_that_are_made_and_dropped_at_once_return_the_slot_once() {
 }
 
 #[test]
-fn the_last_buffer_takes_the_arena_with_it() {
+fn last_buffer_frees_the_arena() {
     explore(|| {
         let a = arena(1);
         let (mut b, v) = (a.alloc(HALF).unwrap(), a.alloc(HALF).unwrap().freeze());
@@ -116,7 +117,7 @@ fn the_last_buffer_takes_the_arena_with_it() {
 }
 
 #[test]
-fn a_span_is_unmapped_only_while_no_slot_of_it_is_handed_out() {
+fn trim_never_unmaps_a_span_in_use() {
     explore(|| {
         let a = arena(1);
         drop(a.alloc(HALF).unwrap());
@@ -138,7 +139,7 @@ fn a_span_is_unmapped_only_while_no_slot_of_it_is_handed_out() {
 }
 
 #[test]
-fn a_span_that_is_registered_is_not_unmapped() {
+fn trim_never_unmaps_a_registered_span() {
     explore(|| {
         let a = arena(1);
         let b = a.alloc(SPAN_BYTES).unwrap();
@@ -162,7 +163,7 @@ fn a_span_that_is_registered_is_not_unmapped() {
 }
 
 #[test]
-fn a_quota_is_right_while_data_is_replaced_and_its_readers_drop_it() {
+fn quota_is_exact_during_replacement_and_drops() {
     explore(|| {
         let a = arena(1);
         let quota = a.quota(2 * BLOCK_BYTES as u64);

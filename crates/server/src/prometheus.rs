@@ -271,7 +271,7 @@ impl Scrape {
         };
         let in_use = by(m.in_use - m.stored, m.stored);
         gauges(e, "memory_in_use_bytes", "Network buffers, and content of memory exports", in_use)?;
-        let limits = by(m.limit + m.landing, m.quotas);
+        let limits = by(m.limit + m.reserve, m.quotas);
         gauges(e, "memory_limit_bytes", "The most that memory in use may become", limits)?;
         let help = "Memory taken from the system, by the size of the buffers in it; content has up to 64 KiB";
         let mut metric = e.encode_descriptor("memory_mapped_bytes", help, None, MetricType::Gauge)?;

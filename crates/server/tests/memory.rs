@@ -76,7 +76,7 @@ fn sparse_files_of_an_export_take_no_memory_from_the_network_and_from_other_expo
             }
         }
         let memory = server.stats().memory;
-        assert!(memory.mapped <= memory.limit + memory.landing + memory.quotas + (4 << 20), "{memory:?}");
+        assert!(memory.mapped <= memory.limit + memory.reserve + memory.quotas + (4 << 20), "{memory:?}");
     });
 }
 

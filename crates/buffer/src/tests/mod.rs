@@ -1,4 +1,4 @@
-//! What the arena promises.
+//! Properties of the arena.
 
 mod quota;
 mod trim;
@@ -9,10 +9,10 @@ use proptest::prelude::*;
 
 use crate::{Arena, ArenaConfig, Buffer, SPAN_BYTES, View, Views, system::live};
 
-/// A fourth of a span: 1 MiB.
+/// A quarter of a span: 1 MiB.
 const QUARTER: usize = SPAN_BYTES / 4;
 
-/// Under Miri, which is slow and has no files, few cases and no record of those that failed.
+/// Fewer cases under Miri, which is slow, and no failure file, which it cannot write.
 fn cases(cases: u32) -> ProptestConfig {
     if cfg!(miri) {
         ProptestConfig { cases: 1, failure_persistence: None, ..ProptestConfig::default() }
@@ -21,7 +21,7 @@ fn cases(cases: u32) -> ProptestConfig {
     }
 }
 
-/// As many steps of a case, or fewer under Miri.
+/// Number of steps per case; fewer under Miri.
 fn steps(steps: usize) -> usize {
     if cfg!(miri) { 40 } else { steps }
 }
@@ -35,7 +35,7 @@ fn fill(a: &Arena, len: usize) -> Vec<Buffer> {
 }
 
 #[test]
-fn memory_returns_when_the_last_reference_is_dropped() {
+fn memory_is_freed_with_the_last_reference() {
     let a = arena(1);
     let b = a.alloc(1000).unwrap();
     assert_eq!((b.len(), b.capacity(), a.stats().in_use), (1000, 1024, 1024));
@@ -48,19 +48,19 @@ fn memory_returns_when_the_last_reference_is_dropped() {
 }
 
 #[test]
-fn the_limit_is_kept() {
+fn limit_is_enforced() {
     let a = arena(2);
     let big = fill(&a, SPAN_BYTES);
     assert_eq!(big.len(), 2);
-    let refused = a.alloc(1).unwrap_err();
-    assert_eq!((refused.wanted, refused.limit), (1, 2 * SPAN_BYTES));
+    let error = a.alloc(1).unwrap_err();
+    assert_eq!((error.wanted, error.limit), (1, 2 * SPAN_BYTES));
     assert!(a.alloc(SPAN_BYTES + 1).is_err());
     assert!(a.alloc(usize::MAX).is_err());
     assert_eq!(a.stats().mapped, 2 * SPAN_BYTES);
 }
 
 #[test]
-fn memory_moves_between_classes_under_the_limit() {
+fn empty_spans_move_between_classes() {
     let a = arena(4);
     for len in [4096, QUARTER, 1, SPAN_BYTES, 4096, 2 * QUARTER] {
         let all = fill(&a, len);
@@ -71,11 +71,11 @@ fn memory_moves_between_classes_under_the_limit() {
 }
 
 #[test]
-fn spans_in_use_are_filled_up_before_empty_ones_are_touched() {
+fn spans_in_use_are_filled_before_empty_ones() {
     let a = arena(3);
     let mut all = fill(&a, QUARTER);
     assert_eq!(all.len(), 12);
-    // One buffer stays in each of two spans; eight places are free in three spans.
+    // One buffer remains in each of two spans; eight slots are free in three spans.
     let kept = (all.swap_remove(0), all.swap_remove(5));
     drop(all);
     let four: Vec<_> = (0..4).map(|_| a.alloc(QUARTER).unwrap()).collect();
@@ -84,7 +84,7 @@ fn spans_in_use_are_filled_up_before_empty_ones_are_touched() {
 }
 
 #[test]
-fn the_lowest_slots_of_an_empty_span_are_taken_first() {
+fn empty_span_allocates_lowest_slots_first() {
     let a = arena(1);
     let first = a.alloc(4096).unwrap().address();
     let some: Vec<_> = (0..3).map(|_| a.alloc(4096).unwrap()).collect();
@@ -95,7 +95,7 @@ fn the_lowest_slots_of_an_empty_span_are_taken_first() {
 }
 
 #[test]
-fn memory_that_was_used_last_is_used_next() {
+fn most_recently_used_memory_is_reused_first() {
     let a = arena(4);
     let all = fill(&a, SPAN_BYTES);
     let last = all.last().unwrap().address();
@@ -105,7 +105,7 @@ fn memory_that_was_used_last_is_used_next() {
 }
 
 #[test]
-fn memory_lives_as_long_as_the_arena_or_a_slot_of_it_and_no_longer() {
+fn memory_is_unmapped_with_the_last_handle_or_slot() {
     let before = live::COUNT.get();
     let a = arena(8);
     let (one, two) = (a.alloc(100).unwrap(), a.copy_from(&vec![7; SPAN_BYTES]).unwrap());
@@ -127,7 +127,7 @@ fn memory_lives_as_long_as_the_arena_or_a_slot_of_it_and_no_longer() {
 }
 
 #[test]
-fn a_buffer_names_the_span_in_which_it_lies() {
+fn buffer_reports_its_span() {
     let a = arena(2);
     let (b, c) = (a.alloc(4096).unwrap(), a.alloc(4096).unwrap());
     let span = b.span();
@@ -141,7 +141,7 @@ fn a_buffer_names_the_span_in_which_it_lies() {
 }
 
 #[test]
-fn a_span_keeps_its_id_when_it_is_cut_anew_and_no_other_ever_has_it() {
+fn span_ids_are_constant_and_unique() {
     let a = arena(1);
     let small = a.alloc(512).unwrap();
     let id = small.span().id();
@@ -154,7 +154,7 @@ fn a_span_keeps_its_id_when_it_is_cut_anew_and_no_other_ever_has_it() {
 }
 
 #[test]
-fn a_span_stays_mapped_while_a_reference_to_it_exists() {
+fn span_stays_mapped_while_referenced() {
     let before = live::COUNT.get();
     let span = arena(1).alloc(100).unwrap().span().clone();
     assert_eq!(live::COUNT.get(), before + 1, "the arena and its buffer are gone");
@@ -164,7 +164,7 @@ fn a_span_stays_mapped_while_a_reference_to_it_exists() {
 }
 
 #[test]
-fn a_view_is_writable_only_when_alone() {
+fn only_unshared_views_are_writable() {
     let a = arena(1);
     let mut v = a.copy_from(b"hello").unwrap();
     let w = v.clone();
@@ -182,7 +182,7 @@ fn a_view_is_writable_only_when_alone() {
 }
 
 #[test]
-fn adjacent_views_are_merged_in_a_gather_list() {
+fn adjacent_views_are_merged() {
     let a = arena(1);
     let v = a.copy_from(b"0123456789").unwrap();
     let mut l = Views::new();
@@ -197,7 +197,7 @@ fn adjacent_views_are_merged_in_a_gather_list() {
 }
 
 #[test]
-fn buffers_may_be_dropped_by_other_threads_than_those_that_made_them() {
+fn buffers_can_be_dropped_on_other_threads() {
     let a = arena(16);
     let (to, from) = mpsc::sync_channel::<(u8, View)>(64);
     std::thread::scope(|s| {
@@ -241,7 +241,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// First and last bytes that tell whose memory it is.
+/// First and last bytes that identify the owner.
 fn mark(b: &mut [u8], n: u32) {
     let (len, n) = (b.len(), n.to_ne_bytes());
     for (i, byte) in n.iter().enumerate().take(len) {
@@ -254,7 +254,7 @@ proptest! {
     #![proptest_config(cases(48))]
 
     #[test]
-    fn any_use_keeps_buffers_apart_and_the_books_right(steps in prop::collection::vec(step(), 1..steps(300))) {
+    fn random_use_keeps_buffers_disjoint_and_accounting_exact(steps in prop::collection::vec(step(), 1..steps(300))) {
         let before = live::COUNT.get();
         let a = arena(5);
         let mut model: Vec<(u32, View)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Stored memory: what quotas bound, and what sparse spans do not take from others.
+//! Stored memory: limits of quotas, and separation of sparse spans.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::{
     span::{CLASSES, class_bytes},
 };
 
-/// Every class of transient buffers gets all of the arena's `spans`.
+/// Checks that each class of transient buffers can use all of the arena's `spans`.
 fn assert_transient_memory_is_whole(a: &Arena, spans: usize) {
     for len in (0..CLASSES).map(class_bytes) {
         let all = fill(a, len);
@@ -17,7 +17,7 @@ fn assert_transient_memory_is_whole(a: &Arena, spans: usize) {
     }
 }
 
-/// The quota grants every page that is left of it.
+/// Checks that all remaining pages of the quota can be allocated.
 fn assert_quota_is_whole(quota: &Quota) {
     let pages: Vec<_> = std::iter::from_fn(|| quota.alloc(PAGE_BYTES).ok()).collect();
     assert!(quota.limit() - quota.used() < PAGE_BYTES as u64, "{quota:?} with {} pages", pages.len());
@@ -27,14 +27,14 @@ fn fill_quota(quota: &Quota, len: usize) -> Vec<View> {
     std::iter::from_fn(|| quota.alloc(len).ok()).map(Buffer::freeze).collect()
 }
 
-/// Keeps the first of the views in each span, or in each block.
+/// Keeps the first of the views in each unit of `by` bytes (a span or a block).
 fn thin_out(views: &mut Vec<View>, by: usize) {
     let mut seen = std::collections::HashSet::new();
     views.retain(|v| seen.insert(v.address() / by));
 }
 
 #[test]
-fn sparse_stored_memory_takes_nothing_from_transient_buffers_and_other_quotas() {
+fn sparse_stored_memory_does_not_reduce_other_limits() {
     const SPANS: usize = 8;
     for by in [SPAN_BYTES, BLOCK_BYTES] {
         let a = arena(SPANS);
@@ -42,7 +42,7 @@ fn sparse_stored_memory_takes_nothing_from_transient_buffers_and_other_quotas() 
         let mut kept = Vec::new();
         for len in [64 << 10, 32 << 10, 16 << 10, 8 << 10, 4 << 10] {
             let mut all = fill_quota(&quota, len);
-            // Sinks in between, as a server has that receives data.
+            // Read sinks in between, as in a server that receives data.
             drop(fill(&a, BLOCK_BYTES));
             thin_out(&mut all, by);
             kept.extend(all);
@@ -55,13 +55,13 @@ fn sparse_stored_memory_takes_nothing_from_transient_buffers_and_other_quotas() 
 }
 
 #[test]
-fn sinks_that_become_stored_data_take_nothing_from_transient_buffers() {
+fn adopted_sinks_do_not_reduce_transient_memory() {
     const SPANS: usize = 16;
     let a = arena(SPANS);
     let quota = a.quota((SPANS * SPAN_BYTES) as u64);
     let mut kept = Vec::new();
     for round in 0..if cfg!(miri) { 4 } else { 20 } {
-        // All transient memory is in use while a part of it is adopted; each time other blocks stay.
+        // All transient memory is in use while a part of it is adopted; each time other blocks remain.
         let sinks: Vec<_> = fill(&a, BLOCK_BYTES).into_iter().map(Buffer::freeze).collect();
         for view in sinks.iter().filter(|v| quota.can_adopt(v)).skip(round % 3) {
             if quota.exchange(&[view], &[]).is_ok() {
@@ -81,7 +81,7 @@ fn sinks_that_become_stored_data_take_nothing_from_transient_buffers() {
 }
 
 #[test]
-fn a_sink_becomes_stored_data_where_it_is_and_its_memory_comes_back_to_the_quota() {
+fn adopted_sink_is_charged_and_refunded() {
     let a = arena(16);
     let quota = a.quota(2 * BLOCK_BYTES as u64);
     let sinks: Vec<_> = (0..3).map(|_| a.alloc(BLOCK_BYTES).unwrap().freeze()).collect();
@@ -96,13 +96,13 @@ fn a_sink_becomes_stored_data_where_it_is_and_its_memory_comes_back_to_the_quota
     assert_eq!((quota.used(), a.stats().stored), (0, 0));
     quota.exchange(&[&sinks[0], &sinks[1]], &[]).unwrap();
     assert_eq!((quota.used(), a.stats().stored, a.stats().in_use), (2 << 16, 2 << 16, 3 << 16));
-    // The third takes the place of the first at the limit.
+    // At the limit, the third can only replace the first.
     assert!(quota.exchange(&[&sinks[2]], &[]).is_err());
     quota.exchange(&[&sinks[2]], &[&sinks[0]]).unwrap();
     assert_eq!((quota.used(), a.stats().stored), (2 << 16, 2 << 16));
     let other = a.quota(1 << 20);
     assert!(other.exchange(&[&sinks[1]], &[]).is_err(), "it belongs to another quota");
-    // A reader's view keeps the quota's bytes.
+    // A reader's view keeps the memory charged.
     let reader = sinks[1].slice(5, 5);
     drop(sinks);
     assert_eq!((quota.used(), a.stats().in_use), (1 << 16, 1 << 16));
@@ -111,7 +111,7 @@ fn a_sink_becomes_stored_data_where_it_is_and_its_memory_comes_back_to_the_quota
 }
 
 #[test]
-fn a_slot_that_is_named_twice_is_paid_for_once() {
+fn duplicate_slot_is_charged_once() {
     let a = arena(1);
     let quota = a.quota(1 << 20);
     let sink = a.alloc(BLOCK_BYTES).unwrap().freeze();
@@ -123,7 +123,7 @@ fn a_slot_that_is_named_twice_is_paid_for_once() {
 }
 
 #[test]
-fn slots_have_as_many_pages_as_they_need() {
+fn slot_size_is_the_next_power_of_two_pages() {
     let a = arena(1);
     let quota = a.quota(1 << 20);
     for (len, capacity) in [(0, 4096), (1, 4096), (4097, 8192), (20_000, 32_768), (65_536, 65_536)] {
@@ -142,7 +142,7 @@ fn slots_have_as_many_pages_as_they_need() {
 }
 
 #[test]
-fn a_quota_that_is_dropped_gives_its_room_back_with_its_last_slot() {
+fn dropped_quota_is_released_with_its_last_slot() {
     let a = arena(1);
     for keep in [false, true] {
         let quota = a.quota(4 * SPAN_BYTES as u64);
@@ -153,7 +153,7 @@ fn a_quota_that_is_dropped_gives_its_room_back_with_its_last_slot() {
         assert_eq!(kept.map_or(0, |v| v.len()), if keep { BLOCK_BYTES } else { 0 });
         (0..2).for_each(|_| a.trim());
         assert_eq!(a.stats().mapped, 0);
-        // Without quotas all transient buffers come from the size classes, which the limit bounds.
+        // Without quotas, all transient buffers come from class spans, which the limit bounds.
         let sinks = fill(&a, BLOCK_BYTES);
         assert_eq!(sinks.len() * BLOCK_BYTES, SPAN_BYTES);
     }
@@ -179,7 +179,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The bytes of the slots of `views` whose owner is `owner`, each slot once.
+/// Total size of the slots of `views` owned by `owner`, each slot counted once.
 fn bytes_of(views: &[(Option<usize>, View)], owner: Option<usize>) -> u64 {
     let slots = views.iter().filter(|(o, _)| *o == owner).map(|(_, v)| (v.address(), v.capacity()));
     let slots: std::collections::BTreeMap<_, _> = slots.collect();
@@ -190,10 +190,10 @@ proptest! {
     #![proptest_config(cases(64))]
 
     #[test]
-    fn any_use_keeps_the_accounts_of_quotas_right(steps in prop::collection::vec(step(), 1..steps(400))) {
+    fn random_use_keeps_quota_accounting_exact(steps in prop::collection::vec(step(), 1..steps(400))) {
         let a = arena(2);
         let quotas = [a.quota(3 << 20), a.quota(SPAN_BYTES as u64)];
-        // Who pays for each view: a quota, or nobody for transient ones.
+        // Owner of each view: a quota, or `None` for transient ones.
         let mut model: Vec<(Option<usize>, View)> = Vec::new();
         for step in steps {
             match step {

@@ -1,4 +1,4 @@
-//! When an arena returns memory to the system.
+//! Return of memory to the system.
 
 use super::{QUARTER, arena, fill};
 use crate::{BLOCK_BYTES, PAGE_BYTES, SPAN_BYTES, system::live};
@@ -11,7 +11,7 @@ fn ids(buffers: &[crate::Buffer]) -> Vec<u64> {
 }
 
 #[test]
-fn the_memory_of_a_load_that_has_ended_is_unmapped() {
+fn trim_unmaps_memory_of_an_ended_load() {
     let before = live::COUNT.get();
     let a = arena(20);
     let quota = a.quota(8 * SPAN_BYTES as u64);
@@ -28,7 +28,7 @@ fn the_memory_of_a_load_that_has_ended_is_unmapped() {
 }
 
 #[test]
-fn a_load_that_goes_on_keeps_its_memory_between_its_peaks() {
+fn trim_keeps_memory_of_an_ongoing_load() {
     let a = arena(40);
     let mut peak = fill(&a, QUARTER);
     let first = ids(&peak);
@@ -39,7 +39,7 @@ fn a_load_that_goes_on_keeps_its_memory_between_its_peaks() {
         a.trim();
         assert_eq!(ids(&peak), first);
     }
-    // With less to do it keeps what that takes.
+    // A smaller load keeps what it needs.
     for _ in 0..10 {
         peak.truncate(10);
         let some: Vec<_> = (0..8).map(|_| a.alloc(QUARTER).unwrap()).collect();
@@ -51,7 +51,7 @@ fn a_load_that_goes_on_keeps_its_memory_between_its_peaks() {
 }
 
 #[test]
-fn empty_spans_go_and_spans_in_use_or_referred_to_stay() {
+fn trim_keeps_spans_in_use_or_referenced() {
     let a = arena(8);
     let quota = a.quota(4 * SPAN_BYTES as u64);
     let mut all = fill(&a, QUARTER);
