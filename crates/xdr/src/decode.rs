@@ -1,63 +1,63 @@
-//! Decoding, with every length checked against the bytes that are there.
+//! Decoding with all lengths checked against the available bytes.
 
 use crate::{ItemPadding, Message, Payload, View, Views, pad};
 
-/// Why a stream is not the XDR that was expected.
+/// Error of decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum XdrError {
-    /// The stream ends before the item does.
-    #[error("XDR stream too short: {wanted} bytes wanted at offset {at}, {left} left")]
+    /// The stream ends within the item.
+    #[error("XDR stream too short: {wanted} bytes required at offset {at}, {left} left")]
     Short {
         /// Offset in the head.
         at: usize,
-        /// Bytes wanted.
+        /// Bytes required.
         wanted: usize,
         /// Bytes left in the head.
         left: usize,
     },
-    /// A counted item is longer than its type allows.
-    #[error("XDR item of {len} (limit {max}) at offset {at}")]
+    /// A variable-length item exceeds its limit.
+    #[error("XDR item of length {len} at offset {at} exceeds the limit of {max}")]
     TooLong {
         /// Offset in the head.
         at: usize,
-        /// The length or count that the peer sent.
+        /// The received length or count.
         len: usize,
         /// The limit of the type.
         max: usize,
     },
-    /// A boolean, enum or discriminant has no such value.
-    #[error("XDR value {value} is not valid at offset {at}")]
+    /// Invalid value of a boolean, enum or discriminant.
+    #[error("invalid XDR value {value} at offset {at}")]
     Invalid {
         /// Offset in the head.
         at: usize,
         /// The value.
         value: u32,
     },
-    /// A chunk lies where the stream has no item for it, or its length differs from the item's.
-    #[error("a payload of {len} bytes does not fit the item at offset {at}")]
+    /// A payload is not at an item, or its length differs from the item's.
+    #[error("payload of {len} bytes does not match the item at offset {at}")]
     Payload {
         /// Offset in the head.
         at: usize,
-        /// Bytes of the payload.
+        /// Length of the payload in bytes.
         len: usize,
     },
 }
 
-/// Things that can be read from XDR.
+/// Types that can be decoded from XDR.
 pub trait Decode<'a>: Sized {
-    /// Reads one.
+    /// Decodes a value.
     ///
     /// # Errors
-    /// When the bytes are not its XDR form.
+    /// The bytes are not a valid encoding.
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError>;
 }
 
-/// Reads a [`Message`] whose head is one view.
+/// Decodes a [`Message`] whose head is one view.
 #[derive(Clone)]
 pub struct Decoder<'a> {
     bytes: &'a [u8],
     view: Option<&'a View>,
-    /// What follows the first view: the rest of a payload that no single buffer could hold.
+    /// Further views of the head, for a payload that did not fit into one buffer.
     rest: &'a [View],
     payloads: &'a [Payload],
     padding: Option<ItemPadding>,
@@ -65,13 +65,13 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads plain bytes, without payloads. [`Self::payload`] then copies.
+    /// Decodes plain bytes, without payloads.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
         Self { bytes, view: None, rest: &[], payloads: &[], padding: None, at: 0 }
     }
 
-    /// Reads a received message. Transports deliver heads as one view; of a head that was too long for one buffer
-    /// the first view is read, and [`Self::payload`] alone may reach into the following ones.
+    /// Decodes a received message. Transports deliver the head as one view. If a head did not fit into one
+    /// buffer, the first view is decoded, and only [`Self::payload`] may continue into the following ones.
     pub fn new(message: &'a Message) -> Self {
         let views = message.head.iter().as_slice();
         let (view, rest) = views.split_first().map_or((None, views), |(first, rest)| (Some(first), rest));
@@ -89,7 +89,7 @@ impl<'a> Decoder<'a> {
         self.bytes.len() - self.at
     }
 
-    /// `len` raw bytes, without padding.
+    /// Reads `len` raw bytes, without padding.
     ///
     /// # Errors
     /// [`XdrError::Short`].
@@ -103,7 +103,7 @@ impl<'a> Decoder<'a> {
         Ok(out)
     }
 
-    /// An unsigned integer.
+    /// Reads an unsigned integer.
     ///
     /// # Errors
     /// [`XdrError::Short`].
@@ -112,7 +112,7 @@ impl<'a> Decoder<'a> {
         Ok(u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
     }
 
-    /// An unsigned hyper.
+    /// Reads an unsigned hyper.
     ///
     /// # Errors
     /// [`XdrError::Short`].
@@ -120,7 +120,7 @@ impl<'a> Decoder<'a> {
         Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
     }
 
-    /// A boolean: 0 or 1, nothing else.
+    /// Reads a boolean, which must be 0 or 1.
     ///
     /// # Errors
     /// [`XdrError::Short`], [`XdrError::Invalid`].
@@ -132,12 +132,12 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The error for a value just read by [`Self::u32`] that its enum does not have.
+    /// The error for an invalid enum value just read by [`Self::u32`].
     pub fn invalid(&self, value: u32) -> XdrError {
         XdrError::Invalid { at: self.at.saturating_sub(4), value }
     }
 
-    /// Fixed-length opaque data, with its padding.
+    /// Reads fixed-length opaque data and its padding.
     ///
     /// # Errors
     /// [`XdrError::Short`].
@@ -148,7 +148,7 @@ impl<'a> Decoder<'a> {
         Ok(out)
     }
 
-    /// A count of elements, at most `max`, each of at least `min_bytes` on the wire.
+    /// Reads an element count of at most `max`, for elements of at least `min_bytes` bytes.
     ///
     /// # Errors
     /// [`XdrError::TooLong`], [`XdrError::Short`].
@@ -165,10 +165,11 @@ impl<'a> Decoder<'a> {
         Ok(len)
     }
 
-    /// Variable-length opaque data or a string of at most `max` bytes, with its padding.
+    /// Reads variable-length opaque data or a string of at most `max` bytes, with its padding.
     ///
     /// # Errors
-    /// [`XdrError::TooLong`], [`XdrError::Short`]; [`XdrError::Payload`] when a chunk lies here and `max` refuses it.
+    /// [`XdrError::TooLong`], [`XdrError::Short`]; [`XdrError::Payload`] if there is a payload at this
+    /// position.
     pub fn opaque(&mut self, max: usize) -> Result<&'a [u8], XdrError> {
         let len = self.count(max, 1)?;
         if let Some(p) = self.payload_here() {
@@ -180,23 +181,23 @@ impl<'a> Decoder<'a> {
         Ok(out)
     }
 
-    /// A value.
+    /// Reads a value.
     ///
     /// # Errors
-    /// Those of the value.
+    /// Those of the type.
     pub fn get<T: Decode<'a>>(&mut self) -> Result<T, XdrError> {
         T::decode(self)
     }
 
-    /// An optional value.
+    /// Reads an optional value.
     ///
     /// # Errors
-    /// Those of the value.
+    /// Those of the type.
     pub fn option<T: Decode<'a>>(&mut self) -> Result<Option<T>, XdrError> {
         if self.bool()? { T::decode(self).map(Some) } else { Ok(None) }
     }
 
-    /// Leaves out what the transport has put before an item of `len` bytes that begins here.
+    /// Skips alignment padding before an item of `len` bytes at this position.
     fn skip_padding(&mut self, len: usize) -> Result<(), XdrError> {
         match self.padding {
             None => Ok(()),
@@ -208,11 +209,11 @@ impl<'a> Decoder<'a> {
         self.payloads.iter().find(|p| p.position == self.at)
     }
 
-    /// Variable-length opaque data of at most `max` bytes that may have travelled as a payload: by reference in
-    /// either case (plain bytes without a view are copied into `arena`-less memory by [`Self::opaque`] instead).
+    /// Reads variable-length opaque data of at most `max` bytes by reference, from a payload or from the
+    /// head. Fails for a decoder of plain bytes, which has no view to refer to.
     ///
-    /// A payload may carry the XDR padding (RFC 8166 section 3.4.5.2 lets a requester do so): its length is the
-    /// item's, or that rounded up to 4; the padding is cut off here.
+    /// A payload may include the XDR padding (RFC 8166 section 3.4.5.2 permits it): its length is that of the
+    /// item, or that rounded up to a multiple of 4; the padding is removed.
     ///
     /// # Errors
     /// [`XdrError::TooLong`], [`XdrError::Short`], [`XdrError::Payload`].
@@ -244,8 +245,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A payload that begins in the first view and goes on in the next ones. It is the last item: what may follow
-    /// it is not read.
+    /// Reads a payload that starts in the first view and continues in the following ones. It must be the last
+    /// item: data after it is not decoded.
     fn payload_to_the_end(&mut self, first: &View, len: usize) -> Result<Views, XdrError> {
         let mut data = Views::from(first.slice(self.at, self.remaining()));
         data.extend(self.rest.iter().cloned());
@@ -276,14 +277,14 @@ impl<'a> Decode<'a> for bool {
     }
 }
 
-/// XDR void: nothing.
+/// XDR void.
 impl<'a> Decode<'a> for () {
     fn decode(_: &mut Decoder<'a>) -> Result<Self, XdrError> {
         Ok(())
     }
 }
 
-/// XDR optional data: a boolean, then the value if it is true.
+/// XDR optional data: a boolean, and the value if it is true.
 impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
         d.option()

@@ -1,19 +1,19 @@
-//! Encoding.
+//! Encoding into arena memory.
 
 use smallvec::SmallVec;
 
 use crate::{Arena, Buffer, Message, OutOfMemory, Payload, Views, pad};
 
-/// Things that have an XDR form.
+/// Types that can be encoded as XDR.
 pub trait Encode {
-    /// Appends the XDR form.
+    /// Appends the encoding of the value.
     fn encode(&self, e: &mut Encoder);
 }
 
-/// Builds a [`Message`] in arena memory (so that a provider sends it from where it was built).
+/// Builds a [`Message`] in arena memory, from which a provider can send it without a copy.
 ///
-/// It does not fail in the middle: when the arena has no room it remembers that, and [`Self::finish`] says so. What was put
-/// before is still there for [`Self::truncate`], so that a shorter message can be built instead.
+/// Individual calls do not fail: if the arena is exhausted, [`Self::finish`] returns the error. The data
+/// before that is still available to [`Self::truncate`], so that a shorter message can be built instead.
 pub struct Encoder {
     arena: Arena,
     head: Option<Buffer>,
@@ -23,7 +23,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder whose head has room for `hint` bytes before it must grow.
+    /// Creates an encoder with an initial head capacity of `hint` bytes.
     pub fn new(arena: &Arena, hint: usize) -> Self {
         let mut e =
             Self { arena: arena.clone(), head: None, len: 0, payloads: SmallVec::new(), failed: None };
@@ -37,36 +37,36 @@ impl Encoder {
         e
     }
 
-    /// As [`Self::new`], only with room for `hint` bytes.
+    /// Like [`Self::new`], but fails at once.
     ///
     /// # Errors
-    /// When the arena has no room.
+    /// The arena cannot provide `hint` bytes.
     pub fn try_new(arena: &Arena, hint: usize) -> Result<Self, OutOfMemory> {
         let e = Self::new(arena, hint);
         e.failed.map_or(Ok(e), Err)
     }
 
-    /// Whether the arena had no room for what was put.
+    /// Whether the arena was exhausted.
     pub fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// Bytes in the head so far.
+    /// Current length of the head in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing was put yet.
+    /// Whether the head is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The arena in which this message is built.
+    /// The arena of this encoder.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Appends raw bytes (the caller keeps the 4-byte alignment).
+    /// Appends raw bytes. The caller must maintain 4-byte alignment.
     pub fn put_raw(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
         if !self.reserve(end) {
@@ -78,7 +78,7 @@ impl Encoder {
         }
     }
 
-    /// As [`Self::put_raw`] of what is as short as a word, and there are many of these.
+    /// Like [`Self::put_raw`], optimized for words.
     #[inline]
     fn put_word<const N: usize>(&mut self, bytes: [u8; N]) {
         let end = self.len + N;
@@ -132,13 +132,13 @@ impl Encoder {
         self.put_u32(u32::from(v));
     }
 
-    /// Appends fixed-length opaque data and its padding.
+    /// Appends fixed-length opaque data with padding.
     pub fn put_fixed(&mut self, bytes: &[u8]) {
         self.put_raw(bytes);
         self.put_raw(&[0; 3][..pad(bytes.len())]);
     }
 
-    /// Appends variable-length opaque data or a string: length, bytes, padding.
+    /// Appends variable-length opaque data or a string: length, bytes and padding.
     pub fn put_opaque(&mut self, bytes: &[u8]) {
         self.put_u32(bytes.len() as u32);
         self.put_fixed(bytes);
@@ -149,7 +149,7 @@ impl Encoder {
         v.encode(self);
     }
 
-    /// Appends an optional value: a boolean, then the value if there is one.
+    /// Appends an optional value: a boolean, and the value if there is one.
     pub fn put_option<T: Encode>(&mut self, v: Option<&T>) {
         self.put_bool(v.is_some());
         if let Some(v) = v {
@@ -157,8 +157,8 @@ impl Encoder {
         }
     }
 
-    /// Appends variable-length opaque data that a transport may place directly: the length word goes into the head,
-    /// the bytes travel beside it, by reference.
+    /// Appends variable-length opaque data that a transport may place directly: the length word goes into the
+    /// head, the bytes become a payload, by reference.
     pub fn put_payload(&mut self, data: Views) {
         self.put_u32(data.len() as u32);
         if !data.is_empty() {
@@ -166,7 +166,7 @@ impl Encoder {
         }
     }
 
-    /// Replaces four bytes that were put before (a count that is known later).
+    /// Replaces four bytes appended earlier, for example a count.
     pub fn patch_u32(&mut self, at: usize, v: u32) {
         if at + 4 <= self.len
             && let Some(b) = self.head.as_mut()
@@ -175,7 +175,7 @@ impl Encoder {
         }
     }
 
-    /// Drops what was put after the head was `len` bytes long (payloads too), and what there was no room for.
+    /// Truncates the head to `len` bytes, drops later payloads, and clears an error.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.payloads.retain(|p| p.position <= len);
@@ -184,10 +184,10 @@ impl Encoder {
         }
     }
 
-    /// The finished message.
+    /// Returns the message.
     ///
     /// # Errors
-    /// When the arena had no room at some point.
+    /// The arena was exhausted.
     pub fn finish(self) -> Result<Message, OutOfMemory> {
         match (self.failed, self.head) {
             (None, Some(mut b)) => {
@@ -218,12 +218,12 @@ impl Encode for bool {
     }
 }
 
-/// XDR void: nothing.
+/// XDR void.
 impl Encode for () {
     fn encode(&self, _: &mut Encoder) {}
 }
 
-/// XDR optional data: a boolean, then the value if it is true.
+/// XDR optional data: a boolean, and the value if there is one.
 impl<T: Encode> Encode for Option<T> {
     fn encode(&self, e: &mut Encoder) {
         e.put_option(self.as_ref());

@@ -1,4 +1,4 @@
-//! Bytes there and back, and what is refused.
+//! Round trips, and rejection of invalid input.
 
 use millrace_buffer::ArenaConfig;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn arena() -> Arena {
     Arena::new(ArenaConfig { limit: 8 << 20, huge_pages: false })
 }
 
-/// A message whose head is `bytes`.
+/// Creates a message with head `bytes`.
 fn message(bytes: &[u8]) -> Message {
     Message::from_view(arena().copy_from(bytes).unwrap())
 }
@@ -25,7 +25,7 @@ fn encoded(put: impl FnOnce(&mut Encoder)) -> Vec<u8> {
 }
 
 #[test]
-fn values_have_the_bytes_of_rfc_4506() {
+fn values_are_encoded_as_in_rfc_4506() {
     assert_eq!(encoded(|e| e.put(&0x0102_0304u32)), [1, 2, 3, 4]);
     assert_eq!(encoded(|e| e.put(&0x0102_0304_0506_0708u64)), [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(encoded(|e| e.put(&true)), [0, 0, 0, 1]);
@@ -39,12 +39,12 @@ fn values_have_the_bytes_of_rfc_4506() {
 }
 
 #[test]
-fn a_head_grows_as_it_is_written_and_parts_of_it_change_later() {
+fn head_grows_and_can_be_patched() {
     let bytes = encoded(|e| {
         assert!(e.is_empty());
         (0..10_000).for_each(|i| e.put_u32(i));
         e.patch_u32(8, 77);
-        e.patch_u32(39_998, 5); // Beyond the end: nothing.
+        e.patch_u32(39_998, 5); // Beyond the end: ignored.
         e.truncate(20_000);
     });
     let words: Vec<_> = bytes.chunks(4).map(|c| u32::from_be_bytes(c.try_into().unwrap())).collect();
@@ -53,7 +53,7 @@ fn a_head_grows_as_it_is_written_and_parts_of_it_change_later() {
 }
 
 #[test]
-fn an_arena_that_is_full_is_told_of_at_the_end() {
+fn exhausted_arena_is_reported_by_finish() {
     let a = Arena::new(ArenaConfig { limit: 1, huge_pages: false });
     let all: Vec<_> = std::iter::from_fn(|| a.alloc(millrace_buffer::SPAN_BYTES / 2).ok()).collect();
     let mut e = Encoder::new(&a, 100);
@@ -71,7 +71,7 @@ fn an_arena_that_is_full_is_told_of_at_the_end() {
 }
 
 #[test]
-fn payloads_travel_beside_the_head_and_are_gathered_in_their_places() {
+fn payloads_are_separate_and_gathered_in_place() {
     let a = arena();
     let data: Views = [a.copy_from(b"abc").unwrap(), a.copy_from(b"defg").unwrap()].into_iter().collect();
     let at = data.iter().next().unwrap().address();
@@ -85,7 +85,7 @@ fn payloads_travel_beside_the_head_and_are_gathered_in_their_places() {
     assert_eq!((m.payloads.len(), m.payloads[0].position, m.stream_len()), (1, 8, 24));
     let zeros = a.copy_from(&[0; 4]).unwrap();
     assert_eq!(m.gather(&zeros).to_vec(), *b"\0\0\0\x01\0\0\0\x07abcdefg\0\0\0\0\x02\0\0\0\0");
-    // Decoded in parts, and from the stream.
+    // Decode the parts, and the stream.
     let mut d = Decoder::new(&m);
     assert_eq!(d.u32(), Ok(1));
     let payload = d.payload(7).unwrap();
@@ -94,7 +94,7 @@ fn payloads_travel_beside_the_head_and_are_gathered_in_their_places() {
     let stream = message(&m.gather(&zeros).to_vec());
     let mut d = Decoder::new(&stream);
     assert_eq!((d.u32(), d.opaque(7), d.u32()), (Ok(1), Ok(&b"abcdefg"[..]), Ok(2)));
-    // The head is shared: its XID stays. Alone: it changes.
+    // A shared head keeps its XID; an unshared one is changed.
     let shared = m.head.clone();
     assert!(!m.set_xid(9) && m.xid() == Some(1));
     drop(shared);
@@ -103,7 +103,7 @@ fn payloads_travel_beside_the_head_and_are_gathered_in_their_places() {
 }
 
 #[test]
-fn a_payload_has_the_length_of_its_item_or_that_with_its_padding() {
+fn payload_length_may_include_padding() {
     let a = arena();
     let with = |item: u32, len: usize| {
         let mut m = message(&item.to_be_bytes());
@@ -121,7 +121,7 @@ fn a_payload_has_the_length_of_its_item_or_that_with_its_padding() {
 }
 
 #[test]
-fn a_payload_may_go_on_in_the_views_after_the_first() {
+fn payload_may_continue_in_further_views() {
     let a = arena();
     let views =
         [a.copy_from(&[0, 0, 0, 9, 1, 2, 3, 4]).unwrap(), a.copy_from(&[5, 6, 7, 8, 9, 0, 0, 0]).unwrap()];
@@ -133,14 +133,14 @@ fn a_payload_may_go_on_in_the_views_after_the_first() {
 }
 
 #[test]
-fn what_the_bytes_do_not_cover_is_refused() {
+fn truncated_input_is_rejected() {
     let d = |bytes: &'static [u8]| Decoder::from_bytes(bytes);
     assert_eq!(d(&[0, 0, 0]).u32(), Err(XdrError::Short { at: 0, wanted: 4, left: 3 }));
     assert_eq!(d(&[0, 0, 0, 2]).bool(), Err(XdrError::Invalid { at: 0, value: 2 }));
     assert_eq!(d(&[0, 0, 0, 5, 1, 2, 3, 4, 5]).opaque(9), Err(XdrError::Short { at: 9, wanted: 3, left: 0 }));
     assert_eq!(d(&[0, 0, 0, 5]).opaque(4), Err(XdrError::TooLong { at: 0, len: 5, max: 4 }));
     assert!(d(&[255, 255, 255, 255]).opaque(usize::MAX).is_err());
-    // A count is checked against what its elements take at least.
+    // The count is checked against the minimum size of the elements.
     assert_eq!(
         d(&[0, 0, 0, 3, 0, 0, 0, 0]).count(10, 4),
         Err(XdrError::Short { at: 4, wanted: 12, left: 4 })
@@ -152,7 +152,7 @@ fn what_the_bytes_do_not_cover_is_refused() {
 }
 
 #[test]
-fn what_a_transport_put_before_long_items_is_left_out() {
+fn alignment_padding_is_skipped() {
     let padding = ItemPadding { align: 16, threshold: 8, origin: 4 };
     assert_eq!([padding.before(4, 8), padding.before(4, 7), padding.before(12, 8)], [8, 0, 0]);
     let mut bytes = vec![0, 0, 0, 8];
@@ -196,7 +196,7 @@ fn decode(d: &mut Decoder<'_>, like: &Item) -> Result<Item, XdrError> {
     })
 }
 
-/// Under Miri, which is slow and has no files, few cases and no record of those that failed.
+/// Fewer cases under Miri, which is slow, and no failure file, which it cannot write.
 fn cases() -> ProptestConfig {
     if cfg!(miri) {
         ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() }
@@ -209,7 +209,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn items_come_back_from_parts_and_from_the_stream(items in prop::collection::vec(item(), 0..20)) {
+    fn items_round_trip_in_parts_and_as_a_stream(items in prop::collection::vec(item(), 0..20)) {
         let a = arena();
         let mut e = Encoder::new(&a, 0);
         for item in &items {
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..60), items in prop::collection::vec(item(), 1..10)) {
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..60), items in prop::collection::vec(item(), 1..10)) {
         let m = message(&bytes);
         let mut d = Decoder::new(&m);
         for item in &items {
