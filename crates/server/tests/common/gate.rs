@@ -91,7 +91,14 @@ impl FileSystem for Gate {
     fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
         self.inner.create(who, dir, name, how)
     }
-    fn create_node(&self, who: &Identity, dir: &Handle, name: &[u8], node: &NewNode, set: &SetAttr) -> Op<Created> {
+    fn create_node(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        node: &NewNode,
+        set: &SetAttr,
+    ) -> Op<Created> {
         self.inner.create_node(who, dir, name, node, set)
     }
     fn remove(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {

@@ -162,7 +162,14 @@ impl FileSystem for Timed {
         })
     }
 
-    fn create_node(&self, who: &Identity, dir: &Handle, name: &[u8], node: &NewNode, set: &SetAttr) -> Op<Created> {
+    fn create_node(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        name: &[u8],
+        node: &NewNode,
+        set: &SetAttr,
+    ) -> Op<Created> {
         let (who, at, name, node, set) = (who.clone(), *dir, name.to_vec(), node.clone(), *set);
         let cost = Arc::clone(&self.cost);
         let made = self.after(&[at], move |fs| fs.create_node(&who, &at, &name, &node, &set));
