@@ -146,7 +146,7 @@ impl Client {
         how: CreateHow,
     ) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = v3::CreateArgs { place: self.place(Procedure::Create, dir, name).await?, how };
+        let args = v3::CreateArgs { where_: self.place(Procedure::Create, dir, name).await?, how };
         let answer: Answer<CreateOk> = self.call(Procedure::Create, &args, None).await?;
         let mut created = self.created(Procedure::Create, dir, name, answer.result).await?;
         // The call may have truncated a file that is open: lost data that was written again meanwhile must go too.
@@ -173,7 +173,7 @@ impl Client {
         attributes: Sattr,
     ) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = v3::MkdirArgs { place: self.place(Procedure::Mkdir, dir, name).await?, attributes };
+        let args = v3::MkdirArgs { where_: self.place(Procedure::Mkdir, dir, name).await?, attributes };
         let answer: Answer<CreateOk> = self.call(Procedure::Mkdir, &args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
@@ -198,7 +198,7 @@ impl Client {
         let (name, target) = (name.as_ref(), target.as_ref());
         let text = self.arena().copy_from(target)?.into();
         let args = v3::SymlinkArgs {
-            place: self.place(Procedure::Symlink, dir, name).await?,
+            where_: self.place(Procedure::Symlink, dir, name).await?,
             attributes,
             target: text,
         };
@@ -224,7 +224,7 @@ impl Client {
         what: MknodWhat,
     ) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = v3::MknodArgs { place: self.place(Procedure::Mknod, dir, name).await?, what };
+        let args = v3::MknodArgs { where_: self.place(Procedure::Mknod, dir, name).await?, what };
         let answer: Answer<CreateOk> = self.call(Procedure::Mknod, &args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;

@@ -1,4 +1,4 @@
-//! MOUNT version 3 (RFC 1813 appendix I): how a client learns the handle of an export's root.
+//! MOUNT version 3 (RFC 1813 appendix I), which returns the root file handle of an export.
 
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use smallvec::SmallVec;
@@ -8,21 +8,21 @@ use crate::{
     v3::{FileHandle, RPC_REPLY_HEAD},
 };
 
-/// The RPC program number.
+/// RPC program number.
 pub const PROGRAM: u32 = 100_005;
-/// The version.
+/// Program version.
 pub const VERSION: u32 = 3;
-/// The most bytes of a path (MNTPATHLEN).
+/// Maximum length of a path in bytes (MNTPATHLEN).
 pub const MAX_PATH: usize = 1024;
-/// The most bytes of a host or group name (MNTNAMLEN).
+/// Maximum length of a host or group name in bytes (MNTNAMLEN).
 pub const MAX_NAME: usize = 255;
-/// The most authentication flavors that are decoded.
+/// Maximum number of authentication flavors that are decoded.
 pub const MAX_FLAVORS: usize = 64;
 
-/// The most bytes of a reply to MNT, RPC header included.
+/// Maximum size of a reply to MNT in bytes, including the RPC header.
 pub const MNT_REPLY_HEAD: usize = RPC_REPLY_HEAD + 4 + 68 + 4 + 4 * MAX_FLAVORS;
-/// The most bytes of a reply to EXPORT or DUMP that a client here provides for, RPC header included. (The protocol
-/// sets no limit.)
+/// Maximum size of a reply to EXPORT or DUMP that the client accepts, in bytes, including the RPC header.
+/// (The protocol has no limit.)
 pub const LIST_REPLY_HEAD: usize = 64 * 1024;
 
 xdr_enum! {
@@ -30,7 +30,7 @@ xdr_enum! {
     pub enum Procedure {
         /// Do nothing.
         Null = 0,
-        /// Add a mount entry: gives the root's handle.
+        /// Add a mount entry and return the root file handle.
         Mnt = 1,
         /// List the mount entries.
         Dump = 2,
@@ -44,7 +44,7 @@ xdr_enum! {
 }
 
 xdr_enum! {
-    /// `mountstat3`. `Display` gives a plain sentence.
+    /// `mountstat3`. `Display` gives a description.
     pub enum Status {
         /// MNT3_OK.
         Ok = 0,
@@ -73,12 +73,12 @@ impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Ok => "no error",
-            Self::Perm => "only the owner may mount this",
+            Self::Perm => "operation not permitted",
             Self::NoEnt => "the server has no such export",
-            Self::Io => "the server met an input/output error",
+            Self::Io => "input/output error on the server",
             Self::Access => "the server does not let this client mount it",
             Self::NotDir => "the path is not a directory",
-            Self::Inval => "the server finds the path invalid",
+            Self::Inval => "invalid path",
             Self::NameTooLong => "the path is too long",
             Self::NotSupp => "the server does not support this operation",
             Self::ServerFault => "the server failed",
@@ -88,7 +88,7 @@ impl std::fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// A path as argument: of MNT and UMNT.
+/// The path argument of MNT and UMNT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dirpath<'a>(
     /// At most [`MAX_PATH`] bytes.
@@ -126,10 +126,10 @@ impl<'a> Decode<'a> for Name<'a> {
     }
 }
 
-/// What MNT gives.
+/// Result of a successful MNT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MntOk {
-    /// The handle of the export's root.
+    /// Root file handle of the export.
     pub handle: FileHandle,
     /// Authentication flavors in the server's order of preference (1: AUTH_SYS).
     pub flavors: SmallVec<[u32; 4]>,
@@ -138,7 +138,7 @@ pub struct MntOk {
 /// The result of MNT.
 pub type MntRes = Result<MntOk, Status>;
 
-/// Appends the result of MNT.
+/// Encodes the result of MNT.
 pub fn encode_mnt(res: &MntRes, e: &mut Encoder) {
     match res {
         Ok(ok) => {
@@ -151,10 +151,10 @@ pub fn encode_mnt(res: &MntRes, e: &mut Encoder) {
     }
 }
 
-/// Reads the result of MNT.
+/// Decodes the result of MNT. A failure status is part of the value.
 ///
 /// # Errors
-/// When it is malformed. (A failing status is in the value.)
+/// The result is malformed.
 pub fn decode_mnt(d: &mut Decoder<'_>) -> Result<MntRes, XdrError> {
     let status: Status = d.get()?;
     if status != Status::Ok {
@@ -169,9 +169,9 @@ pub fn decode_mnt(d: &mut Decoder<'_>) -> Result<MntRes, XdrError> {
 xdr_struct! {
     /// An entry of DUMP.
     pub struct MountEntry<'a> {
-        /// Who has mounted.
+        /// The client.
         pub hostname: Name<'a>,
-        /// What.
+        /// The mounted path.
         pub directory: Dirpath<'a>,
     }
 }
@@ -179,9 +179,9 @@ xdr_struct! {
 /// An entry of EXPORT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportEntry<'a> {
-    /// The export.
+    /// Path of the export.
     pub directory: Dirpath<'a>,
-    /// Who may mount it; empty: everybody.
+    /// Hosts and groups that may mount it; empty: all.
     pub groups: Vec<Name<'a>>,
 }
 
@@ -198,7 +198,7 @@ impl<'a> Decode<'a> for ExportEntry<'a> {
     }
 }
 
-/// Appends a list: the result of DUMP ([`MountEntry`]) or EXPORT ([`ExportEntry`]).
+/// Encodes the result of DUMP ([`MountEntry`]) or EXPORT ([`ExportEntry`]).
 pub fn encode_list<T: Encode>(list: &[T], e: &mut Encoder) {
     for item in list {
         e.put_bool(true);
@@ -207,10 +207,10 @@ pub fn encode_list<T: Encode>(list: &[T], e: &mut Encoder) {
     e.put_bool(false);
 }
 
-/// Reads a list: the result of DUMP or EXPORT. Its size is bounded by the bytes that are there.
+/// Decodes the result of DUMP or EXPORT. The length of the list is bounded by the size of the message.
 ///
 /// # Errors
-/// When it is malformed.
+/// The result is malformed.
 pub fn decode_list<'a, T: Decode<'a>>(d: &mut Decoder<'a>) -> Result<Vec<T>, XdrError> {
     let mut out = Vec::new();
     while d.bool()? {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn export_lists_nest() {
+    fn export_lists_contain_group_lists() {
         let list = vec![
             ExportEntry { directory: Dirpath(b"/a"), groups: vec![] },
             ExportEntry { directory: Dirpath(b"/b"), groups: vec![Name(b"h1"), Name(b"h2")] },

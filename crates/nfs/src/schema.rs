@@ -1,6 +1,6 @@
-//! Macros that state an XDR type once and derive both directions.
+//! Macros that declare an XDR type and derive encoding and decoding.
 
-/// A struct whose XDR form is that of its fields in order.
+/// A struct, encoded as its fields in order.
 macro_rules! xdr_struct {
     ($(#[$m:meta])* pub struct $name:ident<$lt:lifetime> { $($(#[$fm:meta])* pub $f:ident: $t:ty),* $(,)? }) => {
         $(#[$m])*
@@ -38,7 +38,7 @@ macro_rules! xdr_struct {
     };
 }
 
-/// An enum with numbers; any other number is refused.
+/// An enum with explicit values; other values are rejected.
 macro_rules! xdr_enum {
     ($(#[$m:meta])* pub enum $name:ident { $($(#[$vm:meta])* $v:ident = $n:literal),* $(,)? }) => {
         $(#[$m])*
@@ -47,10 +47,10 @@ macro_rules! xdr_enum {
         pub enum $name { $($(#[$vm])* $v = $n),* }
 
         impl $name {
-            /// All values in order of their numbers.
+            /// All values in ascending order.
             pub const ALL: &'static [Self] = &[$(Self::$v),*];
 
-            /// The number on the wire.
+            /// The encoded value.
             pub const fn number(self) -> u32 {
                 self as u32
             }
@@ -59,7 +59,7 @@ macro_rules! xdr_enum {
         impl TryFrom<u32> for $name {
             type Error = u32;
 
-            /// Gives the number back when there is no such value.
+            /// Returns the number if it is not a valid value.
             fn try_from(n: u32) -> Result<Self, u32> {
                 match n {
                     $($n => Ok(Self::$v),)*

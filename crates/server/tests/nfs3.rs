@@ -22,7 +22,7 @@ fn mode(mode: u32) -> Sattr {
 
 async fn mkdir(c: &Caller, dir: FileHandle, name: &str) -> FileHandle {
     let res: Created =
-        c.nfs(Procedure::Mkdir, &MkdirArgs { place: at(dir, name), attributes: mode(0o755) }).await;
+        c.nfs(Procedure::Mkdir, &MkdirArgs { where_: at(dir, name), attributes: mode(0o755) }).await;
     res.into_result().unwrap().object.unwrap()
 }
 
@@ -155,7 +155,7 @@ fn links_of_both_kinds_lead_to_their_targets() {
         assert_eq!(ok.file.unwrap().nlink, 2);
         assert_eq!(c.lookup(root, "hard").await.unwrap().1.fileid, c.getattr(f).await.unwrap().fileid);
         let target = c.arena.copy_from(b"some/where").unwrap().into();
-        let args = SymlinkArgs { place: at(root, "soft"), attributes: mode(0o777), target };
+        let args = SymlinkArgs { where_: at(root, "soft"), attributes: mode(0o777), target };
         let res: Created = c.nfs(Procedure::Symlink, &args).await;
         let soft = res.into_result().unwrap().object.unwrap();
         let res: Res<ReadlinkOk, PostOpAttr> =
@@ -172,10 +172,10 @@ fn links_of_both_kinds_lead_to_their_targets() {
 #[test]
 fn special_files_are_made_and_other_types_are_not() {
     everywhere(async |c, root| {
-        let fifo = MknodArgs { place: at(root, "p"), what: MknodWhat::Fifo(mode(0o600)) };
+        let fifo = MknodArgs { where_: at(root, "p"), what: MknodWhat::Fifo(mode(0o600)) };
         let res: Created = c.nfs(Procedure::Mknod, &fifo).await;
         assert_eq!(res.into_result().unwrap().attributes.unwrap().file_type, FileType::Fifo);
-        let dir = MknodArgs { place: at(root, "d"), what: MknodWhat::Other(FileType::Directory) };
+        let dir = MknodArgs { where_: at(root, "d"), what: MknodWhat::Other(FileType::Directory) };
         let res: Created = c.nfs(Procedure::Mknod, &dir).await;
         let (status, wcc) = res.into_result().unwrap_err();
         assert_eq!((status, wcc.after.is_some()), (Status::BadType, true));

@@ -30,7 +30,7 @@ fn a_mount_finds_exports_and_directories_below_them() {
     run(async {
         let (_server, c) = start(&["/a=memory:8MiB", "/a/deep=memory:8MiB"]).await;
         let a = c.mount("/a").await.unwrap();
-        let args = v3::MkdirArgs { place: at(a, "sub"), attributes: Sattr::default() };
+        let args = v3::MkdirArgs { where_: at(a, "sub"), attributes: Sattr::default() };
         let res: Res<v3::CreateOk, WccData> = c.nfs(Procedure::Mkdir, &args).await;
         let sub = res.into_result().unwrap().object.unwrap();
         c.create(a, "file").await;

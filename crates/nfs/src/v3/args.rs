@@ -9,7 +9,7 @@ use super::{
 use crate::schema::xdr_struct;
 
 xdr_struct! {
-    /// GETATTR.
+    /// Arguments of GETATTR.
     pub struct GetattrArgs {
         /// The object.
         pub object: FileHandle,
@@ -17,37 +17,37 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// SETATTR.
+    /// Arguments of SETATTR.
     pub struct SetattrArgs {
         /// The object.
         pub object: FileHandle,
-        /// What to set.
+        /// Attributes to set.
         pub attributes: Sattr,
-        /// Only if the object's ctime is this.
+        /// If given, the required ctime of the object.
         pub guard: Option<NfsTime>,
     }
 }
 
 xdr_struct! {
-    /// LOOKUP.
+    /// Arguments of LOOKUP.
     pub struct LookupArgs<'a> {
-        /// What to look up.
+        /// Directory and name.
         pub what: DirOpArgs<'a>,
     }
 }
 
 xdr_struct! {
-    /// ACCESS.
+    /// Arguments of ACCESS.
     pub struct AccessArgs {
         /// The object.
         pub object: FileHandle,
-        /// The rights asked for: bits of [`access`](super::access).
+        /// Requested access rights: bits of [`access`](super::access).
         pub access: u32,
     }
 }
 
 xdr_struct! {
-    /// READLINK.
+    /// Arguments of READLINK.
     pub struct ReadlinkArgs {
         /// The symbolic link.
         pub symlink: FileHandle,
@@ -55,28 +55,28 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// READ.
+    /// Arguments of READ.
     pub struct ReadArgs {
         /// The file.
         pub file: FileHandle,
-        /// The first byte.
+        /// Offset in bytes.
         pub offset: u64,
-        /// Bytes wanted.
+        /// Number of bytes.
         pub count: u32,
     }
 }
 
-/// WRITE.
+/// Arguments of WRITE.
 #[derive(Debug, Clone)]
 pub struct WriteArgs {
     /// The file.
     pub file: FileHandle,
-    /// Where the first byte goes.
+    /// Offset in bytes.
     pub offset: u64,
-    /// Bytes to write. Decoding does not compare it with the data's length; a server answers a difference with
-    /// [`Status::Inval`](super::Status::Inval).
+    /// Number of bytes. Decoding does not compare it with the length of the data; a server rejects a mismatch
+    /// with [`Status::Inval`](super::Status::Inval).
     pub count: u32,
-    /// How stable the data shall be.
+    /// Required stability.
     pub stable: StableHow,
     /// The data, by reference.
     pub data: Views,
@@ -104,19 +104,19 @@ impl<'a> Decode<'a> for WriteArgs {
     }
 }
 
-/// `createhow3`: how CREATE treats a file that exists.
+/// `createhow3`: how CREATE handles an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateHow {
-    /// Use it (and set its size if that is given).
+    /// Use it, and set its size if given.
     Unchecked(Sattr),
     /// Fail.
     Guarded(Sattr),
-    /// Fail unless this verifier made it.
+    /// Fail unless it was created with this verifier.
     Exclusive(Verifier),
 }
 
 impl CreateHow {
-    /// Its mode.
+    /// The discriminant.
     pub const fn mode(&self) -> CreateMode {
         match self {
             Self::Unchecked(_) => CreateMode::Unchecked,
@@ -147,39 +147,39 @@ impl<'a> Decode<'a> for CreateHow {
 }
 
 xdr_struct! {
-    /// CREATE.
+    /// Arguments of CREATE.
     pub struct CreateArgs<'a> {
-        /// Where.
-        pub place: DirOpArgs<'a>,
-        /// How.
+        /// Directory and name (`where`).
+        pub where_: DirOpArgs<'a>,
+        /// How to create the file.
         pub how: CreateHow,
     }
 }
 
 xdr_struct! {
-    /// MKDIR.
+    /// Arguments of MKDIR.
     pub struct MkdirArgs<'a> {
-        /// Where.
-        pub place: DirOpArgs<'a>,
+        /// Directory and name (`where`).
+        pub where_: DirOpArgs<'a>,
         /// Attributes of the new directory.
         pub attributes: Sattr,
     }
 }
 
-/// SYMLINK.
+/// Arguments of SYMLINK.
 #[derive(Debug, Clone)]
 pub struct SymlinkArgs<'a> {
-    /// Where.
-    pub place: DirOpArgs<'a>,
+    /// Directory and name (`where`).
+    pub where_: DirOpArgs<'a>,
     /// Attributes of the new link.
     pub attributes: Sattr,
-    /// Its text, by reference; at most [`MAX_PATH`] bytes.
+    /// Target of the link, by reference; at most [`MAX_PATH`] bytes.
     pub target: Views,
 }
 
 impl Encode for SymlinkArgs<'_> {
     fn encode(&self, e: &mut Encoder) {
-        e.put(&self.place);
+        e.put(&self.where_);
         e.put(&self.attributes);
         e.put_payload(self.target.clone());
     }
@@ -187,11 +187,11 @@ impl Encode for SymlinkArgs<'_> {
 
 impl<'a> Decode<'a> for SymlinkArgs<'a> {
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        Ok(Self { place: d.get()?, attributes: d.get()?, target: d.payload(MAX_PATH)? })
+        Ok(Self { where_: d.get()?, attributes: d.get()?, target: d.payload(MAX_PATH)? })
     }
 }
 
-/// `mknoddata3`: what MKNOD makes.
+/// `mknoddata3`: the object that MKNOD creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MknodWhat {
     /// A character device.
@@ -202,13 +202,13 @@ pub enum MknodWhat {
     Socket(Sattr),
     /// A named pipe.
     Fifo(Sattr),
-    /// A type that MKNOD does not make (regular file, directory, symbolic link): a server answers
+    /// A type that MKNOD does not create (regular file, directory, symbolic link); a server rejects it with
     /// [`Status::BadType`](super::Status::BadType).
     Other(FileType),
 }
 
 impl MknodWhat {
-    /// Its type.
+    /// Type of the object.
     pub const fn file_type(&self) -> FileType {
         match self {
             Self::Character(..) => FileType::Character,
@@ -247,83 +247,83 @@ impl<'a> Decode<'a> for MknodWhat {
 }
 
 xdr_struct! {
-    /// MKNOD.
+    /// Arguments of MKNOD.
     pub struct MknodArgs<'a> {
-        /// Where.
-        pub place: DirOpArgs<'a>,
-        /// What.
+        /// Directory and name (`where`).
+        pub where_: DirOpArgs<'a>,
+        /// The object to create.
         pub what: MknodWhat,
     }
 }
 
 xdr_struct! {
-    /// REMOVE.
+    /// Arguments of REMOVE.
     pub struct RemoveArgs<'a> {
-        /// What to remove.
+        /// Directory and name.
         pub object: DirOpArgs<'a>,
     }
 }
 
 xdr_struct! {
-    /// RMDIR.
+    /// Arguments of RMDIR.
     pub struct RmdirArgs<'a> {
-        /// What to remove.
+        /// Directory and name.
         pub object: DirOpArgs<'a>,
     }
 }
 
 xdr_struct! {
-    /// RENAME.
+    /// Arguments of RENAME.
     pub struct RenameArgs<'a> {
-        /// The present name.
+        /// Old directory and name.
         pub from: DirOpArgs<'a>,
-        /// The new name.
+        /// New directory and name.
         pub to: DirOpArgs<'a>,
     }
 }
 
 xdr_struct! {
-    /// LINK.
+    /// Arguments of LINK.
     pub struct LinkArgs<'a> {
         /// The file.
         pub file: FileHandle,
-        /// Its further name.
+        /// Directory and name of the new link.
         pub link: DirOpArgs<'a>,
     }
 }
 
 xdr_struct! {
-    /// READDIR.
+    /// Arguments of READDIR.
     pub struct ReaddirArgs {
         /// The directory.
         pub dir: FileHandle,
-        /// Zero, or the cookie of the last entry that was used.
+        /// Cookie of the last entry processed; 0 to start.
         pub cookie: u64,
-        /// Zero, or the verifier that came with that cookie.
+        /// Verifier returned with the cookie; 0 to start.
         pub verifier: Verifier,
-        /// The most bytes of the result, from the attributes to the end-of-directory mark.
+        /// Maximum size of the result in bytes, from the attributes to the `eof` flag.
         pub count: u32,
     }
 }
 
 xdr_struct! {
-    /// READDIRPLUS.
+    /// Arguments of READDIRPLUS.
     pub struct ReaddirplusArgs {
         /// The directory.
         pub dir: FileHandle,
-        /// Zero, or the cookie of the last entry that was used.
+        /// Cookie of the last entry processed; 0 to start.
         pub cookie: u64,
-        /// Zero, or the verifier that came with that cookie.
+        /// Verifier returned with the cookie; 0 to start.
         pub verifier: Verifier,
-        /// A hint: the most bytes of names, file numbers and cookies.
+        /// Hint: maximum size of names, file IDs and cookies in bytes.
         pub dircount: u32,
-        /// The most bytes of the result, from the attributes to the end-of-directory mark.
+        /// Maximum size of the result in bytes, from the attributes to the `eof` flag.
         pub maxcount: u32,
     }
 }
 
 xdr_struct! {
-    /// FSSTAT.
+    /// Arguments of FSSTAT.
     pub struct FsstatArgs {
         /// Any object of the file system.
         pub root: FileHandle,
@@ -331,7 +331,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// FSINFO.
+    /// Arguments of FSINFO.
     pub struct FsinfoArgs {
         /// Any object of the file system.
         pub root: FileHandle,
@@ -339,7 +339,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// PATHCONF.
+    /// Arguments of PATHCONF.
     pub struct PathconfArgs {
         /// The object.
         pub object: FileHandle,
@@ -347,13 +347,13 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// COMMIT.
+    /// Arguments of COMMIT.
     pub struct CommitArgs {
         /// The file.
         pub file: FileHandle,
-        /// The first byte.
+        /// Offset in bytes.
         pub offset: u64,
-        /// Bytes; zero: to the end of the file.
+        /// Number of bytes; 0: to the end of the file.
         pub count: u32,
     }
 }

@@ -6,7 +6,7 @@ use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 use super::MAX_HANDLE;
 
-/// A file handle: opaque to a client, at most 64 bytes, kept inline.
+/// A file handle: opaque to the client, at most 64 bytes, stored inline.
 #[derive(Clone, Copy)]
 pub struct FileHandle {
     len: u8,
@@ -14,24 +14,24 @@ pub struct FileHandle {
 }
 
 impl FileHandle {
-    /// The handle with these bytes; `None` when there are more than 64.
+    /// Creates a handle; `None` if `bytes` is longer than 64.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut h = Self { len: u8::try_from(bytes.len()).ok()?, bytes: [0; MAX_HANDLE] };
         h.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(h)
     }
 
-    /// Its bytes.
+    /// The bytes of the handle.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The number of bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Whether it has no bytes (never a valid handle, but it can be sent).
+    /// Whether the length is 0, which is never valid but can be sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -40,7 +40,7 @@ impl FileHandle {
 impl TryFrom<&[u8]> for FileHandle {
     type Error = usize;
 
-    /// Gives the length back when it exceeds 64.
+    /// Returns the length if it exceeds 64.
     fn try_from(bytes: &[u8]) -> Result<Self, usize> {
         Self::new(bytes).ok_or(bytes.len())
     }

@@ -24,37 +24,38 @@ pub use types::*;
 
 use crate::schema::xdr_enum;
 
-/// The RPC program number.
+/// RPC program number.
 pub const PROGRAM: u32 = 100_003;
-/// The version.
+/// Program version.
 pub const VERSION: u32 = 3;
-/// The registered port over TCP.
+/// Registered TCP port.
 pub const PORT_TCP: u16 = 2049;
-/// The registered port over RDMA (RFC 8267 section 3.4).
+/// Registered port for RDMA (RFC 8267 section 3.4).
 pub const PORT_RDMA: u16 = 20049;
-/// The most bytes of a file handle (NFS3_FHSIZE).
+/// Maximum length of a file handle in bytes (NFS3_FHSIZE).
 pub const MAX_HANDLE: usize = 64;
-/// The most bytes of a name that is decoded. The protocol sets no limit; a file system's own limit (`name_max`) is
-/// smaller and is answered with [`Status::NameTooLong`].
+/// Maximum length of a decoded name in bytes. The protocol has no limit; a file system's limit (`name_max`)
+/// is smaller and reported as [`Status::NameTooLong`].
 pub const MAX_NAME: usize = 4096;
-/// The most bytes of a path (symbolic link text) that is decoded.
+/// Maximum length of a decoded symbolic link target in bytes.
 pub const MAX_PATH: usize = 4096;
-/// The most bytes of READ or WRITE data that are decoded. Nothing is allocated for it: the bytes must be there.
+/// Maximum length of decoded READ or WRITE data in bytes. It is not allocated in advance: the data must be
+/// present.
 pub const MAX_DATA: usize = 1 << 30;
 
-/// An opaque verifier: of a directory scan, of a server's instance (WRITE, COMMIT), of an exclusive CREATE.
+/// An opaque verifier: of a directory scan, of a server instance (WRITE, COMMIT), or of an exclusive CREATE.
 pub type Verifier = [u8; 8];
 
 xdr_enum! {
     /// The procedures (RFC 1813 section 3.3).
     pub enum Procedure {
-        /// Do nothing.
+        /// No operation.
         Null = 0,
         /// Get attributes.
         Getattr = 1,
         /// Set attributes.
         Setattr = 2,
-        /// Look a name up.
+        /// Look up a name.
         Lookup = 3,
         /// Check access rights.
         Access = 4,
@@ -82,21 +83,21 @@ xdr_enum! {
         Link = 15,
         /// Read a directory.
         Readdir = 16,
-        /// Read a directory with attributes and handles.
+        /// Read a directory with attributes and file handles.
         Readdirplus = 17,
-        /// Get volatile file system facts.
+        /// Get dynamic file system information.
         Fsstat = 18,
-        /// Get static file system facts.
+        /// Get static file system information.
         Fsinfo = 19,
-        /// Get POSIX facts.
+        /// Get POSIX pathconf information.
         Pathconf = 20,
-        /// Make written data stable.
+        /// Commit written data to stable storage.
         Commit = 21,
     }
 }
 
 impl Procedure {
-    /// Its name as RFC 1813 writes it.
+    /// Name in RFC 1813.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Null => "NULL",
@@ -124,9 +125,9 @@ impl Procedure {
         }
     }
 
-    /// Whether executing it again after it was executed gives the same result and state (when nobody else acts
-    /// between). Others need a duplicate request cache when a client retransmits. WRITE of the same bytes counts as
-    /// idempotent here, CREATE and SETATTR do not, because of their guarded forms.
+    /// Whether repeating the call gives the same result and state (without calls of others in between). Other
+    /// procedures need a duplicate request cache for retransmissions. WRITE of the same data counts as
+    /// idempotent; CREATE and SETATTR do not, because of their guarded forms.
     pub const fn is_idempotent(self) -> bool {
         !matches!(
             self,

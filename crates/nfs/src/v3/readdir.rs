@@ -1,18 +1,18 @@
-//! Results of READDIR and READDIRPLUS (RFC 1813 sections 3.3.16 and 3.3.17): lists whose size the client limits.
+//! Results of READDIR and READDIRPLUS (RFC 1813 sections 3.3.16 and 3.3.17), limited in size by the client.
 
 use millrace_xdr::{Decode, Decoder, Encoder, XdrError, pad};
 
 use super::{FATTR_BYTES, MAX_NAME, PostOpAttr, PostOpHandle, Status, Verifier};
 
-/// Bytes after the last entry: the end of the list and the end-of-directory mark.
+/// Size of the end of the list and of the `eof` flag in bytes.
 const TAIL: usize = 8;
 
-/// Bytes of a READDIR entry on the wire, with its list link.
+/// Encoded size of a READDIR entry in bytes, including its list link.
 pub const fn entry_bytes(name_len: usize) -> usize {
     4 + 8 + 4 + name_len + pad(name_len) + 8
 }
 
-/// Bytes of a READDIRPLUS entry on the wire, with its list link.
+/// Encoded size of a READDIRPLUS entry in bytes, including its list link.
 pub const fn plus_entry_bytes(name_len: usize, attributes: bool, handle_len: Option<usize>) -> usize {
     let attr = if attributes { 4 + FATTR_BYTES } else { 4 };
     let handle = match handle_len {
@@ -22,13 +22,13 @@ pub const fn plus_entry_bytes(name_len: usize, attributes: bool, handle_len: Opt
     entry_bytes(name_len) + attr + handle
 }
 
-/// Not even one entry fits into the size that the client allows: answer [`Status::TooSmall`].
+/// Not even one entry fits into the client's limit; the reply is [`Status::TooSmall`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the client's limit has no room for one directory entry")]
+#[error("no directory entry fits into the client's limit")]
 pub struct TooSmall;
 
-/// Appends a list of entries under a limit. The head is put by `begin`, entries follow as long as they fit, `finish`
-/// closes the list.
+/// Encodes a list of entries within a limit: `begin` encodes the part before the entries, entries are added
+/// while they fit, `finish` ends the list.
 struct List<'e> {
     e: &'e mut Encoder,
     start: usize,
@@ -45,13 +45,13 @@ impl<'e> List<'e> {
         let body = e.len();
         e.put(dir);
         e.put(&verifier);
-        // Counted from sizes and not from the encoder, which stops growing when memory runs out.
+        // Computed from sizes, since the encoder stops growing when the arena is exhausted.
         let used = if dir.is_some() { 4 + FATTR_BYTES } else { 4 } + 8 + TAIL;
         debug_assert!(e.len() == body || e.len() - body + TAIL == used);
         Self { e, start, used, limit: limit as usize, entries: 0, full: false }
     }
 
-    /// Whether an entry of `bytes` may follow; if so it must.
+    /// Whether an entry of `bytes` fits; if so, it must be added.
     fn admit(&mut self, bytes: usize) -> bool {
         if self.full || self.used.saturating_add(bytes) > self.limit {
             self.full = true;
@@ -80,16 +80,16 @@ impl<'e> List<'e> {
     }
 }
 
-/// Builds the result of READDIR, from its status on, within the client's `count`.
+/// Encodes the result of READDIR, starting with its status, within the client's `count`.
 pub struct ReaddirEncoder<'e>(List<'e>);
 
 impl<'e> ReaddirEncoder<'e> {
-    /// Puts everything before the entries.
+    /// Encodes everything before the entries.
     pub fn begin(e: &'e mut Encoder, dir: &PostOpAttr, verifier: Verifier, count: u32) -> Self {
         Self(List::begin(e, dir, verifier, count))
     }
 
-    /// Appends an entry; `false` if it does not fit (nothing is appended then, and no later entry will be).
+    /// Appends an entry. `false` if it does not fit; nothing is appended then, and no later entry is either.
     pub fn push(&mut self, fileid: u64, name: &[u8], cookie: u64) -> bool {
         if !self.0.admit(entry_bytes(name.len())) {
             return false;
@@ -98,17 +98,19 @@ impl<'e> ReaddirEncoder<'e> {
         true
     }
 
-    /// Ends the list; gives the number of entries. `eof`: no entry follows those that were offered (an entry that
-    /// did not fit makes it false).
+    /// Ends the list and returns the number of entries. `eof`: no entries follow those passed to `push`
+    /// (ignored if one did not fit).
     ///
     /// # Errors
-    /// [`TooSmall`] when no entry fitted; everything put since `begin` is taken back, and a failure can be put.
+    /// [`TooSmall`] if no entry fitted; the encoder is reset to its state before `begin`, so that a failure
+    /// can be encoded.
     pub fn finish(self, eof: bool) -> Result<usize, TooSmall> {
         self.0.finish(eof)
     }
 }
 
-/// Builds the result of READDIRPLUS, from its status on, within the client's `dircount` and `maxcount`.
+/// Encodes the result of READDIRPLUS, starting with its status, within the client's `dircount` and
+/// `maxcount`.
 pub struct ReaddirplusEncoder<'e> {
     list: List<'e>,
     names: usize,
@@ -116,8 +118,8 @@ pub struct ReaddirplusEncoder<'e> {
 }
 
 impl<'e> ReaddirplusEncoder<'e> {
-    /// Puts everything before the entries. `dircount` is a hint: it never keeps the first entry out, and zero sets
-    /// no limit.
+    /// Encodes everything before the entries. `dircount` is a hint: the first entry is added regardless, and
+    /// zero means no limit.
     pub fn begin(
         e: &'e mut Encoder,
         dir: &PostOpAttr,
@@ -129,11 +131,11 @@ impl<'e> ReaddirplusEncoder<'e> {
         Self { list: List::begin(e, dir, verifier, maxcount), names: 0, names_limit }
     }
 
-    /// Appends an entry; `false` if it does not fit (nothing is appended then, and no later entry will be).
+    /// Appends an entry. `false` if it does not fit; nothing is appended then, and no later entry is either.
     pub fn push(&mut self, entry: &EntryPlus<'_>) -> bool {
         let handle_len = entry.handle.map(|h| h.len());
         let bytes = plus_entry_bytes(entry.name.len(), entry.attributes.is_some(), handle_len);
-        // The file number, name and cookie, without the list link (RFC 1813 section 3.3.17).
+        // File ID, name and cookie, without the list link (RFC 1813 section 3.3.17).
         self.names = self.names.saturating_add(entry_bytes(entry.name.len()) - 4);
         if self.list.entries > 0 && self.names > self.names_limit {
             self.list.full = true;
@@ -147,7 +149,7 @@ impl<'e> ReaddirplusEncoder<'e> {
         true
     }
 
-    /// As [`ReaddirEncoder::finish`].
+    /// See [`ReaddirEncoder::finish`].
     ///
     /// # Errors
     /// [`TooSmall`].
@@ -159,11 +161,11 @@ impl<'e> ReaddirplusEncoder<'e> {
 /// An entry of READDIR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Number of the file.
+    /// File ID.
     pub fileid: u64,
-    /// Its name.
+    /// Name.
     pub name: &'a [u8],
-    /// Where a scan continues after it.
+    /// Cookie to continue after this entry.
     pub cookie: u64,
 }
 
@@ -176,15 +178,15 @@ impl<'a> Decode<'a> for Entry<'a> {
 /// An entry of READDIRPLUS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryPlus<'a> {
-    /// Number of the file.
+    /// File ID.
     pub fileid: u64,
-    /// Its name.
+    /// Name.
     pub name: &'a [u8],
-    /// Where a scan continues after it.
+    /// Cookie to continue after this entry.
     pub cookie: u64,
-    /// Its attributes.
+    /// Attributes, if returned.
     pub attributes: PostOpAttr,
-    /// Its handle.
+    /// File handle, if returned.
     pub handle: PostOpHandle,
 }
 
@@ -195,7 +197,7 @@ impl<'a> Decode<'a> for EntryPlus<'a> {
     }
 }
 
-/// A page of entries as decoded; its size is bounded by the bytes that are there.
+/// Decodes entries; their number is bounded by the size of the message.
 fn decode_entries<'a, T: Decode<'a>>(d: &mut Decoder<'a>) -> Result<Vec<T>, XdrError> {
     let mut out = Vec::new();
     while d.bool()? {
@@ -204,16 +206,16 @@ fn decode_entries<'a, T: Decode<'a>>(d: &mut Decoder<'a>) -> Result<Vec<T>, XdrE
     Ok(out)
 }
 
-/// READDIR.
+/// Result of READDIR.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaddirOk<'a> {
-    /// The directory's attributes.
+    /// Attributes of the directory.
     pub attributes: PostOpAttr,
-    /// Goes back with a cookie.
+    /// Cookie verifier.
     pub verifier: Verifier,
     /// The entries.
     pub entries: Vec<Entry<'a>>,
-    /// Whether no entry follows.
+    /// Whether the end of the directory has been reached.
     pub eof: bool,
 }
 
@@ -223,16 +225,16 @@ impl<'a> Decode<'a> for ReaddirOk<'a> {
     }
 }
 
-/// READDIRPLUS.
+/// Result of READDIRPLUS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaddirplusOk<'a> {
-    /// The directory's attributes.
+    /// Attributes of the directory.
     pub attributes: PostOpAttr,
-    /// Goes back with a cookie.
+    /// Cookie verifier.
     pub verifier: Verifier,
     /// The entries.
     pub entries: Vec<EntryPlus<'a>>,
-    /// Whether no entry follows.
+    /// Whether the end of the directory has been reached.
     pub eof: bool,
 }
 

@@ -8,20 +8,20 @@ use super::{
 };
 use crate::schema::xdr_struct;
 
-/// A procedure's result: a union over [`Status`].
+/// Result of a procedure: a union discriminated by [`Status`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Res<O, F> {
-    /// It was done.
+    /// Success.
     Ok(O),
-    /// It was not, for this reason (never [`Status::Ok`]).
+    /// Failure with this status (never [`Status::Ok`]).
     Err(Status, F),
 }
 
 impl<O, F> Res<O, F> {
-    /// As a `Result`.
+    /// Converts to a `Result`.
     ///
     /// # Errors
-    /// The status and the failure's own data.
+    /// The status, and the data of the failure.
     pub fn into_result(self) -> Result<O, (Status, F)> {
         match self {
             Self::Ok(v) => Ok(v),
@@ -70,55 +70,55 @@ impl<'a, O: Decode<'a>, F: Decode<'a>> Decode<'a> for Res<O, F> {
 }
 
 xdr_struct! {
-    /// GETATTR.
+    /// Result of GETATTR.
     pub struct GetattrOk {
         /// The attributes.
         pub attributes: Fattr,
     }
 }
 
-/// GETATTR has no data on failure.
+/// Failure of GETATTR: no data.
 pub type GetattrFail = ();
 
-/// SETATTR.
+/// Result of SETATTR: change of the object.
 pub type SetattrOk = WccData;
-/// SETATTR.
+/// Failure of SETATTR: change of the object.
 pub type SetattrFail = WccData;
 
 xdr_struct! {
-    /// LOOKUP.
+    /// Result of LOOKUP.
     pub struct LookupOk {
-        /// The object's handle.
+        /// File handle of the object.
         pub object: FileHandle,
-        /// The object's attributes.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
-        /// The directory's attributes.
+        /// Attributes of the directory.
         pub dir: PostOpAttr,
     }
 }
 
-/// LOOKUP: the directory's attributes.
+/// Failure of LOOKUP: attributes of the directory.
 pub type LookupFail = PostOpAttr;
 
 xdr_struct! {
-    /// ACCESS.
+    /// Result of ACCESS.
     pub struct AccessOk {
-        /// The object's attributes.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
-        /// The rights that are granted, of those asked for.
+        /// The granted subset of the requested rights.
         pub access: u32,
     }
 }
 
-/// ACCESS: the object's attributes.
+/// Failure of ACCESS: attributes of the object.
 pub type AccessFail = PostOpAttr;
 
-/// READLINK.
+/// Result of READLINK.
 #[derive(Debug, Clone)]
 pub struct ReadlinkOk {
-    /// The link's attributes.
+    /// Attributes of the link.
     pub attributes: PostOpAttr,
-    /// The link's text, by reference; at most [`MAX_PATH`] bytes.
+    /// Target of the link, by reference; at most [`MAX_PATH`] bytes.
     pub target: Views,
 }
 
@@ -135,24 +135,24 @@ impl<'a> Decode<'a> for ReadlinkOk {
     }
 }
 
-/// READLINK: the link's attributes.
+/// Failure of READLINK: attributes of the link.
 pub type ReadlinkFail = PostOpAttr;
 
-/// READ.
+/// Result of READ.
 #[derive(Debug, Clone)]
 pub struct ReadOk {
-    /// The file's attributes.
+    /// Attributes of the file.
     pub attributes: PostOpAttr,
-    /// Bytes read: the length of `data`.
+    /// Number of bytes read: the length of `data`.
     pub count: u32,
-    /// Whether the last byte read is the file's last one.
+    /// Whether the data reaches the end of the file.
     pub eof: bool,
     /// The data, by reference.
     pub data: Views,
 }
 
 impl ReadOk {
-    /// Appends the XDR form and gives the data away, so that its references are not counted twice.
+    /// Encodes the result, and moves the data into the encoder instead of cloning its references.
     pub fn encode_into(self, e: &mut Encoder) {
         e.put(&self.attributes);
         e.put_u32(self.count);
@@ -168,7 +168,7 @@ impl Encode for ReadOk {
 }
 
 impl<'a> Decode<'a> for ReadOk {
-    /// Refuses a count that is not the data's length.
+    /// Rejects a count that differs from the length of the data.
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
         let attributes = d.get()?;
         let at = d.position();
@@ -181,182 +181,183 @@ impl<'a> Decode<'a> for ReadOk {
     }
 }
 
-/// READ: the file's attributes.
+/// Failure of READ: attributes of the file.
 pub type ReadFail = PostOpAttr;
 
 xdr_struct! {
-    /// WRITE.
+    /// Result of WRITE.
     pub struct WriteOk {
-        /// The file.
+        /// Change of the file.
         pub file: WccData,
-        /// Bytes written.
+        /// Number of bytes written.
         pub count: u32,
-        /// How stable they are.
+        /// Stability of the data.
         pub committed: StableHow,
-        /// The server's instance.
+        /// Write verifier of the server instance.
         pub verifier: Verifier,
     }
 }
 
-/// WRITE.
+/// Failure of WRITE: change of the file.
 pub type WriteFail = WccData;
 
 xdr_struct! {
-    /// CREATE, MKDIR, SYMLINK, MKNOD.
+    /// Result of CREATE, MKDIR, SYMLINK and MKNOD.
     pub struct CreateOk {
-        /// The new object's handle.
+        /// File handle of the new object, if returned.
         pub object: PostOpHandle,
-        /// The new object's attributes.
+        /// Attributes of the new object, if returned.
         pub attributes: PostOpAttr,
-        /// The directory.
+        /// Change of the directory.
         pub dir: WccData,
     }
 }
 
-/// CREATE: the directory.
+/// Failure of CREATE: change of the directory.
 pub type CreateFail = WccData;
-/// MKDIR.
+/// Result of MKDIR.
 pub type MkdirOk = CreateOk;
-/// MKDIR: the directory.
+/// Failure of MKDIR: change of the directory.
 pub type MkdirFail = WccData;
-/// SYMLINK.
+/// Result of SYMLINK.
 pub type SymlinkOk = CreateOk;
-/// SYMLINK: the directory.
+/// Failure of SYMLINK: change of the directory.
 pub type SymlinkFail = WccData;
-/// MKNOD.
+/// Result of MKNOD.
 pub type MknodOk = CreateOk;
-/// MKNOD: the directory.
+/// Failure of MKNOD: change of the directory.
 pub type MknodFail = WccData;
-/// REMOVE: the directory.
+/// Result of REMOVE: change of the directory.
 pub type RemoveOk = WccData;
-/// REMOVE: the directory.
+/// Failure of REMOVE: change of the directory.
 pub type RemoveFail = WccData;
-/// RMDIR: the parent directory.
+/// Result of RMDIR: change of the parent directory.
 pub type RmdirOk = WccData;
-/// RMDIR: the parent directory.
+/// Failure of RMDIR: change of the parent directory.
 pub type RmdirFail = WccData;
 
 xdr_struct! {
-    /// RENAME.
+    /// Result of RENAME.
     #[derive(Default)]
     pub struct RenameOk {
-        /// The directory of the old name.
+        /// Change of the old directory.
         pub from: WccData,
-        /// The directory of the new name.
+        /// Change of the new directory.
         pub to: WccData,
     }
 }
 
-/// RENAME.
+/// Failure of RENAME: changes of both directories.
 pub type RenameFail = RenameOk;
 
 xdr_struct! {
-    /// LINK.
+    /// Result of LINK.
     #[derive(Default)]
     pub struct LinkOk {
-        /// The file's attributes.
+        /// Attributes of the file.
         pub file: PostOpAttr,
-        /// The directory of the new name.
+        /// Change of the directory of the new link.
         pub dir: WccData,
     }
 }
 
-/// LINK.
+/// Failure of LINK.
 pub type LinkFail = LinkOk;
 
-/// READDIR: the directory's attributes.
+/// Failure of READDIR: attributes of the directory.
 pub type ReaddirFail = PostOpAttr;
-/// READDIRPLUS: the directory's attributes.
+/// Failure of READDIRPLUS: attributes of the directory.
 pub type ReaddirplusFail = PostOpAttr;
 
 xdr_struct! {
-    /// FSSTAT.
+    /// Result of FSSTAT.
     pub struct FsstatOk {
-        /// The object's attributes.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
-        /// Bytes of the file system.
+        /// Total size in bytes.
         pub total_bytes: u64,
-        /// Free bytes.
+        /// Free space in bytes.
         pub free_bytes: u64,
-        /// Free bytes for this user.
+        /// Free space available to the caller, in bytes.
         pub available_bytes: u64,
-        /// File slots.
+        /// Total number of files.
         pub total_files: u64,
-        /// Free file slots.
+        /// Number of files that can be created.
         pub free_files: u64,
-        /// Free file slots for this user.
+        /// Number of files that the caller can create.
         pub available_files: u64,
-        /// For how many seconds this will not change (0: volatile).
+        /// Number of seconds for which this is not expected to change (0: volatile).
         pub invariant_seconds: u32,
     }
 }
 
-/// FSSTAT: the object's attributes.
+/// Failure of FSSTAT: attributes of the object.
 pub type FsstatFail = PostOpAttr;
 
 xdr_struct! {
-    /// FSINFO. Sizes are in bytes.
+    /// Result of FSINFO. Sizes are in bytes.
     pub struct FsinfoOk {
-        /// The object's attributes.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
-        /// The most that READ gives.
+        /// Maximum size of READ.
         pub read_max: u32,
-        /// The preferred size of READ.
+        /// Preferred size of READ.
         pub read_preferred: u32,
-        /// READ sizes should be multiples of this.
+        /// Suggested multiple for the size of READ.
         pub read_multiple: u32,
-        /// The most that WRITE takes.
+        /// Maximum size of WRITE.
         pub write_max: u32,
-        /// The preferred size of WRITE.
+        /// Preferred size of WRITE.
         pub write_preferred: u32,
-        /// WRITE sizes should be multiples of this.
+        /// Suggested multiple for the size of WRITE.
         pub write_multiple: u32,
-        /// The preferred size of READDIR.
+        /// Preferred size of READDIR.
         pub readdir_preferred: u32,
-        /// The largest file.
+        /// Maximum file size.
         pub max_file_size: u64,
-        /// The resolution of times.
+        /// Granularity of times.
         pub time_delta: NfsTime,
         /// Bits of [`properties`](super::properties).
         pub properties: u32,
     }
 }
 
-/// FSINFO: the object's attributes.
+/// Failure of FSINFO: attributes of the object.
 pub type FsinfoFail = PostOpAttr;
 
 xdr_struct! {
-    /// PATHCONF.
+    /// Result of PATHCONF.
     pub struct PathconfOk {
-        /// The object's attributes.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
-        /// The most hard links.
+        /// Maximum number of hard links.
         pub link_max: u32,
-        /// The most bytes of a name.
+        /// Maximum length of a name in bytes.
         pub name_max: u32,
-        /// Whether longer names are refused and not cut.
+        /// Whether longer names are rejected instead of truncated.
         pub no_trunc: bool,
-        /// Whether only root may give files away.
+        /// Whether only root may change the owner of a file.
         pub chown_restricted: bool,
-        /// Whether case does not matter in names.
+        /// Whether names are case-insensitive.
         pub case_insensitive: bool,
-        /// Whether case is kept in names.
+        /// Whether the case of names is preserved.
         pub case_preserving: bool,
     }
 }
 
-/// PATHCONF: the object's attributes.
+/// Failure of PATHCONF: attributes of the object.
 pub type PathconfFail = PostOpAttr;
 
 xdr_struct! {
-    /// COMMIT.
+    /// Result of COMMIT.
     pub struct CommitOk {
-        /// The file.
+        /// Change of the file.
         pub file: WccData,
-        /// The server's instance: another one than WRITE gave means that unstable data may be lost.
+        /// Write verifier of the server instance; if it differs from that of WRITE, unstable data may be
+        /// lost.
         pub verifier: Verifier,
     }
 }
 
-/// COMMIT.
+/// Failure of COMMIT: change of the file.
 pub type CommitFail = WccData;

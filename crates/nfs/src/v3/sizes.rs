@@ -1,9 +1,8 @@
-//! The most bytes of each reply, which a client must know to provide for it (RFC 8166 section 4.3).
+//! Maximum reply sizes, which a requester must know to provide reply resources (RFC 8166 section 4.3).
 
 use super::{FATTR_BYTES, MAX_HANDLE, Procedure};
 
-/// Bytes of the RPC reply header up to the results: 24 with an AUTH_NONE verifier, and some room for a server whose
-/// verifier is not empty.
+/// Size of the RPC reply header in bytes: 24 with an AUTH_NONE verifier, plus a reserve for other verifiers.
 pub const RPC_REPLY_HEAD: usize = 24 + SLACK;
 const SLACK: usize = 24;
 
@@ -13,8 +12,8 @@ const WCC: usize = 4 + 24 + ATTR;
 const HANDLE: usize = 4 + MAX_HANDLE;
 
 impl Procedure {
-    /// The most bytes of its reply, RPC header included, payload (READ data, READLINK text) excluded. Of READDIR and
-    /// READDIRPLUS this is the part without entries: use [`readdir_reply_head`].
+    /// Maximum size of the reply in bytes, including the RPC header, without payload (READ data, READLINK
+    /// target). For READDIR and READDIRPLUS without entries: use [`readdir_reply_head`].
     pub const fn max_reply_head(self) -> usize {
         let results = match self {
             Self::Null => 0,
@@ -38,11 +37,11 @@ impl Procedure {
     }
 }
 
-/// The most bytes of the reply to a READDIR with this `count` or a READDIRPLUS with this `maxcount`, RPC header
-/// included.
+/// Maximum size in bytes, including the RPC header, of the reply to a READDIR with this `count` or a
+/// READDIRPLUS with this `maxcount`.
 ///
-/// RFC 1813 sections 3.3.16 and 3.3.17 count the attributes of the directory and the verifier too; Linux servers count
-/// the entries alone and send the rest on top. Both fit.
+/// According to RFC 1813 sections 3.3.16 and 3.3.17 the limit includes the directory's attributes and the
+/// verifier; Linux servers apply it to the entries alone and send the rest in addition. Both fit.
 pub const fn readdir_reply_head(count: u32) -> usize {
     Procedure::Readdir.max_reply_head() + count as usize
 }
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_reply_has_room_for_entries_of_count_bytes_behind_attributes_and_verifier() {
+    fn readdir_reply_head_covers_header_and_entries() {
         let in_front = 24 + 4 + (4 + 84) + 8; // RPC header, status, attributes, verifier
         for count in [0, 8, 4096, 65_536] {
             assert!(readdir_reply_head(count) >= in_front + count as usize);

@@ -3,7 +3,7 @@
 use crate::schema::xdr_enum;
 
 xdr_enum! {
-    /// The outcome of a procedure. `Display` gives a plain sentence.
+    /// The outcome of a procedure. `Display` gives a description.
     pub enum Status {
         /// NFS3_OK.
         Ok = 0,
@@ -67,7 +67,7 @@ xdr_enum! {
 }
 
 impl Status {
-    /// Its name as RFC 1813 writes it.
+    /// Name in RFC 1813.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "NFS3_OK",
@@ -109,7 +109,7 @@ impl std::fmt::Display for Status {
             Self::Ok => "no error",
             Self::Perm => "the operation is not permitted to this user",
             Self::NoEnt => "no such file or directory",
-            Self::Io => "the server met an input/output error",
+            Self::Io => "input/output error on the server",
             Self::NxIo => "no such device or address",
             Self::Access => "permission denied",
             Self::Exist => "the file exists",
@@ -117,7 +117,7 @@ impl std::fmt::Display for Status {
             Self::NoDev => "no such device",
             Self::NotDir => "not a directory",
             Self::IsDir => "is a directory",
-            Self::Inval => "the server finds an argument invalid",
+            Self::Inval => "invalid argument",
             Self::FBig => "the file would be larger than the server allows",
             Self::NoSpc => "no space left on the server",
             Self::RoFs => "the file system is read-only",
@@ -127,8 +127,8 @@ impl std::fmt::Display for Status {
             Self::DQuot => "the user's quota on the server is exhausted",
             Self::Stale => "the file handle is stale: the file was removed or the export has changed",
             Self::Remote => "the file is on another server",
-            Self::BadHandle => "the server does not know this file handle",
-            Self::NotSync => "the file has changed since it was looked at",
+            Self::BadHandle => "invalid file handle",
+            Self::NotSync => "the file has changed since its attributes were read",
             Self::BadCookie => "the directory has changed; read it again from the start",
             Self::NotSupp => "the server does not support this operation",
             Self::TooSmall => "the reply buffer is too small",

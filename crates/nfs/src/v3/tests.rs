@@ -1,4 +1,4 @@
-//! Bytes, round trips, and truncation at every byte.
+//! Encoded bytes, round trips, and truncation at every byte.
 
 use millrace_xdr::{Arena, Decode, Decoder, Encode, Encoder, Message, Views, XdrError};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn arena() -> Arena {
     Arena::new(millrace_buffer::ArenaConfig { limit: 64 << 20, huge_pages: false })
 }
 
-/// The value's XDR message, payloads apart.
+/// Encodes a value; payloads are separate.
 fn message(v: &impl Encode) -> Message {
     let mut e = Encoder::new(&arena(), 64);
     e.put(v);
@@ -27,7 +27,7 @@ fn hex(v: &impl Encode) -> String {
         .join(" ")
 }
 
-/// The whole stream in one view, payloads in their places, as TCP delivers it.
+/// The whole stream in one view, with payloads in place, as TCP delivers it.
 fn flat(m: &Message) -> Message {
     let a = arena();
     let zeros = a.copy_from(&[0; 4]).unwrap();
@@ -38,8 +38,8 @@ fn flat(m: &Message) -> Message {
     Message::from_view(a.copy_from(&all).unwrap())
 }
 
-/// Decodes from both forms; both must use all bytes and give the same `Debug` text as the original. Then every
-/// truncation must be an error.
+/// Decodes both forms; both must consume all bytes and have the same `Debug` output as the original. All
+/// truncations must fail.
 fn check<T>(v: &T)
 where
     T: Encode + for<'a> Decode<'a> + std::fmt::Debug,
@@ -96,13 +96,13 @@ fn fattr3_is_84_bytes_in_rfc_1813_order() {
 }
 
 #[test]
-fn getattr_arguments_are_a_counted_handle() {
+fn getattr_arguments_are_a_handle_with_length() {
     let args = GetattrArgs { object: FileHandle::new(&[1, 2, 3, 4, 5, 6, 7, 8]).unwrap() };
     assert_eq!(hex(&args), "00000008 01020304 05060708");
 }
 
 #[test]
-fn fsinfo_reply_has_the_worked_bytes() {
+fn fsinfo_reply_has_the_expected_bytes() {
     let ok = FsinfoOk {
         attributes: None,
         read_max: 1 << 20,
@@ -124,7 +124,7 @@ fn fsinfo_reply_has_the_worked_bytes() {
 }
 
 #[test]
-fn an_empty_sattr_is_24_zero_bytes_and_a_full_one_is_in_order() {
+fn sattr_fields_are_in_rfc_order() {
     assert_eq!(message(&Sattr::default()).head.to_vec(), [0; 24]);
     let full = Sattr {
         mode: Some(0o755),
@@ -142,7 +142,7 @@ fn an_empty_sattr_is_24_zero_bytes_and_a_full_one_is_in_order() {
 }
 
 #[test]
-fn read_results_carry_data_as_a_payload_after_its_length_word() {
+fn read_data_is_a_payload_after_its_length() {
     let ok: Res<ReadOk, ReadFail> =
         Res::Ok(ReadOk { attributes: None, count: 5, eof: true, data: views(b"hello") });
     let m = message(&ok);
@@ -152,14 +152,14 @@ fn read_results_carry_data_as_a_payload_after_its_length_word() {
 }
 
 #[test]
-fn a_read_count_that_differs_from_the_data_is_refused() {
+fn read_count_must_match_the_data() {
     let ok = ReadOk { attributes: None, count: 6, eof: true, data: views(b"hello") };
     let m = flat(&message(&ok));
     assert_eq!(Decoder::new(&m).get::<ReadOk>().unwrap_err(), XdrError::Invalid { at: 4, value: 6 });
 }
 
 #[test]
-fn a_write_count_that_differs_from_the_data_is_left_to_the_server() {
+fn write_count_is_not_checked_against_the_data() {
     let args = WriteArgs {
         file: FileHandle::new(b"f").unwrap(),
         offset: 0,
@@ -173,7 +173,7 @@ fn a_write_count_that_differs_from_the_data_is_left_to_the_server() {
 }
 
 #[test]
-fn numbers_that_enums_do_not_have_are_refused() {
+fn invalid_enum_values_are_rejected() {
     fn refused<T: for<'a> Decode<'a> + std::fmt::Debug>(words: &[u32]) -> bool {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
         matches!(Decoder::from_bytes(&bytes).get::<T>(), Err(XdrError::Invalid { .. }))
@@ -200,7 +200,7 @@ fn handles_are_at_most_64_bytes() {
 }
 
 #[test]
-fn names_beyond_the_cap_are_refused_before_anything_is_read() {
+fn overlong_names_are_rejected() {
     let mut b = vec![0, 0, 0, 0];
     b.extend_from_slice(&(MAX_NAME as u32 + 1).to_be_bytes());
     b.resize(b.len() + MAX_NAME + 4, b'x');
@@ -208,7 +208,7 @@ fn names_beyond_the_cap_are_refused_before_anything_is_read() {
     assert!(matches!(err, XdrError::TooLong { .. }));
 }
 
-/// The sizes that RFC 8166 responders must be given room for, computed in the protocol notes with a 24-byte header.
+/// Maximum reply sizes, as computed in the protocol notes with a 24-byte RPC header.
 #[test]
 fn reply_sizes_cover_the_largest_reply_of_each_procedure() {
     use Procedure::*;
@@ -235,7 +235,7 @@ fn reply_sizes_cover_the_largest_reply_of_each_procedure() {
     ];
     for (p, bytes) in known {
         let slack = p.max_reply_head() - bytes;
-        // Numbers given there as exact; the room for a verifier comes on top.
+        // The sizes there are exact; the reserve for a verifier is added.
         assert_eq!(slack, RPC_REPLY_HEAD - 24, "{p}");
     }
 }
@@ -250,7 +250,7 @@ fn full_attr_sizes() -> (CreateOk, LookupOk) {
 }
 
 #[test]
-fn the_largest_encoded_replies_have_exactly_the_stated_sizes() {
+fn largest_encoded_replies_match_the_stated_sizes() {
     let (create, lookup) = full_attr_sizes();
     let status = 4;
     assert_eq!(RPC_REPLY_HEAD + status + message(&create).stream_len(), Procedure::Create.max_reply_head());
@@ -258,7 +258,7 @@ fn the_largest_encoded_replies_have_exactly_the_stated_sizes() {
 }
 
 #[test]
-fn readdir_fills_the_count_exactly_and_no_more() {
+fn readdir_fills_count_exactly() {
     // Fixed part without attributes: 4 + 8 + 4 + 4 = 20. Each entry with a 3-byte name: 24 + 4 = 28.
     for (count, entries) in [(20 + 28, 1), (20 + 2 * 28 - 1, 1), (20 + 2 * 28, 2), (20 + 10 * 28, 4)] {
         let mut e = Encoder::new(&arena(), 64);
@@ -280,7 +280,7 @@ fn readdir_fills_the_count_exactly_and_no_more() {
 }
 
 #[test]
-fn readdir_without_room_for_one_entry_is_too_small_and_leaves_nothing() {
+fn readdir_without_space_for_an_entry_is_toosmall() {
     for count in [0, 19, 20, 47] {
         let mut e = Encoder::new(&arena(), 64);
         e.put_u32(0xfeed);
@@ -292,7 +292,7 @@ fn readdir_without_room_for_one_entry_is_too_small_and_leaves_nothing() {
 }
 
 #[test]
-fn an_empty_directory_needs_only_the_fixed_part() {
+fn empty_directory_needs_only_the_fixed_part() {
     let mut e = Encoder::new(&arena(), 64);
     let r = ReaddirEncoder::begin(&mut e, &Some(ATTR), [0; 8], 104);
     assert_eq!(r.finish(true), Ok(0));
@@ -302,13 +302,13 @@ fn an_empty_directory_needs_only_the_fixed_part() {
 }
 
 #[test]
-fn readdirplus_keeps_both_limits() {
+fn readdirplus_respects_both_limits() {
     let h = FileHandle::new(&[1; 16]).unwrap();
     let entry =
         |n: u64| EntryPlus { fileid: n, name: b"abcd", cookie: n, attributes: Some(ATTR), handle: Some(h) };
     let one = plus_entry_bytes(4, true, Some(16));
     assert_eq!(one, 28 + 88 + 24);
-    // dircount counts 24 bytes for each entry (8 + 4 + 4 + 8); it never keeps the first out.
+    // dircount counts 24 bytes per entry (8 + 4 + 4 + 8); the first entry is added regardless.
     for (dircount, maxcount, entries) in
         [(0, 20 + 3 * one, 3), (1, 9999, 1), (48, 9999, 2), (71, 9999, 2), (9999, 20 + 2 * one + 27, 2)]
     {
@@ -382,7 +382,7 @@ fn status() -> impl Strategy<Value = Status> {
     prop::sample::select(&Status::ALL[1..])
 }
 
-/// As [`check`] for types that borrow.
+/// Like [`check`], for types that borrow.
 macro_rules! check_borrowed {
     ($v:expr, $t:ty) => {{
         let v = $v;
@@ -402,7 +402,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn arguments_without_names_survive_a_round_trip(
+    fn arguments_without_names_round_trip(
         h in handle(), a in sattr(), t in prop::option::of(time()),
         (x, y, z) in any::<(u64, u32, u32)>(), verifier in any::<[u8; 8]>(),
         data in prop::collection::vec(any::<u8>(), 0..50),
@@ -419,32 +419,32 @@ proptest! {
     }
 
     #[test]
-    fn arguments_with_names_survive_a_round_trip(
+    fn arguments_with_names_round_trip(
         (h, g) in (handle(), handle()), (n, m) in (name(), name()), a in sattr(), verifier in any::<[u8; 8]>(),
         (major, minor) in any::<(u32, u32)>(),
     ) {
-        let place = DirOpArgs { dir: h, name: &n };
+        let dir_op = DirOpArgs { dir: h, name: &n };
         let to = DirOpArgs { dir: g, name: &m };
         let rdev = SpecData { major, minor };
-        check_borrowed!(LookupArgs { what: place }, LookupArgs<'_>);
+        check_borrowed!(LookupArgs { what: dir_op }, LookupArgs<'_>);
         for how in [CreateHow::Unchecked(a), CreateHow::Guarded(a), CreateHow::Exclusive(verifier)] {
-            check_borrowed!(CreateArgs { place, how }, CreateArgs<'_>);
+            check_borrowed!(CreateArgs { where_: dir_op, how }, CreateArgs<'_>);
         }
-        check_borrowed!(MkdirArgs { place, attributes: a }, MkdirArgs<'_>);
-        check_borrowed!(SymlinkArgs { place, attributes: a, target: views(&m) }, SymlinkArgs<'_>);
+        check_borrowed!(MkdirArgs { where_: dir_op, attributes: a }, MkdirArgs<'_>);
+        check_borrowed!(SymlinkArgs { where_: dir_op, attributes: a, target: views(&m) }, SymlinkArgs<'_>);
         for what in [
             MknodWhat::Character(a, rdev), MknodWhat::Block(a, rdev), MknodWhat::Socket(a), MknodWhat::Fifo(a),
             MknodWhat::Other(FileType::Regular),
         ] {
-            check_borrowed!(MknodArgs { place, what }, MknodArgs<'_>);
+            check_borrowed!(MknodArgs { where_: dir_op, what }, MknodArgs<'_>);
         }
-        check_borrowed!(RemoveArgs { object: place }, RemoveArgs<'_>);
-        check_borrowed!(RenameArgs { from: place, to }, RenameArgs<'_>);
+        check_borrowed!(RemoveArgs { object: dir_op }, RemoveArgs<'_>);
+        check_borrowed!(RenameArgs { from: dir_op, to }, RenameArgs<'_>);
         check_borrowed!(LinkArgs { file: h, link: to }, LinkArgs<'_>);
     }
 
     #[test]
-    fn results_survive_a_round_trip(
+    fn results_round_trip(
         h in handle(), a in fattr(), o in prop::option::of(fattr()), w in wcc(), v in wcc(), s in status(),
         (x, y) in any::<(u64, u32)>(), verifier in any::<[u8; 8]>(), eof in any::<bool>(),
         data in prop::collection::vec(any::<u8>(), 0..50),

@@ -1,4 +1,4 @@
-//! Structures that several procedures share (RFC 1813 sections 2.5 and 2.6).
+//! Types used by several procedures (RFC 1813 sections 2.5 and 2.6).
 
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
@@ -26,11 +26,11 @@ xdr_enum! {
 }
 
 xdr_enum! {
-    /// `stable_how`: how stable written data shall be, or is.
+    /// `stable_how`: requested or achieved stability of written data.
     pub enum StableHow {
-        /// May be lost in a server crash until COMMIT.
+        /// May be lost until COMMIT.
         Unstable = 0,
-        /// The data and the metadata needed to read it are stable.
+        /// The data, and the metadata needed to read it, are stable.
         DataSync = 1,
         /// Data and metadata are stable.
         FileSync = 2,
@@ -40,28 +40,28 @@ xdr_enum! {
 xdr_enum! {
     /// `createmode3`.
     pub enum CreateMode {
-        /// Use the file if there is one.
+        /// Use an existing file.
         Unchecked = 0,
-        /// Fail if there is one.
+        /// Fail if the file exists.
         Guarded = 1,
-        /// Fail if there is one that was not made by this very call (told by a verifier).
+        /// Fail if the file exists, unless it was created with the same verifier.
         Exclusive = 2,
     }
 }
 
 xdr_struct! {
-    /// `nfstime3`: a time since the Unix epoch.
+    /// `nfstime3`: time since the Unix epoch.
     #[derive(PartialOrd, Ord, Hash, Default)]
     pub struct NfsTime {
         /// Seconds.
         pub seconds: u32,
-        /// Nanoseconds, below 1 000 000 000 when valid (decoding does not check it).
+        /// Nanoseconds, valid below 1,000,000,000 (not checked by decoding).
         pub nanoseconds: u32,
     }
 }
 
 xdr_struct! {
-    /// `specdata3`: the numbers of a device.
+    /// `specdata3`: a device number.
     #[derive(Default, Hash)]
     pub struct SpecData {
         /// Major number.
@@ -86,40 +86,40 @@ xdr_struct! {
         pub gid: u32,
         /// Size in bytes.
         pub size: u64,
-        /// Bytes on disk.
+        /// Allocated space in bytes.
         pub used: u64,
-        /// Device numbers of a device file.
+        /// Device number of a device.
         pub rdev: SpecData,
-        /// File system.
+        /// File system ID.
         pub fsid: u64,
-        /// Number of the file in its file system.
+        /// File ID, unique in its file system.
         pub fileid: u64,
-        /// Last access.
+        /// Time of last access.
         pub atime: NfsTime,
-        /// Last change of the data.
+        /// Time of last modification of the data.
         pub mtime: NfsTime,
-        /// Last change of anything.
+        /// Time of last change of data or attributes.
         pub ctime: NfsTime,
     }
 }
 
-/// Bytes of a [`Fattr`] on the wire.
+/// Encoded size of a [`Fattr`] in bytes.
 pub const FATTR_BYTES: usize = 84;
 
-/// `post_op_attr`: attributes after an operation, if the server gives them.
+/// `post_op_attr`: attributes after an operation, optional for the server.
 pub type PostOpAttr = Option<Fattr>;
 
-/// `post_op_fh3`: the handle of a new object, if the server gives it.
+/// `post_op_fh3`: file handle of a new object, optional for the server.
 pub type PostOpHandle = Option<FileHandle>;
 
 xdr_struct! {
-    /// `wcc_attr`: what a client compares with its cache.
+    /// `wcc_attr`: attributes that show whether an object has changed.
     pub struct WccAttr {
         /// Size in bytes.
         pub size: u64,
-        /// Last change of the data.
+        /// Time of last modification of the data.
         pub mtime: NfsTime,
-        /// Last change of anything.
+        /// Time of last change of data or attributes.
         pub ctime: NfsTime,
     }
 }
@@ -131,19 +131,19 @@ impl From<&Fattr> for WccAttr {
 }
 
 xdr_struct! {
-    /// `wcc_data`: weak cache consistency.
+    /// `wcc_data`: weak cache consistency data.
     #[derive(Default)]
     pub struct WccData {
-        /// Just before the operation.
+        /// Attributes before the operation.
         pub before: Option<WccAttr>,
-        /// Just after it.
+        /// Attributes after the operation.
         pub after: PostOpAttr,
     }
 }
 
 impl WccData {
-    /// This operation and the `next` one as one. Without attributes of before where the second did not find what the
-    /// first one left: somebody else may have changed the object between them.
+    /// Combines this operation with the `next` one. The result has no `before` attributes if the object may
+    /// have been changed by others between the two.
     #[must_use]
     pub fn then(self, next: Self) -> Self {
         let left = self.after.as_ref().map(WccAttr::from);
@@ -151,15 +151,15 @@ impl WccData {
     }
 }
 
-/// How a time shall be set (`set_atime`, `set_mtime`).
+/// How to set a time (`set_atime`, `set_mtime`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetTime {
-    /// Leave it.
+    /// Do not change.
     #[default]
     DontChange,
-    /// To the server's time.
+    /// Set to the server's time.
     ServerTime,
-    /// To this time.
+    /// Set to this time.
     ClientTime(NfsTime),
 }
 
@@ -188,7 +188,7 @@ impl<'a> Decode<'a> for SetTime {
 }
 
 xdr_struct! {
-    /// `sattr3`: attributes to set; `None` leaves one as it is.
+    /// `sattr3`: attributes to set; `None` leaves an attribute unchanged.
     #[derive(Default)]
     pub struct Sattr {
         /// Permission bits.
@@ -197,21 +197,21 @@ xdr_struct! {
         pub uid: Option<u32>,
         /// Group.
         pub gid: Option<u32>,
-        /// Size in bytes: cuts or extends the file.
+        /// Size in bytes; truncates or extends the file.
         pub size: Option<u64>,
-        /// Last access.
+        /// Time of last access.
         pub atime: SetTime,
-        /// Last change of the data.
+        /// Time of last modification.
         pub mtime: SetTime,
     }
 }
 
-/// `diropargs3`: a name in a directory.
+/// `diropargs3`: a directory and a name in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirOpArgs<'a> {
     /// The directory.
     pub dir: FileHandle,
-    /// The name: any bytes, at most [`MAX_NAME`]; not checked for `/`, NUL or emptiness here.
+    /// The name: arbitrary bytes, at most [`MAX_NAME`]; not checked for `/`, NUL or emptiness.
     pub name: &'a [u8],
 }
 
@@ -228,31 +228,31 @@ impl<'a> Decode<'a> for DirOpArgs<'a> {
     }
 }
 
-/// Bits of ACCESS (RFC 1813 section 3.3.4).
+/// Access rights of ACCESS (RFC 1813 section 3.3.4).
 pub mod access {
-    /// Read data, or a directory.
+    /// Read a file, or list a directory.
     pub const READ: u32 = 0x01;
-    /// Look names up in a directory.
+    /// Look up names in a directory.
     pub const LOOKUP: u32 = 0x02;
-    /// Rewrite data, or change entries.
+    /// Modify data, or directory entries.
     pub const MODIFY: u32 = 0x04;
-    /// Append data, or add entries.
+    /// Append data, or add directory entries.
     pub const EXTEND: u32 = 0x08;
-    /// Delete an entry.
+    /// Delete directory entries.
     pub const DELETE: u32 = 0x10;
     /// Execute a file.
     pub const EXECUTE: u32 = 0x20;
-    /// All of them.
+    /// All access rights.
     pub const ALL: u32 = 0x3f;
 }
 
-/// Bits of FSINFO's `properties` (RFC 1813 section 3.3.19).
+/// `properties` of FSINFO (RFC 1813 section 3.3.19).
 pub mod properties {
-    /// Hard links.
+    /// Hard links are supported.
     pub const LINK: u32 = 0x01;
-    /// Symbolic links.
+    /// Symbolic links are supported.
     pub const SYMLINK: u32 = 0x02;
-    /// PATHCONF is the same for every file.
+    /// PATHCONF is the same for all files.
     pub const HOMOGENEOUS: u32 = 0x08;
     /// SETATTR can set times.
     pub const CAN_SET_TIME: u32 = 0x10;

@@ -34,21 +34,21 @@ pub(super) async fn lookup(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
 
 pub(super) async fn create(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
     let args: CreateArgs<'_> = call.arguments()?;
-    let dir = match env.target(&call, &args.place.dir) {
+    let dir = match env.target(&call, &args.where_.dir) {
         Ok(t) => t,
         Err(r) => return env.refused::<WccData>(reply, r),
     };
     let created = async {
         dir.writable()?;
         let how = convert::create_how(&args.how)?;
-        dir.fs().create(&dir.who, &dir.file, args.place.name, &how).await
+        dir.fs().create(&dir.who, &dir.file, args.where_.name, &how).await
     };
     env.created(&dir, created.await, reply).await
 }
 
 pub(super) async fn mkdir(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
     let args: MkdirArgs<'_> = call.arguments()?;
-    env.make(&call, &args.place, Ok(NewNode::Directory), &args.attributes, reply).await
+    env.make(&call, &args.where_, Ok(NewNode::Directory), &args.attributes, reply).await
 }
 
 pub(super) async fn symlink(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
@@ -60,7 +60,7 @@ pub(super) async fn symlink(env: Arc<Env>, call: Call, reply: Encoder) -> Outcom
     } else {
         Ok(NewNode::Symlink(target))
     };
-    env.make(&call, &args.place, node, &args.attributes, reply).await
+    env.make(&call, &args.where_, node, &args.attributes, reply).await
 }
 
 pub(super) async fn mknod(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
@@ -72,7 +72,7 @@ pub(super) async fn mknod(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome 
         MknodWhat::Fifo(a) => (Ok(NewNode::Fifo), a),
         MknodWhat::Other(_) => (Err(FsError::BadType), Sattr::default()),
     };
-    env.make(&call, &args.place, node, &attributes, reply).await
+    env.make(&call, &args.where_, node, &attributes, reply).await
 }
 
 impl Env {

@@ -219,7 +219,7 @@ impl Caller {
         name: &str,
         how: CreateHow,
     ) -> Result<FileHandle, Status> {
-        let args = CreateArgs { place: at(dir, name), how };
+        let args = CreateArgs { where_: at(dir, name), how };
         let res: Res<CreateOk, WccData> = self.nfs(Procedure::Create, &args).await;
         match res {
             Res::Ok(ok) => {

@@ -55,7 +55,8 @@ fn make() -> Vec<Vec<u8>> {
     let data = || view(&[b'w'; 600]).into();
     let (cookie, verifier) = (0, [0; 8]);
     let write = WriteArgs { file, offset: 0, count: 600, stable: StableHow::FileSync, data: data() };
-    let symlink = SymlinkArgs { place, attributes: Sattr::default(), target: view(b"to/there").into() };
+    let symlink =
+        SymlinkArgs { where_: place, attributes: Sattr::default(), target: view(b"to/there").into() };
     let plus = ReaddirplusArgs { dir, cookie, verifier, dircount: 512, maxcount: 4096 };
     let mnt = (mount::PROGRAM, mount::VERSION, mount::Procedure::Mnt.number());
     let export = (mount::PROGRAM, mount::VERSION, mount::Procedure::Export.number());
@@ -67,7 +68,11 @@ fn make() -> Vec<Vec<u8>> {
         call(5, nfs(Procedure::Lookup), &LookupArgs { what: place }),
         call(6, nfs(Procedure::Read), &ReadArgs { file, offset: 0, count: 512 }),
         call(7, nfs(Procedure::Write), &write),
-        call(8, nfs(Procedure::Create), &CreateArgs { place, how: CreateHow::Guarded(Sattr::default()) }),
+        call(
+            8,
+            nfs(Procedure::Create),
+            &CreateArgs { where_: place, how: CreateHow::Guarded(Sattr::default()) },
+        ),
         call(9, nfs(Procedure::Symlink), &symlink),
         call(10, nfs(Procedure::Readdir), &ReaddirArgs { dir, cookie, verifier, count: 1024 }),
         call(11, nfs(Procedure::Readdirplus), &plus),
