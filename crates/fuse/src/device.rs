@@ -77,18 +77,19 @@ impl MountRequest {
     /// Runs the set-user-ID helper, which opens the device, mounts, and sends the device over the socket on
     /// its standard input.
     fn fusermount(&self, at: &Path) -> io::Result<OwnedFd> {
-        let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (receiver, sender) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let fixed = ["subtype=millrace".to_owned(), format!("fsname={}", escaped(&self.source))];
         let words = flags::names(self.flags).chain(self.option_names()).map(str::to_owned);
         let options = fixed.into_iter().chain(words).collect::<Vec<_>>().join(",");
         let mut command = Command::new(crate::mountpoint::fusermount_program());
         command.args(["-o", &options, "--"]).arg(at).env("_FUSE_COMMFD", "0");
-        let out = command.stdin(Stdio::from(its)).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+        let out = command.stdin(Stdio::from(sender)).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
         drop(command); // Closes the other end of the socket.
         if !out.status.success() {
             return Err(io::Error::other(String::from_utf8_lossy(&out.stderr).trim().to_owned()));
         }
-        received(&ours)
+        received(&receiver)
     }
 }
 
@@ -133,18 +134,18 @@ mod tests {
     #[test]
     fn receives_a_descriptor_or_reports_its_absence() {
         let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-        let (ours, its) = pair().unwrap();
+        let (receiver, sender) = pair().unwrap();
         let file = tempfile::tempfile().unwrap();
         let sent = [std::os::fd::AsFd::as_fd(&file)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&sent)));
-        sendmsg(&its, &[io::IoSlice::new(&[0])], &mut control, SendFlags::empty()).unwrap();
-        let got = rustix::fs::fstat(received(&ours).unwrap()).unwrap();
+        sendmsg(&sender, &[io::IoSlice::new(&[0])], &mut control, SendFlags::empty()).unwrap();
+        let got = rustix::fs::fstat(received(&receiver).unwrap()).unwrap();
         assert_eq!(got.st_ino, rustix::fs::fstat(&file).unwrap().st_ino);
 
-        let (ours, its) = pair().unwrap();
-        drop(its);
-        assert!(received(&ours).is_err());
+        let (receiver, sender) = pair().unwrap();
+        drop(sender);
+        assert!(received(&receiver).is_err());
     }
 }

@@ -59,14 +59,14 @@ impl OpenFile {
         }
     }
 
-    /// Reads from the server. Uncommitted data in `retains` takes precedence.
+    /// Reads from the server. Uncommitted data in `uncommitted` takes precedence.
     pub(crate) async fn read_into(
         &self,
-        retains: Option<&File>,
+        uncommitted: Option<&File>,
         offset: u64,
         buffer: Buffer,
     ) -> Result<ReadInto, Errno> {
-        let read = match retains {
+        let read = match uncommitted {
             Some(written) => written.read_into_as(&self.client, offset, buffer).await,
             None => self.client.read_into(self.inode.handle, offset, buffer).await,
         };
@@ -219,10 +219,10 @@ impl Fs {
         if !direct {
             file.inode.note_page_read();
         }
-        let (is_clean, mut retains) = file.inode.writes.for_read();
+        let (is_clean, mut uncommitted) = file.inode.writes.for_read();
         if !is_clean {
             self.write_back(&file.inode).await;
-            retains = file.inode.writes.for_read().1;
+            uncommitted = file.inode.writes.for_read().1;
         }
         if self.read_ahead_enabled.load(Ordering::Relaxed)
             && !direct
@@ -232,7 +232,7 @@ impl Fs {
         }
         let client = &file.client;
         let memory = self.alloc_buffer(client, len).await?;
-        let first = file.read_into(retains.as_ref(), offset, memory).await?;
+        let first = file.read_into(uncommitted.as_ref(), offset, memory).await?;
         if first.count >= len || first.eof {
             return Ok(first.buffer.freeze());
         }
@@ -242,7 +242,7 @@ impl Fs {
         millrace_buffer::copy(&mut whole[..done], &first.buffer[..done]);
         while done < len {
             let memory = self.alloc_buffer(client, len - done).await?;
-            let next = file.read_into(retains.as_ref(), offset + done as u64, memory).await?;
+            let next = file.read_into(uncommitted.as_ref(), offset + done as u64, memory).await?;
             millrace_buffer::copy(&mut whole[done..done + next.count], &next.buffer[..next.count]);
             done += next.count;
             if next.eof {

@@ -197,8 +197,8 @@ impl Fs {
             let (tx, data) = oneshot::channel();
             let (reader, holds) = (Arc::clone(file), Arc::clone(&reservation));
             let fetch = async move {
-                let retains = reader.inode.writes.for_read().1;
-                let got = reader.read_into(retains.as_ref(), start, memory).await.ok();
+                let uncommitted = reader.inode.writes.for_read().1;
+                let got = reader.read_into(uncommitted.as_ref(), start, memory).await.ok();
                 let _ = tx.send(got.map(|r| (r.buffer.freeze(), r.eof)));
                 drop(holds);
             };

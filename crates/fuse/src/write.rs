@@ -131,8 +131,8 @@ impl WriteQueue {
     /// End offsets of the unacknowledged data and of the uncommitted data.
     pub(crate) fn ends(&self) -> (Option<u64>, Option<u64>) {
         let w = self.inner.lock();
-        let gathered = w.pending.as_ref().map(|g| g.offset + g.len as u64);
-        let unwritten = w.flights.iter().map(|f| f.range.end).chain(gathered).max();
+        let pending_end = w.pending.as_ref().map(|g| g.offset + g.len as u64);
+        let unwritten = w.flights.iter().map(|f| f.range.end).chain(pending_end).max();
         (unwritten, w.file.as_ref().and_then(File::retained_end))
     }
 
@@ -300,11 +300,11 @@ impl Fs {
 
     /// Sends the coalesced data and waits for all earlier writes.
     pub(crate) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>) {
-        let (departure, next) = {
+        let (outgoing, next) = {
             let mut w = inode.writes.inner.lock();
             (w.start_pending(), w.next_id)
         };
-        if let Some(d) = departure {
+        if let Some(d) = outgoing {
             self.start_flight(inode, d);
         }
         inode.writes.wait_until_none(|f| f.number < next).await;
@@ -364,8 +364,8 @@ impl Fs {
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
         for inode in writing {
             self.record_loss(&inode);
-            let retains = inode.writes.inner.lock().file.as_ref().is_some_and(|f| f.retained_bytes() > 0);
-            if retains || !inode.writes.is_clean() {
+            let uncommitted = inode.writes.inner.lock().file.as_ref().is_some_and(|f| f.retained_bytes() > 0);
+            if uncommitted || !inode.writes.is_clean() {
                 let file = self.lost_file(&inode, Errno::TIMEDOUT);
                 self.lost.lock().entry(inode.number).or_insert(file);
             }
@@ -378,9 +378,9 @@ impl Fs {
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
         let bytes = |inode: &Arc<Inode>| {
             let w = inode.writes.inner.lock();
-            let gathered = w.pending.as_ref().map_or(0, |g| g.len);
+            let pending_end = w.pending.as_ref().map_or(0, |g| g.len);
             let flying: u64 = w.flights.iter().map(|f| f.range.end - f.range.start).sum();
-            gathered + flying as usize + w.file.as_ref().map_or(0, File::retained_bytes)
+            pending_end + flying as usize + w.file.as_ref().map_or(0, File::retained_bytes)
         };
         let bytes = writing.iter().map(bytes).filter(|b| *b > 0);
         bytes.fold((0, 0), |(files, sum), b| (files + 1, sum + b))
@@ -402,12 +402,12 @@ impl Fs {
         let now = self.rt.now();
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
         for inode in writing {
-            let departure = {
+            let outgoing = {
                 let mut w = inode.writes.inner.lock();
                 let old = w.pending.as_ref().is_some_and(|g| now.duration_since(g.since) >= MAX_DELAY);
                 if old { w.start_pending() } else { None }
             };
-            if let Some(d) = departure {
+            if let Some(d) = outgoing {
                 self.start_flight(&inode, d);
             }
         }

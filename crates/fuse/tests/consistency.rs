@@ -232,7 +232,7 @@ fn soft_mount_fails_when_the_server_is_unreachable() {
 #[test]
 fn calls_carry_the_credentials_of_the_caller() {
     if !fuse_is_available() || !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: only root can act as others");
+        eprintln!("SKIPPED: only root can switch users");
         return;
     }
     let export = Export::start(false);
@@ -274,15 +274,15 @@ fn names_when(dir: &Path, still: impl Fn(&[String]) -> bool) -> Vec<String> {
 }
 
 /// A hook that holds the replies of one procedure for a mount of a local export.
-struct Held {
+struct HeldReplies {
     /// Receives a message for each reply.
     came: std::sync::mpsc::Receiver<()>,
     /// Releases one reply.
     go: std::sync::mpsc::Sender<()>,
 }
 
-/// A rule that holds each reply of `procedure` until it is released (or the [`Held`] is dropped).
-fn holding(procedure: Procedure) -> (Held, impl common::between::Rule) {
+/// A rule that holds each reply of `procedure` until it is released (or the [`HeldReplies`] is dropped).
+fn holding(procedure: Procedure) -> (HeldReplies, impl common::between::Rule) {
     let ((say, came), (go, may)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
     let ends = std::sync::Mutex::new((say, may));
     let rule = move |seen: &common::between::Seen<'_>| {
@@ -292,14 +292,14 @@ fn holding(procedure: Procedure) -> (Held, impl common::between::Rule) {
         }
         Act::Pass
     };
-    (Held { came, go }, rule)
+    (HeldReplies { came, go }, rule)
 }
 
 /// An open file on a mount that does not know yet that it has been renamed on the server, and so removes an
 /// open file.
 struct Removal {
     export: Export,
-    held: Held,
+    held: HeldReplies,
     mounted: Mounted,
     path: std::path::PathBuf,
     open: fs::File,
@@ -475,7 +475,7 @@ fn sync_write_is_stable_when_it_returns_despite_memory_pressure() {
 #[test]
 fn writes_use_the_credentials_of_the_open() {
     if !fuse_is_available() || !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: only root can act as others");
+        eprintln!("SKIPPED: only root can switch users");
         return;
     }
     let export = Export::start(false);

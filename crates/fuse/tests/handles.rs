@@ -55,7 +55,7 @@ fn can_run() -> bool {
     let has_python =
         Command::new("python3").args(["-c", "import ctypes"]).status().is_ok_and(|s| s.success());
     if !is_root || !has_python {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: opening by handle takes root, and python3");
+        eprintln!("SKIPPED, NOTHING WAS TESTED: opening by handle requires root and python3");
     }
     is_root && has_python && fuse_is_available()
 }

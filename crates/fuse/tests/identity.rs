@@ -20,7 +20,7 @@ const GROUP: u32 = 4712;
 fn can_act_as_others() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: only root can act as others");
+        eprintln!("SKIPPED, NOTHING WAS TESTED: only root can switch users");
     }
     is_root && fuse_is_available()
 }

@@ -30,8 +30,8 @@ fn mounted_export_is_usable_until_unmount() {
         // A second mount sees the same data.
         let again = export.mount(if case.proto == "tcp" { "rdma" } else { "tcp" }, "ro");
         assert_eq!(fs::read(again.at.join("dir/file")).unwrap(), data, "{case:?}");
-        let refused = fs::write(again.at.join("dir/file"), "x").unwrap_err();
-        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        let mount_error = fs::write(again.at.join("dir/file"), "x").unwrap_err();
+        assert_eq!(mount_error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         again.unmount();
     }
 }
@@ -81,7 +81,7 @@ fn invalid_mount_points_and_servers_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let quick =
         Options { connect_timeout: Duration::from_secs(2), retry: RetryPolicy::NONE, ..Options::default() };
-    let refused = |url: &str, at: &std::path::Path| match Mount::new(
+    let mount_error = |url: &str, at: &std::path::Path| match Mount::new(
         &url.parse().unwrap(),
         at,
         &MountOptions::default(),
@@ -92,25 +92,29 @@ fn invalid_mount_points_and_servers_are_reported() {
     };
     let good = export.url("tcp").to_string();
     fs::write(dir.path().join("file"), "").unwrap();
-    assert!(refused(&good, &dir.path().join("file")).contains("not a directory"));
-    assert!(refused(&good, dir.path()).contains("not empty"));
-    assert!(refused(&good, &dir.path().join("missing")).contains("create it first"));
+    assert!(mount_error(&good, &dir.path().join("file")).contains("not a directory"));
+    assert!(mount_error(&good, dir.path()).contains("not empty"));
+    assert!(mount_error(&good, &dir.path().join("missing")).contains("create it first"));
     let empty = tempfile::tempdir().unwrap();
-    let message = refused("nfs://127.0.0.1:1/data?proto=tcp", empty.path());
+    let message = mount_error("nfs://127.0.0.1:1/data?proto=tcp", empty.path());
     assert!(
         message.contains("cannot connect") && message.contains("check that the server runs"),
         "{message}"
     );
-    let message = refused(&good.replace("/data", "/other"), empty.path());
+    let message = mount_error(&good.replace("/data", "/other"), empty.path());
     assert!(message.contains("/data"), "{message}");
     if !fuse_is_available() {
         return;
     }
     let mounted = export.mount("tcp", "");
-    assert!(refused(&good, &mounted.at).contains("already"));
+    assert!(mount_error(&good, &mounted.at).contains("already"));
     fs::write(mounted.at.join("file"), "").unwrap();
     let file = good.replace("/data", "/data/file");
-    assert!(refused(&file, empty.path()).contains("not a directory"), "{}", refused(&file, empty.path()));
+    assert!(
+        mount_error(&file, empty.path()).contains("not a directory"),
+        "{}",
+        mount_error(&file, empty.path())
+    );
 }
 
 #[test]
@@ -118,10 +122,10 @@ fn unmount_reports_write_errors_not_reported_before() {
     if !fuse_is_available() {
         return;
     }
-    for refused in [Procedure::Write, Procedure::Commit] {
+    for mount_error in [Procedure::Write, Procedure::Commit] {
         let export = Export::start(true);
         let mounted = export.mount_through("", move |seen| match seen.procedure {
-            p if p == refused => Act::Fail(Status::NoSpc),
+            p if p == mount_error => Act::Fail(Status::NoSpc),
             _ => Act::Pass,
         });
         let write = |name: &str| {
@@ -138,7 +142,7 @@ fn unmount_reports_write_errors_not_reported_before() {
         fs::rename(mounted.at.join("open"), mounted.at.join("dir/renamed")).unwrap();
         let message = mounted.try_unmount(HANG).unwrap_err().to_string();
         let expected = "changes to 1 files were lost: \"dir/renamed\" (No space left on device";
-        assert!(message.contains(expected) && !message.contains("inum"), "{refused:?}: {message}");
+        assert!(message.contains(expected) && !message.contains("inum"), "{mount_error:?}: {message}");
         drop(open);
     }
     // A reported error is not reported again.

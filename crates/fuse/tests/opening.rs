@@ -71,7 +71,7 @@ fn open_takes_as_many_calls_as_linux() {
                 if calls.of(|| open(&name)) == format!("{rights}Lookup 1") {
                     break;
                 }
-                assert!(started.elapsed() < HANG, "no first open takes two calls");
+                assert!(started.elapsed() < HANG, "the first open never takes two calls");
             }
             open(&path);
             // Linux: GETATTR.

@@ -190,7 +190,7 @@ fn open_shows_remote_writes_between_local_ones() {
         for offset in [0, 100_000, 200_000] {
             data[offset..][..4096].copy_from_slice(&ours);
         }
-        assert!(pair.read().0 == data, "a remote change between local ones is not seen");
+        assert!(pair.read().0 == data, "a remote change between local ones is not visible");
         pair.unmount();
     });
 }
@@ -232,7 +232,7 @@ fn open_shows_remote_writes_during_local_ones() {
         for offset in [0, 100_000, 200_000] {
             data[offset..][..4096].copy_from_slice(&ours);
         }
-        assert!(fs::read(&path).unwrap() == data, "local: {local}, {options:?}: a change is not seen");
+        assert!(fs::read(&path).unwrap() == data, "local: {local}, {options:?}: a change is not visible");
         b.unmount();
         mounted.unmount();
     }

@@ -97,7 +97,7 @@ fn random_writes(dir: &Path) {
         }
     }
     drop(f);
-    assert!(fs::read(&path).unwrap() == model, "the file differs at the end");
+    assert!(fs::read(&path).unwrap() == model, "the final content differs");
 }
 
 fn writers_and_readers(dir: &Path) {
@@ -509,9 +509,9 @@ fn locks(dir: &Path) {
     };
     rustix::fs::fcntl_lock(&a, FlockOperation::NonBlockingLockExclusive).unwrap();
     match other_may() {
-        Ok(may) => assert!(!may, "two processes have one lock"),
+        Ok(may) => assert!(!may, "two processes hold the same lock"),
         Err(e) => {
-            eprintln!("SKIPPED: python3 cannot be run ({e}), so locks were not tried between processes")
+            eprintln!("SKIPPED: python3 cannot be run ({e}), so locks between processes were not tested")
         }
     }
     rustix::fs::fcntl_lock(&a, FlockOperation::Unlock).unwrap();

@@ -158,7 +158,7 @@ for mode in sys.argv[1:]:
 fn sqlite_works_in_all_journal_modes() {
     let has_sqlite = Command::new("python3").args(["-c", "import sqlite3"]).stderr(Stdio::null()).status();
     if !has_sqlite.is_ok_and(|s| s.success()) {
-        eprintln!("SKIPPED: python3 with sqlite3 is not installed, so no database was tried on a mount");
+        eprintln!("SKIPPED: python3 with sqlite3 is not installed, so no database was tested");
         return;
     }
     on_all(|mount, beside| {

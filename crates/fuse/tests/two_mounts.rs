@@ -75,7 +75,7 @@ fn play(export: &Export, protos: [&str; 2], options: &str) -> Vec<String> {
 #[test]
 fn two_mounts_behave_like_two_kernel_clients() {
     if !fuse_is_available() || !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: only root can act as others");
+        eprintln!("SKIPPED, NOTHING WAS TESTED: only root can switch users");
         return;
     }
     let mut failures = Vec::new();

@@ -47,7 +47,7 @@ fn whatever_happens_nothing_is_lost_exposed_executed_twice_or_stuck() {
 #[test]
 fn after_a_commit_no_older_data_is_read_whatever_was_lost() {
     let (seeds, [reconnects, crashes, _]) = UNSTABLE.run_seeds();
-    assert!(reconnects > seeds && crashes > seeds / 4, "the runs exercise loss");
+    assert!(reconnects > seeds && crashes > seeds / 4, "too few reconnections or crashes");
 }
 
 #[test]

@@ -148,7 +148,7 @@ fn run(time: &VirtualTime, seed: Seed, trace: bool, shown: &Cell<Option<World>>)
 #[test]
 fn reads_are_consistent_after_faults_and_lost_data() {
     let (seeds, [reconnects, crashes, _]) = MOUNT.run_seeds();
-    assert!(reconnects > seeds && crashes > seeds / 4, "the runs exercise loss");
+    assert!(reconnects > seeds && crashes > seeds / 4, "too few reconnections or crashes");
 }
 
 #[test]

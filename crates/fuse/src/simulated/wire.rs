@@ -143,7 +143,7 @@ impl Channel {
 
     /// Reads replies up to that of the barrier; FUSE_INIT uses the same number.
     pub(crate) fn wait_for_barrier(&self) {
-        while self.take(RecvFlags::empty()).expect("the session answers") != BARRIER {}
+        while self.take(RecvFlags::empty()).expect("the session replies") != BARRIER {}
     }
 
     /// Reads all available messages and returns the notifications.
