@@ -59,7 +59,7 @@ pub fn open(export: &ExportConfig, with: &Resources<'_>) -> Result<FileSystemRef
                 export = export.name,
                 kernel_handles = fs.uses_kernel_handles(),
                 io_uring = fs.uses_io_uring(),
-                identities = fs.takes_identities(),
+                identities = fs.uses_caller_credentials(),
                 "opened a local directory"
             );
             Ok(fs)

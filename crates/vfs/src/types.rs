@@ -26,7 +26,7 @@ impl Handle {
 
     /// Creates a handle from an array, whose length is checked at compile time.
     pub fn from_array<const N: usize>(bytes: [u8; N]) -> Self {
-        const { assert!(N <= Self::MAX, "too many bytes for a handle") };
+        const { assert!(N <= Self::MAX, "handle too long") };
         let mut out = Self { len: N as u8, bytes: [0; Self::MAX] };
         out.bytes[..N].copy_from_slice(&bytes);
         out

@@ -47,7 +47,9 @@ fn reads_and_rewrites_do_not_allocate() {
     let fs = MemoryFs::new(MemoryConfig::new(arena.clone(), runtime));
     let caller = Identity::root();
     let how = CreateHow::Guarded(SetAttr { size: Some(16 << 20), ..SetAttr::default() });
-    let MaybeReady::Ready(Ok(file)) = fs.create(&caller, &fs.root(), b"a", &how) else { panic!("no file") };
+    let MaybeReady::Ready(Ok(file)) = fs.create(&caller, &fs.root(), b"a", &how) else {
+        panic!("cannot create the file")
+    };
     let round = |offset: u64| {
         // Whole blocks, which are swapped; a small write in place; reads of data and of a hole.
         let data: Views = (0..16).map(|_| arena.alloc(BLOCK_BYTES).unwrap().freeze()).collect();

@@ -60,7 +60,9 @@ struct Memory {
 }
 
 fn now<T>(op: Op<T>) -> T {
-    let MaybeReady::Ready(outcome) = op else { panic!("the memory file system made its caller wait") };
+    let MaybeReady::Ready(outcome) = op else {
+        panic!("a call of the memory file system is not ready at once")
+    };
     outcome.unwrap()
 }
 

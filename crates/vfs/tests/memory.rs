@@ -27,7 +27,11 @@ struct Memory {
 
 /// Returns the result of a call, which must be ready at once.
 fn now<T>(op: Op<T>) -> FsResult<T> {
-    if let MaybeReady::Ready(v) = op { v } else { panic!("the memory file system made its caller wait") }
+    if let MaybeReady::Ready(v) = op {
+        v
+    } else {
+        panic!("a call of the memory file system is not ready at once")
+    }
 }
 
 /// A runtime with a settable wall clock.
@@ -267,7 +271,7 @@ fn full_file_system_can_be_rewritten() {
         let (data, offset) = (blocks(round), (usize::from(round) * 16 % BLOCKS) as u64 * BLOCK_BYTES as u64);
         let at = addresses(&data);
         m.write(&file, offset, data).unwrap();
-        assert_eq!(addresses(&m.read(&file, offset, 16 * BLOCK_BYTES)), at, "nothing was copied");
+        assert_eq!(addresses(&m.read(&file, offset, 16 * BLOCK_BYTES)), at, "data was copied");
     }
     assert!(m.free().0 < PAGE_BYTES as u64);
     // A block held by a reader is charged until the reader drops it, so another block does not fit.
@@ -578,7 +582,10 @@ fn writes_are_atomic_for_readers() {
                 s.spawn(|| {
                     for _ in 0..400 {
                         let seen = m.read(&file, 0, len).to_vec();
-                        assert!(seen.len() == len && seen.iter().all(|b| *b == seen[0]), "half a write");
+                        assert!(
+                            seen.len() == len && seen.iter().all(|b| *b == seen[0]),
+                            "partial write visible"
+                        );
                     }
                 })
             })

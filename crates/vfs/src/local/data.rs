@@ -64,10 +64,10 @@ pub(super) async fn writer(
 }
 
 impl Export {
-    /// Result of READ of `asked` bytes.
-    pub(super) fn finish_read(&self, offset: u64, asked: u32, out: Outcome) -> FsResult<Read> {
+    /// Result of READ of `requested` bytes.
+    pub(super) fn finish_read(&self, offset: u64, requested: u32, out: Outcome) -> FsResult<Read> {
         let attr = attr::attr(&out.stat, self.fsid)?;
-        let eof = reached_end(offset, asked, out.count, attr.size);
+        let eof = reached_end(offset, requested, out.count, attr.size);
         Ok(Read { data: out.data, eof, attr })
     }
 
@@ -84,13 +84,13 @@ impl Export {
     }
 }
 
-/// Whether a READ of `asked` bytes that returned `count` reached the end of the file, whose size was `size`
+/// Whether a READ of `requested` bytes that returned `count` reached the end of the file, whose size was `size`
 /// afterwards.
 ///
 /// Another call may extend the file between the read and the stat. A READ that returned no data still sets
 /// `eof`: the Linux client returns EIO to the application for a reply without data and without `eof`.
-fn reached_end(offset: u64, asked: u32, count: usize, size: u64) -> bool {
-    (asked > 0 && count == 0) || offset.saturating_add(count as u64) >= size
+fn reached_end(offset: u64, requested: u32, count: usize, size: u64) -> bool {
+    (requested > 0 && count == 0) || offset.saturating_add(count as u64) >= size
 }
 
 #[cfg(test)]

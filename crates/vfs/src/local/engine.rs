@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// Starts a sync of each of `files` that has none in progress, without waiting.
-    pub(super) fn sync_unattended(&self, files: Vec<Arc<DataFile>>) {
+    pub(super) fn sync_in_background(&self, files: Vec<Arc<DataFile>>) {
         for file in files {
             if let Some(guard) = file.try_start_sync() {
                 drop(self.submit(file, 0, Operation::Sync { count: 0, guard: Some(guard) }));

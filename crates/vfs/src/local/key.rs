@@ -178,8 +178,8 @@ mod tests {
         let path = dir.path().join("key");
         for content in [&b"short"[..], &[1; 17]] {
             std::fs::write(&path, content).unwrap();
-            let said = secret_file(&path, |_| panic!("no new secret")).unwrap_err().to_string();
-            assert!(said.contains("not 16 bytes long"), "{said}");
+            let message = secret_file(&path, |_| panic!("no new secret")).unwrap_err().to_string();
+            assert!(message.contains("not 16 bytes long"), "{message}");
             assert_eq!(std::fs::read(&path).unwrap(), content);
         }
     }

@@ -96,7 +96,7 @@ impl LocalFs {
     }
 
     /// Whether calls use the callers' credentials (otherwise the server's, after a check).
-    pub fn takes_identities(&self) -> bool {
+    pub fn uses_caller_credentials(&self) -> bool {
         self.export.creds.by_kernel()
     }
 

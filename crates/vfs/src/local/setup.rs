@@ -290,7 +290,7 @@ impl Export {
         )?);
         let own_umask = std::thread::spawn(sys::own_zero_umask).join().unwrap_or(false);
         let housekeeper = Arc::clone(&engine);
-        let tick = move || housekeeper.sync_unattended(cache.close_idle(Instant::now()));
+        let tick = move || housekeeper.sync_in_background(cache.close_idle(Instant::now()));
         let pool = Pool::start("local-fs", threads, sys::prepare_name_thread, tick)
             .map_err(|source| LocalError::Threads { source })?;
         let statfs = rustix::fs::fstatfs(tree.mount()).map_err(|e| LocalError::Properties(e.into()))?;

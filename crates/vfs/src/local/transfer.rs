@@ -330,7 +330,7 @@ mod tests {
         /// Completes the transfer with `result`. Returns the reply, and whether the verifier has changed.
         fn end(&mut self, t: Box<Transfer>, result: Result<usize, Errno>) -> (FsResult<Outcome>, bool) {
             let before = self.verifier.bytes();
-            let Progress::Done = t.advance(result, &self.verifier) else { panic!("not answered") };
+            let Progress::Done = t.advance(result, &self.verifier) else { panic!("not complete") };
             (self.answer.try_recv().unwrap().unwrap(), self.verifier.bytes() != before)
         }
     }
@@ -341,7 +341,7 @@ mod tests {
             let (t, mut fixture) = start_transfer(sync);
             let (answer, changed) = fixture.end(t, Err(errno));
             assert_eq!((answer.unwrap_err(), changed), (FsError::from(errno), true));
-            assert!(fixture.file.try_start_sync().is_some(), "the next sync may begin");
+            assert!(fixture.file.try_start_sync().is_some(), "the next sync can start");
         }
         for stable in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
             let (t, mut fixture) = start_transfer(write(stable));
@@ -350,7 +350,7 @@ mod tests {
             let (t, mut fixture) = start_transfer(write(stable));
             let (answer, changed) = fixture.end(t, Err(Errno::NOSPC));
             assert_eq!(answer.unwrap_err(), FsError::NoSpc);
-            assert!(!changed, "nothing was acknowledged that is lost now");
+            assert!(!changed, "no acknowledged data is lost");
         }
     }
 
@@ -368,10 +368,10 @@ mod tests {
         fixture.end(t, Ok(10)).0.unwrap();
         assert!(!fixture.file.is_synced());
         let guard = fixture.file.try_start_sync().unwrap();
-        assert!(fixture.file.try_start_sync().is_none(), "one at a time");
+        assert!(fixture.file.try_start_sync().is_none(), "syncs are serialized");
         fixture.file.note_unstable_write();
         guard.finish(Ok(()), true, &fixture.verifier);
-        assert!(!fixture.file.is_synced(), "written after the sync began");
+        assert!(!fixture.file.is_synced(), "written after the sync started");
         fixture.file.try_start_sync().unwrap().finish(Ok(()), false, &fixture.verifier);
         assert!(!fixture.file.is_synced(), "a range is not the whole file");
         fixture.file.try_start_sync().unwrap().finish(Ok(()), true, &fixture.verifier);
@@ -385,7 +385,7 @@ mod tests {
     fn partial_write_before_an_error_succeeds() {
         let (t, mut fixture) = start_transfer(write(Stability::Unstable));
         let Progress::Again(t) = t.advance(Ok(4), &fixture.verifier) else {
-            panic!("4 of 10 bytes are not all")
+            panic!("4 of 10 bytes are incomplete")
         };
         assert_eq!((t.position(), t.unwritten().iter().map(|s| s.len()).sum::<usize>()), (4, 6));
         let (answer, changed) = fixture.end(t, Err(Errno::NOSPC));
@@ -397,7 +397,7 @@ mod tests {
         let (mut t, mut fixture) = start_transfer(|_| Operation::Read { count: 100 });
         assert_eq!(t.unfilled().iter().map(|s| s.len()).sum::<usize>(), 10);
         let Progress::Again(t) = t.advance(Ok(3), &fixture.verifier) else {
-            panic!("3 of 10 bytes are not all")
+            panic!("3 of 10 bytes are incomplete")
         };
         let outcome = fixture.end(t, Ok(0)).0.unwrap();
         assert_eq!((outcome.count, outcome.data.len()), (3, 3));

@@ -445,7 +445,7 @@ mod tests {
         /// Retries until the result is not JUKEBOX; returns it and the number of retries.
         fn until_done(&self, operation: impl Fn() -> Operation) -> (FsResult<Outcome>, usize) {
             for tries in 0.. {
-                match block_on(self.submit(operation())).expect("every call is answered") {
+                match block_on(self.submit(operation())).expect("every call completes") {
                     Err(FsError::Jukebox) => {}
                     other => return (other, tries),
                 }
@@ -503,7 +503,7 @@ mod tests {
             let answers: Vec<_> = (0..20).map(|_| fixture.submit(fixture.write())).collect();
             drop(fixture.ring);
             for answer in answers {
-                let answer = block_on(answer).expect("every call is answered");
+                let answer = block_on(answer).expect("every call completes");
                 assert!(answer.is_ok() || failures > 0, "{answer:?}");
             }
         }

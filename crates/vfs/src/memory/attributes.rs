@@ -50,10 +50,11 @@ impl MemoryFs {
         }
         check_settable(&inode, &st, caller, set)?;
         let before = Some(WccAttr::from(&self.attr(&inode, &st)));
-        let cut = if *set == SetAttr::default() { None } else { self.apply(&inode, &mut st, caller, set)? };
+        let truncated =
+            if *set == SetAttr::default() { None } else { self.apply(&inode, &mut st, caller, set)? };
         let after = Some(self.attr(&inode, &st));
         drop(st);
-        drop(cut);
+        drop(truncated);
         Ok(Wcc { before, after })
     }
 
@@ -66,7 +67,7 @@ impl MemoryFs {
         set: &SetAttr,
     ) -> FsResult<Option<Truncated>> {
         let now = self.now();
-        let cut = set.size.map(|size| self.resize(st, caller, size, now)).transpose()?;
+        let truncated = set.size.map(|size| self.resize(st, caller, size, now)).transpose()?;
         if set.uid.is_some() || set.gid.is_some() {
             st.uid = set.uid.unwrap_or(st.uid);
             st.gid = set.gid.unwrap_or(st.gid);
@@ -80,7 +81,7 @@ impl MemoryFs {
         }
         st.set_ctime(now);
         set_times(st, set, now);
-        Ok(cut)
+        Ok(truncated)
     }
 
     /// Truncates or extends a regular file. mtime changes only if the size does.
@@ -93,12 +94,12 @@ impl MemoryFs {
     ) -> FsResult<Truncated> {
         let content = st.content_mut()?;
         let differs = content.size() != size;
-        let cut = content.set_size(&self.quota, size);
+        let truncated = content.set_size(&self.quota, size);
         if differs {
             st.mode = permission::mode_after_write(st.mode, caller);
             st.set_mtime_and_ctime(now);
         }
-        Ok(cut)
+        Ok(truncated)
     }
 }
 

@@ -100,9 +100,9 @@ impl MemoryFs {
         let name = entry_name(name, FsError::Exist)?;
         if let Some(id) = st.directory()?.find(name) {
             let file = self.table.get(id)?;
-            let (created, cut) = self.create_existing(caller, &dir, &st, &file, how)?;
+            let (created, truncated) = self.create_existing(caller, &dir, &st, &file, how)?;
             drop(st);
-            drop(cut);
+            drop(truncated);
             return Ok(created);
         }
         let (set, verifier) = match how {
@@ -132,15 +132,15 @@ impl MemoryFs {
             CreateHow::Exclusive(_) => return Err(FsError::Exist),
             CreateHow::Unchecked(set) => set.size,
         };
-        let mut cut = None;
+        let mut truncated = None;
         if let Some(size) = size {
             check_values(file.kind, &SetAttr { size: Some(size), ..SetAttr::default() })?;
             check_write(&st, caller)?;
-            cut = Some(self.resize(&mut st, caller, size, self.now())?);
+            truncated = Some(self.resize(&mut st, caller, size, self.now())?);
         }
         let dir_attr = self.attr(dir, dir_st);
         let dir = Wcc { before: Some(WccAttr::from(&dir_attr)), after: Some(dir_attr) };
-        Ok((Created { handle: self.handle(file), attr: self.attr(file, &st), dir }, cut))
+        Ok((Created { handle: self.handle(file), attr: self.attr(file, &st), dir }, truncated))
     }
 
     pub(super) fn create_node_now(
@@ -260,10 +260,10 @@ impl MemoryFs {
         st.directory_mut()?.remove(name);
         self.quota.refund(entry_bytes(name));
         st.set_mtime_and_ctime(now);
-        let gone = self.unlink(&child, &mut child_st, now);
+        let removed_body = self.unlink(&child, &mut child_st, now);
         let after = Some(self.attr(&dir, &st));
         drop((child_st, st));
-        drop(gone);
+        drop(removed_body);
         Ok(Wcc { before, after })
     }
 
@@ -287,10 +287,10 @@ impl MemoryFs {
         self.quota.refund(entry_bytes(name));
         st.nlink -= 1;
         st.set_mtime_and_ctime(now);
-        let gone = self.unlink(&child, &mut child_st, now);
+        let removed_body = self.unlink(&child, &mut child_st, now);
         let after = Some(self.attr(&dir, &st));
         drop((child_st, st));
-        drop(gone);
+        drop(removed_body);
         Ok(Wcc { before, after })
     }
 

@@ -79,13 +79,13 @@ impl MemoryFs {
         let mut dirs = call.lock(&from_dir, &to_dir)?;
         let wcc_before = |st: &InodeState, inode: &Inode| Some(WccAttr::from(&self.attr(inode, st)));
         let before = (wcc_before(&dirs.from, &from_dir), wcc_before(dirs.to(), &to_dir));
-        let gone = match self.resolve(&call, &dirs)? {
+        let removed_body = match self.resolve(&call, &dirs)? {
             Some(objects) => self.execute(&call, &mut dirs, &objects)?,
             None => None,
         };
         let after = (self.attr(&from_dir, &dirs.from), self.attr(&to_dir, dirs.to()));
         drop(dirs);
-        drop(gone);
+        drop(removed_body);
         Ok((Wcc { before: before.0, after: Some(after.0) }, Wcc { before: before.1, after: Some(after.1) }))
     }
 
@@ -185,9 +185,9 @@ impl Rename<'_> {
         if from.id == to.id {
             return Ok(Dirs { from: from.write()?, to: None });
         }
-        let to_above_from = self.ancestors_from.contains(&to.id);
-        let from_above_to = self.ancestors_to.contains(&from.id);
-        if from_above_to || (!to_above_from && from.id.index < to.id.index) {
+        let to_is_ancestor = self.ancestors_from.contains(&to.id);
+        let from_is_ancestor = self.ancestors_to.contains(&from.id);
+        if from_is_ancestor || (!to_is_ancestor && from.id.index < to.id.index) {
             let from = from.write()?;
             Ok(Dirs { from, to: Some(to.write()?) })
         } else {

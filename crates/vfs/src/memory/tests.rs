@@ -72,7 +72,11 @@ struct Model {
 }
 
 fn now<T>(op: Op<T>) -> FsResult<T> {
-    if let MaybeReady::Ready(v) = op { v } else { panic!("the memory file system made its caller wait") }
+    if let MaybeReady::Ready(v) = op {
+        v
+    } else {
+        panic!("a call of the memory file system is not ready at once")
+    }
 }
 
 impl Model {
@@ -113,7 +117,7 @@ impl Model {
             }
             Step::Release(r) if !self.readers.is_empty() => {
                 let (views, expected) = self.readers.swap_remove(r % self.readers.len());
-                assert!(views.to_vec() == expected, "what a reader was given changed");
+                assert!(views.to_vec() == expected, "data changed under a reader");
             }
             _ if self.files.is_empty() => {}
             Step::Link(f, d, n) => {
@@ -206,7 +210,7 @@ impl Model {
             let attr = now(self.fs.getattr(file)).unwrap();
             assert_eq!(attr.size as usize, content.len());
             let read = now(self.fs.read(&self.caller, file, 0, FILE_BYTES as u32 * 2)).unwrap();
-            assert!(read.data.to_vec() == *content && read.eof, "the content of a file");
+            assert!(read.data.to_vec() == *content && read.eof, "wrong file content");
         }
     }
 }

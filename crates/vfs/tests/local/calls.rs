@@ -289,7 +289,7 @@ fn exclusive_create_sets_the_verifier_atomically() {
         let dir = tempfile::tempdir().unwrap();
         let unnamed = OFlags::TMPFILE | OFlags::WRONLY;
         if let Err(e) = rustix::fs::open(dir.path(), unnamed, Mode::RWXU) {
-            println!("the file system of the test has no unnamed files: {e}");
+            println!("the file system under test does not support O_TMPFILE: {e}");
             return;
         }
         let fs = open(dir.path(), m);
@@ -305,7 +305,7 @@ fn exclusive_create_sets_the_verifier_atomically() {
         for i in 0..FILES {
             wait(fs.create(&me(), &fs.root(), i.to_string().as_bytes(), &how)).unwrap();
         }
-        assert!(watcher.join().unwrap(), "a file was seen without its verifier");
+        assert!(watcher.join().unwrap(), "a file was visible without its verifier");
     }
 }
 
@@ -372,7 +372,7 @@ impl Drop for SmallMount {
 #[test]
 fn full_file_system_returns_nospc_after_partial_write() {
     let Some(mount) = SmallMount::new(1 << 20) else {
-        println!("cannot mount a small file system here: skipped");
+        println!("skipped: cannot mount a small file system");
         return;
     };
     for m in modes() {

@@ -26,7 +26,7 @@ fn new_objects_belong_to_the_caller() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let fs = open(dir.path(), m);
-        assert!(fs.takes_identities());
+        assert!(fs.uses_caller_credentials());
         let root = fs.root();
         let caller = Identity { uid: 1001, gid: 1002, gids: [1003].into_iter().collect() };
         let how = CreateHow::Guarded(SetAttr { uid: Some(1001), gid: Some(7), ..mode(0o640) });
@@ -169,7 +169,7 @@ fn checked_mode_enforces_mode_bits() {
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let config = LocalConfig { identity: IdentityMode::ServerUser, ..config(dir.path(), m) };
         let fs = LocalFs::open(config).unwrap();
-        assert!(!fs.takes_identities());
+        assert!(!fs.uses_caller_credentials());
         let root = fs.root();
         let (other, how) = (user(54321), CreateHow::Guarded(mode(0o640)));
         assert_eq!(wait(fs.create(&other, &root, b"f", &how)).unwrap_err(), FsError::Access);
@@ -218,7 +218,7 @@ fn checked_mode_enforces_posix_rules() {
         assert_eq!(set(&caller, &f, chown(Some(1000), Some(7))), Ok((1000, 7, 0o644)));
         assert_eq!(set(&caller, &f, mode(0o2755)), Ok((1000, 7, 0o2755)));
         let g = own("g", 1000, 50, 0o644);
-        assert_eq!(set(&caller, &g, mode(0o6755)), Ok((1000, 50, 0o4755)), "no member of the group");
+        assert_eq!(set(&caller, &g, mode(0o6755)), Ok((1000, 50, 0o4755)), "not a member of the group");
         assert_eq!(set(&user(0), &g, SetAttr { uid: Some(5), ..mode(0o6755) }), Ok((5, 50, 0o6755)));
         // Files of others, written by users with permission.
         let h = own("h", 0, 0, 0o6777);

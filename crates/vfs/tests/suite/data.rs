@@ -65,7 +65,7 @@ pub(crate) fn holes_are_zero(f: &Fixture) {
     let mut expected = vec![0; far as usize];
     expected.extend(b"end");
     assert!(f.content(&file) == expected);
-    assert!(f.attr(&file).used < far, "a hole takes room");
+    assert!(f.attr(&file).used < far, "a hole uses space");
     f.write(&root(), &file, 2 * PAGE as u64 + 5, b"island").unwrap();
     expected[2 * PAGE + 5..][..6].copy_from_slice(b"island");
     assert!(f.content(&file) == expected);
@@ -89,16 +89,16 @@ pub(crate) fn extension_after_truncation_reads_zeros(f: &Fixture) {
         f.set(&root(), &file, size(3 * PAGE as u64)).unwrap();
         let mut expected = data[..cut].to_vec();
         expected.resize(3 * PAGE, 0);
-        assert!(f.content(&file) == expected, "grown by size, cut at {cut}");
+        assert!(f.content(&file) == expected, "extended by setattr after truncation to {cut}");
         f.set(&root(), &file, size(cut as u64)).unwrap();
         f.write(&root(), &file, 3 * PAGE as u64 - 1, b"\0").unwrap();
-        assert!(f.content(&file) == expected, "grown by a write, cut at {cut}");
+        assert!(f.content(&file) == expected, "extended by a write after truncation to {cut}");
         // Just after the new end, in the same page.
         f.set(&root(), &file, size(cut as u64)).unwrap();
         f.write(&root(), &file, cut as u64 + 50, b"!").unwrap();
         expected.truncate(cut + 50);
         expected.push(b'!');
-        assert!(f.content(&file) == expected, "grown in the page, cut at {cut}");
+        assert!(f.content(&file) == expected, "extended in the same page after truncation to {cut}");
     }
     f.set(&root(), &file, size(0)).unwrap();
     assert_eq!(f.attr(&file).used, 0);

@@ -104,7 +104,7 @@ pub(crate) fn unchanged_entries_are_listed_once_during_changes(f: &Fixture) {
             let _ = f.rename(&f.dir, &from, &f.dir, &to); // It may have been removed before.
         }
         round += 1;
-        assert!(round < 500, "the scan does not end");
+        assert!(round < 500, "the scan does not terminate");
     }
     let mut steady: Vec<_> = seen.iter().filter(|n| n.starts_with("stays")).cloned().collect();
     steady.sort();

@@ -232,7 +232,7 @@ impl Fixture {
         let (mut out, mut cookie, mut verifier) = (Vec::<DirEntry>::new(), 0, [0; 8]);
         loop {
             let page = self.op(self.fs.readdir(&root(), dir, cookie, verifier, limits)).unwrap();
-            assert!(page.eof || !page.entries.is_empty(), "an empty page that is not the last");
+            assert!(page.eof || !page.entries.is_empty(), "an empty page without eof");
             assert!(page.entries.len() <= per_page);
             verifier = page.verifier;
             cookie = page.entries.last().map_or(cookie, |e| e.cookie);

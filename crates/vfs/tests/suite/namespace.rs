@@ -135,7 +135,7 @@ pub(crate) fn remove_of_the_last_link_removes_the_file(f: &Fixture) {
     fails(f.write(&root(), &file, 0, b"x"), &[Stale]);
     fails(f.link(&file, &f.dir, "c"), &[Stale, NoEnt]);
     let new = f.file("a");
-    assert_ne!(new, file, "a handle came back");
+    assert_ne!(new, file, "a handle was reused");
     fails(f.op(f.fs.getattr(&file)), &[Stale]);
     f.subdir("d");
     fails(f.remove(&f.dir, "d"), &[IsDir]);

@@ -284,14 +284,14 @@ pub(crate) fn concurrent_calls_keep_the_tree_consistent(f: &Fixture) {
     std::thread::scope(|s| {
         for thread in 1..=4u64 {
             let dirs = dirs.clone();
-            s.spawn(move || stir(f, dirs, Choices(thread.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+            s.spawn(move || make_random_calls(f, dirs, Choices(thread.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
         }
     });
-    sound(f);
+    check_consistency(f);
 }
 
 /// Makes random calls; with concurrent changes, only matching errors may occur.
-fn stir(f: &Fixture, mut dirs: Vec<Handle>, mut rng: Choices) {
+fn make_random_calls(f: &Fixture, mut dirs: Vec<Handle>, mut rng: Choices) {
     let mut files = vec![f.dir];
     for step in 0..f.can.stress_steps {
         let (dir, name) = (dirs[rng.next(dirs.len())], NAMES[rng.next(NAMES.len())]);
@@ -321,7 +321,7 @@ fn stir(f: &Fixture, mut dirs: Vec<Handle>, mut rng: Choices) {
 }
 
 /// Walks the whole tree and checks links and parents.
-fn sound(f: &Fixture) {
+fn check_consistency(f: &Fixture) {
     let mut found: HashMap<u64, (Attr, u32)> = HashMap::new();
     let mut queue = vec![f.fs.root()];
     while let Some(dir) = queue.pop() {

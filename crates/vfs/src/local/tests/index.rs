@@ -13,21 +13,21 @@ fn open(root: &Path, index_entries: usize) -> Arc<LocalFs> {
 
 fn mkdir(fs: &LocalFs, dir: &Handle, name: &str) -> Handle {
     let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
-    let made = patient(|| wait(fs.create_node(&me(), dir, name.as_bytes(), &NewNode::Directory, &set)));
+    let made = retry_jukebox(|| wait(fs.create_node(&me(), dir, name.as_bytes(), &NewNode::Directory, &set)));
     made.unwrap().handle
 }
 
 fn create(fs: &LocalFs, dir: &Handle, name: &str) -> Handle {
     let how = CreateHow::Guarded(SetAttr { mode: Some(0o644), ..SetAttr::default() });
-    patient(|| wait(fs.create(&me(), dir, name.as_bytes(), &how))).unwrap().handle
+    retry_jukebox(|| wait(fs.create(&me(), dir, name.as_bytes(), &how))).unwrap().handle
 }
 
 fn getattr(fs: &LocalFs, file: &Handle) -> FsResult<Attr> {
     wait(fs.getattr(file))
 }
 
-fn patiently(fs: &LocalFs, file: &Handle) -> FsResult<Attr> {
-    patient(|| getattr(fs, file))
+fn retry_jukebox_async(fs: &LocalFs, file: &Handle) -> FsResult<Attr> {
+    retry_jukebox(|| getattr(fs, file))
 }
 
 /// Creates a tree of directories and files; returns inode numbers by handle.
@@ -39,7 +39,7 @@ fn tree(fs: &LocalFs) -> HashMap<Handle, u64> {
         dirs.push(dir);
         let files = (0..5).map(|n| create(fs, &dir, &n.to_string()));
         for handle in files.chain([dir]).collect::<Vec<_>>() {
-            all.insert(handle, patiently(fs, &handle).unwrap().fileid);
+            all.insert(handle, retry_jukebox_async(fs, &handle).unwrap().fileid);
         }
     }
     all
@@ -61,11 +61,11 @@ fn objects_are_found_with_any_index_size() {
             };
             for _ in 0..2 {
                 for (handle, fileid) in &all {
-                    let found = patiently(&fs, handle);
+                    let found = retry_jukebox_async(&fs, handle);
                     assert_eq!(found.map(|a| a.fileid), Ok(*fileid), "{entries} entries, restart: {restart}");
                 }
             }
-            let found = patiently(&fs, &gone).map(|a| a.size);
+            let found = retry_jukebox_async(&fs, &gone).map(|a| a.size);
             assert_eq!(found, if restart { Err(FsError::Stale) } else { Ok(0) }, "{entries} entries");
         }
     }
@@ -85,7 +85,7 @@ fn missing_object_causes_one_walk() {
     // All are requested before the first walk; the second serves requests that arrived during the first.
     gone.iter().for_each(|h| assert_eq!(getattr(&fs, h).unwrap_err(), FsError::Jukebox));
     drop(paused);
-    gone.iter().for_each(|h| assert_eq!(patiently(&fs, h).unwrap_err(), FsError::Stale));
+    gone.iter().for_each(|h| assert_eq!(retry_jukebox_async(&fs, h).unwrap_err(), FsError::Stale));
     assert!(index.walk_count() <= 2, "{} walks", index.walk_count());
     gone.iter().for_each(|h| assert_eq!(getattr(&fs, h).unwrap_err(), FsError::Stale));
     assert!(index.walk_count() <= 2, "{} walks", index.walk_count());
@@ -102,20 +102,20 @@ fn file_is_found_after_losing_a_link() {
         std::fs::remove_file(dir.path().join("gone")).unwrap();
         let fs = open(dir.path(), 1000);
         let index = fs.export.tree.index().unwrap();
-        assert_eq!(patiently(&fs, &gone).unwrap_err(), FsError::Stale, "after a whole walk");
-        patient(|| wait(fs.link(&me(), &file, &root, b"lock"))).unwrap();
-        patiently(&fs, &other).unwrap();
+        assert_eq!(retry_jukebox_async(&fs, &gone).unwrap_err(), FsError::Stale, "after a complete walk");
+        retry_jukebox(|| wait(fs.link(&me(), &file, &root, b"lock"))).unwrap();
+        retry_jukebox_async(&fs, &other).unwrap();
         if rename {
-            patient(|| wait(fs.rename(&me(), &root, b"other", &root, b"lock"))).unwrap();
+            retry_jukebox(|| wait(fs.rename(&me(), &root, b"other", &root, b"lock"))).unwrap();
         } else {
-            patient(|| wait(fs.remove(&me(), &root, b"lock"))).unwrap();
+            retry_jukebox(|| wait(fs.remove(&me(), &root, b"lock"))).unwrap();
         }
         // More objects than are kept open.
         let _more: Vec<_> = (0..20).map(|n| create(&fs, &root, &n.to_string())).collect();
         index.set_next_walk(std::time::Duration::from_secs(3600));
         assert_eq!(getattr(&fs, &file).unwrap_err(), FsError::Jukebox, "rename: {rename}");
         index.set_next_walk(std::time::Duration::ZERO);
-        assert_eq!(patiently(&fs, &file).unwrap().nlink, 1, "rename: {rename}");
+        assert_eq!(retry_jukebox_async(&fs, &file).unwrap().nlink, 1, "rename: {rename}");
     }
 }
 
@@ -143,7 +143,7 @@ fn walk_without_descriptors_is_incomplete() {
         std::thread::yield_now();
     }
     drop(taken);
-    assert!(patiently(&fs, &file).is_ok());
+    assert!(retry_jukebox_async(&fs, &file).is_ok());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn walk_does_not_block_other_calls() {
         assert_eq!(wait(answer).unwrap_err(), FsError::Jukebox);
     }
     drop(paused);
-    all.iter().for_each(|h| assert!(patiently(&fs, h).is_ok()));
+    all.iter().for_each(|h| assert!(retry_jukebox_async(&fs, h).is_ok()));
 }
 
 #[test]
@@ -191,12 +191,12 @@ fn directory_moved_during_walks_is_found() {
         for _ in 0..20 {
             let fs = open(dir.path(), 1000);
             for handle in &all {
-                let found = patiently(&fs, handle);
+                let found = retry_jukebox_async(&fs, handle);
                 assert!(found.is_ok() || found == Err(FsError::Stale), "{found:?}");
             }
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     let fs = open(dir.path(), 1000);
-    all.iter().for_each(|h| assert!(patiently(&fs, h).is_ok()));
+    all.iter().for_each(|h| assert!(retry_jukebox_async(&fs, h).is_ok()));
 }

@@ -16,10 +16,10 @@ use crate::{FileSystem, FsResult, NewNode, Stability, local::LocalFs};
 const BLOCK: usize = 4096;
 
 /// Simulates that `idle` has passed: idle files are closed, or synced and then closed.
-fn pass(fs: &LocalFs, idle: Duration) {
+fn simulate_idle(fs: &LocalFs, idle: Duration) {
     let now = Instant::now() + idle + Duration::from_secs(1);
     let unsynced = fs.export.tree.cache.close_idle(now);
-    fs.export.engine.sync_unattended(unsynced.clone());
+    fs.export.engine.sync_in_background(unsynced.clone());
     for file in unsynced {
         drop(wait(file.start_sync()));
         // The cache's reference and this one; the engine has released the file.
@@ -51,7 +51,7 @@ fn write_back_error_seen_by_others_changes_the_verifier() {
         let file = create(&fs, &fs.root(), &name);
         let before = fs.write_verifier();
         write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
-        pass(&fs, node::IDLE_TIMEOUT);
+        simulate_idle(&fs, node::IDLE_TIMEOUT);
         disk.fail();
         disk.local_sync(&name);
         disk.heal();
@@ -78,7 +78,7 @@ fn failed_sync_before_close_changes_the_verifier() {
             write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
             disk.fail();
             if by_time {
-                pass(&fs, node::UNSYNCED_IDLE_TIMEOUT);
+                simulate_idle(&fs, node::UNSYNCED_IDLE_TIMEOUT);
             } else {
                 for n in &others {
                     let found = wait(fs.lookup(&me(), &dir, n.as_bytes())).unwrap().0;
@@ -87,8 +87,8 @@ fn failed_sync_before_close_changes_the_verifier() {
             }
             disk.heal();
             assert_ne!(fs.write_verifier(), before, "configuration {i}, by time: {by_time}");
-            pass(&fs, node::UNSYNCED_IDLE_TIMEOUT);
-            assert_eq!(fs.open_objects(), 0, "nothing keeps them open now");
+            simulate_idle(&fs, node::UNSYNCED_IDLE_TIMEOUT);
+            assert_eq!(fs.open_objects(), 0, "idle files were not closed");
         }
     }
 }
@@ -150,11 +150,11 @@ fn concurrent_stable_writes_use_separate_descriptors() {
         assert!(!Arc::ptr_eq(&one, &other) && !Arc::ptr_eq(&one, &shared) && !Arc::ptr_eq(&other, &shared));
         let in_progress = Arc::clone(&one);
         shared.keep_spare(one);
-        assert!(shared.take_spare().is_none(), "a write uses it");
+        assert!(shared.take_spare().is_none(), "in use by a write");
         shared.keep_spare(other);
         shared.keep_spare(in_progress);
         assert!(shared.take_spare().is_some());
-        assert!(shared.take_spare().is_none(), "one is enough");
+        assert!(shared.take_spare().is_none(), "only one spare is kept");
     }
 }
 
@@ -189,10 +189,10 @@ fn committed_idle_file_is_closed() {
         let fs = LocalFs::open(config).unwrap();
         let file = create(&fs, &fs.root(), &i.to_string());
         write(&fs, &file, 0, 7, Stability::Unstable).unwrap();
-        pass(&fs, node::IDLE_TIMEOUT);
-        assert_eq!(fs.open_objects(), 1, "its data may be lost without a notice");
+        simulate_idle(&fs, node::IDLE_TIMEOUT);
+        assert_eq!(fs.open_objects(), 1, "closing it could lose data without an error");
         commit(&fs, &file).unwrap();
-        pass(&fs, node::IDLE_TIMEOUT);
+        simulate_idle(&fs, node::IDLE_TIMEOUT);
         assert_eq!(fs.open_objects(), 0);
     }
 }
@@ -230,7 +230,7 @@ struct Acknowledged {
 
 /// A client that writes and commits, on a disk that fails at times, with idle periods and other users of the
 /// files.
-struct Story<'a> {
+struct Scenario<'a> {
     disk: &'a FailingDisk,
     fs: Arc<LocalFs>,
     names: Vec<String>,
@@ -240,7 +240,7 @@ struct Story<'a> {
     random: u64,
 }
 
-impl Story<'_> {
+impl Scenario<'_> {
     fn random(&mut self, below: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -254,11 +254,11 @@ impl Story<'_> {
             0..=3 => self.write(i),
             4 | 5 => self.commit(i),
             6 => {
-                pass(&self.fs, node::IDLE_TIMEOUT);
+                simulate_idle(&self.fs, node::IDLE_TIMEOUT);
                 "idle".into()
             }
             7 => {
-                pass(&self.fs, node::UNSYNCED_IDLE_TIMEOUT);
+                simulate_idle(&self.fs, node::UNSYNCED_IDLE_TIMEOUT);
                 "long idle".into()
             }
             8 => {
@@ -319,19 +319,19 @@ impl Story<'_> {
 fn random_failures_do_not_lose_committed_data() {
     let Some(disk) = FailingDisk::new() else { return };
     let first: u64 = std::env::var("MILLRACE_SEED").map_or(1, |s| s.parse().unwrap());
-    let stories: u64 = std::env::var("MILLRACE_STORIES").map_or(20, |s| s.parse().unwrap());
-    for seed in first..first + stories {
+    let scenarios: u64 = std::env::var("MILLRACE_STORIES").map_or(20, |s| s.parse().unwrap());
+    for seed in first..first + scenarios {
         for (c, config) in configs(&disk.root()).enumerate() {
             let fs = LocalFs::open(config).unwrap();
             let names: Vec<String> = (0..3).map(|n| format!("{seed}-{c}-{n}")).collect();
             let files: Vec<Handle> = names.iter().map(|n| create(&fs, &fs.root(), n)).collect();
             let next_block = vec![0; files.len()];
             let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut story =
-                Story { disk: &disk, fs, names, files, next_block, retained: HashMap::new(), random };
+            let mut scenario =
+                Scenario { disk: &disk, fs, names, files, next_block, retained: HashMap::new(), random };
             println!("MILLRACE_SEED={seed} MILLRACE_STORIES=1, configuration {c}");
             for _ in 0..40 {
-                let step = story.step();
+                let step = scenario.step();
                 println!("  {step}");
             }
             disk.heal();

@@ -57,12 +57,12 @@ fn views(bytes: &[u8]) -> Views {
 }
 
 /// Retries while the result is JUKEBOX.
-fn patient<T>(call: impl Fn() -> crate::FsResult<T>) -> crate::FsResult<T> {
+fn retry_jukebox<T>(call: impl Fn() -> crate::FsResult<T>) -> crate::FsResult<T> {
     let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
         match call() {
             Err(crate::FsError::Jukebox) => {
-                assert!(std::time::Instant::now() < limit, "asked to wait for a minute")
+                assert!(std::time::Instant::now() < limit, "JUKEBOX for a minute")
             }
             other => return other,
         }
@@ -78,8 +78,8 @@ fn in_own_process(name: &str) -> bool {
     }
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
     let out = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(out.status.success(), "{}: {}{}", out.status, said(&out.stdout), said(&out.stderr));
-    assert!(said(&out.stdout).contains("1 passed"), "{name} is not the name of a test");
+    let message = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(out.status.success(), "{}: {}{}", out.status, message(&out.stdout), message(&out.stderr));
+    assert!(message(&out.stdout).contains("1 passed"), "{name} is not the name of a test");
     false
 }

@@ -7,11 +7,11 @@ use std::{
 
 fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let out = Command::new(program).args(args).output().map_err(|e| format!("{program}: {e}"))?;
-    let said = String::from_utf8_lossy(&out.stderr);
+    let message = String::from_utf8_lossy(&out.stderr);
     if out.status.success() {
         Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
     } else {
-        Err(format!("{program} {args:?}: {said}"))
+        Err(format!("{program} {args:?}: {message}"))
     }
 }
 

@@ -32,14 +32,14 @@ fn directory_moved_out_of_a_bind_mount_is_stale() {
         let d = mkdir(&fs, &fs.root(), &format!("d{i}"));
         let e = mkdir(&fs, &d, "e");
         close_all(&fs);
-        assert!(patient(|| wait(fs.getattr(&e))).is_ok());
+        assert!(retry_jukebox(|| wait(fs.getattr(&e))).is_ok());
         // A path that looks as if it were in the export.
         let outside = m.path("disk").join(m.path("export").strip_prefix("/").unwrap());
         std::fs::create_dir_all(&outside).unwrap();
         std::fs::rename(m.path(&format!("disk/part/d{i}")), outside.join(format!("d{i}"))).unwrap();
         close_all(&fs);
-        assert_eq!(patient(|| wait(fs.getattr(&e))).unwrap_err(), FsError::Stale, "{i}");
-        assert_eq!(patient(|| wait(fs.getattr(&d))).unwrap_err(), FsError::Stale, "{i}");
+        assert_eq!(retry_jukebox(|| wait(fs.getattr(&e))).unwrap_err(), FsError::Stale, "{i}");
+        assert_eq!(retry_jukebox(|| wait(fs.getattr(&d))).unwrap_err(), FsError::Stale, "{i}");
     }
 }
 
@@ -77,7 +77,7 @@ fn nested_subvolume_root_is_not_the_export_root() {
         drop(fs);
         let fs = LocalFs::open(config).unwrap();
         for handle in [b, d, x, files[0], files[1]] {
-            assert!(patient(|| wait(fs.getattr(&handle))).is_ok(), "configuration {i}");
+            assert!(retry_jukebox(|| wait(fs.getattr(&handle))).is_ok(), "configuration {i}");
         }
     }
 }
@@ -94,7 +94,7 @@ fn sibling_subvolume_is_outside_the_export() {
         close_all(&a);
         // With the same key, only the location distinguishes them. Without kernel handles the handle refers
         // to another object.
-        let found = patient(|| wait(a.getattr(&sub)));
+        let found = retry_jukebox(|| wait(a.getattr(&sub)));
         if a.uses_kernel_handles() {
             assert_eq!(found.unwrap_err(), FsError::Stale);
             assert_eq!(wait(a.getattr(&c.root())).unwrap_err(), FsError::Stale);

@@ -61,7 +61,7 @@ fn root_without_setuid_capability_is_rejected() {
             super::super::sys::drop_capabilities(&[missing]);
             let refused = LocalFs::open(config.clone()).map(drop).map_err(|e| e.to_string());
             let config = LocalConfig { identity: IdentityMode::ServerUser, ..config };
-            (refused, LocalFs::open(config).map(|fs| fs.takes_identities()))
+            (refused, LocalFs::open(config).map(|fs| fs.uses_caller_credentials()))
         });
         let (refused, told) = opened.join().unwrap();
         let refused = refused.unwrap_err();

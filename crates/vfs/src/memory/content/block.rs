@@ -283,7 +283,7 @@ fn write_into(mut slot: View, start: usize, end: usize, source: &mut DataCursor<
             buffer.freeze()
         }
         Err(slot) => {
-            debug_assert!(false, "a slot that was unshared is shared");
+            debug_assert!(false, "an unshared slot became shared");
             slot
         }
     }
