@@ -151,8 +151,8 @@ impl Arena {
     pub fn alloc(&self, len: usize) -> Result<Buffer, OutOfMemory> {
         let error = OutOfMemory { wanted: len, limit: self.inner.config.limit };
         let class = class_of(len).ok_or(error)?;
-        let taken = self.take(class).ok_or(error)?;
-        Ok(Inner::make_buffer(&self.inner, taken, len))
+        let allocated = self.take(class).ok_or(error)?;
+        Ok(Inner::make_buffer(&self.inner, allocated, len))
     }
 
     fn take(&self, class: usize) -> Option<AllocatedSlot> {
@@ -160,9 +160,9 @@ impl Arena {
         let mut state = inner.state.lock();
         let adoptable_slot =
             (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map())).flatten();
-        let taken = adoptable_slot.or_else(|| state.classes.take(class, arena, || inner.map()));
+        let allocated = adoptable_slot.or_else(|| state.classes.take(class, arena, || inner.map()));
         state.update_peak();
-        taken
+        allocated
     }
 
     /// Allocates a transient buffer, fills it from `bytes` (a counted copy) and returns a view.
@@ -213,9 +213,9 @@ impl Arena {
 
 impl Inner {
     /// Creates a buffer from a slot just allocated from `arena`.
-    pub(crate) fn make_buffer(arena: &Arc<Self>, taken: AllocatedSlot, len: usize) -> Buffer {
+    pub(crate) fn make_buffer(arena: &Arc<Self>, allocated: AllocatedSlot, len: usize) -> Buffer {
         // SAFETY: the slot belongs to this arena and was free.
-        let slot = unsafe { Slot::first(Arc::clone(arena), taken) };
+        let slot = unsafe { Slot::first(Arc::clone(arena), allocated) };
         Buffer::new(slot, len)
     }
 

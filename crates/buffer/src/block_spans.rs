@@ -197,10 +197,10 @@ impl BlockSpans {
         arena: *const Inner,
         map: impl FnOnce() -> Option<SpanRef>,
     ) -> Option<AllocatedSlot> {
-        let (index, taken) = self.take(order, arena, map)?;
-        self.spans[index as usize].owners[usize::from(taken.index)] = Some(Account::with_slot(owner));
+        let (index, allocated) = self.take(order, arena, map)?;
+        self.spans[index as usize].owners[usize::from(allocated.index)] = Some(Account::with_slot(owner));
         self.stored += 1 << order;
-        Some(taken)
+        Some(allocated)
     }
 
     /// Allocates a transient block from the reserve.
@@ -212,9 +212,9 @@ impl BlockSpans {
         if self.transient + u64::from(BLOCK_PAGES) > self.reserve_pages() {
             return None;
         }
-        let (_, taken) = self.take(BLOCK_ORDER, arena, map)?;
+        let (_, allocated) = self.take(BLOCK_ORDER, arena, map)?;
         self.transient += u64::from(BLOCK_PAGES);
-        Some(taken)
+        Some(allocated)
     }
 
     /// Allocates a slot; also returns the index of its span.
@@ -234,9 +234,9 @@ impl BlockSpans {
         self.set_free(index, block, free & !pages_of(page, order));
         let s = &mut self.spans[index as usize];
         s.used += 1 << order;
-        let taken =
+        let allocated =
             AllocatedSlot { span: (&*s.span).into(), index: (block * BLOCK_PAGES) as u16 + page, order };
-        Some((index, taken))
+        Some((index, allocated))
     }
 
     /// Takes an empty span into use, or maps a new one.
@@ -314,9 +314,9 @@ impl BlockSpans {
     pub(crate) fn store(&mut self, slots: impl Iterator<Item = SlotId>, owner: &Arc<Account>) -> u64 {
         let before = self.stored;
         for at in slots {
-            let paying = &mut self.spans[at.span as usize].owners[usize::from(at.slot)];
-            if paying.is_none() {
-                *paying = Some(Account::with_slot(owner));
+            let slot_owner = &mut self.spans[at.span as usize].owners[usize::from(at.slot)];
+            if slot_owner.is_none() {
+                *slot_owner = Some(Account::with_slot(owner));
                 self.stored += 1 << at.order;
                 self.transient -= 1 << at.order;
             }

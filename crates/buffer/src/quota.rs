@@ -103,14 +103,14 @@ impl Quota {
         self.charge(bytes)?;
         let arena = Arc::as_ptr(&self.inner);
         let mut state = self.inner.state.lock();
-        let taken = state.blocks.take_stored(order, &self.account, arena, || self.inner.map());
+        let allocated = state.blocks.take_stored(order, &self.account, arena, || self.inner.map());
         state.update_peak();
         drop(state);
-        let Some(taken) = taken else {
+        let Some(allocated) = allocated else {
             self.refund(bytes);
             return Err(error);
         };
-        Ok(Inner::make_buffer(&self.inner, taken, len))
+        Ok(Inner::make_buffer(&self.inner, allocated, len))
     }
 
     /// Whether [`Self::exchange`] can adopt the memory of `view`: it is in a block span of the same arena,

@@ -35,9 +35,9 @@ impl Slot {
     ///
     /// # Safety
     /// The slot belongs to `arena`, and there is no other reference to it.
-    pub(crate) unsafe fn first(arena: Arc<Inner>, taken: AllocatedSlot) -> Self {
+    pub(crate) unsafe fn first(arena: Arc<Inner>, allocated: AllocatedSlot) -> Self {
         let arena = Arc::into_raw(arena); // Dropped in `drop`.
-        let slot = Self { span: taken.span, index: taken.index, order: taken.order };
+        let slot = Self { span: allocated.span, index: allocated.index, order: allocated.order };
         debug_assert_eq!(slot.span().arena, arena);
         slot.refs().store(1, Ordering::Relaxed);
         slot

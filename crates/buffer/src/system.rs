@@ -90,7 +90,7 @@ mod os {
 
     const LAYOUT: Layout = match Layout::from_size_align(SPAN_BYTES, SPAN_BYTES) {
         Ok(layout) => layout,
-        Err(_) => panic!("a power of two is an alignment"),
+        Err(_) => panic!("a power of two is a valid alignment"),
     };
 
     pub(super) fn map(_huge: bool) -> Option<NonNull<u8>> {

@@ -150,9 +150,9 @@ fn trim_never_unmaps_a_registered_span() {
         };
         let registered = b.span().clone();
         drop(b);
-        assert!(!registered.is_last(), "the arena has it still");
+        assert!(!registered.is_last(), "the arena still refers to it");
         trimming.join().unwrap();
-        assert!(!registered.is_last(), "the arena has it still");
+        assert!(!registered.is_last(), "the arena still refers to it");
         drop(registered);
         let again = a.alloc(SPAN_BYTES).unwrap();
         assert_eq!(again.span().id(), id);

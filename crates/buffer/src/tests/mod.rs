@@ -79,7 +79,7 @@ fn spans_in_use_are_filled_before_empty_ones() {
     let kept = (all.swap_remove(0), all.swap_remove(5));
     drop(all);
     let four: Vec<_> = (0..4).map(|_| a.alloc(QUARTER).unwrap()).collect();
-    assert!(a.alloc(SPAN_BYTES).is_ok(), "six buffers lie in two spans of four");
+    assert!(a.alloc(SPAN_BYTES).is_ok(), "six buffers use two spans of four");
     drop((kept, four));
 }
 
@@ -101,7 +101,7 @@ fn most_recently_used_memory_is_reused_first() {
     let last = all.last().unwrap().address();
     drop(all);
     assert_eq!(a.alloc(SPAN_BYTES).unwrap().address(), last);
-    assert_eq!(a.alloc(1).unwrap().address(), last, "by another class too");
+    assert_eq!(a.alloc(1).unwrap().address(), last, "another class reuses it too");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn memory_is_unmapped_with_the_last_handle_or_slot() {
     assert_eq!((three[199], two[SPAN_BYTES - 1]), (9, 7));
     drop(three);
     drop(two.slice(5, 5));
-    assert_eq!(live::COUNT.get(), before + 3, "a view is left");
+    assert_eq!(live::COUNT.get(), before + 3, "a view remains");
     drop(two);
     assert_eq!(live::COUNT.get(), before);
 }
@@ -147,7 +147,7 @@ fn span_ids_are_constant_and_unique() {
     let id = small.span().id();
     drop(small);
     let large = a.alloc(SPAN_BYTES).unwrap();
-    assert_eq!(large.span().id(), id, "it is the same memory");
+    assert_eq!(large.span().id(), id, "same memory");
     drop((large, a));
     let later: Vec<_> = (0..50).map(|_| arena(1).alloc(1).unwrap().span().id()).collect();
     assert!(later.windows(2).all(|w| id < w[0] && w[0] < w[1]), "{id} {later:?}");
@@ -157,7 +157,7 @@ fn span_ids_are_constant_and_unique() {
 fn span_stays_mapped_while_referenced() {
     let before = live::COUNT.get();
     let span = arena(1).alloc(100).unwrap().span().clone();
-    assert_eq!(live::COUNT.get(), before + 1, "the arena and its buffer are gone");
+    assert_eq!(live::COUNT.get(), before + 1, "the arena and its buffer were freed");
     assert!(span.is_last());
     drop(span);
     assert_eq!(live::COUNT.get(), before);
@@ -218,11 +218,11 @@ fn buffers_can_be_dropped_on_other_threads() {
         }
         drop(to);
         for (t, v) in from {
-            assert!(v.iter().all(|x| *x == t), "nobody else writes what a view shows");
+            assert!(v.iter().all(|x| *x == t), "the content of a view changed");
         }
     });
     assert_eq!(a.stats().in_use, 0);
-    assert_eq!(fill(&a, SPAN_BYTES).len(), 16, "every span is whole again");
+    assert_eq!(fill(&a, SPAN_BYTES).len(), 16, "all spans are free again");
 }
 
 #[derive(Debug, Clone)]

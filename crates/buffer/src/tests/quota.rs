@@ -88,7 +88,7 @@ fn adopted_sink_is_charged_and_refunded() {
     assert!(sinks.iter().all(|v| quota.can_adopt(v)));
     assert!(!quota.can_adopt(&sinks[0].slice(1, 5)), "not at the start of its slot");
     assert!(!quota.can_adopt(&a.alloc(4096).unwrap().freeze()), "a slot of a size class");
-    assert!(!quota.can_adopt(&arena(1).alloc(BLOCK_BYTES).unwrap().freeze()), "of another arena");
+    assert!(!quota.can_adopt(&arena(1).alloc(BLOCK_BYTES).unwrap().freeze()), "memory of another arena");
     assert!(
         quota.exchange(&sinks.iter().collect::<Vec<_>>(), &[]).is_err(),
         "three blocks in a quota of two"
@@ -101,7 +101,7 @@ fn adopted_sink_is_charged_and_refunded() {
     quota.exchange(&[&sinks[2]], &[&sinks[0]]).unwrap();
     assert_eq!((quota.used(), a.stats().stored), (2 << 16, 2 << 16));
     let other = a.quota(1 << 20);
-    assert!(other.exchange(&[&sinks[1]], &[]).is_err(), "it belongs to another quota");
+    assert!(other.exchange(&[&sinks[1]], &[]).is_err(), "charged to another quota");
     // A reader's view keeps the memory charged.
     let reader = sinks[1].slice(5, 5);
     drop(sinks);

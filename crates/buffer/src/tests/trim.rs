@@ -21,10 +21,10 @@ fn trim_unmaps_memory_of_an_ended_load() {
     drop(std::iter::from_fn(|| quota.alloc(PAGE_BYTES).ok()).collect::<Vec<_>>());
     assert!(a.stats().mapped >= 28 * SPAN_BYTES);
     a.trim();
-    assert!(a.stats().mapped > 0, "a load that has just ended may go on");
+    assert!(a.stats().mapped > 0, "memory is kept for a pause of the load");
     a.trim();
     assert_eq!((a.stats().mapped, live::COUNT.get()), (0, before));
-    assert_eq!(fill(&a, QUARTER).len(), 20 * 4, "all of it can be mapped again");
+    assert_eq!(fill(&a, QUARTER).len(), 20 * 4, "all memory can be mapped again");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn trim_keeps_memory_of_an_ongoing_load() {
         drop(some);
         a.trim();
     }
-    assert_eq!(a.stats().mapped, 5 * SPAN_BYTES, "18 buffers lie in 5 spans of 4");
+    assert_eq!(a.stats().mapped, 5 * SPAN_BYTES, "18 buffers use 5 spans of 4");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn trim_keeps_spans_in_use_or_referenced() {
     drop(blocks);
     (0..3).for_each(|_| a.trim());
     assert_eq!(a.stats().mapped, 3 * SPAN_BYTES);
-    assert!(!registered.is_last(), "the arena can hand it out again");
+    assert!(!registered.is_last(), "the arena still refers to it");
     drop(registered);
     (0..2).for_each(|_| a.trim());
     assert_eq!(a.stats().mapped, 2 * SPAN_BYTES);
