@@ -235,7 +235,7 @@ impl<'a> Decoder<'a> {
         self.skip_padding(len)?;
         let start = self.at;
         if let Some(view) = self.view.filter(|_| len > self.remaining() && !self.rest.is_empty()) {
-            return self.payload_to_the_end(view, len);
+            return self.payload_across_views(view, len);
         }
         self.raw(len)?;
         self.raw(pad(len))?;
@@ -247,7 +247,7 @@ impl<'a> Decoder<'a> {
 
     /// Reads a payload that starts in the first view and continues in the following ones. It must be the last
     /// item: data after it is not decoded.
-    fn payload_to_the_end(&mut self, first: &View, len: usize) -> Result<Views, XdrError> {
+    fn payload_across_views(&mut self, first: &View, len: usize) -> Result<Views, XdrError> {
         let mut data = Views::from(first.slice(self.at, self.remaining()));
         data.extend(self.rest.iter().cloned());
         if data.len() < len + pad(len) {
