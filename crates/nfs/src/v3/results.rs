@@ -53,7 +53,7 @@ impl<O: Encode, F: Encode> Encode for Res<O, F> {
         match self {
             Self::Ok(v) => e.put(v),
             Self::Err(s, f) => {
-                debug_assert_ne!(*s, Status::Ok, "a failure needs a failing status");
+                debug_assert_ne!(*s, Status::Ok, "a failure must not have status NFS3_OK");
                 e.put(f);
             }
         }

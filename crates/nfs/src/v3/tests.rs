@@ -174,14 +174,14 @@ fn write_count_is_not_checked_against_the_data() {
 
 #[test]
 fn invalid_enum_values_are_rejected() {
-    fn refused<T: for<'a> Decode<'a> + std::fmt::Debug>(words: &[u32]) -> bool {
+    fn is_rejected<T: for<'a> Decode<'a> + std::fmt::Debug>(words: &[u32]) -> bool {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
         matches!(Decoder::from_bytes(&bytes).get::<T>(), Err(XdrError::Invalid { .. }))
     }
-    assert!(refused::<FileType>(&[0]) && refused::<FileType>(&[8]));
-    assert!(refused::<StableHow>(&[3]) && refused::<SetTime>(&[3]) && refused::<Status>(&[3]));
-    assert!(refused::<CreateHow>(&[3]) && refused::<MknodWhat>(&[9]));
-    assert!(refused::<PostOpAttr>(&[2]), "a boolean of 2");
+    assert!(is_rejected::<FileType>(&[0]) && is_rejected::<FileType>(&[8]));
+    assert!(is_rejected::<StableHow>(&[3]) && is_rejected::<SetTime>(&[3]) && is_rejected::<Status>(&[3]));
+    assert!(is_rejected::<CreateHow>(&[3]) && is_rejected::<MknodWhat>(&[9]));
+    assert!(is_rejected::<PostOpAttr>(&[2]), "a boolean of 2");
     assert_eq!(Procedure::try_from(21), Ok(Procedure::Commit));
     assert_eq!(Procedure::try_from(22), Err(22));
 }
