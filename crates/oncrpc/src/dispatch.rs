@@ -1,13 +1,13 @@
-//! From a received call to a program's procedure, and from its outcome to the reply.
+//! Passes calls to their programs, and builds replies from the outcomes.
 
 use std::sync::Arc;
 
 use millrace_runtime::MaybeReady;
-use millrace_xdr::{Arena, Decoder, Encode, Encoder, Message};
+use millrace_xdr::{Arena, Encode, Encoder, Message};
 
 use crate::{
-    AcceptError, AuthStat, Call, CallHeader, CallRefusal, Credential, Fault, MAX_AUTH_BODY, Outcome, Peer,
-    Program, RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, SMALL_REPLY, Service, Stages,
+    AcceptError, AuthStat, CallContext, CallHeader, Credential, Fault, Outcome, Program, ReplyHeader,
+    ReplyStatus, SMALL_REPLY, Service,
 };
 
 /// AUTH_SHORT (RFC 5531 section 8.2): a token that only the server that gave it knows; we give none.
@@ -15,8 +15,9 @@ const AUTH_SHORT: u32 = 2;
 
 /// The programs of a server: a [`Service`] for every transport.
 ///
-/// Checks are made in the order of RFC 5531: message type, RPC version, credential, program, version; procedure and
-/// arguments are the program's. A call that is answered at once allocates nothing from the heap.
+/// It checks credential, program and version, in the order of RFC 5531; message type and RPC version were checked when the
+/// header was decoded ([`crate::ReceivedCall`]), and the program checks procedure and arguments. It allocates nothing from
+/// the heap for a call that the program answers without waiting.
 pub struct Dispatcher {
     programs: Box<[Arc<dyn Program>]>,
 }
@@ -47,32 +48,17 @@ impl Dispatcher {
 }
 
 impl Service for Dispatcher {
-    fn reply_bytes(&self, message: &Message) -> Option<usize> {
-        let Some((prog, proc, args)) = peek(message) else { return Some(SMALL_REPLY) };
-        let program = self.programs.iter().find(|p| p.number() == prog);
-        program.map_or(Some(SMALL_REPLY), |p| p.reply_bytes(message, proc, args))
+    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+        self.find(&call.header).map_or(Some(SMALL_REPLY), |program| program.reply_bytes(call))
     }
 
-    fn call(
-        &self,
-        peer: &Peer,
-        message: Message,
-        mut reply: Encoder,
-        stages: &Stages,
-    ) -> MaybeReady<'static, Option<Message>> {
-        let mut d = Decoder::new(&message);
-        let header = match CallHeader::decode(&mut d) {
-            Ok(header) => header,
-            Err(refusal) => return MaybeReady::Ready(refuse(refusal, peer, reply)),
-        };
-        let args_at = d.position();
-        let xid = header.xid;
-        let program = match self.find(&header) {
+    fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Option<Message>> {
+        let xid = call.header.xid;
+        let program = match self.find(&call.header) {
             Ok(program) => program,
             Err(status) => return MaybeReady::Ready(bare_reply(xid, status, reply)),
         };
         reply.put(&ReplyHeader { xid, status: ReplyStatus::Success });
-        let call = Call { header, message, args_at, peer: *peer, stages: stages.clone() };
         let arena = reply.arena().clone();
         match program.call(call, reply) {
             MaybeReady::Ready(outcome) => MaybeReady::Ready(finish(xid, outcome, &arena)),
@@ -84,37 +70,6 @@ impl Service for Dispatcher {
                 MaybeReady::Ready(bare_reply(xid, system_err, Encoder::new(&arena, 0)))
             }
         }
-    }
-}
-
-/// Program, procedure and arguments of a call, without a look at the credential. What is malformed gets a small reply.
-fn peek(message: &Message) -> Option<(u32, u32, Decoder<'_>)> {
-    let mut d = Decoder::new(message);
-    d.raw(12).ok()?;
-    let (prog, _, proc) = (d.u32().ok()?, d.u32().ok()?, d.u32().ok()?);
-    for _ in ["credential", "verifier"] {
-        d.u32().ok()?;
-        d.opaque(MAX_AUTH_BODY).ok()?;
-    }
-    Some((prog, proc, d))
-}
-
-/// The answer to a call whose arguments cannot be right.
-pub(crate) fn garbage_args(message: &Message, reply: Encoder) -> Option<Message> {
-    bare_reply(message.xid()?, ReplyStatus::Accept(AcceptError::GarbageArgs), reply)
-}
-
-fn refuse(refusal: CallRefusal, peer: &Peer, reply: Encoder) -> Option<Message> {
-    match refusal {
-        CallRefusal::NotACall => {
-            tracing::debug!(peer = %peer.addr, "dropped a message that is not an RPC call");
-            None
-        }
-        CallRefusal::RpcVersion { xid } => {
-            let only = RpcMismatch { low: RPC_VERSION, high: RPC_VERSION };
-            bare_reply(xid, ReplyStatus::Mismatch(only), reply)
-        }
-        CallRefusal::Auth { xid, stat } => bare_reply(xid, ReplyStatus::Auth(stat), reply),
     }
 }
 
@@ -134,8 +89,8 @@ fn finish(xid: u32, outcome: Outcome, arena: &Arena) -> Option<Message> {
     bare_reply(xid, status, Encoder::new(arena, 0))
 }
 
-/// A reply that is all header, in `reply`.
-fn bare_reply(xid: u32, status: ReplyStatus, mut reply: Encoder) -> Option<Message> {
+/// A reply without results, built in `reply`.
+pub(crate) fn bare_reply(xid: u32, status: ReplyStatus, mut reply: Encoder) -> Option<Message> {
     reply.truncate(0);
     ReplyHeader { xid, status }.encode(&mut reply);
     reply.finish().ok()

@@ -4,6 +4,7 @@
 mod calls;
 mod dispatch;
 mod message;
+mod received;
 pub mod rpcbind;
 mod service;
 pub mod serving;
@@ -20,6 +21,9 @@ pub use message::{
 };
 pub use millrace_runtime::MaybeReady;
 pub use millrace_xdr::{Message, Payload};
-pub use service::{Call, Fault, Outcome, Peer, Program, REPLY_HEAD, SMALL_REPLY, Service, TransportKind};
+pub use received::ReceivedCall;
+pub use service::{
+    CallContext, Fault, Outcome, Peer, Program, REPLY_HEAD, SMALL_REPLY, Service, TransportKind,
+};
 pub use stages::{CallClass, Sampler, Stage, Stages};
 pub use transport::{CallId, PendingCall, Reply, ReplySpec, Request, RpcError, Transport, parse_reply};

@@ -208,7 +208,9 @@ impl<'a> Decode<'a> for Credential {
 /// Why a message is not a call that can be dispatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallRefusal {
-    /// It is not a call, or ends within its fixed part: no answer is due (RFC 5531 has none for it).
+    /// It is no RPC message: it has no message type, or an unknown one. No reply is due.
+    NotRpc,
+    /// It is a reply, or a call that ends within the fixed part of its header. No reply is due (RFC 5531 has none for it).
     NotACall,
     /// It is a call of another RPC version.
     RpcVersion {
@@ -233,9 +235,12 @@ impl CallHeader {
     /// [`CallRefusal`], in the order of checks of RFC 5531.
     pub fn decode(d: &mut Decoder<'_>) -> Result<Self, CallRefusal> {
         let short = |_| CallRefusal::NotACall;
-        let xid = d.u32().map_err(short)?;
-        if d.u32().map_err(short)? != MSG_CALL {
-            return Err(CallRefusal::NotACall);
+        let no_type = |_| CallRefusal::NotRpc;
+        let xid = d.u32().map_err(no_type)?;
+        match d.u32().map_err(no_type)? {
+            MSG_CALL => {}
+            MSG_REPLY => return Err(CallRefusal::NotACall),
+            _ => return Err(CallRefusal::NotRpc),
         }
         // The rest of the header of another version may look different: nothing after this word is read.
         if d.u32().map_err(short)? != RPC_VERSION {

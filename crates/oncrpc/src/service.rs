@@ -5,7 +5,7 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 use millrace_runtime::MaybeReady;
 use millrace_xdr::{Decode, Decoder, Encoder, Message};
 
-use crate::{AuthStat, CallHeader, Stages};
+use crate::{AuthStat, CallHeader, CallRefusal, Stages};
 
 /// Room for the header and the results of nearly every procedure, payload apart.
 pub const REPLY_HEAD: usize = 256;
@@ -34,21 +34,36 @@ pub struct Peer {
     pub connection: u64,
 }
 
-/// A call with its header decoded.
-pub struct Call {
-    /// The header.
+/// One call during its execution: the decoded RPC header and where the call came from. It is made once, when the call
+/// arrives, and passed to everything that works on the call.
+pub struct CallContext {
+    /// The RPC header, with the caller's credential.
     pub header: CallHeader,
-    /// The whole message as it came.
-    pub message: Message,
-    /// Where in the head the arguments begin.
-    pub args_at: usize,
-    /// Who sent it.
+    /// The sender and the transport.
     pub peer: Peer,
-    /// Its stamps.
+    /// Where the stages of the call are recorded.
     pub stages: Stages,
+    message: Message,
+    args_at: usize,
 }
 
-impl Call {
+impl CallContext {
+    /// Decodes the RPC header of `message`, which `peer` has sent. No stages are recorded.
+    ///
+    /// # Errors
+    /// [`CallRefusal`] if the message is not a call, or its header is invalid.
+    pub fn parse(message: Message, peer: &Peer) -> Result<Self, CallRefusal> {
+        let mut d = Decoder::new(&message);
+        let header = CallHeader::decode(&mut d)?;
+        let args_at = d.position();
+        Ok(Self { header, peer: *peer, stages: Stages::NONE, message, args_at })
+    }
+
+    /// The whole message as it was received, RPC header included.
+    pub fn message(&self) -> &Message {
+        &self.message
+    }
+
     /// A decoder at the start of the arguments.
     pub fn args(&self) -> Decoder<'_> {
         let mut d = Decoder::new(&self.message);
@@ -58,10 +73,10 @@ impl Call {
         d
     }
 
-    /// The arguments, decoded.
+    /// The decoded arguments.
     ///
     /// # Errors
-    /// [`Fault::GarbageArgs`] when they are not of this type; what is wrong with them is logged.
+    /// [`Fault::GarbageArgs`] if they are not of this type; the reason is logged.
     pub fn arguments<'a, T: Decode<'a>>(&'a self) -> Result<T, Fault> {
         self.args().get().map_err(|e| {
             let CallHeader { prog, proc, .. } = self.header;
@@ -97,37 +112,29 @@ pub trait Program: Send + Sync + 'static {
     /// The versions it has.
     fn versions(&self) -> RangeInclusive<u32>;
 
-    /// The most bytes that the reply to `call` takes, whose procedure is `proc` and whose arguments are at `args`. Room for
-    /// them is made before the call is executed. `None`: its arguments cannot be right, and it is not executed. (A call that
-    /// is long itself and waits for room for a long reply might wait for another one that does the same.) By default, that
-    /// of a small reply.
-    fn reply_bytes(&self, call: &Message, proc: u32, args: Decoder<'_>) -> Option<usize> {
-        let _ = (call, proc, args);
+    /// The maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed. `None`: the
+    /// arguments are invalid, and the call is not executed. (A long call that waits for the memory of a long reply could
+    /// wait for another call that does the same.) By default, the size of a small reply.
+    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+        let _ = call;
         Some(SMALL_REPLY)
     }
 
     /// Executes `call`, whose program and version are this one's. `reply` holds the header of a successful reply;
     /// results are appended.
-    fn call(&self, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome>;
+    fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome>;
 }
 
-/// What a transport hands calls to.
+/// What a connection passes calls to.
 pub trait Service: Send + Sync + 'static {
-    /// The most bytes that the reply to the call in `message` takes. Room for them is made before the call is executed.
-    /// `None`: its arguments cannot be right, and it is not executed. By default, that of a small reply.
-    fn reply_bytes(&self, message: &Message) -> Option<usize> {
-        let _ = message;
+    /// The maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed. `None`: the
+    /// arguments are invalid, and the call is not executed. By default, the size of a small reply.
+    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+        let _ = call;
         Some(SMALL_REPLY)
     }
 
-    /// Executes the call in `message` and gives the whole reply message, or `None` when there is none to send. The reply
-    /// is built in `reply`, which is empty and has room for [`REPLY_HEAD`] bytes: a call is begun only when there is memory
-    /// for its answer. What the call does is stamped on `stages`.
-    fn call(
-        &self,
-        peer: &Peer,
-        message: Message,
-        reply: Encoder,
-        stages: &Stages,
-    ) -> MaybeReady<'static, Option<Message>>;
+    /// Executes `call` and returns the whole reply message, or `None` if there is none to send. The reply is built in
+    /// `reply`, which is empty and has room for [`REPLY_HEAD`] bytes.
+    fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Option<Message>>;
 }

@@ -11,8 +11,8 @@ use futures::FutureExt;
 use millrace_buffer::ArenaConfig;
 
 use millrace_oncrpc::{
-    AcceptError, AuthStat, AuthSys, Calls, Credential, Dispatcher, Message, Program, REPLY_HEAD, RpcError,
-    RpcMismatch, Service, Stages, call_header, parse_reply,
+    AcceptError, AuthStat, AuthSys, Calls, Credential, Dispatcher, Message, Program, REPLY_HEAD,
+    ReceivedCall, RpcError, RpcMismatch, Stages, call_header, parse_reply,
 };
 use millrace_xdr::{Arena, Encoder};
 use proptest::prelude::*;
@@ -21,9 +21,9 @@ fn answer(call: &[u8]) -> Option<Vec<u8>> {
     let arena = arena();
     let d = Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>]);
     let message = Message::from_view(arena.copy_from(call).unwrap());
-    let reply =
-        d.call(&peer(), message, Encoder::new(&arena, REPLY_HEAD), &Stages::NONE).now_or_never().unwrap();
-    reply.map(|m| m.head.to_vec())
+    let reply = Encoder::new(&arena, REPLY_HEAD);
+    let reply = ReceivedCall::parse(message, &peer(), &d).execute(&d, &Stages::NONE, reply);
+    reply.now_or_never().unwrap().map(|m| m.head.to_vec())
 }
 
 const XID: u32 = 0x1234_5678;
@@ -214,7 +214,8 @@ fn a_reply_that_finds_no_memory_to_grow_is_a_system_error_in_the_memory_it_had()
         held.push(b);
     }
     let d = Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>]);
-    let reply = d.call(&peer(), message, reply, &Stages::NONE).now_or_never().unwrap();
+    let reply = ReceivedCall::parse(message, &peer(), &d).execute(&d, &Stages::NONE, reply);
+    let reply = reply.now_or_never().unwrap();
     assert_eq!(reply.unwrap().head.to_vec(), words(&[XID, 1, 0, 0, 0, 5]));
 }
 

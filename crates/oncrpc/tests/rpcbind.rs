@@ -13,7 +13,7 @@ use std::{
 
 use common::{arena, peer, words};
 use millrace_oncrpc::{
-    Call, Dispatcher, Fault, MaybeReady, Outcome, Program, RpcError, Service,
+    CallContext, Dispatcher, Fault, MaybeReady, Outcome, Program, RpcError, Service,
     rpcbind::{Binding, NetId, Rpcbind, parse_universal_address, universal_address},
     serving::Account,
     tcp::TcpServer,
@@ -30,7 +30,7 @@ struct FakeRpcbind {
 }
 
 impl FakeRpcbind {
-    fn answer(&self, call: &Call, reply: &mut Encoder) -> Result<(), millrace_xdr::XdrError> {
+    fn answer(&self, call: &CallContext, reply: &mut Encoder) -> Result<(), millrace_xdr::XdrError> {
         let mut d = call.args();
         let mut table = self.table.lock().unwrap();
         let (prog, vers) = (d.u32()?, d.u32()?);
@@ -61,7 +61,7 @@ impl Program for FakeRpcbind {
     fn versions(&self) -> RangeInclusive<u32> {
         self.versions.clone()
     }
-    fn call(&self, call: Call, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
+    fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
         let done = self.answer(&call, &mut reply);
         MaybeReady::Ready(done.map(|()| reply).map_err(|_| Fault::GarbageArgs))
     }

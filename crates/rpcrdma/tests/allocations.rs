@@ -11,14 +11,14 @@ use std::{
 
 use millrace_buffer::Arena;
 use millrace_oncrpc::{
-    CallClass, MaybeReady, Message, Peer, PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Sampler,
-    Service, Stages, Transport,
+    CallClass, CallContext, MaybeReady, Message, PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request,
+    Sampler, Service, Transport,
     serving::{Account, ConnectionConfig},
     stages::StageTimes,
 };
 use millrace_rdma::ConnectParams;
 use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
-use millrace_xdr::{Decoder, Encoder, Views};
+use millrace_xdr::{Encoder, Views};
 use support::{Link, PROGRAM, queue_pairs, rt};
 
 struct Counting;
@@ -69,18 +69,11 @@ struct Scene {
 struct Pages(Views);
 
 impl Service for Pages {
-    fn call(
-        &self,
-        _peer: &Peer,
-        message: Message,
-        mut e: Encoder,
-        _stages: &Stages,
-    ) -> MaybeReady<'static, Option<Message>> {
-        let mut d = Decoder::new(&message);
-        d.raw(40).unwrap();
+    fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
+        let mut d = call.args();
         let want = d.u32().unwrap() as usize;
         let sent = d.payload(BYTES).unwrap().len();
-        e.put(&ReplyHeader { xid: message.xid().unwrap(), status: ReplyStatus::Success });
+        e.put(&ReplyHeader { xid: call.header.xid, status: ReplyStatus::Success });
         e.put_u32(sent as u32);
         e.put_payload(self.0.slice(0, want));
         MaybeReady::Ready(e.finish().ok())

@@ -12,7 +12,7 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
 use millrace_oncrpc::{
-    MaybeReady, Message, Peer, ReplyHeader, ReplyStatus, Service, Stages, serving::Account,
+    CallContext, MaybeReady, Message, ReplyHeader, ReplyStatus, Service, serving::Account,
 };
 use millrace_rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest};
 use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig, Responder, ResponderConfig};
@@ -47,14 +47,8 @@ impl Held {
 }
 
 impl Service for Held {
-    fn call(
-        &self,
-        _: &Peer,
-        message: Message,
-        mut e: Encoder,
-        _: &Stages,
-    ) -> MaybeReady<'static, Option<Message>> {
-        e.put(&ReplyHeader { xid: message.xid().unwrap(), status: ReplyStatus::Success });
+    fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
+        e.put(&ReplyHeader { xid: call.header.xid, status: ReplyStatus::Success });
         let reply = e.finish().unwrap();
         let (told, wait) = oneshot::channel();
         self.0.lock().unwrap().push(told);

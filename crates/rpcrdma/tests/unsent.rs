@@ -10,7 +10,7 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
 use millrace_oncrpc::{
-    Message, Peer, ReplyHeader, ReplyStatus, SMALL_REPLY, Service, Stages, serving::Account,
+    CallContext, Message, ReplyHeader, ReplyStatus, SMALL_REPLY, Service, serving::Account,
 };
 use millrace_rdma::ConnectParams;
 use millrace_rpcrdma::{Header, Lists, RequesterConfig, Responder, ResponderConfig};
@@ -32,18 +32,12 @@ struct Exhausting {
 }
 
 impl Service for Exhausting {
-    fn reply_bytes(&self, _: &Message) -> Option<usize> {
+    fn reply_bytes(&self, _: &CallContext) -> Option<usize> {
         Some(SMALL_REPLY)
     }
 
-    fn call(
-        &self,
-        _: &Peer,
-        message: Message,
-        mut e: Encoder,
-        _: &Stages,
-    ) -> MaybeReady<'static, Option<Message>> {
-        e.put(&ReplyHeader { xid: message.xid().unwrap(), status: ReplyStatus::Success });
+    fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
+        e.put(&ReplyHeader { xid: call.header.xid, status: ReplyStatus::Success });
         let reply = e.finish().ok();
         let (rt, arena, taken) = (Arc::clone(&self.rt), self.arena.clone(), Arc::clone(&self.taken));
         MaybeReady::wait(async move {

@@ -7,7 +7,7 @@ use millrace_nfs::mount::{
     encode_mnt,
 };
 use millrace_nfs::v3::FileHandle;
-use millrace_oncrpc::{AuthStat, Call, Fault, MaybeReady, Outcome, Peer, Program};
+use millrace_oncrpc::{AuthStat, CallContext, Fault, MaybeReady, Outcome, Peer, Program};
 use millrace_vfs::{FileKind, FsError, Handle, Identity};
 use millrace_xdr::Encoder;
 use parking_lot::Mutex;
@@ -79,7 +79,7 @@ impl Program for Mount3 {
         VERSION..=VERSION
     }
 
-    fn call(&self, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
+    fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
         let Ok(procedure) = Procedure::try_from(call.header.proc) else {
             return MaybeReady::Ready(Err(Fault::ProcUnavail));
         };
@@ -98,7 +98,7 @@ fn client(peer: &Peer) -> IpAddr {
 
 impl Env {
     /// All procedures but MNT.
-    fn answer(&self, procedure: Procedure, call: &Call, mut reply: Encoder) -> Outcome {
+    fn answer(&self, procedure: Procedure, call: &CallContext, mut reply: Encoder) -> Outcome {
         let client = client(&call.peer);
         match procedure {
             Procedure::Null | Procedure::Mnt => {}
@@ -141,7 +141,7 @@ impl Env {
     }
 
     /// The handle of the directory at `path`.
-    async fn resolve(&self, call: &Call, path: &[u8]) -> Result<FileHandle, Why> {
+    async fn resolve(&self, call: &CallContext, path: &[u8]) -> Result<FileHandle, Why> {
         let exports = self.exports.load_full();
         let (export, below) = exports.find(path).ok_or(Why::NoExport)?;
         let who = export.admit(&call.peer, &call.header.cred).map_err(Why::Refused)?;
@@ -250,7 +250,7 @@ fn within<'t>(export: &Export, target: &'t [u8]) -> Result<&'t [u8], FsError> {
     }
 }
 
-async fn mnt(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
+async fn mnt(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
     let path: Dirpath<'_> = call.arguments()?;
     let shown = path.0.escape_ascii();
     match env.resolve(&call, path.0).await {

@@ -36,7 +36,7 @@ pub(super) mod call {
                     assert!(sys.machine.len() <= 255 && sys.gids.len() <= 16);
                 }
             }
-            Err(CallRefusal::NotACall) => {}
+            Err(CallRefusal::NotRpc | CallRefusal::NotACall) => {}
             Err(CallRefusal::RpcVersion { xid } | CallRefusal::Auth { xid, .. }) => {
                 assert_eq!(xid.to_be_bytes(), input[..4]);
             }

@@ -19,7 +19,7 @@ fn found(n: u8, file_type: FileType) -> Act {
 fn losing(
     procedure: Procedure,
     mut times: u32,
-    mut then: impl FnMut(Procedure, &millrace_oncrpc::Call) -> Act + Send + 'static,
+    mut then: impl FnMut(Procedure, &millrace_oncrpc::CallContext) -> Act + Send + 'static,
 ) -> std::sync::Arc<Script> {
     Script::new(move |p, call| {
         if p == procedure && times > 0 {

@@ -16,11 +16,11 @@ use millrace_nfs::{
     v3::{self, Fattr, FileHandle, FileType, FsinfoOk, NfsTime, Procedure, Status},
 };
 use millrace_oncrpc::{
-    AcceptError, Call, CallHeader, CallId, Message, Peer, Reply, ReplyHeader, ReplyStatus, Request, RpcError,
-    Stages, Transport, TransportKind,
+    AcceptError, CallContext, CallId, Message, Peer, Reply, ReplyHeader, ReplyStatus, Request, RpcError,
+    Transport, TransportKind,
 };
 use millrace_runtime::{BoxFuture, tokio_rt::TokioRuntime};
-use millrace_xdr::{Decoder, Encode, Encoder};
+use millrace_xdr::{Encode, Encoder};
 use parking_lot::Mutex;
 
 use crate::{Client, Connection, Connector, Error, Options, Proto, RetryPolicy};
@@ -55,7 +55,7 @@ pub(super) fn fail(status: Status) -> Act {
     answer(status)
 }
 
-type Handler = Box<dyn FnMut(Procedure, &Call) -> Act + Send>;
+type Handler = Box<dyn FnMut(Procedure, &CallContext) -> Act + Send>;
 
 /// The server.
 pub(super) struct Script {
@@ -101,7 +101,7 @@ pub(super) fn attributes(file_type: FileType, fileid: u64) -> Fattr {
 }
 
 impl Script {
-    pub(super) fn new(handler: impl FnMut(Procedure, &Call) -> Act + Send + 'static) -> Arc<Self> {
+    pub(super) fn new(handler: impl FnMut(Procedure, &CallContext) -> Act + Send + 'static) -> Arc<Self> {
         Arc::new(Self {
             handler: Mutex::new(Box::new(handler)),
             mount_elsewhere: AtomicBool::new(false),
@@ -136,7 +136,7 @@ impl Script {
         self.seen.lock().iter().filter(|(_, p)| *p == procedure).map(|(x, _)| *x).collect()
     }
 
-    fn act(&self, call: &Call, mount_only: bool) -> Act {
+    fn act(&self, call: &CallContext, mount_only: bool) -> Act {
         if call.header.prog == mount::PROGRAM {
             return self.mount_call(call, mount_only);
         }
@@ -148,7 +148,7 @@ impl Script {
         (self.handler.lock())(procedure, call)
     }
 
-    fn mount_call(&self, call: &Call, mount_only: bool) -> Act {
+    fn mount_call(&self, call: &CallContext, mount_only: bool) -> Act {
         if self.mount_elsewhere.load(Ordering::Relaxed) && !mount_only {
             return Act::Refuse(AcceptError::ProgUnavail);
         }
@@ -197,7 +197,7 @@ pub(super) fn quick() -> RetryPolicy {
 }
 
 /// Decodes arguments; they come from the client under test.
-pub(super) fn args<'c, T: millrace_xdr::Decode<'c>>(call: &'c Call) -> T {
+pub(super) fn args<'c, T: millrace_xdr::Decode<'c>>(call: &'c CallContext) -> T {
     call.args().get().unwrap()
 }
 
@@ -249,13 +249,10 @@ impl ScriptTransport {
     }
 
     fn execute(&self, message: Message, xid: u32) -> Result<Reply, RpcError> {
-        let mut d = Decoder::new(&message);
-        let mut header = CallHeader::decode(&mut d).unwrap();
-        header.xid = xid;
-        let args_at = d.position();
         let addr = "127.0.0.1:1".parse().unwrap();
         let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 0 };
-        let call = Call { header, message, args_at, peer, stages: Stages::NONE };
+        let mut call = CallContext::parse(message, &peer).unwrap();
+        call.header.xid = xid;
         match self.script.act(&call, self.mount_only) {
             Act::Answer(results) => {
                 let mut e = Encoder::new(&self.script.arena, 256);

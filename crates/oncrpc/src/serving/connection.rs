@@ -16,7 +16,7 @@ use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, Sta
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
 use super::{Account, Turn, slot_bytes};
-use crate::{Peer, REPLY_HEAD, SMALL_REPLY, Sampler, Service, Stages, dispatch};
+use crate::{Peer, REPLY_HEAD, ReceivedCall, SMALL_REPLY, Sampler, Service, Stages};
 
 /// Of calls up to this, memory is counted beside that of their replies. That of larger ones is free when their reply is
 /// made.
@@ -103,8 +103,6 @@ pub struct Room {
     /// Bytes of the account that the call uses.
     charge: usize,
     reply: Encoder,
-    /// Its arguments cannot be right: it is not executed.
-    garbage: bool,
 }
 
 impl Room {
@@ -234,21 +232,21 @@ impl<T: Unpin> ServerConnection<T> {
         self.charged
     }
 
-    /// As [`Service::reply_bytes`].
-    pub fn reply_bytes(&self, call: &Message) -> Option<usize> {
-        self.service.reply_bytes(call)
+    /// Decodes the RPC header of a message that has arrived.
+    pub fn receive(&self, message: Message) -> ReceivedCall {
+        ReceivedCall::parse(message, &self.peer, &*self.service)
     }
 
-    /// Makes room for the reply of a call that uses `used` bytes of the account, before it is begun.
-    pub fn poll_room(&mut self, cx: &mut Context<'_>, used: usize, reply: Option<usize>) -> Poll<Room> {
+    /// Reserves memory for the reply to `call`, which uses `used` bytes of the account.
+    pub fn poll_room(&mut self, cx: &mut Context<'_>, used: usize, call: &ReceivedCall) -> Poll<Room> {
         ready!(self.poll_memory(cx));
-        let (garbage, reply) = (reply.is_none(), reply.unwrap_or(SMALL_REPLY));
+        let reply = call.reply_bytes().unwrap_or(SMALL_REPLY);
         let more = if used > SMALL_CALL { reply.saturating_sub(used) } else { reply };
         if more > 0 {
             ready!(self.account.poll_take(cx, more));
         }
         match Encoder::try_new(&self.arena, REPLY_HEAD) {
-            Ok(reply) => Poll::Ready(Room { charge: used + more, reply, garbage }),
+            Ok(reply) => Poll::Ready(Room { charge: used + more, reply }),
             Err(e) => {
                 self.account.give(more);
                 self.wait_for_memory(&e);
@@ -286,15 +284,11 @@ impl<T: Unpin> ServerConnection<T> {
         self.calls += 1;
     }
 
-    /// Gives a call to the service; its answer, if that is there at once.
-    pub fn call(&mut self, message: Message, stages: &Stages, to: T, room: Room) -> Option<Answer<T>> {
+    /// Executes a call; the answer, if it is there at once. `stages` are those of the call.
+    pub fn call(&mut self, call: ReceivedCall, stages: &Stages, to: T, room: Room) -> Option<Answer<T>> {
         self.begin_call();
-        let Room { charge, reply, garbage } = room;
-        if garbage {
-            tracing::debug!(peer = %self.peer.addr, "a call with arguments that cannot be right");
-            return Some(Answer { to, reply: dispatch::garbage_args(&message, reply), charge });
-        }
-        let reply = match self.service.call(&self.peer, message, reply, stages) {
+        let Room { charge, reply } = room;
+        let reply = match call.execute(&*self.service, stages, reply) {
             MaybeReady::Ready(reply) => reply,
             MaybeReady::Pending(answer) => {
                 self.in_progress.push(InProgress { to: Some(to), charge, answer });

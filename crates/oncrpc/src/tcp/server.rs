@@ -18,7 +18,7 @@ use millrace_xdr::{Arena, Message};
 
 use super::{channel::Channel, record::RecordReader};
 use crate::{
-    MSG_REPLY, Peer, Service, Stage, Stages,
+    Peer, ReceivedCall, Service, Stage, Stages,
     serving::{Account, Answer, CloseReason, ConnectionConfig, Progress, Room, ServerConnection},
 };
 
@@ -144,11 +144,9 @@ impl Drop for OpenGuard {
 
 /// A call for whose reply there was no room yet.
 struct HeldBack {
-    message: Message,
+    call: ReceivedCall,
     /// Bytes of the account that it uses.
     charge: usize,
-    /// The most bytes of its reply.
-    reply: Option<usize>,
 }
 
 /// A reply that waits for the socket.
@@ -229,7 +227,7 @@ impl Connection {
 
     /// Whether another call may be taken as far as the calls and replies of this connection are concerned.
     fn may_take(&self) -> bool {
-        let reply = self.held_back.as_ref().and_then(|call| call.reply);
+        let reply = self.held_back.as_ref().and_then(|held| held.call.reply_bytes());
         self.reading && self.core.in_progress() < self.config.max_in_flight && self.may_queue(reply)
     }
 
@@ -242,8 +240,8 @@ impl Connection {
     /// Starts the calls that are here.
     fn take_calls(&mut self, cx: &mut Context<'_>) {
         while !self.core.turn.is_over() && self.may_take() {
-            let call = match self.held_back.take() {
-                Some(call) => call,
+            let held = match self.held_back.take() {
+                Some(held) => held,
                 None => match self.channel.poll_call(cx, &mut self.core.account) {
                     Poll::Ready(Ok(Some(message))) => self.received(message),
                     Poll::Ready(Ok(None)) => return,
@@ -251,15 +249,15 @@ impl Connection {
                     Poll::Pending => return self.unsent.rest(),
                 },
             };
-            if !self.may_queue(call.reply) {
-                self.held_back = Some(call);
+            if !self.may_queue(held.call.reply_bytes()) {
+                self.held_back = Some(held);
                 return;
             }
-            let Poll::Ready(room) = self.core.poll_room(cx, call.charge, call.reply) else {
-                self.held_back = Some(call);
+            let Poll::Ready(room) = self.core.poll_room(cx, held.charge, &held.call) else {
+                self.held_back = Some(held);
                 return;
             };
-            self.call(call.message, room);
+            self.call(held.call, room);
         }
     }
 
@@ -269,15 +267,13 @@ impl Connection {
         let admitted = self.channel.take_admitted();
         let charge = message.head.iter().map(|view| view.capacity()).sum();
         self.core.account.replace(admitted, charge);
-        let reply = self.core.reply_bytes(&message);
-        HeldBack { message, charge, reply }
+        HeldBack { call: self.core.receive(message), charge }
     }
 
-    fn call(&mut self, message: Message, room: Room) {
-        // A stream in which something else than RPC messages comes is not one of records at all. A reply may be a late
-        // answer to a call of another connection's life: it is dropped by the service.
-        let kind = message.head.iter().next().and_then(|v| v.get(4..8)?.first_chunk());
-        if kind.is_none_or(|k| u32::from_be_bytes(*k) > MSG_REPLY) {
+    fn call(&mut self, call: ReceivedCall, room: Room) {
+        // A stream of anything but RPC messages is not one of records at all. A reply may answer a call of an earlier
+        // connection: it is dropped.
+        if !call.is_rpc() {
             self.core.abandon(room);
             return self
                 .give_up(&io::Error::new(io::ErrorKind::InvalidData, "a record that is no RPC message"));
@@ -285,7 +281,7 @@ impl Connection {
         self.stats.calls.fetch_add(1, Ordering::Relaxed);
         let sampler = self.core.config.sampler.as_deref();
         let stages = sampler.map_or(Stages::NONE, |s| s.next_call(None));
-        if let Some(answer) = self.core.call(message, &stages, stages.clone(), room) {
+        if let Some(answer) = self.core.call(call, &stages, stages.clone(), room) {
             self.reply(answer);
         }
     }

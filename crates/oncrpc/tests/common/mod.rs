@@ -12,11 +12,10 @@ use std::{
 
 use millrace_buffer::ArenaConfig;
 use millrace_oncrpc::{
-    AuthStat, Call, Credential, Fault, MaybeReady, Message, Outcome, Peer, Program, SMALL_REPLY,
-    TransportKind,
+    AuthStat, CallContext, Credential, Fault, MaybeReady, Outcome, Peer, Program, SMALL_REPLY, TransportKind,
 };
 use millrace_runtime::{RuntimeExt, RuntimeRef};
-use millrace_xdr::{Arena, Decoder, Encoder};
+use millrace_xdr::{Arena, Encoder};
 
 pub fn arena() -> Arena {
     Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false })
@@ -47,14 +46,14 @@ impl Program for Doubler {
     fn versions(&self) -> std::ops::RangeInclusive<u32> {
         3..=4
     }
-    fn reply_bytes(&self, call: &Message, proc: u32, mut args: Decoder<'_>) -> Option<usize> {
-        if !matches!(proc, 9 | 10) {
+    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+        if !matches!(call.header.proc, 9 | 10) {
             return Some(SMALL_REPLY);
         }
-        (call.stream_len() < 4096).then(|| args.u32().unwrap_or(0) as usize + SMALL_REPLY)
+        (call.message().stream_len() < 4096).then(|| call.args().u32().unwrap_or(0) as usize + SMALL_REPLY)
     }
-    fn call(&self, call: Call, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
-        fn double(call: &Call, mut reply: Encoder) -> Outcome {
+    fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
+        fn double(call: &CallContext, mut reply: Encoder) -> Outcome {
             let n = call.args().u32().map_err(|_| Fault::GarbageArgs)?;
             reply.put_u32(n.wrapping_mul(2));
             Ok(reply)

@@ -21,7 +21,7 @@ use std::{
 use futures::FutureExt;
 use millrace_buffer::{Arena, Buffer, OutOfMemory, View, Views};
 use millrace_oncrpc::{
-    Message, Peer, Service, Stage, Stages,
+    Message, Peer, ReceivedCall, Service, Stage, Stages,
     serving::{Account, Answer, CloseReason, Progress, ServerConnection, slot_bytes},
 };
 use millrace_rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
@@ -78,8 +78,8 @@ enum Waiting {
     Chunks { to: ReplyTo, inline: Option<View>, shape: Shape, reads: SmallVec<[Planned; 2]> },
     /// Its Reads are back: this is its number.
     Pulled(usize),
-    /// It is all here. Its reply takes so many bytes at most; `None`: it is garbage.
-    Whole { to: ReplyTo, message: Message, reply: Option<usize> },
+    /// It is complete.
+    Whole { to: ReplyTo, call: ReceivedCall },
 }
 
 /// A reply for which there was no memory.
@@ -560,8 +560,8 @@ impl Responder {
     }
 
     fn queue_whole(&mut self, to: ReplyTo, message: Message) {
-        let reply = self.core.reply_bytes(&message);
-        self.waiting.push_back(Waiting::Whole { to, message, reply });
+        let call = self.core.receive(message);
+        self.waiting.push_back(Waiting::Whole { to, call });
     }
 
     /// Bytes of memory that a call with Read chunks takes: its sinks, or the results for which it has chunks. It must have
@@ -606,13 +606,13 @@ impl Responder {
                 }
                 self.all_here(at)?;
             }
-            Waiting::Whole { mut to, message, reply } => {
-                let Poll::Ready(room) = self.core.poll_room(cx, to.charge, reply) else {
-                    return Ok(Some(Waiting::Whole { to, message, reply }));
+            Waiting::Whole { mut to, call } => {
+                let Poll::Ready(room) = self.core.poll_room(cx, to.charge, &call) else {
+                    return Ok(Some(Waiting::Whole { to, call }));
                 };
                 to.charge = room.charge();
                 let stages = to.stages.clone();
-                if let Some(answer) = self.core.call(message, &stages, to, room) {
+                if let Some(answer) = self.core.call(call, &stages, to, room) {
                     self.answer(answer)?;
                 }
             }
@@ -693,9 +693,9 @@ impl Responder {
             self.core.account.give(to.charge);
             return self.answer_error(to.xid);
         }
-        let reply = self.core.reply_bytes(&message);
+        let call = self.core.receive(message);
         to.stages.end(Stage::Decode);
-        self.waiting.push_front(Waiting::Whole { to, message, reply });
+        self.waiting.push_front(Waiting::Whole { to, call });
         Ok(())
     }
 

@@ -15,15 +15,15 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig, Views};
 use millrace_oncrpc::{
-    AcceptError, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
-    RpcError, SMALL_REPLY, Service, Stages, Transport, TransportKind, serving::Account,
+    AcceptError, CallContext, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec,
+    ReplyStatus, Request, RpcError, SMALL_REPLY, Service, Transport, TransportKind, serving::Account,
 };
 use millrace_rdma::{ConnectParams, QueuePair};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rdma_verbs::device_of;
 use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
-use millrace_xdr::{Decoder, Encoder, XdrError};
+use millrace_xdr::{Encoder, XdrError};
 
 pub const PROGRAM: u32 = 0x2000_0001;
 
@@ -78,10 +78,8 @@ pub struct Echo {
     pub finished: Arc<AtomicUsize>,
 }
 
-fn decode(message: &Message) -> Result<(u32, Ask, u32), XdrError> {
-    let mut d = Decoder::new(message);
-    let xid = d.u32()?;
-    d.raw(36)?;
+fn decode(call: &CallContext) -> Result<(Ask, u32), XdrError> {
+    let mut d = call.args();
     let seed = d.u32()?;
     let (receive, reply_head) = (d.count(8 << 20, 0)?, d.count(8 << 20, 0)?);
     let later = d.bool()?;
@@ -90,30 +88,23 @@ fn decode(message: &Message) -> Result<(u32, Ask, u32), XdrError> {
     let head = head.len();
     let data = d.payload(8 << 20)?;
     let sum = sum ^ checksum_views(&data).rotate_left(1);
-    Ok((xid, Ask { send: data.len(), head, receive, reply_head, later, seed }, sum))
+    Ok((Ask { send: data.len(), head, receive, reply_head, later, seed }, sum))
 }
 
 impl Service for Echo {
-    fn reply_bytes(&self, message: &Message) -> Option<usize> {
-        let ask = decode(message).map_or(Ask::default(), |(_, ask, _)| ask);
+    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+        let ask = decode(call).map_or(Ask::default(), |(ask, _)| ask);
         Some(SMALL_REPLY + ask.receive + ask.reply_head)
     }
 
-    fn call(
-        &self,
-        _peer: &Peer,
-        message: Message,
-        mut e: Encoder,
-        _stages: &Stages,
-    ) -> MaybeReady<'static, Option<Message>> {
+    fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
         self.executed.fetch_add(1, Ordering::SeqCst);
-        let status = |xid, status| ReplyHeader { xid, status };
-        let Ok((xid, ask, sum)) = decode(&message) else {
-            let Some(xid) = message.xid() else { return MaybeReady::Ready(None) };
-            e.put(&status(xid, ReplyStatus::Accept(AcceptError::GarbageArgs)));
+        let status = |status| ReplyHeader { xid: call.header.xid, status };
+        let Ok((ask, sum)) = decode(&call) else {
+            e.put(&status(ReplyStatus::Accept(AcceptError::GarbageArgs)));
             return MaybeReady::Ready(e.finish().ok());
         };
-        e.put(&status(xid, ReplyStatus::Success));
+        e.put(&status(ReplyStatus::Success));
         e.put_u32(sum);
         e.put_opaque(&pattern(ask.seed, ask.reply_head));
         let mut data = Views::new();

@@ -19,7 +19,9 @@ mod tests;
 use std::sync::Arc;
 
 use millrace_nfs::v3::Status;
-use millrace_oncrpc::{MaybeReady, Message, Payload, Peer, ReplyHeader, ReplyStatus, Service, Stages};
+use millrace_oncrpc::{
+    CallContext, CallHeader, MaybeReady, Message, Payload, ReplyHeader, ReplyStatus, Service,
+};
 use millrace_xdr::{Decoder, Encoder, pad};
 use smallvec::SmallVec;
 
@@ -45,29 +47,30 @@ impl Drop for Unfinished {
     }
 }
 
-/// Which call this is, if it is one whose reply must be kept.
-fn key_of(peer: &Peer, message: &Message) -> Option<Key> {
-    let head = message.head.iter().next()?;
-    let word = |i: usize| head.get(4 * i..)?.first_chunk().map(|b| u32::from_be_bytes(*b));
-    // xid, CALL = 0, RPC version 2, program, version, procedure (RFC 5531 section 9).
-    let (xid, kind, rpc, prog, proc) = (word(0)?, word(1)?, word(2)?, word(3)?, word(5)?);
-    if kind != 0 || rpc != 2 || prog != millrace_nfs::v3::PROGRAM || !changes_something(proc) {
+/// What a retransmission repeats follows the XID, the message type and the RPC version (RFC 5531 section 9).
+const CHECKED_FROM: usize = 12;
+
+/// The key of a call whose reply must be kept; `None` for other calls.
+fn key_of(call: &CallContext) -> Option<Key> {
+    let CallHeader { xid, prog, proc, .. } = call.header;
+    if prog != millrace_nfs::v3::PROGRAM || !changes_something(proc) {
         return None;
     }
-    let checked = head.get(12..)?;
+    let message = call.message();
+    let checked = message.head.iter().next()?.get(CHECKED_FROM..)?;
     let key = [u64::from(xid), u64::from(proc)];
-    let checksum = match message.payloads.first().filter(|p| p.position < 12 + CHECKED_BYTES) {
+    let checksum = match message.payloads.first().filter(|p| p.position < CHECKED_FROM + CHECKED_BYTES) {
         None => siphash(key, checked.get(..CHECKED_BYTES).unwrap_or(checked)),
         Some(payload) => siphash(key, &with_payload(checked, payload)),
     };
-    Some(Key { client: peer.addr.ip().to_canonical(), xid, proc, checksum })
+    Some(Key { client: call.peer.addr.ip().to_canonical(), xid, proc, checksum })
 }
 
 /// The first bytes of a call as its stream has them, with the payload in its place: the same whether data came in a chunk or
 /// not.
 fn with_payload(head: &[u8], payload: &Payload) -> SmallVec<[u8; CHECKED_BYTES]> {
     let mut out: SmallVec<[u8; CHECKED_BYTES]> = SmallVec::new();
-    let cut = payload.position.saturating_sub(12).min(head.len());
+    let cut = payload.position.saturating_sub(CHECKED_FROM).min(head.len());
     let (before, after) = head.split_at(cut);
     let views = payload.data.iter().map(|v| &v[..]);
     for bytes in std::iter::once(before).chain(views).chain([&[0; 3][..pad(payload.data.len())], after]) {
@@ -121,14 +124,7 @@ impl<S: Service> AnswerOnce<S> {
         Self { inner, cache, replayed: Box::new(replayed) }
     }
 
-    fn execute(
-        &self,
-        key: Key,
-        peer: &Peer,
-        message: Message,
-        reply: Encoder,
-        stages: &Stages,
-    ) -> MaybeReady<'static, Option<Message>> {
+    fn execute(&self, key: Key, call: CallContext, reply: Encoder) -> MaybeReady<'static, Option<Message>> {
         let mut guard = Unfinished { cache: Arc::clone(&self.cache), key: Some(key) };
         let mut done = move |reply: Option<Message>| {
             if let Some(key) = guard.key.take() {
@@ -136,7 +132,7 @@ impl<S: Service> AnswerOnce<S> {
             }
             reply
         };
-        match self.inner.call(peer, message, reply, stages) {
+        match self.inner.call(call, reply) {
             MaybeReady::Ready(reply) => MaybeReady::Ready(done(reply)),
             // Transports see a call through to its end even if its connection goes, so that a retransmission finds the
             // answer and not half an operation.
@@ -147,22 +143,16 @@ impl<S: Service> AnswerOnce<S> {
 }
 
 impl<S: Service> Service for AnswerOnce<S> {
-    fn reply_bytes(&self, message: &Message) -> Option<usize> {
-        self.inner.reply_bytes(message)
+    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+        self.inner.reply_bytes(call)
     }
 
-    fn call(
-        &self,
-        peer: &Peer,
-        message: Message,
-        reply: Encoder,
-        stages: &Stages,
-    ) -> MaybeReady<'static, Option<Message>> {
-        let Some(key) = key_of(peer, &message) else {
-            return self.inner.call(peer, message, reply, stages);
+    fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Option<Message>> {
+        let Some(key) = key_of(&call) else {
+            return self.inner.call(call, reply);
         };
-        match self.cache.look_up(&key, peer) {
-            Verdict::Execute => self.execute(key, peer, message, reply, stages),
+        match self.cache.look_up(&key, &call.peer) {
+            Verdict::Execute => self.execute(key, call, reply),
             Verdict::Later => MaybeReady::Ready(later(key.xid, key.proc, reply)),
             Verdict::Answer(reply) => {
                 (self.replayed)();

@@ -13,11 +13,11 @@ use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_nfs::v3::Status;
 use millrace_oncrpc::{
-    AuthStat, Credential, MaybeReady, Message, Peer, ReplyHeader, ReplyStatus, Service, Stages,
-    TransportKind, call_header,
+    AuthStat, CallContext, Credential, MaybeReady, Message, Peer, ReceivedCall, ReplyHeader, ReplyStatus,
+    Service, Stages, TransportKind, call_header,
 };
 use millrace_runtime::{BoxFuture, RuntimeExt, virtual_time::VirtualTime};
-use millrace_xdr::{Decoder, Encoder};
+use millrace_xdr::Encoder;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
@@ -46,17 +46,9 @@ struct Executed {
 }
 
 impl Service for Files {
-    fn call(
-        &self,
-        peer: &Peer,
-        message: Message,
-        mut reply: Encoder,
-        _: &Stages,
-    ) -> MaybeReady<'static, Option<Message>> {
-        let xid = message.xid().unwrap();
-        let mut d = Decoder::new(&message);
-        d.raw(40).unwrap();
-        let fate = d.u32().unwrap();
+    fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Option<Message>> {
+        let xid = call.header.xid;
+        let fate = call.args().u32().unwrap();
         let status = if fate == 4 { ReplyStatus::Auth(AuthStat::TooWeak) } else { ReplyStatus::Success };
         reply.put(&ReplyHeader { xid, status });
         reply.put(match fate {
@@ -68,7 +60,7 @@ impl Service for Files {
         if fate > 1 {
             return MaybeReady::Ready(reply);
         }
-        let call = (peer.addr.ip(), xid);
+        let call = (call.peer.addr.ip(), xid);
         let mut executed = self.0.lock();
         *executed.times.entry(call).or_default() += 1;
         if fate == 0 {
@@ -171,7 +163,8 @@ impl Model {
         assert!(message.set_xid(xid));
         let addr = (addr, 900).into();
         let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection };
-        self.front.call(&peer, message, Encoder::new(&self.arena, 64), &Stages::NONE)
+        let received = ReceivedCall::parse(message, &peer, &self.front);
+        received.execute(&self.front, &Stages::NONE, Encoder::new(&self.arena, 64))
     }
 
     fn take(waiting: &mut Waiting, answer: MaybeReady<'static, Option<Message>>) {

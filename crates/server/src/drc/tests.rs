@@ -7,7 +7,7 @@ use std::{
 
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_oncrpc::{Credential, TransportKind, call_header};
+use millrace_oncrpc::{Credential, Peer, ReceivedCall, Stages, TransportKind, call_header};
 use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
 use millrace_xdr::Views;
 use parking_lot::Mutex;
@@ -34,20 +34,14 @@ enum Refusal {
 }
 
 impl Service for Counted {
-    fn call(
-        &self,
-        _: &Peer,
-        message: Message,
-        mut e: Encoder,
-        _: &Stages,
-    ) -> MaybeReady<'static, Option<Message>> {
+    fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
         let n = self.0.executed.fetch_add(1, Ordering::Relaxed) + 1;
         let (rpc, nfs) = match *self.0.refuses.lock() {
             None => (ReplyStatus::Success, Status::Ok),
             Some(Refusal::Nfs(status)) => (ReplyStatus::Success, status),
             Some(Refusal::Rpc(status)) => (status, Status::Ok),
         };
-        e.put(&ReplyHeader { xid: message.xid().unwrap_or(0), status: rpc });
+        e.put(&ReplyHeader { xid: call.header.xid, status: rpc });
         e.put(&nfs);
         e.put_u64(n);
         let reply = e.finish().ok();
@@ -103,8 +97,12 @@ fn from(addr: impl Into<std::net::IpAddr>) -> Peer {
     Peer { addr: (addr.into(), 1).into(), ..peer(1) }
 }
 
+fn send(s: &AnswerOnce<Counted>, peer: &Peer, m: Message, a: &Arena) -> MaybeReady<'static, Option<Message>> {
+    ReceivedCall::parse(m, peer, s).execute(s, &Stages::NONE, Encoder::new(a, 64))
+}
+
 fn now(s: &AnswerOnce<Counted>, peer: &Peer, m: Message, a: &Arena) -> Option<u64> {
-    match s.call(peer, m, Encoder::new(a, 64), &Stages::NONE) {
+    match send(s, peer, m, a) {
         MaybeReady::Ready(reply) => number(reply),
         _ => panic!("the call waits"),
     }
@@ -136,10 +134,10 @@ fn calls_that_change_nothing_are_executed_each_time() {
 #[test]
 fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
     let (a, (service, s)) = (arena(), front(false, 100));
-    let mut first = pin!(s.call(&peer(1), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
+    let mut first = pin!(send(&s, &peer(1), call(&a, 1, 8, 0), &a));
     assert!(poll(first.as_mut()).is_pending());
     assert_eq!(now(&s, &peer(1), call(&a, 1, 8, 0), &a), None, "the same connection has one answer coming");
-    let mut second = pin!(s.call(&peer(2), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
+    let mut second = pin!(send(&s, &peer(2), call(&a, 1, 8, 0), &a));
     assert!(poll(second.as_mut()).is_pending());
     service.waiting.lock().drain(..).for_each(|tx| tx.send(()).unwrap());
     assert!(matches!(poll(first.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
@@ -151,12 +149,12 @@ fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
 #[test]
 fn a_call_that_is_never_answered_can_be_sent_again() {
     let (a, (service, s)) = (arena(), front(false, 100));
-    let first = s.call(&peer(1), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE);
-    let mut waiting = pin!(s.call(&peer(2), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
+    let first = send(&s, &peer(1), call(&a, 1, 8, 0), &a);
+    let mut waiting = pin!(send(&s, &peer(2), call(&a, 1, 8, 0), &a));
     assert!(poll(waiting.as_mut()).is_pending());
     drop(first);
     assert!(matches!(poll(waiting.as_mut()), Poll::Ready(None)), "its client sends again");
-    let mut again = pin!(s.call(&peer(2), call(&a, 1, 8, 0), Encoder::new(&a, 64), &Stages::NONE));
+    let mut again = pin!(send(&s, &peer(2), call(&a, 1, 8, 0), &a));
     assert!(poll(again.as_mut()).is_pending());
     assert_eq!(service.executed.load(Ordering::Relaxed), 2);
 }
@@ -197,11 +195,11 @@ fn a_client_that_changes_much_does_not_push_out_the_replies_of_others() {
 }
 
 #[test]
-fn messages_that_are_no_calls_pass_through() {
+fn messages_that_are_no_calls_are_not_kept() {
     let (a, (_, s)) = (arena(), front(true, 64));
     for bytes in [&b""[..], b"abc", &[0; 12], &[0xff; 64]] {
         let m = Message::from_view(a.copy_from(bytes).unwrap());
-        assert!(now(&s, &peer(1), m, &a).is_some());
+        assert_eq!(now(&s, &peer(1), m, &a), None);
     }
     assert_eq!(s.cache.kept(), 0);
 }
@@ -289,12 +287,12 @@ fn a_new_client_is_told_to_try_later_where_its_reply_could_not_be_kept() {
     let (a, (service, s)) = (arena(), front_in(&time, true, 16));
     let at = |n: u32| from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n));
     for n in 0..2000 {
-        s.call(&at(n), call(&a, n, 12, n), Encoder::new(&a, 64), &Stages::NONE);
+        send(&s, &at(n), call(&a, n, 12, n), &a);
     }
     assert_eq!(s.cache.kept(), 16 * 16, "each client has one, and each part as many as it may");
     let executed = service.executed.load(Ordering::Relaxed);
     for (proc, words) in [(12, 2), (14, 4), (15, 3)] {
-        let reply = s.call(&at(5000), call(&a, 5, proc, 5), Encoder::new(&a, 64), &Stages::NONE);
+        let reply = send(&s, &at(5000), call(&a, 5, proc, 5), &a);
         let MaybeReady::Ready(Some(reply)) = reply else { panic!("no answer") };
         let mut d = Decoder::new(&reply);
         assert_eq!(d.get::<ReplyHeader>().unwrap(), ReplyHeader { xid: 5, status: ReplyStatus::Success });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millrace_nfs::v3::{
     AccessArgs, AccessFail, AccessOk, GetattrArgs, GetattrFail, GetattrOk, SetattrArgs, SetattrFail,
 };
-use millrace_oncrpc::{Call, Outcome};
+use millrace_oncrpc::{CallContext, Outcome};
 use millrace_vfs::{Access, FsError};
 use millrace_xdr::Encoder;
 
@@ -15,7 +15,7 @@ use super::{Env, convert, done, target::Target};
 const CHANGING: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;
 const ALL: u32 = millrace_nfs::v3::access::ALL;
 
-pub(super) async fn getattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn getattr(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: GetattrArgs = call.arguments()?;
     let t = match env.target(&call, &args.object) {
         Ok(t) => t,
@@ -27,7 +27,7 @@ pub(super) async fn getattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcom
     }
 }
 
-pub(super) async fn setattr(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn setattr(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: SetattrArgs = call.arguments()?;
     let t = match env.target(&call, &args.object) {
         Ok(t) => t,
@@ -46,7 +46,7 @@ async fn set(t: &Target, args: &SetattrArgs) -> Result<millrace_vfs::Wcc, FsErro
     t.fs().setattr(&t.who, &t.file, &set, guard).await
 }
 
-pub(super) async fn access(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn access(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: AccessArgs = call.arguments()?;
     let t = match env.target(&call, &args.object) {
         Ok(t) => t,

@@ -10,7 +10,7 @@ use millrace_nfs::v3::{
     CommitArgs, CommitFail, CommitOk, PostOpAttr, ReadArgs, ReadOk, ReadlinkArgs, ReadlinkFail, Status,
     Verifier, WccData, WriteArgs, WriteOk,
 };
-use millrace_oncrpc::{Call, CallClass, MaybeReady, Outcome, Stage};
+use millrace_oncrpc::{CallClass, CallContext, MaybeReady, Outcome, Stage};
 use millrace_vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
 use millrace_xdr::Encoder;
 
@@ -19,7 +19,7 @@ use super::{Env, convert, done, target::Target};
 /// File offsets are below this (the largest `off_t` plus one).
 const OFFSET_LIMIT: u64 = 1 << 63;
 
-pub(super) fn read(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
+pub(super) fn read(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
     let args: ReadArgs = match call.arguments() {
         Ok(args) => args,
         Err(fault) => return MaybeReady::Ready(Err(fault)),
@@ -69,7 +69,7 @@ async fn read_slowly(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -
     }
 }
 
-pub(super) fn write(env: &Arc<Env>, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
+pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
     let args: WriteArgs = match call.arguments() {
         Ok(args) => args,
         Err(fault) => return MaybeReady::Ready(Err(fault)),
@@ -130,7 +130,7 @@ fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written, verifier: Veri
     done(reply, &WriteOk { file: convert::wcc(&w.wcc), count: w.count, committed, verifier })
 }
 
-pub(super) async fn commit(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn commit(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: CommitArgs = call.arguments()?;
     let t = match env.target(&call, &args.file) {
         Ok(t) => t,
@@ -148,7 +148,7 @@ pub(super) async fn commit(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
     }
 }
 
-pub(super) async fn readlink(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
+pub(super) async fn readlink(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
     let args: ReadlinkArgs = call.arguments()?;
     let t = match env.target(&call, &args.symlink) {
         Ok(t) => t,

@@ -6,7 +6,7 @@ use millrace_nfs::v3::{
     EntryPlus, PostOpAttr, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, ReaddirplusEncoder, Status,
     entry_bytes, plus_entry_bytes,
 };
-use millrace_oncrpc::{Call, Outcome};
+use millrace_oncrpc::{CallContext, Outcome};
 use millrace_vfs::{DirPage, ReadDirLimits};
 use millrace_xdr::Encoder;
 
@@ -16,7 +16,7 @@ use super::{Env, convert, target::Target};
 /// shard for several milliseconds.
 pub(super) const MAX_PAGE: u32 = 128 << 10;
 
-pub(super) async fn readdir(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
+pub(super) async fn readdir(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
     let args: ReaddirArgs = call.arguments()?;
     let dir = match env.target(&call, &args.dir) {
         Ok(t) => t,
@@ -40,7 +40,7 @@ pub(super) async fn readdir(env: Arc<Env>, call: Call, mut reply: Encoder) -> Ou
     }
 }
 
-pub(super) async fn readdirplus(env: Arc<Env>, call: Call, mut reply: Encoder) -> Outcome {
+pub(super) async fn readdirplus(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
     let args: ReaddirplusArgs = call.arguments()?;
     let dir = match env.target(&call, &args.dir) {
         Ok(t) => t,

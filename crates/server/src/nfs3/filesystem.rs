@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millrace_nfs::v3::{
     FsinfoArgs, FsinfoOk, FsstatArgs, FsstatOk, NfsTime, PathconfArgs, PathconfOk, PostOpAttr, properties,
 };
-use millrace_oncrpc::{Call, Outcome};
+use millrace_oncrpc::{CallContext, Outcome};
 use millrace_xdr::Encoder;
 
 use super::{Env, convert, done};
@@ -16,7 +16,7 @@ const MULTIPLE: u32 = 4096;
 const READDIR_PREFERRED: u32 = 128 << 10;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
-pub(super) async fn fsstat(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn fsstat(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: FsstatArgs = call.arguments()?;
     let t = match env.target(&call, &args.root) {
         Ok(t) => t,
@@ -44,7 +44,7 @@ pub(super) async fn fsstat(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
     }
 }
 
-pub(super) async fn fsinfo(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn fsinfo(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: FsinfoArgs = call.arguments()?;
     let t = match env.target(&call, &args.root) {
         Ok(t) => t,
@@ -77,7 +77,7 @@ pub(super) async fn fsinfo(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
     )
 }
 
-pub(super) async fn pathconf(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn pathconf(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: PathconfArgs = call.arguments()?;
     let t = match env.target(&call, &args.object) {
         Ok(t) => t,

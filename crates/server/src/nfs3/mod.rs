@@ -19,13 +19,13 @@ use std::{
 };
 
 use futures::FutureExt;
-use millrace_nfs::v3::{FileHandle, PROGRAM, Procedure, Status, VERSION};
+use millrace_nfs::v3::{FileHandle, MAX_HANDLE, PROGRAM, Procedure, Status, VERSION};
 use millrace_oncrpc::{
-    Call, Fault, MaybeReady, Message, Outcome, Program, SMALL_REPLY, Stage, Stages,
+    CallContext, Fault, MaybeReady, Outcome, Program, SMALL_REPLY, Stage, Stages,
     serving::{ClientAddr, slot_bytes},
 };
 use millrace_runtime::{Instant, RuntimeRef};
-use millrace_xdr::{Decoder, Encode, Encoder};
+use millrace_xdr::{Encode, Encoder};
 use target::Refused;
 
 use crate::{export::Export, metrics::ShardCounters, reload::ExportTable, server::Shared, usage::Usage};
@@ -92,15 +92,15 @@ impl Program for Nfs3 {
         VERSION..=VERSION
     }
 
-    fn reply_bytes(&self, call: &Message, proc: u32, args: Decoder<'_>) -> Option<usize> {
-        let bulk = self.env.bulk(proc, args);
+    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+        let bulk = self.env.bulk(call);
         if bulk == 0 {
             return Some(SMALL_REPLY);
         }
-        (call.stream_len() <= MAX_SMALL_CALL).then(|| slot_bytes(bulk) + SMALL_REPLY)
+        (call.message().stream_len() <= MAX_SMALL_CALL).then(|| slot_bytes(bulk) + SMALL_REPLY)
     }
 
-    fn call(&self, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
+    fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
         let Ok(procedure) = Procedure::try_from(call.header.proc) else {
             return MaybeReady::Ready(Err(Fault::ProcUnavail));
         };
@@ -131,7 +131,12 @@ impl Program for Nfs3 {
 }
 
 impl Nfs3 {
-    fn execute(&self, procedure: Procedure, call: Call, reply: Encoder) -> MaybeReady<'static, Outcome> {
+    fn execute(
+        &self,
+        procedure: Procedure,
+        call: CallContext,
+        reply: Encoder,
+    ) -> MaybeReady<'static, Outcome> {
         match procedure {
             Procedure::Read => return data::read(&self.env, call, reply),
             Procedure::Write => return data::write(&self.env, call, reply),
@@ -183,14 +188,17 @@ fn done(mut reply: Encoder, result: &impl Encode) -> Outcome {
 }
 
 impl Env {
-    /// The most bytes that a call asks for, and gets; 0 of what is malformed, or has small results.
-    fn bulk(&self, proc: u32, mut args: Decoder<'_>) -> usize {
-        let mut count_at = |skip: usize| {
-            args.get::<FileHandle>().ok()?;
+    /// The maximum size in bytes of the data, directory page or link text that `call` asks for, as far as the server gives
+    /// it; 0 if the call is malformed, or its results are small.
+    fn bulk(&self, call: &CallContext) -> usize {
+        // The handle is skipped here and decoded with the arguments.
+        let count_at = |skip: usize| {
+            let mut args = call.args();
+            args.opaque(MAX_HANDLE).ok()?;
             args.raw(skip).ok()?;
             args.u32().ok()
         };
-        let count = match Procedure::try_from(proc) {
+        let count = match Procedure::try_from(call.header.proc) {
             // Behind the offset.
             Ok(Procedure::Read) => count_at(8).map(|n| n.min(self.rtmax)),
             // Behind cookie and verifier, and in READDIRPLUS dircount.

@@ -7,7 +7,7 @@ use millrace_nfs::v3::{
     MknodArgs, MknodWhat, RemoveArgs, RenameArgs, RenameFail, RenameOk, RmdirArgs, Sattr, SymlinkArgs,
     WccData,
 };
-use millrace_oncrpc::{Call, Outcome};
+use millrace_oncrpc::{CallContext, Outcome};
 use millrace_vfs::{Created, FsError, NewNode, Wcc};
 use millrace_xdr::Encoder;
 
@@ -16,7 +16,7 @@ use super::{
     target::{Refused, Target},
 };
 
-pub(super) async fn lookup(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn lookup(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: LookupArgs<'_> = call.arguments()?;
     let dir = match env.target(&call, &args.what.dir) {
         Ok(t) => t,
@@ -32,7 +32,7 @@ pub(super) async fn lookup(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
     }
 }
 
-pub(super) async fn create(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn create(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: CreateArgs<'_> = call.arguments()?;
     let dir = match env.target(&call, &args.where_.dir) {
         Ok(t) => t,
@@ -46,12 +46,12 @@ pub(super) async fn create(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
     env.created(&dir, created.await, reply).await
 }
 
-pub(super) async fn mkdir(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn mkdir(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: MkdirArgs<'_> = call.arguments()?;
     env.make(&call, &args.where_, Ok(NewNode::Directory), &args.attributes, reply).await
 }
 
-pub(super) async fn symlink(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn symlink(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: SymlinkArgs<'_> = call.arguments()?;
     // The text becomes part of an inode: no payload that a copy would be counted for.
     let target: Vec<u8> = args.target.iter().flat_map(|v| v.iter().copied()).collect();
@@ -63,7 +63,7 @@ pub(super) async fn symlink(env: Arc<Env>, call: Call, reply: Encoder) -> Outcom
     env.make(&call, &args.where_, node, &args.attributes, reply).await
 }
 
-pub(super) async fn mknod(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn mknod(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: MknodArgs<'_> = call.arguments()?;
     let (node, attributes) = match args.what {
         MknodWhat::Character(a, s) => (Ok(NewNode::Character(s.major, s.minor)), a),
@@ -78,7 +78,7 @@ pub(super) async fn mknod(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome 
 impl Env {
     async fn make(
         &self,
-        call: &Call,
+        call: &CallContext,
         place: &DirOpArgs<'_>,
         node: Result<NewNode, FsError>,
         attributes: &Sattr,
@@ -124,7 +124,7 @@ impl Env {
     }
 }
 
-pub(super) async fn remove(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn remove(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: RemoveArgs<'_> = call.arguments()?;
     let dir = match env.target(&call, &args.object.dir) {
         Ok(t) => t,
@@ -137,7 +137,7 @@ pub(super) async fn remove(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
     env.removed(&dir, removed, reply).await
 }
 
-pub(super) async fn rmdir(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn rmdir(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: RmdirArgs<'_> = call.arguments()?;
     let dir = match env.target(&call, &args.object.dir) {
         Ok(t) => t,
@@ -154,7 +154,7 @@ impl Env {
     /// Two objects of one call; with the first one even if the second cannot be had.
     fn two_targets(
         &self,
-        call: &Call,
+        call: &CallContext,
         a: &millrace_nfs::v3::FileHandle,
         b: &millrace_nfs::v3::FileHandle,
     ) -> Result<(Target, Result<Target, Refused>), Refused> {
@@ -172,7 +172,7 @@ fn together(a: &Target, b: &Target) -> Result<(), FsError> {
     a.writable()
 }
 
-pub(super) async fn rename(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn rename(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: RenameArgs<'_> = call.arguments()?;
     let (from, to) = match env.two_targets(&call, &args.from.dir, &args.to.dir) {
         Ok((from, Ok(to))) => (from, to),
@@ -191,7 +191,7 @@ pub(super) async fn rename(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome
     }
 }
 
-pub(super) async fn link(env: Arc<Env>, call: Call, reply: Encoder) -> Outcome {
+pub(super) async fn link(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let args: LinkArgs<'_> = call.arguments()?;
     let (file, dir) = match env.two_targets(&call, &args.file, &args.link.dir) {
         Ok((file, Ok(dir))) => (file, dir),

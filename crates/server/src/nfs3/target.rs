@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_nfs::v3::{FileHandle, PostOpAttr, PostOpHandle, Procedure, Status, WccData};
-use millrace_oncrpc::{AuthStat, Call, Fault};
+use millrace_oncrpc::{AuthStat, CallContext, Fault};
 use millrace_vfs::{FileSystemRef, FsError, Handle, Identity};
 
 use super::{Env, convert};
@@ -32,7 +32,7 @@ pub(super) struct Target {
 
 impl Env {
     /// The object that `handle` names, for the caller of `call`.
-    pub(super) fn target(&self, call: &Call, handle: &FileHandle) -> Result<Target, Refused> {
+    pub(super) fn target(&self, call: &CallContext, handle: &FileHandle) -> Result<Target, Refused> {
         let exports = self.exports.load();
         let (export, file) = exports.open(handle.as_bytes())?;
         let who = export.admit(&call.peer, &call.header.cred).map_err(|refusal| {
