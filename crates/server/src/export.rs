@@ -3,13 +3,13 @@
 use std::{fmt, sync::Arc};
 
 use millrace_oncrpc::{Credential, Peer, TransportKind};
-use millrace_vfs::{FileSystemRef, FsError, FsInfo, Handle, Identity};
+use millrace_vfs::{FileSystemRef, FsInfo, Handle, Identity};
 use smallvec::SmallVec;
 
 use crate::{
     ServerError,
     config::{ExportConfig, Squash},
-    handle::{HandleBytes, Sealer, export_of},
+    handle::{HandleBytes, SealedHandle, Sealer},
     usage::Usage,
 };
 
@@ -87,6 +87,11 @@ impl Export {
         self.sealer.seal(handle)
     }
 
+    /// The file that `handle` names; `None` if the handle is not one of this export.
+    pub(crate) fn open(&self, handle: &SealedHandle<'_>) -> Option<Handle> {
+        self.sealer.open(handle)
+    }
+
     /// Whether the peer may use this export at all, whoever calls.
     pub(crate) fn admit_peer(&self, peer: &Peer) -> Result<(), Refusal> {
         let p = &self.policy;
@@ -156,16 +161,8 @@ impl Exports {
         self.list.iter()
     }
 
-    /// The export and the file that an NFS handle names.
-    pub(crate) fn open(&self, handle: &[u8]) -> Result<(&Arc<Export>, Handle), FsError> {
-        let id = export_of(handle).ok_or(FsError::BadHandle)?;
-        let export = self.list.iter().find(|e| e.sealer.id() == id).ok_or(FsError::Stale)?;
-        Ok((export, export.sealer.open(handle).ok_or(FsError::BadHandle)?))
-    }
-
-    /// The export that an NFS handle claims to be of.
-    pub(crate) fn claimed(&self, handle: &[u8]) -> Option<&Arc<Export>> {
-        let id = export_of(handle)?;
+    /// The export with this id in its handles.
+    pub(crate) fn by_id(&self, id: u32) -> Option<&Arc<Export>> {
         self.list.iter().find(|e| e.sealer.id() == id)
     }
 

@@ -39,14 +39,31 @@ pub(crate) fn export_id(name: &str) -> u32 {
     (h ^ (h >> 32)) as u32 // Folded on purpose.
 }
 
-/// The export that a handle names, if it has our layout. The tag is not checked yet.
-pub(crate) fn export_of(handle: &[u8]) -> Option<u32> {
-    if !(HEAD + TAG..=MAX_HANDLE).contains(&handle.len()) {
-        return None;
+/// A file handle with its layout decoded. Its tag is not verified: [`Sealer::open`] does that.
+pub(crate) struct SealedHandle<'h> {
+    export: u32,
+    sealed: &'h [u8],
+    tag: u64,
+}
+
+impl<'h> SealedHandle<'h> {
+    /// Decodes the layout of `handle`; `None` if it is not that of this server's handles.
+    pub(crate) fn decode(handle: &'h [u8]) -> Option<Self> {
+        if handle.len() > MAX_HANDLE {
+            return None;
+        }
+        let (sealed, tag) = handle.split_last_chunk::<TAG>()?;
+        match sealed.first_chunk::<HEAD>()? {
+            [VERSION, 0, 0, 0, id @ ..] => {
+                Some(Self { export: u32::from_be_bytes(*id), sealed, tag: u64::from_be_bytes(*tag) })
+            }
+            _ => None,
+        }
     }
-    match handle.first_chunk::<HEAD>()? {
-        [VERSION, 0, 0, 0, id @ ..] => Some(u32::from_be_bytes(*id)),
-        _ => None,
+
+    /// The id of the export that the handle names.
+    pub(crate) fn export(&self) -> u32 {
+        self.export
     }
 }
 
@@ -82,15 +99,11 @@ impl Sealer {
     }
 
     /// The file system's handle inside `handle`, if this sealer made it.
-    pub(crate) fn open(&self, handle: &[u8]) -> Option<Handle> {
-        if export_of(handle) != Some(self.id) {
+    pub(crate) fn open(&self, handle: &SealedHandle<'_>) -> Option<Handle> {
+        if handle.export != self.id || handle.tag != siphash(self.key, handle.sealed) {
             return None;
         }
-        let (sealed, tag) = handle.split_last_chunk::<TAG>()?;
-        if u64::from_be_bytes(*tag) != siphash(self.key, sealed) {
-            return None;
-        }
-        Handle::new(sealed.get(HEAD..)?)
+        Handle::new(handle.sealed.get(HEAD..)?)
     }
 }
 
@@ -114,6 +127,10 @@ mod tests {
         Sealer::new("/data", "local:/srv/data", None)
     }
 
+    fn open(sealer: &Sealer, handle: &[u8]) -> Option<Handle> {
+        sealer.open(&SealedHandle::decode(handle)?)
+    }
+
     #[test]
     fn a_handle_has_its_documented_layout() {
         let s = sealer();
@@ -129,9 +146,9 @@ mod tests {
     fn handles_survive_a_restart_and_belong_to_one_export() {
         let fs = Handle::new(b"inode 7").unwrap();
         let h = sealer().seal(&fs);
-        assert_eq!(sealer().open(&h), Some(fs));
-        assert_eq!(Sealer::new("/other", "local:/srv/data", None).open(&h), None);
-        assert_eq!(Sealer::new("/data", "local:/srv/data", Some([1, 2])).open(&h), None);
+        assert_eq!(open(&sealer(), &h), Some(fs));
+        assert_eq!(open(&Sealer::new("/other", "local:/srv/data", None), &h), None);
+        assert_eq!(open(&Sealer::new("/data", "local:/srv/data", Some([1, 2])), &h), None);
     }
 
     #[test]
@@ -151,7 +168,7 @@ mod tests {
         #[test]
         fn any_handle_survives_sealing(bytes in proptest::collection::vec(any::<u8>(), 0..=Handle::MAX)) {
             let fs = Handle::new(&bytes).unwrap();
-            prop_assert_eq!(sealer().open(&sealer().seal(&fs)), Some(fs));
+            prop_assert_eq!(open(&sealer(), &sealer().seal(&fs)), Some(fs));
         }
 
         #[test]
@@ -159,12 +176,12 @@ mod tests {
             let mut h = sealer().seal(&Handle::new(&bytes).unwrap());
             let bit = bit.index(h.len() * 8);
             h[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(sealer().open(&h), None);
+            prop_assert_eq!(open(&sealer(), &h), None);
         }
 
         #[test]
         fn invented_handles_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-            prop_assert_eq!(sealer().open(&bytes), None);
+            prop_assert_eq!(open(&sealer(), &bytes), None);
         }
     }
 }

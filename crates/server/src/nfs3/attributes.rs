@@ -1,11 +1,7 @@
 //! GETATTR, SETATTR, ACCESS.
 
-use std::sync::Arc;
-
-use millrace_nfs::v3::{
-    AccessArgs, AccessFail, AccessOk, GetattrArgs, GetattrFail, GetattrOk, SetattrArgs, SetattrFail,
-};
-use millrace_oncrpc::{CallContext, Outcome};
+use millrace_nfs::v3::{AccessArgs, AccessOk, GetattrArgs, GetattrOk, SetattrArgs};
+use millrace_oncrpc::Outcome;
 use millrace_vfs::{Access, FsError};
 use millrace_xdr::Encoder;
 
@@ -15,25 +11,15 @@ use super::{Env, convert, done, target::Target};
 const CHANGING: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;
 const ALL: u32 = millrace_nfs::v3::access::ALL;
 
-pub(super) async fn getattr(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
-    let args: GetattrArgs = call.arguments()?;
-    let t = match env.target(&call, &args.object) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<GetattrFail>(reply, r),
-    };
+pub(super) async fn getattr(env: &Env, t: &Target, _: GetattrArgs, reply: Encoder) -> Outcome {
     match t.fs().getattr(&t.file).await {
         Ok(a) => done(reply, &GetattrOk { attributes: convert::fattr(&a) }),
         Err(e) => env.failed(reply, convert::status(e), &()),
     }
 }
 
-pub(super) async fn setattr(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
-    let args: SetattrArgs = call.arguments()?;
-    let t = match env.target(&call, &args.object) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<SetattrFail>(reply, r),
-    };
-    match set(&t, &args).await {
+pub(super) async fn setattr(env: &Env, t: &Target, args: SetattrArgs, reply: Encoder) -> Outcome {
+    match set(t, &args).await {
         Ok(wcc) => done(reply, &convert::wcc(&wcc)),
         Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
     }
@@ -46,12 +32,7 @@ async fn set(t: &Target, args: &SetattrArgs) -> Result<millrace_vfs::Wcc, FsErro
     t.fs().setattr(&t.who, &t.file, &set, guard).await
 }
 
-pub(super) async fn access(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
-    let args: AccessArgs = call.arguments()?;
-    let t = match env.target(&call, &args.object) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<AccessFail>(reply, r),
-    };
+pub(super) async fn access(env: &Env, t: &Target, args: AccessArgs, reply: Encoder) -> Outcome {
     let wanted = args.access & if t.export.read_only() { ALL & !CHANGING } else { ALL };
     match t.fs().access(&t.who, &t.file, Access(wanted)).await {
         Ok((granted, a)) => {

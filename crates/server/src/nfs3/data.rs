@@ -7,26 +7,25 @@
 use std::sync::Arc;
 
 use millrace_nfs::v3::{
-    CommitArgs, CommitFail, CommitOk, PostOpAttr, ReadArgs, ReadOk, ReadlinkArgs, ReadlinkFail, Status,
-    Verifier, WccData, WriteArgs, WriteOk,
+    CommitArgs, CommitOk, ReadArgs, ReadOk, ReadlinkArgs, Status, Verifier, WriteArgs, WriteOk,
 };
 use millrace_oncrpc::{CallClass, CallContext, MaybeReady, Outcome, Stage};
 use millrace_vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, done, target::Target};
+use super::{Answered, Env, convert, done, target::Target};
 
 /// File offsets are below this (the largest `off_t` plus one).
 const OFFSET_LIMIT: u64 = 1 << 63;
 
-pub(super) fn read(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
+pub(super) fn read(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Answered> {
     let args: ReadArgs = match call.arguments() {
         Ok(args) => args,
-        Err(fault) => return MaybeReady::Ready(Err(fault)),
+        Err(fault) => return MaybeReady::Ready(fault.into()),
     };
-    let t = match env.target(&call, &args.file) {
+    let t = match env.resolve(&call, &args) {
         Ok(t) => t,
-        Err(r) => return MaybeReady::Ready(env.refused::<PostOpAttr>(reply, r)),
+        Err(refused) => return MaybeReady::Ready(env.refuse(&args, refused, reply)),
     };
     let stages = call.stages.clone();
     stages.set_class(CallClass::Read);
@@ -40,14 +39,15 @@ pub(super) fn read(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeRe
     match op {
         Op::Ready(Ok(r)) => {
             stages.end(Stage::FileSystem);
-            MaybeReady::Ready(Ok(read_done(env, &t, reply, r)))
+            let reply = read_done(env, &t, reply, r);
+            MaybeReady::Ready(Answered::new(Ok(reply), t))
         }
         other => {
             let env = Arc::clone(env);
             MaybeReady::wait(async move {
                 let r = other.await;
                 stages.end(Stage::FileSystem);
-                read_slowly(&env, &t, r, reply).await
+                Answered::new(read_slowly(&env, &t, r, reply).await, t)
             })
         }
     }
@@ -69,19 +69,18 @@ async fn read_slowly(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -
     }
 }
 
-pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
+pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Answered> {
     let args: WriteArgs = match call.arguments() {
         Ok(args) => args,
-        Err(fault) => return MaybeReady::Ready(Err(fault)),
+        Err(fault) => return MaybeReady::Ready(fault.into()),
     };
-    // The message's own references go, so that the file system may be the only owner of the data.
-    let t = env.target(&call, &args.file);
-    let stages = call.stages.clone();
-    drop(call);
-    let t = match t {
+    let t = match env.resolve(&call, &args) {
         Ok(t) => t,
-        Err(r) => return MaybeReady::Ready(env.refused::<WccData>(reply, r)),
+        Err(refused) => return MaybeReady::Ready(env.refuse(&args, refused, reply)),
     };
+    let stages = call.stages.clone();
+    // The message's references to the data go, so that the file system can be its only owner.
+    drop(call);
     let WriteArgs { offset, count, stable, mut data, .. } = args;
     data.truncate(env.wtmax as usize);
     stages.set_class(CallClass::Write);
@@ -96,17 +95,19 @@ pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeR
     match op {
         Op::Ready(Ok(w)) => {
             stages.end(Stage::FileSystem);
-            MaybeReady::Ready(write_done(env, &t, reply, &w, verifier))
+            let outcome = write_done(env, &t, reply, &w, verifier);
+            MaybeReady::Ready(Answered::new(outcome, t))
         }
         other => {
             let env = Arc::clone(env);
             MaybeReady::wait(async move {
                 let written = other.await;
                 stages.end(Stage::FileSystem);
-                match written {
+                let outcome = match written {
                     Ok(w) => write_done(&env, &t, reply, &w, verifier),
                     Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
-                }
+                };
+                Answered::new(outcome, t)
             })
         }
     }
@@ -130,12 +131,7 @@ fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written, verifier: Veri
     done(reply, &WriteOk { file: convert::wcc(&w.wcc), count: w.count, committed, verifier })
 }
 
-pub(super) async fn commit(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
-    let args: CommitArgs = call.arguments()?;
-    let t = match env.target(&call, &args.file) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<CommitFail>(reply, r),
-    };
+pub(super) async fn commit(env: &Env, t: &Target, args: CommitArgs, reply: Encoder) -> Outcome {
     let committed = match t.writable() {
         Ok(()) if args.offset < OFFSET_LIMIT => t.fs().commit(&t.who, &t.file, args.offset, args.count).await,
         Ok(()) => Err(FsError::Inval),
@@ -148,12 +144,7 @@ pub(super) async fn commit(env: Arc<Env>, call: CallContext, reply: Encoder) -> 
     }
 }
 
-pub(super) async fn readlink(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
-    let args: ReadlinkArgs = call.arguments()?;
-    let t = match env.target(&call, &args.symlink) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<ReadlinkFail>(reply, r),
-    };
+pub(super) async fn readlink(env: &Env, t: &Target, _: ReadlinkArgs, mut reply: Encoder) -> Outcome {
     let read = t.fs().readlink(&t.who, &t.file).await;
     match read.and_then(|(text, attr)| Ok((text_view(reply.arena(), &text)?, attr))) {
         Ok((text, attr)) => {

@@ -1,12 +1,10 @@
 //! READDIR, READDIRPLUS.
 
-use std::sync::Arc;
-
 use millrace_nfs::v3::{
     EntryPlus, PostOpAttr, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, ReaddirplusEncoder, Status,
     entry_bytes, plus_entry_bytes,
 };
-use millrace_oncrpc::{CallContext, Outcome};
+use millrace_oncrpc::Outcome;
 use millrace_vfs::{DirPage, ReadDirLimits};
 use millrace_xdr::Encoder;
 
@@ -16,12 +14,7 @@ use super::{Env, convert, target::Target};
 /// shard for several milliseconds.
 pub(super) const MAX_PAGE: u32 = 128 << 10;
 
-pub(super) async fn readdir(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
-    let args: ReaddirArgs = call.arguments()?;
-    let dir = match env.target(&call, &args.dir) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<PostOpAttr>(reply, r),
-    };
+pub(super) async fn readdir(env: &Env, dir: &Target, args: ReaddirArgs, mut reply: Encoder) -> Outcome {
     let (count, header) = (args.count.min(MAX_PAGE), reply.len());
     let limits = ReadDirLimits {
         max_entries: (count as usize / entry_bytes(1)).max(1),
@@ -34,24 +27,24 @@ pub(super) async fn readdir(env: Arc<Env>, call: CallContext, mut reply: Encoder
             let mut list = ReaddirEncoder::begin(&mut reply, &attr, page.verifier, count);
             let _ = page.entries.iter().all(|e| list.push(e.fileid, &e.name, e.cookie));
             let done = list.finish(page.eof);
-            ended(&env, reply, header, done.is_ok(), &attr)
+            ended(env, reply, header, done.is_ok(), &attr)
         }
         Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
     }
 }
 
-pub(super) async fn readdirplus(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
-    let args: ReaddirplusArgs = call.arguments()?;
-    let dir = match env.target(&call, &args.dir) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<PostOpAttr>(reply, r),
-    };
-    let (limits, header) = (plus_limits(&dir, &args), reply.len());
+pub(super) async fn readdirplus(
+    env: &Env,
+    dir: &Target,
+    args: ReaddirplusArgs,
+    mut reply: Encoder,
+) -> Outcome {
+    let (limits, header) = (plus_limits(dir, &args), reply.len());
     match dir.fs().readdir(&dir.who, &dir.file, args.cookie, args.verifier, limits).await {
         Ok(page) => {
             let attr = Some(convert::fattr(&page.attr));
-            let done = put_plus(&dir, &page, &args, &attr, &mut reply);
-            ended(&env, reply, header, done.is_ok(), &attr)
+            let done = put_plus(dir, &page, &args, &attr, &mut reply);
+            ended(env, reply, header, done.is_ok(), &attr)
         }
         Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
     }

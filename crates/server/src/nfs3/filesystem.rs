@@ -1,14 +1,12 @@
 //! FSSTAT, FSINFO, PATHCONF.
 
-use std::sync::Arc;
-
 use millrace_nfs::v3::{
     FsinfoArgs, FsinfoOk, FsstatArgs, FsstatOk, NfsTime, PathconfArgs, PathconfOk, PostOpAttr, properties,
 };
-use millrace_oncrpc::{CallContext, Outcome};
+use millrace_oncrpc::Outcome;
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, done};
+use super::{Env, convert, done, target::Target};
 
 /// READ and WRITE work best in multiples of a page.
 const MULTIPLE: u32 = 4096;
@@ -16,12 +14,7 @@ const MULTIPLE: u32 = 4096;
 const READDIR_PREFERRED: u32 = 128 << 10;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
-pub(super) async fn fsstat(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
-    let args: FsstatArgs = call.arguments()?;
-    let t = match env.target(&call, &args.root) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<PostOpAttr>(reply, r),
-    };
+pub(super) async fn fsstat(env: &Env, t: &Target, _: FsstatArgs, reply: Encoder) -> Outcome {
     let attributes = match t.fs().getattr(&t.file).await {
         Ok(a) => Some(convert::fattr(&a)),
         Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
@@ -44,12 +37,7 @@ pub(super) async fn fsstat(env: Arc<Env>, call: CallContext, reply: Encoder) -> 
     }
 }
 
-pub(super) async fn fsinfo(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
-    let args: FsinfoArgs = call.arguments()?;
-    let t = match env.target(&call, &args.root) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<PostOpAttr>(reply, r),
-    };
+pub(super) async fn fsinfo(env: &Env, t: &Target, _: FsinfoArgs, reply: Encoder) -> Outcome {
     let attributes = match t.fs().getattr(&t.file).await {
         Ok(a) => Some(convert::fattr(&a)),
         Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
@@ -77,12 +65,7 @@ pub(super) async fn fsinfo(env: Arc<Env>, call: CallContext, reply: Encoder) -> 
     )
 }
 
-pub(super) async fn pathconf(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
-    let args: PathconfArgs = call.arguments()?;
-    let t = match env.target(&call, &args.object) {
-        Ok(t) => t,
-        Err(r) => return env.refused::<PostOpAttr>(reply, r),
-    };
+pub(super) async fn pathconf(env: &Env, t: &Target, _: PathconfArgs, reply: Encoder) -> Outcome {
     let attributes = match t.fs().getattr(&t.file).await {
         Ok(a) => Some(convert::fattr(&a)),
         Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),

@@ -3,6 +3,7 @@
 //! READ and WRITE have a path of their own ([`data`]) that allocates nothing when the file system answers at once;
 //! the other procedures are futures that are polled once before anyone waits for them.
 
+mod arguments;
 mod attributes;
 mod convert;
 mod data;
@@ -19,15 +20,22 @@ use std::{
 };
 
 use futures::FutureExt;
-use millrace_nfs::v3::{FileHandle, MAX_HANDLE, PROGRAM, Procedure, Status, VERSION};
+use millrace_nfs::v3::{
+    AccessArgs, CommitArgs, CreateArgs, FsinfoArgs, FsstatArgs, GetattrArgs, LinkArgs, LookupArgs,
+    MAX_HANDLE, MkdirArgs, MknodArgs, PROGRAM, PathconfArgs, Procedure, ReaddirArgs, ReaddirplusArgs,
+    ReadlinkArgs, RemoveArgs, RenameArgs, RmdirArgs, SetattrArgs, Status, SymlinkArgs, VERSION,
+};
 use millrace_oncrpc::{
     CallContext, Fault, MaybeReady, Outcome, Program, SMALL_REPLY, Stage, Stages,
     serving::{ClientAddr, slot_bytes},
 };
 use millrace_runtime::{Instant, RuntimeRef};
 use millrace_xdr::{Encode, Encoder};
-use target::Refused;
 
+use self::{
+    arguments::{Arguments, Object},
+    target::{Reason, Refused},
+};
 use crate::{export::Export, metrics::ShardCounters, reload::ExportTable, server::Shared, usage::Usage};
 
 /// The longest text of a symbolic link.
@@ -108,62 +116,88 @@ impl Program for Nfs3 {
         if procedure == Procedure::Null {
             return MaybeReady::Ready(Ok(reply));
         }
-        // Whatever the procedure, its arguments begin with a handle.
         let started = self.env.rt.now();
-        let exports = self.env.exports.load();
-        let handle = call.args().get::<FileHandle>().ok();
-        let export = handle.and_then(|h| exports.claimed(h.as_bytes()));
         match self.execute(procedure, call, reply) {
-            MaybeReady::Pending(outcome) => {
-                let (env, export) = (Arc::clone(&self.env), export.cloned());
-                MaybeReady::wait(async move {
-                    let outcome = outcome.await;
-                    env.timed(procedure, export.as_deref(), started);
-                    outcome
-                })
+            MaybeReady::Ready(answered) => MaybeReady::Ready(self.env.account(procedure, started, answered)),
+            MaybeReady::Pending(answered) => {
+                let env = Arc::clone(&self.env);
+                MaybeReady::wait(async move { env.account(procedure, started, answered.await) })
             }
-            now => {
-                self.env.timed(procedure, export.map(|e| &**e), started);
-                now
-            }
+            MaybeReady::Taken => MaybeReady::Taken,
         }
     }
 }
 
+/// The outcome of a call.
+struct Answered {
+    outcome: Outcome,
+    /// The export to which the call is accounted.
+    export: Option<Arc<Export>>,
+}
+
+impl Answered {
+    /// The outcome of a procedure on `object`.
+    fn new(outcome: Outcome, object: impl Object) -> Self {
+        Self { outcome, export: Some(object.into_export()) }
+    }
+}
+
+impl From<Fault> for Answered {
+    fn from(fault: Fault) -> Self {
+        Self { outcome: Err(fault), export: None }
+    }
+}
+
+/// Executes a procedure: decodes its arguments, resolves its object, and calls the function of the procedure with both.
+macro_rules! run {
+    ($nfs:ident, $call:ident, $reply:ident, $args:ty, $procedure:path) => {{
+        let (env, stages) = (Arc::clone(&$nfs.env), $call.stages.clone());
+        now(stages, async move {
+            let args: $args = match $call.arguments() {
+                Ok(args) => args,
+                Err(fault) => return fault.into(),
+            };
+            let object = match env.resolve(&$call, &args) {
+                Ok(object) => object,
+                Err(refused) => return env.refuse(&args, refused, $reply),
+            };
+            let outcome = $procedure(&env, &object, args, $reply).await;
+            Answered::new(outcome, object)
+        })
+    }};
+}
+
 impl Nfs3 {
+    #[rustfmt::skip] // One line for each procedure.
     fn execute(
         &self,
         procedure: Procedure,
         call: CallContext,
         reply: Encoder,
-    ) -> MaybeReady<'static, Outcome> {
+    ) -> MaybeReady<'static, Answered> {
         match procedure {
-            Procedure::Read => return data::read(&self.env, call, reply),
-            Procedure::Write => return data::write(&self.env, call, reply),
-            _ => {}
-        }
-        let (env, stages) = (Arc::clone(&self.env), call.stages.clone());
-        match procedure {
-            Procedure::Getattr => now(stages, attributes::getattr(env, call, reply)),
-            Procedure::Setattr => now(stages, attributes::setattr(env, call, reply)),
-            Procedure::Access => now(stages, attributes::access(env, call, reply)),
-            Procedure::Lookup => now(stages, names::lookup(env, call, reply)),
-            Procedure::Create => now(stages, names::create(env, call, reply)),
-            Procedure::Mkdir => now(stages, names::mkdir(env, call, reply)),
-            Procedure::Symlink => now(stages, names::symlink(env, call, reply)),
-            Procedure::Mknod => now(stages, names::mknod(env, call, reply)),
-            Procedure::Remove => now(stages, names::remove(env, call, reply)),
-            Procedure::Rmdir => now(stages, names::rmdir(env, call, reply)),
-            Procedure::Rename => now(stages, names::rename(env, call, reply)),
-            Procedure::Link => now(stages, names::link(env, call, reply)),
-            Procedure::Readlink => now(stages, data::readlink(env, call, reply)),
-            Procedure::Commit => now(stages, data::commit(env, call, reply)),
-            Procedure::Readdir => now(stages, directory::readdir(env, call, reply)),
-            Procedure::Readdirplus => now(stages, directory::readdirplus(env, call, reply)),
-            Procedure::Fsstat => now(stages, filesystem::fsstat(env, call, reply)),
-            Procedure::Fsinfo => now(stages, filesystem::fsinfo(env, call, reply)),
-            Procedure::Pathconf => now(stages, filesystem::pathconf(env, call, reply)),
-            Procedure::Null | Procedure::Read | Procedure::Write => MaybeReady::Ready(Err(Fault::SystemErr)),
+            Procedure::Null => MaybeReady::Ready(Answered { outcome: Ok(reply), export: None }),
+            Procedure::Read => data::read(&self.env, call, reply),
+            Procedure::Write => data::write(&self.env, call, reply),
+            Procedure::Getattr => run!(self, call, reply, GetattrArgs, attributes::getattr),
+            Procedure::Setattr => run!(self, call, reply, SetattrArgs, attributes::setattr),
+            Procedure::Access => run!(self, call, reply, AccessArgs, attributes::access),
+            Procedure::Lookup => run!(self, call, reply, LookupArgs<'_>, names::lookup),
+            Procedure::Create => run!(self, call, reply, CreateArgs<'_>, names::create),
+            Procedure::Mkdir => run!(self, call, reply, MkdirArgs<'_>, names::mkdir),
+            Procedure::Symlink => run!(self, call, reply, SymlinkArgs<'_>, names::symlink),
+            Procedure::Mknod => run!(self, call, reply, MknodArgs<'_>, names::mknod),
+            Procedure::Remove => run!(self, call, reply, RemoveArgs<'_>, names::remove),
+            Procedure::Rmdir => run!(self, call, reply, RmdirArgs<'_>, names::rmdir),
+            Procedure::Rename => run!(self, call, reply, RenameArgs<'_>, names::rename),
+            Procedure::Link => run!(self, call, reply, LinkArgs<'_>, names::link),
+            Procedure::Readlink => run!(self, call, reply, ReadlinkArgs, data::readlink),
+            Procedure::Commit => run!(self, call, reply, CommitArgs, data::commit),
+            Procedure::Readdir => run!(self, call, reply, ReaddirArgs, directory::readdir),
+            Procedure::Readdirplus => run!(self, call, reply, ReaddirplusArgs, directory::readdirplus),
+            Procedure::Fsstat => run!(self, call, reply, FsstatArgs, filesystem::fsstat),
+            Procedure::Fsinfo => run!(self, call, reply, FsinfoArgs, filesystem::fsinfo),
+            Procedure::Pathconf => run!(self, call, reply, PathconfArgs, filesystem::pathconf),
         }
     }
 }
@@ -171,11 +205,11 @@ impl Nfs3 {
 /// Polls `procedure` once; most are done then. Whoever gets a pending one polls it again with a waker of its own.
 fn now(
     stages: Stages,
-    procedure: impl Future<Output = Outcome> + Send + 'static,
-) -> MaybeReady<'static, Outcome> {
+    procedure: impl Future<Output = Answered> + Send + 'static,
+) -> MaybeReady<'static, Answered> {
     let mut procedure = Box::pin(procedure.inspect(move |_| stages.end(Stage::FileSystem)));
     match procedure.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(outcome) => MaybeReady::Ready(outcome),
+        Poll::Ready(answered) => MaybeReady::Ready(answered),
         Poll::Pending => MaybeReady::Pending(procedure),
     }
 }
@@ -210,14 +244,16 @@ impl Env {
         count.unwrap_or(0) as usize
     }
 
-    /// Counts a call that is answered.
-    fn timed(&self, procedure: Procedure, export: Option<&Export>, started: Instant) {
+    /// Counts a call that is answered, and the time that it took.
+    fn account(&self, procedure: Procedure, started: Instant, answered: Answered) -> Outcome {
+        let Answered { outcome, export } = answered;
         let took = self.rt.now().duration_since(started).into();
         self.counters.took(procedure, took);
         self.client.call(took);
-        if let Some(usage) = export.and_then(|e| e.usage().get(self.shard)) {
+        if let Some(usage) = export.as_ref().and_then(|e| e.usage().get(self.shard)) {
             usage.call(took);
         }
+        outcome
     }
 
     /// Counts bytes that READ gives.
@@ -246,11 +282,12 @@ impl Env {
         Ok(reply)
     }
 
-    /// Ends a procedure that did not get as far as to know its object.
-    fn refused<F: Encode + Default>(&self, reply: Encoder, refused: Refused) -> Outcome {
-        match refused {
-            Refused::Status(status) => self.failed(reply, status, &F::default()),
-            Refused::Fault(fault) => Err(fault),
-        }
+    /// The answer to a call whose procedure is not executed.
+    fn refuse<'a, A: Arguments<'a>>(&self, _: &A, refused: Refused, reply: Encoder) -> Answered {
+        let outcome = match refused.reason {
+            Reason::Status(status) => self.failed(reply, status, &A::Failure::default()),
+            Reason::Fault(fault) => Err(fault),
+        };
+        Answered { outcome, export: refused.export }
     }
 }

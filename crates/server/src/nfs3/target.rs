@@ -1,4 +1,4 @@
-//! The object of a call: export, file and caller, all checked.
+//! Resolves the file handle of a call to its object: export, file and the identity of the caller.
 
 use std::sync::Arc;
 
@@ -6,50 +6,94 @@ use millrace_nfs::v3::{FileHandle, PostOpAttr, PostOpHandle, Procedure, Status, 
 use millrace_oncrpc::{AuthStat, CallContext, Fault};
 use millrace_vfs::{FileSystemRef, FsError, Handle, Identity};
 
-use super::{Env, convert};
-use crate::export::{Export, Refusal};
+use super::{Env, arguments::Arguments, convert};
+use crate::{
+    export::{Export, Exports, Refusal},
+    handle::SealedHandle,
+    metrics::ShardCounters,
+};
 
-/// Why a call does not reach its object.
-pub(super) enum Refused {
-    /// The procedure fails.
+/// Why a procedure is not executed.
+pub(super) struct Refused {
+    pub(super) reason: Reason,
+    /// The export that the call's handle names.
+    pub(super) export: Option<Arc<Export>>,
+}
+
+/// How a call is answered whose procedure is not executed.
+pub(super) enum Reason {
+    /// The procedure fails with this status.
     Status(Status),
-    /// The call is not executed.
+    /// The RPC call fails.
     Fault(Fault),
 }
 
-impl From<FsError> for Refused {
-    fn from(e: FsError) -> Self {
-        Self::Status(convert::status(e))
-    }
-}
-
-/// A file of an export and who wants it.
+/// A file of an export, and the identity of the caller there.
 pub(super) struct Target {
     pub(super) export: Arc<Export>,
     pub(super) file: Handle,
     pub(super) who: Identity,
 }
 
-impl Env {
-    /// The object that `handle` names, for the caller of `call`.
-    pub(super) fn target(&self, call: &CallContext, handle: &FileHandle) -> Result<Target, Refused> {
-        let exports = self.exports.load();
-        let (export, file) = exports.open(handle.as_bytes())?;
-        let who = export.admit(&call.peer, &call.header.cred).map_err(|refusal| {
+/// Resolves the file handles in the arguments of one call, with one version of the export table.
+pub(super) struct Resolver<'c> {
+    exports: &'c Exports,
+    call: &'c CallContext,
+    counters: &'c ShardCounters,
+}
+
+impl Resolver<'_> {
+    /// The file that `handle` names, if the caller is admitted to its export.
+    pub(super) fn target(&self, handle: &FileHandle) -> Result<Target, Refused> {
+        let unknown = |status| Refused { reason: Reason::Status(status), export: None };
+        let handle = SealedHandle::decode(handle.as_bytes()).ok_or_else(|| unknown(Status::BadHandle))?;
+        let export = self.exports.by_id(handle.export()).ok_or_else(|| unknown(Status::Stale))?;
+        let refused = |reason| Refused { reason, export: Some(Arc::clone(export)) };
+        let file = export.open(&handle).ok_or_else(|| refused(Reason::Status(Status::BadHandle)))?;
+        let who = self.admit(export).map_err(refused)?;
+        Ok(Target { export: Arc::clone(export), file, who })
+    }
+
+    /// Two files of a call. A call whose second file is refused is accounted to the export of the first.
+    pub(super) fn targets(
+        &self,
+        first: &FileHandle,
+        second: &FileHandle,
+    ) -> Result<(Target, Target), Refused> {
+        let first = self.target(first)?;
+        let of_first = |r: Refused| Refused { export: Some(Arc::clone(&first.export)), ..r };
+        let second = self.target(second).map_err(of_first)?;
+        Ok((first, second))
+    }
+
+    fn admit(&self, export: &Export) -> Result<Identity, Reason> {
+        let call = self.call;
+        export.admit(&call.peer, &call.header.cred).map_err(|refusal| {
             self.counters.refused();
             let (peer, export) = (call.peer.addr, export.name());
-            // What clients call first when they mount: one line for each that is refused.
+            // The first call of a mount: one line for each refused mount.
             if call.header.proc == Procedure::Fsinfo.number() {
                 tracing::warn!(%peer, export, "mount refused: {refusal}");
             } else {
                 tracing::debug!(%peer, export, "call refused: {refusal}");
             }
             match refusal {
-                Refusal::Credential => Refused::Fault(Fault::Auth(AuthStat::TooWeak)),
-                Refusal::Network | Refusal::Port => Refused::Status(Status::Access),
+                Refusal::Credential => Reason::Fault(Fault::Auth(AuthStat::TooWeak)),
+                Refusal::Network | Refusal::Port => Reason::Status(Status::Access),
             }
-        })?;
-        Ok(Target { export: Arc::clone(export), file, who })
+        })
+    }
+}
+
+impl Env {
+    /// Loads the export table, resolves the object of `call` and admits the caller to its export.
+    pub(super) fn resolve<'a, A: Arguments<'a>>(
+        &self,
+        call: &CallContext,
+        args: &A,
+    ) -> Result<A::Object, Refused> {
+        let exports = self.exports.load();
+        args.resolve(&Resolver { exports: &exports, call, counters: &self.counters })
     }
 }
 

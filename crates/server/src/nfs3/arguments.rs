@@ -1,0 +1,98 @@
+//! What the arguments of each procedure refer to, and what its result carries on failure.
+
+use std::sync::Arc;
+
+use millrace_nfs::v3::{
+    AccessArgs, AccessFail, CommitArgs, CommitFail, CreateArgs, CreateFail, FsinfoArgs, FsinfoFail,
+    FsstatArgs, FsstatFail, GetattrArgs, GetattrFail, LinkArgs, LinkFail, LookupArgs, LookupFail, MkdirArgs,
+    MkdirFail, MknodArgs, MknodFail, PathconfArgs, PathconfFail, ReadArgs, ReadFail, ReaddirArgs,
+    ReaddirFail, ReaddirplusArgs, ReaddirplusFail, ReadlinkArgs, ReadlinkFail, RemoveArgs, RemoveFail,
+    RenameArgs, RenameFail, RmdirArgs, RmdirFail, SetattrArgs, SetattrFail, SymlinkArgs, SymlinkFail,
+    WriteArgs, WriteFail,
+};
+use millrace_xdr::{Decode, Encode};
+
+use super::target::{Refused, Resolver, Target};
+use crate::export::Export;
+
+/// The arguments of a procedure.
+pub(super) trait Arguments<'a>: Decode<'a> {
+    /// What the result carries behind a failing status. Its default has no attributes.
+    type Failure: Encode + Default;
+    /// The files that the arguments name.
+    type Object: Object;
+
+    /// Resolves the file handles.
+    fn resolve(&self, resolver: &Resolver<'_>) -> Result<Self::Object, Refused>;
+}
+
+/// The files that a call is about.
+pub(super) trait Object {
+    /// The export to which the call is accounted.
+    fn into_export(self) -> Arc<Export>;
+}
+
+impl Object for Target {
+    fn into_export(self) -> Arc<Export> {
+        self.export
+    }
+}
+
+impl Object for (Target, Target) {
+    fn into_export(self) -> Arc<Export> {
+        self.0.export
+    }
+}
+
+macro_rules! one_object {
+    ($($args:ty: $($field:ident).+, $failure:ty;)*) => {$(
+        impl<'a> Arguments<'a> for $args {
+            type Failure = $failure;
+            type Object = Target;
+
+            fn resolve(&self, resolver: &Resolver<'_>) -> Result<Target, Refused> {
+                resolver.target(&self.$($field).+)
+            }
+        }
+    )*};
+}
+
+one_object! {
+    GetattrArgs: object, GetattrFail;
+    SetattrArgs: object, SetattrFail;
+    LookupArgs<'a>: what.dir, LookupFail;
+    AccessArgs: object, AccessFail;
+    ReadlinkArgs: symlink, ReadlinkFail;
+    ReadArgs: file, ReadFail;
+    WriteArgs: file, WriteFail;
+    CreateArgs<'a>: place.dir, CreateFail;
+    MkdirArgs<'a>: place.dir, MkdirFail;
+    SymlinkArgs<'a>: place.dir, SymlinkFail;
+    MknodArgs<'a>: place.dir, MknodFail;
+    RemoveArgs<'a>: object.dir, RemoveFail;
+    RmdirArgs<'a>: object.dir, RmdirFail;
+    ReaddirArgs: dir, ReaddirFail;
+    ReaddirplusArgs: dir, ReaddirplusFail;
+    FsstatArgs: root, FsstatFail;
+    FsinfoArgs: root, FsinfoFail;
+    PathconfArgs: object, PathconfFail;
+    CommitArgs: file, CommitFail;
+}
+
+macro_rules! two_objects {
+    ($($args:ty: $($first:ident).+, $($second:ident).+, $failure:ty;)*) => {$(
+        impl<'a> Arguments<'a> for $args {
+            type Failure = $failure;
+            type Object = (Target, Target);
+
+            fn resolve(&self, resolver: &Resolver<'_>) -> Result<(Target, Target), Refused> {
+                resolver.targets(&self.$($first).+, &self.$($second).+)
+            }
+        }
+    )*};
+}
+
+two_objects! {
+    RenameArgs<'a>: from.dir, to.dir, RenameFail;
+    LinkArgs<'a>: file, link.dir, LinkFail;
+}
