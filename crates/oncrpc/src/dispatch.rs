@@ -7,7 +7,7 @@ use millrace_xdr::{Arena, Encode, Encoder, Message};
 
 use crate::{
     AcceptError, AuthStat, CallContext, CallHeader, Credential, Fault, Outcome, Program, ReplyHeader,
-    ReplyStatus, SMALL_REPLY, Service,
+    ReplyStatus, Results, SMALL_REPLY, Service,
 };
 
 /// AUTH_SHORT (RFC 5531 section 8.2): a token that only the server that gave it knows; we give none.
@@ -75,11 +75,12 @@ impl Service for Dispatcher {
 
 fn finish(xid: u32, outcome: Outcome, arena: &Arena) -> Option<Message> {
     let status = match outcome {
-        Ok(reply) if reply.has_failed() => {
+        Ok(Results::Finished(reply)) => return Some(reply),
+        Ok(Results::Encoded(reply)) if reply.has_failed() => {
             tracing::warn!("no memory for a reply of more than {} bytes", reply.len());
             return bare_reply(xid, ReplyStatus::Accept(AcceptError::SystemErr), reply);
         }
-        Ok(reply) => return reply.finish().ok(),
+        Ok(Results::Encoded(reply)) => return reply.finish().ok(),
         Err(Fault::ProcUnavail) => ReplyStatus::Accept(AcceptError::ProcUnavail),
         Err(Fault::GarbageArgs) => ReplyStatus::Accept(AcceptError::GarbageArgs),
         Err(Fault::SystemErr) => ReplyStatus::Accept(AcceptError::SystemErr),

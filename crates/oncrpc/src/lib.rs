@@ -23,7 +23,7 @@ pub use millrace_runtime::MaybeReady;
 pub use millrace_xdr::{Message, Payload};
 pub use received::ReceivedCall;
 pub use service::{
-    CallContext, Fault, Outcome, Peer, Program, REPLY_HEAD, SMALL_REPLY, Service, TransportKind,
+    CallContext, Fault, Outcome, Peer, Program, REPLY_HEAD, Results, SMALL_REPLY, Service, TransportKind,
 };
 pub use stages::{CallClass, Sampler, Stage, Stages};
 pub use transport::{CallId, PendingCall, Reply, ReplySpec, Request, RpcError, Transport, parse_reply};

@@ -101,8 +101,22 @@ pub enum Fault {
     Drop,
 }
 
-/// A program's answer: the encoder with the results appended, or why there are none.
-pub type Outcome = Result<Encoder, Fault>;
+/// The results of a call, behind the header of a successful reply.
+pub enum Results {
+    /// Appended to the encoder that was passed with the call.
+    Encoded(Encoder),
+    /// The same, finished: the program shares the memory of the message.
+    Finished(Message),
+}
+
+impl From<Encoder> for Results {
+    fn from(reply: Encoder) -> Self {
+        Self::Encoded(reply)
+    }
+}
+
+/// The outcome of a call: its results, or why there are none.
+pub type Outcome = Result<Results, Fault>;
 
 /// One RPC program (all its versions).
 pub trait Program: Send + Sync + 'static {

@@ -63,7 +63,7 @@ impl Program for FakeRpcbind {
     }
     fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
         let done = self.answer(&call, &mut reply);
-        MaybeReady::Ready(done.map(|()| reply).map_err(|_| Fault::GarbageArgs))
+        MaybeReady::Ready(done.map(|()| reply.into()).map_err(|_| Fault::GarbageArgs))
     }
 }
 

@@ -111,7 +111,7 @@ impl Env {
             Procedure::Umntall => self.mounts.remove(client, None),
             Procedure::Export => self.put_exports(&mut reply),
         }
-        Ok(reply)
+        Ok(reply.into())
     }
 
     fn put_mounts(&self, reply: &mut Encoder) {
@@ -270,5 +270,5 @@ async fn mnt(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
             encode_mnt(&Err(why.status()), &mut reply);
         }
     }
-    Ok(reply)
+    Ok(reply.into())
 }

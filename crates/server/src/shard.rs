@@ -30,7 +30,6 @@ use millrace_runtime::{
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
-    drc::AnswerOnce,
     limits::CALL_SLACK,
     metrics::ShardCounters,
     mount3::Mount3,
@@ -177,17 +176,14 @@ impl Main {
         }
     }
 
-    /// The programs for a connection from `client`, behind the duplicate request cache.
+    /// The programs for a connection from `client`.
     fn service(&self, client: ClientAddr) -> Arc<dyn Service> {
         let (shared, counters) = (&self.shared, &self.counters);
         let nfs = Nfs3::new(Env::new(shared, counters, self.index, &self.rt, client));
         let mount =
             Mount3::new(Arc::clone(&shared.exports), Arc::clone(&shared.mounts), Arc::clone(counters));
         let programs: [Arc<dyn Program>; 2] = [Arc::new(nfs), Arc::new(mount)];
-        let counters = Arc::clone(counters);
-        Arc::new(AnswerOnce::new(Dispatcher::new(programs), Arc::clone(&shared.replies), move || {
-            counters.replayed()
-        }))
+        Arc::new(Dispatcher::new(programs))
     }
 
     async fn run(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {

@@ -56,10 +56,10 @@ impl Program for Doubler {
         fn double(call: &CallContext, mut reply: Encoder) -> Outcome {
             let n = call.args().u32().map_err(|_| Fault::GarbageArgs)?;
             reply.put_u32(n.wrapping_mul(2));
-            Ok(reply)
+            Ok(reply.into())
         }
         match call.header.proc {
-            0 => MaybeReady::Ready(Ok(reply)),
+            0 => MaybeReady::Ready(Ok(reply.into())),
             1 => MaybeReady::Ready(double(&call, reply)),
             2 => MaybeReady::wait(async move { double(&call, reply) }),
             3 => MaybeReady::Ready(Err(Fault::Auth(AuthStat::TooWeak))),
@@ -71,12 +71,12 @@ impl Program for Doubler {
                     _ => Vec::new(),
                 };
                 reply.put_opaque(&machine);
-                MaybeReady::Ready(Ok(reply))
+                MaybeReady::Ready(Ok(reply.into()))
             }
             7 => {
                 MaybeReady::Ready(call.args().payload(8 << 20).map_err(|_| Fault::GarbageArgs).map(|data| {
                     reply.put_payload(data);
-                    reply
+                    reply.into()
                 }))
             }
             8 => {
@@ -99,7 +99,7 @@ impl Program for Doubler {
                     let payload = pieces.collect();
                     reply.put_payload(payload);
                 }
-                MaybeReady::Ready(Ok(reply))
+                MaybeReady::Ready(Ok(reply.into()))
             }
             _ => MaybeReady::Ready(Err(Fault::ProcUnavail)),
         }

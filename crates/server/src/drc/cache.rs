@@ -3,16 +3,17 @@
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use futures::channel::oneshot;
-use millrace_oncrpc::{Message, Peer, serving::ClientAddr};
+use millrace_oncrpc::{Fault, Peer, serving::ClientAddr};
 use millrace_runtime::{Instant, RuntimeRef};
+use millrace_xdr::View;
 use parking_lot::Mutex;
 
-use super::order::Order;
+use super::{order::Order, was_executed};
 
 /// Independent parts of the cache, so that shards seldom meet at a lock.
 const PARTS: usize = 16;
-/// Kept replies are at most this long; the replies of all procedures that need keeping are far shorter.
-const MAX_REPLY: usize = 2048;
+/// Kept results are at most this long; those of all procedures that must not be executed twice are far shorter.
+const MAX_RESULTS: usize = 2048;
 /// A call is sent again within this time, if at all: clients that lost their connection make another at once.
 const WINDOW: Duration = Duration::from_secs(60);
 /// The cache grows to so many times its size while the replies in it are younger than that.
@@ -37,12 +38,10 @@ impl Key {
 }
 
 enum Entry {
-    /// Being executed for this connection; the others wait for the reply.
-    InProgress {
-        connection: u64,
-        waiting: Vec<oneshot::Sender<Option<Message>>>,
-    },
-    Done(Message),
+    /// Being executed for this connection; the others wait for the results.
+    InProgress { connection: u64, waiting: Vec<oneshot::Sender<Result<View, Fault>>> },
+    /// Executed, with these results.
+    Done(View),
 }
 
 struct Part {
@@ -117,11 +116,16 @@ impl Part {
 
 /// What to do with a call.
 pub(super) enum Verdict {
+    /// Execute it.
     Execute,
-    Answer(Option<Message>),
-    Wait(oneshot::Receiver<Option<Message>>),
-    /// Its reply could not be kept: the client is to try again later.
-    Later,
+    /// It was executed, with these results.
+    Replay(View),
+    /// It is being executed for another connection.
+    Wait(oneshot::Receiver<Result<View, Fault>>),
+    /// It is being executed for the same connection.
+    Drop,
+    /// Its results could not be kept: the client is to send it again later.
+    TryLater,
 }
 
 /// The cache; one per server, shared by all shards and both transports.
@@ -146,11 +150,8 @@ impl ReplyCache {
     pub(super) fn look_up(&self, key: &Key, peer: &Peer) -> Verdict {
         let mut part = self.part(key).lock();
         match part.entries.get_mut(key) {
-            Some(Entry::Done(reply)) => Verdict::Answer(Some(reply.clone())),
-            // The same connection will get the one answer; RFC 5531 has no second.
-            Some(Entry::InProgress { connection, .. }) if *connection == peer.connection => {
-                Verdict::Answer(None)
-            }
+            Some(Entry::Done(results)) => Verdict::Replay(results.clone()),
+            Some(Entry::InProgress { connection, .. }) if *connection == peer.connection => Verdict::Drop,
             Some(Entry::InProgress { waiting, .. }) => {
                 let (tx, rx) = oneshot::channel();
                 waiting.retain(|w| !w.is_canceled());
@@ -160,7 +161,7 @@ impl ReplyCache {
             None => {
                 let full = part.entries.len() >= GROWTH * self.size;
                 if full && !part.has_room(key.counted(), self.clock.now(), self.size) {
-                    return Verdict::Later;
+                    return Verdict::TryLater;
                 }
                 let entry = Entry::InProgress { connection: peer.connection, waiting: Vec::new() };
                 part.entries.insert(*key, entry);
@@ -169,9 +170,11 @@ impl ReplyCache {
         }
     }
 
-    /// Ends a call: gives `reply` to the connections that wait for it, and keeps it if the call was executed.
-    pub(super) fn finish(&self, key: &Key, reply: Option<&Message>, executed: bool) {
-        let kept = reply.filter(|r| executed && r.payloads.is_empty() && r.head.len() <= MAX_REPLY);
+    /// Ends a call: passes `outcome` to the connections that wait for it, and keeps the results if the call was executed.
+    /// `None`: the call has no outcome.
+    pub(super) fn finish(&self, key: &Key, outcome: Option<Result<View, Fault>>) {
+        let results = outcome.as_ref().and_then(|outcome| outcome.as_ref().ok());
+        let kept = results.filter(|r| was_executed(r) && r.len() <= MAX_RESULTS);
         let now = self.clock.now();
         let mut part = self.part(key).lock();
         let before = match kept {
@@ -184,7 +187,7 @@ impl ReplyCache {
         if let Some(Entry::InProgress { waiting, .. }) = before {
             for w in waiting {
                 // The connection may have ended.
-                drop(w.send(reply.cloned()));
+                drop(outcome.clone().map(|outcome| w.send(outcome)));
             }
         }
     }
@@ -197,7 +200,7 @@ impl ReplyCache {
     /// Bytes of memory that the kept replies keep from being reused.
     pub(crate) fn kept_bytes(&self) -> usize {
         let held = |entry: &Entry| match entry {
-            Entry::Done(reply) => reply.head.iter().map(|view| view.capacity()).sum(),
+            Entry::Done(results) => results.capacity(),
             Entry::InProgress { .. } => 0,
         };
         self.parts.iter().map(|p| p.lock().entries.values().map(held).sum::<usize>()).sum()

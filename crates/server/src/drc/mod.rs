@@ -1,15 +1,20 @@
 //! The duplicate request cache: a call that changes something is executed once, however often it is sent.
 //!
-//! A client that lost its connection, or its patience, sends a call again with the same XID. Executing a REMOVE again
+//! A client that lost its connection, or waited too long, sends a call again with the same XID. Executing a REMOVE again
 //! would answer NOENT to a caller whose file was removed; executing a late WRITE again could undo a newer one. So the
-//! replies to such calls are kept and sent again. A call is recognised by client address, XID, procedure and a
-//! checksum of its first bytes (credential and arguments); the client's port and connection may have changed.
+//! results of such calls are kept, and sent again behind a new RPC header. A call is recognised by client address, XID,
+//! procedure and a checksum of its first bytes (credential and arguments); the client's port and connection may have changed.
+//!
+//! The cache is the last step before the file system, as in Linux (`nfsd_dispatch`): the arguments are decoded and the
+//! caller is admitted to the export before. A caller that is not admitted neither adds an entry nor reads one.
 //!
 //! That the connection on which a call came first is still open says nothing: the client may have given it up long before
 //! the server is told. Two calls of a client with the same XID and first bytes that are not the same call would be mixed
 //! up; XIDs are random for each connection, so the chance is that of equal XIDs within a minute (as with knfsd).
 
 mod cache;
+#[cfg(test)]
+mod harness;
 #[cfg(test)]
 mod model;
 mod order;
@@ -19,51 +24,107 @@ mod tests;
 use std::sync::Arc;
 
 use millrace_nfs::v3::Status;
-use millrace_oncrpc::{
-    CallContext, CallHeader, MaybeReady, Message, Payload, ReplyHeader, ReplyStatus, Service,
-};
-use millrace_xdr::{Decoder, Encoder, pad};
+use millrace_oncrpc::{CallContext, CallHeader, Fault, MaybeReady, Outcome, Payload, Results};
+use millrace_xdr::{Encoder, View, pad};
 use smallvec::SmallVec;
 
 pub(crate) use self::cache::{GROWTH, ReplyCache};
 use self::cache::{Key, Verdict};
 use crate::siphash::siphash;
 
-/// How many bytes of a call, from its program number on, its checksum covers: the longest AUTH_SYS credential and
+/// What a retransmission repeats follows the XID, the message type and the RPC version (RFC 5531 section 9).
+const CHECKED_FROM: usize = 12;
+/// The number of bytes of a call, from its program number on, that its checksum covers: the longest AUTH_SYS credential and
 /// verifier, and about 256 bytes of arguments.
 const CHECKED_BYTES: usize = 640;
 
-/// Removes an entry in progress whose call will never be answered.
-struct Unfinished {
-    cache: Arc<ReplyCache>,
-    key: Option<Key>,
+/// What is done with a call that must not be executed twice.
+pub(crate) enum Begun {
+    /// The call is new. It is to be executed, and ended with [`InProgress::finish`].
+    Execute(InProgress, Encoder),
+    /// The call is a retransmission: it is not executed, and this is its outcome.
+    Retransmission(MaybeReady<'static, Outcome>),
+    /// The call is new, and its results could not be kept: the client is to send it again later.
+    TryLater(Encoder),
 }
 
-impl Drop for Unfinished {
+/// A call that is being executed. If it is dropped, the call was not executed to its end: a retransmission is executed.
+pub(crate) struct InProgress {
+    cache: Arc<ReplyCache>,
+    key: Key,
+    /// The length of the RPC header in the reply.
+    header: usize,
+    finished: bool,
+}
+
+impl InProgress {
+    /// Ends the call. Its results are kept if it was executed, and are the outcome of the retransmissions that wait for them.
+    pub(crate) fn finish(mut self, outcome: Result<Encoder, Fault>) -> Outcome {
+        self.finished = true;
+        let (outcome, results) = match outcome {
+            // There was no memory for the results.
+            Ok(reply) if reply.has_failed() => (Ok(reply.into()), Err(Fault::SystemErr)),
+            Ok(reply) => match reply.finish() {
+                Ok(reply) => {
+                    let results = reply.head.iter().next().filter(|_| reply.payloads.is_empty());
+                    let results = results.map(|v| v.slice(self.header, v.len().saturating_sub(self.header)));
+                    (Ok(Results::Finished(reply)), results.ok_or(Fault::Drop))
+                }
+                Err(_) => (Err(Fault::SystemErr), Err(Fault::SystemErr)),
+            },
+            Err(fault) => (Err(fault), Err(fault)),
+        };
+        self.cache.finish(&self.key, Some(results));
+        outcome
+    }
+}
+
+impl Drop for InProgress {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            self.cache.finish(&key, None, false);
+        if !self.finished {
+            self.cache.finish(&self.key, None);
         }
     }
 }
 
-/// What a retransmission repeats follows the XID, the message type and the RPC version (RFC 5531 section 9).
-const CHECKED_FROM: usize = 12;
-
-/// The key of a call whose reply must be kept; `None` for other calls.
-fn key_of(call: &CallContext) -> Option<Key> {
-    let CallHeader { xid, prog, proc, .. } = call.header;
-    if prog != millrace_nfs::v3::PROGRAM || !changes_something(proc) {
-        return None;
+impl ReplyCache {
+    /// Looks up `call`, whose caller was admitted. `reply` has the RPC header of a successful reply.
+    pub(crate) fn begin(self: &Arc<Self>, call: &CallContext, reply: Encoder) -> Begun {
+        let key = key_of(call);
+        match self.look_up(&key, &call.peer) {
+            Verdict::Execute => {
+                let header = reply.len();
+                let cache = Arc::clone(self);
+                Begun::Execute(InProgress { cache, key, header, finished: false }, reply)
+            }
+            Verdict::Replay(results) => Begun::Retransmission(MaybeReady::Ready(Ok(replay(reply, &results)))),
+            Verdict::Wait(results) => Begun::Retransmission(MaybeReady::wait(async move {
+                let results = results.await.unwrap_or(Err(Fault::Drop));
+                results.map(|results| replay(reply, &results))
+            })),
+            // The connection gets the one reply; RFC 5531 has no second.
+            Verdict::Drop => Begun::Retransmission(MaybeReady::Ready(Err(Fault::Drop))),
+            Verdict::TryLater => Begun::TryLater(reply),
+        }
     }
+}
+
+fn replay(mut reply: Encoder, results: &View) -> Results {
+    reply.put_raw(results);
+    reply.into()
+}
+
+fn key_of(call: &CallContext) -> Key {
+    let CallHeader { xid, proc, .. } = call.header;
     let message = call.message();
-    let checked = message.head.iter().next()?.get(CHECKED_FROM..)?;
+    let head = message.head.iter().next().map_or(&[][..], |view| view);
+    let checked = head.get(CHECKED_FROM..).unwrap_or_default();
     let key = [u64::from(xid), u64::from(proc)];
     let checksum = match message.payloads.first().filter(|p| p.position < CHECKED_FROM + CHECKED_BYTES) {
         None => siphash(key, checked.get(..CHECKED_BYTES).unwrap_or(checked)),
         Some(payload) => siphash(key, &with_payload(checked, payload)),
     };
-    Some(Key { client: call.peer.addr.ip().to_canonical(), xid, proc, checksum })
+    Key { client: call.peer.addr.ip().to_canonical(), xid, proc, checksum }
 }
 
 /// The first bytes of a call as its stream has them, with the payload in its place: the same whether data came in a chunk or
@@ -80,88 +141,11 @@ fn with_payload(head: &[u8], payload: &Payload) -> SmallVec<[u8; CHECKED_BYTES]>
     out
 }
 
-/// Whether `reply` says that its call may have changed something. Of a call that was refused (a bad handle, no right, wrong
-/// arguments) nothing is kept: to refuse it again is right, and callers that no export admits take no room.
-fn was_executed(reply: &Message) -> bool {
-    let mut d = Decoder::new(reply);
-    let accepted = d.get::<ReplyHeader>().is_ok_and(|h| h.status == ReplyStatus::Success);
+/// Whether these results say that the call may have changed something. Results of a call that was refused (an invalid handle, no
+/// permission) are not kept: refusing the call again is correct.
+fn was_executed(results: &[u8]) -> bool {
     let refused =
         [Status::Access, Status::RoFs, Status::Stale, Status::BadHandle, Status::NotSupp, Status::Jukebox];
-    accepted && d.u32().is_ok_and(|status| refused.iter().all(|r| *r as u32 != status))
-}
-
-/// The answer to a call that is to be sent again later: NFS3ERR_JUKEBOX, without attributes.
-fn later(xid: u32, proc: u32, mut reply: Encoder) -> Option<Message> {
-    const RENAME: u32 = 14;
-    const LINK: u32 = 15;
-    reply.put(&ReplyHeader { xid, status: ReplyStatus::Success });
-    reply.put_u32(Status::Jukebox as u32);
-    // Each is an attribute that is not there: two of a changed directory (RFC 1813 section 2.6).
-    let attributes = match proc {
-        RENAME => 4,
-        LINK => 3,
-        _ => 2,
-    };
-    (0..attributes).for_each(|_| reply.put_bool(false));
-    reply.finish().ok()
-}
-
-/// The procedures that must not be executed twice: SETATTR, and WRITE to LINK.
-const fn changes_something(proc: u32) -> bool {
-    matches!(proc, 2 | 7..=15)
-}
-
-/// A service in front of another one that answers retransmissions from the cache.
-pub(crate) struct AnswerOnce<S> {
-    inner: S,
-    cache: Arc<ReplyCache>,
-    replayed: Box<dyn Fn() + Send + Sync>,
-}
-
-impl<S: Service> AnswerOnce<S> {
-    /// Puts `cache` in front of `inner`; `replayed` is called for each call that is answered from it.
-    pub(crate) fn new(inner: S, cache: Arc<ReplyCache>, replayed: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { inner, cache, replayed: Box::new(replayed) }
-    }
-
-    fn execute(&self, key: Key, call: CallContext, reply: Encoder) -> MaybeReady<'static, Option<Message>> {
-        let mut guard = Unfinished { cache: Arc::clone(&self.cache), key: Some(key) };
-        let mut done = move |reply: Option<Message>| {
-            if let Some(key) = guard.key.take() {
-                guard.cache.finish(&key, reply.as_ref(), reply.as_ref().is_some_and(was_executed));
-            }
-            reply
-        };
-        match self.inner.call(call, reply) {
-            MaybeReady::Ready(reply) => MaybeReady::Ready(done(reply)),
-            // Transports see a call through to its end even if its connection goes, so that a retransmission finds the
-            // answer and not half an operation.
-            MaybeReady::Pending(call) => MaybeReady::wait(async move { done(call.await) }),
-            MaybeReady::Taken => MaybeReady::Taken,
-        }
-    }
-}
-
-impl<S: Service> Service for AnswerOnce<S> {
-    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
-        self.inner.reply_bytes(call)
-    }
-
-    fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Option<Message>> {
-        let Some(key) = key_of(&call) else {
-            return self.inner.call(call, reply);
-        };
-        match self.cache.look_up(&key, &call.peer) {
-            Verdict::Execute => self.execute(key, call, reply),
-            Verdict::Later => MaybeReady::Ready(later(key.xid, key.proc, reply)),
-            Verdict::Answer(reply) => {
-                (self.replayed)();
-                MaybeReady::Ready(reply)
-            }
-            Verdict::Wait(rx) => {
-                (self.replayed)();
-                MaybeReady::wait(async move { rx.await.unwrap_or(None) })
-            }
-        }
-    }
+    let status = results.first_chunk().map(|status| u32::from_be_bytes(*status));
+    status.is_some_and(|status| refused.iter().all(|r| *r as u32 != status))
 }

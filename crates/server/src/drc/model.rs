@@ -13,15 +13,17 @@ use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_nfs::v3::Status;
 use millrace_oncrpc::{
-    AuthStat, CallContext, Credential, MaybeReady, Message, Peer, ReceivedCall, ReplyHeader, ReplyStatus,
-    Service, Stages, TransportKind, call_header,
+    AuthStat, CallContext, Credential, Fault, MaybeReady, Message, Peer, TransportKind, call_header,
 };
 use millrace_runtime::{BoxFuture, RuntimeExt, virtual_time::VirtualTime};
 use millrace_xdr::Encoder;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
-use super::{AnswerOnce, ReplyCache};
+use super::{
+    ReplyCache,
+    harness::{Front, Procedures, Refusal},
+};
 
 /// Clients that keep the rules.
 const CLIENTS: usize = 3;
@@ -34,8 +36,8 @@ const REPLIES: usize = 256;
 /// For so long a client sends a call again.
 const PATIENCE: Duration = Duration::from_secs(55);
 
-/// Counts executions. What the call's first argument says becomes of it: 0, it is executed at once; 1, later; 2 to 4, it is
-/// refused.
+/// Counts executions. What the call's first argument says becomes of it: 0, it is executed at once; 1, later; 2 and 4, its
+/// caller is not admitted; 3, the file system refuses it.
 #[derive(Clone, Default)]
 struct Files(Arc<Mutex<Executed>>);
 
@@ -45,32 +47,35 @@ struct Executed {
     open: HashMap<(IpAddr, u32), oneshot::Sender<()>>,
 }
 
-impl Service for Files {
-    fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Option<Message>> {
-        let xid = call.header.xid;
-        let fate = call.args().u32().unwrap();
-        let status = if fate == 4 { ReplyStatus::Auth(AuthStat::TooWeak) } else { ReplyStatus::Success };
-        reply.put(&ReplyHeader { xid, status });
-        reply.put(match fate {
-            2 => &Status::Stale,
-            3 => &Status::Access,
-            _ => &Status::Ok,
-        });
-        let reply = reply.finish().ok();
-        if fate > 1 {
-            return MaybeReady::Ready(reply);
+fn fate(call: &CallContext) -> u32 {
+    call.args().u32().unwrap()
+}
+
+impl Procedures for Files {
+    fn admit(&self, call: &CallContext) -> Result<(), Refusal> {
+        match fate(call) {
+            2 => Err(Refusal::Nfs(Status::Stale)),
+            4 => Err(Refusal::Rpc(Fault::Auth(AuthStat::TooWeak))),
+            _ => Ok(()),
         }
-        let call = (call.peer.addr.ip(), xid);
+    }
+
+    fn execute(&self, call: &CallContext, mut reply: Encoder) -> MaybeReady<'static, Result<Encoder, Fault>> {
+        if fate(call) == 3 {
+            return MaybeReady::Ready(Refusal::Nfs(Status::Access).answer(reply));
+        }
+        reply.put(&Status::Ok);
+        let id = (call.peer.addr.ip(), call.header.xid);
         let mut executed = self.0.lock();
-        *executed.times.entry(call).or_default() += 1;
-        if fate == 0 {
-            return MaybeReady::Ready(reply);
+        *executed.times.entry(id).or_default() += 1;
+        if fate(call) == 0 {
+            return MaybeReady::Ready(Ok(reply));
         }
         let (tx, rx) = oneshot::channel();
-        executed.open.insert(call, tx);
+        executed.open.insert(id, tx);
         MaybeReady::wait(async move {
             let _ = rx.await;
-            reply
+            Ok(reply)
         })
     }
 }
@@ -118,7 +123,7 @@ struct Model {
     time: VirtualTime,
     arena: Arena,
     files: Files,
-    front: AnswerOnce<Files>,
+    front: Front,
     waiting: Vec<Vec<Waiting>>,
     next: u32,
     connections: u64,
@@ -131,10 +136,10 @@ fn address(client: usize) -> IpAddr {
 impl Model {
     fn new() -> Self {
         let (time, files) = (VirtualTime::new(1), Files::default());
-        let cache = Arc::new(ReplyCache::new(REPLIES, time.runtime()));
+        let cache = ReplyCache::new(REPLIES, time.runtime());
         Self {
             arena: Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false }),
-            front: AnswerOnce::new(files.clone(), cache, || ()),
+            front: Front::new(files.clone(), cache),
             waiting: (0..CLIENTS).map(|_| Vec::new()).collect(),
             time,
             files,
@@ -163,8 +168,7 @@ impl Model {
         assert!(message.set_xid(xid));
         let addr = (addr, 900).into();
         let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection };
-        let received = ReceivedCall::parse(message, &peer, &self.front);
-        received.execute(&self.front, &Stages::NONE, Encoder::new(&self.arena, 64))
+        self.front.call(&peer, message, &self.arena)
     }
 
     fn take(waiting: &mut Waiting, answer: MaybeReady<'static, Option<Message>>) {

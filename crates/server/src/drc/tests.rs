@@ -7,12 +7,15 @@ use std::{
 
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_oncrpc::{Credential, Peer, ReceivedCall, Stages, TransportKind, call_header};
+use millrace_oncrpc::{Credential, Message, Peer, ReplyHeader, ReplyStatus, TransportKind, call_header};
 use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
-use millrace_xdr::Views;
+use millrace_xdr::{Decoder, Views};
 use parking_lot::Mutex;
 
-use super::*;
+use super::{
+    harness::{Front, Procedures, Refusal},
+    *,
+};
 
 /// Answers each call with its number of execution, when it is told to.
 #[derive(Clone, Default)]
@@ -23,36 +26,32 @@ struct Counting {
     executed: AtomicU64,
     waiting: Mutex<Vec<oneshot::Sender<()>>>,
     at_once: bool,
-    /// What is answered instead of success.
-    refuses: Mutex<Option<Refusal>>,
+    /// Whether callers are refused by the export.
+    excludes: Mutex<Option<Refusal>>,
+    /// What the procedure answers in place of success.
+    fails: Mutex<Option<Refusal>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Refusal {
-    Rpc(ReplyStatus),
-    Nfs(Status),
-}
+impl Procedures for Counted {
+    fn admit(&self, _: &CallContext) -> Result<(), Refusal> {
+        self.0.excludes.lock().map_or(Ok(()), Err)
+    }
 
-impl Service for Counted {
-    fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
+    fn execute(&self, _: &CallContext, mut reply: Encoder) -> MaybeReady<'static, Result<Encoder, Fault>> {
         let n = self.0.executed.fetch_add(1, Ordering::Relaxed) + 1;
-        let (rpc, nfs) = match *self.0.refuses.lock() {
-            None => (ReplyStatus::Success, Status::Ok),
-            Some(Refusal::Nfs(status)) => (ReplyStatus::Success, status),
-            Some(Refusal::Rpc(status)) => (status, Status::Ok),
-        };
-        e.put(&ReplyHeader { xid: call.header.xid, status: rpc });
-        e.put(&nfs);
-        e.put_u64(n);
-        let reply = e.finish().ok();
+        if let Some(refusal) = *self.0.fails.lock() {
+            return MaybeReady::Ready(refusal.answer(reply));
+        }
+        reply.put(&Status::Ok);
+        reply.put_u64(n);
         if self.0.at_once {
-            return MaybeReady::Ready(reply);
+            return MaybeReady::Ready(Ok(reply));
         }
         let (tx, rx) = oneshot::channel();
         self.0.waiting.lock().push(tx);
         MaybeReady::wait(async move {
             let _ = rx.await;
-            reply
+            Ok(reply)
         })
     }
 }
@@ -83,26 +82,22 @@ fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     f.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn front(at_once: bool, replies: usize) -> (Arc<Counting>, AnswerOnce<Counted>) {
+fn front(at_once: bool, replies: usize) -> (Arc<Counting>, Front) {
     front_in(&VirtualTime::new(1), at_once, replies)
 }
 
-fn front_in(time: &VirtualTime, at_once: bool, replies: usize) -> (Arc<Counting>, AnswerOnce<Counted>) {
+fn front_in(time: &VirtualTime, at_once: bool, replies: usize) -> (Arc<Counting>, Front) {
     let counting = Arc::new(Counting { at_once, ..Counting::default() });
-    let cache = Arc::new(ReplyCache::new(replies, time.runtime()));
-    (Arc::clone(&counting), AnswerOnce::new(Counted(counting), cache, || ()))
+    let cache = ReplyCache::new(replies, time.runtime());
+    (Arc::clone(&counting), Front::new(Counted(counting), cache))
 }
 
 fn from(addr: impl Into<std::net::IpAddr>) -> Peer {
     Peer { addr: (addr.into(), 1).into(), ..peer(1) }
 }
 
-fn send(s: &AnswerOnce<Counted>, peer: &Peer, m: Message, a: &Arena) -> MaybeReady<'static, Option<Message>> {
-    ReceivedCall::parse(m, peer, s).execute(s, &Stages::NONE, Encoder::new(a, 64))
-}
-
-fn now(s: &AnswerOnce<Counted>, peer: &Peer, m: Message, a: &Arena) -> Option<u64> {
-    match send(s, peer, m, a) {
+fn now(s: &Front, peer: &Peer, m: Message, a: &Arena) -> Option<u64> {
+    match s.call(peer, m, a) {
         MaybeReady::Ready(reply) => number(reply),
         _ => panic!("the call waits"),
     }
@@ -122,22 +117,12 @@ fn only_what_makes_two_calls_the_same_call_counts() {
 }
 
 #[test]
-fn calls_that_change_nothing_are_executed_each_time() {
-    let (a, (_, s)) = (arena(), front(true, 100));
-    for (n, proc) in [0, 1, 3, 4, 5, 6, 16, 17, 18, 19, 20, 21].into_iter().enumerate() {
-        assert_eq!(now(&s, &peer(1), call(&a, 1, proc, 0), &a), Some(2 * n as u64 + 1));
-        assert_eq!(now(&s, &peer(1), call(&a, 1, proc, 0), &a), Some(2 * n as u64 + 2));
-    }
-    assert_eq!(s.cache.kept(), 0);
-}
-
-#[test]
 fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
     let (a, (service, s)) = (arena(), front(false, 100));
-    let mut first = pin!(send(&s, &peer(1), call(&a, 1, 8, 0), &a));
+    let mut first = pin!(s.call(&peer(1), call(&a, 1, 8, 0), &a));
     assert!(poll(first.as_mut()).is_pending());
     assert_eq!(now(&s, &peer(1), call(&a, 1, 8, 0), &a), None, "the same connection has one answer coming");
-    let mut second = pin!(send(&s, &peer(2), call(&a, 1, 8, 0), &a));
+    let mut second = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
     assert!(poll(second.as_mut()).is_pending());
     service.waiting.lock().drain(..).for_each(|tx| tx.send(()).unwrap());
     assert!(matches!(poll(first.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
@@ -149,12 +134,12 @@ fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
 #[test]
 fn a_call_that_is_never_answered_can_be_sent_again() {
     let (a, (service, s)) = (arena(), front(false, 100));
-    let first = send(&s, &peer(1), call(&a, 1, 8, 0), &a);
-    let mut waiting = pin!(send(&s, &peer(2), call(&a, 1, 8, 0), &a));
+    let first = s.call(&peer(1), call(&a, 1, 8, 0), &a);
+    let mut waiting = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
     assert!(poll(waiting.as_mut()).is_pending());
     drop(first);
     assert!(matches!(poll(waiting.as_mut()), Poll::Ready(None)), "its client sends again");
-    let mut again = pin!(send(&s, &peer(2), call(&a, 1, 8, 0), &a));
+    let mut again = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
     assert!(poll(again.as_mut()).is_pending());
     assert_eq!(service.executed.load(Ordering::Relaxed), 2);
 }
@@ -195,22 +180,12 @@ fn a_client_that_changes_much_does_not_push_out_the_replies_of_others() {
 }
 
 #[test]
-fn messages_that_are_no_calls_are_not_kept() {
-    let (a, (_, s)) = (arena(), front(true, 64));
-    for bytes in [&b""[..], b"abc", &[0; 12], &[0xff; 64]] {
-        let m = Message::from_view(a.copy_from(bytes).unwrap());
-        assert_eq!(now(&s, &peer(1), m, &a), None);
-    }
-    assert_eq!(s.cache.kept(), 0);
-}
-
-#[test]
 fn nothing_is_kept_of_calls_that_were_not_executed() {
     let (a, (service, s)) = (arena(), front(true, 64));
     let refusals = [
-        Refusal::Rpc(ReplyStatus::Auth(millrace_oncrpc::AuthStat::TooWeak)),
-        Refusal::Rpc(ReplyStatus::Accept(millrace_oncrpc::AcceptError::GarbageArgs)),
-        Refusal::Rpc(ReplyStatus::Accept(millrace_oncrpc::AcceptError::SystemErr)),
+        Refusal::Rpc(Fault::Auth(millrace_oncrpc::AuthStat::TooWeak)),
+        Refusal::Rpc(Fault::GarbageArgs),
+        Refusal::Rpc(Fault::SystemErr),
         Refusal::Nfs(Status::BadHandle),
         Refusal::Nfs(Status::Stale),
         Refusal::Nfs(Status::Access),
@@ -218,15 +193,38 @@ fn nothing_is_kept_of_calls_that_were_not_executed() {
         Refusal::Nfs(Status::Jukebox),
     ];
     for (n, refusal) in refusals.into_iter().enumerate() {
-        *service.refuses.lock() = Some(refusal);
+        *service.fails.lock() = Some(refusal);
         now(&s, &peer(1), call(&a, n as u32, 12, 0), &a);
         assert_eq!(s.cache.kept(), 0, "{refusal:?}");
     }
     // A failure that the state of the file system decides is an outcome: the state may be another one later.
-    *service.refuses.lock() = Some(Refusal::Nfs(Status::NoEnt));
+    *service.fails.lock() = Some(Refusal::Nfs(Status::NoEnt));
     now(&s, &peer(1), call(&a, 1000, 12, 0), &a);
     assert_eq!(s.cache.kept(), 1);
     assert_eq!(a.stats().in_use, s.cache.kept_bytes());
+}
+
+#[test]
+fn a_caller_that_is_not_admitted_gets_no_kept_results() {
+    let (a, (service, s)) = (arena(), front(true, 64));
+    let first = now(&s, &peer(1), call(&a, 1, 12, 0), &a);
+    *service.excludes.lock() = Some(Refusal::Rpc(Fault::Auth(millrace_oncrpc::AuthStat::TooWeak)));
+    let refused = s.call(&peer(1), call(&a, 1, 12, 0), &a);
+    let MaybeReady::Ready(Some(refused)) = refused else { panic!("no answer") };
+    let header = Decoder::new(&refused).get::<ReplyHeader>().unwrap();
+    assert_eq!(header.status, ReplyStatus::Auth(millrace_oncrpc::AuthStat::TooWeak));
+    *service.excludes.lock() = None;
+    assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 0), &a), first, "executed again");
+}
+
+#[test]
+fn a_replay_is_the_first_reply_byte_by_byte() {
+    let (a, (_, s)) = (arena(), front(true, 64));
+    let reply = || match s.call(&peer(1), call(&a, 7, 12, 0), &a) {
+        MaybeReady::Ready(Some(reply)) => reply.head.to_vec(),
+        _ => panic!("no answer"),
+    };
+    assert_eq!(reply(), reply());
 }
 
 #[test]
@@ -234,11 +232,11 @@ fn thousands_of_callers_that_are_refused_push_out_nothing() {
     let (a, (service, s)) = (arena(), front(true, 4096));
     let victim = from([10, 0, 0, 1]);
     let first = now(&s, &victim, call(&a, 1, 12, 0), &a);
-    *service.refuses.lock() = Some(Refusal::Nfs(Status::Stale));
+    *service.excludes.lock() = Some(Refusal::Nfs(Status::Stale));
     for n in 0..20_000_u32 {
         now(&s, &from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n)), call(&a, n, 12, n), &a);
     }
-    *service.refuses.lock() = None;
+    *service.excludes.lock() = None;
     assert_eq!(now(&s, &victim, call(&a, 1, 12, 0), &a), first, "executed again");
 }
 
@@ -287,18 +285,16 @@ fn a_new_client_is_told_to_try_later_where_its_reply_could_not_be_kept() {
     let (a, (service, s)) = (arena(), front_in(&time, true, 16));
     let at = |n: u32| from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n));
     for n in 0..2000 {
-        send(&s, &at(n), call(&a, n, 12, n), &a);
+        s.call(&at(n), call(&a, n, 12, n), &a);
     }
     assert_eq!(s.cache.kept(), 16 * 16, "each client has one, and each part as many as it may");
     let executed = service.executed.load(Ordering::Relaxed);
-    for (proc, words) in [(12, 2), (14, 4), (15, 3)] {
-        let reply = send(&s, &at(5000), call(&a, 5, proc, 5), &a);
-        let MaybeReady::Ready(Some(reply)) = reply else { panic!("no answer") };
-        let mut d = Decoder::new(&reply);
-        assert_eq!(d.get::<ReplyHeader>().unwrap(), ReplyHeader { xid: 5, status: ReplyStatus::Success });
-        assert_eq!(d.u32(), Ok(Status::Jukebox as u32));
-        assert_eq!(d.remaining(), 4 * words);
-    }
+    let MaybeReady::Ready(Some(reply)) = s.call(&at(5000), call(&a, 5, 12, 5), &a) else {
+        panic!("no answer")
+    };
+    let mut d = Decoder::new(&reply);
+    assert_eq!(d.get::<ReplyHeader>().unwrap(), ReplyHeader { xid: 5, status: ReplyStatus::Success });
+    assert_eq!(d.u32(), Ok(Status::Jukebox as u32));
     assert_eq!(service.executed.load(Ordering::Relaxed), executed);
     time.block_on(time.runtime().sleep(std::time::Duration::from_secs(61))).unwrap();
     assert_eq!(now(&s, &at(5000), call(&a, 5, 12, 5), &a), Some(executed + 1));

@@ -1,24 +1,23 @@
 //! GETATTR, SETATTR, ACCESS.
 
 use millrace_nfs::v3::{AccessArgs, AccessOk, GetattrArgs, GetattrOk, SetattrArgs};
-use millrace_oncrpc::Outcome;
 use millrace_vfs::{Access, FsError};
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, done, target::Target};
+use super::{Env, Executed, convert, done, target::Target};
 
 /// Rights that a read-only export never gives.
 const CHANGING: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;
 const ALL: u32 = millrace_nfs::v3::access::ALL;
 
-pub(super) async fn getattr(env: &Env, t: &Target, _: GetattrArgs, reply: Encoder) -> Outcome {
+pub(super) async fn getattr(env: &Env, t: &Target, _: GetattrArgs, reply: Encoder) -> Executed {
     match t.fs().getattr(&t.file).await {
         Ok(a) => done(reply, &GetattrOk { attributes: convert::fattr(&a) }),
         Err(e) => env.failed(reply, convert::status(e), &()),
     }
 }
 
-pub(super) async fn setattr(env: &Env, t: &Target, args: SetattrArgs, reply: Encoder) -> Outcome {
+pub(super) async fn setattr(env: &Env, t: &Target, args: SetattrArgs, reply: Encoder) -> Executed {
     match set(t, &args).await {
         Ok(wcc) => done(reply, &convert::wcc(&wcc)),
         Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
@@ -32,7 +31,7 @@ async fn set(t: &Target, args: &SetattrArgs) -> Result<millrace_vfs::Wcc, FsErro
     t.fs().setattr(&t.who, &t.file, &set, guard).await
 }
 
-pub(super) async fn access(env: &Env, t: &Target, args: AccessArgs, reply: Encoder) -> Outcome {
+pub(super) async fn access(env: &Env, t: &Target, args: AccessArgs, reply: Encoder) -> Executed {
     let wanted = args.access & if t.export.read_only() { ALL & !CHANGING } else { ALL };
     match t.fs().access(&t.who, &t.file, Access(wanted)).await {
         Ok((granted, a)) => {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use millrace_nfs::v3::{
     CommitArgs, CommitOk, ReadArgs, ReadOk, ReadlinkArgs, Status, Verifier, WriteArgs, WriteOk,
 };
-use millrace_oncrpc::{CallClass, CallContext, MaybeReady, Outcome, Stage};
+use millrace_oncrpc::{CallClass, CallContext, MaybeReady, Results, Stage};
 use millrace_vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
 use millrace_xdr::Encoder;
 
-use super::{Answered, Env, convert, done, target::Target};
+use super::{Answered, Env, Executed, convert, done, target::Target};
+use crate::drc::Begun;
 
 /// File offsets are below this (the largest `off_t` plus one).
 const OFFSET_LIMIT: u64 = 1 << 63;
@@ -40,14 +41,15 @@ pub(super) fn read(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeRe
         Op::Ready(Ok(r)) => {
             stages.end(Stage::FileSystem);
             let reply = read_done(env, &t, reply, r);
-            MaybeReady::Ready(Answered::new(Ok(reply), t))
+            MaybeReady::Ready(Answered::new(Ok(reply.into()), t))
         }
         other => {
             let env = Arc::clone(env);
             MaybeReady::wait(async move {
                 let r = other.await;
                 stages.end(Stage::FileSystem);
-                Answered::new(read_slowly(&env, &t, r, reply).await, t)
+                let outcome = read_slowly(&env, &t, r, reply).await;
+                Answered::new(outcome.map(Results::from), t)
             })
         }
     }
@@ -62,7 +64,7 @@ fn read_done(env: &Env, t: &Target, mut reply: Encoder, r: Read) -> Encoder {
     reply
 }
 
-async fn read_slowly(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -> Outcome {
+async fn read_slowly(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -> Executed {
     match r {
         Ok(r) => Ok(read_done(env, t, reply, r)),
         Err(e) => env.failed(reply, convert::status(e), &t.attr().await),
@@ -77,6 +79,11 @@ pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeR
     let t = match env.resolve(&call, &args) {
         Ok(t) => t,
         Err(refused) => return MaybeReady::Ready(env.refuse(&args, refused, reply)),
+    };
+    let (entry, reply) = match env.replies.begin(&call, reply) {
+        Begun::Execute(entry, reply) => (entry, reply),
+        Begun::Retransmission(outcome) => return env.retransmission(outcome),
+        Begun::TryLater(reply) => return MaybeReady::Ready(env.try_later(&args, reply)),
     };
     let stages = call.stages.clone();
     // The message's references to the data go, so that the file system can be its only owner.
@@ -96,7 +103,7 @@ pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeR
         Op::Ready(Ok(w)) => {
             stages.end(Stage::FileSystem);
             let outcome = write_done(env, &t, reply, &w, verifier);
-            MaybeReady::Ready(Answered::new(outcome, t))
+            MaybeReady::Ready(Answered::new(entry.finish(outcome), t))
         }
         other => {
             let env = Arc::clone(env);
@@ -107,7 +114,7 @@ pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeR
                     Ok(w) => write_done(&env, &t, reply, &w, verifier),
                     Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
                 };
-                Answered::new(outcome, t)
+                Answered::new(entry.finish(outcome), t)
             })
         }
     }
@@ -125,13 +132,13 @@ fn check_write(t: &Target, offset: u64, count: u32, data: &Views, wtmax: u32) ->
     }
 }
 
-fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written, verifier: Verifier) -> Outcome {
+fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written, verifier: Verifier) -> Executed {
     env.written(&t.export, u64::from(w.count));
     let committed = convert::stable_how(w.committed);
     done(reply, &WriteOk { file: convert::wcc(&w.wcc), count: w.count, committed, verifier })
 }
 
-pub(super) async fn commit(env: &Env, t: &Target, args: CommitArgs, reply: Encoder) -> Outcome {
+pub(super) async fn commit(env: &Env, t: &Target, args: CommitArgs, reply: Encoder) -> Executed {
     let committed = match t.writable() {
         Ok(()) if args.offset < OFFSET_LIMIT => t.fs().commit(&t.who, &t.file, args.offset, args.count).await,
         Ok(()) => Err(FsError::Inval),
@@ -144,7 +151,7 @@ pub(super) async fn commit(env: &Env, t: &Target, args: CommitArgs, reply: Encod
     }
 }
 
-pub(super) async fn readlink(env: &Env, t: &Target, _: ReadlinkArgs, mut reply: Encoder) -> Outcome {
+pub(super) async fn readlink(env: &Env, t: &Target, _: ReadlinkArgs, mut reply: Encoder) -> Executed {
     let read = t.fs().readlink(&t.who, &t.file).await;
     match read.and_then(|(text, attr)| Ok((text_view(reply.arena(), &text)?, attr))) {
         Ok((text, attr)) => {

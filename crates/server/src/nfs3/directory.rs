@@ -4,17 +4,16 @@ use millrace_nfs::v3::{
     EntryPlus, PostOpAttr, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, ReaddirplusEncoder, Status,
     entry_bytes, plus_entry_bytes,
 };
-use millrace_oncrpc::Outcome;
 use millrace_vfs::{DirPage, ReadDirLimits};
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, target::Target};
+use super::{Env, Executed, convert, target::Target};
 
 /// The largest page that is made, whatever a client asks for: what FSINFO says is preferred. A page of 1 MiB would hold the
 /// shard for several milliseconds.
 pub(super) const MAX_PAGE: u32 = 128 << 10;
 
-pub(super) async fn readdir(env: &Env, dir: &Target, args: ReaddirArgs, mut reply: Encoder) -> Outcome {
+pub(super) async fn readdir(env: &Env, dir: &Target, args: ReaddirArgs, mut reply: Encoder) -> Executed {
     let (count, header) = (args.count.min(MAX_PAGE), reply.len());
     let limits = ReadDirLimits {
         max_entries: (count as usize / entry_bytes(1)).max(1),
@@ -38,7 +37,7 @@ pub(super) async fn readdirplus(
     dir: &Target,
     args: ReaddirplusArgs,
     mut reply: Encoder,
-) -> Outcome {
+) -> Executed {
     let (limits, header) = (plus_limits(dir, &args), reply.len());
     match dir.fs().readdir(&dir.who, &dir.file, args.cookie, args.verifier, limits).await {
         Ok(page) => {
@@ -52,7 +51,7 @@ pub(super) async fn readdirplus(
 
 /// Ends a listing, of which at least one entry must have `fitted`. Where there was no memory for the page, the client is to
 /// ask again.
-fn ended(env: &Env, mut reply: Encoder, header: usize, fitted: bool, attr: &PostOpAttr) -> Outcome {
+fn ended(env: &Env, mut reply: Encoder, header: usize, fitted: bool, attr: &PostOpAttr) -> Executed {
     if reply.has_failed() {
         reply.truncate(header);
         return env.failed(reply, Status::Jukebox, attr);

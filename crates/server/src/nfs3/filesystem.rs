@@ -3,10 +3,9 @@
 use millrace_nfs::v3::{
     FsinfoArgs, FsinfoOk, FsstatArgs, FsstatOk, NfsTime, PathconfArgs, PathconfOk, PostOpAttr, properties,
 };
-use millrace_oncrpc::Outcome;
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, done, target::Target};
+use super::{Env, Executed, convert, done, target::Target};
 
 /// READ and WRITE work best in multiples of a page.
 const MULTIPLE: u32 = 4096;
@@ -14,7 +13,7 @@ const MULTIPLE: u32 = 4096;
 const READDIR_PREFERRED: u32 = 128 << 10;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
-pub(super) async fn fsstat(env: &Env, t: &Target, _: FsstatArgs, reply: Encoder) -> Outcome {
+pub(super) async fn fsstat(env: &Env, t: &Target, _: FsstatArgs, reply: Encoder) -> Executed {
     let attributes = match t.fs().getattr(&t.file).await {
         Ok(a) => Some(convert::fattr(&a)),
         Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
@@ -37,7 +36,7 @@ pub(super) async fn fsstat(env: &Env, t: &Target, _: FsstatArgs, reply: Encoder)
     }
 }
 
-pub(super) async fn fsinfo(env: &Env, t: &Target, _: FsinfoArgs, reply: Encoder) -> Outcome {
+pub(super) async fn fsinfo(env: &Env, t: &Target, _: FsinfoArgs, reply: Encoder) -> Executed {
     let attributes = match t.fs().getattr(&t.file).await {
         Ok(a) => Some(convert::fattr(&a)),
         Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
@@ -65,7 +64,7 @@ pub(super) async fn fsinfo(env: &Env, t: &Target, _: FsinfoArgs, reply: Encoder)
     )
 }
 
-pub(super) async fn pathconf(env: &Env, t: &Target, _: PathconfArgs, reply: Encoder) -> Outcome {
+pub(super) async fn pathconf(env: &Env, t: &Target, _: PathconfArgs, reply: Encoder) -> Executed {
     let attributes = match t.fs().getattr(&t.file).await {
         Ok(a) => Some(convert::fattr(&a)),
         Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),

@@ -26,7 +26,7 @@ use millrace_nfs::v3::{
     ReadlinkArgs, RemoveArgs, RenameArgs, RmdirArgs, SetattrArgs, Status, SymlinkArgs, VERSION,
 };
 use millrace_oncrpc::{
-    CallContext, Fault, MaybeReady, Outcome, Program, SMALL_REPLY, Stage, Stages,
+    CallContext, Fault, MaybeReady, Outcome, Program, Results, SMALL_REPLY, Stage, Stages,
     serving::{ClientAddr, slot_bytes},
 };
 use millrace_runtime::{Instant, RuntimeRef};
@@ -36,7 +36,14 @@ use self::{
     arguments::{Arguments, Object},
     target::{Reason, Refused},
 };
-use crate::{export::Export, metrics::ShardCounters, reload::ExportTable, server::Shared, usage::Usage};
+use crate::{
+    drc::{Begun, ReplyCache},
+    export::Export,
+    metrics::ShardCounters,
+    reload::ExportTable,
+    server::Shared,
+    usage::Usage,
+};
 
 /// The longest text of a symbolic link.
 const MAX_LINK: u32 = 4096;
@@ -51,6 +58,7 @@ pub(crate) struct Env {
     client: Arc<Usage>,
     /// Which of an export's counters are this shard's.
     shard: usize,
+    replies: Arc<ReplyCache>,
     rt: RuntimeRef,
     rtmax: u32,
     wtmax: u32,
@@ -73,6 +81,7 @@ impl Env {
             counters: Arc::clone(counters),
             client: counters.clients().usage(client),
             shard,
+            replies: Arc::clone(&shared.replies),
             rt: Arc::clone(rt),
             rtmax: bytes(limits.rtmax),
             wtmax: bytes(limits.wtmax),
@@ -112,10 +121,6 @@ impl Program for Nfs3 {
         let Ok(procedure) = Procedure::try_from(call.header.proc) else {
             return MaybeReady::Ready(Err(Fault::ProcUnavail));
         };
-        self.env.counters.call(procedure);
-        if procedure == Procedure::Null {
-            return MaybeReady::Ready(Ok(reply));
-        }
         let started = self.env.rt.now();
         match self.execute(procedure, call, reply) {
             MaybeReady::Ready(answered) => MaybeReady::Ready(self.env.account(procedure, started, answered)),
@@ -128,41 +133,64 @@ impl Program for Nfs3 {
     }
 }
 
+/// What a procedure returns: the encoder with the results appended, or why there are none.
+type Executed = Result<Encoder, Fault>;
+
 /// The outcome of a call.
 struct Answered {
     outcome: Outcome,
     /// The export to which the call is accounted.
     export: Option<Arc<Export>>,
+    /// Whether the call is counted. A retransmission is not, nor a call that the client is to send again later.
+    counted: bool,
 }
 
 impl Answered {
     /// The outcome of a procedure on `object`.
     fn new(outcome: Outcome, object: impl Object) -> Self {
-        Self { outcome, export: Some(object.into_export()) }
+        Self { outcome, export: Some(object.into_export()), counted: true }
+    }
+
+    /// The outcome of a call that is not executed now.
+    fn uncounted(outcome: Outcome) -> Self {
+        Self { outcome, export: None, counted: false }
     }
 }
 
 impl From<Fault> for Answered {
     fn from(fault: Fault) -> Self {
-        Self { outcome: Err(fault), export: None }
+        Self { outcome: Err(fault), export: None, counted: true }
     }
 }
 
 /// Executes a procedure: decodes its arguments, resolves its object, and calls the function of the procedure with both.
+/// `once`: unless the duplicate request cache knows the call.
 macro_rules! run {
-    ($nfs:ident, $call:ident, $reply:ident, $args:ty, $procedure:path) => {{
-        let (env, stages) = (Arc::clone(&$nfs.env), $call.stages.clone());
+    ($nfs:ident, $call:ident, $reply:ident, $args:ty, $procedure:path) => {
+        run!(@ $nfs, $call, $reply, $args, env, args, object,
+            $procedure(&env, &object, args, $reply).await.map(Results::from))
+    };
+    (once $nfs:ident, $call:ident, $reply:ident, $args:ty, $procedure:path) => {
+        run!(@ $nfs, $call, $reply, $args, env, args, object,
+            match env.replies.begin(&$call, $reply) {
+                Begun::Execute(entry, reply) => entry.finish($procedure(&env, &object, args, reply).await),
+                Begun::Retransmission(outcome) => return env.retransmission(outcome).await,
+                Begun::TryLater(reply) => return env.try_later(&args, reply),
+            })
+    };
+    (@ $nfs:ident, $call:ident, $reply:ident, $args:ty, $env:ident, $decoded:ident, $object:ident, $run:expr) => {{
+        let ($env, stages) = (Arc::clone(&$nfs.env), $call.stages.clone());
         now(stages, async move {
-            let args: $args = match $call.arguments() {
+            let $decoded: $args = match $call.arguments() {
                 Ok(args) => args,
                 Err(fault) => return fault.into(),
             };
-            let object = match env.resolve(&$call, &args) {
+            let $object = match $env.resolve(&$call, &$decoded) {
                 Ok(object) => object,
-                Err(refused) => return env.refuse(&args, refused, $reply),
+                Err(refused) => return $env.refuse(&$decoded, refused, $reply),
             };
-            let outcome = $procedure(&env, &object, args, $reply).await;
-            Answered::new(outcome, object)
+            let outcome = $run;
+            Answered::new(outcome, $object)
         })
     }};
 }
@@ -176,21 +204,21 @@ impl Nfs3 {
         reply: Encoder,
     ) -> MaybeReady<'static, Answered> {
         match procedure {
-            Procedure::Null => MaybeReady::Ready(Answered { outcome: Ok(reply), export: None }),
+            Procedure::Null => MaybeReady::Ready(Answered { outcome: Ok(reply.into()), export: None, counted: true }),
             Procedure::Read => data::read(&self.env, call, reply),
             Procedure::Write => data::write(&self.env, call, reply),
             Procedure::Getattr => run!(self, call, reply, GetattrArgs, attributes::getattr),
-            Procedure::Setattr => run!(self, call, reply, SetattrArgs, attributes::setattr),
+            Procedure::Setattr => run!(once self, call, reply, SetattrArgs, attributes::setattr),
             Procedure::Access => run!(self, call, reply, AccessArgs, attributes::access),
             Procedure::Lookup => run!(self, call, reply, LookupArgs<'_>, names::lookup),
-            Procedure::Create => run!(self, call, reply, CreateArgs<'_>, names::create),
-            Procedure::Mkdir => run!(self, call, reply, MkdirArgs<'_>, names::mkdir),
-            Procedure::Symlink => run!(self, call, reply, SymlinkArgs<'_>, names::symlink),
-            Procedure::Mknod => run!(self, call, reply, MknodArgs<'_>, names::mknod),
-            Procedure::Remove => run!(self, call, reply, RemoveArgs<'_>, names::remove),
-            Procedure::Rmdir => run!(self, call, reply, RmdirArgs<'_>, names::rmdir),
-            Procedure::Rename => run!(self, call, reply, RenameArgs<'_>, names::rename),
-            Procedure::Link => run!(self, call, reply, LinkArgs<'_>, names::link),
+            Procedure::Create => run!(once self, call, reply, CreateArgs<'_>, names::create),
+            Procedure::Mkdir => run!(once self, call, reply, MkdirArgs<'_>, names::mkdir),
+            Procedure::Symlink => run!(once self, call, reply, SymlinkArgs<'_>, names::symlink),
+            Procedure::Mknod => run!(once self, call, reply, MknodArgs<'_>, names::mknod),
+            Procedure::Remove => run!(once self, call, reply, RemoveArgs<'_>, names::remove),
+            Procedure::Rmdir => run!(once self, call, reply, RmdirArgs<'_>, names::rmdir),
+            Procedure::Rename => run!(once self, call, reply, RenameArgs<'_>, names::rename),
+            Procedure::Link => run!(once self, call, reply, LinkArgs<'_>, names::link),
             Procedure::Readlink => run!(self, call, reply, ReadlinkArgs, data::readlink),
             Procedure::Commit => run!(self, call, reply, CommitArgs, data::commit),
             Procedure::Readdir => run!(self, call, reply, ReaddirArgs, directory::readdir),
@@ -215,7 +243,7 @@ fn now(
 }
 
 /// Ends a procedure that was done.
-fn done(mut reply: Encoder, result: &impl Encode) -> Outcome {
+fn done(mut reply: Encoder, result: &impl Encode) -> Executed {
     reply.put(&Status::Ok);
     reply.put(result);
     Ok(reply)
@@ -246,7 +274,13 @@ impl Env {
 
     /// Counts a call that is answered, and the time that it took.
     fn account(&self, procedure: Procedure, started: Instant, answered: Answered) -> Outcome {
-        let Answered { outcome, export } = answered;
+        let Answered { outcome, export, counted } = answered;
+        if counted {
+            self.counters.call(procedure);
+        }
+        if !counted || procedure == Procedure::Null {
+            return outcome;
+        }
         let took = self.rt.now().duration_since(started).into();
         self.counters.took(procedure, took);
         self.client.call(took);
@@ -275,7 +309,7 @@ impl Env {
     }
 
     /// Ends a procedure that failed, with what its result carries on failure.
-    fn failed(&self, mut reply: Encoder, status: impl Into<Status>, result: &impl Encode) -> Outcome {
+    fn failed(&self, mut reply: Encoder, status: impl Into<Status>, result: &impl Encode) -> Executed {
         self.counters.failure();
         reply.put(&status.into());
         reply.put(result);
@@ -288,6 +322,19 @@ impl Env {
             Reason::Status(status) => self.failed(reply, status, &A::Failure::default()),
             Reason::Fault(fault) => Err(fault),
         };
-        Answered { outcome, export: refused.export }
+        Answered { outcome: outcome.map(Results::from), export: refused.export, counted: true }
+    }
+
+    /// The answer to a retransmission.
+    fn retransmission(&self, outcome: MaybeReady<'static, Outcome>) -> MaybeReady<'static, Answered> {
+        self.counters.replayed();
+        outcome.map(Answered::uncounted)
+    }
+
+    /// The answer to a call that the client is to send again later.
+    fn try_later<'a, A: Arguments<'a>>(&self, _: &A, mut reply: Encoder) -> Answered {
+        reply.put(&Status::Jukebox);
+        reply.put(&A::Failure::default());
+        Answered::uncounted(Ok(reply.into()))
     }
 }

@@ -6,13 +6,12 @@ use millrace_nfs::v3::{
     CreateArgs, CreateOk, LinkArgs, LinkFail, LinkOk, LookupArgs, LookupOk, MkdirArgs, MknodArgs, MknodWhat,
     RemoveArgs, RenameArgs, RenameFail, RenameOk, RmdirArgs, Sattr, SymlinkArgs,
 };
-use millrace_oncrpc::Outcome;
 use millrace_vfs::{Created, FsError, NewNode, Wcc};
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, done, target::Target};
+use super::{Env, Executed, convert, done, target::Target};
 
-pub(super) async fn lookup(env: &Env, dir: &Target, args: LookupArgs<'_>, reply: Encoder) -> Outcome {
+pub(super) async fn lookup(env: &Env, dir: &Target, args: LookupArgs<'_>, reply: Encoder) -> Executed {
     let found = dir.fs().lookup(&dir.who, &dir.file, args.what.name).await;
     let dir_attr = dir.attr().await;
     match found.and_then(|(file, attr)| Ok((dir.handle(&file)?, attr))) {
@@ -23,7 +22,7 @@ pub(super) async fn lookup(env: &Env, dir: &Target, args: LookupArgs<'_>, reply:
     }
 }
 
-pub(super) async fn create(env: &Env, dir: &Target, args: CreateArgs<'_>, reply: Encoder) -> Outcome {
+pub(super) async fn create(env: &Env, dir: &Target, args: CreateArgs<'_>, reply: Encoder) -> Executed {
     let created = async {
         dir.writable()?;
         let how = convert::create_how(&args.how)?;
@@ -32,11 +31,11 @@ pub(super) async fn create(env: &Env, dir: &Target, args: CreateArgs<'_>, reply:
     env.created(dir, created.await, reply).await
 }
 
-pub(super) async fn mkdir(env: &Env, dir: &Target, args: MkdirArgs<'_>, reply: Encoder) -> Outcome {
+pub(super) async fn mkdir(env: &Env, dir: &Target, args: MkdirArgs<'_>, reply: Encoder) -> Executed {
     env.make(dir, args.where_.name, Ok(NewNode::Directory), &args.attributes, reply).await
 }
 
-pub(super) async fn symlink(env: &Env, dir: &Target, args: SymlinkArgs<'_>, reply: Encoder) -> Outcome {
+pub(super) async fn symlink(env: &Env, dir: &Target, args: SymlinkArgs<'_>, reply: Encoder) -> Executed {
     // The text becomes part of an inode: no payload that a copy would be counted for.
     let target: Vec<u8> = args.target.iter().flat_map(|v| v.iter().copied()).collect();
     let node = if target.is_empty() || target.contains(&0) {
@@ -47,7 +46,7 @@ pub(super) async fn symlink(env: &Env, dir: &Target, args: SymlinkArgs<'_>, repl
     env.make(dir, args.where_.name, node, &args.attributes, reply).await
 }
 
-pub(super) async fn mknod(env: &Env, dir: &Target, args: MknodArgs<'_>, reply: Encoder) -> Outcome {
+pub(super) async fn mknod(env: &Env, dir: &Target, args: MknodArgs<'_>, reply: Encoder) -> Executed {
     let (node, attributes) = match args.what {
         MknodWhat::Character(a, s) => (Ok(NewNode::Character(s.major, s.minor)), a),
         MknodWhat::Block(a, s) => (Ok(NewNode::Block(s.major, s.minor)), a),
@@ -66,7 +65,7 @@ impl Env {
         node: Result<NewNode, FsError>,
         attributes: &Sattr,
         reply: Encoder,
-    ) -> Outcome {
+    ) -> Executed {
         let created = async {
             dir.writable()?;
             let node = node?;
@@ -77,7 +76,7 @@ impl Env {
         self.created(dir, created, reply).await
     }
 
-    async fn created(&self, dir: &Target, created: Result<Created, FsError>, reply: Encoder) -> Outcome {
+    async fn created(&self, dir: &Target, created: Result<Created, FsError>, reply: Encoder) -> Executed {
         match created {
             Ok(c) => {
                 let attributes = Some(convert::fattr(&c.attr));
@@ -95,7 +94,7 @@ impl Env {
     }
 
     /// Ends REMOVE and RMDIR.
-    async fn removed(&self, dir: &Target, removed: Result<Wcc, FsError>, reply: Encoder) -> Outcome {
+    async fn removed(&self, dir: &Target, removed: Result<Wcc, FsError>, reply: Encoder) -> Executed {
         match removed {
             Ok(wcc) => done(reply, &convert::wcc(&wcc)),
             Err(e) => self.failed(reply, convert::status(e), &dir.wcc().await),
@@ -103,7 +102,7 @@ impl Env {
     }
 }
 
-pub(super) async fn remove(env: &Env, dir: &Target, args: RemoveArgs<'_>, reply: Encoder) -> Outcome {
+pub(super) async fn remove(env: &Env, dir: &Target, args: RemoveArgs<'_>, reply: Encoder) -> Executed {
     let removed = match dir.writable() {
         Ok(()) => dir.fs().remove(&dir.who, &dir.file, args.object.name).await,
         Err(e) => Err(e),
@@ -111,7 +110,7 @@ pub(super) async fn remove(env: &Env, dir: &Target, args: RemoveArgs<'_>, reply:
     env.removed(dir, removed, reply).await
 }
 
-pub(super) async fn rmdir(env: &Env, dir: &Target, args: RmdirArgs<'_>, reply: Encoder) -> Outcome {
+pub(super) async fn rmdir(env: &Env, dir: &Target, args: RmdirArgs<'_>, reply: Encoder) -> Executed {
     let removed = match dir.writable() {
         Ok(()) => dir.fs().rmdir(&dir.who, &dir.file, args.object.name).await,
         Err(e) => Err(e),
@@ -132,7 +131,7 @@ pub(super) async fn rename(
     (from, to): &(Target, Target),
     args: RenameArgs<'_>,
     reply: Encoder,
-) -> Outcome {
+) -> Executed {
     let renamed = match together(from, to) {
         Ok(()) => from.fs().rename(&from.who, &from.file, args.from.name, &to.file, args.to.name).await,
         Err(e) => Err(e),
@@ -151,7 +150,7 @@ pub(super) async fn link(
     (file, dir): &(Target, Target),
     args: LinkArgs<'_>,
     reply: Encoder,
-) -> Outcome {
+) -> Executed {
     let linked = match together(file, dir) {
         Ok(()) => file.fs().link(&file.who, &file.file, &dir.file, args.link.name).await,
         Err(e) => Err(e),
