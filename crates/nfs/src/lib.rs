@@ -5,6 +5,8 @@
 //! SYMLINK are gather lists ([`millrace_xdr::Views`]), encoded as payloads that a transport may place
 //! directly (RFC 8267 section 3). LOOKUP, READ and WRITE do not allocate from the heap.
 
+#[cfg(feature = "call-counts")]
+pub mod call_counts;
 mod schema;
 
 pub mod mount;

@@ -1,6 +1,8 @@
 //! ONC RPC version 2 (RFC 5531), transport-neutral: messages, credentials, dispatch, client calls; and the TCP
 //! transport with record marking, rpcbind registration; and where the time of calls goes ([`stages`]).
 
+#[cfg(feature = "call-counts")]
+pub mod call_counts;
 mod calls;
 mod dispatch;
 mod message;

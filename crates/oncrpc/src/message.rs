@@ -234,6 +234,8 @@ impl CallHeader {
     /// # Errors
     /// [`CallRefusal`], in the order of checks of RFC 5531.
     pub fn decode(d: &mut Decoder<'_>) -> Result<Self, CallRefusal> {
+        #[cfg(feature = "call-counts")]
+        crate::call_counts::HEADERS_DECODED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let short = |_| CallRefusal::NotACall;
         let no_type = |_| CallRefusal::NotRpc;
         let xid = d.u32().map_err(no_type)?;

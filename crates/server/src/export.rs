@@ -163,6 +163,8 @@ impl Exports {
 
     /// The export with this id in its handles.
     pub(crate) fn by_id(&self, id: u32) -> Option<&Arc<Export>> {
+        #[cfg(feature = "call-counts")]
+        crate::call_counts::EXPORT_LOOKUPS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.list.iter().find(|e| e.sealer.id() == id)
     }
 

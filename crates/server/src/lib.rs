@@ -2,6 +2,8 @@
 //! counters, life cycle.
 
 mod backend;
+#[cfg(feature = "call-counts")]
+pub mod call_counts;
 mod config;
 mod config_file;
 mod design;

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use millrace_runtime::RuntimeRef;
 
 use crate::{
@@ -12,8 +12,30 @@ use crate::{
     server::Shared,
 };
 
-/// The exports as they are now. Whoever loads the table uses it for one call.
-pub(crate) type ExportTable = ArcSwap<Exports>;
+/// The exports as they are now. A call loads them once, so that a reload does not change them while it is executed.
+pub(crate) struct ExportTable(ArcSwap<Exports>);
+
+impl ExportTable {
+    pub(crate) fn new(exports: Exports) -> Self {
+        Self(ArcSwap::from_pointee(exports))
+    }
+
+    /// The exports, for use without waiting.
+    pub(crate) fn load(&self) -> Guard<Arc<Exports>> {
+        #[cfg(feature = "call-counts")]
+        crate::call_counts::TABLE_LOADS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.load()
+    }
+
+    /// The exports, for use across waits.
+    pub(crate) fn load_full(&self) -> Arc<Exports> {
+        Guard::into_inner(self.load())
+    }
+
+    fn store(&self, exports: Exports) {
+        self.0.store(Arc::new(exports));
+    }
+}
 
 /// What a reload did ([`crate::Running::reload`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,7 +93,7 @@ pub(crate) fn reload(shared: &Shared, rt: &RuntimeRef, new: &Config) -> Result<R
     }
     let gone = old.iter().filter(|o| !new.exports.iter().any(|e| is_same(o, e)));
     done.removed = gone.map(|o| o.name().to_owned()).collect();
-    shared.exports.store(Arc::new(Exports::new(entries, shared.secret)?));
+    shared.exports.store(Exports::new(entries, shared.secret)?);
     Ok(done)
 }
 

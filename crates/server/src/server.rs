@@ -184,7 +184,7 @@ impl Starting {
             config: config.clone(),
             shards,
             arena,
-            exports: Arc::new(ExportTable::from_pointee(Exports::new(entries, secret)?)),
+            exports: Arc::new(ExportTable::new(Exports::new(entries, secret)?)),
             secret,
             mounts: Arc::default(),
             replies: Arc::new(ReplyCache::new(config.limits.replies_kept, Arc::clone(&self.rt))),

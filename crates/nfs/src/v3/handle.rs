@@ -87,6 +87,8 @@ impl Encode for FileHandle {
 
 impl<'a> Decode<'a> for FileHandle {
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        #[cfg(feature = "call-counts")]
+        crate::call_counts::HANDLES_DECODED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let at = d.position();
         let bytes = d.opaque(MAX_HANDLE)?;
         Self::new(bytes).ok_or(XdrError::TooLong { at, len: bytes.len(), max: MAX_HANDLE })
