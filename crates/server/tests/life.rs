@@ -18,14 +18,18 @@ use millrace_buffer::Arena;
 
 use common::{Caller, Proto, arena, at, config, rdma_at, run, tcp};
 use futures::future::{BoxFuture, join_all};
-use millrace_nfs::v3::{self, Procedure, RemoveArgs, Res, StableHow, Status, WccData, WriteArgs};
+use millrace_nfs::v3::{
+    self, AccessArgs, CommitArgs, CreateArgs, CreateHow, FsinfoArgs, GetattrArgs, LinkArgs, LookupArgs,
+    MkdirArgs, MknodArgs, MknodWhat, Procedure, ReadArgs, RemoveArgs, RenameArgs, Res, RmdirArgs, Sattr,
+    SetattrArgs, StableHow, Status, SymlinkArgs, WccData, WriteArgs,
+};
 use millrace_rdma::{ConnectParams, ConnectionError, Incoming, Listener, Provider, QueuePair};
 use millrace_rdma_iwarp::Iwarp;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::RequesterConfig;
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
-use millrace_server::{Config, Server, ServerError};
-use millrace_xdr::Message;
+use millrace_server::{Config, Running, Server, ServerError};
+use millrace_xdr::{Encode, Message};
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -60,6 +64,62 @@ fn a_retransmitted_call_is_answered_and_not_executed_again() {
             assert_eq!(server.stats().calls_of(Procedure::Remove), 3);
         });
     }
+}
+
+/// Sends a call of `procedure` twice with the same XID; whether the second one was a replay.
+async fn is_replayed(server: &Running, c: &Caller, procedure: Procedure, args: &impl Encode) -> bool {
+    let before = server.stats();
+    let xid = 5000 + procedure.number();
+    let send = async || {
+        let message = c.message(v3::PROGRAM, v3::VERSION, procedure.number(), args);
+        c.send(message, 1024, Some(xid)).await.unwrap().results().u32().unwrap()
+    };
+    assert_eq!(send().await, Status::Ok as u32, "{procedure:?}");
+    assert_eq!(send().await, Status::Ok as u32, "{procedure:?} again");
+    let after = server.stats();
+    let calls = after.calls_of(procedure) - before.calls_of(procedure);
+    let replayed = after.replayed - before.replayed;
+    assert_eq!(calls + replayed, 2, "{procedure:?}");
+    replayed == 1
+}
+
+#[test]
+fn calls_that_change_something_are_replayed_and_others_are_executed_each_time() {
+    run(async {
+        let server = Server::start(config(&["/x=memory:8MiB,squash=none"])).unwrap();
+        let c = Caller::connect(&server, Proto::Tcp).await;
+        let root = c.mount("/x").await.unwrap();
+        let file = c.create(root, "file").await;
+        let attributes = Sattr::default();
+        let (s, c) = (&server, &c);
+        let data = arena(1 << 20).copy_from(b"data").unwrap();
+        let write = WriteArgs { file, offset: 0, count: 4, stable: StableHow::Unstable, data: data.into() };
+        let set = SetattrArgs { object: file, attributes, guard: None };
+        let create = CreateArgs { where_: at(root, "new"), how: CreateHow::Guarded(attributes) };
+        let mkdir = MkdirArgs { where_: at(root, "dir"), attributes };
+        let target = arena(1 << 20).copy_from(b"file").unwrap().into();
+        let symlink = SymlinkArgs { where_: at(root, "link"), attributes, target };
+        let mknod = MknodArgs { where_: at(root, "fifo"), what: MknodWhat::Fifo(attributes) };
+        assert!(is_replayed(s, c, Procedure::Write, &write).await);
+        assert!(is_replayed(s, c, Procedure::Setattr, &set).await);
+        assert!(is_replayed(s, c, Procedure::Create, &create).await);
+        assert!(is_replayed(s, c, Procedure::Mkdir, &mkdir).await);
+        assert!(is_replayed(s, c, Procedure::Symlink, &symlink).await);
+        assert!(is_replayed(s, c, Procedure::Mknod, &mknod).await);
+        let link = LinkArgs { file, link: at(root, "second") };
+        assert!(is_replayed(s, c, Procedure::Link, &link).await);
+        let rename = RenameArgs { from: at(root, "second"), to: at(root, "third") };
+        assert!(is_replayed(s, c, Procedure::Rename, &rename).await);
+        assert!(is_replayed(s, c, Procedure::Remove, &RemoveArgs { object: at(root, "third") }).await);
+        assert!(is_replayed(s, c, Procedure::Rmdir, &RmdirArgs { object: at(root, "dir") }).await);
+
+        assert!(!is_replayed(s, c, Procedure::Getattr, &GetattrArgs { object: file }).await);
+        assert!(!is_replayed(s, c, Procedure::Access, &AccessArgs { object: file, access: 1 }).await);
+        assert!(!is_replayed(s, c, Procedure::Lookup, &LookupArgs { what: at(root, "file") }).await);
+        assert!(!is_replayed(s, c, Procedure::Read, &ReadArgs { file, offset: 0, count: 4 }).await);
+        assert!(!is_replayed(s, c, Procedure::Commit, &CommitArgs { file, offset: 0, count: 0 }).await);
+        assert!(!is_replayed(s, c, Procedure::Fsinfo, &FsinfoArgs { root }).await);
+    });
 }
 
 #[test]

@@ -73,6 +73,7 @@ struct Arrival {
 }
 
 /// A call that waits for its turn, or for room.
+#[allow(clippy::large_enum_variant)] // A box would take memory from the heap for each call.
 enum Waiting {
     /// It has Read chunks.
     Chunks { to: ReplyTo, inline: Option<View>, shape: Shape, reads: SmallVec<[Planned; 2]> },

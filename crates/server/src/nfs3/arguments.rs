@@ -65,10 +65,10 @@ one_object! {
     ReadlinkArgs: symlink, ReadlinkFail;
     ReadArgs: file, ReadFail;
     WriteArgs: file, WriteFail;
-    CreateArgs<'a>: place.dir, CreateFail;
-    MkdirArgs<'a>: place.dir, MkdirFail;
-    SymlinkArgs<'a>: place.dir, SymlinkFail;
-    MknodArgs<'a>: place.dir, MknodFail;
+    CreateArgs<'a>: where_.dir, CreateFail;
+    MkdirArgs<'a>: where_.dir, MkdirFail;
+    SymlinkArgs<'a>: where_.dir, SymlinkFail;
+    MknodArgs<'a>: where_.dir, MknodFail;
     RemoveArgs<'a>: object.dir, RemoveFail;
     RmdirArgs<'a>: object.dir, RmdirFail;
     ReaddirArgs: dir, ReaddirFail;

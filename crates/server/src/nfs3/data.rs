@@ -13,7 +13,11 @@ use millrace_oncrpc::{CallClass, CallContext, MaybeReady, Results, Stage};
 use millrace_vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
 use millrace_xdr::Encoder;
 
-use super::{Answered, Env, Executed, convert, done, target::Target};
+use super::{
+    Env, convert, done,
+    execute::{Answered, Executed},
+    target::Target,
+};
 use crate::drc::Begun;
 
 /// File offsets are below this (the largest `off_t` plus one).

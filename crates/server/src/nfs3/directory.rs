@@ -7,7 +7,7 @@ use millrace_nfs::v3::{
 use millrace_vfs::{DirPage, ReadDirLimits};
 use millrace_xdr::Encoder;
 
-use super::{Env, Executed, convert, target::Target};
+use super::{Env, convert, execute::Executed, target::Target};
 
 /// The largest page that is made, whatever a client asks for: what FSINFO says is preferred. A page of 1 MiB would hold the
 /// shard for several milliseconds.

@@ -5,7 +5,7 @@ use millrace_nfs::v3::{
 };
 use millrace_xdr::Encoder;
 
-use super::{Env, Executed, convert, done, target::Target};
+use super::{Env, convert, done, execute::Executed, target::Target};
 
 /// READ and WRITE work best in multiples of a page.
 const MULTIPLE: u32 = 4096;

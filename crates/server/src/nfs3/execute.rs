@@ -1,0 +1,129 @@
+//! From the call of a procedure to its function: arguments, object, duplicate request cache.
+
+use std::{
+    future::Future,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use futures::FutureExt;
+use millrace_nfs::v3::{
+    AccessArgs, CommitArgs, CreateArgs, FsinfoArgs, FsstatArgs, GetattrArgs, LinkArgs, LookupArgs, MkdirArgs,
+    MknodArgs, PathconfArgs, Procedure, ReaddirArgs, ReaddirplusArgs, ReadlinkArgs, RemoveArgs, RenameArgs,
+    RmdirArgs, SetattrArgs, SymlinkArgs,
+};
+use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage, Stages};
+use millrace_xdr::Encoder;
+
+use super::{Nfs3, arguments::Object, attributes, data, directory, filesystem, names};
+use crate::{drc::Begun, export::Export};
+
+/// What a procedure returns: the encoder with the results appended, or why there are none.
+pub(super) type Executed = Result<Encoder, Fault>;
+
+/// The outcome of a call.
+pub(super) struct Answered {
+    pub(super) outcome: Outcome,
+    /// The export to which the call is accounted.
+    pub(super) export: Option<Arc<Export>>,
+    /// Whether the call is counted. A retransmission is not, nor a call that the client is to send again later.
+    pub(super) counted: bool,
+}
+
+impl Answered {
+    /// The outcome of a procedure on `object`.
+    pub(super) fn new(outcome: Outcome, object: impl Object) -> Self {
+        Self { outcome, export: Some(object.into_export()), counted: true }
+    }
+
+    /// The outcome of a call that is not executed now.
+    pub(super) fn uncounted(outcome: Outcome) -> Self {
+        Self { outcome, export: None, counted: false }
+    }
+}
+
+impl From<Fault> for Answered {
+    fn from(fault: Fault) -> Self {
+        Self { outcome: Err(fault), export: None, counted: true }
+    }
+}
+
+/// Executes a procedure: decodes its arguments, resolves its object, and calls the function of the procedure with both.
+/// `once`: unless the duplicate request cache knows the call.
+macro_rules! run {
+    ($nfs:ident, $call:ident, $reply:ident, $args:ty, $procedure:path) => {
+        run!(@ $nfs, $call, $reply, $args, env, args, object,
+            $procedure(&env, &object, args, $reply).await.map(Results::from))
+    };
+    (once $nfs:ident, $call:ident, $reply:ident, $args:ty, $procedure:path) => {
+        run!(@ $nfs, $call, $reply, $args, env, args, object,
+            match env.replies.begin(&$call, $reply) {
+                Begun::Execute(entry, reply) => entry.finish($procedure(&env, &object, args, reply).await),
+                Begun::Retransmission(outcome) => return env.retransmission(outcome).await,
+                Begun::TryLater(reply) => return env.try_later(&args, reply),
+            })
+    };
+    (@ $nfs:ident, $call:ident, $reply:ident, $args:ty, $env:ident, $decoded:ident, $object:ident, $run:expr) => {{
+        let ($env, stages) = (Arc::clone(&$nfs.env), $call.stages.clone());
+        now(stages, async move {
+            let $decoded: $args = match $call.arguments() {
+                Ok(args) => args,
+                Err(fault) => return fault.into(),
+            };
+            let $object = match $env.resolve(&$call, &$decoded) {
+                Ok(object) => object,
+                Err(refused) => return $env.refuse(&$decoded, refused, $reply),
+            };
+            let outcome = $run;
+            Answered::new(outcome, $object)
+        })
+    }};
+}
+
+impl Nfs3 {
+    #[rustfmt::skip] // One line for each procedure.
+                     /// Executes the call, or refuses it.
+    pub(super) fn execute(
+        &self,
+        procedure: Procedure,
+        call: CallContext,
+        reply: Encoder,
+    ) -> MaybeReady<'static, Answered> {
+        match procedure {
+            Procedure::Null => MaybeReady::Ready(Answered { outcome: Ok(reply.into()), export: None, counted: true }),
+            Procedure::Read => data::read(&self.env, call, reply),
+            Procedure::Write => data::write(&self.env, call, reply),
+            Procedure::Getattr => run!(self, call, reply, GetattrArgs, attributes::getattr),
+            Procedure::Setattr => run!(once self, call, reply, SetattrArgs, attributes::setattr),
+            Procedure::Access => run!(self, call, reply, AccessArgs, attributes::access),
+            Procedure::Lookup => run!(self, call, reply, LookupArgs<'_>, names::lookup),
+            Procedure::Create => run!(once self, call, reply, CreateArgs<'_>, names::create),
+            Procedure::Mkdir => run!(once self, call, reply, MkdirArgs<'_>, names::mkdir),
+            Procedure::Symlink => run!(once self, call, reply, SymlinkArgs<'_>, names::symlink),
+            Procedure::Mknod => run!(once self, call, reply, MknodArgs<'_>, names::mknod),
+            Procedure::Remove => run!(once self, call, reply, RemoveArgs<'_>, names::remove),
+            Procedure::Rmdir => run!(once self, call, reply, RmdirArgs<'_>, names::rmdir),
+            Procedure::Rename => run!(once self, call, reply, RenameArgs<'_>, names::rename),
+            Procedure::Link => run!(once self, call, reply, LinkArgs<'_>, names::link),
+            Procedure::Readlink => run!(self, call, reply, ReadlinkArgs, data::readlink),
+            Procedure::Commit => run!(self, call, reply, CommitArgs, data::commit),
+            Procedure::Readdir => run!(self, call, reply, ReaddirArgs, directory::readdir),
+            Procedure::Readdirplus => run!(self, call, reply, ReaddirplusArgs, directory::readdirplus),
+            Procedure::Fsstat => run!(self, call, reply, FsstatArgs, filesystem::fsstat),
+            Procedure::Fsinfo => run!(self, call, reply, FsinfoArgs, filesystem::fsinfo),
+            Procedure::Pathconf => run!(self, call, reply, PathconfArgs, filesystem::pathconf),
+        }
+    }
+}
+
+/// Polls `procedure` once; most are done then. Whoever gets a pending one polls it again with a waker of its own.
+fn now(
+    stages: Stages,
+    procedure: impl Future<Output = Answered> + Send + 'static,
+) -> MaybeReady<'static, Answered> {
+    let mut procedure = Box::pin(procedure.inspect(move |_| stages.end(Stage::FileSystem)));
+    match procedure.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answered) => MaybeReady::Ready(answered),
+        Poll::Pending => MaybeReady::Pending(procedure),
+    }
+}
