@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Export, HANG, Mounted, between::Act, fuse_is_available, random_bytes};
+use common::{Export, HANG, Mounted, fuse_is_available, proxy::Action, random_bytes};
 use millrace_nfs::v3::{Procedure, Status};
 use millrace_server::{Config, Server};
 
@@ -282,15 +282,15 @@ struct HeldReplies {
 }
 
 /// A rule that holds each reply of `procedure` until it is released (or the [`HeldReplies`] is dropped).
-fn holding(procedure: Procedure) -> (HeldReplies, impl common::between::Rule) {
+fn holding(procedure: Procedure) -> (HeldReplies, impl common::proxy::Rule) {
     let ((say, came), (go, may)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
     let ends = std::sync::Mutex::new((say, may));
-    let rule = move |seen: &common::between::Seen<'_>| {
+    let rule = move |seen: &common::proxy::ObservedCall<'_>| {
         if seen.procedure == procedure && seen.is_reply {
             let ends = ends.lock().unwrap();
             let _ = (ends.0.send(()), ends.1.recv());
         }
-        Act::Pass
+        Action::Pass
     };
     (HeldReplies { came, go }, rule)
 }
@@ -309,7 +309,7 @@ impl Removal {
     fn prepare() -> Self {
         let export = Export::start(true);
         let (held, rule) = holding(Procedure::Rename);
-        let mounted = export.mount_through("", rule);
+        let mounted = export.mount_through_proxy("", rule);
         let path = mounted.at.join("file");
         fs::write(&path, "old").unwrap();
         let open = fs::File::open(&path).unwrap();
@@ -414,13 +414,15 @@ fn truncation_waits_for_the_commit() {
     let full = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     let (is_full, cuts) = (std::sync::Arc::clone(&full), std::sync::Arc::new(std::sync::Mutex::new(0)));
     let counted = std::sync::Arc::clone(&cuts);
-    let mounted = export.mount_through("", move |seen| match seen.procedure {
-        Procedure::Commit if is_full.load(std::sync::atomic::Ordering::Relaxed) => Act::Fail(Status::NoSpc),
+    let mounted = export.mount_through_proxy("", move |seen| match seen.procedure {
+        Procedure::Commit if is_full.load(std::sync::atomic::Ordering::Relaxed) => {
+            Action::Fail(Status::NoSpc)
+        }
         Procedure::Setattr => {
             *counted.lock().unwrap() += 1;
-            Act::Pass
+            Action::Pass
         }
-        _ => Act::Pass,
+        _ => Action::Pass,
     });
     let mut f = fs::File::create(mounted.at.join("file")).unwrap();
     let before = *cuts.lock().unwrap();
@@ -442,7 +444,7 @@ fn sync_write_is_stable_when_it_returns_despite_memory_pressure() {
     }
     let export = Export::start(true);
     let (held, rule) = holding(Procedure::Write);
-    let addr = common::between::start(export.server.tcp_addr().unwrap(), rule);
+    let addr = common::proxy::start(export.server.tcp_addr().unwrap(), rule);
     let dir = tempfile::tempdir().unwrap();
     let mut options = millrace_fuse::MountOptions::default();
     options.read("sync", false).unwrap();
@@ -481,12 +483,12 @@ fn writes_use_the_credentials_of_the_open() {
     let export = Export::start(false);
     let writes = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen_writes = std::sync::Arc::clone(&writes);
-    let mounted = export.mount_through("allow_other", move |seen| {
+    let mounted = export.mount_through_proxy("allow_other", move |seen| {
         if seen.procedure == Procedure::Write && !seen.is_reply {
             let text = |t: &str| seen.call.windows(t.len()).any(|w| w == t.as_bytes());
             seen_writes.lock().unwrap().push((seen.uid, text("of root"), text("of another")));
         }
-        Act::Pass
+        Action::Pass
     });
     for dir in mounted.at.ancestors().skip(1).take(1) {
         fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Export, HANG, Mounted, between::Act, fuse_is_available, random_bytes};
+use common::{Export, HANG, Mounted, fuse_is_available, proxy::Action, random_bytes};
 use millrace_nfs::v3::{Procedure, Status};
 
 /// Whole pages: the kernel reads the rest of a page that is written partially and was not read.
@@ -38,10 +38,10 @@ impl Pair {
         let export = Export::start(local);
         let reads = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&reads);
-        let a = export.mount_through(options, move |seen| {
+        let a = export.mount_through_proxy(options, move |seen| {
             let is_read = seen.procedure == Procedure::Read && !seen.is_reply;
             counted.fetch_add(usize::from(is_read), Ordering::Relaxed);
-            Act::Pass
+            Action::Pass
         });
         let b = export.mount("rdma", "noac");
         Self { a, b, reads, export }
@@ -206,13 +206,13 @@ fn open_shows_remote_writes_during_local_ones() {
         let ends = std::sync::Mutex::new((say, may));
         let writes = AtomicUsize::new(0);
         // The second WRITE after the file was created is held.
-        let mounted = export.mount_through(options, move |seen| {
+        let mounted = export.mount_through_proxy(options, move |seen| {
             let is_call = seen.procedure == Procedure::Write && !seen.is_reply;
             if is_call && writes.fetch_add(1, Ordering::Relaxed) == 2 {
                 let ends = ends.lock().unwrap();
                 let _ = (ends.0.send(()), ends.1.recv());
             }
-            Act::Pass
+            Action::Pass
         });
         // Mount now: mounting may start a process, which closes its copies of open files and waits for their
         // writes.
@@ -417,9 +417,9 @@ fn failed_writes_do_not_stay_in_the_page_cache() {
         let export = Export::start(local);
         let full = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let is_full = Arc::clone(&full);
-        let mounted = export.mount_through("", move |seen| match seen.procedure {
-            Procedure::Write if is_full.load(Ordering::Relaxed) => Act::Fail(Status::NoSpc),
-            _ => Act::Pass,
+        let mounted = export.mount_through_proxy("", move |seen| match seen.procedure {
+            Procedure::Write if is_full.load(Ordering::Relaxed) => Action::Fail(Status::NoSpc),
+            _ => Action::Pass,
         });
         let (path, data) = (mounted.at.join("file"), random_bytes(SIZE, 6));
         fs::write(&path, &data).unwrap();

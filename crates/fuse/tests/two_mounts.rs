@@ -1,9 +1,9 @@
-//! Two mounts of one export must see each other's changes as two kernel NFS clients do (`steps/`).
+//! Two mounts of one export must see each other's changes as two kernel NFS clients do (`scenarios/`).
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
 mod common;
-mod steps;
+mod scenarios;
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{CASES, Export, fuse_is_available};
-use steps::Shell;
+use scenarios::Shell;
 
 /// Printed after each command.
 const END: &str = "end of the command";
@@ -55,16 +55,16 @@ impl Drop for Local {
 }
 
 /// Runs all cases on two mounts with `options`, and returns the failures.
-fn play(export: &Export, protos: [&str; 2], options: &str) -> Vec<String> {
+fn run_all(export: &Export, protos: [&str; 2], options: &str) -> Vec<String> {
     let mounts = protos.map(|proto| export.mount(proto, options));
     let mut failures = Vec::new();
-    for (n, case) in steps::CASES.iter().enumerate() {
+    for (n, scenario) in scenarios::SCENARIOS.iter().enumerate() {
         let dir = format!("case{n}");
         fs::create_dir(mounts[0].at.join(&dir)).unwrap();
         fs::set_permissions(mounts[0].at.join(&dir), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
         let [mut a, mut b] = [0, 1].map(|i| Local::start(&mounts[i].at.join(&dir)));
-        if let Err(e) = steps::play(case, [&mut a, &mut b], false, true) {
+        if let Err(e) = scenarios::run_scenario(scenario, [&mut a, &mut b], false, true) {
             failures.push(format!("{protos:?} {options}: {e}"));
         }
     }
@@ -82,7 +82,7 @@ fn two_mounts_behave_like_two_kernel_clients() {
     for case in CASES {
         let export = Export::start(case.local);
         eprintln!("{case:?}");
-        failures.extend(play(&export, [case.proto, "tcp"], "allow_other"));
+        failures.extend(run_all(&export, [case.proto, "tcp"], "allow_other"));
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

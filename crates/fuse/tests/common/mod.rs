@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub)] // Each test file uses only a part.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
-pub mod between;
+pub mod proxy;
 
 use std::{
     fs,
@@ -74,8 +74,8 @@ impl Export {
     }
 
     /// Mounts through a proxy that applies `rule` to calls.
-    pub fn mount_through(&self, options: &str, rule: impl between::Rule) -> Mounted {
-        let addr = between::start(self.server.tcp_addr().unwrap(), rule);
+    pub fn mount_through_proxy(&self, options: &str, rule: impl proxy::Rule) -> Mounted {
+        let addr = proxy::start(self.server.tcp_addr().unwrap(), rule);
         Mounted::new(&format!("nfs://{addr}/data?proto=tcp").parse().unwrap(), options)
     }
 

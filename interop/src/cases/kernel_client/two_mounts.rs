@@ -1,11 +1,11 @@
-//! Two kernels see of each other's changes what the tests of `millrace mount` hold two mounts to: the same steps.
+//! Two kernel clients must see each other's changes as two mounts of `millrace mount` do: the same scenarios.
 
-#[path = "../../../../crates/fuse/tests/steps/mod.rs"]
-mod steps;
+#[path = "../../../../crates/fuse/tests/scenarios/mod.rs"]
+mod scenarios;
 
 use anyhow::{Result, ensure};
 
-use self::steps::Shell;
+use self::scenarios::Shell;
 use super::{
     super::Case,
     mount::{Backend, boot, mount_command},
@@ -73,13 +73,13 @@ fn run(lab: &mut Lab, proto: &str, backend: Backend) -> Result<()> {
         guest.must(&mount_command(proto, "/mnt/x", ""))?;
     }
     let mut failures = Vec::new();
-    for (n, case) in steps::CASES.iter().enumerate() {
+    for (n, scenario) in scenarios::SCENARIOS.iter().enumerate() {
         let dir = format!("case{n}");
         guests[0].must(&format!("mkdir -m 755 /mnt/x/{dir}"))?;
         let [a, b] = &mut guests;
         let (mut a, mut b) = (InGuest::start(a, n, &dir)?, InGuest::start(b, n, &dir)?);
         let has_before = backend == Backend::Memory;
-        failures.extend(steps::play(case, [&mut a, &mut b], true, has_before).err());
+        failures.extend(scenarios::run_scenario(scenario, [&mut a, &mut b], true, has_before).err());
         a.end()?;
         b.end()?;
     }

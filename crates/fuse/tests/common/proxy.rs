@@ -10,7 +10,7 @@ use std::{
 use millrace_nfs::v3::{Procedure, Status};
 
 /// An NFS call, or its reply.
-pub struct Seen<'r> {
+pub struct ObservedCall<'r> {
     pub procedure: Procedure,
     /// User ID in the call's credentials.
     pub uid: u32,
@@ -20,7 +20,7 @@ pub struct Seen<'r> {
 }
 
 /// What happens to a call. A rule delays calls by not returning.
-pub enum Act {
+pub enum Action {
     Pass,
     /// Reply with this status instead of the server. Only for procedures whose failure results consist of the
     /// attributes of one object before and after.
@@ -28,9 +28,9 @@ pub enum Act {
 }
 
 /// Called for each call, and for each reply (which always passes).
-pub trait Rule: Fn(&Seen<'_>) -> Act + Send + Sync + 'static {}
+pub trait Rule: Fn(&ObservedCall<'_>) -> Action + Send + Sync + 'static {}
 
-impl<F: Fn(&Seen<'_>) -> Act + Send + Sync + 'static> Rule for F {}
+impl<F: Fn(&ObservedCall<'_>) -> Action + Send + Sync + 'static> Rule for F {}
 
 /// Listens on the returned address and forwards connections to `server`.
 pub fn start(server: SocketAddr, rule: impl Rule) -> SocketAddr {
@@ -53,15 +53,15 @@ fn connection(client: TcpStream, server: TcpStream, rule: Arc<impl Rule>) {
     let (to_client, to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
     // Both threads write to the client.
     let to_client = Arc::new(parking_lot::Mutex::new(to_client));
-    let (answers, asked, rule2) = (Arc::clone(&to_client), Arc::clone(&calls), Arc::clone(&rule));
+    let (reply_stream, asked, rule2) = (Arc::clone(&to_client), Arc::clone(&calls), Arc::clone(&rule));
     thread::spawn(move || {
-        let done = pump(client, |record| {
-            if let Some(seen) = look(record, false) {
-                asked.lock().insert(word(record, 0), record.to_vec());
-                if let Act::Fail(status) = rule(&seen) {
+        let done = forward_records(client, |record| {
+            if let Some(seen) = parse_call(record, false) {
+                asked.lock().insert(word_at(record, 0), record.to_vec());
+                if let Action::Fail(status) = rule(&seen) {
                     // MSG_ACCEPTED, no verifier, SUCCESS; the NFS status without attributes.
-                    let reply = [word(record, 0), 1, 0, 0, 0, 0, status as u32, 0, 0];
-                    return send(&mut *answers.lock(), reply.map(u32::to_be_bytes).as_flattened());
+                    let reply = [word_at(record, 0), 1, 0, 0, 0, 0, status as u32, 0, 0];
+                    return send(&mut *reply_stream.lock(), reply.map(u32::to_be_bytes).as_flattened());
                 }
             }
             send(&mut &to_server, record)
@@ -70,9 +70,9 @@ fn connection(client: TcpStream, server: TcpStream, rule: Arc<impl Rule>) {
         done
     });
     thread::spawn(move || {
-        let done = pump(server, |record| {
-            let call = calls.lock().remove(&word(record, 0));
-            if let Some(seen) = call.as_deref().and_then(|call| look(call, true)) {
+        let done = forward_records(server, |record| {
+            let call = calls.lock().remove(&word_at(record, 0));
+            if let Some(seen) = call.as_deref().and_then(|call| parse_call(call, true)) {
                 rule2(&seen);
             }
             send(&mut *to_client.lock(), record)
@@ -83,7 +83,7 @@ fn connection(client: TcpStream, server: TcpStream, rule: Arc<impl Rule>) {
 }
 
 /// Passes each record to `each`, until the connection or `each` ends.
-fn pump(mut from: TcpStream, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+fn forward_records(mut from: TcpStream, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     loop {
         let mut record = Vec::new();
         loop {
@@ -105,17 +105,17 @@ fn send(to: &mut impl Write, record: &[u8]) -> io::Result<()> {
     to.write_all(&[&(record.len() as u32 | 0x8000_0000).to_be_bytes(), record].concat())
 }
 
-fn word(record: &[u8], i: usize) -> u32 {
+fn word_at(record: &[u8], i: usize) -> u32 {
     record.get(i * 4..i * 4 + 4).map_or(0, |b| u32::from_be_bytes(b.try_into().unwrap()))
 }
 
 /// Parses an NFS call with AUTH_SYS: XID, CALL, 2, program, version, procedure; flavor and length of the
 /// credentials, stamp, machine name, user.
-fn look(call: &[u8], is_reply: bool) -> Option<Seen<'_>> {
-    if word(call, 3) != millrace_nfs::v3::PROGRAM {
+fn parse_call(call: &[u8], is_reply: bool) -> Option<ObservedCall<'_>> {
+    if word_at(call, 3) != millrace_nfs::v3::PROGRAM {
         return None;
     }
-    let procedure = Procedure::try_from(word(call, 5)).ok()?;
-    let name_words = word(call, 9).div_ceil(4) as usize;
-    Some(Seen { procedure, uid: word(call, 10 + name_words), is_reply, call })
+    let procedure = Procedure::try_from(word_at(call, 5)).ok()?;
+    let name_words = word_at(call, 9).div_ceil(4) as usize;
+    Some(ObservedCall { procedure, uid: word_at(call, 10 + name_words), is_reply, call })
 }

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Export, HANG, Mounted, between::Act, fuse_is_available};
+use common::{Export, HANG, Mounted, fuse_is_available, proxy::Action};
 use parking_lot::Mutex;
 
 /// Calls of a mount, by procedure.
@@ -28,11 +28,11 @@ impl Calls {
     fn mount(export: &Export, options: &str) -> (Mounted, Arc<Self>) {
         let calls = Arc::new(Self::default());
         let counted = Arc::clone(&calls);
-        let mounted = export.mount_through(options, move |seen| {
+        let mounted = export.mount_through_proxy(options, move |seen| {
             if !seen.is_reply {
                 *counted.0.lock().entry(format!("{:?}", seen.procedure)).or_default() += 1;
             }
-            Act::Pass
+            Action::Pass
         });
         (mounted, calls)
     }

@@ -10,36 +10,36 @@ use std::time::{Duration, Instant};
 
 /// One of the two clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum ClientId {
     A,
     B,
 }
-use At::{A, B};
+use ClientId::{A, B};
 
 /// Expected output of a step: all lines, joined by spaces.
 #[derive(Debug, Clone, Copy)]
-pub enum Prints {
+pub enum Expected {
     /// Any output, but the command must succeed.
     Anything,
     /// This text.
     Text(&'static str),
     /// This text, now or soon: changed names are expired in the kernel asynchronously.
-    Soon(&'static str),
+    Eventually(&'static str),
     /// The first text on our mount. The Linux client may also print the second: it uses cached names,
     /// positive and negative, for `acdirmin`.
-    Here(&'static str, &'static str),
+    MountOrLinux(&'static str, &'static str),
     /// This text on our mount, anything on the Linux client.
-    HereOnly(&'static str),
+    MountOnly(&'static str),
     /// This text on our mount after a while, anything on the Linux client: without pre-operation attributes
     /// it may take a remote change of a directory for its own.
-    SoonHere(&'static str),
+    MountEventually(&'static str),
 }
-use Prints::{Anything, Here, HereOnly, Soon, SoonHere, Text};
+use Expected::{Anything, Eventually, MountEventually, MountOnly, MountOrLinux, Text};
 
 /// Shell commands for each client, which start in an empty directory of the export.
-pub struct Case {
+pub struct Scenario {
     pub name: &'static str,
-    pub steps: &'static [(At, &'static str, Prints)],
+    pub steps: &'static [(ClientId, &'static str, Expected)],
 }
 
 /// A shell on one client that keeps its state between commands and starts in the scenario's directory.
@@ -52,39 +52,40 @@ pub trait Shell {
 }
 
 /// Time limit for steps that may succeed late.
-const SOON: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Runs a scenario. `by_kernel`: on the Linux client. `has_before`: the server returns pre-operation
 /// attributes of directories.
 ///
 /// # Errors
 /// The failed step and its output.
-pub fn play(
-    case: &Case,
+pub fn run_scenario(
+    scenario: &Scenario,
     [a, b]: [&mut dyn Shell; 2],
     by_kernel: bool,
     has_before: bool,
 ) -> Result<(), String> {
-    for (n, (at, command, prints)) in case.steps.iter().enumerate() {
+    for (n, (at, command, expected)) in scenario.steps.iter().enumerate() {
         let shell: &mut dyn Shell = if *at == A { &mut *a } else { &mut *b };
         let started = Instant::now();
         loop {
-            let wrong = |what: &str| format!("{}, step {} ({at:?}: {command}): {what}", case.name, n + 1);
+            let wrong = |what: &str| format!("{}, step {} ({at:?}: {command}): {what}", scenario.name, n + 1);
             let output = shell.run(command).map_err(|e| wrong(&e))?;
             let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
-            let fits = match prints {
+            let fits = match expected {
                 Anything => true,
-                Text(text) | Soon(text) => output == *text,
-                Here(text, on_linux) => output == *text || (by_kernel && output == *on_linux),
-                HereOnly(text) => by_kernel || output == *text,
-                SoonHere(text) => (by_kernel && !has_before) || output == *text,
+                Text(text) | Eventually(text) => output == *text,
+                MountOrLinux(text, on_linux) => output == *text || (by_kernel && output == *on_linux),
+                MountOnly(text) => by_kernel || output == *text,
+                MountEventually(text) => (by_kernel && !has_before) || output == *text,
             };
             if fits {
                 break;
             }
-            let is_final = !matches!(prints, Soon(_) | SoonHere(_)) || started.elapsed() > SOON;
+            let is_final =
+                !matches!(expected, Eventually(_) | MountEventually(_)) || started.elapsed() > MAX_WAIT;
             if is_final {
-                return Err(wrong(&format!("prints {output:?}, not {prints:?}")));
+                return Err(wrong(&format!("printed {output:?}, expected {expected:?}")));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -93,17 +94,17 @@ pub fn play(
 }
 
 /// All scenarios.
-pub const CASES: &[Case] = &[
-    Case {
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
         name: "log rotation by rename",
         steps: &[
             (A, "echo old > x", Anything),
             (B, "cat x", Text("old")),
             (A, "mv x y; echo new > x", Anything),
-            (B, "cat x", Here("new", "old")),
+            (B, "cat x", MountOrLinux("new", "old")),
         ],
     },
-    Case {
+    Scenario {
         name: "append to a rotated log by its new name after a listing",
         steps: &[
             (A, "echo old > x", Anything),
@@ -114,7 +115,7 @@ pub const CASES: &[Case] = &[
             (A, "cat x; cat y", Text("new more old")),
         ],
     },
-    Case {
+    Scenario {
         name: "log rotation while the log is open",
         steps: &[
             (A, "echo old > x", Anything),
@@ -124,16 +125,16 @@ pub const CASES: &[Case] = &[
             (A, "cat y; ls", Text("old one two y")),
         ],
     },
-    Case {
+    Scenario {
         name: "open of a cached name that now refers to another file",
         steps: &[
             (A, "echo old > x", Anything),
             (B, "stat -c %s x", Text("4")),
             (A, "mv x y; echo newer > x", Anything),
-            (B, "cat x", Here("newer", "old")),
+            (B, "cat x", MountOrLinux("newer", "old")),
         ],
     },
-    Case {
+    Scenario {
         name: "replacement by rename",
         steps: &[
             (A, "echo old > x", Anything),
@@ -144,7 +145,7 @@ pub const CASES: &[Case] = &[
             (A, "cat x", Text("newer")),
         ],
     },
-    Case {
+    Scenario {
         name: "file removed and created again",
         steps: &[
             (A, "echo one > f", Anything),
@@ -154,10 +155,10 @@ pub const CASES: &[Case] = &[
             (A, "rm f", Anything),
             (B, "cat f 2>&1 | sed 's/.*: //'", Text("No such file or directory")),
             (B, "echo three > f", Anything),
-            (A, "cat f", Here("three", "")),
+            (A, "cat f", MountOrLinux("three", "")),
         ],
     },
-    Case {
+    Scenario {
         name: "alternating appends",
         steps: &[
             (A, "echo a1 >> f", Anything),
@@ -168,7 +169,7 @@ pub const CASES: &[Case] = &[
             (B, "cat f", Text("a1 b1 a2 b2 a3")),
         ],
     },
-    Case {
+    Scenario {
         name: "alternating appends to an open file",
         steps: &[
             (A, "exec 3>> f; echo a1 >&3", Anything),
@@ -177,10 +178,10 @@ pub const CASES: &[Case] = &[
             (A, "sleep 4; echo a2 >&3", Anything),
             (B, "sleep 4; echo b2 >&3; exec 3>&-", Anything),
             // Linux 7.3 appends at the new end, but with its old page: zeros instead of b1.
-            (A, "exec 3>&-; cat f", HereOnly("a1 b1 a2 b2")),
+            (A, "exec 3>&-; cat f", MountOnly("a1 b1 a2 b2")),
         ],
     },
-    Case {
+    Scenario {
         name: "append after a remote truncation",
         steps: &[
             (A, "echo 123456789 > f", Anything),
@@ -190,7 +191,7 @@ pub const CASES: &[Case] = &[
             (A, "cat f", Text("123x")),
         ],
     },
-    Case {
+    Scenario {
         name: "remote truncation and extension",
         steps: &[
             (A, "echo 123456789 > f", Anything),
@@ -203,7 +204,7 @@ pub const CASES: &[Case] = &[
             (B, "cat f; stat -c %s f", Text("0")),
         ],
     },
-    Case {
+    Scenario {
         name: "remote remove of an open file",
         steps: &[
             (A, "echo content > f", Anything),
@@ -213,17 +214,17 @@ pub const CASES: &[Case] = &[
             (B, "exec 3<&-; ls -A", Text("")),
         ],
     },
-    Case {
+    Scenario {
         name: "local remove of an open file",
         steps: &[
             (A, "echo content > f", Anything),
             (B, "exec 3< f; rm f; cat <&3", Text("content")),
             (A, "ls -A | sed 's/nfs.*/nfs/'", Text(".nfs")),
             (B, "exec 3<&-", Anything),
-            (A, "ls -A", Soon("")),
+            (A, "ls -A", Eventually("")),
         ],
     },
-    Case {
+    Scenario {
         name: "times and sizes after close",
         steps: &[
             (A, "echo one > f; touch -d @1000000000 f", Anything),
@@ -234,7 +235,7 @@ pub const CASES: &[Case] = &[
             (A, "cat f; stat -c '%s %Y' f", Text("longer 7 1200000000")),
         ],
     },
-    Case {
+    Scenario {
         name: "hard links",
         steps: &[
             (A, "echo one > f", Anything),
@@ -246,25 +247,25 @@ pub const CASES: &[Case] = &[
             (B, "cat g; stat -c %h g", Text("two 1")),
         ],
     },
-    Case {
+    Scenario {
         name: "link to a file renamed remotely",
         steps: &[
             (A, "echo old > f", Anything),
             (B, "stat -c %s f", Text("4")),
             (A, "ln f taken; rm f; echo new > f", Anything),
-            (B, "ln f mine; rm f; cat mine", Here("new", "old")),
+            (B, "ln f mine; rm f; cat mine", MountOrLinux("new", "old")),
         ],
     },
-    Case {
+    Scenario {
         name: "remote rename of one of two hard links",
         steps: &[
             (A, "echo old > f; ln f g", Anything),
             (B, "cat f; cat g; cat f", Text("old old old")),
             (A, "rm g; echo new > g", Anything),
-            (B, "cat f; cat g", Here("old new", "old old")),
+            (B, "cat f; cat g", MountOrLinux("old new", "old old")),
         ],
     },
-    Case {
+    Scenario {
         name: "listing after remote changes",
         steps: &[
             (B, "ls", Text("")),
@@ -277,7 +278,7 @@ pub const CASES: &[Case] = &[
             (B, "ls; stat -c %F d", Text("c d regular empty file")),
         ],
     },
-    Case {
+    Scenario {
         name: "cached names after a local change of the directory",
         steps: &[
             (A, "touch there", Anything),
@@ -288,11 +289,11 @@ pub const CASES: &[Case] = &[
             ),
             (A, "rm there; touch nothing", Anything),
             (B, "touch own", Anything),
-            (B, "stat -c %n nothing 2>&1 | sed 's/.*: //'", SoonHere("nothing")),
-            (B, "stat -c %n there 2>&1 | sed 's/.*: //'", SoonHere("No such file or directory")),
+            (B, "stat -c %n nothing 2>&1 | sed 's/.*: //'", MountEventually("nothing")),
+            (B, "stat -c %n there 2>&1 | sed 's/.*: //'", MountEventually("No such file or directory")),
         ],
     },
-    Case {
+    Scenario {
         name: "cached names corrected by a failed operation",
         steps: &[
             (
@@ -302,14 +303,14 @@ pub const CASES: &[Case] = &[
             ),
             (A, "mkdir d; touch f", Anything),
             (B, "mkdir d 2>&1 | sed 's/.*: //'", Text("File exists")),
-            (B, "stat -c %n d 2>&1", Soon("d")),
+            (B, "stat -c %n d 2>&1", Eventually("d")),
             (B, "stat -c %n f", Anything),
             (A, "rm f; rmdir d", Anything),
             (B, "rmdir d 2>&1 | sed 's/.*: //'", Text("No such file or directory")),
-            (B, "stat -c %n d 2>&1 | sed 's/.*: //'", Soon("No such file or directory")),
+            (B, "stat -c %n d 2>&1 | sed 's/.*: //'", Eventually("No such file or directory")),
         ],
     },
-    Case {
+    Scenario {
         name: "modes and owners",
         steps: &[
             (A, "echo secret > f; chmod 644 f", Anything),
@@ -334,7 +335,7 @@ pub const CASES: &[Case] = &[
             ),
         ],
     },
-    Case {
+    Scenario {
         name: "directory used as a lock",
         steps: &[
             (A, "mkdir lock && echo got it", Text("got it")),
@@ -346,7 +347,7 @@ pub const CASES: &[Case] = &[
             (A, "mkdir lock && rmdir lock && echo got it", Text("got it")),
         ],
     },
-    Case {
+    Scenario {
         name: "symbolic links and renamed directories",
         steps: &[
             (A, "mkdir d; echo one > d/f; ln -s d/f l", Anything),

@@ -6,7 +6,7 @@ mod common;
 
 use std::{fs, time::Duration};
 
-use common::{CASES, Export, HANG, between::Act, fuse_is_available, is_mounted, random_bytes};
+use common::{CASES, Export, HANG, fuse_is_available, is_mounted, proxy::Action, random_bytes};
 use millrace_client::{Options, RetryPolicy};
 use millrace_fuse::{Mount, MountOptions};
 use millrace_nfs::v3::{Procedure, Status};
@@ -124,9 +124,9 @@ fn unmount_reports_write_errors_not_reported_before() {
     }
     for mount_error in [Procedure::Write, Procedure::Commit] {
         let export = Export::start(true);
-        let mounted = export.mount_through("", move |seen| match seen.procedure {
-            p if p == mount_error => Act::Fail(Status::NoSpc),
-            _ => Act::Pass,
+        let mounted = export.mount_through_proxy("", move |seen| match seen.procedure {
+            p if p == mount_error => Action::Fail(Status::NoSpc),
+            _ => Action::Pass,
         });
         let write = |name: &str| {
             let mut f = fs::File::create(mounted.at.join(name)).unwrap();
@@ -147,9 +147,9 @@ fn unmount_reports_write_errors_not_reported_before() {
     }
     // A reported error is not reported again.
     let export = Export::start(false);
-    let mounted = export.mount_through("", |seen| match seen.procedure {
-        Procedure::Write => Act::Fail(Status::NoSpc),
-        _ => Act::Pass,
+    let mounted = export.mount_through_proxy("", |seen| match seen.procedure {
+        Procedure::Write => Action::Fail(Status::NoSpc),
+        _ => Action::Pass,
     });
     fs::write(mounted.at.join("closed"), "").unwrap();
     let f = fs::File::create(mounted.at.join("told")).unwrap();
@@ -166,11 +166,11 @@ fn unmount_times_out_and_reports_lost_files() {
     let export = Export::start(false);
     let (mute, is_mute) = std::sync::mpsc::channel::<()>();
     let is_mute = std::sync::Mutex::new(is_mute);
-    let mounted = export.mount_through("", move |seen| {
+    let mounted = export.mount_through_proxy("", move |seen| {
         if seen.procedure == Procedure::Write {
             let _ = is_mute.lock().unwrap().recv(); // Until the test ends.
         }
-        Act::Pass
+        Action::Pass
     });
     let open = fs::File::create(mounted.at.join("open")).unwrap();
     std::io::Write::write_all(&mut &open, b"never arrives").unwrap();
