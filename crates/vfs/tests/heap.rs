@@ -24,7 +24,7 @@ thread_local! {
 }
 
 /// Size of an allocation, including the 8 bytes in which glibc stores the size.
-fn taken(ptr: *mut u8) -> i64 {
+fn allocated_size(ptr: *mut u8) -> i64 {
     // SAFETY: `ptr` was allocated by the system allocator.
     unsafe { libc::malloc_usable_size(ptr.cast()) as i64 + 8 }
 }
@@ -35,13 +35,13 @@ unsafe impl GlobalAlloc for Counting {
         // SAFETY: the caller upholds the contract of GlobalAlloc.
         let ptr = unsafe { System.alloc(layout) };
         if !ptr.is_null() {
-            let _ = BYTES.try_with(|b| b.set(b.get() + taken(ptr)));
+            let _ = BYTES.try_with(|b| b.set(b.get() + allocated_size(ptr)));
         }
         ptr
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        let _ = BYTES.try_with(|b| b.set(b.get() - taken(ptr)));
+        let _ = BYTES.try_with(|b| b.set(b.get() - allocated_size(ptr)));
         // SAFETY: `ptr` came from `alloc` above with this layout.
         unsafe { System.dealloc(ptr, layout) }
     }
@@ -55,7 +55,7 @@ struct Memory {
     caller: Identity,
     heap: i64,
     free: u64,
-    most: f64,
+    max_ratio: f64,
     _rt: tokio::runtime::Runtime,
 }
 
@@ -77,7 +77,7 @@ impl Memory {
             ..MemoryConfig::new(arena, runtime)
         });
         let free = now(fs.stat()).free_bytes;
-        Self { fs, caller: Identity::root(), heap: BYTES.get(), free, most: 0.0, _rt: rt }
+        Self { fs, caller: Identity::root(), heap: BYTES.get(), free, max_ratio: 0.0, _rt: rt }
     }
 
     fn file(&self, dir: &Handle, name: &str) -> Handle {
@@ -97,11 +97,11 @@ impl Memory {
     fn check(&mut self, what: &str, beside: i64) {
         let (heap, charge) = (BYTES.get() - self.heap, self.free - now(self.fs.stat()).free_bytes);
         assert!(heap <= charge as i64 + beside, "{what}: {heap} bytes of heap, {charge} charged");
-        self.most = self.most.max((heap - beside) as f64 / charge as f64);
+        self.max_ratio = self.max_ratio.max((heap - beside) as f64 / charge as f64);
     }
 
-    fn tell(&self, what: &str) {
-        println!("{what}: at most {:.0} % of the charge", 100.0 * self.most);
+    fn print_ratio(&self, what: &str) {
+        println!("{what}: at most {:.0} % of the charge", 100.0 * self.max_ratio);
     }
 }
 
@@ -138,14 +138,14 @@ fn heap_memory_of_links_is_within_the_charge() {
             }
         }
         m.check("links", START);
-        m.tell(&format!("100,000 links with names of {len} bytes"));
+        m.print_ratio(&format!("100,000 links with names of {len} bytes"));
         for (removed, i) in order.iter().enumerate() {
             m.remove(&root, &name(*i, len));
             if removed % 64 == 0 {
                 m.check("links after removals", START);
             }
         }
-        m.tell(&format!("and while they are removed, names of {len} bytes"));
+        m.print_ratio(&format!("and while they are removed, names of {len} bytes"));
     }
 }
 
@@ -175,7 +175,7 @@ fn heap_memory_of_objects_is_within_the_charge() {
             } else {
                 format!("{node:?}")
             };
-            m.tell(&format!("{kind} in one directory, names of {len} bytes"));
+            m.print_ratio(&format!("{kind} in one directory, names of {len} bytes"));
         }
         let mut m = Memory::new();
         let mut dir = m.fs.root();
@@ -183,7 +183,7 @@ fn heap_memory_of_objects_is_within_the_charge() {
             dir = m.make(&dir, &name(i, len), &NewNode::Directory);
             m.check("directories in one another", START);
         }
-        m.tell(&format!("directories in one another, names of {len} bytes"));
+        m.print_ratio(&format!("directories in one another, names of {len} bytes"));
         let mut m = Memory::new();
         let root = m.fs.root();
         let dirs: Vec<_> =
@@ -198,6 +198,6 @@ fn heap_memory_of_objects_is_within_the_charge() {
             dirs.iter().for_each(|d| m.remove(d, &name(i, len)));
             m.check("directories that were emptied", START + PLACES);
         }
-        m.tell(&format!("files in many directories, names of {len} bytes"));
+        m.print_ratio(&format!("files in many directories, names of {len} bytes"));
     }
 }

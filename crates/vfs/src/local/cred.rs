@@ -164,21 +164,21 @@ impl Credentials {
     ) -> FsResult<u32> {
         let bits = [R, W, X].into_iter().filter(|b| want & b != 0);
         self.as_caller(caller, || {
-            let mut got = 0;
+            let mut granted = 0;
             for bit in bits {
                 // R_OK, W_OK and X_OK equal the permission bits.
                 match sys::may_access(fd, bit as i32) {
-                    Ok(()) if self.by_kernel() || self.mode_allows(caller, st, bit) => got |= bit,
+                    Ok(()) if self.by_kernel() || self.mode_allows(caller, st, bit) => granted |= bit,
                     Ok(()) | Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) => {}
                     // faccessat2 is not available (before Linux 5.8, or blocked by seccomp): use the mode
                     // bits.
                     Err(Errno::NOSYS | Errno::INVAL) => {
-                        got |= if caller.uid == 0 { bit } else { granted_by_mode(caller, st) & bit };
+                        granted |= if caller.uid == 0 { bit } else { granted_by_mode(caller, st) & bit };
                     }
                     Err(e) => return Err(e.into()),
                 }
             }
-            Ok(got)
+            Ok(granted)
         })
     }
 

@@ -31,11 +31,11 @@ pub(super) async fn open(
     if let Some(fd) = ready {
         return Ok(fd);
     }
-    let this = Arc::clone(export);
+    let export_ref = Arc::clone(export);
     let job = move || {
-        let node = this.tree.open(&file)?;
+        let node = export_ref.tree.open(&file)?;
         let st = attr::live_stat(node.as_fd())?;
-        this.creds.may_transfer(&caller, node.as_fd(), &st, write)?;
+        export_ref.creds.may_transfer(&caller, node.as_fd(), &st, write)?;
         let fd = match purpose {
             Purpose::Read | Purpose::Write => node.open_data(write)?,
             Purpose::Sync => node.open_any()?,

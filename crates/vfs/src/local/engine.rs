@@ -99,7 +99,7 @@ impl Engine {
         offset: u64,
         operation: Operation,
     ) -> impl Future<Output = FsResult<Outcome>> + Send + 'static {
-        let (reply, answer) = oneshot::channel();
+        let (reply, reply_rx) = oneshot::channel();
         let request = Request { file, offset, operation, reply };
         match &self.backend {
             Backend::Rings(rings) => {
@@ -113,7 +113,7 @@ impl Engine {
                 pool.push(Box::new(move || transfer_blocking(request, &arena, &verifier)));
             }
         }
-        async move { answer.await.unwrap_or(Err(FsError::ServerFault)) }
+        async move { reply_rx.await.unwrap_or(Err(FsError::ServerFault)) }
     }
 
     /// Starts a sync of each of `files` that has none in progress, without waiting.

@@ -49,8 +49,8 @@ pub(super) fn from_kernel(key: &Key, k: &KernelHandle) -> Option<Handle> {
 /// Encodes inode number and birth time (zero if the file system does not store it), and the subvolume if it
 /// differs from that of the export's `root`.
 pub(super) fn from_stat(key: &Key, st: &Statx, root: &Statx) -> Option<Handle> {
-    let born = attr::has(st, rustix::fs::StatxFlags::BTIME);
-    let (seconds, nanos) = if born { (st.stx_btime.tv_sec, st.stx_btime.tv_nsec) } else { (0, 0) };
+    let has_btime = attr::has(st, rustix::fs::StatxFlags::BTIME);
+    let (seconds, nanos) = if has_btime { (st.stx_btime.tv_sec, st.stx_btime.tv_nsec) } else { (0, 0) };
     let mut body = [0; 1 + INDEX_BYTES + DEVICE_BYTES];
     body[0] = TAG_INDEX;
     body[1..9].copy_from_slice(&st.stx_ino.to_le_bytes());
@@ -67,8 +67,8 @@ pub(super) fn open(key: &Key, handle: &Handle) -> FsResult<Body> {
     let at = bytes.len().checked_sub(MAC_BYTES).ok_or(FsError::BadHandle)?;
     let (body, mark) = bytes.split_at(at);
     // Compares all bytes, so that the time does not depend on the position of the first difference.
-    let wrong = mac(key, body).to_le_bytes().iter().zip(mark).fold(0, |acc, (a, b)| acc | (a ^ b));
-    if wrong != 0 {
+    let difference = mac(key, body).to_le_bytes().iter().zip(mark).fold(0, |acc, (a, b)| acc | (a ^ b));
+    if difference != 0 {
         return Err(FsError::BadHandle);
     }
     match body {

@@ -205,10 +205,10 @@ impl Export {
     fn created_before(&self, dir: &Node, name: &[u8], times: &Timestamps) -> FsResult<Created> {
         let (node, st) = self.open_existing(dir, name)?;
         let attr = attr::attr(&st, self.fsid)?;
-        let ours = attr.kind == FileKind::Regular
+        let is_ours = attr.kind == FileKind::Regular
             && times.last_access.tv_sec == attr.atime.seconds
             && times.last_modification.tv_sec == attr.mtime.seconds;
-        if !ours {
+        if !is_ours {
             return Err(FsError::Exist);
         }
         Ok(Created { handle: node.handle(), attr, dir: self.dir_after(dir)? })
@@ -234,7 +234,7 @@ impl Export {
         let mode = self.creation_mode(caller, &set);
         let special = |kind, dev| Ok(rustix::fs::mknodat(&*node, name, kind, mode, dev)?);
         let dev = |major, minor| -> Dev { rustix::fs::makedev(major, minor) };
-        let began = clock_gettime(ClockId::RealtimeCoarse);
+        let started = clock_gettime(ClockId::RealtimeCoarse);
         self.creds.as_caller(caller, || match new {
             NewNode::Directory => {
                 let dir_mode = set.mode.map_or(Mode::RWXU, |m| Mode::from_raw_mode(m & 0o7777));
@@ -255,7 +255,7 @@ impl Export {
             NewNode::Fifo => special(FileType::Fifo, 0),
         })?;
         let found = with_free_descriptor_retrying(|| self.open_existing(&node, name))?;
-        if self.is_new(caller, new, &found.1, began) {
+        if self.is_new(caller, new, &found.1, started) {
             self.finish_create(caller, &node, found, &set)
         } else {
             // A local process has put this object under the name since; the created one is elsewhere, or
@@ -264,10 +264,10 @@ impl Export {
         }
     }
 
-    /// Whether an object may be the one that `caller` has just created, after `began`: same type, same owner,
+    /// Whether an object may be the one that `caller` has just created, after `started`: same type, same owner,
     /// and a later birth time (if the file system stores it).
-    fn is_new(&self, caller: &Identity, made: &NewNode, st: &Statx, began: Timespec) -> bool {
-        let kind = match made {
+    fn is_new(&self, caller: &Identity, created: &NewNode, st: &Statx, started: Timespec) -> bool {
+        let kind = match created {
             NewNode::Directory => FileKind::Directory,
             NewNode::Symlink(_) => FileKind::Symlink,
             NewNode::Block(..) => FileKind::Block,
@@ -276,14 +276,14 @@ impl Export {
             NewNode::Fifo => FileKind::Fifo,
         };
         // Some file systems store whole seconds only, or even seconds.
-        let began = match st.stx_btime.tv_nsec {
-            0 => (began.tv_sec - 1, 0),
-            _ => (began.tv_sec, began.tv_nsec),
+        let started = match st.stx_btime.tv_nsec {
+            0 => (started.tv_sec - 1, 0),
+            _ => (started.tv_sec, started.tv_nsec),
         };
-        let born = (st.stx_btime.tv_sec, i64::from(st.stx_btime.tv_nsec));
+        let birth_time = (st.stx_btime.tv_sec, i64::from(st.stx_btime.tv_nsec));
         attr::kind(st) == Ok(kind)
             && st.stx_uid == self.creds.owner_of_new(caller).uid
-            && (!attr::has(st, StatxFlags::BTIME) || born >= began)
+            && (!attr::has(st, StatxFlags::BTIME) || birth_time >= started)
     }
 
     /// REMOVE, or RMDIR with `directory`.

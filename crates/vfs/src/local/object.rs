@@ -39,8 +39,8 @@ impl Export {
     ) -> FsResult<(Access, Attr)> {
         let node = self.tree.open(file)?;
         let st = attr::live_stat(node.as_fd())?;
-        let got = self.creds.allowed(caller, node.as_fd(), &st, R | W | X)?;
-        let has = |want: u32| got & want == want;
+        let granted = self.creds.allowed(caller, node.as_fd(), &st, R | W | X)?;
+        let has = |want: u32| granted & want == want;
         let change = Access::MODIFY | Access::EXTEND;
         let mut bits = 0;
         if has(R) {

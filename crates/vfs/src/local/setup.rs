@@ -228,20 +228,20 @@ fn open_root(config: &LocalConfig) -> Result<OwnedFd, LocalError> {
 
 /// Selects key and kind of handles in order of preference.
 fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Result<Arc<Tree>, LocalError> {
-    let given = match &config.key {
+    let configured_key = match &config.key {
         KeySource::Attribute => None,
         KeySource::File(path) => Some(key::from_file(path)?),
         KeySource::Bytes(bytes) => Some(*bytes),
     };
     if config.handles != HandleMode::Index {
-        let secret = match given {
+        let secret = match configured_key {
             Some(key) => Some(key),
             None => key::from_attribute(root.as_fd(), true)?,
         };
-        let again =
+        let root_copy =
             root.try_clone().map_err(|e| LocalError::Root { path: config.root.clone(), source: e })?;
         let tree = match secret {
-            Some(key) => Tree::new(again, key, Naming::Kernel, Arc::clone(&cache))
+            Some(key) => Tree::new(root_copy, key, Naming::Kernel, Arc::clone(&cache))
                 .map_err(|source| LocalError::KernelHandles { source }),
             None => Err(LocalError::Key { source: io::ErrorKind::Unsupported.into() }),
         };
@@ -251,7 +251,7 @@ fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Resu
             Err(error) => tracing::warn!(%error, "using an index instead of kernel file handles"),
         }
     }
-    let key: Key = match given {
+    let key: Key = match configured_key {
         Some(key) => key,
         None => key::from_attribute(root.as_fd(), false)?.unwrap_or([0x6d; 16]),
     };

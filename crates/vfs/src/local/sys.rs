@@ -124,11 +124,11 @@ pub(super) fn own_zero_umask() -> bool {
     // SAFETY: affects only this thread, which afterwards shares root, working directory and umask with no
     // other. The umask is changed only after that.
     unsafe {
-        let ours = libc::unshare(libc::CLONE_FS) == 0;
-        if ours {
+        let is_unshared = libc::unshare(libc::CLONE_FS) == 0;
+        if is_unshared {
             libc::umask(0);
         }
-        ours
+        is_unshared
     }
 }
 

@@ -299,13 +299,13 @@ mod tests {
 
     struct Fixture {
         file: Arc<DataFile>,
-        answer: oneshot::Receiver<FsResult<Outcome>>,
+        reply_rx: oneshot::Receiver<FsResult<Outcome>>,
         verifier: Arc<Verifier>,
         _dir: tempfile::TempDir,
     }
 
     fn start_transfer(operation: impl FnOnce(&Arc<DataFile>) -> Operation) -> (Box<Transfer>, Fixture) {
-        let (reply, answer) = oneshot::channel();
+        let (reply, reply_rx) = oneshot::channel();
         // A file without links is stale, so it needs a name.
         let dir = tempfile::tempdir().unwrap();
         let file = std::fs::File::create_new(dir.path().join("f")).unwrap();
@@ -313,7 +313,7 @@ mod tests {
         let file = DataFile::new(file.into());
         let request = Request { file: Arc::clone(&file), offset: 0, operation: operation(&file), reply };
         match Transfer::begin(request, &arena()) {
-            Started::InProgress(t) => (t, Fixture { file, answer, verifier: Verifier::new(7), _dir: dir }),
+            Started::InProgress(t) => (t, Fixture { file, reply_rx, verifier: Verifier::new(7), _dir: dir }),
             Started::Done => panic!("nothing to do"),
         }
     }
@@ -331,7 +331,7 @@ mod tests {
         fn end(&mut self, t: Box<Transfer>, result: Result<usize, Errno>) -> (FsResult<Outcome>, bool) {
             let before = self.verifier.bytes();
             let Progress::Done = t.advance(result, &self.verifier) else { panic!("not complete") };
-            (self.answer.try_recv().unwrap().unwrap(), self.verifier.bytes() != before)
+            (self.reply_rx.try_recv().unwrap().unwrap(), self.verifier.bytes() != before)
         }
     }
 
@@ -339,17 +339,17 @@ mod tests {
     fn failed_sync_is_reported_and_changes_the_verifier() {
         for errno in [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS] {
             let (t, mut fixture) = start_transfer(sync);
-            let (answer, changed) = fixture.end(t, Err(errno));
-            assert_eq!((answer.unwrap_err(), changed), (FsError::from(errno), true));
+            let (outcome, changed) = fixture.end(t, Err(errno));
+            assert_eq!((outcome.unwrap_err(), changed), (FsError::from(errno), true));
             assert!(fixture.file.try_start_sync().is_some(), "the next sync can start");
         }
         for stable in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
             let (t, mut fixture) = start_transfer(write(stable));
-            let (answer, changed) = fixture.end(t, Err(Errno::IO));
-            assert_eq!((answer.unwrap_err(), changed), (FsError::Io, true));
+            let (outcome, changed) = fixture.end(t, Err(Errno::IO));
+            assert_eq!((outcome.unwrap_err(), changed), (FsError::Io, true));
             let (t, mut fixture) = start_transfer(write(stable));
-            let (answer, changed) = fixture.end(t, Err(Errno::NOSPC));
-            assert_eq!(answer.unwrap_err(), FsError::NoSpc);
+            let (outcome, changed) = fixture.end(t, Err(Errno::NOSPC));
+            assert_eq!(outcome.unwrap_err(), FsError::NoSpc);
             assert!(!changed, "no acknowledged data is lost");
         }
     }
@@ -388,8 +388,8 @@ mod tests {
             panic!("4 of 10 bytes are incomplete")
         };
         assert_eq!((t.position(), t.unwritten().iter().map(|s| s.len()).sum::<usize>()), (4, 6));
-        let (answer, changed) = fixture.end(t, Err(Errno::NOSPC));
-        assert_eq!((answer.unwrap().count, changed, fixture.file.is_synced()), (4, false, false));
+        let (outcome, changed) = fixture.end(t, Err(Errno::NOSPC));
+        assert_eq!((outcome.unwrap().count, changed, fixture.file.is_synced()), (4, false, false));
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Ring {
             #[cfg(test)]
             failures: Default::default(),
         });
-        let theirs = Arc::clone(&shared);
+        let thread_shared = Arc::clone(&shared);
         let (tx, rx) = mpsc::channel();
         thread::Builder::new().name("local-uring".into()).spawn(move || {
             sys::prepare_data_thread();
@@ -104,8 +104,8 @@ impl Ring {
                 }
                 Err(e) => return drop(tx.send(Err(e))),
             };
-            let _guard = CloseInbox(&theirs);
-            serve(ring, &theirs, &context);
+            let _guard = CloseInbox(&thread_shared);
+            serve(ring, &thread_shared, &context);
         })?;
         rx.recv().map_err(|_| io::Error::other("the io_uring thread ended"))??;
         Ok(Self { shared })
@@ -181,7 +181,7 @@ fn serve_with_threads(shared: &Shared, context: &RingContext) {
             let mut inbox = shared.inbox.lock();
             (std::mem::take(&mut inbox.requests), inbox.closed, Arc::clone(&inbox.eventfd))
         };
-        let quiet = requests.is_empty();
+        let is_idle = requests.is_empty();
         for request in requests {
             let context = context.clone();
             let job = move || transfer_blocking(request, &context.arena, &context.verifier);
@@ -193,7 +193,7 @@ fn serve_with_threads(shared: &Shared, context: &RingContext) {
         if closed {
             return;
         }
-        if quiet {
+        if is_idle {
             let _ = rustix::io::read(&eventfd, &mut [0u8; 8]);
         }
     }
@@ -437,9 +437,9 @@ mod tests {
         }
 
         fn submit(&self, operation: Operation) -> oneshot::Receiver<FsResult<Outcome>> {
-            let (reply, answer) = oneshot::channel();
+            let (reply, reply_rx) = oneshot::channel();
             self.ring.submit(Request { file: Arc::clone(&self.file), offset: 0, operation, reply });
-            answer
+            reply_rx
         }
 
         /// Retries until the result is not JUKEBOX; returns it and the number of retries.
@@ -500,11 +500,11 @@ mod tests {
         for failures in [0, 1, RESTARTS + 1] {
             let Some(fixture) = Fixture::new() else { return };
             fixture.fail(failures);
-            let answers: Vec<_> = (0..20).map(|_| fixture.submit(fixture.write())).collect();
+            let replies: Vec<_> = (0..20).map(|_| fixture.submit(fixture.write())).collect();
             drop(fixture.ring);
-            for answer in answers {
-                let answer = block_on(answer).expect("every call completes");
-                assert!(answer.is_ok() || failures > 0, "{answer:?}");
+            for reply_rx in replies {
+                let reply = block_on(reply_rx).expect("every call completes");
+                assert!(reply.is_ok() || failures > 0, "{reply:?}");
             }
         }
     }

@@ -116,8 +116,8 @@ impl Content {
         count: u32,
         zeros: impl Fn() -> FsResult<View>,
     ) -> FsResult<(Views, bool)> {
-        let left = self.size.saturating_sub(offset);
-        let len = left.min(u64::from(count));
+        let remaining = self.size.saturating_sub(offset);
+        let len = remaining.min(u64::from(count));
         let mut out = Views::new();
         for range in block_ranges(offset, len as usize) {
             match self.block(range.index) {
@@ -125,7 +125,7 @@ impl Content {
                 None => out.push(zeros()?.slice(range.start, range.end - range.start)),
             }
         }
-        Ok((out, len == left))
+        Ok((out, len == remaining))
     }
 
     /// Writes all of `data` at `offset`, or nothing. The caller has checked the maximum file size.
@@ -209,9 +209,9 @@ impl Content {
         if size >= old_size {
             return Truncated::default();
         }
-        let kept = size.div_ceil(BLOCK);
-        let first = if kept == 0 { std::mem::take(&mut self.first) } else { Block::default() };
-        let rest = self.rest.split_off(&kept.max(1));
+        let kept_blocks = size.div_ceil(BLOCK);
+        let first = if kept_blocks == 0 { std::mem::take(&mut self.first) } else { Block::default() };
+        let rest = self.rest.split_off(&kept_blocks.max(1));
         let (last, tail) = (size / BLOCK, (size % BLOCK) as usize);
         let mut replaced = None;
         if tail > 0 && (last == 0 || self.rest.contains_key(&last)) {

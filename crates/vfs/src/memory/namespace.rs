@@ -207,11 +207,11 @@ impl MemoryFs {
     fn insert(&self, name: &[u8], kind: FileKind, state: InodeState) -> FsResult<Arc<Inode>> {
         let bytes = object_bytes(&state.body) + entry_bytes(name);
         self.objects.add()?;
-        let made = charge(&self.quota, bytes).and_then(|()| {
-            let made = self.table.insert(|id| Inode::new(id, kind, state));
-            made.inspect_err(|_| self.quota.refund(bytes))
+        let created = charge(&self.quota, bytes).and_then(|()| {
+            let created = self.table.insert(|id| Inode::new(id, kind, state));
+            created.inspect_err(|_| self.quota.refund(bytes))
         });
-        made.inspect_err(|_| self.objects.remove())
+        created.inspect_err(|_| self.objects.remove())
     }
 
     /// Initial state of an object created in `dir`. A set-GID directory passes its group on. Owner and group

@@ -84,8 +84,8 @@ pub(super) fn mode_after_write(mode: u32, caller: &Identity) -> u32 {
 
 /// Clears set-UID, and set-GID if group execute is set (otherwise set-GID does not grant a group).
 pub(super) fn without_set_id(mode: u32) -> u32 {
-    let gone = if mode & GROUP_EXECUTE != 0 { SET_UID | SET_GID } else { SET_UID };
-    mode & !gone
+    let cleared = if mode & GROUP_EXECUTE != 0 { SET_UID | SET_GID } else { SET_UID };
+    mode & !cleared
 }
 
 /// The mode that `caller` may set on an object of group `gid`: set-GID requires membership.

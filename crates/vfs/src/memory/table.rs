@@ -42,8 +42,8 @@ impl Table {
 
     /// Inserts the inode that `make` creates for the new ID.
     pub(super) fn insert(&self, make: impl FnOnce(InodeId) -> Inode) -> FsResult<Arc<Inode>> {
-        let which = self.next_shard.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        let mut shard = self.shards[which].write();
+        let shard_index = self.next_shard.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let mut shard = self.shards[shard_index].write();
         let at = match shard.free.pop() {
             Some(at) => at as usize,
             None => {
@@ -51,7 +51,7 @@ impl Table {
                 shard.slots.len() - 1
             }
         };
-        let index = u32::try_from(at * SHARDS + which).map_err(|_| FsError::NoSpc)?;
+        let index = u32::try_from(at * SHARDS + shard_index).map_err(|_| FsError::NoSpc)?;
         let slot = &mut shard.slots[at];
         slot.generation += 1;
         let inode = Arc::new(make(InodeId { index, generation: slot.generation }));
@@ -74,11 +74,11 @@ impl Table {
         let mut shard = self.shards[id.index as usize % SHARDS].write();
         let at = id.index as usize / SHARDS;
         let Some(slot) = shard.slots.get_mut(at).filter(|p| p.generation == id.generation) else { return };
-        let gone = slot.inode.take();
-        if gone.is_some() {
+        let removed = slot.inode.take();
+        if removed.is_some() {
             shard.free.push((at) as u32);
         }
         drop(shard);
-        drop(gone);
+        drop(removed);
     }
 }

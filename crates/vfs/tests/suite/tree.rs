@@ -48,7 +48,7 @@ struct Object {
 }
 
 /// The permitted errors; if empty, the call must succeed.
-type Wrong = Vec<FsError>;
+type PermittedErrors = Vec<FsError>;
 
 impl Model {
     fn pick(&self, nth: usize, dirs: bool) -> usize {
@@ -61,30 +61,30 @@ impl Model {
         self.objects[dir].entries.get(name).copied()
     }
 
-    fn alive(&self, id: usize) -> Wrong {
+    fn alive(&self, id: usize) -> PermittedErrors {
         if self.objects[id].links == 0 { vec![Stale] } else { vec![] }
     }
 
     /// Errors of adding a name.
-    fn entering(&self, dir: usize, name: &str) -> Wrong {
-        let mut wrong = self.alive(dir);
+    fn entering(&self, dir: usize, name: &str) -> PermittedErrors {
+        let mut permitted_errors = self.alive(dir);
         if self.find(dir, name).is_some() {
-            wrong.push(Exist);
+            permitted_errors.push(Exist);
         }
-        wrong
+        permitted_errors
     }
 
     /// Errors of removing a name.
-    fn leaving(&self, dir: usize, name: &str, is_dir: bool) -> Wrong {
-        let mut wrong = self.alive(dir);
+    fn leaving(&self, dir: usize, name: &str, is_dir: bool) -> PermittedErrors {
+        let mut permitted_errors = self.alive(dir);
         match self.find(dir, name).map(|id| &self.objects[id]) {
-            None => wrong.push(NoEnt),
-            Some(o) if is_dir && o.kind != FileKind::Directory => wrong.push(NotDir),
-            Some(o) if !is_dir && o.kind == FileKind::Directory => wrong.push(IsDir),
-            Some(o) if !o.entries.is_empty() => wrong.push(NotEmpty),
+            None => permitted_errors.push(NoEnt),
+            Some(o) if is_dir && o.kind != FileKind::Directory => permitted_errors.push(NotDir),
+            Some(o) if !is_dir && o.kind == FileKind::Directory => permitted_errors.push(IsDir),
+            Some(o) if !o.entries.is_empty() => permitted_errors.push(NotEmpty),
             Some(_) => {}
         }
-        wrong
+        permitted_errors
     }
 
     fn is_above(&self, upper: usize, mut lower: usize) -> bool {
@@ -99,29 +99,29 @@ impl Model {
         }
     }
 
-    fn renaming(&self, from_dir: usize, from: &str, to_dir: usize, to: &str) -> Wrong {
-        let mut wrong = self.alive(from_dir);
-        wrong.extend(self.alive(to_dir));
+    fn renaming(&self, from_dir: usize, from: &str, to_dir: usize, to: &str) -> PermittedErrors {
+        let mut permitted_errors = self.alive(from_dir);
+        permitted_errors.extend(self.alive(to_dir));
         let Some(moved) = self.find(from_dir, from) else {
-            wrong.push(NoEnt);
-            return wrong;
+            permitted_errors.push(NoEnt);
+            return permitted_errors;
         };
         if self.objects[moved].kind == FileKind::Directory && self.is_above(moved, to_dir) {
-            wrong.push(Inval);
+            permitted_errors.push(Inval);
         }
         let target = self.find(to_dir, to).filter(|t| *t != moved);
         if let Some(target) = target {
             let dirs = [moved, target].map(|id| self.objects[id].kind == FileKind::Directory);
             match dirs {
-                [true, false] => wrong.extend([NotDir, Exist]),
-                [false, true] => wrong.extend([IsDir, Exist]),
+                [true, false] => permitted_errors.extend([NotDir, Exist]),
+                [false, true] => permitted_errors.extend([IsDir, Exist]),
                 _ => {}
             }
             if !self.objects[target].entries.is_empty() {
-                wrong.extend([NotEmpty, Exist]);
+                permitted_errors.extend([NotEmpty, Exist]);
             }
         }
-        wrong
+        permitted_errors
     }
 
     fn add(&mut self, dir: usize, name: &'static str, handle: Handle, kind: FileKind) {
@@ -161,10 +161,21 @@ fn follow(f: &Fixture, top: Handle, steps: &[Step]) -> Result<(), TestCaseError>
         Object { handle: top, kind: FileKind::Directory, links: 1, entries: BTreeMap::new(), parent: 0 };
     let mut m = Model { objects: vec![top] };
     for step in steps {
-        let (result, wrong) = take(f, &mut m, step);
+        let (result, permitted_errors) = execute_step(f, &mut m, step);
         match result {
-            Ok(()) => prop_assert!(wrong.is_empty(), "{:?} succeeded instead of {:?}", step, wrong),
-            Err(e) => prop_assert!(wrong.contains(&e), "{:?}: {:?} instead of {:?}", step, e, wrong),
+            Ok(()) => prop_assert!(
+                permitted_errors.is_empty(),
+                "{:?} succeeded instead of {:?}",
+                step,
+                permitted_errors
+            ),
+            Err(e) => prop_assert!(
+                permitted_errors.contains(&e),
+                "{:?}: {:?} instead of {:?}",
+                step,
+                e,
+                permitted_errors
+            ),
         }
     }
     for o in &m.objects {
@@ -175,51 +186,51 @@ fn follow(f: &Fixture, top: Handle, steps: &[Step]) -> Result<(), TestCaseError>
 
 /// Executes a step on the file system and, if it succeeds, on the model. Returns the result and the permitted
 /// errors.
-fn take(f: &Fixture, m: &mut Model, step: &Step) -> (FsResult<()>, Wrong) {
+fn execute_step(f: &Fixture, m: &mut Model, step: &Step) -> (FsResult<()>, PermittedErrors) {
     match *step {
         Step::Create { dir, name } => {
             let (dir, name) = (m.pick(dir, true), NAMES[name]);
-            let wrong = m.entering(dir, name);
+            let permitted_errors = m.entering(dir, name);
             let made = f.create(&root(), &m.objects[dir].handle, name.as_bytes(), mode(0o644));
-            (made.map(|c| m.add(dir, name, c.handle, FileKind::Regular)), wrong)
+            (made.map(|c| m.add(dir, name, c.handle, FileKind::Regular)), permitted_errors)
         }
         Step::MakeDir { dir, name } => {
             let (dir, name) = (m.pick(dir, true), NAMES[name]);
-            let wrong = m.entering(dir, name);
+            let permitted_errors = m.entering(dir, name);
             let made = f.mkdir(&root(), &m.objects[dir].handle, name.as_bytes(), 0o755);
-            (made.map(|c| m.add(dir, name, c.handle, FileKind::Directory)), wrong)
+            (made.map(|c| m.add(dir, name, c.handle, FileKind::Directory)), permitted_errors)
         }
         Step::Symlink { dir, name } => {
             let (dir, name) = (m.pick(dir, true), NAMES[name]);
-            let wrong = m.entering(dir, name);
+            let permitted_errors = m.entering(dir, name);
             let (node, set) = (NewNode::Symlink(b"../a".to_vec()), SetAttr::default());
             let made = f.op(f.fs.create_node(&root(), &m.objects[dir].handle, name.as_bytes(), &node, &set));
-            (made.map(|c| m.add(dir, name, c.handle, FileKind::Symlink)), wrong)
+            (made.map(|c| m.add(dir, name, c.handle, FileKind::Symlink)), permitted_errors)
         }
         Step::Remove { dir, name } => {
             let (dir, name) = (m.pick(dir, true), NAMES[name]);
-            let wrong = m.leaving(dir, name, false);
-            (f.remove(&m.objects[dir].handle, name).map(|()| m.drop_link(dir, name)), wrong)
+            let permitted_errors = m.leaving(dir, name, false);
+            (f.remove(&m.objects[dir].handle, name).map(|()| m.drop_link(dir, name)), permitted_errors)
         }
         Step::RemoveDir { dir, name } => {
             let (dir, name) = (m.pick(dir, true), NAMES[name]);
-            let wrong = m.leaving(dir, name, true);
-            (f.rmdir(&m.objects[dir].handle, name).map(|()| m.drop_link(dir, name)), wrong)
+            let permitted_errors = m.leaving(dir, name, true);
+            (f.rmdir(&m.objects[dir].handle, name).map(|()| m.drop_link(dir, name)), permitted_errors)
         }
         Step::Rename { from_dir, from, to_dir, to } => {
             let (from_dir, to_dir) = (m.pick(from_dir, true), m.pick(to_dir, true));
             let (from, to) = (NAMES[from], NAMES[to]);
-            let wrong = m.renaming(from_dir, from, to_dir, to);
+            let permitted_errors = m.renaming(from_dir, from, to_dir, to);
             let done = f.rename(&m.objects[from_dir].handle, from, &m.objects[to_dir].handle, to);
-            (done.map(|()| apply_rename(m, from_dir, from, to_dir, to)), wrong)
+            (done.map(|()| apply_rename(m, from_dir, from, to_dir, to)), permitted_errors)
         }
         Step::Link { file, dir, name } => {
             let (file, dir, name) = (m.pick(file, false), m.pick(dir, true), NAMES[name]);
-            let mut wrong = m.entering(dir, name);
-            wrong.extend(m.alive(file));
+            let mut permitted_errors = m.entering(dir, name);
+            permitted_errors.extend(m.alive(file));
             match m.objects[file].kind {
-                FileKind::Directory => wrong.extend([Inval, IsDir, Perm]),
-                _ if m.objects[file].links == 0 => wrong.push(NoEnt),
+                FileKind::Directory => permitted_errors.extend([Inval, IsDir, Perm]),
+                _ if m.objects[file].links == 0 => permitted_errors.push(NoEnt),
                 _ => {}
             }
             let done = f.link(&m.objects[file].handle, &m.objects[dir].handle, name);
@@ -227,7 +238,7 @@ fn take(f: &Fixture, m: &mut Model, step: &Step) -> (FsResult<()>, Wrong) {
                 m.objects[dir].entries.insert(name, file);
                 m.objects[file].links += 1;
             });
-            (done, wrong)
+            (done, permitted_errors)
         }
     }
 }

@@ -169,13 +169,13 @@ impl Block {
     ) -> FsResult<Option<Memory>> {
         let room = self.head_capacity();
         let touched = page_mask(start, end);
-        let there = self.slots().fold(0, |pages, (offset, v)| pages | page_mask(offset, offset + v.len()));
+        let present = self.slots().fold(0, |pages, (offset, v)| pages | page_mask(offset, offset + v.len()));
         let wanted = match previous_full {
             true => BLOCK_BYTES,
-            false => best_head_pages(there | touched) * PAGE_BYTES,
+            false => best_head_pages(present | touched) * PAGE_BYTES,
         };
         // Grow only if the write adds a page.
-        let grows = wanted > room && start < wanted && touched & !there & page_mask(room, wanted) != 0;
+        let grows = wanted > room && start < wanted && touched & !present & page_mask(room, wanted) != 0;
         if grows && let Ok(mut new) = quota.alloc(wanted) {
             new.set_len(end.min(wanted).max(self.data_end(wanted)));
             return Ok(Some(Memory::NewHead(new)));
