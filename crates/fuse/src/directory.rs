@@ -106,21 +106,21 @@ impl DirReader<'_> {
         let issued = CallTime { epoch: self.fs.clock.tick(), at: self.fs.rt.now() };
         let verifier = if start == 0 { Verifier::default() } else { self.page.verifier };
         let (client, handle) = (&self.stream.client, self.stream.dir.handle);
-        let got = match client.readdir_page(handle, start, verifier).await {
+        let reply = match client.readdir_page(handle, start, verifier).await {
             // Some servers reject an old verifier but still accept the cookies.
             Err(e) if e.status() == Some(Status::BadCookie) => {
                 client.readdir_page(handle, start, Verifier::default()).await
             }
             other => other,
         };
-        let got = got.map_err(|e| errno(&e))?;
-        drop(self.fs.update_directory(&self.stream.dir, issued.epoch, got.dir));
+        let reply = reply.map_err(|e| errno(&e))?;
+        drop(self.fs.update_directory(&self.stream.dir, issued.epoch, reply.dir));
         *self.page = Page {
-            entries: got.entries,
+            entries: reply.entries,
             next: 0,
             start,
-            verifier: got.verifier,
-            eof: got.eof,
+            verifier: reply.verifier,
+            eof: reply.eof,
             issued: Some(issued),
         };
         Ok(())

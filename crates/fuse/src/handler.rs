@@ -105,7 +105,7 @@ impl FuseHandler {
         op: impl Future<Output = Result<Entry, Errno>> + Send + 'static,
         reply: ReplyEntry,
     ) {
-        self.run(tid, op, |made| match made {
+        self.run(tid, op, |created| match created {
             Ok(e) => reply_entry(&e, reply),
             Err(e) => reply.error(number(e)),
         });
@@ -370,7 +370,7 @@ impl Filesystem for FuseHandler {
     ) {
         let (fs, Caller { client, tid }, name) = self.context_with_name(req, name);
         let op = async move { fs.create(client, parent.0, &name, mode & 0o7777, flags as u32).await };
-        self.run(tid, op, |made| match made {
+        self.run(tid, op, |created| match created {
             Ok((e, fh, keep)) => {
                 let attributes = attr(e.inode.number, &e.attrs.attributes);
                 let generation = Generation(e.inode.generation);

@@ -36,17 +36,17 @@ impl Fs {
         what: NewNode,
     ) -> Result<Entry, Errno> {
         let dir = self.inode(dir)?;
-        let made = {
+        let created = {
             let _change = dir.begin_change(&self.clock);
-            let made = match what {
+            let created = match what {
                 NewNode::Directory(set) => client.mkdir(dir.handle, name, set).await,
                 NewNode::Symlink(text) => client.symlink(dir.handle, name, text, Sattr::default()).await,
                 NewNode::File(set) => client.create(dir.handle, name, CreateHow::Guarded(set)).await,
                 NewNode::Special(what) => client.mknod(dir.handle, name, what).await,
             };
-            self.finish_create(&dir, name, made)?
+            self.finish_create(&dir, name, created)?
         };
-        Ok(self.make_entry((&dir, name), self.clock.tick(), made))
+        Ok(self.make_entry((&dir, name), self.clock.tick(), created))
     }
 
     /// Updates the directory from the reply to a call that creates `name`.
@@ -54,9 +54,9 @@ impl Fs {
         self: &Arc<Self>,
         dir: &Arc<Inode>,
         name: &[u8],
-        made: Result<Object, millrace_client::Error>,
+        created: Result<Object, millrace_client::Error>,
     ) -> Result<Object, Errno> {
-        match made {
+        match created {
             Ok(object) => {
                 self.note_entries_changed(dir, &object.dir);
                 Ok(object)
@@ -125,16 +125,16 @@ impl Fs {
         mode: u32,
     ) -> Result<Object, Errno> {
         let verifier = self.unique_id().to_ne_bytes();
-        let made = client.create(dir.handle, name, CreateHow::Exclusive(verifier)).await;
-        let made = self.finish_create(dir, name, made)?;
+        let created = client.create(dir.handle, name, CreateHow::Exclusive(verifier)).await;
+        let created = self.finish_create(dir, name, created)?;
         let now = SetTime::ServerTime;
         let set = Sattr { mode: Some(mode), atime: now, mtime: now, ..Sattr::default() };
-        let changed = client.setattr(made.handle, set, None).await.map_err(|e| errno(&e))?;
+        let changed = client.setattr(created.handle, set, None).await.map_err(|e| errno(&e))?;
         let attributes = match changed.after {
             Some(a) => a,
-            None => client.getattr(made.handle).await.map_err(|e| errno(&e))?,
+            None => client.getattr(created.handle).await.map_err(|e| errno(&e))?,
         };
-        Ok(Object { attributes, ..made })
+        Ok(Object { attributes, ..created })
     }
 
     /// Creates a hard link.
@@ -226,7 +226,7 @@ impl Fs {
         replaced: Option<Arc<Inode>>,
     ) -> Result<(), Errno> {
         // Link the silly name first, so that the new name exists at all times.
-        let kept = match &replaced {
+        let silly_link = match &replaced {
             Some(inode) => {
                 let silly = self.unused_silly_name(client, to, inode).await?;
                 let linked = client.link(inode.handle, to.handle, &silly).await.map_err(|e| errno(&e))?;
@@ -244,7 +244,7 @@ impl Fs {
             self.note_entries_changed(to, &wcc.to);
             self.inodes.rename((from.number, name), (to.number, new));
         }
-        if let Some((inode, silly)) = kept {
+        if let Some((inode, silly)) = silly_link {
             let still_there = renamed.is_err()
                 || client.lookup(to.handle, new).await.is_ok_and(|o| o.handle == inode.handle);
             if still_there {

@@ -184,12 +184,13 @@ impl Fs {
     /// Prefetches the next blocks.
     fn prefetch(self: &Arc<Self>, file: &Arc<OpenFile>, r: &mut ReadAheadState) {
         let block = MAX_BLOCK.min(file.client.rsize().into());
-        let most = MAX_BUFFERED.min(file.client.options().arena_limit / ARENA_FRACTION);
+        let max_buffered = MAX_BUFFERED.min(file.client.options().arena_limit / ARENA_FRACTION);
         while let Some((start, end)) = r.next(file.inode.size(), block) {
             let len = (end - start) as usize;
             let reservation = Reservation { total: Arc::clone(&self.read_ahead_bytes), len };
             let before = self.read_ahead_bytes.fetch_add(len, Ordering::Relaxed);
-            let Some(memory) = (before + len <= most).then(|| file.client.buffer(len).ok()).flatten() else {
+            let Some(memory) = (before + len <= max_buffered).then(|| file.client.buffer(len).ok()).flatten()
+            else {
                 return;
             };
             let reservation = Arc::new(reservation);
@@ -198,8 +199,8 @@ impl Fs {
             let (reader, holds) = (Arc::clone(file), Arc::clone(&reservation));
             let fetch = async move {
                 let uncommitted = reader.inode.writes.for_read().1;
-                let got = reader.read_into(uncommitted.as_ref(), start, memory).await.ok();
-                let _ = tx.send(got.map(|r| (r.buffer.freeze(), r.eof)));
+                let result = reader.read_into(uncommitted.as_ref(), start, memory).await.ok();
+                let _ = tx.send(result.map(|r| (r.buffer.freeze(), r.eof)));
                 drop(holds);
             };
             self.rt.spawn("mount read-ahead", Box::pin(fetch));
@@ -254,9 +255,9 @@ mod tests {
             let me = Client::connect(rt.clone(), &url, options).await.unwrap();
             let other = Client::connect(rt.clone(), &url, Options::default()).await.unwrap();
             let root = me.resolve("").await.unwrap();
-            let made = me.create(root.0, "file", CreateHow::Unchecked(Sattr::default())).await.unwrap();
+            let created = me.create(root.0, "file", CreateHow::Unchecked(Sattr::default())).await.unwrap();
             let data: Vec<u8> = (0..SIZE).map(|i| (i >> 9) as u8 ^ (i >> 17) as u8).collect();
-            me.write(made.handle, 0, &data, millrace_nfs::v3::StableHow::FileSync).await.unwrap();
+            me.write(created.handle, 0, &data, millrace_nfs::v3::StableHow::FileSync).await.unwrap();
             let fs = Fs::new((rt, 2), me.clone(), &MountOptions::default(), root, 255);
             fs.read_ahead_enabled.store(true, Ordering::Relaxed);
             Self { fs: Arc::new(fs), me, other, data, _server: server }
@@ -282,9 +283,9 @@ mod tests {
         async fn read_as(&self, file: &Arc<OpenFile>, at: &[usize], direct: bool) -> u64 {
             let before = self.me.stats().calls;
             for at in at {
-                let got = self.fs.read(file, *at as u64, READ, direct).await.unwrap();
-                let there = &self.data[*at..SIZE.min(at + READ)];
-                assert!(&got[..] == there, "{} bytes at {at}, of {}", got.len(), there.len());
+                let data = self.fs.read(file, *at as u64, READ, direct).await.unwrap();
+                let expected = &self.data[*at..SIZE.min(at + READ)];
+                assert!(&data[..] == expected, "{} bytes at {at}, of {}", data.len(), expected.len());
             }
             self.me.stats().calls - before
         }

@@ -135,21 +135,21 @@ impl Fs {
             return Ok(opening(self.fetch_access(client, inode, wanted).await?));
         }
         if let Some(last_lookup) = same_syscall {
-            let answer = self.fetch_access(client, inode, wanted).await?;
-            if answer.0.ctime != last_lookup.ctime && self.lookup_names(client, inode).await.moved {
+            let access = self.fetch_access(client, inode, wanted).await?;
+            if access.0.ctime != last_lookup.ctime && self.lookup_names(client, inode).await.moved {
                 return Err(self.stale_for_retry(inode, tid));
             }
-            return Ok(opening(answer));
+            return Ok(opening(access));
         }
         let rights = self.cached_access(client, inode, wanted);
-        let (found, answer) = match rights {
+        let (found, access) = match rights {
             Some(_) => (self.lookup_names(client, inode).await, None),
             None => {
-                let (found, answer) = futures::join!(
+                let (found, access) = futures::join!(
                     self.lookup_names(client, inode),
                     self.fetch_access(client, inode, wanted)
                 );
-                (found, Some(answer))
+                (found, Some(access))
             }
         };
         if found.moved {
@@ -160,11 +160,11 @@ impl Fs {
         {
             return Ok(opening((attributes, granted)));
         }
-        let answer = match answer {
-            Some(answer) => answer?,
+        let access = match access {
+            Some(access) => access?,
             None => self.fetch_access(client, inode, wanted).await?,
         };
-        Ok(opening(answer))
+        Ok(opening(access))
     }
 
     /// Checks for LINK that the cached names of `inode` still refer to it.
@@ -192,10 +192,10 @@ impl Fs {
         names.truncate(MAX_NAMES);
         let issued = self.clock.tick();
         let lookups = names.iter().map(|(dir, (_, text, _))| client.lookup(dir.handle, text));
-        let answers = futures::future::join_all(lookups).await;
+        let replies = futures::future::join_all(lookups).await;
         let mut found = NameCheck { moved: false, attributes: None };
-        for ((dir, name), answer) in names.into_iter().zip(answers) {
-            match answer {
+        for ((dir, name), reply) in names.into_iter().zip(replies) {
+            match reply {
                 Ok(object) => {
                     drop(self.update_directory(&dir, issued, object.dir.after));
                     if object.handle == inode.handle {

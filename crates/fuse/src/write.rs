@@ -234,8 +234,8 @@ impl Fs {
             w.first_unstable.get_or_insert_with(|| self.rt.now());
             if !w.merge(client, offset, data) {
                 out[0] = w.start_pending();
-                let most = client.wsize() as usize;
-                let room = data.len().max(INITIAL_BUFFER.max(w.last_len * 4).min(most));
+                let max_size = client.wsize() as usize;
+                let room = data.len().max(INITIAL_BUFFER.max(w.last_len * 4).min(max_size));
                 let Ok(mut buffer) = client.buffer(room) else {
                     drop(w);
                     out.into_iter().flatten().for_each(|d| self.start_flight(inode, d));

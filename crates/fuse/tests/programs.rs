@@ -21,14 +21,14 @@ fn sh(dir: &Path, script: &str) -> String {
     output.into_owned()
 }
 
-fn there(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     let found =
         Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
-    let there = found.is_ok_and(|s| s.success());
-    if !there {
+    let is_installed = found.is_ok_and(|s| s.success());
+    if !is_installed {
         eprintln!("SKIPPED: {program} is not installed, so it was not tried on a mount");
     }
-    there
+    is_installed
 }
 
 /// Runs on a mount of each kind, with a local scratch directory.
@@ -40,8 +40,8 @@ fn on_all(test: impl Fn(&Path, &Path)) {
         println!("{case:?}");
         let export = Export::start(case.local);
         let mounted = export.mount(case.proto, "");
-        let beside = tempfile::tempdir().unwrap();
-        test(&mounted.at, beside.path());
+        let scratch = tempfile::tempdir().unwrap();
+        test(&mounted.at, scratch.path());
         mounted.unmount();
     }
 }
@@ -63,7 +63,7 @@ fn tree(at: &Path) {
 }
 
 /// Names, types, modes, times and content of a tree.
-fn seen(at: &Path) -> String {
+fn describe_tree(at: &Path) -> String {
     let list =
         "find . ! -type d -printf '%p %y %m %n %T@ %l\\n' | sort; find . -type f | sort | xargs sha256sum";
     sh(at, list)
@@ -71,16 +71,16 @@ fn seen(at: &Path) -> String {
 
 #[test]
 fn cp_tar_and_rsync_copy_a_tree_both_ways() {
-    on_all(|mount, beside| {
-        let from = beside.join("from");
+    on_all(|mount, scratch| {
+        let from = scratch.join("from");
         fs::create_dir(&from).unwrap();
         tree(&from);
-        let expected = seen(&from);
+        let expected = describe_tree(&from);
         let text = |p: &Path| p.display().to_string();
-        sh(mount, &format!("cp -a {} cp && cp -a cp cp2 && cp -a cp2 {}/cp", text(&from), text(beside)));
-        assert_eq!(seen(&mount.join("cp2")), expected);
-        assert_eq!(seen(&beside.join("cp")), expected);
-        if there("tar") {
+        sh(mount, &format!("cp -a {} cp && cp -a cp cp2 && cp -a cp2 {}/cp", text(&from), text(scratch)));
+        assert_eq!(describe_tree(&mount.join("cp2")), expected);
+        assert_eq!(describe_tree(&scratch.join("cp")), expected);
+        if is_installed("tar") {
             sh(
                 mount,
                 &format!(
@@ -88,11 +88,11 @@ fn cp_tar_and_rsync_copy_a_tree_both_ways() {
                     text(&from)
                 ),
             );
-            assert_eq!(seen(&mount.join("tar")), expected);
+            assert_eq!(describe_tree(&mount.join("tar")), expected);
         }
-        if there("rsync") {
+        if is_installed("rsync") {
             sh(mount, &format!("rsync -aH {}/ rsync && rsync -aH --checksum rsync/ rsync2", text(&from)));
-            assert_eq!(seen(&mount.join("rsync2")), expected);
+            assert_eq!(describe_tree(&mount.join("rsync2")), expected);
         }
         sh(mount, "rm -r cp cp2; find . -name 'file*' -delete");
     });
@@ -100,12 +100,12 @@ fn cp_tar_and_rsync_copy_a_tree_both_ways() {
 
 #[test]
 fn git_works() {
-    if !there("git") {
+    if !is_installed("git") {
         return;
     }
-    on_all(|mount, beside| {
+    on_all(|mount, scratch| {
         let git = "git -c user.name=n -c user.email=e@x -c init.defaultBranch=main -c gc.auto=0";
-        let origin = beside.join("origin");
+        let origin = scratch.join("origin");
         fs::create_dir(&origin).unwrap();
         tree(&origin);
         sh(&origin, &format!("{git} init -q . && {git} add . && {git} commit -qm one"));
@@ -161,8 +161,8 @@ fn sqlite_works_in_all_journal_modes() {
         eprintln!("SKIPPED: python3 with sqlite3 is not installed, so no database was tested");
         return;
     }
-    on_all(|mount, beside| {
-        let script = beside.join("test.py");
+    on_all(|mount, scratch| {
+        let script = scratch.join("test.py");
         fs::write(&script, SQLITE).unwrap();
         sh(mount, &format!("python3 {} delete truncate persist wal", script.display()));
     });
@@ -170,7 +170,7 @@ fn sqlite_works_in_all_journal_modes() {
 
 #[test]
 fn cargo_builds_a_crate() {
-    if !there("cargo") {
+    if !is_installed("cargo") {
         return;
     }
     on_all(|mount, _| {
@@ -184,7 +184,7 @@ fn cargo_builds_a_crate() {
 
 #[test]
 fn vim_saves_a_file() {
-    if !there("vim") {
+    if !is_installed("vim") {
         return;
     }
     on_all(|mount, _| {
@@ -214,11 +214,11 @@ assert all(data[i] == i % 251 for i in range(0, 3 << 20, 4099)), "lost"
 
 #[test]
 fn mapped_files_can_be_read_and_written() {
-    if !there("python3") {
+    if !is_installed("python3") {
         return;
     }
-    on_all(|mount, beside| {
-        let script = beside.join("test.py");
+    on_all(|mount, scratch| {
+        let script = scratch.join("test.py");
         fs::write(&script, MMAP).unwrap();
         sh(mount, &format!("python3 {}", script.display()));
     });

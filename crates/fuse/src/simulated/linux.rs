@@ -71,7 +71,7 @@ pub(crate) struct Linux {
     names: Mutex<HashMap<String, u64>>,
     pub(crate) io: Io,
     /// Maximum size of a READ or WRITE.
-    pub(super) most: u64,
+    pub(super) max_transfer: u64,
     pub(crate) random: Mutex<Random>,
     rt: RuntimeRef,
     session: Option<JoinHandle<()>>,
@@ -84,10 +84,10 @@ pub(super) fn errno(number: i32) -> Errno {
     Errno::from_raw_os_error(number)
 }
 
-/// Splits a range into parts of at most `most` bytes.
-pub(super) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
+/// Splits a range into parts of at most `max_transfer` bytes.
+pub(super) fn parts(range: Range<u64>, max_transfer: u64) -> impl Iterator<Item = Range<u64>> {
     let end = range.end;
-    range.step_by(most as usize).map(move |start| start..end.min(start + most))
+    range.step_by(max_transfer as usize).map(move |start| start..end.min(start + max_transfer))
 }
 
 impl Linux {
@@ -108,13 +108,13 @@ impl Linux {
         channel.wait_for_barrier();
         let _ = fs.invalidator.set(Invalidator::new(rt.clone(), session.notifier(), None));
         fs.start_tasks();
-        let most = PAGE << random.below(3);
+        let max_transfer = PAGE << random.below(3);
         let linux = Arc::new(Self {
             channel: Arc::new(channel),
             nodes: Mutex::default(),
             names: Mutex::default(),
             io,
-            most,
+            max_transfer,
             random: Mutex::new(random),
             rt,
             session: Some(std::thread::spawn(move || session.run().unwrap())),
@@ -150,9 +150,9 @@ impl Linux {
     }
 
     pub(super) async fn call(&self, op: Op, node: u64, pid: u32, body: Body) -> Reply {
-        let answer = self.channel.request(op, node, pid, body);
+        let reply = self.channel.request(op, node, pid, body);
         self.handle_notifications();
-        answer.await.unwrap_or(Err(Errno::IO.raw_os_error()))
+        reply.await.unwrap_or(Err(Errno::IO.raw_os_error()))
     }
 
     /// Returns the node of a `fuse_entry_out` and increments its lookup count.
@@ -205,9 +205,9 @@ impl Linux {
 
     async fn create(&self, pid: u32, name: &str) -> SysResult<Description> {
         let body = Body::default().u32(self.flags()).u32(0o100_600).u32(0).u32(0).name(name);
-        let made = self.call(Op::Create, ROOT, pid, body).await.map_err(errno)?;
-        let node = self.node(&made, name);
-        let handle = u64_at(&made, made.len() - 16);
+        let created = self.call(Op::Create, ROOT, pid, body).await.map_err(errno)?;
+        let node = self.node(&created, name);
+        let handle = u64_at(&created, created.len() - 16);
         Ok(Description { node, handle, pid })
     }
 
@@ -255,13 +255,13 @@ impl Linux {
             let body = body.u32(read_flags).u64(file.pid.into()).u32(self.flags()).u32(0);
             self.call(Op::Read, file.node.number, file.pid, body)
         };
-        let asked: Vec<_> = parts(range, self.most).collect();
-        let got = join_all(asked.iter().cloned().map(read)).await;
+        let ranges: Vec<_> = parts(range, self.max_transfer).collect();
+        let results = join_all(ranges.iter().cloned().map(read)).await;
         let mut data = Vec::new();
-        for (part, got) in asked.into_iter().zip(got) {
-            let got = got.map_err(errno)?;
-            data.extend(&got);
-            if (got.len() as u64) < part.end - part.start {
+        for (part, result) in ranges.into_iter().zip(results) {
+            let result = result.map_err(errno)?;
+            data.extend(&result);
+            if (result.len() as u64) < part.end - part.start {
                 break;
             }
         }
@@ -280,16 +280,16 @@ impl Linux {
             let bytes = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             let body = Body::default().u64(file.handle).u64(part.start).u32(bytes.len() as u32);
             let body = body.u32(write_flags).u64(file.pid.into()).u32(self.flags()).u32(0).bytes(bytes);
-            let (answer, len) = (self.call(Op::Write, file.node.number, file.pid, body), bytes.len() as u32);
+            let (reply, len) = (self.call(Op::Write, file.node.number, file.pid, body), bytes.len() as u32);
             async move {
-                match answer.await {
+                match reply.await {
                     Ok(written) if u32_at(&written, 0) == len => Ok(()),
                     Ok(_) => Err(Errno::IO),
                     Err(e) => Err(errno(e)),
                 }
             }
         };
-        let put = join_all(parts(offset..offset + data.len() as u64, self.most).map(write)).await;
+        let put = join_all(parts(offset..offset + data.len() as u64, self.max_transfer).map(write)).await;
         put.into_iter().collect()
     }
 

@@ -129,8 +129,8 @@ impl Linux {
     async fn fetch_size(&self, file: &Description) -> SysResult<()> {
         let version = file.node.cache.lock().version;
         let body = Body::default().u32(0).u32(0).u64(0);
-        let told = self.call(Op::Getattr, file.node.number, file.pid, body).await.map_err(errno)?;
-        let size = u64_at(&told, ATTR_SIZE);
+        let attrs = self.call(Op::Getattr, file.node.number, file.pid, body).await.map_err(errno)?;
+        let size = u64_at(&attrs, ATTR_SIZE);
         let mut cache = file.node.cache.lock();
         if cache.version == version && cache.size != size {
             cache.truncate(size);
@@ -146,7 +146,7 @@ impl Linux {
             return self.put(file, offset, data, HAS_LOCK_OWNER).await;
         }
         let range = offset..offset + data.len() as u64;
-        for part in parts(range.clone(), self.most) {
+        for part in parts(range.clone(), self.max_transfer) {
             let bytes = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             self.write_part(file, part, bytes).await?;
         }

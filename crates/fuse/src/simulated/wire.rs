@@ -143,12 +143,12 @@ impl Channel {
 
     /// Reads replies up to that of the barrier; FUSE_INIT uses the same number.
     pub(crate) fn wait_for_barrier(&self) {
-        while self.take(RecvFlags::empty()).expect("the session replies") != BARRIER {}
+        while self.read_message(RecvFlags::empty()).expect("the session replies") != BARRIER {}
     }
 
     /// Reads all available messages and returns the notifications.
     pub(crate) fn drain(&self) -> Vec<Notification> {
-        while self.take(RecvFlags::DONTWAIT).is_ok() {}
+        while self.read_message(RecvFlags::DONTWAIT).is_ok() {}
         std::mem::take(&mut self.notifications.lock())
     }
 
@@ -159,7 +159,7 @@ impl Channel {
     }
 
     /// Reads one message and returns the number of its request.
-    fn take(&self, flags: RecvFlags) -> io::Result<u64> {
+    fn read_message(&self, flags: RecvFlags) -> io::Result<u64> {
         let mut message = self.message.lock();
         let (n, _) = recv(&self.socket, &mut message[..], flags)?;
         if n < HEADER {

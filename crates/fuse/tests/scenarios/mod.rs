@@ -69,8 +69,9 @@ pub fn run_scenario(
         let shell: &mut dyn Shell = if *at == A { &mut *a } else { &mut *b };
         let started = Instant::now();
         loop {
-            let wrong = |what: &str| format!("{}, step {} ({at:?}: {command}): {what}", scenario.name, n + 1);
-            let output = shell.run(command).map_err(|e| wrong(&e))?;
+            let failure =
+                |what: &str| format!("{}, step {} ({at:?}: {command}): {what}", scenario.name, n + 1);
+            let output = shell.run(command).map_err(|e| failure(&e))?;
             let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
             let fits = match expected {
                 Anything => true,
@@ -85,7 +86,7 @@ pub fn run_scenario(
             let is_final =
                 !matches!(expected, Eventually(_) | MountEventually(_)) || started.elapsed() > MAX_WAIT;
             if is_final {
-                return Err(wrong(&format!("printed {output:?}, expected {expected:?}")));
+                return Err(failure(&format!("printed {output:?}, expected {expected:?}")));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
