@@ -11,18 +11,12 @@ pub(crate) struct Problem {
     sentence: String,
     /// The path that the sentence names.
     names: Option<String>,
-    fatal: bool,
 }
 
 impl Problem {
-    /// Something that concerns this file only.
+    /// A problem that `sentence` describes.
     pub(crate) fn new(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into(), names: None, fatal: false }
-    }
-
-    /// Something that the next file will meet too, so that going on makes no sense.
-    pub(crate) fn fatal(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into(), names: None, fatal: true }
+        Self { sentence: sentence.into(), names: None }
     }
 
     /// The sentence, said of `path` unless it names it already.
@@ -34,48 +28,45 @@ impl Problem {
         }
     }
 
-    /// Whether going on makes no sense.
-    pub(crate) fn is_fatal(&self) -> bool {
-        self.fatal
-    }
-
     /// `what` ("read") failed for the local `path`.
     pub(crate) fn local(what: &str, path: &Path, e: &io::Error) -> Self {
         use io::ErrorKind as K;
         let path = path.display().to_string();
-        let (reason, fatal) = match e.kind() {
-            K::NotFound => ("it does not exist; check the name".into(), false),
-            K::PermissionDenied => ("permission denied; check its owner and mode".into(), false),
-            K::StorageFull => {
-                ("the disk is full; free some space and run the same command again".into(), true)
-            }
-            K::QuotaExceeded => ("the disk quota is used up; free some space and run again".into(), true),
-            K::ReadOnlyFilesystem => ("the file system is read-only; choose another target".into(), true),
-            K::IsADirectory => ("it is a directory".into(), false),
-            K::NotADirectory => ("a part of the path is not a directory".into(), false),
-            K::InvalidFilename => ("the name is not possible on this file system".into(), false),
-            _ => (e.to_string(), false),
+        let reason = match e.kind() {
+            K::NotFound => "it does not exist; check the name".into(),
+            K::PermissionDenied => "permission denied; check its owner and mode".into(),
+            K::StorageFull => "the disk is full; free some space and run the same command again".into(),
+            K::QuotaExceeded => "the disk quota is used up; free some space and run again".into(),
+            K::ReadOnlyFilesystem => "the file system is read-only; choose another target".into(),
+            K::IsADirectory => "it is a directory".into(),
+            K::NotADirectory => "a part of the path is not a directory".into(),
+            K::InvalidFilename => "the name is not possible on this file system".into(),
+            _ => e.to_string(),
         };
-        Self { sentence: format!("cannot {what} {path}: {reason}"), names: Some(path), fatal }
+        Self { sentence: format!("cannot {what} {path}: {reason}"), names: Some(path) }
     }
 }
 
 impl From<Error> for Problem {
     fn from(e: Error) -> Self {
-        let fatal = match &e {
-            Error::Nfs { status, .. } => {
-                matches!(status, Status::NoSpc | Status::DQuot | Status::RoFs)
-            }
-            Error::Path { .. } | Error::Source(_) | Error::Sink(_) | Error::Local(_) => false,
-            _ => true,
-        };
-        Self { sentence: sentence(&e), names: None, fatal }
+        Self::new(sentence(&e))
     }
 }
 
-impl From<millrace_buffer::OutOfMemory> for Problem {
-    fn from(e: millrace_buffer::OutOfMemory) -> Self {
-        Self::fatal(e.to_string())
+impl From<&millrace_copy::Error> for Problem {
+    fn from(e: &millrace_copy::Error) -> Self {
+        use millrace_copy::Error as E;
+        let remedy = match e {
+            E::Local { action, path, source } => return Self::local(action, path, source),
+            E::Remote(e) => return Self::new(sentence(e)),
+            E::IsDirectory => return Self::new("it is a directory; add -r to copy directories"),
+            E::InvalidName(_) => "; do not trust this server",
+            E::Shrunk => "; copy it again",
+            E::Mismatch => "; nothing was left under its name, copy it again",
+            E::DataLost => "; look at its log",
+            _ => "",
+        };
+        Self::new(format!("{e}{remedy}"))
     }
 }
 
@@ -122,16 +113,6 @@ impl From<Problem> for crate::failure::Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_full_server_ends_a_copy_and_a_file_that_is_gone_does_not() {
-        let problem = |status| {
-            let procedure = millrace_nfs::v3::Procedure::Read;
-            Problem::from(Error::Nfs { procedure, object: "x".into(), status })
-        };
-        assert!(problem(Status::NoSpc).is_fatal() && problem(Status::RoFs).is_fatal());
-        assert!(!problem(Status::Stale).is_fatal() && !problem(Status::NoEnt).is_fatal());
-    }
 
     #[test]
     fn a_problem_names_its_path_once() {

@@ -12,7 +12,7 @@ pub(crate) struct Scratch(PathBuf);
 impl Scratch {
     /// Makes it.
     pub(crate) fn new() -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("millrace-{:016x}", crate::copy::random()));
+        let path = std::env::temp_dir().join(format!("millrace-{:016x}", random()));
         let mut builder = fs::DirBuilder::new();
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.create(&path)?;
@@ -23,6 +23,13 @@ impl Scratch {
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
+}
+
+/// A number that differs in each call.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    // The standard library seeds each of these with a different random key.
+    RandomState::new().build_hasher().finish()
 }
 
 impl Drop for Scratch {

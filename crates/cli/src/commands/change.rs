@@ -1,11 +1,11 @@
 //! `millrace rm`, `mkdir`, `mv` and `ln`.
 
+use millrace_copy::is_valid_name;
 use millrace_nfs::v3::{FileHandle, FileType, Sattr, Status};
 
 use super::each;
 use crate::{
     args::{LnArgs, MkdirArgs, MvArgs, RmArgs},
-    copy::is_safe_name,
     executor,
     failure::{CommandResult, Failure, Outcome},
     problem::is_gone,
@@ -82,7 +82,7 @@ async fn open_level(
         other => other?,
     };
     for e in entries {
-        if e.is_dot() || !is_safe_name(&e.name) {
+        if e.is_dot() || !is_valid_name(&e.name) {
             continue;
         }
         let (handle, kind) = match (e.handle, e.attributes) {

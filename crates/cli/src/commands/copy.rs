@@ -9,17 +9,19 @@ use std::{
 };
 
 use millrace_buffer::{Arena, ArenaConfig};
+use millrace_copy::{
+    FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree, Report, Source, Target, TreeCopy,
+};
 use millrace_nfs::v3::{FileHandle, FileType};
 
 use crate::{
     args::{CopyArgs, CpArgs, GetArgs, PutArgs},
-    copy::{
-        FailedFile, Item, Keep, Kind, LocalTree, Options, RemoteTree, Report, Source, Target, copy,
-        local_meta, to_meta,
-    },
+    copy_summary::{CopySummary, FailedFile},
     executor,
     failure::{CommandResult, Failure},
     output,
+    problem::Problem,
+    progress::CopyProgress,
     session::{self, Session, is_url},
 };
 
@@ -64,11 +66,10 @@ impl From<&CopyArgs> for Options {
             recursive: a.recursive,
             verify: a.verify,
             hard_links: a.hard_links,
-            keep: Keep { owner: a.owner },
+            preserve: Preserve { owner: a.owner },
             parallel: a.parallel.into(),
             outstanding: a.outstanding.into(),
             record: a.record.map(|s| usize::try_from(s.0).unwrap_or(usize::MAX)),
-            quiet: a.quiet || a.json,
         }
     }
 }
@@ -156,16 +157,15 @@ async fn all<T: Target>(
     place: Place<T::Node>,
     target_session: Option<&Session>,
     args: &CopyArgs,
-) -> Result<Report, Failure> {
+) -> Result<CopySummary, Failure> {
     // A wrong command line does nothing.
     for url in from.iter().filter(|f| is_url(f)) {
         session::parse(url)?;
     }
-    let options = Options::from(args);
-    let mut total = Report::default();
+    let mut total = CopySummary::default();
     let mut names = HashSet::new();
     for source in from {
-        match one(source, target, &place, target_session, &mut names, &options).await {
+        match one(source, target, &place, target_session, &mut names, args).await {
             Ok(report) => total.add(report),
             Err(e) if from.len() == 1 => return Err(e),
             // The others are copied.
@@ -188,7 +188,7 @@ async fn one<T: Target>(
     place: &Place<T::Node>,
     target_session: Option<&Session>,
     names: &mut HashSet<Vec<u8>>,
-    options: &Options,
+    args: &CopyArgs,
 ) -> Result<Report, Failure> {
     let mut unique = |name: &[u8]| {
         let twice = || format!("{source} would replace another of the files to copy; copy it by itself");
@@ -198,13 +198,13 @@ async fn one<T: Target>(
         let session = Session::open_again(source).await?;
         refuse_loop(&session, target_session)?;
         let tree = RemoteTree::new(session.client.clone());
-        let item = remote_item(&session, options.recursive).await?;
+        let item = remote_item(&session, args.recursive).await?;
         unique(&item.name)?;
-        return Ok(run(&tree, item, target, place, options).await);
+        return Ok(run(&tree, item, target, place, args).await);
     }
-    let item = local_item(Path::new(source), options.recursive)?;
+    let item = local_item(Path::new(source), args.recursive)?;
     unique(&item.name)?;
-    Ok(run(&local_tree(), item, target, place, options).await)
+    Ok(run(&local_tree(), item, target, place, args).await)
 }
 
 async fn run<S: Source, T: Target>(
@@ -212,12 +212,20 @@ async fn run<S: Source, T: Target>(
     mut item: Item<S::Node>,
     target: &T,
     place: &Place<T::Node>,
-    options: &Options,
+    args: &CopyArgs,
 ) -> Report {
     if let Some(name) = &place.name {
         item.name = name.clone();
     }
-    copy(tree, vec![item], target, place.dir.clone(), options, interrupted()).await
+    let progress = CopyProgress::new(args.quiet || args.json);
+    let shown = progress.clone();
+    let report = TreeCopy::new(tree, target, Options::from(args))
+        .on_event(move |event| shown.show(&event))
+        .interrupted_by(interrupted())
+        .run(vec![item], place.dir.clone())
+        .await;
+    progress.finish();
+    report
 }
 
 /// A directory cannot be copied into itself.
@@ -241,18 +249,18 @@ fn refuse_loop(from: &Session, to: Option<&Session>) -> Result<(), Failure> {
 async fn remote_item(session: &Session, recursive: bool) -> Result<Item<FileHandle>, Failure> {
     let (node, attributes) =
         if recursive { session.resolve_link().await? } else { session.resolve().await? };
-    Ok(Item { path: session.text.clone(), name: session.name(), node, meta: to_meta(&attributes) })
+    Ok(Item { path: session.text.clone(), name: session.name(), node, meta: (&attributes).into() })
 }
 
 fn local_item(path: &Path, recursive: bool) -> Result<Item<PathBuf>, Failure> {
-    let meta = local_meta(path, !recursive)
-        .map_err(|e| Failure::from(crate::problem::Problem::local("copy", path, &e)))?;
+    let meta = if recursive { path.symlink_metadata() } else { path.metadata() };
+    let meta = Metadata::from(&meta.map_err(|e| Failure::from(Problem::local("copy", path, &e)))?);
     let name = match path.file_name() {
         Some(name) => name.to_owned(),
         // `.`, `..` and `/`: what they are called where they are.
         None => path.canonicalize().ok().and_then(|p| p.file_name().map(OsStr::to_owned)).unwrap_or_default(),
     };
-    if name.is_empty() && meta.kind != Kind::Directory {
+    if name.is_empty() && meta.kind != FileKind::Directory {
         return Err(Failure::new(format!("{} has no name to copy it under", path.display())));
     }
     let name = if name.is_empty() { b"root".to_vec() } else { name.as_bytes().to_vec() };

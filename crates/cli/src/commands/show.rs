@@ -7,6 +7,7 @@ use millrace_bench::{
     table::{Align, Table},
     units::Size,
 };
+use millrace_copy::{RemoteTree, Source};
 use millrace_nfs::v3::{FileType, FsstatOk};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use serde_json::json;
@@ -14,7 +15,6 @@ use serde_json::json;
 use super::each;
 use crate::{
     args::{CatArgs, DfArgs, ExportsArgs, StatArgs},
-    copy::{RemoteTree, Source},
     describe::{Described, mode_text, printable},
     executor,
     failure::{CommandResult, Failure, Outcome},
@@ -159,7 +159,7 @@ pub(super) fn cat(args: &CatArgs) -> CommandResult {
                 offset += record as u64;
             }
             let Some(data) = reads.next().await else { break };
-            let data = data.map_err(|e| Failure::new(e.of(url)))?;
+            let data = data.map_err(|e| Failure::new(Problem::from(&e).of(url)))?;
             let mut out = std::io::stdout().lock();
             for piece in &data {
                 out.write_all(piece).map_err(|e| output::failed(&e))?;

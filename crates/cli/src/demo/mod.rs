@@ -10,13 +10,14 @@ use std::{path::Path, time::Duration};
 
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_client::{Client, Url};
+use millrace_copy::{Item, LocalTree, Options, RemoteTree, TreeCopy};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
 
 use crate::{
     args::{DemoArgs, DemoCommand},
-    copy::{Item, LocalTree, Options, RemoteTree, Report, copy, meta_of},
+    copy_summary::CopySummary,
     executor,
     failure::{CommandResult, Failure, Outcome},
     output,
@@ -98,7 +99,7 @@ async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<
         let source =
             Subset { tree: LocalTree::new(client.arena().clone()), included: chosen.included.clone() };
         let item = local_item(&chosen.root)?;
-        copy(&source, vec![item], &remote, client.root(), &Options::default(), std::future::pending()).await
+        TreeCopy::new(&source, &remote, Options::default()).run(vec![item], client.root()).await
     };
     let back = {
         let found = client.lookup(client.root(), NAME).await.map_err(|e| Failure::new(e.to_string()))?;
@@ -106,13 +107,14 @@ async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<
             path: NAME.into(),
             name: NAME.into(),
             node: found.handle,
-            meta: crate::copy::to_meta(&found.attributes),
+            meta: (&found.attributes).into(),
         };
         let target = LocalTree::new(arena());
         let into = scratch.path().to_owned();
-        copy(&remote, vec![item], &target, into, &Options::default(), std::future::pending()).await
+        TreeCopy::new(&remote, &target, Options::default()).run(vec![item], into).await
     };
     let moved = Moved::now(server).since(&before).with_client(&client);
+    let (there, back) = (CopySummary::from(there), CopySummary::from(back));
     check(&there)?;
     check(&back)?;
     let verified = verify::same(&chosen.root, &scratch.path().join(NAME), &chosen.included)
@@ -122,11 +124,10 @@ async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<
 }
 
 fn local_item(root: &Path) -> Result<Item<std::path::PathBuf>, Failure> {
-    let meta = meta_of(root).map_err(|e| Failure::from(Problem::local("read", root, &e)))?;
-    Ok(Item { path: root.display().to_string(), name: NAME.into(), node: root.to_owned(), meta })
+    Item::local(root, NAME).map_err(|e| Failure::from(Problem::from(&e)))
 }
 
-fn check(report: &Report) -> Result<(), Failure> {
+fn check(report: &CopySummary) -> Result<(), Failure> {
     match report.failed.first() {
         None => Ok(()),
         Some(f) => Err(Failure::new(format!(

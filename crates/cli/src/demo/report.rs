@@ -11,7 +11,7 @@ use millrace_server::Running;
 use serde_json::{Value, json};
 
 use super::{tree::Chosen, verify::Verified};
-use crate::copy::Report;
+use crate::copy_summary::CopySummary;
 
 /// What moved, counted by the server and by this process.
 #[derive(Debug, Clone, Default)]
@@ -80,8 +80,8 @@ impl Moved {
 /// One transport's way there and back.
 pub(super) struct Pass {
     pub(super) proto: &'static str,
-    pub(super) there: Report,
-    pub(super) back: Report,
+    pub(super) there: CopySummary,
+    pub(super) back: CopySummary,
     pub(super) moved: Moved,
     pub(super) verified: Verified,
 }
@@ -141,7 +141,7 @@ impl Summary {
         let Some((rdma, tcp)) = &self.passes else { return String::new() };
         let mut out = String::new();
         let mut t = Table::new(&[("", Align::Left), ("RDMA", Align::Right), ("TCP", Align::Right)]);
-        let rate = |r: &Report| format!("{:.0} MB/s", r.bytes_per_second / 1e6);
+        let rate = |r: &CopySummary| format!("{:.0} MB/s", r.bytes_per_second / 1e6);
         let time = |p: &Pass| format!("{:.1} s", p.there.seconds + p.back.seconds);
         let checked = |p: &Pass| format!("{} files", grouped(p.verified.same));
         t.row(["to the server".into(), rate(&rdma.there), rate(&tcp.there)]);

@@ -9,13 +9,9 @@ use std::{
 };
 
 use millrace_buffer::Views;
+use millrace_copy::{Entry, Error, FileKind, LocalReader, LocalTree, Metadata, Source};
 
-use crate::{
-    copy::{Entry, Kind, LocalReader, LocalTree, Source, meta_of},
-    failure::Failure,
-    problem::Problem,
-    scratch::Scratch,
-};
+use crate::{failure::Failure, problem::Problem, scratch::Scratch};
 
 /// How much the demo copies at most.
 #[derive(Debug, Clone, Copy)]
@@ -104,16 +100,16 @@ impl Chosen {
             entries.sort_unstable_by(|a, b| b.cmp(a));
             included.insert(dir);
             for path in entries {
-                let Ok(meta) = meta_of(&path) else { continue };
+                let Ok(meta) = path.symlink_metadata().map(|m| Metadata::from(&m)) else { continue };
                 match meta.kind {
-                    Kind::Directory => todo.push(path),
-                    Kind::Symlink => {
+                    FileKind::Directory => todo.push(path),
+                    FileKind::Symlink => {
                         included.insert(path);
                     }
-                    Kind::File if out.files >= limits.files || out.bytes + meta.size > limits.bytes => {
+                    FileKind::File if out.files >= limits.files || out.bytes + meta.size > limits.bytes => {
                         out.cut = true;
                     }
-                    Kind::File if fs::File::open(&path).is_ok() => {
+                    FileKind::File if fs::File::open(&path).is_ok() => {
                         out.files += 1;
                         out.bytes += meta.size;
                         included.insert(path);
@@ -161,21 +157,21 @@ impl Source for Subset {
     type Node = PathBuf;
     type Reader = LocalReader;
 
-    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Problem> {
+    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Error> {
         let mut entries = self.tree.list(dir).await?;
         entries.retain(|e| self.included.contains(&e.node));
         Ok(entries)
     }
 
-    async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Problem> {
+    async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Error> {
         self.tree.read_link(link).await
     }
 
-    async fn open(&self, file: &PathBuf) -> Result<LocalReader, Problem> {
+    async fn open(&self, file: &PathBuf) -> Result<LocalReader, Error> {
         self.tree.open(file).await
     }
 
-    async fn read(&self, file: &LocalReader, offset: u64, len: usize) -> Result<Views, Problem> {
+    async fn read(&self, file: &LocalReader, offset: u64, len: usize) -> Result<Views, Error> {
         self.tree.read(file, offset, len).await
     }
 

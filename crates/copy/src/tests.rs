@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fs,
+    fs, io,
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
     sync::{
@@ -13,32 +13,30 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig, Views};
 
-use super::{
-    Item, LocalTree, Options, Report, copy,
-    local::{LocalReader, LocalWriter},
-    meta_of,
-    tree::{Entry, Keep, Meta, Source, Stamp, Target},
+use crate::{
+    Entry, Error, Event, FailedFile, Item, LocalReader, LocalTree, LocalWriter, Metadata, Options, Preserve,
+    Report, Source, Target, TreeCopy, WriteOutcome,
 };
-use crate::{failure::Outcome, problem::Problem};
 
 fn tree() -> LocalTree {
     LocalTree::new(Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false }))
 }
 
-fn item(path: &Path, name: &str) -> Item<PathBuf> {
-    Item {
-        path: path.display().to_string(),
-        name: name.into(),
-        node: path.to_owned(),
-        meta: meta_of(path).unwrap(),
-    }
-}
-
 /// Runs a copy of `from` to the name `copy` in `to`.
 fn run<T: Target<Node = PathBuf>>(from: &Path, to: &Path, target: &T, options: &Options) -> Report {
     let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let items = vec![item(from, "copy")];
-    rt.block_on(copy(&tree(), items, target, to.to_owned(), options, std::future::pending()))
+    let items = vec![Item::local(from, "copy").unwrap()];
+    rt.block_on(TreeCopy::new(&tree(), target, options.clone()).run(items, to.to_owned()))
+}
+
+/// Whether everything was copied.
+fn complete(report: &Report) -> bool {
+    report.failed.is_empty() && !report.interrupted && !report.stopped
+}
+
+/// Whether nothing was copied, because of a failure.
+fn nothing_copied(report: &Report) -> bool {
+    !report.failed.is_empty() && report.files + report.symlinks + report.hard_links == 0
 }
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
@@ -100,7 +98,7 @@ fn a_copied_tree_is_the_same_in_content_modes_times_and_links() {
     make_tree(&dir.path().join("from"));
     let with = Options { hard_links: true, verify: true, ..options() };
     let report = run(&dir.path().join("from"), dir.path(), &tree(), &with);
-    assert_eq!(report.outcome(), Outcome::Done, "{report:?}");
+    assert!(complete(&report), "{report:?}");
     assert_eq!((report.files, report.symlinks, report.hard_links, report.directories), (4, 2, 1, 3));
     assert_eq!((report.bytes, report.verified), (165_541, 4));
     assert_eq!(picture(&dir.path().join("copy")), picture(&dir.path().join("from")));
@@ -115,8 +113,8 @@ fn a_file_that_comes_without_its_owner_does_not_run_with_ours() {
     fs::write(&from, b"#!/bin/sh").unwrap();
     fs::set_permissions(&from, fs::Permissions::from_mode(0o6755)).unwrap();
     for (owner, mode) in [(false, 0o755), (true, 0o6755)] {
-        let with = Options { keep: Keep { owner }, ..options() };
-        assert_eq!(run(&from, dir.path(), &tree(), &with).outcome(), Outcome::Done);
+        let with = Options { preserve: Preserve { owner }, ..options() };
+        assert!(complete(&run(&from, dir.path(), &tree(), &with)));
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, mode);
     }
 }
@@ -130,7 +128,7 @@ fn a_second_copy_over_the_first_replaces_it() {
     fs::write(dir.path().join("from/small"), b"changed").unwrap();
     fs::set_permissions(dir.path().join("copy/sub"), fs::Permissions::from_mode(0o755)).unwrap();
     let report = run(&dir.path().join("from"), dir.path(), &tree(), &with);
-    assert_eq!(report.outcome(), Outcome::Done, "{report:?}");
+    assert!(complete(&report), "{report:?}");
     assert_eq!(picture(&dir.path().join("copy")), picture(&dir.path().join("from")));
 }
 
@@ -140,8 +138,8 @@ fn a_directory_is_not_copied_without_r() {
     make_tree(&dir.path().join("from"));
     let report =
         run(&dir.path().join("from"), dir.path(), &tree(), &Options { recursive: false, ..options() });
-    assert_eq!(report.outcome(), Outcome::Failed);
-    assert!(report.failed[0].error.contains("-r"));
+    assert!(nothing_copied(&report), "{report:?}");
+    assert!(matches!(report.failed[0].error, Error::IsDirectory));
     assert_eq!(names(dir.path()), ["from"]);
 }
 
@@ -156,6 +154,10 @@ enum Fault {
     Corrupts,
     /// Nothing can be given its final name.
     PublishFails,
+}
+
+fn failure(kind: io::ErrorKind) -> Error {
+    Error::Local { action: "write", path: "copy".into(), source: kind.into() }
 }
 
 #[derive(Clone)]
@@ -195,16 +197,16 @@ impl Faulty {
 impl Source for Faulty {
     type Node = PathBuf;
     type Reader = LocalReader;
-    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Problem> {
+    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Error> {
         self.inner.list(dir).await
     }
-    async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Problem> {
+    async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Error> {
         self.inner.read_link(link).await
     }
-    async fn open(&self, file: &PathBuf) -> Result<LocalReader, Problem> {
+    async fn open(&self, file: &PathBuf) -> Result<LocalReader, Error> {
         self.inner.open(file).await
     }
-    async fn read(&self, file: &LocalReader, offset: u64, len: usize) -> Result<Views, Problem> {
+    async fn read(&self, file: &LocalReader, offset: u64, len: usize) -> Result<Views, Error> {
         self.inner.read(file, offset, len).await
     }
     fn preferred_record(&self) -> usize {
@@ -214,56 +216,67 @@ impl Source for Faulty {
 
 impl Target for Faulty {
     type Writer = LocalWriter;
-    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<PathBuf, Problem> {
+    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<PathBuf, Error> {
         self.inner.make_dir(dir, name).await
     }
-    async fn create(&self, dir: &PathBuf, name: &[u8]) -> Result<LocalWriter, Problem> {
+    async fn create(&self, dir: &PathBuf, name: &[u8]) -> Result<LocalWriter, Error> {
         self.inner.create(dir, name).await
     }
-    async fn write(&self, file: &LocalWriter, at: u64, data: Views, stable: bool) -> Result<Stamp, Problem> {
+    async fn write(
+        &self,
+        file: &LocalWriter,
+        at: u64,
+        data: Views,
+        stable: bool,
+    ) -> Result<WriteOutcome, Error> {
         let nth = self.count();
         let len = data.len();
         self.inner.write(file, at, data, stable).await?;
         match self.fault {
             Fault::WriteFails { after, fatal: true } if nth >= after => {
-                Err(Problem::fatal("the disk is full"))
+                Err(failure(io::ErrorKind::StorageFull))
             }
-            Fault::WriteFails { after, .. } if nth >= after => Err(Problem::new("a bad block")),
+            Fault::WriteFails { after, .. } if nth >= after => Err(failure(io::ErrorKind::Other)),
             Fault::Corrupts if nth == 0 => {
                 file.file().write_all_at(b"\x00", at).unwrap();
-                Ok(Stamp { stable: true, verifier: [0; 8] })
+                Ok(WriteOutcome { stable: true, verifier: [0; 8] })
             }
             Fault::Restarts { after } if !stable => {
                 self.unstable.lock().unwrap().push((file.clone(), at, len));
                 let verifier = if nth < after { [1; 8] } else { [2; 8] };
-                Ok(Stamp { stable: false, verifier })
+                Ok(WriteOutcome { stable: false, verifier })
             }
-            _ => Ok(Stamp { stable: true, verifier: [0; 8] }),
+            _ => Ok(WriteOutcome { stable: true, verifier: [0; 8] }),
         }
     }
-    async fn commit(&self, _file: &LocalWriter) -> Result<[u8; 8], Problem> {
+    async fn commit(&self, _file: &LocalWriter) -> Result<[u8; 8], Error> {
         Ok(self.verifier())
     }
-    async fn read_back(&self, file: &LocalWriter) -> Result<LocalReader, Problem> {
+    async fn read_back(&self, file: &LocalWriter) -> Result<LocalReader, Error> {
         self.inner.read_back(file).await
     }
-    async fn publish(&self, file: &LocalWriter, meta: &Meta, keep: Keep) -> Result<PathBuf, Problem> {
+    async fn publish(
+        &self,
+        file: &LocalWriter,
+        meta: &Metadata,
+        preserve: Preserve,
+    ) -> Result<PathBuf, Error> {
         match self.fault {
-            Fault::PublishFails => Err(Problem::new("permission denied")),
-            _ => self.inner.publish(file, meta, keep).await,
+            Fault::PublishFails => Err(failure(io::ErrorKind::PermissionDenied)),
+            _ => self.inner.publish(file, meta, preserve).await,
         }
     }
     async fn discard(&self, file: &LocalWriter) {
         self.inner.discard(file).await;
     }
-    async fn symlink(&self, d: &PathBuf, n: &[u8], t: &[u8], m: &Meta, k: Keep) -> Result<(), Problem> {
+    async fn symlink(&self, d: &PathBuf, n: &[u8], t: &[u8], m: &Metadata, k: Preserve) -> Result<(), Error> {
         self.inner.symlink(d, n, t, m, k).await
     }
-    async fn link(&self, file: &PathBuf, dir: &PathBuf, name: &[u8]) -> Result<(), Problem> {
+    async fn link(&self, file: &PathBuf, dir: &PathBuf, name: &[u8]) -> Result<(), Error> {
         self.inner.link(file, dir, name).await
     }
-    async fn set_meta(&self, node: &PathBuf, meta: &Meta, keep: Keep) -> Result<(), Problem> {
-        self.inner.set_meta(node, meta, keep).await
+    async fn set_meta(&self, node: &PathBuf, meta: &Metadata, preserve: Preserve) -> Result<(), Error> {
+        self.inner.set_meta(node, meta, preserve).await
     }
 }
 
@@ -276,7 +289,7 @@ fn a_file_that_fails_leaves_nothing_and_the_others_are_copied() {
     fs::write(from.join("b"), pattern(50_000, 0)).unwrap();
     let target = Faulty::new(Fault::WriteFails { after: 5, fatal: false });
     let report = run(&from, dir.path(), &target, &Options { parallel: 1, ..options() });
-    assert_eq!(report.outcome(), Outcome::Partial);
+    assert_eq!((report.files, report.failed.len()), (1, 1));
     assert_eq!(names(&dir.path().join("copy")), ["a"]);
     assert!(report.failed[0].path.ends_with("from/b"));
 }
@@ -291,7 +304,7 @@ fn a_full_disk_stops_the_copy_and_is_told_once() {
     }
     let target = Faulty::new(Fault::WriteFails { after: 3, fatal: true });
     let report = run(&from, dir.path(), &target, &options());
-    assert_eq!(report.outcome(), Outcome::Failed);
+    assert!(nothing_copied(&report), "{report:?}");
     assert_eq!(report.failed.len(), 1, "{report:?}");
     assert_eq!(names(&dir.path().join("copy")), Vec::<String>::new());
 }
@@ -303,7 +316,7 @@ fn what_a_restarted_server_lost_is_sent_again() {
     fs::write(&from, pattern(200_000, 3)).unwrap();
     let target = Faulty::new(Fault::Restarts { after: 20 });
     let report = run(&from, dir.path(), &target, &options());
-    assert_eq!(report.outcome(), Outcome::Done, "{report:?}");
+    assert!(complete(&report), "{report:?}");
     assert!(target.writes.load(Ordering::SeqCst) > 49, "nothing was sent again");
     assert!(fs::read(dir.path().join("copy")).unwrap() == fs::read(&from).unwrap());
 }
@@ -315,8 +328,8 @@ fn a_byte_that_differs_is_found_by_verify() {
     fs::write(&from, vec![0xff; 20_000]).unwrap();
     let with = Options { verify: true, ..options() };
     let report = run(&from, dir.path(), &Faulty::new(Fault::Corrupts), &with);
-    assert_eq!(report.outcome(), Outcome::Failed);
-    assert!(report.failed[0].error.contains("differs"), "{report:?}");
+    assert!(nothing_copied(&report), "{report:?}");
+    assert!(matches!(report.failed[0].error, Error::Mismatch), "{report:?}");
     assert_eq!(names(dir.path()), ["from"]);
 }
 
@@ -326,7 +339,7 @@ fn a_file_that_cannot_get_its_name_leaves_no_other() {
     let from = dir.path().join("from");
     fs::write(&from, b"x").unwrap();
     let report = run(&from, dir.path(), &Faulty::new(Fault::PublishFails), &options());
-    assert_eq!(report.outcome(), Outcome::Failed);
+    assert!(nothing_copied(&report), "{report:?}");
     assert_eq!(names(dir.path()), ["from"]);
 }
 
@@ -346,11 +359,11 @@ fn an_interrupted_copy_leaves_whole_files_only() {
             tokio::task::yield_now().await;
         }
     };
-    let items = vec![item(&from, "copy")];
-    let into = dir.path().to_owned();
-    let report = rt.block_on(copy(&tree(), items, &target, into, &options(), interrupt));
-    assert_eq!(report.outcome(), Outcome::Interrupted);
-    assert!(report.failed.is_empty(), "{report:?}");
+    let items = vec![Item::local(&from, "copy").unwrap()];
+    let source = tree();
+    let copy = TreeCopy::new(&source, &target, options()).interrupted_by(interrupt);
+    let report = rt.block_on(copy.run(items, dir.path().to_owned()));
+    assert!(report.interrupted && report.failed.is_empty(), "{report:?}");
     for name in names(&dir.path().join("copy")) {
         assert!(
             fs::read(dir.path().join("copy").join(&name)).unwrap() == fs::read(from.join(&name)).unwrap()
@@ -367,6 +380,30 @@ fn a_link_in_the_way_of_a_directory_is_not_followed() {
     fs::write(from.join("file"), b"x").unwrap();
     symlink(&elsewhere, dir.path().join("copy")).unwrap();
     let report = run(&from, dir.path(), &tree(), &options());
-    assert_eq!(report.outcome(), Outcome::Failed);
+    assert!(nothing_copied(&report), "{report:?}");
     assert_eq!(names(&elsewhere), Vec::<String>::new());
+}
+
+#[test]
+fn events_tell_what_was_started_written_and_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("a"), pattern(10_000, 1)).unwrap();
+    fs::write(from.join("b"), pattern(5_000, 2)).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(from.join("c")).unwrap();
+    let (started, written, failed) =
+        (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (s, w, f) = (Arc::clone(&started), Arc::clone(&written), Arc::clone(&failed));
+    let (source, target) = (tree(), tree());
+    let copy = TreeCopy::new(&source, &target, options()).on_event(move |event| match event {
+        Event::Started { bytes, .. } => drop(s.fetch_add(bytes as usize, Ordering::SeqCst)),
+        Event::Written { bytes } => drop(w.fetch_add(bytes, Ordering::SeqCst)),
+        Event::Failed { path, .. } => f.lock().unwrap().push(path.to_owned()),
+    });
+    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let report = rt.block_on(copy.run(vec![Item::local(&from, "copy").unwrap()], dir.path().to_owned()));
+    assert_eq!((started.load(Ordering::SeqCst), written.load(Ordering::SeqCst)), (15_000, 15_000));
+    let [FailedFile { path, error: Error::Special }] = &report.failed[..] else { panic!("{report:?}") };
+    assert_eq!(*failed.lock().unwrap(), std::slice::from_ref(path));
 }

@@ -1,4 +1,4 @@
-//! The files of this machine.
+//! The local file system.
 
 use std::{
     ffi::OsStr,
@@ -15,10 +15,13 @@ use std::{
 use millrace_buffer::{Arena, Views};
 use rustix::fs::{AtFlags, CWD, Gid, Timespec, Timestamps, Uid};
 
-use super::tree::{
-    Entry, Keep, Kind, Meta, Source, Stamp, Target, Time, is_safe_name, random, temporary_name,
+use crate::{
+    Error, Preserve,
+    tree::{
+        Entry, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome, is_valid_name, random,
+        temporary_name,
+    },
 };
-use crate::problem::Problem;
 
 /// The most bytes that one read or write has.
 const RECORD: usize = 1 << 20;
@@ -26,18 +29,18 @@ const RECORD: usize = 1 << 20;
 /// The bits that make a program run as its owner or group.
 const SET_ID: u32 = 0o6000;
 
-/// The files of this machine, by path.
+/// The local file system. Objects are identified by their paths.
 #[derive(Clone)]
-pub(crate) struct LocalTree {
+pub struct LocalTree {
     arena: Arena,
 }
 
-/// A file that is open for reading.
-pub(crate) type LocalReader = Arc<(File, PathBuf)>;
+/// A local file that is open for reading, and its path.
+pub type LocalReader = Arc<(File, PathBuf)>;
 
-/// A file that is being written.
-#[derive(Clone)]
-pub(crate) struct LocalWriter {
+/// A local file that is being written under a temporary name.
+#[derive(Debug, Clone)]
+pub struct LocalWriter {
     file: Arc<File>,
     temporary: PathBuf,
     path: PathBuf,
@@ -52,78 +55,83 @@ impl LocalWriter {
 }
 
 impl LocalTree {
-    /// Data is read into memory of `arena`.
-    pub(crate) fn new(arena: Arena) -> Self {
+    /// Creates a side of copies whose files are read into memory of `arena`.
+    pub fn new(arena: Arena) -> Self {
         Self { arena }
     }
 }
 
 /// Runs `work`, which may wait for a disk, where it holds nobody up.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
-) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(Problem::new("the program is ending")))
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(Error::Task))
 }
 
-fn failed<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Problem + 'a {
-    move |e| Problem::local(what, path, &e)
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Local { action, path: path.to_owned(), source }
 }
 
-/// Attributes of `path` itself (a symbolic link is not followed).
-pub(crate) fn meta_of(path: &Path) -> io::Result<Meta> {
-    fs::symlink_metadata(path).map(|m| to_meta(&m))
+impl Item<PathBuf> {
+    /// The local object at `path`, for a copy with the name `name`. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// When the attributes of `path` cannot be read.
+    pub fn local(path: &Path, name: impl Into<Vec<u8>>) -> Result<Self, Error> {
+        let meta = fs::symlink_metadata(path).map_err(failed("read", path))?;
+        Ok(Self {
+            path: path.display().to_string(),
+            name: name.into(),
+            node: path.to_owned(),
+            meta: (&meta).into(),
+        })
+    }
 }
 
-/// Attributes of `path`, or with `follow` of what it links to.
-pub(crate) fn local_meta(path: &Path, follow: bool) -> io::Result<Meta> {
-    if follow { fs::metadata(path).map(|m| to_meta(&m)) } else { meta_of(path) }
-}
-
-/// Attributes from what the machine says.
-pub(crate) fn to_meta(m: &fs::Metadata) -> Meta {
-    let time = |seconds, nanos: i64| Time { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };
-    let t = m.file_type();
-    Meta {
-        kind: match (t.is_file(), t.is_dir(), t.is_symlink()) {
-            (true, ..) => Kind::File,
-            (_, true, _) => Kind::Directory,
-            (.., true) => Kind::Symlink,
-            _ => Kind::Special,
-        },
-        mode: m.mode() & 0o7777,
-        uid: m.uid(),
-        gid: m.gid(),
-        size: m.size(),
-        nlink: u32::try_from(m.nlink()).unwrap_or(u32::MAX),
-        atime: time(m.atime(), m.atime_nsec()),
-        mtime: time(m.mtime(), m.mtime_nsec()),
-        id: (m.dev(), m.ino()),
+impl From<&fs::Metadata> for Metadata {
+    fn from(m: &fs::Metadata) -> Self {
+        let time = |seconds, nanos: i64| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };
+        let t = m.file_type();
+        Self {
+            kind: match (t.is_file(), t.is_dir(), t.is_symlink()) {
+                (true, ..) => FileKind::File,
+                (_, true, _) => FileKind::Directory,
+                (.., true) => FileKind::Symlink,
+                _ => FileKind::Special,
+            },
+            mode: m.mode() & 0o7777,
+            uid: m.uid(),
+            gid: m.gid(),
+            size: m.size(),
+            nlink: u32::try_from(m.nlink()).unwrap_or(u32::MAX),
+            atime: time(m.atime(), m.atime_nsec()),
+            mtime: time(m.mtime(), m.mtime_nsec()),
+            id: (m.dev(), m.ino()),
+        }
     }
 }
 
 /// Sets owner, then mode (which a change of owner may reset), then times, without following a link.
-fn apply(path: &Path, meta: &Meta, keep: Keep) -> io::Result<()> {
-    if keep.owner {
+fn apply(path: &Path, meta: &Metadata, preserve: Preserve) -> io::Result<()> {
+    if preserve.owner {
         let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
         rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
-    if meta.kind != Kind::Symlink {
+    if meta.kind != FileKind::Symlink {
         // The set-id bits lend the owner's rights. That owner is not kept: they would lend ours, by a server's word.
-        let mode = if meta.kind == Kind::File && !keep.owner { meta.mode & !SET_ID } else { meta.mode };
+        let mode =
+            if meta.kind == FileKind::File && !preserve.owner { meta.mode & !SET_ID } else { meta.mode };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
-    let spec = |t: Time| Timespec { tv_sec: t.seconds, tv_nsec: t.nanos.into() };
+    let spec = |t: Timestamp| Timespec { tv_sec: t.seconds, tv_nsec: t.nanos.into() };
     let times = Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) };
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(())
 }
 
-fn in_dir(dir: &Path, name: &[u8]) -> Result<PathBuf, Problem> {
-    if !is_safe_name(name) {
-        return Err(Problem::new(format!(
-            "the server gave a name that is not one: {:?}",
-            String::from_utf8_lossy(name)
-        )));
+fn in_dir(dir: &Path, name: &[u8]) -> Result<PathBuf, Error> {
+    if !is_valid_name(name) {
+        return Err(Error::InvalidName(String::from_utf8_lossy(name).into_owned()));
     }
     Ok(dir.join(OsStr::from_bytes(name)))
 }
@@ -133,7 +141,7 @@ fn list(dir: &Path) -> io::Result<Vec<Entry<PathBuf>>> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let meta = match entry.metadata() {
-            Ok(m) => to_meta(&m),
+            Ok(m) => (&m).into(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue, // Removed meanwhile.
             Err(e) => return Err(e),
         };
@@ -147,23 +155,26 @@ impl Source for LocalTree {
     type Node = PathBuf;
     type Reader = LocalReader;
 
-    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Problem> {
+    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Error> {
         let dir = dir.clone();
         blocking(move || list(&dir).map_err(failed("list", &dir))).await
     }
 
-    async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Problem> {
+    async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Error> {
         let text = fs::read_link(link).map_err(failed("read", link))?;
         Ok(text.into_os_string().into_vec())
     }
 
-    async fn open(&self, file: &PathBuf) -> Result<LocalReader, Problem> {
+    async fn open(&self, file: &PathBuf) -> Result<LocalReader, Error> {
         let f = File::open(file).map_err(failed("read", file))?;
         Ok(Arc::new((f, file.clone())))
     }
 
-    async fn read(&self, file: &LocalReader, offset: u64, len: usize) -> Result<Views, Problem> {
-        let mut memory = self.arena.alloc(len).map_err(|e| Problem::new(e.to_string()))?;
+    async fn read(&self, file: &LocalReader, offset: u64, len: usize) -> Result<Views, Error> {
+        let mut memory = self
+            .arena
+            .alloc(len)
+            .map_err(|e| failed("read", &file.1)(io::Error::new(io::ErrorKind::OutOfMemory, e)))?;
         let file = Arc::clone(file);
         blocking(move || {
             let mut have = 0;
@@ -172,7 +183,7 @@ impl Source for LocalTree {
                     Ok(0) => break,
                     Ok(n) => have += n,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(Problem::local("read", &file.1, &e)),
+                    Err(e) => return Err(failed("read", &file.1)(e)),
                 }
             }
             memory.set_len(have);
@@ -189,20 +200,20 @@ impl Source for LocalTree {
 impl Target for LocalTree {
     type Writer = LocalWriter;
 
-    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<PathBuf, Problem> {
+    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<PathBuf, Error> {
         let path = in_dir(dir, name)?;
         match fs::create_dir(&path) {
             Ok(()) => Ok(path),
             // A symbolic link is not followed: a server could have given it to lead us elsewhere.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match meta_of(&path) {
-                Ok(m) if m.kind == Kind::Directory => Ok(path),
-                _ => Err(Problem::new(format!("{} is in the way and is not a directory", path.display()))),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match fs::symlink_metadata(&path) {
+                Ok(m) if m.is_dir() => Ok(path),
+                _ => Err(Error::NotDirectory),
             },
-            Err(e) => Err(Problem::local("make", &path, &e)),
+            Err(e) => Err(failed("make", &path)(e)),
         }
     }
 
-    async fn create(&self, dir: &PathBuf, name: &[u8]) -> Result<LocalWriter, Problem> {
+    async fn create(&self, dir: &PathBuf, name: &[u8]) -> Result<LocalWriter, Error> {
         let path = in_dir(dir, name)?;
         let temporary = in_dir(dir, &temporary_name(name, random()))?;
         let file = OpenOptions::new()
@@ -221,7 +232,7 @@ impl Target for LocalTree {
         offset: u64,
         data: Views,
         _stable: bool,
-    ) -> Result<Stamp, Problem> {
+    ) -> Result<WriteOutcome, Error> {
         let file = file.clone();
         blocking(move || {
             let mut at = offset;
@@ -229,24 +240,29 @@ impl Target for LocalTree {
                 file.file.write_all_at(piece, at).map_err(failed("write", &file.path))?;
                 at += piece.len() as u64;
             }
-            Ok(Stamp { stable: true, verifier: [0; 8] })
+            Ok(WriteOutcome { stable: true, verifier: [0; 8] })
         })
         .await
     }
 
-    async fn commit(&self, _file: &LocalWriter) -> Result<[u8; 8], Problem> {
+    async fn commit(&self, _file: &LocalWriter) -> Result<[u8; 8], Error> {
         Ok([0; 8])
     }
 
-    async fn read_back(&self, file: &LocalWriter) -> Result<LocalReader, Problem> {
+    async fn read_back(&self, file: &LocalWriter) -> Result<LocalReader, Error> {
         self.open(&file.temporary).await
     }
 
-    async fn publish(&self, file: &LocalWriter, meta: &Meta, keep: Keep) -> Result<PathBuf, Problem> {
+    async fn publish(
+        &self,
+        file: &LocalWriter,
+        meta: &Metadata,
+        preserve: Preserve,
+    ) -> Result<PathBuf, Error> {
         let file = file.clone();
         let (meta, at) = (*meta, file.path.clone());
         blocking(move || {
-            apply(&file.temporary, &meta, keep)
+            apply(&file.temporary, &meta, preserve)
                 .and_then(|()| fs::rename(&file.temporary, &file.path))
                 .map_err(failed("finish", &file.path))
         })
@@ -264,21 +280,21 @@ impl Target for LocalTree {
         dir: &PathBuf,
         name: &[u8],
         text: &[u8],
-        meta: &Meta,
-        keep: Keep,
-    ) -> Result<(), Problem> {
+        meta: &Metadata,
+        preserve: Preserve,
+    ) -> Result<(), Error> {
         let path = in_dir(dir, name)?;
         let temporary = in_dir(dir, &temporary_name(name, random()))?;
         std::os::unix::fs::symlink(OsStr::from_bytes(text), &temporary).map_err(failed("link", &path))?;
         // Not every file system keeps attributes of links; the link is what counts.
-        drop(apply(&temporary, meta, keep));
+        drop(apply(&temporary, meta, preserve));
         fs::rename(&temporary, &path).map_err(|e| {
             drop(fs::remove_file(&temporary));
-            Problem::local("link", &path, &e)
+            failed("link", &path)(e)
         })
     }
 
-    async fn link(&self, file: &PathBuf, dir: &PathBuf, name: &[u8]) -> Result<(), Problem> {
+    async fn link(&self, file: &PathBuf, dir: &PathBuf, name: &[u8]) -> Result<(), Error> {
         let path = in_dir(dir, name)?;
         match fs::hard_link(file, &path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -293,7 +309,7 @@ impl Target for LocalTree {
         }
     }
 
-    async fn set_meta(&self, node: &PathBuf, meta: &Meta, keep: Keep) -> Result<(), Problem> {
-        apply(node, meta, keep).map_err(failed("set the attributes of", node))
+    async fn set_meta(&self, node: &PathBuf, meta: &Metadata, preserve: Preserve) -> Result<(), Error> {
+        apply(node, meta, preserve).map_err(failed("set the attributes of", node))
     }
 }

@@ -10,11 +10,11 @@ use millrace_buffer::Views;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-use super::{
-    progress::Progress,
-    tree::{Source, Stamp, Target},
+use crate::{
+    Error,
+    control::{Control, Event},
+    tree::{Source, Target, WriteOutcome},
 };
-use crate::problem::Problem;
 
 /// How often a file's lost records are sent again before we give up on the server.
 const RESENDS: usize = 16;
@@ -22,15 +22,15 @@ const RESENDS: usize = 16;
 const HASH_HERE: usize = 64 << 10;
 
 /// What all files share.
-pub(super) struct Flow {
+pub(crate) struct Flow {
     /// Records in flight, all files together.
-    pub(super) budget: Arc<Semaphore>,
+    pub(crate) budget: Arc<Semaphore>,
     /// Records in flight of one file.
-    pub(super) window: usize,
+    pub(crate) window: usize,
     /// Bytes of one record.
-    pub(super) record: usize,
-    /// Who is told.
-    pub(super) progress: Arc<Progress>,
+    pub(crate) record: usize,
+    /// Events and the signal to stop.
+    pub(crate) control: Arc<Control>,
 }
 
 /// A part of a file.
@@ -54,7 +54,7 @@ pub(crate) struct Checksum(Sha256);
 
 impl Checksum {
     /// Adds `data`.
-    pub(crate) async fn update(mut self, data: Views) -> Result<Self, Problem> {
+    pub(crate) async fn update(mut self, data: Views) -> Result<Self, Error> {
         let small = data.len() <= HASH_HERE;
         let add = move || {
             data.iter().for_each(|v| self.0.update(&**v));
@@ -63,7 +63,7 @@ impl Checksum {
         if small {
             return Ok(add());
         }
-        tokio::task::spawn_blocking(add).await.map_err(|_| Problem::new("the program is ending"))
+        tokio::task::spawn_blocking(add).await.map_err(|_| Error::Task)
     }
 
     /// The sum.
@@ -78,7 +78,7 @@ pub(crate) async fn checksum<S: Source>(
     file: &S::Reader,
     size: u64,
     flow: &Flow,
-) -> Result<[u8; 32], Problem> {
+) -> Result<[u8; 32], Error> {
     let mut todo = ranges(size, flow.record);
     let mut reads = FuturesOrdered::new();
     let mut sum = Checksum::default();
@@ -93,7 +93,7 @@ pub(crate) async fn checksum<S: Source>(
         }
         match reads.next().await {
             Some(data) => {
-                flow.progress.check()?;
+                flow.control.check()?;
                 sum = sum.update(data?).await?;
             }
             None => return Ok(sum.finish()),
@@ -102,19 +102,19 @@ pub(crate) async fn checksum<S: Source>(
 }
 
 /// How much was copied, and its checksum if one was asked for.
-pub(super) struct Copied {
-    pub(super) bytes: u64,
-    pub(super) checksum: Option<[u8; 32]>,
+pub(crate) struct Copied {
+    pub(crate) bytes: u64,
+    pub(crate) checksum: Option<[u8; 32]>,
 }
 
 /// Copies the `size` bytes of `from` to `to` and makes them stable there.
-pub(super) async fn transfer<S: Source, T: Target>(
+pub(crate) async fn transfer<S: Source, T: Target>(
     (source, from): (&S, &S::Reader),
     (target, to): (&T, &T::Writer),
     size: u64,
     with_checksum: bool,
     flow: &Flow,
-) -> Result<Copied, Problem> {
+) -> Result<Copied, Error> {
     let mut pass = Pass { source, from, target, to, flow, stable: size <= flow.record as u64 };
     let mut sum = with_checksum.then(Checksum::default);
     let mut written = pass.run(ranges(size, flow.record), sum.as_mut()).await?;
@@ -125,7 +125,7 @@ pub(super) async fn transfer<S: Source, T: Target>(
     }
     pass.stable = false;
     for _ in 0..RESENDS {
-        if written.iter().all(|(_, stamp)| stamp.stable) {
+        if written.iter().all(|(_, outcome)| outcome.stable) {
             return Ok(Copied { bytes, checksum: sum.map(Checksum::finish) });
         }
         let verifier = target.commit(to).await?;
@@ -142,7 +142,7 @@ pub(super) async fn transfer<S: Source, T: Target>(
         written.retain(|(_, s)| s.stable || s.verifier == verifier);
         written.extend(pass.run(lost.into_iter(), None).await?);
     }
-    Err(Problem::fatal("the server loses what is written to it again and again; look at its log"))
+    Err(Error::DataLost)
 }
 
 /// One way through (a part of) a file.
@@ -156,7 +156,7 @@ struct Pass<'a, S: Source, T: Target> {
     stable: bool,
 }
 
-type Written = Vec<(Range, Stamp)>;
+type Written = Vec<(Range, WriteOutcome)>;
 
 impl<S: Source, T: Target> Pass<'_, S, T> {
     /// Copies `todo`. Reads arrive in order (for the checksum); writes go out at once and end in any order. A record
@@ -165,7 +165,7 @@ impl<S: Source, T: Target> Pass<'_, S, T> {
         &self,
         mut todo: impl Iterator<Item = Range>,
         mut sum: Option<&mut Checksum>,
-    ) -> Result<Written, Problem> {
+    ) -> Result<Written, Error> {
         let mut reads = FuturesOrdered::new();
         let mut writes = FuturesUnordered::new();
         let mut written = Written::new();
@@ -177,7 +177,7 @@ impl<S: Source, T: Target> Pass<'_, S, T> {
                     let permit = self.flow.permit().await?;
                     let data = self.source.read(self.from, range.offset, range.len).await?;
                     if data.len() < range.len {
-                        return Err(Problem::new("it became shorter while it was copied; copy it again"));
+                        return Err(Error::Shrunk);
                     }
                     Ok((range, data, permit))
                 });
@@ -185,15 +185,15 @@ impl<S: Source, T: Target> Pass<'_, S, T> {
             tokio::select! {
                 Some(read) = reads.next() => {
                     let (range, data, permit) = read?;
-                    self.flow.progress.check()?;
+                    self.flow.control.check()?;
                     if let Some(sum) = sum.as_deref_mut() {
                         *sum = std::mem::take(sum).update(data.clone()).await?;
                     }
                     writes.push(async move {
-                        let stamp = self.target.write(self.to, range.offset, data, self.stable).await?;
-                        self.flow.progress.moved(range.len);
+                        let outcome = self.target.write(self.to, range.offset, data, self.stable).await?;
+                        self.flow.control.report(Event::Written { bytes: range.len });
                         drop(permit);
-                        Ok::<_, Problem>((range, stamp))
+                        Ok::<_, Error>((range, outcome))
                     });
                 }
                 Some(done) = writes.next() => written.push(done?),
@@ -203,7 +203,7 @@ impl<S: Source, T: Target> Pass<'_, S, T> {
     }
 
     /// Copies record by record until the source ends; gives the bytes.
-    async fn tail(&self, written: &mut Written, mut sum: Option<&mut Checksum>) -> Result<u64, Problem> {
+    async fn tail(&self, written: &mut Written, mut sum: Option<&mut Checksum>) -> Result<u64, Error> {
         let mut offset = 0;
         loop {
             let data = self.source.read(self.from, offset, self.flow.record).await?;
@@ -211,20 +211,20 @@ impl<S: Source, T: Target> Pass<'_, S, T> {
             if len == 0 {
                 return Ok(offset);
             }
-            self.flow.progress.check()?;
+            self.flow.control.check()?;
             if let Some(sum) = sum.as_deref_mut() {
                 *sum = std::mem::take(sum).update(data.clone()).await?;
             }
-            let stamp = self.target.write(self.to, offset, data, false).await?;
-            written.push((Range { offset, len }, stamp));
+            let outcome = self.target.write(self.to, offset, data, false).await?;
+            written.push((Range { offset, len }, outcome));
             offset += len as u64;
         }
     }
 }
 
 impl Flow {
-    async fn permit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, Problem> {
-        Arc::clone(&self.budget).acquire_owned().await.map_err(|_| Problem::new("the copy was stopped"))
+    async fn permit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, Error> {
+        Arc::clone(&self.budget).acquire_owned().await.map_err(|_| Error::Stopped)
     }
 }
 

@@ -1,15 +1,16 @@
-//! What a copy did.
+//! The outcome of the copies of a command, as text and as JSON.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
 use millrace_bench::units::Size;
+use millrace_copy::Report;
 use serde::Serialize;
 
-use crate::failure::Outcome;
+use crate::{failure::Outcome, problem::Problem};
 
-/// What a copy did.
+/// The outcome of the copies of a command.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct CopySummary {
     /// Regular files copied whole.
     pub(crate) files: u64,
     /// Directories made, or found.
@@ -43,24 +44,33 @@ pub(crate) struct FailedFile {
     pub(crate) error: String,
 }
 
-impl Report {
-    /// Adds what another copy did.
-    pub(crate) fn add(&mut self, other: Self) {
+impl From<millrace_copy::FailedFile> for FailedFile {
+    fn from(f: millrace_copy::FailedFile) -> Self {
+        Self { path: f.path, error: Problem::from(&f.error).to_string() }
+    }
+}
+
+impl From<Report> for CopySummary {
+    fn from(report: Report) -> Self {
+        let mut summary = Self::default();
+        summary.add(report);
+        summary
+    }
+}
+
+impl CopySummary {
+    /// Adds the outcome of a copy.
+    pub(crate) fn add(&mut self, other: Report) {
         self.files += other.files;
         self.directories += other.directories;
         self.symlinks += other.symlinks;
         self.hard_links += other.hard_links;
         self.bytes += other.bytes;
         self.verified += other.verified;
-        self.failed.extend(other.failed);
+        self.failed.extend(other.failed.into_iter().map(FailedFile::from));
         self.interrupted |= other.interrupted;
         self.stopped |= other.stopped;
-        self.took(Duration::from_secs_f64(self.seconds + other.seconds));
-    }
-
-    /// Completes the figures.
-    pub(crate) fn took(&mut self, time: Duration) {
-        self.seconds = time.as_secs_f64();
+        self.seconds += other.elapsed.as_secs_f64();
         self.bytes_per_second = self.bytes as f64 / self.seconds.max(1e-9);
     }
 
@@ -77,7 +87,7 @@ impl Report {
 }
 
 /// The line at the end of a copy that somebody watches.
-impl fmt::Display for Report {
+impl fmt::Display for CopySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |n: u64| if n == 1 { "" } else { "s" };
         write!(f, "{} file{}, {}", self.files, plural(self.files), Size(self.bytes))?;
@@ -99,12 +109,14 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_summary_tells_what_there_was() {
-        let mut r = Report { files: 1, bytes: 2048, ..Report::default() };
-        r.took(Duration::from_secs(2));
+        let first = Report { files: 1, bytes: 2048, elapsed: Duration::from_secs(2), ..Report::default() };
+        let mut r = CopySummary::from(first);
         assert_eq!(r.to_string(), "1 file, 2 KiB in 2.0 s (1 KiB/s)");
         r.add(Report { files: 2, symlinks: 1, verified: 3, ..Report::default() });
         r.failed.push(FailedFile { path: "x".into(), error: "y".into() });

@@ -6,71 +6,87 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::future::BoxFuture;
 use tokio::{
     sync::Semaphore,
     task::{JoinSet, coop},
 };
 
-use super::{
-    Options,
+use crate::{
+    Error, Options,
+    control::{Control, Event, Listener},
     data::Flow,
     file::{self, Done, How},
-    progress::Progress,
     report::{FailedFile, Report},
-    tree::{Kind, Meta, Source, Target},
+    tree::{FileKind, Item, Metadata, Source, Target},
 };
-use crate::problem::Problem;
 
-/// Something to copy.
-#[derive(Clone)]
-pub(crate) struct Item<N> {
-    /// How people call it.
-    pub(crate) path: String,
-    /// What it is called at the target.
-    pub(crate) name: Vec<u8>,
-    pub(crate) node: N,
-    pub(crate) meta: Meta,
+/// A copy of objects of a [`Source`] into a directory of a [`Target`].
+pub struct TreeCopy<'a, S, T> {
+    source: &'a S,
+    target: &'a T,
+    options: Options,
+    listener: Listener,
+    interrupt: BoxFuture<'a, ()>,
 }
 
-/// Copies `items` into the directory `into` of `target`.
-///
-/// The future may be dropped at any time; unfinished files are removed only if it is not: to stop early, complete
-/// `interrupt`.
-pub(crate) async fn copy<S: Source, T: Target>(
-    source: &S,
-    items: Vec<Item<S::Node>>,
-    target: &T,
-    into: T::Node,
-    options: &Options,
-    interrupt: impl Future<Output = ()>,
-) -> Report {
-    let start = Instant::now();
-    let progress = Arc::new(Progress::new(options.quiet));
-    let mut walk = Walk::new(source, target, options, Arc::clone(&progress));
-    let interrupted = {
-        let run = walk.run(items, into);
-        tokio::pin!(run);
-        tokio::select! {
-            () = &mut run => false,
-            () = interrupt => {
-                progress.stop();
-                // Unfinished files are removed now, unless the server that has them is gone.
-                drop(tokio::time::timeout(STOP, &mut run).await);
-                true
-            }
+impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
+    /// Prepares a copy from `source` to `target`.
+    pub fn new(source: &'a S, target: &'a T, options: Options) -> Self {
+        Self {
+            source,
+            target,
+            options,
+            listener: Box::new(|_| {}),
+            interrupt: Box::pin(std::future::pending()),
         }
-    };
-    progress.finish();
-    let mut report = walk.report;
-    report.interrupted = interrupted;
-    report.took(start.elapsed());
-    report
+    }
+
+    /// Calls `listener` for each event, from all tasks of the copy. It must not block.
+    #[must_use]
+    pub fn on_event(self, listener: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
+        Self { listener: Box::new(listener), ..self }
+    }
+
+    /// Stops the copy when `interrupt` completes: temporary files are removed (for at most 10 seconds) and the report
+    /// says [`Report::interrupted`].
+    #[must_use]
+    pub fn interrupted_by(self, interrupt: impl Future<Output = ()> + Send + 'a) -> Self {
+        Self { interrupt: Box::pin(interrupt), ..self }
+    }
+
+    /// Copies `items` into the directory `into` of the target.
+    ///
+    /// If the future is dropped before it completes, temporary files stay behind; to stop a copy early, use
+    /// [`Self::interrupted_by`].
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub async fn run(self, items: Vec<Item<S::Node>>, into: T::Node) -> Report {
+        let start = Instant::now();
+        let control = Arc::new(Control::new(self.listener));
+        let mut walk = Walk::new(self.source, self.target, &self.options, Arc::clone(&control));
+        let interrupted = {
+            let run = walk.run(items, into);
+            tokio::pin!(run);
+            tokio::select! {
+                () = &mut run => false,
+                () = self.interrupt => {
+                    control.stop();
+                    // Unfinished files are removed now, unless the server that has them is gone.
+                    drop(tokio::time::timeout(STOP, &mut run).await);
+                    true
+                }
+            }
+        };
+        Report { interrupted, elapsed: start.elapsed(), ..walk.report }
+    }
 }
 
 /// How long an interrupted copy may take to clean up.
 const STOP: Duration = Duration::from_secs(10);
 
-type Outcome<N> = (String, Option<(u64, u64)>, Result<Done<N>, Problem>);
+type Outcome<N> = (String, Option<(u64, u64)>, Result<Done<N>, Error>);
 
 struct Walk<'a, S: Source, T: Target> {
     source: &'a S,
@@ -80,7 +96,7 @@ struct Walk<'a, S: Source, T: Target> {
     files: JoinSet<Outcome<T::Node>>,
     report: Report,
     /// Directories whose attributes are set at the end, when nothing is put into them any more.
-    made: Vec<(String, T::Node, Meta)>,
+    made: Vec<(String, T::Node, Metadata)>,
     /// The first copy of each file with several names.
     first: HashMap<(u64, u64), Option<T::Node>>,
     /// Further names, made when the first copies are there.
@@ -88,13 +104,13 @@ struct Walk<'a, S: Source, T: Target> {
 }
 
 impl<'a, S: Source, T: Target> Walk<'a, S, T> {
-    fn new(source: &'a S, target: &'a T, options: &'a Options, progress: Arc<Progress>) -> Self {
+    fn new(source: &'a S, target: &'a T, options: &'a Options, control: Arc<Control>) -> Self {
         let preferred = source.preferred_record().min(target.preferred_record());
         let flow = Flow {
             budget: Arc::new(Semaphore::new(options.outstanding.max(1))),
             window: options.outstanding.clamp(1, 8),
             record: options.record.map_or(preferred, |r| r.min(preferred)).max(1),
-            progress,
+            control,
         };
         Self {
             source,
@@ -113,12 +129,12 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         let mut todo: Vec<(Item<S::Node>, T::Node)> =
             items.into_iter().rev().map(|i| (i, into.clone())).collect();
         while let Some((item, dir)) = todo.pop() {
-            if self.flow.progress.is_stopped() {
+            if self.flow.control.is_stopped() {
                 break;
             }
             let path = item.path.clone();
             let found = match item.meta.kind {
-                Kind::Directory => self.directory(item, dir).await,
+                FileKind::Directory => self.directory(item, dir).await,
                 _ => self.leaf(item, dir).await.map(|()| Vec::new()),
             };
             match found {
@@ -139,9 +155,9 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         &mut self,
         item: Item<S::Node>,
         dir: T::Node,
-    ) -> Result<Vec<(Item<S::Node>, T::Node)>, Problem> {
+    ) -> Result<Vec<(Item<S::Node>, T::Node)>, Error> {
         if !self.options.recursive {
-            return Err(Problem::new("it is a directory; add -r to copy directories"));
+            return Err(Error::IsDirectory);
         }
         let entries = self.source.list(&item.node).await?;
         let made = self.target.make_dir(&dir, &item.name).await?;
@@ -158,24 +174,24 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     }
 
     /// Copies anything but a directory, or sets it in motion.
-    async fn leaf(&mut self, item: Item<S::Node>, dir: T::Node) -> Result<(), Problem> {
+    async fn leaf(&mut self, item: Item<S::Node>, dir: T::Node) -> Result<(), Error> {
         if self.options.hard_links && item.meta.nlink > 1 {
             if self.first.contains_key(&item.meta.id) {
                 self.links.push((item, dir));
                 return Ok(());
             }
-            if item.meta.kind == Kind::File {
+            if item.meta.kind == FileKind::File {
                 self.first.insert(item.meta.id, None);
             }
         }
         match item.meta.kind {
-            Kind::File => self.start_file(item, dir).await,
-            Kind::Symlink => {
+            FileKind::File => self.start_file(item, dir).await,
+            FileKind::Symlink => {
                 let text = self.source.read_link(&item.node).await?;
-                self.target.symlink(&dir, &item.name, &text, &item.meta, self.options.keep).await?;
+                self.target.symlink(&dir, &item.name, &text, &item.meta, self.options.preserve).await?;
                 self.report.symlinks += 1;
             }
-            _ => return Err(Problem::new("it is a device, socket or named pipe, which are not copied")),
+            _ => return Err(Error::Special),
         }
         Ok(())
     }
@@ -186,10 +202,9 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
                 self.ended(outcome);
             }
         }
-        self.flow.progress.found(item.meta.size);
-        self.flow.progress.at(&item.path);
+        self.flow.control.report(Event::Started { path: &item.path, bytes: item.meta.size });
         let (source, target, flow) = (self.source.clone(), self.target.clone(), Arc::clone(&self.flow));
-        let how = How { verify: self.options.verify, keep: self.options.keep };
+        let how = How { verify: self.options.verify, preserve: self.options.preserve };
         let shared = (self.options.hard_links && item.meta.nlink > 1).then_some(item.meta.id);
         self.files.spawn(async move {
             let from = (&source, &item.node, &item.meta);
@@ -209,28 +224,28 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
                 }
             }
             Ok((path, _, Err(e))) => self.failed(path, e),
-            Err(e) => self.failed("a file".into(), Problem::new(format!("its copy broke off: {e}"))),
+            Err(_) => self.failed("a file".into(), Error::Task),
         }
     }
 
-    fn failed(&mut self, path: String, e: Problem) {
-        // After a stop, files end because of it; only what caused it is told.
-        if self.flow.progress.is_stopped() {
+    fn failed(&mut self, path: String, e: Error) {
+        // The errors after a stop are its consequence; only its cause is reported.
+        if self.flow.control.is_stopped() {
             return;
         }
         if e.is_fatal() {
-            self.flow.progress.stop();
+            self.flow.control.stop();
             self.report.stopped = true;
         }
-        self.flow.progress.say(&format!("millrace: {}", e.of(&path)));
-        self.report.failed.push(FailedFile { path, error: e.to_string() });
+        self.flow.control.report(Event::Failed { path: &path, error: &e });
+        self.report.failed.push(FailedFile { path, error: e });
     }
 
     async fn further_names(&mut self) {
         for (item, dir) in std::mem::take(&mut self.links) {
             let outcome = match self.first.get(&item.meta.id) {
                 Some(Some(first)) => self.target.link(first, &dir, &item.name).await,
-                _ => Err(Problem::new("the file of which it is another name was not copied")),
+                _ => Err(Error::LinkTarget),
             };
             match outcome {
                 Ok(()) => self.report.hard_links += 1,
@@ -242,7 +257,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     /// Deepest first, so that a directory that its owner may not write does not stop its own children.
     async fn directory_attributes(&mut self) {
         for (path, node, meta) in std::mem::take(&mut self.made).into_iter().rev() {
-            if let Err(e) = self.target.set_meta(&node, &meta, self.options.keep).await {
+            if let Err(e) = self.target.set_meta(&node, &meta, self.options.preserve).await {
                 self.failed(path, e);
             }
         }

@@ -1,26 +1,29 @@
-//! The files of a server.
+//! The files of an NFS export.
 
 use millrace_buffer::Views;
-use millrace_client::{Client, Error};
+use millrace_client::Client;
 use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, StableHow, Status};
 
-use super::tree::{
-    Entry, Keep, Kind, Meta, Source, Stamp, Target, Time, is_safe_name, random, temporary_name,
+use crate::{
+    Error, Preserve,
+    tree::{
+        Entry, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome, is_valid_name, random,
+        temporary_name,
+    },
 };
-use crate::problem::Problem;
 
 /// How often a record is written again because the server restarted in the middle of it.
 const RESTARTS: usize = 8;
 
-/// The files of an export, by handle.
-#[derive(Clone)]
-pub(crate) struct RemoteTree {
+/// The files of an NFS export. Objects are identified by their file handles.
+#[derive(Debug, Clone)]
+pub struct RemoteTree {
     client: Client,
 }
 
-/// A file that is being written.
-#[derive(Clone)]
-pub(crate) struct RemoteWriter {
+/// A file of an export that is being written under a temporary name.
+#[derive(Debug, Clone)]
+pub struct RemoteWriter {
     file: FileHandle,
     dir: FileHandle,
     temporary: Vec<u8>,
@@ -28,8 +31,8 @@ pub(crate) struct RemoteWriter {
 }
 
 impl RemoteTree {
-    /// The export that `client` has mounted.
-    pub(crate) fn new(client: Client) -> Self {
+    /// Creates a side of copies from the export that `client` has mounted.
+    pub fn new(client: Client) -> Self {
         Self { client }
     }
 
@@ -37,11 +40,11 @@ impl RemoteTree {
         &self,
         dir: FileHandle,
         e: millrace_client::DirEntry,
-    ) -> Result<Option<Entry<FileHandle>>, Error> {
+    ) -> Result<Option<Entry<FileHandle>>, millrace_client::Error> {
         let (node, meta) = match (e.handle, &e.attributes) {
-            (Some(h), Some(a)) => (h, to_meta(a)),
+            (Some(h), Some(a)) => (h, a.into()),
             _ => match self.client.lookup(dir, &e.name).await {
-                Ok(o) => (o.handle, to_meta(&o.attributes)),
+                Ok(o) => (o.handle, (&o.attributes).into()),
                 Err(e) if e.is_not_found() => return Ok(None), // Removed meanwhile.
                 Err(e) => return Err(e),
             },
@@ -49,7 +52,11 @@ impl RemoteTree {
         Ok(Some(Entry { name: e.name, node, meta }))
     }
 
-    async fn find(&self, dir: FileHandle, name: &[u8]) -> Result<Option<millrace_client::Object>, Error> {
+    async fn find(
+        &self,
+        dir: FileHandle,
+        name: &[u8],
+    ) -> Result<Option<millrace_client::Object>, millrace_client::Error> {
         match self.client.lookup(dir, name).await {
             Ok(o) => Ok(Some(o)),
             Err(e) if e.is_not_found() => Ok(None),
@@ -58,9 +65,9 @@ impl RemoteTree {
     }
 
     /// Sets what is kept of `meta`.
-    async fn set(&self, object: FileHandle, meta: &Meta, keep: Keep) -> Result<(), Problem> {
-        let mut rest = to_set(meta, keep);
-        if keep.owner && meta.mode & SET_ID != 0 {
+    async fn set(&self, object: FileHandle, meta: &Metadata, preserve: Preserve) -> Result<(), Error> {
+        let mut rest = to_set(meta, preserve);
+        if preserve.owner && meta.mode & SET_ID != 0 {
             // Together with a new owner, servers (Linux) clear these bits of the mode.
             let owner = Sattr { uid: rest.uid.take(), gid: rest.gid.take(), ..Sattr::default() };
             self.client.setattr(object, owner, None).await?;
@@ -70,24 +77,26 @@ impl RemoteTree {
     }
 }
 
-/// Attributes as a copy uses them.
-pub(crate) fn to_meta(a: &Fattr) -> Meta {
-    let time = |t: NfsTime| Time { seconds: t.seconds.into(), nanos: t.nanoseconds.min(999_999_999) };
-    Meta {
-        kind: match a.file_type {
-            FileType::Regular => Kind::File,
-            FileType::Directory => Kind::Directory,
-            FileType::Symlink => Kind::Symlink,
-            _ => Kind::Special,
-        },
-        mode: a.mode & 0o7777,
-        uid: a.uid,
-        gid: a.gid,
-        size: a.size,
-        nlink: a.nlink,
-        atime: time(a.atime),
-        mtime: time(a.mtime),
-        id: (a.fsid, a.fileid),
+impl From<&Fattr> for Metadata {
+    fn from(a: &Fattr) -> Self {
+        let time =
+            |t: NfsTime| Timestamp { seconds: t.seconds.into(), nanos: t.nanoseconds.min(999_999_999) };
+        Self {
+            kind: match a.file_type {
+                FileType::Regular => FileKind::File,
+                FileType::Directory => FileKind::Directory,
+                FileType::Symlink => FileKind::Symlink,
+                _ => FileKind::Special,
+            },
+            mode: a.mode & 0o7777,
+            uid: a.uid,
+            gid: a.gid,
+            size: a.size,
+            nlink: a.nlink,
+            atime: time(a.atime),
+            mtime: time(a.mtime),
+            id: (a.fsid, a.fileid),
+        }
     }
 }
 
@@ -95,15 +104,15 @@ pub(crate) fn to_meta(a: &Fattr) -> Meta {
 const SET_ID: u32 = 0o6000;
 
 /// What to set on a copy. NFS version 3 has no times before 1970 or after 2106; the nearest is taken.
-fn to_set(meta: &Meta, keep: Keep) -> Sattr {
-    let time = |t: Time| {
+fn to_set(meta: &Metadata, preserve: Preserve) -> Sattr {
+    let time = |t: Timestamp| {
         let seconds = u32::try_from(t.seconds.max(0)).unwrap_or(u32::MAX);
         SetTime::ClientTime(NfsTime { seconds, nanoseconds: t.nanos })
     };
     Sattr {
-        mode: (meta.kind != Kind::Symlink).then_some(meta.mode),
-        uid: keep.owner.then_some(meta.uid),
-        gid: keep.owner.then_some(meta.gid),
+        mode: (meta.kind != FileKind::Symlink).then_some(meta.mode),
+        uid: preserve.owner.then_some(meta.uid),
+        gid: preserve.owner.then_some(meta.gid),
         size: None,
         atime: time(meta.atime),
         mtime: time(meta.mtime),
@@ -114,17 +123,14 @@ impl Source for RemoteTree {
     type Node = FileHandle;
     type Reader = FileHandle;
 
-    async fn list(&self, dir: &FileHandle) -> Result<Vec<Entry<FileHandle>>, Problem> {
+    async fn list(&self, dir: &FileHandle) -> Result<Vec<Entry<FileHandle>>, Error> {
         let mut out = Vec::new();
         for e in self.client.readdir(*dir).await? {
             if e.is_dot() {
                 continue;
             }
-            if !is_safe_name(&e.name) {
-                return Err(Problem::new(format!(
-                    "the server lists a name that is not one ({:?}); do not trust this server",
-                    e.name_lossy()
-                )));
+            if !is_valid_name(&e.name) {
+                return Err(Error::InvalidName(e.name_lossy().into()));
             }
             out.extend(self.entry(*dir, e).await?);
         }
@@ -132,15 +138,15 @@ impl Source for RemoteTree {
         Ok(out)
     }
 
-    async fn read_link(&self, link: &FileHandle) -> Result<Vec<u8>, Problem> {
+    async fn read_link(&self, link: &FileHandle) -> Result<Vec<u8>, Error> {
         Ok(self.client.readlink(*link).await?)
     }
 
-    async fn open(&self, file: &FileHandle) -> Result<FileHandle, Problem> {
+    async fn open(&self, file: &FileHandle) -> Result<FileHandle, Error> {
         Ok(*file)
     }
 
-    async fn read(&self, file: &FileHandle, offset: u64, len: usize) -> Result<Views, Problem> {
+    async fn read(&self, file: &FileHandle, offset: u64, len: usize) -> Result<Views, Error> {
         let mut out = Views::new();
         while out.len() < len {
             let memory = self.client.buffer(len - out.len())?;
@@ -161,20 +167,20 @@ impl Source for RemoteTree {
 impl Target for RemoteTree {
     type Writer = RemoteWriter;
 
-    async fn make_dir(&self, dir: &FileHandle, name: &[u8]) -> Result<FileHandle, Problem> {
+    async fn make_dir(&self, dir: &FileHandle, name: &[u8]) -> Result<FileHandle, Error> {
         // Its own mode comes when it is filled; until then it is nobody else's business.
         let private = Sattr { mode: Some(0o700), ..Sattr::default() };
         match self.client.mkdir(*dir, name, private).await {
             Ok(made) => Ok(made.handle),
             Err(e) if e.status() == Some(Status::Exist) => match self.find(*dir, name).await? {
                 Some(o) if o.attributes.file_type == FileType::Directory => Ok(o.handle),
-                _ => Err(Problem::new("something that is not a directory has this name at the target")),
+                _ => Err(Error::NotDirectory),
             },
             Err(e) => Err(e.into()),
         }
     }
 
-    async fn create(&self, dir: &FileHandle, name: &[u8]) -> Result<RemoteWriter, Problem> {
+    async fn create(&self, dir: &FileHandle, name: &[u8]) -> Result<RemoteWriter, Error> {
         let temporary = temporary_name(name, random());
         // The name is ours alone, so that a CREATE that was sent twice does no harm.
         let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
@@ -188,14 +194,14 @@ impl Target for RemoteTree {
         offset: u64,
         data: Views,
         stable: bool,
-    ) -> Result<Stamp, Problem> {
+    ) -> Result<WriteOutcome, Error> {
         let how = if stable { StableHow::FileSync } else { StableHow::Unstable };
-        let mut stamp: Option<Stamp> = None;
+        let mut stamp: Option<WriteOutcome> = None;
         let (mut done, mut restarts) = (0, 0);
         while done < data.len() {
             let rest = data.slice(done, data.len() - done);
             let w = self.client.write_from(file.file, offset + done as u64, rest, how).await?;
-            let part = Stamp { stable: w.committed == StableHow::FileSync, verifier: w.verifier };
+            let part = WriteOutcome { stable: w.committed == StableHow::FileSync, verifier: w.verifier };
             match stamp {
                 // The parts of a record belong to one instance of the server, or it is written again.
                 Some(first) if first.verifier != part.verifier && restarts < RESTARTS => {
@@ -204,7 +210,7 @@ impl Target for RemoteTree {
                 }
                 Some(first) => {
                     done += w.count;
-                    stamp = Some(Stamp { stable: first.stable && part.stable, ..part });
+                    stamp = Some(WriteOutcome { stable: first.stable && part.stable, ..part });
                 }
                 None => {
                     done += w.count;
@@ -212,19 +218,24 @@ impl Target for RemoteTree {
                 }
             }
         }
-        Ok(stamp.unwrap_or(Stamp { stable: true, verifier: [0; 8] }))
+        Ok(stamp.unwrap_or(WriteOutcome { stable: true, verifier: [0; 8] }))
     }
 
-    async fn commit(&self, file: &RemoteWriter) -> Result<[u8; 8], Problem> {
+    async fn commit(&self, file: &RemoteWriter) -> Result<[u8; 8], Error> {
         Ok(self.client.commit(file.file, 0, 0).await?.verifier)
     }
 
-    async fn read_back(&self, file: &RemoteWriter) -> Result<FileHandle, Problem> {
+    async fn read_back(&self, file: &RemoteWriter) -> Result<FileHandle, Error> {
         Ok(file.file)
     }
 
-    async fn publish(&self, file: &RemoteWriter, meta: &Meta, keep: Keep) -> Result<FileHandle, Problem> {
-        self.set(file.file, meta, keep).await?;
+    async fn publish(
+        &self,
+        file: &RemoteWriter,
+        meta: &Metadata,
+        preserve: Preserve,
+    ) -> Result<FileHandle, Error> {
+        self.set(file.file, meta, preserve).await?;
         self.client.rename(file.dir, &file.temporary, file.dir, &file.name).await?;
         Ok(file.file)
     }
@@ -246,11 +257,11 @@ impl Target for RemoteTree {
         dir: &FileHandle,
         name: &[u8],
         text: &[u8],
-        meta: &Meta,
-        keep: Keep,
-    ) -> Result<(), Problem> {
+        meta: &Metadata,
+        preserve: Preserve,
+    ) -> Result<(), Error> {
         let temporary = temporary_name(name, random());
-        self.client.symlink(*dir, &temporary, text, to_set(meta, keep)).await?;
+        self.client.symlink(*dir, &temporary, text, to_set(meta, preserve)).await?;
         if let Err(e) = self.client.rename(*dir, &temporary, *dir, name).await {
             drop(self.client.remove(*dir, &temporary).await);
             return Err(e.into());
@@ -258,7 +269,7 @@ impl Target for RemoteTree {
         Ok(())
     }
 
-    async fn link(&self, file: &FileHandle, dir: &FileHandle, name: &[u8]) -> Result<(), Problem> {
+    async fn link(&self, file: &FileHandle, dir: &FileHandle, name: &[u8]) -> Result<(), Error> {
         match self.client.link(*file, *dir, name).await {
             Err(e) if e.status() == Some(Status::Exist) => {
                 let temporary = temporary_name(name, random());
@@ -273,8 +284,8 @@ impl Target for RemoteTree {
         Ok(())
     }
 
-    async fn set_meta(&self, node: &FileHandle, meta: &Meta, keep: Keep) -> Result<(), Problem> {
-        self.set(*node, meta, keep).await?;
+    async fn set_meta(&self, node: &FileHandle, meta: &Metadata, preserve: Preserve) -> Result<(), Error> {
+        self.set(*node, meta, preserve).await?;
         Ok(())
     }
 }

@@ -1,0 +1,71 @@
+//! Events of a copy for its caller, and the signal to stop for its tasks.
+
+use tokio::sync::watch;
+
+use crate::Error;
+
+/// The progress of a copy, reported as it happens.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The copy of a regular file starts.
+    Started {
+        /// The path of the file, as in [`Item::path`](crate::Item::path).
+        path: &'a str,
+        /// The size of the file in bytes, as its directory entry gave it.
+        bytes: u64,
+    },
+    /// Data was written to the target.
+    Written {
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// An object could not be copied.
+    Failed {
+        /// The path of the object, as in [`Item::path`](crate::Item::path).
+        path: &'a str,
+        /// Why.
+        error: &'a Error,
+    },
+}
+
+/// Receives the events of a copy, from all of its tasks.
+pub(crate) type Listener = Box<dyn Fn(Event<'_>) + Send + Sync>;
+
+/// What the tasks of one copy share with its caller.
+pub(crate) struct Control {
+    stop: watch::Sender<bool>,
+    listener: Listener,
+}
+
+impl Control {
+    pub(crate) fn new(listener: Listener) -> Self {
+        Self { stop: watch::Sender::new(false), listener }
+    }
+
+    /// Reports `event` to the caller.
+    pub(crate) fn report(&self, event: Event<'_>) {
+        (self.listener)(event);
+    }
+
+    /// Stops the copies of all files.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Completes when [`Self::stop`] was called.
+    pub(crate) async fn stopped(&self) {
+        // Fails only when the sender is gone, which `self` keeps.
+        drop(self.stop.subscribe().wait_for(|s| *s).await);
+    }
+
+    /// Whether [`Self::stop`] was called.
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// An error if [`Self::stop`] was called.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.is_stopped() { Err(Error::Stopped) } else { Ok(()) }
+    }
+}

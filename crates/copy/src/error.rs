@@ -1,0 +1,94 @@
+//! Why an object was not copied.
+
+use std::{io, path::PathBuf};
+
+use millrace_nfs::v3::Status;
+
+/// Why an object was not copied.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation on the local file system failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Local {
+        /// The operation, as a verb: `read`.
+        action: &'static str,
+        /// The path it failed on.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// An NFS call failed.
+    #[error(transparent)]
+    Remote(#[from] millrace_client::Error),
+    /// The client's arena has no memory for a record.
+    #[error(transparent)]
+    OutOfMemory(#[from] millrace_buffer::OutOfMemory),
+    /// The source is a directory, and [`Options::recursive`](crate::Options::recursive) is off.
+    #[error("it is a directory, and the copy is not recursive")]
+    IsDirectory,
+    /// The source is a directory, and its name at the target belongs to an object of another type.
+    #[error("its name at the target belongs to an object that is not a directory")]
+    NotDirectory,
+    /// The source is a device, socket or named pipe, which are not copied.
+    #[error("it is a device, socket or named pipe, which are not copied")]
+    Special,
+    /// The source returned a directory entry whose name is empty, `.`, `..`, or contains `/` or NUL.
+    #[error("the source has the invalid file name {0:?}")]
+    InvalidName(String),
+    /// The file became shorter while it was read.
+    #[error("it became shorter while it was copied")]
+    Shrunk,
+    /// The checksum of the copy differs from that of the data that was read from the source.
+    #[error("the copy differs from the source (SHA-256)")]
+    Mismatch,
+    /// The object is a further name of a file whose first name was not copied.
+    #[error("the file of which it is another name was not copied")]
+    LinkTarget,
+    /// The target lost unstable data again each time the data was written again.
+    #[error("the server lost written data repeatedly")]
+    DataLost,
+    /// The copy was interrupted, or another file failed with a fatal error.
+    #[error("the copy was stopped")]
+    Stopped,
+    /// The runtime is shutting down, or the task that copied the file panicked.
+    #[error("the task of the copy ended early")]
+    Task,
+}
+
+impl Error {
+    /// Whether further files would fail for the same reason (a full disk, a read-only file system, a lost
+    /// connection). A copy stops at its first fatal error.
+    pub fn is_fatal(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        use millrace_client::Error as Client;
+        match self {
+            Self::Local { source, .. } => {
+                matches!(source.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
+            }
+            Self::Remote(Client::Nfs { status, .. }) => {
+                matches!(status, Status::NoSpc | Status::DQuot | Status::RoFs)
+            }
+            Self::Remote(Client::Path { .. } | Client::Source(_) | Client::Sink(_) | Client::Local(_)) => {
+                false
+            }
+            Self::Remote(_) | Self::OutOfMemory(_) | Self::DataLost => true,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_server_ends_a_copy_and_a_file_that_is_gone_does_not() {
+        let failed = |status| {
+            let procedure = millrace_nfs::v3::Procedure::Read;
+            Error::from(millrace_client::Error::Nfs { procedure, object: "x".into(), status })
+        };
+        assert!(failed(Status::NoSpc).is_fatal() && failed(Status::RoFs).is_fatal());
+        assert!(!failed(Status::Stale).is_fatal() && !failed(Status::NoEnt).is_fatal());
+    }
+}

@@ -1,0 +1,67 @@
+//! Copies of directory trees between the local file system and NFS exports, in any direction.
+//!
+//! A [`TreeCopy`] has two sides: a [`Source`], which is read, and a [`Target`], which is written. [`LocalTree`] (the
+//! local file system) and [`RemoteTree`] (an export that a [`millrace_client::Client`] has mounted) implement both.
+//!
+//! - A file appears under its final name only when all of its data is stable; until then it has a temporary name in the
+//!   same directory, which is removed when the copy of the file fails or is interrupted.
+//! - Data that an NFS server lost in a restart before COMMIT is written again (RFC 1813, section 4.8).
+//! - With [`Options::verify`], each file is read back from the target and its SHA-256 checksum compared.
+//! - Failure of one file does not stop the others, unless every further file would fail for the same reason
+//!   ([`Error::is_fatal`]).
+//!
+//! ```no_run
+//! use millrace_buffer::{Arena, ArenaConfig};
+//! use millrace_client::{Client, Options as ClientOptions};
+//! use millrace_copy::{Event, Item, LocalTree, Options, RemoteTree, TreeCopy};
+//! use millrace_runtime::tokio_rt::TokioRuntime;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let url = "nfs://server/data".parse()?;
+//! let client = Client::connect(TokioRuntime::current(), &url, ClientOptions::default()).await?;
+//! let (local, remote) = (LocalTree::new(Arena::new(ArenaConfig::default())), RemoteTree::new(client.clone()));
+//! let photos = Item::local("photos".as_ref(), "photos")?;
+//!
+//! let report = TreeCopy::new(&local, &remote, Options { verify: true, ..Options::default() })
+//!     .on_event(|event| {
+//!         if let Event::Failed { path, error } = event {
+//!             eprintln!("{path}: {error}");
+//!         }
+//!     })
+//!     .run(vec![photos], client.root())
+//!     .await;
+//! println!("{} files, {} verified", report.files, report.verified);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Concurrency
+//!
+//! One task walks the source and creates directories. Each file is copied by its own task, at most
+//! [`Options::parallel`] at a time, and each keeps several records in flight, at most [`Options::outstanding`] for all
+//! files together. Data is read into arena memory and written from it without a copy.
+//!
+//! The futures use Tokio's tasks and timers and must run on a Tokio runtime.
+
+mod control;
+mod data;
+mod error;
+mod file;
+mod local;
+mod options;
+mod remote;
+mod report;
+mod tree;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+pub use control::Event;
+pub use error::Error;
+pub use local::{LocalReader, LocalTree, LocalWriter};
+pub use options::{Options, Preserve};
+pub use remote::{RemoteTree, RemoteWriter};
+pub use report::{FailedFile, Report};
+pub use tree::{Entry, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome, is_valid_name};
+pub use walk::TreeCopy;

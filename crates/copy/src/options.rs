@@ -1,0 +1,42 @@
+//! Options of a copy.
+
+/// How to copy.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Copy directories with their contents. Without it a directory fails with [`Error::IsDirectory`](crate::Error::IsDirectory).
+    pub recursive: bool,
+    /// Read each file back from the target and compare SHA-256 checksums before it gets its final name.
+    pub verify: bool,
+    /// Reproduce hard links between the copied files. Without it each name becomes a separate file.
+    pub hard_links: bool,
+    /// The attributes to set on copies besides mode and times.
+    pub preserve: Preserve,
+    /// Files in flight; 0 counts as 1.
+    pub parallel: usize,
+    /// Records in flight, all files together; 0 counts as 1.
+    pub outstanding: usize,
+    /// Bytes of one read or write; `None` or more than both sides prefer: what both sides prefer.
+    pub record: Option<usize>,
+}
+
+impl Default for Options {
+    /// Recursive, without verification, 16 files and 32 records in flight.
+    fn default() -> Self {
+        Self {
+            recursive: true,
+            verify: false,
+            hard_links: false,
+            preserve: Preserve::default(),
+            parallel: 16,
+            outstanding: 32,
+            record: None,
+        }
+    }
+}
+
+/// The attributes to set on copies besides mode and times, which are always set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Preserve {
+    /// Owner and group. Without it the set-user-ID and set-group-ID bits of local copies are cleared.
+    pub owner: bool,
+}

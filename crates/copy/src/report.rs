@@ -1,0 +1,39 @@
+//! The outcome of a copy.
+
+use std::time::Duration;
+
+use crate::Error;
+
+/// The outcome of a copy.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Regular files copied completely.
+    pub files: u64,
+    /// Directories created, or found at the target.
+    pub directories: u64,
+    /// Symbolic links created.
+    pub symlinks: u64,
+    /// Hard links created.
+    pub hard_links: u64,
+    /// Bytes of the regular files copied.
+    pub bytes: u64,
+    /// Files whose checksum was compared and matches.
+    pub verified: u64,
+    /// The duration of the copy.
+    pub elapsed: Duration,
+    /// The objects that were not copied, in the order of their failure.
+    pub failed: Vec<FailedFile>,
+    /// The future given to [`TreeCopy::interrupted_by`](crate::TreeCopy::interrupted_by) completed before the copy.
+    pub interrupted: bool,
+    /// A fatal error ([`Error::is_fatal`]) stopped the copy.
+    pub stopped: bool,
+}
+
+/// An object that was not copied.
+#[derive(Debug)]
+pub struct FailedFile {
+    /// Its path, as in [`Item::path`](crate::Item::path).
+    pub path: String,
+    /// Why.
+    pub error: Error,
+}

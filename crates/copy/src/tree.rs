@@ -1,0 +1,282 @@
+//! The two sides of a copy.
+
+use std::future::Future;
+
+use millrace_buffer::Views;
+
+use crate::{Error, Preserve};
+
+/// The type of a file system object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device, socket or named pipe.
+    Special,
+}
+
+/// A time since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Timestamp {
+    /// Seconds; negative before 1970. NFS version 3 has times from 1970 to 2106; the nearest of them is used.
+    pub seconds: i64,
+    /// Nanoseconds, 0 to 999 999 999.
+    pub nanos: u32,
+}
+
+/// The attributes that a copy uses. `From<&std::fs::Metadata>` and `From<&millrace_nfs::v3::Fattr>` create it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metadata {
+    /// The type.
+    pub kind: FileKind,
+    /// Permission bits, 0 to 0o7777.
+    pub mode: u32,
+    /// User ID of the owner.
+    pub uid: u32,
+    /// Group ID.
+    pub gid: u32,
+    /// Bytes of a regular file.
+    pub size: u64,
+    /// Hard links to the object.
+    pub nlink: u32,
+    /// Time of the last access.
+    pub atime: Timestamp,
+    /// Time of the last modification of the content.
+    pub mtime: Timestamp,
+    /// File system and file number: equal for two names of one file.
+    pub id: (u64, u64),
+}
+
+/// A directory entry.
+#[derive(Debug, Clone)]
+pub struct Entry<N> {
+    /// Its name; [`is_valid_name`] holds.
+    pub name: Vec<u8>,
+    /// The object.
+    pub node: N,
+    /// The attributes of the object; a symbolic link is not followed.
+    pub meta: Metadata,
+}
+
+/// An object to copy.
+#[derive(Debug, Clone)]
+pub struct Item<N> {
+    /// How reports and events name it. The names of objects below a directory are appended to that of the directory.
+    pub path: String,
+    /// Its name at the target; [`is_valid_name`] must hold.
+    pub name: Vec<u8>,
+    /// The object.
+    pub node: N,
+    /// Its attributes.
+    pub meta: Metadata,
+}
+
+/// How a [`Target`] stored a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteOutcome {
+    /// The record is stable, or as stable as this target makes it without [`Target::commit`].
+    pub stable: bool,
+    /// An unstable record is stable once [`Target::commit`] returns this same verifier (RFC 1813, section 3.3.7).
+    pub verifier: [u8; 8],
+}
+
+/// A directory tree that can be read.
+pub trait Source: Clone + Send + Sync + 'static {
+    /// Identifies an object: a path, a file handle.
+    type Node: Clone + Send + Sync + 'static;
+    /// A file that is open for reading.
+    type Reader: Clone + Send + Sync + 'static;
+
+    /// Returns all entries of a directory but `.` and `..`.
+    ///
+    /// # Errors
+    /// When the directory cannot be read, or an entry has a name for which [`is_valid_name`] is false.
+    fn list(&self, dir: &Self::Node) -> impl Future<Output = Result<Vec<Entry<Self::Node>>, Error>> + Send;
+
+    /// Returns the target of a symbolic link.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn read_link(&self, link: &Self::Node) -> impl Future<Output = Result<Vec<u8>, Error>> + Send;
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    fn open(&self, file: &Self::Node) -> impl Future<Output = Result<Self::Reader, Error>> + Send;
+
+    /// Reads `len` bytes at `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn read(
+        &self,
+        file: &Self::Reader,
+        offset: u64,
+        len: usize,
+    ) -> impl Future<Output = Result<Views, Error>> + Send;
+
+    /// The largest size in bytes of one read or write.
+    fn preferred_record(&self) -> usize;
+}
+
+/// A directory tree that can be written. A file is written under a temporary name and renamed when it is complete.
+pub trait Target: Source {
+    /// A file that is being written.
+    type Writer: Clone + Send + Sync + 'static;
+
+    /// Creates a directory that its owner can write, or returns the existing one.
+    ///
+    /// # Errors
+    /// When it cannot be created, or the name belongs to an object that is not a directory (a symbolic link is not
+    /// followed).
+    fn make_dir(
+        &self,
+        dir: &Self::Node,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Self::Node, Error>> + Send;
+
+    /// Creates the temporary file of a file that [`Self::publish`] will name `name`.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    fn create(
+        &self,
+        dir: &Self::Node,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Self::Writer, Error>> + Send;
+
+    /// Writes all of `data` at `offset`. With `stable`, the data is stable when the future completes.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn write(
+        &self,
+        file: &Self::Writer,
+        offset: u64,
+        data: Views,
+        stable: bool,
+    ) -> impl Future<Output = Result<WriteOutcome, Error>> + Send;
+
+    /// Makes all writes stable and returns the verifier of the records that were not lost before.
+    ///
+    /// # Errors
+    /// When the data cannot be made stable.
+    fn commit(&self, file: &Self::Writer) -> impl Future<Output = Result<[u8; 8], Error>> + Send;
+
+    /// Opens the temporary file for reading.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    fn read_back(&self, file: &Self::Writer) -> impl Future<Output = Result<Self::Reader, Error>> + Send;
+
+    /// Sets the attributes of the temporary file and renames it to its final name.
+    ///
+    /// # Errors
+    /// When the attributes cannot be set, or the file cannot be renamed.
+    fn publish(
+        &self,
+        file: &Self::Writer,
+        meta: &Metadata,
+        preserve: Preserve,
+    ) -> impl Future<Output = Result<Self::Node, Error>> + Send;
+
+    /// Removes the temporary file; failure is ignored.
+    fn discard(&self, file: &Self::Writer) -> impl Future<Output = ()> + Send;
+
+    /// Creates a symbolic link `name` to `text`, and replaces what has that name.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    fn symlink(
+        &self,
+        dir: &Self::Node,
+        name: &[u8],
+        text: &[u8],
+        meta: &Metadata,
+        preserve: Preserve,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Creates a hard link `name` to `file`, and replaces what has that name.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    fn link(
+        &self,
+        file: &Self::Node,
+        dir: &Self::Node,
+        name: &[u8],
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Sets mode and times of a directory, and its owner with [`Preserve::owner`].
+    ///
+    /// # Errors
+    /// When they cannot be set.
+    fn set_meta(
+        &self,
+        node: &Self::Node,
+        meta: &Metadata,
+        preserve: Preserve,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// Whether `name` can name a directory entry: it is not empty, `.` or `..`, and contains neither `/` nor NUL. Names that
+/// a server sends must be checked before they are joined to a local path.
+pub fn is_valid_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|b| matches!(b, b'/' | 0))
+}
+
+/// A temporary name for a file that will be named `name`: hidden, at most 255 bytes.
+pub(crate) fn temporary_name(name: &[u8], random: u64) -> Vec<u8> {
+    const NAME_MAX: usize = 255;
+    let suffix = format!(".millrace-{random:016x}");
+    let kept = name.len().min(NAME_MAX - 1 - suffix.len());
+    let mut out = Vec::with_capacity(1 + kept + suffix.len());
+    out.push(b'.');
+    out.extend_from_slice(&name[..kept]);
+    out.extend_from_slice(suffix.as_bytes());
+    out
+}
+
+/// A number for [`temporary_name`], different in each call of each process.
+pub(crate) fn random() -> u64 {
+    use std::{
+        hash::{BuildHasher, Hasher},
+        sync::atomic::{AtomicU64, Ordering},
+    };
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // The standard library keys each of these from the machine's randomness.
+    let mut h = std::hash::RandomState::new().build_hasher();
+    h.write_u64(NEXT.fetch_add(1, Ordering::Relaxed));
+    h.write_u32(std::process::id());
+    h.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_leave_the_directory_are_not_safe() {
+        for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"../x", b"a\0"] {
+            assert!(!is_valid_name(bad), "{bad:?}");
+        }
+        for good in [&b"a"[..], b"...", b".hidden", b"with space", b"\xff\xfe"] {
+            assert!(is_valid_name(good), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn a_temporary_name_fits_wherever_the_name_fits() {
+        assert_eq!(temporary_name(b"a.txt", 10), b".a.txt.millrace-000000000000000a");
+        let long = temporary_name(&[b'x'; 255], u64::MAX);
+        assert_eq!(long.len(), 255);
+        assert!(is_valid_name(&long));
+        assert_ne!(random(), random());
+    }
+}
