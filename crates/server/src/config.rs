@@ -29,13 +29,13 @@ pub struct Config {
     /// The RDMA provider: `auto`, `iwarp` or `verbs`. Each address of `listen_rdma` is judged by itself.
     #[serde(deserialize_with = "provider")]
     pub provider: ProviderChoice,
-    /// How results reach RDMA clients: `read-write`, as usual, or `read-read`, which exposes the server's memory to them
-    /// and is refused unless [`Self::exposed_buffers`] accepts that.
-    #[serde(deserialize_with = "design::named")]
+    /// How results reach RDMA clients: `read-write`, as usual, or `read-read`, for research: it exposes the server's
+    /// memory to them and is refused unless [`Self::exposed_buffers`] accepts that. A file cannot state `read-read`.
+    #[serde(deserialize_with = "design::of_file")]
     pub design: Design,
-    /// Whether that is accepted.
+    /// Whether that is accepted. Deprecated in files.
     pub exposed_buffers: ExposedBuffers,
-    /// What the Read-Read design may expose.
+    /// What the Read-Read design may expose. Deprecated in files.
     pub exposure: Exposure,
     /// Threads that serve connections; by default one per core.
     pub shards: Option<usize>,
@@ -54,14 +54,17 @@ pub struct Config {
     /// A directory for what must survive a restart (the key of file handles). Without it handles still survive a
     /// restart, but are sealed with a key that anyone can compute.
     pub state_dir: Option<PathBuf>,
-    /// How the memory of RDMA Reads and Writes is registered: `dynamic`, `fast`, `cache` or `all-physical`; `cache` by
-    /// default. No strategy lets a client reach memory of the server.
+    /// How the memory of RDMA Reads and Writes is registered: `dynamic`, `fast` or `cache` (and, for research, not in
+    /// files, `all-physical`); `cache` by default. No strategy lets a client reach memory of the server.
     #[serde(deserialize_with = "strategy")]
     pub registration: Option<Strategy>,
     /// Limits.
     pub limits: Limits,
     /// How often the stages of a call are timed.
     pub stages: StageSampling,
+    /// A warning for each deprecated key of the file that the configuration was read from.
+    #[serde(skip)]
+    pub deprecated: Vec<String>,
 }
 
 /// How often the stages of a call are timed ([`millrace_oncrpc::stages`]; `[stages]`).
@@ -79,7 +82,12 @@ impl Default for StageSampling {
 }
 
 fn strategy<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Strategy>, D::Error> {
-    String::deserialize(d)?.parse().map(Some).map_err(de::Error::custom)
+    match String::deserialize(d)?.parse().map_err(de::Error::custom)? {
+        Strategy::AllPhysical => {
+            Err(de::Error::custom("registration all-physical is a research option: use millrace-lab serve"))
+        }
+        strategy => Ok(Some(strategy)),
+    }
 }
 
 /// One export.
@@ -306,7 +314,9 @@ impl FromStr for Config {
 
     /// Reads TOML text.
     fn from_str(text: &str) -> Result<Self, ServerError> {
-        toml::from_str(text).map_err(|e| ServerError::Config(config_file::one_line(text, &e)))
+        let config: Self =
+            toml::from_str(text).map_err(|e| ServerError::Config(config_file::one_line(text, &e)))?;
+        Ok(Self { deprecated: config_file::deprecated(text), ..config })
     }
 }
 

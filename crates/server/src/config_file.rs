@@ -140,9 +140,29 @@ fn offset_of(text: &str, at: &str) -> Option<usize> {
     Some(offset)
 }
 
+/// Keys of the Read-Read design, which is for research. They have no effect.
+const RESEARCH: [&str; 3] = ["design", "exposed_buffers", "exposure"];
+
+/// A warning for each deprecated key in `text`.
+pub(crate) fn deprecated(text: &str) -> Vec<String> {
+    let found = RESEARCH.into_iter().filter_map(|key| Some((key, offset_of(text, key)?)));
+    let warning = |(key, at)| {
+        format!(
+            "{}: the key `{key}` is deprecated and has no effect; remove it (the Read-Read design is an option of \
+             millrace-lab)",
+            position(text, at)
+        )
+    };
+    found.map(warning).collect()
+}
+
 /// Where in `text` the error is, and what it is, in one line.
 pub(crate) fn one_line(text: &str, e: &toml::de::Error) -> String {
-    let message = e.message().trim().replace('\n', "; ");
+    let mut message = e.message().trim().replace('\n', "; ");
+    // What is deprecated is not offered.
+    for key in RESEARCH {
+        message = message.replace(&format!("`{key}`, "), "");
+    }
     let what = slip(&message).unwrap_or(message);
     match e.span() {
         Some(span) => format!("{}: {what}", position(text, span.start)),
@@ -192,11 +212,29 @@ mod tests {
             (export("a", "memory:1MiB"), "line 2, column 1: export name `a`"),
             (export("/a", "local:DIR/none"), "line 3, column 1: there is no directory"),
             (format!("state_dir = \"DIR/none\"\n{a}"), "line 1, column 1: there is no directory"),
-            ("design = \"read-read\"\n".to_owned(), "line 1, column 1: the read-read design"),
+            (
+                "\ndesign = \"read-read\"\n".to_owned(),
+                "line 2, column 10: design read-read is a research option",
+            ),
+            ("registration = \"all-physical\"\n".to_owned(), "research option: use millrace-lab"),
         ] {
             let said = refused(&text);
             assert!(said.contains(says) && said.lines().count() == 1, "{says}\nbut: {said}");
         }
+    }
+
+    #[test]
+    fn keys_of_the_read_read_design_are_read_with_a_warning() {
+        let text = "design = \"read-write\"\nexposed_buffers = \"not-accepted\"\n[exposure]\nregions = 8\n";
+        let config: Config = text.parse().unwrap();
+        let said = &config.deprecated;
+        assert_eq!(said.len(), 3, "{said:?}");
+        for (line, key) in ["design", "exposed_buffers", "exposure"].into_iter().enumerate() {
+            let start = format!("line {}, column ", line + 1);
+            assert!(said[line].starts_with(&start) && said[line].contains(key), "{said:?}");
+            assert!(said[line].contains("millrace-lab"), "{said:?}");
+        }
+        assert!("crc = true\n".parse::<Config>().unwrap().deprecated.is_empty());
     }
 
     #[test]

@@ -49,9 +49,14 @@ impl Exposure {
     }
 }
 
-/// Reads the design's name.
-pub(crate) fn named<'de, D: Deserializer<'de>>(d: D) -> Result<Design, D::Error> {
-    String::deserialize(d)?.parse().map_err(de::Error::custom)
+/// Reads the design's name in a file, where it can only be the default.
+pub(crate) fn of_file<'de, D: Deserializer<'de>>(d: D) -> Result<Design, D::Error> {
+    match String::deserialize(d)?.parse().map_err(de::Error::custom)? {
+        Design::ReadRead => {
+            Err(de::Error::custom("design read-read is a research option: use millrace-lab serve"))
+        }
+        Design::ReadWrite => Ok(Design::ReadWrite),
+    }
 }
 
 /// The Read-Read design must be asked for and accepted; on a network, accepted for networks.
@@ -63,12 +68,11 @@ pub(crate) fn check(config: &Config) -> Result<(), String> {
     match (config.exposed_buffers, open) {
         (ExposedBuffers::NotAccepted, _) => Err("the read-read design lets every client read the server's \
             exposed buffers, by guessing tags those of others too, and hold its memory; if that is what you want, add \
-            --i-accept-exposed-buffers (in a file: exposed_buffers = \"accepted-on-loopback\")"
+            --i-accept-exposed-buffers"
             .into()),
         (ExposedBuffers::AcceptedOnLoopback, Some(addr)) => Err(format!(
             "listen_rdma is {addr}, which others than this machine may reach, and the read-read design would expose \
-             the server's buffers to them; listen on 127.0.0.1, or give --i-accept-exposed-buffers twice (in a file: \
-             exposed_buffers = \"accepted-on-networks\")"
+             the server's buffers to them; listen on 127.0.0.1, or give --i-accept-exposed-buffers twice"
         )),
         _ if config.exposure.done_seconds == 0 => {
             Err("exposure.done_seconds is 0; no client could acknowledge a reply in time".into())
@@ -92,35 +96,31 @@ pub(crate) fn announce(config: &Config, rdma: &[SocketAddr]) {
 mod tests {
     use super::*;
 
-    fn config(text: &str) -> Result<(), String> {
-        let config: Config = text.parse().map_err(|e: crate::ServerError| e.to_string())?;
+    fn check(addr: &str, exposed_buffers: ExposedBuffers, done_seconds: u64) -> Result<(), String> {
+        let config = Config {
+            listen_rdma: vec![addr.parse().unwrap()],
+            design: Design::ReadRead,
+            exposed_buffers,
+            exposure: Exposure { done_seconds, ..Exposure::default() },
+            ..Config::default()
+        };
         config.check().map_err(|e| e.to_string())
     }
 
     #[test]
     fn read_read_needs_an_acceptance_and_on_a_network_another_one() {
-        let on = |addr: &str, more: &str| config(&format!("listen_rdma = [\"{addr}\"]\n{more}\n"));
-        let (asked, local, network) = (
-            "design = \"read-read\"",
-            "exposed_buffers = \"accepted-on-loopback\"",
-            "exposed_buffers = \"accepted-on-networks\"",
-        );
-        assert!(on("0.0.0.0:1", "").is_ok());
+        use ExposedBuffers::{AcceptedOnLoopback, AcceptedOnNetworks, NotAccepted};
         for addr in ["127.0.0.1:1", "[::1]:1", "0.0.0.0:1", "10.0.0.1:1"] {
-            let e = on(addr, asked).unwrap_err();
+            let e = check(addr, NotAccepted, 1).unwrap_err();
             assert!(e.contains("--i-accept-exposed-buffers"), "{e}");
-            assert!(on(addr, &format!("{asked}\n{network}")).is_ok());
+            assert!(check(addr, AcceptedOnNetworks, 1).is_ok());
         }
-        assert!(on("127.0.0.1:1", &format!("{asked}\n{local}")).is_ok());
-        assert!(on("[::1]:1", &format!("{asked}\n{local}")).is_ok());
+        assert!(check("127.0.0.1:1", AcceptedOnLoopback, 1).is_ok());
+        assert!(check("[::1]:1", AcceptedOnLoopback, 1).is_ok());
         for addr in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
-            let e = on(addr, &format!("{asked}\n{local}")).unwrap_err();
-            assert!(e.contains("twice") && e.contains("accepted-on-networks"), "{e}");
+            let e = check(addr, AcceptedOnLoopback, 1).unwrap_err();
+            assert!(e.contains("twice"), "{e}");
         }
-        assert!(on("127.0.0.1:1", "exposed_buffers = true").is_err());
-        assert!(
-            on("127.0.0.1:1", "design = \"read_read\"").unwrap_err().contains("use read-write or read-read")
-        );
-        assert!(on("127.0.0.1:1", &format!("{asked}\n{local}\n[exposure]\ndone_seconds = 0")).is_err());
+        assert!(check("127.0.0.1:1", AcceptedOnLoopback, 0).is_err());
     }
 }

@@ -150,6 +150,7 @@ fn kept(old: &Config, new: &Config) -> Vec<String> {
         registration,
         limits,
         stages,
+        deprecated: _,
     } = old;
     let differs = [
         ("listen_rdma", *listen_rdma != new.listen_rdma),
