@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use millrace_rdma_providers::{Chosen, ProviderChoice};
-use millrace_rpcrdma::{Design, registration::Strategy};
 
 use crate::BenchError;
 
@@ -14,23 +13,12 @@ pub struct At {
     pub address: IpAddr,
     /// The RDMA provider.
     pub provider: ProviderChoice,
-    /// The design that a server of RPC-over-RDMA there speaks.
-    pub design: Design,
-    /// The registration strategy of such a server; `None`: the one that it has by itself.
-    pub registration: Option<Strategy>,
-    /// Such a server times the stages of one call in so many; 0: of none.
-    pub sample_stages: u32,
 }
 
 impl At {
     /// The loopback address, and the provider that needs no device.
-    pub const LOOPBACK: Self = Self {
-        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        provider: ProviderChoice::Iwarp,
-        design: Design::ReadWrite,
-        registration: None,
-        sample_stages: millrace_oncrpc::stages::DEFAULT_SAMPLE,
-    };
+    pub const LOOPBACK: Self =
+        Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), provider: ProviderChoice::Iwarp };
 
     /// The provider to listen with.
     ///

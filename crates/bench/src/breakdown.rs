@@ -1,30 +1,20 @@
-//! Where the time of an operation goes, at both ends: tables, JSON and the picture of TR06 figure 10.
+//! Where the time of an operation goes, at both ends.
 
-use std::{fmt::Write, path::Path};
+use millrace_oncrpc::stages::StageSums;
 
-use millrace_oncrpc::{Stage, stages::StageSums};
-use serde_json::{Map, Value, json};
-
-use crate::{
-    BenchError, Figure,
-    plot::{Heading, Stacked, StackedGroup},
-    table::{Align, Table},
-    units::{Size, grouped, short},
-};
-
-/// Where the time of the operations of one measurement went.
+/// The stages of the sampled calls of one measurement.
 #[derive(Debug, Clone, Default)]
 pub struct Breakdown {
     /// Sampled calls at the client.
     pub client: StageSums,
-    /// Sampled calls at the server; those of a server elsewhere are not known.
+    /// Sampled calls at the server; unknown of a server that was not started for the measurement.
     pub server: Option<StageSums>,
     /// Mean latency of all operations as the caller sees it, sampled or not, in microseconds.
     pub mean_us: f64,
 }
 
 impl Breakdown {
-    /// Of all `runs`, which measured the same thing; `None` of none.
+    /// The stages of all `runs`, which measured the same thing; `None` without runs.
     pub(crate) fn of_all<'a>(runs: impl Iterator<Item = &'a Self> + Clone) -> Option<Self> {
         let n = runs.clone().count();
         let add = |a: Option<StageSums>, b: &StageSums| Some(a.map_or(*b, |a| a.plus(b)));
@@ -35,252 +25,10 @@ impl Breakdown {
         })
     }
 
-    /// The ends that are known, in the order of a call.
-    fn ends(&self) -> impl Iterator<Item = (&'static str, &StageSums)> {
+    /// The known ends, in the order of a call, with their names.
+    pub fn ends(&self) -> impl Iterator<Item = (&'static str, &StageSums)> {
         [("client", Some(&self.client)), ("server", self.server.as_ref())]
             .into_iter()
             .filter_map(|(end, sums)| Some((end, sums?)))
-    }
-
-    /// Microseconds for an operation in each stage at each end, the share of the end's time, their sum, and beside it the
-    /// latency that was measured. Stages that take no time at either end are left out.
-    pub fn table(&self) -> Table {
-        let mut header = vec![("stage", Align::Left)];
-        for (end, _) in self.ends() {
-            header.extend([(end, Align::Right), ("%", Align::Right)]);
-        }
-        let mut t = Table::new(&header);
-        for stage in Stage::ALL {
-            if self.ends().any(|(_, sums)| !sums.time(stage).is_zero()) {
-                let cells = self.ends().flat_map(|(_, sums)| match per_call(sums, stage) {
-                    0.0 => ["-".to_owned(), "-".to_owned()],
-                    us => [format!("{us:.2}"), format!("{:.1}", share(sums, stage))],
-                });
-                t.row(std::iter::once(stage.name().to_owned()).chain(cells));
-            }
-        }
-        let sums = self.ends().flat_map(|(_, sums)| [format!("{:.2}", total(sums)), String::new()]);
-        t.row(std::iter::once("sum".to_owned()).chain(sums));
-        t.row(["measured".to_owned(), format!("{:.2}", self.mean_us)]);
-        t
-    }
-}
-
-/// Microseconds of `stage` in one call.
-fn per_call(sums: &StageSums, stage: Stage) -> f64 {
-    sums.time(stage).as_secs_f64() * 1e6 / sums.calls.max(1) as f64
-}
-
-/// Microseconds of one call.
-fn total(sums: &StageSums) -> f64 {
-    sums.total().as_secs_f64() * 1e6 / sums.calls.max(1) as f64
-}
-
-/// What `stage` is of a call's time, in percent.
-fn share(sums: &StageSums, stage: Stage) -> f64 {
-    sums.time(stage).as_secs_f64() * 100.0 / sums.total().as_secs_f64().max(1e-12)
-}
-
-/// `figures`, each as a headed table.
-pub fn text(figures: &[Figure]) -> String {
-    let mut out = String::new();
-    for f in figures {
-        let Some(b) = &f.breakdown else { continue };
-        let words = [&f.design, &f.registration].into_iter().flatten().map(String::as_str);
-        let setting = words.chain([f.proto.as_str()]).collect::<Vec<_>>().join(", ");
-        let sampled: Vec<_> = b.ends().map(|(end, s)| format!("{} at the {end}", grouped(s.calls))).collect();
-        // Writing to a String does not fail.
-        let _ = writeln!(
-            out,
-            "{} of {}: {setting}, threads {} with {} in flight; {} MB/s; microseconds of an operation.\nSampled calls: {}\n{}",
-            f.test.to_uppercase(),
-            Size(f.record),
-            f.threads,
-            f.outstanding,
-            f.mb_per_s.map_or_else(|| "-".into(), short),
-            sampled.join(", "),
-            b.table(),
-        );
-    }
-    out
-}
-
-/// A figure's breakdown as one line of JSON.
-pub fn json(f: &Figure) -> String {
-    let end = |sums: &StageSums| {
-        let stages = Stage::ALL.into_iter().filter(|s| !sums.time(*s).is_zero());
-        let stages = stages.map(|s| (s.name().to_owned(), Value::from(per_call(sums, s))));
-        json!({
-            "sampled_calls": sums.calls,
-            "sum_us": total(sums),
-            "stages_us": stages.collect::<Map<_, _>>(),
-        })
-    };
-    let b = f.breakdown.as_ref();
-    json!({
-        "workload": "breakdown",
-        "test": f.test,
-        "proto": f.proto,
-        "provider": f.provider,
-        "design": f.design,
-        "registration": f.registration,
-        "server_registration": f.server_registration,
-        "threads": f.threads,
-        "record": f.record,
-        "outstanding": f.outstanding,
-        "mb_per_s": f.mb_per_s,
-        "mean_us": b.map(|b| b.mean_us),
-        "client": b.map(|b| end(&b.client)),
-        "server": b.and_then(|b| b.server.as_ref()).map(end),
-    })
-    .to_string()
-}
-
-/// What the picture shows as one: as many as there are colours, the same in every picture, from the bottom up.
-const PARTS: [(&str, &[Stage]); 8] = [
-    ("registration", &[Stage::Registration]),
-    ("deregistration", &[Stage::Deregistration]),
-    ("RDMA Read wait", &[Stage::ReadWait]),
-    ("file system", &[Stage::FileSystem]),
-    (
-        "headers, buffers, posting",
-        &[Stage::Encode, Stage::Decode, Stage::Buffer, Stage::Send, Stage::WritePost, Stage::Reply],
-    ),
-    ("completion (server)", &[Stage::Completion]),
-    ("waiting for a turn", &[Stage::Queue, Stage::Receive, Stage::Delivery]),
-    ("wait for the reply (client)", &[Stage::Wait]),
-];
-
-/// Draws, for each design, strategy and test of `figures`, the shares of an operation's time over threads: a block of
-/// bars for each record at each end, as in TR06 figure 10. Gives the files' names without their endings.
-///
-/// # Errors
-/// When a file cannot be written.
-pub fn draw(figures: &[Figure], note: &str, dir: &Path) -> Result<Vec<String>, BenchError> {
-    let of = |f: &Figure| {
-        let word = |w: &Option<String>| w.clone().unwrap_or_else(|| f.proto.clone());
-        (f.test.clone(), word(&f.design), word(&f.registration))
-    };
-    let mut names = Vec::new();
-    for (i, first) in figures.iter().enumerate() {
-        let setting = of(first);
-        if figures.iter().take(i).any(|f| of(f) == setting) {
-            continue;
-        }
-        let same: Vec<&Figure> = figures.iter().filter(|f| of(f) == setting).collect();
-        let (test, design, registration) = setting;
-        let title = format!(
-            "Where the time of a {} goes: {design}, registration {registration}",
-            test.to_uppercase()
-        );
-        let name = format!("fig10-{test}-breakdown-{design}-{registration}");
-        picture(&same, Heading { title, note: note.into() }).write(dir, &name)?;
-        names.push(name);
-    }
-    Ok(names)
-}
-
-fn picture(figures: &[&Figure], heading: Heading) -> Stacked {
-    let mut groups = Vec::new();
-    let mut records: Vec<u64> = figures.iter().map(|f| f.record).collect();
-    records.sort_unstable();
-    records.dedup();
-    for end in ["client", "server"] {
-        for record in &records {
-            let bars = figures.iter().filter(|f| f.record == *record).filter_map(|f| {
-                let (_, sums) = f.breakdown.as_ref()?.ends().find(|(e, _)| *e == end)?;
-                let part = |stages: &[Stage]| stages.iter().map(|s| share(sums, *s)).sum();
-                Some((f.threads.to_string(), PARTS.map(|(_, stages)| part(stages)).to_vec()))
-            });
-            let bars: Vec<_> = bars.collect();
-            if !bars.is_empty() {
-                groups.push(StackedGroup { name: format!("{end}, {}", Size(*record)), bars });
-            }
-        }
-    }
-    Stacked {
-        heading,
-        x_label: "threads".into(),
-        y_label: "% of an operation's time at this end".into(),
-        stages: PARTS.map(|(name, _)| name.to_owned()).to_vec(),
-        groups,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn figure(threads: usize, record: u64) -> Figure {
-        let us = Duration::from_micros;
-        let client = StageSums::new(4, [(Stage::Encode, us(8)), (Stage::Wait, us(72))]);
-        let server = StageSums::new(2, [(Stage::FileSystem, us(10)), (Stage::Reply, us(30))]);
-        Figure {
-            test: "read".into(),
-            proto: "rdma".into(),
-            design: Some("read-write".into()),
-            registration: Some("fast".into()),
-            threads,
-            record,
-            breakdown: Some(Breakdown { client, server: Some(server), mean_us: 20.5 }),
-            ..Figure::default()
-        }
-    }
-
-    #[test]
-    fn a_table_has_the_mean_of_each_stage_its_share_and_the_sum_beside_what_was_measured() {
-        let table = figure(1, 4096).breakdown.unwrap().table().to_string();
-        let rows: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
-        assert_eq!(rows[0], ["stage", "client", "%", "server", "%"]);
-        for row in [
-            &["encode", "2.00", "10.0", "-", "-"][..],
-            &["wait", "18.00", "90.0", "-", "-"],
-            &["file-system", "-", "-", "5.00", "25.0"],
-            &["reply", "-", "-", "15.00", "75.0"],
-            &["sum", "20.00", "20.00"],
-            &["measured", "20.50"],
-        ] {
-            assert!(rows.iter().any(|r| r == row), "{row:?} is not in\n{table}");
-        }
-        assert_eq!(rows.len(), 2 + 6, "{table}");
-    }
-
-    #[test]
-    fn json_has_both_ends() {
-        let value: Value = serde_json::from_str(&json(&figure(2, 4096))).unwrap();
-        assert_eq!(
-            (value["client"]["stages_us"]["wait"].as_f64(), value["mean_us"].as_f64()),
-            (Some(18.0), Some(20.5))
-        );
-        assert_eq!(
-            (value["server"]["sum_us"].as_f64(), value["server"]["sampled_calls"].as_u64()),
-            (Some(20.0), Some(2))
-        );
-    }
-
-    #[test]
-    fn every_stage_is_in_one_part_of_the_picture() {
-        for stage in Stage::ALL {
-            assert_eq!(PARTS.iter().filter(|(_, stages)| stages.contains(&stage)).count(), 1, "{stage}");
-        }
-        assert!(PARTS.len() <= crate::plot::COLOURS);
-    }
-
-    #[test]
-    fn a_picture_has_a_block_for_each_end_and_record_and_a_bar_for_each_number_of_threads() {
-        let all = [figure(1, 1024), figure(1, 4096), figure(2, 1024), figure(2, 4096)];
-        let picture = picture(&all.iter().collect::<Vec<_>>(), Heading::default());
-        let names: Vec<_> = picture.groups.iter().map(|g| g.name.as_str()).collect();
-        assert_eq!(names, ["client, 1 KiB", "client, 4 KiB", "server, 1 KiB", "server, 4 KiB"]);
-        for group in &picture.groups {
-            assert_eq!(group.bars.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>(), ["1", "2"]);
-            assert!(group.bars.iter().all(|(_, parts)| (parts.iter().sum::<f64>() - 100.0).abs() < 1e-9));
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let names = draw(&all, "", dir.path()).unwrap();
-        assert_eq!(names, ["fig10-read-breakdown-read-write-fast"]);
-        assert!(dir.path().join("fig10-read-breakdown-read-write-fast.png").is_file());
     }
 }

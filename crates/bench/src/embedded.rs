@@ -7,7 +7,7 @@ use std::{
 
 use millrace_client::Proto;
 use millrace_oncrpc::stages::StageStats;
-use millrace_rpcrdma::{Design, registration::Strategy};
+use millrace_rpcrdma::registration::Strategy;
 
 use crate::{
     At, BenchError,
@@ -15,20 +15,12 @@ use crate::{
     scrape::{self, ServerCounters},
 };
 
-/// What a server uses that nobody told otherwise.
-pub(crate) const SERVERS_OWN: Strategy = Strategy::Cache;
+/// The registration strategy of a server whose configuration states none.
+pub const SERVER_DEFAULT: Strategy = Strategy::Cache;
 
-/// What a server of this design uses that shall use `wanted`: its own where it refuses that.
-pub(crate) fn server_strategy(design: Design, wanted: Strategy) -> Strategy {
-    match (design, wanted) {
-        (Design::ReadRead, Strategy::AllPhysical) => SERVERS_OWN,
-        _ => wanted,
-    }
-}
-
-/// The capacity of an export with files of so many bytes: old and new content of what is written again are there at once,
-/// and something is to spare.
-pub(crate) fn room(bytes: u64) -> u64 {
+/// The capacity of a memory export for files of `bytes` bytes in all: twice their size, because the old and the new
+/// content of rewritten data exist at the same time, and 256 MiB to spare.
+pub fn room(bytes: u64) -> u64 {
     bytes.saturating_mul(2).saturating_add(256 << 20)
 }
 
@@ -45,29 +37,34 @@ pub struct EmbeddedServer {
 }
 
 impl EmbeddedServer {
-    /// Starts `millrace serve` (this program again) on free ports, with a memory export that has room for files of so
-    /// many bytes, which may be written again.
+    /// Starts the current program with the command `serve` on free ports, with a memory export that has room for files
+    /// of `bytes` bytes, which may be rewritten.
     ///
     /// # Errors
     /// When it does not start.
     pub fn start(bytes: u64, at: &At) -> Result<Self, BenchError> {
+        Self::start_with(bytes, at, None, &[])
+    }
+
+    /// As [`Self::start`], with a registration strategy and further arguments for `serve`.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start_with(
+        bytes: u64,
+        at: &At,
+        registration: Option<Strategy>,
+        more: &[String],
+    ) -> Result<Self, BenchError> {
         at.choose()?;
         let export = format!("{EXPORT}=memory:{}", room(bytes));
         let (any_port, provider) = (SocketAddr::new(at.address, 0).to_string(), at.provider.to_string());
         let args = ["serve", "--export", &export, "--listen-rdma", &any_port, "--listen-tcp", &any_port];
-        let more = ["--provider", &provider, "--log", "error"];
-        // Whoever measures the Read-Read design has asked for it.
-        let exposed: &[&str] = match at.design {
-            Design::ReadWrite => &[],
-            Design::ReadRead => {
-                &["--design=read-read", "--i-accept-exposed-buffers", "--i-accept-exposed-buffers"]
-            }
-        };
+        let with = ["--provider", &provider, "--log", "error"];
         let counted = ["--metrics".to_owned(), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0).to_string()];
-        let sample = format!("--sample-stages={}", at.sample_stages);
-        let registration = at.registration.map(|r| format!("--registration={r}"));
-        let args = args.into_iter().chain(more).chain(exposed.iter().copied()).map(str::to_owned);
-        let mut peer = Peer::start(args.chain(counted).chain([sample]).chain(registration))?;
+        let strategy = registration.map(|r| format!("--registration={r}"));
+        let args = args.into_iter().chain(with).map(str::to_owned);
+        let mut peer = Peer::start(args.chain(counted).chain(strategy).chain(more.iter().cloned()))?;
         let line = peer.line()?;
         let addr = |key| {
             let unexpected = || BenchError::Peer(format!("unexpected ready line '{line}'"));
@@ -75,7 +72,7 @@ impl EmbeddedServer {
         };
         let metrics = addr("metrics")?;
         let metrics = metrics.parse().map_err(|_| BenchError::Peer(format!("no address: '{metrics}'")))?;
-        Ok(Self { rdma: addr("rdma")?, tcp: addr("tcp")?, metrics, registration: at.registration, peer })
+        Ok(Self { rdma: addr("rdma")?, tcp: addr("tcp")?, metrics, registration, peer })
     }
 
     /// The URL of its export over `proto`.

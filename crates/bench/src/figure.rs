@@ -67,7 +67,7 @@ pub struct Figure {
     pub client_exposed_byte_s: Option<f64>,
     /// Bytes of the server that clients could reach, times for how long, in seconds.
     pub server_exposed_byte_s: Option<f64>,
-    /// Where the time of an operation went; [`breakdown`](crate::breakdown) shows it.
+    /// Where the time of an operation went.
     #[serde(skip)]
     pub breakdown: Option<Breakdown>,
 }

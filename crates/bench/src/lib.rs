@@ -1,4 +1,4 @@
-//! Workloads and figures.
+//! Measurements and figures.
 //!
 //! Benchmarks are programs whose output is a table; nothing here asserts a time. Every figure is a [`Figure`], so
 //! that all benches print the same columns and the same JSON keys. Processor time is taken per process ([`cpu`]),
@@ -14,12 +14,10 @@ mod error;
 pub mod figure;
 pub mod iozone;
 pub mod mounted;
-pub mod plot;
-mod random;
+pub mod random;
 pub mod raw;
 pub mod samples;
 mod scrape;
-pub mod simulated;
 pub mod stats;
 pub mod table;
 pub mod units;

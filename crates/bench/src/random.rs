@@ -2,10 +2,11 @@
 
 /// A generator (xorshift64*): cheap, and the same everywhere.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// A generator for `seed`.
+    pub fn new(seed: u64) -> Self {
         // SplitMix64's step, so that neighbouring seeds have nothing in common; the state must not be 0.
         let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,7 +14,9 @@ impl Random {
         Self((z ^ (z >> 31)) | 1)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number of 64 bits.
+    #[allow(clippy::should_implement_trait)] // It never ends.
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -21,22 +24,22 @@ impl Random {
     }
 
     /// A number below `n`; 0 if there is none.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
     /// A number from `low` to `high`.
-    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
     /// Heads or tails.
-    pub(crate) fn coin(&mut self) -> bool {
+    pub fn coin(&mut self) -> bool {
         self.next() >> 63 == 1
     }
 
     /// A number of the normal distribution with mean 0 and deviation 1 (Box and Muller's method).
-    pub(crate) fn normal(&mut self) -> f64 {
+    pub fn normal(&mut self) -> f64 {
         let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         let (a, b) = (unit(self.next()), unit(self.next()));
         (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()

@@ -1,15 +1,13 @@
 //! Going to the background: the command line is run again in a process of its own.
 
+use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
 use std::{
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
     process::{Command, Stdio},
 };
 
-use crate::{
-    failure::{CommandResult, Failure, Outcome},
-    system_log::{NAME, SystemLog},
-};
+use crate::system_log::{NAME, SystemLog};
 
 /// In the environment of the process that goes to the background.
 const BACKGROUND: &str = "MILLRACE_MOUNT_BACKGROUND";

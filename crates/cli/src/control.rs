@@ -9,13 +9,12 @@ use std::{
     time::Duration,
 };
 
+use millrace_cli_common::failure::Failure;
 use rustix::{fs::Mode, process::umask};
 use tokio::{
     net::{UnixListener, UnixStream},
     time::timeout,
 };
-
-use crate::failure::Failure;
 
 /// How long a server may take for a reload.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,10 +3,11 @@
 use std::fmt;
 
 use millrace_bench::units::Size;
+use millrace_cli_common::failure::Outcome;
 use millrace_copy::Report;
 use serde::Serialize;
 
-use crate::{failure::Outcome, problem::Problem};
+use crate::problem::Problem;
 
 /// The outcome of the copies of a command.
 #[derive(Debug, Clone, Default, Serialize)]

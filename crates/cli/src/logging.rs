@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millrace_cli_common::failure::Failure;
 use tracing::{
     Event, Level, Subscriber,
     callsite::Identifier,
@@ -23,7 +24,6 @@ use tracing_subscriber::{
 use crate::{
     args::{Command, LogFormat},
     background,
-    failure::Failure,
     system_log::{self, Journal, SystemLog},
 };
 

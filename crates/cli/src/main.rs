@@ -8,11 +8,8 @@ mod copy_summary;
 mod demo;
 mod describe;
 mod doctor;
-mod executor;
-mod failure;
 mod logging;
 mod notify;
-mod output;
 mod problem;
 mod progress;
 mod scratch;
@@ -24,14 +21,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::{args::Cli, failure::Failure};
+use crate::args::Cli;
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(args::with_helper(std::env::args_os().collect()));
     session::state(&cli.global);
-    let checked = cli.check().map_err(Failure::usage);
-    let started =
-        checked.and_then(|()| logging::start(cli.global.log.as_deref(), cli.global.log_format, &cli.command));
+    let started = logging::start(cli.global.log.as_deref(), cli.global.log_format, &cli.command);
     match started.and_then(|()| commands::run(cli.command)) {
         Ok(outcome) => outcome.exit_code(),
         Err(failure) => {

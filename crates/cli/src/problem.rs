@@ -104,7 +104,7 @@ impl fmt::Display for Problem {
     }
 }
 
-impl From<Problem> for crate::failure::Failure {
+impl From<Problem> for millrace_cli_common::failure::Failure {
     fn from(p: Problem) -> Self {
         Self::new(p.sentence)
     }

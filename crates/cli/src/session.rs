@@ -5,11 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millrace_cli_common::failure::Failure;
 use millrace_client::{Client, Options, RetryPolicy, Url};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 use millrace_runtime::tokio_rt::TokioRuntime;
 
-use crate::{args::Global, failure::Failure, problem::Problem};
+use crate::{args::Global, problem::Problem};
 
 /// How long a command tries again when the server does not answer that it reached before, or with [`Session::open_again`] also
 /// when it has not reached it yet.
@@ -32,10 +33,7 @@ pub(crate) fn is_url(text: &str) -> bool {
     text.contains("://")
 }
 
-/// Reads a URL.
-pub(crate) fn parse(text: &str) -> Result<Url, Failure> {
-    text.parse().map_err(|e: millrace_client::Error| Failure::usage(e.to_string()))
-}
+pub(crate) use millrace_cli_common::args::parse_url as parse;
 
 /// What the command line says of everything that this process does.
 static STATED: OnceLock<Global> = OnceLock::new();
@@ -56,11 +54,7 @@ pub(crate) fn options() -> Options {
     Options {
         retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() },
         provider: stated.provider.unwrap_or_default(),
-        design: stated.design().unwrap_or_default(),
-        registration: stated.registration().unwrap_or(default.registration),
-        invalidation: stated.fast_invalidate.unwrap_or(default.invalidation),
-        trust_server: stated.i_trust_the_server,
-        sample_stages: stated.sample_stages.unwrap_or(default.sample_stages),
+        registration: stated.registration.unwrap_or(default.registration),
         ..default
     }
 }

@@ -104,7 +104,7 @@ fn the_example_has_every_key_with_its_default() {
     assert_eq!(plain.exports[0], full.exports[0], "commented options of an export are its defaults");
     // What the reader of the file would accept, it names itself.
     for (table, not_shown) in [
-        ("", &["export", "design", "exposed_buffers", "exposure"][..]),
+        ("", &["export"][..]),
         ("[limits]\n", &["registration_cache"]),
         ("[stages]\n", &[]),
         ("[[export]]\n", &[]),
@@ -127,6 +127,15 @@ fn check_config_tells_good_files_from_bad_ones() {
         .unwrap();
     let said = ok(&["check-config", text(&file)]);
     assert!(said.contains("millrace.toml: fine; exports /a"), "{said}");
+    let deprecated = "design = \"read-write\"\n[[export]]\nname = \"/a\"\nbackend = \"memory:1MiB\"\n";
+    fs::write(&file, deprecated).unwrap();
+    let out = common::run(&["check-config", text(&file)]);
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success() && said.contains("`design` is deprecated"), "{said}");
+    assert!(said.contains("millrace-lab"), "{said}");
+    fs::write(&file, deprecated.replace("read-write", "read-read")).unwrap();
+    let said = fails(1, &["check-config", text(&file)]);
+    assert!(said.contains("research option: use millrace-lab"), "{said}");
     fs::write(&file, "[[export]]\nname = \"/a\"\nbakend = \"memory:1MiB\"\n").unwrap();
     let said = fails(1, &["check-config", text(&file)]);
     assert!(said.contains("line 3, column 1: there is no key `bakend`; is `backend` meant?"), "{said}");

@@ -256,39 +256,3 @@ fn a_put_over_tcp_survives_a_restart_of_the_server() {
 fn a_get_over_rdma_survives_a_restart_of_the_server() {
     survives_a_restart("rdma", false);
 }
-
-#[test]
-fn the_read_read_design_must_be_accepted_and_for_networks_twice() {
-    let serve = |more: &[&str]| {
-        let base =
-            ["serve", "--export", "/m=memory:16MiB", "--design", "read-read", "--listen-tcp", "127.0.0.1:0"];
-        fails(2, &[&base[..], more].concat())
-    };
-    let said = serve(&["--listen-rdma", "127.0.0.1:0"]);
-    assert!(said.contains("add --i-accept-exposed-buffers"), "{said}");
-    let said = serve(&["--listen-rdma", "0.0.0.0:0", "--i-accept-exposed-buffers"]);
-    assert!(said.contains("--i-accept-exposed-buffers twice"), "{said}");
-}
-
-#[test]
-fn files_travel_by_the_read_read_design_where_both_ends_ask_for_it() {
-    let mut server = Server::start(&[
-        "--export",
-        "/m=memory:64MiB",
-        "--design",
-        "read-read",
-        "--i-accept-exposed-buffers",
-    ]);
-    let dir = tempfile::tempdir().unwrap();
-    let (there, back) = (dir.path().join("there"), dir.path().join("back"));
-    fs::write(&there, noise(3_000_001, 5)).unwrap();
-    let url = server.url("rdma", "/m/f");
-    let both = format!("{url}&design=read-read");
-    ok(&["put", common::text(&there), &both]);
-    ok(&["get", &url, common::text(&back), "--design", "read-read", "--verify"]);
-    assert!(fs::read(&there).unwrap() == fs::read(&back).unwrap());
-    let said = fails(1, &["ls", &url]);
-    assert!(said.contains("state design=read-read"), "{said}");
-    kill(server.child.id(), "TERM");
-    assert_eq!(server.wait().code(), Some(0));
-}

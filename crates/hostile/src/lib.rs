@@ -2,7 +2,7 @@
 //!
 //! It shares no code with the rest of the project, so that a mistake there is not repeated here, and it keeps no rule
 //! that it does not want to keep. [`Peer`] speaks the wire, [`attack`] and [`hold`] attack servers with it, and [`Liar`] is a server
-//! that lies to its client. ([`victim`] alone uses the project: it is the end that is lied to.) `millrace demo security` and the tests of this crate use the same attacks.
+//! that lies to its client. ([`victim`] alone uses the project: it is the end that is lied to.) `millrace-lab security` and the tests of this crate use the same attacks.
 
 pub mod attack;
 mod calls;

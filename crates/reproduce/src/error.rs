@@ -21,9 +21,12 @@ pub enum ReproduceError {
         /// All studies.
         known: String,
     },
-    /// A picture could not be drawn, or a study did not come to its end.
+    /// A study did not come to its end.
     #[error(transparent)]
-    Picture(#[from] millrace_bench::BenchError),
+    Study(#[from] millrace_bench::BenchError),
+    /// A picture could not be written.
+    #[error(transparent)]
+    Picture(#[from] millrace_plot::PlotError),
     /// A file of the report could not be written, or read back.
     #[error("cannot write {}: {source}; name another directory with --out", path.display())]
     File {

@@ -2,11 +2,11 @@
 
 use millrace_bench::{
     BenchError, Figure,
-    iozone::{Run, Simulated, Test},
-    simulated::{Lookup, Machines, Storage, Tmpfs},
+    iozone::{Run, Test},
 };
 use millrace_client::{Design, Options, Proto, Strategy};
 use millrace_rdma_sim::Profile;
+use millrace_simlab::{Lookup, Machines, SimulatedIozone, Storage, Tmpfs};
 
 use crate::{Curves, Setting};
 
@@ -78,7 +78,7 @@ impl Iozone {
     /// Writes a file for each thread, reads them, and gives what both did.
     pub(crate) fn run(&self, threads: usize) -> Result<Measured, BenchError> {
         let size = (self.record * self.records) as u64;
-        let what = Simulated { machines: self.machines.clone(), threads, shared_mount: true, size };
+        let what = SimulatedIozone { machines: self.machines.clone(), threads, shared_mount: true, size };
         let one =
             |test| Run { test, record: self.record, outstanding: self.outstanding, passes: 1, random_ops: 0 };
         let figures: [Figure; 2] = what

@@ -2,10 +2,8 @@
 
 use std::{fs, path::Path};
 
-use millrace_bench::{
-    plot::{Axis, BarsWithLines, Heading, Lines, Places, Scale, Series},
-    units::Size,
-};
+use millrace_bench::units::Size;
+use millrace_plot::{Axis, BarsWithLines, Heading, Lines, Places, Scale, Series};
 
 use crate::{Curves, ReproduceError};
 

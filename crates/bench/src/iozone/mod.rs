@@ -5,9 +5,7 @@
 //! which is part of the time. Memory for data is taken once: a read gives its buffer to the next read, writes share
 //! views of one pattern as long as the working set.
 
-mod matrix;
-pub mod pictures;
-mod simulated;
+mod grid;
 mod thread;
 
 use std::{
@@ -27,8 +25,8 @@ use crate::{
     stats::Latencies,
     units::{cpu_s_per_gb, mb_per_s},
 };
-pub use matrix::{Ends, Matrix, Servers};
-pub use simulated::Simulated;
+pub use grid::{Grid, Seen, Servers, measure};
+pub use thread::{Exposure, File, WORKING_SET};
 use thread::{Greeting, Order, Worker};
 
 /// A test.
@@ -49,7 +47,8 @@ pub enum Test {
 }
 
 impl Test {
-    fn writes(self) -> bool {
+    /// Whether it writes.
+    pub fn writes(self) -> bool {
         matches!(self, Self::Write | Self::Rewrite | Self::RandomWrite)
     }
 
@@ -232,7 +231,7 @@ impl Session {
             test: run.test.to_string(),
             proto: self.proto().to_string(),
             provider: self.agreed.provider.map(Into::into),
-            design: rdma.then(|| url.design.unwrap_or(options.design).to_string()),
+            design: rdma.then(|| options.design.to_string()),
             registration: rdma.then(|| url.registration.unwrap_or(options.registration).to_string()),
             server_registration: of_server.map(|r| r.to_string()),
             threads: self.config.threads,
@@ -243,21 +242,24 @@ impl Session {
     }
 }
 
-/// What one thread did, or all.
+/// The measured values of one thread, or the sums over all threads.
 #[derive(Default)]
-struct Outcome {
-    bytes: u64,
-    latencies: Latencies,
-    /// Times that memory was registered.
-    registrations: u64,
-    /// Bytes that the server could reach, times for how long, in nanoseconds.
-    exposed_byte_nanoseconds: u128,
-    /// What the stages of sampled calls took.
-    stages: StageStats,
+pub struct Outcome {
+    /// Bytes read or written.
+    pub bytes: u64,
+    /// The latency of each operation.
+    pub latencies: Latencies,
+    /// Memory registrations.
+    pub registrations: u64,
+    /// Bytes that the server could access, times the duration, in nanoseconds.
+    pub exposed_byte_nanoseconds: u128,
+    /// The stages of sampled calls.
+    pub stages: StageStats,
 }
 
 impl Outcome {
-    fn merge(&mut self, other: Self) {
+    /// Adds the values of another thread.
+    pub fn merge(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.latencies.merge(&other.latencies);
         self.registrations += other.registrations;
@@ -265,8 +267,8 @@ impl Outcome {
         self.stages = self.stages.plus(&other.stages);
     }
 
-    /// Rates, latencies and processor time, as `line` that is known before.
-    fn figure(&self, line: Figure, took: Duration, client: Duration, server: Option<Duration>) -> Figure {
+    /// Completes `line` with rates, latencies and processor time of a test that took `took`.
+    pub fn figure(&self, line: Figure, took: Duration, client: Duration, server: Option<Duration>) -> Figure {
         let percent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-9);
         let operations = self.latencies.len();
         Figure {

@@ -16,9 +16,9 @@ use millrace_runtime::tokio_rt::TokioRuntime;
 use super::{Iozone, Outcome, Run, Test};
 use crate::{BenchError, random::Random};
 
-/// Memory that the threads together read into and write from, as far as their files are so large: more than a
+/// Bytes of memory that all threads together read into and write from, unless their files are smaller: more than a
 /// processor's cache holds, as with the raw streams.
-pub(super) const WORKING_SET: usize = 256 << 20;
+pub const WORKING_SET: usize = 256 << 20;
 /// Records from this size on go through the working set; smaller ones use few buffers, as programs do.
 const BULK: usize = 64 << 10;
 /// The most operations of a random test unless it is said.
@@ -105,8 +105,10 @@ impl Drop for Worker {
     }
 }
 
-pub(super) struct File {
-    pub(super) client: Client,
+/// The file of one thread, and the client that accesses it.
+pub struct File {
+    /// The client.
+    pub client: Client,
     dir: FileHandle,
     name: String,
     handle: FileHandle,
@@ -121,8 +123,8 @@ pub(super) struct File {
     random: Random,
 }
 
-/// What a client has registered and exposed until now.
-pub(super) struct Exposure {
+/// The registrations and exposed memory of a client so far.
+pub struct Exposure {
     /// Times that it registered memory.
     registrations: u64,
     /// Bytes that the server could reach, times for how long, in nanoseconds.
@@ -131,7 +133,8 @@ pub(super) struct Exposure {
 }
 
 impl Exposure {
-    pub(super) fn of(client: &Client) -> Self {
+    /// Those of `client`.
+    pub fn of(client: &Client) -> Self {
         let stats = client.stats();
         let exposed = stats.connections.iter().filter_map(|c| c.requester.as_ref());
         Self {
@@ -141,8 +144,8 @@ impl Exposure {
         }
     }
 
-    /// Adds what came since `earlier` to an outcome.
-    pub(super) fn add_since(&self, earlier: &Self, out: &mut Outcome) {
+    /// Adds the difference to `earlier` to an outcome.
+    pub fn add_since(&self, earlier: &Self, out: &mut Outcome) {
         out.registrations += self.registrations.saturating_sub(earlier.registrations);
         out.exposed_byte_nanoseconds += self.byte_nanoseconds.saturating_sub(earlier.byte_nanoseconds);
         out.stages = out.stages.plus(&self.stages.since(&earlier.stages));
@@ -159,8 +162,12 @@ impl File {
         Self::of(client, (number, name), config.size, share).await
     }
 
-    /// The file of this number and name, empty; `share` is how much memory it may go through.
-    pub(super) async fn of(
+    /// Creates the empty file `name` of `size` bytes to come; `number` seeds its random offsets, and `share` limits the
+    /// memory for its data, in bytes.
+    ///
+    /// # Errors
+    /// When the file cannot be created.
+    pub async fn of(
         client: Client,
         (number, name): (usize, String),
         size: u64,
@@ -196,8 +203,11 @@ impl File {
         Ok(out)
     }
 
-    /// Runs.
-    pub(super) async fn run(&mut self, run: &Run) -> Result<Outcome, BenchError> {
+    /// Runs a test, without the registrations and exposed memory of the client ([`Exposure`]).
+    ///
+    /// # Errors
+    /// When an operation fails.
+    pub async fn run(&mut self, run: &Run) -> Result<Outcome, BenchError> {
         if run.test == Test::Write {
             // New means new: a file that was cut to nothing has no blocks.
             let cut = Sattr { size: Some(0), ..Sattr::default() };

@@ -8,12 +8,13 @@ use std::{
     thread,
 };
 
+use futures::future::join_all;
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_client::{Client, Options, Url};
-use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use parking_lot::Mutex;
 
-use super::{Directory, Workload, tally::Tally};
+use super::{CpuMeter, Directory, Workload, tally::Tally};
 use crate::{BenchError, Figure};
 
 /// Memory for the data of a member in a local directory.
@@ -52,15 +53,15 @@ impl Target {
     }
 
     /// What is the same in all lines about `workload` in it.
-    fn line(&self, workload: &Workload, provider: Option<&'static str>) -> Figure {
-        let mut f = workload.line(Figure { workload: workload.name().into(), ..Figure::default() });
+    fn line(&self, workload: &impl Workload, provider: Option<&'static str>) -> Figure {
+        let mut f = line(workload, Figure { workload: workload.name().into(), ..Figure::default() });
         f.provider = provider.map(Into::into);
         match self {
             Self::Server { url, options } => {
                 let proto = url.proto.unwrap_or(options.proto);
                 f.proto = proto.to_string();
                 if proto == millrace_client::Proto::Rdma {
-                    f.design = Some(url.design.unwrap_or(options.design).to_string());
+                    f.design = Some(options.design.to_string());
                     f.registration = Some(url.registration.unwrap_or(options.registration).to_string());
                 }
             }
@@ -75,7 +76,7 @@ impl Target {
 ///
 /// # Errors
 /// The first failure of a member; when the directory cannot be made or removed.
-pub fn run(workload: &Workload, target: &Target) -> Result<Vec<Figure>, BenchError> {
+pub fn run(workload: &impl Workload, target: &Target) -> Result<Vec<Figure>, BenchError> {
     let rt = runtime()?;
     let top = rt.block_on(target.open())?;
     let name = format!("millrace-{}-{}", workload.name(), std::process::id());
@@ -92,7 +93,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
     rt.map_err(BenchError::io("make a runtime"))
 }
 
-fn members(workload: &Workload, target: &Target, name: &str) -> Result<Tally, BenchError> {
+fn members(workload: &impl Workload, target: &Target, name: &str) -> Result<Tally, BenchError> {
     let barrier = Arc::new(Barrier::new(workload.members()));
     let outcomes: Vec<_> = thread::scope(|scope| {
         let start = |rank| {
@@ -111,8 +112,38 @@ fn members(workload: &Workload, target: &Target, name: &str) -> Result<Tally, Be
     together(outcomes)
 }
 
+/// Runs `workload` as concurrent futures of the current task, with the time of `clock`. `open` gives each member, by
+/// its number, the directory that all share. Returns `line`, completed, for each kind of operation; with a `meter`, what
+/// is timed as a whole has the processor time of the hosts.
+///
+/// # Errors
+/// The first failure of a member, or of `open`.
+pub async fn run_concurrently<F: Future<Output = Result<Directory, BenchError>>>(
+    workload: &impl Workload,
+    clock: &RuntimeRef,
+    meter: Option<Arc<dyn CpuMeter>>,
+    of: Figure,
+    open: impl Fn(usize) -> F,
+) -> Result<Vec<Figure>, BenchError> {
+    let barrier = Arc::new(Barrier::new(workload.members()));
+    let one = |rank| {
+        let (part, open, meter) = (Part::new(rank, &barrier), open(rank), meter.clone());
+        async move {
+            let directory = open.await?;
+            member(workload, &directory, part, Tally::new(RuntimeRef::clone(clock)).metered(meter)).await
+        }
+    };
+    let tally = together(join_all((0..workload.members()).map(one)).await)?;
+    Ok(tally.figures(&line(workload, of)))
+}
+
+/// `of` with the members of `workload` and their operations in flight.
+fn line(workload: &impl Workload, of: Figure) -> Figure {
+    Figure { threads: workload.members(), outstanding: workload.outstanding(), ..of }
+}
+
 /// What all members did.
-pub(super) fn together(outcomes: Vec<Result<Tally, BenchError>>) -> Result<Tally, BenchError> {
+fn together(outcomes: Vec<Result<Tally, BenchError>>) -> Result<Tally, BenchError> {
     let mut all: Option<Tally> = None;
     for outcome in outcomes {
         let tally = outcome?;
@@ -125,8 +156,8 @@ pub(super) fn together(outcomes: Vec<Result<Tally, BenchError>>) -> Result<Tally
 }
 
 /// Carries out one member's part.
-pub(super) async fn member(
-    workload: &Workload,
+async fn member(
+    workload: &impl Workload,
     directory: &Directory,
     part: Part,
     mut tally: Tally,
@@ -136,23 +167,23 @@ pub(super) async fn member(
     Ok(tally)
 }
 
-/// A member's place among the others.
-pub(super) struct Part {
+/// One member among those that run a workload together.
+pub struct Part {
     /// Its number, from 0.
-    pub(super) rank: usize,
+    pub rank: usize,
     barrier: Arc<Barrier>,
 }
 
 impl Part {
-    pub(super) fn new(rank: usize, barrier: &Arc<Barrier>) -> Self {
+    fn new(rank: usize, barrier: &Arc<Barrier>) -> Self {
         Self { rank, barrier: Arc::clone(barrier) }
     }
 
-    /// Waits until all members are here.
+    /// Waits until all members have called it.
     ///
     /// # Errors
     /// When one of them has ended.
-    pub(super) async fn together(&self) -> Result<(), BenchError> {
+    pub async fn together(&self) -> Result<(), BenchError> {
         self.barrier.wait().await
     }
 }
@@ -164,7 +195,7 @@ impl Drop for Part {
 }
 
 /// Where members wait for each other: on whatever thread and runtime they are.
-pub(super) struct Barrier {
+struct Barrier {
     members: usize,
     state: Mutex<Waiting>,
 }
@@ -184,7 +215,7 @@ impl Waiting {
 }
 
 impl Barrier {
-    pub(super) fn new(members: usize) -> Self {
+    fn new(members: usize) -> Self {
         Self { members, state: Mutex::default() }
     }
 

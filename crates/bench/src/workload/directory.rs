@@ -254,7 +254,8 @@ impl Directory {
     }
 
     /// The RDMA provider, where there is one.
-    pub(super) fn provider(&self) -> Option<&'static str> {
+    /// The RDMA provider of its connection, if it is a directory on a server that is reached over RDMA.
+    pub fn provider(&self) -> Option<&'static str> {
         match self {
             Self::Mount { client, .. } => client.stats().connections.first().and_then(|c| c.provider),
             Self::Local { .. } => None,

@@ -1,6 +1,6 @@
 //! One operation at a time.
 
-use super::{Directory, tally::Tally};
+use super::{Directory, Part, Tally, Workload};
 use crate::{BenchError, random::Random};
 
 /// Bytes of a small read or write.
@@ -17,7 +17,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    pub(super) async fn run(&self, directory: &Directory, tally: &mut Tally) -> Result<(), BenchError> {
+    async fn run(&self, directory: &Directory, tally: &mut Tally) -> Result<(), BenchError> {
         let small = directory.views(&[0x4c; SMALL])?;
         let large = directory.views(&vec![0x4c; RECORDS as usize * SMALL])?;
         let file = directory.create("latency").await?;
@@ -56,5 +56,19 @@ impl Latency {
             tally.one("write 1 MiB", bytes as u64, file.write(0, &large)).await?;
         }
         file.commit().await
+    }
+}
+
+impl Workload for Latency {
+    fn name(&self) -> &'static str {
+        "latency"
+    }
+
+    fn bytes(&self) -> u64 {
+        u64::from(self.operations) * 4096 + (2 << 20)
+    }
+
+    async fn member(&self, directory: &Directory, _: &Part, tally: &mut Tally) -> Result<(), BenchError> {
+        self.run(directory, tally).await
     }
 }

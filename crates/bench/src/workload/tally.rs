@@ -1,15 +1,38 @@
 //! What a workload did, by kinds of operation.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use millrace_runtime::{Instant, RuntimeRef};
 
 use crate::{
     BenchError, Figure,
-    simulated::{Hosts, Spent},
     stats::Latencies,
     units::{cpu_s_per_gb, mb_per_s},
 };
+
+/// Measures the processor time of the hosts that a workload runs on.
+pub trait CpuMeter: Send + Sync {
+    /// The processor time of the hosts so far.
+    fn cpu(&self) -> HostCpu;
+}
+
+/// Processor time of hosts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostCpu {
+    /// All client hosts together.
+    pub clients: Duration,
+    /// The server host.
+    pub server: Duration,
+}
+
+impl HostCpu {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            clients: self.clients.saturating_sub(earlier.clients),
+            server: self.server.saturating_sub(earlier.server),
+        }
+    }
+}
 
 /// What was done of one kind.
 struct Kind {
@@ -18,69 +41,74 @@ struct Kind {
     bytes: u64,
     took: Duration,
     latencies: Latencies,
-    /// What simulated hosts spent meanwhile.
-    spent: Option<Spent>,
+    /// The processor time of the hosts during it.
+    cpu: Option<HostCpu>,
 }
 
-/// When something began that is timed as a whole.
-pub(super) struct Began {
+/// The start of operations that are timed as a whole.
+pub struct Began {
     at: Instant,
-    spent: Option<Spent>,
+    cpu: Option<HostCpu>,
 }
 
-/// What one member of a workload did, or all of them.
-pub(super) struct Tally {
+/// The operations of one member of a workload, or of all, by kind.
+pub struct Tally {
     clock: RuntimeRef,
-    /// The hosts that the workload runs on, if they are simulated.
-    hosts: Option<Hosts>,
+    /// The processor time of the hosts that the workload runs on, where they are simulated.
+    meter: Option<Arc<dyn CpuMeter>>,
     kinds: Vec<Kind>,
 }
 
 impl Tally {
     pub(super) fn new(clock: RuntimeRef) -> Self {
-        Self { clock, hosts: None, kinds: Vec::new() }
+        Self { clock, meter: None, kinds: Vec::new() }
     }
 
-    /// Counts what these hosts spend, too.
-    pub(super) fn on(self, hosts: Hosts) -> Self {
-        Self { hosts: Some(hosts), ..self }
+    /// Records the processor time that `meter` measures, too.
+    pub(super) fn metered(self, meter: Option<Arc<dyn CpuMeter>>) -> Self {
+        Self { meter, ..self }
     }
 
-    /// An empty one with the same clock, for what is not measured.
-    pub(super) fn sibling(&self) -> Self {
+    /// An empty tally with the same clock, for operations that are not measured.
+    #[must_use]
+    pub fn sibling(&self) -> Self {
         Self::new(RuntimeRef::clone(&self.clock))
     }
 
-    pub(super) fn now(&self) -> Instant {
+    /// The current time.
+    pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// Something begins that is timed as a whole.
-    pub(super) fn begin(&self) -> Began {
-        Began { at: self.now(), spent: self.hosts.as_ref().map(Hosts::spent) }
+    /// Starts to time operations as a whole.
+    pub fn begin(&self) -> Began {
+        Began { at: self.now(), cpu: self.meter.as_ref().map(|m| m.cpu()) }
     }
 
-    /// Counts `ops` operations, which together took the time since `began`; once for each kind.
-    pub(super) fn whole(&mut self, test: &'static str, ops: u64, bytes: u64, began: &Began) {
-        let spent = self.hosts.as_ref().zip(began.spent).map(|(hosts, before)| hosts.spent().since(&before));
+    /// Counts `ops` operations of `bytes` bytes in all, which took the time since `began`; once for each kind.
+    pub fn whole(&mut self, test: &'static str, ops: u64, bytes: u64, began: &Began) {
+        let cpu = self.meter.as_ref().zip(began.cpu).map(|(meter, before)| meter.cpu().since(before));
         let took = self.now().duration_since(began.at);
         self.add(test, ops, bytes, took);
-        self.kind(test).spent = spent;
+        self.kind(test).cpu = cpu;
     }
 
     /// The kind `test`; kinds are listed in the order in which they came first.
     fn kind(&mut self, test: &'static str) -> &mut Kind {
         let at = self.kinds.iter().position(|k| k.test == test).unwrap_or_else(|| {
             let latencies = Latencies::new();
-            self.kinds.push(Kind { test, ops: 0, bytes: 0, took: Duration::ZERO, latencies, spent: None });
+            self.kinds.push(Kind { test, ops: 0, bytes: 0, took: Duration::ZERO, latencies, cpu: None });
             self.kinds.len() - 1
         });
         &mut self.kinds[at]
     }
 
-    /// Carries `operation` out, and counts it with its time. The rate of a kind that is counted so is that of its
-    /// operations one after the other.
-    pub(super) async fn one<T>(
+    /// Executes `operation`, and counts it with its latency. The rate of such a kind is that of its operations one after
+    /// the other.
+    ///
+    /// # Errors
+    /// Those of `operation`.
+    pub async fn one<T>(
         &mut self,
         test: &'static str,
         bytes: u64,
@@ -101,8 +129,8 @@ impl Tally {
         kind.took += took;
     }
 
-    /// Notes how long one operation took.
-    pub(super) fn latency(&mut self, test: &'static str, took: Duration) {
+    /// Records the latency of one operation.
+    pub fn latency(&mut self, test: &'static str, took: Duration) {
         self.kind(test).latencies.record(took);
     }
 
@@ -114,7 +142,7 @@ impl Tally {
             mine.bytes += k.bytes;
             if k.took > mine.took {
                 // The hosts are the same.
-                (mine.took, mine.spent) = (k.took, k.spent);
+                (mine.took, mine.cpu) = (k.took, k.cpu);
             }
             mine.latencies.merge(&k.latencies);
         }
@@ -136,17 +164,17 @@ impl Tally {
     }
 }
 
-/// `line` with what hosts spent while operations of a kind were going on.
+/// `line` with the processor time of the hosts during the operations of a kind.
 fn processor_time(k: &Kind, line: &Figure) -> Figure {
-    let Some(Spent { clients_cpu, server_cpu, .. }) = k.spent else { return line.clone() };
+    let Some(HostCpu { clients, server }) = k.cpu else { return line.clone() };
     let percent = |cpu: Duration| Some(cpu.as_secs_f64() * 100.0 / k.took.as_secs_f64().max(1e-9));
     let per_gb = |cpu| (k.bytes > 0).then(|| cpu_s_per_gb(cpu, k.bytes));
     Figure {
-        client_cpu_s_per_gb: per_gb(clients_cpu),
-        server_cpu_s_per_gb: per_gb(server_cpu),
-        server_cpu_us_per_op: Some(server_cpu.as_secs_f64() * 1e6 / k.ops.max(1) as f64),
-        client_cpu_percent: percent(clients_cpu),
-        server_cpu_percent: percent(server_cpu),
+        client_cpu_s_per_gb: per_gb(clients),
+        server_cpu_s_per_gb: per_gb(server),
+        server_cpu_us_per_op: Some(server.as_secs_f64() * 1e6 / k.ops.max(1) as f64),
+        client_cpu_percent: percent(clients),
+        server_cpu_percent: percent(server),
         ..line.clone()
     }
 }

@@ -6,23 +6,18 @@ mod devices;
 mod documented;
 mod files;
 mod mount;
-mod reproduce;
 mod serve;
-mod simulated;
-mod study;
 mod watch;
-mod workload;
 
 use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use millrace_client::{Design, Invalidation, Proto, Strategy};
+use millrace_client::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 
 pub(crate) use bench::{
-    BenchArgs, BenchCommand, BreakdownArgs, CompareArgs, EndsName, IozoneArgs, MountBenchArgs,
-    PassthroughArgs, RawArgs, TestName,
+    BenchArgs, BenchCommand, CompareArgs, IozoneArgs, LatencyArgs, MountBenchArgs, PassthroughArgs, RawArgs,
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
@@ -30,14 +25,8 @@ pub(crate) use files::{
     RmArgs, StatArgs, TreeArgs,
 };
 pub(crate) use mount::{MountArgs, with_helper};
-pub(crate) use reproduce::ReproduceArgs;
-pub(crate) use serve::{CheckConfigArgs, DemoArgs, DemoCommand, ReloadArgs, SecurityArgs, ServeArgs};
-pub(crate) use simulated::{MachinesArgs, SimulateArgs, WanArgs};
-pub(crate) use study::StudyArgs;
+pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
 pub(crate) use watch::{DoctorArgs, TopArgs};
-pub(crate) use workload::{
-    BtioArgs, ClientsArgs, FileopArgs, LatencyArgs, OltpArgs, PostmarkArgs, SourcesArgs, TileArgs, Where,
-};
 
 const ABOUT: &str =
     "NFS over RDMA in user space: serve files, use files, measure. No RDMA hardware is needed.";
@@ -53,8 +42,6 @@ URLs:
   nfs://HOST[:PORT]/EXPORT/PATH[?OPTION=VALUE&...]
   proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
   provider=NAME     the RDMA provider, as --provider
-  design=NAME       the RPC-over-RDMA design, as --design
-  padding=A:N       with design=read-read: align the data of small calls, from N bytes on, to A bytes (RDMA_MSGP)
   nconnect=N        connections to use side by side (default 1)
   rsize=, wsize=    the most bytes in one READ or WRITE, such as 256K (default: what the server allows)
   noresvport        connect from any port (default: one below 1024 where the process may, as some servers demand)
@@ -76,11 +63,6 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// The name of a transport; the help lists them.
-fn proto() -> impl TypedValueParser<Value = Proto> {
-    PossibleValuesParser::new(["rdma", "tcp"]).try_map(|name| name.parse::<Proto>())
 }
 
 /// Options of every command.
@@ -106,62 +88,10 @@ pub(crate) struct Global {
           value_parser = PossibleValuesParser::new(["auto", "iwarp", "verbs"]).try_map(|s| s.parse::<ProviderChoice>()))]
     pub(crate) provider: Option<ProviderChoice>,
 
-    /// The RPC-over-RDMA design: read-write, or read-read, an experiment which exposes the server's memory; both ends
-    /// must use the same [default: read-write]. For `bench iozone`, `breakdown` and `simulate` also several, with commas
-    #[arg(long = "design", global = true, value_name = "NAME", help_heading = "Global options", value_delimiter = ',',
-          value_parser = PossibleValuesParser::new(["read-write", "read-read"]).try_map(|s| s.parse::<Design>()))]
-    pub(crate) designs: Vec<Design>,
-
-    /// How memory is registered for RDMA: dynamic, fast, cache or all-physical [default: fast; of a server: cache].
-    /// For `bench iozone`, `breakdown` and `simulate` also several, with commas
-    #[arg(
-        long = "registration",
-        global = true,
-        value_name = "STRATEGY",
-        help_heading = "Global options",
-        value_delimiter = ','
-    )]
-    pub(crate) registrations: Vec<Strategy>,
-
-    /// When windows of `fast` are invalidated: at-once, or batched:N, which leaves the server able to write to memory of
-    /// up to N calls that are done [default: at-once]
-    #[arg(long, global = true, value_name = "WHEN", help_heading = "Global options")]
-    pub(crate) fast_invalidate: Option<Invalidation>,
-
-    /// Let the server reach all memory for buffers at any time, as registration all-physical does
-    #[arg(long, global = true, help_heading = "Global options")]
-    pub(crate) i_trust_the_server: bool,
-
-    /// Time the stages of one call in so many, 0: of none; docs/breakdown.md says where to see them
-    #[arg(long, global = true, value_name = "N", help_heading = "Global options")]
-    pub(crate) sample_stages: Option<u32>,
-}
-
-impl Global {
-    /// The design, where one is stated.
-    pub(crate) fn design(&self) -> Option<Design> {
-        self.designs.first().copied()
-    }
-
-    /// The registration strategy, where one is stated.
-    pub(crate) fn registration(&self) -> Option<Strategy> {
-        self.registrations.first().copied()
-    }
-}
-
-impl Cli {
-    /// What is wrong with the command line beyond what its parts say of themselves.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let compares = matches!(&self.command, Command::Bench(args) if args.command.compares());
-        let lists =
-            [("--design", self.global.designs.len()), ("--registration", self.global.registrations.len())];
-        match lists.into_iter().find(|(_, names)| *names > 1) {
-            Some((option, _)) if !compares => Err(format!(
-                "{option} takes one name here; `millrace bench iozone`, `breakdown` and `simulate` take several and compare them"
-            )),
-            _ => Ok(()),
-        }
-    }
+    /// How memory is registered for RDMA: dynamic, fast or cache [default: what suits the adapter; of a server: cache]
+    #[arg(long, global = true, value_name = "STRATEGY", help_heading = "Global options",
+          value_parser = PossibleValuesParser::new(["dynamic", "fast", "cache"]).try_map(|s| s.parse::<Strategy>()))]
+    pub(crate) registration: Option<Strategy>,
 }
 
 /// How log lines are written.
@@ -221,10 +151,6 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Measure speed and processor time
     Bench(BenchArgs),
-    /// Run the papers' claims on simulated machines and write a report
-    Reproduce(ReproduceArgs),
-    /// Study modern machines and long ways by simulation
-    Study(StudyArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the manual's pages, one for each command
@@ -262,22 +188,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn every_command_teaches_by_example() {
-        fn check(command: &clap::Command, path: &str) {
-            for sub in command.get_subcommands().filter(|c| !c.is_hide_set()) {
-                let path = format!("{path} {}", sub.get_name());
-                assert!(sub.get_about().is_some(), "{path} has no summary");
-                if sub.has_subcommands() {
-                    check(sub, &path);
-                } else {
-                    let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
-                    assert!(help.contains("Examples:") && help.contains(&path), "{path} has no example");
-                }
-            }
-        }
-        check(&Cli::command(), "millrace");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use millrace_bench::units::Size;
 
 /// Arguments of `millrace serve`.
@@ -41,11 +41,6 @@ pub(crate) struct ServeArgs {
     /// Serve Prometheus metrics over HTTP at this address
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
-
-    /// With --design read-read: accept that clients can read the server's exposed buffers and hold its memory. Given
-    /// once, RDMA listens on loopback addresses only; given twice, on any
-    #[arg(long, action = clap::ArgAction::Count)]
-    pub(crate) i_accept_exposed_buffers: u8,
 
     /// Threads that serve connections [default: one per processor]
     #[arg(long, value_name = "N")]
@@ -98,15 +93,10 @@ Examples:
   millrace demo                    copy the Rust toolchain's documentation (or a generated tree)
   millrace demo ~/pictures         copy a directory of yours
   millrace demo --json | jq .rdma  the figures for a script
-  millrace demo security           attack a server and a client, and show what came of it
 
 The directory is only read. The server keeps the copy in memory, listens on the loopback address only, and is gone
 afterwards. The exit code is 1 if any byte differs.")]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct DemoArgs {
-    #[command(subcommand)]
-    pub(crate) what: Option<DemoCommand>,
-
     /// The directory to copy [default: the Rust toolchain's documentation or library, else a generated tree]
     pub(crate) dir: Option<PathBuf>,
 
@@ -121,26 +111,4 @@ pub(crate) struct DemoArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// What else is demonstrated.
-#[derive(Debug, Subcommand)]
-pub(crate) enum DemoCommand {
-    /// Attack servers of both designs and a client with a hostile peer, and show what came of it
-    #[command(after_help = "\
-Examples:
-  millrace demo security              200 guessed tags for each attack
-  millrace demo security --tries 5000
-
-Servers and clients run in this process, on the loopback address. The exit code is 1 if an attack has got a byte that
-it should not, or changed one. docs/security.md says what is guaranteed, and what is not.")]
-    Security(SecurityArgs),
-}
-
-/// Arguments of `millrace demo security`.
-#[derive(Debug, Args)]
-pub(crate) struct SecurityArgs {
-    /// Tags to guess in each attack; each costs a connection
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    pub(crate) tries: u64,
 }

@@ -1,13 +1,15 @@
 //! `millrace rm`, `mkdir`, `mv` and `ln`.
 
+use millrace_cli_common::{
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+};
 use millrace_copy::is_valid_name;
 use millrace_nfs::v3::{FileHandle, FileType, Sattr, Status};
 
 use super::each;
 use crate::{
     args::{LnArgs, MkdirArgs, MvArgs, RmArgs},
-    executor,
-    failure::{CommandResult, Failure, Outcome},
     problem::is_gone,
     session::Session,
 };

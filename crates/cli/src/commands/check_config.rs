@@ -1,15 +1,18 @@
 //! `millrace check-config`.
 
-use millrace_server::Config;
-
-use crate::{
-    args::CheckConfigArgs,
+use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
+use millrace_server::Config;
+
+use crate::args::CheckConfigArgs;
 
 pub(super) fn run(args: &CheckConfigArgs) -> CommandResult {
     let config = Config::check_file(&args.file).map_err(|e| Failure::new(e.to_string()))?;
+    for warning in &config.deprecated {
+        eprintln!("millrace: {}: {warning}", args.file.display());
+    }
     let exports: Vec<&str> = config.exports.iter().map(|e| e.name.as_str()).collect();
     if exports.is_empty() {
         return Err(Failure::new(format!(

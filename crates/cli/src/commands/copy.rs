@@ -9,6 +9,11 @@ use std::{
 };
 
 use millrace_buffer::{Arena, ArenaConfig};
+use millrace_cli_common::{
+    executor,
+    failure::{CommandResult, Failure},
+    output,
+};
 use millrace_copy::{
     FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree, Report, Source, Target, TreeCopy,
 };
@@ -17,9 +22,6 @@ use millrace_nfs::v3::{FileHandle, FileType};
 use crate::{
     args::{CopyArgs, CpArgs, GetArgs, PutArgs},
     copy_summary::{CopySummary, FailedFile},
-    executor,
-    failure::{CommandResult, Failure},
-    output,
     problem::Problem,
     progress::CopyProgress,
     session::{self, Session, is_url},

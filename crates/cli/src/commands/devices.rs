@@ -4,15 +4,15 @@ use millrace_bench::{
     table::{Align, Table},
     units::Size,
 };
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rdma_verbs::{self as verbs, Details, Device, Features, Limits, Port, Transport, Unusable};
 use serde_json::{Value, json};
 
-use crate::{
-    args::DevicesArgs,
-    failure::{CommandResult, Failure, Outcome},
-    output,
-};
+use crate::args::DevicesArgs;
 
 const IWARP: &str = "in software, over TCP, at every address";
 

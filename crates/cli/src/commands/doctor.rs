@@ -1,13 +1,16 @@
 //! `millrace doctor`.
 
+use millrace_cli_common::{
+    executor,
+    failure::{CommandResult, Outcome},
+    output,
+};
 use serde_json::json;
 
 use crate::{
     args::DoctorArgs,
     doctor::{Finding, State, machine, server},
-    executor,
-    failure::{CommandResult, Outcome},
-    output, session,
+    session,
 };
 
 pub(super) fn run(args: &DoctorArgs) -> CommandResult {

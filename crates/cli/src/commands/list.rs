@@ -4,6 +4,11 @@ use millrace_bench::{
     table::{Align, Table},
     units::Size,
 };
+use millrace_cli_common::{
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
 use millrace_client::{Client, DirEntry};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 
@@ -11,9 +16,6 @@ use super::each;
 use crate::{
     args::{LsArgs, TreeArgs},
     describe::{Described, minute, mode_text, printable},
-    executor,
-    failure::{CommandResult, Failure, Outcome},
-    output,
     problem::is_gone,
     session::Session,
 };

@@ -1,11 +1,9 @@
 //! `millrace man`.
 
 use clap::CommandFactory;
+use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
 
-use crate::{
-    args::{Cli, ManArgs},
-    failure::{CommandResult, Failure, Outcome},
-};
+use crate::args::{Cli, ManArgs};
 
 pub(super) fn run(args: &ManArgs) -> CommandResult {
     let written =

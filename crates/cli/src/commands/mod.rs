@@ -11,20 +11,14 @@ mod list;
 mod man;
 mod mount;
 mod reload;
-mod reproduce;
 mod serve;
 mod show;
-mod study;
 mod top;
 
 pub(crate) use change::remove_tree;
+use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
 
-use crate::{
-    args::Command,
-    demo,
-    failure::{CommandResult, Failure, Outcome},
-    session,
-};
+use crate::{args::Command, demo, session};
 
 /// Does what the command line says.
 pub(crate) fn run(command: Command) -> CommandResult {
@@ -51,8 +45,6 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Mount(args) => mount::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(args.command),
-        Command::Reproduce(args) => reproduce::run(&args),
-        Command::Study(args) => study::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
 use millrace_client::Url;
 use millrace_fuse::{Mount, MountError, MountOptions};
 use tokio::runtime::Runtime;
 
 use super::serve::Signals;
-use crate::{
-    args::MountArgs,
-    background,
-    failure::{CommandResult, Failure, Outcome},
-    output, session,
-};
+use crate::{args::MountArgs, background, session};
 
 pub(super) fn run(args: &MountArgs) -> CommandResult {
     let url = session::parse(&args.url)?;
@@ -41,7 +40,7 @@ pub(super) fn run(args: &MountArgs) -> CommandResult {
 /// Mounts, and serves until the end.
 fn serve(url: &Url, options: &MountOptions, args: &MountArgs) -> CommandResult {
     // Signals have an executor of their own: the mount brings its threads itself.
-    let rt = crate::executor::small()?;
+    let rt = millrace_cli_common::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
     let mount = Mount::new(url, &args.dir, options, session::options()).map_err(|e| failure(&e))?;
     if args.daemon {

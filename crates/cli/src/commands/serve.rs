@@ -2,7 +2,11 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use millrace_server::{ByteSize, Config, ExposedBuffers, Running, Server};
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
+use millrace_server::{ByteSize, Config, Running, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     net::UnixStream,
@@ -12,8 +16,7 @@ use tokio::{
 use crate::{
     args::ServeArgs,
     control::{self, Control},
-    failure::{CommandResult, Failure, Outcome},
-    notify, output, session,
+    notify, session,
 };
 
 const RDMA: &str = "127.0.0.1:20049";
@@ -23,7 +26,7 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
     let config = config(args)?;
     raise_file_limit();
     // Signals have an executor of their own: the server brings its threads itself.
-    let rt = crate::executor::small()?;
+    let rt = millrace_cli_common::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
     let control = {
         let _guard = rt.enter();
@@ -127,15 +130,13 @@ fn with_hint(e: &millrace_server::ServerError) -> String {
 /// The file's configuration with what the command line adds, or the command line's alone.
 fn config(args: &ServeArgs) -> Result<Config, Failure> {
     let global = session::stated();
-    if global.fast_invalidate.is_some() || global.i_trust_the_server {
-        return Err(Failure::usage(
-            "--fast-invalidate and --i-trust-the-server are for clients; a server lets nobody reach its memory",
-        ));
-    }
     let mut config = match &args.config {
         Some(file) => Config::from_file(file).map_err(|e| Failure::new(with_hint(&e)))?,
         None => Config::default(),
     };
+    for warning in &config.deprecated {
+        tracing::warn!("{warning}");
+    }
     for text in &args.exports {
         config.exports.push(text.parse().map_err(|e| Failure::usage(format!("--export: {e}")))?);
     }
@@ -145,15 +146,8 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     config.state_dir = config.state_dir.or_else(state_directory);
     config.metrics = args.metrics.or(config.metrics);
     config.provider = global.provider.unwrap_or(config.provider);
-    config.design = global.design().unwrap_or(config.design);
-    config.exposed_buffers = match args.i_accept_exposed_buffers {
-        0 => config.exposed_buffers,
-        1 => ExposedBuffers::AcceptedOnLoopback,
-        _ => ExposedBuffers::AcceptedOnNetworks,
-    };
     config.shards = args.shards.or(config.shards);
-    config.registration = global.registration().or(config.registration);
-    config.stages.sample = global.sample_stages.unwrap_or(config.stages.sample);
+    config.registration = global.registration.or(config.registration);
     if let Some(memory) = args.memory {
         config.limits.memory = ByteSize(memory.0);
     }

@@ -7,6 +7,11 @@ use millrace_bench::{
     table::{Align, Table},
     units::Size,
 };
+use millrace_cli_common::{
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
 use millrace_copy::{RemoteTree, Source};
 use millrace_nfs::v3::{FileType, FsstatOk};
 use millrace_runtime::tokio_rt::TokioRuntime;
@@ -16,9 +21,6 @@ use super::each;
 use crate::{
     args::{CatArgs, DfArgs, ExportsArgs, StatArgs},
     describe::{Described, mode_text, printable},
-    executor,
-    failure::{CommandResult, Failure, Outcome},
-    output,
     problem::Problem,
     session::{self, Session},
 };

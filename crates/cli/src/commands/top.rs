@@ -10,6 +10,10 @@ use millrace_bench::{
     samples::scrape,
     table::{Align, Table},
 };
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers},
@@ -17,8 +21,6 @@ use ratatui::{
 
 use crate::{
     args::TopArgs,
-    failure::{CommandResult, Failure, Outcome},
-    output,
     top::{Counters, GROUPS, Order, Rates, draw},
 };
 

@@ -1,30 +1,24 @@
 //! `millrace demo`: an embedded server, a real tree, both transports, every byte checked.
 
-mod lies;
 mod report;
-mod security;
 mod tree;
 mod verify;
 
 use std::{path::Path, time::Duration};
 
 use millrace_buffer::{Arena, ArenaConfig};
+use millrace_cli_common::{
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
 use millrace_client::{Client, Url};
 use millrace_copy::{Item, LocalTree, Options, RemoteTree, TreeCopy};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
 
-use crate::{
-    args::{DemoArgs, DemoCommand},
-    copy_summary::CopySummary,
-    executor,
-    failure::{CommandResult, Failure, Outcome},
-    output,
-    problem::Problem,
-    scratch::Scratch,
-    session,
-};
+use crate::{args::DemoArgs, copy_summary::CopySummary, problem::Problem, scratch::Scratch, session};
 use report::{Moved, Pass, Summary};
 use tree::{Chosen, Limits, Subset};
 
@@ -32,9 +26,6 @@ use tree::{Chosen, Limits, Subset};
 const NAME: &str = "tree";
 
 pub(crate) fn run(args: &DemoArgs) -> CommandResult {
-    if let Some(DemoCommand::Security(args)) = &args.what {
-        return security::run(args);
-    }
     let limits = Limits { bytes: args.max_bytes.0, files: args.max_files as u64 };
     let chosen = tree::choose(args.dir.as_deref(), limits)?;
     let server = start(&chosen)?;
@@ -84,7 +75,7 @@ fn arena() -> Arena {
 async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<Pass, Failure> {
     let addr = if proto == "rdma" { server.rdma_addr() } else { server.tcp_addr() };
     let addr = addr.ok_or_else(|| Failure::new("the embedded server does not listen"))?;
-    let url: Url = format!("nfs://{addr}/demo?proto={proto}&provider=iwarp&design=read-write")
+    let url: Url = format!("nfs://{addr}/demo?proto={proto}&provider=iwarp")
         .parse()
         .map_err(|e: millrace_client::Error| Failure::new(e.to_string()))?;
     let client = Client::connect(TokioRuntime::current(), &url, session::options())

@@ -9,9 +9,10 @@ use std::{
 };
 
 use millrace_buffer::Views;
+use millrace_cli_common::failure::Failure;
 use millrace_copy::{Entry, Error, FileKind, LocalReader, LocalTree, Metadata, Source};
 
-use crate::{failure::Failure, problem::Problem, scratch::Scratch};
+use crate::{problem::Problem, scratch::Scratch};
 
 /// How much the demo copies at most.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,8 @@
 //! RDMA beats TCP on the same 1 Gb/s link.
 
-use millrace_bench::{BenchError, plot::Scale};
+use millrace_bench::BenchError;
 use millrace_client::Design;
+use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,7 +1,8 @@
 //! Read-Write beats Read-Read for READ.
 
-use millrace_bench::{BenchError, plot::Scale};
+use millrace_bench::BenchError;
 use millrace_client::Design;
+use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,7 +1,8 @@
 //! Registration is a large share of an operation.
 
-use millrace_bench::{BenchError, plot::Scale};
+use millrace_bench::BenchError;
 use millrace_oncrpc::{Stage, stages::StageSums};
+use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

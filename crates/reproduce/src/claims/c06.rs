@@ -1,7 +1,8 @@
 //! The registration cache of the client.
 
-use millrace_bench::{BenchError, plot::Scale};
+use millrace_bench::BenchError;
 use millrace_client::Strategy;
+use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,11 +1,10 @@
 //! Applications: a database.
 
-use millrace_bench::{
-    BenchError,
-    plot::Scale,
-    workload::{Oltp, Workload, simulate},
-};
+use millrace_bench::BenchError;
 use millrace_client::Strategy;
+use millrace_plot::Scale;
+use millrace_simlab::simulate;
+use millrace_workloads::Oltp;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,
@@ -77,7 +76,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
         let machines =
             Iozone::new("sdr-opensolaris", setting)?.registration(Strategy::Dynamic, server).machines;
         for shadows in [10, 50, 100, 200] {
-            let figures = simulate(&Workload::Oltp(oltp(shadows, setting)), &machines)?;
+            let figures = simulate(&oltp(shadows, setting), &machines)?;
             let all = kind(&figures, "all operations")?;
             let operations = value(all.ops_per_s)?;
             curves.put(rate, shadows.into(), operations);

@@ -1,11 +1,9 @@
 //! Several clients against a server with real disks.
 
-use millrace_bench::{
-    BenchError,
-    plot::Scale,
-    simulated::{Raid, Storage},
-};
+use millrace_bench::BenchError;
 use millrace_client::Strategy;
+use millrace_plot::Scale;
+use millrace_simlab::{Raid, Storage};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

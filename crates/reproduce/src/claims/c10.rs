@@ -1,12 +1,10 @@
 //! How a memory file system looks up handles.
 
-use millrace_bench::{
-    BenchError,
-    plot::Scale,
-    simulated::{Lookup, Machines, Storage, Tmpfs},
-    workload::{Postmark, Sources, Untar, Workload, simulate},
-};
+use millrace_bench::BenchError;
 use millrace_client::{Design, Proto};
+use millrace_plot::Scale;
+use millrace_simlab::{Lookup, Machines, Storage, Tmpfs, simulate};
+use millrace_workloads::{Postmark, Sources, Untar};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,
@@ -118,7 +116,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
         }
         let sources = Sources { files: if setting.small { 200 } else { 17_090 }, seed: setting.seed };
         let files = f64::from(sources.files);
-        let figures = simulate(&Workload::Untar(Untar { sources }), &machines)?;
+        let figures = simulate(&Untar { sources }, &machines)?;
         curves.put(untar_curve, files, files / value(kind(&figures, "untar")?.ops_per_s)?);
     }
     Ok(curves)
@@ -134,7 +132,7 @@ fn sizes(setting: Setting) -> Vec<(u32, u32)> {
 fn postmark(files: u32, transactions: u32, machines: &Machines) -> Result<f64, BenchError> {
     let (low, high) = Postmark::SIZES;
     let what = Postmark { files, transactions, low, high, seed: machines.seed };
-    let figures = simulate(&Workload::Postmark(what), machines)?;
+    let figures = simulate(&what, machines)?;
     let seconds =
         |count: u32, test| Ok::<_, BenchError>(f64::from(count) / value(kind(&figures, test)?.ops_per_s)?);
     Ok(seconds(files, "create")? + seconds(transactions, "transaction")?)

@@ -1,11 +1,10 @@
 //! Parallel programs: BTIO and MPI Tile I/O.
 
-use millrace_bench::{
-    BenchError,
-    plot::Scale,
-    workload::{Btio, Class, Tile, Workload, simulate},
-};
+use millrace_bench::BenchError;
 use millrace_client::{Design, Proto};
+use millrace_plot::Scale;
+use millrace_simlab::simulate;
+use millrace_workloads::{Btio, Class, Tile};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,
@@ -87,13 +86,13 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
         (machines.options.design, machines.options.proto) = (Design::ReadRead, proto);
         for interval in [1, 2] {
             machines.client_hosts = 2;
-            let figures = simulate(&Workload::Btio(dumps(interval, setting)), &machines)?;
+            let figures = simulate(&dumps(interval, setting), &machines)?;
             curves.put(btio, interval.into(), value(kind(&figures, "write")?.mb_per_s)?);
         }
         for (columns, rows) in [(2, 1), (2, 2), (3, 2)] {
             let processes = columns * rows;
             machines.client_hosts = processes as usize / 2;
-            let figures = simulate(&Workload::Tile(tiles(columns, rows, setting)), &machines)?;
+            let figures = simulate(&tiles(columns, rows, setting), &machines)?;
             curves.put(write, processes.into(), value(kind(&figures, "tile write")?.mb_per_s)?);
             curves.put(read, processes.into(), value(kind(&figures, "tile read")?.mb_per_s)?);
         }

@@ -1,7 +1,8 @@
 //! Outstanding RDMA Reads bound WRITE.
 
-use millrace_bench::{BenchError, plot::Scale};
+use millrace_bench::BenchError;
 use millrace_client::{Design, Strategy};
+use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,11 +1,9 @@
 //! Distance kills small chunks.
 
-use millrace_bench::{
-    BenchError,
-    plot::Scale,
-    simulated::{Operation, Raw},
-};
+use millrace_bench::BenchError;
 use millrace_client::Strategy;
+use millrace_plot::Scale;
+use millrace_simlab::{Operation, Raw};
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -1,6 +1,7 @@
 //! Larger blocks.
 
-use millrace_bench::{BenchError, plot::Scale};
+use millrace_bench::BenchError;
+use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Experiment, Picture, Setting, Unit,

@@ -7,7 +7,7 @@ use crate::{Outcome, Setting, rule::Judged};
 pub(super) fn claims(outcomes: &[Outcome], setting: Setting) -> String {
     let small = if setting.small { " --small" } else { "" };
     let mut out = format!(
-        "Everything here is {SIMULATED}: `millrace reproduce --seed {}{small}`. {}.\n\n\
+        "Everything here is {SIMULATED}: `millrace-lab reproduce --seed {}{small}`. {}.\n\n\
          | claim | rule | paper | ours | holds |\n|---|---|---|---|---|\n",
         setting.seed,
         summary(outcomes)

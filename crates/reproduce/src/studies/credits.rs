@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use millrace_bench::{
-    BenchError,
-    plot::Scale,
-    simulated::{Machines, Simulation},
-    stats::Latencies,
-};
+use millrace_bench::{BenchError, stats::Latencies};
 use millrace_client::{Client, Options};
 use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
+use millrace_plot::Scale;
 use millrace_rdma_sim::Profile;
 use millrace_server::Limits;
+use millrace_simlab::{Machines, Simulation};
 
 use super::Study;
 use crate::{Curves, Picture, Setting, Unit, lab};

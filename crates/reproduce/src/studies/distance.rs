@@ -2,13 +2,13 @@
 
 use millrace_bench::{
     BenchError,
-    iozone::{Run, Simulated, Test},
-    plot::Scale,
-    simulated::Machines,
+    iozone::{Run, Test},
 };
 use millrace_client::{Options, Strategy};
+use millrace_plot::Scale;
 use millrace_rdma_sim::Profile;
 use millrace_server::{ByteSize, Limits};
+use millrace_simlab::{Machines, SimulatedIozone};
 
 use super::Study;
 use crate::{Curves, Picture, Setting, Unit, lab};
@@ -149,7 +149,7 @@ impl Way {
             random_ops: (outstanding * windows) as u64,
         };
         let size = FILE as u64;
-        let what = Simulated { machines: self.machines(), threads: 1, shared_mount: true, size };
+        let what = SimulatedIozone { machines: self.machines(), threads: 1, shared_mount: true, size };
         let figures = what.run(&[run(Test::Write, 1), run(test, WINDOWS)])?;
         lab::value(figures.get(1).and_then(|f| f.mb_per_s))
     }

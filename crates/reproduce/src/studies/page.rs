@@ -15,7 +15,7 @@ pub(super) fn write(
     out: &Path,
 ) -> Result<(), ReproduceError> {
     let small = if setting.small { " --small" } else { "" };
-    let command = format!("millrace study {} --seed {}{small}", study.name, setting.seed);
+    let command = format!("millrace-lab study {} --seed {}{small}", study.name, setting.seed);
     let note = format!("SIMULATED, not measured: {command}");
     let mut text = study.text.replace("{command}", &command);
     for picture in study.pictures {
@@ -88,7 +88,7 @@ mod tests {
             name: "p",
             title: "t",
             x: ("record", Unit::Bytes),
-            y: ("MB/s", millrace_bench::plot::Scale::Linear),
+            y: ("MB/s", millrace_plot::Scale::Linear),
             curves: &["a", "b"],
             right: None,
             paper: &[],

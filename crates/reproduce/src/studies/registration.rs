@@ -2,12 +2,12 @@
 
 use millrace_bench::{
     BenchError,
-    iozone::{Run, Simulated, Test},
-    plot::Scale,
-    simulated::Machines,
+    iozone::{Run, Test},
 };
 use millrace_client::{Options, Strategy};
+use millrace_plot::Scale;
 use millrace_rdma_sim::Profile;
+use millrace_simlab::{Machines, SimulatedIozone};
 
 use super::Study;
 use crate::{Curves, Picture, Setting, Unit, lab};
@@ -91,7 +91,7 @@ fn carries(
 ) -> Result<Carried, BenchError> {
     let options = Options { registration: strategy, ..Options::default() };
     let machines = Machines { seed: setting.seed, options, ..Machines::new(profile.clone()) };
-    let what = Simulated { machines, threads, shared_mount: false, size: FILE as u64 };
+    let what = SimulatedIozone { machines, threads, shared_mount: false, size: FILE as u64 };
     let random_ops = if setting.small { 32 } else { 128 };
     let run = |test| Run { test, record, outstanding: OUTSTANDING, passes: 1, random_ops };
     // What is registered once and kept is so after the first of each.

@@ -1,13 +1,13 @@
 //! `millrace bench compare`.
 
 use millrace_bench::compare::Compare;
-
-use super::{RAW_PEER, warn_of_debug_build};
-use crate::{
-    args::CompareArgs,
+use millrace_cli_common::{
     failure::{CommandResult, Outcome},
     output,
 };
+
+use super::{RAW_PEER, warn_of_debug_build};
+use crate::args::CompareArgs;
 
 pub(super) fn run(args: &CompareArgs) -> CommandResult {
     warn_of_debug_build();

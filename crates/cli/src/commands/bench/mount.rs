@@ -1,13 +1,15 @@
 //! `millrace bench mount`, and the passthrough that it starts.
 
 use millrace_bench::mounted::{Case, MountBench};
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
 
 use super::{at, warn_of_debug_build};
 use crate::{
     args::{MountBenchArgs, PassthroughArgs},
     commands::serve::Signals,
-    failure::{CommandResult, Failure, Outcome},
-    output,
 };
 
 /// The arguments that make this program the passthrough.
@@ -55,7 +57,7 @@ pub(super) fn run(args: &MountBenchArgs) -> CommandResult {
 
 /// Serves until it is unmounted, or told to end.
 pub(super) fn passthrough(args: &PassthroughArgs) -> CommandResult {
-    let rt = crate::executor::small()?;
+    let rt = millrace_cli_common::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
     let at = args.at.clone();
     std::thread::spawn(move || {

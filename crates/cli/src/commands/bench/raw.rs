@@ -6,13 +6,13 @@ use millrace_bench::{
     raw::{PingPong, RawPeer, Stream},
     units::Size,
 };
-
-use super::{RAW_PEER, at, warn_of_debug_build};
-use crate::{
-    args::RawArgs,
+use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
+
+use super::{RAW_PEER, at, warn_of_debug_build};
+use crate::args::RawArgs;
 
 pub(super) fn run(args: &RawArgs) -> CommandResult {
     warn_of_debug_build();

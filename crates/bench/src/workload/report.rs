@@ -1,0 +1,36 @@
+//! The figures of a workload as a table.
+
+use crate::{
+    Figure,
+    table::{Align, Table},
+    units::{Size, grouped, short},
+};
+
+/// A line for each kind of operation.
+pub fn table(figures: &[Figure]) -> Table {
+    let mut t = Table::new(&[
+        ("operation", Align::Left),
+        ("mean size", Align::Right),
+        ("ops/s", Align::Right),
+        ("MB/s", Align::Right),
+        ("p50 us", Align::Right),
+        ("p99 us", Align::Right),
+        ("client CPU %", Align::Right),
+        ("server CPU %", Align::Right),
+    ]);
+    let cell = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
+    for f in figures {
+        t.row([
+            f.test.clone(),
+            if f.record == 0 { "-".into() } else { Size(f.record).to_string() },
+            f.ops_per_s
+                .map_or_else(|| "-".into(), |v| if v < 100.0 { short(v) } else { grouped(v.round() as u64) }),
+            cell(f.mb_per_s),
+            cell(f.p50_us),
+            cell(f.p99_us),
+            cell(f.client_cpu_percent),
+            cell(f.server_cpu_percent),
+        ]);
+    }
+    t
+}

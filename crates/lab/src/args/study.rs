@@ -1,0 +1,31 @@
+//! Arguments of `millrace-lab study`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Arguments of `millrace-lab study`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace-lab study distance
+  millrace-lab study all --out docs/studies
+
+Writes a page NAME.md for each study, and its pictures. Everything is SIMULATED, not measured: the real client and server
+run on simulated machines in virtual time.")]
+pub(crate) struct StudyArgs {
+    /// The study: distance, credits, registration, or all of them
+    pub(crate) name: String,
+
+    /// The directory for pages and pictures
+    #[arg(long, value_name = "DIR", default_value = "studies")]
+    pub(crate) out: PathBuf,
+
+    /// The seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+
+    /// Use fewer machines and places: seconds instead of minutes, for rougher figures
+    #[arg(long)]
+    pub(crate) small: bool,
+}

@@ -1,0 +1,75 @@
+//! `millrace bench breakdown`.
+
+use millrace_bench::{
+    Figure,
+    iozone::{Grid, Servers, Test},
+};
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    iozone::length,
+    output,
+};
+use millrace_client::Options;
+
+use super::warn_of_debug_build;
+use crate::{
+    args::{BreakdownArgs, Global},
+    breakdown,
+    matrix::{Ends, Matrix, Place},
+};
+
+/// Every call is timed, so that the sum of the stages can stand beside the mean latency of all operations.
+const SAMPLE: u32 = 1;
+
+pub(super) fn run(global: &Global, args: &BreakdownArgs) -> CommandResult {
+    warn_of_debug_build();
+    let figures = matrix(global, args).run(|_| Ok(()))?;
+    if args.json {
+        figures.iter().try_for_each(|f| output::line(&breakdown::json(f)))?;
+    } else {
+        output::line(&format!("{}.\n", conditions(args, &figures)))?;
+        output::write(breakdown::text(&figures).as_bytes())?;
+    }
+    if let Some(dir) = &args.plot {
+        let drawn = breakdown::draw(&figures, &conditions(args, &figures), dir);
+        drawn.map_err(|e| Failure::new(e.to_string()))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn matrix(global: &Global, args: &BreakdownArgs) -> Matrix {
+    let options = Options {
+        registration: Options::default().registration,
+        sample_stages: global.sample_stages.unwrap_or(SAMPLE),
+        ..global.options()
+    };
+    Matrix {
+        place: Place::Measured(Servers::Embedded { address: args.address, proto: args.proto }),
+        options,
+        designs: global.designs.clone(),
+        registrations: global.registrations.clone(),
+        ends: Ends::Both,
+        grid: Grid {
+            threads: args.threads.iter().map(|n| usize::from(*n)).collect(),
+            records: args.record.iter().map(length).collect(),
+            tests: vec![Test::Write, Test::Read],
+            size: args.size.0,
+            outstanding: args.outstanding.into(),
+            random_ops: 0,
+            runs: args.runs.into(),
+        },
+    }
+}
+
+/// Under which conditions it was measured.
+fn conditions(args: &BreakdownArgs, figures: &[Figure]) -> String {
+    let provider = figures.iter().find_map(|f| f.provider.as_deref());
+    format!(
+        "embedded server, memory export at {}, {}; {} in flight and {} per thread; runs: {}",
+        args.address,
+        provider.map_or_else(|| args.proto.to_string(), |p| format!("{} ({p})", args.proto)),
+        args.outstanding,
+        args.size,
+        args.runs
+    )
+}

@@ -1,0 +1,89 @@
+//! `millrace-lab iozone`.
+
+use millrace_bench::{Figure, iozone::Servers};
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    iozone::Show,
+};
+use millrace_client::{Design, Options, Strategy};
+
+use super::warn_of_debug_build;
+use crate::{
+    args::{EndsName, Global, IozoneArgs},
+    matrix::{Ends, Matrix, Place},
+    pictures,
+};
+
+impl From<EndsName> for Ends {
+    fn from(ends: EndsName) -> Self {
+        match ends {
+            EndsName::Both => Self::Both,
+            EndsName::Client => Self::Client,
+            EndsName::Server => Self::Server,
+        }
+    }
+}
+
+pub(super) fn run(global: &Global, args: &IozoneArgs) -> CommandResult {
+    warn_of_debug_build();
+    let bench = &args.bench;
+    let options =
+        Options { registration: Options::default().registration, ..bench.options(global.options()) };
+    let matrix = Matrix {
+        place: Place::Measured(bench.servers()?),
+        options,
+        designs: global.designs.clone(),
+        registrations: global.registrations.clone(),
+        ends: args.registration_of.into(),
+        grid: bench.grid(),
+    };
+    let show = Show {
+        json: bench.json,
+        csv: bench.csv.as_deref(),
+        conditions: &|f| bench.conditions(f),
+        ends: ("client", "server"),
+        notes: notes(&matrix),
+    };
+    sweep(&matrix, &show, args.plot.as_deref())
+}
+
+/// Measures a matrix, shows the figures, and draws the medians into `plot`.
+pub(super) fn sweep(matrix: &Matrix, show: &Show<'_>, plot: Option<&std::path::Path>) -> CommandResult {
+    let medians = show.measure(matrix.cells() * matrix.grid.runs, |each| matrix.run(each))?;
+    if let Some(dir) = plot {
+        draw(show, matrix, &medians, dir)?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Explanations of the figures.
+fn notes(matrix: &Matrix) -> String {
+    let Place::Measured(Servers::Embedded { address, .. }) = &matrix.place else { return String::new() };
+    let mut text = String::new();
+    let all_physical = matrix.registrations.contains(&Strategy::AllPhysical);
+    let read_read = matrix.designs.contains(&Design::ReadRead);
+    if read_read {
+        text += &format!(
+            "read-read: the embedded server exposes its memory to whoever reaches it at {address} \
+             (--i-accept-exposed-buffers is implied).\n"
+        );
+    }
+    if all_physical {
+        text += "all-physical: this program trusts the server that it started (--i-trust-the-server is implied).\n";
+    }
+    if read_read && all_physical && matrix.ends != Ends::Client {
+        text += "A read-read server refuses all-physical; it uses cache there.\n";
+    }
+    text
+}
+
+fn draw(show: &Show<'_>, matrix: &Matrix, medians: &[Figure], dir: &std::path::Path) -> Result<(), Failure> {
+    let note = medians.first().map(show.conditions).unwrap_or_default();
+    let ends = match matrix.ends {
+        Ends::Both => "registration at both ends",
+        Ends::Client => "the client's registration",
+        Ends::Server => "the server's registration",
+    };
+    let drawn = pictures::draw(medians, &format!("{ends}; {note}"), dir);
+    drawn.map_err(|e| Failure::new(e.to_string()))
+}

@@ -1,0 +1,113 @@
+//! `millrace-lab simulate`, and the machines that every workload may be simulated on.
+
+use millrace_bench::{
+    Figure,
+    iozone::{Grid, Test},
+};
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    iozone::{Show, length},
+    output,
+};
+use millrace_client::{Options, Proto};
+use millrace_rdma_sim::{Profile, ProfileError};
+use millrace_simlab::Machines;
+
+use super::iozone::sweep;
+use crate::{
+    args::{Global, MachinesArgs, SimulateArgs},
+    matrix::{Ends, Matrix, Place},
+};
+
+pub(super) fn run(global: &Global, args: &SimulateArgs) -> CommandResult {
+    if args.machines.profile.as_deref() == Some("list") {
+        return list();
+    }
+    let machines = machines(global, &args.machines, args.proto, 1)?;
+    let about = about(&machines);
+    let shared = if args.shared_mount { "; threads share a connection" } else { "" };
+    let conditions =
+        |_: &Figure| format!("{about}; {} in flight and {} per thread{shared}", args.outstanding, args.size);
+    let matrix = matrix(global, args, machines);
+    let show = Show {
+        json: args.json,
+        csv: args.csv.as_deref(),
+        conditions: &conditions,
+        ends: ("simulated client", "simulated server"),
+        notes: String::new(),
+    };
+    sweep(&matrix, &show, args.plot.as_deref())
+}
+
+fn matrix(global: &Global, args: &SimulateArgs, machines: Machines) -> Matrix {
+    Matrix {
+        options: machines.options.clone(),
+        place: Place::Simulated { machines: Box::new(machines), shared_mount: args.shared_mount },
+        designs: global.designs.clone(),
+        registrations: global.registrations.clone(),
+        ends: Ends::Both,
+        grid: Grid {
+            threads: args.threads.iter().map(|n| usize::from(*n)).collect(),
+            records: args.record.iter().map(length).collect(),
+            tests: vec![Test::Write, Test::Read],
+            size: args.size.0,
+            outstanding: args.outstanding.into(),
+            random_ops: 0,
+            runs: 1,
+        },
+    }
+}
+
+fn list() -> CommandResult {
+    for name in Profile::names() {
+        let profile = Profile::named(name).map_err(|e| Failure::new(e.to_string()))?;
+        output::line(&format!("{name}: {}", profile.about))?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// The machines that the command line names; so many client hosts unless it says how many.
+pub(super) fn machines(
+    global: &Global,
+    args: &MachinesArgs,
+    proto: Proto,
+    client_hosts: usize,
+) -> Result<Machines, Failure> {
+    let name = args.profile.as_deref().unwrap_or_default();
+    let placed = profile(name)?;
+    let placed = match args.miles {
+        Some(miles) => placed.at_distance(miles).map_err(refused)?,
+        None => placed,
+    };
+    Ok(Machines {
+        seed: args.seed,
+        options: Options { proto, ..global.options() },
+        storage: args.storage.clone(),
+        client_hosts: args.client_hosts.map_or(client_hosts, usize::from),
+        ..Machines::new(placed)
+    })
+}
+
+fn refused(e: ProfileError) -> Failure {
+    Failure::usage(e.to_string())
+}
+
+/// What is simulated, in a line.
+pub(super) fn about(machines: &Machines) -> String {
+    let Machines { profile, seed, storage, client_hosts, options, .. } = machines;
+    format!(
+        "SIMULATED, not measured: {}: {}; {} miles; client hosts: {client_hosts}; server's file system: {storage}; {}; \
+         seed {seed}",
+        profile.name, profile.about, profile.link.miles, options.proto
+    )
+}
+
+/// The profile by its name, or out of a file.
+pub(super) fn profile(name: &str) -> Result<Profile, Failure> {
+    if name.contains('/') || name.ends_with(".toml") {
+        let text = std::fs::read_to_string(name);
+        let text = text.map_err(|e| Failure::new(format!("cannot read the profile {name}: {e}")))?;
+        return Profile::parse(&text).map_err(refused);
+    }
+    Profile::named(name).map_err(refused)
+}

@@ -1,0 +1,40 @@
+//! The millrace-lab command: research on RPC-over-RDMA designs, memory registration and simulated machines.
+
+mod args;
+mod breakdown;
+mod commands;
+mod matrix;
+mod pictures;
+mod security;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use millrace_cli_common::failure::Failure;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let checked = cli.check().map_err(Failure::usage);
+    match checked.and_then(|()| start_log(cli.global.log.as_deref())).and_then(|()| commands::run(&cli)) {
+        Ok(outcome) => outcome.exit_code(),
+        Err(failure) => {
+            if !failure.is_silent() {
+                eprintln!("millrace-lab: {failure}");
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+/// Starts the log on standard error.
+fn start_log(filter: Option<&str>) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or("error"))
+        .map_err(|e| Failure::usage(format!("--log: {e}; write a level such as debug, or module=level")))?;
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
+    Ok(())
+}

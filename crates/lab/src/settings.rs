@@ -1,0 +1,48 @@
+//! What the global options mean for clients and servers.
+
+use std::time::Duration;
+
+use millrace_client::{Design, Options, RetryPolicy, Strategy};
+
+use crate::args::Global;
+
+/// How long a client tries again when a server that it has reached does not answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Global {
+    /// The design, if one is given.
+    pub(crate) fn design(&self) -> Option<Design> {
+        self.designs.first().copied()
+    }
+
+    /// The registration strategy, if one is given.
+    pub(crate) fn registration(&self) -> Option<Strategy> {
+        self.registrations.first().copied()
+    }
+
+    /// The options of clients.
+    pub(crate) fn options(&self) -> Options {
+        let default = Options::default();
+        Options {
+            retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() },
+            provider: self.provider.unwrap_or_default(),
+            design: self.design().unwrap_or_default(),
+            padding: self.padding,
+            registration: self.registration().unwrap_or(default.registration),
+            invalidation: self.fast_invalidate.unwrap_or(default.invalidation),
+            trust_server: self.i_trust_the_server,
+            sample_stages: self.sample_stages.unwrap_or(default.sample_stages),
+            ..default
+        }
+    }
+}
+
+/// The arguments of `millrace-lab serve` for a server of `design` that samples one call in `sample_stages`.
+pub(crate) fn server_arguments(design: Design, sample_stages: u32) -> Vec<String> {
+    let mut arguments = vec![format!("--design={design}"), format!("--sample-stages={sample_stages}")];
+    if design == Design::ReadRead {
+        // Who measures this design has asked for it, at any address.
+        arguments.extend(["--i-accept-exposed-buffers", "--i-accept-exposed-buffers"].map(String::from));
+    }
+    arguments
+}

@@ -1,0 +1,30 @@
+//! `millrace-lab reproduce`, as a user meets it.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+
+use common::{ok, run};
+
+#[test]
+fn reproduce_runs_the_claims_that_are_asked_for_and_writes_a_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("report");
+    let said =
+        ok(&["reproduce", "--only", "C2,C15", "--small", "--seed", "3", "--out", out.to_str().unwrap()]);
+    for word in ["SIMULATED, not measured; seed 3", "C2 ", "C15  open", "1 open", "index.html"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    for file in ["index.html", "claims.md", "claims.json", "pictures/c2-read.svg"] {
+        assert!(fs::metadata(out.join(file)).unwrap().len() > 100, "{file}");
+    }
+}
+
+#[test]
+fn a_claim_that_is_not_there_is_refused_with_those_that_are() {
+    let out = run(&["reproduce", "--only", "C2,C99"]);
+    assert_eq!(out.status.code(), Some(2));
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(said.contains("C99") && said.contains("C1, C2") && said.contains("C15"), "{said}");
+}

@@ -1,0 +1,21 @@
+//! *Simulated* machines: a server host and client hosts of one profile, in virtual time.
+//!
+//! Client and server are the real ones; time, processors, adapters and links are simulated
+//! ([`millrace_rdma_sim`]), and the same seed gives the same figures. All figures say that they are simulated.
+//! [`SimulatedIozone`] runs IOzone, [`simulate`] any workload, [`Wan`] the measurements of WAN 2008.
+
+mod hosts;
+mod iozone;
+mod machines;
+mod raw;
+mod storage;
+mod wan;
+mod workload;
+
+pub use hosts::{Hosts, Spent};
+pub use iozone::SimulatedIozone;
+pub use machines::{Machines, Simulation, server_strategy};
+pub use raw::{Operation, Raw};
+pub use storage::{Lookup, Raid, Storage, Tmpfs};
+pub use wan::{Wan, WanFigure};
+pub use workload::simulate;
