@@ -219,8 +219,7 @@ async fn connect_over(
     registration: Arc<Registration>,
 ) -> Result<Connection, String> {
     if options.padding.is_some() && options.design == Design::ReadWrite {
-        let why =
-            "padding (RDMA_MSGP) is of the Read-Read design alone; leave it out, or state design=read-read";
+        let why = "padding (RDMA_MSGP) is of the Read-Read design alone; leave it out, or choose that design";
         return Err(why.into());
     }
     let config = RequesterConfig {

@@ -234,8 +234,6 @@ impl Options {
     pub fn with_url(mut self, url: &Url) -> Self {
         self.proto = url.proto.unwrap_or(self.proto);
         self.provider = url.provider.unwrap_or(self.provider);
-        self.design = url.design.unwrap_or(self.design);
-        self.padding = url.padding.or(self.padding);
         self.nconnect = url.nconnect.unwrap_or(self.nconnect);
         self.rsize = url.rsize.or(self.rsize);
         self.wsize = url.wsize.or(self.wsize);

@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rpcrdma::{Design, Padding, registration::Strategy};
+use millrace_rpcrdma::registration::Strategy;
 
 use crate::{Error, Proto};
 
@@ -13,9 +13,9 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// Where an export is and how to reach it: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
 ///
 /// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`: `proto=rdma|tcp`,
-/// `provider=auto|iwarp|verbs`, `design=read-write|read-read`, `padding=ALIGN:THRESHOLD`, `nconnect=1..64`, `rsize=SIZE`,
-/// `wsize=SIZE`, `mountport=PORT`, `resvport`, `noresvport`, `registration=dynamic|fast|cache|all-physical`; sizes may
-/// end in `K` or `M`. Which part of the path is the export is found out at mount. `%XX` stands for a byte in the path.
+/// `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`, `noresvport`,
+/// `registration=dynamic|fast|cache`; sizes may end in `K` or `M`. Which part of the path is the export is found out at
+/// mount. `%XX` stands for a byte in the path.
 ///
 /// ```
 /// let url: millrace_client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
@@ -35,10 +35,6 @@ pub struct Url {
     pub proto: Option<Proto>,
     /// The RDMA provider, if stated.
     pub provider: Option<ProviderChoice>,
-    /// The RPC-over-RDMA design, if stated.
-    pub design: Option<Design>,
-    /// How RDMA_MSGP is padded, if stated.
-    pub padding: Option<Padding>,
     /// Connections, if stated.
     pub nconnect: Option<usize>,
     /// The most bytes of one READ, if stated.
@@ -62,8 +58,6 @@ impl Url {
             path: path.into(),
             proto: None,
             provider: None,
-            design: None,
-            padding: None,
             nconnect: None,
             rsize: None,
             wsize: None,
@@ -96,8 +90,11 @@ impl Url {
         match key {
             "proto" => self.proto = Some(value.parse()?),
             "provider" => self.provider = Some(value.parse()?),
-            "design" => self.design = Some(value.parse()?),
-            "padding" => self.padding = Some(value.parse()?),
+            // The default, which earlier releases let a URL state.
+            "design" if value == "read-write" => {
+                tracing::warn!("design=read-write is deprecated in URLs; remove it ({LAB})");
+            }
+            "design" | "padding" => return Err(format!("{key} is not an option of URLs any more: {LAB}")),
             "nconnect" => {
                 let n = value.parse().ok().filter(|n| (1..=MAX_CONNECTIONS).contains(n));
                 self.nconnect = Some(n.ok_or_else(|| {
@@ -107,10 +104,23 @@ impl Url {
             "rsize" => self.rsize = Some(size(key, value)?),
             "wsize" => self.wsize = Some(size(key, value)?),
             "mountport" => self.mountport = Some(port(value)?),
-            "registration" => self.registration = Some(value.parse()?),
+            "registration" => self.registration = Some(strategy(value)?),
             _ => return Err(format!("unknown option {key:?}")),
         }
         Ok(())
+    }
+}
+
+/// Where the research options are.
+const LAB: &str = "other RPC-over-RDMA designs are options of millrace-lab";
+
+/// A strategy that does not have to trust the server.
+fn strategy(s: &str) -> Result<Strategy, String> {
+    match s.parse()? {
+        Strategy::AllPhysical => {
+            Err("registration=all-physical is a research option: use millrace-lab".into())
+        }
+        strategy => Ok(strategy),
     }
 }
 
@@ -214,8 +224,6 @@ impl fmt::Display for Url {
         let options = [
             self.proto.map(|v| format!("proto={v}")),
             self.provider.map(|v| format!("provider={v}")),
-            self.design.map(|v| format!("design={v}")),
-            self.padding.map(|v| format!("padding={v}")),
             self.nconnect.map(|v| format!("nconnect={v}")),
             self.rsize.map(|v| format!("rsize={v}")),
             self.wsize.map(|v| format!("wsize={v}")),
@@ -246,7 +254,7 @@ mod tests {
 
     #[test]
     fn all_options_are_read_and_written() {
-        let text = "nfs://h:1/a/b?proto=rdma&provider=verbs&design=read-read&padding=512:1024&nconnect=4&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache";
+        let text = "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache";
         let u: Url = text.parse().unwrap();
         assert_eq!(
             (u.nconnect, u.rsize, u.wsize, u.mountport, u.resvport),
@@ -254,10 +262,16 @@ mod tests {
         );
         assert_eq!(u.to_string(), text);
         let short: Url =
-            "nfs://h:1/a/b?registration=cache&proto=rdma&provider=verbs&design=read-read&padding=512:1024&nconnect=4&rsize=64K&wsize=1m&mountport=635&noresvport"
+            "nfs://h:1/a/b?registration=cache&proto=rdma&provider=verbs&nconnect=4&rsize=64K&wsize=1m&mountport=635&noresvport"
                 .parse()
                 .unwrap();
         assert_eq!(short, u);
+    }
+
+    #[test]
+    fn a_url_may_state_the_default_design_as_before() {
+        let u: Url = "nfs://h/x?design=read-write&nconnect=2".parse().unwrap();
+        assert_eq!((u.nconnect, u.to_string().as_str()), (Some(2), "nfs://h/x?nconnect=2"));
     }
 
     #[test]
@@ -273,10 +287,9 @@ mod tests {
             ("nfs://[::1]x/", "unexpected text"),
             ("nfs://h/?proto=udp", "use rdma or tcp"),
             ("nfs://h/?provider=roce", "auto, iwarp or verbs"),
-            ("nfs://h/?design=read", "use read-write or read-read"),
-            ("nfs://h/?padding=512", "ALIGN:THRESHOLD"),
-            ("nfs://h/?padding=510:0", "multiple of 4"),
-            ("nfs://h/?padding=8192:0", "4 to 4096"),
+            ("nfs://h/?design=read-read", "millrace-lab"),
+            ("nfs://h/?padding=512:0", "millrace-lab"),
+            ("nfs://h/?registration=all-physical", "millrace-lab"),
             ("nfs://h/?nconnect=0", "1 to 64"),
             ("nfs://h/?rsize=1G", "expected a size"),
             ("nfs://h/?rsize=4096M", "expected a size"),

@@ -62,8 +62,9 @@ fn on_both<F: Future<Output = ()>>(test: impl Fn(Client) -> F) {
         let tokio =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         tokio.block_on(async {
-            let url = Url { design: Some(design), ..url(&server, proto, "/data") };
-            let client = Client::connect(TokioRuntime::current(), &url, options()).await.unwrap();
+            let options = Options { design, ..options() };
+            let url = url(&server, proto, "/data");
+            let client = Client::connect(TokioRuntime::current(), &url, options).await.unwrap();
             test(client.clone()).await;
             client.close();
         });
@@ -349,12 +350,13 @@ fn a_secure_export_is_used_over_rdma_or_from_a_reserved_port_or_refused_with_the
 #[test]
 fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
     for (server, client, says) in [
-        (Design::ReadRead, Design::ReadWrite, "state design=read-read"),
-        (Design::ReadWrite, Design::ReadRead, "leave out design=read-read"),
+        (Design::ReadRead, Design::ReadWrite, "millrace-lab --design read-read"),
+        (Design::ReadWrite, Design::ReadRead, "use the design read-write"),
     ] {
         let server = Server::start(of_design(server)).unwrap();
-        let url = Url { design: Some(client), ..url(&server, Proto::Rdma, "/data") };
-        let error = millrace_client::blocking::Client::connect(&url, options()).err().unwrap().to_string();
+        let url = url(&server, Proto::Rdma, "/data");
+        let options = Options { design: client, ..options() };
+        let error = millrace_client::blocking::Client::connect(&url, options).err().unwrap().to_string();
         assert!(error.contains(says), "{error}");
         server.stop_blocking(Duration::from_secs(1));
     }
@@ -364,12 +366,12 @@ fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
 #[test]
 fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
     let server = Server::start(of_design(Design::ReadRead)).unwrap();
-    let padded = format!("{}&design=read-read&padding=512:1024", url(&server, Proto::Rdma, "/data"));
-    let padded: Url = padded.parse().unwrap();
-    let plain = Url { padding: None, ..padded.clone() };
+    let of_server = url(&server, Proto::Rdma, "/data");
+    let plain = Options { design: Design::ReadRead, ..options() };
+    let padded = Options { padding: Some("512:1024".parse().unwrap()), ..plain.clone() };
     let data = pattern(2000);
-    for (url, expected) in [(&padded, 2), (&plain, 0)] {
-        let client = millrace_client::blocking::Client::connect(url, options()).unwrap();
+    for (options, expected) in [(padded, 2), (plain, 0)] {
+        let client = millrace_client::blocking::Client::connect(&of_server, options).unwrap();
         let file = client.create_file("padded", 0o600).unwrap().handle();
         // Below the threshold, at it, above it, and too large for a message.
         for (len, offset) in [(1023, 0), (1024, 5000), (2000, 10_000), (100_000, 20_000)] {
@@ -385,11 +387,11 @@ fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
     }
     server.stop_blocking(Duration::from_secs(1));
     let server = Server::start(of_design(Design::ReadWrite)).unwrap();
-    let url = Url { design: None, port: server.rdma_addr().map(|a| a.port()), ..padded };
-    let once = Options { retry: RetryPolicy::NONE, ..options() };
+    let url = Url { port: server.rdma_addr().map(|a| a.port()), ..of_server };
+    let padding = Some("512:1024".parse().unwrap());
+    let once = Options { retry: RetryPolicy::NONE, padding, ..options() };
     let e = millrace_client::blocking::Client::connect(&url, once).err().unwrap().to_string();
-    assert!(e.contains("state design=read-read"), "{e}");
-    let url = Url { padding: None, ..url };
+    assert!(e.contains("choose that design"), "{e}");
     assert!(millrace_client::blocking::Client::connect(&url, options()).is_ok());
     server.stop_blocking(Duration::from_secs(1));
 }

@@ -48,7 +48,7 @@ pub(super) mod url {
             "nfs://server/export",
             "nfs://10.0.0.1:7",
             "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K",
-            "nfs://h:1/a/b?proto=rdma&provider=verbs&design=read-read&padding=512:1024&nconnect=4&rsize=65536&\
+            "nfs://h:1/a/b?proto=rdma&provider=verbs&design=read-write&nconnect=4&rsize=65536&\
              wsize=1m&mountport=635&noresvport&registration=cache",
         ]
         .map(|s| s.as_bytes().to_vec())

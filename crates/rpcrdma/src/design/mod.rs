@@ -120,11 +120,11 @@ impl Design {
             }
             (Self::ReadRead, Self::ReadRead) => Ok(Box::new(read_read::Reader::new(local))),
             (Self::ReadWrite, Self::ReadRead) => mismatch(
-                "it uses the Read-Read design, and this end Read-Write; state design=read-read (its buffers are \
-                 exposed then), or start the server without it",
+                "it uses the Read-Read design, and this end Read-Write; start the server without it, or connect with \
+                 millrace-lab --design read-read (its buffers are exposed then)",
             ),
             (Self::ReadRead, Self::ReadWrite) => mismatch(
-                "it does not offer the Read-Read design; leave out design=read-read, or start the server with it",
+                "it does not offer the Read-Read design; use the design read-write, or start the server with millrace-lab serve --design read-read",
             ),
         }
     }

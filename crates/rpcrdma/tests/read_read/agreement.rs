@@ -20,7 +20,7 @@ use crate::{
 #[tokio::test]
 async fn a_requester_of_one_design_refuses_a_responder_of_the_other_in_words() {
     for (ours, theirs, says) in [
-        (Design::ReadWrite, Design::ReadRead, "state design=read-read"),
+        (Design::ReadWrite, Design::ReadRead, "millrace-lab --design read-read"),
         (Design::ReadRead, Design::ReadWrite, "does not offer the Read-Read design"),
     ] {
         for link in Link::fabric_and_providers() {
