@@ -84,8 +84,8 @@ impl Export {
     }
 }
 
-/// Whether a READ of `requested` bytes that returned `count` reached the end of the file, whose size was `size`
-/// afterwards.
+/// Whether a READ of `requested` bytes that returned `count` reached the end of the file, whose size was
+/// `size` afterwards.
 ///
 /// Another call may extend the file between the read and the stat. A READ that returned no data still sets
 /// `eof`: the Linux client returns EIO to the application for a reply without data and without `eof`.

@@ -331,7 +331,7 @@ impl Export {
         if self.read_only { Err(FsError::RoFs) } else { Ok(()) }
     }
 
-    /// Whether the umask does not affect new objects (the threads have their own).
+    /// Whether new objects get exactly the requested mode, since the threads have their own, zero umask.
     pub(super) fn exact_modes(&self) -> bool {
         self.own_umask
     }

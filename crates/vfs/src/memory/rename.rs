@@ -137,7 +137,7 @@ impl MemoryFs {
         Ok(Some(RenameObjects { moved, replaced }))
     }
 
-    /// Checks that need the objects' locks, then renames. Returns the body of a replaced object whose last
+    /// Performs the checks that need the objects' locks, then renames. Returns the body of a replaced object whose last
     /// link is gone.
     fn execute(
         &self,
