@@ -261,7 +261,7 @@ impl<'a> Driver<'a> {
         #[cfg(test)]
         {
             use std::sync::atomic::Ordering::Relaxed;
-            if self.shared.failures.try_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
+            if self.shared.failures.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
                 return Err(io::Error::from_raw_os_error(libc::EBADFD));
             }
         }
