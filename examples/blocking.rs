@@ -10,7 +10,7 @@ use std::{process::ExitCode, thread};
 
 use millrace_client::{
     Options,
-    blocking::{Client, File},
+    nfs3::blocking::{Client, File},
 };
 
 /// Threads, each of which writes one line.

@@ -15,7 +15,7 @@ use std::{
     process::ExitCode,
 };
 
-use millrace_client::{Client, Options, TokioRuntime};
+use millrace_client::{Options, TokioRuntime, nfs3::Client};
 
 /// Calls in flight.
 const DEPTH: usize = 16;

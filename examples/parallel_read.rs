@@ -19,7 +19,10 @@ use std::{
     },
 };
 
-use millrace_client::{Client, File, Options, TokioRuntime};
+use millrace_client::{
+    Options, TokioRuntime,
+    nfs3::{Client, File},
+};
 use tokio::task::JoinSet;
 
 /// Reads in flight, and buffers.

@@ -10,7 +10,7 @@
 
 use std::{error::Error, process::ExitCode, time::Duration};
 
-use millrace_client::{Client, Options, Stats, TokioRuntime};
+use millrace_client::{Options, Stats, TokioRuntime, nfs3::Client};
 use tokio::time::Instant;
 
 /// Calls in flight.

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use millrace_client::{Client, Options, RetryPolicy, TokioRuntime, Url};
+use millrace_client::{Options, RetryPolicy, TokioRuntime, Url, nfs3::Client};
 use millrace_crashtest::{Library, Posix, Subject, Workload};
 
 const FILES: usize = 4;

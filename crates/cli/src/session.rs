@@ -6,7 +6,7 @@ use std::{
 };
 
 use millrace_cli_common::failure::Failure;
-use millrace_client::{Client, Options, RetryPolicy, Url};
+use millrace_client::{Options, RetryPolicy, Url, nfs3::Client};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 use millrace_runtime::tokio_rt::TokioRuntime;
 

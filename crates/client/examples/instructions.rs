@@ -9,7 +9,7 @@
 
 use std::{error::Error, time::Duration};
 
-use millrace_client::{Client, Options, Proto, Url};
+use millrace_client::{Options, Proto, Url, nfs3::Client};
 use millrace_nfs::v3::StableHow;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Limits, Server};

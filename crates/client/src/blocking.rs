@@ -1,32 +1,19 @@
 //! The same client without `async`: each call blocks its thread until it is answered.
 //!
-//! A thread of its own drives the connections. Do not call this from `async` code: it panics there, as Tokio does.
-//!
-//! ```no_run
-//! let url = "nfs://server.example/export".parse()?;
-//! let client = millrace_client::blocking::Client::connect(&url, millrace_client::Options::default())?;
-//! for entry in client.readdir(client.root())? {
-//!     println!("{}", entry.name_lossy());
-//! }
-//! # Ok::<(), millrace_client::Error>(())
-//! ```
+//! A background thread drives the connections. The functions panic when they are called from `async` code, as
+//! [`tokio::runtime::Runtime::block_on`] does.
 
-use std::{future::Future, sync::Arc};
+use std::future::Future;
 
-use millrace_buffer::{Arena, Buffer, Views};
-use millrace_nfs::v3::{
-    CommitOk, CreateHow, Fattr, FileHandle, FsinfoOk, FsstatOk, LinkOk, MknodWhat, NfsTime, PathconfOk,
-    RenameOk, Sattr, StableHow, Verifier, WccData,
-};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
-use crate::{DirEntry, DirPage, Error, Flow, Object, Options, ReadInto, Stats, Url, Written};
+use crate::{Error, Options, Url};
 
 /// The thread that drives connections. Dropping it does not wait.
-struct Driver(Option<tokio::runtime::Runtime>);
+pub(crate) struct Driver(Option<tokio::runtime::Runtime>);
 
 impl Driver {
-    fn new() -> Result<Self, Error> {
+    pub(crate) fn new() -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("millrace-client")
@@ -35,12 +22,12 @@ impl Driver {
         runtime.map(|r| Self(Some(r))).map_err(|e| Error::Local(format!("cannot start a runtime: {e}")))
     }
 
-    fn runtime(&self) -> Result<RuntimeRef, Error> {
+    pub(crate) fn runtime(&self) -> Result<RuntimeRef, Error> {
         let tokio = self.0.as_ref().ok_or(Error::Closed)?;
         Ok(TokioRuntime::from_handle(tokio.handle().clone()))
     }
 
-    fn wait<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    pub(crate) fn wait<T, E: From<Error>>(&self, future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         self.0.as_ref().ok_or(Error::Closed)?.block_on(future)
     }
 }
@@ -61,165 +48,4 @@ impl Drop for Driver {
 pub fn exports(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>)>, Error> {
     let driver = Driver::new()?;
     driver.wait(crate::exports(driver.runtime()?, url, options))
-}
-
-/// A mounted export, as [`crate::Client`]. Clones share everything.
-#[derive(Clone)]
-pub struct Client {
-    // Before the driver, so that connections close while it still runs.
-    inner: crate::Client,
-    driver: Arc<Driver>,
-}
-
-/// An open file, as [`crate::File`].
-#[derive(Clone)]
-pub struct File {
-    inner: crate::File,
-    driver: Arc<Driver>,
-}
-
-/// Methods that call the asynchronous one of the same name and wait.
-macro_rules! mirror {
-    ($of:literal: $(fn $name:ident(&self $(, $a:ident: $t:ty)*) -> $r:ty;)*) => {
-        $(
-            #[doc = concat!("As [`crate::", $of, "::", stringify!($name), "`].")]
-            ///
-            /// # Errors
-            #[doc = concat!("As [`crate::", $of, "::", stringify!($name), "`].")]
-            pub fn $name(&self $(, $a: $t)*) -> Result<$r, Error> {
-                self.driver.wait(self.inner.$name($($a),*))
-            }
-        )*
-    };
-}
-
-impl Client {
-    /// As [`crate::Client::connect`].
-    ///
-    /// # Errors
-    /// As [`crate::Client::connect`].
-    pub fn connect(url: &Url, options: Options) -> Result<Self, Error> {
-        let driver = Arc::new(Driver::new()?);
-        let inner = driver.wait(crate::Client::connect(driver.runtime()?, url, options))?;
-        Ok(Self { inner, driver })
-    }
-
-    /// The asynchronous client behind this one.
-    pub fn inner(&self) -> &crate::Client {
-        &self.inner
-    }
-
-    /// As [`crate::Client::root`].
-    pub fn root(&self) -> FileHandle {
-        self.inner.root()
-    }
-
-    /// As [`crate::Client::path_in_export`].
-    pub fn path_in_export(&self) -> &str {
-        self.inner.path_in_export()
-    }
-
-    /// As [`crate::Client::arena`].
-    pub fn arena(&self) -> &Arena {
-        self.inner.arena()
-    }
-
-    /// As [`crate::Client::stats`].
-    pub fn stats(&self) -> Stats {
-        self.inner.stats()
-    }
-
-    /// As [`crate::Client::close`].
-    pub fn close(&self) {
-        self.inner.close();
-    }
-
-    mirror! { "Client":
-        fn resolve(&self, path: impl AsRef<[u8]>) -> (FileHandle, Fattr);
-        fn resolve_link(&self, path: impl AsRef<[u8]>) -> (FileHandle, Fattr);
-        fn resolve_parent(&self, path: impl AsRef<[u8]>) -> (FileHandle, Vec<u8>);
-        fn getattr(&self, object: FileHandle) -> Fattr;
-        fn setattr(&self, object: FileHandle, attributes: Sattr, guard: Option<NfsTime>) -> WccData;
-        fn lookup(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Object;
-        fn access(&self, object: FileHandle, wanted: u32) -> u32;
-        fn readlink(&self, symlink: FileHandle) -> Vec<u8>;
-        fn read_into(&self, file: FileHandle, offset: u64, buffer: Buffer) -> ReadInto;
-        fn read(&self, file: FileHandle, offset: u64, out: &mut [u8]) -> usize;
-        fn write_from(&self, file: FileHandle, offset: u64, data: Views, stable: StableHow) -> Written;
-        fn write(&self, file: FileHandle, offset: u64, data: &[u8], stable: StableHow) -> Written;
-        fn create(&self, dir: FileHandle, name: impl AsRef<[u8]>, how: CreateHow) -> Object;
-        fn mkdir(&self, dir: FileHandle, name: impl AsRef<[u8]>, attributes: Sattr) -> Object;
-        fn symlink(
-            &self, dir: FileHandle, name: impl AsRef<[u8]>, target: impl AsRef<[u8]>, attributes: Sattr
-        ) -> Object;
-        fn mknod(&self, dir: FileHandle, name: impl AsRef<[u8]>, what: MknodWhat) -> Object;
-        fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> WccData;
-        fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> WccData;
-        fn rename(
-            &self, from_dir: FileHandle, from: impl AsRef<[u8]>, to_dir: FileHandle, to: impl AsRef<[u8]>
-        ) -> RenameOk;
-        fn link(&self, file: FileHandle, dir: FileHandle, name: impl AsRef<[u8]>) -> LinkOk;
-        fn readdir(&self, dir: FileHandle) -> Vec<DirEntry>;
-        fn readdir_page(&self, dir: FileHandle, cookie: u64, verifier: Verifier) -> DirPage;
-        fn fsstat(&self, root: FileHandle) -> FsstatOk;
-        fn fsinfo(&self, root: FileHandle) -> FsinfoOk;
-        fn pathconf(&self, object: FileHandle) -> PathconfOk;
-        fn commit(&self, file: FileHandle, offset: u64, count: u32) -> CommitOk;
-    }
-
-    /// As [`crate::Client::open`].
-    ///
-    /// # Errors
-    /// As [`crate::Client::open`].
-    pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File, Error> {
-        let inner = self.driver.wait(self.inner.open(path))?;
-        Ok(File { inner, driver: Arc::clone(&self.driver) })
-    }
-
-    /// As [`crate::Client::create_file`].
-    ///
-    /// # Errors
-    /// As [`crate::Client::create_file`].
-    pub fn create_file(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<File, Error> {
-        let inner = self.driver.wait(self.inner.create_file(path, mode))?;
-        Ok(File { inner, driver: Arc::clone(&self.driver) })
-    }
-}
-
-impl File {
-    /// The asynchronous file behind this one.
-    pub fn inner(&self) -> &crate::File {
-        &self.inner
-    }
-
-    /// As [`crate::File::handle`].
-    pub fn handle(&self) -> FileHandle {
-        self.inner.handle()
-    }
-
-    mirror! { "File":
-        fn attributes(&self) -> Fattr;
-        fn read_into(&self, offset: u64, buffer: Buffer) -> ReadInto;
-        fn read(&self, offset: u64, out: &mut [u8]) -> usize;
-        fn write_from(&self, offset: u64, data: Views) -> ();
-        fn write(&self, offset: u64, data: &[u8]) -> ();
-        fn write_stream(
-            &self, offset: u64, depth: usize, source: impl FnMut(usize) -> std::io::Result<Option<Views>>
-        ) -> u64;
-        fn commit(&self) -> ();
-    }
-
-    /// As [`crate::File::read_stream`].
-    ///
-    /// # Errors
-    /// As [`crate::File::read_stream`].
-    pub fn read_stream<R: Flow>(
-        &self,
-        offset: u64,
-        len: u64,
-        depth: usize,
-        each: impl FnMut(u64, Views) -> R,
-    ) -> Result<u64, Error> {
-        self.driver.wait(self.inner.read_stream(offset, len, depth, each))
-    }
 }

@@ -175,7 +175,7 @@ pub struct Options {
     pub provider: ProviderChoice,
     /// The most bytes of memory for buffers and messages.
     pub arena_limit: usize,
-    /// The most bytes of unstable data that one [`crate::File`] retains before it commits by itself.
+    /// The most bytes of unstable data that one [`crate::nfs3::File`] retains before it commits by itself.
     pub unstable_limit: usize,
     /// The stages of one call in so many are timed ([`millrace_oncrpc::stages`]); 0: of none.
     pub sample_stages: u32,

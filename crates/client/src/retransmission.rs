@@ -27,7 +27,7 @@
 //! | CREATE guarded | EXIST | never: somebody else may have made it. Use an exclusive CREATE to know |
 //! | CREATE exclusive | - | the server itself recognises the verifier, also after a restart |
 //!
-//! **Unstable data**: [`File`](crate::File) keeps what it wrote UNSTABLE until COMMIT returns the same write verifier
+//! **Unstable data**: [`File`](crate::nfs3::File) keeps what it wrote UNSTABLE until COMMIT returns the same write verifier
 //! as the WRITEs: of each byte the newest data. If the verifier has changed, the server may have lost the data. It is
 //! then written again, while no other call of this client changes the same range, and committed again, until the
 //! verifier stays. Reads through a `File` return that data meanwhile. SETATTR and a CREATE that truncates commit what an

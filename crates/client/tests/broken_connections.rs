@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Options, Proto, RetryPolicy, Url, blocking::Client};
+use millrace_client::{Options, Proto, RetryPolicy, Url, nfs3::blocking::Client};
 use millrace_nfs::v3::{CreateHow, Sattr, StableHow};
 use millrace_server::{Config, Server};
 

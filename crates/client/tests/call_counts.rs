@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Client, Options, Proto, Url};
+use millrace_client::{Options, Proto, Url, nfs3::Client};
 use millrace_nfs::{call_counts::HANDLES_DECODED, v3::StableHow};
 use millrace_oncrpc::call_counts::HEADERS_DECODED;
 use millrace_runtime::tokio_rt::TokioRuntime;

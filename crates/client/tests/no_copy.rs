@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use millrace_client::{Design, Options, Proto, Url, blocking::Client};
+use millrace_client::{Design, Options, Proto, Url, nfs3::blocking::Client};
 use millrace_nfs::v3::StableHow;
 use millrace_server::{Config, ExposedBuffers, Server};
 

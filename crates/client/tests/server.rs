@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Client, Design, Error, Options, Proto, RetryPolicy, Url};
+use millrace_client::{Design, Error, Options, Proto, RetryPolicy, Url, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
@@ -236,7 +236,7 @@ fn the_longest_export_that_contains_the_path_is_mounted() {
         let server = Server::start(config()).unwrap();
         let connect = |path: &str| {
             let url = url(&server, proto, path);
-            millrace_client::blocking::Client::connect(&url, options())
+            millrace_client::nfs3::blocking::Client::connect(&url, options())
         };
         for (path, export, rest) in [
             ("/data", "/data", ""),
@@ -286,13 +286,14 @@ fn a_refused_connection_says_where_and_what_to_check() {
     drop(listener);
     for proto in [Proto::Tcp, Proto::Rdma] {
         let url = Url { port: Some(port), proto: Some(proto), ..Url::new("127.0.0.1", "/data") };
-        let e = millrace_client::blocking::Client::connect(&url, options()).map(drop).unwrap_err();
+        let e = millrace_client::nfs3::blocking::Client::connect(&url, options()).map(drop).unwrap_err();
         let text = e.to_string();
         assert!(matches!(e, Error::Connect { .. }), "{text}");
         assert!(text.contains(&format!("127.0.0.1:{port} over {proto}")), "{text}");
     }
-    let e = millrace_client::blocking::Client::connect(&Url::new("no-such-host.invalid", "/"), options())
-        .map(drop);
+    let e =
+        millrace_client::nfs3::blocking::Client::connect(&Url::new("no-such-host.invalid", "/"), options())
+            .map(drop);
     assert!(matches!(e.unwrap_err(), Error::Resolve { .. } | Error::Connect { .. }));
 }
 
@@ -301,7 +302,7 @@ fn a_server_that_comes_back_is_used_again() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         let first = Server::start(config()).unwrap();
         let url = url(&first, proto, "/data");
-        let c = millrace_client::blocking::Client::connect(&url, options()).unwrap();
+        let c = millrace_client::nfs3::blocking::Client::connect(&url, options()).unwrap();
         c.getattr(c.root()).unwrap();
         let again = Config {
             listen_rdma: first.rdma_addrs().to_vec(),
@@ -356,7 +357,8 @@ fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
         let server = Server::start(of_design(server)).unwrap();
         let url = url(&server, Proto::Rdma, "/data");
         let options = Options { design: client, ..options() };
-        let error = millrace_client::blocking::Client::connect(&url, options).err().unwrap().to_string();
+        let error =
+            millrace_client::nfs3::blocking::Client::connect(&url, options).err().unwrap().to_string();
         assert!(error.contains(says), "{error}");
         server.stop_blocking(Duration::from_secs(1));
     }
@@ -371,7 +373,7 @@ fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
     let padded = Options { padding: Some("512:1024".parse().unwrap()), ..plain.clone() };
     let data = pattern(2000);
     for (options, expected) in [(padded, 2), (plain, 0)] {
-        let client = millrace_client::blocking::Client::connect(&of_server, options).unwrap();
+        let client = millrace_client::nfs3::blocking::Client::connect(&of_server, options).unwrap();
         let file = client.create_file("padded", 0o600).unwrap().handle();
         // Below the threshold, at it, above it, and too large for a message.
         for (len, offset) in [(1023, 0), (1024, 5000), (2000, 10_000), (100_000, 20_000)] {
@@ -390,8 +392,8 @@ fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
     let url = Url { port: server.rdma_addr().map(|a| a.port()), ..of_server };
     let padding = Some("512:1024".parse().unwrap());
     let once = Options { retry: RetryPolicy::NONE, padding, ..options() };
-    let e = millrace_client::blocking::Client::connect(&url, once).err().unwrap().to_string();
+    let e = millrace_client::nfs3::blocking::Client::connect(&url, once).err().unwrap().to_string();
     assert!(e.contains("choose that design"), "{e}");
-    assert!(millrace_client::blocking::Client::connect(&url, options()).is_ok());
+    assert!(millrace_client::nfs3::blocking::Client::connect(&url, options()).is_ok());
     server.stop_blocking(Duration::from_secs(1));
 }

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use millrace_client::{Client, Design, Options, Proto, Strategy, Url};
+use millrace_client::{Design, Options, Proto, Strategy, Url, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, Sattr, StableHow};
 use millrace_oncrpc::{
     CallClass, Stage,

@@ -1,7 +1,7 @@
 //! The files of an NFS export.
 
 use millrace_buffer::Views;
-use millrace_client::Client;
+use millrace_client::nfs3::Client;
 use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, StableHow, Status};
 
 use crate::{
@@ -39,7 +39,7 @@ impl RemoteTree {
     async fn entry(
         &self,
         dir: FileHandle,
-        e: millrace_client::DirEntry,
+        e: millrace_client::nfs3::DirEntry,
     ) -> Result<Option<Entry<FileHandle>>, millrace_client::Error> {
         let (node, meta) = match (e.handle, &e.attributes) {
             (Some(h), Some(a)) => (h, a.into()),
@@ -56,7 +56,7 @@ impl RemoteTree {
         &self,
         dir: FileHandle,
         name: &[u8],
-    ) -> Result<Option<millrace_client::Object>, millrace_client::Error> {
+    ) -> Result<Option<millrace_client::nfs3::Object>, millrace_client::Error> {
         match self.client.lookup(dir, name).await {
             Ok(o) => Ok(Some(o)),
             Err(e) if e.is_not_found() => Ok(None),

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use millrace_client::{Client, Error, File};
+use millrace_client::{
+    Error,
+    nfs3::{Client, File},
+};
 use millrace_nfs::v3::Sattr;
 use millrace_runtime::{BoxFuture, RuntimeExt};
 use parking_lot::Mutex;

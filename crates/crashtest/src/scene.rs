@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use millrace_client::{Client, Error, Identity, Options, Proto, RetryPolicy, Strategy};
+use millrace_client::{Error, Identity, Options, Proto, RetryPolicy, Strategy, nfs3::Client};
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{
     RuntimeRef,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::future::{join, join_all};
-use millrace_client::{Client, Design, Options, Proto, Strategy};
+use millrace_client::{Design, Options, Proto, Strategy, nfs3::Client};
 use millrace_rdma_sim::{Faults, Profile, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 

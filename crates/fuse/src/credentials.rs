@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use millrace_client::{Client, Identity};
+use millrace_client::{Identity, nfs3::Client};
 use parking_lot::Mutex;
 
 /// Identities that are cached.

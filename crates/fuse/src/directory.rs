@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_client::{Client, DirEntry};
+use millrace_client::nfs3::{Client, DirEntry};
 use millrace_nfs::v3::{Fattr, Status, Verifier};
 use millrace_runtime::Instant;
 use rustix::io::Errno;

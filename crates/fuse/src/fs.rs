@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Client, Object};
+use millrace_client::nfs3::{Client, Object};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType, FsstatOk, WccData, access};
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;

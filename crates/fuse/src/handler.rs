@@ -16,7 +16,7 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, Version, WriteFlags,
 };
-use millrace_client::{Client, Object};
+use millrace_client::nfs3::{Client, Object};
 use millrace_nfs::v3::{MknodWhat, Sattr, WccData};
 use rustix::{
     fs::{FileType as Kind, OFlags},
@@ -675,7 +675,7 @@ impl Filesystem for FuseHandler {
 async fn add_plus(
     fs: &Arc<Fs>,
     stream: &DirStream,
-    e: &millrace_client::DirEntry,
+    e: &millrace_client::nfs3::DirEntry,
     issued: CallTime,
     lookups: &mut PendingLookups<'_>,
     reply: &mut ReplyDirectoryPlus,

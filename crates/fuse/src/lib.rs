@@ -44,7 +44,7 @@
 //! reads ahead (`read_ahead.rs`).
 //!
 //! # Writing
-//! Adjacent writes are coalesced up to `wsize` and sent asynchronously (`write.rs`); `millrace_client::File`
+//! Adjacent writes are coalesced up to `wsize` and sent asynchronously (`write.rs`); `millrace_client::nfs3::File`
 //! retains them until COMMIT and resends them when the server's write verifier changes. Reads, attribute
 //! requests and truncation wait for writes in flight. None of this survives the mounting process: as for
 //! every NFS client, data is durable after fsync or close.

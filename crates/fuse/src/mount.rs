@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Client, Options, Url};
+use millrace_client::{Options, Url, nfs3::Client};
 use millrace_nfs::v3::FileType;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use tokio::{runtime::Runtime, sync::watch};

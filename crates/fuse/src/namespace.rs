@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use millrace_client::{Client, Object};
+use millrace_client::nfs3::{Client, Object};
 use millrace_nfs::v3::{CreateHow, FileType, MknodWhat, Sattr, SetTime, Status, WccData};
 use rustix::{fs::OFlags, io::Errno};
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use millrace_buffer::{Buffer, View};
-use millrace_client::{Client, File, ReadInto};
+use millrace_client::nfs3::{Client, File, ReadInto};
 use millrace_nfs::v3::{Sattr, access};
 use rustix::{fs::OFlags, io::Errno};
 

@@ -217,7 +217,7 @@ impl Fs {
 
 #[cfg(test)]
 mod tests {
-    use millrace_client::{Client, Options};
+    use millrace_client::{Options, nfs3::Client};
     use millrace_nfs::v3::{CreateHow, Sattr};
     use millrace_runtime::tokio_rt::TokioRuntime;
     use millrace_server::{Config, Running, Server};

@@ -11,7 +11,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use millrace_client::Client;
+use millrace_client::nfs3::Client;
 use millrace_nfs::v3::{Fattr, NfsTime, access};
 use millrace_runtime::Instant;
 use parking_lot::Mutex;

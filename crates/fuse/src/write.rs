@@ -12,7 +12,7 @@ use std::{
 };
 
 use millrace_buffer::{Buffer, View};
-use millrace_client::{Client, File};
+use millrace_client::nfs3::{Client, File};
 use millrace_nfs::v3::WccData;
 use millrace_runtime::{Instant, RuntimeExt};
 use parking_lot::Mutex;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{CASES, Export, fuse_is_available};
-use millrace_client::{Client, Options};
+use millrace_client::{Options, nfs3::Client};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::Server;
 

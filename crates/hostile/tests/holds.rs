@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Options, Proto, Url, blocking::Client};
+use millrace_client::{Options, Proto, Url, nfs3::blocking::Client};
 use millrace_hostile::hold::{self, Held};
 use millrace_nfs::v3::{FileHandle, StableHow};
 use millrace_server::{ByteSize, Config, Limits, Running, Server, Stats};

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Design, Options, Proto, Url, blocking::Client};
+use millrace_client::{Design, Options, Proto, Url, nfs3::blocking::Client};
 use millrace_hostile::{Files, Peer, READ_READ, READ_WRITE, Source, attack};
 use millrace_rdma_iwarp::Iwarp;
 use millrace_server::{Config, ExposedBuffers, Exposure, Running, Server};

@@ -8,7 +8,7 @@ use std::{
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_buffer::{Buffer, View, Views};
-use millrace_client::{Client, Error};
+use millrace_client::{Error, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
 use millrace_oncrpc::stages::StageStats;
 use millrace_runtime::tokio_rt::TokioRuntime;

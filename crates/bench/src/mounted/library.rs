@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use millrace_client::{Client, Options, Url};
+use millrace_client::{Options, Url, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, FileHandle, Sattr};
 use millrace_runtime::tokio_rt::TokioRuntime;
 

@@ -13,7 +13,7 @@ use std::{
 
 use futures::{StreamExt, TryStreamExt, stream};
 use millrace_buffer::{Arena, Buffer, Views};
-use millrace_client::{Client, Error};
+use millrace_client::{Error, nfs3::Client};
 use millrace_nfs::v3::{self, CreateHow, FileHandle, Sattr, StableHow};
 use rustix::fs::Access;
 
@@ -91,7 +91,7 @@ impl Directory {
                 let how =
                     CreateHow::Unchecked(Sattr { mode: Some(0o644), size: Some(0), ..Sattr::default() });
                 let made = client.create(*dir, name, how).await.map_err(nfs)?;
-                Ok(Data::Mount(millrace_client::File::new(client.clone(), made.handle)))
+                Ok(Data::Mount(millrace_client::nfs3::File::new(client.clone(), made.handle)))
             }
             Self::Local { arena, dir } => {
                 let mut how = OpenOptions::new();
@@ -110,7 +110,7 @@ impl Directory {
         match self {
             Self::Mount { client, dir } => {
                 let found = client.lookup(*dir, name).await.map_err(nfs)?;
-                Ok(Data::Mount(millrace_client::File::new(client.clone(), found.handle)))
+                Ok(Data::Mount(millrace_client::nfs3::File::new(client.clone(), found.handle)))
             }
             Self::Local { arena, dir } => {
                 let mut how = OpenOptions::new();
@@ -301,7 +301,7 @@ async fn empty(client: &Client, top: FileHandle) -> Result<(), BenchError> {
 /// An open file.
 pub enum Data {
     /// Of a server's export.
-    Mount(millrace_client::File),
+    Mount(millrace_client::nfs3::File),
     /// Of this machine.
     Local {
         /// Where data is kept that is read.

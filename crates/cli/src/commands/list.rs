@@ -9,7 +9,7 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_client::{Client, DirEntry};
+use millrace_client::nfs3::{Client, DirEntry};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 
 use super::each;

@@ -6,7 +6,7 @@ use millrace_bench::{
     table::{Align, Table},
     units::{Size, grouped},
 };
-use millrace_client::Client;
+use millrace_client::nfs3::Client;
 use millrace_server::Running;
 use serde_json::{Value, json};
 

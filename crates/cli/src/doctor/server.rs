@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use millrace_client::{Client, Error, Options, Proto, RetryPolicy, Url};
+use millrace_client::{Error, Options, Proto, RetryPolicy, Url, nfs3::Client};
 use millrace_nfs::{
     mount,
     v3::{Fattr, access},

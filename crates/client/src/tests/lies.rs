@@ -136,7 +136,7 @@ fn a_server_without_readdirplus_is_read_by_readdir() {
             }
         });
         let c = script.client().await;
-        let names = |list: Vec<crate::DirEntry>| list.into_iter().map(|e| e.name).collect::<Vec<_>>();
+        let names = |list: Vec<crate::nfs3::DirEntry>| list.into_iter().map(|e| e.name).collect::<Vec<_>>();
         assert_eq!(names(c.readdir(handle(2)).await.unwrap()), [&b"."[..], b"a", b"b"]);
         c.readdir(handle(2)).await.unwrap();
         assert_eq!(script.xids(Procedure::Readdirplus).len(), 1, "asked once and remembered");

@@ -6,7 +6,7 @@ mod mounting;
 mod script;
 mod unstable;
 
-use crate::*;
+use crate::nfs3::{Client, File};
 
 /// Tasks on multi-threaded executors use the client: its futures must be `Send`.
 #[allow(dead_code)]

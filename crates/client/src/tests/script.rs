@@ -23,7 +23,7 @@ use millrace_runtime::{BoxFuture, tokio_rt::TokioRuntime};
 use millrace_xdr::{Encode, Encoder};
 use parking_lot::Mutex;
 
-use crate::{Client, Connection, Connector, Error, Options, Proto, RetryPolicy};
+use crate::{Connection, Connector, Error, Options, Proto, RetryPolicy, nfs3::Client};
 
 /// What becomes of a call.
 pub(super) enum Act {

@@ -12,7 +12,7 @@ use millrace_nfs::v3::{
 };
 
 use super::script::{Act, Script, args, attributes, fail, handle, ok, quick, run};
-use crate::{Error, File, Options, RetryPolicy};
+use crate::{Error, Options, RetryPolicy, nfs3::File};
 
 /// A file on a server that loses what is not committed when it restarts.
 #[derive(Default)]

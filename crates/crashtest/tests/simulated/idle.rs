@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Client, Design, Options, Proto, Strategy};
+use millrace_client::{Design, Options, Proto, Strategy, nfs3::Client};
 use millrace_nfs::v3::Sattr;
 use millrace_rdma_sim::Profile;
 use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};

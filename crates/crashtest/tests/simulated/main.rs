@@ -12,7 +12,7 @@ mod transports;
 
 use std::{cell::Cell, time::Duration};
 
-use millrace_client::Client;
+use millrace_client::nfs3::Client;
 use millrace_crashtest::{
     Library,
     seeds::{self, Kind, Told},

@@ -10,7 +10,10 @@ use futures::{
     future::{join, join_all},
     stream::FuturesUnordered,
 };
-use millrace_client::{Client, Design, Error, File, Proto, Strategy};
+use millrace_client::{
+    Design, Error, Proto, Strategy,
+    nfs3::{Client, File},
+};
 use millrace_nfs::v3::{Procedure, Sattr};
 use millrace_rdma_sim::{Faults, Profile, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};

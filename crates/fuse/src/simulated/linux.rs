@@ -11,7 +11,7 @@ use std::{
 
 use fuser::{Config, Session, SessionACL};
 use futures::{FutureExt, future::join_all};
-use millrace_client::Client;
+use millrace_client::nfs3::Client;
 use millrace_crashtest::Random;
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use parking_lot::Mutex;

@@ -14,7 +14,7 @@ mod wire;
 
 use std::{cell::Cell, sync::Arc};
 
-use millrace_client::Client;
+use millrace_client::nfs3::Client;
 use millrace_crashtest::{
     Disk, Subject,
     seeds::{self, Kind, Told},

@@ -18,7 +18,7 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_client::{Design, Options, Url, blocking::Client};
+use millrace_client::{Design, Options, Url, nfs3::blocking::Client};
 use millrace_hostile::{
     Files, Peer, READ_READ, READ_WRITE, Source,
     attack::{self, Tries},

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use millrace_bench::{BenchError, stats::Latencies};
-use millrace_client::{Client, Options};
+use millrace_client::{Options, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
 use millrace_plot::Scale;
 use millrace_rdma_sim::Profile;

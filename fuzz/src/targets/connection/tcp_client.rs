@@ -3,7 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use futures::future::{Either, select};
-use millrace_client::{Client, Design, Error, Proto};
+use millrace_client::{Design, Error, Proto, nfs3::Client};
 use millrace_nfs::v3::Sattr;
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 

@@ -6,7 +6,8 @@ use futures::{StreamExt, stream::FuturesOrdered, stream::FuturesUnordered};
 use millrace_buffer::{Buffer, Views};
 use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, Sattr, WccData};
 
-use crate::{Client, Error, ReadInto, writeback::Writeback};
+use super::{Client, ReadInto, writeback::Writeback};
+use crate::Error;
 
 /// Whether a consumer of data wants more: `()` always does, [`ControlFlow::Break`] does not, and an error of
 /// [`io::Result`] ends with it.

@@ -6,10 +6,11 @@ use millrace_nfs::v3::{
     Sattr, Status, WccData,
 };
 
-use crate::{
-    Client, Error, Object,
+use super::{
+    Client, Object,
     client::{Answer, named_error, nfs_error},
 };
+use crate::Error;
 
 /// Names that every server takes; before a longer one it is asked.
 const COMMON_NAME_MAX: usize = 255;
@@ -28,13 +29,13 @@ impl Client {
 
     /// SETATTR: changes attributes; with a guard only if the object's ctime is still the given one.
     ///
-    /// Data that an open [`crate::File`] of this client retains for the object is committed first, as Linux does:
+    /// Data that an open [`super::File`] of this client retains for the object is committed first, as Linux does:
     /// data that a restarted server has lost and that is written again later would change the times, clear set-id bits
     /// and extend a file that was truncated. Where that fails, only the size stays as it is: the data is retained, and a
     /// later commit reports the failure.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call; with a size those of [`crate::File::commit`].
+    /// [`Error::Nfs`] and those of a call; with a size those of [`super::File::commit`].
     pub async fn setattr(
         &self,
         object: FileHandle,
@@ -346,7 +347,7 @@ impl Client {
     }
 
     /// COMMIT: makes data that was written UNSTABLE stable; `count` 0: to the end of the file. Compare the verifier
-    /// with those of the WRITEs ([`crate::File`] does).
+    /// with those of the WRITEs ([`super::File`] does).
     ///
     /// # Errors
     /// [`Error::Nfs`] and those of a call.

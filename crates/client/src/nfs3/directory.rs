@@ -7,10 +7,11 @@ use millrace_nfs::v3::{
 };
 use millrace_xdr::{Decode, Decoder, XdrError};
 
-use crate::{
-    Client, Error,
+use super::{
+    Client,
     client::{Answer, nfs_error},
 };
+use crate::Error;
 
 /// The most entries that [`Client::readdir`] gathers; larger directories are read page by page.
 const MAX_ENTRIES: usize = 16 << 20;

@@ -16,12 +16,12 @@ use millrace_rpcrdma::registration::{Registration, RegistrationStats};
 use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider};
 use millrace_xdr::{Decode, Decoder, Encode, XdrError};
 
+use super::writeback::OpenFiles;
 use crate::{
     Connector, Error, Identity, Options, Stats, Url,
     connect::{Network, NetworkConnector, UrlConnector},
     mount::{self, Mounted},
     pool::{Attempt, CallSpec, Pool},
-    writeback::OpenFiles,
 };
 
 /// The sizes of READ and WRITE where neither options nor server say any.

@@ -2,7 +2,8 @@
 
 use millrace_nfs::v3::{Fattr, FileHandle, FileType, WccData};
 
-use crate::{Client, Error, Object};
+use super::{Client, Object};
+use crate::Error;
 
 /// Symbolic links followed in one path (as Linux does).
 const MAX_LINKS: usize = 40;

@@ -13,18 +13,17 @@ use millrace_nfs::v3::{FileHandle, StableHow, WccData};
 use millrace_runtime::Uncancelled;
 use parking_lot::Mutex;
 
-use crate::{
-    Client, Error, Written,
-    pool::Attempt,
+use super::{
+    Client, Written,
     ranges::RangeLocks,
     retained::{Piece, Retained},
-    stats::add,
 };
+use crate::{Error, pool::Attempt, stats::add};
 
 /// WRITEs in flight while lost data is written again.
 const REWRITES: usize = 8;
 
-/// The files that are open through [`crate::File`], by handle.
+/// The files that are open through [`super::File`], by handle.
 #[derive(Default)]
 pub(crate) struct OpenFiles(Mutex<HashMap<FileHandle, Weak<Writeback>>>);
 
@@ -37,7 +36,7 @@ impl OpenFiles {
     }
 }
 
-/// What all [`crate::File`]s of one file share, so that none of them replaces what another has written.
+/// What all [`super::File`]s of one file share, so that none of them replaces what another has written.
 pub(crate) struct Writeback {
     pub(crate) client: Client,
     pub(crate) handle: FileHandle,

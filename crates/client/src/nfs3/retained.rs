@@ -6,7 +6,7 @@ use millrace_buffer::Views;
 use millrace_nfs::v3::Verifier;
 use smallvec::SmallVec;
 
-use crate::{Client, ReadInto};
+use super::{Client, ReadInto};
 
 /// A contiguous piece of retained data.
 #[derive(Clone)]

@@ -3,11 +3,11 @@
 use millrace_buffer::{Buffer, Views};
 use millrace_nfs::v3::{self, FileHandle, Procedure, ReadOk, StableHow, Verifier, WccData, WriteOk};
 
-use crate::{
-    Client, Error,
+use super::{
+    Client,
     client::{Answer, nfs_error},
-    stats::add,
 };
+use crate::{Error, stats::add};
 
 /// What [`Client::read_into`] gives.
 #[derive(Debug)]
@@ -137,8 +137,8 @@ impl Client {
 
     /// WRITE: `data` (at most [`Self::wsize`] bytes of it) in one call, without a copy. The server may write less.
     ///
-    /// Data that an open [`crate::File`] of this client retains for the range is replaced. UNSTABLE data is not retained:
-    /// use [`crate::File`] for that. When the future is dropped before it ends, the server may execute the call at any
+    /// Data that an open [`super::File`] of this client retains for the range is replaced. UNSTABLE data is not retained:
+    /// use [`super::File`] for that. When the future is dropped before it ends, the server may execute the call at any
     /// later time.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl Client {
     }
 
     /// Writes all of `data`, in calls of at most [`Self::wsize`], one after the other; the data is copied once.
-    /// UNSTABLE data is not retained: use [`crate::File`] for that, or write it FILE_SYNC.
+    /// UNSTABLE data is not retained: use [`super::File`] for that, or write it FILE_SYNC.
     ///
     /// # Errors
     /// [`Error::Nfs`], [`Error::Unstable`] and those of a call.

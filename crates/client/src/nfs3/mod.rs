@@ -1,0 +1,39 @@
+//! The protocol layer: every NFSv3 procedure as a method on file handles (RFC 1813 section 3.3), whole-range transfers
+//! with many calls in flight, and UNSTABLE data retained until COMMIT.
+//!
+//! [`crate::Client`] and [`crate::File`] are built on it; [`crate::Client::nfs3`] gives access to it. Use it for
+//! transfers without a copy by file handle, for attributes before and after a call (`wcc_data`), or to walk a directory
+//! page by page. Data is read into and written from memory of the client's arena ([`Client::read_into`],
+//! [`Client::write_from`]).
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), millrace_client::Error> {
+//! use millrace_client::{Options, TokioRuntime, Url, nfs3::Client};
+//!
+//! let url: Url = "nfs://server.example/export/dir?proto=rdma&nconnect=2".parse()?;
+//! let client = Client::connect(TokioRuntime::current(), &url, Options::default()).await?;
+//! let file = client.open("dir/data.bin").await?;
+//! let mut sum = 0_u64;
+//! file.read_stream(0, u64::MAX, 8, |_offset, data| {
+//!     sum += data.iter().flat_map(|v| v.iter()).map(|b| u64::from(*b)).sum::<u64>();
+//! })
+//! .await?;
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod blocking;
+mod client;
+mod directory;
+mod file;
+mod operations;
+mod ranges;
+mod resolve;
+mod retained;
+mod transfer;
+mod writeback;
+
+pub use client::{Client, Object};
+pub use directory::{DirEntry, DirPage};
+pub use file::{File, Flow};
+pub use transfer::{ReadInto, Written};
