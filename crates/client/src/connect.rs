@@ -126,47 +126,48 @@ impl Target {
     async fn connect(self) -> Result<Connection, Error> {
         let server = authority(&self.host, self.port);
         let (rt, proto, limit) = (Arc::clone(&self.rt), self.proto, self.options.connect_timeout);
-        let failed = |reason| Error::Connect { server: server.clone(), proto, reason };
+        let failed = |reason, source| Error::Connect { server: server.clone(), proto, reason, source };
         match on_runtime(&rt, limit, self.try_addresses()).await {
             Some(Ok(connection)) => Ok(connection),
             Some(Err(TryError::Final(e))) => Err(e),
-            Some(Err(TryError::Refused(reason))) => Err(failed(reason)),
-            None => Err(failed(format!("no answer within {limit:?}"))),
+            Some(Err(TryError::Refused(reason, cause))) => Err(failed(reason, cause)),
+            None => Err(failed(format!("no answer within {limit:?}"), None)),
         }
     }
 
     async fn try_addresses(self) -> Result<Connection, TryError> {
         let addrs = resolve_host(&self.rt, &self.host, self.port).await.map_err(TryError::Final)?;
-        let mut reasons = Vec::new();
+        let (mut reasons, mut cause) = (Vec::new(), None);
         for addr in addrs {
             match self.connect_to(addr).await {
                 Ok(connection) => return Ok(connection),
                 Err(e) => {
-                    let reason = e.strip_prefix(&format!("cannot connect to {addr}: ")).unwrap_or(&e);
+                    let text = e.to_string();
+                    cause = Some(e);
+                    let reason = text.strip_prefix(&format!("cannot connect to {addr}: ")).unwrap_or(&text);
                     // The name that was tried need not be told again.
                     let same = self.host.parse() == Ok(addr.ip());
                     reasons.push(if same { reason.to_owned() } else { format!("{addr}: {reason}") });
                 }
             }
         }
-        Err(TryError::Refused(reasons.join("; ")))
+        Err(TryError::Refused(reasons.join("; "), cause))
     }
 
-    async fn connect_to(&self, addr: SocketAddr) -> Result<Connection, String> {
+    async fn connect_to(&self, addr: SocketAddr) -> Result<Connection, Cause> {
         match self.proto {
             Proto::Tcp => self.connect_tcp(addr).await,
             Proto::Rdma => self.connect_rdma(addr).await,
         }
     }
 
-    async fn connect_tcp(&self, addr: SocketAddr) -> Result<Connection, String> {
-        let stream = TcpByteStream::connect_from(self.options.local_port(), addr).await;
-        let stream = Box::new(stream.map_err(|e| e.to_string())?);
-        over_stream(stream, &self.rt, &self.arena, addr, &self.options)
+    async fn connect_tcp(&self, addr: SocketAddr) -> Result<Connection, Cause> {
+        let stream = TcpByteStream::connect_from(self.options.local_port(), addr).await?;
+        over_stream(Box::new(stream), &self.rt, &self.arena, addr, &self.options)
     }
 
-    async fn connect_rdma(&self, addr: SocketAddr) -> Result<Connection, String> {
-        let chosen = self.options.provider.to_connect(addr.ip()).map_err(|e| e.to_string())?;
+    async fn connect_rdma(&self, addr: SocketAddr) -> Result<Connection, Cause> {
+        let chosen = self.options.provider.to_connect(addr.ip())?;
         tracing::info!(%addr, provider = chosen.provider.name(), why = chosen.why, "connecting over RDMA");
         let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
         connect_over(&*chosen.provider, rt, arena, addr, &self.options, Arc::clone(&self.registration)).await
@@ -199,14 +200,14 @@ fn over_stream(
     arena: &Arena,
     addr: SocketAddr,
     options: &Options,
-) -> Result<Connection, String> {
+) -> Result<Connection, Cause> {
     let config = TcpClientConfig {
         max_in_flight: options.credits.max(1) as usize,
         timeout: options.timeout,
         ..TcpClientConfig::default()
     };
-    let transport = TcpTransport::start(stream, rt, arena, config);
-    Ok(Connection::new(transport.map_err(|e| e.to_string())?, addr.to_string()))
+    let transport = TcpTransport::start(stream, rt, arena, config)?;
+    Ok(Connection::new(transport, addr.to_string()))
 }
 
 /// A connection over `provider`.
@@ -217,7 +218,7 @@ async fn connect_over(
     addr: SocketAddr,
     options: &Options,
     registration: Arc<Registration>,
-) -> Result<Connection, String> {
+) -> Result<Connection, Cause> {
     if options.padding.is_some() && options.design == Design::ReadWrite {
         let why = "padding (RDMA_MSGP) is of the Read-Read design alone; leave it out, or choose that design";
         return Err(why.into());
@@ -238,8 +239,7 @@ async fn connect_over(
         ..RequesterConfig::default()
     };
     let name = provider.name();
-    let requester = Requester::connect(provider, rt, arena, addr, config).await;
-    let requester = requester.map_err(|e| e.to_string())?;
+    let requester = Requester::connect(provider, rt, arena, addr, config).await?;
     let transport = Arc::clone(&requester);
     // Weak: statistics must not keep a connection open.
     let observed = Arc::downgrade(&requester);
@@ -274,15 +274,15 @@ pub(crate) struct NetworkConnector {
 }
 
 impl NetworkConnector {
-    fn failed(&self, reason: String) -> Error {
+    fn failed(&self, cause: Cause) -> Error {
         let proto = match self.network {
             Network::Rdma(_) => Proto::Rdma,
             Network::Tcp(_) => Proto::Tcp,
         };
-        Error::Connect { server: self.server(), proto, reason }
+        Error::Connect { server: self.server(), proto, reason: cause.to_string(), source: Some(cause) }
     }
 
-    async fn try_connect(&self) -> Result<Connection, String> {
+    async fn try_connect(&self) -> Result<Connection, Cause> {
         let (addr, options) = (self.addr, &self.options);
         match &self.network {
             Network::Rdma(provider) => {
@@ -294,7 +294,7 @@ impl NetworkConnector {
                 let limit = options.connect_timeout;
                 let stream = millrace_runtime::timeout(&*self.rt, limit, connect).await;
                 let stream = stream.ok_or_else(|| format!("no answer within {limit:?}"))?;
-                over_stream(stream.map_err(|e| e.to_string())?, &self.rt, &self.arena, addr, options)
+                over_stream(stream?, &self.rt, &self.arena, addr, options)
             }
         }
     }
@@ -307,13 +307,12 @@ impl Connector for NetworkConnector {
 
     fn connect(&self) -> BoxFuture<'static, Result<Connection, Error>> {
         let this = self.clone();
-        Box::pin(async move { this.try_connect().await.map_err(|reason| this.failed(reason)) })
+        Box::pin(async move { this.try_connect().await.map_err(|cause| this.failed(cause)) })
     }
 
     fn connect_mount(&self) -> BoxFuture<'static, Result<Connection, Error>> {
-        let reason =
-            "the server offers no MOUNT on it, and over this provider there is no other way".to_owned();
-        Box::pin(std::future::ready(Err(self.failed(reason))))
+        let reason = "the server offers no MOUNT on it, and over this provider there is no other way";
+        Box::pin(std::future::ready(Err(self.failed(reason.into()))))
     }
 }
 
@@ -336,9 +335,13 @@ async fn on_runtime<T: Send + 'static>(
     millrace_runtime::timeout(&**rt, limit, outcome).await?.ok()
 }
 
+/// Why a connection was not made.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
 enum TryError {
     Final(Error),
-    Refused(String),
+    /// The reasons by address, and the last one's error.
+    Refused(String, Option<Cause>),
 }
 
 /// The addresses of `host`, in the system's order.
@@ -352,11 +355,11 @@ async fn resolve_host(rt: &RuntimeRef, host: &str, port: u16) -> Result<Vec<Sock
         let addrs = (name.as_str(), port).to_socket_addrs().map(|a| a.collect::<Vec<_>>());
         drop(done.send(addrs));
     }));
-    let failed = |reason: String| Error::Resolve { host: host.to_owned(), reason };
+    let failed = |reason: String, source| Error::Resolve { host: host.to_owned(), reason, source };
     match found.await {
         Ok(Ok(addrs)) if !addrs.is_empty() => Ok(addrs),
-        Ok(Ok(_)) => Err(failed("the name has no address".into())),
-        Ok(Err(e)) => Err(failed(e.to_string())),
-        Err(_) => Err(failed("the runtime ended".into())),
+        Ok(Ok(_)) => Err(failed("the name has no address".into(), None)),
+        Ok(Err(e)) => Err(failed(e.to_string(), Some(e))),
+        Err(_) => Err(failed("the runtime ended".into(), None)),
     }
 }

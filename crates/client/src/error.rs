@@ -1,9 +1,10 @@
 //! What can go wrong, where, and what a person can do about it.
 
-use std::time::Duration;
+use std::{error::Error as StdError, io, time::Duration};
 
 use millrace_nfs::{mount, v3};
-use millrace_oncrpc::RpcError;
+use millrace_oncrpc::{AcceptError, RpcError};
+use millrace_rdma::ConnectionError;
 
 use crate::Proto;
 
@@ -26,6 +27,8 @@ pub enum Error {
         host: String,
         /// Why.
         reason: String,
+        /// The resolver's error, if it gave one.
+        source: Option<io::Error>,
     },
     /// No connection could be made.
     #[error(
@@ -36,8 +39,10 @@ pub enum Error {
         server: String,
         /// The transport.
         proto: Proto,
-        /// Why.
+        /// Why, for each address that was tried.
         reason: String,
+        /// The error of the last address that was tried; `None` when the set-up took too long.
+        source: Option<Box<dyn StdError + Send + Sync>>,
     },
     /// The server has no export that contains the path.
     #[error("{server} has no export that contains {path:?}; it exports: {}", list(exports))]
@@ -77,6 +82,7 @@ pub enum Error {
         /// The procedure.
         procedure: &'static str,
         /// Why.
+        #[source]
         error: RpcError,
     },
     /// Neither the connection nor its successors gave an answer within the retry policy. Whether the server executed
@@ -112,7 +118,12 @@ pub enum Error {
         path: String,
         /// Why.
         reason: String,
+        /// The kind of failure, as [`Error::kind`] returns it.
+        kind: io::ErrorKind,
     },
+    /// An argument or a combination of arguments is invalid.
+    #[error("{0}")]
+    InvalidInput(String),
     /// The server restarted again and again while data was written.
     #[error(
         "the write verifier of {server} changed {times} times while data was written: the server keeps restarting, the data is not stable"
@@ -125,22 +136,45 @@ pub enum Error {
     },
     /// The caller's own source of data failed.
     #[error("the source of the data failed: {0}")]
-    Source(#[from] std::io::Error),
+    Source(#[from] io::Error),
     /// The caller's own consumer of data failed.
     #[error("the consumer of the data failed: {0}")]
-    Sink(#[source] std::io::Error),
+    Sink(#[source] io::Error),
     /// The arena is full.
     #[error(transparent)]
     OutOfMemory(#[from] millrace_buffer::OutOfMemory),
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
-    /// A parameter or a local resource.
+    /// A local resource is missing.
     #[error("{0}")]
     Local(String),
 }
 
 impl Error {
+    /// The kind of failure in the terms of [`std::io`], as the same operation on a local file reports it
+    /// ([`std::fs`]). [`io::ErrorKind::TimedOut`] and the kinds of lost connections leave open whether the server
+    /// executed the call.
+    pub fn kind(&self) -> io::ErrorKind {
+        use io::ErrorKind as K;
+        match self {
+            Self::Url { .. } | Self::InvalidInput(_) => K::InvalidInput,
+            Self::Resolve { .. } => K::HostUnreachable,
+            Self::Connect { source, .. } => source.as_deref().map_or(K::TimedOut, connect_kind),
+            Self::UnknownExport { .. } => K::NotFound,
+            Self::Mount { status, .. } => mount_kind(*status),
+            Self::Nfs { status, .. } => status_kind(*status),
+            Self::Rpc { error, .. } => rpc_kind(error),
+            Self::Unreachable { .. } => K::TimedOut,
+            Self::BadReply { .. } => K::InvalidData,
+            Self::Path { kind, .. } => *kind,
+            Self::Source(e) | Self::Sink(e) => e.kind(),
+            Self::OutOfMemory(_) => K::OutOfMemory,
+            Self::Closed => K::NotConnected,
+            Self::Unstable { .. } | Self::Local(_) => K::Other,
+        }
+    }
+
     /// The NFS status, if the server answered with one.
     pub fn status(&self) -> Option<v3::Status> {
         match self {
@@ -172,6 +206,79 @@ impl Error {
             }
             other => other,
         }
+    }
+}
+
+/// Keeps the error as the source: [`io::Error::get_ref`] and `downcast_ref` give it back.
+impl From<Error> for io::Error {
+    fn from(e: Error) -> Self {
+        Self::new(e.kind(), e)
+    }
+}
+
+/// The kind of an NFS status (RFC 1813 section 2.6): as [`std::fs`] reports the corresponding `errno`.
+fn status_kind(status: v3::Status) -> io::ErrorKind {
+    use io::ErrorKind as K;
+    use v3::Status as S;
+    match status {
+        S::Perm | S::Access => K::PermissionDenied,
+        S::NoEnt => K::NotFound,
+        S::Exist => K::AlreadyExists,
+        S::XDev => K::CrossesDevices,
+        S::NotDir => K::NotADirectory,
+        S::IsDir => K::IsADirectory,
+        S::Inval => K::InvalidInput,
+        S::FBig => K::FileTooLarge,
+        S::NoSpc => K::StorageFull,
+        S::RoFs => K::ReadOnlyFilesystem,
+        S::MLink => K::TooManyLinks,
+        S::NameTooLong => K::InvalidFilename,
+        S::NotEmpty => K::DirectoryNotEmpty,
+        S::DQuot => K::QuotaExceeded,
+        S::Stale | S::BadHandle => K::StaleNetworkFileHandle,
+        S::NotSupp | S::BadType => K::Unsupported,
+        S::Jukebox => K::ResourceBusy,
+        _ => K::Other,
+    }
+}
+
+fn mount_kind(status: mount::Status) -> io::ErrorKind {
+    use io::ErrorKind as K;
+    use mount::Status as S;
+    match status {
+        S::Perm | S::Access => K::PermissionDenied,
+        S::NoEnt => K::NotFound,
+        S::NotDir => K::NotADirectory,
+        S::Inval => K::InvalidInput,
+        S::NameTooLong => K::InvalidFilename,
+        S::NotSupp => K::Unsupported,
+        _ => K::Other,
+    }
+}
+
+fn rpc_kind(error: &RpcError) -> io::ErrorKind {
+    use io::ErrorKind as K;
+    match error {
+        RpcError::Disconnected { .. } => K::ConnectionAborted,
+        RpcError::TimedOut { .. } => K::TimedOut,
+        RpcError::Auth(_) => K::PermissionDenied,
+        RpcError::Accept(
+            AcceptError::ProgUnavail | AcceptError::ProgMismatch { .. } | AcceptError::ProcUnavail,
+        )
+        | RpcError::Mismatch(_)
+        | RpcError::Unsupported(_) => K::Unsupported,
+        RpcError::BadReply { .. } => K::InvalidData,
+        RpcError::Accept(_) | RpcError::Local(_) => K::Other,
+    }
+}
+
+fn connect_kind(source: &(dyn StdError + Send + Sync + 'static)) -> io::ErrorKind {
+    if let Some(e) = source.downcast_ref::<io::Error>() {
+        return e.kind();
+    }
+    match source.downcast_ref::<ConnectionError>() {
+        Some(ConnectionError::TimedOut(_)) => io::ErrorKind::TimedOut,
+        _ => io::ErrorKind::ConnectionRefused,
     }
 }
 

@@ -64,6 +64,10 @@ impl Client {
             return Err(Error::Path {
                 path: String::from_utf8_lossy(path).into_owned(),
                 reason: format!("not a regular file but a {:?}", attributes.file_type).to_lowercase(),
+                kind: match attributes.file_type {
+                    FileType::Directory => io::ErrorKind::IsADirectory,
+                    _ => io::ErrorKind::InvalidInput,
+                },
             });
         }
         Ok(File::new(self.clone(), handle))

@@ -1,5 +1,7 @@
 //! From paths to handles.
 
+use std::io::ErrorKind as K;
+
 use millrace_nfs::v3::{Fattr, FileHandle, FileType, WccData};
 
 use super::{Client, Object};
@@ -42,11 +44,11 @@ impl Client {
         let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |n| n + 1);
         let name = &path[start..end];
         if matches!(name, b"" | b"." | b"..") {
-            return Err(bad_path(path, "it names no entry of a directory"));
+            return Err(bad_path(path, K::InvalidInput, "it names no entry of a directory"));
         }
         let parent = self.walk(&path[..start], true).await.map_err(|e| e.at(&path[..start]))?;
         if parent.attributes.file_type != FileType::Directory {
-            return Err(bad_path(&path[..start], "not a directory"));
+            return Err(bad_path(&path[..start], K::NotADirectory, "not a directory"));
         }
         Ok((parent.handle, name.to_vec()))
     }
@@ -61,18 +63,19 @@ impl Client {
         while let Some(name) = todo.pop() {
             steps += 1;
             if steps > MAX_STEPS {
-                return Err(bad_path(path, "too many components"));
+                return Err(bad_path(path, K::InvalidFilename, "too many components"));
             }
             if name == b".." {
                 if trail.last().is_some_and(|o| o.attributes.file_type != FileType::Directory) {
-                    return Err(bad_path(path, "a component before .. is not a directory"));
+                    let reason = "a component before .. is not a directory";
+                    return Err(bad_path(path, K::NotADirectory, reason));
                 }
                 if trail.len() > 1 {
                     trail.pop();
                 }
                 continue;
             }
-            let Some(dir) = trail.last().copied() else { return Err(bad_path(path, "no root")) };
+            let Some(dir) = trail.last().copied() else { return Err(bad_path(path, K::Other, "no root")) };
             let object = self.lookup(dir.handle, &name).await?;
             if object.attributes.file_type != FileType::Symlink || (todo.is_empty() && !follow_last) {
                 trail.push(object);
@@ -80,19 +83,19 @@ impl Client {
             }
             links += 1;
             if links > MAX_LINKS {
-                return Err(bad_path(path, "too many symbolic links, or a loop of them"));
+                return Err(bad_path(path, K::InvalidInput, "too many symbolic links, or a loop of them"));
             }
             let target = self.readlink(object.handle).await?;
             let inside = self.inside_export(&target).ok_or_else(|| {
                 let target = String::from_utf8_lossy(&target).into_owned();
-                bad_path(path, &format!("its symbolic link to {target} leaves the export"))
+                bad_path(path, K::CrossesDevices, &format!("its symbolic link to {target} leaves the export"))
             })?;
             if target.starts_with(b"/") {
                 trail.truncate(1);
             }
             todo.extend(components(inside));
         }
-        trail.pop().ok_or_else(|| bad_path(path, "no root"))
+        trail.pop().ok_or_else(|| bad_path(path, K::Other, "no root"))
     }
 
     /// A link's text relative to where it is followed: an absolute one must point below the export's own path.
@@ -111,6 +114,6 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
     parts.filter(|c| !c.is_empty() && *c != b".").map(<[u8]>::to_vec).collect()
 }
 
-fn bad_path(path: &[u8], reason: &str) -> Error {
-    Error::Path { path: String::from_utf8_lossy(path).into_owned(), reason: reason.to_owned() }
+fn bad_path(path: &[u8], kind: K, reason: &str) -> Error {
+    Error::Path { path: String::from_utf8_lossy(path).into_owned(), reason: reason.to_owned(), kind }
 }

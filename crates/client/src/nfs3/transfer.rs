@@ -218,7 +218,7 @@ impl Client {
             let rest = data.slice(all.count, data.len() - all.count);
             let at = offset
                 .checked_add(all.count as u64)
-                .ok_or_else(|| Error::Local("the range ends beyond 2^64 bytes".into()))?;
+                .ok_or_else(|| Error::InvalidInput("the range ends beyond 2^64 bytes".into()))?;
             let part = self.write_from(file, at, rest, stable).await?;
             let restarted = all.count > 0 && part.verifier != all.verifier;
             if restarted && all.committed == StableHow::Unstable {

@@ -69,7 +69,7 @@ fn join(wcc: Option<WccData>, next: WccData) -> WccData {
 /// The range of `len` bytes at `offset`.
 fn range(offset: u64, len: usize) -> Result<Range<u64>, Error> {
     let end = offset.checked_add(len as u64);
-    end.map(|end| offset..end).ok_or_else(|| Error::Local("the range ends beyond 2^64 bytes".into()))
+    end.map(|end| offset..end).ok_or_else(|| Error::InvalidInput("the range ends beyond 2^64 bytes".into()))
 }
 
 impl Writeback {

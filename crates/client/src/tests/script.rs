@@ -218,7 +218,12 @@ impl Connector for ScriptConnector {
             let spend = |n: u32| n.checked_sub(1);
             if script.refuse.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok() {
                 let reason = "refused by the script".into();
-                return Err(Error::Connect { server: "script".into(), proto: Proto::Tcp, reason });
+                return Err(Error::Connect {
+                    server: "script".into(),
+                    proto: Proto::Tcp,
+                    reason,
+                    source: None,
+                });
             }
             Ok(Connection::new(Arc::new(ScriptTransport::new(script, false)), "script"))
         })
