@@ -78,7 +78,7 @@ fn library(workload: &Workload, url: &Url, names: Vec<String>, end: Instant) -> 
     let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     rt.block_on(async {
         let retry = RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() };
-        let options = Options { retry, ..Options::default() };
+        let options = Options::default().retry(retry);
         let client = Client::connect(TokioRuntime::current(), url, options).await?;
         let subject = Arc::new(Library::new(client, names, WRITERS, CANCEL).await?);
         let plays = (0..WRITERS).map(|writer| workload.play(&*subject, writer, |_| Instant::now() < end));

@@ -110,7 +110,7 @@ impl Compare {
                 .url(proto)
                 .parse()
                 .map_err(|e: millrace_client::Error| BenchError::Client(e.to_string()))?;
-            let options = Options { max_frame, provider: At::LOOPBACK.provider, ..Options::default() };
+            let options = Options::default().max_frame(max_frame).provider(At::LOOPBACK.provider);
             Session::open(Iozone { url, options, threads: 1, size: self.size })
         };
         let mut out = vec![open(Proto::Rdma, None)?, open(Proto::Rdma, Some(MTU_FRAME))?];

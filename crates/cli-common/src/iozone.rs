@@ -139,7 +139,7 @@ impl IozoneOptions {
 
     /// `options` with what the arguments add.
     pub fn options(&self, options: Options) -> Options {
-        Options { crc: self.crc, max_frame: self.max_frame.as_ref().map(length), ..options }
+        options.crc(self.crc).max_frame(self.max_frame.as_ref().map(length))
     }
 
     /// The parameters to measure.

@@ -51,12 +51,10 @@ pub(crate) fn stated() -> &'static Global {
 /// How this command's clients behave.
 pub(crate) fn options() -> Options {
     let (stated, default) = (stated(), Options::default());
-    Options {
-        retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() },
-        provider: stated.provider.unwrap_or_default(),
-        registration: stated.registration.unwrap_or(default.registration),
-        ..default
-    }
+    Options::default()
+        .retry(RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() })
+        .provider(stated.provider.unwrap_or_default())
+        .registration(stated.registration.unwrap_or(default.registration))
 }
 
 /// The URL of something in an export.

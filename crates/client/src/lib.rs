@@ -1,35 +1,84 @@
-//! An NFS client in user space: over RDMA (in hardware or in software) and over TCP.
+//! An NFSv3 client in user space, over RPC-over-RDMA (RFC 8166; in hardware or in software) and over TCP.
 //!
-//! [`nfs3::Client::connect`] mounts an export and gives a client, cheap to clone, for any number of tasks. [`nfs3`] has
-//! every NFSv3 procedure as a method on file handles, and files that move whole ranges with many calls in flight.
+//! [`Client`] works by path in the manner of `tokio::fs`; [`File`] implements [`tokio::io::AsyncRead`],
+//! [`tokio::io::AsyncWrite`] and [`tokio::io::AsyncSeek`], and moves data into and out of registered memory without a
+//! copy. [`blocking`] has the same without `async`. [`nfs3`] is the protocol layer below: NFSv3 procedures on file
+//! handles.
 //!
-//! A lost connection is made again and open calls are sent again, within [`RetryPolicy`]; [`retransmission`] says what
-//! that means for operations that cannot be repeated. No call waits for ever.
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+//! # fn main() { run(|url| async move {
+//! use millrace_client::Client;
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! // The URL names the export: "nfs://server.example/export".
+//! let client = Client::connect(&url).await?;
+//! let mut file = client.create("greeting").await?;
+//! file.write_all(b"hello").await?;
+//! file.shutdown().await?; // On stable storage from here on.
+//!
+//! let mut text = String::new();
+//! client.open("greeting").await?.read_to_string(&mut text).await?;
+//! assert_eq!(text, "hello");
+//! # Ok(()) }) }
+//! ```
+//!
+//! A lost connection is made again and calls in flight are sent again, within [`RetryPolicy`]; [`retransmission`] says
+//! what that means for operations that cannot be repeated. Every call has a time limit.
+//!
+//! The crates whose types are in the public API are re-exported: [`buffer`], [`nfs`], [`oncrpc`], [`rdma`],
+//! [`rdma_providers`], [`rpcrdma`], [`runtime`]. A program needs no further dependency to name them.
 
 pub mod blocking;
+mod builder;
+mod client;
 mod connect;
 mod error;
+mod file;
+mod metadata;
 mod mount;
 pub mod nfs3;
+mod open_options;
 mod options;
+mod paths;
 mod pool;
+mod read_dir;
 pub mod retransmission;
 mod stats;
+mod tree;
 mod url;
 
 #[cfg(test)]
 mod tests;
 
+pub use builder::ClientBuilder;
+pub use client::Client;
 pub use connect::{Connection, Connector};
 pub use error::Error;
-pub use millrace_buffer::{Arena, Buffer, View, Views};
+pub use file::File;
+pub use metadata::{FileTimes, Metadata};
+#[doc(no_inline)]
+pub use millrace_buffer::{self as buffer, Arena, Buffer, OutOfMemory, View, Views};
+#[doc(no_inline)]
+pub use millrace_nfs::{self as nfs, v3::FileType};
+#[doc(no_inline)]
+pub use millrace_oncrpc::{self as oncrpc, RpcError, Transport};
+#[doc(no_inline)]
+pub use millrace_rdma::{self as rdma, Provider};
+#[doc(no_inline)]
+pub use millrace_rdma_providers::{self as rdma_providers, ProviderChoice};
+#[doc(no_inline)]
 pub use millrace_rpcrdma::{
-    Design, Padding,
-    registration::{Invalidation, Strategy},
+    self as rpcrdma, Design, Padding,
+    registration::{Invalidation, RegistrationStats, Strategy},
 };
-pub use millrace_runtime::tokio_rt::TokioRuntime;
+#[doc(no_inline)]
+pub use millrace_runtime::{self as runtime, RuntimeRef, StreamProvider, tokio_rt::TokioRuntime};
 pub use mount::exports;
+pub use nfs3::ReadInto;
+pub use open_options::OpenOptions;
 pub use options::{Identity, Options, Proto, RetryPolicy};
+pub use read_dir::{DirEntry, ReadDir};
 pub use stats::{ConnectionStats, Stats};
 pub use url::Url;
 

@@ -35,7 +35,7 @@ pub async fn exports(
     let options = options.clone().with_url(url);
     let arena = Arena::new(millrace_buffer::ArenaConfig { limit: options.arena_limit, ..Default::default() });
     let credential = options.credential.credential();
-    let registration = options.registration();
+    let registration = options.new_registration();
     let connector = UrlConnector { rt, arena: arena.clone(), url: url.clone(), options, registration };
     let first = match url.mountport {
         Some(_) => connector.connect_mount().await?,

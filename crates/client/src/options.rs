@@ -130,8 +130,17 @@ impl Identity {
     }
 }
 
-/// How a client connects and behaves. What a [`Url`] states wins over it.
+/// How a client connects and behaves. Parameters of the [`Url`] take precedence.
+///
+/// ```
+/// use std::time::Duration;
+/// use millrace_client::{Options, Proto};
+///
+/// let options = Options::default().proto(Proto::Tcp).nconnect(4).timeout(Duration::from_secs(5));
+/// assert_eq!((options.proto, options.nconnect), (Proto::Tcp, 4));
+/// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// The transport.
     pub proto: Proto,
@@ -209,6 +218,78 @@ impl Default for Options {
     }
 }
 
+/// Defines one setter for each field, on [`Options`] and on [`crate::ClientBuilder`].
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
+        impl Options {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $name(mut self, $name: $type) -> Self {
+                    self.$name = $name;
+                    self
+                }
+            )*
+        }
+
+        impl crate::ClientBuilder {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $name(mut self, $name: $type) -> Self {
+                    self.options.$name = $name;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    /// Sets [`Options::proto`], the transport.
+    proto: Proto,
+    /// Sets [`Options::nconnect`], the number of connections (1 to 64).
+    nconnect: usize,
+    /// Sets [`Options::rsize`], the most bytes of one READ.
+    rsize: Option<u32>,
+    /// Sets [`Options::wsize`], the most bytes of one WRITE.
+    wsize: Option<u32>,
+    /// Sets [`Options::timeout`], the limit for one try of a call.
+    timeout: Duration,
+    /// Sets [`Options::connect_timeout`], the limit for the set-up of one connection.
+    connect_timeout: Duration,
+    /// Sets [`Options::credential`], the AUTH_SYS identity of the calls.
+    credential: Identity,
+    /// Sets [`Options::crc`].
+    crc: bool,
+    /// Sets [`Options::max_frame`], in bytes.
+    max_frame: Option<usize>,
+    /// Sets [`Options::design`].
+    design: Design,
+    /// Sets [`Options::padding`].
+    padding: Option<Padding>,
+    /// Sets [`Options::registration`], the memory registration strategy.
+    registration: Strategy,
+    /// Sets [`Options::invalidation`].
+    invalidation: Invalidation,
+    /// Sets [`Options::trust_server`].
+    trust_server: bool,
+    /// Sets [`Options::reserved_port`].
+    reserved_port: bool,
+    /// Sets [`Options::credits`], the calls in flight on each connection.
+    credits: u32,
+    /// Sets [`Options::retry`].
+    retry: RetryPolicy,
+    /// Sets [`Options::provider`], the RDMA provider.
+    provider: ProviderChoice,
+    /// Sets [`Options::arena_limit`], in bytes.
+    arena_limit: usize,
+    /// Sets [`Options::unstable_limit`], in bytes for each file.
+    unstable_limit: usize,
+    /// Sets [`Options::sample_stages`].
+    sample_stages: u32,
+}
+
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
@@ -247,7 +328,7 @@ impl Options {
     }
 
     /// The registration strategy. `cache` keeps up to a quarter of the memory for buffers.
-    pub(crate) fn registration(&self) -> Arc<Registration> {
+    pub(crate) fn new_registration(&self) -> Arc<Registration> {
         Arc::new(Registration::new(Settings {
             invalidation: self.invalidation,
             trust_peer: self.trust_server,

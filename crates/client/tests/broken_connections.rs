@@ -124,18 +124,16 @@ fn nothing_is_lost_or_done_twice_when_connections_break() {
         let breaks = Arc::new(Breaks { seed: seed.into(), on: false.into(), broken: 0.into() });
         let port = proxy(addr.unwrap(), Arc::clone(&breaks)).port();
         let url = Url { port: Some(port), proto: Some(proto), ..Url::new("127.0.0.1", "/data") };
-        let options = Options {
-            nconnect: 2,
-            rsize: Some(8192),
-            wsize: Some(8192),
-            timeout: Duration::from_secs(20),
-            retry: RetryPolicy {
+        let options = Options::default()
+            .nconnect(2)
+            .rsize(Some(8192))
+            .wsize(Some(8192))
+            .timeout(Duration::from_secs(20))
+            .retry(RetryPolicy {
                 max_elapsed: Duration::from_secs(60),
                 first_delay: Duration::from_micros(100),
                 max_delay: Duration::from_millis(5),
-            },
-            ..Options::default()
-        };
+            });
         let client = Client::connect(&url, options).unwrap();
         breaks.on.store(true, Ordering::Relaxed);
         each_name_is_made_renamed_and_removed_once(&client);

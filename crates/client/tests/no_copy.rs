@@ -30,7 +30,7 @@ fn measure(design: Design, (peer_writes, peer_reads): (u64, u64)) {
     let server = Server::start(config).unwrap();
     let port = server.rdma_addr().unwrap().port();
     let url = Url { port: Some(port), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/data") };
-    let client = Client::connect(&url, Options { design, ..Options::default() }).unwrap();
+    let client = Client::connect(&url, Options::default().design(design)).unwrap();
     let file = client.create_file("f", 0o600).unwrap().handle();
     let mut data = client.arena().alloc(LEN).unwrap();
     data.iter_mut().enumerate().for_each(|(i, b)| *b = (i >> 3) as u8);

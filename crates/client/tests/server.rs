@@ -46,12 +46,10 @@ fn url(server: &Running, proto: Proto, path: &str) -> Url {
 }
 
 fn options() -> Options {
-    Options {
-        nconnect: 2,
-        timeout: Duration::from_secs(20),
-        retry: RetryPolicy { max_elapsed: Duration::from_secs(20), ..RetryPolicy::default() },
-        ..Options::default()
-    }
+    Options::default()
+        .nconnect(2)
+        .timeout(Duration::from_secs(20))
+        .retry(RetryPolicy { max_elapsed: Duration::from_secs(20), ..RetryPolicy::default() })
 }
 
 /// Runs `test` on a fresh server, once for TCP and once for each design of RDMA.
@@ -62,7 +60,7 @@ fn on_both<F: Future<Output = ()>>(test: impl Fn(Client) -> F) {
         let tokio =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         tokio.block_on(async {
-            let options = Options { design, ..options() };
+            let options = options().design(design);
             let url = url(&server, proto, "/data");
             let client = Client::connect(TokioRuntime::current(), &url, options).await.unwrap();
             test(client.clone()).await;
@@ -356,7 +354,7 @@ fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
     ] {
         let server = Server::start(of_design(server)).unwrap();
         let url = url(&server, Proto::Rdma, "/data");
-        let options = Options { design: client, ..options() };
+        let options = options().design(client);
         let error =
             millrace_client::nfs3::blocking::Client::connect(&url, options).err().unwrap().to_string();
         assert!(error.contains(says), "{error}");
@@ -369,8 +367,8 @@ fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
 fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
     let server = Server::start(of_design(Design::ReadRead)).unwrap();
     let of_server = url(&server, Proto::Rdma, "/data");
-    let plain = Options { design: Design::ReadRead, ..options() };
-    let padded = Options { padding: Some("512:1024".parse().unwrap()), ..plain.clone() };
+    let plain = options().design(Design::ReadRead);
+    let padded = plain.clone().padding(Some("512:1024".parse().unwrap()));
     let data = pattern(2000);
     for (options, expected) in [(padded, 2), (plain, 0)] {
         let client = millrace_client::nfs3::blocking::Client::connect(&of_server, options).unwrap();
@@ -391,7 +389,7 @@ fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
     let server = Server::start(of_design(Design::ReadWrite)).unwrap();
     let url = Url { port: server.rdma_addr().map(|a| a.port()), ..of_server };
     let padding = Some("512:1024".parse().unwrap());
-    let once = Options { retry: RetryPolicy::NONE, padding, ..options() };
+    let once = options().retry(RetryPolicy::NONE).padding(padding);
     let e = millrace_client::nfs3::blocking::Client::connect(&url, once).err().unwrap().to_string();
     assert!(e.contains("choose that design"), "{e}");
     assert!(millrace_client::nfs3::blocking::Client::connect(&url, options()).is_ok());

@@ -46,14 +46,12 @@ fn measured(case: &Case, sample: u32) -> (StageStats, StageStats) {
     };
     let url = Url { port: Some(addr.port()), ..Url::new(addr.ip().to_string(), "/data") };
     let (proto, design, registration) = (case.proto, case.design, case.registration);
-    let options = Options {
-        proto,
-        design,
-        registration,
-        trust_server: true,
-        sample_stages: sample,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .proto(proto)
+        .design(design)
+        .registration(registration)
+        .trust_server(true)
+        .sample_stages(sample);
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = tokio.block_on(async {
         let client = Client::connect(TokioRuntime::current(), &url, options).await.unwrap();

@@ -1,7 +1,8 @@
 //! Copies of directory trees between the local file system and NFS exports, in any direction.
 //!
 //! A [`TreeCopy`] has two sides: a [`Source`], which is read, and a [`Target`], which is written. [`LocalTree`] (the
-//! local file system) and [`RemoteTree`] (an export that a [`millrace_client::nfs3::Client`] has mounted) implement both.
+//! local file system) and [`RemoteTree`] (an export that a [`millrace_client::nfs3::Client`] has mounted) implement
+//! both.
 //!
 //! - A file appears under its final name only when all of its data is stable; until then it has a temporary name in the
 //!   same directory, which is removed when the copy of the file fails or is interrupted.

@@ -83,20 +83,18 @@ impl Scene {
 /// Options of a client with these strategies.
 pub fn options(registration: Strategy, design: millrace_client::Design) -> Options {
     let seconds = Duration::from_secs;
-    Options {
+    Options::default()
         // The process's own would be another one on each machine.
-        credential: Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() },
-        registration,
-        design,
-        trust_server: true,
-        timeout: seconds(5),
-        retry: RetryPolicy { max_elapsed: seconds(3000), ..RetryPolicy::default() },
-        credits: 8,
-        rsize: Some(64 << 10),
-        wsize: Some(64 << 10),
-        arena_limit: 64 << 20,
-        ..Options::default()
-    }
+        .credential(Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() })
+        .registration(registration)
+        .design(design)
+        .trust_server(true)
+        .timeout(seconds(5))
+        .retry(RetryPolicy { max_elapsed: seconds(3000), ..RetryPolicy::default() })
+        .credits(8)
+        .rsize(Some(64 << 10))
+        .wsize(Some(64 << 10))
+        .arena_limit(64 << 20)
 }
 
 /// Mounts the export from the host of this number.

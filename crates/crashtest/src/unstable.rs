@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::future::{join, join_all};
-use millrace_client::{Design, Options, Proto, Strategy, nfs3::Client};
+use millrace_client::{Design, Proto, Strategy, nfs3::Client};
 use millrace_rdma_sim::{Faults, Profile, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
@@ -85,11 +85,9 @@ async fn play<S: Subject>(
     let (mut clients, mut subjects) = (Vec::new(), Vec::new());
     let mut workloads = Vec::new();
     for number in 0..CLIENTS {
-        let options = Options {
-            wsize: Some(choice(&mut random, &[2 << 10, 8 << 10, 64 << 10])),
-            unstable_limit: choice(&mut random, &[16 << 10, 1 << 20]),
-            ..options(choice(&mut random, &Strategy::ALL), Design::ReadWrite)
-        };
+        let options = options(choice(&mut random, &Strategy::ALL), Design::ReadWrite)
+            .wsize(Some(choice(&mut random, &[2 << 10, 8 << 10, 64 << 10])))
+            .unstable_limit(choice(&mut random, &[16 << 10, 1 << 20]));
         let client = mount(&scene.world, rt, number, proto, options).await;
         let client = client.map_err(|e| e.to_string())?;
         let names = (0..FILES).map(|file| format!("client-{number}-file-{file}")).collect();

@@ -210,7 +210,7 @@ impl MountOptions {
         }
         let max_elapsed = if self.soft { self.timeo * (self.retrans + 1) } else { FOREVER };
         let retry = RetryPolicy { max_elapsed, ..RetryPolicy::default() };
-        Ok((url, Options { timeout: self.timeo, retry, ..options }))
+        Ok((url, options.timeout(self.timeo).retry(retry)))
     }
 }
 

@@ -366,7 +366,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn prefetched_data_is_bounded_and_released() {
         let limit = 32 << 20;
-        let setup = Setup::new(Options { arena_limit: limit, ..Options::default() }).await;
+        let setup = Setup::new(Options::default().arena_limit(limit)).await;
         let mut open = Vec::new();
         for _ in 0..8 {
             let (fh, file) = setup.open().await;

@@ -79,8 +79,7 @@ fn busy_mount_is_unmounted_without_data_loss() {
 fn invalid_mount_points_and_servers_are_reported() {
     let export = Export::start(false);
     let dir = tempfile::tempdir().unwrap();
-    let quick =
-        Options { connect_timeout: Duration::from_secs(2), retry: RetryPolicy::NONE, ..Options::default() };
+    let quick = Options::default().connect_timeout(Duration::from_secs(2)).retry(RetryPolicy::NONE);
     let mount_error = |url: &str, at: &std::path::Path| match Mount::new(
         &url.parse().unwrap(),
         at,

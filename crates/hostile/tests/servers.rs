@@ -46,7 +46,7 @@ fn start_weak(design: Design) -> (Running, SocketAddr) {
 /// A client that keeps the rules, with a file of a MiB.
 fn honest(addr: SocketAddr, design: Design) -> Client {
     let url = Url { port: Some(addr.port()), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/x") };
-    let client = Client::connect(&url, Options { design, ..Options::default() }).unwrap();
+    let client = Client::connect(&url, Options::default().design(design)).unwrap();
     for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
         let file = client.create_file(name, 0o600).unwrap().handle();
         client.write(file, 0, &vec![fill; 1 << 20], millrace_nfs::v3::StableHow::FileSync).unwrap();

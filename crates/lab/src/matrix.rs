@@ -133,22 +133,15 @@ impl Matrix {
     /// The options of clients of a cell.
     fn options(&self, (design, registration): Pair) -> Options {
         let of_client = registration.filter(|_| self.ends != Ends::Server);
-        Options {
-            design,
-            registration: of_client.unwrap_or(self.options.registration),
-            ..self.options.clone()
-        }
+        self.options.clone().design(design).registration(of_client.unwrap_or(self.options.registration))
     }
 
     fn measure(&self, servers: &Servers, pair: Pair, seen: &mut Seen<'_>) -> Result<(), BenchError> {
         let server = self.server(servers, pair)?;
         let options = self.options(pair);
         for threads in &self.grid.threads {
-            let options = Options {
-                // The embedded server is this program again, on this machine.
-                trust_server: options.trust_server || server.is_some(),
-                ..options.clone()
-            };
+            // The embedded server is this program again, on this machine.
+            let options = options.clone().trust_server(options.trust_server || server.is_some());
             let session = self.grid.open(servers, server.as_ref(), options, *threads)?;
             self.grid.measure(&session, server.as_ref(), self.compares(), seen)?;
         }

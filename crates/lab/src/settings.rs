@@ -23,17 +23,15 @@ impl Global {
     /// The options of clients.
     pub(crate) fn options(&self) -> Options {
         let default = Options::default();
-        Options {
-            retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() },
-            provider: self.provider.unwrap_or_default(),
-            design: self.design().unwrap_or_default(),
-            padding: self.padding,
-            registration: self.registration().unwrap_or(default.registration),
-            invalidation: self.fast_invalidate.unwrap_or(default.invalidation),
-            trust_server: self.i_trust_the_server,
-            sample_stages: self.sample_stages.unwrap_or(default.sample_stages),
-            ..default
-        }
+        Options::default()
+            .retry(RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() })
+            .provider(self.provider.unwrap_or_default())
+            .design(self.design().unwrap_or_default())
+            .padding(self.padding)
+            .registration(self.registration().unwrap_or(default.registration))
+            .invalidation(self.fast_invalidate.unwrap_or(default.invalidation))
+            .trust_server(self.i_trust_the_server)
+            .sample_stages(self.sample_stages.unwrap_or(default.sample_stages))
     }
 }
 

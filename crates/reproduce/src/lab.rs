@@ -32,7 +32,7 @@ pub(crate) fn machines(profile_name: &str, setting: Setting) -> Result<Machines,
         "sdr-opensolaris" | "gige-2003" => Storage::Tmpfs(Tmpfs::opensolaris(Lookup::Hashed)),
         _ => Storage::Free,
     };
-    let options = Options { registration: Strategy::Dynamic, ..Options::default() };
+    let options = Options::default().registration(Strategy::Dynamic);
     Ok(Machines { seed: setting.seed, options, storage, ..Machines::new(profile(profile_name)?) })
 }
 

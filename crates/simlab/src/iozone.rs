@@ -160,7 +160,7 @@ mod tests {
 
     fn what(profile: &str, seed: u64) -> SimulatedIozone {
         // As the kernels of WAN 2008 do.
-        let options = Options { registration: Strategy::AllPhysical, ..Options::default() };
+        let options = Options::default().registration(Strategy::AllPhysical);
         let machines = Machines { seed, options, ..Machines::new(Profile::named(profile).unwrap()) };
         SimulatedIozone { machines, threads: 2, shared_mount: false, size: 4 << 20 }
     }
@@ -202,7 +202,7 @@ mod tests {
     fn registrations_take_what_the_profile_says_and_nothing_where_there_are_none() {
         let share = |registration| {
             let what = what("sdr-opensolaris", 1);
-            let options = Options { registration, trust_server: true, ..what.machines.options };
+            let options = what.machines.options.registration(registration).trust_server(true);
             let machines = Machines { options, ..what.machines };
             let read = figures(&SimulatedIozone { machines, threads: 1, ..what }).swap_remove(1);
             let b = read.breakdown.unwrap();
@@ -223,7 +223,7 @@ mod tests {
     fn the_same_machines_are_slower_over_tcp_and_figures_say_which_it_was() {
         let read = |proto| {
             let what = what("ipoib-ud", 1);
-            let options = Options { proto, ..what.machines.options };
+            let options = what.machines.options.proto(proto);
             let machines = Machines { options, ..what.machines };
             figures(&SimulatedIozone { machines, ..what }).swap_remove(1)
         };

@@ -159,12 +159,10 @@ impl Simulation {
     /// # Errors
     /// When the client cannot connect.
     pub async fn mount(&self, host: usize) -> Result<Client, BenchError> {
-        let options = Options {
-            // The process's own would be another one on each machine, and its length is on the wire.
-            credential: Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() },
-            trust_server: true, // It is a part of this process.
-            ..self.machines.options.clone()
-        };
+        // The process's own would be another one on each machine, and its length is on the wire.
+        let credential = Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() };
+        // The server is a part of this process.
+        let options = self.machines.options.clone().credential(credential).trust_server(true);
         let (rt, to) = (Arc::clone(&self.rt), SocketAddr::new(Hosts::SERVER, PORT));
         let mounted = match options.proto {
             Proto::Rdma => Client::connect_over(rt, self.hosts.client(host), to, EXPORT, options).await,
@@ -199,7 +197,7 @@ mod tests {
     #[test]
     fn the_server_uses_the_clients_strategy_unless_it_is_said_or_refused() {
         let of = |design, registration, server_registration| {
-            let options = Options { design, registration, ..Options::default() };
+            let options = Options::default().design(design).registration(registration);
             let machines = Machines::new(Profile::named("hdr-200g").unwrap());
             Machines { options, server_registration, ..machines }.registration_of_server()
         };

@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn every_distance_meets_every_number_of_reads_message_and_block() {
-        let options = Options { registration: Strategy::AllPhysical, ..Options::default() };
+        let options = Options::default().registration(Strategy::AllPhysical);
         let profile = Profile::named("wan-infinihost").unwrap();
         let wan = Wan {
             machines: Machines { options, ..Machines::new(profile) },

@@ -36,7 +36,7 @@ mod tests {
 
     use super::*;
     fn run(workload: &impl Workload, profile: &str, client_hosts: usize, proto: Proto) -> Vec<Figure> {
-        let options = Options { proto, ..Options::default() };
+        let options = Options::default().proto(proto);
         let machines = Machines { client_hosts, options, ..Machines::new(Profile::named(profile).unwrap()) };
         simulate(workload, &machines).unwrap()
     }
@@ -70,7 +70,7 @@ mod tests {
         let stat = |miles| {
             let profile = Profile::named("wan-connectx").unwrap().at_distance(miles).unwrap();
             // As the kernels of WAN 2008 do: page by page.
-            let options = Options { registration: Strategy::AllPhysical, ..Options::default() };
+            let options = Options::default().registration(Strategy::AllPhysical);
             let figures = simulate(&latency, &Machines { options, ..Machines::new(profile) }).unwrap();
             figures.iter().find(|f| f.test == "stat").and_then(|f| f.p50_us).unwrap()
         };

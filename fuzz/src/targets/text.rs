@@ -80,10 +80,7 @@ pub(super) mod mount_options {
     fn accepted(options: &MountOptions) {
         thread_local! {
             // Made once: the default identity is read from /proc.
-            static BASE: Options = Options {
-                credential: Identity { uid: 0, gid: 0, gids: Vec::new(), machine: String::new() },
-                ..Options::default()
-            };
+            static BASE: Options = Options::default().credential(Identity { uid: 0, gid: 0, gids: Vec::new(), machine: String::new() });
         }
         let base = BASE.with(Clone::clone);
         if let Ok((url, applied)) = options.apply(&Url::new("server", "/export"), base) {

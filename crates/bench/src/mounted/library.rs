@@ -32,7 +32,7 @@ impl Library {
     /// Connects to the server at `url`.
     pub(super) fn open(url: &str, config: &MountBench) -> Result<Self, BenchError> {
         let url: Url = url.parse().map_err(failed)?;
-        let options = Options { provider: config.at.provider, ..Options::default() };
+        let options = Options::default().provider(config.at.provider);
         let rt = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

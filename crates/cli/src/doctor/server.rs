@@ -81,12 +81,10 @@ async fn used(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
 }
 
 fn options() -> Options {
-    Options {
-        connect_timeout: PATIENCE,
-        timeout: PATIENCE,
-        retry: RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() },
-        ..session::options()
-    }
+    session::options()
+        .connect_timeout(PATIENCE)
+        .timeout(PATIENCE)
+        .retry(RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() })
 }
 
 fn resolved(url: &Url) -> Result<SocketAddr, Finding> {

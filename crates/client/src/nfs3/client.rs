@@ -102,7 +102,7 @@ impl Client {
     pub async fn connect(rt: RuntimeRef, url: &Url, options: Options) -> Result<Self, Error> {
         let options = options.with_url(url);
         let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
-        let registration = options.registration();
+        let registration = options.new_registration();
         let connector = UrlConnector {
             rt: Arc::clone(&rt),
             arena: arena.clone(),
@@ -154,7 +154,7 @@ impl Client {
         options: Options,
     ) -> Result<Self, Error> {
         let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
-        let registration = options.registration();
+        let registration = options.new_registration();
         let connector = NetworkConnector {
             rt: Arc::clone(&rt),
             arena: arena.clone(),
@@ -178,7 +178,7 @@ impl Client {
         path: &str,
         options: Options,
     ) -> Result<Self, Error> {
-        let registration = options.registration();
+        let registration = options.new_registration();
         Self::mount_with(rt, arena, connector, path, options, registration).await
     }
 

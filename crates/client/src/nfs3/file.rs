@@ -113,6 +113,11 @@ impl File {
         self.shared.retained().end()
     }
 
+    /// How often this client has changed the file's data, through any of its `File`s or by handle.
+    pub(crate) fn changes(&self) -> u64 {
+        self.shared.retained().changes()
+    }
+
     /// Its attributes, asked of the server. The size covers data that is retained and that the server may have lost.
     ///
     /// # Errors
@@ -153,12 +158,12 @@ impl File {
 
     /// As [`Self::read_into`]; gives the data as views of `buffer` (or of the received message), and whether the file ends
     /// after them.
-    async fn read_views(&self, offset: u64, buffer: Buffer) -> Result<(Views, bool), Error> {
+    async fn read_views(&self, caller: &Client, offset: u64, buffer: Buffer) -> Result<(Views, bool), Error> {
         if self.shared.retained().bytes() > 0 {
-            let read = self.read_into(offset, buffer).await?;
+            let read = self.read_into_as(caller, offset, buffer).await?;
             return Ok((read.buffer.freeze().into(), read.eof));
         }
-        let ok = self.client().read_views(self.handle(), offset, buffer).await?;
+        let ok = caller.read_views(self.handle(), offset, buffer).await?;
         Ok((ok.data, ok.eof))
     }
 
@@ -172,7 +177,7 @@ impl File {
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
             let buffer = self.client().buffer((out.len() - done).min(self.client().rsize() as usize))?;
-            let (data, eof) = self.read_views(at, buffer).await?;
+            let (data, eof) = self.read_views(self.client(), at, buffer).await?;
             data.copy_to(&mut out[done..]);
             done += data.len();
             if eof {
@@ -208,7 +213,7 @@ impl File {
         loop {
             while next < end && calls.len() < depth && (next < ahead || calls.is_empty()) {
                 let n = (end - next).min(u64::from(self.client().rsize()));
-                calls.push_back(self.read_piece(next, n as usize));
+                calls.push_back(self.read_piece(self.client(), next, n as usize));
                 next += n;
             }
             let Some(piece) = calls.next().await else { return Ok(total) };
@@ -221,12 +226,18 @@ impl File {
         }
     }
 
-    /// Reads all of a piece; less only at the end of the file.
-    async fn read_piece(&self, at: u64, len: usize) -> Result<(u64, Views, bool), Error> {
+    /// Reads all of a piece as `caller`; less only at the end of the file. Gives its offset, its data, and whether the
+    /// file ends after it.
+    pub(crate) async fn read_piece(
+        &self,
+        caller: &Client,
+        at: u64,
+        len: usize,
+    ) -> Result<(u64, Views, bool), Error> {
         let mut data = Views::new();
         loop {
-            let memory = self.client().buffer(len - data.len())?;
-            let (more, eof) = self.read_views(at + data.len() as u64, memory).await?;
+            let memory = caller.buffer(len - data.len())?;
+            let (more, eof) = self.read_views(caller, at + data.len() as u64, memory).await?;
             if data.is_empty() {
                 data = more;
             } else {

@@ -28,7 +28,7 @@ mod directory;
 mod file;
 mod operations;
 mod ranges;
-mod resolve;
+pub(crate) mod resolve;
 mod retained;
 mod transfer;
 mod writeback;

@@ -8,7 +8,7 @@ use super::{Client, Object};
 use crate::Error;
 
 /// Symbolic links followed in one path (as Linux does).
-const MAX_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 /// Components walked in one path, those of followed links included.
 const MAX_STEPS: usize = 4096;
 
@@ -98,6 +98,17 @@ impl Client {
         trail.pop().ok_or_else(|| bad_path(path, K::Other, "no root"))
     }
 
+    /// The path to which a symbolic link at `link` with the text `text` leads; `None` when that is outside the export.
+    pub(crate) fn link_target(&self, link: &[u8], text: &[u8]) -> Option<Vec<u8>> {
+        let inside = self.inside_export(text)?;
+        if text.starts_with(b"/") {
+            return Some(inside.to_vec());
+        }
+        let end = link.iter().rposition(|b| *b != b'/').map_or(0, |n| n + 1);
+        let parent = link[..end].iter().rposition(|b| *b == b'/').map_or(0, |n| n + 1);
+        Some([&link[..parent], inside].concat())
+    }
+
     /// A link's text relative to where it is followed: an absolute one must point below the export's own path.
     fn inside_export<'t>(&self, target: &'t [u8]) -> Option<&'t [u8]> {
         if !target.starts_with(b"/") {
@@ -114,6 +125,6 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
     parts.filter(|c| !c.is_empty() && *c != b".").map(<[u8]>::to_vec).collect()
 }
 
-fn bad_path(path: &[u8], kind: K, reason: &str) -> Error {
+pub(crate) fn bad_path(path: &[u8], kind: K, reason: &str) -> Error {
     Error::Path { path: String::from_utf8_lossy(path).into_owned(), reason: reason.to_owned(), kind }
 }

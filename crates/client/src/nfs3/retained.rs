@@ -58,6 +58,8 @@ pub(crate) struct Retained {
     memory: usize,
     /// The number of the next acknowledgement.
     next: u64,
+    /// Counts changes of the file's data that the server has acknowledged, retained or not.
+    changes: u64,
 }
 
 impl Retained {
@@ -69,6 +71,11 @@ impl Retained {
     /// Bytes of memory that the data keeps.
     pub(crate) const fn memory(&self) -> usize {
         self.memory
+    }
+
+    /// How often the file's data has changed.
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Where the last piece ends.
@@ -101,6 +108,7 @@ impl Retained {
 
     /// Forgets the data in `range`: the server has newer data there, or none.
     pub(crate) fn cut(&mut self, range: &Range<u64>) {
+        self.changes += 1;
         let old: Vec<u64> = self.overlapping(range).map(|p| p.offset).collect();
         for offset in old {
             let Some(piece) = self.take(offset) else { continue };

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Design, Options, Proto, Strategy, nfs3::Client};
+use millrace_client::{Design, Proto, Strategy, nfs3::Client};
 use millrace_nfs::v3::Sattr;
 use millrace_rdma_sim::Profile;
 use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
@@ -61,7 +61,7 @@ fn after_hours_of_silence_the_next_call_makes_a_connection_and_nobody_is_warned(
             scene.start(&time);
             let rt = time.runtime();
             let done = time.block_on(async {
-                let options = Options { nconnect: 2, ..options(Strategy::Cache, design) };
+                let options = options(Strategy::Cache, design).nconnect(2);
                 let client = mount(&scene.world, &rt, 0, proto, options).await.expect("a mount");
                 for hour in 1..=3 {
                     rt.sleep(Duration::from_secs(3600)).await;

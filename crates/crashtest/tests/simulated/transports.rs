@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_client::{Design, Options, Proto, RetryPolicy, Strategy, nfs3::Client};
+use millrace_client::{Design, Proto, RetryPolicy, Strategy, nfs3::Client};
 use millrace_rdma_sim::Profile;
 use millrace_runtime::virtual_time::VirtualTime;
 
@@ -49,7 +49,7 @@ fn large_blocks_go_over_adapters_that_name_pages_with_every_strategy() {
         let time = VirtualTime::new(7);
         let (scene, rt) = (of_pages(&time, Design::ReadWrite), time.runtime());
         let done = time.block_on(async {
-            let options = Options { rsize: None, wsize: None, ..options(strategy, Design::ReadWrite) };
+            let options = options(strategy, Design::ReadWrite).rsize(None).wsize(None);
             let client = mount(&scene.world, &rt, 0, Proto::Rdma, options).await.expect("a mount");
             // As many pages as a Send of 4 KiB names beside the call.
             assert!((128 << 10..1 << 20).contains(&client.wsize()), "{}", client.wsize());
@@ -73,7 +73,7 @@ fn a_design_that_cannot_name_the_pages_of_its_replies_is_refused_at_once() {
     let (scene, rt) = (of_pages(&time, Design::ReadRead), time.runtime());
     let done = time.block_on(async {
         let retry = RetryPolicy { max_elapsed: Duration::from_secs(1), ..RetryPolicy::default() };
-        let options = Options { retry, ..options(Strategy::Dynamic, Design::ReadRead) };
+        let options = options(Strategy::Dynamic, Design::ReadRead).retry(retry);
         let mounted = mount(&scene.world, &rt, 0, Proto::Rdma, options).await;
         let error = mounted.map(drop).expect_err("it is refused");
         assert!(error.to_string().contains("the peer closed the connection"), "{error}");

@@ -38,11 +38,10 @@ pub(super) fn run(global: &Global, args: &BreakdownArgs) -> CommandResult {
 }
 
 fn matrix(global: &Global, args: &BreakdownArgs) -> Matrix {
-    let options = Options {
-        registration: Options::default().registration,
-        sample_stages: global.sample_stages.unwrap_or(SAMPLE),
-        ..global.options()
-    };
+    let options = global
+        .options()
+        .registration(Options::default().registration)
+        .sample_stages(global.sample_stages.unwrap_or(SAMPLE));
     Matrix {
         place: Place::Measured(Servers::Embedded { address: args.address, proto: args.proto }),
         options,

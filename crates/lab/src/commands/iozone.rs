@@ -27,8 +27,7 @@ impl From<EndsName> for Ends {
 pub(super) fn run(global: &Global, args: &IozoneArgs) -> CommandResult {
     warn_of_debug_build();
     let bench = &args.bench;
-    let options =
-        Options { registration: Options::default().registration, ..bench.options(global.options()) };
+    let options = bench.options(global.options()).registration(Options::default().registration);
     let matrix = Matrix {
         place: Place::Measured(bench.servers()?),
         options,

@@ -9,7 +9,7 @@ use millrace_cli_common::{
     iozone::{Show, length},
     output,
 };
-use millrace_client::{Options, Proto};
+use millrace_client::Proto;
 use millrace_rdma_sim::{Profile, ProfileError};
 use millrace_simlab::Machines;
 
@@ -81,7 +81,7 @@ pub(super) fn machines(
     };
     Ok(Machines {
         seed: args.seed,
-        options: Options { proto, ..global.options() },
+        options: global.options().proto(proto),
         storage: args.storage.clone(),
         client_hosts: args.client_hosts.map_or(client_hosts, usize::from),
         ..Machines::new(placed)

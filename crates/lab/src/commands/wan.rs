@@ -9,7 +9,7 @@ use millrace_cli_common::{
     iozone::length,
     output,
 };
-use millrace_client::{Options, Strategy};
+use millrace_client::Strategy;
 use millrace_simlab::{Machines, Wan, WanFigure};
 
 use super::simulate::profile;
@@ -17,7 +17,7 @@ use crate::args::{Global, WanArgs};
 
 pub(super) fn run(global: &Global, args: &WanArgs) -> CommandResult {
     let registration = global.registration().unwrap_or(Strategy::AllPhysical);
-    let options = Options { registration, ..global.options() };
+    let options = global.options().registration(registration);
     let profile = profile(&args.profile)?;
     let about = format!(
         "SIMULATED, not measured: {}: {}; registration {registration}; file of {}; seed {}\n",

@@ -106,7 +106,7 @@ impl Scene {
         let server = start(config).map_err(failed)?;
         let addr = server.rdma_addr().ok_or_else(|| Failure::new("the embedded server does not listen"))?;
         let url: Url = format!("nfs://{addr}/x?proto=rdma&provider=iwarp").parse().map_err(failed)?;
-        let client = Client::connect(&url, Options { design, ..Options::default() }).map_err(failed)?;
+        let client = Client::connect(&url, Options::default().design(design)).map_err(failed)?;
         for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
             let file = client.create_file(name, 0o600).map_err(failed)?.handle();
             client.write(file, 0, &vec![fill; LEN], StableHow::FileSync).map_err(failed)?;

@@ -139,7 +139,7 @@ async fn read(
 impl Crowd {
     fn new(profile: Profile, seed: u64, credits: u32, count: usize) -> Result<Self, BenchError> {
         let limits = Limits { credits, max_connections: Some(count + 1), ..Limits::default() };
-        let options = Options { credits: BUSY as u32, ..Options::default() };
+        let options = Options::default().credits(BUSY as u32);
         let machines = Machines { seed, options, limits, client_hosts: count, ..Machines::new(profile) };
         let simulation = machines.start(2 * FILE as u64)?;
         let (clients, file) = simulation.run(async {

@@ -117,13 +117,11 @@ impl Way {
     }
 
     fn machines(&self) -> Machines {
-        let options = Options {
-            nconnect: self.connections,
-            credits: self.credits,
-            registration: self.registration,
-            arena_limit: MEMORY,
-            ..Options::default()
-        };
+        let options = Options::default()
+            .nconnect(self.connections)
+            .credits(self.credits)
+            .registration(self.registration)
+            .arena_limit(MEMORY);
         let transfer = ByteSize(self.transfer as u64);
         let limits = Limits {
             rtmax: transfer,

@@ -89,7 +89,7 @@ fn carries(
     strategy: Strategy,
     (threads, record): (usize, usize),
 ) -> Result<Carried, BenchError> {
-    let options = Options { registration: strategy, ..Options::default() };
+    let options = Options::default().registration(strategy);
     let machines = Machines { seed: setting.seed, options, ..Machines::new(profile.clone()) };
     let what = SimulatedIozone { machines, threads, shared_mount: false, size: FILE as u64 };
     let random_ops = if setting.small { 32 } else { 128 };

@@ -93,23 +93,21 @@ impl Net {
         path: &str,
     ) -> Result<Client, millrace_client::Error> {
         let seconds = Duration::from_secs;
-        let options = Options {
-            credential: millrace_client::Identity {
+        let options = Options::default()
+            .credential(millrace_client::Identity {
                 uid: 0,
                 gid: 0,
                 gids: Vec::new(),
                 machine: "simulated".into(),
-            },
-            design: self.design,
-            timeout: seconds(5),
-            connect_timeout: seconds(5),
-            retry: RetryPolicy { max_elapsed: seconds(60), ..RetryPolicy::default() },
-            credits: 8,
-            rsize: Some(4096),
-            wsize: Some(4096),
-            arena_limit: 16 << 20,
-            ..Options::default()
-        };
+            })
+            .design(self.design)
+            .timeout(seconds(5))
+            .connect_timeout(seconds(5))
+            .retry(RetryPolicy { max_elapsed: seconds(60), ..RetryPolicy::default() })
+            .credits(8)
+            .rsize(Some(4096))
+            .wsize(Some(4096))
+            .arena_limit(16 << 20);
         match proto {
             Proto::Rdma => Client::connect_over(rt.clone(), self.iwarp(number), to, path, options).await,
             Proto::Tcp => Client::connect_over_tcp(rt.clone(), self.host(number), to, path, options).await,

@@ -1,13 +1,10 @@
-//! The same client without `async`: each call blocks its thread until it is answered.
-//!
-//! A background thread drives the connections. The functions panic when they are called from `async` code, as
-//! [`tokio::runtime::Runtime::block_on`] does.
+//! The thread behind blocking calls.
 
 use std::future::Future;
 
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
-use crate::{Error, Options, Url};
+use crate::Error;
 
 /// The thread that drives connections. Dropping it does not wait.
 pub(crate) struct Driver(Option<tokio::runtime::Runtime>);
@@ -32,6 +29,12 @@ impl Driver {
     }
 }
 
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Driver")
+    }
+}
+
 impl Drop for Driver {
     fn drop(&mut self) {
         // Waiting here would panic when the last clone is dropped inside another runtime.
@@ -39,13 +42,4 @@ impl Drop for Driver {
             r.shutdown_background();
         }
     }
-}
-
-/// As [`crate::exports`].
-///
-/// # Errors
-/// As [`crate::exports`].
-pub fn exports(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>)>, Error> {
-    let driver = Driver::new()?;
-    driver.wait(crate::exports(driver.runtime()?, url, options))
 }

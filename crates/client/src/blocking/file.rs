@@ -1,0 +1,100 @@
+//! The blocking file.
+
+use std::{
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::Path,
+    sync::Arc,
+};
+
+use millrace_buffer::{Buffer, Views};
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+
+use super::{Client, Driver};
+use crate::{Error, FileTimes, Metadata, OpenOptions, ReadInto};
+
+/// An open file with a cursor, as [`crate::File`]. Dropping it flushes and commits, as closing a file on an NFS mount does;
+/// a failure is logged only: call [`Self::close`] to know.
+#[derive(Debug)]
+pub struct File {
+    // Before the driver, so that it is closed while that still runs.
+    inner: crate::File,
+    driver: Arc<Driver>,
+}
+
+/// Methods that call the asynchronous one of the same name and wait.
+macro_rules! mirror {
+    ($(fn $name:ident(&self $(, $a:ident: $t:ty)*) -> $r:ty;)*) => {
+        $(
+            #[doc = concat!("As [`crate::File::", stringify!($name), "`].")]
+            ///
+            /// # Errors
+            #[doc = concat!("As [`crate::File::", stringify!($name), "`].")]
+            pub fn $name(&self $(, $a: $t)*) -> Result<$r, Error> {
+                self.driver.wait(self.inner.$name($($a),*))
+            }
+        )*
+    };
+}
+
+impl File {
+    pub(crate) fn open(client: &Client, options: &OpenOptions, path: &Path) -> Result<Self, Error> {
+        let inner = client.driver.wait(options.open(client.inner(), path))?;
+        Ok(Self { inner, driver: Arc::clone(&client.driver) })
+    }
+
+    /// The asynchronous file behind this one.
+    pub fn inner(&self) -> &crate::File {
+        &self.inner
+    }
+
+    /// Flushes and commits everything, and reports what failed.
+    ///
+    /// # Errors
+    /// As [`crate::File::sync_all`].
+    pub fn close(self) -> Result<(), Error> {
+        self.sync_all()
+    }
+
+    mirror! {
+        fn read_at_into(&self, offset: u64, buffer: Buffer) -> ReadInto;
+        fn write_at_from(&self, offset: u64, data: Views) -> ();
+        fn sync_all(&self) -> ();
+        fn sync_data(&self) -> ();
+        fn metadata(&self) -> Metadata;
+        fn set_len(&self, size: u64) -> ();
+        fn set_permissions(&self, mode: u32) -> ();
+        fn set_times(&self, times: FileTimes) -> ();
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.driver.wait(self.inner.read(out))
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.driver.wait(self.inner.write(data))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.driver.wait(self.inner.flush())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.driver.wait(self.inner.seek(position))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // Waiting inside another runtime would panic: there the file closes in the background.
+        if !self.inner.is_closed() && tokio::runtime::Handle::try_current().is_err() {
+            // The failure is logged by the file.
+            let _ = self.driver.wait(self.inner.close_logged());
+        }
+    }
+}

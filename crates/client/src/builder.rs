@@ -1,0 +1,145 @@
+//! Connecting with options.
+
+use std::convert::Infallible;
+
+use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
+
+use crate::{Client, Error, Options, Url, blocking, nfs3};
+
+impl TryFrom<&str> for Url {
+    type Error = Error;
+
+    fn try_from(url: &str) -> Result<Self, Error> {
+        url.parse()
+    }
+}
+
+impl TryFrom<&String> for Url {
+    type Error = Error;
+
+    fn try_from(url: &String) -> Result<Self, Error> {
+        url.parse()
+    }
+}
+
+impl TryFrom<String> for Url {
+    type Error = Error;
+
+    fn try_from(url: String) -> Result<Self, Error> {
+        url.parse()
+    }
+}
+
+impl From<&Self> for Url {
+    fn from(url: &Self) -> Self {
+        url.clone()
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// Options for a connection; [`Client::builder`] makes one. Each field of [`Options`] has a method.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), millrace_client::Error> {
+/// use std::time::Duration;
+/// use millrace_client::{Client, Identity};
+///
+/// let client = Client::builder("nfs://server.example/export")
+///     .nconnect(4)
+///     .timeout(Duration::from_secs(10))
+///     .credential(Identity { uid: 1000, gid: 1000, ..Identity::default() })
+///     .connect()
+///     .await?;
+/// # drop(client);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "call connect()"]
+#[derive(Debug)]
+pub struct ClientBuilder {
+    url: Result<Url, Error>,
+    runtime: Runtime,
+    pub(crate) options: Options,
+}
+
+/// Where the client runs its tasks.
+enum Runtime {
+    /// On the Tokio runtime of the caller of `connect`.
+    Current,
+    Given(RuntimeRef),
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Current => "Current",
+            Self::Given(_) => "Given",
+        })
+    }
+}
+
+impl ClientBuilder {
+    pub(crate) fn new<U>(url: U) -> Self
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        Self {
+            url: url.try_into().map_err(Error::from),
+            runtime: Runtime::Current,
+            options: Options::default(),
+        }
+    }
+
+    /// Replaces all options. Parameters of the URL take precedence over them.
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Runs the client's tasks on `runtime`; the default is the Tokio runtime in which [`Self::connect`] is called.
+    pub fn runtime(mut self, runtime: RuntimeRef) -> Self {
+        self.runtime = Runtime::Given(runtime);
+        self
+    }
+
+    /// Connects to the server and mounts the longest export that contains the path of the URL.
+    ///
+    /// # Errors
+    /// [`Error::Url`] when the URL cannot be parsed, [`Error::Local`] outside a Tokio runtime (unless
+    /// [`Self::runtime`] gave one), [`Error::Resolve`], [`Error::Connect`], [`Error::UnknownExport`],
+    /// [`Error::Mount`], and the errors of a call.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let runtime = match self.runtime {
+            Runtime::Given(runtime) => runtime,
+            Runtime::Current => current_runtime()?,
+        };
+        Ok(nfs3::Client::connect(runtime, &self.url?, self.options).await?.into())
+    }
+
+    /// As [`Self::connect`], for the blocking client, whose background thread takes the place of the runtime.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; [`Error::InvalidInput`] when [`Self::runtime`] was given.
+    ///
+    /// # Panics
+    /// When it is called from asynchronous code.
+    pub fn connect_blocking(self) -> Result<blocking::Client, Error> {
+        if let Runtime::Given(_) = self.runtime {
+            return Err(Error::InvalidInput("a blocking client brings its own runtime".into()));
+        }
+        blocking::Client::new(&self.url?, self.options)
+    }
+}
+
+/// The Tokio runtime in whose context the caller runs.
+fn current_runtime() -> Result<RuntimeRef, Error> {
+    let handle = tokio::runtime::Handle::try_current();
+    let handle = handle.map_err(|e| Error::Local(format!("cannot connect: {e}; call connect from a Tokio runtime, give one with ClientBuilder::runtime, or use millrace_client::blocking")))?;
+    Ok(TokioRuntime::from_handle(handle))
+}

@@ -1,0 +1,123 @@
+//! The client: a mounted export, used by path.
+
+use millrace_buffer::{Arena, Buffer};
+use millrace_runtime::RuntimeRef;
+
+use crate::{ClientBuilder, Error, Identity, Options, Stats, Url, nfs3};
+
+/// A mounted export. Clones share the connections, which are closed when the last clone is dropped.
+///
+/// The methods take paths from the root of the export ([`Self::export`]), with or without a leading slash; `..` stops at
+/// the root. Symbolic links are followed inside the export, as [`nfs3::Client::resolve`] says. Names, semantics and
+/// [kinds of errors](Error::kind) are those of `tokio::fs`.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+/// # fn main() { run(|url| async move {
+/// use millrace_client::Client;
+/// use futures::TryStreamExt;
+///
+/// let client = Client::connect(&url).await?;
+/// client.create_dir_all("reports/2026").await?;
+/// client.write("reports/2026/q1.csv", "city,sales\nBern,7\n").await?;
+/// assert_eq!(client.metadata("reports/2026/q1.csv").await?.len(), 18);
+///
+/// let entries: Vec<_> = client.read_dir("reports/2026").await?.try_collect().await?;
+/// assert_eq!(entries[0].file_name(), "q1.csv");
+/// client.remove_dir_all("reports").await?;
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    nfs3: nfs3::Client,
+}
+
+/// The path-level view of a client of the protocol layer, over the same connections.
+impl From<nfs3::Client> for Client {
+    fn from(nfs3: nfs3::Client) -> Self {
+        Self { nfs3 }
+    }
+}
+
+impl Client {
+    /// Connects to the server of `url` and mounts the longest export that contains its path, with the default
+    /// [`Options`] and those of the URL. `url` is a [`Url`] or text such as `nfs://server/export?proto=tcp`.
+    ///
+    /// # Errors
+    /// As [`ClientBuilder::connect`].
+    pub async fn connect<U>(url: U) -> Result<Self, Error>
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        Self::builder(url).connect().await
+    }
+
+    /// A connection with options. An invalid `url` is reported by [`ClientBuilder::connect`].
+    pub fn builder<U>(url: U) -> ClientBuilder
+    where
+        U: TryInto<Url>,
+        Error: From<U::Error>,
+    {
+        ClientBuilder::new(url)
+    }
+
+    /// The protocol layer: NFSv3 procedures on file handles, over the same connections.
+    pub fn nfs3(&self) -> &nfs3::Client {
+        &self.nfs3
+    }
+
+    /// This client over the same connections, with calls made as `who`.
+    #[must_use]
+    pub fn as_caller(&self, who: &Identity) -> Self {
+        self.nfs3.as_caller(who).into()
+    }
+
+    /// The name of the export.
+    pub fn export(&self) -> &str {
+        self.nfs3.export()
+    }
+
+    /// The rest of the URL's path below the export, without a leading slash; empty for the export itself.
+    pub fn path_in_export(&self) -> &str {
+        self.nfs3.path_in_export()
+    }
+
+    /// The server's host and port.
+    pub fn server(&self) -> &str {
+        self.nfs3.server()
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> &Options {
+        self.nfs3.options()
+    }
+
+    /// The memory of the client. Buffers for transfers without a copy are taken from it.
+    pub fn arena(&self) -> &Arena {
+        self.nfs3.arena()
+    }
+
+    /// A buffer of `len` bytes (at most 4 MiB) for [`crate::File::read_at_into`] and [`crate::File::write_at_from`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn buffer(&self, len: usize) -> Result<Buffer, Error> {
+        self.nfs3.buffer(len)
+    }
+
+    /// The runtime on which the client's tasks run.
+    pub fn runtime(&self) -> &RuntimeRef {
+        self.nfs3.runtime()
+    }
+
+    /// Counters of calls, bytes and connections.
+    pub fn stats(&self) -> Stats {
+        self.nfs3.stats()
+    }
+
+    /// Closes the connections of all clones; calls in flight and later ones fail with [`Error::Closed`].
+    pub fn close(&self) {
+        self.nfs3.close();
+    }
+}

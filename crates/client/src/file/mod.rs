@@ -1,0 +1,402 @@
+//! An open file with a cursor: a stream of bytes in both directions.
+
+mod read_ahead;
+mod write_behind;
+
+use std::{
+    io::{self, ErrorKind, SeekFrom},
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use millrace_buffer::{Buffer, Views};
+use millrace_nfs::v3::{FileHandle, Sattr};
+use millrace_runtime::BoxFuture;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
+
+use self::{read_ahead::ReadAhead, write_behind::WriteBehind};
+use crate::{Client, Error, FileTimes, Metadata, ReadInto, nfs3, nfs3::resolve::bad_path, paths::bytes};
+
+/// What a file was opened for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) append: bool,
+}
+
+/// An open file with a cursor. [`Client::open`], [`Client::create`] and [`crate::OpenOptions`] give one.
+///
+/// It implements [`AsyncRead`], [`AsyncWrite`] and [`AsyncSeek`], so the extension traits of Tokio and
+/// [`tokio::io::copy`] work on it. [`Self::read_at_into`] and [`Self::write_at_from`] move data at an offset into and out of
+/// registered memory, without a copy and without the cursor; any number of them may be in flight.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+/// # fn main() { run(|url| async move {
+/// use std::io::SeekFrom;
+/// use millrace_client::{Client, OpenOptions};
+/// use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+///
+/// let client = Client::connect(&url).await?;
+/// let mut file = OpenOptions::new().read(true).write(true).create(true).open(&client, "data").await?;
+/// file.write_all(b"hello, world").await?;
+/// file.seek(SeekFrom::Start(7)).await?;
+/// let mut word = [0; 5];
+/// file.read_exact(&mut word).await?;
+/// assert_eq!(&word, b"world");
+/// file.sync_all().await?;
+///
+/// // Into memory of the client's arena: over RDMA the server writes there.
+/// let read = file.read_at_into(0, client.buffer(5)?).await?;
+/// assert_eq!(&read.buffer[..], b"hello");
+/// # Ok(()) }) }
+/// ```
+///
+/// # Reading
+/// A stream that is read sequentially is read ahead, with up to 8 READs in flight. A read sees all data that this
+/// client, through any of its files, had written when the read began. Changes by other clients are seen by reads that
+/// begin after a seek or at the end of the file; data that was read ahead may be older.
+///
+/// # Writing
+/// Data of the stream is gathered into WRITEs of up to [`nfs3::Client::wsize`] bytes, up to 8 of which are in flight.
+/// - `write` returns when the data is accepted. Other files and other clients may not see it yet.
+/// - `flush` sends everything and waits for the server's answers: the data is visible to everybody, and this client
+///   keeps it until it is on stable storage (the WRITEs are UNSTABLE, RFC 1813 section 3.3.7). What a restarted server has
+///   lost is written again.
+/// - [`Self::sync_all`] and `shutdown` flush and COMMIT: the data is on stable storage.
+/// - The first WRITE that fails is reported once, by the next `write`, `flush`, `shutdown` or [`Self::sync_all`]. Its data
+///   is not written again.
+/// - Dropping a file flushes and commits in the background; a failure is logged only, and a runtime that shuts down
+///   first loses data. Call `shutdown` to know.
+///
+/// # Cancellation
+/// Dropping the future of a `read` loses no data, dropping that of a `write` accepts none; the cursor moves only when one
+/// of them has returned. After dropping a `write_all` or `read_exact`, [`stream_position`](tokio::io::AsyncSeekExt) tells
+/// how far it came. Dropping the future of `flush`, `shutdown` or [`Self::sync_all`] leaves the data in flight; calling
+/// them again waits for it.
+pub struct File {
+    client: Client,
+    inner: nfs3::File,
+    path: PathBuf,
+    access: Access,
+    write: Arc<WriteBehind>,
+    /// Locked through `&mut self` only: the futures in it are not `Sync`, the file is.
+    stream: Mutex<Stream>,
+}
+
+/// The state of the stream.
+struct Stream {
+    cursor: u64,
+    read: ReadAhead,
+    /// A seek from the end: finds out where it leads.
+    seek: Option<BoxFuture<'static, Result<u64, Error>>>,
+    /// Finds out where the file ends, before data is appended.
+    end: Option<BoxFuture<'static, Result<u64, Error>>>,
+    /// Where appended data goes while earlier such data is in flight.
+    append_at: Option<u64>,
+    /// The COMMIT of a shutdown.
+    commit: Option<BoxFuture<'static, Result<(), Error>>>,
+}
+
+impl File {
+    pub(crate) fn new(client: Client, handle: FileHandle, size: u64, path: PathBuf, access: Access) -> Self {
+        let inner = nfs3::File::new(client.nfs3().clone(), handle);
+        let write = WriteBehind::new(inner.clone(), client.nfs3().clone());
+        let read = ReadAhead::new(size);
+        let stream = Stream { cursor: 0, read, seek: None, end: None, append_at: None, commit: None };
+        Self { client, inner, path, access, write, stream: Mutex::new(stream) }
+    }
+
+    /// The path that it was opened with.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The file handle.
+    pub fn handle(&self) -> FileHandle {
+        self.inner.handle()
+    }
+
+    /// The file in the protocol layer. It has no part in the stream: flush data of the stream before using it.
+    pub fn nfs3(&self) -> &nfs3::File {
+        &self.inner
+    }
+
+    /// Reads up to `buffer.len()` bytes at `offset` in one READ (of at most [`nfs3::Client::rsize`] bytes) into `buffer`,
+    /// without a copy where the transport can place it. Waits for data of the stream to reach the server first.
+    ///
+    /// The buffer is one of [`Client::buffer`]. It comes back with the data; a short count is the end of the file only if
+    /// [`ReadInto::eof`] says so.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::PermissionDenied`] when the file was not opened for reading; the errors of
+    /// [`nfs3::Client::read_into`]. The buffer is dropped then.
+    pub async fn read_at_into(&self, offset: u64, buffer: Buffer) -> Result<ReadInto, Error> {
+        self.check(self.access.read, "reading")?;
+        self.write.drained().await;
+        let read = self.inner.read_into_as(self.client.nfs3(), offset, buffer).await;
+        read.map_err(|e| self.at(e))
+    }
+
+    /// Writes `data` at `offset`, UNSTABLE and without a copy, in WRITEs of at most [`nfs3::Client::wsize`] bytes one after
+    /// the other. Waits for data of the stream to reach the server first. [`Self::sync_all`] makes it stable.
+    ///
+    /// The data is a [`Buffer`] of [`Client::buffer`], frozen: `buffer.freeze().into()`. A dropped future leaves open
+    /// which WRITEs are executed.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::PermissionDenied`] when the file was not opened for writing; the errors of
+    /// [`nfs3::File::write_from`].
+    pub async fn write_at_from(&self, offset: u64, data: Views) -> Result<(), Error> {
+        self.check(self.access.write, "writing")?;
+        self.write.drained().await;
+        let written = self.inner.write_from_as(self.client.nfs3(), offset, data).await;
+        written.map(drop).map_err(|e| self.at(e))
+    }
+
+    /// Flushes and makes all written data stable (COMMIT, RFC 1813 section 3.3.21). What a restarted server has lost is
+    /// written again.
+    ///
+    /// # Errors
+    /// The failure of an earlier write; the errors of [`nfs3::File::commit`], after which a later call tries again.
+    pub async fn sync_all(&self) -> Result<(), Error> {
+        self.write.flush().await.map_err(|e| self.at(e))?;
+        self.inner.commit().await.map_err(|e| self.at(e))
+    }
+
+    /// As [`Self::sync_all`]: NFSv3 does not tell data from attributes.
+    ///
+    /// # Errors
+    /// As [`Self::sync_all`].
+    pub async fn sync_data(&self) -> Result<(), Error> {
+        self.sync_all().await
+    }
+
+    /// The attributes, with data of the stream in the size.
+    ///
+    /// # Errors
+    /// The errors of [`nfs3::Client::getattr`].
+    pub async fn metadata(&self) -> Result<Metadata, Error> {
+        self.write.drained().await;
+        Ok(self.inner.attributes().await.map_err(|e| self.at(e))?.into())
+    }
+
+    /// Cuts or extends the file to `size` bytes; the new part reads as zeros. The cursor stays where it is.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::PermissionDenied`] when the file was not opened for writing; the errors of
+    /// [`nfs3::Client::setattr`].
+    pub async fn set_len(&self, size: u64) -> Result<(), Error> {
+        self.check(self.access.write, "writing")?;
+        self.set(Sattr { size: Some(size), ..Sattr::default() }).await
+    }
+
+    /// Sets the permission bits, as [`Client::set_permissions`].
+    ///
+    /// # Errors
+    /// As [`Client::set_permissions`].
+    pub async fn set_permissions(&self, mode: u32) -> Result<(), Error> {
+        self.set(Sattr { mode: Some(mode & 0o7777), ..Sattr::default() }).await
+    }
+
+    /// Sets the times of last access and modification, as [`Client::set_times`].
+    ///
+    /// # Errors
+    /// As [`Client::set_times`].
+    pub async fn set_times(&self, times: FileTimes) -> Result<(), Error> {
+        let (atime, mtime) = times.to_nfs()?;
+        self.set(Sattr { atime, mtime, ..Sattr::default() }).await
+    }
+
+    async fn set(&self, attributes: Sattr) -> Result<(), Error> {
+        self.write.drained().await;
+        let set = self.client.nfs3().setattr(self.handle(), attributes, None).await;
+        set.map(drop).map_err(|e| self.at(e))
+    }
+
+    /// Whether nothing that was written is left to flush or commit.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.write.is_idle() && (!self.access.write || self.inner.retained_bytes() == 0)
+    }
+
+    /// Flushes and commits; logs a failure, because no caller receives it.
+    pub(crate) fn close_logged(&self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let (write, file, path) = (Arc::clone(&self.write), self.inner.clone(), self.path.clone());
+        async move {
+            let closed = match write.flush().await {
+                Ok(()) => file.commit().await,
+                failed => failed,
+            };
+            closed.inspect_err(|error| {
+                tracing::warn!(path = %path.display(), %error, "data of a file that was dropped may be lost");
+            })
+        }
+    }
+
+    /// Says an error of the path of this file.
+    fn at(&self, e: Error) -> Error {
+        e.at(bytes(&self.path))
+    }
+
+    fn check(&self, allowed: bool, purpose: &str) -> Result<(), Error> {
+        if allowed {
+            return Ok(());
+        }
+        let reason = format!("the file was not opened for {purpose}");
+        Err(bad_path(bytes(&self.path), ErrorKind::PermissionDenied, &reason))
+    }
+
+    /// The error of a stream operation.
+    fn io(&self, e: Error) -> io::Error {
+        self.at(e).into()
+    }
+
+    /// Completes a seek from the end that was started.
+    fn poll_seek(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, Error>> {
+        let stream = self.stream.get_mut();
+        if let Some(seek) = &mut stream.seek {
+            let sought = ready!(seek.as_mut().poll(cx));
+            stream.seek = None;
+            stream.cursor = sought?;
+        }
+        Poll::Ready(Ok(stream.cursor))
+    }
+
+    /// Where the next data of the stream goes.
+    fn poll_offset(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, Error>> {
+        let cursor = ready!(self.poll_seek(cx))?;
+        let stream = self.stream.get_mut();
+        if !self.access.append {
+            return Poll::Ready(Ok(cursor));
+        }
+        if let Some(at) = stream.append_at.filter(|_| !self.write.is_idle()) {
+            return Poll::Ready(Ok(at));
+        }
+        let inner = &self.inner;
+        let end = stream.end.get_or_insert_with(|| {
+            let file = inner.clone();
+            Box::pin(async move { Ok(file.attributes().await?.size) })
+        });
+        let end = ready!(end.as_mut().poll(cx));
+        stream.end = None;
+        Poll::Ready(end)
+    }
+
+    fn poll_read_stream(&mut self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<Result<(), Error>> {
+        self.check(self.access.read, "reading")?;
+        let cursor = ready!(self.poll_seek(cx))?;
+        ready!(self.write.poll_drained(cx));
+        let stream = self.stream.get_mut();
+        let len = ready!(stream.read.poll_read(cx, (&self.inner, self.client.nfs3()), cursor, out))?;
+        stream.cursor += len as u64;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_stream(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, Error>> {
+        self.check(self.access.write, "writing")?;
+        let offset = ready!(self.poll_offset(cx))?;
+        let len = ready!(self.write.poll_write(cx, offset, data))?;
+        let stream = self.stream.get_mut();
+        stream.cursor = offset + len as u64;
+        stream.append_at = Some(stream.cursor);
+        stream.commit = None;
+        Poll::Ready(Ok(len))
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.write.poll_flush(cx))?;
+        let (inner, stream) = (&self.inner, self.stream.get_mut());
+        let commit = stream.commit.get_or_insert_with(|| {
+            let file = inner.clone();
+            Box::pin(async move { file.commit().await })
+        });
+        let committed = ready!(commit.as_mut().poll(cx));
+        stream.commit = None;
+        Poll::Ready(committed)
+    }
+
+    /// Where `position` leads, unless it is relative to the end.
+    fn target(base: u64, by: i64) -> io::Result<u64> {
+        base.checked_add_signed(by).ok_or_else(|| {
+            io::Error::new(ErrorKind::InvalidInput, "invalid seek to a negative or overflowing position")
+        })
+    }
+}
+
+impl AsyncRead for File {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.poll_read_stream(cx, out).map_err(|e| this.io(e))
+    }
+}
+
+impl AsyncWrite for File {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.poll_write_stream(cx, data).map_err(|e| this.io(e))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.write.poll_flush(cx).map_err(|e| self.io(e))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.poll_close(cx).map_err(|e| this.io(e))
+    }
+}
+
+impl AsyncSeek for File {
+    fn start_seek(self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
+        let this = self.get_mut();
+        let stream = this.stream.get_mut();
+        if stream.seek.is_some() {
+            return Err(io::Error::other("a seek is in progress: call poll_complete first"));
+        }
+        match position {
+            SeekFrom::Start(at) => stream.cursor = at,
+            SeekFrom::Current(by) => stream.cursor = Self::target(stream.cursor, by)?,
+            SeekFrom::End(by) => {
+                let (file, write) = (this.inner.clone(), Arc::clone(&this.write));
+                stream.seek = Some(Box::pin(async move {
+                    write.drained().await;
+                    let size = file.attributes().await?.size;
+                    Self::target(size, by).map_err(|e| Error::InvalidInput(e.to_string()))
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_complete(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        let this = self.get_mut();
+        this.poll_seek(cx).map_err(|e| this.io(e))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if !self.is_closed() {
+            let close = self.close_logged();
+            self.client.runtime().spawn("close file", Box::pin(async { drop(close.await) }));
+        }
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.path)
+            .field("handle", &self.handle())
+            .finish_non_exhaustive()
+    }
+}

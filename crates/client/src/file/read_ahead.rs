@@ -1,0 +1,186 @@
+//! Data in flight from the server to the stream of a [`crate::File`].
+
+use std::{
+    collections::VecDeque,
+    task::{Context, Poll, ready},
+};
+
+use futures::{StreamExt, stream::FuturesOrdered};
+use millrace_buffer::Views;
+use millrace_runtime::BoxFuture;
+use tokio::io::ReadBuf;
+
+use crate::{Error, nfs3, paths::DEPTH};
+
+/// The least number of bytes of a READ.
+const LEAST_READ: u64 = 4 << 10;
+/// The number of bytes to read ahead after the first sequential read; it doubles with each further one.
+const FIRST_WINDOW: u64 = 128 << 10;
+/// How often in a row data is read again because this client changed the file meanwhile.
+const MAX_DISCARDS: u32 = 4;
+
+/// What a READ of a piece gives: its offset, its data, and whether the file ends after it.
+type Read = Result<(u64, Views, bool), Error>;
+
+/// Reads a file in order, with up to [`DEPTH`] READs in flight ahead of the reader as long as it reads sequentially.
+pub(super) struct ReadAhead {
+    /// READs in flight, in the order of their offsets.
+    calls: FuturesOrdered<BoxFuture<'static, Read>>,
+    /// Their results, as far as they are there.
+    results: VecDeque<Read>,
+    /// The remainder of the piece that is read from.
+    data: Views,
+    /// The offset of `data`, and of `results` and `calls` if it is empty.
+    position: u64,
+    /// Where the next READ begins.
+    next: u64,
+    /// Bytes to ask for beyond the reader.
+    window: u64,
+    /// The file ends after `data`.
+    eof: bool,
+    /// The file is at least that long: READs beyond go one at a time.
+    known_end: u64,
+    /// [`nfs3::File::changes`] when this was filled.
+    changes: u64,
+    discards: u32,
+}
+
+impl ReadAhead {
+    /// For a file whose size was `size` when it was opened.
+    pub(super) fn new(size: u64) -> Self {
+        Self {
+            calls: FuturesOrdered::new(),
+            results: VecDeque::new(),
+            data: Views::new(),
+            position: 0,
+            next: 0,
+            window: FIRST_WINDOW,
+            eof: false,
+            known_end: size,
+            changes: 0,
+            discards: 0,
+        }
+    }
+
+    /// Forgets what was read ahead, and continues at `position`.
+    fn restart(&mut self, position: u64) {
+        self.calls = FuturesOrdered::new();
+        self.results.clear();
+        self.data = Views::new();
+        (self.position, self.next) = (position, position);
+        self.eof = false;
+    }
+
+    /// Puts data of `offset` and following into `out`; nothing at the end of the file. Gives the number of bytes. Nothing
+    /// is lost while this is pending.
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        (file, caller): (&nfs3::File, &nfs3::Client),
+        offset: u64,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<Result<usize, Error>> {
+        let wanted = out.remaining();
+        if wanted == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        if offset != self.position {
+            self.restart(offset);
+            self.window = 0;
+        }
+        loop {
+            self.discard_changed(file);
+            if !self.data.is_empty() {
+                self.discards = 0;
+                let len = self.give(out);
+                self.read_on(cx, file, caller, 0);
+                return Poll::Ready(Ok(len));
+            }
+            if std::mem::take(&mut self.eof) {
+                self.restart(self.position);
+                self.known_end = self.position;
+                return Poll::Ready(Ok(0));
+            }
+            self.read_on(cx, file, caller, wanted as u64);
+            match ready!(self.poll_result(cx)) {
+                Ok((_, data, eof)) => (self.data, self.eof) = (data, eof),
+                Err(e) => {
+                    self.restart(self.position);
+                    return Poll::Ready(Err(e));
+                }
+            }
+        }
+    }
+
+    /// Forgets data that was read before this client changed the file. Frequent changes do not stop the
+    /// reader: the data is as new as its READ then.
+    fn discard_changed(&mut self, file: &nfs3::File) {
+        let changes = file.changes();
+        if changes == self.changes {
+            return;
+        }
+        self.changes = changes;
+        let is_empty = self.data.is_empty() && self.calls.is_empty() && self.results.is_empty() && !self.eof;
+        if !is_empty && self.discards < MAX_DISCARDS {
+            self.discards += 1;
+            self.restart(self.position);
+        }
+    }
+
+    /// Moves data into `out`.
+    fn give(&mut self, out: &mut ReadBuf<'_>) -> usize {
+        let len = self.data.len().min(out.remaining());
+        let mut left = len;
+        for view in self.data.iter() {
+            let part = left.min(view.len());
+            out.put_slice(&view[..part]);
+            left -= part;
+        }
+        millrace_buffer::copied::count(len);
+        self.data = self.data.slice(len, self.data.len() - len);
+        self.position += len as u64;
+        len
+    }
+
+    /// Sends READs for what will be read next: at least `wanted` bytes, and the window.
+    fn read_on(&mut self, cx: &mut Context<'_>, file: &nfs3::File, caller: &nfs3::Client, wanted: u64) {
+        if self.eof {
+            return;
+        }
+        let rsize = u64::from(caller.rsize());
+        let span = self.window.max(wanted).max(if wanted > 0 { LEAST_READ } else { 0 });
+        let ahead = self.next - self.position;
+        if ahead > span / 2 {
+            return;
+        }
+        let end = self.position.saturating_add(span);
+        let mut sent = false;
+        while self.next < end && self.calls.len() + self.results.len() < DEPTH {
+            let needed = wanted > 0 && self.calls.is_empty() && self.results.is_empty();
+            if self.next >= self.known_end && !needed {
+                break;
+            }
+            let (at, len) = (self.next, (end - self.next).min(rsize));
+            let (file, caller) = (file.clone(), caller.clone());
+            self.calls.push_back(Box::pin(async move { file.read_piece(&caller, at, len as usize).await }));
+            self.next += len;
+            sent = true;
+        }
+        if sent {
+            self.window = (self.window * 2).max(FIRST_WINDOW).min(rsize * DEPTH as u64);
+            // A call goes out when it is first polled.
+            while let Poll::Ready(Some(result)) = self.calls.poll_next_unpin(cx) {
+                self.results.push_back(result);
+            }
+        }
+    }
+
+    fn poll_result(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        if let Some(result) = self.results.pop_front() {
+            return Poll::Ready(result);
+        }
+        let result = ready!(self.calls.poll_next_unpin(cx));
+        // `read_on` has sent one.
+        Poll::Ready(result.unwrap_or_else(|| Ok((self.position, Views::new(), true))))
+    }
+}

@@ -1,0 +1,143 @@
+//! Attributes of files as the path-level API gives and takes them.
+
+use std::time::{Duration, SystemTime};
+
+use millrace_nfs::v3::{Fattr, FileType, NfsTime, SetTime};
+
+use crate::Error;
+
+/// Attributes of a file system object, as the server gave them (`fattr3`, RFC 1813 section 2.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metadata(Fattr);
+
+impl From<Fattr> for Metadata {
+    fn from(attributes: Fattr) -> Self {
+        Self(attributes)
+    }
+}
+
+impl Metadata {
+    /// The type of the object.
+    pub fn file_type(&self) -> FileType {
+        self.0.file_type
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.0.file_type == FileType::Regular
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.0.file_type == FileType::Directory
+    }
+
+    /// Whether it is a symbolic link. Only [`crate::Client::symlink_metadata`] and [`crate::DirEntry::metadata`] give
+    /// the attributes of a link.
+    pub fn is_symlink(&self) -> bool {
+        self.0.file_type == FileType::Symlink
+    }
+
+    /// The size in bytes.
+    // The size of a file that is empty says nothing about the Metadata.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.0.size
+    }
+
+    /// The permission bits: `rwx` for owner, group and others (`0o777`), sticky (`0o1000`), set-group-id (`0o2000`) and
+    /// set-user-id (`0o4000`).
+    pub fn mode(&self) -> u32 {
+        self.0.mode
+    }
+
+    /// The user id of the owner.
+    pub fn uid(&self) -> u32 {
+        self.0.uid
+    }
+
+    /// The group id.
+    pub fn gid(&self) -> u32 {
+        self.0.gid
+    }
+
+    /// The number of hard links.
+    pub fn nlink(&self) -> u32 {
+        self.0.nlink
+    }
+
+    /// The number of the object in its file system (`fileid`).
+    pub fn ino(&self) -> u64 {
+        self.0.fileid
+    }
+
+    /// The time of the last access.
+    pub fn accessed(&self) -> SystemTime {
+        system_time(self.0.atime)
+    }
+
+    /// The time of the last change of the data.
+    pub fn modified(&self) -> SystemTime {
+        system_time(self.0.mtime)
+    }
+
+    /// The time of the last change of data or attributes (`ctime`).
+    pub fn changed(&self) -> SystemTime {
+        system_time(self.0.ctime)
+    }
+
+    /// The attributes as the protocol has them.
+    pub fn attributes(&self) -> &Fattr {
+        &self.0
+    }
+}
+
+/// Times to set with [`crate::Client::set_times`] and [`crate::File::set_times`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[must_use]
+pub struct FileTimes {
+    accessed: Option<SystemTime>,
+    modified: Option<SystemTime>,
+}
+
+impl FileTimes {
+    /// Changes no time.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the time of the last access.
+    pub fn set_accessed(mut self, time: SystemTime) -> Self {
+        self.accessed = Some(time);
+        self
+    }
+
+    /// Sets the time of the last change of the data.
+    pub fn set_modified(mut self, time: SystemTime) -> Self {
+        self.modified = Some(time);
+        self
+    }
+
+    /// The times for SETATTR: access and modification.
+    pub(crate) fn to_nfs(self) -> Result<(SetTime, SetTime), Error> {
+        Ok((set_time(self.accessed)?, set_time(self.modified)?))
+    }
+}
+
+fn set_time(time: Option<SystemTime>) -> Result<SetTime, Error> {
+    time.map_or(Ok(SetTime::DontChange), |time| Ok(SetTime::ClientTime(nfs_time(time)?)))
+}
+
+fn system_time(time: NfsTime) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::new(time.seconds.into(), time.nanoseconds)
+}
+
+/// NFSv3 has 32 bits for seconds since 1970 (RFC 1813 section 2.5, `nfstime3`).
+fn nfs_time(time: SystemTime) -> Result<NfsTime, Error> {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
+    let parts = since.and_then(|d| Some((u32::try_from(d.as_secs()).ok()?, d.subsec_nanos())));
+    let (seconds, nanoseconds) = parts.ok_or_else(|| {
+        Error::InvalidInput("NFSv3 cannot store a time before 1970 or after the year 2106".into())
+    })?;
+    Ok(NfsTime { seconds, nanoseconds })
+}

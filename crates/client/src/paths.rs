@@ -1,0 +1,256 @@
+//! Operations on paths.
+
+use std::{
+    ffi::OsString,
+    io::ErrorKind,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+};
+
+use millrace_nfs::v3::{FileHandle, FileType, Sattr, StableHow};
+
+use crate::{Client, Error, File, FileTimes, Metadata, OpenOptions, ReadDir, nfs3::resolve::bad_path};
+
+/// The permission bits of new directories.
+pub(crate) const DIRECTORY_MODE: u32 = 0o755;
+/// READ or WRITE calls in flight for one file.
+pub(crate) const DEPTH: usize = 8;
+
+/// The bytes of a path, as the protocol has them.
+pub(crate) fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+impl Client {
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub async fn open(&self, path: impl AsRef<Path>) -> Result<File, Error> {
+        OpenOptions::new().read(true).open(self, path).await
+    }
+
+    /// Opens a file for writing: creates it if there is none, truncates it if there is one.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub async fn create(&self, path: impl AsRef<Path>) -> Result<File, Error> {
+        OpenOptions::new().write(true).create(true).truncate(true).open(self, path).await
+    }
+
+    /// The attributes of the object at `path`. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::NotFound`] when there is no such object; the errors of [`crate::nfs3::Client::resolve`].
+    pub async fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
+        let (_, attributes) = self.nfs3().resolve(bytes(path.as_ref())).await?;
+        Ok(attributes.into())
+    }
+
+    /// As [`Self::metadata`], but for a symbolic link the attributes of the link itself.
+    ///
+    /// # Errors
+    /// As [`Self::metadata`].
+    pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
+        let (_, attributes) = self.nfs3().resolve_link(bytes(path.as_ref())).await?;
+        Ok(attributes.into())
+    }
+
+    /// Whether `path` leads to an object. A symbolic link without a target does not.
+    ///
+    /// # Errors
+    /// Those of [`Self::metadata`] other than [`ErrorKind::NotFound`].
+    pub async fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
+        match self.metadata(path).await {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The whole content of a file.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`] and [`crate::nfs3::File::read_stream`].
+    pub async fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
+        let path = bytes(path.as_ref());
+        let file = self.nfs3().open(path).await?;
+        let mut content = Vec::new();
+        let append = |_, data: millrace_buffer::Views| {
+            millrace_buffer::copied::count(data.len());
+            data.iter().for_each(|view| content.extend_from_slice(view));
+        };
+        file.read_stream(0, u64::MAX, DEPTH, append).await.map_err(|e| e.at(path))?;
+        Ok(content)
+    }
+
+    /// The whole content of a file as text.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; kind [`ErrorKind::InvalidData`] when the content is not UTF-8.
+    pub async fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String, Error> {
+        let path = path.as_ref();
+        String::from_utf8(self.read(path).await?).map_err(|_| Error::Path {
+            path: path.to_string_lossy().into_owned(),
+            reason: "the file is not valid UTF-8".into(),
+            kind: ErrorKind::InvalidData,
+        })
+    }
+
+    /// Writes `contents` as the whole content of a file, which is created if there is none. The data is on stable
+    /// storage of the server when this returns.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`] and [`crate::nfs3::File::write_stream`]. After an error the file may have a part of the
+    /// content.
+    pub async fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<(), Error> {
+        let (path, contents) = (path.as_ref(), contents.as_ref());
+        let file = self.create(path).await?;
+        let at = |e: Error| e.at(bytes(path));
+        if contents.len() <= self.nfs3().wsize() as usize {
+            // One call instead of WRITE and COMMIT.
+            return self
+                .nfs3()
+                .write(file.handle(), 0, contents, StableHow::FileSync)
+                .await
+                .map(drop)
+                .map_err(at);
+        }
+        let mut rest = contents;
+        let pieces = |max: usize| {
+            let (piece, tail) = rest.split_at(max.min(rest.len()));
+            rest = tail;
+            let copied = (!piece.is_empty()).then(|| self.arena().copy_from(piece)).transpose();
+            Ok(copied.map_err(Error::from)?.map(Into::into))
+        };
+        file.nfs3().write_stream(0, DEPTH, pieces).await.map(drop).map_err(at)
+    }
+
+    /// Creates a directory with the permission bits `0o755`.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::AlreadyExists`] when there is an object at `path`, [`ErrorKind::NotFound`] when its parent does
+    /// not exist; the errors of [`crate::nfs3::Client::mkdir`].
+    pub async fn create_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = bytes(path.as_ref());
+        let (parent, name) = self.nfs3().resolve_parent(path).await?;
+        let attributes = Sattr { mode: Some(DIRECTORY_MODE), ..Sattr::default() };
+        self.nfs3().mkdir(parent, name, attributes).await.map(drop).map_err(|e| e.at(path))
+    }
+
+    /// The entries of a directory, as a [`futures::Stream`](futures::stream::Stream).
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::NotADirectory`] when `path` is something else; the errors of [`Self::metadata`].
+    pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
+        let path = path.as_ref();
+        let dir = self.directory(path).await?;
+        Ok(ReadDir::new(self.nfs3().clone(), dir, path.to_owned()))
+    }
+
+    /// Removes a name of an object that is not a directory. A symbolic link is removed itself.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::NotFound`] when there is no such name, [`ErrorKind::IsADirectory`] for a directory; the errors of
+    /// [`crate::nfs3::Client::remove`].
+    pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = bytes(path.as_ref());
+        let (parent, name) = self.nfs3().resolve_parent(path).await?;
+        self.nfs3().remove(parent, name).await.map(drop).map_err(|e| e.at(path))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::DirectoryNotEmpty`] when it has entries, [`ErrorKind::NotADirectory`] when it is something
+    /// else; the errors of [`crate::nfs3::Client::rmdir`].
+    pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = bytes(path.as_ref());
+        let (parent, name) = self.nfs3().resolve_parent(path).await?;
+        self.nfs3().rmdir(parent, name).await.map(drop).map_err(|e| e.at(path))
+    }
+
+    /// Renames an object; replaces the object at `to` where POSIX `rename` does.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::NotFound`] when `from` does not exist; the errors of [`crate::nfs3::Client::rename`].
+    pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Error> {
+        let (from, to) = (bytes(from.as_ref()), bytes(to.as_ref()));
+        let (from_dir, from_name) = self.nfs3().resolve_parent(from).await?;
+        let (to_dir, to_name) = self.nfs3().resolve_parent(to).await?;
+        let renamed = self.nfs3().rename(from_dir, from_name, to_dir, to_name).await;
+        renamed.map(drop).map_err(|e| e.at(from))
+    }
+
+    /// Creates `link`, a further name for the object at `original`. A symbolic link at `original` is not followed.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::AlreadyExists`] when there is an object at `link`; the errors of
+    /// [`crate::nfs3::Client::link`].
+    pub async fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
+        let link = bytes(link.as_ref());
+        let (object, _) = self.nfs3().resolve_link(bytes(original.as_ref())).await?;
+        let (dir, name) = self.nfs3().resolve_parent(link).await?;
+        self.nfs3().link(object, dir, name).await.map(drop).map_err(|e| e.at(link))
+    }
+
+    /// Creates `link`, a symbolic link with the text `original`, which need not exist.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::AlreadyExists`] when there is an object at `link`; the errors of
+    /// [`crate::nfs3::Client::symlink`].
+    pub async fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
+        let link = bytes(link.as_ref());
+        let (dir, name) = self.nfs3().resolve_parent(link).await?;
+        let made = self.nfs3().symlink(dir, name, bytes(original.as_ref()), Sattr::default()).await;
+        made.map(drop).map_err(|e| e.at(link))
+    }
+
+    /// The text of a symbolic link.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::InvalidInput`] when `path` is something else; the errors of
+    /// [`crate::nfs3::Client::readlink`].
+    pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
+        let path = bytes(path.as_ref());
+        let (link, attributes) = self.nfs3().resolve_link(path).await?;
+        if attributes.file_type != FileType::Symlink {
+            return Err(bad_path(path, ErrorKind::InvalidInput, "not a symbolic link"));
+        }
+        let text = self.nfs3().readlink(link).await.map_err(|e| e.at(path))?;
+        Ok(OsString::from_vec(text).into())
+    }
+
+    /// Sets the permission bits (as [`Metadata::mode`]). Symbolic links are followed.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::PermissionDenied`] for other than the owner; the errors of [`crate::nfs3::Client::setattr`].
+    pub async fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Error> {
+        self.set(path.as_ref(), Sattr { mode: Some(mode & 0o7777), ..Sattr::default() }).await
+    }
+
+    /// Sets the times of last access and modification. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::InvalidInput`] for a time before 1970 or after 2106; the errors of
+    /// [`crate::nfs3::Client::setattr`].
+    pub async fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<(), Error> {
+        let (atime, mtime) = times.to_nfs()?;
+        self.set(path.as_ref(), Sattr { atime, mtime, ..Sattr::default() }).await
+    }
+
+    async fn set(&self, path: &Path, attributes: Sattr) -> Result<(), Error> {
+        let (object, _) = self.nfs3().resolve(bytes(path)).await?;
+        self.nfs3().setattr(object, attributes, None).await.map(drop).map_err(|e| e.at(bytes(path)))
+    }
+
+    /// The handle of the directory at `path`.
+    async fn directory(&self, path: &Path) -> Result<FileHandle, Error> {
+        let (dir, attributes) = self.nfs3().resolve(bytes(path)).await?;
+        if attributes.file_type == FileType::Directory {
+            Ok(dir)
+        } else {
+            Err(bad_path(bytes(path), ErrorKind::NotADirectory, "not a directory"))
+        }
+    }
+}

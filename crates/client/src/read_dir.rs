@@ -1,0 +1,135 @@
+//! Directories as streams of entries.
+
+use std::{
+    collections::VecDeque,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream, Stream},
+};
+use millrace_nfs::v3::{FileHandle, FileType, Verifier};
+
+use crate::{Error, Metadata, nfs3};
+
+/// An entry of a directory, with the attributes of its object.
+#[derive(Debug, Clone)]
+pub struct DirEntry {
+    path: PathBuf,
+    metadata: Metadata,
+}
+
+impl DirEntry {
+    /// The path: that given to [`crate::Client::read_dir`] joined with the name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name.
+    pub fn file_name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    /// The type of the object; that of the link itself for a symbolic link.
+    pub fn file_type(&self) -> FileType {
+        self.metadata.file_type()
+    }
+
+    /// The attributes when the directory was read; those of the link itself for a symbolic link.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// The entries of a directory, without `.` and `..`: a stream that asks the server for the next ones as they are
+/// needed. [`crate::Client::read_dir`] gives one.
+///
+/// Entries that are added or removed meanwhile may be in it or not. If the server can no longer continue after such a
+/// change (NFS3ERR_BAD_COOKIE) the stream ends with an error. Nothing follows an error.
+pub struct ReadDir(BoxStream<'static, Result<DirEntry, Error>>);
+
+impl ReadDir {
+    pub(crate) fn new(client: nfs3::Client, dir: FileHandle, path: PathBuf) -> Self {
+        let pages =
+            Pages { client, dir, path, page: VecDeque::new(), cookie: 0, verifier: [0; 8], eof: false };
+        Self(
+            stream::try_unfold(pages, |mut pages| async move { Ok(pages.next().await?.map(|e| (e, pages))) })
+                .boxed(),
+        )
+    }
+
+    /// The next entry, `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Nfs`] and the errors of a call.
+    pub async fn next_entry(&mut self) -> Result<Option<DirEntry>, Error> {
+        self.0.next().await.transpose()
+    }
+}
+
+impl Stream for ReadDir {
+    type Item = Result<DirEntry, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().0.poll_next_unpin(cx)
+    }
+}
+
+impl std::fmt::Debug for ReadDir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadDir").finish_non_exhaustive()
+    }
+}
+
+/// The position in a directory that is read page by page.
+struct Pages {
+    client: nfs3::Client,
+    dir: FileHandle,
+    path: PathBuf,
+    /// Entries of the last reply that were not returned yet.
+    page: VecDeque<nfs3::DirEntry>,
+    cookie: u64,
+    verifier: Verifier,
+    eof: bool,
+}
+
+impl Pages {
+    async fn next(&mut self) -> Result<Option<DirEntry>, Error> {
+        loop {
+            while let Some(entry) = self.page.pop_front() {
+                if !entry.is_dot()
+                    && let Some(entry) = self.entry(entry).await?
+                {
+                    return Ok(Some(entry));
+                }
+            }
+            if self.eof {
+                return Ok(None);
+            }
+            let page = self.client.readdir_page(self.dir, self.cookie, self.verifier).await;
+            let page = page.map_err(|e| e.at(self.path.as_os_str().as_bytes()))?;
+            self.cookie = page.entries.last().map_or(self.cookie, |last| last.cookie);
+            (self.verifier, self.eof) = (page.verifier, page.eof);
+            self.page = page.entries.into();
+        }
+    }
+
+    /// Adds the attributes where the server did not send them; `None` when the object is gone meanwhile.
+    async fn entry(&self, entry: nfs3::DirEntry) -> Result<Option<DirEntry>, Error> {
+        let path = self.path.join(OsString::from_vec(entry.name.clone()));
+        let attributes = match entry.attributes {
+            Some(attributes) => attributes,
+            None => match self.client.lookup(self.dir, &entry.name).await {
+                Ok(object) => object.attributes,
+                Err(e) if e.is_not_found() => return Ok(None),
+                Err(e) => return Err(e.at(path.as_os_str().as_bytes())),
+            },
+        };
+        Ok(Some(DirEntry { path, metadata: attributes.into() }))
+    }
+}

@@ -1,0 +1,165 @@
+//! Operations that take more than one object: whole paths, whole trees, copies.
+
+use std::{io::ErrorKind, path::Path};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use millrace_nfs::v3::{FileHandle, FileType};
+
+use crate::{
+    Client, Error, OpenOptions, nfs3,
+    nfs3::resolve::bad_path,
+    paths::{DEPTH, bytes},
+};
+
+/// A directory that [`Client::remove_dir_all`] removes.
+struct Level {
+    parent: FileHandle,
+    name: Vec<u8>,
+    handle: FileHandle,
+    /// Its entries are removed, or on the stack.
+    emptied: bool,
+}
+
+impl Client {
+    /// Creates a directory and those of its parents that do not exist.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::AlreadyExists`] or [`ErrorKind::NotADirectory`] when a part of the path is not a directory;
+    /// the errors of [`Self::create_dir`].
+    pub async fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
+        let mut missing = Vec::new();
+        for ancestor in path.ancestors() {
+            match self.create_dir(ancestor).await {
+                Ok(()) => break,
+                Err(e) if e.kind() == ErrorKind::NotFound => missing.push(ancestor),
+                // Also the root, and names such as `..`.
+                Err(_) if self.metadata(ancestor).await.is_ok_and(|m| m.is_dir()) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        for dir in missing.into_iter().rev() {
+            match self.create_dir(dir).await {
+                // Another client may have created it meanwhile.
+                Err(e) if !self.metadata(dir).await.is_ok_and(|m| m.is_dir()) => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a directory with all that is in it. Symbolic links are removed themselves, never followed; so is `path`
+    /// if it is one.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::NotFound`] when there is no such directory, [`ErrorKind::NotADirectory`] when `path` is neither
+    /// a directory nor a symbolic link, [`ErrorKind::DirectoryNotEmpty`] when another client adds entries meanwhile;
+    /// the errors of [`nfs3::Client::remove`] and [`nfs3::Client::rmdir`]. What was removed before an error stays
+    /// removed.
+    pub async fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = bytes(path.as_ref());
+        let at = |e: Error| e.at(path);
+        let nfs = self.nfs3();
+        let (parent, name) = nfs.resolve_parent(path).await?;
+        let top = nfs.lookup(parent, &name).await.map_err(at)?;
+        match top.attributes.file_type {
+            FileType::Symlink => return nfs.remove(parent, name).await.map(drop).map_err(at),
+            FileType::Directory => {}
+            _ => return Err(bad_path(path, ErrorKind::NotADirectory, "not a directory")),
+        }
+        let mut stack = vec![Level { parent, name, handle: top.handle, emptied: false }];
+        while let Some(level) = stack.last_mut() {
+            if level.emptied {
+                gone(nfs.rmdir(level.parent, &level.name).await).map_err(at)?;
+                stack.pop();
+            } else {
+                level.emptied = true;
+                let dir = level.handle;
+                stack.extend(remove_entries(nfs, dir).await.map_err(at)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the content and the permission bits of a file to another one, which is created or replaced. Gives the
+    /// number of bytes. The data passes through this client without being copied in memory, and is on stable storage when
+    /// this returns.
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::InvalidInput`] when both paths lead to the same file; the errors of [`OpenOptions::open`],
+    /// [`nfs3::File::read_into`] and [`nfs3::File::write_from`].
+    pub async fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64, Error> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let source = self.open(from).await?;
+        let attributes = source.nfs3().attributes().await.map_err(|e| e.at(bytes(from)))?;
+        let target = OpenOptions::new().write(true).create(true).mode(attributes.mode).open(self, to).await?;
+        if target.handle() == source.handle() {
+            return Err(bad_path(
+                bytes(to),
+                ErrorKind::InvalidInput,
+                "the source of the copy is the same file",
+            ));
+        }
+        target.set_len(0).await?;
+        let (source, target) = (source.nfs3(), target.nfs3());
+        let piece = u64::from(self.nfs3().rsize());
+        let copied = |at| async move {
+            let (_, data, eof) = source.read_piece(self.nfs3(), at, piece as usize).await?;
+            let len = data.len() as u64;
+            if len > 0 {
+                target.write_from(at, data).await?;
+            }
+            Ok::<_, Error>((len, eof))
+        };
+        let known = stream::iter((0..attributes.size.div_ceil(piece)).map(|n| copied(n * piece)));
+        let mut total: u64 =
+            known.buffer_unordered(DEPTH).try_fold(0, |sum, (len, _)| async move { Ok(sum + len) }).await?;
+        // The file may have grown since.
+        while total >= attributes.size {
+            let (len, eof) = copied(total).await?;
+            total += len;
+            if eof {
+                break;
+            }
+        }
+        target.commit().await?;
+        self.set_permissions(to, attributes.mode).await?;
+        Ok(total)
+    }
+}
+
+/// Removes the entries of `dir` that are not directories, and gives its directories.
+async fn remove_entries(nfs: &nfs3::Client, dir: FileHandle) -> Result<Vec<Level>, Error> {
+    let entries = nfs.readdir(dir).await?.into_iter().filter(|e| !e.is_dot());
+    let removals = stream::iter(entries.map(|entry| remove_entry(nfs, dir, entry)));
+    removals.buffer_unordered(DEPTH).try_filter_map(async |level| Ok(level)).try_collect().await
+}
+
+/// Removes an entry, or gives it if it is a directory.
+async fn remove_entry(
+    nfs: &nfs3::Client,
+    dir: FileHandle,
+    entry: nfs3::DirEntry,
+) -> Result<Option<Level>, Error> {
+    let name = entry.name;
+    let (handle, file_type) = match (entry.handle, entry.attributes) {
+        (Some(handle), Some(attributes)) => (handle, attributes.file_type),
+        _ => match nfs.lookup(dir, &name).await {
+            Ok(object) => (object.handle, object.attributes.file_type),
+            Err(e) if e.is_not_found() => return Ok(None),
+            Err(e) => return Err(e),
+        },
+    };
+    if file_type == FileType::Directory {
+        return Ok(Some(Level { parent: dir, name, handle, emptied: false }));
+    }
+    gone(nfs.remove(dir, name).await).map(|()| None)
+}
+
+/// Succeeds if the name is gone, also if another client removed it.
+fn gone<T>(removed: Result<T, Error>) -> Result<(), Error> {
+    match removed {
+        Err(e) if !e.is_not_found() => Err(e),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,48 @@
+//! A server in this process, for the tests of the path-level API.
+
+#![allow(dead_code, clippy::unwrap_used)] // Test helpers, not input from a peer; not every test uses all of them.
+
+use std::time::Duration;
+
+use millrace_client::{Client, Proto};
+use millrace_server::{Config, Running, Server};
+
+/// A server with a memory export of 256 MiB, and a small one of 1 MiB.
+pub(crate) fn server() -> Running {
+    let config = Config {
+        exports: vec!["/data=memory:256MiB".parse().unwrap(), "/small=memory:1MiB".parse().unwrap()],
+        listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+        listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        shards: Some(1),
+        ..Config::default()
+    };
+    Server::start(config).unwrap()
+}
+
+/// The URL of an export over a transport.
+pub(crate) fn url(server: &Running, proto: Proto, export: &str) -> String {
+    let address = match proto {
+        Proto::Rdma => server.rdma_addr().unwrap(),
+        Proto::Tcp => server.tcp_addr().unwrap(),
+    };
+    format!("nfs://{address}/{export}?proto={proto}")
+}
+
+/// Runs `test` over TCP and over RDMA, each with a fresh server, with what makes a URL of an export's name.
+pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(Box<dyn Fn(&str) -> String>) -> F) {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        let server = std::sync::Arc::new(server());
+        let tokio =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let at = std::sync::Arc::clone(&server);
+        tokio.block_on(test(Box::new(move |export| url(&at, proto, export))));
+        drop(tokio);
+        let server = std::sync::Arc::into_inner(server).unwrap();
+        server.stop_blocking(Duration::from_secs(1));
+    }
+}
+
+/// A client of the large export.
+pub(crate) async fn connect(url: &dyn Fn(&str) -> String) -> Client {
+    Client::connect(url("data")).await.unwrap()
+}
