@@ -235,7 +235,6 @@ macro_rules! setters {
         impl crate::ClientBuilder {
             $(
                 $(#[$doc])*
-                #[must_use]
                 pub fn $name(mut self, $name: $type) -> Self {
                     self.options.$name = $name;
                     self

@@ -24,6 +24,19 @@ pub(crate) fn bytes(path: &Path) -> &[u8] {
 impl Client {
     /// Opens a file for reading.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// use tokio::io::AsyncReadExt;
+    ///
+    /// client.write("greeting", "hello").await?;
+    /// let mut text = String::new();
+    /// client.open("greeting").await?.read_to_string(&mut text).await?;
+    /// assert_eq!(text, "hello");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// As [`OpenOptions::open`].
     pub async fn open(&self, path: impl AsRef<Path>) -> Result<File, Error> {
@@ -32,6 +45,18 @@ impl Client {
 
     /// Opens a file for writing: creates it if there is none, truncates it if there is one.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// use tokio::io::AsyncWriteExt;
+    ///
+    /// let mut file = client.create("greeting").await?;
+    /// file.write_all(b"hello").await?;
+    /// file.shutdown().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// As [`OpenOptions::open`].
     pub async fn create(&self, path: impl AsRef<Path>) -> Result<File, Error> {
@@ -39,6 +64,16 @@ impl Client {
     }
 
     /// The attributes of the object at `path`. Symbolic links are followed.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("data", [0; 100]).await?;
+    /// let metadata = client.metadata("data").await?;
+    /// assert!(metadata.is_file() && metadata.len() == 100);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// Kind [`ErrorKind::NotFound`] when there is no such object; the errors of [`crate::nfs3::Client::resolve`].
@@ -49,6 +84,15 @@ impl Client {
 
     /// As [`Self::metadata`], but for a symbolic link the attributes of the link itself.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.symlink("nowhere", "link").await?;
+    /// assert!(client.symlink_metadata("link").await?.is_symlink());
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::metadata`].
     pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
@@ -57,6 +101,14 @@ impl Client {
     }
 
     /// Whether `path` leads to an object. A symbolic link without a target does not.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// assert!(!client.try_exists("no/such/file").await?);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// Those of [`Self::metadata`] other than [`ErrorKind::NotFound`].
@@ -69,6 +121,15 @@ impl Client {
     }
 
     /// The whole content of a file.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("data", [1, 2, 3]).await?;
+    /// assert_eq!(client.read("data").await?, [1, 2, 3]);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// As [`OpenOptions::open`] and [`crate::nfs3::File::read_stream`].
@@ -86,6 +147,15 @@ impl Client {
 
     /// The whole content of a file as text.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("text", "hello").await?;
+    /// assert_eq!(client.read_to_string("text").await?, "hello");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::read`]; kind [`ErrorKind::InvalidData`] when the content is not UTF-8.
     pub async fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String, Error> {
@@ -99,6 +169,16 @@ impl Client {
 
     /// Writes `contents` as the whole content of a file, which is created if there is none. The data is on stable
     /// storage of the server when this returns.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("text", "hello").await?;
+    /// client.write("text", "bye").await?;
+    /// assert_eq!(client.read("text").await?, b"bye");
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// As [`OpenOptions::open`] and [`crate::nfs3::File::write_stream`]. After an error the file may have a part of the
@@ -128,6 +208,16 @@ impl Client {
 
     /// Creates a directory with the permission bits `0o755`.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.create_dir("reports").await?;
+    /// let again = client.create_dir("reports").await.unwrap_err();
+    /// assert_eq!(again.kind(), std::io::ErrorKind::AlreadyExists);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// Kind [`ErrorKind::AlreadyExists`] when there is an object at `path`, [`ErrorKind::NotFound`] when its parent does
     /// not exist; the errors of [`crate::nfs3::Client::mkdir`].
@@ -140,6 +230,21 @@ impl Client {
 
     /// The entries of a directory, as a [`futures::Stream`](futures::stream::Stream).
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// use futures::TryStreamExt;
+    ///
+    /// client.write("a", "1").await?;
+    /// client.create_dir("b").await?;
+    /// let mut entries = client.read_dir("/").await?;
+    /// while let Some(entry) = entries.try_next().await? {
+    ///     println!("{} {:?} {} bytes", entry.path().display(), entry.file_type(), entry.metadata().len());
+    /// }
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// Kind [`ErrorKind::NotADirectory`] when `path` is something else; the errors of [`Self::metadata`].
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
@@ -149,6 +254,16 @@ impl Client {
     }
 
     /// Removes a name of an object that is not a directory. A symbolic link is removed itself.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("data", "x").await?;
+    /// client.remove_file("data").await?;
+    /// assert!(!client.try_exists("data").await?);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// Kind [`ErrorKind::NotFound`] when there is no such name, [`ErrorKind::IsADirectory`] for a directory; the errors of
@@ -161,6 +276,17 @@ impl Client {
 
     /// Removes an empty directory.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.create_dir_all("a/b").await?;
+    /// let full = client.remove_dir("a").await.unwrap_err();
+    /// assert_eq!(full.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+    /// client.remove_dir("a/b").await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// Kind [`ErrorKind::DirectoryNotEmpty`] when it has entries, [`ErrorKind::NotADirectory`] when it is something
     /// else; the errors of [`crate::nfs3::Client::rmdir`].
@@ -171,6 +297,15 @@ impl Client {
     }
 
     /// Renames an object; replaces the object at `to` where POSIX `rename` does.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("new", "x").await?;
+    /// client.rename("new", "data").await?;
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// Kind [`ErrorKind::NotFound`] when `from` does not exist; the errors of [`crate::nfs3::Client::rename`].
@@ -184,6 +319,16 @@ impl Client {
 
     /// Creates `link`, a further name for the object at `original`. A symbolic link at `original` is not followed.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("one", "x").await?;
+    /// client.hard_link("one", "two").await?;
+    /// assert_eq!(client.metadata("two").await?.nlink(), 2);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// Kind [`ErrorKind::AlreadyExists`] when there is an object at `link`; the errors of
     /// [`crate::nfs3::Client::link`].
@@ -196,6 +341,16 @@ impl Client {
 
     /// Creates `link`, a symbolic link with the text `original`, which need not exist.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("data", "x").await?;
+    /// client.symlink("data", "link").await?;
+    /// assert_eq!(client.read("link").await?, b"x");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// Kind [`ErrorKind::AlreadyExists`] when there is an object at `link`; the errors of
     /// [`crate::nfs3::Client::symlink`].
@@ -207,6 +362,15 @@ impl Client {
     }
 
     /// The text of a symbolic link.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.symlink("some/where", "link").await?;
+    /// assert_eq!(client.read_link("link").await?.to_str(), Some("some/where"));
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// Kind [`ErrorKind::InvalidInput`] when `path` is something else; the errors of
@@ -223,6 +387,15 @@ impl Client {
 
     /// Sets the permission bits (as [`Metadata::mode`]). Symbolic links are followed.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("script", "#!/bin/sh").await?;
+    /// client.set_permissions("script", 0o755).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// Kind [`ErrorKind::PermissionDenied`] for other than the owner; the errors of [`crate::nfs3::Client::setattr`].
     pub async fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Error> {
@@ -230,6 +403,20 @@ impl Client {
     }
 
     /// Sets the times of last access and modification. Symbolic links are followed.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// use std::time::{Duration, SystemTime};
+    /// use millrace_client::FileTimes;
+    ///
+    /// client.write("data", "x").await?;
+    /// let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    /// client.set_times("data", FileTimes::new().set_modified(time)).await?;
+    /// assert_eq!(client.metadata("data").await?.modified(), time);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// Kind [`ErrorKind::InvalidInput`] for a time before 1970 or after 2106; the errors of

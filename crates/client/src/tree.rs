@@ -23,6 +23,15 @@ struct Level {
 impl Client {
     /// Creates a directory and those of its parents that do not exist.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.create_dir_all("reports/2026/q1").await?;
+    /// client.create_dir_all("reports/2026/q1").await?; // It may exist.
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// Kind [`ErrorKind::AlreadyExists`] or [`ErrorKind::NotADirectory`] when a part of the path is not a directory;
     /// the errors of [`Self::create_dir`].
@@ -50,6 +59,16 @@ impl Client {
 
     /// Removes a directory with all that is in it. Symbolic links are removed themselves, never followed; so is `path`
     /// if it is one.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.create_dir_all("a/b/c").await?;
+    /// client.write("a/b/file", "x").await?;
+    /// client.remove_dir_all("a").await?;
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// Kind [`ErrorKind::NotFound`] when there is no such directory, [`ErrorKind::NotADirectory`] when `path` is neither
@@ -84,6 +103,15 @@ impl Client {
     /// Copies the content and the permission bits of a file to another one, which is created or replaced. Gives the
     /// number of bytes. The data passes through this client without being copied in memory, and is on stable storage when
     /// this returns.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("from", [7; 1000]).await?;
+    /// assert_eq!(client.copy("from", "to").await?, 1000);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// Kind [`ErrorKind::InvalidInput`] when both paths lead to the same file; the errors of [`OpenOptions::open`],

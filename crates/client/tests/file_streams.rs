@@ -346,6 +346,28 @@ fn a_write_that_is_dropped_while_it_waits_accepts_nothing() {
 }
 
 #[test]
+fn the_last_write_to_a_range_wins() {
+    let server = common::server();
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    tokio.block_on(async {
+        let url = common::url(&server, millrace_client::Proto::Tcp, "data");
+        let c = Client::builder(url).wsize(Some(4096)).nconnect(4).connect().await.unwrap();
+        let mut file = c.create("f").await.unwrap();
+        for n in 0..2_000_u32 {
+            file.seek(SeekFrom::Start(u64::from(n % 3) * 1_000)).await.unwrap();
+            file.write_all(&n.to_be_bytes().repeat(1024)).await.unwrap();
+        }
+        file.flush().await.unwrap();
+        let content = c.read("f").await.unwrap();
+        let n = |n: u32| n.to_be_bytes().repeat(1024);
+        assert!(content[1_000..5_096] == n(1_999));
+        assert!(content[..1_000] == n(1_998)[..1_000] && content[5_096..] == n(1_997)[3_096..]);
+    });
+    drop(tokio);
+    server.stop_blocking(Duration::from_secs(1));
+}
+
+#[test]
 fn a_lost_write_is_reported_once() {
     on_both(|url| async move {
         let c = Client::connect(url("small")).await.unwrap();

@@ -58,8 +58,8 @@ pub(crate) struct Access {
 ///
 /// # Reading
 /// A stream that is read sequentially is read ahead, with up to 8 READs in flight. A read sees all data that this
-/// client, through any of its files, had written when the read began. Changes by other clients are seen by reads that
-/// begin after a seek or at the end of the file; data that was read ahead may be older.
+/// client, through any of its files, had written when the read began. Changes by other clients are seen by reads after a
+/// seek to another position and by reads at the end of the file; data that was read ahead may be older.
 ///
 /// # Writing
 /// Data of the stream is gathered into WRITEs of up to [`nfs3::Client::wsize`] bytes, up to 8 of which are in flight.
@@ -77,7 +77,7 @@ pub(crate) struct Access {
 /// Dropping the future of a `read` loses no data, dropping that of a `write` accepts none; the cursor moves only when one
 /// of them has returned. After dropping a `write_all` or `read_exact`, [`stream_position`](tokio::io::AsyncSeekExt) tells
 /// how far it came. Dropping the future of `flush`, `shutdown` or [`Self::sync_all`] leaves the data in flight; calling
-/// them again waits for it.
+/// them again waits for it. A seek from the end whose future is dropped may move the cursor later.
 pub struct File {
     client: Client,
     inner: nfs3::File,
@@ -165,6 +165,18 @@ impl File {
 
     /// Flushes and makes all written data stable (COMMIT, RFC 1813 section 3.3.21). What a restarted server has lost is
     /// written again.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// let file = client.create("data").await?;
+    /// let mut buffer = client.buffer(1 << 20)?;
+    /// buffer.fill(7);
+    /// file.write_at_from(0, buffer.freeze().into()).await?; // Sent from this memory.
+    /// file.sync_all().await?;
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// The failure of an earlier write; the errors of [`nfs3::File::commit`], after which a later call tries again.

@@ -34,8 +34,10 @@ pub(super) struct ReadAhead {
     position: u64,
     /// Where the next READ begins.
     next: u64,
-    /// Bytes to ask for beyond the reader.
+    /// Bytes to ask for beyond the reader; 0 after a seek, until the next read continues the first one.
     window: u64,
+    /// Data was read since the last seek.
+    is_sequential: bool,
     /// The file ends after `data`.
     eof: bool,
     /// The file is at least that long: READs beyond go one at a time.
@@ -55,6 +57,7 @@ impl ReadAhead {
             position: 0,
             next: 0,
             window: FIRST_WINDOW,
+            is_sequential: false,
             eof: false,
             known_end: size,
             changes: 0,
@@ -86,7 +89,7 @@ impl ReadAhead {
         }
         if offset != self.position {
             self.restart(offset);
-            self.window = 0;
+            (self.window, self.is_sequential) = (0, false);
         }
         loop {
             self.discard_changed(file);
@@ -100,6 +103,9 @@ impl ReadAhead {
                 self.restart(self.position);
                 self.known_end = self.position;
                 return Poll::Ready(Ok(0));
+            }
+            if self.is_sequential {
+                self.window = self.window.max(FIRST_WINDOW);
             }
             self.read_on(cx, file, caller, wanted as u64);
             match ready!(self.poll_result(cx)) {
@@ -139,6 +145,7 @@ impl ReadAhead {
         millrace_buffer::copied::count(len);
         self.data = self.data.slice(len, self.data.len() - len);
         self.position += len as u64;
+        self.is_sequential = true;
         len
     }
 
@@ -167,7 +174,7 @@ impl ReadAhead {
             sent = true;
         }
         if sent {
-            self.window = (self.window * 2).max(FIRST_WINDOW).min(rsize * DEPTH as u64);
+            self.window = (self.window * 2).min(rsize * DEPTH as u64);
             // A call goes out when it is first polled.
             while let Poll::Ready(Some(result)) = self.calls.poll_next_unpin(cx) {
                 self.results.push_back(result);
