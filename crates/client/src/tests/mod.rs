@@ -4,6 +4,7 @@ mod faults;
 mod lies;
 mod mounting;
 mod script;
+mod streams;
 mod unstable;
 
 use crate::nfs3::{Client, File};
