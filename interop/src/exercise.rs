@@ -1,4 +1,4 @@
-//! The random workload of [`crashtest`] on a mounted directory, or with the client library on a URL.
+//! The random workload of [`millrace_crashtest`] on a mounted directory, or with the client library on a URL.
 
 use std::{
     path::Path,

@@ -16,7 +16,7 @@ pub fn write(bytes: &[u8]) -> Result<(), Failure> {
 /// Writes `text` and a line end to standard output.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn line(text: &str) -> Result<(), Failure> {
     write(format!("{text}\n").as_bytes())
 }
