@@ -144,8 +144,8 @@ impl Env {
     async fn resolve(&self, call: &CallContext, path: &[u8]) -> Result<FileHandle, Why> {
         let exports = self.exports.load_full();
         let (export, below) = exports.find(path).ok_or(Why::NoExport)?;
-        let who = export.admit(&call.peer, &call.header.cred).map_err(Why::Refused)?;
-        let dir = walk(export, &who, below).await?;
+        let caller = export.admit(&call.peer, &call.header.cred).map_err(Why::Refused)?;
+        let dir = walk(export, &caller, below).await?;
         FileHandle::new(&export.seal(&dir)).ok_or(Why::Fs(FsError::ServerFault))
     }
 }
@@ -197,7 +197,7 @@ const MAX_LINKS: usize = 40;
 
 /// Follows `path` from the export's root, through symbolic links that stay in the export. The path itself may not lead
 /// upwards.
-async fn walk(export: &Export, who: &Identity, path: &[u8]) -> Result<Handle, FsError> {
+async fn walk(export: &Export, caller: &Identity, path: &[u8]) -> Result<Handle, FsError> {
     if names(path).any(|name| name == b"..") {
         return Err(FsError::Inval);
     }
@@ -215,12 +215,12 @@ async fn walk(export: &Export, who: &Identity, path: &[u8]) -> Result<Handle, Fs
             continue;
         }
         let at = above.last().ok_or(FsError::ServerFault)?;
-        let (next, attr) = export.fs().lookup(who, at, &name).await?;
+        let (next, attr) = export.fs().lookup(caller, at, &name).await?;
         match attr.kind {
             FileKind::Directory => above.push(next),
             FileKind::Symlink if links < MAX_LINKS => {
                 links += 1;
-                let (target, _) = export.fs().readlink(who, &next).await?;
+                let (target, _) = export.fs().readlink(caller, &next).await?;
                 if target.starts_with(b"/") {
                     above.truncate(1);
                 }

@@ -28,12 +28,12 @@ async fn set(t: &Target, args: &SetattrArgs) -> Result<millrace_vfs::Wcc, FsErro
     t.writable()?;
     let set = convert::set_attr(&args.attributes)?;
     let guard = args.guard.map(convert::time).transpose()?;
-    t.fs().setattr(&t.who, &t.file, &set, guard).await
+    t.fs().setattr(&t.caller, &t.file, &set, guard).await
 }
 
 pub(super) async fn access(env: &Env, t: &Target, args: AccessArgs, reply: Encoder) -> Executed {
     let wanted = args.access & if t.export.read_only() { ALL & !CHANGING } else { ALL };
-    match t.fs().access(&t.who, &t.file, Access(wanted)).await {
+    match t.fs().access(&t.caller, &t.file, Access(wanted)).await {
         Ok((granted, a)) => {
             let attributes = Some(convert::fattr(&a));
             done(reply, &AccessOk { attributes, access: granted.0 & wanted })

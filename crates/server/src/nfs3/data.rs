@@ -37,7 +37,7 @@ pub(super) fn read(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeRe
     stages.end(Stage::Decode);
     let op = if args.offset < OFFSET_LIMIT {
         let to_limit = u32::try_from(OFFSET_LIMIT - args.offset).unwrap_or(u32::MAX);
-        t.fs().read(&t.who, &t.file, args.offset, args.count.min(env.rtmax).min(to_limit))
+        t.fs().read(&t.caller, &t.file, args.offset, args.count.min(env.rtmax).min(to_limit))
     } else {
         Op::Ready(Err(FsError::Inval))
     };
@@ -100,7 +100,7 @@ pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeR
     // comes after the loss.
     let verifier = t.fs().write_verifier();
     let op = match check_write(&t, offset, count, &data, env.wtmax) {
-        Ok(()) => t.fs().write(&t.who, &t.file, offset, data, convert::stability(stable)),
+        Ok(()) => t.fs().write(&t.caller, &t.file, offset, data, convert::stability(stable)),
         Err(e) => Op::Ready(Err(e)),
     };
     match op {
@@ -144,7 +144,9 @@ fn write_done(env: &Env, t: &Target, reply: Encoder, w: &Written, verifier: Veri
 
 pub(super) async fn commit(env: &Env, t: &Target, args: CommitArgs, reply: Encoder) -> Executed {
     let committed = match t.writable() {
-        Ok(()) if args.offset < OFFSET_LIMIT => t.fs().commit(&t.who, &t.file, args.offset, args.count).await,
+        Ok(()) if args.offset < OFFSET_LIMIT => {
+            t.fs().commit(&t.caller, &t.file, args.offset, args.count).await
+        }
         Ok(()) => Err(FsError::Inval),
         Err(e) => Err(e),
     };
@@ -156,7 +158,7 @@ pub(super) async fn commit(env: &Env, t: &Target, args: CommitArgs, reply: Encod
 }
 
 pub(super) async fn readlink(env: &Env, t: &Target, _: ReadlinkArgs, mut reply: Encoder) -> Executed {
-    let read = t.fs().readlink(&t.who, &t.file).await;
+    let read = t.fs().readlink(&t.caller, &t.file).await;
     match read.and_then(|(text, attr)| Ok((text_view(reply.arena(), &text)?, attr))) {
         Ok((text, attr)) => {
             reply.put(&Status::Ok);

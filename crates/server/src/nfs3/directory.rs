@@ -20,7 +20,7 @@ pub(super) async fn readdir(env: &Env, dir: &Target, args: ReaddirArgs, mut repl
         max_name_bytes: (count as usize).max(1),
         plus: false,
     };
-    match dir.fs().readdir(&dir.who, &dir.file, args.cookie, args.verifier, limits).await {
+    match dir.fs().readdir(&dir.caller, &dir.file, args.cookie, args.verifier, limits).await {
         Ok(page) => {
             let attr = Some(convert::fattr(&page.attr));
             let mut list = ReaddirEncoder::begin(&mut reply, &attr, page.verifier, count);
@@ -39,7 +39,7 @@ pub(super) async fn readdirplus(
     mut reply: Encoder,
 ) -> Executed {
     let (limits, header) = (plus_limits(dir, &args), reply.len());
-    match dir.fs().readdir(&dir.who, &dir.file, args.cookie, args.verifier, limits).await {
+    match dir.fs().readdir(&dir.caller, &dir.file, args.cookie, args.verifier, limits).await {
         Ok(page) => {
             let attr = Some(convert::fattr(&page.attr));
             let done = put_plus(dir, &page, &args, &attr, &mut reply);

@@ -65,7 +65,7 @@ macro_rules! run {
     };
     (@ $nfs:ident, $call:ident, $reply:ident, $args:ty, $env:ident, $decoded:ident, $object:ident, $run:expr) => {{
         let ($env, stages) = (Arc::clone(&$nfs.env), $call.stages.clone());
-        now(stages, async move {
+        poll_once(stages, async move {
             let $decoded: $args = match $call.arguments() {
                 Ok(args) => args,
                 Err(fault) => return fault.into(),
@@ -81,8 +81,8 @@ macro_rules! run {
 }
 
 impl Nfs3 {
+    /// Executes the call, or refuses it.
     #[rustfmt::skip] // One line for each procedure.
-                     /// Executes the call, or refuses it.
     pub(super) fn execute(
         &self,
         procedure: Procedure,
@@ -116,8 +116,8 @@ impl Nfs3 {
     }
 }
 
-/// Polls `procedure` once; most are done then. Whoever gets a pending one polls it again with a waker of its own.
-fn now(
+/// Polls `procedure` once: most complete then. The caller polls a pending one again, with its own waker.
+fn poll_once(
     stages: Stages,
     procedure: impl Future<Output = Answered> + Send + 'static,
 ) -> MaybeReady<'static, Answered> {

@@ -12,7 +12,7 @@ use millrace_xdr::Encoder;
 use super::{Env, convert, done, execute::Executed, target::Target};
 
 pub(super) async fn lookup(env: &Env, dir: &Target, args: LookupArgs<'_>, reply: Encoder) -> Executed {
-    let found = dir.fs().lookup(&dir.who, &dir.file, args.what.name).await;
+    let found = dir.fs().lookup(&dir.caller, &dir.file, args.what.name).await;
     let dir_attr = dir.attr().await;
     match found.and_then(|(file, attr)| Ok((dir.handle(&file)?, attr))) {
         Ok((object, attr)) => {
@@ -26,7 +26,7 @@ pub(super) async fn create(env: &Env, dir: &Target, args: CreateArgs<'_>, reply:
     let created = async {
         dir.writable()?;
         let how = convert::create_how(&args.how)?;
-        dir.fs().create(&dir.who, &dir.file, args.where_.name, &how).await
+        dir.fs().create(&dir.caller, &dir.file, args.where_.name, &how).await
     };
     env.created(dir, created.await, reply).await
 }
@@ -70,7 +70,7 @@ impl Env {
             dir.writable()?;
             let node = node?;
             let set = convert::set_attr(attributes)?;
-            dir.fs().create_node(&dir.who, &dir.file, name, &node, &set).await
+            dir.fs().create_node(&dir.caller, &dir.file, name, &node, &set).await
         };
         let created = created.await;
         self.created(dir, created, reply).await
@@ -104,7 +104,7 @@ impl Env {
 
 pub(super) async fn remove(env: &Env, dir: &Target, args: RemoveArgs<'_>, reply: Encoder) -> Executed {
     let removed = match dir.writable() {
-        Ok(()) => dir.fs().remove(&dir.who, &dir.file, args.object.name).await,
+        Ok(()) => dir.fs().remove(&dir.caller, &dir.file, args.object.name).await,
         Err(e) => Err(e),
     };
     env.removed(dir, removed, reply).await
@@ -112,7 +112,7 @@ pub(super) async fn remove(env: &Env, dir: &Target, args: RemoveArgs<'_>, reply:
 
 pub(super) async fn rmdir(env: &Env, dir: &Target, args: RmdirArgs<'_>, reply: Encoder) -> Executed {
     let removed = match dir.writable() {
-        Ok(()) => dir.fs().rmdir(&dir.who, &dir.file, args.object.name).await,
+        Ok(()) => dir.fs().rmdir(&dir.caller, &dir.file, args.object.name).await,
         Err(e) => Err(e),
     };
     env.removed(dir, removed, reply).await
@@ -133,7 +133,7 @@ pub(super) async fn rename(
     reply: Encoder,
 ) -> Executed {
     let renamed = match together(from, to) {
-        Ok(()) => from.fs().rename(&from.who, &from.file, args.from.name, &to.file, args.to.name).await,
+        Ok(()) => from.fs().rename(&from.caller, &from.file, args.from.name, &to.file, args.to.name).await,
         Err(e) => Err(e),
     };
     match renamed {
@@ -152,7 +152,7 @@ pub(super) async fn link(
     reply: Encoder,
 ) -> Executed {
     let linked = match together(file, dir) {
-        Ok(()) => file.fs().link(&file.who, &file.file, &dir.file, args.link.name).await,
+        Ok(()) => file.fs().link(&file.caller, &file.file, &dir.file, args.link.name).await,
         Err(e) => Err(e),
     };
     match linked {

@@ -32,7 +32,7 @@ pub(super) enum Reason {
 pub(super) struct Target {
     pub(super) export: Arc<Export>,
     pub(super) file: Handle,
-    pub(super) who: Identity,
+    pub(super) caller: Identity,
 }
 
 /// Resolves the file handles in the arguments of one call, with one version of the export table.
@@ -50,8 +50,8 @@ impl Resolver<'_> {
         let export = self.exports.by_id(handle.export()).ok_or_else(|| unknown(Status::Stale))?;
         let refused = |reason| Refused { reason, export: Some(Arc::clone(export)) };
         let file = export.open(&handle).ok_or_else(|| refused(Reason::Status(Status::BadHandle)))?;
-        let who = self.admit(export).map_err(refused)?;
-        Ok(Target { export: Arc::clone(export), file, who })
+        let caller = self.admit(export).map_err(refused)?;
+        Ok(Target { export: Arc::clone(export), file, caller })
     }
 
     /// Two files of a call. A call whose second file is refused is accounted to the export of the first.
