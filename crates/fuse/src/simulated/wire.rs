@@ -10,9 +10,12 @@ use std::{
 
 use futures::channel::oneshot;
 use parking_lot::Mutex;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-    sockopt::{Timeout, set_socket_recv_buffer_size, set_socket_send_buffer_size, set_socket_timeout},
+use rustix::{
+    io::retry_on_intr,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+        sockopt::{Timeout, set_socket_recv_buffer_size, set_socket_send_buffer_size, set_socket_timeout},
+    },
 };
 
 /// Operations (`enum fuse_opcode`).
@@ -161,7 +164,7 @@ impl Channel {
     /// Reads one message and returns the number of its request.
     fn read_message(&self, flags: RecvFlags) -> io::Result<u64> {
         let mut message = self.message.lock();
-        let (n, _) = recv(&self.socket, &mut message[..], flags)?;
+        let (n, _) = retry_on_intr(|| recv(&self.socket, &mut message[..], flags))?;
         if n < HEADER {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
