@@ -129,13 +129,13 @@ impl Client {
             ));
         }
         target.set_len(0).await?;
-        let (source, target) = (source.nfs3(), target.nfs3());
+        let (from_file, to_file) = (source.nfs3(), target.nfs3());
         let piece = u64::from(self.nfs3().rsize());
         let copied = |at| async move {
-            let (_, data, eof) = source.read_piece(self.nfs3(), at, piece as usize).await?;
+            let (_, data, eof) = from_file.read_piece(self.nfs3(), at, piece as usize).await?;
             let len = data.len() as u64;
             if len > 0 {
-                target.write_from(at, data).await?;
+                to_file.write_from(at, data).await?;
             }
             Ok::<_, Error>((len, eof))
         };
@@ -150,8 +150,8 @@ impl Client {
                 break;
             }
         }
-        target.commit().await?;
-        self.set_permissions(to, attributes.mode).await?;
+        to_file.commit().await?;
+        target.set_permissions(attributes.mode).await?;
         Ok(total)
     }
 }
