@@ -125,6 +125,20 @@ pub fn length(size: &Size) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
 
+/// One run of sequential writes and reads, with every number of threads and every record size: `size` bytes per thread,
+/// `outstanding` records in flight.
+pub fn sequential(threads: &[u16], records: &[Size], size: Size, outstanding: u16) -> Grid {
+    Grid {
+        threads: threads.iter().map(|n| usize::from(*n)).collect(),
+        records: records.iter().map(length).collect(),
+        tests: vec![Test::Write, Test::Read],
+        size: size.0,
+        outstanding: outstanding.into(),
+        random_ops: 0,
+        runs: 1,
+    }
+}
+
 impl IozoneOptions {
     /// The server to measure.
     ///
@@ -145,13 +159,10 @@ impl IozoneOptions {
     /// The parameters to measure.
     pub fn grid(&self) -> Grid {
         Grid {
-            threads: self.threads.iter().map(|n| usize::from(*n)).collect(),
-            records: self.record.iter().map(length).collect(),
             tests: self.tests.iter().map(|t| (*t).into()).collect(),
-            size: self.size.0,
-            outstanding: self.outstanding.into(),
             random_ops: self.random_ops.unwrap_or(0),
             runs: self.runs.into(),
+            ..sequential(&self.threads, &self.record, self.size, self.outstanding)
         }
     }
 

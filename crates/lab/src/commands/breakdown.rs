@@ -1,12 +1,12 @@
-//! `millrace bench breakdown`.
+//! `millrace-lab breakdown`.
 
 use millrace_bench::{
     Figure,
-    iozone::{Grid, Servers, Test},
+    iozone::{Grid, Servers},
 };
 use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
-    iozone::length,
+    iozone::sequential,
     output,
 };
 use millrace_client::Options;
@@ -49,13 +49,8 @@ fn matrix(global: &Global, args: &BreakdownArgs) -> Matrix {
         registrations: global.registrations.clone(),
         ends: Ends::Both,
         grid: Grid {
-            threads: args.threads.iter().map(|n| usize::from(*n)).collect(),
-            records: args.record.iter().map(length).collect(),
-            tests: vec![Test::Write, Test::Read],
-            size: args.size.0,
-            outstanding: args.outstanding.into(),
-            random_ops: 0,
             runs: args.runs.into(),
+            ..sequential(&args.threads, &args.record, args.size, args.outstanding)
         },
     }
 }

@@ -1,12 +1,9 @@
 //! `millrace-lab simulate`, and the machines that every workload may be simulated on.
 
-use millrace_bench::{
-    Figure,
-    iozone::{Grid, Test},
-};
+use millrace_bench::Figure;
 use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
-    iozone::{Show, length},
+    iozone::{Show, sequential},
     output,
 };
 use millrace_client::Proto;
@@ -46,15 +43,7 @@ fn matrix(global: &Global, args: &SimulateArgs, machines: Machines) -> Matrix {
         designs: global.designs.clone(),
         registrations: global.registrations.clone(),
         ends: Ends::Both,
-        grid: Grid {
-            threads: args.threads.iter().map(|n| usize::from(*n)).collect(),
-            records: args.record.iter().map(length).collect(),
-            tests: vec![Test::Write, Test::Read],
-            size: args.size.0,
-            outstanding: args.outstanding.into(),
-            random_ops: 0,
-            runs: 1,
-        },
+        grid: sequential(&args.threads, &args.record, args.size, args.outstanding),
     }
 }
 
