@@ -3,60 +3,24 @@
 #![allow(dead_code, unreachable_pub)] // Not every test file uses everything.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
+mod program;
+
 use std::{
     fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
-/// Nothing that a test waits for takes so long unless it hangs.
-const HANG: Duration = Duration::from_secs(60);
+pub use program::*;
+
+const NAME: &str = "millrace";
+const PROGRAM: &str = env!("CARGO_BIN_EXE_millrace");
 
 /// The command.
 pub fn millrace() -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_millrace"));
-    c.env_remove("RUST_LOG").stdin(Stdio::null());
-    c
-}
-
-/// Runs the command to its end; a hang is a failure.
-pub fn run<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
-    let child = millrace().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = child.id();
-    let (done, finished) = std::sync::mpsc::channel();
-    let watchdog = std::thread::spawn(move || {
-        if finished.recv_timeout(HANG).is_err() {
-            kill(pid, "KILL");
-        }
-    });
-    let out = child.wait_with_output().unwrap();
-    let _ = done.send(());
-    watchdog.join().unwrap();
-    out
-}
-
-/// Runs the command, which must succeed, and gives its standard output.
-pub fn ok<S: AsRef<std::ffi::OsStr> + std::fmt::Debug>(args: &[S]) -> String {
-    let out = run(args);
-    assert!(out.status.success(), "{args:?}: {:?}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
-
-/// Runs the command, which must fail with `code`, and gives its one sentence.
-pub fn fails<S: AsRef<std::ffi::OsStr> + std::fmt::Debug>(code: i32, args: &[S]) -> String {
-    let out = run(args);
-    let said = String::from_utf8(out.stderr).unwrap();
-    assert_eq!(out.status.code(), Some(code), "{args:?}: {said}");
-    assert_eq!(said.lines().count(), 1, "{args:?} says more than one sentence: {said}");
-    assert!(said.starts_with("millrace: "), "{said}");
-    said
-}
-
-pub fn kill(pid: u32, signal: &str) {
-    let status = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap();
-    assert!(status.success());
+    program()
 }
 
 /// A server process, killed when dropped.
