@@ -294,7 +294,7 @@ fn rpc_hint(error: &RpcError) -> &'static str {
 }
 
 fn list(exports: &[String]) -> String {
-    if exports.is_empty() { "nothing that it tells of".into() } else { exports.join(", ") }
+    if exports.is_empty() { "none".into() } else { exports.join(", ") }
 }
 
 fn mount_hint(status: mount::Status) -> &'static str {

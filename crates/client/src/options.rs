@@ -186,7 +186,7 @@ pub struct Options {
     pub arena_limit: usize,
     /// The most bytes of unstable data that one [`crate::nfs3::File`] retains before it commits by itself.
     pub unstable_limit: usize,
-    /// The stages of one call in so many are timed ([`millrace_oncrpc::stages`]); 0: of none.
+    /// Samples one call in this number for the latency breakdown ([`millrace_oncrpc::stages`]); 0 disables it.
     pub sample_stages: u32,
 }
 

@@ -37,7 +37,7 @@ pub(super) enum Event {
     Acked(EndId, u64),
     /// The owner learns of the end.
     Ended(EndId),
-    /// The other end tells of the end.
+    /// The peer reports that it has closed the connection.
     PeerEnded(EndId, ConnectionError),
     /// A disconnected end has waited long enough.
     Lingered(EndId),

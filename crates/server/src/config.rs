@@ -67,11 +67,11 @@ pub struct Config {
     pub deprecated: Vec<String>,
 }
 
-/// How often the stages of a call are timed ([`millrace_oncrpc::stages`]; `[stages]`).
+/// Sampling for the latency breakdown ([`millrace_oncrpc::stages`]; `[stages]`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StageSampling {
-    /// One call in so many, on each shard and transport; 0: none.
+    /// Samples one call in this number, on each shard and transport; 0 disables sampling.
     pub sample: u32,
 }
 

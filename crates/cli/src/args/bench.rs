@@ -33,7 +33,7 @@ pub(crate) enum BenchCommand {
     Raw(RawArgs),
     /// Read and write files, sequentially and at random, a file per thread
     Iozone(IozoneArgs),
-    /// Run raw and iozone in turns and print medians and ratios
+    /// Run raw and iozone interleaved and print medians and ratios
     Compare(CompareArgs),
     /// Measure a mounted export beside the client library without FUSE and FUSE without NFS
     Mount(MountBenchArgs),

@@ -63,7 +63,7 @@ fn notes(matrix: &Matrix) -> String {
     let read_read = matrix.designs.contains(&Design::ReadRead);
     if read_read {
         text += &format!(
-            "read-read: the embedded server exposes its memory to whoever reaches it at {address} \
+            "read-read: the embedded server exposes its memory to any host that reaches {address} \
              (--i-accept-exposed-buffers is implied).\n"
         );
     }

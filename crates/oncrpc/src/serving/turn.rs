@@ -16,7 +16,8 @@ const HEAD: usize = 16;
 /// hundred microseconds of work.
 const MOST_PASSED: usize = 64;
 
-/// A turn that encodes so many bytes of reply heads (one long listing does) delays the next turn of its connection.
+/// A turn that encodes at least this many bytes of reply heads, as for a long listing, delays the next turn of its
+/// connection.
 const LONG: usize = BYTES / HEAD;
 /// The delay, as a multiple of the time that the turn took: others have two thirds of the time of a shard.
 const DELAY: u32 = 2;
@@ -65,9 +66,9 @@ impl Turn {
         self.heads >= LONG
     }
 
-    /// How long after the end of a long turn, at `now`, the connection leaves its shard to others, if its client has
-    /// so many connections: a program that makes one small call after the other waits for a whole listing with each of
-    /// them otherwise.
+    /// The time after a long turn, which ends at `now`, for which the connection leaves its shard to others; all
+    /// `connections` of its client together get a third of the shard. Without the delay, another client that makes one
+    /// small call after the other waits for a whole listing with each call.
     pub(super) fn delay(&self, now: Instant, connections: usize) -> Duration {
         let factor = u32::try_from(connections).unwrap_or(u32::MAX).max(1).saturating_mul(DELAY);
         now.duration_since(self.begun).saturating_mul(factor).min(MAX_DELAY)
