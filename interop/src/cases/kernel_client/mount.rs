@@ -52,10 +52,15 @@ pub(in crate::cases) fn boot(lab: &mut Lab, options: &GuestOptions) -> Result<Gu
 }
 
 /// The command that mounts the export on the new directory `at`; `more` are further options, with their commas.
+///
+/// It tries again when the source port is not available: the kernel's RDMA connection manager picks a random port for a siw
+/// connection without regard to TCP connections in TIME_WAIT, and the mount fails with EADDRNOTAVAIL.
 pub(in crate::cases) fn mount_command(proto: &str, at: &str, more: &str) -> String {
     let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
     format!(
-        "mkdir -p {at} && mount -t nfs -o vers=3,nolock,proto={proto},port={port},mountproto=tcp,\
+        "nfs_mount() {{ local i error; for i in $(seq 10); do error=$(mount -t nfs -o \"$@\" 2>&1) && return; \
+         case $error in *'assign requested address'*) ;; *) break;; esac; done; echo \"$error\" >&2; return 32; }}; \
+         mkdir -p {at} && nfs_mount vers=3,nolock,proto={proto},port={port},mountproto=tcp,\
          mountport={TCP_PORT}{more} {HOST}:{EXPORT} {at}"
     )
 }

@@ -41,12 +41,8 @@ fn refusals(lab: &mut Lab, proto: &str) -> Result<()> {
         outside.contains("access denied") || outside.contains("Permission denied"),
         "mounting from a foreign network says: {outside}"
     );
-    let port = guest
-        .run(&format!(
-            "timeout 20 {}",
-            good.replace("mkdir -p /mnt/x && ", "").replace(",port=2", ",port=3")
-        ))?
-        .failed()?;
+    let wrong_port = good.replace(",port=2", ",port=3");
+    let port = guest.run(&format!("timeout 20 bash <<'END'\n{wrong_port}\nEND"))?.failed()?;
     ensure!(port.contains("Connection refused"), "mounting from a wrong port says: {port}");
     guest.must(&good)?;
     let write = guest.run("echo x > /mnt/x/file")?.failed()?;
