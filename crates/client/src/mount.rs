@@ -6,7 +6,7 @@ use millrace_nfs::{
     mount::{self, Dirpath, ExportEntry, Procedure},
     v3::FileHandle,
 };
-use millrace_oncrpc::{AcceptError, Credential, PendingCall, ReplySpec, Request, RpcError, Transport};
+use millrace_oncrpc::{AcceptError, Credential, ReplySpec, Request, RpcError, Transport};
 use millrace_runtime::RuntimeRef;
 use millrace_xdr::{Arena, Decoder, Encode, Encoder};
 
@@ -194,7 +194,7 @@ impl<'c> Caller<'c> {
         millrace_oncrpc::call_header(&mut e, program, version, procedure.number(), &self.credential);
         e.put(args);
         let request = Request::new(e.finish()?, ReplySpec { max_head, payload: None });
-        Ok(PendingCall::new(transport, request).await)
+        Ok(transport.submit(request).await)
     }
 }
 

@@ -10,8 +10,7 @@ use std::{
 
 use millrace_buffer::{Arena, Buffer};
 use millrace_oncrpc::{
-    CallClass, EncodedCredential, PendingCall, Reply, ReplySpec, Request, RpcError, Sampler, Stage, Stages,
-    Transport,
+    CallClass, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Stage, Stages, Transport,
 };
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef};
 use millrace_xdr::{Encode, Encoder};
@@ -245,9 +244,11 @@ impl Pool {
                 xid: kept_xid,
                 stages: stages.clone(),
             };
-            let pending = PendingCall::new(&transport, request);
+            let mut pending = transport.submit(request);
+            let result = (&mut pending).await;
+            // None for a call that was never sent, which the server cannot have executed.
             let xid = pending.xid();
-            match pending.await {
+            match result {
                 Ok(reply) => {
                     add(&self.counts.calls, 1);
                     stages.set_xid(xid.unwrap_or_default());

@@ -3,7 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
-use millrace_oncrpc::{PendingCall, Reply, ReplySpec, Request, RpcError, Transport};
+use millrace_oncrpc::{Reply, ReplySpec, Request, RpcError, Transport};
 use millrace_rdma_iwarp::Iwarp;
 use millrace_rpcrdma::{
     Requester, RequesterConfig,
@@ -73,7 +73,6 @@ pub async fn call(
     let clock = Arc::clone(&rt);
     let requester = Requester::connect(provider, rt, arena.clone(), liar.addr(), config).await;
     let requester = requester.map_err(io::Error::other)?;
-    let transport: Arc<dyn Transport> = requester.clone();
     let mut around = (0..AROUND).map(|_| guard(&arena)).collect::<io::Result<Vec<Buffer>>>()?;
     let buffer = guard(&arena)?;
     for _ in 0..AROUND {
@@ -85,7 +84,7 @@ pub async fn call(
     }
     let message = e.finish().map_err(io::Error::other)?;
     let spec = ReplySpec { max_head: 64, payload: Some(buffer) };
-    let result = PendingCall::new(&transport, Request::new(message, spec)).await;
+    let result = requester.submit(Request::new(message, spec)).await;
     let mut outcome = Outcome { result, changed: 0, exposed: 0 };
     for _ in 0..if lie == Lie::WritesLate { LATE_STEPS } else { 0 } {
         if requester.failure().is_some() || outcome.late() > 0 {

@@ -3,18 +3,20 @@
 
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
-mod calls;
+mod calling;
 mod dispatch;
 mod message;
 mod received;
+mod request;
 pub mod rpcbind;
 mod service;
 pub mod serving;
 pub mod stages;
 pub mod tcp;
-mod transport;
 
-pub use calls::{Calls, Finished};
+pub use calling::{
+    Calls, Connection, ConnectionDriver, InFlight, Outgoing, PendingCall, Submissions, Transport, Waiter,
+};
 pub use dispatch::Dispatcher;
 pub use message::{
     AcceptError, AuthStat, AuthSys, CallHeader, CallRefusal, Credential, EncodedCredential, MAX_AUTH_BODY,
@@ -24,8 +26,8 @@ pub use message::{
 pub use millrace_runtime::MaybeReady;
 pub use millrace_xdr::{Message, Payload};
 pub use received::ReceivedCall;
+pub use request::{Reply, ReplySpec, Request, RpcError, parse_reply};
 pub use service::{
     CallContext, Fault, Outcome, Peer, Program, REPLY_HEAD, Results, SMALL_REPLY, Service, TransportKind,
 };
 pub use stages::{CallClass, Sampler, Stage, Stages};
-pub use transport::{CallId, PendingCall, Reply, ReplySpec, Request, RpcError, Transport, parse_reply};

@@ -14,7 +14,7 @@ use millrace_runtime::{ByteStream, RuntimeRef};
 use millrace_xdr::{Arena, Decoder, Encode, Encoder, XdrError};
 
 use crate::{
-    Credential, PendingCall, ReplySpec, Request, RpcError, Transport, call_header,
+    Credential, ReplySpec, Request, RpcError, Transport, call_header,
     tcp::{TcpClientConfig, TcpTransport},
 };
 
@@ -182,7 +182,7 @@ impl Rpcbind {
         e.put(args);
         let message = e.finish().map_err(|e| RpcError::Local(e.to_string()))?;
         let reply = ReplySpec { max_head: MAX_RECORD, payload: None };
-        let reply = PendingCall::new(&self.transport, Request::new(message, reply)).await?;
+        let reply = self.transport.submit(Request::new(message, reply)).await?;
         results(&mut reply.results())
             .map_err(|e| RpcError::BadReply { peer: "rpcbind".into(), what: e.to_string() })
     }

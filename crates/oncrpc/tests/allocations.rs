@@ -12,7 +12,7 @@ use std::{
 
 use common::{Doubler, arena, peer};
 use millrace_oncrpc::{
-    Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, Transport, call_header,
+    Credential, Dispatcher, Program, ReplySpec, Request, Transport, call_header,
     serving::Account,
     tcp::{TcpServer, TcpTransport},
 };
@@ -70,7 +70,7 @@ fn calls_over_tcp_allocate_nothing_once_everything_has_grown() {
                 call_header(&mut e, 100_003, 3, 7, &Credential::None);
                 e.put_payload(data.clone().into());
                 let reply = ReplySpec { max_head: 128, payload: None };
-                PendingCall::new(&t, Request::new(e.finish().unwrap(), reply))
+                t.submit(Request::new(e.finish().unwrap(), reply))
             };
             let round = async || {
                 let (a, b, c) = futures::join!(call(), call(), call());

@@ -108,7 +108,7 @@ impl Honest {
         call_header(&mut e, 100_003, 3, proc, &Credential::None);
         args(&mut e);
         let reply = ReplySpec { max_head: 128 + room, payload: None };
-        PendingCall::new(&self.transport, Request::new(e.finish().unwrap(), reply))
+        self.transport.submit(Request::new(e.finish().unwrap(), reply))
     }
 
     /// Writes and reads a MiB, and makes a small call, several at once.

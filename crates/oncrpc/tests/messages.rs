@@ -11,8 +11,8 @@ use futures::FutureExt;
 use millrace_buffer::ArenaConfig;
 
 use millrace_oncrpc::{
-    AcceptError, AuthStat, AuthSys, Calls, Credential, Dispatcher, Message, Program, REPLY_HEAD,
-    ReceivedCall, RpcError, RpcMismatch, Stages, call_header, parse_reply,
+    AcceptError, AuthStat, AuthSys, Credential, Dispatcher, Message, Program, REPLY_HEAD, ReceivedCall,
+    RpcError, RpcMismatch, Stages, call_header, parse_reply,
 };
 use millrace_xdr::{Arena, Encoder};
 use proptest::prelude::*;
@@ -217,33 +217,6 @@ fn a_reply_that_finds_no_memory_to_grow_is_a_system_error_in_the_memory_it_had()
     let reply = ReceivedCall::parse(message, &peer(), &d).execute(&d, &Stages::NONE, reply);
     let reply = reply.now_or_never().unwrap();
     assert_eq!(reply.unwrap().head.to_vec(), words(&[XID, 1, 0, 0, 0, 5]));
-}
-
-#[test]
-fn a_table_of_calls_finds_by_xid_skips_slow_calls_and_knows_its_limit() {
-    let waker = futures::task::noop_waker();
-    let cx = std::task::Context::from_waker(&waker);
-    let mut calls = Calls::new(u32::MAX - 3, 40);
-    let slow = calls.insert(1000, None).unwrap();
-    for round in 0..200 {
-        let id = calls.insert(round, None).unwrap();
-        assert_eq!(calls.by_xid(Calls::<i32>::xid(id)), Some(id));
-        assert!(calls.poll(id, &cx).is_pending());
-        let done = calls.finish(id, Err(RpcError::Local(round.to_string()))).unwrap();
-        assert_eq!(done.wake(), Some(round));
-        assert_eq!(calls.by_xid(Calls::<i32>::xid(id)), None, "a second reply finds nothing");
-        assert!(calls.finish(id, Err(RpcError::Local(String::new()))).is_none());
-        assert!(
-            matches!(calls.poll(id, &cx), std::task::Poll::Ready(Err(RpcError::Local(s))) if s == round.to_string())
-        );
-    }
-    assert_eq!(calls.len(), 1);
-    let more: Vec<_> = (0..39).map(|n| calls.insert(n, None).unwrap()).collect();
-    assert!(calls.insert(0, None).is_none(), "the limit is 40");
-    assert_eq!(calls.get_mut(slow), Some(&mut 1000));
-    assert_eq!(calls.remove(more[7]), Some(7));
-    assert_eq!(calls.by_xid(Calls::<i32>::xid(more[7])), None);
-    assert_eq!(calls.by_xid(Calls::<i32>::xid(slow)), Some(slow));
 }
 
 proptest! {

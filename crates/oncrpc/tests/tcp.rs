@@ -16,8 +16,7 @@ use std::{
 use common::{Doubler, arena, peer, words};
 use futures::{StreamExt, future::poll_fn, stream::FuturesUnordered};
 use millrace_oncrpc::{
-    Credential, Dispatcher, PendingCall, Program, Reply, ReplySpec, Request, RpcError, Transport,
-    call_header,
+    Credential, Dispatcher, Program, Reply, ReplySpec, Request, RpcError, Transport, call_header,
     serving::{Budget, CloseReason, ConnectionConfig},
     tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpStats, TcpTransport},
 };
@@ -90,7 +89,7 @@ impl Bench {
     }
 
     async fn call(&self, t: &Arc<dyn Transport>, proc: u32, n: u32) -> Result<u32, RpcError> {
-        let reply = PendingCall::new(t, self.request(proc, |e| e.put_u32(n))).await?;
+        let reply = t.submit(self.request(proc, |e| e.put_u32(n))).await?;
         Ok(number(&reply))
     }
 
@@ -192,11 +191,11 @@ fn payloads_go_both_ways_by_reference_and_with_padding() {
         for len in [0, 1, 2, 3, 4, 4096, 1_000_001, (4 << 20) - 1, 4 << 20] {
             let data: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
             let views = data.chunks(1 << 20).map(|c| b.arena.copy_from(c).unwrap()).collect();
-            let reply = PendingCall::new(&t, b.request(7, |e| e.put_payload(views))).await.unwrap();
+            let reply = t.submit(b.request(7, |e| e.put_payload(views))).await.unwrap();
             assert_eq!(reply.results().payload(8 << 20).unwrap().to_vec(), data, "{len} bytes");
         }
         assert!(matches!(
-            PendingCall::new(&t, b.request(99, |_| ())).await,
+            t.submit(b.request(99, |_| ())).await,
             Err(RpcError::Accept(millrace_oncrpc::AcceptError::ProcUnavail))
         ));
     });
@@ -384,7 +383,7 @@ fn a_connection_that_is_closed_with_unanswered_calls_delivers_nothing_more() {
     run(async |b| {
         let (ours, mut theirs) = memory_stream(10_000, 1000);
         let t = b.client(ours, TcpClientConfig::default());
-        let call = PendingCall::new(&t, b.request(1, |e| e.put_u32(9)));
+        let call = t.submit(b.request(1, |e| e.put_u32(9)));
         b.rt.sleep(Duration::from_millis(10)).await; // It is in the stream, and the server has not read it.
         t.close();
         assert!(matches!(call.await, Err(RpcError::Disconnected { .. })));
@@ -470,11 +469,11 @@ fn a_cancelled_call_makes_room_for_the_next() {
         let config = TcpClientConfig { max_in_flight: 1, max_open: 2, ..TcpClientConfig::default() };
         let t = b.client(b.serve(10_000, 1000, TcpServerConfig::default()), config);
         for n in 0..20 {
-            let mut sent = PendingCall::new(&t, b.request(8, |e| e.put_u32(10_000)));
+            let mut sent = t.submit(b.request(8, |e| e.put_u32(10_000)));
             assert!(futures::poll!(&mut sent).is_pending());
             tokio::task::yield_now().await;
-            let queued = PendingCall::new(&t, b.request(1, |e| e.put_u32(1)));
-            let refused = PendingCall::new(&t, b.request(1, |e| e.put_u32(1))).await;
+            let queued = t.submit(b.request(1, |e| e.put_u32(1)));
+            let refused = t.submit(b.request(1, |e| e.put_u32(1))).await;
             assert!(matches!(refused, Err(RpcError::Local(_))), "{refused:?}");
             drop((sent, queued));
             assert_eq!(b.call(&t, 1, n).await, Ok(2 * n));
@@ -491,10 +490,10 @@ fn a_call_with_an_xid_of_its_own_is_sent_with_it_once_at_a_time() {
         let answer = async {
             let call = read_record(&mut theirs).await;
             assert_eq!(call[..4], words(&[0xcafe_0001]));
-            assert!(matches!(PendingCall::new(&t, request()).await, Err(RpcError::Local(_))));
+            assert!(matches!(t.submit(request()).await, Err(RpcError::Local(_))));
             write_all(&mut theirs, &record(&[0xcafe_0001, 1, 0, 0, 0, 0, 5])).await;
         };
-        let (got, ()) = futures::join!(PendingCall::new(&t, request()), answer);
+        let (got, ()) = futures::join!(t.submit(request()), answer);
         assert_eq!(number(&got.unwrap()), 5);
     });
 }
@@ -528,7 +527,7 @@ proptest! {
                 if *kind == 3 {
                     let data = vec![i as u8; *len];
                     let view = b.arena.copy_from(&data).unwrap();
-                    let reply = PendingCall::new(&t, b.request(7, |e| e.put_payload(view.into()))).await.unwrap();
+                    let reply = t.submit(b.request(7, |e| e.put_payload(view.into()))).await.unwrap();
                     assert_eq!(reply.results().payload(5000).unwrap().to_vec(), data);
                 } else {
                     assert_eq!(b.call(&t, [1, 2, 8][*kind], *n).await, Ok(2 * n));
@@ -559,7 +558,7 @@ fn a_message_with_a_head_in_pieces_is_sent_whole() {
         let whole = b.request(1, |e| e.put_u32(21)).message.head.to_vec();
         let head = whole.chunks(3).map(|c| arena().copy_from(c).unwrap()).collect();
         let message = Message { head, ..Default::default() };
-        let reply = PendingCall::new(&t, Request::new(message, ReplySpec::default())).await.unwrap();
+        let reply = t.submit(Request::new(message, ReplySpec::default())).await.unwrap();
         assert_eq!(number(&reply), 42);
     });
 }
@@ -577,7 +576,7 @@ async fn calls_of_ready_tasks_leave_together() {
     tokio::spawn(async move {
         for request in requests {
             let t = Arc::clone(&t);
-            tokio::spawn(async move { PendingCall::new(&t, request).await });
+            tokio::spawn(async move { t.submit(request).await });
         }
     });
     assert_eq!(server.await.unwrap().len(), CALLS * record);

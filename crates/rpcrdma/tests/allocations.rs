@@ -11,8 +11,8 @@ use std::{
 
 use millrace_buffer::Arena;
 use millrace_oncrpc::{
-    CallClass, CallContext, MaybeReady, Message, PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request,
-    Sampler, Service, Transport,
+    CallClass, CallContext, MaybeReady, Message, ReplyHeader, ReplySpec, ReplyStatus, Request, Sampler,
+    Service, Transport,
     serving::{Account, ConnectionConfig},
     stages::StageTimes,
 };
@@ -90,7 +90,7 @@ async fn call(scene: &Scene, send: usize, receive: usize) {
     let payload = (receive > 0).then(|| arena.alloc(receive).unwrap());
     let stages = sampler.next_call(None);
     let request = Request::new(e.finish().unwrap(), ReplySpec { max_head: 64, payload });
-    let reply = PendingCall::new(to, Request { stages: stages.clone(), ..request }).await.unwrap();
+    let reply = to.submit(Request { stages: stages.clone(), ..request }).await.unwrap();
     sampler.finish(stages);
     let mut d = reply.results();
     assert_eq!(d.u32().unwrap() as usize, send);

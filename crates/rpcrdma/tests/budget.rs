@@ -18,7 +18,7 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_oncrpc::{
-    PendingCall, Transport,
+    Transport,
     serving::{Budget, BudgetConfig, ClientAddr, CloseReason},
 };
 use millrace_rdma::{Access, ConnectParams, ExposedRegion, QueuePair, Segment, SteeringTag};
@@ -166,7 +166,7 @@ impl Honest {
     }
 
     async fn call(&self, ask: Ask) {
-        let reply = PendingCall::new(&self.transport, request(&self.arena, ask));
+        let reply = self.transport.submit(request(&self.arena, ask));
         let reply = millrace_runtime::timeout(&*self.rt, Duration::from_secs(5), reply).await;
         verify(&reply.expect("an answer within five seconds").unwrap(), ask);
     }

@@ -6,7 +6,7 @@ mod support;
 
 use std::{sync::Arc, time::Duration};
 
-use millrace_oncrpc::{PendingCall, RpcError, Transport};
+use millrace_oncrpc::{RpcError, Transport};
 use millrace_rdma::{Segment, SteeringTag};
 use millrace_rpcrdma::{
     Body, Chunk, Header, Lists, PrivateData, ReadSegment, RequesterConfig, TransportError,
@@ -414,12 +414,11 @@ fn calls_fail_when_the_runtime_of_the_connection_ends() {
         tokio::task::yield_now().await;
         (s.client, s.raw, s.arena)
     });
-    let transport: Arc<dyn Transport> = client.clone();
-    let call = PendingCall::new(&transport, request(&arena, READ));
+    let call = client.submit(request(&arena, READ));
     drop(first);
     let e = runtime().block_on(call).unwrap_err();
     assert!(matches!(e, RpcError::Disconnected { .. }), "{e}");
     assert_eq!(client.exposed(), (0, 0));
-    drop((client, transport, raw));
+    drop((client, raw));
     assert_eq!(arena.stats().in_use, 0);
 }

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use millrace_oncrpc::{AcceptError, PendingCall, Reply, RpcError, Transport};
+use millrace_oncrpc::{AcceptError, Reply, RpcError, Transport};
 use millrace_rdma::Segment;
 use millrace_rpcrdma::{Body, Header, Requester, RequesterConfig};
 use support::{Ask, arena, fabric, raw::Raw, request, rt};
@@ -29,8 +29,7 @@ impl Linux {
     }
 
     fn call(&self, ask: Ask) -> tokio::task::JoinHandle<Result<Reply, RpcError>> {
-        let transport: Arc<dyn Transport> = self.client.clone();
-        tokio::spawn(PendingCall::new(&transport, request(&self.raw.arena, ask)))
+        tokio::spawn(self.client.submit(request(&self.raw.arena, ask)))
     }
 
     /// Sends `words` as [`hex`] reads them, and invalidates the segment's tag.

@@ -5,7 +5,7 @@ mod support;
 
 use std::{future::poll_fn, sync::Arc};
 
-use millrace_oncrpc::{PendingCall, Transport};
+use millrace_oncrpc::Transport;
 use millrace_rdma::ConnectParams;
 use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig};
 use support::{
@@ -37,11 +37,10 @@ async fn calls_of_ready_tasks_leave_together() {
     scene.receive().await;
     let Scene { client, mut raw, arena } = scene;
     let responder = tokio::spawn(async move { first_messages(&mut raw).await });
-    let transport: Arc<dyn Transport> = client;
     tokio::spawn(async move {
         for _ in 0..CALLS {
-            let (transport, request) = (Arc::clone(&transport), request(&arena, TINY));
-            tokio::spawn(async move { PendingCall::new(&transport, request).await });
+            let (client, request) = (Arc::clone(&client), request(&arena, TINY));
+            tokio::spawn(async move { client.submit(request).await });
         }
     });
     assert_eq!(responder.await.unwrap(), CALLS);

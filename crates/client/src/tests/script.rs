@@ -1,12 +1,10 @@
 //! A server in the form of a closure, behind transports and a connector that lose connections as it says.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -16,7 +14,7 @@ use millrace_nfs::{
     v3::{self, Fattr, FileHandle, FileType, FsinfoOk, NfsTime, Procedure, Status},
 };
 use millrace_oncrpc::{
-    AcceptError, CallContext, CallId, Message, Peer, Reply, ReplyHeader, ReplyStatus, Request, RpcError,
+    AcceptError, CallContext, Message, Peer, PendingCall, Reply, ReplyHeader, ReplyStatus, Request, RpcError,
     Transport, TransportKind,
 };
 use millrace_runtime::{BoxFuture, tokio_rt::TokioRuntime};
@@ -240,12 +238,11 @@ struct ScriptTransport {
     script: Arc<Script>,
     mount_only: bool,
     failure: Mutex<Option<RpcError>>,
-    replies: Mutex<HashMap<CallId, Result<Reply, RpcError>>>,
 }
 
 impl ScriptTransport {
     fn new(script: Arc<Script>, mount_only: bool) -> Self {
-        Self { script, mount_only, failure: Mutex::default(), replies: Mutex::default() }
+        Self { script, mount_only, failure: Mutex::default() }
     }
 
     fn lose(&self) -> RpcError {
@@ -274,23 +271,13 @@ impl ScriptTransport {
 }
 
 impl Transport for ScriptTransport {
-    fn submit(&self, request: Request) -> Result<CallId, RpcError> {
+    fn submit(&self, request: Request) -> PendingCall {
         if let Some(e) = self.failure() {
-            return Err(e);
+            return PendingCall::complete(None, Err(e));
         }
         let fresh = self.script.xids.fetch_add(1, Ordering::Relaxed);
-        let id = CallId(fresh << 32 | u64::from(request.xid.unwrap_or(fresh as u32)));
-        let result = self.execute(request.message, id.0 as u32);
-        self.replies.lock().insert(id, result);
-        Ok(id)
-    }
-
-    fn poll_reply(&self, id: CallId, _: &mut Context<'_>) -> Poll<Result<Reply, RpcError>> {
-        Poll::Ready(self.replies.lock().remove(&id).unwrap())
-    }
-
-    fn cancel(&self, id: CallId) {
-        self.replies.lock().remove(&id);
+        let xid = request.xid.unwrap_or(fresh as u32);
+        PendingCall::complete(Some(xid), self.execute(request.message, xid))
     }
 
     fn max_payload(&self) -> usize {

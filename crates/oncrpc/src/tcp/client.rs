@@ -1,20 +1,19 @@
 //! The client's end of a TCP connection.
 
 use std::{
-    collections::VecDeque,
     io,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::Duration,
 };
 
-use millrace_runtime::{ByteStream, Instant, RuntimeExt, RuntimeRef, Sleep, poll_gathering};
+use millrace_runtime::{ByteStream, RuntimeRef};
 use millrace_xdr::{Arena, Message};
-use parking_lot::Mutex;
 
 use super::{channel::Channel, record::RecordReader};
 use crate::{
-    CallId, Calls, Finished, MSG_REPLY, Reply, Request, RpcError, Stage, Stages, Transport, parse_reply,
+    Calls, Connection, ConnectionDriver, MSG_REPLY, Outgoing, PendingCall, Request, RpcError, Stage, Stages,
+    Submissions, Transport, parse_reply,
 };
 
 /// How a connection behaves.
@@ -47,95 +46,10 @@ impl Default for TcpClientConfig {
 /// Bytes of calls that may wait for the socket; further calls stay in the queue, where they can still be cancelled.
 const MAX_QUEUED: usize = 4 << 20;
 
-enum CallState {
-    Queued(Message, Stages),
-    Sent(Stages),
-}
-
-struct State {
-    calls: Calls<CallState>,
-    /// Calls to be sent, in order; some may be cancelled.
-    unsent: VecDeque<CallId>,
-    in_flight: usize,
-    driver: Option<Waker>,
-    failure: Option<RpcError>,
-    /// The connection ended while calls were unanswered. They will be sent again on another one; what the server has
-    /// not received of them must not arrive after that.
-    abandons: bool,
-}
-
-impl State {
-    fn enter(&mut self, request: Request, deadline: Instant) -> Option<CallId> {
-        let state = CallState::Queued(request.message, request.stages);
-        match request.xid {
-            None => self.calls.insert(state, Some(deadline)),
-            Some(xid) => self.calls.insert_as(xid, state, Some(deadline)),
-        }
-    }
-
-    /// The call that a message with this XID may answer, and its stamps.
-    fn answered(&mut self, xid: u32) -> Option<(CallId, Stages)> {
-        let id = self.calls.by_xid(xid)?;
-        match self.calls.get_mut(id) {
-            Some(CallState::Sent(stages)) => Some((id, stages.clone())),
-            _ => Some((id, Stages::NONE)),
-        }
-    }
-
-    /// Whether calls wait for nothing but being sent.
-    fn may_send(&self, config: &TcpClientConfig) -> bool {
-        !self.unsent.is_empty() && self.in_flight < config.max_in_flight
-    }
-
-    /// Forgets that a call is on its way, whatever became of it.
-    fn settle(&mut self, state: Option<&CallState>) {
-        if matches!(state, Some(CallState::Sent(_))) {
-            self.in_flight -= 1;
-        }
-    }
-
-    fn finish(&mut self, id: CallId, result: Result<Reply, RpcError>) -> Option<Finished<CallState>> {
-        let finished = self.calls.finish(id, result)?;
-        self.settle(finished.state.as_ref());
-        Some(finished)
-    }
-}
-
-struct Shared {
-    state: Mutex<State>,
-    config: TcpClientConfig,
-    peer: String,
-    rt: RuntimeRef,
-}
-
-impl Shared {
-    /// Ends the connection: open calls and later ones fail. The first reason stays.
-    fn fail(&self, why: RpcError) {
-        let mut st = self.state.lock();
-        if st.failure.is_some() {
-            return;
-        }
-        st.failure = Some(why.clone());
-        st.abandons = st.in_flight > 0;
-        st.unsent.clear();
-        let open: Vec<CallId> = st.calls.unanswered().collect();
-        let finished: Vec<_> = open.into_iter().filter_map(|id| st.finish(id, Err(why.clone()))).collect();
-        let driver = st.driver.take();
-        drop(st);
-        finished.into_iter().for_each(|f| drop(f.wake()));
-        if let Some(w) = driver {
-            w.wake();
-        }
-    }
-
-    fn disconnected(&self, reason: impl ToString) -> RpcError {
-        RpcError::Disconnected { peer: self.peer.clone(), reason: reason.to_string() }
-    }
-}
-
 /// One TCP connection to a server. Dropping it ends the connection.
 pub struct TcpTransport {
-    shared: Arc<Shared>,
+    connection: Connection<Driver>,
+    max_payload: usize,
 }
 
 impl TcpTransport {
@@ -155,136 +69,108 @@ impl TcpTransport {
         let channel =
             Channel::new(stream, Arc::clone(rt), arena, RecordReader::new(arena, config.max_record))
                 .map_err(|e| RpcError::Local(e.to_string()))?;
-        let state = State {
-            calls: Calls::new(rt.random_u64() as u32, config.max_open),
-            unsent: VecDeque::new(),
-            in_flight: 0,
-            driver: None,
-            failure: None,
-            abandons: false,
-        };
-        let shared =
-            Arc::new(Shared { state: Mutex::new(state), config, peer: peer.to_string(), rt: Arc::clone(rt) });
-        let mut driver = Driver { shared: Arc::clone(&shared), channel, timer: None };
-        let common = Arc::clone(&shared);
-        let may_send = move || common.state.lock().may_send(&common.config);
-        rt.spawn("rpc-tcp-client", Box::pin(poll_gathering(may_send, move |cx| driver.poll(cx))));
-        Ok(Arc::new(Self { shared }))
+        let submissions = Submissions::new(peer);
+        let calls = Calls::new(Arc::clone(&submissions), Arc::clone(rt), config.max_open, config.timeout);
+        let max_payload = config.max_payload;
+        let driver = Driver { calls, channel, config };
+        Ok(Arc::new(Self {
+            connection: Connection::start(rt, "rpc-tcp-client", submissions, driver),
+            max_payload,
+        }))
     }
 }
 
 impl Transport for TcpTransport {
-    fn submit(&self, request: Request) -> Result<CallId, RpcError> {
-        let config = &self.shared.config;
-        let len = request.message.stream_len();
-        if len > config.max_record {
-            let max = config.max_record;
-            return Err(RpcError::Unsupported(format!("a call of {len} bytes, where {max} is the limit")));
-        }
-        let deadline = self.shared.rt.now() + config.timeout;
-        let mut st = self.shared.state.lock();
-        if let Some(e) = &st.failure {
-            return Err(e.clone());
-        }
-        let id = st.enter(request, deadline).ok_or_else(|| {
-            RpcError::Local(format!(
-                "no place for a call: {} are open on this connection, or one has this XID",
-                config.max_open
-            ))
-        })?;
-        if st.unsent.len() >= 2 * config.max_open {
-            let State { calls, unsent, .. } = &mut *st;
-            unsent.retain(|id| calls.get_mut(*id).is_some());
-        }
-        st.unsent.push_back(id);
-        let driver = st.driver.take();
-        drop(st);
-        if let Some(w) = driver {
-            w.wake();
-        }
-        Ok(id)
-    }
-
-    fn poll_reply(&self, id: CallId, cx: &mut Context<'_>) -> Poll<Result<Reply, RpcError>> {
-        self.shared.state.lock().calls.poll(id, cx)
-    }
-
-    fn cancel(&self, id: CallId) {
-        let mut st = self.shared.state.lock();
-        let state = st.calls.remove(id);
-        st.settle(state.as_ref());
-        let driver = if st.unsent.is_empty() { None } else { st.driver.take() };
-        drop(st);
-        if let Some(w) = driver {
-            w.wake();
-        }
+    fn submit(&self, request: Request) -> PendingCall {
+        self.connection.submit(request)
     }
 
     fn max_payload(&self) -> usize {
-        self.shared.config.max_payload
+        self.max_payload
     }
 
     fn failure(&self) -> Option<RpcError> {
-        self.shared.state.lock().failure.clone()
+        self.connection.failure()
     }
 
     fn close(&self) {
-        self.shared.fail(self.shared.disconnected("closed by this client"));
+        self.connection.close();
     }
 }
 
-impl Drop for TcpTransport {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// What the connection's task owns.
+/// What the connection's task owns. The state of a call in flight is its stamps.
 struct Driver {
-    shared: Arc<Shared>,
+    calls: Calls<Stages>,
     channel: Channel,
-    /// Runs to the deadline of the call that was the oldest when it was set. It is left to run when that call is
-    /// answered, so that a timer is made once in a timeout and not once in a call.
-    timer: Option<Sleep>,
+    config: TcpClientConfig,
 }
 
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.shared.fail(self.shared.disconnected("the runtime of this client has ended"));
+impl ConnectionDriver for Driver {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.calls.poll_submissions(cx);
+        let turn = if self.calls.submissions().is_closing() {
+            Err(io::Error::other("closed by this client"))
+        } else {
+            self.turn(cx)
+        };
+        match turn {
+            Ok(()) => {
+                self.calls.publish_idle();
+                Poll::Pending
+            }
+            Err(e) => {
+                tracing::debug!(peer = self.calls.submissions().peer(), "connection lost: {e}");
+                self.lose(e);
+                Poll::Ready(())
+            }
+        }
+    }
+
+    fn send_now(&mut self, cx: &mut Context<'_>) {
+        self.calls.take_submissions();
+        let sent = self.send().and_then(|()| match self.channel.poll_flush(cx) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Ok(()),
+        });
+        self.calls.publish_idle();
+        if sent.is_err() {
+            // The task finds the error again.
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn may_send(&self) -> bool {
+        self.calls.in_flight() < self.config.max_in_flight
+    }
+
+    fn end(&mut self) {
+        self.lose("the runtime of this client has ended");
     }
 }
 
 impl Driver {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let end = match self.turn(cx) {
-            Ok(true) => Poll::Ready(()),
-            Ok(false) => Poll::Pending,
-            Err(e) => {
-                tracing::debug!(peer = self.shared.peer, "connection lost: {e}");
-                self.shared.fail(self.shared.disconnected(e));
-                Poll::Ready(())
-            }
-        };
-        if end.is_ready() {
-            self.channel.writer.clear();
-            if self.shared.state.lock().abandons {
-                self.channel.abort();
-            } else {
-                self.channel.shutdown();
-            }
+    /// Ends the connection. Its unanswered calls will be sent again on another one, so what the server has not received of
+    /// them must not arrive after that.
+    fn lose(&mut self, reason: impl ToString) {
+        let abandons = self.calls.in_flight() > 0;
+        self.channel.writer.clear();
+        if abandons {
+            self.channel.abort();
+        } else {
+            self.channel.shutdown();
         }
-        end
+        self.calls.end(reason);
     }
 
-    /// Runs until nothing can be done now; whether the connection was closed.
-    fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+    /// Runs until nothing can be done now.
+    fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.forget_cancelled();
         loop {
             while let Poll::Ready(Some(message)) = self.channel.poll_record(cx)? {
                 self.reply(message)?;
             }
-            if !self.send(cx)? {
-                return Ok(true);
-            }
+            self.calls.take_submissions();
+            self.send()?;
             // More calls may be sent once the socket has taken these.
             let flushed = self.channel.poll_flush(cx)?.is_ready();
             match self.channel.poll_fill(cx)? {
@@ -294,13 +180,23 @@ impl Driver {
                 Poll::Pending => break,
             }
         }
-        self.expire(cx);
-        Ok(false)
+        while let Poll::Ready(xid) = self.calls.poll_expired(cx) {
+            let error = self.calls.timed_out();
+            if let Some(call) = self.calls.remove(xid) {
+                call.complete(Err(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_cancelled(&mut self) {
+        while let Some(xid) = self.calls.next_cancelled() {
+            drop(self.calls.remove(xid));
+        }
     }
 
     fn has_more_to_send(&self) -> bool {
-        let st = self.shared.state.lock();
-        st.failure.is_some() || st.may_send(&self.shared.config)
+        self.calls.unsent() > 0 && self.may_send()
     }
 
     fn reply(&mut self, message: Message) -> io::Result<()> {
@@ -311,68 +207,41 @@ impl Driver {
         let (Some(xid), Some(kind)) = (word(0), word(4)) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a record that is no RPC message"));
         };
-        let Some((id, stages)) = self.shared.state.lock().answered(xid).filter(|_| kind == MSG_REPLY) else {
-            tracing::debug!(peer = self.shared.peer, xid, "dropped a message that answers no call");
+        let call = if kind == MSG_REPLY { self.calls.remove(xid) } else { None };
+        let peer = self.calls.submissions().peer();
+        let Some(call) = call else {
+            tracing::debug!(peer, xid, "dropped a message that answers no call");
             return Ok(());
         };
+        let stages = call.state.clone();
         stages.end(Stage::Wait);
-        let result = parse_reply(message, &self.shared.peer);
+        let result = parse_reply(message, &peer);
         stages.end(Stage::Decode);
-        let finished = self.shared.state.lock().finish(id, result);
-        drop(finished.map(Finished::wake));
+        call.complete(result);
         Ok(())
     }
 
-    /// Queues the calls that may be sent now. False when the connection was closed.
-    fn send(&mut self, cx: &Context<'_>) -> io::Result<bool> {
-        let mut guard = self.shared.state.lock();
-        let st = &mut *guard;
-        if st.failure.is_some() {
-            return Ok(false);
+    /// Queues the calls that may be sent now.
+    fn send(&mut self) -> io::Result<()> {
+        while self.calls.in_flight() < self.config.max_in_flight && self.channel.writer.queued() < MAX_QUEUED
+        {
+            let Some((call, request)) = self.calls.next_unsent() else { break };
+            self.send_call(call, request)?;
         }
-        match &mut st.driver {
-            Some(w) => w.clone_from(cx.waker()),
-            None => st.driver = Some(cx.waker().clone()),
-        }
-        while st.in_flight < self.shared.config.max_in_flight && self.channel.writer.queued() < MAX_QUEUED {
-            let Some(id) = st.unsent.pop_front() else { break };
-            let Some(state) = st.calls.get_mut(id) else { continue }; // cancelled or timed out
-            if let CallState::Queued(message, stages) =
-                std::mem::replace(state, CallState::Sent(Stages::NONE))
-            {
-                st.in_flight += 1;
-                stages.end(Stage::Queue);
-                let xid = Some(Calls::<CallState>::xid(id));
-                self.channel.writer.push(&message, xid).map_err(io::Error::other)?;
-                stages.end(Stage::Send);
-                *state = CallState::Sent(stages);
-            }
-        }
-        Ok(true)
+        Ok(())
     }
 
-    /// Fails the calls whose time has passed.
-    fn expire(&mut self, cx: &mut Context<'_>) {
-        let after = self.shared.config.timeout;
-        loop {
-            if self.timer.is_none() {
-                let first = self.shared.state.lock().calls.first_deadline();
-                self.timer = first.map(|(at, _)| self.shared.rt.sleep_until(at));
-            }
-            let Some(timer) = &mut self.timer else { return };
-            if timer.as_mut().poll(cx).is_pending() {
-                return;
-            }
-            self.timer = None;
-            let now = self.shared.rt.now();
-            loop {
-                let mut st = self.shared.state.lock();
-                let Some((_, id)) = st.calls.first_deadline().filter(|(at, _)| *at <= now) else { break };
-                let e = RpcError::TimedOut { peer: self.shared.peer.clone(), after };
-                let finished = st.finish(id, Err(e));
-                drop(st);
-                drop(finished.map(Finished::wake));
-            }
+    fn send_call(&mut self, call: Outgoing, request: Request) -> io::Result<()> {
+        let Request { message, stages, .. } = request;
+        let (len, max) = (message.stream_len(), self.config.max_record);
+        if len > max {
+            call.refuse(RpcError::Unsupported(format!("a call of {len} bytes, where {max} is the limit")));
+            return Ok(());
         }
+        stages.end(Stage::Queue);
+        let pushed = self.channel.writer.push(&message, Some(call.xid));
+        stages.end(Stage::Send);
+        self.calls.sent(call, stages);
+        pushed.map_err(io::Error::other)
     }
 }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use millrace_buffer::{Arena, Buffer, View, Views};
-use millrace_oncrpc::{CallId, Message, ReplySpec, Stages};
+use millrace_oncrpc::{Message, ReplySpec, Stages};
 use millrace_rdma::{ConnectionError, DomainRef, QueuePair, WorkId, WriteRequest};
 use millrace_runtime::RuntimeRef;
 use millrace_xdr::ItemPadding;
@@ -152,7 +152,6 @@ pub(crate) struct Expected {
 
 /// A reply whose header is decoded and whose call is known.
 pub(crate) struct Arrived {
-    pub(crate) id: CallId,
     pub(crate) xid: u32,
     pub(crate) lists: Lists,
     /// What follows the header of an RDMA_MSG or RDMA_MSGP; `None` for RDMA_NOMSG.
@@ -173,7 +172,6 @@ pub(crate) enum Taken {
 
 /// A reply whose RDMA Reads are done.
 pub(crate) struct Pulled {
-    pub(crate) id: CallId,
     pub(crate) xid: u32,
     pub(crate) message: Result<Message, &'static str>,
     /// The stamps of its call.

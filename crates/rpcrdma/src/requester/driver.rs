@@ -1,21 +1,26 @@
-//! The driver: owns a requester's queue pair, sends what is queued, and takes replies apart.
+//! The driver: owns a requester's queue pair, sends submitted calls, and takes replies apart.
 
 use std::{
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use futures::FutureExt;
 use millrace_buffer::Buffer;
-use millrace_oncrpc::{CallId, Calls, Message, Reply, Request, RpcError, Stage, Stages, parse_reply};
-use millrace_rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, SteeringTag, WorkId};
-use millrace_runtime::{Instant, RuntimeExt, Sleep};
+use millrace_oncrpc::{
+    Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError, Stage, Stages,
+    parse_reply,
+};
+use millrace_rdma::{
+    Completion, ConnectionError, Counters, PostError, QueuePair, SendRequest, SteeringTag, WorkId,
+};
+use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep};
+use smallvec::SmallVec;
 
 use super::{
-    Shared,
     demand::Demand,
-    marshal::{CallMemory, Marshaller, Shape},
-    state::{CallState, State},
+    marshal::{CallMemory, Marshaller},
 };
 use crate::{
     counters::{add, set},
@@ -33,52 +38,46 @@ const ROUNDS: usize = 32;
 /// How long the peer may take to close its end of a connection that we ended.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// The part of a connection that one task at a time works with.
+/// What the requester keeps for a call in flight.
+#[allow(clippy::large_enum_variant)] // A box would be an allocation for each call.
+pub(super) enum Sent {
+    /// The responder can reach this memory.
+    Exposed(CallMemory),
+    /// The reply has come; its results are being read.
+    Reading,
+    /// The call has timed out, and its memory is revoked. The late reply may name these tags as invalidated.
+    Revoked(SmallVec<[SteeringTag; 4]>),
+}
+
+/// What the connection's task owns.
 pub(super) struct Driver {
-    /// `None` once the connection is gone.
-    pub(super) qp: Option<Box<dyn QueuePair>>,
-    pub(super) marshaller: Marshaller,
+    calls: Calls<Sent>,
+    qp: Box<dyn QueuePair>,
+    marshaller: Marshaller,
     demand: Demand,
     design: Box<dyn Requesting>,
+    /// The most calls in flight: 1 until the first reply (RFC 8166 section 3.3.1).
+    credits: usize,
     completions: Vec<Completion>,
     /// Receives that no message has filled yet.
     posted: usize,
     inline_size: usize,
-    /// Fires at the earliest deadline there was when it was set, or before.
-    timer: Option<Sleep>,
     closing: Option<Sleep>,
+    rt: RuntimeRef,
 }
 
-impl Driver {
-    pub(super) fn new(
-        qp: Box<dyn QueuePair>,
-        design: Box<dyn Requesting>,
-        marshaller: Marshaller,
-        demand: Demand,
-        inline_size: usize,
-    ) -> Self {
-        Self {
-            qp: Some(qp),
-            design,
-            marshaller,
-            demand,
-            completions: Vec::new(),
-            posted: 0,
-            inline_size,
-            timer: None,
-            closing: None,
-        }
-    }
-
-    /// Drives the connection; `Ready` once it is down and all its calls have failed.
-    pub(super) fn poll(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
-        shared.register_driver(cx.waker());
+impl ConnectionDriver for Driver {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.calls.poll_submissions(cx);
         for _ in 0..ROUNDS {
-            match self.round(shared, cx) {
+            match self.round(cx) {
                 Ok(true) => {}
-                Ok(false) => return Poll::Pending,
+                Ok(false) => {
+                    self.calls.publish_idle();
+                    return Poll::Pending;
+                }
                 Err(e) => {
-                    self.end(shared, &e);
+                    self.lose(&e);
                     return Poll::Ready(());
                 }
             }
@@ -87,29 +86,79 @@ impl Driver {
         Poll::Pending
     }
 
-    /// One turn: whether there may be more to do at once.
-    fn round(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
-        self.poll_timer(shared, cx)?;
-        let batch = shared.stats.exposure.batch();
-        let closing = self.send_queued(shared)?;
-        drop(batch);
-        if closing {
-            self.poll_closing(shared, cx)?;
+    fn send_now(&mut self, cx: &mut Context<'_>) {
+        let stats = Arc::clone(&self.marshaller.stats);
+        let _batch = stats.exposure.batch();
+        if self.send_submitted().is_err() {
+            // The task finds the error again.
+            cx.waker().wake_by_ref();
         }
-        let Some(qp) = self.qp.as_mut() else { return Err(ConnectionError::Closed) };
+        self.qp.flush(cx);
+        self.calls.publish_idle();
+    }
+
+    fn may_send(&self) -> bool {
+        self.calls.in_flight() < self.credits
+    }
+
+    fn end(&mut self) {
+        self.lose(&ConnectionError::Local("the runtime of the connection ended".into()));
+    }
+}
+
+impl Driver {
+    pub(super) fn new(
+        calls: Calls<Sent>,
+        qp: Box<dyn QueuePair>,
+        design: Box<dyn Requesting>,
+        marshaller: Marshaller,
+        demand: Demand,
+        inline_size: usize,
+        rt: RuntimeRef,
+    ) -> Self {
+        Self {
+            calls,
+            qp,
+            marshaller,
+            demand,
+            design,
+            credits: 1,
+            completions: Vec::new(),
+            posted: 0,
+            inline_size,
+            closing: None,
+            rt,
+        }
+    }
+
+    /// The queue pair's counters.
+    pub(super) fn counters(&self) -> Counters {
+        self.qp.counters()
+    }
+
+    /// One turn: whether there may be more to do at once.
+    fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+        self.poll_expired(cx)?;
+        let stats = Arc::clone(&self.marshaller.stats);
+        if self.calls.submissions().is_closing() {
+            self.poll_closing(cx)?;
+        } else {
+            let _batch = stats.exposure.batch();
+            self.send_submitted()?;
+        }
         let mut completions = std::mem::take(&mut self.completions);
-        match qp.poll(cx, &mut completions) {
+        match self.qp.poll(cx, &mut completions) {
             Poll::Pending => {
                 self.completions = completions;
                 return Ok(false);
             }
             Poll::Ready(result) => result?,
         }
-        let _batch = shared.stats.exposure.batch();
+        let _batch = stats.exposure.batch();
         for completion in completions.drain(..) {
             match completion {
-                Completion::Received { buffer, invalidated } => self.received(shared, buffer, invalidated)?,
-                Completion::Read { id, sink } => self.read(shared, id, sink)?,
+                Completion::Received { buffer, invalidated } => self.received(buffer, invalidated)?,
+                Completion::Read { id, sink } => self.read(id, sink)?,
                 Completion::Sent(_) => {}
             }
         }
@@ -117,72 +166,38 @@ impl Driver {
         Ok(true)
     }
 
-    /// Sends queued calls as far as there are credits, and pushes them out. Called by whoever submits to an idle
-    /// connection, so that the call need not wait for the driver's task.
-    pub(super) fn send_now(&mut self, shared: &Shared, cx: &mut Context<'_>) {
-        if self.timer.is_none() || self.send_queued(shared).is_err() {
-            // The task sets the timer, and finds the error again.
-            cx.waker().wake_by_ref();
+    /// Sends what was submitted, as far as there are credits.
+    fn send_submitted(&mut self) -> Result<(), ConnectionError> {
+        self.calls.take_submissions();
+        // The memory of a cancelled call stays exposed until the reply comes or the call times out.
+        while self.calls.next_cancelled().is_some() {}
+        while self.calls.in_flight() < self.credits {
+            let Some((call, request)) = self.calls.next_unsent() else { break };
+            self.send(call, request)?;
         }
-        if let Some(qp) = self.qp.as_mut() {
-            qp.flush(cx);
-        }
+        Ok(())
     }
 
-    /// Sends queued calls as far as there are credits, unless the connection is closing: whether it is.
-    fn send_queued(&mut self, shared: &Shared) -> Result<bool, ConnectionError> {
-        loop {
-            let (next, in_flight, waiting) = {
-                let mut state = shared.state.lock();
-                if state.closing {
-                    return Ok(true);
-                }
-                (state.next_to_send(), state.in_flight, state.queue.len())
-            };
-            let Some((id, request, shape, deadline)) = next else { return Ok(false) };
-            self.marshaller.credits = self.demand.ask(in_flight + waiting);
-            self.send(shared, id, (request, shape), deadline, in_flight)?;
-        }
-    }
-
-    fn send(
-        &mut self,
-        shared: &Shared,
-        id: CallId,
-        (request, shape): (Request, Shape),
-        deadline: Instant,
-        in_flight: usize,
-    ) -> Result<(), ConnectionError> {
-        // RFC 8166 section 3.3.2: a receive for every expected reply, before the call.
+    fn send(&mut self, call: Outgoing, request: Request) -> Result<(), ConnectionError> {
         let stages = request.stages.clone();
         stages.end(Stage::Queue);
+        let in_flight = self.calls.in_flight() + 1;
+        self.marshaller.credits = self.demand.ask(in_flight + self.calls.unsent());
+        // RFC 8166 section 3.3.2: a receive for every expected reply, before the call.
         let outgoing = self
             .post_receives(in_flight + RECEIVE_SLACK)
-            .and_then(|()| self.marshaller.marshal(Calls::<CallState>::xid(id), request, shape));
-        let mut state = shared.state.lock();
+            .and_then(|()| self.marshaller.marshal(call.xid, request));
         let outgoing = match outgoing {
-            Ok(o) => o,
+            Ok(outgoing) => outgoing,
             Err(e) => {
-                state.in_flight -= 1;
-                let finished = state.calls.finish(id, Err(e));
-                drop(state);
-                drop(finished.and_then(millrace_oncrpc::Finished::wake));
+                call.refuse(e);
                 return Ok(());
             }
         };
-        match state.calls.get_mut(id) {
-            Some(stage) => *stage = CallState::Sent(outgoing.exposed, deadline),
-            None => {
-                // Cancelled meanwhile. Its memory was never known to the peer.
-                state.in_flight -= 1;
-                return Ok(());
-            }
-        }
-        drop(state);
+        self.calls.sent(call, Sent::Exposed(outgoing.exposed));
         add(&self.marshaller.stats.calls, 1);
-        let Some(qp) = self.qp.as_mut() else { return Err(ConnectionError::Closed) };
         let send = SendRequest { data: outgoing.data, invalidate: None, solicited: false, signaled: None };
-        posted(qp.post_send(send))?;
+        posted(self.qp.post_send(send))?;
         stages.end(Stage::Send);
         Ok(())
     }
@@ -199,19 +214,13 @@ impl Driver {
     fn recycle(&mut self, mut buffer: Buffer) -> Result<(), ConnectionError> {
         buffer.set_len(self.inline_size);
         self.posted += 1;
-        self.qp.as_mut().map_or(Ok(()), |qp| posted(qp.post_receive(buffer)))
+        posted(self.qp.post_receive(buffer))
     }
 
-    /// A message came: a reply, or nothing we know of, which is dropped (RFC 8166 section 4.5).
-    fn received(
-        &mut self,
-        shared: &Shared,
-        buffer: Buffer,
-        invalidated: Option<SteeringTag>,
-    ) -> Result<(), ConnectionError> {
+    /// A message came: a reply, or one of an unknown form, which is dropped (RFC 8166 section 4.5).
+    fn received(&mut self, buffer: Buffer, invalidated: Option<SteeringTag>) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
-        let decoded = Header::decode(&buffer, MAX_SEGMENTS);
-        let (header, at) = match decoded {
+        let (header, at) = match Header::decode(&buffer, MAX_SEGMENTS) {
             Ok((header, at)) if self.design.knows(&header.body) => (header, at),
             other => {
                 tracing::debug!("message of the responder dropped: {other:?}");
@@ -219,82 +228,93 @@ impl Driver {
             }
         };
         tracing::trace!("reply {header}");
-        let sent = {
-            let mut state = shared.state.lock();
-            let sent = state.take_sent(header.xid);
-            if sent.is_some() {
-                self.granted(&mut state, &header);
+        let call = self.calls.remove(header.xid);
+        match call {
+            Some(InFlight { xid, waiter: Some(waiter), deadline, state: Sent::Exposed(memory) }) => {
+                self.granted(&header);
+                let call = InFlight { xid, waiter: Some(waiter), deadline, state: Sent::Reading };
+                self.answered(call, memory, header, (buffer, at), invalidated)
             }
-            sent
-        };
-        let Some((id, memory, deadline)) = sent else {
-            return self.unexpected(shared, &header, buffer, invalidated);
-        };
+            Some(call @ InFlight { state: Sent::Reading, .. }) => {
+                self.calls.insert(call);
+                self.drop_message(buffer, invalidated)
+            }
+            Some(InFlight { state: Sent::Exposed(memory), .. }) => {
+                let tags = memory.tags().collect();
+                self.late(&header, tags, buffer, invalidated)
+            }
+            Some(InFlight { state: Sent::Revoked(tags), .. }) => {
+                self.late(&header, tags, buffer, invalidated)
+            }
+            None => self.drop_message(buffer, invalidated),
+        }
+    }
+
+    /// The reply of a call came: takes back its memory, and completes it or begins to read its results.
+    fn answered(
+        &mut self,
+        call: InFlight<Sent>,
+        memory: CallMemory,
+        header: Header,
+        (buffer, at): (Buffer, usize),
+        invalidated: Option<SteeringTag>,
+    ) -> Result<(), ConnectionError> {
         memory.stages().end(Stage::Wait);
         // RFC 8797 section 4: only tags of the XID that is answered may be invalidated.
         if let Some(tag) = invalidated {
             if !memory.tags().any(|t| t == tag) {
-                shared.finish(id, Err(shared.lost("the server invalidated memory of another call")));
+                drop(memory);
+                let why = "the server invalidated memory of another call";
+                call.complete(Err(self.calls.submissions().disconnected(why)));
                 return Err(foreign(tag));
             }
             add(&self.marshaller.stats.remote_invalidations, 1);
         }
-        match self.take_apart(shared, header, buffer, at, (id, memory))? {
-            Some(result) => shared.answer(id, result),
-            None => shared.state.lock().reading(id, deadline),
+        match self.take_apart(header, buffer, at, memory)? {
+            Some(result) => call.complete(result),
+            None => self.calls.insert(call),
         }
         Ok(())
     }
 
-    fn granted(&self, state: &mut State, header: &Header) {
-        state.granted(header.credits, self.demand.most());
+    /// The credits that the responder granted; 0 counts as 1 (RFC 8166 section 3.3.1 forbids it). What is asked for limits
+    /// them too, and is not checked here: every call asks for one credit at least for each call in flight, itself included.
+    fn granted(&mut self, header: &Header) {
+        self.credits = header.credits.clamp(1, self.demand.most()) as usize;
         set(&self.marshaller.stats.credits_granted, header.credits as usize);
     }
 
-    /// A reply came for which nobody waits: late, or to no call of ours.
+    /// The reply of a call came that was cancelled or has timed out.
     #[cold]
-    fn unexpected(
+    fn late(
         &mut self,
-        shared: &Shared,
         header: &Header,
+        tags: SmallVec<[SteeringTag; 4]>,
         buffer: Buffer,
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
-        let abandoned = {
-            let mut state = shared.state.lock();
-            let abandoned = state.take_abandoned(header.xid);
-            if abandoned.is_some() {
-                self.granted(&mut state, header);
-            }
-            abandoned
-        };
-        if let Some(qp) = self.qp.as_mut().filter(|_| abandoned.is_some()) {
-            self.design.discard(header, &self.marshaller, &mut **qp)?;
-        }
-        let known = abandoned.as_ref().is_some_and(|a| invalidated.is_none_or(|t| a.tags.contains(&t)));
-        drop(abandoned);
-        self.drop_message(buffer, invalidated.filter(|_| !known))
+        self.granted(header);
+        self.design.discard(header, &self.marshaller, &mut *self.qp)?;
+        self.drop_message(buffer, invalidated.filter(|t| !tags.contains(t)))
     }
 
     /// A Read of a reply's results is done; with the last one the call is.
-    fn read(&mut self, shared: &Shared, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
-        let Some(qp) = self.qp.as_mut() else { return Ok(()) };
-        let pulled = self.design.completed(id, sink, &self.marshaller, &mut **qp)?;
-        let Some(Pulled { id, xid, message, stages }) = pulled else { return Ok(()) };
-        if shared.state.lock().take_read(id) {
-            shared.finish(id, self.accept(shared, xid, message, &stages));
+    fn read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
+        let pulled = self.design.completed(id, sink, &self.marshaller, &mut *self.qp)?;
+        let Some(Pulled { xid, message, stages }) = pulled else { return Ok(()) };
+        if let Some(call) = self.calls.remove(xid) {
+            call.complete(self.accept(xid, message, &stages));
         }
         Ok(())
     }
 
-    /// Takes back the call's memory and builds what its caller gets; `None` when that is still being read.
+    /// Takes back the call's memory and gives its result; `None` when that is still being read.
     fn take_apart(
         &mut self,
-        shared: &Shared,
         header: Header,
         buffer: Buffer,
         at: usize,
-        (id, memory): (CallId, CallMemory),
+        memory: CallMemory,
     ) -> Result<Option<Result<Reply, RpcError>>, ConnectionError> {
         let (xid, stages) = (header.xid, memory.stages().clone());
         if let Body::Error(e) = &header.body {
@@ -305,10 +325,9 @@ impl Driver {
         let message = buffer.freeze();
         let (lists, inline, padding) = header.body.into_parts(at, &message);
         drop(message);
-        let Some(qp) = self.qp.as_mut() else { return Err(ConnectionError::Closed) };
-        let arrived = Arrived { id, xid, lists, inline, padding, memory };
-        match self.design.take(arrived, &self.marshaller, &mut **qp)? {
-            Taken::Message(message) => Ok(Some(self.accept(shared, xid, message, &stages))),
+        let arrived = Arrived { xid, lists, inline, padding, memory };
+        match self.design.take(arrived, &self.marshaller, &mut *self.qp)? {
+            Taken::Message(message) => Ok(Some(self.accept(xid, message, &stages))),
             Taken::Reading => Ok(None),
         }
     }
@@ -316,7 +335,6 @@ impl Driver {
     /// Checks that a message is the reply to the call `xid`.
     fn accept(
         &self,
-        shared: &Shared,
         xid: u32,
         message: Result<Message, &'static str>,
         stages: &Stages,
@@ -329,13 +347,13 @@ impl Driver {
         match message {
             Ok(message) => {
                 add(&stats.replies, 1);
-                let reply = parse_reply(message, &shared.peer);
+                let reply = parse_reply(message, &self.calls.submissions().peer());
                 stages.end(Stage::Decode);
                 reply
             }
             Err(what) => {
                 add(&stats.bad_replies, 1);
-                Err(RpcError::BadReply { peer: shared.peer.to_string(), what: what.into() })
+                Err(RpcError::BadReply { peer: self.calls.submissions().peer().into(), what: what.into() })
             }
         }
     }
@@ -352,92 +370,58 @@ impl Driver {
         }
     }
 
-    fn poll_timer(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
-        loop {
-            if let Some(timer) = self.timer.as_mut() {
-                if timer.poll_unpin(cx).is_pending() {
-                    return Ok(());
-                }
-                self.timer = None;
-                self.expire(shared)?;
-            }
-            let now = shared.rt.now();
-            let Some(at) = shared.state.lock().next_deadline(now) else { return Ok(()) };
-            self.timer = Some(shared.rt.sleep_until(at));
-        }
-    }
-
     /// Fails the calls whose time is up. Their memory is taken back first.
-    fn expire(&mut self, shared: &Shared) -> Result<(), ConnectionError> {
-        let now = shared.rt.now();
-        loop {
-            let mut state = shared.state.lock();
-            let Some((id, exposed)) = state.take_expired(now) else {
-                let stuck = state.is_stuck(now);
-                drop(state);
-                let silent = || ConnectionError::Io("the server answers no calls".into());
-                return if stuck { Err(silent()) } else { Ok(()) };
-            };
-            drop(state);
-            drop(exposed);
-            if let Some(id) = id {
+    fn poll_expired(&mut self, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
+        let mut expired = false;
+        while let Poll::Ready(xid) = self.calls.poll_expired(cx) {
+            expired = true;
+            let error = self.calls.timed_out();
+            let Some(call) = self.calls.get_mut(xid) else { continue };
+            if let Sent::Exposed(memory) = &call.state {
+                let tags = memory.tags().collect();
+                call.state = Sent::Revoked(tags);
+            }
+            if let Some(waiter) = call.waiter.take() {
                 add(&self.marshaller.stats.timeouts, 1);
-                let after = shared.call_timeout;
-                shared.finish(id, Err(RpcError::TimedOut { peer: shared.peer.to_string(), after }));
+                waiter.complete(Err(error));
             }
         }
+        if expired && self.is_stuck() {
+            return Err(ConnectionError::Io("the server answers no calls".into()));
+        }
+        Ok(())
     }
 
-    fn poll_closing(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
-        if self.closing.is_none() {
-            let abandons = shared.state.lock().in_flight > 0;
-            self.fail_calls(shared, "closed by this side");
+    /// Whether calls that were never answered hold every credit: no further call could ever be sent.
+    fn is_stuck(&self) -> bool {
+        self.calls.all().filter(|c| c.deadline.is_none()).count() >= self.credits
+    }
+
+    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
+        let Some(limit) = &mut self.closing else {
+            let abandons = self.calls.in_flight() > 0;
+            self.calls.end("closed by this client");
             if abandons {
                 // The calls will be sent again on another connection: what the server has not received of them must
                 // not arrive after that.
-                if let Some(qp) = self.qp.as_mut() {
-                    qp.abort();
-                }
+                self.qp.abort();
                 return Err(ConnectionError::Closed);
             }
-            if let Some(qp) = self.qp.as_mut() {
-                qp.disconnect();
-            }
-            self.closing = Some(shared.rt.sleep(CLOSE_LIMIT));
-        }
-        match self.closing.as_mut().map(|limit| limit.poll_unpin(cx)) {
-            Some(Poll::Ready(())) => Err(ConnectionError::Closed),
-            _ => Ok(()),
+            self.qp.disconnect();
+            self.closing = Some(self.rt.sleep(CLOSE_LIMIT));
+            return self.poll_closing(cx);
+        };
+        match limit.poll_unpin(cx) {
+            Poll::Ready(()) => Err(ConnectionError::Closed),
+            Poll::Pending => Ok(()),
         }
     }
 
     /// The connection is gone: nothing of it stays exposed, and every call fails.
-    pub(super) fn end(&mut self, shared: &Shared, why: &ConnectionError) {
-        self.fail_calls(shared, &why.to_string());
+    fn lose(&mut self, why: &ConnectionError) {
+        self.calls.end(why);
         self.completions.clear();
         self.design.end();
-        self.timer = None;
-        self.closing = None;
-        self.qp = None;
-    }
-
-    fn fail_calls(&mut self, shared: &Shared, reason: &str) {
-        let failure = shared.lost(reason);
-        let mut state = shared.state.lock();
-        let failure = state.failure.get_or_insert(failure).clone();
-        state.queue.clear();
-        let abandoned = std::mem::take(&mut state.abandoned);
-        let open: Vec<CallId> = state.calls.unanswered().collect();
-        drop(state);
-        drop(abandoned);
-        for id in open {
-            let stage =
-                shared.state.lock().calls.get_mut(id).map(|s| std::mem::replace(s, CallState::Driver));
-            if let Some(CallState::Sent(exposed, _)) = stage {
-                drop(exposed);
-            }
-            shared.finish(id, Err(failure.clone()));
-        }
     }
 }
 

@@ -33,7 +33,7 @@ enum CallForm {
 
 /// Which chunks a call gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
+struct Shape {
     form: CallForm,
     /// Its payloads lie in more regions than the header can name, so they are copied into one each.
     gathered: bool,
@@ -137,7 +137,7 @@ fn shape(terms: &Terms, message: &Message, spec: &ReplySpec) -> Option<Shape> {
 ///
 /// # Errors
 /// [`RpcError::Unsupported`].
-pub(super) fn check(terms: &Terms, message: &Message, spec: &ReplySpec) -> Result<Shape, RpcError> {
+fn check(terms: &Terms, message: &Message, spec: &ReplySpec) -> Result<Shape, RpcError> {
     if message.head.len() < 8 {
         return Err(RpcError::Unsupported("the message has no RPC header".into()));
     }
@@ -231,11 +231,12 @@ pub(crate) struct Marshaller {
 }
 
 impl Marshaller {
-    /// Exposes the call's memory and builds its Send, as [`check`] found. The message's XID becomes `xid`.
+    /// Exposes the call's memory and builds its Send. The message's XID becomes `xid`.
     ///
     /// # Errors
-    /// When memory or tags have run out. Nothing stays exposed then.
-    pub(super) fn marshal(&self, xid: u32, request: Request, shape: Shape) -> Result<Outgoing, RpcError> {
+    /// When the call cannot be carried, and when memory or tags have run out. Nothing stays exposed then.
+    pub(super) fn marshal(&self, xid: u32, request: Request) -> Result<Outgoing, RpcError> {
+        let shape = check(&self.terms, &request.message, &request.reply)?;
         let Request { message, reply: spec, stages, .. } = request;
         let mut exposed = CallMemory { stages, ..CallMemory::default() };
         let mut lists = Lists::default();

@@ -1,9 +1,7 @@
 //! A responder that lies in its replies' Read chunks, against the requester: an error, never a hang, never memory
 //! beyond what the call gave, and always an RDMA_DONE.
 
-use std::sync::Arc;
-
-use millrace_oncrpc::{PendingCall, Reply, RpcError, Transport};
+use millrace_oncrpc::{Reply, RpcError, Transport};
 use millrace_rdma::{Access, ExposedRegion, Segment, SteeringTag};
 use millrace_rpcrdma::{Body, Design, Header, Lists, Padding, ReadSegment, RequesterConfig};
 
@@ -81,9 +79,7 @@ async fn a_result_is_read_into_the_callers_own_buffer_and_acknowledged() {
     let buffer = s.arena.alloc(5000).unwrap();
     let at = buffer.address();
     request.reply.payload = Some(buffer);
-    let transport: Arc<dyn Transport> = s.client.clone();
-    let waiting = tokio::spawn(PendingCall::new(&transport, request));
-    drop(transport);
+    let waiting = tokio::spawn(s.client.submit(request));
     let h = s.receive().await;
     let Body::Msg(lists) = &h.body else { panic!("{h}") };
     assert!(lists.is_empty(), "a call of this design brings no chunks for its results: {h}");

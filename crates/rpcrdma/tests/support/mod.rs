@@ -15,8 +15,8 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig, Views};
 use millrace_oncrpc::{
-    AcceptError, CallContext, MaybeReady, Message, Peer, PendingCall, Reply, ReplyHeader, ReplySpec,
-    ReplyStatus, Request, RpcError, SMALL_REPLY, Service, Transport, TransportKind, serving::Account,
+    AcceptError, CallContext, MaybeReady, Message, Peer, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
+    RpcError, SMALL_REPLY, Service, Transport, TransportKind, serving::Account,
 };
 use millrace_rdma::{ConnectParams, QueuePair};
 use millrace_rdma_providers::ProviderChoice;
@@ -165,8 +165,7 @@ pub fn verify(reply: &Reply, ask: Ask) {
 }
 
 pub async fn call(to: &Arc<Requester>, arena: &Arena, ask: Ask) -> Result<Reply, RpcError> {
-    let transport: Arc<dyn Transport> = to.clone();
-    PendingCall::new(&transport, request(arena, ask)).await
+    to.submit(request(arena, ask)).await
 }
 
 /// As [`call`], with the reply checked.

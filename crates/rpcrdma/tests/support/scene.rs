@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_buffer::Arena;
-use millrace_oncrpc::{PendingCall, Reply, RpcError, Transport};
+use millrace_oncrpc::{Reply, RpcError, Transport};
 use millrace_rdma::ConnectParams;
 use millrace_rpcrdma::{Header, Requester, RequesterConfig};
 
@@ -32,8 +32,7 @@ impl Scene {
     }
 
     pub fn call(&self, ask: Ask) -> Waiting {
-        let transport: Arc<dyn Transport> = self.client.clone();
-        tokio::spawn(PendingCall::new(&transport, request(&self.arena, ask)))
+        tokio::spawn(self.client.submit(request(&self.arena, ask)))
     }
 
     /// The next call's header.

@@ -18,7 +18,7 @@ use millrace_nfs::{
     },
 };
 use millrace_oncrpc::{
-    AuthSys, Credential, PendingCall, Reply, ReplySpec, Request, RpcError, Transport,
+    AuthSys, Credential, Reply, ReplySpec, Request, RpcError, Transport,
     tcp::{TcpClientConfig, TcpTransport},
 };
 use millrace_rdma_providers::ProviderChoice;
@@ -165,7 +165,7 @@ impl Caller {
 
     pub async fn send(&self, message: Message, room: usize, xid: Option<u32>) -> Result<Reply, RpcError> {
         let reply = ReplySpec { max_head: REPLY_ROOM + room, payload: None };
-        PendingCall::new(&self.transport, Request { xid, ..Request::new(message, reply) }).await
+        self.transport.submit(Request { xid, ..Request::new(message, reply) }).await
     }
 
     pub async fn reply(&self, proc: Procedure, args: &impl Encode, room: usize) -> Result<Reply, RpcError> {
@@ -173,7 +173,7 @@ impl Caller {
         let has_data = matches!(proc, Procedure::Read | Procedure::Readlink);
         let payload = has_data.then(|| self.arena.alloc(2 << 20).unwrap());
         let reply = ReplySpec { max_head: REPLY_ROOM + room, payload };
-        PendingCall::new(&self.transport, Request::new(message, reply)).await
+        self.transport.submit(Request::new(message, reply)).await
     }
 
     /// Calls an NFS procedure.

@@ -1,11 +1,11 @@
 //! A requester against a responder that conforms to RDMA and violates RPC-over-RDMA. Input: the design, and operations of
 //! the responder, which refer to the last call received.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{future::poll_fn, task::Poll, time::Duration};
 
 use futures::future::{Either, select};
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
-use millrace_oncrpc::{PendingCall, ReplyHeader, ReplySpec, ReplyStatus, Request, Transport};
+use millrace_oncrpc::{ReplyHeader, ReplySpec, ReplyStatus, Request, Transport};
 use millrace_rdma::{
     Completion, ConnectParams, Provider, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag, WorkId,
     WriteRequest,
@@ -200,7 +200,6 @@ async fn call(world: World, rt: RuntimeRef, design: Design) {
     let to = (SERVER, PORT).into();
     let requester = Requester::connect(&provider, rt.clone(), arena.clone(), to, config).await;
     let requester = requester.expect("a connection");
-    let transport: Arc<dyn Transport> = requester.clone();
     let guard = || {
         let mut guard = arena.alloc(RESULT).expect("arena memory");
         guard.set_len(RESULT);
@@ -221,7 +220,7 @@ async fn call(world: World, rt: RuntimeRef, design: Design) {
         guards.push(guard());
         let spec = ReplySpec { max_head: 64, payload };
         let request = Request::new(e.finish().expect("arena memory"), spec);
-        if let Ok(reply) = PendingCall::new(&transport, request).await {
+        if let Ok(reply) = requester.submit(request).await {
             let mut results = reply.results();
             if results.u32().is_ok() {
                 drop(results.payload(RESULT));
@@ -229,7 +228,6 @@ async fn call(world: World, rt: RuntimeRef, design: Design) {
         }
     }
     requester.close();
-    drop(transport);
     let ended = async {
         while requester.failure().is_none() || requester.exposed().0 > 0 {
             rt.sleep(Duration::from_millis(10)).await;

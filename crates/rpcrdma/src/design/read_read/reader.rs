@@ -1,7 +1,7 @@
 //! The requester's part: reads what replies name, and acknowledges it.
 
 use millrace_buffer::{Buffer, SPAN_BYTES, View};
-use millrace_oncrpc::{CallId, Message, Stage, Stages};
+use millrace_oncrpc::{Message, Stage, Stages};
 use millrace_rdma::{ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId};
 use smallvec::SmallVec;
 
@@ -26,7 +26,6 @@ pub(in crate::design) struct Reader {
 
 /// The call whose results are read.
 struct Answered {
-    id: CallId,
     xid: u32,
     stages: Stages,
     /// The registrations of the sinks.
@@ -159,7 +158,7 @@ impl Requesting for Reader {
         with: &Marshaller,
         qp: &mut dyn QueuePair,
     ) -> Result<Taken, ConnectionError> {
-        let Arrived { id, xid, mut lists, inline, padding, memory } = reply;
+        let Arrived { xid, mut lists, inline, padding, memory } = reply;
         let (head, stages) = (memory.max_head(), memory.stages().clone());
         let payload = memory.take_back(&*with.lending, 0, 0).kept;
         if lists.is_empty() {
@@ -171,7 +170,7 @@ impl Requesting for Reader {
             Err("an RDMA_MSGP reply with chunks")
         } else {
             self.read(
-                Answered { id, xid, stages, sinks: AllHeld::new() },
+                Answered { xid, stages, sinks: AllHeld::new() },
                 &mut lists,
                 inline,
                 Room { head, payload },
@@ -197,14 +196,14 @@ impl Requesting for Reader {
             Some(Ok((of, message))) => Some((of, Ok(message))),
             _ => self.pulls.drop_at(at).map(|of| (of, Err(NO_MEMORY))),
         };
-        let Some((Answered { id, xid, stages, sinks }, message)) = taken else { return Ok(None) };
+        let Some((Answered { xid, stages, sinks }, message)) = taken else { return Ok(None) };
         stages.end(Stage::ReadWait);
         if sinks.iter().any(Held::is_for_one) {
             drop(sinks);
             stages.end(Stage::Deregistration);
         }
         done(xid, with, qp)?;
-        Ok(Some(Pulled { id, xid, message, stages }))
+        Ok(Some(Pulled { xid, message, stages }))
     }
 
     fn discard(

@@ -1,13 +1,6 @@
-//! The client's side: what callers see of a transport.
+//! Calls and replies, as callers and transports exchange them.
 
-use std::{
-    fmt,
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use millrace_xdr::{Buffer, Message};
 
@@ -69,9 +62,9 @@ pub struct ReplySpec {
 
 /// A call to be sent.
 pub struct Request {
-    /// The call message; its XID is replaced by [`Self::xid`], or by one of the transport's own.
+    /// The call message; the transport replaces its XID.
     pub message: Message,
-    /// What to expect.
+    /// The expected reply.
     pub reply: ReplySpec,
     /// The XID to send it with, for a call that is sent again after its connection was lost: the server's duplicate
     /// request cache recognises it by that. A transport refuses one that an open call has ([`RpcError::Local`]).
@@ -122,82 +115,5 @@ pub fn parse_reply(message: Message, peer: &dyn fmt::Display) -> Result<Reply, R
         ReplyStatus::Accept(e) => Err(RpcError::Accept(e)),
         ReplyStatus::Auth(stat) => Err(RpcError::Auth(stat)),
         ReplyStatus::Mismatch(versions) => Err(RpcError::Mismatch(versions)),
-    }
-}
-
-/// Names a submitted call in its transport. A number is reused only after its call is gone. Its low 32 bits are the
-/// XID with which the call is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CallId(pub u64);
-
-/// One connection to a server, on any transport. Calls do not wait for one another, up to the transport's credits;
-/// further ones queue.
-pub trait Transport: Send + Sync + 'static {
-    /// Hands a call over. It is sent as soon as there is a credit.
-    ///
-    /// # Errors
-    /// When the connection is down or the call cannot be carried.
-    fn submit(&self, request: Request) -> Result<CallId, RpcError>;
-
-    /// The reply to a submitted call, once it is there.
-    fn poll_reply(&self, id: CallId, cx: &mut Context<'_>) -> Poll<Result<Reply, RpcError>>;
-
-    /// Forgets a call. Memory that the peer could still reach is taken back before it is reused.
-    fn cancel(&self, id: CallId);
-
-    /// The most bytes of payload that one call may carry.
-    fn max_payload(&self) -> usize;
-
-    /// Why the connection is down, if it is.
-    fn failure(&self) -> Option<RpcError>;
-
-    /// Ends the connection; open calls fail.
-    fn close(&self);
-}
-
-/// A submitted call, as a future that allocates nothing. Dropping it cancels the call.
-pub struct PendingCall {
-    transport: Arc<dyn Transport>,
-    id: Result<CallId, Option<RpcError>>,
-}
-
-impl PendingCall {
-    /// Submits `request` to `transport`.
-    pub fn new(transport: &Arc<dyn Transport>, request: Request) -> Self {
-        let id = transport.submit(request).map_err(Some);
-        Self { transport: Arc::clone(transport), id }
-    }
-
-    /// The XID with which the call is sent; `None` when it was not accepted or has been answered.
-    pub fn xid(&self) -> Option<u32> {
-        self.id.as_ref().ok().map(|id| id.0 as u32)
-    }
-}
-
-impl Future for PendingCall {
-    type Output = Result<Reply, RpcError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let id = match &mut this.id {
-            Ok(id) => *id,
-            Err(e) => {
-                let e = e.take().unwrap_or_else(|| RpcError::Local("the call was already answered".into()));
-                return Poll::Ready(Err(e));
-            }
-        };
-        let poll = this.transport.poll_reply(id, cx);
-        if poll.is_ready() {
-            this.id = Err(None);
-        }
-        poll
-    }
-}
-
-impl Drop for PendingCall {
-    fn drop(&mut self) {
-        if let Ok(id) = self.id {
-            self.transport.cancel(id);
-        }
     }
 }

@@ -1,0 +1,21 @@
+//! The client's end of a connection, the same for TCP and RDMA: submission, XIDs, deadlines, cancellation, close.
+//!
+//! One task owns a connection. Callers submit calls through a lock-free [`queue`]; the task sends them, matches replies
+//! by XID and completes each [`call`], whose state only its caller and the task share. What a transport adds (framing,
+//! chunks, credits) is its [`ConnectionDriver`], which keeps its calls in [`Calls`].
+
+mod call;
+mod connection;
+mod in_flight;
+mod pending;
+mod queue;
+mod submissions;
+mod sync;
+mod transport;
+
+pub use call::Waiter;
+pub use connection::{Connection, ConnectionDriver};
+pub use in_flight::{Calls, InFlight, Outgoing};
+pub use pending::PendingCall;
+pub use submissions::Submissions;
+pub use transport::Transport;
