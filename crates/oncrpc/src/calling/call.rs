@@ -65,13 +65,16 @@ impl Call {
     }
 
     fn in_state(state: State) -> CallRef {
-        let shared = Shared { state, xid: None, waker: None };
         if let Ok(Some(mut spare)) = SPARES.try_with(|s| s.borrow_mut().pop())
             && let Some(call) = CallRef::get_mut(&mut spare)
         {
-            *call.shared.get_mut() = shared;
+            let shared = call.shared.get_mut();
+            shared.state = state;
+            shared.xid = None;
+            shared.waker = None;
             return spare;
         }
+        let shared = Shared { state, xid: None, waker: None };
         CallRef::new(Self { link: AtomicPtr::new(null_mut()), shared: Mutex::new(shared) })
     }
 
@@ -89,24 +92,23 @@ impl Call {
         });
     }
 
-    /// Takes the request of a call that is about to be sent with the XID that `choose` finds for it. `None` when the caller
-    /// has dropped it.
-    ///
-    /// # Errors
-    /// That of `choose`; the call is unsent still.
-    pub(super) fn start<E>(
-        &self,
-        choose: impl FnOnce(Option<u32>) -> Result<u32, E>,
-    ) -> Option<Result<(u32, Request), E>> {
+    /// The XID that the request of an unsent call asks for, if any; `None` for a call that its caller has dropped.
+    pub(super) fn given_xid(&self) -> Option<Option<u32>> {
+        match &self.shared.lock().state {
+            State::Unsent(request) => Some(request.xid),
+            _ => None,
+        }
+    }
+
+    /// Takes the request of a call that is about to be sent with this XID. `None` when the caller has dropped it.
+    pub(super) fn start(&self, xid: u32) -> Option<Request> {
         let mut shared = self.shared.lock();
-        let State::Unsent(request) = &shared.state else { return None };
-        let xid = match choose(request.xid) {
-            Ok(xid) => xid,
-            Err(e) => return Some(Err(e)),
-        };
+        if !matches!(shared.state, State::Unsent(_)) {
+            return None;
+        }
         shared.xid = Some(xid);
         match std::mem::replace(&mut shared.state, State::Sent) {
-            State::Unsent(request) => Some(Ok((xid, request))),
+            State::Unsent(request) => Some(request),
             _ => None,
         }
     }
@@ -125,9 +127,10 @@ impl Call {
     /// The result, once, and the XID of a call that was sent.
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<(Result<Reply, RpcError>, Option<u32>)> {
         let mut shared = self.shared.lock();
-        match std::mem::replace(&mut shared.state, State::Over) {
-            State::Complete(result) => return Poll::Ready((result, shared.xid)),
-            open => shared.state = open,
+        if matches!(shared.state, State::Complete(_))
+            && let State::Complete(result) = std::mem::replace(&mut shared.state, State::Over)
+        {
+            return Poll::Ready((result, shared.xid));
         }
         match &mut shared.waker {
             Some(w) => w.clone_from(cx.waker()),
@@ -157,10 +160,9 @@ impl Waiter {
         if matches!(shared.state, State::Over) {
             return;
         }
-        let before = std::mem::replace(&mut shared.state, State::Complete(result));
+        shared.state = State::Complete(result);
         let waker = shared.waker.take();
         drop(shared);
-        drop(before);
         // The caller reuses the call's memory if it is the last that refers to it.
         drop(self);
         if let Some(w) = waker {

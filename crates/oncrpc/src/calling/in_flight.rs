@@ -155,12 +155,14 @@ impl<T> Calls<T> {
     /// The next call to be sent, and its request. It counts as in flight after [`Self::sent`].
     pub fn next_unsent(&mut self) -> Option<(Outgoing, Request)> {
         while let Some((call, deadline)) = self.unsent.pop_front() {
-            match call.start(|given| self.choose_xid(given)) {
-                Some(Ok((xid, request))) => {
-                    return Some((Outgoing { xid, deadline, waiter: Waiter(call) }, request));
+            let Some(given) = call.given_xid() else { continue };
+            match self.choose_xid(given) {
+                Ok(xid) => {
+                    if let Some(request) = call.start(xid) {
+                        return Some((Outgoing { xid, deadline, waiter: Waiter(call) }, request));
+                    }
                 }
-                Some(Err(e)) => Waiter(call).complete(Err(e)),
-                None => {} // cancelled
+                Err(e) => Waiter(call).complete(Err(e)),
             }
         }
         None
