@@ -228,6 +228,7 @@ async fn connect_over(
         padding: options.padding,
         credits: options.credits,
         call_timeout: options.timeout,
+        measure_exposure: options.measure_exposure,
         registration,
         connect: ConnectParams {
             crc: options.crc,

@@ -188,6 +188,9 @@ pub struct Options {
     pub unstable_limit: usize,
     /// Samples one call in this number for the latency breakdown ([`millrace_oncrpc::stages`]); 0 disables it.
     pub sample_stages: u32,
+    /// Measures how much memory the server can reach over RDMA, and for how long (`requester.exposure` in
+    /// [`crate::ConnectionStats`]). Each call then reads the clock several times.
+    pub measure_exposure: bool,
 }
 
 impl Default for Options {
@@ -214,6 +217,7 @@ impl Default for Options {
             arena_limit: 1 << 30,
             unstable_limit: 128 << 20,
             sample_stages: millrace_oncrpc::stages::DEFAULT_SAMPLE,
+            measure_exposure: false,
         }
     }
 }
@@ -287,6 +291,8 @@ setters! {
     unstable_limit: usize,
     /// Sets [`Options::sample_stages`].
     sample_stages: u32,
+    /// Sets [`Options::measure_exposure`].
+    measure_exposure: bool,
 }
 
 impl fmt::Debug for Options {

@@ -162,7 +162,8 @@ impl Simulation {
         // The process's own would be another one on each machine, and its length is on the wire.
         let credential = Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() };
         // The server is a part of this process.
-        let options = self.machines.options.clone().credential(credential).trust_server(true);
+        let options =
+            self.machines.options.clone().credential(credential).trust_server(true).measure_exposure(true);
         let (rt, to) = (Arc::clone(&self.rt), SocketAddr::new(Hosts::SERVER, PORT));
         let mounted = match options.proto {
             Proto::Rdma => Client::connect_over(rt, self.hosts.client(host), to, EXPORT, options).await,

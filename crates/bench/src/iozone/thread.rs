@@ -155,7 +155,8 @@ impl Exposure {
 impl File {
     async fn make(number: usize, config: &Iozone) -> Result<Self, BenchError> {
         let rt = TokioRuntime::current();
-        let client = Client::connect(rt, &config.url, config.options.clone()).await.map_err(failed)?;
+        let options = config.options.clone().measure_exposure(true);
+        let client = Client::connect(rt, &config.url, options).await.map_err(failed)?;
         let share = WORKING_SET / config.threads;
         // Other processes may run here too.
         let name = format!("millrace-bench-{}-{number}", std::process::id());

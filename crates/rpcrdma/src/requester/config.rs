@@ -29,6 +29,9 @@ pub struct RequesterConfig {
     pub call_timeout: Duration,
     /// Whether the responder may invalidate a call's tag with its reply.
     pub remote_invalidate: bool,
+    /// Whether [`RequesterStatsSnapshot::exposure`](crate::RequesterStatsSnapshot::exposure) is measured, for which each call
+    /// reads the clock several times; else it is zero.
+    pub measure_exposure: bool,
     /// How memory is registered.
     pub registration: Arc<Registration>,
     /// The connection set-up; private data and remote invalidation are filled in.
@@ -45,6 +48,7 @@ impl Default for RequesterConfig {
             max_transfer: millrace_buffer::SPAN_BYTES,
             call_timeout: Duration::from_secs(60),
             remote_invalidate: true,
+            measure_exposure: false,
             registration: Arc::new(Registration::new(Settings::new(Strategy::Fast))),
             connect: ConnectParams::default(),
         }

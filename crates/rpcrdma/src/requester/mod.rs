@@ -79,7 +79,8 @@ impl Requester {
         let zeros = vec![0; config.padding.map_or(4, |p| p.align as usize)];
         let zeros = arena.copy_from(&zeros).map_err(|e| ConnectionError::Local(e.to_string()))?;
         let stats = Arc::new(RequesterStats::default());
-        let domain = stats.exposure.meter(qp.domain(), &rt);
+        let domain =
+            if config.measure_exposure { stats.exposure.meter(qp.domain(), &rt) } else { qp.domain() };
         let (peer, max_transfer) = (qp.info().peer, qp.capabilities().max_transfer);
         let region_pieces = qp.capabilities().max_region_pieces.max(1);
         let settings = config.registration.settings();
