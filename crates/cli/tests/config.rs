@@ -7,6 +7,7 @@ mod common;
 use std::{fs, path::Path};
 
 use common::{Server, fails, ok, text};
+use millrace_daemon::Config;
 
 /// What a configuration file makes the server say when it refuses it.
 fn refused(dir: &Path, toml: &str) -> String {
@@ -78,30 +79,37 @@ fn everything_on(example: &str) -> String {
 #[test]
 fn the_example_has_every_key_with_its_default() {
     let example = include_str!("../../../contrib/millrace.toml");
-    let plain: millrace_server::Config = example.parse().unwrap();
-    let full: millrace_server::Config = everything_on(example).parse().unwrap();
+    let plain: Config = example.parse().unwrap();
+    let full: Config = everything_on(example).parse().unwrap();
     full.check().unwrap();
-    assert_eq!((plain.exports.len(), full.exports.len()), (1, 2));
+    assert_eq!((plain.server.exports.len(), full.server.exports.len()), (1, 2));
     // Keys that say "Example" have no default.
-    let defaults = millrace_server::Config {
-        exports: full.exports.clone(),
-        listen_rdma: full.listen_rdma.clone(),
-        listen_tcp: full.listen_tcp.clone(),
-        metrics: full.metrics,
-        control: full.control.clone(),
-        state_dir: full.state_dir.clone(),
-        shards: full.shards,
-        registration: full.registration,
-        limits: millrace_server::Limits {
-            max_connections: full.limits.max_connections,
-            max_connections_per_client: full.limits.max_connections_per_client,
-            ..millrace_server::Limits::default()
+    let Config { server, metrics, control, .. } = full.clone();
+    let defaults = Config {
+        server: millrace_server::Config {
+            exports: server.exports,
+            listen_rdma: server.listen_rdma,
+            listen_tcp: server.listen_tcp,
+            state_dir: server.state_dir,
+            shards: server.shards,
+            registration: server.registration,
+            limits: millrace_server::Limits {
+                max_connections: server.limits.max_connections,
+                max_connections_per_client: server.limits.max_connections_per_client,
+                ..millrace_server::Limits::default()
+            },
+            ..millrace_server::Config::default()
         },
-        ..millrace_server::Config::default()
+        metrics,
+        control,
+        ..Config::default()
     };
     assert_eq!(full, defaults);
-    assert!(full.metrics.is_some() && full.control.is_some() && full.state_dir.is_some());
-    assert_eq!(plain.exports[0], full.exports[0], "commented options of an export are its defaults");
+    assert!(full.metrics.is_some() && full.control.is_some() && full.server.state_dir.is_some());
+    assert_eq!(
+        plain.server.exports[0], full.server.exports[0],
+        "commented options of an export are its defaults"
+    );
     // What the reader of the file would accept, it names itself.
     for (table, not_shown) in [
         ("", &["export"][..]),
@@ -109,7 +117,7 @@ fn the_example_has_every_key_with_its_default() {
         ("[stages]\n", &[]),
         ("[[export]]\n", &[]),
     ] {
-        let said = format!("{table}zzz = 1\n").parse::<millrace_server::Config>().unwrap_err().to_string();
+        let said = format!("{table}zzz = 1\n").parse::<Config>().unwrap_err().to_string();
         for key in said.split('`').skip(3).step_by(2).filter(|k| !not_shown.contains(k)) {
             let is_there = |l: &str| {
                 l == format!("[{key}]") || l.trim_start_matches('#').starts_with(&format!("{key} ="))

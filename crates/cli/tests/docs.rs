@@ -126,7 +126,7 @@ fn keys(page: &str, section: &str) -> BTreeSet<String> {
 
 /// The keys that a configuration file may have where `text` ends, as the program tells them when it is given another.
 fn known(text: &str) -> BTreeSet<String> {
-    let wrong = format!("{text}\nqqqqqqqq = 1\n").parse::<millrace_server::Config>().unwrap_err().to_string();
+    let wrong = format!("{text}\nqqqqqqqq = 1\n").parse::<millrace_daemon::Config>().unwrap_err().to_string();
     let list = wrong
         .split_once("expected one of")
         .or_else(|| wrong.split_once("expected "))
@@ -142,7 +142,7 @@ fn every_piece_of_a_configuration_file_is_understood() {
         let text = read(&page);
         for toml in text.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("toml\n")) {
             seen += 1;
-            toml.parse::<millrace_server::Config>().unwrap_or_else(|e| panic!("{page}: {e}\n{toml}"));
+            toml.parse::<millrace_daemon::Config>().unwrap_or_else(|e| panic!("{page}: {e}\n{toml}"));
         }
     }
     assert!(seen > 1, "only {seen} were found");

@@ -9,14 +9,6 @@ pub enum ServerError {
     /// The configuration says something that cannot be.
     #[error("{0}")]
     Config(String),
-    /// The configuration file cannot be read.
-    #[error("cannot read the configuration {}: {source}", path.display())]
-    ReadConfig {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
     /// An export's files cannot be opened.
     #[error("export {name}: {reason}")]
     Export {
@@ -30,7 +22,7 @@ pub enum ServerError {
     Listen {
         /// The address.
         addr: SocketAddr,
-        /// `TCP`, `RDMA` or `metrics`.
+        /// `TCP` or `RDMA`.
         what: &'static str,
         /// Why.
         source: io::Error,
@@ -54,4 +46,28 @@ pub enum ServerError {
     /// A thread or its runtime cannot be made.
     #[error("cannot start a server thread: {0}")]
     Thread(io::Error),
+}
+
+/// A setting of a [`Config`](crate::Config) that is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+#[non_exhaustive]
+pub struct InvalidSetting {
+    /// The path of the field in the configuration: `limits.rtmax`, or `exports.1.name` for the name of the second
+    /// export.
+    pub field: String,
+    /// A sentence that says what is wrong and what to change.
+    pub reason: String,
+}
+
+impl InvalidSetting {
+    pub(crate) fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { field: field.into(), reason: reason.into() }
+    }
+}
+
+impl From<InvalidSetting> for ServerError {
+    fn from(invalid: InvalidSetting) -> Self {
+        Self::Config(invalid.reason)
+    }
 }

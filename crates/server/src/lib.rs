@@ -1,11 +1,13 @@
-//! The server: exports and who may use them, NFS version 3 and MOUNT onto [`millrace_vfs::FileSystem`], transports, limits,
-//! counters, life cycle.
+//! The embeddable NFS service: exports and their access rules, NFS version 3 and MOUNT on
+//! [`millrace_vfs::FileSystem`], transports, limits, statistics, life cycle.
+//!
+//! A program builds a [`Config`], starts a [`Server`] and reads [`Stats`]. The configuration file, the metrics endpoint
+//! and the registration with rpcbind are in the crate `millrace-daemon`.
 
 mod backend;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
 mod config;
-mod config_file;
 mod design;
 mod drc;
 mod error;
@@ -18,22 +20,21 @@ mod metrics;
 mod mount3;
 mod network;
 mod nfs3;
-mod prometheus;
-mod registration;
 mod reload;
 mod server;
 mod shard;
 mod siphash;
 mod size;
 mod usage;
+mod validate;
 
 pub use backend::{Resources, open};
 pub use config::{Backend, Config, ExportConfig, Identities, Squash, StageSampling};
 pub use design::{ExposedBuffers, Exposure};
-pub use error::ServerError;
+pub use error::{InvalidSetting, ServerError};
 pub use hosted::Hosted;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};
-pub use metrics::{ConnectionStats, RdmaStats, Stats};
+pub use metrics::{ConnectionStats, RdmaStats, Stats, StatsReader};
 pub use network::Network;
 pub use reload::Reloaded;
 pub use server::{Running, Server};

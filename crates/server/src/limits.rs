@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use millrace_oncrpc::{SMALL_REPLY, serving::BudgetConfig};
-use serde::Deserialize;
 
-use crate::{config_file::Wrong, drc, size::ByteSize};
+use crate::{drc, error::InvalidSetting, size::ByteSize};
 
 /// The largest READ or WRITE that may be configured: an arena's largest buffer.
 pub const MAX_TRANSFER: u64 = millrace_buffer::SPAN_BYTES as u64;
@@ -17,8 +16,7 @@ const OWN_UNIT: usize = 4096;
 pub const TRANSFER_UNIT: u64 = 4096;
 
 /// Limits that bound what clients can make the server hold.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The most bytes of one READ, which clients are told to prefer: a multiple of 4096, at most 4 MiB. The larger, the
     /// fewer calls fill a long way (`docs/studies/distance.md`), and the longer others wait.
@@ -144,8 +142,8 @@ impl Limits {
     ///
     /// # Errors
     /// A sentence that says what to change.
-    pub(crate) fn check(&self) -> Result<(), Wrong> {
-        let wrong = |key: &str, what: String| Wrong::new(format!("limits.{key}"), what);
+    pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
+        let wrong = |key: &str, what: String| InvalidSetting::new(format!("limits.{key}"), what);
         for (name, ByteSize(v)) in [("rtmax", self.rtmax), ("wtmax", self.wtmax)] {
             if !(TRANSFER_UNIT..=MAX_TRANSFER).contains(&v) || !v.is_multiple_of(TRANSFER_UNIT) {
                 return Err(wrong(
@@ -265,7 +263,7 @@ mod tests {
             };
             let least = limits(0).least_memory();
             limits(least).check().unwrap();
-            let refused = limits(least - 1).check().unwrap_err().what;
+            let refused = limits(least - 1).check().unwrap_err().reason;
             assert!(refused.contains(&ByteSize(least).to_string()), "{refused}");
             let config = limits(least).budget(None);
             let budget = Budget::new(config, time.runtime());

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use crate::shard::{Arrival, OpenStream, ShardHandle, StopSignal, stop_requested};
 
 /// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where connections come in: their number is limited by the budget, and each shard gets its turn.
 pub(crate) struct Door {

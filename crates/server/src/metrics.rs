@@ -320,6 +320,17 @@ impl Gauges {
     }
 }
 
+/// Reads the statistics of a server on any thread, also while it stops ([`crate::Running::stats_reader`]).
+#[derive(Clone)]
+pub struct StatsReader(pub(crate) Arc<Gauges>);
+
+impl StatsReader {
+    /// The statistics since the start of the server.
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+}
+
 /// What was moved over RDMA, and by which operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -6,8 +6,6 @@ use std::{
     str::FromStr,
 };
 
-use serde::{Deserialize, Deserializer, de};
-
 /// An address with a prefix length (`10.0.0.0/8`, `fe80::/10`), or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
@@ -56,12 +54,6 @@ impl FromStr for Network {
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.addr, self.prefix)
-    }
-}
-
-impl<'de> Deserialize<'de> for Network {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(de::Error::custom)
     }
 }
 

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
-    Config, ExportConfig, Reloaded, ServerError, Squash, Stats,
+    Config, ExportConfig, Reloaded, ServerError, Squash, Stats, StatsReader,
     backend::{self, Resources},
     design,
     drc::ReplyCache,
@@ -28,9 +28,8 @@ use crate::{
     listen::{Door, accept_rdma, accept_tcp},
     metrics::Gauges,
     mount3::MountList,
-    prometheus, registration,
     reload::{self, ExportTable},
-    shard::{Shard, StopSignal},
+    shard::{Shard, StopSignal, stop_requested},
 };
 
 /// Makes servers.
@@ -72,7 +71,7 @@ impl Server {
         open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Running, ServerError> {
         config.check()?;
-        // Accepting, metrics and blocking work of file systems happen here; data moves on the shards.
+        // Accepting, tasks of the caller and blocking work of file systems happen here; data moves on the shards.
         let control = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("millrace-control")
@@ -81,7 +80,7 @@ impl Server {
             .map_err(ServerError::Thread)?;
         let (stop, stopped) = watch::channel(None);
         let rt = TokioRuntime::from_handle(control.handle().clone());
-        let mut starting = Starting { config, provider, stopped, rt };
+        let starting = Starting { config, provider, stopped, rt };
         let guard = control.enter();
         let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shards = starting.config.shards.unwrap_or(available);
@@ -93,11 +92,11 @@ impl Server {
         let mut running = Running {
             rdma: Vec::new(),
             tcp: Vec::new(),
-            metrics: None,
             shared,
             rt: Arc::clone(&starting.rt),
             gauges,
             stop,
+            alive: Some(alive),
             all_gone: Mutex::new(all_gone),
             threads, // From here on dropping `running` ends everything.
             control: None,
@@ -105,7 +104,7 @@ impl Server {
         let turned_away = running.gauges.turned_away();
         let (rt, budget) = (Arc::clone(&starting.rt), running.shared.budget.clone());
         let door = Arc::new(Door::new(handles, budget, turned_away, rt));
-        starting.open(&mut running, &door, &alive)?;
+        starting.open(&mut running, &door)?;
         drop(guard);
         running.control = Some(control);
         starting.trim_memory(&running.shared.arena);
@@ -219,19 +218,13 @@ impl Starting {
         }
     }
 
-    /// Opens all listeners. `alive` goes when the last of them is closed again.
-    fn open(
-        &mut self,
-        running: &mut Running,
-        door: &Arc<Door>,
-        alive: &mpsc::SyncSender<()>,
-    ) -> Result<(), ServerError> {
+    /// Opens all listeners.
+    fn open(&self, running: &mut Running, door: &Arc<Door>) -> Result<(), ServerError> {
         let failed = |addr, what| move |source| ServerError::Listen { addr, what, source };
         for addr in &self.config.listen_tcp {
             let listener = bind(*addr).map_err(failed(*addr, "TCP"))?;
             running.tcp.push(listener.local_addr().map_err(failed(*addr, "TCP"))?);
-            let task = accept_tcp(listener, Arc::clone(door), self.stopped.clone());
-            self.spawn("accept TCP", alive, task);
+            running.spawn("accept TCP", accept_tcp(listener, Arc::clone(door), self.stopped.clone()));
         }
         for addr in &self.config.listen_rdma {
             let chosen = self.provider_of(*addr)?;
@@ -239,36 +232,9 @@ impl Starting {
                 chosen.provider.listen(Arc::clone(&self.rt), *addr).map_err(failed(*addr, "RDMA"))?;
             running.rdma.push(listener.local_addr());
             tracing::info!(address = %listener.local_addr(), provider = chosen.provider.name(), why = chosen.why, "RDMA");
-            let task = accept_rdma(listener, Arc::clone(door), self.stopped.clone());
-            self.spawn("accept RDMA", alive, task);
-        }
-        if let Some(addr) = self.config.metrics {
-            let listener = bind(addr).map_err(failed(addr, "metrics"))?;
-            running.metrics = Some(listener.local_addr().map_err(failed(addr, "metrics"))?);
-            let task = prometheus::serve(listener, Arc::clone(&running.gauges), self.stopped.clone());
-            self.spawn("metrics", alive, task);
-        }
-        if self.config.rpcbind {
-            let bindings = registration::bindings(&running.tcp, &running.rdma);
-            let task = registration::register(Arc::clone(&self.rt), bindings, self.stopped.clone());
-            self.spawn("rpcbind", alive, task);
+            running.spawn("accept RDMA", accept_rdma(listener, Arc::clone(door), self.stopped.clone()));
         }
         Ok(())
-    }
-
-    /// Runs `task`, and lets go of `alive` when nothing of it is left: its listener is closed by then.
-    fn spawn(
-        &self,
-        what: &'static str,
-        alive: &mpsc::SyncSender<()>,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let alive = alive.clone();
-        let whole = async move {
-            task.await;
-            drop(alive);
-        };
-        self.rt.spawn(what, Box::pin(whole));
     }
 
     /// Returns the memory of loads that have ended to the system, until the runtime is shut down.
@@ -285,7 +251,7 @@ impl Starting {
 
     fn announce(&self, running: &Running) {
         running.announce(&self.config.exports);
-        design::announce(&self.config, &running.rdma);
+        design::announce(self.config.design, &self.config.exposure, &running.rdma);
         tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, shards = running.threads.len(), "serving");
     }
 }
@@ -310,11 +276,12 @@ fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
 pub struct Running {
     rdma: Vec<SocketAddr>,
     tcp: Vec<SocketAddr>,
-    metrics: Option<SocketAddr>,
     shared: Arc<Shared>,
     rt: RuntimeRef,
     gauges: Arc<Gauges>,
     stop: watch::Sender<StopSignal>,
+    /// Cloned by each task of the control thread; the channel is closed when the last of them has ended.
+    alive: Option<mpsc::SyncSender<()>>,
     all_gone: Mutex<mpsc::Receiver<()>>,
     threads: Vec<JoinHandle<()>>,
     control: Option<tokio::runtime::Runtime>,
@@ -341,9 +308,25 @@ impl Running {
         &self.tcp
     }
 
-    /// Where Prometheus is answered.
-    pub fn metrics_addr(&self) -> Option<SocketAddr> {
-        self.metrics
+    /// Runs `task` on the control thread of the server, beside its listeners. [`Self::stop`] and drop wait for its end:
+    /// it must end soon after [`Self::stopping`] has completed. It must not block.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let alive = self.alive.clone();
+        let whole = async move {
+            task.await;
+            drop(alive); // All that the task owned, such as a listener, is closed by now.
+        };
+        self.rt.spawn(name, Box::pin(whole));
+    }
+
+    /// Completes when the server begins to stop.
+    pub fn stopping(&self) -> impl Future<Output = ()> + Send + use<> {
+        stop_requested(self.stop.subscribe())
+    }
+
+    /// The runtime of the control thread, for tasks that [`Self::spawn`] runs there.
+    pub fn runtime(&self) -> &RuntimeRef {
+        &self.rt
     }
 
     /// Says in the log what is exported, and warns of an export that every machine may change.
@@ -387,6 +370,11 @@ impl Running {
         self.gauges.stats()
     }
 
+    /// A reader of [`Self::stats`] for tasks and threads that outlive this borrow.
+    pub fn stats_reader(&self) -> StatsReader {
+        StatsReader(Arc::clone(&self.gauges))
+    }
+
     /// Ends the server in order: no new connections or calls; calls in progress are finished and answered for at most
     /// `grace`; then everything is closed. When it completes all addresses are free again. Gives the final counts.
     pub async fn stop(self, grace: Duration) -> Stats {
@@ -418,7 +406,8 @@ impl Running {
             }
         }
         if let Some(control) = self.control.take() {
-            // An error says that the last listener is closed.
+            self.alive = None;
+            // An error says that the last listener is closed and the last task has ended.
             while self.all_gone.lock().recv().is_ok() {}
             control.shutdown_background();
             let stats = self.gauges.stats();

@@ -2,8 +2,6 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, de};
-
 /// A number of bytes, written `4096`, `64KiB`, `1MiB`, `2GiB`, `1TiB` (or with `K`, `M`, `G`, `T` alone, which mean
 /// the same powers of 1024).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -36,32 +34,6 @@ impl fmt::Display for ByteSize {
             Some((name, shift)) => write!(f, "{}{name}iB", self.0 >> shift),
             None => write!(f, "{}", self.0),
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for ByteSize {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = ByteSize;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size in bytes, as a number or as text like \"2GiB\"")
-            }
-
-            fn visit_i64<E: de::Error>(self, v: i64) -> Result<ByteSize, E> {
-                u64::try_from(v).map(ByteSize).map_err(|_| E::custom("a size cannot be negative"))
-            }
-
-            fn visit_u64<E: de::Error>(self, v: u64) -> Result<ByteSize, E> {
-                Ok(ByteSize(v))
-            }
-
-            fn visit_str<E: de::Error>(self, v: &str) -> Result<ByteSize, E> {
-                v.parse().map_err(E::custom)
-            }
-        }
-        d.deserialize_any(Visitor)
     }
 }
 

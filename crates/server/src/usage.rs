@@ -156,7 +156,8 @@ pub struct UsageStats {
 }
 
 impl UsageStats {
-    pub(crate) fn plus(&mut self, other: &Self) {
+    /// Adds the counts of `other`.
+    pub fn plus(&mut self, other: &Self) {
         self.latency.plus(&other.latency);
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;

@@ -107,7 +107,8 @@ pub(super) mod mount_options {
 pub(super) mod configuration {
     use std::{fmt::Display, str::FromStr};
 
-    use millrace_server::{Backend, ByteSize, Config, ExportConfig, Network};
+    use millrace_daemon::Config;
+    use millrace_server::{Backend, ByteSize, ExportConfig, Network};
 
     use super::*;
     use crate::bytes::Input;

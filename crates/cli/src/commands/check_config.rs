@@ -4,7 +4,7 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_server::Config;
+use millrace_daemon::Config;
 
 use crate::args::CheckConfigArgs;
 
@@ -13,7 +13,7 @@ pub(super) fn run(args: &CheckConfigArgs) -> CommandResult {
     for warning in &config.deprecated {
         eprintln!("millrace: {}: {warning}", args.file.display());
     }
-    let exports: Vec<&str> = config.exports.iter().map(|e| e.name.as_str()).collect();
+    let exports: Vec<&str> = config.server.exports.iter().map(|e| e.name.as_str()).collect();
     if exports.is_empty() {
         return Err(Failure::new(format!(
             "{}: there is nothing to serve; add an [[export]]",

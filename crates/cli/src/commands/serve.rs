@@ -6,7 +6,8 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_server::{ByteSize, Config, Running, Server};
+use millrace_daemon::{Config, Daemon, DaemonError};
+use millrace_server::{ByteSize, ServerError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     net::UnixStream,
@@ -32,15 +33,15 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
         let _guard = rt.enter();
         config.control.as_deref().map(Control::bind).transpose()?
     };
-    let mut running = Server::start(config).map_err(|e| Failure::new(with_hint(&e)))?;
-    output::line(&ready(&running))?;
+    let mut daemon = Daemon::start(config).map_err(|e| Failure::new(with_hint(&e)))?;
+    output::line(&ready(&daemon))?;
     notify::tell(notify::READY);
     rt.block_on(async {
         let name = loop {
             match next(&mut signals, control.as_ref()).await {
                 Event::End(name) => break name,
                 Event::Reload(asked) => {
-                    let result = reload(&mut running, args);
+                    let result = reload(&mut daemon, args);
                     if let Some(stream) = asked {
                         control::answer(stream, &result).await;
                     }
@@ -54,7 +55,7 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
             args.grace
         );
         tokio::select! {
-            _ = running.stop(Duration::from_secs(args.grace)) => Ok(Outcome::Done),
+            _ = daemon.stop(Duration::from_secs(args.grace)) => Ok(Outcome::Done),
             name = signals.end() => {
                 tracing::warn!("{name} again: open calls are cut off");
                 std::process::exit(1)
@@ -98,9 +99,9 @@ async fn next(signals: &mut Signals, control: Option<&Control>) -> Event {
 }
 
 /// Reads the configuration again, and says in the log and to the caller what came of it.
-fn reload(running: &mut Running, args: &ServeArgs) -> Result<String, String> {
+fn reload(daemon: &mut Daemon, args: &ServeArgs) -> Result<String, String> {
     let new = config(args).map_err(|e| e.to_string());
-    let done = new.and_then(|c| running.reload(&c).map_err(|e| with_hint(&e)));
+    let done = new.and_then(|c| daemon.reload(&c).map_err(|e| with_hint(&e)));
     match &done {
         Ok(done) => tracing::info!("reload: {done}"),
         Err(why) => tracing::error!("reload: nothing has changed: {why}"),
@@ -108,20 +109,22 @@ fn reload(running: &mut Running, args: &ServeArgs) -> Result<String, String> {
     done.map(|d| d.to_string())
 }
 
-fn with_hint(e: &millrace_server::ServerError) -> String {
+fn with_hint(e: &DaemonError) -> String {
     let hint = match e {
-        millrace_server::ServerError::Listen { source, .. } => match source.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                "; another server runs there: stop it, or choose another port (0 takes a free one)"
+        DaemonError::Listen { source, .. } | DaemonError::Server(ServerError::Listen { source, .. }) => {
+            match source.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "; another server runs there: stop it, or choose another port (0 takes a free one)"
+                }
+                std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose another",
+                std::io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
+                _ => "",
             }
-            std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose another",
-            std::io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
-            _ => "",
-        },
-        millrace_server::ServerError::Export { reason, .. } if reason.contains("No such file") => {
+        }
+        DaemonError::Server(ServerError::Export { reason, .. }) if reason.contains("No such file") => {
             "; check the name, or make the directory first"
         }
-        millrace_server::ServerError::ReadConfig { .. } => "; check the name given to --config",
+        DaemonError::ReadConfig { .. } => "; check the name given to --config",
         _ => "",
     };
     format!("{e}{hint}")
@@ -137,21 +140,22 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     for warning in &config.deprecated {
         tracing::warn!("{warning}");
     }
+    let server = &mut config.server;
     for text in &args.exports {
-        config.exports.push(text.parse().map_err(|e| Failure::usage(format!("--export: {e}")))?);
+        server.exports.push(text.parse().map_err(|e| Failure::usage(format!("--export: {e}")))?);
     }
-    let nowhere = config.listen_rdma.is_empty() && config.listen_tcp.is_empty();
-    listen(&mut config.listen_rdma, args.listen_rdma, nowhere, RDMA)?;
-    listen(&mut config.listen_tcp, args.listen_tcp, nowhere, TCP)?;
-    config.state_dir = config.state_dir.or_else(state_directory);
+    let nowhere = server.listen_rdma.is_empty() && server.listen_tcp.is_empty();
+    listen(&mut server.listen_rdma, args.listen_rdma, nowhere, RDMA)?;
+    listen(&mut server.listen_tcp, args.listen_tcp, nowhere, TCP)?;
+    server.state_dir = server.state_dir.take().or_else(state_directory);
     config.metrics = args.metrics.or(config.metrics);
-    config.provider = global.provider.unwrap_or(config.provider);
-    config.shards = args.shards.or(config.shards);
-    config.registration = global.registration.or(config.registration);
+    server.provider = global.provider.unwrap_or(server.provider);
+    server.shards = args.shards.or(server.shards);
+    server.registration = global.registration.or(server.registration);
     if let Some(memory) = args.memory {
-        config.limits.memory = ByteSize(memory.0);
+        server.limits.memory = ByteSize(memory.0);
     }
-    if config.exports.is_empty() {
+    if server.exports.is_empty() {
         return Err(Failure::usage(
             "there is nothing to serve; add --export /NAME=local:DIRECTORY, or [[export]] to the configuration",
         ));
@@ -182,10 +186,11 @@ fn listen(
 }
 
 /// The line that says how to reach the server.
-fn ready(running: &Running) -> String {
+fn ready(daemon: &Daemon) -> String {
     let mut line = String::from("ready");
+    let server = daemon.server();
     let parts =
-        [("rdma", running.rdma_addr()), ("tcp", running.tcp_addr()), ("metrics", running.metrics_addr())];
+        [("rdma", server.rdma_addr()), ("tcp", server.tcp_addr()), ("metrics", daemon.metrics_addr())];
     for (name, addr) in parts {
         if let Some(addr) = addr {
             line.push_str(&format!(" {name}={addr}"));

@@ -4,13 +4,14 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure},
     output,
 };
-use millrace_server::{Config, ExposedBuffers, Running, Server};
+use millrace_daemon::{Config, Daemon};
+use millrace_server::ExposedBuffers;
 
 use crate::args::{Global, ServeArgs};
 
 pub(super) fn run(global: &Global, args: &ServeArgs) -> CommandResult {
-    let running = Server::start(config(global, args)?).map_err(|e| Failure::new(e.to_string()))?;
-    output::line(&ready(&running))?;
+    let daemon = Daemon::start(config(global, args)?).map_err(|e| Failure::new(e.to_string()))?;
+    output::line(&ready(&daemon))?;
     loop {
         std::thread::park();
     }
@@ -18,11 +19,10 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> CommandResult {
 
 fn config(global: &Global, args: &ServeArgs) -> Result<Config, Failure> {
     let exports = args.exports.iter().map(|text| text.parse()).collect::<Result<_, _>>();
-    let mut config = Config {
+    let mut server = millrace_server::Config {
         exports: exports.map_err(|e| Failure::usage(format!("--export: {e}")))?,
         listen_rdma: vec![args.listen_rdma],
         listen_tcp: vec![args.listen_tcp],
-        metrics: args.metrics,
         provider: global.provider.unwrap_or_default(),
         design: global.design().unwrap_or_default(),
         exposed_buffers: match args.i_accept_exposed_buffers {
@@ -31,17 +31,19 @@ fn config(global: &Global, args: &ServeArgs) -> Result<Config, Failure> {
             _ => ExposedBuffers::AcceptedOnNetworks,
         },
         registration: global.registration(),
-        ..Config::default()
+        ..millrace_server::Config::default()
     };
-    config.stages.sample = global.sample_stages.unwrap_or(config.stages.sample);
+    server.stages.sample = global.sample_stages.unwrap_or(server.stages.sample);
+    let config = Config { server, metrics: args.metrics, ..Config::default() };
     config.check().map_err(|e| Failure::usage(e.to_string()))?;
     Ok(config)
 }
 
 /// The line with the addresses of the server.
-fn ready(running: &Running) -> String {
+fn ready(daemon: &Daemon) -> String {
+    let server = daemon.server();
     let addresses =
-        [("rdma", running.rdma_addr()), ("tcp", running.tcp_addr()), ("metrics", running.metrics_addr())];
+        [("rdma", server.rdma_addr()), ("tcp", server.tcp_addr()), ("metrics", daemon.metrics_addr())];
     let parts = addresses.into_iter().filter_map(|(name, addr)| Some(format!(" {name}={}", addr?)));
     parts.fold("ready".to_owned(), |line, part| line + &part)
 }

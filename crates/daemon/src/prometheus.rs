@@ -1,129 +1,17 @@
-//! The counters as Prometheus reads them (`GET /metrics`), and whether the server is well (`GET /healthz`), over
-//! HTTP/1.1.
+//! The statistics of a server in the OpenMetrics text format, which Prometheus reads.
 
-use std::{fmt, io, net::TcpListener, sync::Arc, time::Duration};
+use std::fmt;
 
-use futures::future::{Either, select};
 use millrace_buffer::{BLOCK_BYTES, SPAN_BYTES};
 use millrace_nfs::v3::Procedure;
 use millrace_oncrpc::{CallClass, Stage};
+use millrace_server::{LatencyStats, Stats, UsageStats};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
-use tokio::{
-    net::TcpStream,
-    sync::{Semaphore, watch},
-};
-
-use crate::{
-    LatencyStats, UsageStats,
-    listen::ACCEPT_PAUSE,
-    metrics::{Gauges, Stats},
-    shard::{StopSignal, stop_requested},
-};
-
-/// Requests answered at once; more wait.
-const MAX_REQUESTS: usize = 8;
-/// The longest request line and headers.
-const MAX_REQUEST_BYTES: usize = 8 << 10;
-/// How long a request may take.
-const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-
-/// Answers scrapes until `stopped`.
-pub(crate) async fn serve(listener: TcpListener, gauges: Arc<Gauges>, stopped: watch::Receiver<StopSignal>) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(l) => l,
-        Err(e) => return tracing::error!("metrics: cannot listen: {e}"),
-    };
-    let places = Arc::new(Semaphore::new(MAX_REQUESTS));
-    let mut stop = Box::pin(stop_requested(stopped));
-    loop {
-        let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = match select(Box::pin(next), stop).await {
-            Either::Left((next, rest)) => {
-                stop = rest;
-                next
-            }
-            Either::Right(_) => return,
-        };
-        let Ok(place) = place else { return };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(e) => {
-                tracing::warn!("metrics: cannot accept a connection: {e}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let gauges = Arc::clone(&gauges);
-        tokio::spawn(async move {
-            let answered = tokio::time::timeout(REQUEST_LIMIT, answer(stream, &gauges)).await;
-            if !matches!(answered, Ok(Ok(()))) {
-                tracing::debug!("metrics: a request was not answered");
-            }
-            drop(place);
-        });
-    }
-}
-
-async fn answer(stream: TcpStream, gauges: &Gauges) -> io::Result<()> {
-    let mut request = Vec::new();
-    while !request.windows(4).any(|w| w == b"\r\n\r\n") {
-        if request.len() > MAX_REQUEST_BYTES || !read_more(&stream, &mut request).await? {
-            return Ok(());
-        }
-    }
-    let path = request.strip_prefix(b"GET ").and_then(|r| r.split(|b| matches!(b, b' ' | b'?')).next());
-    let (status, body) = match path {
-        Some(b"/metrics") => ("200 OK", render(&gauges.stats())),
-        // It ends with the listeners. Of a shard that is stuck it says nothing: the thread that accepts answers.
-        Some(b"/healthz") => ("200 OK", "ok\n".to_owned()),
-        _ => {
-            ("404 Not Found", "the counters are at /metrics, and /healthz says that all is well\n".to_owned())
-        }
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    write_all(&stream, head.as_bytes()).await?;
-    write_all(&stream, body.as_bytes()).await
-}
-
-/// Appends what has come to `request`; false at the end of the stream.
-async fn read_more(stream: &TcpStream, request: &mut Vec<u8>) -> io::Result<bool> {
-    let mut piece = [0; 1024];
-    loop {
-        stream.readable().await?;
-        match stream.try_read(&mut piece) {
-            Ok(n) => {
-                request.extend(piece.iter().take(n));
-                return Ok(n > 0);
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.writable().await?;
-        match stream.try_write(bytes) {
-            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
 
 /// The counters in the OpenMetrics text format.
 pub(crate) fn render(stats: &Stats) -> String {
@@ -404,7 +292,7 @@ fn gauge(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, v: u64) -> fmt::
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::{net::IpAddr, time::Duration};
 
     use millrace_oncrpc::stages::StageSums;
 
@@ -435,7 +323,8 @@ mod tests {
 
     #[test]
     fn counters_are_named_and_labelled() {
-        let mut stats = Stats { bytes_read: 77, ..Stats::default() };
+        let mut stats = Stats::default();
+        stats.bytes_read = 77;
         (stats.registration.kept_bytes, stats.registration.reclaimed) = (4096, 3);
         stats.calls[Procedure::Read.number() as usize] = 5;
         let times = [(Stage::FileSystem, Duration::from_micros(3)), (Stage::Reply, Duration::from_secs(2))];

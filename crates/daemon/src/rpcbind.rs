@@ -1,4 +1,4 @@
-//! Telling the machine's rpcbind where NFS and MOUNT are.
+//! Registration of NFS and MOUNT with the rpcbind of this machine (RFC 1833).
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -8,10 +8,6 @@ use std::{
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_oncrpc::rpcbind::{Binding, NetId, PORT, Rpcbind};
 use millrace_runtime::{RuntimeRef, tokio_rt::TcpByteStream};
-use tokio::sync::watch;
-
-use crate::shard::{StopSignal, stop_requested};
-
 /// How long rpcbind may take to answer.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Memory for the conversation with rpcbind.
@@ -43,8 +39,8 @@ async fn rpcbind(rt: &RuntimeRef) -> Result<Rpcbind, String> {
     Rpcbind::new(Box::new(stream), rt, &arena, LIMIT).map_err(|e| e.to_string())
 }
 
-/// Registers, and takes the registration back when the server ends.
-pub(crate) async fn register(rt: RuntimeRef, bindings: Vec<Binding>, stopped: watch::Receiver<StopSignal>) {
+/// Registers `bindings`, and removes them when `stopping` completes.
+pub(crate) async fn register(rt: RuntimeRef, bindings: Vec<Binding>, stopping: impl Future<Output = ()>) {
     match rpcbind(&rt).await {
         Ok(r) => {
             let registered = r.register(&bindings).await;
@@ -56,7 +52,7 @@ pub(crate) async fn register(rt: RuntimeRef, bindings: Vec<Binding>, stopped: wa
             );
         }
     }
-    stop_requested(stopped).await;
+    stopping.await;
     // A new connection: rpcbind closes one that was idle for long.
     if let Ok(r) = rpcbind(&rt).await {
         r.unregister(&bindings).await;

@@ -1,0 +1,33 @@
+//! Errors of a daemon.
+
+use std::{io, net::SocketAddr, path::PathBuf};
+
+use millrace_server::ServerError;
+
+/// Why a configuration cannot be used or a daemon does not start. Each message is one sentence for the administrator.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// The text of a configuration file is invalid.
+    #[error("{0}")]
+    Config(String),
+    /// The configuration file cannot be read.
+    #[error("cannot read the configuration {}: {source}", path.display())]
+    ReadConfig {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The metrics endpoint cannot listen.
+    #[error("cannot listen on {addr} (metrics): {source}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The NFS service does not start, or refuses its configuration.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+}

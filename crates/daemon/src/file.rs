@@ -1,0 +1,208 @@
+//! Reading a configuration file.
+
+use std::{path::Path, str::FromStr};
+
+use millrace_server::{Backend, InvalidSetting};
+
+use crate::{Config, DaemonError, diagnostics, keys};
+
+impl FromStr for Config {
+    type Err = DaemonError;
+
+    /// Reads TOML text. Unknown keys are errors.
+    fn from_str(text: &str) -> Result<Self, DaemonError> {
+        let keys: keys::File =
+            toml::from_str(text).map_err(|e| DaemonError::Config(diagnostics::one_line(text, &e)))?;
+        Ok(Self { deprecated: diagnostics::deprecated(text), ..keys.into() })
+    }
+}
+
+impl Config {
+    /// Reads a TOML file. Its exports and limits must be valid whatever a command line adds.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is invalid; with line and column.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DaemonError> {
+        Self::read(path.as_ref(), |_| Ok(()))
+    }
+
+    /// As [`Self::from_file`], and checks that the directories exist, to find out whether a server could use the file.
+    /// Opens no address.
+    ///
+    /// # Errors
+    /// As [`Self::from_file`].
+    pub fn check_file(path: impl AsRef<Path>) -> Result<Self, DaemonError> {
+        Self::read(path.as_ref(), Self::check_directories)
+    }
+
+    /// Reads the file at `path`, and checks its settings, and then with `check`.
+    fn read(path: &Path, check: impl FnOnce(&Self) -> Result<(), Misplaced>) -> Result<Self, DaemonError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| DaemonError::ReadConfig { path: path.to_owned(), source })?;
+        let named = |what: String| DaemonError::Config(format!("{}: {what}", path.display()));
+        let config: Self = text.parse().map_err(|e: DaemonError| named(e.to_string()))?;
+        let checked = config.server.check_settings().map_err(Misplaced::from).and_then(|()| check(&config));
+        checked.map_err(|Misplaced { key, reason }| named(diagnostics::located(&text, &key, &reason)))?;
+        Ok(config)
+    }
+
+    fn check_directories(&self) -> Result<(), Misplaced> {
+        let exports = self.server.exports.iter().enumerate().filter_map(|(i, e)| match &e.backend {
+            Backend::Local { path } => Some((format!("export.{i}.backend"), path)),
+            Backend::Memory { .. } => None,
+        });
+        let state = self.server.state_dir.iter().map(|dir| ("state_dir".to_owned(), dir));
+        let Some((key, path)) = exports.chain(state).find(|(_, path)| !path.is_dir()) else { return Ok(()) };
+        let reason = format!("there is no directory {}; make it, or correct the path", path.display());
+        Err(Misplaced { key, reason })
+    }
+}
+
+/// An invalid value in a file.
+struct Misplaced {
+    /// Its key: `limits.rtmax`, or `export.1.name` for the name of the second export.
+    key: String,
+    /// A sentence that says what to change.
+    reason: String,
+}
+
+impl From<InvalidSetting> for Misplaced {
+    fn from(invalid: InvalidSetting) -> Self {
+        // The key of an export is `[[export]]`, the field of the configuration `exports`.
+        let key = match invalid.field.strip_prefix("exports.") {
+            Some(rest) => format!("export.{rest}"),
+            None => invalid.field,
+        };
+        Self { key, reason: invalid.reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_oncrpc::stages::DEFAULT_SAMPLE;
+    use millrace_rdma_providers::ProviderChoice;
+    use millrace_rpcrdma::registration::Strategy;
+    use millrace_server::{ByteSize, ExportConfig, Identities, Squash};
+
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
+        std::fs::write(&file, text.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
+        Config::check_file(&file).unwrap_err().to_string()
+    }
+
+    fn export(name: &str, backend: &str) -> String {
+        format!("[[export]]\nname = \"{name}\"\nbackend = \"{backend}\"\n")
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_line_column_and_what_was_probably_meant() {
+        let a = export("/a", "memory:1MiB");
+        for (text, says) in [
+            (
+                format!("{a}  readonly = true\n"),
+                "line 4, column 3: there is no key `readonly`; is `read_only` meant?",
+            ),
+            ("zzz = 1\n".to_owned(), "line 1, column 1: unknown field `zzz`, expected one of"),
+            (format!("{a}{a}"), "line 5, column 1: export /a is there twice"),
+            (format!("[limits]\n  credits = 0\n{a}"), "line 2, column 3: limits.credits is 0"),
+            (format!("[limits]\nmemory = \"1MiB\"\n{a}"), "line 2, column 1: limits.memory is 1MiB"),
+            (format!("x = [\n{a}"), "line 3, column"),
+            (export("a", "memory:1MiB"), "line 2, column 1: export name `a`"),
+            (export("/a", "local:DIR/none"), "line 3, column 1: there is no directory"),
+            (format!("state_dir = \"DIR/none\"\n{a}"), "line 1, column 1: there is no directory"),
+            (
+                "\ndesign = \"read-read\"\n".to_owned(),
+                "line 2, column 10: design read-read is a research option",
+            ),
+            ("registration = \"all-physical\"\n".to_owned(), "research option: use millrace-lab"),
+        ] {
+            let said = refused(&text);
+            assert!(said.contains(says) && said.lines().count() == 1, "{says}\nbut: {said}");
+        }
+    }
+
+    #[test]
+    fn keys_of_the_read_read_design_are_read_with_a_warning() {
+        let text = "design = \"read-write\"\nexposed_buffers = \"not-accepted\"\n[exposure]\nregions = 8\n";
+        let config: Config = text.parse().unwrap();
+        let said = &config.deprecated;
+        assert_eq!(said.len(), 3, "{said:?}");
+        for (line, key) in ["design", "exposed_buffers", "exposure"].into_iter().enumerate() {
+            let start = format!("line {}, column ", line + 1);
+            assert!(said[line].starts_with(&start) && said[line].contains(key), "{said:?}");
+            assert!(said[line].contains("millrace-lab"), "{said:?}");
+        }
+        assert!("crc = true\n".parse::<Config>().unwrap().deprecated.is_empty());
+    }
+
+    const FILE: &str = r#"
+        listen_rdma = ["127.0.0.1:20049"]
+        listen_tcp = ["127.0.0.1:2049", "[::1]:2049"]
+        shards = 2
+        provider = "iwarp"
+        metrics = "127.0.0.1:9464"
+        registration = "dynamic"
+        [limits]
+        rtmax = "4MiB"
+        credits = 32
+        [stages]
+        sample = 7
+        [[export]]
+        name = "/data"
+        backend = "local:/srv/data"
+        read_only = true
+        squash = "all"
+        identities = "server-user"
+        clients = ["10.0.0.0/8"]
+        [[export]]
+        name = "/scratch"
+        backend = "memory:2GiB"
+    "#;
+
+    #[test]
+    fn a_file_is_read_whole() {
+        let config: Config = FILE.parse().unwrap();
+        config.check().unwrap();
+        let (c, default) = (config.server, millrace_server::Config::default());
+        assert_eq!((c.exports.len(), c.listen_tcp.len(), c.shards), (2, 2, Some(2)));
+        assert_eq!((c.provider, default.provider), (ProviderChoice::Iwarp, ProviderChoice::Auto));
+        assert_eq!(
+            (c.limits.rtmax, c.limits.wtmax, c.limits.credits),
+            (ByteSize(4 << 20), ByteSize(1 << 20), 32)
+        );
+        assert_eq!((c.exports[0].squash, c.exports[0].identities), (Squash::All, Identities::ServerUser));
+        assert_eq!(c.registration, Some(Strategy::Dynamic));
+        assert_eq!((c.stages.sample, default.stages.sample), (7, DEFAULT_SAMPLE));
+        assert_eq!(
+            c.exports[1],
+            ExportConfig::new("/scratch", Backend::Memory { capacity: ByteSize(2 << 30) })
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_its_line() {
+        let e = "shards = 1\nlisten_tpc = []\n".parse::<Config>().unwrap_err().to_string();
+        assert!(e.contains("line 2") && e.contains("listen_tpc"), "{e}");
+        let e = "shards = 1\nprovider = \"roce\"\n".parse::<Config>().unwrap_err().to_string();
+        assert!(e.contains("line 2") && e.contains("auto, iwarp or verbs"), "{e}");
+    }
+
+    #[test]
+    fn directories_that_contain_one_another_are_refused_with_the_line_of_the_second() {
+        for (one, two) in
+            [("DIR/a", "DIR/a"), ("DIR/a", "DIR/a/b"), ("DIR/a/b", "DIR/a"), ("DIR/link", "DIR/a/b")]
+        {
+            let text = export("/x", &format!("local:{one}")) + &export("/y", &format!("local:{two}"));
+            let said = refused(&text);
+            assert!(
+                said.contains("line 6, column 1: the directories of exports /x and /y overlap"),
+                "{said}"
+            );
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The keys of the configuration file: a mirror of [`millrace_server::Config`] for serde. The compiler finds a field of
+//! the configuration that is missing here.
+
+use std::{fmt, fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
+
+use millrace_rdma_providers::ProviderChoice;
+use millrace_rpcrdma::{Design, registration::Strategy};
+use millrace_server::{
+    Backend, ByteSize, ExportConfig, ExposedBuffers, Exposure, Identities, Limits, Network, Squash,
+    StageSampling,
+};
+use serde::{Deserialize, Deserializer, de};
+
+use crate::Config;
+
+/// All keys of a file, in the order in which error messages list them.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    #[serde(rename = "export")]
+    exports: Vec<Export>,
+    listen_rdma: Vec<SocketAddr>,
+    listen_tcp: Vec<SocketAddr>,
+    #[serde(deserialize_with = "parsed")]
+    provider: ProviderChoice,
+    #[serde(deserialize_with = "design")]
+    design: Design,
+    #[serde(with = "ExposedBuffersKey")]
+    exposed_buffers: ExposedBuffers,
+    #[serde(with = "ExposureKeys")]
+    exposure: Exposure,
+    shards: Option<usize>,
+    float_shards: bool,
+    metrics: Option<SocketAddr>,
+    control: Option<PathBuf>,
+    crc: bool,
+    rpcbind: bool,
+    state_dir: Option<PathBuf>,
+    #[serde(deserialize_with = "strategy")]
+    registration: Option<Strategy>,
+    #[serde(with = "LimitsKeys")]
+    limits: Limits,
+    #[serde(with = "StagesKeys")]
+    stages: StageSampling,
+}
+
+impl From<File> for Config {
+    fn from(file: File) -> Self {
+        Self {
+            server: millrace_server::Config {
+                exports: file.exports.into_iter().map(|Export(e)| e).collect(),
+                listen_rdma: file.listen_rdma,
+                listen_tcp: file.listen_tcp,
+                provider: file.provider,
+                design: file.design,
+                exposed_buffers: file.exposed_buffers,
+                exposure: file.exposure,
+                shards: file.shards,
+                float_shards: file.float_shards,
+                crc: file.crc,
+                state_dir: file.state_dir,
+                registration: file.registration,
+                limits: file.limits,
+                stages: file.stages,
+            },
+            metrics: file.metrics,
+            control: file.control,
+            rpcbind: file.rpcbind,
+            deprecated: Vec::new(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Export(#[serde(with = "ExportKeys")] ExportConfig);
+
+#[derive(Deserialize)]
+#[serde(remote = "ExportConfig", deny_unknown_fields)]
+struct ExportKeys {
+    name: String,
+    #[serde(deserialize_with = "parsed")]
+    backend: Backend,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default, with = "SquashKey")]
+    squash: Squash,
+    #[serde(default = "nobody")]
+    anon_uid: u32,
+    #[serde(default = "nobody")]
+    anon_gid: u32,
+    #[serde(default, deserialize_with = "networks")]
+    clients: Vec<Network>,
+    #[serde(default)]
+    require_privileged_port: bool,
+    #[serde(default = "yes")]
+    sync_metadata: bool,
+    #[serde(default = "yes")]
+    allow_auth_none: bool,
+    #[serde(default, with = "IdentitiesKey")]
+    identities: Identities,
+}
+
+const fn nobody() -> u32 {
+    65534
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Squash", rename_all = "lowercase")]
+enum SquashKey {
+    None,
+    Root,
+    All,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Identities", rename_all = "kebab-case")]
+enum IdentitiesKey {
+    Callers,
+    ServerUser,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "ExposedBuffers", rename_all = "kebab-case")]
+enum ExposedBuffersKey {
+    NotAccepted,
+    AcceptedOnLoopback,
+    AcceptedOnNetworks,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Exposure", deny_unknown_fields, default = "Exposure::default")]
+struct ExposureKeys {
+    regions: usize,
+    #[serde(deserialize_with = "byte_size")]
+    bytes: ByteSize,
+    done_seconds: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "StageSampling", deny_unknown_fields, default = "StageSampling::default")]
+struct StagesKeys {
+    sample: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Limits", deny_unknown_fields, default = "Limits::default")]
+struct LimitsKeys {
+    #[serde(deserialize_with = "byte_size")]
+    rtmax: ByteSize,
+    #[serde(deserialize_with = "byte_size")]
+    wtmax: ByteSize,
+    credits: u32,
+    max_connections: Option<usize>,
+    max_connections_per_client: Option<usize>,
+    stall_timeout: u64,
+    idle_timeout: u64,
+    #[serde(deserialize_with = "byte_size")]
+    memory: ByteSize,
+    #[serde(deserialize_with = "byte_size")]
+    inline_size: ByteSize,
+    shared_receives: usize,
+    #[serde(deserialize_with = "optional_byte_size")]
+    registration_cache: Option<ByteSize>,
+    replies_kept: usize,
+}
+
+/// A value in its text form.
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(d: D) -> Result<T, D::Error> {
+    String::deserialize(d)?.parse().map_err(de::Error::custom)
+}
+
+fn networks<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Network>, D::Error> {
+    #[derive(Deserialize)]
+    struct Text(#[serde(deserialize_with = "parsed")] Network);
+    Ok(Vec::deserialize(d)?.into_iter().map(|Text(network)| network).collect())
+}
+
+/// The design, for which a file can only name the default.
+fn design<'de, D: Deserializer<'de>>(d: D) -> Result<Design, D::Error> {
+    match parsed(d)? {
+        Design::ReadRead => {
+            Err(de::Error::custom("design read-read is a research option: use millrace-lab serve"))
+        }
+        Design::ReadWrite => Ok(Design::ReadWrite),
+    }
+}
+
+/// A registration strategy that is not for research only.
+fn strategy<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Strategy>, D::Error> {
+    match parsed(d)? {
+        Strategy::AllPhysical => {
+            Err(de::Error::custom("registration all-physical is a research option: use millrace-lab serve"))
+        }
+        strategy => Ok(Some(strategy)),
+    }
+}
+
+fn optional_byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ByteSize>, D::Error> {
+    byte_size(d).map(Some)
+}
+
+/// A number of bytes, as an integer or in its text form.
+fn byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<ByteSize, D::Error> {
+    struct Visitor;
+    impl de::Visitor<'_> for Visitor {
+        type Value = ByteSize;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a size in bytes, as a number or as text like \"2GiB\"")
+        }
+
+        fn visit_i64<E: de::Error>(self, v: i64) -> Result<ByteSize, E> {
+            u64::try_from(v).map(ByteSize).map_err(|_| E::custom("a size cannot be negative"))
+        }
+
+        fn visit_u64<E: de::Error>(self, v: u64) -> Result<ByteSize, E> {
+            Ok(ByteSize(v))
+        }
+
+        fn visit_str<E: de::Error>(self, v: &str) -> Result<ByteSize, E> {
+            v.parse().map_err(E::custom)
+        }
+    }
+    d.deserialize_any(Visitor)
+}

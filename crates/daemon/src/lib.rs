@@ -1,0 +1,19 @@
+//! The parts of a server process around the NFS service of `millrace-server`: the configuration file (TOML), the HTTP
+//! endpoint for metrics and health, and the registration with rpcbind.
+//!
+//! [`Config`] is read from a file or built in code; [`Daemon`] runs it. The programs `millrace` and `millrace-lab` use
+//! them.
+
+mod config;
+mod daemon;
+mod diagnostics;
+mod endpoint;
+mod error;
+mod file;
+mod keys;
+mod prometheus;
+mod rpcbind;
+
+pub use config::Config;
+pub use daemon::Daemon;
+pub use error::DaemonError;

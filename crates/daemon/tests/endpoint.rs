@@ -1,0 +1,91 @@
+//! The HTTP endpoint of a daemon whose server has clients.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests, which are to fail.
+
+// The helpers call raw procedures, so that every call is counted where a test expects it.
+#[path = "../../server/tests/common/mod.rs"]
+mod common;
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+use common::{Caller, Proto, config, rdma_at, run};
+use millrace_daemon::{Config, Daemon};
+use millrace_nfs::v3::{StableHow, Status};
+
+/// A daemon with an endpoint at a free port.
+fn start(server: millrace_server::Config) -> Daemon {
+    let metrics = Some("127.0.0.1:0".parse().unwrap());
+    Daemon::start(Config { server, metrics, ..Config::default() }).unwrap()
+}
+
+fn get(addr: SocketAddr, path: &str) -> String {
+    let mut s = TcpStream::connect(addr).unwrap();
+    write!(s, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut out = String::new();
+    s.read_to_string(&mut out).unwrap();
+    out
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    run(async {
+        let daemon = start(config(&["/x=memory:8MiB"]));
+        let server = daemon.server();
+        let c = Caller::connect(server, Proto::Rdma).await;
+        let root = c.mount("/x").await.unwrap();
+        let f = c.create(root, "f").await;
+        c.write(f, 0, &[1; 100_000], StableHow::FileSync).await.unwrap();
+        let addr = daemon.metrics_addr().unwrap();
+        let text = get(addr, "/metrics");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        for line in [
+            "millrace_nfs_calls_total{procedure=\"WRITE\"} 1",
+            "millrace_data_bytes_total{direction=\"written\"} 100000",
+            "millrace_connections{transport=\"rdma\"} 1",
+            "millrace_rdma_regions_exposed 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+        assert!(get(addr, "/").starts_with("HTTP/1.1 404"));
+        assert!(get(addr, "/healthz").ends_with("\r\n\r\nok\n"));
+    });
+}
+
+#[test]
+fn exports_and_clients_are_counted_one_by_one() {
+    run(async {
+        let mut config = config(&["/x=memory:8MiB", "/y=memory:8MiB"]);
+        config.listen_tcp = vec![(rdma_at().0, 0).into()];
+        let daemon = start(config);
+        let server = daemon.server();
+        // Two connections, which are on two shards.
+        let callers = [Caller::connect(server, Proto::Rdma).await, Caller::connect(server, Proto::Tcp).await];
+        for (i, c) in callers.iter().enumerate() {
+            let root = c.mount("/x").await.unwrap();
+            let f = c.create(root, &format!("f{i}")).await;
+            c.write(f, 0, &[1; 1000], StableHow::FileSync).await.unwrap();
+            c.read(f, 0, 100).await.unwrap();
+            assert_eq!(c.lookup(root, "none").await.unwrap_err(), Status::NoEnt);
+        }
+        let text = get(daemon.metrics_addr().unwrap(), "/metrics");
+        let client = rdma_at().0;
+        for line in [
+            "millrace_nfs_call_seconds_count{procedure=\"WRITE\"} 2".to_owned(),
+            "millrace_nfs_call_seconds_bucket{le=\"+Inf\",procedure=\"WRITE\"} 2".to_owned(),
+            "millrace_export_call_seconds_count{export=\"/x\"} 8".to_owned(),
+            "millrace_export_call_seconds_count{export=\"/y\"} 0".to_owned(),
+            "millrace_export_bytes_total{export=\"/x\",direction=\"written\"} 2000".to_owned(),
+            format!("millrace_client_call_seconds_count{{client=\"{client}\"}} 8"),
+            format!("millrace_client_bytes_total{{client=\"{client}\",direction=\"read\"}} 200"),
+            "millrace_credits 64".to_owned(),
+            "millrace_rdma_calls_in_progress 0".to_owned(),
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+        let stats = server.stats();
+        assert!(stats.exports[0].1.latency.nanos > 0 && stats.clients.len() == 1);
+    });
+}
