@@ -1,6 +1,8 @@
 //! The HTTP endpoint: `GET /metrics` answers with the statistics, `GET /healthz` while the server runs.
 
 use std::{
+    convert::Infallible,
+    future::ready,
     io,
     net::{SocketAddr, TcpListener},
     sync::Arc,
@@ -8,6 +10,14 @@ use std::{
 };
 
 use futures::future::{Either, select};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{CONTENT_TYPE, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
 use millrace_server::StatsReader;
 use tokio::{net::TcpStream, sync::Semaphore};
 
@@ -21,6 +31,8 @@ const MAX_REQUESTS: usize = 8;
 const MAX_REQUEST_BYTES: usize = 8 << 10;
 /// How long a request may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// The media type of the text format.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Answers requests until `stopping` completes.
 pub(crate) async fn serve(listener: TcpListener, stats: StatsReader, stopping: impl Future<Output = ()>) {
@@ -62,57 +74,32 @@ pub(crate) async fn serve(listener: TcpListener, stats: StatsReader, stopping: i
     }
 }
 
-async fn answer(stream: TcpStream, stats: &StatsReader) -> io::Result<()> {
-    let mut request = Vec::new();
-    while !request.windows(4).any(|w| w == b"\r\n\r\n") {
-        if request.len() > MAX_REQUEST_BYTES || !read_more(&stream, &mut request).await? {
-            return Ok(());
-        }
-    }
-    let path = request.strip_prefix(b"GET ").and_then(|r| r.split(|b| matches!(b, b' ' | b'?')).next());
-    let (status, body) = match path {
-        Some(b"/metrics") => ("200 OK", render(&stats.stats())),
+/// Answers the one request of a connection.
+async fn answer(stream: TcpStream, stats: &StatsReader) -> hyper::Result<()> {
+    let service = service_fn(|request| ready(Ok::<_, Infallible>(respond(&request, stats))));
+    http1::Builder::new()
+        .keep_alive(false)
+        .half_close(true) // A client may close its sending side after the request.
+        .header_read_timeout(None) // REQUEST_LIMIT bounds the whole request.
+        .max_buf_size(MAX_REQUEST_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+fn respond(request: &Request<Incoming>, stats: &StatsReader) -> Response<String> {
+    let (status, body) = match (request.method(), request.uri().path()) {
+        (&Method::GET, "/metrics") => (StatusCode::OK, render(&stats.stats())),
         // It ends with the listeners. Of a shard that is stuck it says nothing: the thread that accepts answers.
-        Some(b"/healthz") => ("200 OK", "ok\n".to_owned()),
+        (&Method::GET, "/healthz") => (StatusCode::OK, "ok\n".to_owned()),
         _ => {
-            ("404 Not Found", "the counters are at /metrics, and /healthz says that all is well\n".to_owned())
+            let places = "the counters are at /metrics, and /healthz says that all is well\n";
+            (StatusCode::NOT_FOUND, places.to_owned())
         }
     };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    write_all(&stream, head.as_bytes()).await?;
-    write_all(&stream, body.as_bytes()).await
-}
-
-/// Appends what has come to `request`; false at the end of the stream.
-async fn read_more(stream: &TcpStream, request: &mut Vec<u8>) -> io::Result<bool> {
-    let mut piece = [0; 1024];
-    loop {
-        stream.readable().await?;
-        match stream.try_read(&mut piece) {
-            Ok(n) => {
-                request.extend(piece.iter().take(n));
-                return Ok(n > 0);
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.writable().await?;
-        match stream.try_write(bytes) {
-            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(OPEN_METRICS));
+    response
 }
 
 /// A listening socket for the endpoint, which a restart may bind again at once.

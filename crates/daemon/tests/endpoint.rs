@@ -9,6 +9,7 @@ mod common;
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
 };
 
 use common::{Caller, Proto, config, rdma_at, run};
@@ -88,4 +89,55 @@ fn exports_and_clients_are_counted_one_by_one() {
         let stats = server.stats();
         assert!(stats.exports[0].1.latency.nanos > 0 && stats.clients.len() == 1);
     });
+}
+
+/// What the endpoint answers to `request`, until it closes the connection.
+fn answer(addr: SocketAddr, request: &[u8]) -> String {
+    let mut s = TcpStream::connect(addr).unwrap();
+    s.write_all(request).unwrap();
+    let mut out = Vec::new();
+    let _ = s.read_to_end(&mut out); // A connection may be reset that is closed with unread bytes.
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn requests_of_all_forms_get_one_answer_and_no_more() {
+    let daemon = start(config(&["/x=memory:8MiB"]));
+    let addr = daemon.metrics_addr().unwrap();
+    let said = answer(addr, b"GET /healthz?verbose HTTP/1.0\r\n\r\n");
+    assert!(said.starts_with("HTTP/1.0 200") && said.ends_with("\r\n\r\nok\n"), "{said}");
+    let twice = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
+    assert_eq!(answer(addr, &twice).matches("HTTP/1.1 200").count(), 1);
+    for bad in
+        ["POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "GET /metricsx HTTP/1.1\r\n\r\n"]
+    {
+        assert!(answer(addr, bad.as_bytes()).starts_with("HTTP/1.1 404"), "{bad}");
+    }
+    assert!(answer(addr, b"\x16\x03\x01 not HTTP\r\n\r\n").starts_with("HTTP/1.1 400"));
+    // A client that closes its sending side gets its answer.
+    let mut s = TcpStream::connect(addr).unwrap();
+    s.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    s.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut said = String::new();
+    s.read_to_string(&mut said).unwrap();
+    assert!(said.ends_with("ok\n"), "{said}");
+}
+
+#[test]
+fn headers_connections_and_time_are_limited() {
+    let daemon = start(config(&["/x=memory:8MiB"]));
+    let addr = daemon.metrics_addr().unwrap();
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(16 << 10));
+    assert!(!answer(addr, long.as_bytes()).contains("200 OK"));
+    // Eight connections that send no request hold up a ninth until their time is over.
+    let began = Instant::now();
+    let mut idle: Vec<_> = (0..8).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    idle[0].write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    assert!(get(addr, "/healthz").ends_with("ok\n"));
+    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    for mut s in idle {
+        let mut out = Vec::new();
+        let _ = s.read_to_end(&mut out);
+        assert!(out.is_empty(), "{out:?}");
+    }
 }
