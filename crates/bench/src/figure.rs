@@ -12,7 +12,7 @@ use crate::{
     breakdown::Breakdown,
     stats::median,
     table::{Align, Table},
-    units::{Size, grouped, short},
+    units::{ByteSize, grouped, short},
 };
 
 /// One measured line. `None` prints as `-` and is `null` in JSON: not measured, or without meaning for this test.
@@ -148,7 +148,7 @@ pub fn table(figures: &[Figure], ends: (&str, &str)) -> Table {
     for f in figures {
         t.row([
             f.test.clone(),
-            Size(f.record).to_string(),
+            ByteSize(f.record).human().to_string(),
             cell(f.mb_per_s),
             f.ops_per_s.map_or_else(|| "-".into(), |v| grouped(v.round() as u64)),
             cell(f.p50_us),
@@ -176,7 +176,7 @@ pub fn costs(figures: &[Figure]) -> Table {
         ("threads", Align::Right, |f| f.threads.to_string()),
     ];
     words.retain(|(_, _, get)| varies(*get));
-    words.push(("record", Align::Right, |f| Size(f.record).to_string()));
+    words.push(("record", Align::Right, |f| ByteSize(f.record).human().to_string()));
     words.push(("test", Align::Left, |f| f.test.clone()));
     let numbers: [(&str, Shown); 7] = [
         ("MB/s", |f| cell(f.mb_per_s)),

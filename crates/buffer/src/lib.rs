@@ -9,6 +9,7 @@
 
 mod arena;
 mod block_spans;
+mod byte_size;
 mod class_spans;
 pub mod copied;
 mod mapping;
@@ -22,6 +23,7 @@ mod tests;
 mod views;
 
 pub use arena::{Arena, ArenaConfig, ArenaStats, OutOfMemory, SpanCount, TRIM_INTERVAL};
+pub use byte_size::{ByteSize, HumanSize, InvalidByteSize};
 pub use copied::copy;
 pub use mapping::{SPAN_BYTES, SpanRef};
 pub use quota::{OverQuota, Quota};

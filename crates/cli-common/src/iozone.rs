@@ -12,7 +12,7 @@ use millrace_bench::{
     BenchError, Figure,
     figure::{Csv, costs, table},
     iozone::{Grid, Servers, Test},
-    units::{Size, short},
+    units::{ByteSize, short},
 };
 use millrace_client::{Options, Proto};
 
@@ -78,11 +78,11 @@ pub struct IozoneOptions {
 
     /// Bytes of one read or write
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128K")]
-    pub record: Vec<Size>,
+    pub record: Vec<ByteSize>,
 
     /// Bytes of each file
     #[arg(long, value_name = "SIZE", default_value = "1G")]
-    pub size: Size,
+    pub size: ByteSize,
 
     /// Records in flight per thread
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -109,7 +109,7 @@ pub struct IozoneOptions {
     /// Most payload bytes in one frame that we send, to imitate a peer that frames by MTU (iWARP; 1424 for
     /// MTU 1500); READ data is framed by the server
     #[arg(long, value_name = "BYTES")]
-    pub max_frame: Option<Size>,
+    pub max_frame: Option<ByteSize>,
 
     /// Write every run to a file of comma-separated values; its columns are the JSON keys
     #[arg(long, value_name = "FILE")]
@@ -121,13 +121,13 @@ pub struct IozoneOptions {
 }
 
 /// `size` as a length of memory.
-pub fn length(size: &Size) -> usize {
+pub fn length(size: &ByteSize) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
 
 /// One run of sequential writes and reads, with every number of threads and every record size: `size` bytes per thread,
 /// `outstanding` records in flight.
-pub fn sequential(threads: &[u16], records: &[Size], size: Size, outstanding: u16) -> Grid {
+pub fn sequential(threads: &[u16], records: &[ByteSize], size: ByteSize, outstanding: u16) -> Grid {
     Grid {
         threads: threads.iter().map(|n| usize::from(*n)).collect(),
         records: records.iter().map(length).collect(),
@@ -246,7 +246,13 @@ fn progress(figures: usize) -> Option<ProgressBar> {
 fn summary(f: &Figure) -> String {
     let names: Vec<&str> = [&f.design, &f.registration].into_iter().flatten().map(String::as_str).collect();
     let rate = f.mb_per_s.map_or_else(|| "-".into(), short);
-    format!("{} {} threads, {}, {}: {rate} MB/s", names.join(" "), f.threads, Size(f.record), f.test)
+    format!(
+        "{} {} threads, {}, {}: {rate} MB/s",
+        names.join(" "),
+        f.threads,
+        ByteSize(f.record).human(),
+        f.test
+    )
 }
 
 fn print(show: &Show<'_>, medians: &[Figure]) -> Result<(), Failure> {

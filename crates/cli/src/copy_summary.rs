@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use millrace_bench::units::Size;
+use millrace_bench::units::ByteSize;
 use millrace_cli_common::failure::Outcome;
 use millrace_copy::Report;
 use serde::Serialize;
@@ -91,7 +91,7 @@ impl CopySummary {
 impl fmt::Display for CopySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |n: u64| if n == 1 { "" } else { "s" };
-        write!(f, "{} file{}, {}", self.files, plural(self.files), Size(self.bytes))?;
+        write!(f, "{} file{}, {}", self.files, plural(self.files), ByteSize(self.bytes).human())?;
         for (n, what) in [(self.symlinks, "symbolic link"), (self.hard_links, "hard link")] {
             if n > 0 {
                 write!(f, ", {n} {what}{}", plural(n))?;
@@ -104,7 +104,7 @@ impl fmt::Display for CopySummary {
             write!(f, ", {} failed", self.failed.len())?;
         }
         // Whole bytes are close enough for a rate.
-        write!(f, " in {:.1} s ({}/s)", self.seconds, Size(self.bytes_per_second as u64))
+        write!(f, " in {:.1} s ({}/s)", self.seconds, ByteSize(self.bytes_per_second as u64).human())
     }
 }
 

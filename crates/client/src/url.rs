@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use millrace_buffer::ByteSize;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
 
@@ -14,8 +15,8 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 ///
 /// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`: `proto=rdma|tcp`,
 /// `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`, `noresvport`,
-/// `registration=dynamic|fast|cache`; sizes may end in `K` or `M`. Which part of the path is the export is found out at
-/// mount. `%XX` stands for a byte in the path.
+/// `registration=dynamic|fast|cache`. A size has the text form of [`ByteSize`] and is below 4 GiB. MOUNT finds out which
+/// part of the path is the export. `%XX` stands for a byte in the path.
 ///
 /// ```
 /// let url: millrace_client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
@@ -129,12 +130,7 @@ fn port(s: &str) -> Result<u16, String> {
 }
 
 fn size(key: &str, s: &str) -> Result<u32, String> {
-    let (digits, unit) = match s.as_bytes().last() {
-        Some(b'k' | b'K') => (&s[..s.len() - 1], 1 << 10),
-        Some(b'm' | b'M') => (&s[..s.len() - 1], 1 << 20),
-        _ => (s, 1_u32),
-    };
-    let bytes = digits.parse::<u32>().ok().and_then(|n| n.checked_mul(unit));
+    let bytes = s.parse().ok().and_then(|ByteSize(n)| u32::try_from(n).ok());
     bytes
         .filter(|n| *n >= 512)
         .ok_or_else(|| format!("{key}={s}: expected a size of at least 512 bytes, such as 65536, 64K or 1M"))
@@ -291,7 +287,7 @@ mod tests {
             ("nfs://h/?padding=512:0", "millrace-lab"),
             ("nfs://h/?registration=all-physical", "millrace-lab"),
             ("nfs://h/?nconnect=0", "1 to 64"),
-            ("nfs://h/?rsize=1G", "expected a size"),
+            ("nfs://h/?rsize=4G", "expected a size"),
             ("nfs://h/?rsize=4096M", "expected a size"),
             ("nfs://h/?rsize=5000M", "expected a size"),
             ("nfs://h/?color=red", "unknown option"),

@@ -9,7 +9,7 @@ use millrace_bench::{
     Figure,
     breakdown::Breakdown,
     table::{Align, Table},
-    units::{Size, grouped, short},
+    units::{ByteSize, grouped, short},
 };
 use millrace_plot::{Heading, PlotError, Stacked, StackedGroup};
 
@@ -64,7 +64,7 @@ pub(crate) fn text(figures: &[Figure]) -> String {
             out,
             "{} of {}: {setting}, threads {} with {} in flight; {} MB/s; microseconds of an operation.\nSampled calls: {}\n{}",
             f.test.to_uppercase(),
-            Size(f.record),
+            ByteSize(f.record).human(),
             f.threads,
             f.outstanding,
             f.mb_per_s.map_or_else(|| "-".into(), short),
@@ -164,7 +164,7 @@ fn picture(figures: &[&Figure], heading: Heading) -> Stacked {
             });
             let bars: Vec<_> = bars.collect();
             if !bars.is_empty() {
-                groups.push(StackedGroup { name: format!("{end}, {}", Size(*record)), bars });
+                groups.push(StackedGroup { name: format!("{end}, {}", ByteSize(*record).human()), bars });
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use millrace_bench::{Figure, iozone::Test, units::Size};
+use millrace_bench::{Figure, iozone::Test, units::ByteSize};
 use millrace_plot::{Axis, BarsWithLines, Heading, Lines, Places, PlotError, Scale, Series};
 
 const RATE: &str = "MB/s";
@@ -116,7 +116,7 @@ impl<'a> Sorted<'a> {
         for (colour, record) in self.records.iter().enumerate() {
             for (d, design) in self.designs.iter().enumerate() {
                 let of = Of { test, design, strategy, record: *record };
-                let name = format!("{design}, {}", Size(*record));
+                let name = format!("{design}, {}", ByteSize(*record).human());
                 bars.push(Series { name, values: self.values(of, |f| f.mb_per_s), colour, second: d > 0 });
             }
         }
@@ -125,7 +125,7 @@ impl<'a> Sorted<'a> {
             let Some(record) = self.records.first() else { continue };
             let of = Of { test, design, strategy, record: *record };
             lines.push(Series {
-                name: format!("CPU, {design}, {}", Size(*record)),
+                name: format!("CPU, {design}, {}", ByteSize(*record).human()),
                 values: self.values(of, |f| f.client_cpu_percent),
                 colour: LINE_COLOUR,
                 second: d > 0,
@@ -144,7 +144,7 @@ impl<'a> Sorted<'a> {
     fn records_over_threads(&self, test: Test, design: &str, strategy: &str) -> Lines {
         let line = |(colour, record): (usize, &u64)| {
             let values = self.values(Of { test, design, strategy, record: *record }, |f| f.mb_per_s);
-            Series { name: Size(*record).to_string(), values, colour, second: false }
+            Series { name: ByteSize(*record).human().to_string(), values, colour, second: false }
         };
         Lines {
             heading: self.heading(format!("{} bandwidth by record ({design}, {strategy})", capital(test))),
@@ -170,7 +170,7 @@ impl<'a> Sorted<'a> {
         };
         let title = format!("{} bandwidth and client CPU by registration", capital(test));
         BarsWithLines {
-            heading: self.heading(format!("{title} ({design}, {})", Size(record))),
+            heading: self.heading(format!("{title} ({design}, {})", ByteSize(record).human())),
             x: self.over_threads(),
             bars: Axis { label: RATE.into(), scale: Scale::Linear, series: series(|f| f.mb_per_s, "") },
             lines: Axis {
@@ -189,12 +189,12 @@ impl<'a> Sorted<'a> {
                 let values = self.values(Of { test, design, strategy, record: *record }, |f| f.mb_per_s);
                 let name = match records {
                     [_] => strategy.clone(),
-                    _ => format!("{strategy}, {}", Size(*record)),
+                    _ => format!("{strategy}, {}", ByteSize(*record).human()),
                 };
                 series.push(Series { name, values, colour, second: second > 0 });
             }
         }
-        let sizes: Vec<String> = records.iter().map(|r| Size(*r).to_string()).collect();
+        let sizes: Vec<String> = records.iter().map(|r| ByteSize(*r).human().to_string()).collect();
         let what = format!("({design}, {})", sizes.join(" and "));
         Lines {
             heading: self.heading(format!("{} bandwidth by registration strategy {what}", capital(test))),
@@ -225,8 +225,10 @@ impl<'a> Sorted<'a> {
         }
         let threads = self.threads.last().copied().unwrap_or_default();
         BarsWithLines {
-            heading: self
-                .heading(format!("Memory in the peer's reach, {test}, {threads} threads, {}", Size(record))),
+            heading: self.heading(format!(
+                "Memory in the peer's reach, {test}, {threads} threads, {}",
+                ByteSize(record).human()
+            )),
             x: Places { label: "registration strategy".into(), names: self.strategies.clone() },
             bars: Axis { label: "bytes exposed, times seconds".into(), scale: Scale::Linear, series },
             lines: Axis { label: String::new(), scale: Scale::Linear, series: Vec::new() },
@@ -267,7 +269,7 @@ fn capital(test: Test) -> String {
 
 /// A record's size in a file's name.
 fn file_size(record: u64) -> String {
-    Size(record).to_string().replace(' ', "")
+    ByteSize(record).human().to_string().replace(' ', "")
 }
 
 #[cfg(test)]

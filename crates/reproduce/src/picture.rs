@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use millrace_bench::units::Size;
+use millrace_bench::units::ByteSize;
 use millrace_plot::{Axis, BarsWithLines, Heading, Lines, Places, Scale, Series};
 
 use crate::{Curves, ReproduceError};
@@ -84,7 +84,7 @@ impl Picture {
     pub(crate) fn place(&self, x: f64) -> String {
         match self.x.1 {
             Unit::Number => x.to_string(),
-            Unit::Bytes => Size(x.round() as u64).to_string(),
+            Unit::Bytes => ByteSize(x.round() as u64).human().to_string(),
         }
     }
 

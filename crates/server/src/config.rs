@@ -2,11 +2,12 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
+use millrace_buffer::{ByteSize, InvalidByteSize};
 use millrace_oncrpc::stages::DEFAULT_SAMPLE;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::{Design, registration::Strategy};
 
-use crate::{ExposedBuffers, Exposure, Limits, network::Network, size::ByteSize};
+use crate::{ExposedBuffers, Exposure, Limits, network::Network};
 
 /// The configuration of a server. [`Config::check`] validates it.
 ///
@@ -163,7 +164,9 @@ impl FromStr for Backend {
 
     fn from_str(s: &str) -> Result<Self, String> {
         match s.split_once(':') {
-            Some(("memory", size)) => Ok(Self::Memory { capacity: size.parse()? }),
+            Some(("memory", size)) => {
+                Ok(Self::Memory { capacity: size.parse().map_err(|e: InvalidByteSize| e.to_string())? })
+            }
             Some(("local", path)) if !path.is_empty() => Ok(Self::Local { path: path.into() }),
             _ => Err(format!(
                 "`{s}` is not a backend; write memory:SIZE (memory:2GiB) or local:PATH (local:/srv/data)"

@@ -2,9 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use millrace_buffer::ByteSize;
 use millrace_rpcrdma::{Design, ExposureLimits};
-
-use crate::size::ByteSize;
 
 /// Whether somebody has accepted that the Read-Read design lets clients read the server's buffers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

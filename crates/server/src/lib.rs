@@ -24,9 +24,10 @@ mod reload;
 mod server;
 mod shard;
 mod siphash;
-mod size;
 mod usage;
 mod validate;
+
+pub use millrace_buffer::ByteSize;
 
 pub use backend::{Resources, open};
 pub use config::{Backend, Config, ExportConfig, Identities, Squash, StageSampling};
@@ -38,5 +39,4 @@ pub use metrics::{ConnectionStats, RdmaStats, Stats, StatsReader};
 pub use network::Network;
 pub use reload::Reloaded;
 pub use server::{Running, Server};
-pub use size::ByteSize;
 pub use usage::{LATENCY_BUCKETS, LatencyStats, UsageStats};

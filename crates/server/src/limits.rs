@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use millrace_buffer::ByteSize;
 use millrace_oncrpc::{SMALL_REPLY, serving::BudgetConfig};
 
-use crate::{drc, error::InvalidSetting, size::ByteSize};
+use crate::{drc, error::InvalidSetting};
 
 /// The largest READ or WRITE that may be configured: an arena's largest buffer.
 pub const MAX_TRANSFER: u64 = millrace_buffer::SPAN_BYTES as u64;

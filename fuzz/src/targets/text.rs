@@ -127,7 +127,10 @@ pub(super) mod configuration {
         }
     }
 
-    fn printed<T: FromStr<Err = String> + Display + PartialEq + std::fmt::Debug>(text: &str) {
+    fn printed<T>(text: &str)
+    where
+        T: FromStr<Err: std::fmt::Debug + PartialEq> + Display + PartialEq + std::fmt::Debug,
+    {
         if let Ok(value) = bounded(text.len(), || text.parse::<T>()) {
             assert_eq!(value.to_string().parse::<T>().as_ref(), Ok(&value));
         }

@@ -4,7 +4,7 @@ use super::{Case, MountBench, Run, Subject};
 use crate::{
     Figure,
     table::{Align, Table},
-    units::{Size, grouped, short},
+    units::{ByteSize, grouped, short},
 };
 
 /// What a mount is to reach.
@@ -124,9 +124,9 @@ impl Report {
     }
 
     /// The most memory that the mount's process had in a listing, of all runs; it is mounted anew before.
-    pub fn listing_memory(&self, case: Case) -> Option<Size> {
+    pub fn listing_memory(&self, case: Case) -> Option<ByteSize> {
         let of = self.runs.iter().filter(|r| r.case == case && r.subject == Subject::Mount);
-        of.filter_map(|r| r.resident).max().map(Size)
+        of.filter_map(|r| r.resident).max().map(ByteSize)
     }
 }
 
@@ -176,6 +176,6 @@ mod tests {
         assert_eq!(with(400.0).judged(Case::List)[2], "no");
         let text = with(400.0).table().to_string();
         assert!(text.contains("list 1,000 names, s") && text.contains("2.50"), "{text}");
-        assert_eq!(with(1.0).listing_memory(Case::List), Some(Size(1 << 20)));
+        assert_eq!(with(1.0).listing_memory(Case::List), Some(ByteSize(1 << 20)));
     }
 }

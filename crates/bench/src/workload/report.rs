@@ -3,7 +3,7 @@
 use crate::{
     Figure,
     table::{Align, Table},
-    units::{Size, grouped, short},
+    units::{ByteSize, grouped, short},
 };
 
 /// A line for each kind of operation.
@@ -22,7 +22,7 @@ pub fn table(figures: &[Figure]) -> Table {
     for f in figures {
         t.row([
             f.test.clone(),
-            if f.record == 0 { "-".into() } else { Size(f.record).to_string() },
+            if f.record == 0 { "-".into() } else { ByteSize(f.record).human().to_string() },
             f.ops_per_s
                 .map_or_else(|| "-".into(), |v| if v < 100.0 { short(v) } else { grouped(v.round() as u64) }),
             cell(f.mb_per_s),

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Subcommand};
-use millrace_bench::units::Size;
+use millrace_bench::units::ByteSize;
 use millrace_cli_common::args::proto;
 use millrace_client::Proto;
 
@@ -78,15 +78,15 @@ over plain TCP and as bare Sends of the provider.")]
 pub(crate) struct RawArgs {
     /// Bytes to send in each stream
     #[arg(long, value_name = "SIZE", default_value = "4G")]
-    pub(crate) size: Size,
+    pub(crate) size: ByteSize,
 
     /// Sizes of one write, 1 byte to 1 MiB
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "64K,256K,1M")]
-    pub(crate) writes: Vec<Size>,
+    pub(crate) writes: Vec<ByteSize>,
 
     /// Memory that each end cycles through
     #[arg(long, value_name = "SIZE", default_value = "256M")]
-    pub(crate) working_set: Size,
+    pub(crate) working_set: ByteSize,
 
     /// Round trips of each ping-pong
     #[arg(long, value_name = "N", default_value_t = 20_000)]
@@ -94,11 +94,11 @@ pub(crate) struct RawArgs {
 
     /// Bytes of each ping
     #[arg(long, value_name = "SIZE", default_value = "128")]
-    pub(crate) ping: Size,
+    pub(crate) ping: ByteSize,
 
     /// Bytes of each pong
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128,4K")]
-    pub(crate) pong: Vec<Size>,
+    pub(crate) pong: Vec<ByteSize>,
 
     /// The address of this machine where the other process listens; that of an RDMA device for --provider verbs
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
@@ -191,7 +191,7 @@ pub(crate) struct CompareArgs {
 
     /// Bytes of the file that is read and written
     #[arg(long, value_name = "SIZE", default_value = "256M")]
-    pub(crate) size: Size,
+    pub(crate) size: ByteSize,
 
     /// How often the file is gone through in one run
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
@@ -242,7 +242,7 @@ pub(crate) struct MountBenchArgs {
 
     /// Bytes of the file that is read and written
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = whole_record)]
-    pub(crate) size: Size,
+    pub(crate) size: ByteSize,
 
     /// Random reads of 4 KiB in one run
     #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -266,8 +266,8 @@ pub(crate) struct MountBenchArgs {
 }
 
 /// A size of whole records.
-fn whole_record(text: &str) -> Result<Size, String> {
-    let size: Size = text.parse().map_err(|e: millrace_bench::units::BadSize| e.to_string())?;
+fn whole_record(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse().map_err(|e: millrace_buffer::InvalidByteSize| e.to_string())?;
     let records = size.0 > 0 && size.0.is_multiple_of(1 << 20);
     records
         .then_some(size)

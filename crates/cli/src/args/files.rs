@@ -1,7 +1,7 @@
 //! The commands that use files.
 
 use clap::Args;
-use millrace_bench::units::Size;
+use millrace_bench::units::ByteSize;
 
 /// Arguments of `millrace exports`.
 #[derive(Debug, Args)]
@@ -125,7 +125,7 @@ pub(crate) struct CopyArgs {
 
     /// Bytes of one record [default: what the server prefers]
     #[arg(long, value_name = "SIZE")]
-    pub(crate) record: Option<Size>,
+    pub(crate) record: Option<ByteSize>,
 
     /// No progress bar, even on a terminal
     #[arg(short, long)]

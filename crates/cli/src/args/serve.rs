@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
-use millrace_bench::units::Size;
+use millrace_bench::units::ByteSize;
 
 /// Arguments of `millrace serve`.
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ pub(crate) struct ServeArgs {
 
     /// Most bytes of memory for data on its way
     #[arg(long, value_name = "SIZE")]
-    pub(crate) memory: Option<Size>,
+    pub(crate) memory: Option<ByteSize>,
 
     /// How long open calls may take to finish after the first signal
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
@@ -102,7 +102,7 @@ pub(crate) struct DemoArgs {
 
     /// Stop choosing files at this many bytes in all
     #[arg(long, value_name = "SIZE", default_value = "256M")]
-    pub(crate) max_bytes: Size,
+    pub(crate) max_bytes: ByteSize,
 
     /// Stop choosing files at this many
     #[arg(long, value_name = "N", default_value_t = 4000)]

@@ -2,7 +2,7 @@
 
 use millrace_bench::{
     table::{Align, Table},
-    units::Size,
+    units::ByteSize,
 };
 use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
@@ -149,7 +149,7 @@ fn describe(device: &Device, d: &Details) -> Table {
             Transport::Iwarp => String::new(),
             _ => format!("path MTU {} of {} bytes, ", p.active_mtu, p.max_mtu),
         };
-        let message = Size(p.max_message.into());
+        let message = ByteSize(p.max_message.into()).human();
         t.row([
             format!("  port {}", p.number),
             format!("{}, {}, {mtu}messages up to {message}", p.state, p.link_layer),
@@ -183,7 +183,7 @@ fn describe(device: &Device, d: &Details) -> Table {
         "  memory".into(),
         match l.max_mr_size {
             u64::MAX => format!("{} regions of any size, {} windows", l.max_mr, l.max_mw),
-            most => format!("{} regions of up to {}, {} windows", l.max_mr, Size(most), l.max_mw),
+            most => format!("{} regions of up to {}, {} windows", l.max_mr, ByteSize(most).human(), l.max_mw),
         },
     ]);
     t.row([

@@ -2,7 +2,7 @@
 
 use millrace_bench::{
     table::{Align, Table},
-    units::Size,
+    units::ByteSize,
 };
 use millrace_cli_common::{
     executor,
@@ -189,7 +189,7 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
         if !args.json {
             let directories = counted(directories, ("directory", "directories"));
             let files = counted(files, ("file", "files"));
-            output::line(&format!("\n{directories}, {files}, {}", Size(bytes)))?;
+            output::line(&format!("\n{directories}, {files}, {}", ByteSize(bytes).human()))?;
         }
         Ok(Outcome::Done)
     })

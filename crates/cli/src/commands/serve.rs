@@ -7,7 +7,7 @@ use millrace_cli_common::{
     output,
 };
 use millrace_daemon::{Config, Daemon, DaemonError};
-use millrace_server::{ByteSize, ServerError};
+use millrace_server::ServerError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     net::UnixStream,
@@ -153,7 +153,7 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     server.shards = args.shards.or(server.shards);
     server.registration = global.registration.or(server.registration);
     if let Some(memory) = args.memory {
-        server.limits.memory = ByteSize(memory.0);
+        server.limits.memory = memory;
     }
     if server.exports.is_empty() {
         return Err(Failure::usage(

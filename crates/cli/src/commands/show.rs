@@ -5,7 +5,7 @@ use std::io::Write;
 use futures::{StreamExt, stream::FuturesOrdered};
 use millrace_bench::{
     table::{Align, Table},
-    units::Size,
+    units::ByteSize,
 };
 use millrace_cli_common::{
     executor,
@@ -72,7 +72,7 @@ pub(super) fn stat(args: &StatArgs) -> CommandResult {
         if let Some(target) = &target {
             t.row(["target", &printable(target)]);
         }
-        let rounded = if a.size < 1024 { String::new() } else { format!(" ({})", Size(a.size)) };
+        let rounded = if a.size < 1024 { String::new() } else { format!(" ({})", ByteSize(a.size).human()) };
         t.row(["size", &format!("{} bytes{rounded}", a.size)]);
         t.row(["used", &format!("{} bytes", a.used)]);
         t.row(["mode", &format!("{} {}", d.mode, mode_text(&a))]);
@@ -111,9 +111,9 @@ pub(super) fn df(args: &DfArgs) -> CommandResult {
             }
             t.row([
                 format!("{}:{}", session.client.server(), session.client.export()),
-                Size(s.total_bytes).to_string(),
-                Size(used).to_string(),
-                Size(s.available_bytes).to_string(),
+                ByteSize(s.total_bytes).human().to_string(),
+                ByteSize(used).human().to_string(),
+                ByteSize(s.available_bytes).human().to_string(),
                 format!("{:.0} %", used as f64 * 100.0 / s.total_bytes.max(1) as f64),
                 s.available_files.to_string(),
             ]);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use millrace_bench::{
     table::{Align, Table},
-    units::{Size, grouped},
+    units::{ByteSize, grouped},
 };
 use millrace_client::nfs3::Client;
 use millrace_server::Running;
@@ -131,7 +131,7 @@ impl Summary {
             self.root,
             self.what,
             grouped(self.files),
-            Size(self.bytes),
+            ByteSize(self.bytes).human(),
             self.rdma,
             self.tcp
         )
@@ -169,12 +169,12 @@ impl Summary {
         row(
             "RDMA Writes",
             m.rdma_writes,
-            format!("the server put {} into the client's memory", Size(m.write_bytes)),
+            format!("the server put {} into the client's memory", ByteSize(m.write_bytes).human()),
         );
         row(
             "RDMA Reads",
             m.rdma_reads,
-            format!("the server fetched {} from the client's memory", Size(m.read_bytes)),
+            format!("the server fetched {} from the client's memory", ByteSize(m.read_bytes).human()),
         );
         row(
             "bytes placed directly",

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use millrace_bench::units::Size;
+use millrace_bench::units::ByteSize;
 use millrace_cli_common::{args::proto, iozone};
 use millrace_client::Proto;
 
@@ -73,11 +73,11 @@ pub(crate) struct BreakdownArgs {
 
     /// Bytes of one read or write
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128K")]
-    pub(crate) record: Vec<Size>,
+    pub(crate) record: Vec<ByteSize>,
 
     /// Bytes of each file
     #[arg(long, value_name = "SIZE", default_value = "256M")]
-    pub(crate) size: Size,
+    pub(crate) size: ByteSize,
 
     /// Records in flight per thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]

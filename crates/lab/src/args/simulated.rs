@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use millrace_bench::units::Size;
+use millrace_bench::units::ByteSize;
 use millrace_cli_common::args::proto;
 use millrace_client::Proto;
 use millrace_simlab::Storage;
@@ -68,11 +68,11 @@ pub(crate) struct SimulateArgs {
 
     /// Bytes of one read or write
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128K")]
-    pub(crate) record: Vec<Size>,
+    pub(crate) record: Vec<ByteSize>,
 
     /// Bytes of each file, which this machine's memory must hold
     #[arg(long, value_name = "SIZE", default_value = "32M")]
-    pub(crate) size: Size,
+    pub(crate) size: ByteSize,
 
     /// Records in flight per thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -117,15 +117,15 @@ pub(crate) struct WanArgs {
 
     /// Bytes of bare messages
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4K,64K,1M")]
-    pub(crate) message: Vec<Size>,
+    pub(crate) message: Vec<ByteSize>,
 
     /// Bytes of the blocks of NFS
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "32K,128K")]
-    pub(crate) block: Vec<Size>,
+    pub(crate) block: Vec<ByteSize>,
 
     /// Bytes of the file; 128M in the original
     #[arg(long, value_name = "SIZE", default_value = "16M")]
-    pub(crate) size: Size,
+    pub(crate) size: ByteSize,
 
     /// The seed
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use millrace_bench::{units::Size, workload::Latency};
+use millrace_bench::{units::ByteSize, workload::Latency};
 use millrace_cli_common::args::proto;
 use millrace_client::Proto;
 use millrace_workloads::{Btio, Class, Clients, Compile, Fileop, Oltp, Postmark, Sources, Tile, Untar};
@@ -150,7 +150,7 @@ pub(crate) struct OltpArgs {
 
     /// Bytes of each
     #[arg(long, value_name = "SIZE", default_value = "32M")]
-    file_size: Size,
+    file_size: ByteSize,
 
     /// Reads of all shadow processes together
     #[arg(long, value_name = "N", default_value_t = 20_000)]
@@ -267,7 +267,7 @@ pub(crate) struct ClientsArgs {
 
     /// Bytes of each client's file
     #[arg(long, value_name = "SIZE", default_value = "64M")]
-    size: Size,
+    size: ByteSize,
 
     /// Bytes of one read or write, up to 64 MiB
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = small_size)]
@@ -277,9 +277,9 @@ pub(crate) struct ClientsArgs {
 /// A size that the workload keeps in memory.
 fn small_size(text: &str) -> Result<u32, String> {
     const MOST: u64 = 64 << 20;
-    match text.parse::<Size>() {
-        Ok(Size(n)) if n <= MOST => Ok(n as u32),
-        Ok(size) => Err(format!("{size} is more than {}", Size(MOST))),
+    match text.parse::<ByteSize>() {
+        Ok(ByteSize(n)) if n <= MOST => Ok(n as u32),
+        Ok(size) => Err(format!("{size} is more than {}", ByteSize(MOST))),
         Err(e) => Err(e.to_string()),
     }
 }

@@ -63,7 +63,7 @@ fn conditions(args: &BreakdownArgs, figures: &[Figure]) -> String {
         args.address,
         provider.map_or_else(|| args.proto.to_string(), |p| format!("{} ({p})", args.proto)),
         args.outstanding,
-        args.size,
+        args.size.human(),
         args.runs
     )
 }

@@ -23,8 +23,9 @@ pub(super) fn run(global: &Global, args: &SimulateArgs) -> CommandResult {
     let machines = machines(global, &args.machines, args.proto, 1)?;
     let about = about(&machines);
     let shared = if args.shared_mount { "; threads share a connection" } else { "" };
-    let conditions =
-        |_: &Figure| format!("{about}; {} in flight and {} per thread{shared}", args.outstanding, args.size);
+    let conditions = |_: &Figure| {
+        format!("{about}; {} in flight and {} per thread{shared}", args.outstanding, args.size.human())
+    };
     let matrix = matrix(global, args, machines);
     let show = Show {
         json: args.json,

@@ -2,7 +2,7 @@
 
 use millrace_bench::{
     table::{Align, Table},
-    units::{Size, short},
+    units::{ByteSize, short},
 };
 use millrace_cli_common::{
     failure::{CommandResult, Outcome},
@@ -21,9 +21,12 @@ pub(super) fn run(global: &Global, args: &WanArgs) -> CommandResult {
     let profile = profile(&args.profile)?;
     let about = format!(
         "SIMULATED, not measured: {}: {}; registration {registration}; file of {}; seed {}\n",
-        profile.name, profile.about, args.size, args.seed
+        profile.name,
+        profile.about,
+        args.size.human(),
+        args.seed
     );
-    let bytes = |sizes: &[Size]| sizes.iter().map(length).collect::<Vec<_>>();
+    let bytes = |sizes: &[ByteSize]| sizes.iter().map(length).collect::<Vec<_>>();
     let wan = Wan {
         machines: Machines { seed: args.seed, options, ..Machines::new(profile) },
         miles: args.miles.clone(),
@@ -62,7 +65,7 @@ fn table(figures: &[WanFigure]) -> Table {
             miles.to_string(),
             outstanding_reads.to_string(),
             if test.starts_with("RDMA") { test.clone() } else { format!("NFS {test}") },
-            Size(figure.record).to_string(),
+            ByteSize(figure.record).human().to_string(),
             figure.mb_per_s.map_or_else(|| "-".into(), short),
         ]);
     }

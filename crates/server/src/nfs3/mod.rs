@@ -62,7 +62,7 @@ impl Env {
         client: ClientAddr,
     ) -> Self {
         // The configuration was checked: both are at most 4 MiB.
-        let bytes = |s: crate::size::ByteSize| u32::try_from(s.0).unwrap_or(u32::MAX);
+        let bytes = |s: millrace_buffer::ByteSize| u32::try_from(s.0).unwrap_or(u32::MAX);
         let limits = &shared.config.limits;
         Self {
             exports: Arc::clone(&shared.exports),

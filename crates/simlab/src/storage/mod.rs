@@ -7,7 +7,7 @@ mod tmpfs;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use millrace_bench::{BenchError, units::Size};
+use millrace_bench::{BenchError, units::ByteSize};
 use millrace_runtime::{BoxFuture, RuntimeRef};
 use millrace_vfs::{FileSystemRef, Handle};
 
@@ -69,8 +69,8 @@ impl FromStr for Storage {
             ("tmpfs", _) => Ok(Self::Tmpfs(Tmpfs::opensolaris(Lookup::Hashed))),
             ("tmpfs-linear", _) => Ok(Self::Tmpfs(Tmpfs::opensolaris(Lookup::Linear))),
             (_, Some(memory)) => {
-                let memory: Size =
-                    memory.parse().map_err(|e: millrace_bench::units::BadSize| e.to_string())?;
+                let memory: ByteSize =
+                    memory.parse().map_err(|e: millrace_buffer::InvalidByteSize| e.to_string())?;
                 let raid = Raid::eight_disks(memory.0);
                 raid.check().map_err(|e| e.to_string())?;
                 Ok(Self::Raid(raid))

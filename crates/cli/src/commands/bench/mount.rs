@@ -43,10 +43,13 @@ pub(super) fn run(args: &MountBenchArgs) -> CommandResult {
         "{} over {over}, memory export; file of {}; medians of {} runs in turns.\n\
          ratio: the mount over the lower of library and passthrough for sequential reads and writes, else over the \
          passthrough.\n",
-        args.address, args.size, args.runs
+        args.address,
+        args.size.human(),
+        args.runs
     ))?;
     output::write(report.table().to_string().as_bytes())?;
-    let memory = |case| report.listing_memory(case).map_or_else(|| "-".into(), |size| size.to_string());
+    let memory =
+        |case| report.listing_memory(case).map_or_else(|| "-".into(), |size| size.human().to_string());
     output::line(&format!(
         "\nThe mount's process had {} of memory at most in a listing of names, {} in one with attributes.",
         memory(Case::List),

@@ -4,7 +4,7 @@ use millrace_bench::{
     Figure,
     figure::table,
     raw::{PingPong, RawPeer, Stream},
-    units::Size,
+    units::ByteSize,
 };
 use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
@@ -33,11 +33,11 @@ pub(super) fn run(args: &RawArgs) -> CommandResult {
 
 fn once(args: &RawArgs, peer: &RawPeer) -> Result<Vec<Figure>, Failure> {
     let mut out = Vec::new();
-    for Size(write) in &args.writes {
+    for ByteSize(write) in &args.writes {
         let write = usize::try_from(*write).unwrap_or(usize::MAX);
         out.push(Stream { write, total: args.size.0, working_set: args.working_set.0 }.run(peer)?);
     }
-    for Size(pong) in &args.pong {
+    for ByteSize(pong) in &args.pong {
         let game = PingPong { count: args.pings, ping: args.ping.0, pong: *pong };
         out.push(game.run_tcp(peer)?);
         out.push(game.run_rdma(peer)?);
@@ -56,7 +56,11 @@ fn print(args: &RawArgs, runs: &[Vec<Figure>]) -> Result<(), Failure> {
         .collect();
     output::line(&format!(
         "Plain sockets between two processes at {}, {} per stream out of {}, {} ping-pongs; medians of {} runs.\n",
-        args.address, args.size, args.working_set, args.pings, args.runs
+        args.address,
+        args.size.human(),
+        args.working_set.human(),
+        args.pings,
+        args.runs
     ))?;
     output::write(table(&medians, ("sender", "receiver")).to_string().as_bytes())
 }
