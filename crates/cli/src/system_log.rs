@@ -1,5 +1,15 @@
 //! The system log: one datagram for each line to the socket of syslog(3), which journald serves too; or standard error,
 //! where that is the journal.
+//!
+//! This module is written by hand, because no crate keeps all of its guarantees (read in November 2026):
+//! - A line waits at most [`PATIENCE`] for a log that takes none. `syslog` 7 and `tracing-journald` 0.3 send on a
+//!   blocking socket without a timeout, and `syslog-tracing` 0.3 calls syslog(3), which blocks likewise. A mount whose
+//!   log is stored on the mount itself would deadlock.
+//! - Logging goes on after a restart of the log. `syslog` 7 keeps a connected socket and does not reconnect.
+//! - A missing log is an error with the name of the socket, which `millrace mount --daemon` reports. syslog(3) drops
+//!   lines without an error.
+//! - A line in the journal is the same text or JSON as on standard error, with the fields of the event.
+//!   `tracing-journald` puts them into journal fields, which `journalctl` shows only with `-o verbose` or `-o json`.
 
 use std::{
     io::{self, Write},
