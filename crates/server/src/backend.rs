@@ -6,9 +6,9 @@ use millrace_buffer::Arena;
 use millrace_runtime::RuntimeRef;
 use millrace_vfs::{
     FileSystemRef,
-    local::{IdentityMode, KeySource, LocalConfig, LocalError, LocalFs},
     memory::{MemoryConfig, MemoryFs},
 };
+use millrace_vfs_local::{IdentityMode, KeySource, LocalConfig, LocalError, LocalFs};
 
 use crate::{Backend, ExportConfig, Identities, handle::export_id};
 

@@ -97,7 +97,7 @@ pub struct ExportConfig {
     pub identities: Identities,
 }
 
-/// In whose name the server's calls on a local directory are made ([`millrace_vfs::local::IdentityMode`]).
+/// In whose name the server's calls on a local directory are made ([`millrace_vfs_local::IdentityMode`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Identities {
     /// The callers', which root needs CAP_SETUID and CAP_SETGID for; the server's user where that is not root.

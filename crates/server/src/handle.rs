@@ -109,7 +109,7 @@ impl Sealer {
 
 /// The secret in `state_dir`; made on first use, readable by its owner only.
 pub(crate) fn secret(state_dir: &Path, random: impl FnOnce(&mut [u8])) -> io::Result<[u64; 2]> {
-    let bytes = millrace_vfs::local::secret_file(&state_dir.join(SECRET_FILE), |bytes| random(bytes))?;
+    let bytes = millrace_vfs_local::secret_file(&state_dir.join(SECRET_FILE), |bytes| random(bytes))?;
     let (a, b) = bytes.split_at(8);
     let half = |b: &[u8]| b.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)); // Little-endian.
     Ok([half(a), half(b)])

@@ -4,8 +4,9 @@
 //! keeps its data in memory completes at once without allocating; others return a `'static` future that owns
 //! its state. No call blocks the calling thread.
 
+#[cfg(feature = "rustix")]
+mod errno;
 mod error;
-pub mod local;
 pub mod memory;
 mod types;
 

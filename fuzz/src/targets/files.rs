@@ -9,9 +9,9 @@ use std::{
 
 use millrace_vfs::{
     FileSystem, FsError, Handle, Identity,
-    local::{LocalConfig, LocalFs},
     memory::{MemoryConfig, MemoryFs},
 };
+use millrace_vfs_local::{LocalConfig, LocalFs};
 
 use super::{connection::Asked, xdr::arena};
 use crate::{bytes::Input, still::still};

@@ -8,7 +8,7 @@ use millrace_vfs::{
     Identity, NewNode, SetAttr, SetTime, Stability, Time, WccAttr,
 };
 
-use crate::fixture::{Fixture, fails, member, mode, root, size, user};
+use super::fixture::{Fixture, fails, member, mode, root, size, user};
 
 fn owner(uid: u32, gid: u32) -> SetAttr {
     SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }

@@ -3,7 +3,7 @@
 use millrace_vfs::{FsError::*, Identity, NewNode, SetAttr, Stability};
 use proptest::prelude::*;
 
-use crate::fixture::{Fixture, fails, member, root, size, user};
+use super::fixture::{Fixture, fails, member, root, size, user};
 
 const PAGE: usize = 64 << 10;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use millrace_vfs::{FsError::*, ReadDirLimits};
 
-use crate::fixture::{Fixture, fails, mode, root};
+use super::fixture::{Fixture, fails, mode, root};
 
 const ALL: ReadDirLimits = ReadDirLimits { max_entries: 10_000, max_name_bytes: 1 << 20, plus: false };
 

@@ -1,13 +1,11 @@
 //! A file system under test, with short forms of its calls.
 
-use std::{any::Any, sync::Arc};
+use std::any::Any;
 
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use millrace_vfs::{
-    Access, Arena, Attr, CreateHow, Created, DirEntry, FileSystem, FileSystemRef, FsError, FsResult, Handle,
-    Identity, NewNode, Op, ReadDirLimits, SetAttr, Stability, Views,
-    local::{HandleMode, IoMode, KeySource, LocalConfig, LocalFs},
-    memory::{MemoryConfig, MemoryFs},
+    Access, Arena, Attr, CreateHow, Created, DirEntry, FileSystemRef, FsError, FsResult, Handle, Identity,
+    NewNode, Op, ReadDirLimits, SetAttr, Stability, Views,
 };
 
 /// Limitations of an implementation in the test environment; affected cases are skipped.
@@ -34,47 +32,6 @@ pub(crate) struct Fixture {
     rt: tokio::runtime::Runtime,
     /// Resources that must outlive the file system (a temporary directory).
     _keep: Box<dyn Any + Send + Sync>,
-}
-
-/// The memory file system.
-pub(crate) fn memory() -> Fixture {
-    let can = Abilities { identities: true, devices: true, coarse_times: false, stress_steps: 5000 };
-    Fixture::new(can, |arena, rt| {
-        (MemoryFs::new(MemoryConfig::new(arena, rt)) as Arc<dyn FileSystem>, Box::new(()))
-    })
-}
-
-/// A local directory, with the best features available.
-pub(crate) fn local() -> Fixture {
-    local_as(HandleMode::Auto, IoMode::Auto, None)
-}
-
-/// A local directory on tmpfs, if there is one: other handles and cookies.
-pub(crate) fn local_tmpfs() -> Fixture {
-    local_as(HandleMode::Auto, IoMode::Auto, Some("/dev/shm"))
-}
-
-/// A local directory, without kernel handles and io_uring.
-pub(crate) fn local_plain() -> Fixture {
-    local_as(HandleMode::Index, IoMode::Blocking, None)
-}
-
-fn local_as(handles: HandleMode, io: IoMode, within: Option<&str>) -> Fixture {
-    let privileged = rustix::process::geteuid().is_root();
-    let can =
-        Abilities { identities: privileged, devices: privileged, coarse_times: true, stress_steps: 300 };
-    Fixture::new(can, |arena, _| {
-        let within = within.and_then(|w| tempfile::tempdir_in(w).ok());
-        let dir = within.unwrap_or_else(|| tempfile::tempdir().unwrap());
-        let config = LocalConfig {
-            handles,
-            io,
-            key: KeySource::Bytes([5; 16]),
-            sync_metadata: false, // Tested elsewhere; slow.
-            ..LocalConfig::new(dir.path(), arena)
-        };
-        (LocalFs::open(config).unwrap() as Arc<dyn FileSystem>, Box::new(dir))
-    })
 }
 
 /// An unprivileged user with uid and gid `n`.

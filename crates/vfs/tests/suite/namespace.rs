@@ -2,7 +2,7 @@
 
 use millrace_vfs::{CreateHow, FileKind, FsError::*, Handle, NewNode, SetAttr};
 
-use crate::fixture::{Fixture, fails, mode, root, size};
+use super::fixture::{Fixture, fails, mode, root, size};
 
 pub(crate) fn lookup_finds_created_objects(f: &Fixture) {
     let made = f.create(&root(), &f.dir, b"a", mode(0o640)).unwrap();

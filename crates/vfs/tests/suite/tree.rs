@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use millrace_vfs::{Attr, FileKind, FsError, FsError::*, FsResult, Handle, NewNode, SetAttr};
 use proptest::prelude::*;
 
-use crate::fixture::{Fixture, mode, root};
+use super::fixture::{Fixture, mode, root};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
