@@ -11,8 +11,8 @@ use millrace_buffer::{Arena, ArenaConfig};
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_vfs::{
     Access, Attr, CreateHow, Created, DirEntry, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult,
-    FsStat, Handle, Identity, NewNode, Op, Read, ReadDirLimits, SetAttr, SetTime, Stability, Time, Views,
-    Wcc, WccAttr, Written,
+    FsStat, Handle, Identity, Op, Read, ReadDirLimits, SetAttr, SetTime, Stability, Time, Views, Wcc,
+    WccAttr, Written,
 };
 use parking_lot::Mutex;
 
@@ -275,7 +275,7 @@ impl FileSystem for Disk {
     }
 
     fn info(&self) -> FsInfo {
-        FsInfo { max_file_size: MAX_FILE, name_max: 255, link_max: 1, time_delta_nanos: 1 }
+        FsInfo { max_file_size: MAX_FILE, writable: true, ..FsInfo::default() }
     }
 
     fn stat(&self) -> Op<FsStat> {
@@ -319,10 +319,6 @@ impl FileSystem for Disk {
     fn access(&self, _: &Identity, file: &Handle, wanted: Access) -> Op<(Access, Attr)> {
         let file = *file;
         self.call(move |_, st, _| Ok((wanted, st.attr(&file)?)))
-    }
-
-    fn readlink(&self, _: &Identity, _: &Handle) -> Op<(Vec<u8>, Attr)> {
-        Op::Ready(Err(FsError::Inval))
     }
 
     fn read(&self, _: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
@@ -398,10 +394,6 @@ impl FileSystem for Disk {
         })
     }
 
-    fn create_node(&self, _: &Identity, _: &Handle, _: &[u8], _: &NewNode, _: &SetAttr) -> Op<Created> {
-        Op::Ready(Err(FsError::NotSupp))
-    }
-
     fn remove(&self, _: &Identity, _: &Handle, name: &[u8]) -> Op<Wcc> {
         let name = name.to_vec();
         self.call(move |_, st, _| {
@@ -424,10 +416,6 @@ impl FileSystem for Disk {
             }
             Ok((Wcc::default(), Wcc::default()))
         })
-    }
-
-    fn link(&self, _: &Identity, _: &Handle, _: &Handle, _: &[u8]) -> Op<(Attr, Wcc)> {
-        Op::Ready(Err(FsError::NotSupp))
     }
 
     fn readdir(

@@ -302,6 +302,9 @@ impl Export {
                 .and_then(|n| u32::try_from(n).ok())
                 .unwrap_or(32_000),
             time_delta_nanos: 1,
+            writable: !config.read_only,
+            hard_links: true,
+            symlinks: true,
         };
         Ok(Self {
             tree,

@@ -284,7 +284,7 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// Cookie to continue after this entry.
     pub cookie: u64,
-    /// Handle and attributes, if requested and available.
+    /// Handle and attributes, if requested and available. Clients look up the name of an entry without them.
     pub plus: Option<(Handle, Attr)>,
 }
 
@@ -301,8 +301,8 @@ pub struct DirPage {
     pub attr: Attr,
 }
 
-/// Space and file counts of a file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Space and file counts of a file system. All are 0 if they are unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FsStat {
     /// Total size in bytes.
     pub total_bytes: u64,
@@ -318,7 +318,8 @@ pub struct FsStat {
     pub available_files: u64,
 }
 
-/// Static properties of a file system.
+/// Static properties of a file system. The default is that of a small read-only file system: files of up to
+/// 2^63 - 1 bytes, names of up to 255 bytes, one link to each file, times in nanoseconds, no symbolic links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FsInfo {
     /// Maximum file size in bytes.
@@ -329,4 +330,24 @@ pub struct FsInfo {
     pub link_max: u32,
     /// Granularity of times in nanoseconds.
     pub time_delta_nanos: u32,
+    /// Whether objects can be created and changed.
+    pub writable: bool,
+    /// Whether files can have hard links (`FSF3_LINK`, RFC 1813 section 3.3.19).
+    pub hard_links: bool,
+    /// Whether symbolic links can exist (`FSF3_SYMLINK`).
+    pub symlinks: bool,
+}
+
+impl Default for FsInfo {
+    fn default() -> Self {
+        Self {
+            max_file_size: i64::MAX as u64,
+            name_max: 255,
+            link_max: 1,
+            time_delta_nanos: 1,
+            writable: false,
+            hard_links: false,
+            symlinks: false,
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use millrace_nfs::v3::{
     FsinfoArgs, FsinfoOk, FsstatArgs, FsstatOk, NfsTime, PathconfArgs, PathconfOk, PostOpAttr, properties,
 };
+use millrace_vfs::FsInfo;
 use millrace_xdr::Encoder;
 
 use super::{Env, convert, done, execute::Executed, target::Target};
@@ -56,12 +57,21 @@ pub(super) async fn fsinfo(env: &Env, t: &Target, _: FsinfoArgs, reply: Encoder)
             readdir_preferred: READDIR_PREFERRED,
             max_file_size: info.max_file_size,
             time_delta: NfsTime { seconds: delta / NANOS_PER_SECOND, nanoseconds: delta % NANOS_PER_SECOND },
-            properties: properties::LINK
-                | properties::SYMLINK
-                | properties::HOMOGENEOUS
-                | properties::CAN_SET_TIME,
+            properties: properties_of(info),
         },
     )
+}
+
+fn properties_of(info: &FsInfo) -> u32 {
+    let optional = [
+        (info.hard_links, properties::LINK),
+        (info.symlinks, properties::SYMLINK),
+        (info.writable, properties::CAN_SET_TIME),
+    ];
+    optional
+        .into_iter()
+        .filter(|(supported, _)| *supported)
+        .fold(properties::HOMOGENEOUS, |all, (_, bit)| all | bit)
 }
 
 pub(super) async fn pathconf(env: &Env, t: &Target, _: PathconfArgs, reply: Encoder) -> Executed {

@@ -25,8 +25,8 @@ impl MemoryFs {
     ) -> FsResult<(Access, Attr)> {
         let inode = self.inode(file)?;
         let st = inode.read()?;
-        let rights = permission::rights(&st, inode.kind, caller);
-        Ok((Access(rights & wanted.0), self.attr(&inode, &st)))
+        let attr = self.attr(&inode, &st);
+        Ok((Access(attr.rights(caller).0 & wanted.0), attr))
     }
 
     pub(super) fn readlink_now(&self, link: &Handle) -> FsResult<(Vec<u8>, Attr)> {

@@ -211,6 +211,9 @@ impl FileSystem for MemoryFs {
             name_max: NAME_MAX as u32,
             link_max: self.config.link_max,
             time_delta_nanos: 1,
+            writable: true,
+            hard_links: true,
+            symlinks: true,
         }
     }
 

@@ -1,35 +1,20 @@
 //! POSIX permission checks.
 
 use super::inode::InodeState;
-use crate::{Access, FileKind, FsError, FsResult, Identity};
+pub(super) use crate::permission::{EXECUTE, READ, WRITE};
+use crate::{FileKind, FsError, FsResult, Identity, permission};
 
-pub(super) const READ: u32 = 4;
-pub(super) const WRITE: u32 = 2;
-pub(super) const EXECUTE: u32 = 1;
 pub(super) const SET_UID: u32 = 0o4000;
 pub(super) const SET_GID: u32 = 0o2000;
 pub(super) const STICKY: u32 = 0o1000;
 const GROUP_EXECUTE: u32 = 0o010;
-const ANY_EXECUTE: u32 = 0o111;
 
 fn is_root(caller: &Identity) -> bool {
     caller.uid == 0
 }
 
-/// Whether the mode grants all of `wanted`. Root may do everything, except execute a file without any execute
-/// bit.
 fn mode_allows(st: &InodeState, kind: FileKind, caller: &Identity, wanted: u32) -> bool {
-    if is_root(caller) {
-        return wanted & EXECUTE == 0 || kind == FileKind::Directory || st.mode & ANY_EXECUTE != 0;
-    }
-    let class = if caller.uid == st.uid {
-        st.mode >> 6
-    } else if caller.in_group(st.gid) {
-        st.mode >> 3
-    } else {
-        st.mode
-    };
-    class & wanted == wanted
+    permission::mode_allows(kind, st.mode, (st.uid, st.gid), caller, wanted)
 }
 
 fn allow(yes: bool) -> FsResult<()> {
@@ -92,18 +77,4 @@ pub(super) fn without_set_id(mode: u32) -> u32 {
 pub(super) fn settable_mode(mode: u32, gid: u32, caller: &Identity) -> u32 {
     let mode = mode & 0o7777;
     if is_root(caller) || caller.in_group(gid) { mode } else { mode & !SET_GID }
-}
-
-/// Access rights of RFC 1813 section 3.3.4 according to the mode.
-pub(super) fn rights(st: &InodeState, kind: FileKind, caller: &Identity) -> u32 {
-    let gives = |wanted, rights| if mode_allows(st, kind, caller, wanted) { rights } else { 0 };
-    if kind == FileKind::Directory {
-        gives(READ, Access::READ)
-            | gives(EXECUTE, Access::LOOKUP)
-            | gives(WRITE | EXECUTE, Access::MODIFY | Access::EXTEND | Access::DELETE)
-    } else {
-        gives(READ, Access::READ)
-            | gives(WRITE, Access::MODIFY | Access::EXTEND)
-            | gives(EXECUTE, Access::EXECUTE)
-    }
 }
