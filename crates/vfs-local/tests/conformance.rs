@@ -1,52 +1,48 @@
 //! The conformance suite of `millrace-vfs` on local directories.
 
-// Tests fail by panicking; the lints recognize tests only by their attribute.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used)] // Helpers outside of `#[test]` functions.
 
-#[path = "../../vfs/tests/suite/mod.rs"]
-mod suite;
-
-use std::sync::Arc;
-
-use millrace_vfs::FileSystem;
+use millrace_vfs::conformance::{self, Capability, Resources, Subject};
 use millrace_vfs_local::{HandleMode, IoMode, KeySource, LocalConfig, LocalFs};
-use suite::fixture::{Abilities, Fixture};
 
-/// A local directory, with the best features available.
-fn local() -> Fixture {
-    local_as(HandleMode::Auto, IoMode::Auto, None)
+/// A new local directory in `parent` or else in the directory for temporary files.
+fn open(resources: &Resources, handles: HandleMode, io: IoMode, parent: Option<&str>) -> Subject {
+    let dir = parent.and_then(|parent| tempfile::tempdir_in(parent).ok());
+    let dir = dir.unwrap_or_else(|| tempfile::tempdir().unwrap());
+    let config = LocalConfig {
+        handles,
+        io,
+        key: KeySource::Bytes([5; 16]),
+        sync_metadata: false, // Tested elsewhere; slow.
+        ..LocalConfig::new(dir.path(), resources.arena.clone())
+    };
+    let subject = Subject::new(LocalFs::open(config).unwrap()).keep(dir).stress_calls(300);
+    let subject = subject.without(Capability::FineTimes);
+    if rustix::process::geteuid().is_root() {
+        subject
+    } else {
+        subject.without(Capability::Permissions).without(Capability::Devices)
+    }
 }
 
-/// A local directory on tmpfs, if there is one: other handles and cookies.
-fn local_tmpfs() -> Fixture {
-    local_as(HandleMode::Auto, IoMode::Auto, Some("/dev/shm"))
+fn conforms(handles: HandleMode, io: IoMode, parent: Option<&str>) {
+    let report = conformance::run(|resources| open(resources, handles, io, parent));
+    println!("{report}");
+    report.assert_passed();
 }
 
-/// A local directory, without kernel handles and io_uring.
-fn local_plain() -> Fixture {
-    local_as(HandleMode::Index, IoMode::Blocking, None)
+#[test]
+fn local_directories_conform() {
+    conforms(HandleMode::Auto, IoMode::Auto, None);
 }
 
-fn local_as(handles: HandleMode, io: IoMode, within: Option<&str>) -> Fixture {
-    let privileged = rustix::process::geteuid().is_root();
-    let can =
-        Abilities { identities: privileged, devices: privileged, coarse_times: true, stress_steps: 300 };
-    Fixture::new(can, |arena, _| {
-        let within = within.and_then(|w| tempfile::tempdir_in(w).ok());
-        let dir = within.unwrap_or_else(|| tempfile::tempdir().unwrap());
-        let config = LocalConfig {
-            handles,
-            io,
-            key: KeySource::Bytes([5; 16]),
-            sync_metadata: false, // Tested elsewhere; slow.
-            ..LocalConfig::new(dir.path(), arena)
-        };
-        (LocalFs::open(config).unwrap() as Arc<dyn FileSystem>, Box::new(dir))
-    })
+#[test]
+fn local_directories_conform_without_kernel_handles_and_io_uring() {
+    conforms(HandleMode::Index, IoMode::Blocking, None);
 }
 
-suite::implementations! {
-    local_fs: crate::local;
-    local_fs_plain: crate::local_plain;
-    local_fs_tmpfs: crate::local_tmpfs;
+/// tmpfs has other handles and cookies.
+#[test]
+fn local_directories_on_tmpfs_conform() {
+    conforms(HandleMode::Auto, IoMode::Auto, Some("/dev/shm"));
 }

@@ -20,15 +20,15 @@ pub(crate) fn process_verifier() -> [u8; 8] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use crate::{
         Access, Attr, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult, Handle, Identity, Op, Read,
         ReadDirLimits, Stability, Time, Views,
     };
 
     /// A file system of one empty directory that implements the required methods only.
-    struct Minimal {
-        info: FsInfo,
+    pub(crate) struct Minimal {
+        pub(crate) info: FsInfo,
     }
 
     impl FileSystem for Minimal {

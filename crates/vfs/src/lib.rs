@@ -4,6 +4,8 @@
 //! keeps its data in memory completes at once without allocating; others return a `'static` future that owns
 //! its state. No call blocks the calling thread.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod defaults;
 #[cfg(feature = "rustix")]
 mod errno;
@@ -35,8 +37,9 @@ pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 ///
 /// # Required and default methods
 ///
-/// A read-only file system implements the first five methods. [`FsInfo`] declares what else it supports. A
-/// file system that forwards calls to another one forwards all methods.
+/// A read-only file system implements the first five methods. [`FsInfo`] declares what else it supports, and
+/// the conformance suite (Cargo feature `conformance`) tests it accordingly. A file system that forwards calls
+/// to another one forwards all methods.
 ///
 /// | method | default |
 /// |---|---|
@@ -64,7 +67,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// in buffers of the file system's arena. Fewer bytes are returned only at the end of the file.
     fn read(&self, caller: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read>;
 
-    /// Lists the entries of `dir` after `cookie` (0: from the start, `.` and `..` first): at most
+    /// Lists the entries of `dir`, `.` and `..` included, after `cookie` (0: from the start): at most
     /// `max_entries`, and until the names add up to `max_name_bytes` (but at least one entry if there is
     /// one). With `plus`, attributes and handles are included where they are available. Cookies are never 0
     /// and stay valid while the directory changes: an entry that exists during the whole scan is listed

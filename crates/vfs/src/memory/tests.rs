@@ -9,6 +9,7 @@ use millrace_runtime::virtual_time::VirtualTime;
 use proptest::prelude::*;
 
 use super::*;
+use crate::conformance::{self, Subject};
 
 const NAMES: [&str; 4] = ["a", "b", "a longer name", "the longest of all these names, by far"];
 /// Upper limit of offsets and sizes: six blocks.
@@ -228,4 +229,15 @@ proptest! {
             model.check();
         }
     }
+}
+
+#[test]
+fn memory_file_system_conforms() {
+    let report = conformance::run(|resources| {
+        let config = MemoryConfig::new(resources.arena.clone(), Arc::clone(&resources.runtime));
+        Subject::new(MemoryFs::new(config)).stress_calls(5000)
+    });
+    println!("{report}");
+    report.assert_passed();
+    assert!(report.skipped().is_empty(), "{:?}", report.skipped());
 }

@@ -1,37 +1,30 @@
 //! A file system under test, with short forms of its calls.
 
-use std::any::Any;
+use std::{any::Any, collections::BTreeSet};
 
-use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
-use millrace_vfs::{
+use millrace_runtime::tokio_rt::TokioRuntime;
+use parking_lot::Mutex;
+
+use super::{Capability, Resources, Subject};
+use crate::{
     Access, Arena, Attr, CreateHow, Created, DirEntry, FileSystemRef, FsError, FsResult, Handle, Identity,
     NewNode, Op, ReadDirLimits, SetAttr, Stability, Views,
 };
 
-/// Limitations of an implementation in the test environment; affected cases are skipped.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Abilities {
-    /// Calls use the caller's credentials (a local file system needs root for that). Otherwise all objects
-    /// belong to the user who runs the tests, and permission cases do nothing.
-    pub(crate) identities: bool,
-    /// Devices can be created.
-    pub(crate) devices: bool,
-    /// Times have the granularity of the kernel's clock, so two consecutive changes may have the same time.
-    pub(crate) coarse_times: bool,
-    /// Number of calls per thread in stress tests.
-    pub(crate) stress_steps: usize,
-}
-
 /// A new file system and its resources.
 pub(crate) struct Fixture {
     pub(crate) fs: FileSystemRef,
-    pub(crate) can: Abilities,
-    /// Working directory of the cases, mode 0777, owned by root.
+    /// Number of calls per thread in stress cases.
+    pub(crate) stress_calls: usize,
+    /// Working directory of the cases, mode 0777, owned by root; the root of a read-only file system.
     pub(crate) dir: Handle,
+    missing: BTreeSet<Capability>,
+    /// The missing capabilities that the case has asked for.
+    skipped: Mutex<BTreeSet<Capability>>,
     arena: Arena,
     rt: tokio::runtime::Runtime,
-    /// Resources that must outlive the file system (a temporary directory).
-    _keep: Box<dyn Any + Send + Sync>,
+    /// Must outlive the file system.
+    _resource: Box<dyn Any + Send + Sync>,
 }
 
 /// An unprivileged user with uid and gid `n`.
@@ -60,26 +53,35 @@ pub(crate) fn size(size: u64) -> SetAttr {
 }
 
 impl Fixture {
-    /// Creates the file system with `make`, which gets the arena and the runtime.
-    pub(crate) fn new(
-        can: Abilities,
-        make: impl FnOnce(Arena, RuntimeRef) -> (FileSystemRef, Box<dyn Any + Send + Sync>),
-    ) -> Self {
+    /// Opens the file system, and creates the working directory if that is possible.
+    pub(crate) fn new(open: impl FnOnce(&Resources) -> Subject) -> Self {
         let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let arena = Arena::new(millrace_buffer::ArenaConfig { limit: 256 << 20, huge_pages: false });
         let runtime = TokioRuntime::from_handle(rt.handle().clone());
-        let (fs, keep) = {
+        let Subject { fs, missing, stress_calls, resource } = {
             let _inside = rt.enter();
-            make(arena.clone(), runtime)
+            open(&Resources { arena: arena.clone(), runtime })
         };
-        let dir = fs.root();
-        let mut out = Self { fs, can, dir, arena, rt, _keep: keep };
-        let set = mode(0o777);
-        let made = out.op(out.fs.create_node(&root(), &dir, b"work", &NewNode::Directory, &set)).unwrap();
-        // The process's umask may have applied.
-        out.op(out.fs.setattr(&root(), &made.handle, &set, None)).unwrap();
-        out.dir = made.handle;
+        let (dir, skipped) = (fs.root(), Mutex::default());
+        let mut out = Self { fs, stress_calls, dir, missing, skipped, arena, rt, _resource: resource };
+        if !out.missing.contains(&Capability::Changes) {
+            out.dir = out.mkdir(&root(), &dir, b"work", 0o777).unwrap().handle;
+        }
         out
+    }
+
+    /// Whether the file system supports `capability`. If not, it is reported as skipped.
+    pub(crate) fn has(&self, capability: Capability) -> bool {
+        let missing = self.missing.contains(&capability);
+        if missing {
+            self.skipped.lock().insert(capability);
+        }
+        !missing
+    }
+
+    /// The missing capabilities that the case has asked for.
+    pub(crate) fn skipped(&self) -> Vec<Capability> {
+        self.skipped.lock().iter().copied().collect()
     }
 
     /// Waits for an operation.
@@ -117,6 +119,12 @@ impl Fixture {
         let made = self.op(self.fs.create_node(caller, dir, name, &NewNode::Directory, &mode(bits)))?;
         self.op(self.fs.setattr(caller, &made.handle, &mode(bits), None))?;
         Ok(made)
+    }
+
+    /// Creates a symbolic link as root.
+    pub(crate) fn symlink(&self, dir: &Handle, name: &str, target: &[u8]) -> FsResult<Created> {
+        let node = NewNode::Symlink(target.to_vec());
+        self.op(self.fs.create_node(&root(), dir, name.as_bytes(), &node, &SetAttr::default()))
     }
 
     pub(crate) fn lookup(&self, dir: &Handle, name: &str) -> FsResult<Handle> {

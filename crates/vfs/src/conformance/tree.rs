@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use millrace_vfs::{Attr, FileKind, FsError, FsError::*, FsResult, Handle, NewNode, SetAttr};
+use crate::{Attr, FileKind, FsError, FsError::*, FsResult, Handle};
 use proptest::prelude::*;
 
-use super::fixture::{Fixture, mode, root};
+use super::{
+    Capability,
+    fixture::{Fixture, mode, root},
+};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -21,16 +24,17 @@ enum Step {
     Link { file: usize, dir: usize, name: usize },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+/// A random step, without links if their weights are 0.
+fn step(symlinks: u32, links: u32) -> impl Strategy<Value = Step> {
     let at = || (0..64usize, 0..NAMES.len());
     prop_oneof![
         3 => at().prop_map(|(dir, name)| Step::Create { dir, name }),
         4 => at().prop_map(|(dir, name)| Step::MakeDir { dir, name }),
-        1 => at().prop_map(|(dir, name)| Step::Symlink { dir, name }),
+        symlinks => at().prop_map(|(dir, name)| Step::Symlink { dir, name }),
         2 => at().prop_map(|(dir, name)| Step::Remove { dir, name }),
         2 => at().prop_map(|(dir, name)| Step::RemoveDir { dir, name }),
         6 => (at(), at()).prop_map(|((from_dir, from), (to_dir, to))| Step::Rename { from_dir, from, to_dir, to }),
-        2 => (0..64usize, at()).prop_map(|(file, (dir, name))| Step::Link { file, dir, name }),
+        links => (0..64usize, at()).prop_map(|(file, (dir, name))| Step::Link { file, dir, name }),
     ]
 }
 
@@ -144,9 +148,11 @@ pub(crate) fn random_calls_match_a_model(f: &Fixture) {
         failure_persistence: None,
         ..ProptestConfig::default()
     });
+    let weight = |capability, weight| if f.has(capability) { weight } else { 0 };
+    let step = step(weight(Capability::Symlinks, 1), weight(Capability::HardLinks, 2));
     let mut round = 0;
     let round = std::cell::RefCell::new(&mut round);
-    let outcome = runner.run(&prop::collection::vec(step(), 1..80), |steps| {
+    let outcome = runner.run(&prop::collection::vec(step, 1..80), |steps| {
         **round.borrow_mut() += 1;
         let name = format!("round {}", round.borrow());
         follow(f, f.subdir(&name), &steps)
@@ -203,8 +209,7 @@ fn execute_step(f: &Fixture, m: &mut Model, step: &Step) -> (FsResult<()>, Permi
         Step::Symlink { dir, name } => {
             let (dir, name) = (m.pick(dir, true), NAMES[name]);
             let permitted_errors = m.entering(dir, name);
-            let (node, set) = (NewNode::Symlink(b"../a".to_vec()), SetAttr::default());
-            let made = f.op(f.fs.create_node(&root(), &m.objects[dir].handle, name.as_bytes(), &node, &set));
+            let made = f.symlink(&m.objects[dir].handle, name, b"../a");
             (made.map(|c| m.add(dir, name, c.handle, FileKind::Symlink)), permitted_errors)
         }
         Step::Remove { dir, name } => {
@@ -304,7 +309,8 @@ pub(crate) fn concurrent_calls_keep_the_tree_consistent(f: &Fixture) {
 /// Makes random calls; with concurrent changes, only matching errors may occur.
 fn make_random_calls(f: &Fixture, mut dirs: Vec<Handle>, mut rng: Choices) {
     let mut files = vec![f.dir];
-    for step in 0..f.can.stress_steps {
+    let links = f.has(Capability::HardLinks);
+    for step in 0..f.stress_calls {
         let (dir, name) = (dirs[rng.next(dirs.len())], NAMES[rng.next(NAMES.len())]);
         let (to_dir, to) = (dirs[rng.next(dirs.len())], NAMES[rng.next(NAMES.len())]);
         let file = files[rng.next(files.len())];
@@ -314,10 +320,10 @@ fn make_random_calls(f: &Fixture, mut dirs: Vec<Handle>, mut rng: Choices) {
             4 => f.remove(&dir, name),
             5 => f.rmdir(&dir, name),
             6..=8 => f.rename(&dir, name, &to_dir, to),
-            9 => f.link(&file, &dir, name),
-            10 => f.lookup(&dir, "..").map(drop),
+            9 if links => f.link(&file, &dir, name),
+            9 | 10 => f.lookup(&dir, "..").map(drop),
             _ => {
-                let limits = millrace_vfs::ReadDirLimits { max_entries: 9, max_name_bytes: 999, plus: true };
+                let limits = crate::ReadDirLimits { max_entries: 9, max_name_bytes: 999, plus: true };
                 f.op(f.fs.readdir(&root(), &dir, 0, [0; 8], limits)).map(drop)
             }
         };

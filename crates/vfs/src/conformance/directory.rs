@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use millrace_vfs::{FsError::*, ReadDirLimits};
+use crate::{FsError::*, ReadDirLimits};
 
 use super::fixture::{Fixture, fails, mode, root};
 
