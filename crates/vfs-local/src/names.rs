@@ -29,14 +29,6 @@ const TARGET_MAX: usize = 4095;
 const DEFAULT_MODE: u32 = 0o600;
 
 impl Export {
-    /// Requires a single path component.
-    fn check_name(&self, name: &[u8]) -> FsResult<()> {
-        if name.is_empty() || name.contains(&0) || name.contains(&b'/') {
-            return Err(FsError::Inval);
-        }
-        if name.len() > self.info.name_max as usize { Err(FsError::NameTooLong) } else { Ok(()) }
-    }
-
     /// Opens the directory of a handle.
     pub(super) fn directory(&self, dir: &Handle) -> FsResult<(Arc<Node>, Statx)> {
         let node = self.tree.open(dir)?;
@@ -56,7 +48,7 @@ impl Export {
     ) -> FsResult<(Arc<Node>, Statx)> {
         self.writable()?;
         let (node, st) = self.directory(dir)?;
-        self.check_name(name)?;
+        self.info.check_name(name)?;
         self.creds.precheck(caller, &st, W | X)?;
         Ok((node, st))
     }
@@ -74,7 +66,7 @@ impl Export {
 
     pub(super) fn lookup(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> FsResult<(Handle, Attr)> {
         let (node, st) = self.directory(dir)?;
-        self.check_name(name)?;
+        self.info.check_name(name)?;
         self.creds.precheck(caller, &st, X)?;
         if name == b"." || name == b".." {
             if self.creds.allowed(caller, node.as_fd(), &st, X)? == 0 {

@@ -23,7 +23,7 @@ pub(crate) fn process_verifier() -> [u8; 8] {
 pub(crate) mod tests {
     use crate::{
         Access, Attr, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult, Handle, Identity, Op, Read,
-        ReadDirLimits, Stability, Time, Views,
+        ReadDirLimits, Stability, Views,
     };
 
     /// A file system of one empty directory that implements the required methods only.
@@ -37,25 +37,7 @@ pub(crate) mod tests {
         }
 
         fn getattr(&self, _: &Handle) -> Op<Attr> {
-            let time = Time::default();
-            let (kind, mode, rdev) = (FileKind::Directory, 0o755, (0, 0));
-            let (nlink, uid, gid, size, used, fsid, fileid) = (2, 7, 7, 0, 0, 1, 1);
-            let (atime, mtime, ctime) = (time, time, time);
-            Op::Ready(Ok(Attr {
-                kind,
-                mode,
-                nlink,
-                uid,
-                gid,
-                size,
-                used,
-                rdev,
-                fsid,
-                fileid,
-                atime,
-                mtime,
-                ctime,
-            }))
+            Op::Ready(Ok(Attr { uid: 7, gid: 7, ..Attr::new(FileKind::Directory, 0o755) }))
         }
 
         fn lookup(&self, _: &Identity, _: &Handle, _: &[u8]) -> Op<(Handle, Attr)> {

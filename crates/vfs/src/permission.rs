@@ -61,25 +61,9 @@ impl Attr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Time;
 
     fn attr(kind: FileKind, mode: u32) -> Attr {
-        let time = Time::default();
-        Attr {
-            kind,
-            mode,
-            nlink: 1,
-            uid: 7,
-            gid: 70,
-            size: 0,
-            used: 0,
-            rdev: (0, 0),
-            fsid: 0,
-            fileid: 1,
-            atime: time,
-            mtime: time,
-            ctime: time,
-        }
+        Attr { uid: 7, gid: 70, ..Attr::new(kind, mode) }
     }
 
     fn caller(uid: u32, gid: u32) -> Identity {

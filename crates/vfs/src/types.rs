@@ -5,6 +5,8 @@ use std::fmt;
 use millrace_buffer::Views;
 use smallvec::SmallVec;
 
+use crate::{FsError, FsResult, ReadDirLimits};
+
 /// A file handle of one file system: opaque bytes, at most [`Handle::MAX`], constant for the life of the
 /// object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -126,6 +128,16 @@ pub struct Attr {
     pub mtime: Time,
     /// Time of last change of content or attributes.
     pub ctime: Time,
+}
+
+impl Attr {
+    /// Attributes of an empty object of uid and gid 0, with one link and all times at the epoch.
+    pub fn new(kind: FileKind, mode: u32) -> Self {
+        let time = Time { seconds: 0, nanos: 0 };
+        let (nlink, uid, gid, size, used, rdev) = (1, 0, 0, 0, 0, (0, 0));
+        let (fsid, fileid, atime, mtime, ctime) = (0, 0, time, time, time);
+        Self { kind, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, atime, mtime, ctime }
+    }
 }
 
 /// Attributes that show whether an object has changed (`wcc_attr`, RFC 1813 section 2.6).
@@ -301,6 +313,32 @@ pub struct DirPage {
     pub attr: Attr,
 }
 
+impl DirPage {
+    /// A page of a directory that does not change. `all` are its entries in a fixed order, `.` and `..`
+    /// included. The cookie of an entry is its position, counted from 1, and the verifier is 0.
+    pub fn of_constant<'a>(
+        attr: Attr,
+        all: impl IntoIterator<Item = (&'a [u8], (Handle, Attr))>,
+        cookie: u64,
+        limits: ReadDirLimits,
+    ) -> Self {
+        let mut page = Self { entries: Vec::new(), eof: true, verifier: [0; 8], attr };
+        let mut name_bytes = 0;
+        let start = usize::try_from(cookie).unwrap_or(usize::MAX);
+        for (cookie, (name, (handle, attr))) in (1..).zip(all).skip(start) {
+            name_bytes += name.len();
+            let full = page.entries.len() >= limits.max_entries || name_bytes > limits.max_name_bytes;
+            if full && !page.entries.is_empty() {
+                page.eof = false;
+                break;
+            }
+            let plus = limits.plus.then_some((handle, attr));
+            page.entries.push(DirEntry { fileid: attr.fileid, name: name.to_vec(), cookie, plus });
+        }
+        page
+    }
+}
+
 /// Space and file counts of a file system. All are 0 if they are unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FsStat {
@@ -336,6 +374,19 @@ pub struct FsInfo {
     pub hard_links: bool,
     /// Whether symbolic links can exist (`FSF3_SYMLINK`).
     pub symlinks: bool,
+}
+
+impl FsInfo {
+    /// Requires a valid name: not empty, without `/` and NUL, and at most [`Self::name_max`] bytes long.
+    ///
+    /// # Errors
+    /// [`FsError::Inval`], or [`FsError::NameTooLong`].
+    pub fn check_name(&self, name: &[u8]) -> FsResult<()> {
+        if name.is_empty() || name.contains(&0) || name.contains(&b'/') {
+            return Err(FsError::Inval);
+        }
+        if name.len() > self.name_max as usize { Err(FsError::NameTooLong) } else { Ok(()) }
+    }
 }
 
 impl Default for FsInfo {

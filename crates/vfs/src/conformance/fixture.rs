@@ -64,10 +64,15 @@ impl Fixture {
         };
         let (dir, skipped) = (fs.root(), Mutex::default());
         let mut out = Self { fs, stress_calls, dir, missing, skipped, arena, rt, _resource: resource };
-        if !out.missing.contains(&Capability::Changes) {
+        if out.is_writable() {
             out.dir = out.mkdir(&root(), &dir, b"work", 0o777).unwrap().handle;
         }
         out
+    }
+
+    /// Whether objects can be created and changed.
+    pub(crate) fn is_writable(&self) -> bool {
+        !self.missing.contains(&Capability::Changes)
     }
 
     /// Whether the file system supports `capability`. If not, it is reported as skipped.
