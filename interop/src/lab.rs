@@ -146,7 +146,20 @@ fn some(lines: &[&str]) -> String {
 /// # Errors
 /// When it was not.
 pub(crate) fn millrace_program() -> Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name("millrace");
+    built("millrace")
+}
+
+/// The example `name` that was built with this program.
+///
+/// # Errors
+/// When it was not.
+pub(crate) fn example(name: &str) -> Result<PathBuf> {
+    built(&format!("examples/{name}"))
+}
+
+/// A file beside this program.
+fn built(name: &str) -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
     if !path.exists() {
         bail!("{} is missing; use interop/run, which builds it", path.display());
     }

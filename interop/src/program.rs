@@ -1,7 +1,10 @@
 //! Running programs on the host side.
 
 use std::{
-    process::{Command, Stdio},
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -84,4 +87,34 @@ pub(crate) fn status(s: std::process::ExitStatus) -> i32 {
 /// When it does not.
 pub(crate) fn must(program: &str, args: &[&str]) -> Result<Output> {
     run(program, args, Duration::from_secs(20))?.ok()
+}
+
+/// A server program, which is killed when this is dropped.
+pub(crate) struct Background(Child);
+
+impl Background {
+    /// Starts `command`, with standard error in the file `log`, and waits for its line `ready ...`.
+    ///
+    /// # Errors
+    /// When it cannot be started, or prints something else.
+    pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(log)?);
+        let mut server = Self(command.spawn().with_context(|| format!("cannot start {command:?}"))?);
+        let mut line = String::new();
+        if let Some(out) = server.0.stdout.take() {
+            BufReader::new(out).read_line(&mut line)?;
+        }
+        if !line.starts_with("ready ") {
+            bail!("{command:?} is not ready: {}", fs::read_to_string(log)?);
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

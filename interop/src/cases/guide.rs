@@ -1,17 +1,11 @@
 //! The commands of the guide's page for Linux users, as they stand there.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::Case;
-use crate::{guest::GuestOptions, lab, lab::Lab, network::HOST};
+use crate::{guest::GuestOptions, lab, lab::Lab, network::HOST, program::Background};
 
 const PAGE: &str = include_str!("../../../docs/guide/linux.md");
 
@@ -62,30 +56,10 @@ fn block(what: &str) -> Result<String> {
     Ok(block.split_once('\n').map_or("", |(_language, code)| code).trim_end().to_owned())
 }
 
-/// A server that ends with the case.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // A failure means that it is gone.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Runs the page's command with `dir` as the directory that it serves, and waits until it is ready.
-fn serve(command: &str, dir: &Path, log: &Path) -> Result<Running> {
+fn serve(command: &str, dir: &Path, log: &Path) -> Result<Background> {
     let words = command.split_whitespace().skip(1);
     let words = words.map(|w| w.replace("/srv/data", &dir.display().to_string()));
     let mut command = Command::new(lab::millrace_program()?);
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(fs::File::create(log)?);
-    let mut server = Running(command.spawn().context("cannot start millrace")?);
-    let mut line = String::new();
-    if let Some(out) = server.0.stdout.take() {
-        BufReader::new(out).read_line(&mut line)?;
-    }
-    if !line.starts_with("ready ") {
-        bail!("the server is not ready: {}", fs::read_to_string(log)?);
-    }
-    Ok(server)
+    Background::start(command.args(words), log)
 }

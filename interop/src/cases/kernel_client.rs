@@ -4,6 +4,7 @@ mod behaviour;
 pub(super) mod mount;
 mod refused;
 mod restart;
+mod tar;
 mod together;
 mod tree;
 mod two_mounts;
@@ -16,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(tree::cases());
     cases.extend(restart::cases());
     cases.extend(behaviour::cases());
+    cases.extend(tar::cases());
     cases.extend(together::cases());
     cases.extend(two_mounts::cases());
     cases
