@@ -18,7 +18,7 @@ fn long_content() -> Vec<u8> {
     (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// Writes an archive whose directory `deep` has no entry of its own.
+/// Writes an archive, which has no entry for the directory `deep`.
 fn write_archive(path: &Path) {
     let mut archive = tar::Builder::new(std::fs::File::create(path).unwrap());
     let header = |kind, mode, size| {
@@ -69,7 +69,7 @@ fn a_client_reads_a_served_archive() {
         shards: Some(1),
         ..Config::default()
     };
-    let server = Server::start_with(config, |_, with| {
+    let server = Server::start_with(config, move |_, with| {
         let fs = TarFs::open(&path, with.arena).map_err(|e| e.to_string())?;
         Ok(Arc::new(fs))
     });

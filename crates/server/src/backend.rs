@@ -23,6 +23,10 @@ pub struct Resources<'a> {
     pub state_dir: Option<&'a Path>,
 }
 
+/// Opens the file system of an export; the error is a sentence that says why it cannot be opened.
+pub(crate) type Opener =
+    Box<dyn FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String> + Send>;
+
 /// Opens the file system that an export's configuration names: what [`crate::Server::start`] does for each export.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use millrace_runtime::RuntimeRef;
 
 use crate::{
     Config, ExportConfig, ServerError,
-    backend::{self, Resources},
+    backend::{Opener, Resources},
     export::{Entry, Export, Exports, unused},
     server::Shared,
 };
@@ -68,11 +68,16 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// Makes the exports those of `new`.
+/// Makes the exports those of `new`; `open` opens those that are added.
 ///
 /// # Errors
 /// [`ServerError`]; then nothing has changed.
-pub(crate) fn reload(shared: &Shared, rt: &RuntimeRef, new: &Config) -> Result<Reloaded, ServerError> {
+pub(crate) fn reload(
+    shared: &Shared,
+    rt: &RuntimeRef,
+    new: &Config,
+    open: &mut Opener,
+) -> Result<Reloaded, ServerError> {
     let with = Resources { arena: &shared.arena, runtime: rt, state_dir: shared.config.state_dir.as_deref() };
     let old = shared.exports.load_full();
     let mut done = Reloaded { kept: kept(&shared.config, new), ..Reloaded::default() };
@@ -85,7 +90,7 @@ pub(crate) fn reload(shared: &Shared, rt: &RuntimeRef, new: &Config) -> Result<R
             }
             None => {
                 done.added.push(e.name.clone());
-                let opened = backend::open(e, &with);
+                let opened = open(e, &with);
                 let failed = |reason| ServerError::Export { name: e.name.clone(), reason };
                 Entry { policy: e.clone(), fs: opened.map_err(failed)?, usage: unused(shared.shards) }
             }

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::{
     Config, ExportConfig, Reloaded, ServerError, Squash, Stats, StatsReader,
-    backend::{self, Resources},
+    backend::{self, Opener, Resources},
     design,
     drc::ReplyCache,
     export::{Entry, Exports, unused},
@@ -42,7 +42,7 @@ impl Server {
     /// # Errors
     /// [`ServerError`]; nothing is left running.
     pub fn start(config: Config) -> Result<Running, ServerError> {
-        Self::begin(config, None, backend::open)
+        Self::begin(config, None, Box::new(backend::open))
     }
 
     /// As [`Self::start`], with RDMA over a provider of the caller's instead of the one that `config` names.
@@ -50,25 +50,25 @@ impl Server {
     /// # Errors
     /// [`ServerError`]; nothing is left running.
     pub fn start_over(config: Config, provider: Arc<dyn Provider>) -> Result<Running, ServerError> {
-        Self::begin(config, Some(provider), backend::open)
+        Self::begin(config, Some(provider), Box::new(backend::open))
     }
 
-    /// As [`Self::start`], with file systems of the caller's: `open` is called for each export of the configuration,
-    /// and may call [`open`](backend::open) for those that it does not make itself.
+    /// As [`Self::start`], with file systems of the caller's: `open` opens each export of the configuration, and those
+    /// that [`Running::reload`] adds. It may call [`open`](backend::open) for exports that it does not open itself.
     ///
     /// # Errors
     /// [`ServerError`]; nothing is left running.
     pub fn start_with(
         config: Config,
-        open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
+        open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String> + Send + 'static,
     ) -> Result<Running, ServerError> {
-        Self::begin(config, None, open)
+        Self::begin(config, None, Box::new(open))
     }
 
     fn begin(
         config: Config,
         provider: Option<Arc<dyn Provider>>,
-        open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
+        mut open: Opener,
     ) -> Result<Running, ServerError> {
         config.check()?;
         // Accepting, tasks of the caller and blocking work of file systems happen here; data moves on the shards.
@@ -84,7 +84,7 @@ impl Server {
         let guard = control.enter();
         let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shards = starting.config.shards.unwrap_or(available);
-        let shared = starting.shared(shards, descriptors(), open)?;
+        let shared = starting.shared(shards, descriptors(), &mut open)?;
         let shards = starting.shards(&shared)?;
         let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
         let gauges = Arc::new(Gauges::new(&handles, &shared));
@@ -93,6 +93,7 @@ impl Server {
             rdma: Vec::new(),
             tcp: Vec::new(),
             shared,
+            open: Mutex::new(open),
             rt: Arc::clone(&starting.rt),
             gauges,
             stop,
@@ -277,6 +278,8 @@ pub struct Running {
     rdma: Vec<SocketAddr>,
     tcp: Vec<SocketAddr>,
     shared: Arc<Shared>,
+    /// Opens the exports that a reload adds. In a mutex because an opener is `Send` only; a reload has `&mut self`.
+    open: Mutex<Opener>,
     rt: RuntimeRef,
     gauges: Arc<Gauges>,
     stop: watch::Sender<StopSignal>,
@@ -351,15 +354,15 @@ impl Running {
 
     /// Makes the exports those of `config`, without dropping a connection: new ones are opened, those that are gone
     /// leave stale handles, and those that stay (same name and directory) get their new access rules, also for files
-    /// that are open. Nothing else of `config` is applied; what differs is named in [`Reloaded::kept`]. New ones are
-    /// opened by [`open`](backend::open), also where [`Server::start_with`] was given another way.
+    /// that are open. Nothing else of `config` is applied; what differs is named in [`Reloaded::kept`]. The function
+    /// that [`Server::start_with`] was given opens the new ones.
     ///
     /// # Errors
     /// [`ServerError`]; then nothing has changed.
     pub fn reload(&mut self, config: &Config) -> Result<Reloaded, ServerError> {
         config.check_service()?;
         let _guard = self.control.as_ref().map(|c| c.enter());
-        let done = reload::reload(&self.shared, &self.rt, config)?;
+        let done = reload::reload(&self.shared, &self.rt, config, self.open.get_mut())?;
         let fresh = |e: &&ExportConfig| done.added.contains(&e.name) || done.changed.contains(&e.name);
         self.announce(self.shared.exports.load().iter().map(|e| e.policy()).filter(fresh));
         Ok(done)

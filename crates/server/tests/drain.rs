@@ -22,13 +22,14 @@ struct Gated {
 }
 
 fn start() -> Gated {
-    let (mut gate_open, mut begun) = (None, None);
-    let server = Server::start_with(config(&["/x=memory:8MiB"]), |export, with| {
+    let (opened, gate) = std::sync::mpsc::channel();
+    let server = Server::start_with(config(&["/x=memory:8MiB"]), move |export, with| {
         let gate = Gate::new(open(export, with)?);
-        (gate_open, begun) = (Some(Arc::clone(&gate.open)), Some(Arc::clone(&gate.begun)));
+        opened.send((Arc::clone(&gate.open), Arc::clone(&gate.begun))).unwrap();
         Ok(Arc::new(gate))
     });
-    Gated { server: server.unwrap(), open: gate_open.unwrap(), begun: begun.unwrap() }
+    let (server, (open, begun)) = (server.unwrap(), gate.recv().unwrap());
+    Gated { server, open, begun }
 }
 
 #[test]

@@ -20,13 +20,13 @@ use tokio::sync::Semaphore;
 fn start(proto: Proto) -> (Running, Arc<Semaphore>) {
     let mut config = proto.adapt(config(&["/x=memory:8MiB"]));
     config.limits.idle_timeout = 1;
-    let mut gate_open = None;
-    let server = Server::start_with(config, |export, with| {
+    let (opened, gate_open) = std::sync::mpsc::channel();
+    let server = Server::start_with(config, move |export, with| {
         let gate = Gate::new(open(export, with)?);
-        gate_open = Some(Arc::clone(&gate.open));
+        opened.send(Arc::clone(&gate.open)).unwrap();
         Ok(Arc::new(gate))
     });
-    (server.unwrap(), gate_open.unwrap())
+    (server.unwrap(), gate_open.recv().unwrap())
 }
 
 fn closed_idle(server: &Running, proto: Proto) -> u64 {

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::sync::mpsc;
+
 use common::{Caller, Proto, config, run, sys};
 use millrace_nfs::v3::{StableHow, Status};
 use millrace_server::{Config, Server};
@@ -89,5 +91,37 @@ fn a_memory_export_that_is_added_brings_its_memory_and_one_that_is_removed_takes
             let memory = server.stats().memory;
             assert_eq!((memory.quotas, memory.stored), (before.quotas, before.stored));
         }
+    });
+}
+
+#[test]
+fn added_exports_are_opened_by_the_function_that_the_server_was_given() {
+    run(async {
+        let start = config(&["/a=memory:8MiB"]);
+        let with = |exports: &[&str]| Config { exports: config(exports).exports, ..start.clone() };
+        let (opened, names) = mpsc::channel();
+        let mut server = Server::start_with(start.clone(), move |export, with| {
+            opened.send(export.name.clone()).unwrap();
+            if export.name == "/bad" {
+                Err("it is refused".into())
+            } else {
+                millrace_server::open(export, with)
+            }
+        })
+        .unwrap();
+        let c = Caller::connect(&server, Proto::Tcp).await;
+        let a = c.mount("/a").await.unwrap();
+
+        let done = server.reload(&with(&["/a=memory:8MiB", "/b=memory:8MiB"])).unwrap();
+        assert_eq!(done.added, ["/b"]);
+        c.mount("/b").await.unwrap();
+        // An export that stays is not opened again.
+        assert_eq!(names.try_iter().collect::<Vec<_>>(), ["/a", "/b"]);
+        c.getattr(a).await.unwrap();
+        // Its error is the reload's, and nothing has changed.
+        let error = server.reload(&with(&["/bad=memory:8MiB"])).unwrap_err();
+        assert!(error.to_string().contains("it is refused"), "{error}");
+        assert_eq!(names.try_iter().collect::<Vec<_>>(), ["/bad"]);
+        c.mount("/b").await.unwrap();
     });
 }
