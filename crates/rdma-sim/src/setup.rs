@@ -91,8 +91,8 @@ impl Inner {
         let refused = if net.listeners.has_room(&to) == Some(false) {
             Err((request, ConnectionError::Rejected(Vec::new())))
         } else {
-            let nobody = || ConnectionError::Io(format!("nobody listens on {to}"));
-            net.listeners.enqueue(&to, request).map_err(|request| (request, nobody()))
+            let no_listener = || ConnectionError::Io(format!("no listener on {to}"));
+            net.listeners.enqueue(&to, request).map_err(|request| (request, no_listener()))
         };
         drop(net);
         if let Err((request, error)) = refused {
@@ -144,7 +144,7 @@ impl Inner {
         net.connections.insert(id, Connection { ends: [a, b] });
         net.trace.line(self.now(), (id, 0), format_args!("connected, from host {host} to {their_host}"));
         drop(net);
-        // A queue pair that nobody takes closes its end when it is dropped here.
+        // A queue pair that no_listener takes closes its end when it is dropped here.
         drop(reply.send(Ok(connecting)));
         Ok(accepting)
     }

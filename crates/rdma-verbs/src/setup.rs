@@ -31,7 +31,7 @@ use super::{
 const MAX_REQUEST_DATA: usize = 56;
 /// Private data of an answer.
 const MAX_ANSWER_DATA: usize = 196;
-/// `IB_CM_REJ_INVALID_SERVICE_ID`: nobody listens.
+/// `IB_CM_REJ_INVALID_SERVICE_ID`: no listener.
 const NOBODY_LISTENS: i32 = 8;
 
 /// The next event that `take` gives, when `events` says that there may be one.
@@ -71,7 +71,7 @@ async fn expect(
 }
 
 fn nobody_listens(peer: SocketAddr) -> ConnectionError {
-    ConnectionError::Io(format!("nobody listens for RDMA connections on {peer}"))
+    ConnectionError::Io(format!("no RDMA listener on {peer}"))
 }
 
 /// Why an event is the end of a set-up, if it is.

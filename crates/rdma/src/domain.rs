@@ -1,4 +1,4 @@
-//! Protection domains: by what means a peer reaches memory, and how that ends.
+//! Protection domains: exposure of memory to the peer, revocation, and registration for local use.
 
 use std::sync::Arc;
 
@@ -7,145 +7,152 @@ use smallvec::SmallVec;
 
 use crate::{Access, Memory, Segment};
 
-/// What a peer needs to reach one piece of exposed memory, in the order of its bytes. Most means give one segment.
+/// Segments of one exposed region, in the order of its bytes. Most kinds of exposure have one segment.
 pub type Segments = SmallVec<[Segment; 1]>;
 
-/// Bytes of the pages at whose borders the segments of [`Means::Global`] end.
+/// Page size for [`Means::Global`]: no segment crosses a multiple of this many bytes.
 pub const GLOBAL_PAGE: usize = 4096;
 
-/// By what means a peer reaches exposed memory.
+/// Kind of exposure: how the peer's access to memory is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Means {
-    /// A registration of its own: tag and translation entries are allocated for exactly these bytes and freed when
-    /// they are revoked. Every provider can; where there is hardware, it is the most expensive.
+    /// A registration of exactly these bytes: steering tag and translation entries are allocated now and
+    /// freed at revocation. Every provider supports it; on adapters it is the most expensive kind.
     Registration,
-    /// A window out of those that [`Domain::reserve_windows`] allocated, bound to exactly these bytes and invalidated
-    /// when they are revoked (memory window type 2, fast registration). Its tag keeps the index and changes the key.
+    /// A window that [`Domain::reserve_windows`] allocated, bound to exactly these bytes and invalidated at
+    /// revocation (memory window type 2, fast registration). The tag keeps its index and gets a new key at
+    /// each binding.
     Window,
-    /// The one tag of the whole arena that [`Domain::enable_global`] made: nothing is allocated or bound. Tagged
-    /// offsets are addresses, and no segment crosses a border of a page of [`GLOBAL_PAGE`] bytes. On hardware the peer
-    /// reaches *all memory of the arena, always*; a software provider limits it to what is exposed now.
+    /// The steering tag of the whole arena, from [`Domain::enable_global`]: nothing is allocated or bound.
+    /// Tagged offsets are addresses, and no segment crosses a multiple of [`GLOBAL_PAGE`]. On adapters the
+    /// peer has permanent access to *all memory of the arena*; a software provider grants access to exposed
+    /// memory only.
     Global,
 }
 
-/// Names one exposure in its domain; never on the wire. Every provider chooses its own.
+/// Identifies an exposure in its domain. Local only: it is never sent to the peer. Each provider chooses the
+/// values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExposureId(pub u64);
 
-/// What memory of this side's own is for in the work that uses it.
+/// Use of local memory in a work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalUse {
-    /// Bytes are taken from it: the source of an RDMA Write.
+    /// The source of an RDMA Write.
     Source,
-    /// Bytes are put into it: the sink of an RDMA Read.
+    /// The sink of an RDMA Read.
     Sink,
 }
 
-/// Names a registration for this side's own use in its domain.
+/// Identifies a registration for local use in its domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LocalKey(pub u64);
 
-/// Memory that a peer can reach now.
+/// An exposure: memory that the peer can access.
 #[derive(Debug)]
 pub struct Exposure {
-    /// Its name to the domain.
+    /// Identifier in the domain.
     pub id: ExposureId,
-    /// What the peer needs.
+    /// Segments to send to the peer.
     pub segments: Segments,
 }
 
-/// Why memory could not be exposed. The memory comes back.
+/// An exposure that failed. Returns the memory to the caller.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot expose {} bytes: {reason}", memory.len())]
 pub struct ExposeError {
-    /// The memory.
+    /// The memory, unchanged.
     pub memory: Memory,
-    /// Why.
+    /// Reason of the failure.
     pub reason: &'static str,
 }
 
 /// The protection domain of one connection: the table of its steering tags.
 pub trait Domain: Send + Sync + 'static {
-    /// Lets the peer reach `memory`, and nothing else of this process unless `by` says otherwise, with the right
-    /// `access`.
+    /// Grants the peer the right `access` to `memory`, and to no other memory of this process except as
+    /// described for [`Means::Global`].
     ///
     /// # Errors
-    /// When the domain does not have these means or has run out of them, `memory` is larger than they allow or in more
-    /// pieces than [`crate::Capabilities::max_region_pieces`], the domain is closed, or shared memory shall be written.
+    /// The domain lacks this kind of exposure or its resources are exhausted; `memory` is too large or has
+    /// more pieces than [`crate::Capabilities::max_region_pieces`]; the domain is closed; or `access` is
+    /// [`Access::RemoteWrite`] and the memory is shared.
     fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError>;
 
-    /// Makes the memory unreachable and gives it back. When it returns no peer can touch the memory any more. (Where
-    /// an adapter has to invalidate a window, it waits for that: for microseconds, or behind a peer that does not answer
-    /// for at most a quarter of a second, after which the connection ends.) `None` if there is no such exposure: each is revoked or released once, by its [`crate::ExposedRegion`].
+    /// Ends the peer's access and returns the memory. The peer cannot access the memory after this function
+    /// returns. An adapter that must invalidate a window blocks the caller for microseconds, or, if the peer
+    /// does not respond, for at most 250 ms, after which the connection ends. `None` if the exposure does not
+    /// exist; a [`crate::ExposedRegion`] revokes or releases its exposure once.
     fn revoke(&self, id: ExposureId) -> Option<Memory>;
 
-    /// Gives the memory back, and leaves a window through which the peer writes bound to it until
-    /// [`Self::invalidate_released`]: until then a late RDMA Write lands in memory that has a new owner already. What
-    /// is not exposed so is revoked, and everything is where the provider cannot do otherwise.
+    /// Returns the memory without invalidation: a window with [`Access::RemoteWrite`] stays bound until
+    /// [`Self::invalidate_released`], and a late RDMA Write of the peer can overwrite the data of the
+    /// memory's next owner. Other exposures are revoked. The default revokes every exposure.
     fn release(&self, id: ExposureId) -> Option<Memory> {
         self.revoke(id)
     }
 
-    /// Invalidates all windows that were released; gives how many.
+    /// Invalidates all released windows and returns their number.
     fn invalidate_released(&self) -> usize {
         0
     }
 
-    /// Whether the peer can reach the memory: it was not invalidated by the peer's Send with Invalidate, and not
-    /// revoked.
+    /// Whether the peer has access: the exposure was not revoked, and the peer did not invalidate its tag by
+    /// Send with Invalidate.
     fn is_valid(&self, id: ExposureId) -> bool;
 
-    /// How many regions the peer can reach now, and their bytes; those released and not yet invalidated count.
+    /// Number of regions that the peer can access, and their total bytes; includes released windows that are
+    /// still bound.
     fn exposed(&self) -> (usize, usize);
 
-    /// Allocates `count` windows for at most `largest` bytes each, for the life of the domain; gives how many there are
-    /// now. Only the first call allocates.
+    /// Allocates `count` windows for at most `largest` bytes each, for the lifetime of the domain, and
+    /// returns the number of windows. Only the first call allocates.
     fn reserve_windows(&self, _count: usize, _largest: usize) -> usize {
         0
     }
 
-    /// Makes the tag of [`Means::Global`]; `false` where the provider has none.
+    /// Creates the tag for [`Means::Global`]. Returns `false` if the provider does not support it.
     fn enable_global(&self) -> bool {
         false
     }
 
-    /// Whether this side's own memory is to be registered by these means: not where a provider in software needs no
-    /// registration, and not by a window on adapters whose windows are for peers alone. Where memory must be registered and
-    /// nobody does so by [`Self::register_local`] or [`Self::keep_local`], the span that it lies in is, when it is first
-    /// used, and stays so.
+    /// Whether memory must be registered in this way for local use. `false` for software providers, which
+    /// need no registration, and for windows on adapters whose windows grant remote access only. If memory
+    /// needs a registration and the caller used neither [`Self::register_local`] nor [`Self::keep_local`],
+    /// the provider registers its span at the first use, permanently.
     fn registers_local(&self, _by: Means) -> bool {
         false
     }
 
-    /// Registers exactly these pieces for this side's own use in the work that is posted next, as source or sink. `None`
-    /// when the adapter has no room for it, or [`Self::registers_local`] says no. The memory stays where it is until
-    /// [`Self::deregister_local`], which comes before any other work uses it. (The sinks of an iWARP adapter are
-    /// registered with each RDMA Read anyway, for they have tags.)
+    /// Registers exactly these pieces as source or sink of the work that is posted next. The memory must not
+    /// move, and no other work may use it, until [`Self::deregister_local`]. `None` if the adapter has no
+    /// resources or [`Self::registers_local`] is `false`. (iWARP adapters register sinks with each RDMA Read
+    /// anyway, because a sink has a steering tag.)
     fn register_local(&self, _by: Means, _pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
         None
     }
 
-    /// Registers a whole span for this side's own use, until [`Self::deregister_local`]. `None` as above. The caller keeps
-    /// its reference until then, so that the span stays mapped.
+    /// Registers a whole span for local use until [`Self::deregister_local`]. The caller keeps its reference
+    /// until then, so that the span stays mapped. `None` as for [`Self::register_local`].
     fn keep_local(&self, _span: &SpanRef) -> Option<LocalKey> {
         None
     }
 
-    /// Ends what [`Self::register_local`] or [`Self::keep_local`] began; the work that used it is done.
+    /// Ends a registration of [`Self::register_local`] or [`Self::keep_local`]. All work that uses it must
+    /// have completed.
     fn deregister_local(&self, _key: LocalKey) {}
 
-    /// Copies bytes from the start of exposed memory (which stays exposed) to `to`; `false` if there are not as many,
-    /// or the provider cannot.
+    /// Copies the first `to.len()` bytes of exposed memory to `to`. The memory stays exposed. Returns `false`
+    /// if the region is shorter or the provider cannot copy.
     fn copy_out(&self, _id: ExposureId, _to: &mut [u8]) -> bool {
         false
     }
 
-    /// Copies `from` to the start of exposed memory that is not shared (and stays exposed); `false` if it does not fit,
-    /// or the provider cannot.
+    /// Copies `from` to the start of exposed owned memory. The memory stays exposed. Returns `false` if
+    /// `from` is longer than the region, the memory is shared, or the provider cannot copy.
     fn copy_in(&self, _id: ExposureId, _from: &Views) -> bool {
         false
     }
 }
 
-/// How code holds a domain.
+/// Shared reference to a domain.
 pub type DomainRef = Arc<dyn Domain>;

@@ -2,12 +2,13 @@
 //!
 //! - A [`Provider`] connects and listens, and creates [`QueuePair`]s. Each provider is a crate: `rdma-iwarp`,
 //!   `rdma-verbs`, `rdma-sim`; the crate `rdma-providers` selects one for an address.
-//! - A queue pair belongs to one task, which posts work and polls completions. Polling drives the I/O: without it
-//!   nothing is sent or received.
-//! - Memory is [`millrace_buffer`] memory. A work request takes buffers or views, which return with its completion or
-//!   are released when the queue pair is dropped.
-//! - A [`Domain`] is the protection domain of one connection. [`MemoryRegion::expose`] *consumes* a region and returns an
-//!   [`ExposedRegion`], whose memory no Rust code can access until [`ExposedRegion::revoke`] has ended the peer's access.
+//! - A queue pair belongs to one task, which posts work and polls completions. Polling drives the I/O:
+//!   without it nothing is sent or received.
+//! - Memory is [`millrace_buffer`] memory. A work request takes buffers or views, which return with its
+//!   completion or are released when the queue pair is dropped.
+//! - A [`Domain`] is the protection domain of one connection. [`MemoryRegion::expose`] *consumes* a region
+//!   and returns an [`ExposedRegion`], whose memory no Rust code can access until [`ExposedRegion::revoke`]
+//!   has ended the peer's access.
 //! - [`stag`] and [`provider`] are for implementations of providers.
 
 mod domain;

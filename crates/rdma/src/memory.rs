@@ -1,4 +1,4 @@
-//! Regions: owned, and exposed.
+//! Owned and exposed memory regions.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use millrace_buffer::{Buffer, Views};
 
 use crate::{DomainRef, ExposeError, Exposure, Means};
 
-/// A steering tag (STag, R_key, handle): 24 bits of index that cannot be guessed and 8 bits of key that change at
-/// each registration (RFC 5040 section 1.3, RFC 5042 section 5).
+/// A steering tag (STag, rkey, handle): 24 bits of index, which are unpredictable, and 8 bits of key, which
+/// change at each registration (RFC 5040 section 1.3, RFC 5042 section 5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SteeringTag(pub u32);
 
@@ -17,37 +17,37 @@ impl fmt::Debug for SteeringTag {
     }
 }
 
-/// What a peer needs to reach exposed memory (RFC 8166 section 3.4.2: a plain RDMA segment).
+/// A plain RDMA segment: names exposed memory to the peer (RFC 8166 section 3.4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// The steering tag.
     pub handle: SteeringTag,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// Tagged offset of the first byte.
     pub offset: u64,
 }
 
-/// What a peer may do with exposed memory.
+/// The peer's right of access to exposed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// The peer may RDMA Read it.
+    /// RDMA Read.
     RemoteRead,
-    /// The peer may RDMA Write it.
+    /// RDMA Write.
     RemoteWrite,
 }
 
-/// Memory given to a domain.
+/// Memory for a domain.
 #[derive(Debug)]
 pub enum Memory {
-    /// Exclusively ours: may be exposed for reading or writing.
+    /// Exclusively owned; may be exposed for reading or writing.
     Owned(Buffer),
-    /// Shared and read-only: may be exposed for reading only.
+    /// Shared and read-only; may be exposed for reading only.
     Shared(Views),
 }
 
 impl Memory {
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Owned(b) => b.len(),
@@ -55,13 +55,13 @@ impl Memory {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies `to.len()` bytes from its start to `to`, for an implementation of [`crate::Domain::copy_out`]. Returns
-    /// `false`, without copying, if there are fewer. The copy is counted.
+    /// Copies the first `to.len()` bytes to `to`, for implementations of [`crate::Domain::copy_out`]. Returns
+    /// `false`, without copying, if the memory is shorter. The copy is counted.
     pub fn copy_out(&self, to: &mut [u8]) -> bool {
         match self {
             Self::Owned(b) if to.len() <= b.len() => millrace_buffer::copy(to, &b[..to.len()]),
@@ -71,8 +71,8 @@ impl Memory {
         true
     }
 
-    /// Copies `from` to its start, for an implementation of [`crate::Domain::copy_in`]. Returns `false`, without copying,
-    /// if `from` is longer or the memory is shared. The copy is counted.
+    /// Copies `from` to the start of the memory, for implementations of [`crate::Domain::copy_in`]. Returns
+    /// `false`, without copying, if `from` is longer or the memory is shared. The copy is counted.
     pub fn copy_in(&mut self, from: &Views) -> bool {
         match self {
             Self::Owned(b) if from.len() <= b.len() => from.copy_to(b),
@@ -82,14 +82,14 @@ impl Memory {
     }
 }
 
-/// Memory registered in a connection's domain, *owned* by whoever holds it; no peer can reach it.
+/// Owned memory together with the domain in which it can be exposed. The peer has no access to it.
 pub struct MemoryRegion {
     memory: Memory,
     domain: DomainRef,
 }
 
 impl MemoryRegion {
-    /// Registers `memory` with `domain`.
+    /// Combines `memory` with `domain`; the memory is not yet registered.
     pub fn new(domain: DomainRef, memory: Memory) -> Self {
         Self { memory, domain }
     }
@@ -99,77 +99,77 @@ impl MemoryRegion {
         &self.memory
     }
 
-    /// Deregisters.
+    /// Returns the memory.
     pub fn into_memory(self) -> Memory {
         self.memory
     }
 
-    /// Lets the peer reach the whole region with the right `access`, and nothing else of this process, by a
-    /// registration of its own.
+    /// Grants the peer the right `access` to the whole region by [`Means::Registration`].
     ///
     /// # Errors
-    /// As [`crate::Domain::expose`].
+    /// Those of [`crate::Domain::expose`].
     pub fn expose(self, access: Access) -> Result<ExposedRegion, ExposeError> {
         self.expose_by(Means::Registration, access)
     }
 
-    /// Lets the peer reach the whole region with the right `access`.
+    /// Grants the peer the right `access` to the whole region by the given kind of exposure.
     ///
     /// # Errors
-    /// As [`crate::Domain::expose`].
+    /// Those of [`crate::Domain::expose`].
     pub fn expose_by(self, by: Means, access: Access) -> Result<ExposedRegion, ExposeError> {
         let exposure = self.domain.expose(by, self.memory, access)?;
         Ok(ExposedRegion { exposure, domain: Some(self.domain) })
     }
 }
 
-/// A region that the peer can reach. Nothing of this process can read, reuse or free its memory until it is revoked;
-/// dropping it revokes it.
+/// A region that the peer can access. No code of this process can read, reuse or free its memory until it is
+/// revoked. Dropping it revokes it.
 pub struct ExposedRegion {
     exposure: Exposure,
     domain: Option<DomainRef>,
 }
 
 impl ExposedRegion {
-    /// What the peer needs to reach it, in the order of its bytes.
+    /// Segments to send to the peer, in the order of the region's bytes.
     pub fn segments(&self) -> &[Segment] {
         &self.exposure.segments
     }
 
-    /// The first of [`Self::segments`]: of a region in one segment, all that the peer needs.
+    /// The first of [`Self::segments`]; sufficient for a region with one segment.
     pub fn segment(&self) -> Segment {
         let none = Segment { handle: SteeringTag(0), length: 0, offset: 0 };
         self.exposure.segments.first().copied().unwrap_or(none)
     }
 
-    /// Whether the peer can still reach it (it may have invalidated the tag by Send with Invalidate).
+    /// Whether the peer still has access (it may have invalidated the tag by Send with Invalidate).
     pub fn is_valid(&self) -> bool {
         self.domain.as_ref().is_some_and(|d| d.is_valid(self.exposure.id))
     }
 
-    /// Makes the peer unable to reach it and gives the region back; `None` only if the connection is gone and its
-    /// provider released the memory with it.
+    /// Ends the peer's access and returns the region; `None` only if the connection has ended and its
+    /// provider released the memory.
     pub fn revoke(mut self) -> Option<MemoryRegion> {
         let domain = self.domain.take()?;
         let memory = domain.revoke(self.exposure.id)?;
         Some(MemoryRegion { memory, domain })
     }
 
-    /// As [`Self::revoke`], but a peer that may write through a window can go on doing so until the domain's
-    /// [`crate::Domain::invalidate_released`].
+    /// Returns the region like [`Self::revoke`], but leaves a window with [`Access::RemoteWrite`] bound until
+    /// [`crate::Domain::invalidate_released`]; see [`crate::Domain::release`].
     pub fn release(mut self) -> Option<MemoryRegion> {
         let domain = self.domain.take()?;
         let memory = domain.release(self.exposure.id)?;
         Some(MemoryRegion { memory, domain })
     }
 
-    /// Copies bytes from its start, while the peer can reach it; `false` if there are not as many or the provider
-    /// cannot.
+    /// Copies the first `to.len()` bytes to `to` while the region is exposed. Returns `false` if the region
+    /// is shorter or the provider cannot copy.
     pub fn copy_out(&self, to: &mut [u8]) -> bool {
         self.domain.as_ref().is_some_and(|d| d.copy_out(self.exposure.id, to))
     }
 
-    /// Copies `from` to its start, while the peer can reach it; `false` if it does not fit or the provider cannot.
+    /// Copies `from` to the start of the region while it is exposed. Returns `false` if `from` is longer or
+    /// the provider cannot copy.
     pub fn copy_in(&self, from: &Views) -> bool {
         self.domain.as_ref().is_some_and(|d| d.copy_in(self.exposure.id, from))
     }

@@ -1,4 +1,4 @@
-//! How much memory peers can reach, and for how long: the papers' security argument as a number.
+//! Statistics of exposed memory over time: the papers' security argument as a number.
 
 use std::sync::{
     Arc, OnceLock,
@@ -13,27 +13,27 @@ use crate::{
     Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory,
 };
 
-/// Adds up what the domains that it [meters](Self::meter) expose: regions and bytes, and the bytes' integral over
-/// time. Connections may share one; all of them then take their time from the same runtime.
+/// Sums the exposed regions and bytes of all domains that it [meters](Self::meter), and integrates the bytes
+/// over time. Several connections may share a meter; they must then use the same runtime's clock.
 #[derive(Default)]
 pub struct ExposureMeter {
     rt: OnceLock<RuntimeRef>,
     state: Mutex<State>,
-    /// The time of a [`ExposureBatch`]: its nanoseconds and 1; or one of those below.
+    /// The time of the current [`ExposureBatch`] in nanoseconds plus 1, or one of the constants below.
     stamp: AtomicU64,
 }
 
-/// There is no batch: each change reads the clock.
+/// No batch is open: each change reads the clock.
 const NONE: u64 = 0;
-/// A batch in which nothing has changed yet.
+/// A batch without changes so far.
 const FRESH: u64 = u64::MAX;
 
 fn stamp(now: Instant) -> u64 {
     now.as_nanos().saturating_add(1).min(FRESH - 1)
 }
 
-/// While it lives, all that changes counts as having changed at one time: that of the first of the changes. Reading the
-/// clock costs as much as exposing memory in software, so whoever handles several calls in one go does it in a batch.
+/// While a batch is open, all changes are recorded with the time of its first change. Reading the clock costs
+/// as much as a software exposure, so a task that handles several calls per wake-up uses a batch.
 #[must_use = "a batch ends when it is dropped"]
 pub struct ExposureBatch<'a>(&'a ExposureMeter);
 
@@ -55,28 +55,29 @@ struct State {
     since: Instant,
 }
 
-/// What an [`ExposureMeter`] has added up, at one moment.
+/// Statistics of an [`ExposureMeter`] at one time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExposureStats {
-    /// Regions that peers can reach.
+    /// Regions that peers can access.
     pub regions: u64,
-    /// Bytes that peers can reach.
+    /// Bytes that peers can access.
     pub bytes: u64,
-    /// The most regions that peers could reach at one time.
+    /// Maximum of `regions`.
     pub peak_regions: u64,
-    /// The most bytes that peers could reach at one time.
+    /// Maximum of `bytes`.
     pub peak_bytes: u64,
-    /// The integral of `bytes` over time, in bytes times nanoseconds: see [`Self::byte_seconds`].
+    /// Integral of `bytes` over time, in bytes times nanoseconds; see [`Self::byte_seconds`].
     pub byte_nanoseconds: u128,
 }
 
 impl ExposureStats {
-    /// The integral of the bytes that peers could reach over time, in bytes times seconds.
+    /// Integral of the exposed bytes over time, in bytes times seconds.
     pub fn byte_seconds(&self) -> f64 {
         self.byte_nanoseconds as f64 / 1e9
     }
 
-    /// Of two sets of connections together. The peaks are added too: the sum is at least the peak of both.
+    /// Sums the statistics of two disjoint sets of connections. The sum of the peaks is an upper bound of the
+    /// common peak.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -93,18 +94,18 @@ impl State {
     fn advance(&mut self, now: Instant) {
         let passed = now.duration_since(self.since).as_nanos();
         self.now.byte_nanoseconds += passed * u128::from(self.now.bytes);
-        self.since = self.since.max(now); // The stamp of a batch may be older.
+        self.since = self.since.max(now); // The time of a batch may be older.
     }
 }
 
 impl ExposureMeter {
-    /// `domain`, with everything that is exposed in it added up here.
+    /// Wraps `domain` so that this meter records its exposures.
     pub fn meter(self: &Arc<Self>, domain: DomainRef, rt: &RuntimeRef) -> DomainRef {
         self.rt.get_or_init(|| Arc::clone(rt));
         Arc::new(Metered { domain, meter: Arc::clone(self), added: Mutex::default() })
     }
 
-    /// What has been added up until now.
+    /// The statistics up to now.
     pub fn snapshot(&self) -> ExposureStats {
         let now = self.clock();
         let mut state = self.state.lock();
@@ -112,13 +113,13 @@ impl ExposureMeter {
         state.now
     }
 
-    /// Begins a batch. One may be open at a time; with the first that ends, all do.
+    /// Begins a batch. At most one may be open; the end of one batch ends all.
     pub fn batch(&self) -> ExposureBatch<'_> {
         self.stamp.store(FRESH, Ordering::Relaxed);
         ExposureBatch(self)
     }
 
-    /// As [`Self::batch`], for a batch whose changes happen at the time `now`.
+    /// Begins a batch whose changes are recorded with the time `now`.
     pub fn batch_at(&self, now: Instant) -> ExposureBatch<'_> {
         self.stamp.store(stamp(now), Ordering::Relaxed);
         ExposureBatch(self)
@@ -128,13 +129,13 @@ impl ExposureMeter {
         self.rt.get().map_or_else(Instant::default, |rt| rt.now())
     }
 
-    /// The time of a change.
+    /// The time to record for a change.
     fn now(&self) -> Instant {
         match self.stamp.load(Ordering::Relaxed) {
             NONE => self.clock(),
             FRESH => {
                 let now = self.clock();
-                // Unless the batch has ended meanwhile.
+                // Fails if the batch has ended meanwhile.
                 let _ = self.stamp.compare_exchange(FRESH, stamp(now), Ordering::Relaxed, Ordering::Relaxed);
                 now
             }
@@ -142,7 +143,7 @@ impl ExposureMeter {
         }
     }
 
-    /// One domain's exposure, regions and bytes, has changed.
+    /// Records that the exposed regions and bytes of one domain have changed.
     fn replace(&self, before: (usize, usize), after: (usize, usize)) {
         let now = self.now();
         let mut state = self.state.lock();
@@ -155,12 +156,12 @@ impl ExposureMeter {
     }
 }
 
-/// A domain whose exposure is added up: after each change, what the domain itself says of it. (A tag that the peer has
-/// invalidated counts until its owner revokes it.)
+/// A domain with a meter. After each change, [`Domain::exposed`] provides the new values. (A tag that the
+/// peer has invalidated counts until its owner revokes it.)
 struct Metered {
     domain: DomainRef,
     meter: Arc<ExposureMeter>,
-    /// What was added for this domain: regions and bytes.
+    /// Regions and bytes that are recorded for this domain.
     added: Mutex<(usize, usize)>,
 }
 
@@ -175,7 +176,7 @@ impl Metered {
     }
 }
 
-/// With the connection its exposure ends.
+/// A connection's exposures end with its domain.
 impl Drop for Metered {
     fn drop(&mut self) {
         self.meter.replace(*self.added.get_mut(), (0, 0));
@@ -263,7 +264,7 @@ mod tests {
     use super::*;
     use crate::{MemoryRegion, Segments};
 
-    /// Time that passes when the test says so.
+    /// A clock that the test sets.
     #[derive(Default)]
     struct Clock(AtomicU64);
 
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Keeps what it exposed, by number.
+    /// Keeps exposed memory in a list; the index is the id.
     #[derive(Default)]
     struct Table(Mutex<Vec<Option<Memory>>>);
 
@@ -313,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_added_up_over_the_time_that_they_can_be_reached() {
+    fn bytes_are_integrated_over_the_time_of_their_exposure() {
         let clock = Arc::new(Clock::default());
         let pass = |seconds: u64| clock.0.fetch_add(seconds * 1_000_000_000, Ordering::Relaxed);
         let rt: RuntimeRef = clock.clone();
         let meter = Arc::new(ExposureMeter::default());
         let domain = || meter.meter(Arc::new(Table::default()), &rt);
         let (one, two) = (domain(), domain());
-        pass(5); // Nothing is exposed: counts nothing.
+        pass(5); // Nothing is exposed, so the integral stays 0.
         let a = region(&one, 1000).expose(Access::RemoteRead).unwrap();
         pass(2);
         let b = region(&two, 100).expose(Access::RemoteWrite).unwrap();
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_in_a_batch_changes_at_one_time() {
+    fn changes_in_a_batch_are_recorded_with_one_time() {
         let clock = Arc::new(Clock::default());
         let pass = |seconds: u64| clock.0.fetch_add(seconds * 1_000_000_000, Ordering::Relaxed);
         let rt: RuntimeRef = clock.clone();
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn with_its_connection_all_exposure_ends() {
+    fn exposure_ends_with_the_domain() {
         let rt: RuntimeRef = Arc::new(Clock::default());
         let meter = Arc::new(ExposureMeter::default());
         let table = Arc::new(Table::default());
@@ -368,11 +369,11 @@ mod tests {
         let (kept, lost) = (region(&domain, 1000), region(&domain, 500));
         let (kept, lost) =
             (kept.expose(Access::RemoteRead).unwrap(), lost.expose(Access::RemoteRead).unwrap());
-        table.0.lock().truncate(1); // Its provider lets go of memory by itself.
+        table.0.lock().truncate(1); // The provider releases the memory itself.
         assert!(lost.revoke().is_none());
         assert_eq!((meter.snapshot().regions, meter.snapshot().bytes), (1, 1000));
         drop(domain);
-        assert_eq!(meter.snapshot().regions, 1, "its region still holds the domain");
+        assert_eq!(meter.snapshot().regions, 1, "the region still references the domain");
         table.0.lock().clear();
         drop(kept);
         assert_eq!((meter.snapshot().regions, meter.snapshot().bytes), (0, 0));

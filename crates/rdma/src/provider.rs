@@ -26,22 +26,22 @@ pub async fn setup_timeout<T>(
     millrace_runtime::timeout(rt, limit, step).await.unwrap_or(Err(ConnectionError::TimedOut(limit)))
 }
 
-/// Whether accepting on `addr` failed with `error` because the machine ran out of file descriptors or memory. If so,
+/// Whether accepting on `addr` failed with `error` because file descriptors or memory are exhausted. If so,
 /// waits 100 ms before it returns, so that the caller can accept again.
 pub async fn pause_if_exhausted(rt: &RuntimeRef, addr: SocketAddr, error: &io::Error) -> bool {
     let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     if !error.raw_os_error().is_some_and(|e| exhausted.contains(&e)) {
         return false;
     }
-    tracing::warn!(%addr, %error, "cannot accept a connection now");
+    tracing::warn!(%addr, %error, "cannot accept a connection: out of file descriptors or memory; retrying");
     rt.sleep(EXHAUSTED_PAUSE).await;
     true
 }
 
-/// The local address from which this machine routes to `peer`. Sends nothing.
+/// The local address from which packets to `peer` are sent. Sends nothing.
 ///
 /// # Errors
-/// When there is no route to `peer`, or no socket can be created.
+/// There is no route to `peer`, or no socket can be created.
 pub fn local_address_to(peer: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr = match peer {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_address_is_reached_from_itself() {
+    fn the_local_address_to_loopback_is_loopback() {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         assert_eq!(local_address_to(loopback).unwrap(), loopback);
     }

@@ -1,4 +1,4 @@
-//! Connections and work: the trait that every provider implements.
+//! Connections and work requests: the traits that every provider implements.
 
 use std::{
     net::SocketAddr,
@@ -11,39 +11,41 @@ use millrace_runtime::{BoxFuture, LocalPort, RuntimeRef};
 
 use crate::{DomainRef, Segment, SteeringTag};
 
-/// Chosen by whoever posts work; comes back in its completion.
+/// Identifies a work request; the poster chooses it, and the completion returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkId(pub u64);
 
-/// How a connection is set up. Both ends state theirs; the provider negotiates.
+/// Parameters of connection setup. Each end states its own; the provider negotiates.
 #[derive(Debug, Clone)]
 pub struct ConnectParams {
-    /// RDMA Reads of the peer that we serve at once (inbound read depth).
+    /// RDMA Reads of the peer that this end serves at the same time (inbound read depth).
     pub ird: u16,
-    /// RDMA Reads that we want in flight (outbound read depth).
+    /// RDMA Reads that this end wants to have in flight (outbound read depth).
     pub ord: u16,
     /// Private data of the upper layer, at most 196 bytes.
     pub private_data: Vec<u8>,
-    /// Ask for CRC32C in the lower layer, where that is a choice (iWARP).
+    /// Whether to request CRC32C where it is optional (iWARP).
     pub crc: bool,
-    /// The most payload bytes in one lower-layer frame, where that is a choice (iWARP: FPDU payload); `None` = the
-    /// provider's best. Lets a peer imitate one that frames by MTU.
+    /// Maximum payload of a lower-layer frame in bytes, where it can be chosen (iWARP: of an FPDU); `None`:
+    /// the provider's optimum. Used to imitate peers that limit frames to the MTU.
     pub max_frame: Option<usize>,
-    /// The port that we connect from, where connections have ports.
+    /// Local port to connect from, on transports with ports.
     pub local_port: LocalPort,
-    /// Limit of the whole set-up.
+    /// Time limit of connection setup.
     pub timeout: Duration,
-    /// Whether the peer's Send with Invalidate may invalidate our tags.
+    /// Whether the peer's Send with Invalidate may invalidate tags of this end.
     pub remote_invalidate: bool,
-    /// Bytes of a receive that the provider posts itself, before the peer can send, and that comes back like any
-    /// other; 0 for none. An adapter may end a connection on which a message comes before there is a receive for it,
-    /// so the end that does not speak first asks for one. (iWARP in user space needs none: there messages wait.)
+    /// Size in bytes of a receive that the provider posts before the peer can send; its completion is like
+    /// that of any other receive. 0: none. An adapter may end a connection on which a message arrives without
+    /// a posted receive, so the end that does not send first requests one. (Software iWARP needs none:
+    /// messages wait in the socket.)
     pub first_receive: usize,
-    /// Receives that the connections of this process have in common, each of [`first_receive`](Self::first_receive)
-    /// bytes, where that is a choice (`verbs`, on devices with memory windows that are not iWARP); 0, the default: each
-    /// connection has its own. Then [`QueuePair::post_receive`] with a buffer of that size means that the peer may send
-    /// one message more, and the buffer goes back to its arena if it is not needed; a peer that sends more messages than
-    /// that loses its connection, and peers whose messages find no receive wait for one.
+    /// Number of receives, each of [`first_receive`](Self::first_receive) bytes, in a shared receive queue of
+    /// all connections of this process (`verbs`, on devices with memory windows other than iWARP). 0, the
+    /// default: each connection has its own queue. With a shared queue, [`QueuePair::post_receive`] with a
+    /// buffer of that size permits the peer one more message, and the buffer returns to its arena if it is
+    /// not needed. A peer that sends more messages than permitted loses its connection; a message that finds
+    /// the queue empty waits.
     pub shared_receives: usize,
 }
 
@@ -64,28 +66,29 @@ impl Default for ConnectParams {
     }
 }
 
-/// What a provider can do.
+/// Capabilities of a provider on a connection.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// The provider's name: `iwarp`, `verbs`, `sim`.
     pub provider: &'static str,
-    /// Whether Send with Invalidate can be sent.
+    /// Whether Send with Invalidate is supported.
     pub send_with_invalidate: bool,
-    /// The most pieces (views) of one Send, Write or Read; the provider splits what exceeds an adapter's own limit.
+    /// Maximum number of pieces (views) of a Send, Write or Read; the provider splits requests that exceed
+    /// the adapter's own limit.
     pub max_pieces: usize,
-    /// The most bytes of one RDMA Read or Write.
+    /// Maximum size of an RDMA Read or Write in bytes.
     pub max_transfer: usize,
-    /// The most pieces (views) of shared memory that one region may have: 1 where a region must be contiguous.
+    /// Maximum number of pieces (views) of shared memory in one region; 1 if a region must be contiguous.
     pub max_region_pieces: usize,
-    /// The most bytes of one segment of exposed memory, by whatever means: segments end at borders of so many bytes.
-    /// `usize::MAX`, which [`Self::new`] gives, where only [`crate::Means::Global`] cuts memory (as on RDMA devices and
-    /// in software, where a registration or a window has one segment).
+    /// Maximum size of a segment of exposed memory in bytes, for every kind of exposure; segments end at
+    /// multiples of it. `usize::MAX`, the value of [`Self::new`], if only [`crate::Means::Global`] splits
+    /// regions, as on RDMA devices and in software.
     pub max_segment: usize,
 }
 
 impl Capabilities {
-    /// Capabilities of the provider `name`, whose registrations have one segment.
+    /// Capabilities of the provider `name`, whose exposures have one segment.
     pub fn new(
         name: &'static str,
         send_with_invalidate: bool,
@@ -105,16 +108,16 @@ impl Capabilities {
     }
 }
 
-/// What was agreed at set-up.
+/// Result of the negotiation at connection setup.
 #[derive(Debug, Clone)]
 pub struct ConnectionInfo {
-    /// Our address.
+    /// Local address.
     pub local: SocketAddr,
     /// The peer's address.
     pub peer: SocketAddr,
-    /// RDMA Reads that we may have in flight.
+    /// RDMA Reads that this end may have in flight.
     pub ord: u16,
-    /// RDMA Reads of the peer that we serve at once.
+    /// RDMA Reads of the peer that this end serves at the same time.
     pub ird: u16,
     /// The peer's private data.
     pub private_data: Vec<u8>,
@@ -127,38 +130,39 @@ pub struct ConnectionInfo {
 pub struct SendRequest {
     /// The message.
     pub data: Views,
-    /// A tag of the *peer's* to invalidate when it is delivered (Send with Invalidate).
+    /// Tag of the *peer* that the delivery of this Send invalidates (Send with Invalidate).
     pub invalidate: Option<SteeringTag>,
-    /// Raise a solicited event at the peer.
+    /// Whether to raise a solicited event at the peer.
     pub solicited: bool,
-    /// Give a [`Completion::Sent`] when the lower layer has taken everything up to this Send.
+    /// Requests a [`Completion::Sent`] when the lower layer has accepted all work up to this Send.
     pub signaled: Option<WorkId>,
 }
 
-/// An RDMA Write of `data` to the peer's `to` (at its offset; `to.length` is not less than the data).
+/// An RDMA Write of `data` to `to`, memory of the peer. `to.length` must not be less than the length of the
+/// data.
 #[derive(Debug)]
 pub struct WriteRequest {
     /// The bytes.
     pub data: Views,
-    /// Where they go.
+    /// Destination.
     pub to: Segment,
 }
 
 /// An RDMA Read of `from` into `sink`.
 #[derive(Debug)]
 pub struct ReadRequest {
-    /// Comes back in [`Completion::Read`].
+    /// Identifies the request in [`Completion::Read`].
     pub id: WorkId,
-    /// Where the bytes come from.
+    /// Source, memory of the peer.
     pub from: Segment,
-    /// Where they go, in order: owned buffers with `from.length` bytes in all.
+    /// Sink, in order: owned buffers with a total length of `from.length` bytes.
     pub sink: Vec<Buffer>,
 }
 
-/// The most pieces of one Send, Write or Read. No protocol has such a limit; it bounds the work of one request. A
-/// provider splits a request that exceeds a limit of its adapter.
+/// Maximum number of pieces of a Send, Write or Read. It bounds the work of one request; the protocols have
+/// no such limit. A provider splits requests that exceed a limit of its adapter.
 pub const MAX_PIECES: usize = 1 << 16;
-/// The most bytes of one Send, Write or Read: 1 GiB. See [`MAX_PIECES`].
+/// Maximum size of a Send, Write or Read: 1 GiB. See [`MAX_PIECES`].
 pub const MAX_TRANSFER: usize = 1 << 30;
 
 fn check_size(pieces: usize, bytes: usize) -> Result<(), PostError> {
@@ -172,7 +176,7 @@ fn check_size(pieces: usize, bytes: usize) -> Result<(), PostError> {
 }
 
 impl SendRequest {
-    /// Validates the request; every provider does so before it posts.
+    /// Validates the request. Providers call it before posting.
     ///
     /// # Errors
     /// [`PostError::Invalid`] above [`MAX_PIECES`] or [`MAX_TRANSFER`].
@@ -182,101 +186,102 @@ impl SendRequest {
 }
 
 impl WriteRequest {
-    /// Validates the request; every provider does so before it posts.
+    /// Validates the request. Providers call it before posting.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] above [`MAX_PIECES`] or [`MAX_TRANSFER`], or when the data is longer than its target.
+    /// [`PostError::Invalid`] above [`MAX_PIECES`] or [`MAX_TRANSFER`], or if the data is longer than its
+    /// destination.
     pub fn check(&self) -> Result<(), PostError> {
         check_size(self.data.iter().len(), self.data.len())?;
         if self.data.len() > self.to.length as usize {
-            return Err(PostError::Invalid("a Write longer than its target"));
+            return Err(PostError::Invalid("the data of a Write is longer than its destination"));
         }
         Ok(())
     }
 }
 
 impl ReadRequest {
-    /// Validates the request for a connection with the outbound read depth `ord`; every provider does so before it
-    /// posts.
+    /// Validates the request for a connection with the outbound read depth `ord`. Providers call it before
+    /// posting.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] above [`MAX_PIECES`] or [`MAX_TRANSFER`], when `ord` is 0, or when sink and source differ
-    /// in length.
+    /// [`PostError::Invalid`] above [`MAX_PIECES`] or [`MAX_TRANSFER`], if `ord` is 0, or if the lengths of
+    /// sink and source differ.
     pub fn check(&self, ord: u16) -> Result<(), PostError> {
         let length = self.from.length as usize;
         check_size(self.sink.len(), length)?;
         if ord == 0 {
-            return Err(PostError::Invalid("no RDMA Reads were agreed on (ORD 0)"));
+            return Err(PostError::Invalid("RDMA Reads are not possible (negotiated ORD 0)"));
         }
         if self.sink.iter().map(|b| b.len()).sum::<usize>() != length {
-            return Err(PostError::Invalid("the sink of a Read is not as long as its source"));
+            return Err(PostError::Invalid("the lengths of a Read's sink and source differ"));
         }
         Ok(())
     }
 }
 
-/// What has happened on a queue pair.
+/// A completion of a queue pair.
 #[derive(Debug)]
 pub enum Completion {
-    /// A Send of the peer filled a posted receive: `buffer`'s length is the message's.
+    /// A Send of the peer filled a posted receive; the length of `buffer` is that of the message.
     Received {
         /// The receive buffer.
         buffer: Buffer,
-        /// The tag of ours that the peer invalidated with it.
+        /// The local tag that the peer invalidated with it.
         invalidated: Option<SteeringTag>,
     },
-    /// A signaled Send, and all work before it, was handed over.
+    /// A signaled Send and all work before it was passed to the lower layer.
     Sent(WorkId),
-    /// An RDMA Read has placed all its bytes.
+    /// An RDMA Read has placed all its data.
     Read {
-        /// From the request.
+        /// The id of the request.
         id: WorkId,
-        /// From the request, filled.
+        /// The sink of the request, filled.
         sink: Vec<Buffer>,
     },
 }
 
-/// Why work was not accepted.
+/// A work request that was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// The connection is down; the next poll says why.
+    /// The connection has ended; the next poll returns the reason.
     #[error("the connection is down")]
     Closed,
-    /// The request breaks a limit of the provider or does not add up (sink size against read size).
+    /// The request exceeds a limit of the provider, or its lengths differ.
     #[error("invalid work request: {0}")]
     Invalid(&'static str),
 }
 
-/// Why a connection was not made, or ended.
+/// Why connection setup failed or a connection ended.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectionError {
-    /// The peer ended it in the ordinary way.
+    /// The peer closed the connection in an orderly way.
     #[error("the peer closed the connection")]
     Closed,
-    /// The transport below failed.
+    /// The underlying transport failed.
     #[error("{0}")]
     Io(String),
-    /// Set-up took too long.
-    #[error("connection set-up timed out after {0:?}")]
+    /// Connection setup exceeded its time limit.
+    #[error("connection setup timed out after {0:?}")]
     TimedOut(Duration),
-    /// The peer refused, with this private data.
+    /// The peer rejected the connection, with this private data.
     #[error("the peer refused the connection")]
     Rejected(Vec<u8>),
-    /// The peer broke the protocol (and was told so, where the protocol allows).
+    /// The peer violated the protocol. It was notified if the protocol has a message for it.
     #[error("protocol violation by the peer: {0}")]
     PeerMisbehaved(String),
-    /// The peer reported an error of ours (RDMAP Terminate; layer, type, code).
+    /// The peer reported an error of this end (RDMAP Terminate: layer, type, code).
     #[error("the peer terminated the connection: {0}")]
     Terminated(String),
-    /// We cannot do what the peer wants (markers, unknown revision).
+    /// The peer requires an unsupported feature (markers, unknown revision).
     #[error("incompatible peer: {0}")]
     Incompatible(String),
-    /// Out of memory, bad parameters.
+    /// A local error: out of memory, invalid parameters.
     #[error("{0}")]
     Local(String),
 }
 
-/// Counters of a queue pair, monotonic.
+/// Counters of a queue pair; they never decrease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Sends posted.
@@ -287,35 +292,35 @@ pub struct Counters {
     pub writes: u64,
     /// RDMA Reads posted.
     pub reads: u64,
-    /// RDMA Writes of the peer that were placed here.
+    /// RDMA Writes of the peer that were placed in local memory.
     pub peer_writes: u64,
     /// RDMA Reads of the peer that were served.
     pub peer_reads: u64,
-    /// Bytes sent by RDMA Write, or served to the peer's RDMA Reads.
+    /// Bytes sent by RDMA Write, and in response to the peer's RDMA Reads.
     pub tagged_bytes_out: u64,
-    /// Bytes received by RDMA Write of the peer, or by our RDMA Reads.
+    /// Bytes received by RDMA Writes of the peer, and by local RDMA Reads.
     pub tagged_bytes_in: u64,
-    /// Of `tagged_bytes_in`, those that went from the socket straight into their region.
+    /// The part of `tagged_bytes_in` that was received from the socket directly into its region.
     pub placed_directly: u64,
     /// System calls for I/O.
     pub syscalls: u64,
 }
 
-/// A reliable connection, owned by one task.
+/// The queue pair of a reliable connection, owned by one task.
 pub trait QueuePair: Send {
-    /// What was agreed at set-up.
+    /// Result of the negotiation at connection setup.
     fn info(&self) -> &ConnectionInfo;
 
-    /// What the provider can do.
+    /// Capabilities of the provider.
     fn capabilities(&self) -> &Capabilities;
 
     /// The connection's protection domain.
     fn domain(&self) -> DomainRef;
 
-    /// Gives memory for one incoming Send; its *capacity up to its length* is the largest message it takes.
+    /// Posts a receive for one incoming Send. The *length* of `buffer` is the maximum length of the message.
     ///
     /// # Errors
-    /// [`PostError`].
+    /// [`PostError`]; the buffer is dropped.
     fn post_receive(&mut self, buffer: Buffer) -> Result<(), PostError>;
 
     /// Posts a Send.
@@ -324,51 +329,51 @@ pub trait QueuePair: Send {
     /// [`PostError`].
     fn post_send(&mut self, request: SendRequest) -> Result<(), PostError>;
 
-    /// Posts an RDMA Write. It is placed at the peer before any Send that is posted later is delivered there. Views
-    /// are released when their bytes have been handed over.
+    /// Posts an RDMA Write. It is placed at the peer before any Send that is posted later is delivered there.
+    /// The views are released when the lower layer has accepted their bytes.
     ///
     /// # Errors
     /// [`PostError`].
     fn post_write(&mut self, request: WriteRequest) -> Result<(), PostError>;
 
-    /// Posts an RDMA Read; beyond the ORD it waits inside the queue pair.
+    /// Posts an RDMA Read. Reads that exceed the ORD wait in the queue pair.
     ///
     /// # Errors
-    /// [`PostError`]; the sink is dropped then.
+    /// [`PostError`]; the sink is dropped.
     fn post_read(&mut self, request: ReadRequest) -> Result<(), PostError>;
 
-    /// Drives the connection: sends what is posted, takes what has come, and appends completions to `out`. `Ready(Ok)`
-    /// when there are completions to handle; `Pending` when there is nothing more to do until the waker is called;
-    /// `Ready(Err)` when the connection is down (every time from then on).
+    /// Drives the connection: sends posted work, receives, and appends completions to `out`. Returns
+    /// `Ready(Ok)` when there are completions, `Pending` when there is no work until the waker is called, and
+    /// `Ready(Err)` from the end of the connection on.
     fn poll(&mut self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), ConnectionError>>;
 
-    /// Pushes posted work to the peer as far as it goes without waiting. Optional before [`Self::poll`], which does
-    /// it too.
+    /// Sends posted work as far as possible without waiting. Optional before [`Self::poll`], which also
+    /// sends.
     fn flush(&mut self, cx: &mut Context<'_>);
 
-    /// Ends the connection in the ordinary way once posted work is sent.
+    /// Closes the connection in an orderly way after posted work is sent.
     fn disconnect(&mut self);
 
-    /// Sees to it that dropping the queue pair discards posted work that the peer has not received. (Where an adapter
-    /// holds the work, dropping does so anyway.)
+    /// Makes the drop of the queue pair discard posted work that the peer has not received. (Without effect
+    /// if an adapter holds the work: dropping discards it anyway.)
     fn abort(&mut self) {}
 
     /// The counters.
     fn counters(&self) -> Counters;
 }
 
-/// Connects and listens.
+/// An RDMA provider: connects and listens.
 pub trait Provider: Send + Sync + 'static {
-    /// Its name.
+    /// Name of the provider.
     fn name(&self) -> &'static str;
 
-    /// Whether the Send with Invalidate of a peer at `peer` can invalidate what we expose to it. To be asked before
-    /// the peer is promised so.
+    /// Whether a peer at `peer` can invalidate tags of this end by Send with Invalidate. To be checked before
+    /// support is announced to the peer.
     fn can_be_invalidated(&self, _peer: SocketAddr) -> bool {
         true
     }
 
-    /// Connects to `addr`. Runs in the reactor of the runtime that polls it.
+    /// Connects to `addr`. The connection belongs to the reactor of the runtime that polls the future.
     fn connect(
         &self,
         rt: RuntimeRef,
@@ -380,20 +385,20 @@ pub trait Provider: Send + Sync + 'static {
     /// Listens on `addr` (port 0: any free port).
     ///
     /// # Errors
-    /// When the address cannot be bound.
+    /// The address cannot be bound.
     fn listen(&self, rt: RuntimeRef, addr: SocketAddr) -> std::io::Result<Box<dyn Listener>>;
 }
 
-/// Waits for connections.
+/// Accepts connection requests.
 pub trait Listener: Send {
-    /// The address, with the real port.
+    /// The bound address; its port is never 0.
     fn local_addr(&self) -> SocketAddr;
 
-    /// The next connection request. Errors of single connections are not errors here.
+    /// Waits for the next connection request. Errors of single connections are not reported here.
     fn accept(&mut self) -> BoxFuture<'_, std::io::Result<Box<dyn Incoming>>>;
 }
 
-/// Why a connection is refused.
+/// Why a connection is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectReason {
     /// Too many connections.
@@ -402,13 +407,13 @@ pub enum RejectReason {
     NotAllowed,
 }
 
-/// A connection request, not yet in any reactor: it may be moved to the shard that shall own it.
+/// A connection request that is not yet bound to a reactor: it may be moved to another shard.
 pub trait Incoming: Send {
     /// The peer's address.
     fn peer(&self) -> SocketAddr;
 
-    /// Completes the set-up in the reactor of the runtime that polls it. `params` may depend on the peer's private
-    /// data.
+    /// Completes connection setup in the reactor of the runtime that polls the future. `params` may depend on
+    /// the peer's private data.
     fn accept(
         self: Box<Self>,
         rt: RuntimeRef,
@@ -416,6 +421,6 @@ pub trait Incoming: Send {
         params: ConnectParams,
     ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>>;
 
-    /// Refuses.
+    /// Rejects the request.
     fn reject(self: Box<Self>, reason: RejectReason);
 }

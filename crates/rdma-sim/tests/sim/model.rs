@@ -465,7 +465,7 @@ fn a_crashed_host_answers_again_and_its_peers_know() {
         let listener = lan.host(B).listen(lan.rt.clone(), SocketAddr::from((B, 2049))).unwrap();
         let region = expose(&a, 4096, Access::RemoteWrite);
         lan.world.crash(B.into());
-        let error = end_alone(&mut a).await;
+        let error = poll_until_error(&mut a).await;
         assert!(error.to_string().contains("lost"), "{error}");
         assert_eq!(lan.world.exposed(), (0, 0));
         drop((b, listener, region));

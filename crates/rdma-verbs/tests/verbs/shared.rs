@@ -122,10 +122,10 @@ fn a_peer_that_sends_more_than_there_are_receives_for_loses_its_own_connection_o
         say(&mut a, 0, 40);
         say(&mut ends[0].0, 1, 20);
         a.flush(&mut std::task::Context::from_waker(std::task::Waker::noop()));
-        let error = end_alone(&mut b).await;
+        let error = poll_until_error(&mut b).await;
         assert!(matches!(error, ConnectionError::PeerMisbehaved(_)), "{error:?}");
         check(&gather(&mut ends, &arena, &[20]).await[0], 1, 20);
-        end_alone(&mut a).await;
+        poll_until_error(&mut a).await;
     });
 }
 

@@ -2,7 +2,7 @@
 
 use millrace_buffer::Views;
 
-/// Why a peer may not access the memory that it named. The Terminate message has codes for most cases (RFC 5040 section
+/// Why an access of the peer was denied. The Terminate message has codes for most cases (RFC 5040 section
 /// 4.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
@@ -18,18 +18,19 @@ pub enum AccessError {
     /// Tagged offset plus length exceeds 64 bits.
     #[error("tagged offset wrap")]
     Wrap,
-    /// The peer may write, but the memory has another owner: use [`StagTable::write_released`](super::StagTable::write_released).
+    /// The write is permitted, but the memory has another owner: use
+    /// [`StagTable::write_released`](super::StagTable::write_released).
     #[error("released memory")]
     Released,
 }
 
-/// Why a peer's Send with Invalidate may not invalidate the STag that it named.
+/// Why an invalidation by the peer's Send with Invalidate was denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidateError {
     /// The STag is not in the table.
     #[error("unknown STag")]
     Unknown,
-    /// The STag may be invalidated by this end only.
+    /// Only this end may invalidate the STag.
     #[error("the peer may not invalidate this STag")]
     Protected,
 }
@@ -37,8 +38,8 @@ pub enum InvalidateError {
 /// Bytes of a region that the peer may read.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
-    /// Contiguous bytes, exactly the range that was asked for.
+    /// Contiguous bytes: exactly the requested range.
     Bytes(&'a [u8]),
-    /// A gather list, and the position at which the range begins.
+    /// A gather list, and the position in it at which the range begins.
     Views(&'a Views, usize),
 }

@@ -6,9 +6,9 @@ use crate::{Access, Memory};
 pub(super) struct Exposed {
     pub(super) memory: Memory,
     pub(super) access: Access,
-    /// False once the peer has invalidated the tag.
+    /// False after the peer has invalidated the tag.
     pub(super) valid: bool,
-    /// Everything from here on was never placed: the receiver may guess into it.
+    /// No data was placed at or after this position, so the receiver may place data there speculatively.
     pub(super) written: usize,
 }
 
@@ -17,8 +17,8 @@ impl Exposed {
         Self { memory, access, valid: true, written: 0 }
     }
 
-    /// Copies bytes from its start to `to`. Its owner has what was placed then: all of it may be placed anew, and
-    /// guessed into.
+    /// Copies the first `to.len()` bytes to `to`. After a copy, the receiver may overwrite the whole region
+    /// speculatively again, because the owner has its data.
     pub(super) fn copy_out(&mut self, to: &mut [u8]) -> bool {
         let copied = self.memory.copy_out(to);
         if copied {

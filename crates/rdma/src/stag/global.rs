@@ -1,8 +1,9 @@
-//! The one tag of the whole arena: tagged offsets are addresses.
+//! The tag of the whole arena ([`crate::Means::Global`]): tagged offsets are addresses.
 //!
-//! An adapter lets the peer reach all memory behind such a tag. Here it reaches what is exposed at the moment, and no
-//! more: what belongs to other code of this process must not change under it. (To show what an adapter's tag costs, the
-//! peer may be let write to the whole spans in which that lies.)
+//! With such a tag, an adapter gives the peer access to all memory of the arena. This table gives access only
+//! to exposed memory, because other memory must not change while code of this process uses it. (To
+//! demonstrate the effect of an adapter's tag, the peer may be permitted to write to the whole spans that
+//! contain memory exposed for writing.)
 
 use std::collections::BTreeMap;
 
@@ -12,26 +13,26 @@ use slab::Slab;
 use super::{access::AccessError, exposed::Exposed};
 use crate::{Access, GLOBAL_PAGE, Memory, Segment, Segments, SteeringTag};
 
-/// A piece of exposed memory that is in one place.
+/// A contiguous piece of an exposed region.
 struct Piece {
-    /// Where in its region it begins.
+    /// Position in the region.
     at: usize,
     len: usize,
 }
 
-/// What is exposed by the global tag.
+/// Memory that is exposed with the global tag.
 #[derive(Default)]
 pub(super) struct Global {
     pub(super) tag: Option<u32>,
-    /// Whether the peer reaches whole spans: see [`super::StagTables::insecure_whole_spans`].
+    /// Whether the peer may write to whole spans; see [`super::StagTables::insecure_whole_spans`].
     pub(super) spans: bool,
     exposed: Slab<Exposed>,
-    /// By address, and by the exposure: shared memory may be exposed several times.
+    /// Key: address, and index of the exposure, because shared memory may be exposed several times.
     pieces: BTreeMap<(u64, usize), Piece>,
 }
 
-/// Calls `f` with address and length of each piece. (A peer may take segments that follow one another for one.)
-fn for_pieces(memory: &Memory, mut f: impl FnMut(u64, usize)) {
+/// Calls `f` with address and length of each piece. Adjacent pieces may be merged.
+fn for_each_piece(memory: &Memory, mut f: impl FnMut(u64, usize)) {
     match memory {
         Memory::Owned(b) => f(b.address() as u64, b.len()),
         Memory::Shared(views) => {
@@ -40,8 +41,8 @@ fn for_pieces(memory: &Memory, mut f: impl FnMut(u64, usize)) {
     }
 }
 
-/// Segments of `len` bytes at `address` that cross no border of a page.
-fn cut(tag: u32, address: u64, len: usize, out: &mut Segments) {
+/// Appends segments for `len` bytes at `address`, none of which crosses a page boundary.
+fn push_page_segments(tag: u32, address: u64, len: usize, out: &mut Segments) {
     let (mut offset, end) = (address, address + len as u64);
     while offset < end {
         let page_end = (offset + 1).next_multiple_of(GLOBAL_PAGE as u64);
@@ -52,13 +53,13 @@ fn cut(tag: u32, address: u64, len: usize, out: &mut Segments) {
 }
 
 impl Global {
-    /// Exposes; gives the key and the segments. The tag must be there.
+    /// Adds an exposure and returns its key and segments. The tag must have been created.
     pub(super) fn insert(&mut self, tag: u32, exposed: Exposed) -> (usize, Segments) {
         let key = self.exposed.vacant_key();
         let (mut segments, mut at) = (Segments::new(), 0);
-        for_pieces(&exposed.memory, |address, len| {
+        for_each_piece(&exposed.memory, |address, len| {
             self.pieces.insert((address, key), Piece { at, len });
-            cut(tag, address, len, &mut segments);
+            push_page_segments(tag, address, len, &mut segments);
             at += len;
         });
         if segments.is_empty() {
@@ -70,7 +71,7 @@ impl Global {
 
     pub(super) fn remove(&mut self, key: usize) -> Option<Exposed> {
         let exposed = self.exposed.try_remove(key)?;
-        for_pieces(&exposed.memory, |address, _| {
+        for_each_piece(&exposed.memory, |address, _| {
             self.pieces.remove(&(address, key));
         });
         Some(exposed)
@@ -84,9 +85,9 @@ impl Global {
         self.exposed.get_mut(key)
     }
 
-    /// Whether the `len` bytes at the address `offset` lie in a span of which the peer may write a part, and whole spans
-    /// are within its reach.
-    pub(super) fn reaches(&self, offset: u64, len: usize) -> bool {
+    /// Whether the `len` bytes at the address `offset` lie in a span that contains memory exposed for
+    /// writing, and writes to whole spans are permitted.
+    pub(super) fn permits_span_write(&self, offset: u64, len: usize) -> bool {
         let Some(end) = offset.checked_add(len as u64).filter(|_| self.spans) else { return false };
         self.exposed.iter().any(|(_, e)| match &e.memory {
             Memory::Owned(b) if e.access == Access::RemoteWrite => {
@@ -97,12 +98,13 @@ impl Global {
         })
     }
 
-    /// The exposure with the right `want` in which the `len` bytes at the address `offset` lie, and where in it.
+    /// The exposure with the right `want` that contains the `len` bytes at the address `offset`, and the
+    /// position in it.
     pub(super) fn find(&self, offset: u64, len: usize, want: Access) -> Result<(usize, usize), AccessError> {
         let end = offset.checked_add(len as u64).ok_or(AccessError::Wrap)?;
         let mut denied = AccessError::Bounds;
         let before = self.pieces.range(..=(offset, usize::MAX)).rev();
-        // No piece is longer than a span, so none that begins before this can reach the offset.
+        // No piece is longer than a span, so none that begins before `first` contains the offset.
         let first = offset.saturating_sub(SPAN_BYTES as u64);
         for ((address, key), piece) in before.take_while(|((address, _), _)| *address >= first) {
             if end > address + piece.len as u64 {

@@ -1,8 +1,9 @@
 //! Protection domains enforced in software: the STag table of a connection.
 //!
-//! Providers without an RDMA adapter use [`StagDomain`] as their [`Domain`]: iWARP over TCP sockets and the simulated
-//! fabric. A provider checks every access of the peer against the domain's [`StagTable`] (RFC 5040 section 5, RFC 5041
-//! section 5.2) and holds the table's lock while it touches the memory, so no access can follow a revocation.
+//! Providers without an RDMA adapter (iWARP over TCP sockets, the simulated fabric) use [`StagDomain`] as
+//! their [`Domain`]. A provider checks every access of the peer against the domain's [`StagTable`] (RFC 5040
+//! section 5, RFC 5041 section 5.2) and holds the table's lock while it accesses the memory, so no access can
+//! follow a revocation.
 
 mod access;
 mod exposed;
@@ -33,8 +34,8 @@ pub use self::{
 use self::{exposed::Exposed, tags::Tags, tally::Tally};
 use crate::{Access, Domain, ExposeError, Exposure, ExposureId, Means, Memory};
 
-/// How the connections of a provider get their STag tables. The default is one table per connection, with random STag
-/// indexes (RFC 5042).
+/// Assignment of STag tables to the connections of a provider. The default is one table per connection, with
+/// random STag indexes (RFC 5042).
 #[derive(Clone, Default)]
 pub struct StagTables(Assignment);
 
@@ -47,14 +48,15 @@ enum Assignment {
 }
 
 impl StagTables {
-    /// **Insecure, for demonstrations and tests of attacks.** All connections share one table, and STag indexes are
-    /// consecutive. A peer that knows one STag can guess those of other peers.
+    /// **Insecure, for demonstrations and tests of attacks.** All connections share one table, and STag
+    /// indexes are consecutive. A peer that knows one STag can guess those of other peers.
     pub fn insecure_shared_and_predictable() -> Self {
         Self(Assignment::Shared(Arc::new(Mutex::new(StagTable::new(Tags::predictable())))))
     }
 
     /// **Insecure, for demonstrations and tests of attacks.** One table per connection, in which the STag of
-    /// [`Means::Global`] lets the peer write to the whole buffer spans that contain memory exposed for writing.
+    /// [`Means::Global`] lets the peer write to the whole buffer spans that contain memory exposed for
+    /// writing.
     pub fn insecure_whole_spans() -> Self {
         Self(Assignment::WholeSpans)
     }
@@ -65,7 +67,7 @@ impl StagTables {
             Assignment::PerConnection => Arc::new(Mutex::new(StagTable::new(Tags::random()))),
             Assignment::Shared(table) => table,
             Assignment::WholeSpans => {
-                Arc::new(Mutex::new(StagTable::new(Tags::random()).with_spans_behind_the_global_tag()))
+                Arc::new(Mutex::new(StagTable::new(Tags::random()).with_writable_spans()))
             }
         };
         let exposed = Arc::clone(table.lock().tally());
@@ -77,7 +79,7 @@ impl StagTables {
 pub struct StagDomain {
     table: Arc<Mutex<StagTable>>,
     exposed: Arc<Tally>,
-    /// Changed while the table is locked.
+    /// Written with the table locked.
     closed: AtomicBool,
     rt: RuntimeRef,
 }
@@ -88,7 +90,8 @@ impl StagDomain {
         self.table.lock()
     }
 
-    /// Reserves an STag for the sink of an RDMA Read; no other operation may use it. `None` if the table is full.
+    /// Reserves an STag for the sink of an RDMA Read; no other operation may use it. `None` if the table is
+    /// full.
     pub fn reserve_sink(&self) -> Option<u32> {
         self.lock().reserve_sink(&self.rt)
     }
@@ -98,8 +101,8 @@ impl StagDomain {
         self.lock().release_sink(stag);
     }
 
-    /// Refuses further exposures because the connection has ended. Exposed memory stays in the table until it is
-    /// revoked.
+    /// Refuses further exposures because the connection has ended. Exposed memory stays in the table until it
+    /// is revoked.
     pub fn close(&self) {
         let _table = self.lock();
         self.closed.store(true, Ordering::Relaxed);

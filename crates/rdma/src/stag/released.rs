@@ -1,11 +1,10 @@
-//! Writing to memory that others own, as an adapter would: through a window whose memory has a new owner while the peer
-//! can still write through it ([`crate::Domain::release`]); and, where that was asked for to show it, through the global
-//! tag.
+//! Writes of the peer to memory that has another owner: through a released window that is still bound
+//! ([`crate::Domain::release`]) and, in demonstrations, through the global tag.
 //!
-//! No code of this process may touch memory that others own. An adapter does not ask: it writes to the addresses that
-//! were registered. So does this, by way of the kernel, and only for writes that come too late or go astray; the owner
-//! may find its bytes changed. The mapping stays while the window is bound or the exposure lasts, so nothing but memory
-//! for buffers is ever hit.
+//! No Rust code may write to memory that other code owns. An adapter writes to the registered addresses
+//! regardless. This module reproduces that by writing to `/proc/self/mem`, only for writes that are late or
+//! outside of exposed memory; the owner may find its data changed. The mapping is kept while the window is
+//! bound or the exposure lasts, so only buffer memory is ever written.
 
 use std::{fs::OpenOptions, io, os::unix::fs::FileExt};
 
@@ -13,16 +12,16 @@ use millrace_buffer::{Buffer, SpanRef};
 
 use super::access::AccessError;
 
-/// Where a released window leads.
+/// The memory of a released window.
 pub(super) struct Released {
     address: u64,
     pub(super) len: usize,
-    /// Keeps the mapping.
+    /// Keeps the memory mapped.
     _span: SpanRef,
 }
 
 impl Released {
-    /// A window to `buffer`, which goes to another owner now.
+    /// A window to `buffer`, which is about to get another owner.
     pub(super) fn new(buffer: &Buffer) -> Self {
         Self { address: buffer.address() as u64, len: buffer.len(), _span: buffer.span().clone() }
     }
@@ -33,13 +32,13 @@ impl Released {
         if end > self.len as u64 { Err(AccessError::Bounds) } else { Ok(()) }
     }
 
-    /// Writes behind the new owner's back.
+    /// Writes although the memory has another owner.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        write_behind(self.address + offset, bytes)
+        write_mapped(self.address + offset, bytes)
     }
 }
 
-/// Writes behind the owner's back to an address in a span that is mapped.
-pub(super) fn write_behind(address: u64, bytes: &[u8]) -> io::Result<()> {
+/// Writes to an address in a mapped span although the memory has another owner.
+pub(super) fn write_mapped(address: u64, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(bytes, address)
 }

@@ -1,7 +1,8 @@
-//! The STag table. Enforces the rules of RFC 5040 section 5 and RFC 5041 section 5.2 on every access of the peer.
+//! The STag table. Enforces the rules of RFC 5040 section 5 and RFC 5041 section 5.2 on every access of the
+//! peer.
 //!
-//! A table entry *owns* the memory of its exposed region. A provider holds the table's lock while it touches that memory
-//! for the peer, so revocation takes the lock and removes the entry; no access can follow.
+//! A table entry *owns* the memory of its exposed region. A provider holds the table's lock while it accesses
+//! that memory for the peer. Revocation takes the lock and removes the entry, so no access can follow.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,18 +17,19 @@ use super::{
     access::{AccessError, InvalidateError, Source},
     exposed::Exposed,
     global::Global,
-    released::{Released, write_behind},
+    released::{Released, write_mapped},
     tags::{Tags, index_of, next_key},
     tally::Tally,
 };
 use crate::{Access, Exposure, ExposureId, Means, Memory, Segment, SteeringTag};
 
-/// The most tags of one connection: far more than credits allow, and few enough that random indexes stay sparse.
+/// Maximum number of tags of one connection: far more than credits require, and few enough that random
+/// indexes stay sparse.
 const MAX_TAGS: usize = 1 << 16;
-/// The ids of exposures by the global tag begin here; those of others are their tags.
+/// First id of exposures with the global tag. The id of other exposures is their tag.
 const GLOBAL_IDS: u64 = 1 << 32;
 
-/// Tag indexes are random already, so one multiplication spreads them.
+/// Hashes tag indexes. They are random, so one multiplication spreads them sufficiently.
 #[derive(Default)]
 struct IndexHasher(u64);
 
@@ -46,19 +48,19 @@ impl Hasher for IndexHasher {
 }
 
 enum Use {
-    /// Memory that the peer can reach.
+    /// Memory that the peer can access.
     Exposed(Exposed),
-    /// The sink of an RDMA Read of ours. Its memory is with the read; the table only keeps the tag from other use.
+    /// The sink of a local RDMA Read. The request holds the memory; the entry only reserves the tag.
     Sink,
-    /// A window through which the peer can write although its memory has a new owner.
+    /// A released window that is still bound although the memory has another owner.
     Released(Released),
-    /// A window that is bound to nothing, or the global tag.
+    /// An unbound window, or the global tag.
     Reserved,
 }
 
 struct Entry {
     tag: u32,
-    /// Whether it stays when it is not used.
+    /// Whether the entry remains when it is not in use.
     window: bool,
     used: Use,
 }
@@ -68,10 +70,10 @@ struct Entry {
 struct Windows {
     count: usize,
     largest: usize,
-    /// Tags of those that are bound to nothing. The one that was used last comes last, so that a key comes again as
-    /// late as possible.
+    /// Tags of unbound windows. The most recently used one is at the back, so that a key is reused as late as
+    /// possible.
     free: VecDeque<u32>,
-    /// Tags of those that were released and not invalidated yet.
+    /// Tags of released windows that are still bound.
     released: Vec<u32>,
 }
 
@@ -95,26 +97,26 @@ impl StagTable {
         }
     }
 
-    /// How much is exposed.
+    /// The number and bytes of exposed regions.
     pub(super) fn tally(&self) -> &Arc<Tally> {
         &self.exposed
     }
 
-    /// The same, with whole spans behind the global tag.
-    pub(super) fn with_spans_behind_the_global_tag(mut self) -> Self {
+    /// Permits writes to whole spans with the global tag.
+    pub(super) fn with_writable_spans(mut self) -> Self {
         self.global.spans = true;
         self
     }
 
-    /// A tag that is not in use.
-    fn fresh_tag(&mut self, rt: &RuntimeRef) -> Option<u32> {
+    /// Returns an unused tag.
+    fn unused_tag(&mut self, rt: &RuntimeRef) -> Option<u32> {
         let Self { entries, tags, .. } = self;
         (entries.len() < MAX_TAGS).then(|| tags.fresh(rt, |index| entries.contains_key(&index)))
     }
 
-    /// Takes a new tag for `used`.
+    /// Allocates a tag for `used`.
     fn insert(&mut self, rt: &RuntimeRef, window: bool, used: Use) -> Option<u32> {
-        let tag = self.fresh_tag(rt)?;
+        let tag = self.unused_tag(rt)?;
         self.entries.insert(index_of(tag), Entry { tag, window, used });
         Some(tag)
     }
@@ -127,7 +129,7 @@ impl StagTable {
         self.entries.get_mut(&index_of(tag)).filter(|e| e.tag == tag)
     }
 
-    /// A tag for the sink of an RDMA Read.
+    /// Allocates a tag for the sink of an RDMA Read.
     pub(super) fn reserve_sink(&mut self, rt: &RuntimeRef) -> Option<u32> {
         self.insert(rt, false, Use::Sink)
     }
@@ -138,7 +140,7 @@ impl StagTable {
         }
     }
 
-    /// Allocates windows, once; gives how many there are.
+    /// Allocates windows at the first call, and returns their number.
     pub(super) fn reserve_windows(&mut self, rt: &RuntimeRef, count: usize, largest: usize) -> usize {
         if self.windows.count == 0 {
             let tags =
@@ -148,7 +150,7 @@ impl StagTable {
         self.windows.count
     }
 
-    /// Makes the global tag; false if there is none left.
+    /// Creates the global tag; false if the table is full.
     pub(super) fn enable_global(&mut self, rt: &RuntimeRef) -> bool {
         if self.global.tag.is_none() {
             self.global.tag = self.insert(rt, false, Use::Reserved);
@@ -156,7 +158,7 @@ impl StagTable {
         self.global.tag.is_some()
     }
 
-    /// Exposes; the memory comes back with what is wrong.
+    /// Exposes memory. On failure, returns the memory and the reason.
     pub(super) fn expose(
         &mut self,
         rt: &RuntimeRef,
@@ -180,34 +182,34 @@ impl StagTable {
     }
 
     fn register(&mut self, rt: &RuntimeRef, exposed: Exposed) -> Result<Exposure, (Memory, &'static str)> {
-        let length = exposed.memory.len() as u32; // At most 4 GiB: checked by the caller.
-        match self.fresh_tag(rt) {
+        let length = exposed.memory.len() as u32; // The caller has checked that it fits.
+        match self.unused_tag(rt) {
             Some(tag) => {
                 let entry = Entry { tag, window: false, used: Use::Exposed(exposed) };
                 self.entries.insert(index_of(tag), entry);
-                Ok(own(tag, length))
+                Ok(single_segment(tag, length))
             }
-            None => Err((exposed.memory, "no steering tag left")),
+            None => Err((exposed.memory, "no free steering tag")),
         }
     }
 
     fn bind(&mut self, exposed: Exposed) -> Result<Exposure, (Memory, &'static str)> {
         let length = exposed.memory.len();
         if length > self.windows.largest {
-            return Err((exposed.memory, "larger than a window"));
+            return Err((exposed.memory, "the region is larger than a window"));
         }
         if self.windows.free.is_empty() {
             self.invalidate_released();
         }
         let Some(free) = self.windows.free.pop_front() else {
-            return Err((exposed.memory, "no window left"));
+            return Err((exposed.memory, "no free window"));
         };
         let tag = next_key(free);
         match self.entry_mut(free) {
             Some(e) => (e.tag, e.used) = (tag, Use::Exposed(exposed)),
             None => return Err((exposed.memory, "no such window")),
         }
-        Ok(own(tag, length as u32))
+        Ok(single_segment(tag, length as u32))
     }
 
     pub(super) fn revoke(&mut self, id: ExposureId) -> Option<Memory> {
@@ -219,7 +221,7 @@ impl StagTable {
         Some(exposed.memory)
     }
 
-    /// Gives the memory back and leaves a window through which the peer writes bound to it; revokes what is not one.
+    /// Returns the memory and leaves a window with remote write access bound; revokes other exposures.
     pub(super) fn release(&mut self, id: ExposureId) -> Option<Memory> {
         let tag = u32::try_from(id.0).ok();
         match tag.and_then(|tag| self.entry_mut(tag)) {
@@ -243,8 +245,9 @@ impl StagTable {
         }
     }
 
-    /// Whether the peer can write through `tag` to memory that has another owner: a released window
-    /// ([`crate::Domain::release`]), or the global STag of [`StagTables::insecure_whole_spans`](super::StagTables::insecure_whole_spans).
+    /// Whether the peer can write with `tag` to memory that has another owner: a released window
+    /// ([`crate::Domain::release`]), or the global STag of
+    /// [`StagTables::insecure_whole_spans`](super::StagTables::insecure_whole_spans).
     pub fn is_released(&self, tag: u32) -> bool {
         if self.global.spans && self.global.tag == Some(tag) {
             return true;
@@ -253,15 +256,15 @@ impl StagTable {
             && matches!(self.entry(tag), Some(Entry { used: Use::Released(_), .. }))
     }
 
-    /// Removes all entries, for a provider whose exposures end with the connection. Returns the removed memory, so that
-    /// the caller can drop it after it has released the lock.
+    /// Removes all entries, for providers whose exposures end with the connection. Returns the removed
+    /// memory, so that the caller can drop it after releasing the lock.
     pub fn clear(&mut self) -> impl Send + use<> {
         self.exposed.clear();
         self.windows = Windows::default();
         (std::mem::take(&mut self.entries), std::mem::take(&mut self.global))
     }
 
-    /// The means by which `id` is exposed; `None` if it is not.
+    /// The kind of the exposure `id`; `None` if it does not exist.
     pub fn means(&self, id: ExposureId) -> Option<Means> {
         if id.0 >= GLOBAL_IDS {
             return Some(Means::Global);
@@ -269,7 +272,7 @@ impl StagTable {
         self.entry(id.0 as u32).map(|e| if e.window { Means::Window } else { Means::Registration })
     }
 
-    /// Invalidates the windows that were released; gives how many.
+    /// Invalidates released windows and returns their number.
     pub(super) fn invalidate_released(&mut self) -> usize {
         let mut released = std::mem::take(&mut self.windows.released);
         let count = released.len();
@@ -284,10 +287,10 @@ impl StagTable {
         count
     }
 
-    /// Writes `bytes` to memory that has another owner, through a window that [`crate::Domain::release`] left bound.
+    /// Writes `bytes` to memory that has another owner, through a released window that is still bound.
     ///
     /// # Errors
-    /// When the window is not bound any more, the range is outside it, or the write fails.
+    /// The window is not bound, the range is outside of it, or the write fails.
     pub fn write_released(&self, tag: u32, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let written = match self.entry(tag).map(|e| &e.used) {
             Some(Use::Released(r)) => {
@@ -295,14 +298,14 @@ impl StagTable {
                 r.write(offset, bytes)
             }
             Some(Use::Reserved)
-                if self.global.tag == Some(tag) && self.global.reaches(offset, bytes.len()) =>
+                if self.global.tag == Some(tag) && self.global.permits_span_write(offset, bytes.len()) =>
             {
-                write_behind(offset, bytes)
+                write_mapped(offset, bytes)
             }
             _ => return Err(AccessError::Stag),
         };
         written.map_err(|e| {
-            tracing::warn!("a write to memory that others own failed: {e}");
+            tracing::warn!("cannot write to a released window: {e}");
             AccessError::Stag
         })
     }
@@ -342,7 +345,7 @@ impl StagTable {
         }
     }
 
-    /// Which exposure the peer means, and where in it, if it may do what it wants.
+    /// The exposure and the position in it that the peer's access refers to, if the access is permitted.
     fn locate(
         &self,
         tag: u32,
@@ -353,7 +356,7 @@ impl StagTable {
         if self.global.tag == Some(tag) {
             return match self.global.find(offset, len, want) {
                 Ok((key, at)) => Ok((ExposureId(GLOBAL_IDS + key as u64), at)),
-                Err(_) if want == Access::RemoteWrite && self.global.reaches(offset, len) => {
+                Err(_) if want == Access::RemoteWrite && self.global.permits_span_write(offset, len) => {
                     Err(AccessError::Released)
                 }
                 Err(denied) => Err(denied),
@@ -387,8 +390,8 @@ impl StagTable {
         }
     }
 
-    /// Returns the region's memory from `offset` of `tag` to its end, for the placement of `len` bytes, and whether no
-    /// byte after those was ever placed. The `len` bytes count as placed.
+    /// Returns the region's memory from `offset` of `tag` to its end, for placing `len` bytes, and whether no
+    /// data was placed after those bytes so far. The `len` bytes count as placed.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -418,7 +421,7 @@ impl StagTable {
         }
     }
 
-    /// Invalidates `tag` for a Send with Invalidate of the peer. Invalidating twice is allowed.
+    /// Invalidates `tag` for a Send with Invalidate of the peer. Repeated invalidation is permitted.
     ///
     /// # Errors
     /// [`InvalidateError`].
@@ -431,7 +434,7 @@ impl StagTable {
             Some(used @ Use::Released(_)) => {
                 let Use::Released(r) = std::mem::replace(used, Use::Reserved) else { return Ok(()) };
                 self.exposed.subtract(r.len);
-                Ok(()) // Its tag is free with the others that were released.
+                Ok(()) // invalidate_released() returns the tag to the free ones.
             }
             Some(Use::Sink | Use::Reserved) => Err(InvalidateError::Protected),
             None => Err(InvalidateError::Unknown),
@@ -439,8 +442,8 @@ impl StagTable {
     }
 }
 
-/// An exposure by a tag of its own.
-fn own(tag: u32, length: u32) -> Exposure {
+/// An exposure with one segment that begins at offset 0.
+fn single_segment(tag: u32, length: u32) -> Exposure {
     let segment = Segment { handle: SteeringTag(tag), length, offset: 0 };
     Exposure { id: ExposureId(tag.into()), segments: smallvec![segment] }
 }

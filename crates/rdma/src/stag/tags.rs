@@ -1,22 +1,22 @@
-//! Fresh steering tags.
+//! Allocation of steering tags.
 
 use millrace_runtime::RuntimeRef;
 
 const INDEX_BITS: u32 = 24;
-/// Random bytes fetched at a time, three for each index.
+/// Size of the buffer of random bytes, of which each index takes three.
 const RANDOM_BYTES: usize = 192;
 
-/// The index of a tag: what stays when its key changes.
+/// The index of a tag: the part that does not change with the key.
 pub(super) const fn index_of(tag: u32) -> u32 {
     tag >> 8
 }
 
-/// `tag` with the key that follows its own.
+/// `tag` with the next key.
 pub(super) const fn next_key(tag: u32) -> u32 {
     tag & !0xff | (tag as u8).wrapping_add(1) as u32
 }
 
-/// Makes tags: an index, never 0, and the next key.
+/// Generates tags. The index is never 0; the key is incremented each time.
 pub(super) struct Tags {
     indexes: Indexes,
     key: u8,
@@ -27,7 +27,7 @@ enum Indexes {
         bytes: [u8; RANDOM_BYTES],
         used: usize,
     },
-    /// One after the other: to show what comes of it.
+    /// Consecutive indexes, for demonstrations of attacks.
     Sequential(u32),
 }
 
@@ -62,7 +62,7 @@ impl Tags {
         Self { indexes: Indexes::Sequential(0), key: 0 }
     }
 
-    /// A tag whose index is not `taken`; few enough are that this ends soon.
+    /// Returns a tag whose index is not `taken`. The loop is short because most indexes are free.
     pub(super) fn fresh(&mut self, rt: &RuntimeRef, taken: impl Fn(u32) -> bool) -> u32 {
         loop {
             let index = self.indexes.next(rt);

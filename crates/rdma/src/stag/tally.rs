@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Exposed regions and bytes. Changed under the table's lock and read without it, once per call. A reader may see one
-/// of the two counts change before the other.
+/// Number and bytes of exposed regions. Written under the table's lock and read without it, once per call. A
+/// reader may observe one count before the other.
 #[derive(Default)]
 pub(super) struct Tally {
     regions: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What the peer can reach, by each of the means.
+//! Tests of the STag table with every kind of exposure.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ const ALL: [Means; 3] = [Means::Registration, Means::Window, Means::Global];
 const WINDOWS: usize = 4;
 const LARGEST: usize = 64 << 10;
 
-/// The arena of all tests: each arena maps whole spans.
+/// One arena for all tests, because each arena maps whole spans.
 fn arena() -> Arena {
     static SHARED: LazyLock<Arena> =
         LazyLock::new(|| Arena::new(ArenaConfig { limit: 1 << 30, huge_pages: false }));
@@ -29,7 +29,7 @@ fn owned(len: usize) -> Memory {
     Memory::Owned(arena().alloc(len).unwrap())
 }
 
-/// A domain with all means.
+/// A domain that supports every kind of exposure.
 fn domain() -> StagDomain {
     let d = StagTables::default().domain(runtime());
     assert_eq!(d.reserve_windows(WINDOWS, LARGEST), WINDOWS);
@@ -37,7 +37,7 @@ fn domain() -> StagDomain {
     d
 }
 
-/// An exposure in one segment.
+/// Exposes memory in one segment.
 fn expose(d: &StagDomain, by: Means, memory: Memory, access: Access) -> (ExposureId, Segment) {
     let e = d.expose(by, memory, access).unwrap();
     assert_eq!(e.segments.len(), 1, "{by:?}");
@@ -45,7 +45,7 @@ fn expose(d: &StagDomain, by: Means, memory: Memory, access: Access) -> (Exposur
 }
 
 #[test]
-fn a_tag_gives_its_right_in_its_range_and_nothing_else() {
+fn a_tag_grants_only_its_right_in_its_range() {
     for by in ALL {
         let d = domain();
         let w = expose(&d, by, owned(100), Access::RemoteWrite).1;
@@ -105,7 +105,7 @@ fn the_peer_cannot_invalidate_the_global_tag() {
 }
 
 #[test]
-fn sinks_are_no_targets_and_do_not_count_as_exposed() {
+fn the_peer_has_no_access_to_sinks() {
     let d = domain();
     let sink = d.reserve_sink().unwrap();
     assert_eq!(d.exposed(), (0, 0));
@@ -117,24 +117,24 @@ fn sinks_are_no_targets_and_do_not_count_as_exposed() {
 }
 
 #[test]
-fn keys_change_at_each_registration_and_indexes_do_not_run() {
+fn keys_are_incremented_and_indexes_are_random() {
     let d = domain();
     let tag = || expose(&d, Means::Registration, owned(1), Access::RemoteRead).1.handle.0;
     let tags: Vec<u32> = (0..64).map(|_| tag()).collect();
     assert!(tags.windows(2).all(|w| w[1] as u8 == (w[0] as u8).wrapping_add(1)));
     assert!(tags.iter().all(|t| t >> 8 != 0));
     let runs = tags.windows(2).filter(|w| (w[0] >> 8) + 1 == w[1] >> 8).count();
-    assert!(runs < 4, "indexes follow each other: {tags:x?}");
+    assert!(runs < 4, "{runs} of 63 indexes follow their predecessor: {tags:x?}");
 }
 
 #[test]
-fn windows_are_a_pool_and_change_the_key_each_time() {
+fn windows_are_reused_with_a_new_key() {
     let d = domain();
     let bind = |len| d.expose(Means::Window, owned(len), Access::RemoteWrite);
     assert!(bind(LARGEST + 1).is_err());
     let all: Vec<_> = (0..WINDOWS).map(|_| bind(10).unwrap()).collect();
     let e = bind(10).unwrap_err();
-    assert_eq!((e.memory.len(), e.reason), (10, "no window left"));
+    assert_eq!((e.memory.len(), e.reason), (10, "no free window"));
     d.revoke(all[2].id).unwrap();
     let again = bind(10).unwrap();
     let (old, new) = (all[2].segments[0].handle.0, again.segments[0].handle.0);
@@ -144,7 +144,7 @@ fn windows_are_a_pool_and_change_the_key_each_time() {
 }
 
 #[test]
-fn means_that_were_not_set_up_are_refused_with_the_memory() {
+fn a_failed_exposure_returns_the_memory() {
     let d = StagTables::default().domain(runtime());
     for by in [Means::Window, Means::Global] {
         let e = d.expose(by, owned(10), Access::RemoteRead).unwrap_err();
@@ -154,10 +154,10 @@ fn means_that_were_not_set_up_are_refused_with_the_memory() {
 }
 
 #[test]
-fn segments_of_the_global_tag_are_addresses_cut_at_pages() {
+fn segments_of_the_global_tag_are_addresses_and_end_at_page_boundaries() {
     let d = domain();
     let views: Views = [5000, 100].iter().map(|n| arena().alloc(*n).unwrap().freeze()).collect();
-    // Begins 100 bytes before a border of a page, and ends in another buffer.
+    // Begins 100 bytes before a page boundary, and ends in another buffer.
     let cut = views.slice(GLOBAL_PAGE - 100, 5000 - GLOBAL_PAGE + 200);
     let address = cut.iter().next().unwrap().address() as u64;
     let e = d.expose(Means::Global, Memory::Shared(cut), Access::RemoteRead).unwrap();
@@ -199,10 +199,10 @@ fn the_owner_copies_in_and_out_while_the_peer_has_access() {
 }
 
 proptest! {
-    /// Whatever is exposed, invalidated and revoked in whatever order: what is exposed is reached, what is revoked is
-    /// not, and the counts add up.
+    /// After any sequence of exposures, invalidations and revocations, exactly the exposed and valid regions
+    /// are accessible, and the counts are correct.
     #[test]
-    fn only_what_is_exposed_now_is_reachable(
+    fn only_exposed_memory_is_accessible(
         steps in prop::collection::vec((0..3_usize, 1..3000_usize, any::<prop::sample::Index>(), 0..3_u8), 1..60)
     ) {
         let d = domain();
@@ -244,7 +244,7 @@ proptest! {
 }
 
 #[test]
-fn a_released_window_lets_late_writes_through_until_it_is_invalidated() {
+fn a_released_window_admits_late_writes_until_it_is_invalidated() {
     let d = domain();
     let (id, s) = expose(&d, Means::Window, owned(100), Access::RemoteWrite);
     let Memory::Owned(mut b) = d.release(id).unwrap() else { panic!("not owned") };
@@ -267,7 +267,7 @@ fn a_released_window_lets_late_writes_through_until_it_is_invalidated() {
 }
 
 #[test]
-fn only_windows_that_the_peer_writes_through_stay_when_they_are_released() {
+fn release_revokes_all_but_windows_with_remote_write() {
     let d = domain();
     let read = expose(&d, Means::Window, owned(10), Access::RemoteRead);
     let registered = expose(&d, Means::Registration, owned(10), Access::RemoteWrite);

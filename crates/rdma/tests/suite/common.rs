@@ -1,5 +1,5 @@
-//! What the tests of whole providers share: [`Lab`] and what is done with two ends of a connection.
-#![allow(dead_code)] // Not every provider's tests need everything.
+//! Helpers of the conformance tests: [`Lab`], and operations on the two ends of a connection.
+#![allow(dead_code)] // No provider's tests use all of it.
 
 use std::{
     future::poll_fn,
@@ -16,14 +16,14 @@ use millrace_runtime::RuntimeRef;
 
 pub(crate) type Qp = Box<dyn QueuePair>;
 
-/// The arena of all tests, which run at once.
+/// One arena for all tests, which run concurrently.
 pub(crate) fn arena() -> Arena {
     static SHARED: LazyLock<Arena> =
         LazyLock::new(|| Arena::new(ArenaConfig { limit: 1 << 30, huge_pages: false }));
     SHARED.clone()
 }
 
-/// A device to test on.
+/// A provider with an address of a device to test.
 pub(crate) struct Lab {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) rt: RuntimeRef,
@@ -31,13 +31,13 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Whether the provider is iWARP in software, which needs no device.
+    /// Whether the provider is software iWARP, which needs no device.
     pub(crate) fn is_software(&self) -> bool {
         self.provider.name() == "iwarp"
     }
 
     pub(crate) fn listen(&self) -> Box<dyn Listener> {
-        self.provider.listen(self.rt.clone(), SocketAddr::new(self.ip, 0)).expect("listen")
+        self.provider.listen(self.rt.clone(), SocketAddr::new(self.ip, 0)).expect("cannot listen")
     }
 
     pub(crate) async fn connect(&self, to: SocketAddr, params: ConnectParams) -> Result<Qp, ConnectionError> {
@@ -52,24 +52,24 @@ impl Lab {
         i.accept(self.rt.clone(), arena(), params).await
     }
 
-    /// Two ends of a connection: the one that connected, and the one that accepted.
+    /// Connects to itself; returns the active and the passive end.
     pub(crate) async fn pair(&self, params: &ConnectParams) -> (Qp, Qp) {
         let mut listener = self.listen();
         let to = listener.local_addr();
         let (a, b) = tokio::join!(self.connect(to, params.clone()), async {
-            let incoming = listener.accept().await.expect("a request");
+            let incoming = listener.accept().await.expect("no connection request");
             self.accept(incoming, params.clone()).await
         });
-        (a.expect("connected"), b.expect("accepted"))
+        (a.expect("cannot connect"), b.expect("cannot accept"))
     }
 }
 
-/// Whether the device of the environment is an iWARP one, where some limits are others.
+/// Whether the device is an iWARP device, which has different limits.
 pub(crate) fn is_iwarp(qp: &Qp) -> bool {
     !qp.info().crc
 }
 
-/// Polls both until `want` completions came to each, as given.
+/// Polls both ends until each has at least the number of completions in `want`.
 pub(crate) async fn run(a: &mut Qp, b: &mut Qp, want: (usize, usize)) -> (Vec<Completion>, Vec<Completion>) {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     poll_fn(|cx| {
@@ -91,8 +91,8 @@ pub(crate) async fn run(a: &mut Qp, b: &mut Qp, want: (usize, usize)) -> (Vec<Co
     (x, y)
 }
 
-/// Polls both until `a` is down; why. It must have no completions.
-pub(crate) async fn end_of(a: &mut Qp, b: &mut Qp) -> ConnectionError {
+/// Polls both ends until `a` fails, and returns its error. `a` must have no completions.
+pub(crate) async fn poll_both_until_error(a: &mut Qp, b: &mut Qp) -> ConnectionError {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     poll_fn(|cx| {
         loop {
@@ -109,8 +109,8 @@ pub(crate) async fn end_of(a: &mut Qp, b: &mut Qp) -> ConnectionError {
     .await
 }
 
-/// Polls `a` until it is down; why. Completions are dropped.
-pub(crate) async fn end_alone(a: &mut Qp) -> ConnectionError {
+/// Polls `a` until it fails, and returns its error. Ignores completions.
+pub(crate) async fn poll_until_error(a: &mut Qp) -> ConnectionError {
     let mut x = Vec::new();
     poll_fn(|cx| {
         loop {
@@ -124,19 +124,19 @@ pub(crate) async fn end_alone(a: &mut Qp) -> ConnectionError {
     .await
 }
 
-/// A buffer with `bytes`.
+/// A buffer that contains `bytes`.
 pub(crate) fn buffer(bytes: &[u8]) -> Buffer {
-    let mut b = arena().alloc(bytes.len()).expect("memory");
+    let mut b = arena().alloc(bytes.len()).expect("out of memory");
     b.copy_from_slice(bytes);
     b
 }
 
-/// Bytes that differ everywhere.
+/// `len` bytes that depend on position and `seed`.
 pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 31 + seed * 17) ^ (i >> 8) ^ (i >> 16)) as u8).collect()
 }
 
-/// Views of `bytes`, in pieces of `piece` bytes that do not touch.
+/// Views of `bytes` in non-adjacent pieces of `piece` bytes.
 pub(crate) fn views(bytes: &[u8], piece: usize) -> Views {
     bytes.chunks(piece.max(1)).map(|c| buffer(c).freeze()).collect()
 }
@@ -151,7 +151,7 @@ pub(crate) fn signaled(bytes: &[u8], id: u64) -> SendRequest {
     SendRequest { signaled: Some(WorkId(id)), ..send(bytes) }
 }
 
-/// The received bytes of a completion.
+/// The received message.
 pub(crate) fn received(c: &Completion) -> &[u8] {
     match c {
         Completion::Received { buffer, .. } => buffer,
@@ -159,10 +159,10 @@ pub(crate) fn received(c: &Completion) -> &[u8] {
     }
 }
 
-/// Sends `text` from `a` to `b`, and waits until it is there.
-pub(crate) async fn tell(a: &mut Qp, b: &mut Qp, text: &[u8]) {
+/// Sends `text` from `a` to `b`, and waits for its delivery.
+pub(crate) async fn deliver(a: &mut Qp, b: &mut Qp, text: &[u8]) {
     b.post_receive(buffer(&[0; 512])).unwrap();
-    // The receive must be there first: an iWARP device ends the connection otherwise.
+    // An iWARP device ends the connection if the message arrives before the receive is posted.
     b.flush(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     a.post_send(send(text)).unwrap();
     let (_, y) = run(a, b, (0, 1)).await;

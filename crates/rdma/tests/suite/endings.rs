@@ -1,14 +1,14 @@
-//! How connections end, and what comes back then.
+//! How connections end, and the return of their buffers.
 
 use millrace_rdma::{Access, Memory, MemoryRegion, ReadRequest};
 
 use super::*;
 
 #[test]
-fn an_ordinary_end_delivers_what_was_sent_before_it() {
+fn an_orderly_close_delivers_messages_sent_before_it() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
-        tell(&mut a, &mut b, b"first").await;
+        deliver(&mut a, &mut b, b"first").await;
         for _ in 0..100 {
             b.post_receive(buffer(&[0; 512])).unwrap();
         }
@@ -45,35 +45,35 @@ fn an_ordinary_end_delivers_what_was_sent_before_it() {
 }
 
 #[test]
-fn a_peer_that_vanishes_ends_the_connection() {
+fn dropping_the_peer_ends_the_connection() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
-        tell(&mut a, &mut b, b"first").await;
+        deliver(&mut a, &mut b, b"first").await;
         drop(b);
-        let error = end_alone(&mut a).await;
+        let error = poll_until_error(&mut a).await;
         assert!(matches!(error, ConnectionError::Closed), "{error:?}");
     });
 }
 
-/// Whatever is posted, waiting or exposed goes back to its arena with the queue pair.
+/// The buffers of posted, queued and exposed memory return to their arena with the end of the connection.
 #[test]
-fn every_buffer_comes_back_when_the_queue_pair_goes() {
+fn every_buffer_returns_with_the_end_of_the_connection() {
     on_a_device(async |lab| {
         for ending in ["dropped", "peer dropped", "disconnected"] {
             let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
             let mine = |n: usize| arena.alloc(n).expect("memory");
             let (mut a, mut b) = lab.pair(&ConnectParams { ord: 2, ird: 2, ..Default::default() }).await;
-            tell(&mut a, &mut b, b"first").await;
+            deliver(&mut a, &mut b, b"first").await;
             let region = MemoryRegion::new(b.domain(), Memory::Owned(buffer(&[1; 4096])));
             let region = region.expose(Access::RemoteRead).unwrap();
-            tell(&mut b, &mut a, b"bound").await;
+            deliver(&mut b, &mut a, b"bound").await;
             for i in 0..600 {
                 a.post_receive(mine(512)).unwrap();
                 let (from, sink) = (region.segment(), vec![mine(4096)]);
                 a.post_read(ReadRequest { id: WorkId(i), from, sink }).unwrap();
             }
             for _ in 0..300 {
-                // There is no receive for most of them.
+                // Most of them have no receive.
                 if ending == "dropped" && !is_iwarp(&a) {
                     a.post_send(SendRequest { data: mine(8192).freeze().into(), ..send(b"") }).unwrap();
                 }
@@ -82,17 +82,17 @@ fn every_buffer_comes_back_when_the_queue_pair_goes() {
             let exposed = exposed.expose(Access::RemoteWrite).unwrap();
             a.flush(&mut std::task::Context::from_waker(std::task::Waker::noop()));
             assert!(arena.stats().in_use > 600 * 4096);
-            // Without an adapter exposed memory needs no release with the connection: its owner revokes it.
+            // Software providers keep exposed memory until its owner revokes it.
             let kept = if lab.is_software() { 4096 } else { 0 };
             match ending {
                 "peer dropped" => {
                     drop((region, b));
-                    end_alone(&mut a).await;
+                    poll_until_error(&mut a).await;
                     assert_eq!(arena.stats().in_use, kept, "{ending}");
                 }
                 "disconnected" => {
                     a.disconnect();
-                    tokio::join!(end_alone(&mut a), end_alone(&mut b));
+                    tokio::join!(poll_until_error(&mut a), poll_until_error(&mut b));
                     assert_eq!(arena.stats().in_use, kept, "{ending}");
                 }
                 _ => {
@@ -110,11 +110,11 @@ fn every_buffer_comes_back_when_the_queue_pair_goes() {
 fn a_message_that_is_too_long_ends_the_connection() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
-        tell(&mut a, &mut b, b"first").await;
+        deliver(&mut a, &mut b, b"first").await;
         b.post_receive(buffer(&[0; 512])).unwrap();
         let _ = run(&mut a, &mut b, (0, 0)).await;
         a.post_send(send(&[1; 2000])).unwrap();
-        let error = end_of(&mut b, &mut a).await;
+        let error = poll_both_until_error(&mut b, &mut a).await;
         assert!(!matches!(error, ConnectionError::Local(_)), "{error:?}");
     });
 }

@@ -1,55 +1,55 @@
-//! What a peer can reach, and no longer.
+//! Exposure of memory to the peer, and revocation.
 
 use millrace_rdma::{Access, ExposedRegion, Means, Memory, MemoryRegion, ReadRequest, Segment, WriteRequest};
 
 use super::*;
 
 fn expose(qp: &Qp, memory: Memory, access: Access) -> ExposedRegion {
-    MemoryRegion::new(qp.domain(), memory).expose(access).expect("exposed")
+    MemoryRegion::new(qp.domain(), memory).expose(access).expect("cannot expose")
 }
 
-/// By all means that the device has.
+/// All kinds of exposure that the device supports.
 fn means(qp: &Qp) -> Vec<Means> {
     let windows = (qp.domain().reserve_windows(3, 1 << 20) > 0).then_some(Means::Window);
     [Means::Registration].into_iter().chain(windows).collect()
 }
 
-/// Connected, and the first message is through.
+/// A connection on which the first message was delivered.
 async fn up(lab: &Lab) -> (Qp, Qp) {
     let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
-    tell(&mut a, &mut b, b"first").await;
+    deliver(&mut a, &mut b, b"first").await;
     (a, b)
 }
 
-/// `b` writes to `to`: its connection must die of it.
-async fn is_cut_off(a: &mut Qp, b: &mut Qp, to: Segment) {
+/// Lets `b` write to `to`, which must end the connection.
+async fn assert_write_ends_connection(a: &mut Qp, b: &mut Qp, to: Segment) {
     b.post_write(WriteRequest { data: views(&[0xEE; 64], 64), to }).unwrap();
     b.post_send(send(b"never")).unwrap();
-    let error = end_of(b, a).await;
+    let error = poll_both_until_error(b, a).await;
     assert!(!matches!(error, ConnectionError::Local(_)), "{error:?}");
 }
 
 #[test]
-fn revoked_memory_is_out_of_reach() {
+fn the_peer_has_no_access_to_revoked_memory() {
     on_a_device(async |lab| {
         let (mut a, mut b) = up(&lab).await;
         let region = expose(&a, Memory::Owned(buffer(&[7; 64])), Access::RemoteWrite);
         let to = region.segment();
-        tell(&mut a, &mut b, b"bound").await;
+        deliver(&mut a, &mut b, b"bound").await;
         assert!(region.is_valid());
         assert_eq!(a.domain().exposed(), (1, 64));
         let Some(Memory::Owned(memory)) = region.revoke().map(MemoryRegion::into_memory) else { panic!() };
         assert_eq!(a.domain().exposed(), (0, 0));
         assert!(!a.domain().is_valid(millrace_rdma::ExposureId(to.handle.0.into())));
-        is_cut_off(&mut a, &mut b, to).await;
+        assert_write_ends_connection(&mut a, &mut b, to).await;
         assert_eq!(memory[..], [7; 64]);
     });
 }
 
 #[test]
-fn a_region_can_be_used_only_as_it_was_exposed() {
+fn writes_without_the_right_or_out_of_bounds_end_the_connection() {
     on_a_device(async |lab| {
-        // The right to read is none to write; bytes beside the region are out of bounds.
+        // Read access does not permit writes, and bytes beside the region are out of bounds.
         let unbounded = std::env::var_os("MILLRACE_TEST_RXE_WINDOWS").is_some();
         for (access, shift) in [(Access::RemoteRead, 0), (Access::RemoteWrite, 1)] {
             if unbounded && shift > 0 {
@@ -58,11 +58,11 @@ fn a_region_can_be_used_only_as_it_was_exposed() {
             }
             let (mut a, mut b) = up(&lab).await;
             let region = expose(&a, Memory::Owned(buffer(&[7; 64])), access);
-            tell(&mut a, &mut b, b"bound").await;
+            deliver(&mut a, &mut b, b"bound").await;
             let mut to = region.segment();
             to.offset += shift;
-            is_cut_off(&mut a, &mut b, to).await;
-            // It is given back, or was released with the connection.
+            assert_write_ends_connection(&mut a, &mut b, to).await;
+            // The memory is returned, or was released with the connection.
             if let Some(Memory::Owned(memory)) = region.revoke().map(MemoryRegion::into_memory) {
                 assert_eq!(memory[..], [7; 64]);
             }
@@ -71,7 +71,7 @@ fn a_region_can_be_used_only_as_it_was_exposed() {
 }
 
 #[test]
-fn the_right_to_write_is_none_to_read() {
+fn write_access_does_not_permit_reads() {
     on_a_device(async |lab| {
         let (mut a, mut b) = up(&lab).await;
         if is_iwarp(&a) && !lab.is_software() {
@@ -79,30 +79,30 @@ fn the_right_to_write_is_none_to_read() {
             return;
         }
         let region = expose(&a, Memory::Owned(buffer(&[7; 64])), Access::RemoteWrite);
-        tell(&mut a, &mut b, b"bound").await;
+        deliver(&mut a, &mut b, b"bound").await;
         let sink = vec![buffer(&[0; 64])];
         b.post_read(ReadRequest { id: WorkId(1), from: region.segment(), sink }).unwrap();
-        let error = end_of(&mut b, &mut a).await;
+        let error = poll_both_until_error(&mut b, &mut a).await;
         assert!(!matches!(error, ConnectionError::Local(_)), "{error:?}");
     });
 }
 
 #[test]
-fn a_tag_of_another_connection_is_of_no_use() {
+fn a_tag_of_another_connection_is_invalid() {
     on_a_device(async |lab| {
         let (mut a, mut b) = up(&lab).await;
         let (mut c, mut d) = up(&lab).await;
         let region = expose(&a, Memory::Owned(buffer(&[7; 64])), Access::RemoteWrite);
-        tell(&mut a, &mut b, b"bound").await;
-        is_cut_off(&mut c, &mut d, region.segment()).await;
-        tell(&mut a, &mut b, b"not concerned").await;
+        deliver(&mut a, &mut b, b"bound").await;
+        assert_write_ends_connection(&mut c, &mut d, region.segment()).await;
+        deliver(&mut a, &mut b, b"not affected").await;
         let Some(Memory::Owned(memory)) = region.revoke().map(MemoryRegion::into_memory) else { panic!() };
         assert_eq!(memory[..], [7; 64]);
     });
 }
 
 #[test]
-fn tags_are_not_used_again_at_once() {
+fn successive_tags_differ() {
     on_a_device(async |lab| {
         let (mut a, mut b) = up(&lab).await;
         let mut tags = Vec::new();
@@ -113,11 +113,11 @@ fn tags_are_not_used_again_at_once() {
             assert_ne!(Some(&region.segment().handle), tags.last());
             tags.push(region.segment().handle);
             if i % 3 == 0 {
-                tell(&mut a, &mut b, b"bound").await;
+                deliver(&mut a, &mut b, b"bound").await;
             }
             assert!(region.revoke().is_some());
         }
-        tell(&mut a, &mut b, b"still up").await;
+        deliver(&mut a, &mut b, b"still up").await;
         assert_eq!(a.domain().exposed(), (0, 0));
     });
 }
@@ -137,7 +137,7 @@ fn a_send_with_invalidate_ends_an_exposure() {
             let by = means[usize::from(round) % means.len()];
             let region = region.expose_by(by, Access::RemoteWrite).unwrap();
             let to = region.segment();
-            tell(&mut a, &mut b, b"bound").await;
+            deliver(&mut a, &mut b, b"bound").await;
             a.post_receive(buffer(&[0; 512])).unwrap();
             let _ = run(&mut a, &mut b, (0, 0)).await;
             b.post_write(WriteRequest { data: views(&[round; 64], 64), to }).unwrap();
@@ -147,7 +147,7 @@ fn a_send_with_invalidate_ends_an_exposure() {
             assert_eq!(*invalidated, Some(to.handle));
             assert!(!region.is_valid());
             if round == 19 {
-                is_cut_off(&mut a, &mut b, to).await;
+                assert_write_ends_connection(&mut a, &mut b, to).await;
                 return;
             }
             let Some(Memory::Owned(memory)) = region.revoke().map(MemoryRegion::into_memory) else {
@@ -159,18 +159,18 @@ fn a_send_with_invalidate_ends_an_exposure() {
 }
 
 #[test]
-fn shared_memory_is_exposed_for_reading_if_it_is_in_one_piece() {
+fn contiguous_shared_memory_can_be_exposed_for_reading() {
     on_a_device(async |lab| {
         let (mut a, mut b) = up(&lab).await;
         if lab.is_software() {
-            return eprintln!("skipped: the provider exposes memory in many pieces");
+            return eprintln!("skipped: the provider supports regions with many pieces");
         }
         assert_eq!(a.capabilities().max_region_pieces, 1);
         let data = pattern(5000, 2);
         let whole = buffer(&data).freeze();
         let parts: Views = [whole.slice(100, 400), whole.slice(500, 1000)].into_iter().collect();
         let region = expose(&a, Memory::Shared(parts), Access::RemoteRead);
-        tell(&mut a, &mut b, b"bound").await;
+        deliver(&mut a, &mut b, b"bound").await;
         let sink = vec![buffer(&[0; 1400])];
         b.post_read(ReadRequest { id: WorkId(3), from: region.segment(), sink }).unwrap();
         let (_, y) = run(&mut a, &mut b, (0, 1)).await;
@@ -185,6 +185,6 @@ fn shared_memory_is_exposed_for_reading_if_it_is_in_one_piece() {
         ] {
             assert!(a.domain().expose(Means::Registration, memory, access).is_err());
         }
-        tell(&mut a, &mut b, b"still up").await;
+        deliver(&mut a, &mut b, b"still up").await;
     });
 }

@@ -1,8 +1,8 @@
-//! Conformance tests that every provider passes.
+//! Conformance tests for providers.
 //!
-//! The tests of each provider crate include this folder as a module, with
-//! `#[path = "../../../rdma/tests/suite/mod.rs"] mod suite;`. The including file defines `on_a_device`, which runs a test
-//! on a [`common::Lab`] of its provider, or skips it on a machine without a device.
+//! The tests of each provider crate include this folder as a module, with `#[path =
+//! "../../../rdma/tests/suite/mod.rs"] mod suite;`. The including file defines `on_a_device`, which runs a
+//! test on a [`common::Lab`] of its provider, or skips it on a host without a device.
 
 pub(crate) mod common;
 mod endings;

@@ -1,4 +1,4 @@
-//! Connecting, accepting, refusing.
+//! Connection setup: connecting, accepting, rejecting.
 
 use millrace_rdma::RejectReason;
 
@@ -21,21 +21,21 @@ fn both_ends_see_addresses_private_data_and_read_depths() {
         assert_eq!(a.info().peer, to);
         assert_eq!(b.info().local, to);
         assert_eq!(b.info().peer, a.info().local);
-        // InfiniBand fills private data up with zeros.
+        // InfiniBand pads private data with zeros.
         assert_eq!(a.info().private_data[..100], [9; 100]);
         assert_eq!(b.info().private_data[..3], [1, 2, 3]);
         assert_eq!((a.info().ird, b.info().ord), (4, 4));
-        // A responder that can serve them raises its IRD to the peer's ORD (RFC 6581 section 4).
+        // A software responder raises its IRD to the peer's ORD (RFC 6581 section 4).
         let depth = if lab.is_software() { 9 } else { 6 };
         assert_eq!(b.info().ird, depth);
-        // An iWARP driver may let the end that connects know less than was agreed.
+        // An iWARP driver may report a smaller ORD to the active end than was negotiated.
         assert!(if is_iwarp(&a) { (4..=depth).contains(&a.info().ord) } else { a.info().ord == depth });
         assert_eq!(a.capabilities().provider, lab.provider.name());
     });
 }
 
 #[test]
-fn a_refused_peer_is_told() {
+fn a_rejected_peer_gets_an_error() {
     on_a_device(async |lab| {
         let mut listener = lab.listen();
         let to = listener.local_addr();
@@ -43,7 +43,7 @@ fn a_refused_peer_is_told() {
             listener.accept().await.unwrap().reject(RejectReason::NotAllowed);
         });
         assert!(matches!(a.err().unwrap(), ConnectionError::Rejected(_)));
-        // And one that is just dropped.
+        // A dropped request is rejected too.
         let (a, ()) = tokio::join!(lab.connect(to, ConnectParams::default()), async {
             drop(listener.accept().await.unwrap());
         });
@@ -52,19 +52,19 @@ fn a_refused_peer_is_told() {
 }
 
 #[test]
-fn a_port_on_which_nobody_listens_says_so() {
+fn connecting_to_a_closed_port_names_the_reason() {
     on_a_device(async |lab| {
         let to = SocketAddr::new(lab.ip, 4);
         let error = lab.connect(to, ConnectParams::default()).await.err().unwrap().to_string();
-        assert!(error.contains("nobody listens") || error.contains("refused"), "{error}");
+        assert!(error.contains("no listener") || error.contains("refused"), "{error}");
     });
 }
 
 #[test]
-fn an_address_without_a_device_says_so() {
+fn an_address_without_a_device_is_an_error() {
     on_a_device(async |lab| {
         if lab.is_software() {
-            return eprintln!("skipped: the provider serves every address");
+            return eprintln!("skipped: the provider supports every address");
         }
         let error =
             lab.provider.listen(lab.rt.clone(), "127.0.0.1:0".parse().unwrap()).err().unwrap().to_string();
@@ -82,7 +82,7 @@ fn an_address_without_a_device_says_so() {
 }
 
 #[test]
-fn too_much_private_data_is_refused_here() {
+fn private_data_over_the_limit_is_a_local_error() {
     on_a_device(async |lab| {
         let listener = lab.listen();
         let to = listener.local_addr();
@@ -93,7 +93,7 @@ fn too_much_private_data_is_refused_here() {
 }
 
 #[test]
-fn a_listener_that_does_not_accept_costs_its_peer_the_time_limit() {
+fn connecting_to_a_listener_that_does_not_accept_times_out() {
     on_a_device(async |lab| {
         let listener = lab.listen();
         let params = ConnectParams { timeout: Duration::from_millis(300), ..Default::default() };
@@ -109,7 +109,7 @@ fn many_connections_are_made_and_dropped() {
             let mut held = Vec::new();
             for _ in 0..8 {
                 let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
-                tell(&mut a, &mut b, b"hello").await;
+                deliver(&mut a, &mut b, b"hello").await;
                 held.push((a, b));
             }
         }
@@ -117,7 +117,7 @@ fn many_connections_are_made_and_dropped() {
 }
 
 #[test]
-fn a_first_receive_takes_a_message_that_comes_at_once() {
+fn the_first_receive_takes_an_early_message() {
     on_a_device(async |lab| {
         if lab.is_software() {
             return eprintln!("skipped: messages wait in the socket until the owner has posted receives");

@@ -1,27 +1,27 @@
-//! Messages, Writes, Reads.
+//! Sends, RDMA Writes and RDMA Reads.
 
 use millrace_rdma::{Access, LocalUse, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
 
 use super::*;
 
 fn exposed(qp: &Qp, bytes: &[u8], access: Access) -> millrace_rdma::ExposedRegion {
-    MemoryRegion::new(qp.domain(), Memory::Owned(buffer(bytes))).expose(access).expect("exposed")
+    MemoryRegion::new(qp.domain(), Memory::Owned(buffer(bytes))).expose(access).expect("cannot expose")
 }
 
 fn memory(exposed: millrace_rdma::ExposedRegion) -> Buffer {
-    match exposed.revoke().expect("the connection is up").into_memory() {
+    match exposed.revoke().expect("the connection has ended").into_memory() {
         Memory::Owned(b) => b,
-        Memory::Shared(_) => panic!("it was owned"),
+        Memory::Shared(_) => panic!("shared memory"),
     }
 }
 
 #[test]
-fn messages_of_all_sizes_arrive_in_order_both_ways() {
+fn messages_of_all_sizes_arrive_in_order_in_both_directions() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
         for turned in [false, true] {
             let (from, to) = if turned { (&mut b, &mut a) } else { (&mut a, &mut b) };
-            tell(from, to, b"first").await;
+            deliver(from, to, b"first").await;
             let sizes = [0, 1, 64, 65, 255, 256, 257, 4096, 70_000];
             let messages: Vec<_> = sizes.iter().map(|n| pattern(*n, *n)).collect();
             for m in &messages {
@@ -37,7 +37,7 @@ fn messages_of_all_sizes_arrive_in_order_both_ways() {
 }
 
 #[test]
-fn more_work_than_the_queues_hold_waits_its_turn() {
+fn work_beyond_the_queue_depth_waits() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
         let n = 1500_u64;
@@ -57,10 +57,10 @@ fn more_work_than_the_queues_hold_waits_its_turn() {
 }
 
 #[test]
-fn a_send_in_many_pieces_is_one_message() {
+fn a_send_of_many_pieces_is_one_message() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
-        tell(&mut a, &mut b, b"first").await;
+        deliver(&mut a, &mut b, b"first").await;
         let data = pattern(9000, 3);
         b.post_receive(buffer(&[0; 10_000])).unwrap();
         let _ = run(&mut a, &mut b, (0, 0)).await;
@@ -71,17 +71,17 @@ fn a_send_in_many_pieces_is_one_message() {
 }
 
 #[test]
-fn writes_land_before_the_send_that_follows_them() {
+fn writes_are_placed_before_the_next_send_is_delivered() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
-        tell(&mut a, &mut b, b"first").await;
+        deliver(&mut a, &mut b, b"first").await;
         for (size, piece) in [(1, 1), (300_000, 1 << 20), (300_000, 65_536), (50_000, 999), (200, 10)] {
             let region = exposed(&a, &vec![0; size + 10], Access::RemoteWrite);
             let data = pattern(size, piece);
             let mut to = region.segment();
             (to.offset, to.length) = (to.offset + 3, to.length - 3);
             a.post_receive(buffer(&[0; 512])).unwrap();
-            tell(&mut a, &mut b, b"bound").await; // A window is bound in the order of what is posted.
+            deliver(&mut a, &mut b, b"bound").await; // The bind completes before this Send.
             b.post_write(WriteRequest { data: views(&data, piece), to }).unwrap();
             b.post_send(send(b"done")).unwrap();
             let (x, _) = run(&mut a, &mut b, (1, 0)).await;
@@ -94,15 +94,15 @@ fn writes_land_before_the_send_that_follows_them() {
 }
 
 #[test]
-fn reads_fill_scattered_sinks_and_wait_beyond_the_ord() {
+fn reads_fill_scattered_sinks_and_are_limited_to_the_ord() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams { ird: 2, ord: 2, ..Default::default() }).await;
-        tell(&mut a, &mut b, b"first").await;
+        deliver(&mut a, &mut b, b"first").await;
         assert_eq!(b.info().ord, 2);
         let data = pattern(100_000, 1);
         let region = exposed(&a, &data, Access::RemoteRead);
-        // The peer has it only when a Send has told it, after which the window is bound.
-        tell(&mut a, &mut b, b"look").await;
+        // The window is bound when a later Send is delivered.
+        deliver(&mut a, &mut b, b"look").await;
         let sinks: &[&[usize]] = &[&[1000], &[512, 4096, 65_536, 1], &[0, 5, 0], &[100; 60], &[0]];
         let mut offset = 0;
         for (i, sink) in (0..20_u64).flat_map(|_| sinks).zip(0_u64..).map(|(s, i)| (i, s)) {
@@ -132,11 +132,11 @@ fn reads_fill_scattered_sinks_and_wait_beyond_the_ord() {
 }
 
 #[test]
-fn everything_at_once_is_right_both_ways() {
+fn concurrent_operations_in_both_directions_transfer_the_right_data() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams { ird: 4, ord: 4, ..Default::default() }).await;
-        tell(&mut a, &mut b, b"one").await;
-        tell(&mut b, &mut a, b"two").await;
+        deliver(&mut a, &mut b, b"one").await;
+        deliver(&mut b, &mut a, b"two").await;
         let (source, target) = (pattern(1 << 20, 5), vec![0; 1 << 20]);
         for round in 0..5_usize {
             let regions = [(&a, &b), (&b, &a)].map(|(qp, _)| {
@@ -171,13 +171,13 @@ fn everything_at_once_is_right_both_ways() {
     });
 }
 
-/// As a responder's registration strategies use it: for each operation, also when several have the same source; kept by
-/// the span; and not at all.
+/// The uses of local registration by a responder's strategies: for each operation, also with several
+/// operations on one source; of whole spans; and none.
 #[test]
-fn writes_and_reads_use_memory_that_is_registered_for_them_kept_or_neither() {
+fn writes_and_reads_work_with_every_local_registration() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams { ird: 4, ord: 4, ..Default::default() }).await;
-        tell(&mut a, &mut b, b"first").await;
+        deliver(&mut a, &mut b, b"first").await;
         let domain = b.domain();
         assert_ne!(domain.registers_local(Means::Registration), lab.is_software());
         if lab.is_software() {
@@ -188,7 +188,7 @@ fn writes_and_reads_use_memory_that_is_registered_for_them_kept_or_neither() {
         for round in 0..4 {
             let targets = [0, 1].map(|_| exposed(&a, &vec![0; data.len()], Access::RemoteWrite));
             let readable = exposed(&a, &data, Access::RemoteRead);
-            tell(&mut a, &mut b, b"look").await;
+            deliver(&mut a, &mut b, b"look").await;
             let sink: Vec<Buffer> = [100_000, 50_000].map(|n| buffer(&vec![0; n])).into();
             let mut keys = Vec::new();
             match round {
@@ -203,7 +203,7 @@ fn writes_and_reads_use_memory_that_is_registered_for_them_kept_or_neither() {
                 1 | 2 => keys.extend(spans.iter().map(|s| domain.keep_local(s))),
                 _ => {}
             }
-            let keys: Vec<_> = keys.into_iter().map(|k| k.expect("room to register")).collect();
+            let keys: Vec<_> = keys.into_iter().map(|k| k.expect("cannot register")).collect();
             b.post_read(ReadRequest { id: WorkId(1), from: readable.segment(), sink }).unwrap();
             for (i, to) in targets.iter().map(|t| t.segment()).enumerate() {
                 b.post_write(WriteRequest { data: source.clone(), to }).unwrap();
@@ -215,7 +215,7 @@ fn writes_and_reads_use_memory_that_is_registered_for_them_kept_or_neither() {
                 {
                     assert!(sink.iter().flat_map(|b| b.iter()).eq(&data), "round {round}");
                 }
-                // The first Write is done; the second one still has its own.
+                // The first Write has completed; the second one uses its own registration.
                 if round == 0 {
                     domain.deregister_local(keys[i]);
                 }
@@ -230,7 +230,7 @@ fn writes_and_reads_use_memory_that_is_registered_for_them_kept_or_neither() {
 }
 
 #[test]
-fn requests_that_do_not_add_up_are_refused() {
+fn requests_with_inconsistent_lengths_are_rejected() {
     on_a_device(async |lab| {
         let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
         let region = exposed(&b, &[0; 100], Access::RemoteWrite);
@@ -238,6 +238,6 @@ fn requests_that_do_not_add_up_are_refused() {
         assert!(a.post_write(WriteRequest { data: views(&[0; 101], 101), to }).is_err());
         let sink = vec![buffer(&[0; 99])];
         assert!(a.post_read(ReadRequest { id: WorkId(0), from: to, sink }).is_err());
-        tell(&mut a, &mut b, b"still up").await;
+        deliver(&mut a, &mut b, b"still up").await;
     });
 }
