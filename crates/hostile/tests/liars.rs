@@ -65,7 +65,7 @@ async fn a_late_write_lands_with_batched_invalidation_and_is_refused_with_invali
 /// adapter's would. The calls end well, and other memory has changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lying_server_writes_elsewhere_where_the_global_tag_reaches_more_than_open_calls() {
-    let weak = Iwarp::insecure_with_spans_behind_the_global_tag();
+    let weak = Iwarp::insecure_with_whole_spans();
     for lie in [Lie::WritesBeyond, Lie::WritesBefore] {
         let settings = Settings { trust_peer: true, ..Settings::new(Strategy::AllPhysical) };
         let outcome = tell_over(lie, settings, &weak).await;

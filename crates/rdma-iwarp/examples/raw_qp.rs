@@ -1,8 +1,8 @@
-//! How fast is one iWARP connection compared with the TCP stream below it?
+//! Compares the throughput of one iWARP connection with that of a TCP stream.
 //!
-//! One end writes records of 1 MiB into the other's exposed region, each followed by a small Send, with 8 credits
-//! (as an NFS READ does); then the same bytes go over a plain TCP stream. Both over loopback, from cold memory, one
-//! thread for each end.
+//! One end writes records of 1 MiB into the exposed regions of the other, each followed by a small Send, with
+//! 8 credits (as for NFS READ); then the same amount is sent over a TCP stream. Both use loopback, memory
+//! that is not in the processor cache, and one thread for each end.
 //!
 //! ```text
 //! cargo run --release -p millrace-rdma-iwarp --example raw_qp [GIB] [crc] [frame=BYTES]
@@ -31,7 +31,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const RECORD: usize = 1 << 20;
 const CREDITS: usize = 8;
-/// Records of distinct memory that the sender goes round: more than the caches hold.
+/// Number of distinct records that the sender sends in rotation; more than fit into the processor caches.
 const COLD_RECORDS: usize = 256;
 
 fn main() -> Result<(), Error> {
@@ -54,7 +54,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// What one run took.
+/// Result of one run.
 struct Run {
     seconds: f64,
     sender_cpu: f64,
@@ -76,10 +76,10 @@ fn report(name: &str, run: &Run, records: usize) {
     );
 }
 
-/// CPU seconds of this thread.
+/// CPU time of this thread in seconds.
 fn cpu() -> f64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call only fills the structure that it is given.
+    // SAFETY: the call only writes to `t`.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
     t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
 }
@@ -102,7 +102,7 @@ fn loopback() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
 }
 
-/// The plain stream: blocking sockets, one write and as few reads as it takes for a record.
+/// A TCP stream: blocking sockets, one write and the minimum number of reads per record.
 fn tcp(records: usize) -> Result<Run, Error> {
     let listener = TcpListener::bind(loopback())?;
     let addr = listener.local_addr()?;
@@ -121,7 +121,7 @@ fn tcp(records: usize) -> Result<Run, Error> {
     let arena = arena();
     let mut sinks = (0..CREDITS).map(|_| arena.alloc(RECORD)).collect::<Result<Vec<_>, _>>()?;
     sinks.iter_mut().for_each(|s| s.fill(1));
-    s.read_exact(&mut sinks[0])?; // The sender is ready now.
+    s.read_exact(&mut sinks[0])?; // The sender is ready after the first record.
     let (began, before) = (Instant::now(), cpu());
     for i in 1..records {
         s.read_exact(&mut sinks[i % CREDITS])?;
@@ -155,7 +155,7 @@ fn iwarp(records: usize, params: &ConnectParams) -> Result<Run, Error> {
     Ok(Run { sender_cpu, ..run })
 }
 
-/// Answers each Send that names a segment with a Write there and a Send.
+/// Answers each Send, which names a segment, with a Write to it and a Send.
 async fn write_records(mut qp: Box<dyn QueuePair>, arena: Arena) -> Result<f64, Error> {
     let source = cold_records(&arena)?;
     for _ in 0..2 * CREDITS {
@@ -182,7 +182,7 @@ fn plain(data: Views) -> SendRequest {
     SendRequest { data, invalidate: None, solicited: false, signaled: None::<WorkId> }
 }
 
-/// Keeps as many records asked for as there are credits.
+/// Requests records, with `CREDITS` requests in flight.
 async fn ask_for_records(mut qp: Box<dyn QueuePair>, arena: Arena, records: usize) -> Result<Run, Error> {
     let mut exposed: std::collections::VecDeque<ExposedRegion> = Default::default();
     let mut idle = (0..CREDITS).map(|_| arena.alloc(RECORD)).collect::<Result<Vec<_>, _>>()?;
@@ -213,7 +213,7 @@ async fn ask_for_records(mut qp: Box<dyn QueuePair>, arena: Arena, records: usiz
             qp.post_receive(buffer)?;
             done += 1;
             if done == 1 {
-                (began, before) = (Instant::now(), cpu()); // The sender is ready now.
+                (began, before) = (Instant::now(), cpu()); // The sender is ready after the first record.
             }
         }
     }

@@ -6,10 +6,10 @@ use millrace_runtime::{ByteStream, RuntimeRef};
 
 use super::{qp::IwarpQp, setup};
 
-/// Makes a connection over `stream` as the MPA initiator (the end that opened the stream).
+/// Sets up a connection over `stream` as the MPA initiator (the end that opened the stream).
 ///
 /// # Errors
-/// As [`millrace_rdma::Provider::connect`].
+/// Those of [`millrace_rdma::Provider::connect`].
 pub async fn connect_over(
     rt: RuntimeRef,
     _arena: Arena,
@@ -25,14 +25,14 @@ pub(super) async fn initiate(
     params: ConnectParams,
     tags: StagTables,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    let agreed = setup::initiate(&rt, &mut *stream, &params).await?;
-    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed, tags)))
+    let negotiated = setup::initiate(&rt, &mut *stream, &params).await?;
+    Ok(Box::new(IwarpQp::new(rt, stream, &params, negotiated, tags)))
 }
 
-/// Makes a connection over `stream` as the MPA responder.
+/// Sets up a connection over `stream` as the MPA responder.
 ///
 /// # Errors
-/// As [`millrace_rdma::Incoming::accept`].
+/// Those of [`millrace_rdma::Incoming::accept`].
 pub async fn accept_over(
     rt: RuntimeRef,
     _arena: Arena,
@@ -48,6 +48,6 @@ pub(super) async fn respond(
     params: ConnectParams,
     tags: StagTables,
 ) -> Result<Box<dyn QueuePair>, ConnectionError> {
-    let agreed = setup::respond(&rt, &mut *stream, &params).await?;
-    Ok(Box::new(IwarpQp::new(rt, stream, &params, agreed, tags)))
+    let negotiated = setup::respond(&rt, &mut *stream, &params).await?;
+    Ok(Box::new(IwarpQp::new(rt, stream, &params, negotiated, tags)))
 }

@@ -1,4 +1,4 @@
-//! What ends a connection: the error for its owner, and the Terminate for its peer if there is one to send.
+//! The error that ends a connection, and the Terminate that reports it to the peer.
 
 use millrace_rdma::{ConnectionError, stag::AccessError};
 
@@ -7,27 +7,27 @@ use super::wire::{
     terminate::{ErrorCode, Terminate},
 };
 
-/// The end of a connection.
+/// Why a connection ends.
 #[derive(Debug)]
 pub(crate) struct Fault {
-    /// What its owner is told.
+    /// Error for the owner of the queue pair.
     pub(crate) error: ConnectionError,
-    /// What its peer is told.
+    /// Terminate for the peer, if any.
     pub(crate) terminate: Option<Terminate>,
 }
 
 impl Fault {
-    /// An end without a Terminate.
-    pub(crate) const fn silent(error: ConnectionError) -> Self {
+    /// An error that is not reported to the peer.
+    pub(crate) const fn without_terminate(error: ConnectionError) -> Self {
         Self { error, terminate: None }
     }
 
-    /// The stream failed.
+    /// An error of the stream.
     pub(crate) fn io(e: &std::io::Error) -> Self {
-        Self::silent(ConnectionError::Io(e.to_string()))
+        Self::without_terminate(ConnectionError::Io(e.to_string()))
     }
 
-    /// The peer broke the rule `code`; `what` says how.
+    /// A protocol violation by the peer; `what` gives details.
     pub(crate) fn peer(code: ErrorCode, what: impl std::fmt::Display) -> Self {
         Self {
             error: ConnectionError::PeerMisbehaved(format!("{code}: {what}")),
@@ -35,17 +35,17 @@ impl Fault {
         }
     }
 
-    /// A tagged segment with `len` payload bytes broke the rule `code`.
+    /// A tagged segment with `len` payload bytes violated the protocol.
     pub(crate) fn tagged(code: ErrorCode, header: &Tagged, len: usize) -> Self {
         Self::peer(code, format_args!("{header}, {len} bytes")).with_segment(len, header.encode().to_vec())
     }
 
-    /// An untagged segment with `len` payload bytes broke the rule `code`.
+    /// An untagged segment with `len` payload bytes violated the protocol.
     pub(crate) fn untagged(code: ErrorCode, header: &Untagged, len: usize) -> Self {
         Self::peer(code, format_args!("{header}, {len} bytes")).with_segment(len, header.encode().to_vec())
     }
 
-    /// The Read Request `header` with `body` may not be served.
+    /// The source of the Read Request `header` with `body` may not be read.
     pub(crate) fn read_source(denied: AccessError, header: &Untagged, body: Vec<u8>) -> Self {
         let code = match denied {
             AccessError::Stag | AccessError::Released => ErrorCode::READ_TAG,
@@ -60,8 +60,8 @@ impl Fault {
         fault
     }
 
-    /// The RDMA Write segment `header` may not be placed. (DDP has no code for a missing right; siw says "invalid
-    /// tag" then, and so do we.)
+    /// The RDMA Write segment `header` may not be placed. (DDP has no code for a missing access right; like
+    /// siw, report an invalid tag.)
     pub(crate) fn write_target(denied: AccessError, header: &Tagged, len: usize) -> Self {
         let code = match denied {
             AccessError::Stag | AccessError::Rights | AccessError::Released => ErrorCode::TAG,

@@ -1,4 +1,4 @@
-//! The sockets: connecting, listening, and connection requests that can move between shards.
+//! TCP sockets: connecting, listening, and connection requests that can move between shards.
 
 use std::{
     io,
@@ -27,16 +27,16 @@ use super::{
     setup,
 };
 
-/// Connections that wait in the kernel to be accepted.
+/// Length of the kernel's accept queue.
 const BACKLOG: i32 = 1024;
-/// How long a refused peer may take to send its request, and how many of them are waited for at once.
-const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
-const MAX_REFUSALS: usize = 64;
-/// Unsent data waits no longer for a dead peer than probing an idle one takes.
+/// Time limit for the MPA request of a peer that is being rejected.
+const REJECT_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_REJECTS: usize = 64;
+/// Time limit for unacknowledged data; equal to the time that keepalive takes to detect a dead peer.
 const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Prepares a connected socket and brings it into the reactor of the current runtime. Buffer sizes are left to the
-/// kernel, which tunes them to the path.
+/// Configures a connected socket and adds it to the reactor of the current runtime. Buffer sizes are left to
+/// the kernel, which tunes them to the path.
 fn into_stream(stream: TcpStream) -> io::Result<TcpByteStream> {
     probe_peer(&stream)?;
     SockRef::from(&stream).set_tcp_user_timeout(Some(USER_TIMEOUT))?;
@@ -48,7 +48,7 @@ async fn connect_stream(addr: SocketAddr, local: LocalPort) -> Result<TcpByteStr
     stream.map_err(|e| ConnectionError::Io(format!("cannot connect to {addr}: {e}")))
 }
 
-/// Connects over TCP and makes a queue pair.
+/// Connects over TCP and creates a queue pair.
 pub(super) async fn connect(
     rt: RuntimeRef,
     addr: SocketAddr,
@@ -65,19 +65,19 @@ pub(super) async fn connect(
 pub(super) struct IwarpListener {
     rt: RuntimeRef,
     addr: SocketAddr,
-    state: Socketed,
+    state: ListenSocket,
     tags: StagTables,
-    refusals: Arc<AtomicUsize>,
+    rejects: Arc<AtomicUsize>,
 }
 
-/// The socket, before and after it is in the reactor of the runtime that accepts.
-enum Socketed {
+/// The socket, before and after it is added to the reactor of the accepting runtime.
+enum ListenSocket {
     Idle(TcpListener),
     Accepting(tokio::net::TcpListener),
 }
 
 impl IwarpListener {
-    /// Binds `addr`.
+    /// Binds `addr` and listens.
     pub(super) fn bind(rt: RuntimeRef, addr: SocketAddr, tags: StagTables) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -87,35 +87,35 @@ impl IwarpListener {
         socket.set_nonblocking(true)?;
         let listener: TcpListener = socket.into();
         let addr = listener.local_addr()?;
-        Ok(Self { rt, addr, state: Socketed::Idle(listener), tags, refusals: Arc::default() })
+        Ok(Self { rt, addr, state: ListenSocket::Idle(listener), tags, rejects: Arc::default() })
     }
 
     async fn next(&mut self) -> io::Result<Box<dyn Incoming>> {
-        if let Socketed::Idle(listener) = &self.state {
-            self.state = Socketed::Accepting(tokio::net::TcpListener::from_std(listener.try_clone()?)?);
+        if let ListenSocket::Idle(listener) = &self.state {
+            self.state = ListenSocket::Accepting(tokio::net::TcpListener::from_std(listener.try_clone()?)?);
         }
-        let Socketed::Accepting(listener) = &self.state else {
-            return Err(io::ErrorKind::NotConnected.into()); // Not reached: it was made above.
+        let ListenSocket::Accepting(listener) = &self.state else {
+            return Err(io::ErrorKind::NotConnected.into()); // Unreachable: created above.
         };
         loop {
             match listener.accept().await.and_then(|(s, peer)| Ok((s.into_std()?, peer))) {
                 Ok((stream, peer)) => {
                     let (rt, tags) = (Arc::clone(&self.rt), self.tags.clone());
-                    let refusals = Arc::clone(&self.refusals);
-                    return Ok(Box::new(IwarpIncoming { rt, stream, peer, tags, refusals }));
+                    let rejects = Arc::clone(&self.rejects);
+                    return Ok(Box::new(IwarpIncoming { rt, stream, peer, tags, rejects }));
                 }
                 Err(e) => self.after_error(e).await?,
             }
         }
     }
 
-    /// Goes on after the failure of one connection, or when the machine may have room again.
+    /// Continues after the failure of one connection, or after a pause if resources were exhausted.
     async fn after_error(&self, e: io::Error) -> io::Result<()> {
         if pause_if_exhausted(&self.rt, self.addr, &e).await {
             return Ok(());
         }
         match e.raw_os_error() {
-            // What accept(2) passes on from a connection that failed before it was accepted.
+            // Errors of connections that failed before they were accepted; see accept(2).
             Some(
                 libc::ECONNABORTED
                 | libc::ECONNRESET
@@ -144,13 +144,13 @@ impl Listener for IwarpListener {
     }
 }
 
-/// A TCP connection on which no byte was read yet, in no reactor.
+/// A TCP connection that is in no reactor and of which no byte has been read.
 struct IwarpIncoming {
     rt: RuntimeRef,
     stream: TcpStream,
     peer: SocketAddr,
     tags: StagTables,
-    refusals: Arc<AtomicUsize>,
+    rejects: Arc<AtomicUsize>,
 }
 
 impl Incoming for IwarpIncoming {
@@ -170,22 +170,22 @@ impl Incoming for IwarpIncoming {
         })
     }
 
-    /// Answers the peer's MPA request with a refusal. A peer that does not send one soon is just dropped, and so is
-    /// one that comes while many others are being refused.
+    /// Rejects the peer's MPA request. A peer whose request does not arrive in time is disconnected without a
+    /// reply, and so are peers beyond the maximum number of concurrent rejections.
     fn reject(self: Box<Self>, reason: RejectReason) {
-        tracing::debug!(peer = %self.peer, ?reason, "connection refused");
-        let Self { rt, stream, refusals, .. } = *self;
-        if refusals.fetch_add(1, Ordering::Relaxed) >= MAX_REFUSALS {
-            refusals.fetch_sub(1, Ordering::Relaxed);
+        tracing::debug!(peer = %self.peer, ?reason, "connection rejected");
+        let Self { rt, stream, rejects, .. } = *self;
+        if rejects.fetch_add(1, Ordering::Relaxed) >= MAX_REJECTS {
+            rejects.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         let clock = Arc::clone(&rt);
         let task = async move {
             if let Ok(mut stream) = into_stream(stream) {
-                let _ = millrace_runtime::timeout(&*clock, REFUSAL_LIMIT, setup::refuse(&mut stream)).await;
+                let _ = millrace_runtime::timeout(&*clock, REJECT_TIMEOUT, setup::reject(&mut stream)).await;
             }
-            refusals.fetch_sub(1, Ordering::Relaxed);
+            rejects.fetch_sub(1, Ordering::Relaxed);
         };
-        rt.spawn("iwarp refusal", Box::pin(task));
+        rt.spawn("iwarp reject", Box::pin(task));
     }
 }

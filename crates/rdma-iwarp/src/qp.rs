@@ -1,4 +1,4 @@
-//! The queue pair: posted work, the transmitter and the receiver over one byte stream, and how it all ends.
+//! The queue pair: posted work, transmitter and receiver over one byte stream, and the end of the connection.
 
 use std::{
     collections::VecDeque,
@@ -20,27 +20,28 @@ use super::{
     fault::Fault,
     nudge::Nudge,
     reads::{Reads, SentRead},
-    rx::{Ends, Rx},
-    setup::Agreed,
+    rx::{Rx, RxContext},
+    setup::Negotiated,
     tx::{Flushed, Tx},
     wire::rdmap::ReadRequestBody,
 };
 
-/// Reads from the stream in one call of `poll`, so that one connection does not keep a shard to itself.
+/// Maximum number of stream reads per `poll`, so that one connection cannot monopolise a shard.
 const READS_PER_POLL: usize = 16;
-/// How long the end of a connection waits for the peer to take the last bytes and close.
+/// Time limit, at the end of a connection, for the peer to receive the last bytes and close.
 const LINGER: Duration = Duration::from_secs(1);
 
 enum State {
-    /// Up.
+    /// Connected.
     Open,
-    /// `disconnect` was called: work is still being sent.
+    /// `disconnect` was called; posted work is still being sent.
     Disconnecting,
-    /// Everything is sent and our direction is closed: waiting for the peer's end, not longer than this.
+    /// All work is sent and the sending direction is closed; waits for the peer to close, up to the time
+    /// limit.
     Lingering(Sleep),
-    /// An error was found: its Terminate is being sent, not longer than this.
+    /// After an error; its Terminate is being sent, up to the time limit.
     Failing(ConnectionError, Sleep),
-    /// Over.
+    /// The connection has ended.
     Down(ConnectionError),
 }
 
@@ -57,41 +58,42 @@ pub(crate) struct IwarpQp {
     capabilities: Capabilities,
     counters: Counters,
     state: State,
-    /// Completions of work that `flush` handed over.
+    /// Completions of work that `flush` sent.
     done: Vec<Completion>,
-    /// Why the stream takes no more bytes. What the peer sent before that is still read: it may say why.
+    /// Why the stream accepts no more bytes. Data that the peer sent before is still read, as it may contain
+    /// a Terminate.
     unwritable: Option<ConnectionError>,
     waker: Option<Waker>,
-    /// An initiator has it until the first FPDU comes.
+    /// Present on an initiator until the first FPDU arrives.
     nudge: Option<Nudge>,
 }
 
 impl IwarpQp {
-    /// The connection over `stream`, whose start-up agreed on `agreed`.
+    /// Creates a queue pair over `stream` with the result of MPA startup.
     pub(crate) fn new(
         rt: RuntimeRef,
         stream: Box<dyn ByteStream>,
         params: &ConnectParams,
-        agreed: Agreed,
+        negotiated: Negotiated,
         tags: StagTables,
     ) -> Self {
-        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
         let info = ConnectionInfo {
-            local: stream.local_addr().unwrap_or(nowhere),
-            peer: stream.peer_addr().unwrap_or(nowhere),
-            ord: agreed.ord,
-            ird: agreed.ird,
-            private_data: agreed.private,
-            crc: agreed.crc,
+            local: stream.local_addr().unwrap_or(unspecified),
+            peer: stream.peer_addr().unwrap_or(unspecified),
+            ord: negotiated.ord,
+            ird: negotiated.ird,
+            private_data: negotiated.private,
+            crc: negotiated.crc,
         };
         Self {
             stream,
             domain: Arc::new(tags.domain(Arc::clone(&rt))),
             rt,
-            tx: Tx::new(agreed.crc, params.max_frame, agreed.responder),
-            rx: Rx::new(agreed.crc, usize::from(agreed.ird), agreed.rtr_send),
+            tx: Tx::new(negotiated.crc, params.max_frame, negotiated.responder),
+            rx: Rx::new(negotiated.crc, usize::from(negotiated.ird), negotiated.rtr_send),
             receives: VecDeque::new(),
-            reads: Reads { ord: usize::from(agreed.ord), ..Reads::default() },
+            reads: Reads { ord: usize::from(negotiated.ord), ..Reads::default() },
             info,
             capabilities: Capabilities::new("iwarp", true, MAX_PIECES, MAX_TRANSFER, usize::MAX),
             counters: Counters::default(),
@@ -99,7 +101,7 @@ impl IwarpQp {
             done: Vec::new(),
             unwritable: None,
             waker: None,
-            nudge: (!agreed.responder).then(Nudge::default),
+            nudge: (!negotiated.responder).then(Nudge::default),
         }
     }
 
@@ -110,11 +112,11 @@ impl IwarpQp {
         }
     }
 
-    /// Hands waiting reads to the transmitter as far as the ORD allows.
+    /// Passes waiting reads to the transmitter up to the ORD.
     fn start_reads(&mut self) -> Result<(), Fault> {
         while let Some(r) = self.reads.next_to_start() {
             let Some(tag) = self.domain.reserve_sink() else {
-                return Err(Fault::silent(ConnectionError::Local("no steering tag left".into())));
+                return Err(Fault::without_terminate(ConnectionError::Local("no free steering tag".into())));
             };
             self.tx.read(&ReadRequestBody {
                 sink_tag: tag,
@@ -129,7 +131,7 @@ impl IwarpQp {
         Ok(())
     }
 
-    /// Sends; `Ready(true)` when there is more that the stream would take at once.
+    /// Sends. `Ready(true)` if work remains that the stream could accept now.
     fn send(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if self.unwritable.is_some() {
             return Poll::Ready(false);
@@ -157,10 +159,10 @@ impl IwarpQp {
 
     fn receive(&mut self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Fault>> {
         let Self { rx, stream, domain, receives, reads, tx, counters, .. } = self;
-        rx.receive(cx, &mut **stream, &mut Ends { domain, receives, reads, tx, out, counters })
+        rx.receive(cx, &mut **stream, &mut RxContext { domain, receives, reads, tx, out, counters })
     }
 
-    /// The connection ends because of `fault`.
+    /// RxContext the connection because of `fault`.
     fn fail(&mut self, fault: Fault) {
         tracing::debug!(peer = %self.info.peer, error = %fault.error, "connection ends");
         match fault.terminate {
@@ -173,7 +175,7 @@ impl IwarpQp {
         }
     }
 
-    /// The connection is over: everything it held is released.
+    /// RxContext the connection and releases all its memory.
     fn down(&mut self, error: ConnectionError) {
         self.stream.shutdown();
         self.domain.close();
@@ -198,8 +200,8 @@ impl IwarpQp {
         Poll::Ready(())
     }
 
-    /// Takes what has come and is of no interest: closing a socket that holds unread bytes resets the connection, and
-    /// the Terminate might be lost with it.
+    /// Reads and discards pending input. Closing a socket with unread bytes resets the connection, and the
+    /// peer might lose the Terminate.
     fn drain(&mut self, cx: &mut Context<'_>) {
         let mut rest = [0; 16 << 10];
         for _ in 0..64 {
@@ -210,13 +212,13 @@ impl IwarpQp {
         }
     }
 
-    /// Whether a peer that has not answered the first message may have overlooked it.
+    /// Whether the peer may have missed the first message.
     fn is_unanswered(&self) -> bool {
         let c = &self.counters;
         self.nudge.is_some() && !self.rx.has_received() && c.sends + c.writes + c.reads > 0
     }
 
-    /// Queues an empty Write when the peer may have overlooked the first message; whether it did.
+    /// Queues an empty Write if the peer may have missed the first message. Returns whether it did.
     fn nudge(&mut self, cx: &mut Context<'_>) -> bool {
         if self.rx.has_received() || !matches!(self.state, State::Open) {
             self.nudge = None;
@@ -226,7 +228,7 @@ impl IwarpQp {
         }
         match self.nudge.as_mut().map(|n| n.poll(cx, &self.rt)) {
             Some(Poll::Ready(true)) => {
-                tracing::debug!(peer = %self.info.peer, "no answer to the first message: nudging the peer");
+                tracing::debug!(peer = %self.info.peer, "no answer to the first message: sending an empty RDMA Write");
                 self.tx.write(Views::new(), 0, 0);
                 true
             }
@@ -238,8 +240,8 @@ impl IwarpQp {
         }
     }
 
-    /// Moves everything that can move. `Ready` when there is something to tell: more than the `had` completions that
-    /// were in `out` before.
+    /// Sends and receives as far as possible. `Ready` if the connection has ended or `out` has more than the
+    /// `had` completions that it had before.
     fn drive(
         &mut self,
         cx: &mut Context<'_>,
@@ -248,7 +250,7 @@ impl IwarpQp {
     ) -> Poll<Result<(), ConnectionError>> {
         for _ in 0..READS_PER_POLL {
             if let State::Down(error) = &self.state {
-                // What completed before is told first.
+                // Completions are reported before the error.
                 return Poll::Ready(if out.len() == had { Err(error.clone()) } else { Ok(()) });
             }
             if let State::Failing(..) = self.state {
@@ -358,7 +360,7 @@ impl QueuePair for IwarpQp {
         if matches!(self.state, State::Open | State::Disconnecting) {
             let _ = self.send(cx);
             if self.is_unanswered() && self.nudge.as_ref().is_some_and(|n| !n.is_armed()) {
-                // `poll` starts its clock.
+                // `poll` starts the timer.
                 cx.waker().wake_by_ref();
             }
         }
@@ -369,7 +371,8 @@ impl QueuePair for IwarpQp {
             return;
         }
         self.state = State::Disconnecting;
-        // The owner polls on until the end, or drops the queue pair: then what fits into the stream now still goes.
+        // The owner continues to poll until the end, or drops the queue pair; in that case the work that the
+        // stream accepts now is still sent.
         let waker = self.waker.clone().unwrap_or_else(|| Waker::noop().clone());
         let _ = self.send(&mut Context::from_waker(&waker));
         waker.wake();

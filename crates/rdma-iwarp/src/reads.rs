@@ -1,28 +1,28 @@
-//! Our RDMA Reads: those that wait for the ORD, and those whose responses are awaited, in order (RFC 5040
-//! section 5.3: responses come in the order of the requests).
+//! RDMA Reads of this end: those that wait because of the ORD, and those in flight, in order (RFC 5040
+//! section 5.3: responses arrive in the order of the requests).
 
 use std::collections::VecDeque;
 
 use millrace_buffer::Buffer;
 use millrace_rdma::{Completion, ReadRequest, WorkId};
 
-/// A read whose request was handed to the transmitter.
+/// A Read whose request was passed to the transmitter.
 #[derive(Debug)]
 pub(crate) struct SentRead {
-    /// From the request.
+    /// Id of the request.
     pub(crate) id: WorkId,
     /// The sink's tag; its tagged offsets begin at 0.
     pub(crate) tag: u32,
-    /// Bytes to come in all.
+    /// Total bytes to read.
     pub(crate) size: usize,
     /// Bytes of complete segments so far.
     pub(crate) placed: usize,
-    /// Where they go.
+    /// The sink.
     pub(crate) sink: Vec<Buffer>,
 }
 
 impl SentRead {
-    /// Copies `bytes` to position `at` of the sink.
+    /// Copies `bytes` to the position `at` of the sink.
     pub(crate) fn copy_in(&mut self, at: usize, mut bytes: &[u8]) {
         for part in parts_from(self.sink.iter_mut(), at) {
             let n = part.len().min(bytes.len());
@@ -35,7 +35,7 @@ impl SentRead {
     }
 }
 
-/// The memory of `buffers` in order, from position `skip` on.
+/// The memory of `buffers` in order, from the position `skip` on.
 pub(crate) fn parts_from<'a>(
     buffers: impl Iterator<Item = &'a mut Buffer>,
     mut skip: usize,
@@ -48,30 +48,30 @@ pub(crate) fn parts_from<'a>(
     })
 }
 
-/// The reads of a connection.
+/// The RDMA Reads of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    /// The most reads in flight.
+    /// Maximum number of Reads in flight.
     pub(crate) ord: usize,
-    /// Reads beyond it.
+    /// Reads that wait for others to complete.
     pub(crate) waiting: VecDeque<ReadRequest>,
     /// Reads in flight, in order.
     pub(crate) sent: VecDeque<SentRead>,
 }
 
 impl Reads {
-    /// The next read that may start.
+    /// Removes the next Read that may start.
     pub(crate) fn next_to_start(&mut self) -> Option<ReadRequest> {
         if self.sent.len() < self.ord { self.waiting.pop_front() } else { None }
     }
 
-    /// The first read has all its bytes: its tag, and its completion.
+    /// Completes the first Read in flight; returns its tag and completion.
     pub(crate) fn finish_first(&mut self) -> Option<(u32, Completion)> {
         let r = self.sent.pop_front()?;
         Some((r.tag, Completion::Read { id: r.id, sink: r.sink }))
     }
 
-    /// Forgets everything and releases the sinks.
+    /// Removes all Reads and releases their sinks.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
         self.sent.clear();

@@ -70,7 +70,7 @@ pub(super) fn told() -> Result<(String, bool), Failure> {
     ];
     let mut table = Table::new(&columns);
     let mut harm = false;
-    let (usual, weak) = (Iwarp::new(), Iwarp::insecure_with_spans_behind_the_global_tag());
+    let (usual, weak) = (Iwarp::new(), Iwarp::insecure_with_whole_spans());
     for told in Told::all() {
         let provider = if told.weak { &weak } else { &usual };
         let liar = Liar::start(told.lie).map_err(failed)?;

@@ -1,12 +1,11 @@
-//! The receiver: bytes in, memory filled, completions out.
+//! The receiver: reads the stream, places data, and reports completions.
 //!
-//! It has two ways of reading. In *header* mode it reads into the [stash](stash) and takes whole FPDUs from there;
-//! small messages end there, copied once. When the payload of a tagged FPDU is not yet complete, it reads in
-//! *[direct](direct)* mode: the rest of the payload goes from the stream straight into its region, and so do the
-//! payloads of the FPDUs that will probably follow.
+//! It has two modes. In *header* mode it reads into the [stash](stash) and processes complete FPDUs from
+//! there; small messages are copied once. While the payload of a tagged FPDU is incomplete, it reads in
+//! *[direct](direct)* mode: the rest of the payload, and payloads of predicted FPDUs, go from the stream
+//! directly into their regions.
 //!
-//! Order of calls: [`Rx::receive`] until it says `Pending`. It is the only door; after a [`Fault`] nothing more is
-//! received.
+//! Callers call [`Rx::receive`] until it returns `Pending`. After a [`Fault`] it must not be called again.
 
 mod direct;
 mod stash;
@@ -37,26 +36,26 @@ use super::{
     },
 };
 
-/// Bytes read at a time while large tagged payload comes: little of it is bounced then.
+/// Read size while large tagged payload arrives, which keeps the bounced part small.
 const SMALL_WINDOW: usize = 4 << 10;
-/// Bytes read at a time while small messages come.
+/// Read size while small messages arrive.
 const LARGE_WINDOW: usize = 64 << 10;
-/// A direct read that places this much shows that large tagged payload comes.
+/// A direct read that places at least this much indicates large tagged payload.
 const LARGE_PAYLOAD: usize = 16 << 10;
 
-/// What the receiver works on beside its own state.
-pub(crate) struct Ends<'a> {
-    /// The tags.
+/// The parts of the queue pair that the receiver uses.
+pub(crate) struct RxContext<'a> {
+    /// The STag table.
     pub(crate) domain: &'a StagDomain,
     /// Posted receives, in order.
     pub(crate) receives: &'a mut VecDeque<Buffer>,
-    /// Our RDMA Reads.
+    /// RDMA Reads of this end.
     pub(crate) reads: &'a mut Reads,
-    /// Where Read Responses are queued.
+    /// Transmitter, in which Read Responses are queued.
     pub(crate) tx: &'a mut Tx,
-    /// Where completions go.
+    /// Destination of completions.
     pub(crate) out: &'a mut Vec<Completion>,
-    /// What is counted.
+    /// Counters of the queue pair.
     pub(crate) counters: &'a mut Counters,
 }
 
@@ -64,27 +63,27 @@ pub(crate) struct Ends<'a> {
 #[derive(Debug)]
 pub(crate) struct Rx {
     stash: Stash,
-    /// The tagged FPDU whose payload or trailer is not complete.
+    /// The tagged FPDU whose payload or trailer is incomplete.
     open: Option<OpenFpdu>,
-    /// The tagged message that is not complete: the header that its next segment must have.
+    /// The incomplete tagged message: expected header of its next segment.
     message: Option<Tagged>,
-    /// The Send that is not complete.
+    /// The incomplete Send.
     send: Option<OpenSend>,
     send_msn: u32,
     read_msn: u32,
-    /// Reads of the peer that we serve at once.
+    /// Maximum number of RDMA Reads of the peer in progress.
     ird: usize,
-    /// The CRC of the FPDU that is open, if CRCs are checked.
+    /// The CRC of the open FPDU, if CRCs are used.
     crc: Option<Crc>,
     direct: Direct,
     window: usize,
     received: bool,
-    /// The first message is an RTR by empty Send: not for the upper layer.
+    /// The first message is an empty Send as RTR, which is not delivered to the upper layer.
     rtr_send: bool,
 }
 
 impl Rx {
-    /// A receiver at the start of the FPDU phase.
+    /// Creates a receiver for the FPDUs after MPA startup.
     pub(crate) fn new(crc: bool, ird: usize, rtr_send: bool) -> Self {
         Self {
             stash: Stash::default(),
@@ -102,21 +101,21 @@ impl Rx {
         }
     }
 
-    /// Whether an FPDU has come.
+    /// Whether an FPDU was received.
     pub(crate) const fn has_received(&self) -> bool {
         self.received
     }
 
-    /// Reads once, and handles all that is complete then.
+    /// Reads once, and processes everything that is complete.
     pub(crate) fn receive(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut dyn ByteStream,
-        ends: &mut Ends<'_>,
+        context: &mut RxContext<'_>,
     ) -> Poll<Result<(), Fault>> {
         let read = match self.open {
-            Some(open) if open.missing() > 0 => self.read_direct(cx, stream, ends, open),
-            _ => self.read_stash(cx, stream, ends),
+            Some(open) if open.missing() > 0 => self.read_direct(cx, stream, context, open),
+            _ => self.read_stash(cx, stream, context),
         };
         let n = match ready!(read) {
             Ok(n) => n,
@@ -125,27 +124,27 @@ impl Rx {
         if n == 0 {
             return Poll::Ready(Err(self.end_of_stream()));
         }
-        Poll::Ready(self.take_all(ends))
+        Poll::Ready(self.take_all(context))
     }
 
     fn read_stash(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut dyn ByteStream,
-        ends: &mut Ends<'_>,
+        context: &mut RxContext<'_>,
     ) -> Poll<Result<usize, Fault>> {
         let room = self.stash.room(self.window);
         let n = match ready!(stream.poll_read(cx, &mut [IoSliceMut::new(room)])) {
             Ok(n) => n,
             Err(e) => return Poll::Ready(Err(Fault::io(&e))),
         };
-        ends.counters.syscalls += 1;
+        context.counters.syscalls += 1;
         self.stash.commit(n);
         self.adapt_window(n, 0);
         Poll::Ready(Ok(n))
     }
 
-    /// After a read that put `stashed` bytes into the stash and `placed` into regions.
+    /// Adapts the read size after a read of `stashed` bytes into the stash and `placed` bytes into regions.
     fn adapt_window(&mut self, stashed: usize, placed: usize) {
         if placed >= LARGE_PAYLOAD {
             self.window = SMALL_WINDOW;
@@ -157,24 +156,24 @@ impl Rx {
     fn end_of_stream(&self) -> Fault {
         let inside =
             !self.stash.is_empty() || self.open.is_some() || self.message.is_some() || self.send.is_some();
-        Fault::silent(if inside {
+        Fault::without_terminate(if inside {
             ConnectionError::Io("the peer closed the connection in the middle of a message".into())
         } else {
             ConnectionError::Closed
         })
     }
 
-    /// Handles everything in the stash that is complete.
-    fn take_all(&mut self, ends: &mut Ends<'_>) -> Result<(), Fault> {
-        while self.take_one(ends)? {}
+    /// Processes everything in the stash that is complete.
+    fn take_all(&mut self, context: &mut RxContext<'_>) -> Result<(), Fault> {
+        while self.take_one(context)? {}
         self.stash.shrink();
         Ok(())
     }
 
-    /// Handles the next piece of the stash; false if more bytes are needed.
-    fn take_one(&mut self, ends: &mut Ends<'_>) -> Result<bool, Fault> {
+    /// Processes the next part of the stash; false if more bytes are needed.
+    fn take_one(&mut self, context: &mut RxContext<'_>) -> Result<bool, Fault> {
         if let Some(open) = self.open {
-            return self.continue_tagged(ends, open);
+            return self.continue_tagged(context, open);
         }
         let bytes = self.stash.bytes();
         let Some(length) = be::u16(bytes, 0).map(usize::from) else { return Ok(false) };
@@ -186,7 +185,7 @@ impl Rx {
         let opcode = check_control(control)?;
         if opcode.is_tagged() {
             let Some(header) = Tagged::decode(ulpdu) else { return Ok(false) };
-            return self.open_tagged(ends, header, length - Tagged::BYTES).map(|()| true);
+            return self.open_tagged(context, header, length - Tagged::BYTES).map(|()| true);
         }
         if length < Untagged::BYTES {
             return Err(Fault::peer(ErrorCode::FPDU, format_args!("ULPDU of {length} bytes")));
@@ -194,20 +193,20 @@ impl Rx {
         if bytes.len() < fpdu::total_bytes(length) {
             return Ok(false);
         }
-        self.take_untagged(ends, length)?;
+        self.take_untagged(context, length)?;
         Ok(true)
     }
 
-    /// A valid FPDU is here.
-    fn note_fpdu(&mut self, ends: &mut Ends<'_>) {
+    /// Records the arrival of a valid FPDU.
+    fn note_fpdu(&mut self, context: &mut RxContext<'_>) {
         if !self.received {
             self.received = true;
-            ends.tx.release();
+            context.tx.release();
         }
     }
 }
 
-/// Judges the control bytes: versions, operation, and whether it belongs on a tagged segment.
+/// Checks the control bytes: versions, operation, and tagged flag.
 fn check_control(c: Control) -> Result<super::wire::rdmap::Opcode, Fault> {
     if !c.ddp_version_ok() {
         let code = if c.is_tagged() { ErrorCode::TAGGED_VERSION } else { ErrorCode::UNTAGGED_VERSION };

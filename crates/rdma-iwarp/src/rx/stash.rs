@@ -1,8 +1,8 @@
-//! Received bytes that are not yet placed: headers, small messages, and what a wrong guess left over.
+//! Received bytes that are not yet placed: headers, small messages, and data after a wrong prediction.
 
 use crate::wire::fpdu;
 
-/// Bytes in stream order, with room for more behind them.
+/// Bytes in stream order, with free space after them.
 #[derive(Debug, Default)]
 pub(super) struct Stash {
     buf: Vec<u8>,
@@ -20,7 +20,7 @@ impl Stash {
         self.start == self.end
     }
 
-    /// The first `n` bytes are done with.
+    /// Removes the first `n` bytes.
     pub(super) fn consume(&mut self, n: usize) {
         self.start += n.min(self.end - self.start);
         if self.is_empty() {
@@ -28,7 +28,7 @@ impl Stash {
         }
     }
 
-    /// Room for `n` bytes behind those that are here.
+    /// Free space for `n` bytes after the stored ones.
     pub(super) fn room(&mut self, n: usize) -> &mut [u8] {
         if self.end + n > self.buf.len() && self.start > 0 {
             self.buf.copy_within(self.start..self.end, 0);
@@ -40,7 +40,7 @@ impl Stash {
         &mut self.buf[self.end..self.end + n]
     }
 
-    /// `n` bytes were put into the room.
+    /// Adds the `n` bytes that were written to the free space.
     pub(super) fn commit(&mut self, n: usize) {
         self.end = (self.end + n).min(self.buf.len());
     }
@@ -51,7 +51,7 @@ impl Stash {
         self.commit(bytes.len());
     }
 
-    /// Gives back what a large spill made it grow to.
+    /// Releases memory after a large spill.
     pub(super) fn shrink(&mut self) {
         if self.is_empty() && self.buf.len() > 4 * fpdu::MAX_FPDU {
             self.buf = Vec::new();
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_out_in_the_order_they_went_in() {
+    fn bytes_are_consumed_in_the_order_of_their_arrival() {
         let mut s = Stash::default();
         let mut expected = std::collections::VecDeque::new();
         for i in 0..200usize {
@@ -77,6 +77,6 @@ mod tests {
             s.consume(n);
         }
         assert_eq!(s.bytes(), expected.make_contiguous());
-        assert!(s.buf.len() < 4096, "it grows with what it holds, not with what passed through");
+        assert!(s.buf.len() < 4096, "the size depends on the stored bytes, not on the total");
     }
 }

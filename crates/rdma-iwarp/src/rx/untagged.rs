@@ -1,8 +1,8 @@
-//! Untagged messages: Sends, Read Requests, Terminate. They are handled when they are complete in the stash.
+//! Untagged messages: Send, Read Request, Terminate. They are processed when they are complete in the stash.
 
 use millrace_rdma::{Completion, ConnectionError, SteeringTag, stag::InvalidateError};
 
-use super::{Ends, Rx};
+use super::{Rx, RxContext};
 use crate::{
     fault::Fault,
     wire::{
@@ -14,16 +14,16 @@ use crate::{
     },
 };
 
-/// A Send of which not all segments are here.
+/// A Send with outstanding segments.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenSend {
-    /// What its first segment said.
+    /// Header of the first segment.
     first: Untagged,
     /// Bytes in the receive buffer.
     filled: usize,
 }
 
-/// Whether an FPDU with a ULPDU of `length` bytes has the CRC that it says.
+/// Whether the CRC of an FPDU with a ULPDU of `length` bytes is correct.
 fn crc_ok(crc: &mut Crc, fpdu: &[u8], length: usize) -> bool {
     let covered = fpdu::LENGTH_BYTES + length + fpdu::pad_bytes(length);
     crc.reset();
@@ -32,24 +32,25 @@ fn crc_ok(crc: &mut Crc, fpdu: &[u8], length: usize) -> bool {
 }
 
 impl Rx {
-    /// Handles the untagged FPDU with a ULPDU of `length` bytes that is complete at the start of the stash.
-    pub(super) fn take_untagged(&mut self, ends: &mut Ends<'_>, length: usize) -> Result<(), Fault> {
+    /// Processes the untagged FPDU with a ULPDU of `length` bytes at the start of the stash, which is
+    /// complete.
+    pub(super) fn take_untagged(&mut self, context: &mut RxContext<'_>, length: usize) -> Result<(), Fault> {
         let total = fpdu::total_bytes(length);
         if let Some(crc) = self.crc.as_mut()
             && !crc_ok(crc, &self.stash.bytes()[..total], length)
         {
             return Err(Fault::peer(ErrorCode::CRC, "untagged FPDU"));
         }
-        self.note_fpdu(ends);
-        self.direct.begins(false);
+        self.note_fpdu(context);
+        self.direct.fpdu_started(false);
         let ulpdu = &self.stash.bytes()[fpdu::LENGTH_BYTES..fpdu::LENGTH_BYTES + length];
         let Some(header) = Untagged::decode(ulpdu) else {
             return Err(Fault::peer(ErrorCode::FPDU, format_args!("ULPDU of {length} bytes")));
         };
         match header.opcode {
             Opcode::Terminate => return Err(self.terminated(&header, &ulpdu[Untagged::BYTES..])),
-            Opcode::ReadRequest => self.read_request(ends, header, length)?,
-            _ => self.send_segment(ends, header, length)?,
+            Opcode::ReadRequest => self.read_request(context, header, length)?,
+            _ => self.send_segment(context, header, length)?,
         }
         self.stash.consume(total);
         Ok(())
@@ -57,13 +58,18 @@ impl Rx {
 
     fn terminated(&self, header: &Untagged, payload: &[u8]) -> Fault {
         let well_formed = header.queue == Opcode::Terminate.queue() && header.msn == 1 && header.offset == 0;
-        Fault::silent(match Terminate::decode_error(payload) {
+        Fault::without_terminate(match Terminate::decode_error(payload) {
             Some(code) if well_formed => ConnectionError::Terminated(code.to_string()),
             _ => ConnectionError::PeerMisbehaved(format!("malformed Terminate: {header}")),
         })
     }
 
-    fn read_request(&mut self, ends: &mut Ends<'_>, header: Untagged, length: usize) -> Result<(), Fault> {
+    fn read_request(
+        &mut self,
+        context: &mut RxContext<'_>,
+        header: Untagged,
+        length: usize,
+    ) -> Result<(), Fault> {
         let body = &self.stash.bytes()[fpdu::LENGTH_BYTES + Untagged::BYTES..fpdu::LENGTH_BYTES + length];
         let fault = |code| Fault::untagged(code, &header, body.len());
         if header.queue != Opcode::ReadRequest.queue() {
@@ -76,27 +82,32 @@ impl Rx {
             return Err(fault(ErrorCode::MESSAGE_OFFSET));
         }
         if self.send.is_some() {
-            return Err(fault(ErrorCode::OPCODE)); // Messages of one stream do not interleave.
+            return Err(fault(ErrorCode::OPCODE)); // Messages of one stream are not interleaved.
         }
         let Some(request) = ReadRequestBody::decode(body).filter(|_| header.last) else {
             return Err(fault(ErrorCode::MALFORMED));
         };
-        if ends.tx.responses() >= self.ird {
+        if context.tx.responses() >= self.ird {
             return Err(fault(ErrorCode::NO_BUFFER));
         }
-        // RFC 5040 section 5.4.2: a tag is not checked for a read of no bytes.
+        // RFC 5040 section 5.4.2: the tag is not checked if no bytes are read.
         if request.size > 0 {
-            let table = ends.domain.lock();
+            let table = context.domain.lock();
             table
                 .source(request.source_tag, request.source_offset, request.size as usize)
                 .map_err(|denied| Fault::read_source(denied, &header, body.to_vec()))?;
         }
         self.read_msn = self.read_msn.wrapping_add(1);
-        ends.tx.respond(header, request);
+        context.tx.respond(header, request);
         Ok(())
     }
 
-    fn send_segment(&mut self, ends: &mut Ends<'_>, header: Untagged, length: usize) -> Result<(), Fault> {
+    fn send_segment(
+        &mut self,
+        context: &mut RxContext<'_>,
+        header: Untagged,
+        length: usize,
+    ) -> Result<(), Fault> {
         let payload = &self.stash.bytes()[fpdu::LENGTH_BYTES + Untagged::BYTES..fpdu::LENGTH_BYTES + length];
         let fault = |code| Fault::untagged(code, &header, payload.len());
         if header.queue != header.opcode.queue() {
@@ -114,16 +125,16 @@ impl Rx {
         }
         if std::mem::take(&mut self.rtr_send) && header.last && payload.is_empty() && open.filled == 0 {
             self.send_msn = self.send_msn.wrapping_add(1);
-            return Ok(()); // RFC 6581 section 8: ready to receive, nothing for the upper layer.
+            return Ok(()); // RFC 6581 section 8: an RTR is not delivered to the upper layer.
         }
-        let buffer = ends.receives.front_mut().ok_or_else(|| fault(ErrorCode::NO_BUFFER))?;
+        let buffer = context.receives.front_mut().ok_or_else(|| fault(ErrorCode::NO_BUFFER))?;
         let end = open.filled + payload.len();
         let place = buffer.get_mut(open.filled..end).ok_or_else(|| fault(ErrorCode::TOO_LONG))?;
         place.copy_from_slice(payload);
         if header.last {
             self.send = None;
             self.send_msn = self.send_msn.wrapping_add(1);
-            deliver(ends, &header, end)
+            deliver(context, &header, end)
         } else {
             self.send = Some(OpenSend { filled: end, ..open });
             Ok(())
@@ -131,13 +142,13 @@ impl Rx {
     }
 }
 
-/// A Send of `len` bytes is complete in the first receive buffer.
-fn deliver(ends: &mut Ends<'_>, header: &Untagged, len: usize) -> Result<(), Fault> {
+/// Completes the first receive with a Send of `len` bytes.
+fn deliver(context: &mut RxContext<'_>, header: &Untagged, len: usize) -> Result<(), Fault> {
     let mut invalidated = None;
     if header.opcode.invalidates() {
-        // The peer may invalidate any tag that it was given, whether or not the upper layers agreed on it: Linux
-        // servers do.
-        ends.domain.lock().invalidate(header.invalidate).map_err(|e| {
+        // The peer may invalidate any tag that it was given, whether or not the upper layers negotiated
+        // remote invalidation, as Linux servers do.
+        context.domain.lock().invalidate(header.invalidate).map_err(|e| {
             let code = match e {
                 InvalidateError::Unknown => ErrorCode::INVALIDATE,
                 InvalidateError::Protected => ErrorCode::INVALIDATE_PROTECTED,
@@ -146,10 +157,10 @@ fn deliver(ends: &mut Ends<'_>, header: &Untagged, len: usize) -> Result<(), Fau
         })?;
         invalidated = Some(SteeringTag(header.invalidate));
     }
-    if let Some(mut buffer) = ends.receives.pop_front() {
+    if let Some(mut buffer) = context.receives.pop_front() {
         buffer.set_len(len);
-        ends.counters.receives += 1;
-        ends.out.push(Completion::Received { buffer, invalidated });
+        context.counters.receives += 1;
+        context.out.push(Completion::Received { buffer, invalidated });
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Peers that break the rules: each is told which, loses its connection, and has changed nothing it had no right to.
+//! Protocol violations by the peer: each is reported by a Terminate, ends the connection, and changes no
+//! memory without the right to.
 
 use millrace_rdma::{Access, ExposedRegion, Memory, MemoryRegion, ReadRequest, Segment, SteeringTag};
 use millrace_runtime::ByteStream as _;
@@ -7,7 +8,7 @@ use super::{raw::*, *};
 
 const REGION: usize = 64;
 
-/// What the hostile peer was given.
+/// An end under attack, and the tags that the hostile peer knows.
 struct Victim {
     qp: Qp,
     raw: Raw,
@@ -39,26 +40,26 @@ impl Victim {
         self.raw.write(&framed(ulpdu));
     }
 
-    /// Lets the victim act until it ends.
+    /// Polls the queue pair until the connection ends.
     fn end(&mut self) -> ConnectionError {
         for _ in 0..100 {
-            if let Err(e) = turn(&mut self.qp, &mut self.out) {
-                assert!(turn(&mut self.qp, &mut self.out).is_err(), "an end is for good");
+            if let Err(e) = poll_qp(&mut self.qp, &mut self.out) {
+                assert!(poll_qp(&mut self.qp, &mut self.out).is_err(), "a connection stays closed");
                 assert!(self.qp.post_send(send(b"x")).is_err());
                 return e;
             }
         }
-        panic!("the connection goes on");
+        panic!("the connection did not end");
     }
 
-    /// Lets the victim act; it must not end.
+    /// Polls the queue pair; the connection must not end.
     fn live(&mut self) {
         for _ in 0..10 {
-            turn(&mut self.qp, &mut self.out).expect("the connection goes on");
+            poll_qp(&mut self.qp, &mut self.out).expect("the connection ended");
         }
     }
 
-    /// The regions' bytes, both revoked.
+    /// The contents of both regions, after revocation.
     fn memory(self) -> [Vec<u8>; 2] {
         [self.writable, self.readable].map(|e| match e.revoke().unwrap().into_memory() {
             Memory::Owned(b) => b.to_vec(),
@@ -67,70 +68,70 @@ impl Victim {
     }
 }
 
-/// The layer, type and code of a Terminate ULPDU.
+/// Layer, type and code of a Terminate ULPDU.
 fn code_of(ulpdu: &[u8]) -> (u8, u8, u8) {
-    assert_eq!(ulpdu[..18], untagged(0x4147, 0, [2, 1, 0], b"")[..], "a Terminate: {ulpdu:x?}");
+    assert_eq!(ulpdu[..18], untagged(0x4147, 0, [2, 1, 0], b"")[..], "not a Terminate: {ulpdu:x?}");
     (ulpdu[18] >> 4, ulpdu[18] & 15, ulpdu[19])
 }
 
-/// What the peer sends, given the tags of a writable and a readable region.
+/// ULPDUs of the peer, given the tags of a writable and a readable region.
 type Attack = fn(u32, u32) -> Vec<Vec<u8>>;
 
-/// `attack` is answered with a Terminate of `code`, and has touched no region.
-fn refused(name: &str, code: (u8, u8, u8), attack: Attack) {
+/// Asserts that `attack` is answered with a Terminate of `code` and changes no region.
+fn assert_rejected(name: &str, code: (u8, u8, u8), attack: Attack) {
     for crc in [false, true] {
         let mut v = Victim::new(crc);
         for ulpdu in attack(v.w(), v.r()) {
             v.fpdu(&ulpdu);
         }
-        v.fpdu(&raw_send(77, b"data after the offence"));
+        v.fpdu(&raw_send(77, b"data after the violation"));
         let e = v.end();
         assert!(matches!(e, ConnectionError::PeerMisbehaved(_)), "{name}: {e:?}");
         let sent = v.raw.ulpdus();
         let last = sent.last().unwrap_or_else(|| panic!("{name}: no Terminate"));
         assert_eq!(code_of(last), code, "{name}");
-        assert_eq!(sent.iter().filter(|u| u[1] == 0x47).count(), 1, "{name}: one Terminate");
+        assert_eq!(sent.iter().filter(|u| u[1] == 0x47).count(), 1, "{name}: number of Terminates");
         assert_eq!(v.memory(), [vec![0xaa; REGION], vec![0xbb; REGION]], "{name}: memory");
     }
 }
 
 #[test]
-fn versions_and_operations_that_are_not_ours_are_refused() {
-    refused("DDP version 0, tagged", (1, 1, 4), |w, _| vec![tagged(0xc040, w, 0, b"x")]);
-    refused("DDP version 2, untagged", (1, 2, 6), |_, _| vec![untagged(0x4243, 0, [0, 1, 0], b"")]);
-    refused("RDMAP version 0", (0, 2, 5), |_, _| vec![untagged(0x4103, 0, [0, 1, 0], b"")]);
-    refused("RDMAP version 2", (0, 2, 5), |w, _| vec![tagged(0xc180, w, 0, b"x")]);
-    refused("operation 8", (0, 2, 6), |_, _| vec![untagged(0x4148, 0, [0, 1, 0], b"12345678")]);
-    refused("operation 10", (0, 2, 6), |_, _| vec![untagged(0x414a, 0, [1, 1, 0], &[0; 52])]);
-    refused("operation 15, tagged", (0, 2, 6), |w, _| vec![tagged(0xc14f, w, 0, b"x")]);
-    refused("Write untagged", (0, 2, 6), |w, _| vec![untagged(0x4140, w, [0, 1, 0], b"x")]);
-    refused("Send tagged", (0, 2, 6), |w, _| vec![tagged(0xc143, w, 0, b"x")]);
-    refused("Read Request tagged", (0, 2, 6), |w, _| vec![tagged(0xc141, w, 0, &[0; 32])]);
-    refused("Terminate tagged", (0, 2, 6), |w, _| vec![tagged(0xc147, w, 0, &[0; 32])]);
+fn unknown_versions_and_operations_are_rejected() {
+    assert_rejected("DDP version 0, tagged", (1, 1, 4), |w, _| vec![tagged(0xc040, w, 0, b"x")]);
+    assert_rejected("DDP version 2, untagged", (1, 2, 6), |_, _| vec![untagged(0x4243, 0, [0, 1, 0], b"")]);
+    assert_rejected("RDMAP version 0", (0, 2, 5), |_, _| vec![untagged(0x4103, 0, [0, 1, 0], b"")]);
+    assert_rejected("RDMAP version 2", (0, 2, 5), |w, _| vec![tagged(0xc180, w, 0, b"x")]);
+    assert_rejected("operation 8", (0, 2, 6), |_, _| vec![untagged(0x4148, 0, [0, 1, 0], b"12345678")]);
+    assert_rejected("operation 10", (0, 2, 6), |_, _| vec![untagged(0x414a, 0, [1, 1, 0], &[0; 52])]);
+    assert_rejected("operation 15, tagged", (0, 2, 6), |w, _| vec![tagged(0xc14f, w, 0, b"x")]);
+    assert_rejected("Write untagged", (0, 2, 6), |w, _| vec![untagged(0x4140, w, [0, 1, 0], b"x")]);
+    assert_rejected("Send tagged", (0, 2, 6), |w, _| vec![tagged(0xc143, w, 0, b"x")]);
+    assert_rejected("Read Request tagged", (0, 2, 6), |w, _| vec![tagged(0xc141, w, 0, &[0; 32])]);
+    assert_rejected("Terminate tagged", (0, 2, 6), |w, _| vec![tagged(0xc147, w, 0, &[0; 32])]);
 }
 
 #[test]
-fn ulpdus_shorter_than_their_header_are_refused() {
+fn ulpdus_shorter_than_their_header_are_rejected() {
     let cuts = (0..14).map(|n| (true, n)).chain((0..18).map(|n| (false, n)));
     for ((write, n), crc) in cuts.flat_map(|c| [(c, false), (c, true)]) {
         let mut v = Victim::new(crc);
         let ulpdu = if write { tagged(0xc140, v.w(), 0, b"") } else { raw_send(1, b"") };
         v.fpdu(&ulpdu[..n]);
-        v.fpdu(&raw_send(77, b"data after the offence"));
+        v.fpdu(&raw_send(77, b"data after the violation"));
         assert!(matches!(v.end(), ConnectionError::PeerMisbehaved(_)), "write {write}, {n} bytes");
         assert_eq!(code_of(v.raw.ulpdus().last().unwrap()), (2, 0, 3), "write {write}, {n} bytes");
     }
 }
 
 #[test]
-fn a_tag_of_another_connection_is_no_tag() {
+fn a_tag_of_another_connection_is_invalid() {
     for attack in [
         |tag| tagged(0xc140, tag, 0, b"x"),
         |tag| untagged(0x4144, tag, [0, 1, 0], b"x"),
         |tag| request(1, &read_body((1, 0), 1, (tag, 0))),
     ] {
         let (mut v, other) = (Victim::new(true), Victim::new(true));
-        // The tests' random numbers are the same each time, and so are two domains' first tags.
+        // Each test runtime generates the same random numbers, so the first tags of two domains are equal.
         let memory = Memory::Owned(buffer(&[0xcc; REGION]));
         let foreign = MemoryRegion::new(other.qp.domain(), memory).expose(Access::RemoteWrite).unwrap();
         v.fpdu(&attack(foreign.segment().handle.0));
@@ -143,54 +144,58 @@ fn a_tag_of_another_connection_is_no_tag() {
 }
 
 #[test]
-fn writes_outside_their_right_are_refused() {
-    refused("tag that never was", (1, 1, 0), |w, _| vec![tagged(0xc140, w ^ 0x0100_0000, 0, b"x")]);
-    refused("key off by one", (1, 1, 0), |w, _| vec![tagged(0xc140, w + 1, 0, b"x")]);
-    refused("tag 0", (1, 1, 0), |_, _| vec![tagged(0xc140, 0, 0, b"x")]);
-    refused("read-only region", (1, 1, 0), |_, r| vec![tagged(0xc140, r, 0, b"x")]);
-    refused("one byte past the end", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 60, b"12345")]);
-    refused("beyond the end", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 65, b"1")]);
-    refused("longer than the region", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 0, &[1; 65])]);
-    refused("as long as can be", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 0, &[1; 65_521])]);
-    refused("near the end of the offsets", (1, 1, 1), |w, _| vec![tagged(0xc140, w, u64::MAX - 4, b"1")]);
-    refused("past the end of the offsets", (1, 1, 3), |w, _| vec![tagged(0xc140, w, u64::MAX - 1, b"123")]);
-    refused("a Write into another's message", (0, 2, 6), |w, _| {
+fn writes_without_the_right_are_rejected() {
+    assert_rejected("unknown tag", (1, 1, 0), |w, _| vec![tagged(0xc140, w ^ 0x0100_0000, 0, b"x")]);
+    assert_rejected("key off by one", (1, 1, 0), |w, _| vec![tagged(0xc140, w + 1, 0, b"x")]);
+    assert_rejected("tag 0", (1, 1, 0), |_, _| vec![tagged(0xc140, 0, 0, b"x")]);
+    assert_rejected("read-only region", (1, 1, 0), |_, r| vec![tagged(0xc140, r, 0, b"x")]);
+    assert_rejected("one byte past the end", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 60, b"12345")]);
+    assert_rejected("beyond the end", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 65, b"1")]);
+    assert_rejected("longer than the region", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 0, &[1; 65])]);
+    assert_rejected("maximum length", (1, 1, 1), |w, _| vec![tagged(0xc140, w, 0, &[1; 65_521])]);
+    assert_rejected("near the maximum offset", (1, 1, 1), |w, _| vec![tagged(0xc140, w, u64::MAX - 4, b"1")]);
+    assert_rejected("wrapping offset", (1, 1, 3), |w, _| vec![tagged(0xc140, w, u64::MAX - 1, b"123")]);
+    assert_rejected("another Write inside a message", (0, 2, 6), |w, _| {
         vec![tagged(0x8140, w, 0, b""), tagged(0xc140, w + 1, 0, b"x")]
     });
-    refused("a gap in a message", (1, 1, 1), |w, _| {
+    assert_rejected("a gap in a message", (1, 1, 1), |w, _| {
         vec![tagged(0x8140, w, 0, b""), tagged(0xc140, w, 8, b"x")]
     });
 }
 
 #[test]
-fn untagged_messages_out_of_order_are_refused() {
-    refused("Send on queue 1", (1, 2, 1), |_, _| vec![untagged(0x4143, 0, [1, 1, 0], b"")]);
-    refused("Send on queue 3", (1, 2, 1), |_, _| vec![untagged(0x4143, 0, [3, 1, 0], b"")]);
-    refused("Read Request on queue 0", (1, 2, 1), |_, _| vec![untagged(0x4141, 0, [0, 1, 0], &[0; 28])]);
-    refused("sequence number 0", (1, 2, 3), |_, _| vec![raw_send(0, b"x")]);
-    refused("sequence number 2 first", (1, 2, 3), |_, _| vec![raw_send(2, b"x")]);
-    refused("sequence number again", (1, 2, 3), |_, _| vec![raw_send(1, b"x"), raw_send(1, b"x")]);
-    refused("offset in a first segment", (1, 2, 4), |_, _| vec![untagged(0x4143, 0, [0, 1, 4], b"x")]);
-    refused("gap between segments", (1, 2, 4), |_, _| {
+fn untagged_messages_out_of_order_are_rejected() {
+    assert_rejected("Send on queue 1", (1, 2, 1), |_, _| vec![untagged(0x4143, 0, [1, 1, 0], b"")]);
+    assert_rejected("Send on queue 3", (1, 2, 1), |_, _| vec![untagged(0x4143, 0, [3, 1, 0], b"")]);
+    assert_rejected("Read Request on queue 0", (1, 2, 1), |_, _| {
+        vec![untagged(0x4141, 0, [0, 1, 0], &[0; 28])]
+    });
+    assert_rejected("sequence number 0", (1, 2, 3), |_, _| vec![raw_send(0, b"x")]);
+    assert_rejected("sequence number 2 first", (1, 2, 3), |_, _| vec![raw_send(2, b"x")]);
+    assert_rejected("repeated sequence number", (1, 2, 3), |_, _| vec![raw_send(1, b"x"), raw_send(1, b"x")]);
+    assert_rejected("offset in a first segment", (1, 2, 4), |_, _| {
+        vec![untagged(0x4143, 0, [0, 1, 4], b"x")]
+    });
+    assert_rejected("gap between segments", (1, 2, 4), |_, _| {
         vec![untagged(0x0143, 0, [0, 1, 0], b"1234"), untagged(0x4143, 0, [0, 1, 5], b"x")]
     });
-    refused("another Send inside a Send", (0, 2, 6), |_, _| {
+    assert_rejected("another Send inside a Send", (0, 2, 6), |_, _| {
         vec![untagged(0x0143, 0, [0, 1, 0], b"1234"), untagged(0x4145, 0, [0, 1, 4], b"x")]
     });
-    refused("Read Request inside a Send", (0, 2, 6), |_, _| {
+    assert_rejected("Read Request inside a Send", (0, 2, 6), |_, _| {
         vec![untagged(0x0143, 0, [0, 1, 0], b"1234"), untagged(0x4141, 0, [1, 1, 0], &[0; 28])]
     });
-    refused("no Receive", (1, 2, 2), |_, _| vec![raw_send(1, b"x"), raw_send(2, b"y")]);
-    refused("longer than the Receive", (1, 2, 5), |_, _| vec![raw_send(1, &[1; 33])]);
-    refused("longer in two segments", (1, 2, 5), |_, _| {
+    assert_rejected("no receive", (1, 2, 2), |_, _| vec![raw_send(1, b"x"), raw_send(2, b"y")]);
+    assert_rejected("longer than the receive", (1, 2, 5), |_, _| vec![raw_send(1, &[1; 33])]);
+    assert_rejected("longer in two segments", (1, 2, 5), |_, _| {
         vec![untagged(0x0143, 0, [0, 1, 0], &[1; 32]), untagged(0x4143, 0, [0, 1, 32], b"x")]
     });
 }
 
 #[test]
-fn tags_that_are_not_the_peers_cannot_be_invalidated() {
-    refused("unknown tag", (0, 2, 9), |w, _| vec![untagged(0x4144, w ^ 0x100, [0, 1, 0], b"x")]);
-    refused("key off by one", (0, 2, 9), |w, _| vec![untagged(0x4146, w + 1, [0, 1, 0], b"x")]);
+fn unknown_tags_cannot_be_invalidated() {
+    assert_rejected("unknown tag", (0, 2, 9), |w, _| vec![untagged(0x4144, w ^ 0x100, [0, 1, 0], b"x")]);
+    assert_rejected("key off by one", (0, 2, 9), |w, _| vec![untagged(0x4146, w + 1, [0, 1, 0], b"x")]);
 }
 
 fn request(msn: u32, body: &[u8]) -> Vec<u8> {
@@ -198,36 +203,38 @@ fn request(msn: u32, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn reads_outside_their_right_are_refused() {
-    refused("tag that never was", (0, 1, 0), |_, r| vec![request(1, &read_body((1, 0), 1, (r + 1, 0)))]);
-    refused("write-only region", (0, 1, 2), |w, _| vec![request(1, &read_body((1, 0), 1, (w, 0)))]);
-    refused("longer than the region", (0, 1, 1), |_, r| vec![request(1, &read_body((1, 0), 65, (r, 0)))]);
-    refused("4 GiB", (0, 1, 1), |_, r| vec![request(1, &read_body((1, 0), u32::MAX, (r, 0)))]);
-    refused("wrap", (0, 1, 4), |_, r| vec![request(1, &read_body((1, 0), 2, (r, u64::MAX)))]);
-    refused("sequence number", (1, 2, 3), |_, r| vec![request(2, &read_body((1, 0), 1, (r, 0)))]);
-    refused("short body", (0, 2, 0xff), |_, r| vec![request(1, &read_body((1, 0), 1, (r, 0))[..27])]);
-    refused("long body", (0, 2, 0xff), |_, r| {
+fn reads_without_the_right_are_rejected() {
+    assert_rejected("unknown tag", (0, 1, 0), |_, r| vec![request(1, &read_body((1, 0), 1, (r + 1, 0)))]);
+    assert_rejected("write-only region", (0, 1, 2), |w, _| vec![request(1, &read_body((1, 0), 1, (w, 0)))]);
+    assert_rejected("longer than the region", (0, 1, 1), |_, r| {
+        vec![request(1, &read_body((1, 0), 65, (r, 0)))]
+    });
+    assert_rejected("4 GiB", (0, 1, 1), |_, r| vec![request(1, &read_body((1, 0), u32::MAX, (r, 0)))]);
+    assert_rejected("wrap", (0, 1, 4), |_, r| vec![request(1, &read_body((1, 0), 2, (r, u64::MAX)))]);
+    assert_rejected("sequence number", (1, 2, 3), |_, r| vec![request(2, &read_body((1, 0), 1, (r, 0)))]);
+    assert_rejected("short body", (0, 2, 0xff), |_, r| vec![request(1, &read_body((1, 0), 1, (r, 0))[..27])]);
+    assert_rejected("long body", (0, 2, 0xff), |_, r| {
         vec![request(1, &[read_body((1, 0), 1, (r, 0)), vec![0]].concat())]
     });
-    refused("not the last segment", (0, 2, 0xff), |_, r| {
+    assert_rejected("not the last segment", (0, 2, 0xff), |_, r| {
         vec![untagged(0x0141, 0, [1, 1, 0], &read_body((1, 0), 1, (r, 0)))]
     });
 }
 
 #[test]
-fn more_reads_than_the_ird_are_refused() {
-    refused("a third read at an IRD of 2", (1, 2, 2), |_, r| {
+fn more_reads_than_the_ird_are_rejected() {
+    assert_rejected("a third read at an IRD of 2", (1, 2, 2), |_, r| {
         (1..=3).map(|i| request(i, &read_body((1, 0), 1, (r, 0)))).collect()
     });
 }
 
 #[test]
-fn responses_to_no_read_are_refused() {
-    refused("unsolicited", (1, 1, 0), |w, _| vec![tagged(0xc142, w, 0, b"x")]);
-    refused("unsolicited and empty", (1, 1, 0), |w, _| vec![tagged(0xc142, w, 0, b"")]);
+fn responses_without_a_read_are_rejected() {
+    assert_rejected("unsolicited", (1, 1, 0), |w, _| vec![tagged(0xc142, w, 0, b"x")]);
+    assert_rejected("unsolicited and empty", (1, 1, 0), |w, _| vec![tagged(0xc142, w, 0, b"")]);
 }
 
-/// The answer of a responder that changes what the peer asked for: the sink's tag, and what to send for it.
+/// Sends a Read Request to a peer that responds with `answer` of the sink's tag. Returns that tag.
 fn response(answer: impl Fn(u32) -> Vec<Vec<u8>>) -> (Victim, u32) {
     let mut v = Victim::new(true);
     v.fpdu(&raw_send(1, b""));
@@ -246,7 +253,7 @@ fn response(answer: impl Fn(u32) -> Vec<Vec<u8>>) -> (Victim, u32) {
 }
 
 #[test]
-fn responses_must_be_what_was_asked_for() {
+fn responses_must_match_the_request() {
     type Answer = fn(u32) -> Vec<Vec<u8>>;
     let cases: [(&str, (u8, u8, u8), Answer); 8] = [
         ("another tag", (1, 1, 0), |t| vec![tagged(0xc142, t + 1, 0, &[9; 16])]),
@@ -272,7 +279,7 @@ fn responses_must_be_what_was_asked_for() {
 }
 
 #[test]
-fn a_right_response_fills_the_sink() {
+fn a_correct_response_fills_the_sink() {
     let (mut v, _) = response(|t| vec![tagged(0x8142, t, 0, &[8; 11]), tagged(0xc142, t, 11, &[9; 5])]);
     v.live();
     let Some(Completion::Read { id: WorkId(5), sink }) = v.out.pop() else { panic!() };
@@ -280,7 +287,7 @@ fn a_right_response_fills_the_sink() {
 }
 
 #[test]
-fn a_read_of_nothing_and_a_write_of_nothing_need_no_tag() {
+fn empty_reads_and_writes_need_no_valid_tag() {
     let mut v = Victim::new(true);
     v.fpdu(&tagged(0xc140, 0xdead_be00, 5, b""));
     v.fpdu(&request(1, &read_body((0x201, 0x2000), 0, (0xdead_be00, 7))));
@@ -289,19 +296,19 @@ fn a_read_of_nothing_and_a_write_of_nothing_need_no_tag() {
 }
 
 #[test]
-fn a_bad_crc_is_told_and_nothing_is_delivered() {
+fn a_crc_error_is_reported_and_nothing_is_delivered() {
     let good: [Attack; 2] = [|_, _| vec![raw_send(1, b"hello")], |w, _| vec![tagged(0xc140, w, 0, b"hello")]];
     for attack in good {
         let len = framed(&attack(0, 0)[0]).len();
         for bad in 0..len {
             if bad < 4 {
-                continue; // Another length, another version or operation: other errors.
+                continue; // Changes of length, version or operation cause other errors.
             }
             let mut v = Victim::new(true);
             let mut bytes = framed(&attack(v.w(), v.r())[0]);
             let is_write = bytes[2] & 0x80 != 0;
             if is_write && bad < 16 {
-                continue; // Another tag or offset.
+                continue; // Changes of tag or offset cause other errors.
             }
             bytes[bad] ^= 0x10;
             v.raw.write(&bytes);
@@ -313,7 +320,7 @@ fn a_bad_crc_is_told_and_nothing_is_delivered() {
 }
 
 #[test]
-fn padding_and_crc_have_any_content_when_no_crc_was_agreed() {
+fn padding_and_crc_are_ignored_without_negotiated_crc() {
     let mut v = Victim::new(false);
     let mut bytes = framed(&raw_send(1, b"hello"));
     let n = bytes.len();
@@ -324,7 +331,7 @@ fn padding_and_crc_have_any_content_when_no_crc_was_agreed() {
 }
 
 #[test]
-fn worked_bytes_of_a_terminate_with_its_segment() {
+fn bytes_of_a_terminate_with_its_segment() {
     let mut v = Victim::new(true);
     v.fpdu(&tagged(0xc140, 0xdead_be00, 0x1000, b"12345678"));
     v.end();
@@ -334,18 +341,18 @@ fn worked_bytes_of_a_terminate_with_its_segment() {
 }
 
 #[test]
-fn worked_bytes_of_a_send_a_read_request_and_a_bare_terminate() {
+fn bytes_of_a_send_and_a_bare_terminate() {
     let (mut qp, mut raw) = up(true, ConnectParams::default());
     qp.post_receive(buffer(&[0; 32])).unwrap();
     raw.write(&hex("0017 41 43 00000000 00000000 00000001 00000000 68656c6c6f 000000 b990b10c"));
     let mut out = Vec::new();
-    turn(&mut qp, &mut out).unwrap();
+    poll_qp(&mut qp, &mut out).unwrap();
     assert_eq!(received(&out[0]), b"hello");
     qp.post_send(send(b"hello")).unwrap();
-    turn(&mut qp, &mut out).unwrap();
+    poll_qp(&mut qp, &mut out).unwrap();
     assert_eq!(raw.read(), hex("0017 41 43 00000000 00000000 00000001 00000000 68656c6c6f 000000 b990b10c"));
     raw.write(&framed(&untagged(0x4148, 0, [0, 2, 0], b"")));
-    assert!(turn(&mut qp, &mut out).is_err() || turn(&mut qp, &mut out).is_err());
+    assert!(poll_qp(&mut qp, &mut out).is_err() || poll_qp(&mut qp, &mut out).is_err());
     assert_eq!(raw.read(), hex("0016 41 47 00000000 00000002 00000001 00000000 02060000 6f77b973"));
 }
 
@@ -371,7 +378,7 @@ fn a_terminate_ends_the_connection_and_is_not_answered() {
 }
 
 #[test]
-fn an_end_in_the_middle_of_a_message_is_no_ordinary_end() {
+fn a_stream_that_ends_inside_a_message_is_an_error() {
     let (write, send) = (framed(&tagged(0xc140, 0, 0, b"hello")).len(), framed(&raw_send(1, b"hi")).len());
     for cut in 0..=write + send {
         let mut v = Victim::new(false);
@@ -386,7 +393,7 @@ fn an_end_in_the_middle_of_a_message_is_no_ordinary_end() {
 }
 
 #[test]
-fn a_region_revoked_in_the_middle_of_a_write_is_not_touched_again() {
+fn a_region_revoked_during_a_write_does_not_change() {
     for direct in [false, true] {
         let mut v = Victim::new(false);
         let w = v.w();
@@ -399,7 +406,7 @@ fn a_region_revoked_in_the_middle_of_a_write_is_not_touched_again() {
         raw.write(if direct { &bytes[30..] } else { &bytes[30..31] });
         let mut end = None;
         for _ in 0..10 {
-            end = end.or(turn(&mut qp, &mut out).err());
+            end = end.or(poll_qp(&mut qp, &mut out).err());
         }
         assert!(matches!(end, Some(ConnectionError::PeerMisbehaved(_))), "{end:?}");
         assert_eq!(code_of(raw.ulpdus().last().unwrap()), (1, 1, 0));
@@ -408,7 +415,7 @@ fn a_region_revoked_in_the_middle_of_a_write_is_not_touched_again() {
 }
 
 #[test]
-fn a_region_revoked_before_its_response_is_sent_is_not_read() {
+fn a_region_revoked_during_a_response_is_not_read() {
     let (mut qp, mut raw) = up(true, ConnectParams::default());
     let data = pattern(3 << 20, 1);
     let region =
@@ -416,29 +423,29 @@ fn a_region_revoked_before_its_response_is_sent_is_not_read() {
     let r = region.segment().handle.0;
     raw.write(&framed(&request(1, &read_body((1, 0), data.len() as u32, (r, 0)))));
     let mut out = Vec::new();
-    // The stream holds a third of the response.
-    turn(&mut qp, &mut out).unwrap();
+    // The stream buffers a third of the response.
+    poll_qp(&mut qp, &mut out).unwrap();
     drop(region);
     let mut got = 0;
     let mut end = None;
     for _ in 0..10 {
         got += raw.read().len();
-        end = end.or(turn(&mut qp, &mut out).err());
+        end = end.or(poll_qp(&mut qp, &mut out).err());
     }
     assert!(end.is_some());
     assert!(got <= (1 << 20) + 100, "{got} bytes");
 }
 
 #[test]
-fn a_disconnect_before_the_peer_spoke_just_closes() {
+fn a_disconnect_before_the_first_message_of_the_peer_closes() {
     let (mut qp, mut raw) = up(false, ConnectParams::default());
     qp.post_send(send(b"never sent")).unwrap();
     qp.disconnect();
     let mut out = Vec::new();
-    turn(&mut qp, &mut out).unwrap();
+    poll_qp(&mut qp, &mut out).unwrap();
     assert_eq!(raw.read(), b"");
     drop(raw);
-    assert!(matches!(turn(&mut qp, &mut out), Err(ConnectionError::Closed)));
+    assert!(matches!(poll_qp(&mut qp, &mut out), Err(ConnectionError::Closed)));
 }
 
 mod noise {
@@ -446,7 +453,7 @@ mod noise {
 
     use super::*;
 
-    /// ULPDUs that are nearly right, so that noise gets past the first checks.
+    /// ULPDUs that are almost valid, so that they pass the first checks.
     fn ulpdu() -> impl Strategy<Value = (u8, u8, u32, u64, Vec<u8>)> {
         let tag = prop_oneof![Just(0u32), Just(1), any::<u32>()];
         let control = prop_oneof![Just(0xc1u8), Just(0x81), Just(0x41), Just(0x01), any::<u8>()];
@@ -459,21 +466,21 @@ mod noise {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
         #[test]
-        fn noise_never_reaches_what_it_has_no_right_to(
+        fn random_input_never_changes_read_only_memory(
             messages in prop::collection::vec(ulpdu(), 1..8),
             tail in prop::collection::vec(any::<u8>(), 0..40),
             crc: bool,
         ) {
             let mut v = Victim::new(crc);
             for (control, operation, tag, offset, payload) in messages {
-                // 0 and 1 stand for the tags that the peer was given.
+                // 0 and 1 represent the tags that the peer knows.
                 let tag = match tag { 0 => v.w(), 1 => v.r(), other => other };
                 let control = u16::from_be_bytes([control, operation]);
                 v.fpdu(&tagged(control, tag, offset, &payload));
             }
             v.raw.write(&tail);
             for _ in 0..20 {
-                if turn(&mut v.qp, &mut v.out).is_err() {
+                if poll_qp(&mut v.qp, &mut v.out).is_err() {
                     break;
                 }
             }

@@ -1,4 +1,4 @@
-//! Tests of whole connections, and what they share.
+//! Tests of whole connections, and shared helpers.
 
 mod hostile;
 mod raw;
@@ -18,10 +18,10 @@ use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, memory_st
 
 use super::{accept_over, connect_over};
 
-/// A runtime without time: sleeps never end. Random numbers run from a fixed seed.
-pub(super) struct Still(std::sync::atomic::AtomicU64);
+/// A runtime without time: sleeps never end. Random numbers have a fixed seed.
+pub(super) struct Timeless(std::sync::atomic::AtomicU64);
 
-impl Runtime for Still {
+impl Runtime for Timeless {
     fn now(&self) -> Instant {
         Instant::default()
     }
@@ -35,11 +35,11 @@ impl Runtime for Still {
     }
 
     fn spawn(&self, _name: &'static str, _task: BoxFuture<'static, ()>) {
-        panic!("nothing is spawned here");
+        panic!("unexpected spawn");
     }
 
     fn spawn_blocking(&self, _work: Box<dyn FnOnce() + Send>) {
-        panic!("nothing is spawned here");
+        panic!("unexpected spawn_blocking");
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {
@@ -53,10 +53,10 @@ impl Runtime for Still {
 
 /// A runtime without time.
 pub(super) fn runtime() -> RuntimeRef {
-    Arc::new(Still(std::sync::atomic::AtomicU64::new(1)))
+    Arc::new(Timeless(std::sync::atomic::AtomicU64::new(1)))
 }
 
-/// The arena of all tests: each arena maps whole spans.
+/// One arena for all tests, because each arena maps whole spans.
 pub(super) fn arena() -> Arena {
     static SHARED: LazyLock<Arena> =
         LazyLock::new(|| Arena::new(ArenaConfig { limit: 1 << 30, huge_pages: false }));
@@ -70,7 +70,7 @@ pub(super) fn poll_once<F: Future + Unpin>(f: &mut F) -> Poll<F::Output> {
 
 pub(super) type Qp = Box<dyn QueuePair>;
 
-/// Two queue pairs of ours over a stream that holds `capacity` bytes and gives `segment` at a time.
+/// Two queue pairs over a stream that buffers `capacity` bytes and returns at most `segment` bytes per read.
 pub(super) fn pair(capacity: usize, segment: usize, params: &ConnectParams) -> (Qp, Qp) {
     let (a, b) = memory_stream(capacity, segment);
     let mut i = Box::pin(connect_over(runtime(), arena(), Box::new(a), params.clone()));
@@ -80,51 +80,51 @@ pub(super) fn pair(capacity: usize, segment: usize, params: &ConnectParams) -> (
         if x.is_none()
             && let Poll::Ready(q) = poll_once(&mut i)
         {
-            x = Some(q.expect("initiator"));
+            x = Some(q.expect("initiator failed"));
         }
         if y.is_none()
             && let Poll::Ready(q) = poll_once(&mut r)
         {
-            y = Some(q.expect("responder"));
+            y = Some(q.expect("responder failed"));
         }
     }
-    (x.expect("initiator is done"), y.expect("responder is done"))
+    (x.expect("initiator did not finish"), y.expect("responder did not finish"))
 }
 
-/// Polls `qp` once; completions go to `out`.
-pub(super) fn turn(qp: &mut Qp, out: &mut Vec<Completion>) -> Result<(), ConnectionError> {
+/// Polls `qp` once, and appends completions to `out`.
+pub(super) fn poll_qp(qp: &mut Qp, out: &mut Vec<Completion>) -> Result<(), ConnectionError> {
     match qp.poll(&mut Context::from_waker(Waker::noop()), out) {
         Poll::Pending | Poll::Ready(Ok(())) => Ok(()),
         Poll::Ready(Err(e)) => Err(e),
     }
 }
 
-/// Polls both until `n` completions came to each list, as given.
+/// Polls both ends until each has at least the number of completions in `want`.
 pub(super) fn run(a: &mut Qp, b: &mut Qp, want: (usize, usize)) -> (Vec<Completion>, Vec<Completion>) {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for _ in 0..1_000_000 {
-        turn(a, &mut x).expect("first end");
-        turn(b, &mut y).expect("second end");
+        poll_qp(a, &mut x).expect("first end failed");
+        poll_qp(b, &mut y).expect("second end failed");
         if x.len() >= want.0 && y.len() >= want.1 {
             return (x, y);
         }
     }
-    panic!("stuck with {} and {} completions", x.len(), y.len());
+    panic!("no progress after {} and {} completions", x.len(), y.len());
 }
 
-/// A buffer with `bytes`.
+/// A buffer that contains `bytes`.
 pub(super) fn buffer(bytes: &[u8]) -> Buffer {
-    let mut b = arena().alloc(bytes.len()).expect("memory");
+    let mut b = arena().alloc(bytes.len()).expect("out of memory");
     b.copy_from_slice(bytes);
     b
 }
 
-/// Bytes that differ everywhere.
+/// `len` bytes that depend on position and `seed`.
 pub(super) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 31 + seed * 17) ^ (i >> 8) ^ (i >> 16)) as u8).collect()
 }
 
-/// Views of `bytes`, in pieces of `piece` bytes that do not touch.
+/// Views of `bytes` in non-adjacent pieces of `piece` bytes.
 pub(super) fn views(bytes: &[u8], piece: usize) -> Views {
     bytes.chunks(piece.max(1)).map(|c| buffer(c).freeze()).collect()
 }
@@ -134,7 +134,7 @@ pub(super) fn send(bytes: &[u8]) -> SendRequest {
     SendRequest { data: views(bytes, bytes.len()), invalidate: None, solicited: false, signaled: None }
 }
 
-/// The received bytes of a completion.
+/// The received message.
 pub(super) fn received(c: &Completion) -> &[u8] {
     match c {
         Completion::Received { buffer, .. } => buffer,

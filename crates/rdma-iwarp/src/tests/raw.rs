@@ -1,4 +1,4 @@
-//! A peer made of bytes: it sends what no honest end would.
+//! A peer that sends arbitrary bytes.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -12,13 +12,13 @@ pub(super) struct Raw {
     pub(super) stream: MemoryStream,
 }
 
-/// `words` as bytes: hexadecimal, spaces ignored.
+/// Decodes hexadecimal digits; spaces are ignored.
 pub(super) fn hex(words: &str) -> Vec<u8> {
     let digits: Vec<u8> = words.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     digits.chunks(2).map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
 }
 
-/// An FPDU around `ulpdu`, with a right CRC.
+/// An FPDU with `ulpdu` and a correct CRC.
 pub(super) fn framed(ulpdu: &[u8]) -> Vec<u8> {
     let mut out = (ulpdu.len() as u16).to_be_bytes().to_vec();
     out.extend(ulpdu);
@@ -29,12 +29,12 @@ pub(super) fn framed(ulpdu: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A tagged ULPDU: the two control bytes, the tag, the offset, the payload.
+/// A tagged ULPDU from its control bytes, tag, offset and payload.
 pub(super) fn tagged(control: u16, tag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
     [&control.to_be_bytes()[..], &tag.to_be_bytes(), &offset.to_be_bytes(), payload].concat()
 }
 
-/// An untagged ULPDU: the two control bytes, then the fields and the payload.
+/// An untagged ULPDU from its control bytes, fields and payload.
 pub(super) fn untagged(
     control: u16,
     invalidate: u32,
@@ -45,12 +45,12 @@ pub(super) fn untagged(
     [&control.to_be_bytes()[..], &fields, payload].concat()
 }
 
-/// A Send of one segment.
+/// A Send with one segment.
 pub(super) fn raw_send(msn: u32, payload: &[u8]) -> Vec<u8> {
     untagged(0x4143, 0, [0, msn, 0], payload)
 }
 
-/// A Read Request's body.
+/// The body of a Read Request.
 pub(super) fn read_body(sink: (u32, u64), size: u32, source: (u32, u64)) -> Vec<u8> {
     [
         &sink.0.to_be_bytes()[..],
@@ -68,14 +68,14 @@ impl Raw {
             let cx = &mut Context::from_waker(Waker::noop());
             match self.stream.poll_write(cx, &[IoSlice::new(bytes)]) {
                 Poll::Ready(Ok(n)) => bytes = &bytes[n..],
-                // The other end is gone: what it did not want it shall not have.
+                // The other end has closed and discards the rest.
                 Poll::Ready(Err(_)) => return,
                 Poll::Pending => panic!("the stream is full"),
             }
         }
     }
 
-    /// Everything that has come.
+    /// All bytes received so far.
     pub(super) fn read(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut buf = [0; 4096];
@@ -89,7 +89,7 @@ impl Raw {
         out
     }
 
-    /// The ULPDUs that have come.
+    /// All ULPDUs received so far.
     pub(super) fn ulpdus(&mut self) -> Vec<Vec<u8>> {
         let bytes = self.read();
         let (mut out, mut rest) = (Vec::new(), &bytes[..]);
@@ -102,7 +102,7 @@ impl Raw {
     }
 }
 
-/// The MPA request that Linux's siw sends (with CRC if wanted), with no private data.
+/// The MPA request that Linux's siw sends, without private data.
 pub(super) fn siw_request(crc: bool, ird: u16, ord: u16) -> Vec<u8> {
     let word: u16 = if crc { 0x5002 } else { 0x1002 };
     [
@@ -115,7 +115,7 @@ pub(super) fn siw_request(crc: bool, ird: u16, ord: u16) -> Vec<u8> {
     .concat()
 }
 
-/// Starts `accept_over` against what `request` says; the outcome, and the peer's end.
+/// Runs `accept_over` with a peer that sends `request`. Returns the result and the peer's end.
 pub(super) fn accept(
     request: &[u8],
     segment: usize,
@@ -124,8 +124,8 @@ pub(super) fn accept(
     let (a, b) = memory_stream(1 << 20, segment);
     let mut raw = Raw { stream: a };
     let mut r = Box::pin(accept_over(runtime(), arena(), Box::new(b), params));
-    assert!(poll_once(&mut r).is_pending(), "a responder waits for the request");
-    assert_eq!(raw.read(), b"", "and says nothing before");
+    assert!(poll_once(&mut r).is_pending(), "the responder did not wait for the request");
+    assert_eq!(raw.read(), b"", "the responder sent data before the request");
     raw.write(request);
     for _ in 0..1000 {
         if let Poll::Ready(q) = poll_once(&mut r) {
@@ -135,10 +135,10 @@ pub(super) fn accept(
     (None, raw)
 }
 
-/// A responder of ours that is up, and the peer's end.
+/// A responder after startup, and the peer's end.
 pub(super) fn up(crc: bool, params: ConnectParams) -> (Qp, Raw) {
     let (qp, mut raw) = accept(&siw_request(crc, 128, 2), usize::MAX, params);
-    let qp = qp.expect("the responder answers").unwrap();
+    let qp = qp.expect("no reply from the responder").unwrap();
     let reply = raw.read();
     assert_eq!(&reply[..16], b"MPA ID Rep Frame");
     (qp, raw)

@@ -1,4 +1,4 @@
-//! Any mix of messages, framed in any size, cut anywhere, has the effect that the messages have one after another.
+//! The effect of a sequence of messages is independent of framing and segmentation.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -11,14 +11,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A stream whose reads give a number of bytes that varies, from 1 to `most`.
-struct Choppy {
+/// A stream whose reads return a varying number of bytes, from 1 to `most`.
+struct ShortReads {
     inner: MemoryStream,
     state: u64,
     most: usize,
 }
 
-impl ByteStream for Choppy {
+impl ByteStream for ShortReads {
     fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let want: usize = bufs.iter().map(|b| b.len()).sum();
@@ -70,14 +70,14 @@ fn op() -> impl Strategy<Value = Op> {
             at,
             len: len.min(REGION - at)
         }),
-        // Whole regions from their start: what guessing is made for.
+        // Whole regions from their start, for which predictions are right.
         2 => (0..2usize, 0..REGION).prop_map(|(region, len)| Op::Write { region, at: 0, len }),
         3 => (0..400usize).prop_map(|len| Op::Send { len }),
         3 => (0..REGION, 0..REGION).prop_map(|(at, len)| Op::Read { at, len: len.min(REGION - at) }),
     ]
 }
 
-struct Setting {
+struct Parameters {
     crc: bool,
     frame: usize,
     most: usize,
@@ -85,13 +85,13 @@ struct Setting {
     seed: u64,
 }
 
-/// `a` receives over a choppy stream; `b` sends.
-fn choppy_pair(s: &Setting) -> (Qp, Qp) {
+/// A connection over streams with varying read sizes; `a` is the initiator.
+fn short_read_pair(s: &Parameters) -> (Qp, Qp) {
     let (a, b) = memory_stream(s.capacity, usize::MAX);
     let params =
         ConnectParams { crc: s.crc, max_frame: Some(s.frame), ord: 3, ird: 3, ..ConnectParams::default() };
-    let a = Choppy { inner: a, state: s.seed, most: s.most };
-    let b = Choppy { inner: b, state: !s.seed, most: s.most };
+    let a = ShortReads { inner: a, state: s.seed, most: s.most };
+    let b = ShortReads { inner: b, state: !s.seed, most: s.most };
     let mut i = Box::pin(connect_over(runtime(), arena(), Box::new(a), params.clone()));
     let mut r = Box::pin(accept_over(runtime(), arena(), Box::new(b), params));
     let (mut x, mut y) = (None, None);
@@ -115,8 +115,8 @@ fn bytes_of(e: ExposedRegion) -> Vec<u8> {
     m.to_vec()
 }
 
-fn check(ops: &[Op], s: &Setting) {
-    let (mut a, mut b) = choppy_pair(s);
+fn check(ops: &[Op], s: &Parameters) {
+    let (mut a, mut b) = short_read_pair(s);
     b.post_receive(buffer(&[0; 16])).unwrap();
     a.post_send(send(b"")).unwrap();
     run(&mut a, &mut b, (0, 1));
@@ -168,11 +168,11 @@ fn check(ops: &[Op], s: &Setting) {
         match c {
             Completion::Received { buffer, .. } => got_sends.push(buffer.to_vec()),
             Completion::Read { id, sink } => got_reads.push((id.0, [&sink[0][..], &sink[1][..]].concat())),
-            Completion::Sent(_) => panic!("nothing was signaled"),
+            Completion::Sent(_) => panic!("unexpected completion of a Send"),
         }
     }
-    assert!(got_sends == sends, "sends");
-    assert!(got_reads == reads, "reads");
+    assert!(got_sends == sends, "Sends differ");
+    assert!(got_reads == reads, "Reads differ");
     for (i, r) in regions.into_iter().enumerate() {
         assert!(bytes_of(r) == model[i], "region {i}");
     }
@@ -184,7 +184,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_mix_cut_anywhere_has_the_effect_of_its_messages(
+    fn the_effect_is_independent_of_framing_and_segmentation(
         ops in prop::collection::vec(op(), 1..14),
         crc: bool,
         frame in prop_oneof![Just(1424usize), Just(4096), 100..3000usize, Just(61_440)],
@@ -192,15 +192,15 @@ proptest! {
         capacity in prop_oneof![Just(5000usize), Just(300_000)],
         seed: u64,
     ) {
-        check(&ops, &Setting { crc, frame, most, capacity, seed });
+        check(&ops, &Parameters { crc, frame, most, capacity, seed });
     }
 }
 
 #[test]
-fn a_long_write_into_fresh_memory_is_placed_without_a_bounce() {
+fn a_long_write_into_fresh_memory_is_placed_directly() {
     for frame in [1424, 4096, 61_440] {
-        let s = Setting { crc: false, frame, most: 1 << 20, capacity: 1 << 20, seed: 1 };
-        let (mut a, mut b) = choppy_pair(&s);
+        let s = Parameters { crc: false, frame, most: 1 << 20, capacity: 1 << 20, seed: 1 };
+        let (mut a, mut b) = short_read_pair(&s);
         b.post_receive(buffer(&[0; 16])).unwrap();
         a.post_send(send(b"")).unwrap();
         run(&mut a, &mut b, (0, 1));

@@ -1,4 +1,4 @@
-//! MPA start-up against a peer made of bytes, in both roles.
+//! MPA startup with a peer that sends given bytes, in both roles.
 
 use super::{raw::*, *};
 
@@ -9,22 +9,23 @@ fn params(ird: u16, ord: u16) -> ConnectParams {
     ConnectParams { ird, ord, private_data: vec![9, 8, 7], ..ConnectParams::default() }
 }
 
-/// What a responder answers to `request`.
+/// The result of a responder for `request`, and its reply.
 fn answered(request: &str, p: ConnectParams) -> (Result<Qp, ConnectionError>, Vec<u8>) {
     let (qp, mut raw) = accept(&hex(request), usize::MAX, p);
-    (qp.expect("an outcome"), raw.read())
+    (qp.expect("the responder did not finish"), raw.read())
 }
 
 #[test]
 fn depths_crc_and_private_data_are_negotiated_by_the_responder() {
-    // The NFS client of Linux: IRD 128, ORD 0.
+    // The request of Linux's NFS client: IRD 128, ORD 0.
     let (qp, reply) = answered(&format!("{KEY} 1002 000c 0080 0000 f6ab0e18 01010303"), params(0, 16));
     assert_eq!(reply, hex(&format!("{REPLY_KEY} 1002 0007 0000 0010 090807")));
     let qp = qp.unwrap();
     let i = qp.info();
     assert_eq!((i.ird, i.ord, i.crc), (0, 16, false));
     assert_eq!(i.private_data, [0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3]);
-    // ORD down to the peer's IRD, IRD up to the peer's ORD, both within limits; CRC because the peer wants it.
+    // ORD reduced to the peer's IRD, IRD raised to the peer's ORD, both within limits; CRC because the peer
+    // requests it.
     let (qp, reply) = answered(&format!("{KEY} 5002 0004 0002 0fff"), params(4, 16));
     assert_eq!(reply, hex(&format!("{REPLY_KEY} 5002 0007 0080 0002 090807")));
     assert!(qp.unwrap().info().crc);
@@ -38,22 +39,22 @@ fn depths_crc_and_private_data_are_negotiated_by_the_responder() {
     assert!(qp.unwrap().info().crc);
     let (_, reply) = answered(&format!("{KEY} 0002 0001 55"), params(4, 16));
     assert_eq!(reply, hex(&format!("{REPLY_KEY} 0002 0003 090807")));
-    // CRC because we want it; reserved bits (siw's GSO hint) are ignored.
+    // CRC because this end requests it; reserved bits (siw's GSO hint) are ignored.
     let (_, reply) =
         answered(&format!("{KEY} 1802 0004 0001 0001"), ConnectParams { crc: true, ..params(1, 1) });
     assert_eq!(reply[16..18], [0x50, 2]);
 }
 
 #[test]
-fn a_request_may_come_byte_by_byte_and_with_all_the_private_data_there_can_be() {
+fn a_request_may_arrive_byte_by_byte_with_maximum_private_data() {
     let request = [&hex(&format!("{KEY} 1002 0200 0001 0001"))[..], &[5; 508]].concat();
     let (qp, _) = accept(&request, 1, params(1, 1));
     assert_eq!(qp.unwrap().unwrap().info().private_data, [5; 508]);
 }
 
 #[test]
-fn the_ready_to_receive_message_is_chosen_and_swallowed() {
-    // (offer, chosen, the message)
+fn the_rtr_message_is_negotiated_and_not_delivered() {
+    // (offer, choice, the message)
     let cases: [(&str, &str, Vec<u8>); 5] = [
         ("8001 c000", "8001 8000", tagged(0xc140, 0, 0, b"")),
         ("c001 8000", "8001 8000", tagged(0xc140, 0, 0, b"")),
@@ -69,49 +70,49 @@ fn the_ready_to_receive_message_is_chosen_and_swallowed() {
         assert_eq!(raw.read(), hex(&format!("{REPLY_KEY} 1002 0004 {chosen}")), "{offer}");
         qp.post_send(send(b"first")).unwrap();
         let mut out = Vec::new();
-        turn(&mut qp, &mut out).unwrap();
-        assert_eq!(raw.read(), b"", "nothing before the initiator's first message");
+        poll_qp(&mut qp, &mut out).unwrap();
+        assert_eq!(raw.read(), b"", "data before the initiator's first message");
         raw.write(&framed(&rtr));
         for _ in 0..5 {
-            turn(&mut qp, &mut out).unwrap();
+            poll_qp(&mut qp, &mut out).unwrap();
         }
         assert!(out.is_empty(), "{offer}: {out:?}");
         let sent = raw.ulpdus();
         assert!(sent.contains(&raw_send(1, b"first")), "{offer}");
         assert_eq!(sent.len(), if rtr[1] == 0x41 { 2 } else { 1 });
-        // The messages after it are ordinary.
+        // Later empty messages are delivered.
         qp.post_receive(buffer(&[0; 8])).unwrap();
         raw.write(&framed(&raw_send(if rtr[1] == 0x43 { 2 } else { 1 }, b"")));
-        turn(&mut qp, &mut out).unwrap();
+        poll_qp(&mut qp, &mut out).unwrap();
         assert_eq!(received(&out[0]), b"");
     }
 }
 
 #[test]
-fn improper_requests_end_the_connection() {
+fn invalid_requests_end_the_connection() {
     for (name, request) in [
         ("the reply's key", format!("{REPLY_KEY} 1002 0004 0001 0001")),
-        ("no MPA", "47 45 54 20 2f 20 48 54 54 50 2f 31 2e 31 0d 0a 0d 0a 0d 0a".into()),
+        ("another protocol", "47 45 54 20 2f 20 48 54 54 50 2f 31 2e 31 0d 0a 0d 0a 0d 0a".into()),
         ("513 bytes of private data", format!("{KEY} 1002 0201 0001 0001")),
         ("65535 bytes of private data", format!("{KEY} 1002 ffff 0001 0001")),
         ("revision 0", format!("{KEY} 0000 0000")),
         ("revision 3", format!("{KEY} 1003 0004 0001 0001")),
         ("no control words", format!("{KEY} 1002 0000")),
-        ("one byte of them", format!("{KEY} 1002 0001 00")),
-        ("two bytes of them", format!("{KEY} 1002 0002 0001")),
-        ("three bytes of them", format!("{KEY} 1002 0003 000100")),
+        ("one byte of control words", format!("{KEY} 1002 0001 00")),
+        ("two bytes of control words", format!("{KEY} 1002 0002 0001")),
+        ("three bytes of control words", format!("{KEY} 1002 0003 000100")),
         ("the reject bit", format!("{KEY} 3002 0004 0001 0001")),
-        ("bytes before the reply", format!("{KEY} 1002 0004 0001 0001 00")),
+        ("data before the reply", format!("{KEY} 1002 0004 0001 0001 00")),
     ] {
         let (a, b) = memory_stream(1000, usize::MAX);
         let (mut raw, time) = (Raw { stream: a }, Arc::default());
-        let rt = Arc::new(Moved(Arc::clone(&time)));
+        let rt = Arc::new(ManualClock(Arc::clone(&time)));
         let mut r = Box::pin(accept_over(rt, arena(), Box::new(b), params(1, 1)));
         raw.write(&hex(&request));
         let mut end = poll_once(&mut r);
         if !name.starts_with("revision") {
-            // So that a peer that tries again at once cannot keep us busy.
-            assert!(end.is_pending(), "{name}: closed at once");
+            // A delay limits the load of a peer that reconnects immediately.
+            assert!(end.is_pending(), "{name}: closed without delay");
             time.fetch_add(5_000_000_000, std::sync::atomic::Ordering::Relaxed);
             end = poll_once(&mut r);
         }
@@ -125,11 +126,11 @@ fn improper_requests_end_the_connection() {
 }
 
 #[test]
-fn silence_waits_for_the_limit_and_an_early_end_does_not() {
+fn an_incomplete_request_waits_and_an_early_close_fails() {
     let request = hex(&format!("{KEY} 1002 0004 0001 0001"));
     for n in 0..request.len() {
         let (qp, _raw) = accept(&request[..n], usize::MAX, params(1, 1));
-        assert!(qp.is_none(), "{n} bytes are no request");
+        assert!(qp.is_none(), "finished after {n} bytes");
         let (a, b) = memory_stream(1000, 1000);
         let mut raw = Raw { stream: a };
         raw.write(&request[..n]);
@@ -139,7 +140,8 @@ fn silence_waits_for_the_limit_and_an_early_end_does_not() {
     }
 }
 
-/// An initiator with `p` gets `reply`: its request, the outcome, and what it sent after.
+/// Runs an initiator with the parameters `p`, and answers its request with `reply`. Returns the request, the
+/// result, and the bytes that the initiator sent after the reply.
 fn initiated(p: ConnectParams, reply: &str) -> (Vec<u8>, Result<Qp, ConnectionError>, Vec<u8>) {
     let (a, b) = memory_stream(1000, 3);
     let mut raw = Raw { stream: b };
@@ -152,11 +154,11 @@ fn initiated(p: ConnectParams, reply: &str) -> (Vec<u8>, Result<Qp, ConnectionEr
             return (request, end, raw.read());
         }
     }
-    panic!("no outcome");
+    panic!("the initiator did not finish");
 }
 
 #[test]
-fn the_initiator_adopts_what_the_responder_says() {
+fn the_initiator_uses_the_parameters_of_the_reply() {
     let (request, qp, _) = initiated(params(8, 16), &format!("{REPLY_KEY} 5002 0005 0004 0020 aa"));
     assert_eq!(request, hex(&format!("{KEY} 1002 0007 0008 0010 090807")));
     let qp = qp.unwrap();
@@ -167,7 +169,7 @@ fn the_initiator_adopts_what_the_responder_says() {
 }
 
 #[test]
-fn the_initiator_refuses_what_it_cannot_do() {
+fn the_initiator_rejects_unsupported_replies() {
     let (_, end, sent) = initiated(params(8, 16), &format!("{REPLY_KEY} 1002 0004 0004 0081"));
     assert!(matches!(end, Err(ConnectionError::Incompatible(_))));
     assert_eq!(sent[20..24], [0x20, 0x06, 0, 0], "insufficient IRD");
@@ -181,10 +183,10 @@ fn the_initiator_refuses_what_it_cannot_do() {
     assert!(matches!(end, Err(ConnectionError::PeerMisbehaved(_))), "two initiators");
 }
 
-/// A runtime whose time the test moves; only polling finds out that a sleep is over.
-struct Moved(Arc<std::sync::atomic::AtomicU64>);
+/// A runtime whose time the test sets; the end of a sleep is noticed only by polling.
+struct ManualClock(Arc<std::sync::atomic::AtomicU64>);
 
-impl Runtime for Moved {
+impl Runtime for ManualClock {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.0.load(std::sync::atomic::Ordering::Relaxed))
     }
@@ -208,11 +210,11 @@ impl Runtime for Moved {
     }
 }
 
-/// An initiator that is up, its peer, and its time in nanoseconds.
-fn initiator_in_time() -> (Qp, Raw, Arc<std::sync::atomic::AtomicU64>) {
+/// An initiator after startup, its peer, and its time in nanoseconds.
+fn initiator_with_clock() -> (Qp, Raw, Arc<std::sync::atomic::AtomicU64>) {
     let (a, b) = memory_stream(1000, usize::MAX);
     let (mut raw, time) = (Raw { stream: b }, Arc::default());
-    let rt = Arc::new(Moved(Arc::clone(&time)));
+    let rt = Arc::new(ManualClock(Arc::clone(&time)));
     let mut i = Box::pin(connect_over(rt, arena(), Box::new(a), params(8, 16)));
     assert!(poll_once(&mut i).is_pending());
     raw.read();
@@ -222,14 +224,14 @@ fn initiator_in_time() -> (Qp, Raw, Arc<std::sync::atomic::AtomicU64>) {
 }
 
 #[test]
-fn a_responder_that_overlooked_the_first_message_is_nudged_with_empty_writes() {
-    let (mut qp, mut raw, time) = initiator_in_time();
+fn empty_writes_are_sent_to_a_responder_that_does_not_answer() {
+    let (mut qp, mut raw, time) = initiator_with_clock();
     let mut pass = |qp: &mut Qp, milliseconds: u64| {
         time.fetch_add(milliseconds * 1_000_000, std::sync::atomic::Ordering::Relaxed);
-        turn(qp, &mut Vec::new()).unwrap();
+        poll_qp(qp, &mut Vec::new()).unwrap();
         raw.read()
     };
-    assert_eq!(pass(&mut qp, 1000), b"", "nothing was sent that could be overlooked");
+    assert_eq!(pass(&mut qp, 1000), b"", "empty Write before the first message");
     qp.post_send(send(b"")).unwrap();
     assert_eq!(pass(&mut qp, 0).len(), 24);
     assert_eq!(pass(&mut qp, 49), b"");
@@ -237,27 +239,27 @@ fn a_responder_that_overlooked_the_first_message_is_nudged_with_empty_writes() {
         let empty_write = hex("000e c140 00000000 00000000 00000000 00000000");
         assert_eq!(pass(&mut qp, wait), empty_write, "after {wait} ms more");
     }
-    assert_eq!(pass(&mut qp, 10_000), b"", "four times are enough");
+    assert_eq!(pass(&mut qp, 10_000), b"", "more than four empty Writes");
     assert_eq!(pass(&mut qp, 10_000), b"");
 }
 
 #[test]
-fn a_responder_that_answers_is_not_nudged() {
-    let (mut qp, mut raw, time) = initiator_in_time();
+fn no_empty_writes_are_sent_to_a_responder_that_answers() {
+    let (mut qp, mut raw, time) = initiator_with_clock();
     let mut out = Vec::new();
     qp.post_receive(buffer(&[0; 8])).unwrap();
     qp.post_send(send(b"call")).unwrap();
-    turn(&mut qp, &mut out).unwrap();
+    poll_qp(&mut qp, &mut out).unwrap();
     raw.read();
     raw.write(&framed(&raw_send(1, b"reply")));
-    turn(&mut qp, &mut out).unwrap();
+    poll_qp(&mut qp, &mut out).unwrap();
     time.store(10_000_000_000, std::sync::atomic::Ordering::Relaxed);
-    turn(&mut qp, &mut out).unwrap();
+    poll_qp(&mut qp, &mut out).unwrap();
     assert_eq!((received(&out[0]), raw.read()), (&b"reply"[..], vec![]));
 }
 
 #[test]
-fn reads_need_a_depth_and_parameters_must_fit() {
+fn reads_need_an_ord_and_private_data_has_a_limit() {
     let (qp, _) = answered(&format!("{KEY} 1002 0004 0000 0000"), params(1, 1));
     let from = millrace_rdma::Segment { handle: millrace_rdma::SteeringTag(1), length: 0, offset: 0 };
     let read = millrace_rdma::ReadRequest { id: WorkId(1), from, sink: vec![] };

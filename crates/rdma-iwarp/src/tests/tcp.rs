@@ -1,4 +1,4 @@
-//! Over real sockets: the provider as the upper layers use it.
+//! Tests of the provider over TCP sockets.
 
 use std::{future::poll_fn, net::SocketAddr};
 
@@ -56,7 +56,7 @@ fn decode(b: &[u8]) -> Segment {
     }
 }
 
-/// The initiator exposes a fresh megabyte a record; the responder writes it, and reads it back from a second region.
+/// Exposes new regions of 1 MiB for each record; the server writes one and reads the other.
 async fn client(mut qp: Qp, records: usize) {
     let shared = arena();
     for i in 0..records {
@@ -105,7 +105,7 @@ async fn server(mut qp: Qp, records: usize) {
 }
 
 #[test]
-fn megabytes_move_both_ways_over_loopback_with_and_without_crc() {
+fn megabytes_are_transferred_in_both_directions_with_and_without_crc() {
     for (crc, v6, frame, records) in
         [(false, false, None, 64), (true, false, None, 16), (false, true, Some(1424), 8)]
     {
@@ -119,7 +119,7 @@ fn megabytes_move_both_ways_over_loopback_with_and_without_crc() {
 }
 
 #[test]
-fn a_refused_initiator_is_told_so() {
+fn a_rejected_initiator_gets_an_error() {
     block_on(async {
         let rt = TokioRuntime::current();
         let mut listener = Iwarp::new().listen(Arc::clone(&rt), any_port(false)).unwrap();
@@ -132,7 +132,7 @@ fn a_refused_initiator_is_told_so() {
 }
 
 #[test]
-fn a_silent_responder_times_out_and_a_dead_one_is_an_error() {
+fn a_silent_responder_times_out_and_a_closed_port_is_an_error() {
     block_on(async {
         let params =
             ConnectParams { timeout: std::time::Duration::from_millis(20), ..ConnectParams::default() };
@@ -147,10 +147,10 @@ fn a_silent_responder_times_out_and_a_dead_one_is_an_error() {
     });
 }
 
-/// The kernel's own table says whether a socket's keepalive timer runs (`02`).
+/// In the kernel's table, `02` indicates that a socket's keepalive timer runs.
 #[cfg(target_os = "linux")]
 #[test]
-fn both_ends_notice_a_peer_that_died_without_a_word() {
+fn keepalive_is_enabled_on_both_ends() {
     block_on(async {
         let (client, server) = connected(false, &ConnectParams::default()).await;
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();

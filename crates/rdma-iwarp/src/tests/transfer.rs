@@ -1,4 +1,4 @@
-//! Two ends of ours: everything that an upper layer does.
+//! Transfers between two queue pairs: all operations of upper layers.
 
 use millrace_rdma::{Access, GLOBAL_PAGE, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
 
@@ -10,8 +10,8 @@ fn params() -> ConnectParams {
     ConnectParams::default()
 }
 
-/// The responder may send only after it has received: a first Send of the initiator.
-fn greet(a: &mut Qp, b: &mut Qp) {
+/// Sends a message from the initiator; the responder may send only after it.
+fn send_first_message(a: &mut Qp, b: &mut Qp) {
     b.post_receive(buffer(&[0; 16])).unwrap();
     a.post_send(send(b"hi")).unwrap();
     let (_, y) = run(a, b, (0, 1));
@@ -19,7 +19,7 @@ fn greet(a: &mut Qp, b: &mut Qp) {
 }
 
 #[test]
-fn an_aborted_queue_pair_discards_what_the_peer_has_not_received() {
+fn an_aborted_queue_pair_discards_undelivered_work() {
     for aborted in [false, true] {
         let (mut a, mut b) = pair(1 << 16, 1000, &params());
         b.post_receive(buffer(&[0; 100])).unwrap();
@@ -30,13 +30,13 @@ fn an_aborted_queue_pair_discards_what_the_peer_has_not_received() {
         }
         drop(a);
         let mut out = Vec::new();
-        while turn(&mut b, &mut out).is_ok() {}
+        while poll_qp(&mut b, &mut out).is_ok() {}
         assert_eq!(out.iter().any(|c| matches!(c, Completion::Received { .. })), !aborted);
     }
 }
 
 #[test]
-fn sends_arrive_in_order_whatever_the_segmentation() {
+fn sends_arrive_in_order_with_any_segmentation() {
     for segment in SEGMENTS {
         for crc in [false, true] {
             let (mut a, mut b) = pair(1 << 16, segment, &ConnectParams { crc, ..params() });
@@ -58,14 +58,14 @@ fn sends_arrive_in_order_whatever_the_segmentation() {
 }
 
 #[test]
-fn writes_land_before_the_send_that_follows_them() {
+fn writes_are_placed_before_the_next_send_is_delivered() {
     for segment in SEGMENTS {
         for (crc, frame, piece) in
             [(false, None, 1 << 20), (true, None, 4096), (true, Some(1424), 999), (false, Some(5), 3)]
         {
             let size = if frame == Some(5) { 2000 } else { 300_000 };
             let (mut a, mut b) = pair(1 << 18, segment, &ConnectParams { crc, max_frame: frame, ..params() });
-            greet(&mut a, &mut b);
+            send_first_message(&mut a, &mut b);
             let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![0; size + 10])));
             let exposed = region.expose(Access::RemoteWrite).unwrap();
             let data = pattern(size, segment);
@@ -87,11 +87,11 @@ fn writes_land_before_the_send_that_follows_them() {
 }
 
 #[test]
-fn writes_page_by_page_are_placed_with_few_reads_of_the_stream() {
+fn adjacent_page_writes_need_few_reads_of_the_stream() {
     const PAGES: usize = 64;
     for (crc, frame) in [(false, None), (true, None), (false, Some(1000))] {
         let (mut a, mut b) = pair(1 << 20, 1 << 20, &ConnectParams { crc, max_frame: frame, ..params() });
-        greet(&mut a, &mut b);
+        send_first_message(&mut a, &mut b);
         assert!(a.domain().enable_global());
         let data = pattern(PAGES * GLOBAL_PAGE, 5);
         let mut syscalls = Vec::new();
@@ -99,7 +99,7 @@ fn writes_page_by_page_are_placed_with_few_reads_of_the_stream() {
             let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![0; data.len()])));
             let exposed = region.expose_by(Means::Global, Access::RemoteWrite).unwrap();
             a.post_receive(buffer(&[0; 100])).unwrap();
-            // The last of them ends where there is still room: what is guessed behind it does not come.
+            // Every other round leaves the last page unwritten, so the last prediction is wrong.
             let pages = PAGES - round % 2;
             for (to, page) in exposed.segments().iter().zip(data.chunks(GLOBAL_PAGE)).take(pages) {
                 b.post_write(WriteRequest { data: views(page, GLOBAL_PAGE), to: *to }).unwrap();
@@ -121,10 +121,10 @@ fn writes_page_by_page_are_placed_with_few_reads_of_the_stream() {
 }
 
 #[test]
-fn memory_that_stays_exposed_takes_the_next_write_without_a_bounce_too() {
+fn later_writes_to_exposed_memory_are_placed_directly() {
     const SIZE: usize = 1 << 20;
     let (mut a, mut b) = pair(1 << 20, 1 << 20, &params());
-    greet(&mut a, &mut b);
+    send_first_message(&mut a, &mut b);
     let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![0; SIZE])));
     let exposed = region.expose(Access::RemoteWrite).unwrap();
     for round in 0..4 {
@@ -142,12 +142,12 @@ fn memory_that_stays_exposed_takes_the_next_write_without_a_bounce_too() {
 }
 
 #[test]
-fn reads_fill_scattered_sinks_and_queue_beyond_the_ord() {
+fn reads_fill_scattered_sinks_and_are_limited_to_the_ord() {
     for segment in SEGMENTS {
         for (crc, frame) in [(false, None), (true, Some(1424)), (false, Some(1424))] {
             let (mut a, mut b) =
                 pair(1 << 18, segment, &ConnectParams { crc, max_frame: frame, ird: 2, ord: 2, ..params() });
-            greet(&mut a, &mut b);
+            send_first_message(&mut a, &mut b);
             let size = if segment < 100 { 40_000 } else { 90_000 };
             let data = pattern(100_000, 1);
             let mut exposed = Vec::new();
@@ -179,9 +179,9 @@ fn reads_fill_scattered_sinks_and_queue_beyond_the_ord() {
 }
 
 #[test]
-fn a_send_with_invalidate_ends_the_tag_and_says_so() {
+fn a_send_with_invalidate_invalidates_the_tag_and_reports_it() {
     let (mut a, mut b) = pair(1 << 16, 1 << 16, &params());
-    greet(&mut a, &mut b);
+    send_first_message(&mut a, &mut b);
     let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&[7; 64])));
     let exposed = region.expose(Access::RemoteWrite).unwrap();
     let tag = exposed.segment().handle;
@@ -194,7 +194,7 @@ fn a_send_with_invalidate_ends_the_tag_and_says_so() {
 }
 
 #[test]
-fn a_disconnect_sends_what_was_posted_and_both_ends_close() {
+fn a_disconnect_sends_posted_work_and_both_ends_close() {
     let (mut a, mut b) = pair(1 << 10, 100, &params());
     let data = pattern(50_000, 3);
     b.post_receive(buffer(&vec![0; data.len()])).unwrap();
@@ -203,8 +203,8 @@ fn a_disconnect_sends_what_was_posted_and_both_ends_close() {
     assert!(a.post_send(send(b"late")).is_err());
     let (mut x, mut y, mut end) = (Vec::new(), Vec::new(), None);
     for _ in 0..100_000 {
-        let _ = turn(&mut a, &mut x);
-        if let Err(e) = turn(&mut b, &mut y) {
+        let _ = poll_qp(&mut a, &mut x);
+        if let Err(e) = poll_qp(&mut b, &mut y) {
             end = Some(e);
             break;
         }
@@ -212,33 +212,34 @@ fn a_disconnect_sends_what_was_posted_and_both_ends_close() {
     assert_eq!(received(&y[0]), data);
     assert!(matches!(end, Some(ConnectionError::Closed)), "{end:?}");
     drop(b);
-    assert!(matches!(turn(&mut a, &mut x), Err(ConnectionError::Closed)));
+    assert!(matches!(poll_qp(&mut a, &mut x), Err(ConnectionError::Closed)));
 }
 
 #[test]
-fn responses_with_a_send_behind_each_go_straight_to_their_sinks() {
+fn responses_alternating_with_sends_are_placed_directly() {
     const READS: u64 = 60;
     const SIZE: usize = 200_000;
     let (mut a, mut b) = pair(1 << 20, 1 << 20, &params());
-    greet(&mut a, &mut b);
+    send_first_message(&mut a, &mut b);
     let data = pattern(SIZE, 1);
     let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&data)));
     let region = region.expose(Access::RemoteRead).unwrap();
     let from = region.segment();
     let read = |id| ReadRequest { id: WorkId(id), from, sink: vec![buffer(&vec![0; SIZE])] };
-    // As a requester with one call after each answer: several reads are in flight, and a Send is behind each response.
+    // The pattern of a requester that sends a new call after each reply: several Reads are in flight, and
+    // each response is followed by a Send.
     let ask = |a: &mut Qp, b: &mut Qp, id| {
         b.post_receive(buffer(&[0; 100])).unwrap();
         b.post_read(read(id)).unwrap();
         b.flush(&mut Context::from_waker(Waker::noop()));
-        turn(a, &mut Vec::new()).unwrap();
+        poll_qp(a, &mut Vec::new()).unwrap();
         a.post_send(send(&[1; 100])).unwrap();
     };
     (0..4).for_each(|id| ask(&mut a, &mut b, id));
     let (mut next, mut done, mut out) = (4, 0, Vec::new());
     while done < READS {
-        turn(&mut a, &mut Vec::new()).unwrap();
-        turn(&mut b, &mut out).unwrap();
+        poll_qp(&mut a, &mut Vec::new()).unwrap();
+        poll_qp(&mut b, &mut out).unwrap();
         for c in out.drain(..) {
             let Completion::Read { sink, .. } = c else { continue };
             assert!(sink[0][..] == data[..]);
@@ -251,15 +252,15 @@ fn responses_with_a_send_behind_each_go_straight_to_their_sinks() {
     }
     let c = b.counters();
     let bounced = c.tagged_bytes_in - c.placed_directly;
-    println!("{bounced} of {} bytes went through the stash", c.tagged_bytes_in);
+    println!("{bounced} of {} bytes were bounced", c.tagged_bytes_in);
     assert!(20 * bounced < c.tagged_bytes_in, "{bounced} bytes bounced of {}", c.tagged_bytes_in);
 }
 
 #[test]
-fn a_late_write_through_a_released_window_lands_and_through_an_invalidated_one_ends_the_connection() {
+fn a_late_write_succeeds_through_a_released_window_and_fails_after_invalidation() {
     for size in [100, 300_000] {
         let (mut a, mut b) = pair(1 << 18, 5000, &params());
-        greet(&mut a, &mut b);
+        send_first_message(&mut a, &mut b);
         assert_eq!(a.domain().reserve_windows(1, size), 1);
         let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![1; size])));
         let exposed = region.expose_by(Means::Window, Access::RemoteWrite).unwrap();
@@ -271,8 +272,8 @@ fn a_late_write_through_a_released_window_lands_and_through_an_invalidated_one_e
             a.post_receive(buffer(&[0; 100])).unwrap();
             let (mut x, mut y) = (Vec::new(), Vec::new());
             for _ in 0..10_000 {
-                turn(a, &mut x)?;
-                let _ = turn(&mut b, &mut y);
+                poll_qp(a, &mut x)?;
+                let _ = poll_qp(&mut b, &mut y);
                 if !x.is_empty() {
                     break;
                 }
@@ -281,10 +282,10 @@ fn a_late_write_through_a_released_window_lands_and_through_an_invalidated_one_e
         };
         assert_eq!(late(&mut a, 2).unwrap(), 1);
         let Memory::Owned(b) = std::hint::black_box(&memory) else { panic!("not owned") };
-        assert!(b.iter().all(|v| *v == 2), "the window was open");
+        assert!(b.iter().all(|v| *v == 2), "the late Write was not placed");
         assert_eq!(a.domain().invalidate_released(), 1);
         assert!(matches!(late(&mut a, 3), Err(ConnectionError::PeerMisbehaved(_))));
         let Memory::Owned(b) = std::hint::black_box(&memory) else { panic!("not owned") };
-        assert!(b.iter().all(|v| *v == 2), "the window was closed");
+        assert!(b.iter().all(|v| *v == 2), "the Write after invalidation was placed");
     }
 }

@@ -1,28 +1,28 @@
-//! FPDUs in the making.
+//! FPDUs that are queued for sending.
 
-/// The most pieces in one write: the kernel's own limit, IOV_MAX.
+/// Maximum number of pieces in one write: IOV_MAX of the kernel.
 pub(super) const MAX_PIECES: usize = 1024;
-/// Frames gathered for one write: as many small ones as the gather list holds.
+/// Maximum number of frames per write, so that small ones fill the gather list.
 pub(super) const BATCH_FRAMES: usize = MAX_PIECES / 2;
-/// A payload up to this long is copied next to its header: a gather entry costs more.
+/// Maximum length of a payload that is copied next to its header, because a gather entry would cost more.
 pub(super) const INLINE_BYTES: usize = 192;
 
-/// An FPDU in the making.
+/// An FPDU that is queued for sending.
 #[derive(Debug)]
 pub(super) struct Frame {
     /// Bytes in scratch before the gathered payload: length, header, and inlined payload.
     pub(super) head: usize,
-    /// Gathered payload.
+    /// Length of the gathered payload.
     pub(super) len: usize,
-    /// Bytes in scratch after it: padding and CRC.
+    /// Bytes in scratch after the payload: padding and CRC.
     pub(super) tail: usize,
-    /// Where in its work's data the gathered payload begins.
+    /// Position in the work's data at which the gathered payload begins.
     pub(super) start: usize,
-    /// Which view of the data that is, and where in the view.
+    /// The same position as index of a view and offset in it.
     pub(super) cursor: (usize, usize),
-    /// Which work it belongs to, counted from the connection's start.
+    /// Number of the work to which the frame belongs, counted from the start of the connection.
     pub(super) work: u64,
-    /// Whether its work is done with it.
+    /// Whether it is the last frame of its work.
     pub(super) last: bool,
 }
 

@@ -13,7 +13,8 @@ use crate::fault::Fault;
 
 type Pieces<'a> = SmallVec<[IoSlice<'a>; MAX_PIECES]>;
 
-/// Adds `piece` without its first `skip` bytes, of which it takes off what it used; false when the list is full.
+/// Appends `piece` without its first `skip` bytes, and reduces `skip` by the bytes skipped. Returns false if
+/// the list is full.
 fn push<'a>(out: &mut Pieces<'a>, piece: &'a [u8], skip: &mut usize) -> bool {
     let cut = (*skip).min(piece.len());
     *skip -= cut;
@@ -28,11 +29,11 @@ fn push<'a>(out: &mut Pieces<'a>, piece: &'a [u8], skip: &mut usize) -> bool {
     true
 }
 
-/// The frames of a transmitter, and where their bytes are.
+/// The unsent frames of a transmitter, and the location of their bytes.
 pub(super) struct Unsent<'a> {
     /// In stream order.
     pub(super) frames: &'a VecDeque<Frame>,
-    /// Bytes of the first frame that are sent already.
+    /// Bytes of the first frame that were sent.
     pub(super) sent: usize,
     /// The work to which the frames belong.
     pub(super) queue: &'a VecDeque<Work>,
@@ -40,23 +41,23 @@ pub(super) struct Unsent<'a> {
     pub(super) first_work: u64,
     /// Headers and trailers in stream order.
     pub(super) scratch: &'a [u8],
-    /// Where in `scratch` the header of the first frame is.
+    /// Position in `scratch` of the first frame's header.
     pub(super) scratch_at: usize,
 }
 
-/// Appends the bytes of `tx` to `out` in stream order, as far as the list has room.
+/// Appends the bytes of `tx` to `out` in stream order, as far as the list has space.
 ///
 /// # Errors
-/// When the source of a Read Response is not exposed any more.
+/// The source of a Read Response is no longer exposed.
 pub(super) fn gather<'a>(
     tx: &Unsent<'a>,
     table: Option<&'a StagTable>,
     out: &mut Pieces<'a>,
 ) -> Result<(), Fault> {
     let mut skip = tx.sent;
-    // Scratch bytes from `run` to `at` wait to be added as one piece.
+    // Scratch bytes from `run` to `at` are to be added as one piece.
     let (mut run, mut at) = (tx.scratch_at, tx.scratch_at);
-    // Frames of one work follow each other, so its bytes are looked up once.
+    // Frames of one work are consecutive, so its bytes are located once.
     let mut looked_up = None;
     for f in tx.frames {
         at += f.head;
@@ -67,7 +68,7 @@ pub(super) fn gather<'a>(
                     let Some(work) = tx.queue.get((f.work - tx.first_work) as usize) else { break };
                     match work.find(table) {
                         Ok(found) => found,
-                        // What stands before it can still go; the error comes back when it is first.
+                        // Send the frames before it; the error recurs when its frame is the first.
                         Err(_) if !out.is_empty() => return Ok(()),
                         Err(fault) => return Err(fault),
                     }

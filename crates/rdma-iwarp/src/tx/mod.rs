@@ -1,11 +1,12 @@
-//! The transmitter: work in, FPDUs out.
+//! The transmitter: turns posted work into FPDUs and writes them to the stream.
 //!
-//! Work is cut into frames (FPDUs) no earlier than they are needed. Headers and trailers live in one scratch area in
-//! stream order, so that the trailer of one frame and the header of the next are one piece of the gather list;
-//! payload is gathered where it lies. One `writev` takes up to [`BATCH_BYTES`] from as many frames as there are.
+//! Work is divided into frames (FPDUs) just before they are sent. Headers and trailers are stored in one
+//! scratch buffer in stream order, so that the trailer of one frame and the header of the next are one piece
+//! of the gather list; payload is gathered in place. One `writev` sends up to [`BATCH_BYTES`] from several
+//! frames.
 //!
-//! The source of a Read Response is looked up under the lock of the tag table each time it is touched, so a region
-//! that its owner has revoked is never read again.
+//! The source of a Read Response is looked up, under the lock of the STag table, for each access, so a region
+//! is not read after its owner has revoked it.
 
 mod frame;
 mod gather;
@@ -28,7 +29,7 @@ use smallvec::SmallVec;
 use self::{
     frame::{Frame, MAX_PIECES},
     gather::{Unsent, gather},
-    work::{Cutter, Data, Kind, Work},
+    work::{Data, Framer, Kind, Work},
 };
 use super::{
     fault::Fault,
@@ -41,26 +42,26 @@ use super::{
     },
 };
 
-/// Bytes gathered for one write: a whole record of the usual largest NFS transfer, its frames' headers, and the Send of
-/// the reply behind it.
+/// Bytes gathered for one write: a record of the usual maximum NFS transfer size, its headers, and the Send
+/// of the reply after it.
 const BATCH_BYTES: usize = (1 << 20) + (16 << 10);
-/// The same where CRCs are computed first: so much is still in the cache when it is copied to the stream.
+/// The same with CRC: the data is still in the processor cache when it is copied to the stream.
 const CRC_BATCH_BYTES: usize = 256 << 10;
-/// Writes in one call of [`Tx::flush`], so that sending does not starve receiving.
+/// Maximum number of writes per [`Tx::flush`], so that sending does not starve receiving.
 const WRITES_PER_FLUSH: usize = 4;
-/// Scratch in front of the first unsent header that is tolerated before it is moved down.
+/// Bytes of sent headers at the start of scratch from which on the rest is moved to the start.
 const SCRATCH_SLACK: usize = 16 << 10;
-/// The most payload in an FPDU: whole pages below the 65521 bytes that a ULPDU can carry.
+/// Default maximum payload of an FPDU: whole pages within the 65521 bytes that an FPDU can carry.
 pub(crate) const BEST_PAYLOAD: usize = 60 << 10;
-/// The most payload that fits every FPDU.
+/// Maximum payload that every FPDU can carry.
 const MAX_PAYLOAD: usize = fpdu::MAX_ULPDU - Untagged::BYTES;
 
-/// How far [`Tx::flush`] came.
+/// Result of [`Tx::flush`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flushed {
-    /// Everything is handed over.
+    /// All work was sent.
     All,
-    /// There is more, and the stream would take more.
+    /// Work remains, and the stream may accept more.
     Some,
 }
 
@@ -70,30 +71,31 @@ pub(crate) struct Tx {
     queue: VecDeque<Work>,
     /// Number of the first work in `queue`.
     first_work: u64,
-    /// How many works of `queue` have all their frames.
-    cut: usize,
+    /// Number of works in `queue` that are completely divided into frames.
+    framed: usize,
     frames: VecDeque<Frame>,
-    /// Bytes of the first frame that are sent.
+    /// Bytes of the first frame that were sent.
     sent: usize,
     scratch: Vec<u8>,
-    /// Where in scratch the first frame's header is.
+    /// Position in scratch of the first frame's header.
     scratch_at: usize,
     max_payload: usize,
     crc: Option<Crc>,
     send_msn: u32,
     read_msn: u32,
     responses: usize,
-    /// Nothing may be sent yet: a responder that has not received an FPDU (RFC 5044 section 7.1.2).
+    /// Sending is not yet permitted: a responder must receive an FPDU first (RFC 5044 section 7.1.2).
     held: bool,
 }
 
 impl Tx {
-    /// An idle transmitter. `max_payload` limits the payload of an FPDU; `held` makes it wait for [`Self::release`].
+    /// Creates an idle transmitter. `max_payload` limits the payload of an FPDU; `held` delays sending until
+    /// [`Self::release`].
     pub(crate) fn new(crc: bool, max_payload: Option<usize>, held: bool) -> Self {
         Self {
             queue: VecDeque::new(),
             first_work: 0,
-            cut: 0,
+            framed: 0,
             frames: VecDeque::new(),
             sent: 0,
             scratch: Vec::new(),
@@ -107,17 +109,17 @@ impl Tx {
         }
     }
 
-    /// The peer's first FPDU is here: sending may begin.
+    /// Permits sending, after the peer's first FPDU has arrived.
     pub(crate) fn release(&mut self) {
         self.held = false;
     }
 
-    /// Whether nothing is left that may be sent.
+    /// Whether there is no work that may be sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.held || self.queue.is_empty()
     }
 
-    /// Read Responses not yet handed over.
+    /// Number of Read Responses that are not completely sent.
     pub(crate) fn responses(&self) -> usize {
         self.responses
     }
@@ -165,7 +167,7 @@ impl Tx {
         self.queue.push_back(Work::new(kind, body.size as usize, data, None));
     }
 
-    /// Drops all work but a frame that is half sent, and queues `message` as the last thing to be sent.
+    /// Drops all work except a partly sent frame, and queues `message` as the last message.
     pub(crate) fn terminate(&mut self, message: &Terminate) {
         self.abandon();
         let payload = message.encode();
@@ -173,12 +175,12 @@ impl Tx {
         self.queue.push_back(Work::new(kind, payload.len(), Data::Bytes(payload), None));
     }
 
-    /// Drops all work but a frame that is half sent.
+    /// Drops all work except a partly sent frame.
     pub(crate) fn abandon(&mut self) {
-        let half_sent = self.sent > 0 && !self.frames.is_empty();
-        self.frames.truncate(usize::from(half_sent));
-        self.queue.truncate(usize::from(half_sent));
-        self.cut = self.queue.len();
+        let partly_sent = self.sent > 0 && !self.frames.is_empty();
+        self.frames.truncate(usize::from(partly_sent));
+        self.queue.truncate(usize::from(partly_sent));
+        self.framed = self.queue.len();
         self.responses = 0;
         match (self.frames.front_mut(), self.queue.front_mut()) {
             (Some(f), Some(w)) => {
@@ -193,15 +195,15 @@ impl Tx {
         }
     }
 
-    /// Forgets everything and releases its memory.
+    /// Drops all work and releases its memory.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
         self.frames.clear();
         self.scratch = Vec::new();
-        (self.cut, self.sent, self.scratch_at, self.responses) = (0, 0, 0, 0);
+        (self.framed, self.sent, self.scratch_at, self.responses) = (0, 0, 0, 0);
     }
 
-    /// Hands over as much as the stream takes. Completions of signaled Sends go to `done`.
+    /// Sends until the stream accepts no more. Appends completions of signaled Sends to `done`.
     pub(crate) fn flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -215,7 +217,7 @@ impl Tx {
                 return Poll::Ready(Ok(Flushed::All));
             }
             let n = match ready!(self.write_batch(cx, stream, domain)) {
-                Ok(0) => return Poll::Ready(Err(Fault::silent(ConnectionError::Closed))),
+                Ok(0) => return Poll::Ready(Err(Fault::without_terminate(ConnectionError::Closed))),
                 Ok(n) => n,
                 Err(fault) => return Poll::Ready(Err(fault)),
             };
@@ -231,10 +233,10 @@ impl Tx {
         stream: &mut dyn ByteStream,
         domain: &StagDomain,
     ) -> Poll<Result<usize, Fault>> {
-        // The lock is held until the bytes are with the stream: see the module's comment.
+        // The lock is held until the stream has copied the bytes; see the module documentation.
         let table =
             (self.responses > 0 || self.queue.front().is_some_and(Work::is_response)).then(|| domain.lock());
-        if let Err(fault) = self.cut_frames(table.as_deref()) {
+        if let Err(fault) = self.build_frames(table.as_deref()) {
             return Poll::Ready(Err(fault));
         }
         let mut pieces: SmallVec<[IoSlice<'_>; MAX_PIECES]> = SmallVec::new();
@@ -252,21 +254,21 @@ impl Tx {
         stream.poll_write(cx, &pieces).map_err(|e| Fault::io(&e))
     }
 
-    /// Cuts work into frames until a batch is full.
-    fn cut_frames(&mut self, table: Option<&StagTable>) -> Result<(), Fault> {
+    /// Divides work into frames until a batch is full.
+    fn build_frames(&mut self, table: Option<&StagTable>) -> Result<(), Fault> {
         let Self { queue, frames, scratch, crc, max_payload, .. } = self;
         let bytes = frames.iter().map(Frame::total).sum::<usize>().saturating_sub(self.sent);
         let limit = if crc.is_some() { CRC_BATCH_BYTES } else { BATCH_BYTES };
         let crc = crc.as_mut();
-        let mut cutter = Cutter { max_payload: *max_payload, scratch, crc, table, frames, limit, bytes };
-        while !cutter.is_full() {
-            let Some(work) = queue.get_mut(self.cut) else { break };
-            self.cut += usize::from(cutter.cut(work, self.first_work + self.cut as u64)?);
+        let mut framer = Framer { max_payload: *max_payload, scratch, crc, table, frames, limit, bytes };
+        while !framer.is_full() {
+            let Some(work) = queue.get_mut(self.framed) else { break };
+            self.framed += usize::from(framer.add_work(work, self.first_work + self.framed as u64)?);
         }
         Ok(())
     }
 
-    /// `n` bytes were handed over.
+    /// Accounts for `n` sent bytes.
     fn advance(&mut self, n: usize, done: &mut Vec<Completion>, counters: &mut Counters) {
         self.sent += n;
         while let Some(f) = self.frames.front() {
@@ -293,7 +295,7 @@ impl Tx {
     fn finish_first(&mut self, done: &mut Vec<Completion>, counters: &mut Counters) {
         let Some(work) = self.queue.pop_front() else { return };
         self.first_work += 1;
-        self.cut -= 1;
+        self.framed -= 1;
         if work.abandoned {
             return;
         }
@@ -309,7 +311,7 @@ impl Tx {
 }
 
 impl Kind {
-    /// The DDP header of the segment at `at` of the message.
+    /// Appends the DDP header of the segment at the position `at` of the message.
     fn header(&self, at: usize, last: bool, out: &mut Vec<u8>) {
         match *self {
             Self::Tagged { opcode, tag, offset } => {
@@ -323,7 +325,7 @@ impl Kind {
                     invalidate,
                     queue: opcode.queue(),
                     msn,
-                    offset: at as u32, // Messages are at most 1 GiB long: checked when posted.
+                    offset: at as u32, // At most 1 GiB: checked when posted.
                 };
                 out.extend_from_slice(&header.encode());
             }

@@ -1,4 +1,4 @@
-//! One piece of posted work, and how a frame is cut from it.
+//! Posted work, and its division into frames.
 
 use std::collections::VecDeque;
 
@@ -19,31 +19,31 @@ use crate::{
     },
 };
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
-    /// Write or Read Response to this place of the peer.
+    /// A Write or a Read Response to this memory of the peer.
     Tagged { opcode: Opcode, tag: u32, offset: u64 },
     /// Send, Read Request or Terminate.
     Untagged { opcode: Opcode, msn: u32, invalidate: u32 },
 }
 
-/// Where the bytes of a message are.
+/// Location of a message's data.
 #[derive(Debug)]
 pub(super) enum Data {
-    /// Ours, shared.
+    /// Shared memory of this end.
     Views(Views),
-    /// In the exposed region that the peer's Read Request names.
+    /// The exposed region that the peer's Read Request names.
     Source { header: Untagged, body: ReadRequestBody },
-    /// A Read Request's body.
+    /// The body of a Read Request.
     Read([u8; ReadRequestBody::BYTES]),
-    /// A Terminate's payload.
+    /// The payload of a Terminate.
     Bytes(Vec<u8>),
 }
 
-/// The bytes of a message, found.
+/// The data of a message.
 #[derive(Clone, Copy)]
-pub(super) enum Found<'a> {
+pub(super) enum MessageData<'a> {
     Bytes(&'a [u8]),
     /// The message begins at this position of the views.
     Views(&'a Views, usize),
@@ -53,15 +53,15 @@ pub(super) enum Found<'a> {
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) kind: Kind,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub(super) len: usize,
-    /// Of which this many are in frames.
+    /// Bytes that are in frames.
     done: usize,
-    /// Where in the views the next frame begins: which view, where in it.
+    /// Start of the next frame in the views: index of a view, and offset in it.
     cursor: (usize, usize),
     pub(super) data: Data,
     pub(super) signal: Option<WorkId>,
-    /// Only its half-sent frame is of interest any more.
+    /// The work was dropped except for its partly sent frame.
     pub(super) abandoned: bool,
 }
 
@@ -74,25 +74,25 @@ impl Work {
         matches!(self.data, Data::Source { .. })
     }
 
-    /// The bytes of the message. A Read Response's are found only while its region is exposed.
-    pub(super) fn find<'a>(&'a self, table: Option<&'a StagTable>) -> Result<Found<'a>, Fault> {
+    /// Locates the data. That of a Read Response is accessible only while its region is exposed.
+    pub(super) fn find<'a>(&'a self, table: Option<&'a StagTable>) -> Result<MessageData<'a>, Fault> {
         self.data.find(self.len, table)
     }
 }
 
 impl Data {
-    /// As [`Work::find`], for a message of `len` bytes.
-    fn find<'a>(&'a self, len: usize, table: Option<&'a StagTable>) -> Result<Found<'a>, Fault> {
+    /// Like [`Work::find`], for a message of `len` bytes.
+    fn find<'a>(&'a self, len: usize, table: Option<&'a StagTable>) -> Result<MessageData<'a>, Fault> {
         match self {
-            Self::Views(v) => Ok(Found::Views(v, 0)),
-            Self::Read(b) => Ok(Found::Bytes(b)),
-            Self::Bytes(b) => Ok(Found::Bytes(b)),
-            Self::Source { .. } if len == 0 => Ok(Found::Bytes(&[])),
+            Self::Views(v) => Ok(MessageData::Views(v, 0)),
+            Self::Read(b) => Ok(MessageData::Bytes(b)),
+            Self::Bytes(b) => Ok(MessageData::Bytes(b)),
+            Self::Source { .. } if len == 0 => Ok(MessageData::Bytes(&[])),
             Self::Source { header, body } => {
                 let denied = match table {
                     Some(t) => match t.source(body.source_tag, body.source_offset, len) {
-                        Ok(Source::Bytes(b)) => return Ok(Found::Bytes(b)),
-                        Ok(Source::Views(v, at)) => return Ok(Found::Views(v, at)),
+                        Ok(Source::Bytes(b)) => return Ok(MessageData::Bytes(b)),
+                        Ok(Source::Views(v, at)) => return Ok(MessageData::Views(v, at)),
                         Err(denied) => denied,
                     },
                     None => AccessError::Stag,
@@ -103,21 +103,21 @@ impl Data {
     }
 }
 
-/// Calls `f` with the pieces of `len` bytes from `start` of the message, until it returns false. `cursor` says where
-/// in views that is; gives where the next piece begins.
+/// Calls `f` with the pieces of `len` bytes from `start` of the message, until it returns false. `cursor` is
+/// the position of `start` in the views; returns that of the end.
 pub(super) fn pieces<'a>(
-    found: Found<'a>,
+    found: MessageData<'a>,
     start: usize,
     cursor: (usize, usize),
     len: usize,
     mut f: impl FnMut(&'a [u8]) -> bool,
 ) -> (usize, usize) {
     match found {
-        Found::Bytes(b) => {
+        MessageData::Bytes(b) => {
             f(b.get(start..start + len).unwrap_or_default());
             cursor
         }
-        Found::Views(v, _) => {
+        MessageData::Views(v, _) => {
             let (mut view, mut at) = cursor;
             let mut left = len;
             for piece in v.iter().skip(view) {
@@ -140,7 +140,7 @@ pub(super) fn pieces<'a>(
     }
 }
 
-/// The position `at` of `views`: which view, and where in it.
+/// The position `at` of `views` as index of a view and offset in it.
 fn cursor_at(views: &Views, mut at: usize) -> (usize, usize) {
     for (i, v) in views.iter().enumerate() {
         if at < v.len() {
@@ -151,35 +151,35 @@ fn cursor_at(views: &Views, mut at: usize) -> (usize, usize) {
     (views.iter().len(), 0)
 }
 
-/// Cuts work into frames until a batch is full.
-pub(super) struct Cutter<'a> {
-    /// The most payload of a frame.
+/// Divides work into frames until a batch is full.
+pub(super) struct Framer<'a> {
+    /// Maximum payload of a frame.
     pub(super) max_payload: usize,
-    /// Headers, inlined payload and trailers go to its end.
+    /// Buffer to which headers, inlined payload and trailers are appended.
     pub(super) scratch: &'a mut Vec<u8>,
     pub(super) crc: Option<&'a mut Crc>,
     pub(super) table: Option<&'a StagTable>,
-    /// Where the frames go.
+    /// Destination of the frames.
     pub(super) frames: &'a mut VecDeque<Frame>,
-    /// Bytes of a full batch, and of the present one.
+    /// Size of a full batch in bytes, and of the current one.
     pub(super) limit: usize,
     pub(super) bytes: usize,
 }
 
-impl Cutter<'_> {
+impl Framer<'_> {
     pub(super) fn is_full(&self) -> bool {
         self.bytes >= self.limit || self.frames.len() >= BATCH_FRAMES
     }
 
-    /// Cuts frames from `work`, at least one; true when it has all of them.
-    pub(super) fn cut(&mut self, work: &mut Work, number: u64) -> Result<bool, Fault> {
+    /// Creates frames from `work`, at least one. Returns true if `work` is complete.
+    pub(super) fn add_work(&mut self, work: &mut Work, number: u64) -> Result<bool, Fault> {
         let Work { kind, len: total, done, cursor, data, .. } = work;
         let most = match data {
             Data::Views(_) | Data::Source { .. } => self.max_payload,
-            Data::Read(_) | Data::Bytes(_) => usize::MAX, // One segment by rule.
+            Data::Read(_) | Data::Bytes(_) => usize::MAX, // Always one segment.
         };
         let found = data.find(*total, self.table)?;
-        if let Found::Views(v, at) = found
+        if let MessageData::Views(v, at) = found
             && *done == 0
             && at > 0
         {
@@ -199,18 +199,19 @@ impl Cutter<'_> {
         }
     }
 
-    /// The frame for `len` bytes from `start` of a message, and where in the message's views the next one begins.
+    /// Creates the frame for `len` bytes from `start` of a message. Returns it with the position after it in
+    /// the message's views.
     fn frame(
         &mut self,
         kind: &Kind,
-        found: Found<'_>,
+        found: MessageData<'_>,
         (start, len, last): (usize, usize, bool),
         cursor: (usize, usize),
     ) -> (Frame, (usize, usize)) {
         let scratch = &mut *self.scratch;
         let ulpdu = kind.header_bytes() + len;
         let began = scratch.len();
-        scratch.extend_from_slice(&(ulpdu as u16).to_be_bytes()); // max_payload keeps it in range.
+        scratch.extend_from_slice(&(ulpdu as u16).to_be_bytes()); // Limited by max_payload.
         kind.header(start, last, scratch);
         let header_end = scratch.len();
         let inline = len <= INLINE_BYTES;

@@ -1,8 +1,8 @@
-//! CRC32C of an FPDU (RFC 5044 section 4.4): Castagnoli, as in iSCSI; least significant byte first on the wire.
+//! CRC32C (Castagnoli, as in iSCSI) of an FPDU (RFC 5044 section 4.4); sent least significant byte first.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// A running CRC32C over the pieces of one FPDU.
+/// A CRC32C computed over successive pieces of an FPDU.
 #[derive(Clone)]
 pub(crate) struct Crc(Digest);
 
@@ -13,12 +13,12 @@ impl std::fmt::Debug for Crc {
 }
 
 impl Crc {
-    /// The CRC of nothing.
+    /// The CRC of zero bytes.
     pub(crate) fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Starts again.
+    /// Starts a new CRC.
     pub(crate) fn reset(&mut self) {
         self.0.reset();
     }
@@ -28,12 +28,12 @@ impl Crc {
         self.0.update(bytes);
     }
 
-    /// The CRC of everything added.
+    /// The CRC of the added bytes.
     pub(crate) fn value(&self) -> u32 {
-        self.0.finalize() as u32 // A 32-bit algorithm: the upper half is zero.
+        self.0.finalize() as u32 // 32-bit algorithm: the upper half is zero.
     }
 
-    /// The CRC as it is sent.
+    /// The CRC in the byte order of the wire.
     pub(crate) fn wire(&self) -> [u8; 4] {
         self.value().to_le_bytes()
     }
@@ -50,13 +50,13 @@ mod tests {
     }
 
     #[test]
-    fn the_check_value_is_castagnolis() {
+    fn the_check_value_is_that_of_castagnoli() {
         assert_eq!(crc(&[b"123456789"]).value(), 0xE306_9283);
         assert_eq!(crc(&[b"1234", b"", b"56789"]).value(), 0xE306_9283);
     }
 
     #[test]
-    fn rfc_5044_figures_give_the_rfcs_bytes() {
+    fn examples_of_rfc_5044_have_the_expected_crc() {
         let mut one = vec![0; 4];
         one.extend([0x00, 0x2a, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]);
         one.extend([0; 24]);

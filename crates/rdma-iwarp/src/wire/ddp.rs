@@ -17,7 +17,7 @@ const RDMAP_VERSION_MASK: u8 = 0xc0;
 const RDMAP_VERSION: u8 = 0x40;
 const OPCODE_MASK: u8 = 0x0f;
 
-/// The two control bytes, not yet judged.
+/// The two control bytes, unchecked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Control {
     ddp: u8,
@@ -31,22 +31,22 @@ impl Control {
         Some(Self { ddp, rdmap })
     }
 
-    /// Whether the segment says that it is tagged.
+    /// Whether the tagged flag is set.
     pub(crate) const fn is_tagged(self) -> bool {
         self.ddp & TAGGED != 0
     }
 
-    /// Whether the DDP version is ours.
+    /// Whether the DDP version is supported.
     pub(crate) const fn ddp_version_ok(self) -> bool {
         self.ddp & DDP_VERSION_MASK == DDP_VERSION
     }
 
-    /// Whether the RDMAP version is ours.
+    /// Whether the RDMAP version is supported.
     pub(crate) const fn rdmap_version_ok(self) -> bool {
         self.rdmap & RDMAP_VERSION_MASK == RDMAP_VERSION
     }
 
-    /// The operation.
+    /// The operation; `None` if it is unknown.
     pub(crate) const fn opcode(self) -> Option<Opcode> {
         Opcode::from_number(self.rdmap & OPCODE_MASK)
     }
@@ -61,7 +61,7 @@ const fn control(tagged: bool, last: bool, opcode: Opcode) -> [u8; 2] {
     [ddp, RDMAP_VERSION | opcode as u8]
 }
 
-/// A tagged segment's header.
+/// The header of a tagged segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tagged {
     /// The operation.
@@ -75,10 +75,10 @@ pub(crate) struct Tagged {
 }
 
 impl Tagged {
-    /// Its length on the wire.
+    /// Length on the wire in bytes.
     pub(crate) const BYTES: usize = 14;
 
-    /// Decodes the start of a ULPDU; `None` if it is too short or its operation unknown.
+    /// Decodes the start of a ULPDU; `None` if it is too short or the operation is unknown.
     pub(crate) fn decode(ulpdu: &[u8]) -> Option<Self> {
         let c = Control::decode(ulpdu)?;
         Some(Self {
@@ -89,7 +89,7 @@ impl Tagged {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[0..2].copy_from_slice(&control(true, self.last, self.opcode));
@@ -106,14 +106,14 @@ impl fmt::Display for Tagged {
     }
 }
 
-/// An untagged segment's header.
+/// The header of an untagged segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Untagged {
     /// The operation.
     pub(crate) opcode: Opcode,
     /// Whether it is the last segment of its message.
     pub(crate) last: bool,
-    /// Tag to invalidate (Sends with Invalidate; else 0 when sent, ignored when received).
+    /// Tag to invalidate (Sends with Invalidate; otherwise sent as 0 and ignored).
     pub(crate) invalidate: u32,
     /// Queue number.
     pub(crate) queue: u32,
@@ -124,10 +124,10 @@ pub(crate) struct Untagged {
 }
 
 impl Untagged {
-    /// Its length on the wire.
+    /// Length on the wire in bytes.
     pub(crate) const BYTES: usize = 18;
 
-    /// Decodes the start of a ULPDU; `None` if it is too short or its operation unknown.
+    /// Decodes the start of a ULPDU; `None` if it is too short or the operation is unknown.
     pub(crate) fn decode(ulpdu: &[u8]) -> Option<Self> {
         let c = Control::decode(ulpdu)?;
         Some(Self {
@@ -140,7 +140,7 @@ impl Untagged {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[0..2].copy_from_slice(&control(false, self.last, self.opcode));
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_have_the_worked_bytes() {
+    fn headers_have_the_expected_bytes() {
         let send = Untagged { opcode: Opcode::Send, last: true, invalidate: 0, queue: 0, msn: 1, offset: 0 };
         let bytes = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
         assert_eq!(send.encode(), bytes);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn short_headers_are_refused() {
+    fn short_headers_are_rejected() {
         for n in 0..Tagged::BYTES {
             assert_eq!(Tagged::decode(&[0xc1; 18][..n]), None);
         }

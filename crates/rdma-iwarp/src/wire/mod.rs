@@ -1,5 +1,5 @@
-//! The bytes on the wire: one file per header, each with its layout, a checked decoder, an encoder and a `Display`
-//! that prints like a packet dump. Nothing here keeps state or does I/O.
+//! Wire formats: one file per header, each with its layout, a checked decoder, an encoder and a `Display` in
+//! the manner of a packet dump. Stateless, without I/O.
 
 pub(crate) mod crc;
 pub(crate) mod ddp;
@@ -8,7 +8,7 @@ pub(crate) mod mpa;
 pub(crate) mod rdmap;
 pub(crate) mod terminate;
 
-/// Big-endian integers at fixed offsets of a slice; `None` past its end.
+/// Big-endian integers at an offset of a slice; `None` beyond its end.
 pub(crate) mod be {
     pub(crate) fn u16(b: &[u8], at: usize) -> Option<u16> {
         Some(u16::from_be_bytes(*b.get(at..)?.first_chunk()?))

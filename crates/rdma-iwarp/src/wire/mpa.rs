@@ -1,4 +1,4 @@
-//! MPA start-up frames (RFC 5044 section 7.1.1, RFC 6581 section 4).
+//! MPA startup frames (RFC 5044 section 7.1.1, RFC 6581 section 4).
 //!
 //! ```text
 //! key(16) M(1) C(1) R(1) S(1) reserved(4) revision(8) PD_Length(16) | private data
@@ -9,13 +9,13 @@ use std::fmt;
 
 use super::be;
 
-/// Bytes before the private data.
+/// Length of the fixed part, before the private data, in bytes.
 pub(crate) const FIXED_BYTES: usize = 20;
-/// The most private data of a frame.
+/// Maximum length of the private data.
 pub(crate) const MAX_PRIVATE: usize = 512;
-/// Bytes of the control words of RFC 6581.
+/// Length of the control words of RFC 6581 in bytes.
 pub(crate) const CONTROL_BYTES: usize = 4;
-/// A depth that says "not negotiated" (RFC 6581 section 4).
+/// The depth that means "not negotiated" (RFC 6581 section 4).
 pub(crate) const NO_NEGOTIATION: u16 = 0x3fff;
 
 const REQUEST_KEY: &[u8; 16] = b"MPA ID Req Frame";
@@ -27,65 +27,65 @@ const REJECT: u16 = 0x2000;
 const ENHANCED: u16 = 0x1000;
 const REVISION: u16 = 0x00ff;
 
-/// Which of the two frames.
+/// Kind of a startup frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The initiator's.
+    /// The frame of the initiator.
     Request,
-    /// The responder's.
+    /// The frame of the responder.
     Reply,
 }
 
 /// The fixed part of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fixed {
-    /// The sender wants markers in what it receives.
+    /// The sender requires markers in received data.
     pub(crate) markers: bool,
-    /// The sender wants CRCs.
+    /// The sender requests CRCs.
     pub(crate) crc: bool,
-    /// The responder refuses.
+    /// The responder rejects the connection.
     pub(crate) reject: bool,
     /// Control words are present.
     pub(crate) enhanced: bool,
     /// The protocol revision.
     pub(crate) revision: u8,
-    /// Bytes of private data, control words included.
+    /// Length of the private data including control words, in bytes.
     pub(crate) private_len: usize,
 }
 
-/// Why a frame's fixed part is not one.
+/// Why the fixed part of a frame is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Improper {
-    /// The key is not the one that belongs here (both ends think they are the initiator, or it is not MPA at all).
+pub(crate) enum FrameError {
+    /// The key is wrong: both ends are initiators, or the peer uses another protocol.
     #[error("no MPA key: another protocol, such as a TCP mount at the RDMA port?")]
     Key,
-    /// More private data than a frame may have.
+    /// The private data exceeds the maximum length.
     #[error("{0} bytes of MPA private data")]
     PrivateLength(usize),
-    /// Control words are promised but do not fit.
+    /// The control words flag is set, but the private data is too short for them.
     #[error("MPA control words are missing")]
     NoControl,
 }
 
 impl Fixed {
     /// Decodes and checks the fixed part of a frame of `kind`.
-    pub(crate) fn decode(b: &[u8; FIXED_BYTES], kind: Kind) -> Result<Self, Improper> {
+    pub(crate) fn decode(b: &[u8; FIXED_BYTES], kind: Kind) -> Result<Self, FrameError> {
         let key = match kind {
             Kind::Request => REQUEST_KEY,
             Kind::Reply => REPLY_KEY,
         };
         if b[..16] != key[..] {
-            return Err(Improper::Key);
+            return Err(FrameError::Key);
         }
         let word = u16::from_be_bytes([b[16], b[17]]);
         let private_len = usize::from(u16::from_be_bytes([b[18], b[19]]));
         if private_len > MAX_PRIVATE {
-            return Err(Improper::PrivateLength(private_len));
+            return Err(FrameError::PrivateLength(private_len));
         }
         let revision = (word & REVISION) as u8;
         let enhanced = revision >= 2 && word & ENHANCED != 0;
         if enhanced && private_len < CONTROL_BYTES {
-            return Err(Improper::NoControl);
+            return Err(FrameError::NoControl);
         }
         Ok(Self {
             markers: word & MARKERS != 0,
@@ -116,7 +116,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Decodes the start of private data.
+    /// Decodes the start of the private data; `None` if it is too short.
     pub(crate) fn decode(private: &[u8]) -> Option<Self> {
         let (i, o) = (be::u16(private, 0)?, be::u16(private, 2)?);
         Some(Self {
@@ -141,13 +141,13 @@ impl Control {
 /// A frame to send.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame<'a> {
-    /// Which.
+    /// Kind of the frame.
     pub(crate) kind: Kind,
     /// The protocol revision.
     pub(crate) revision: u8,
-    /// Ask for CRCs.
+    /// Whether CRCs are requested.
     pub(crate) crc: bool,
-    /// Refuse.
+    /// Whether the connection is rejected.
     pub(crate) reject: bool,
     /// Control words (revision 2).
     pub(crate) control: Option<Control>,
@@ -156,7 +156,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Its bytes.
+    /// Encodes the frame. Private data beyond the maximum is omitted.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let bit = |on: bool, mask: u16| if on { mask } else { 0 };
         let word = u16::from(self.revision)
@@ -172,7 +172,7 @@ impl Frame<'_> {
             Kind::Reply => REPLY_KEY,
         });
         out.extend(word.to_be_bytes());
-        out.extend(((control.len() + private.len()) as u16).to_be_bytes()); // At most MAX_PRIVATE.
+        out.extend(((control.len() + private.len()) as u16).to_be_bytes()); // At most MAX_PRIVATE, see above.
         out.extend(control);
         out.extend(private);
         out
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_the_worked_bytes() {
+    fn frames_have_the_expected_bytes() {
         let c = Control { ird: 128, ..Control::default() };
         let request = frame(Kind::Request, Some(c), &PRIVATE).encode();
         assert_eq!(&request[..16], b"MPA ID Req Frame");
@@ -219,23 +219,23 @@ mod tests {
     }
 
     #[test]
-    fn improper_frames_are_named() {
+    fn invalid_frames_are_rejected() {
         let mut b = [0; FIXED_BYTES];
         b[..16].copy_from_slice(b"MPA ID Req Frame");
         b[17] = 2;
-        assert_eq!(Fixed::decode(&b, Kind::Reply), Err(Improper::Key));
+        assert_eq!(Fixed::decode(&b, Kind::Reply), Err(FrameError::Key));
         b[18..].copy_from_slice(&513u16.to_be_bytes());
-        assert_eq!(Fixed::decode(&b, Kind::Request), Err(Improper::PrivateLength(513)));
+        assert_eq!(Fixed::decode(&b, Kind::Request), Err(FrameError::PrivateLength(513)));
         for short in 0..4 {
             b[16..].copy_from_slice(&[0x10, 2, 0, short]);
-            assert_eq!(Fixed::decode(&b, Kind::Request), Err(Improper::NoControl));
+            assert_eq!(Fixed::decode(&b, Kind::Request), Err(FrameError::NoControl));
         }
         b[16..].copy_from_slice(&[0x10, 2, 0, 4]);
         assert!(Fixed::decode(&b, Kind::Request).unwrap().enhanced);
     }
 
     #[test]
-    fn all_control_bits_survive() {
+    fn all_control_bits_are_preserved() {
         let c = Control {
             peer_to_peer: true,
             rtr_send: true,

@@ -27,7 +27,7 @@ pub(crate) enum Opcode {
 }
 
 impl Opcode {
-    /// The operation with the number `n`; `None` for those of RFC 7306 and for reserved ones.
+    /// The operation with the number `n`; `None` for those of RFC 7306 and reserved ones.
     pub(crate) const fn from_number(n: u8) -> Option<Self> {
         Some(match n {
             0 => Self::Write,
@@ -42,17 +42,17 @@ impl Opcode {
         })
     }
 
-    /// Whether its messages are tagged.
+    /// Whether the messages are tagged.
     pub(crate) const fn is_tagged(self) -> bool {
         matches!(self, Self::Write | Self::ReadResponse)
     }
 
-    /// Whether it invalidates a tag at the receiver.
+    /// Whether the operation invalidates a tag at the receiver.
     pub(crate) const fn invalidates(self) -> bool {
         matches!(self, Self::SendInvalidate | Self::SendSolicitedInvalidate)
     }
 
-    /// The untagged queue that its messages belong to (RFC 5040 section 5.1).
+    /// The queue number of the messages (RFC 5040 section 5.1).
     pub(crate) const fn queue(self) -> u32 {
         match self {
             Self::ReadRequest => 1,
@@ -78,10 +78,10 @@ pub(crate) struct ReadRequestBody {
 }
 
 impl ReadRequestBody {
-    /// Its length on the wire.
+    /// Length on the wire in bytes.
     pub(crate) const BYTES: usize = 28;
 
-    /// Decodes a body; `None` if `b` is not exactly as long as one.
+    /// Decodes a body; `None` if the length of `b` is different.
     pub(crate) fn decode(b: &[u8]) -> Option<Self> {
         if b.len() != Self::BYTES {
             return None;
@@ -95,7 +95,7 @@ impl ReadRequestBody {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the body.
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[0..4].copy_from_slice(&self.sink_tag.to_be_bytes());
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_request_body_has_the_worked_bytes() {
+    fn a_read_request_body_has_the_expected_bytes() {
         let body = ReadRequestBody {
             sink_tag: 0x201,
             sink_offset: 0x2000,

@@ -15,7 +15,7 @@ const HAS_READ: u32 = 0x2000;
 /// Layer, type and code of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ErrorCode {
-    /// 0 RDMAP, 1 DDP, 2 the layer below.
+    /// 0: RDMAP, 1: DDP, 2: lower layer.
     pub(crate) layer: u8,
     /// Error type within the layer.
     pub(crate) kind: u8,
@@ -28,7 +28,7 @@ macro_rules! codes {
         impl ErrorCode {
             $($(#[$doc])* pub(crate) const $name: Self = Self { layer: $layer, kind: $kind, code: $code };)*
 
-            /// What it means.
+            /// The meaning as text.
             pub(crate) const fn meaning(self) -> &'static str {
                 match (self.layer, self.kind, self.code) {
                     $(($layer, $kind, $code) => $text,)*
@@ -55,31 +55,31 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The source tag of a Read Request is not valid.
+    /// The source tag of a Read Request is invalid.
     READ_TAG = 0 / 1 / 0x00, "invalid tag of a read source";
-    /// The source range of a Read Request is outside its region.
+    /// The source range of a Read Request is outside of its region.
     READ_BOUNDS = 0 / 1 / 0x01, "read outside the region";
     /// The source of a Read Request may not be read.
     READ_RIGHTS = 0 / 1 / 0x02, "no right to read the region";
     /// The source range of a Read Request wraps.
     READ_WRAP = 0 / 1 / 0x04, "tagged offset of a read wraps";
-    /// Our own tag, but not one that can be invalidated.
+    /// A known tag that the peer may not invalidate.
     INVALIDATE_PROTECTED = 0 / 1 / 0x09, "tag cannot be invalidated (protection)";
-    /// Wrong RDMAP version.
+    /// Unsupported RDMAP version.
     RDMAP_VERSION = 0 / 2 / 0x05, "invalid RDMAP version";
-    /// Unknown operation, or one that does not fit here.
+    /// Unknown or unexpected operation.
     OPCODE = 0 / 2 / 0x06, "unexpected RDMAP operation";
-    /// Send with Invalidate of a tag that is not ours.
+    /// Send with Invalidate of an unknown tag.
     INVALIDATE = 0 / 2 / 0x09, "tag cannot be invalidated";
-    /// A message whose form is wrong in a way that has no code of its own.
+    /// A malformed message for which there is no specific code.
     MALFORMED = 0 / 2 / 0xff, "malformed RDMAP message";
-    /// The tag of a tagged segment is not valid, or has not the right.
+    /// The tag of a tagged segment is invalid or does not grant the access right.
     TAG = 1 / 1 / 0x00, "invalid tag";
-    /// A tagged segment outside its region.
+    /// A tagged segment is outside of its region.
     BOUNDS = 1 / 1 / 0x01, "write outside the region";
     /// The range of a tagged segment wraps.
     WRAP = 1 / 1 / 0x03, "tagged offset wraps";
-    /// Wrong DDP version, tagged.
+    /// Unsupported DDP version, tagged.
     TAGGED_VERSION = 1 / 1 / 0x04, "invalid DDP version (tagged)";
     /// Wrong queue number.
     QUEUE = 1 / 2 / 0x01, "invalid queue number";
@@ -91,13 +91,13 @@ codes! {
     MESSAGE_OFFSET = 1 / 2 / 0x04, "invalid message offset";
     /// Message longer than its buffer.
     TOO_LONG = 1 / 2 / 0x05, "message too long for the buffer";
-    /// Wrong DDP version, untagged.
+    /// Unsupported DDP version, untagged.
     UNTAGGED_VERSION = 1 / 2 / 0x06, "invalid DDP version (untagged)";
     /// CRC mismatch.
     CRC = 2 / 0 / 0x02, "CRC error";
-    /// An FPDU that cannot hold the header it must begin with.
+    /// An FPDU that is too short for its header.
     FPDU = 2 / 0 / 0x03, "FPDU too short for its header";
-    /// The responder wants a deeper read queue than we have.
+    /// The responder requires a deeper read queue than this end supports.
     IRD = 2 / 0 / 0x06, "insufficient IRD resources";
 }
 
@@ -107,24 +107,24 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// A Terminate message's content.
+/// The content of a Terminate message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terminate {
     /// The error.
     pub(crate) error: ErrorCode,
-    /// The offending segment: payload length (as Linux's siw counts it) and DDP header (14 or 18 bytes).
+    /// The segment in error: payload length (as Linux's siw counts it) and DDP header (14 or 18 bytes).
     pub(crate) segment: Option<(u16, Vec<u8>)>,
-    /// The offending Read Request's body (28 bytes).
+    /// The body of the Read Request in error (28 bytes).
     pub(crate) read: Option<Vec<u8>>,
 }
 
 impl Terminate {
-    /// A Terminate without attachments.
+    /// A Terminate without segment and Read Request.
     pub(crate) const fn bare(error: ErrorCode) -> Self {
         Self { error, segment: None, read: None }
     }
 
-    /// The error of a received Terminate's payload; the attachments are not looked at. `None` if it is too short.
+    /// Decodes the error from the payload of a Terminate, and ignores the rest. `None` if it is too short.
     pub(crate) fn decode_error(payload: &[u8]) -> Option<ErrorCode> {
         let word = be::u32(payload, 0)?;
         Some(ErrorCode {
@@ -134,7 +134,7 @@ impl Terminate {
         })
     }
 
-    /// The payload of the message.
+    /// Encodes the payload.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let ErrorCode { layer, kind, code } = self.error;
         let mut word = u32::from(layer) << 28 | u32::from(kind) << 24 | u32::from(code) << 16;
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminate_has_the_worked_bytes() {
+    fn a_terminate_has_the_expected_bytes() {
         let bare = Terminate::bare(ErrorCode::OPCODE);
         assert_eq!(bare.encode(), [0x02, 0x06, 0, 0]);
         assert_eq!(Terminate::decode_error(&bare.encode()), Some(ErrorCode::OPCODE));
