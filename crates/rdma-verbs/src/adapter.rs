@@ -1,4 +1,4 @@
-//! A device that connections use: its limits, and its protection domains with what is registered in them.
+//! A device in use by connections: its limits, and its protection domains with their registered memory.
 
 #![allow(unsafe_code)] // Foreign functions.
 
@@ -21,37 +21,37 @@ use super::{
     ffi::{Libraries, inline, verbs::*},
 };
 
-/// What the provider needs to know of a device.
+/// The properties of a device that the provider uses.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Abilities {
+pub(super) struct DeviceProperties {
     pub(super) iwarp: bool,
-    /// Type 2 windows: exposure is a work request.
+    /// Type 2 memory windows; memory is exposed by a work request.
     pub(super) windows: bool,
     pub(super) send_with_invalidate: bool,
     pub(super) max_wr: u32,
     pub(super) max_cqe: u32,
     pub(super) max_sge: u32,
-    /// Pieces of an RDMA Read's sink.
+    /// Maximum number of pieces of an RDMA Read's sink.
     pub(super) max_sge_rd: u32,
-    /// The most RDMA Reads of a peer, and of ours, at once.
+    /// Maximum number of concurrent RDMA Reads by a peer, and to a peer.
     pub(super) max_ird: u8,
     pub(super) max_ord: u8,
-    /// Receives of a shared queue; 0 if there are none.
+    /// Maximum number of receives in a shared queue; 0 if shared queues are not supported.
     pub(super) max_srq_wr: u32,
-    /// Bytes of a message.
+    /// Maximum length of a message in bytes.
     pub(super) max_message: u32,
-    /// The flags of a completion that tell of a tag that the peer has invalidated.
+    /// The completion flags that report a tag invalidated by the peer.
     pub(super) invalidated: u32,
 }
 
-/// The vendor of Linux's rxe.
+/// The vendor id of Linux's rxe.
 const RXE: u32 = 0xff_ffff;
 
-/// Whether the windows of rxe shall be used: never but to test windows, which no other software device has.
+/// Whether windows of rxe are used. For tests only: no other software device has windows.
 static TRUST_RXE_WINDOWS: AtomicBool = AtomicBool::new(false);
 
-/// Uses windows on Linux's rxe too, from the next connection on. **Unsafe against hostile peers**: rxe does not check
-/// their bounds. For tests.
+/// Uses windows on Linux's rxe too, from the next connection on. For tests: **unsafe against hostile peers**,
+/// because rxe does not check the bounds of windows.
 #[doc(hidden)]
 pub fn trust_rxe_windows() {
     TRUST_RXE_WINDOWS.store(true, Ordering::Relaxed);
@@ -61,8 +61,8 @@ fn trusts_rxe_windows() -> bool {
     TRUST_RXE_WINDOWS.load(Ordering::Relaxed)
 }
 
-impl Abilities {
-    /// What the device behind `id` says of itself.
+impl DeviceProperties {
+    /// Queries the properties of the device of `id`.
     pub(super) fn of(id: &CmId, context: NonNull<ibv_context>) -> io::Result<Self> {
         // SAFETY: the identifier keeps the context open.
         let (attr, port, iwarp) = unsafe {
@@ -76,7 +76,7 @@ impl Abilities {
         let windows = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         Ok(Self {
             iwarp,
-            // rxe does not hold a peer to the bounds of a window: it would reach the whole span.
+            // rxe does not check the bounds of a window: the peer could access the whole span.
             windows: a.device_cap_flags & windows != 0
                 && a.max_mw > 0
                 && (a.vendor_id != RXE || trusts_rxe_windows()),
@@ -89,20 +89,20 @@ impl Abilities {
             max_ord: depth(a.max_qp_init_rd_atom),
             max_srq_wr: if a.max_srq > 0 { limit(a.max_srq_wr) } else { 0 },
             max_message: port.max_msg_sz,
-            // rxe gives programs the kernel's number of the flag, which is another flag's here (one for checksums, that
-            // connections like ours never have).
+            // rxe passes the kernel's value of the flag to user space, where it has another meaning (a
+            // checksum flag that does not occur on reliable connections).
             invalidated: IBV_WC_WITH_INV | if a.vendor_id == RXE { IBV_WC_IP_CSUM_OK } else { 0 },
         })
     }
 
-    /// Whether connections may share a protection domain: only if nothing in it is reachable by a peer but windows,
-    /// which are bound to one queue pair. On iWARP the sinks of Reads are reachable too.
+    /// Whether connections may share a protection domain: only if peers can access it only through windows,
+    /// which are bound to one queue pair. On iWARP, peers can also access the sinks of Reads.
     pub(super) const fn may_share(&self) -> bool {
         self.windows && !self.iwarp
     }
 }
 
-/// Keeps the devices that librdmacm has opened open.
+/// Keeps the devices open that librdmacm has opened.
 struct Opened {
     libraries: &'static Libraries,
     list: NonNull<*mut ibv_context>,
@@ -110,7 +110,7 @@ struct Opened {
 
 // SAFETY: librdmacm may be called from any thread.
 unsafe impl Send for Opened {}
-// SAFETY: it has no methods.
+// SAFETY: the type has no methods.
 unsafe impl Sync for Opened {}
 
 impl Opened {
@@ -123,12 +123,12 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: the library's list, given back once.
+        // SAFETY: the list comes from the library and is freed once.
         unsafe { (self.libraries.cm.rdma_free_devices)(self.list.as_ptr()) };
     }
 }
 
-/// A registration of memory. Deregistered on drop: then no adapter reaches the memory through it.
+/// A memory registration. Deregistered on drop, after which no adapter can access the memory through it.
 pub(super) struct Registration {
     mr: NonNull<ibv_mr>,
     pd: Arc<Pd>,
@@ -141,7 +141,7 @@ unsafe impl Sync for Registration {}
 
 impl Registration {
     pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: lives until dropped.
+        // SAFETY: the region is valid until dropped.
         unsafe { self.mr.as_ref() }.lkey
     }
 
@@ -153,16 +153,17 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: ours. Work that uses it is over: whoever posts work keeps the registration until then.
+        // SAFETY: owned by this value. Work that uses it has completed: work requests keep the registration
+        // until then.
         unsafe { (self.pd.libraries.verbs.ibv_dereg_mr)(self.mr.as_ptr()) };
     }
 }
 
 /// A memory window of type 2. Freed on drop.
 pub(super) struct Window {
-    /// Its own `rkey` is the tag that the adapter knows; whoever posts a binding keeps it so.
+    /// Its `rkey` field contains the tag that the adapter uses; posting a bind request updates it.
     mw: NonNull<ibv_mw>,
-    /// The last tag that was given out for it.
+    /// The tag of the latest binding.
     rkey: u32,
     _pd: Arc<Pd>,
 }
@@ -175,11 +176,12 @@ impl Window {
         self.mw.as_ptr()
     }
 
-    /// The tag for the next binding: the same index, the next key (`ibv_inc_rkey`) that is not the present one.
+    /// The tag for the next binding: the same index and the next key (`ibv_inc_rkey`) that differs from the
+    /// current one.
     pub(super) fn next_rkey(&mut self) -> u32 {
         let next = |rkey: u32| (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff);
         self.rkey = next(self.rkey);
-        // SAFETY: lives until dropped.
+        // SAFETY: the window is valid until dropped.
         if self.rkey == unsafe { self.mw.as_ref() }.rkey {
             self.rkey = next(self.rkey);
         }
@@ -189,28 +191,28 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: ours; it is not bound, or its queue pair is gone.
+        // SAFETY: owned by this value; it is unbound, or its queue pair is destroyed.
         unsafe { inline::ibv_dealloc_mw(self.mw.as_ptr()) };
     }
 }
 
-/// An arena's span as the adapter knows it, for local access (and for windows to be bound upon).
+/// An arena's span that is registered for local access (and for binding windows).
 struct Span {
     registration: Registration,
     mapped: SpanRef,
 }
 
-/// A protection domain, and the spans that are registered in it. One per device where that is safe, else one per
+/// A protection domain and the spans registered in it: one per device if sharing is safe, otherwise one per
 /// connection.
 pub(super) struct Protection {
     spans: Mutex<HashMap<u64, Span>>,
-    /// Spans that connections keep registered until they let them go.
+    /// Spans that connections registered with [`Self::keep`].
     kept: Mutex<HashMap<u64, Weak<Registration>>>,
     pd: Arc<Pd>,
     windows: bool,
 }
 
-/// The bare protection domain. What is made in it keeps it.
+/// The `ibv_pd`. Objects created in it keep a reference.
 struct Pd {
     libraries: &'static Libraries,
     pd: NonNull<ibv_pd>,
@@ -224,23 +226,23 @@ unsafe impl Sync for Pd {}
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: ours; everything that was made in it is gone.
+        // SAFETY: owned by this value; all objects created in it are destroyed.
         unsafe { (self.libraries.verbs.ibv_dealloc_pd)(self.pd.as_ptr()) };
     }
 }
 
-/// The shared protection domains, by the address of their device's context.
+/// Shared protection domains, by the address of their device's context.
 static SHARED: Mutex<Vec<(usize, Weak<Protection>)>> = Mutex::new(Vec::new());
 
 impl Protection {
-    /// The protection domain for a connection of `id`.
+    /// Returns the protection domain for a connection of `id`.
     pub(super) fn of(
         id: &CmId,
         context: NonNull<ibv_context>,
-        abilities: &Abilities,
+        properties: &DeviceProperties,
     ) -> io::Result<Arc<Self>> {
-        if !abilities.may_share() {
-            return Ok(Arc::new(Self::new(id, context, abilities)?));
+        if !properties.may_share() {
+            return Ok(Arc::new(Self::new(id, context, properties)?));
         }
         let mut shared = SHARED.lock();
         shared.retain(|(_, p)| p.strong_count() > 0);
@@ -248,22 +250,22 @@ impl Protection {
         if let Some(p) = shared.iter().find(|(k, _)| *k == key).and_then(|(_, p)| p.upgrade()) {
             return Ok(p);
         }
-        let made = Arc::new(Self::new(id, context, abilities)?);
-        shared.push((key, Arc::downgrade(&made)));
-        Ok(made)
+        let created = Arc::new(Self::new(id, context, properties)?);
+        shared.push((key, Arc::downgrade(&created)));
+        Ok(created)
     }
 
-    fn new(id: &CmId, context: NonNull<ibv_context>, abilities: &Abilities) -> io::Result<Self> {
+    fn new(id: &CmId, context: NonNull<ibv_context>, properties: &DeviceProperties) -> io::Result<Self> {
         let libraries = id.libraries();
         let opened = Opened::new(libraries)?;
-        // SAFETY: the context is open, and `opened` keeps it so.
+        // SAFETY: the context is open, and `opened` keeps it open.
         let pd = unsafe { (libraries.verbs.ibv_alloc_pd)(context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(io::Error::last_os_error)?;
         let pd = Arc::new(Pd { libraries, pd, _opened: opened });
-        Ok(Self { spans: Mutex::default(), kept: Mutex::default(), pd, windows: abilities.windows })
+        Ok(Self { spans: Mutex::default(), kept: Mutex::default(), pd, windows: properties.windows })
     }
 
-    /// For the modules with unsafe code. Valid as long as `self`.
+    /// Pointer for the modules with unsafe code. Valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut ibv_pd {
         self.pd.pd.as_ptr()
     }
@@ -272,38 +274,39 @@ impl Protection {
         self.pd.libraries
     }
 
-    /// The key for local access to `span`, and the registration for binding windows. Registered when first asked for.
+    /// Returns the key for local access to `span`, and the region for binding windows. Registers the span at
+    /// the first call.
     pub(super) fn span(&self, span: &SpanRef) -> io::Result<(u32, *mut ibv_mr)> {
         let mut spans = self.spans.lock();
         if let Some(s) = spans.get(&span.id()) {
             return Ok((s.registration.lkey(), s.registration.mr.as_ptr()));
         }
-        // Spans that only we keep: their arenas are gone.
+        // Remove spans whose arenas no longer exist.
         spans.retain(|_, s| !s.mapped.is_last());
         let access = IBV_ACCESS_LOCAL_WRITE | if self.windows { IBV_ACCESS_MW_BIND } else { 0 };
-        // SAFETY: the whole span is mapped while `mapped` lives, which goes after the registration; with these rights
-        // it is reached only by work of ours, which keeps its buffers.
+        // SAFETY: the whole span stays mapped while `mapped` exists, which is dropped after the registration;
+        // with these rights only local work accesses it, and that keeps its buffers.
         let registration = unsafe { self.register(span.address(), span.len(), access) }?;
         let keys = (registration.lkey(), registration.mr.as_ptr());
         spans.insert(span.id(), Span { registration, mapped: span.clone() });
         Ok(keys)
     }
 
-    /// Registers memory for work of ours alone.
-    pub(super) fn register_for_us(&self, addr: usize, len: usize) -> io::Result<Registration> {
-        // SAFETY: no peer has a right to it. Only work of ours reaches it, which keeps the buffers that it names; the
-        // pages stay until it is deregistered, also when nothing is mapped there any more.
+    /// Registers memory for local use only.
+    pub(super) fn register_local(&self, addr: usize, len: usize) -> io::Result<Registration> {
+        // SAFETY: no peer has access. Only local work accesses it, and that keeps its buffers; pinned pages
+        // stay until deregistration even if the mapping is removed.
         unsafe { self.register(addr, len, IBV_ACCESS_LOCAL_WRITE) }
     }
 
-    /// Registers a whole span for work of ours alone, once for all connections that share the domain.
+    /// Registers a whole span for local use only, once for all connections that share the domain.
     pub(super) fn keep(&self, span: &SpanRef) -> io::Result<Arc<Registration>> {
         let mut kept = self.kept.lock();
-        if let Some(there) = kept.get(&span.id()).and_then(Weak::upgrade) {
-            return Ok(there);
+        if let Some(existing) = kept.get(&span.id()).and_then(Weak::upgrade) {
+            return Ok(existing);
         }
         kept.retain(|_, r| r.strong_count() > 0);
-        let registration = Arc::new(self.register_for_us(span.address(), span.len())?);
+        let registration = Arc::new(self.register_local(span.address(), span.len())?);
         kept.insert(span.id(), Arc::downgrade(&registration));
         Ok(registration)
     }
@@ -311,21 +314,21 @@ impl Protection {
     /// Registers memory with the rights `access`.
     ///
     /// # Safety
-    /// The memory stays mapped, and nobody else relies on what it holds, until the result is dropped.
+    /// The memory must stay mapped, and no other code may rely on its content, until the result is dropped.
     pub(super) unsafe fn register(&self, addr: usize, len: usize, access: u32) -> io::Result<Registration> {
         let at = std::ptr::with_exposed_provenance_mut(addr);
-        // SAFETY: as the caller says.
+        // SAFETY: ensured by the caller.
         let mr = unsafe { (self.pd.libraries.verbs.ibv_reg_mr)(self.as_ptr(), at, len, access as i32) };
         let mr = NonNull::new(mr).ok_or_else(io::Error::last_os_error)?;
         Ok(Registration { mr, pd: Arc::clone(&self.pd) })
     }
 
-    /// A fresh window.
+    /// Allocates a window.
     pub(super) fn window(&self) -> io::Result<Window> {
-        // SAFETY: the domain lives.
+        // SAFETY: the domain is valid.
         let mw = NonNull::new(unsafe { inline::ibv_alloc_mw(self.as_ptr(), IBV_MW_TYPE_2) })
             .ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: just made.
+        // SAFETY: just allocated.
         let rkey = unsafe { mw.as_ref() }.rkey;
         Ok(Window { mw, rkey, _pd: Arc::clone(&self.pd) })
     }

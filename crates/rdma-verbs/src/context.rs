@@ -1,4 +1,4 @@
-//! Devices as libibverbs opens them.
+//! Devices opened through libibverbs.
 
 #![allow(unsafe_code)] // Foreign functions.
 
@@ -10,13 +10,13 @@ use std::{
 
 use super::ffi::{Libraries, inline, verbs::*};
 
-/// The text in a C character array.
+/// Converts the text in a C character array.
 pub(super) fn text(chars: &[c_char]) -> String {
     let bytes: Vec<u8> = chars.iter().map(|c| *c as u8).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The devices of this machine, at one moment.
+/// The RDMA devices present at the time of the call.
 pub(super) struct DeviceList {
     libraries: &'static Libraries,
     list: NonNull<*mut ibv_device>,
@@ -24,7 +24,7 @@ pub(super) struct DeviceList {
 }
 
 impl DeviceList {
-    /// Asks the kernel.
+    /// Queries the kernel.
     pub(super) fn new(libraries: &'static Libraries) -> io::Result<Self> {
         let mut len: c_int = 0;
         // SAFETY: `len` is valid for writing.
@@ -33,12 +33,13 @@ impl DeviceList {
         Ok(Self { libraries, list, len: usize::try_from(len).unwrap_or(0) })
     }
 
-    /// The devices in it.
+    /// The devices of the list.
     pub(super) fn iter(&self) -> impl Iterator<Item = ListedDevice<'_>> {
-        // SAFETY: the library gave an array of `len` pointers to devices, which live as long as the list.
+        // SAFETY: the library returned an array of `len` pointers to devices, which are valid as long as the
+        // list.
         let devices = unsafe { std::slice::from_raw_parts(self.list.as_ptr(), self.len) };
         devices.iter().filter_map(|d| {
-            // SAFETY: as above; nothing writes to a device.
+            // SAFETY: as above; devices are not written to.
             let device = unsafe { d.as_ref() }?;
             Some(ListedDevice { libraries: self.libraries, device })
         })
@@ -47,12 +48,12 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the list is the library's, and nothing of it is in use: `ListedDevice` borrows it.
+        // SAFETY: the list comes from the library, and is not in use: `ListedDevice` borrows it.
         unsafe { (self.libraries.verbs.ibv_free_device_list)(self.list.as_ptr()) };
     }
 }
 
-/// A device, not open.
+/// A device that is not open.
 pub(super) struct ListedDevice<'a> {
     libraries: &'static Libraries,
     device: &'a ibv_device,
@@ -71,9 +72,9 @@ impl ListedDevice<'_> {
         self.device.transport_type
     }
 
-    /// Opens it.
+    /// Opens the device.
     pub(super) fn open(&self) -> io::Result<OpenDevice> {
-        // SAFETY: a device of a list that lives. The library does not write to it through this pointer.
+        // SAFETY: a device of a valid list. The library does not write through this pointer.
         let context =
             unsafe { (self.libraries.verbs.ibv_open_device)(std::ptr::from_ref(self.device).cast_mut()) };
         let context = NonNull::new(context).ok_or_else(io::Error::last_os_error)?;
@@ -81,7 +82,7 @@ impl ListedDevice<'_> {
     }
 }
 
-/// An open device, for questions.
+/// An open device, for queries.
 pub(super) struct OpenDevice {
     libraries: &'static Libraries,
     context: NonNull<ibv_context>,
@@ -100,9 +101,9 @@ impl OpenDevice {
 
     /// The valid entries of the GID tables of all ports, at most `limit`.
     pub(super) fn gids(&self, limit: usize) -> io::Result<Vec<ibv_gid_entry>> {
-        // SAFETY: numbers alone, for which zero is valid.
+        // SAFETY: the structure contains only numbers, for which zero is valid.
         let mut entries = vec![unsafe { mem::zeroed::<ibv_gid_entry>() }; limit];
-        // SAFETY: the context is open; there is room for `limit` entries of this size.
+        // SAFETY: the context is open; `entries` has space for `limit` entries of this size.
         let n = unsafe {
             (self.libraries.verbs._ibv_query_gid_table)(
                 self.context.as_ptr(),
@@ -120,20 +121,20 @@ impl OpenDevice {
 
 impl Drop for OpenDevice {
     fn drop(&mut self) {
-        // SAFETY: opened by us; nothing made from it exists.
+        // SAFETY: opened by `ListedDevice::open`; no object created from it exists.
         unsafe { (self.libraries.verbs.ibv_close_device)(self.context.as_ptr()) };
     }
 }
 
-/// What a device can do.
+/// Queries the attributes of a device.
 ///
 /// # Safety
-/// `context` is open.
+/// `context` must be open.
 pub(super) unsafe fn device_attributes(
     libraries: &Libraries,
     context: NonNull<ibv_context>,
 ) -> io::Result<ibv_device_attr_ex> {
-    // SAFETY: numbers alone, for which zero is valid; then as the caller says.
+    // SAFETY: the structure contains only numbers, for which zero is valid; the caller ensures the rest.
     let (attr, rc) = unsafe {
         let mut attr: ibv_device_attr_ex = mem::zeroed();
         let rc = inline::ibv_query_device_ex(&libraries.verbs, context.as_ptr(), &mut attr);
@@ -142,10 +143,10 @@ pub(super) unsafe fn device_attributes(
     if rc == 0 { Ok(attr) } else { Err(io::Error::from_raw_os_error(rc)) }
 }
 
-/// The state and limits of a port (the first is 1).
+/// Queries the state and limits of a port (the first is 1).
 ///
 /// # Safety
-/// `context` is open.
+/// `context` must be open.
 pub(super) unsafe fn port_attributes(
     libraries: &Libraries,
     context: NonNull<ibv_context>,
@@ -160,10 +161,10 @@ pub(super) unsafe fn port_attributes(
     if rc == 0 { Ok(attr) } else { Err(io::Error::from_raw_os_error(rc)) }
 }
 
-/// The name of the device behind an open context.
+/// The name of the device of an open context.
 ///
 /// # Safety
-/// `context` is open.
+/// `context` must be open.
 pub(super) unsafe fn device_name(context: NonNull<ibv_context>) -> String {
     // SAFETY: an open context points to its device.
     unsafe { (*context.as_ptr()).device.as_ref() }.map_or_else(String::new, |d| text(&d.name))

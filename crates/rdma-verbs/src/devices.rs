@@ -1,4 +1,4 @@
-//! Which RDMA devices this machine has, what they can do, and why they cannot be used.
+//! The RDMA devices of this machine, their capabilities, and reasons why the provider is unavailable.
 
 use std::{
     io,
@@ -12,33 +12,34 @@ use super::{
     ffi::{self, Libraries, LoadError, verbs::*},
 };
 
-/// The most GIDs that are listed of a device: the kernel's interface carries less than 64 KiB, and each takes 32 bytes.
+/// Maximum number of GIDs to query from a device: the kernel's interface returns less than 64 KiB, and an
+/// entry has 32 bytes.
 const MAX_GIDS: usize = 2000;
 
-/// Why the provider cannot be used on this machine.
+/// Why the provider is unavailable on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// rdma-core is not there, or too old.
+    /// rdma-core is missing or too old.
     #[error(transparent)]
     Library(#[from] LoadError),
-    /// The kernel offers no RDMA to programs, or not to this one.
+    /// The kernel interface is missing, or not accessible to this process.
     #[error(
-        "there is no {0}: load the kernel's RDMA modules (modprobe -a ib_uverbs rdma_ucm), or give this container the \
+        "{0} does not exist: load the kernel's RDMA modules (modprobe -a ib_uverbs rdma_ucm), or give this container the \
          device nodes"
     )]
     NoKernelInterface(&'static str),
-    /// The kernel has none.
+    /// The machine has no RDMA device.
     #[error(
-        "this machine has no RDMA device (`rdma link` lists them); a software one over an Ethernet interface is made \
-         with: rdma link add rxe0 type rxe netdev INTERFACE"
+        "this machine has no RDMA device (`rdma link` lists them); create a software device on an Ethernet \
+         interface with: rdma link add rxe0 type rxe netdev INTERFACE"
     )]
     NoDevices,
-    /// The list of devices cannot be had.
+    /// The list of devices cannot be queried.
     #[error("cannot list RDMA devices: {0}")]
     List(String),
 }
 
-/// What a device speaks on the wire.
+/// Transport protocol of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
@@ -46,7 +47,7 @@ pub enum Transport {
     InfiniBand,
     /// iWARP, over TCP.
     Iwarp,
-    /// Another one: of no use here.
+    /// Another transport, which is not supported.
     Other,
 }
 
@@ -54,79 +55,79 @@ pub enum Transport {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Device {
-    /// The kernel's name for it, such as `mlx5_0`.
+    /// The kernel's name of the device, such as `mlx5_0`.
     pub name: String,
-    /// What it speaks.
+    /// Transport protocol.
     pub transport: Transport,
-    /// What it is: `CA` (adapter), `RNIC` (iWARP adapter), or another word of rdma-core's.
+    /// Node type: `CA` (adapter), `RNIC` (iWARP adapter), or another name of rdma-core.
     pub node_type: &'static str,
-    /// What it told, or why it could not be asked (a permission, most often).
+    /// Attributes, or the reason why they cannot be queried (usually a missing permission).
     pub details: Result<Details, String>,
 }
 
-/// What an open device tells of itself.
+/// Attributes of an open device.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Details {
-    /// Its firmware's version; empty for software devices.
+    /// Firmware version; empty for software devices.
     pub firmware: String,
-    /// Its node GUID.
+    /// Node GUID.
     pub guid: u64,
-    /// Its limits.
+    /// Limits.
     pub limits: Limits,
-    /// What it supports.
+    /// Supported features.
     pub features: Features,
-    /// Its ports, the first of which is number 1.
+    /// Ports, in the order of their numbers from 1.
     pub ports: Vec<Port>,
 }
 
-/// Limits of a device, as it states them.
+/// Limits of a device, as reported by its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Queue pairs.
+    /// Maximum number of queue pairs.
     pub max_qp: u32,
-    /// Work requests in one queue.
+    /// Maximum number of work requests in a queue.
     pub max_qp_wr: u32,
-    /// Pieces of one work request.
+    /// Maximum number of pieces of a work request.
     pub max_sge: u32,
-    /// Pieces of one RDMA Read's sink (where it is less: iWARP).
+    /// Maximum number of pieces of an RDMA Read's sink (smaller on iWARP).
     pub max_sge_rd: u32,
-    /// Completion queues.
+    /// Maximum number of completion queues.
     pub max_cq: u32,
-    /// Entries of one completion queue.
+    /// Maximum number of entries of a completion queue.
     pub max_cqe: u32,
-    /// Memory regions.
+    /// Maximum number of memory regions.
     pub max_mr: u32,
-    /// Bytes of one memory region.
+    /// Maximum size of a memory region in bytes.
     pub max_mr_size: u64,
-    /// Page sizes, as a mask: bit 12 is 4 KiB.
+    /// Supported page sizes as a mask: bit 12 represents 4 KiB.
     pub page_size_cap: u64,
-    /// Memory windows.
+    /// Maximum number of memory windows.
     pub max_mw: u32,
-    /// Shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srq: u32,
-    /// Work requests in one shared receive queue.
+    /// Maximum number of work requests in a shared receive queue.
     pub max_srq_wr: u32,
-    /// Inbound RDMA Reads of one queue pair (IRD).
+    /// Maximum number of inbound RDMA Reads of a queue pair (IRD).
     pub max_qp_rd_atom: u32,
-    /// Outbound RDMA Reads of one queue pair (ORD).
+    /// Maximum number of outbound RDMA Reads of a queue pair (ORD).
     pub max_qp_init_rd_atom: u32,
-    /// Inbound RDMA Reads of all queue pairs.
+    /// Maximum number of inbound RDMA Reads of all queue pairs.
     pub max_res_rd_atom: u32,
 }
 
-/// What a device supports, as it states it.
+/// Features of a device, as reported by its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Features {
-    /// Memory windows of type 2, bound to a queue pair by a work request.
+    /// Type 2 memory windows, bound to a queue pair by a work request.
     pub memory_windows: bool,
     /// Send with Invalidate.
     pub send_with_invalidate: bool,
     /// Shared receive queues.
     pub shared_receive_queue: bool,
-    /// Registered memory that need not stay in place.
+    /// Registered memory without pinned pages.
     pub on_demand_paging: bool,
     /// On-demand paging of the whole address space with one region.
     pub implicit_on_demand_paging: bool,
@@ -136,37 +137,37 @@ pub struct Features {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Port {
-    /// Its number, from 1.
+    /// Number, from 1.
     pub number: u8,
-    /// Its state, as rdma-core names it: `ACTIVE` is the one in which it works.
+    /// State as named by rdma-core; only `ACTIVE` ports transfer data.
     pub state: &'static str,
     /// `InfiniBand` or `Ethernet`.
     pub link_layer: &'static str,
-    /// The path MTU that is in use, in bytes. (iWARP devices state one that means nothing.)
+    /// Current path MTU in bytes. (The value of iWARP devices has no meaning.)
     pub active_mtu: u32,
-    /// The largest path MTU, in bytes.
+    /// Maximum path MTU in bytes.
     pub max_mtu: u32,
-    /// The largest message, in bytes.
+    /// Maximum length of a message in bytes.
     pub max_message: u32,
-    /// Its addresses.
+    /// Addresses.
     pub gids: Vec<Gid>,
 }
 
 /// An address of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gid {
-    /// Its place in the port's table.
+    /// Index in the port's table.
     pub index: u32,
-    /// 128 bits, written as an IPv6 address; of RoCE version 2 over IPv4 it is the IPv4-mapped one.
+    /// 128 bits in the form of an IPv6 address; RoCE version 2 over IPv4 uses IPv4-mapped addresses.
     pub address: Ipv6Addr,
     /// `IB`, `RoCE v1` or `RoCE v2`.
     pub kind: &'static str,
 }
 
-/// The RDMA devices of this machine; never an empty list.
+/// Lists the RDMA devices of this machine; the list is never empty.
 ///
 /// # Errors
-/// [`Unusable`]: what is missing, and how to get it.
+/// [`Unusable`]: what is missing, and how to install it.
 pub fn devices() -> Result<Vec<Device>, Unusable> {
     let libraries = ffi::libraries()?;
     let list = DeviceList::new(libraries).map_err(|e| match e.raw_os_error() {
@@ -180,27 +181,28 @@ pub fn devices() -> Result<Vec<Device>, Unusable> {
     }
 }
 
-/// The RDMA device to which the local address `local` belongs; `None` if it belongs to none (or is unspecified).
+/// The name of the RDMA device with the local address `local`; `None` if no device has it, or it is
+/// unspecified.
 ///
 /// # Errors
-/// As [`devices`].
+/// Those of [`devices`].
 pub fn device_of(local: IpAddr) -> Result<Option<String>, Unusable> {
     let libraries = usable()?;
     let id = CmId::new(libraries).map_err(|e| match e.raw_os_error() {
         Some(libc::ENODEV) => Unusable::NoDevices,
         _ => Unusable::List(e.to_string()),
     })?;
-    // An address that is nobody's, or an interface without a device, cannot be bound.
+    // Binding fails for addresses of other machines and of interfaces without a device.
     Ok(id.bind(SocketAddr::new(local, 0)).ok().and_then(|()| id.device_name()))
 }
 
-/// The libraries, if the kernel offers what they need.
+/// The libraries, if the kernel provides the required interfaces.
 pub(super) fn usable() -> Result<&'static Libraries, Unusable> {
     let libraries = ffi::libraries()?;
     no_interface().map_or(Ok(libraries), Err)
 }
 
-/// What the kernel does not offer, if anything: names of device nodes that rdma-core opens.
+/// The error for the first device node that is missing, of those that rdma-core opens.
 fn no_interface() -> Option<Unusable> {
     ["/dev/infiniband", "/dev/infiniband/rdma_cm"]
         .into_iter()
@@ -248,7 +250,7 @@ fn details(device: &OpenDevice) -> io::Result<Details> {
     })
 }
 
-/// A count of rdma-core's, which keeps them signed.
+/// Converts a count of rdma-core, which is signed.
 fn count(n: i32) -> u32 {
     u32::try_from(n).unwrap_or(0)
 }
@@ -290,7 +292,7 @@ impl From<&ibv_device_attr_ex> for Features {
     }
 }
 
-/// Bytes of an `ibv_mtu`; 0 for a number that is none.
+/// Size of an `ibv_mtu` in bytes; 0 if invalid.
 const fn mtu_bytes(mtu: u32) -> u32 {
     match mtu {
         1..=5 => 128 << mtu,
@@ -342,12 +344,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_mtus_are_given_in_bytes() {
+    fn path_mtus_are_converted_to_bytes() {
         assert_eq!([0, 1, 2, 3, 4, 5, 6].map(mtu_bytes), [0, 256, 512, 1024, 2048, 4096, 0]);
     }
 
     #[test]
-    fn a_gid_is_written_as_an_address() {
+    fn a_gid_is_represented_as_an_ipv6_address() {
         let address: Ipv6Addr = "::ffff:10.99.0.1".parse().unwrap();
         let bytes = address.octets();
         let half = |i: usize| u64::from_ne_bytes(bytes[i..i + 8].try_into().unwrap());
@@ -361,9 +363,9 @@ mod tests {
         assert_eq!(gid(&entry), Gid { index: 1, address, kind: "RoCE v2" });
     }
 
-    /// On a machine without devices the answer says what is missing; on one with devices they are described.
+    /// Without devices the error names what is missing; with devices they are described.
     #[test]
-    fn a_machine_without_devices_is_told_what_is_missing() {
+    fn the_error_without_devices_names_what_is_missing() {
         match devices() {
             Ok(devices) => assert!(!devices.is_empty() && devices.iter().all(|d| !d.name.is_empty())),
             Err(why) => {

@@ -1,4 +1,4 @@
-//! What the peer can reach, and the two ways to let it: windows and regions.
+//! Exposed memory of a connection, by windows or by regions.
 
 #![allow(unsafe_code)] // Registers memory for the peer.
 
@@ -16,7 +16,7 @@ use super::{
     request::Binding,
 };
 
-/// The right that the peer gets.
+/// The verbs access flag for `access`.
 const fn right(access: Access) -> u32 {
     match access {
         Access::RemoteRead => IBV_ACCESS_REMOTE_READ,
@@ -24,7 +24,7 @@ const fn right(access: Access) -> u32 {
     }
 }
 
-/// Memory in one piece.
+/// A contiguous piece of memory.
 pub(super) struct Piece<'a> {
     pub(super) span: &'a SpanRef,
     pub(super) addr: usize,
@@ -32,7 +32,7 @@ pub(super) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// `memory`, if it is in one piece and not empty.
+    /// Returns `memory` as one piece, if it is contiguous and not empty.
     pub(super) fn of(memory: &'a Memory) -> Option<Self> {
         match memory {
             Memory::Owned(b) => Some(Self { span: b.span(), addr: b.address(), len: b.len() }),
@@ -45,34 +45,35 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// How memory is exposed.
+/// How a region is exposed.
 pub(super) enum By {
-    /// By a window: the memory is registered for local access already, and a work request lets the peer reach a part
-    /// of it, through this queue pair alone. With whether it came out of the reserve, to which it goes back.
+    /// By a window: the memory is registered for local access, and a bind request grants access to a part of
+    /// it through this queue pair only. The flag states whether the window belongs to the reserve.
     Window(Window, bool),
-    /// By a region: exactly these bytes are registered, with the one right.
-    Region(#[allow(dead_code)] Registration), // Only to be dropped.
-    /// Not any more: the connection ends.
+    /// By a region: exactly these bytes are registered, with one access right.
+    Region(#[allow(dead_code)] Registration), // Held for its drop.
+    /// Not exposed any more, because the connection ends.
     Nothing,
 }
 
 /// Exposed memory.
 pub(super) struct Exposed {
-    // The registration goes before the memory.
+    // Dropped before the memory.
     pub(super) by: By,
     pub(super) memory: Memory,
-    /// False once the peer has invalidated the tag.
+    /// False after the peer has invalidated the tag.
     pub(super) valid: bool,
 }
 
-/// The steering tags of a connection.
+/// The exposures of a connection, by tag.
 pub(super) struct Exposures {
     by_tag: HashMap<u32, Exposed>,
     bytes: usize,
-    /// Whether the device has windows: then nothing is exposed in another way, for connections share a protection
-    /// domain.
+    /// Whether the device has windows. If so, memory is exposed only by windows, because connections share a
+    /// protection domain.
     windows: bool,
-    /// The one that is idle longest comes first: so tags are used again as late as can be.
+    /// Unbound windows of the reserve. The least recently used one is first, so that tags are reused as late
+    /// as possible.
     idle: VecDeque<Window>,
     reserved: usize,
 }
@@ -96,20 +97,20 @@ fn register(
     piece: &Piece<'_>,
     access: Access,
 ) -> io::Result<(u32, By, Option<Binding>)> {
-    // Memory that a peer writes must be writable locally too, for the adapter.
+    // An adapter requires local write access for remote write access.
     let local = if access == Access::RemoteWrite { IBV_ACCESS_LOCAL_WRITE } else { 0 };
-    // SAFETY: the memory becomes part of an `Exposed`, whose registration goes before it.
+    // SAFETY: the memory becomes part of an `Exposed`, which drops the registration first.
     let region = unsafe { protection.register(piece.addr, piece.len, local | right(access)) }?;
     Ok((region.rkey(), By::Region(region), None))
 }
 
 impl Exposures {
-    /// By windows if the device has them, else by regions.
+    /// Creates an empty table. `windows`: whether the device has windows.
     pub(super) fn new(windows: bool) -> Self {
         Self { by_tag: HashMap::new(), bytes: 0, windows, idle: VecDeque::new(), reserved: 0 }
     }
 
-    /// Allocates windows, if there are none yet; how many there are.
+    /// Allocates windows at the first call, and returns their number.
     pub(super) fn reserve(&mut self, protection: &Protection, count: usize) -> usize {
         if self.windows && self.reserved == 0 {
             self.idle.extend((0..count).map_while(|_| protection.window().ok()));
@@ -118,8 +119,8 @@ impl Exposures {
         self.reserved
     }
 
-    /// Lets the peer reach `memory`. Gives the tag, the address, and work to be posted before the tag is told to the
-    /// peer.
+    /// Exposes `memory`. Returns the tag, the address, and a bind request, which must be posted before a Send
+    /// that conveys the tag.
     pub(super) fn expose(
         &mut self,
         protection: &Protection,
@@ -128,36 +129,42 @@ impl Exposures {
         access: Access,
     ) -> Result<(u32, u64, Option<Binding>), ExposeError> {
         let Some(piece) = Piece::of(&memory) else {
-            return Err(ExposeError { memory, reason: "it is empty, or in several pieces" });
+            return Err(ExposeError { memory, reason: "the region is empty, or in several pieces" });
         };
-        let made = match by {
+        let result = match by {
             Means::Registration if !self.windows => register(protection, &piece, access),
             Means::Registration => {
                 protection.window().and_then(|w| bind(w, false, protection, &piece, access))
             }
             Means::Window => match self.idle.pop_front() {
                 Some(w) => bind(w, true, protection, &piece, access),
-                None => return Err(ExposeError { memory, reason: "no window of the reserve is idle" }),
+                None => return Err(ExposeError { memory, reason: "no free window in the reserve" }),
             },
             Means::Global => {
-                return Err(ExposeError { memory, reason: "adapters have no tag for the whole arena" });
+                return Err(ExposeError {
+                    memory,
+                    reason: "the adapter does not support a tag for the whole arena",
+                });
             }
         };
         let (addr, len) = (piece.addr as u64, piece.len);
-        match made {
+        match result {
             Ok((tag, by, binding)) => {
                 self.bytes += len;
                 self.by_tag.insert(tag, Exposed { by, memory, valid: true });
                 Ok((tag, addr, binding))
             }
             Err(error) => {
-                tracing::warn!(%error, bytes = len, "the adapter does not expose memory");
-                Err(ExposeError { memory, reason: "the adapter refuses to expose more" })
+                tracing::warn!(%error, bytes = len, "the adapter cannot expose memory");
+                Err(ExposeError {
+                    memory,
+                    reason: "the adapter failed to register memory or to allocate a window",
+                })
             }
         }
     }
 
-    /// Takes an exposure out of the table; the caller makes the peer unable to reach it.
+    /// Removes an exposure from the table; the caller ends the peer's access.
     pub(super) fn remove(&mut self, tag: u32) -> Option<Exposed> {
         let exposed = self.by_tag.remove(&tag)?;
         self.bytes -= exposed.memory.len();
@@ -168,7 +175,7 @@ impl Exposures {
         self.by_tag.get_mut(&tag)
     }
 
-    /// The peer has invalidated a tag; whether it is one of ours.
+    /// Records that the peer has invalidated a tag. Returns whether the tag is in the table.
     pub(super) fn invalidated(&mut self, tag: u32) -> bool {
         self.by_tag.get_mut(&tag).map(|e| e.valid = false).is_some()
     }
@@ -177,20 +184,20 @@ impl Exposures {
         self.by_tag.get(&tag).is_some_and(|e| e.valid)
     }
 
-    /// A window of the reserve that reaches nothing any more.
-    pub(super) fn give_back(&mut self, window: Window) {
+    /// Returns an invalidated window to the reserve.
+    pub(super) fn return_window(&mut self, window: Window) {
         self.idle.push_back(window);
     }
 
-    /// Frees all windows: none of them reaches anything any more. (A queue pair must not go before the windows that are
-    /// bound to it.)
+    /// Frees all windows, which ends the peer's access through them. (Windows must be freed before the queue
+    /// pair to which they are bound is destroyed.)
     pub(super) fn free_windows(&mut self) {
         self.idle.clear();
         let exposed = self.by_tag.values_mut();
         exposed.filter(|e| matches!(e.by, By::Window(..))).for_each(|e| e.by = By::Nothing);
     }
 
-    /// How many there are, and their bytes.
+    /// Number of exposures, and their total bytes.
     pub(super) fn count(&self) -> (usize, usize) {
         (self.by_tag.len(), self.bytes)
     }

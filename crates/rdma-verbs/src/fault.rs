@@ -1,4 +1,4 @@
-//! What the adapter's reports mean for a connection.
+//! Errors of a connection for completion statuses and failed calls.
 
 use std::io;
 
@@ -6,23 +6,23 @@ use millrace_rdma::ConnectionError;
 
 use super::ffi::verbs::{IBV_WC_LOC_QP_OP_ERR, IBV_WC_WR_FLUSH_ERR};
 
-/// Why a connection ends whose work was completed with the status `status` (`ibv_wc_status`); `None` for work that was
-/// merely flushed, or could not be sent: the reason is somewhere else.
+/// The error of a connection for a work completion with the status `status` (`ibv_wc_status`). `None` for
+/// work that was flushed or could not be sent, whose cause is reported elsewhere.
 pub(super) fn of_status(status: u32, vendor: u32) -> Option<ConnectionError> {
     let io = |text: &str| Some(ConnectionError::Io(text.into()));
     match status {
-        // With the second, siw completes what it could not send, as after the peer has closed the connection.
+        // siw reports IBV_WC_LOC_QP_OP_ERR for unsent work, as after the peer has closed the connection.
         IBV_WC_WR_FLUSH_ERR | IBV_WC_LOC_QP_OP_ERR => None,
-        1 => Some(ConnectionError::PeerMisbehaved("its message is longer than the receive for it".into())),
-        4 => Some(ConnectionError::Local("the adapter may not use the memory of a work request".into())),
-        6 => Some(ConnectionError::Local("the adapter refused to bind a memory window".into())),
-        9 => Some(ConnectionError::Terminated("it refused a request as invalid".into())),
+        1 => Some(ConnectionError::PeerMisbehaved("a message is longer than its receive".into())),
+        4 => Some(ConnectionError::Local("the adapter cannot access the memory of a work request".into())),
+        6 => Some(ConnectionError::Local("the adapter cannot bind a memory window".into())),
+        9 => Some(ConnectionError::Terminated("the peer rejected a request as invalid".into())),
         10 => Some(ConnectionError::Terminated(
-            "it refused access to its memory (tag, bounds or rights are wrong)".into(),
+            "the peer denied access to its memory (wrong tag, bounds or rights)".into(),
         )),
-        11 => Some(ConnectionError::Terminated("it could not carry out a request".into())),
-        12 => io("the peer does not answer: it or the way to it is down"),
-        13 => io("the peer has no receive posted for our message"),
+        11 => Some(ConnectionError::Terminated("the peer failed to execute a request".into())),
+        12 => io("the peer does not respond: it or the network path is down"),
+        13 => io("the peer has no receive posted for the message"),
         21 => Some(ConnectionError::Io(format!("the adapter failed (vendor error {vendor:#x})"))),
         other => Some(ConnectionError::Io(format!(
             "the adapter ended the connection (completion status {other}, vendor error {vendor:#x})"
@@ -30,30 +30,30 @@ pub(super) fn of_status(status: u32, vendor: u32) -> Option<ConnectionError> {
     }
 }
 
-/// Of a shared receive queue a peer may use no more than was posted for it.
+/// Error for a peer that sends more messages than receives were posted for it on a shared queue.
 pub(super) fn too_many_messages() -> ConnectionError {
-    ConnectionError::PeerMisbehaved("it sent more messages than there were receives for".into())
+    ConnectionError::PeerMisbehaved("the peer sent more messages than receives were posted for it".into())
 }
 
-/// The adapter flushed our work, and neither it nor the peer says why.
+/// Error if the adapter flushed work, and neither adapter nor peer report the cause.
 pub(super) fn flushed() -> ConnectionError {
     ConnectionError::Io(
-        "the adapter ended the connection: the peer broke the protocol, used memory that it may not, or is gone".into(),
+        "the adapter ended the connection: the peer violated the protocol, accessed memory without the right to, or has failed".into(),
     )
 }
 
-/// A call of rdma-core failed.
+/// Error for a failed call of rdma-core, with a hint.
 pub(super) fn of_call(what: &str, e: &io::Error) -> ConnectionError {
     let hint = match e.raw_os_error() {
         Some(libc::ENOMEM | libc::EAGAIN) => {
-            "; the limit of locked memory may be too low (ulimit -l, LimitMEMLOCK of the service): raise it"
+            "; the limit of locked memory may be too low: raise it (ulimit -l, or LimitMEMLOCK of the service)"
         }
-        Some(libc::EIO) => {
-            "; the device was removed or has failed (`millrace devices` lists those that are there)"
+        Some(libc::EIO) => "; the device was removed or has failed (run `millrace devices` to list devices)",
+        Some(libc::EACCES | libc::EPERM) => {
+            "; this user has no permission for the device's node in /dev/infiniband"
         }
-        Some(libc::EACCES | libc::EPERM) => "; this user may not use the device's node in /dev/infiniband",
         Some(libc::ENODEV) => {
-            "; no RDMA device has that address, or it was removed (`millrace devices` lists them)"
+            "; no RDMA device has that address, or it was removed (run `millrace devices` to list devices)"
         }
         _ => "",
     };
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_say_what_a_person_can_do() {
+    fn errors_name_a_remedy() {
         let text = |errno| of_call("do it", &io::Error::from_raw_os_error(errno)).to_string();
         assert!(text(libc::ENOMEM).contains("ulimit -l"));
         assert!(text(libc::EIO).contains("removed"));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn flushed_work_is_not_the_reason_of_an_end() {
+    fn flushed_work_is_not_reported_as_the_cause() {
         assert!(of_status(IBV_WC_WR_FLUSH_ERR, 0).is_none());
         assert!(of_status(IBV_WC_LOC_QP_OP_ERR, 0).is_none());
         assert!(matches!(of_status(10, 0), Some(ConnectionError::Terminated(_))));

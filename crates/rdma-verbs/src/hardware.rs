@@ -1,4 +1,4 @@
-//! The queues of one connection, as the adapter has them.
+//! The adapter's queues of one connection.
 
 #![allow(unsafe_code)] // Foreign functions.
 
@@ -10,35 +10,36 @@ use std::{
 };
 
 use super::{
-    adapter::{Abilities, Protection},
+    adapter::{DeviceProperties, Protection},
     cm::CmId,
     ffi::{Libraries, inline, verbs::*},
     shared_receive::SharedReceives,
 };
 
-/// Work requests in each queue, where the device allows. Beyond it they wait in ours.
+/// Maximum number of work requests in each queue, within the device's limit. More work waits in software.
 const DEPTH: u32 = 256;
-/// Receives of an iWARP device, which ends a connection when a message finds none: as many as credits may call for.
+/// Maximum number of receives on iWARP devices, which end a connection on which a message finds no receive:
+/// as many as credits may require.
 const IWARP_RECEIVES: u32 = 4096;
-/// Pieces of one work request, where the device allows.
+/// Maximum number of pieces of a work request, within the device's limit.
 const PIECES: u32 = 16;
-/// Bytes of a message that is copied into the work request itself; the first that the device takes. A typical NFS
-/// call or reply without data is below 256 bytes.
+/// Maximum inline data in bytes: the first value that the device supports is used. A typical NFS call or
+/// reply without data is shorter than 256 bytes.
 const INLINE: [u32; 3] = [256, 64, 0];
-/// How long a peer waits whose message found no receive in a shared queue, before it sends it again: 0.64 ms (IBA volume
-/// 1, table of RNR NAK timers). The connection manager's is 655 ms, as for something that never happens.
+/// Delay before a peer repeats a message that found no receive in a shared queue: 0.64 ms (IBA volume 1,
+/// table of RNR NAK timers). The connection manager's default is 655 ms.
 const RETRY_AFTER: u8 = 12;
-/// Completion events that are acknowledged together: each acknowledgement takes a lock.
+/// Number of completion events to acknowledge together, because each acknowledgement takes a lock.
 const ACK_BATCH: u32 = 64;
 
-/// A completion channel: the descriptor that tells of completions.
+/// A completion channel: the descriptor that reports completion events.
 struct Channel {
     libraries: &'static Libraries,
     channel: NonNull<ibv_comp_channel>,
 }
 
 impl Channel {
-    /// The context is open, and stays so.
+    /// Creates a channel. The context must be open and stay open.
     fn new(libraries: &'static Libraries, context: NonNull<ibv_context>) -> io::Result<Self> {
         // SAFETY: an open context.
         let channel = unsafe { (libraries.verbs.ibv_create_comp_channel)(context.as_ptr()) };
@@ -48,7 +49,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: ours; its completion queues are gone.
+        // SAFETY: owned by this value; its completion queues are destroyed.
         unsafe { (self.libraries.verbs.ibv_destroy_comp_channel)(self.channel.as_ptr()) };
     }
 }
@@ -64,7 +65,7 @@ struct CompletionQueue {
 impl CompletionQueue {
     fn new(channel: &Channel, context: NonNull<ibv_context>, entries: u32) -> io::Result<Self> {
         let libraries = channel.libraries;
-        // SAFETY: context and channel live; the vector 0 is always there.
+        // SAFETY: context and channel are valid; vector 0 always exists.
         let cq = unsafe {
             let channel = channel.channel.as_ptr();
             (libraries.verbs.ibv_create_cq)(context.as_ptr(), entries as i32, ptr::null_mut(), channel, 0)
@@ -74,17 +75,17 @@ impl CompletionQueue {
     }
 
     fn poll(&self, into: &mut [ibv_wc]) -> io::Result<usize> {
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is valid.
         let n = unsafe { inline::ibv_poll_cq(self.cq.as_ptr(), into) };
-        usize::try_from(n).map_err(|_| io::Error::other("the completion queue is broken"))
+        usize::try_from(n).map_err(|_| io::Error::other("cannot poll the completion queue"))
     }
 
-    /// Asks for an event at the next completion; false if that was asked for already.
+    /// Requests an event at the next completion; false if it was already requested.
     fn arm(&mut self) -> io::Result<bool> {
         if self.armed {
             return Ok(false);
         }
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is valid.
         match unsafe { inline::ibv_req_notify_cq(self.cq.as_ptr()) } {
             0 => self.armed = true,
             rc => return Err(io::Error::from_raw_os_error(rc)),
@@ -92,7 +93,7 @@ impl CompletionQueue {
         Ok(true)
     }
 
-    /// An event of this queue was taken from the channel.
+    /// Records an event of this queue that was taken from the channel.
     fn fired(&mut self) {
         self.armed = false;
         self.unacknowledged += 1;
@@ -102,7 +103,7 @@ impl CompletionQueue {
     }
 
     fn acknowledge(&mut self) {
-        // SAFETY: the queue lives, and so many events of it were taken.
+        // SAFETY: the queue is valid, and this number of its events was taken.
         unsafe { (self.libraries.verbs.ibv_ack_cq_events)(self.cq.as_ptr(), self.unacknowledged) };
         self.unacknowledged = 0;
     }
@@ -111,27 +112,27 @@ impl CompletionQueue {
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.acknowledge();
-        // SAFETY: ours; the queue pair is gone, and all events are acknowledged.
+        // SAFETY: owned by this value; the queue pair is destroyed, and all events are acknowledged.
         unsafe { (self.libraries.verbs.ibv_destroy_cq)(self.cq.as_ptr()) };
     }
 }
 
-/// How large the queues are.
+/// Sizes of the queues.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) send: usize,
     pub(super) receive: usize,
-    /// Pieces of a Send or Write, and of a Read's sink.
+    /// Maximum number of pieces of a Send or Write, and of a Read's sink.
     pub(super) pieces: usize,
     pub(super) read_pieces: usize,
-    /// Bytes that may go into the work request itself.
+    /// Maximum inline data in bytes.
     pub(super) inline: usize,
 }
 
-/// A queue pair with its completion queues and its identifier. When it is dropped, the adapter has stopped using any
+/// A queue pair with its completion queues and its identifier. After it is dropped, the adapter uses no
 /// memory for it.
 pub(super) struct Hardware {
-    // Dropped in this order, after the queue pair.
+    // Dropped in this order, after the queue pair is destroyed.
     send_cq: CompletionQueue,
     receive_cq: CompletionQueue,
     channel: Channel,
@@ -142,28 +143,28 @@ pub(super) struct Hardware {
     sizes: Sizes,
 }
 
-// SAFETY: rdma-core may be called from any thread; whoever has this is the only one who calls it.
+// SAFETY: rdma-core may be called from any thread; only the owner of this value calls it.
 unsafe impl Send for Hardware {}
 
 impl Hardware {
-    /// Makes a queue pair for `id`, which is bound to the device of `protection`. It takes its receives from `shared`,
-    /// which it has joined, if that is given.
+    /// Creates a queue pair for `id`, which must be bound to the device of `protection`. If `shared` is
+    /// given, the queue pair takes its receives from it and must have joined it.
     pub(super) fn new(
         id: CmId,
         protection: Arc<Protection>,
-        abilities: &Abilities,
+        properties: &DeviceProperties,
         shared: Option<Arc<SharedReceives>>,
     ) -> io::Result<Self> {
         let context = id.context().ok_or(io::ErrorKind::NotConnected)?;
-        let most = abilities.max_wr.min(abilities.max_cqe);
+        let most = properties.max_wr.min(properties.max_cqe);
         let depth = DEPTH.min(most);
-        let receives = if abilities.iwarp { IWARP_RECEIVES.min(most) } else { depth };
+        let receives = if properties.iwarp { IWARP_RECEIVES.min(most) } else { depth };
         let channel = Channel::new(id.libraries(), context)?;
         let send_cq = CompletionQueue::new(&channel, context, depth)?;
-        // Of a shared queue one connection may use all before anybody looks.
+        // With a shared queue, one connection may complete all its receives between two polls.
         let entries = shared.as_ref().map_or(receives, |s| s.completions());
         let receive_cq = CompletionQueue::new(&channel, context, entries)?;
-        let pieces = PIECES.min(abilities.max_sge);
+        let pieces = PIECES.min(properties.max_sge);
         let attr = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: send_cq.cq.as_ptr(),
@@ -184,7 +185,7 @@ impl Hardware {
             send: depth as usize,
             receive: receives as usize,
             pieces: pieces as usize,
-            read_pieces: pieces.min(abilities.max_sge_rd) as usize,
+            read_pieces: pieces.min(properties.max_sge_rd) as usize,
             inline,
         };
         Ok(Self { send_cq, receive_cq, channel, id, protection, shared, qp, sizes })
@@ -194,14 +195,16 @@ impl Hardware {
         self.sizes
     }
 
-    /// Of a connection that is up: lets the peer try again soon when a shared queue was empty.
+    /// For an established connection: shortens the delay before the peer repeats a message that found a
+    /// shared queue empty.
     pub(super) fn shorten_retries(&mut self) -> io::Result<()> {
         if self.shared.is_none() {
             return Ok(());
         }
         let mut attr = ibv_qp_attr { before: [0; 128], min_rnr_timer: RETRY_AFTER, after: [0; 15] };
         let (modify, what) = (self.id.libraries().verbs.ibv_modify_qp, IBV_QP_MIN_RNR_TIMER as i32);
-        // SAFETY: the queue pair lives; the structure is whole, and only the named member of it is read.
+        // SAFETY: the queue pair is valid; the structure is complete, and the library reads only the named
+        // field.
         match unsafe { modify(self.qp.as_ptr(), &mut attr, what) } {
             0 => Ok(()),
             rc => Err(io::Error::from_raw_os_error(rc.abs())),
@@ -216,34 +219,34 @@ impl Hardware {
         &self.protection
     }
 
-    /// Another descriptor of the completion channel, to be watched.
+    /// A duplicate of the completion channel's descriptor, for polling.
     pub(super) fn fd(&self) -> io::Result<OwnedFd> {
-        // SAFETY: the channel has its descriptor open as long as it lives.
+        // SAFETY: the descriptor is open as long as the channel exists.
         unsafe { BorrowedFd::borrow_raw(self.channel.channel.as_ref().fd) }.try_clone_to_owned()
     }
 
-    /// Takes completions of the send queue; how many.
+    /// Takes completions of the send queue, and returns their number.
     pub(super) fn poll_send(&self, into: &mut [ibv_wc]) -> io::Result<usize> {
         self.send_cq.poll(into)
     }
 
-    /// Takes completions of the receive queue; how many.
+    /// Takes completions of the receive queue, and returns their number.
     pub(super) fn poll_receive(&self, into: &mut [ibv_wc]) -> io::Result<usize> {
         self.receive_cq.poll(into)
     }
 
-    /// Asks for an event at the next receive, and if `sends` at the next completion of the send queue. True if that
-    /// is new: then what came before it must be looked for once more.
+    /// Requests an event at the next receive and, if `sends`, at the next completion of the send queue.
+    /// Returns true if a request is new; then the queues must be polled once more, for earlier completions.
     pub(super) fn arm(&mut self, sends: bool) -> io::Result<bool> {
         let receive = self.receive_cq.arm()?;
         Ok((sends && self.send_cq.arm()?) || receive)
     }
 
-    /// Takes one event from the completion channel, if there is one (its descriptor must be non-blocking).
+    /// Takes one event from the completion channel, if any (the descriptor must be non-blocking).
     pub(super) fn take_event(&mut self) -> io::Result<()> {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         let channel = self.channel.channel.as_ptr();
-        // SAFETY: the channel lives; both are valid for writing.
+        // SAFETY: the channel is valid; both pointers are valid for writing.
         let rc = unsafe { (self.channel.libraries.verbs.ibv_get_cq_event)(channel, &mut cq, &mut context) };
         if rc != 0 {
             return Err(io::Error::last_os_error());
@@ -255,24 +258,24 @@ impl Hardware {
         Ok(())
     }
 
-    /// Posts a list of sends, all linked.
+    /// Posts a linked list of work requests to the send queue.
     ///
     /// # Safety
-    /// They are valid, and the memory that they name is not used otherwise until their completion, or until `self` is
-    /// dropped.
+    /// The requests must be valid, and their memory must not be used otherwise until their completion, or
+    /// until `self` is dropped.
     pub(super) unsafe fn post_send(&mut self, first: *mut ibv_send_wr) -> io::Result<()> {
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair lives; the rest as the caller says.
+        // SAFETY: the queue pair is valid; the caller ensures the rest.
         match unsafe { inline::ibv_post_send(self.qp.as_ptr(), first, &mut bad) } {
             0 => Ok(()),
             rc => Err(io::Error::from_raw_os_error(rc.abs())),
         }
     }
 
-    /// Posts a list of receives, all linked.
+    /// Posts a linked list of receives.
     ///
     /// # Safety
-    /// As [`Self::post_send`].
+    /// Those of [`Self::post_send`].
     pub(super) unsafe fn post_receive(&mut self, first: *mut ibv_recv_wr) -> io::Result<()> {
         let mut bad = ptr::null_mut();
         // SAFETY: as above.
@@ -283,7 +286,7 @@ impl Hardware {
     }
 }
 
-/// Makes the queue pair, with as much inline data as the device takes.
+/// Creates the queue pair, with the largest inline size that the device supports.
 fn create_qp(
     id: &CmId,
     protection: &Protection,
@@ -293,8 +296,8 @@ fn create_qp(
     for inline in INLINE {
         let mut attr = *attr;
         attr.cap.max_inline_data = inline;
-        // SAFETY: the identifier is bound to the device of the protection domain; both live, and so do the completion
-        // queues. The library makes the queue pair a part of the identifier.
+        // SAFETY: the identifier is bound to the device of the protection domain; both are valid, and so are
+        // the completion queues. The library attaches the queue pair to the identifier.
         let (rc, qp) = unsafe {
             let rc = (id.libraries().cm.rdma_create_qp)(id.as_ptr(), protection.as_ptr(), &mut attr);
             (rc, (*id.as_ptr()).qp)
@@ -308,8 +311,8 @@ fn create_qp(
 }
 
 impl Hardware {
-    /// Gives up messages that nobody looked at, whose receives are a shared queue's.
-    fn give_up(&self, shared: &SharedReceives) {
+    /// Drops unprocessed messages whose receives belong to a shared queue.
+    fn discard_completions(&self, shared: &SharedReceives) {
         let mut completed = [NO_COMPLETION; 32];
         while let Ok(n) = self.receive_cq.poll(&mut completed)
             && n > 0
@@ -321,14 +324,14 @@ impl Hardware {
 
 impl Drop for Hardware {
     fn drop(&mut self) {
-        // Some adapters forget the completions of a queue pair that is destroyed.
+        // Some adapters drop the completions of a queue pair that is destroyed.
         let shared = self.shared.take();
-        shared.iter().for_each(|s| self.give_up(s));
-        // SAFETY: the identifier's own queue pair, which nothing uses any more. The adapter has stopped when this
-        // returns.
+        shared.iter().for_each(|s| self.discard_completions(s));
+        // SAFETY: the identifier's own queue pair, which is no longer in use. The adapter has stopped when
+        // the function returns.
         unsafe { (self.id.libraries().cm.rdma_destroy_qp)(self.id.as_ptr()) };
         if let Some(s) = shared {
-            self.give_up(&s);
+            self.discard_completions(&s);
             s.leave();
         }
     }

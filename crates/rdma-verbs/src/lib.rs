@@ -1,34 +1,37 @@
-//! RDMA adapters through rdma-core (libibverbs and librdmacm): InfiniBand, RoCE, iWARP, and the kernel's software
-//! devices. The libraries are loaded when they are first needed.
+//! RDMA adapters through rdma-core (libibverbs and librdmacm): InfiniBand, RoCE, iWARP, and the kernel's
+//! software devices. The libraries are loaded on first use.
 //!
 //! ```text
-//! qp        drives a connection, and judges how it ends
-//!  |- queues     one connection behind its lock: what is posted, completed, exposed
-//!  |   |- send, receive   work, and the memory that it keeps until it is completed   (unsafe)
-//!  |   |- request         what the send queue is given                                 (unsafe)
-//!  |   |- shared_receive  receives that connections share                              (unsafe)
-//!  |   |- local           what is registered for our own work for some time
-//!  |   |- exposures       what the peer can reach: windows or regions                (unsafe)
-//!  |   |- hardware        queue pair and completion queues                           (unsafe)
-//!  |- fault      what the adapter's reports mean
+//! qp        drives a connection and handles its end
+//!  |- queues     the state of a connection behind its lock: posted work, completions, exposed memory
+//!  |   |- send, receive   work, and the memory that it uses until its completion         (unsafe)
+//!  |   |- request         work requests of the send queue                               (unsafe)
+//!  |   |- shared_receive  shared receive queues                                         (unsafe)
+//!  |   |- local           temporary registrations for local use
+//!  |   |- exposures       memory that the peer can access: windows or regions           (unsafe)
+//!  |   |- hardware        queue pair and completion queues                              (unsafe)
+//!  |- fault      errors for completion statuses and failed calls
 //! setup, listen   connecting and accepting
-//! adapter   a device's limits, protection domains, registered memory                 (unsafe)
-//! devices   which devices there are, what they can do, why they cannot be used
-//! context   devices as libibverbs opens them                                         (unsafe)
-//! cm        identifiers of the connection manager                                    (unsafe)
-//! ffi       the foreign functions and structures                                     (unsafe)
+//! adapter   a device's limits, protection domains, registered memory                   (unsafe)
+//! devices   list of devices, their capabilities, reasons why the provider is unavailable
+//! context   devices opened through libibverbs                                           (unsafe)
+//! cm        identifiers of the connection manager                                       (unsafe)
+//! ffi       foreign functions and structures                                            (unsafe)
 //! ```
 //!
-//! Memory for local use is registered by the arena's span, when it is first used, without any right for a peer, and
-//! stays so; or as the layers above say, for each RDMA Read and Write, or by the span as long as they keep it. A peer reaches memory
-//! through a window that is bound to its own queue pair, or, where the device has no windows, through a region of
-//! exactly these bytes in a protection domain that the connection has for itself. Tagged offsets are addresses.
+//! Memory for local use is registered by arena span at its first use, permanently and without remote access,
+//! or as the upper layers request: for each RDMA Read and Write, or by span for as long as they need it. A
+//! peer accesses memory through a window that is bound to its queue pair or, if the device has no windows,
+//! through a region of exactly these bytes in a protection domain of this connection only. Tagged offsets are
+//! addresses.
 //!
-//! Registered memory is pinned, within the limit of locked memory (RLIMIT_MEMLOCK). On-demand paging is not used: of the
-//! devices that this was run on only rxe offers it, and that of Linux 7.3 puts whatever does not begin a page at the
-//! beginning of the page.
+//! Registered memory is pinned, within the limit of locked memory (RLIMIT_MEMLOCK). On-demand paging is not
+//! used: of the tested devices only rxe supports it, and rxe of Linux 7.3 places data that does not begin at
+//! a page boundary at the beginning of the page.
 //!
-//! Completions are polled for until there are none; then an event is asked for, and they are polled for once more. There
+//! The completion queues are polled until they are empty; then an event is requested, and they are polled
+//! once more. There is no busy waiting, because one connection must not block the shard that it shares with
+//! others.
 //! is no spinning in between: one connection must not hold the shard that it shares with others.
 
 mod adapter;
@@ -69,11 +72,11 @@ pub struct Verbs {
 }
 
 impl Verbs {
-    /// The provider, if this machine has what it needs.
+    /// Creates the provider, if its requirements are met.
     ///
     /// # Errors
-    /// What is missing, and how to get it. (Devices may come and go: that there is none is found out when one is
-    /// needed.)
+    /// [`Unusable`]: what is missing, and how to install it. (The absence of devices is reported when one is
+    /// needed, because devices can be added at any time.)
     pub fn new() -> Result<Self, Unusable> {
         Ok(Self { libraries: devices::usable()? })
     }

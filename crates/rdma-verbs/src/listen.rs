@@ -11,11 +11,11 @@ use millrace_runtime::{BoxFuture, Readiness, RuntimeRef};
 use super::{
     cm::{CmId, Event},
     ffi::Libraries,
-    qp::nowhere,
+    qp::unspecified_addr,
     setup,
 };
 
-/// Requests that wait in the kernel to be accepted.
+/// Maximum number of connection requests that the kernel queues.
 const BACKLOG: i32 = 1024;
 
 /// A listening identifier.
@@ -27,20 +27,23 @@ pub(super) struct VerbsListener {
 }
 
 impl VerbsListener {
-    /// Binds `addr`: the address of a device, or the unspecified one for all of them.
+    /// Binds `addr`: the address of a device, or the unspecified address for all devices.
     pub(super) fn bind(libraries: &'static Libraries, rt: RuntimeRef, addr: SocketAddr) -> io::Result<Self> {
         let id = CmId::new(libraries)?;
-        let nobodys = || {
-            let text = format!("no RDMA device has the address {}; `millrace devices` lists them", addr.ip());
+        let no_device = || {
+            let text = format!(
+                "no RDMA device has the address {}; run `millrace devices` to list devices",
+                addr.ip()
+            );
             io::Error::new(io::ErrorKind::AddrNotAvailable, text)
         };
         id.bind(addr).map_err(|e| match e.raw_os_error() {
-            Some(libc::ENODEV | libc::EADDRNOTAVAIL) => nobodys(),
+            Some(libc::ENODEV | libc::EADDRNOTAVAIL) => no_device(),
             _ => e,
         })?;
         // A loopback address can be bound although no device has it.
         if !addr.ip().is_unspecified() && id.context().is_none() {
-            return Err(nobodys());
+            return Err(no_device());
         }
         id.listen(BACKLOG)?;
         let events = rt.watch(id.fd()?)?;
@@ -54,7 +57,7 @@ impl VerbsListener {
                 Ok(mut event) => match event.request.take() {
                     Some(id) => {
                         return Ok(Box::new(VerbsIncoming {
-                            peer: id.peer_addr().unwrap_or_else(nowhere),
+                            peer: id.peer_addr().unwrap_or_else(unspecified_addr),
                             id,
                             event,
                         }));
@@ -78,7 +81,7 @@ impl Listener for VerbsListener {
     }
 }
 
-/// A connection request. If it is dropped, the peer is refused.
+/// A connection request. Dropping it rejects the peer.
 struct VerbsIncoming {
     peer: SocketAddr,
     id: CmId,
@@ -101,9 +104,9 @@ impl Incoming for VerbsIncoming {
     }
 
     fn reject(self: Box<Self>, reason: RejectReason) {
-        tracing::debug!(peer = %self.peer, ?reason, "connection refused");
+        tracing::debug!(peer = %self.peer, ?reason, "connection rejected");
         if let Err(error) = self.id.reject() {
-            tracing::debug!(peer = %self.peer, %error, "the refusal could not be sent");
+            tracing::debug!(peer = %self.peer, %error, "cannot reject a connection");
         }
     }
 }

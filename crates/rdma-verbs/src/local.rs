@@ -1,4 +1,4 @@
-//! Memory that is registered for one connection's own work for some time, and which key work has to name.
+//! Memory that is temporarily registered for local use by one connection, and its keys.
 
 use std::{collections::HashMap, io, sync::Arc};
 
@@ -9,35 +9,36 @@ use smallvec::SmallVec;
 
 use super::adapter::{Protection, Registration};
 
-/// Where a piece of memory begins, and its bytes.
-type Place = (usize, usize);
+/// Address and length of a piece of memory.
+type MemoryRange = (usize, usize);
 
-/// What a [`LocalKey`] names.
-enum Named {
-    Pieces(SmallVec<[Place; 1]>),
+/// The memory of a [`LocalKey`].
+enum KeyedMemory {
+    Pieces(SmallVec<[MemoryRange; 1]>),
     Span(u64),
 }
 
-/// A registration, and how many keys name it: memory may be the source of several Writes at once.
+/// A registration, and the number of keys that refer to it: memory may be the source of several Writes at the
+/// same time.
 struct Counted<R> {
     registration: R,
     keys: usize,
 }
 
-/// The registrations of a connection. What is in none of them is registered by the span, and stays so.
+/// The temporary registrations of a connection. Other memory is registered by span, permanently.
 pub(super) struct Local {
     iwarp: bool,
-    named: Slab<Named>,
-    pieces: HashMap<Place, Counted<Registration>>,
+    keyed: Slab<KeyedMemory>,
+    pieces: HashMap<MemoryRange, Counted<Registration>>,
     spans: HashMap<u64, Counted<Arc<Registration>>>,
 }
 
 impl Local {
     pub(super) fn new(iwarp: bool) -> Self {
-        Self { iwarp, named: Slab::new(), pieces: HashMap::new(), spans: HashMap::new() }
+        Self { iwarp, keyed: Slab::new(), pieces: HashMap::new(), spans: HashMap::new() }
     }
 
-    /// The key for local access to `len` bytes at `addr`, which lie in `span`.
+    /// The key for local access to `len` bytes at `addr` in `span`.
     pub(super) fn lkey(
         &self,
         protection: &Protection,
@@ -65,64 +66,66 @@ impl Local {
         pieces: &[&[u8]],
         used: LocalUse,
     ) -> io::Result<LocalKey> {
-        let mut places = SmallVec::new();
-        // The sinks of an iWARP device have tags, and are registered with each Read.
+        let mut ranges = SmallVec::new();
+        // The sinks of an iWARP device have steering tags, and are registered with each Read.
         if !(self.iwarp && used == LocalUse::Sink) {
             for p in pieces.iter().filter(|p| !p.is_empty()) {
-                let place = (p.as_ptr().addr(), p.len());
-                if let Err(e) = self.add(protection, place) {
-                    self.remove(Named::Pieces(places));
+                let range = (p.as_ptr().addr(), p.len());
+                if let Err(e) = self.add(protection, range) {
+                    self.remove(KeyedMemory::Pieces(ranges));
                     return Err(e);
                 }
-                places.push(place);
+                ranges.push(range);
             }
         }
-        Ok(LocalKey(self.named.insert(Named::Pieces(places)) as u64))
+        Ok(LocalKey(self.keyed.insert(KeyedMemory::Pieces(ranges)) as u64))
     }
 
-    fn add(&mut self, protection: &Protection, place: Place) -> io::Result<()> {
-        if let Some(there) = self.pieces.get_mut(&place) {
-            there.keys += 1;
+    fn add(&mut self, protection: &Protection, range: MemoryRange) -> io::Result<()> {
+        if let Some(existing) = self.pieces.get_mut(&range) {
+            existing.keys += 1;
             return Ok(());
         }
-        let registration = protection.register_for_us(place.0, place.1)?;
-        self.pieces.insert(place, Counted { registration, keys: 1 });
+        let registration = protection.register_local(range.0, range.1)?;
+        self.pieces.insert(range, Counted { registration, keys: 1 });
         Ok(())
     }
 
     /// Registers a span.
     pub(super) fn keep(&mut self, protection: &Protection, span: &SpanRef) -> io::Result<LocalKey> {
         match self.spans.get_mut(&span.id()) {
-            Some(there) => there.keys += 1,
+            Some(existing) => existing.keys += 1,
             None => {
                 let registration = protection.keep(span)?;
                 self.spans.insert(span.id(), Counted { registration, keys: 1 });
             }
         }
-        Ok(LocalKey(self.named.insert(Named::Span(span.id())) as u64))
+        Ok(LocalKey(self.keyed.insert(KeyedMemory::Span(span.id())) as u64))
     }
 
     /// Ends a registration.
     pub(super) fn deregister(&mut self, key: LocalKey) {
         let key = usize::try_from(key.0).ok();
-        if let Some(named) = key.and_then(|k| self.named.try_remove(k)) {
-            self.remove(named);
+        if let Some(keyed) = key.and_then(|k| self.keyed.try_remove(k)) {
+            self.remove(keyed);
         }
     }
 
-    fn remove(&mut self, named: Named) {
-        match named {
-            Named::Pieces(places) => places.iter().for_each(|place| unname(&mut self.pieces, place)),
-            Named::Span(id) => unname(&mut self.spans, &id),
+    fn remove(&mut self, keyed: KeyedMemory) {
+        match keyed {
+            KeyedMemory::Pieces(ranges) => {
+                ranges.iter().for_each(|range| release_key(&mut self.pieces, range))
+            }
+            KeyedMemory::Span(id) => release_key(&mut self.spans, &id),
         }
     }
 }
 
-/// One key less names the registration; without any it ends.
-fn unname<K: Eq + std::hash::Hash, R>(map: &mut HashMap<K, Counted<R>>, at: &K) {
-    if let Some(there) = map.get_mut(at) {
-        there.keys -= 1;
-        if there.keys == 0 {
+/// Removes one key of a registration, and with the last one the registration.
+fn release_key<K: Eq + std::hash::Hash, R>(map: &mut HashMap<K, Counted<R>>, at: &K) {
+    if let Some(existing) = map.get_mut(at) {
+        existing.keys -= 1;
+        if existing.keys == 0 {
             map.remove(at);
         }
     }

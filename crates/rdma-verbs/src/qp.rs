@@ -1,4 +1,4 @@
-//! The queue pair: drives the adapter's queues, and judges how the connection ends.
+//! The queue pair: drives the adapter's queues and handles the end of the connection.
 
 use std::{
     net::SocketAddr,
@@ -22,18 +22,18 @@ use super::{
     send::Work,
 };
 
-/// Looks at the queues in one call of `poll`, so that one connection does not keep a shard to itself.
+/// Maximum number of rounds per `poll`, so that one connection cannot monopolise a shard.
 const ROUNDS: usize = 16;
-/// How long the end of a connection waits for the peer, or for the reason.
+/// Time limit, at the end of a connection, for the peer's response or for the cause.
 const LINGER: Duration = Duration::from_secs(1);
 
 enum State {
     Open,
-    /// `disconnect` was called: work is still being sent.
+    /// `disconnect` was called; posted work is still being sent.
     Disconnecting,
-    /// The peer is told; its answer is waited for, not longer than this.
+    /// The peer was notified; waits for its response, up to the time limit.
     Lingering(Sleep),
-    /// The adapter has flushed our work; the reason is waited for, not longer than this.
+    /// The adapter has flushed work; waits for the cause, up to the time limit.
     Flushed(Sleep),
     Down(ConnectionError),
 }
@@ -45,7 +45,7 @@ pub(super) struct VerbsQp {
     arena: Arena,
     info: ConnectionInfo,
     capabilities: Capabilities,
-    /// Pieces of a Send.
+    /// Maximum number of pieces of a Send.
     send_pieces: usize,
     completions: Box<dyn Readiness>,
     events: Box<dyn Readiness>,
@@ -53,7 +53,7 @@ pub(super) struct VerbsQp {
     waker: Option<Waker>,
 }
 
-/// What a queue pair is made of, besides its queues.
+/// The parts of a queue pair besides its queues.
 pub(super) struct Parts {
     pub(super) rt: RuntimeRef,
     pub(super) arena: Arena,
@@ -64,7 +64,7 @@ pub(super) struct Parts {
     pub(super) events: Box<dyn Readiness>,
 }
 
-/// What to do after a look at the queues.
+/// Next step after processing the queues.
 enum Next {
     Again,
     Wait,
@@ -94,13 +94,16 @@ impl VerbsQp {
         }
     }
 
-    /// A message in no more pieces than the adapter takes: one with more is copied together.
-    fn gathered(&self, data: Views) -> Result<Views, PostError> {
+    /// Returns a message in at most as many pieces as the adapter supports; with more pieces it is copied.
+    fn limit_pieces(&self, data: Views) -> Result<Views, PostError> {
         if data.iter().len() <= self.send_pieces {
             return Ok(data);
         }
-        let no_memory =
-            |_| PostError::Invalid("a Send in more pieces than the adapter takes, and no memory to copy it");
+        let no_memory = |_| {
+            PostError::Invalid(
+                "a Send has more pieces than the adapter supports, and there is no memory to copy it",
+            )
+        };
         let mut whole = self.arena.alloc(data.len()).map_err(no_memory)?;
         let mut at = 0;
         for v in data.iter() {
@@ -110,15 +113,15 @@ impl VerbsQp {
         Ok(Views::from(whole.freeze()))
     }
 
-    /// The connection is over: everything it held is released.
+    /// Ends the connection and releases all its memory.
     fn down(&mut self, inner: &mut Inner, error: ConnectionError) {
         tracing::debug!(peer = %self.info.peer, %error, "connection ends");
         inner.close();
         self.state = State::Down(error);
     }
 
-    /// Posts, takes completions, and moves the state.
-    fn look(&mut self, out: &mut Vec<Completion>, had: usize) -> Poll<Result<Next, ConnectionError>> {
+    /// Posts work, takes completions, and updates the state.
+    fn step(&mut self, out: &mut Vec<Completion>, had: usize) -> Poll<Result<Next, ConnectionError>> {
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.0.lock();
         inner.post();
@@ -132,7 +135,7 @@ impl VerbsQp {
             return Poll::Ready(Err(error.clone()));
         }
         if inner.queues.is_none() {
-            // A revocation has ended it.
+            // A revocation has closed the queues.
             let error = inner.fault.take().unwrap_or_else(fault::flushed);
             self.down(&mut inner, error);
         } else if let Some(error) = inner.fault.take() {
@@ -143,7 +146,7 @@ impl VerbsQp {
             && let Some(q) = &inner.queues
             && q.sends.is_idle()
         {
-            let _ = q.hardware.id.disconnect(); // Or it is over already, as an event says.
+            let _ = q.hardware.id.disconnect(); // An error means that it has ended, which an event reports.
             self.state = State::Lingering(self.rt.sleep(LINGER));
         } else if !inner.arm(matches!(self.state, State::Disconnecting)) {
             return Poll::Ready(Ok(Next::Wait));
@@ -151,7 +154,7 @@ impl VerbsQp {
         Poll::Pending
     }
 
-    /// Takes events of the adapter and of the connection manager. `Ready` when there was one.
+    /// Takes events of the adapter and of the connection manager. `Ready` if there was one.
     fn take_events(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let shared = &self.shared;
         let mut take = || match &mut shared.0.lock().queues {
@@ -186,19 +189,19 @@ impl VerbsQp {
         Poll::Pending
     }
 
-    /// Why an event of the connection manager ends the connection, if it does.
+    /// The error if an event of the connection manager ends the connection.
     fn ended_by(&self, event: &Event) -> Option<ConnectionError> {
         match event.kind {
             RDMA_CM_EVENT_DISCONNECTED => Some(ConnectionError::Closed),
             RDMA_CM_EVENT_DEVICE_REMOVAL => Some(ConnectionError::Io(format!(
-                "the RDMA device of {} was removed; connect again when it is back, or by another",
+                "the RDMA device of {} was removed; reconnect when it is available, or through another device",
                 self.info.local
             ))),
             _ => None,
         }
     }
 
-    /// Whether the connection has waited long enough for its end.
+    /// `Ready` after the time limit for the end of the connection.
     fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         match &mut self.state {
             State::Lingering(limit) => limit.as_mut().poll(cx).map(|()| ConnectionError::Closed),
@@ -232,9 +235,9 @@ impl QueuePair for VerbsQp {
         self.check_open()?;
         request.check()?;
         if request.invalidate.is_some() && !self.capabilities.send_with_invalidate {
-            return Err(PostError::Invalid("this adapter has no Send with Invalidate"));
+            return Err(PostError::Invalid("the adapter does not support Send with Invalidate"));
         }
-        let data = self.gathered(request.data)?;
+        let data = self.limit_pieces(request.data)?;
         let mut inner = self.shared.0.lock();
         inner.queues.as_mut().ok_or(PostError::Closed)?.sends.push(Work::Send {
             data,
@@ -282,7 +285,7 @@ impl QueuePair for VerbsQp {
         }
         let had = out.len();
         for _ in 0..ROUNDS {
-            match self.look(out, had) {
+            match self.step(out, had) {
                 Poll::Ready(Ok(Next::Again)) => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
                 Poll::Pending => continue,
@@ -325,7 +328,7 @@ impl Drop for VerbsQp {
     }
 }
 
-/// An address that is not known.
-pub(super) fn nowhere() -> SocketAddr {
+/// The placeholder for an unknown address.
+pub(super) fn unspecified_addr() -> SocketAddr {
     SocketAddr::from(([0, 0, 0, 0], 0))
 }

@@ -1,7 +1,7 @@
-//! What belongs to one connection and is shared by its queue pair and its domain, under one lock: the adapter's queues,
-//! the memory that they use, and what is exposed.
+//! The state of a connection that its queue pair and its domain share, under one lock: the adapter's queues,
+//! the memory in use by them, and the exposed memory.
 //!
-//! The lock is the connection's own. On a server only the connection's task takes it.
+//! Each connection has its own lock, which on a server only the connection's task takes.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use millrace_rdma::{
 use parking_lot::Mutex;
 
 use super::{
-    adapter::{Abilities, Protection},
+    adapter::{DeviceProperties, Protection},
     exposures::{By, Exposed, Exposures},
     fault,
     ffi::verbs::{IBV_WC_SUCCESS, NO_COMPLETION, ibv_wc},
@@ -28,56 +28,57 @@ use super::{
     send::{Sends, Work},
 };
 
-/// How long the invalidation of a tag may take. It is done in order with what was posted before it, which a peer that
-/// has died may hold up: then its connection ends, and with it what it can reach.
+/// Time limit for the invalidation of a tag. It is executed after previously posted work, which a dead peer
+/// may block; after the limit the connection, and thereby the peer's access, ends.
 const INVALIDATION_LIMIT: Duration = Duration::from_millis(250);
-/// Looks for a completion before the processor is given to others: a software device may need it for its work.
+/// Number of polls before the processor is yielded to other threads: a software device may need it for its
+/// work.
 const SPINS: u32 = 64;
 
-/// Completions that are taken at once.
+/// Maximum number of completions to take at a time.
 const BATCH: usize = 32;
 
-/// The queues of a connection that is up.
+/// The queues of a connection that is not closed.
 pub(super) struct Queues {
-    // First: when it is gone, the adapter uses none of the memory that the others keep.
+    // First: after its drop the adapter does not use the memory of the other fields.
     pub(super) hardware: Hardware,
     pub(super) sends: Sends,
     pub(super) receives: Receives,
     local: Local,
     exposures: Exposures,
-    /// The flags of a completion that tell of a tag that the peer has invalidated.
+    /// The completion flags that report a tag invalidated by the peer.
     invalidated: u32,
-    /// Room for completions.
+    /// Buffer for completions.
     completed: [ibv_wc; BATCH],
 }
 
-/// A connection's part behind the lock.
+/// The state behind the lock.
 pub(super) struct Inner {
-    /// `None` when the connection is over.
+    /// `None` after the end of the connection.
     pub(super) queues: Option<Queues>,
-    /// Completions that nobody was told of yet.
+    /// Completions that were not yet reported.
     pub(super) done: Vec<Completion>,
-    /// Why the connection must end.
+    /// The error that ends the connection.
     pub(super) fault: Option<ConnectionError>,
-    /// Work was flushed: the connection is over, and the reason is to come.
+    /// Work was flushed: the connection has ended, and its cause is not yet known.
     pub(super) flushed: bool,
     pub(super) counters: Counters,
 }
 
-/// A connection, as its queue pair and its domain share it.
+/// The state of a connection, shared by its queue pair and its domain.
 pub(super) struct Shared(pub(super) Mutex<Inner>);
 
 impl Shared {
-    pub(super) fn new(hardware: Hardware, abilities: &Abilities) -> Arc<Self> {
+    pub(super) fn new(hardware: Hardware, properties: &DeviceProperties) -> Arc<Self> {
         let sizes = hardware.sizes();
         let receives = Receives::new(sizes.receive, hardware.shared_receives());
         let queues = Queues {
             hardware,
-            sends: Sends::new(sizes, abilities.iwarp),
+            sends: Sends::new(sizes, properties.iwarp),
             receives,
-            local: Local::new(abilities.iwarp),
-            exposures: Exposures::new(abilities.windows),
-            invalidated: abilities.invalidated,
+            local: Local::new(properties.iwarp),
+            exposures: Exposures::new(properties.windows),
+            invalidated: properties.invalidated,
             completed: [NO_COMPLETION; BATCH],
         };
         Arc::new(Self(Mutex::new(Inner {
@@ -92,7 +93,7 @@ impl Shared {
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        // Stops the queue pair, and tells the peer. The connection may be over already.
+        // Stop the queue pair, and notify the peer. The connection may have ended already.
         let _ = self.hardware.id.disconnect();
         self.exposures.free_windows();
     }
@@ -105,7 +106,7 @@ impl Queues {
 }
 
 impl Inner {
-    /// Gives the adapter what it has room for.
+    /// Posts as much work as the adapter's queues can hold.
     pub(super) fn post(&mut self) {
         let Some(q) = &mut self.queues else { return };
         if self.fault.is_some() || self.flushed {
@@ -119,7 +120,7 @@ impl Inner {
         }
     }
 
-    /// Takes what is completed, without waiting.
+    /// Takes completions, without waiting.
     pub(super) fn reap(&mut self) {
         self.reap_sends();
         self.reap_receives();
@@ -135,7 +136,7 @@ impl Inner {
                 if wc.status == IBV_WC_SUCCESS {
                     q.sends.complete(wc.wr_id, &mut self.done);
                 } else {
-                    note(wc, &mut self.fault, &mut self.flushed);
+                    record_failure(wc, &mut self.fault, &mut self.flushed);
                 }
             }
             if n < q.completed.len() {
@@ -153,7 +154,7 @@ impl Inner {
             for wc in &q.completed[..n] {
                 let buffer = q.receives.take(wc.wr_id);
                 if wc.status != IBV_WC_SUCCESS {
-                    note(wc, &mut self.fault, &mut self.flushed);
+                    record_failure(wc, &mut self.fault, &mut self.flushed);
                 } else if let Some(mut buffer) = buffer {
                     if !q.receives.count() {
                         self.fault.get_or_insert_with(fault::too_many_messages);
@@ -172,13 +173,14 @@ impl Inner {
         }
     }
 
-    /// The connection must end because of `error`, if there is no earlier reason.
+    /// Records that `error` ends the connection, if there is no earlier error.
     pub(super) fn end(&mut self, error: ConnectionError) {
         self.fault.get_or_insert(error);
     }
 
-    /// Asks for events at what is waited for; whether that is new. Sends that nobody waits for are looked at when there
-    /// is something else. If they fail, the receives are flushed, which is an event if there are any.
+    /// Requests events. Returns whether a request is new. Completions of Sends that are not awaited are
+    /// processed at the next event; if such a Send fails, the posted receives are flushed, which raises an
+    /// event.
     pub(super) fn arm(&mut self, all_sends: bool) -> bool {
         let Some(q) = &mut self.queues else { return false };
         let sends = all_sends || q.sends.is_awaited() || q.receives.is_empty();
@@ -191,12 +193,13 @@ impl Inner {
         }
     }
 
-    /// The connection is over: the adapter stops, then everything that it used is released.
+    /// Closes the connection: the adapter stops, then all memory is released.
     pub(super) fn close(&mut self) {
         self.queues = None;
     }
 
-    /// Makes a window's tag invalid, and waits until it is. False if the connection is over instead.
+    /// Invalidates the tag of a window, and waits for the completion. Returns false if the connection has
+    /// ended instead.
     fn invalidate(&mut self, rkey: u32) -> bool {
         let deadline = Instant::now() + INVALIDATION_LIMIT;
         let mut seq = None;
@@ -222,14 +225,14 @@ impl Inner {
             }
         }
         self.end(ConnectionError::Io(
-            "the peer does not answer: its access to memory had to be cut off".into(),
+            "the peer does not respond: the connection was ended to revoke its access to memory".into(),
         ));
         false
     }
 }
 
-/// Notes what a completion without success says.
-fn note(wc: &ibv_wc, fault: &mut Option<ConnectionError>, flushed: &mut bool) {
+/// Records the status of a failed completion.
+fn record_failure(wc: &ibv_wc, fault: &mut Option<ConnectionError>, flushed: &mut bool) {
     match fault::of_status(wc.status, wc.vendor_err) {
         Some(e) => {
             fault.get_or_insert(e);
@@ -244,11 +247,11 @@ impl Domain for Shared {
             return Err(ExposeError { memory, reason: "shared memory is read-only" });
         }
         let Ok(length) = u32::try_from(memory.len()) else {
-            return Err(ExposeError { memory, reason: "4 GiB or more in one region" });
+            return Err(ExposeError { memory, reason: "the region has 4 GiB or more" });
         };
         let mut inner = self.0.lock();
         let Some(q) = &mut inner.queues else {
-            return Err(ExposeError { memory, reason: "the connection is over" });
+            return Err(ExposeError { memory, reason: "the connection has ended" });
         };
         let protection = q.protection();
         let (tag, offset, binding) = q.exposures.expose(&protection, by, memory, access)?;
@@ -262,18 +265,18 @@ impl Domain for Shared {
     fn revoke(&self, id: ExposureId) -> Option<Memory> {
         let tag = tag_of(id)?;
         let mut inner = self.0.lock();
-        // The peer may have invalidated it just now.
+        // The peer may just have invalidated it.
         inner.reap_receives();
         let q = inner.queues.as_mut()?;
         let Exposed { by, memory, valid } = q.exposures.remove(tag)?;
         match by {
             By::Region(registration) => drop(registration),
             By::Window(window, reserved) => {
-                // A binding that was not posted yet is just forgotten.
+                // A bind request that was not posted is removed.
                 let reachable = !q.sends.cancel_binding(tag) && valid;
                 let over = reachable && !inner.invalidate(tag);
                 match &mut inner.queues {
-                    Some(q) if reserved => q.exposures.give_back(window),
+                    Some(q) if reserved => q.exposures.return_window(window),
                     _ => drop(window),
                 }
                 if over {
@@ -332,7 +335,7 @@ impl Domain for Shared {
 }
 
 impl Shared {
-    /// Registers memory for our own work, if the device has room for it.
+    /// Registers memory for local use, if the device has the resources.
     fn registered(
         &self,
         register: impl FnOnce(&mut Local, &Protection) -> io::Result<LocalKey>,
@@ -341,7 +344,7 @@ impl Shared {
         let q = inner.queues.as_mut()?;
         let protection = q.protection();
         let registered = register(&mut q.local, &protection);
-        registered.inspect_err(|error| tracing::debug!(%error, "memory is not registered")).ok()
+        registered.inspect_err(|error| tracing::debug!(%error, "cannot register memory for local use")).ok()
     }
 
     fn with_exposed(&self, id: ExposureId, f: impl FnOnce(&mut Memory) -> bool) -> bool {
@@ -351,7 +354,7 @@ impl Shared {
     }
 }
 
-/// Exposures are named after their tags.
+/// The id of an exposure is its tag.
 fn tag_of(id: ExposureId) -> Option<u32> {
     u32::try_from(id.0).ok()
 }

@@ -1,6 +1,6 @@
-//! Receives: a connection's own, posted and waiting to be, or its share of a shared receive queue.
+//! Receives: the connection's own, posted and waiting, or its share of a shared receive queue.
 
-#![allow(unsafe_code)] // Gives the adapter memory that this module keeps.
+#![allow(unsafe_code)] // Posts memory that this module owns.
 
 use std::{collections::VecDeque, io, ptr, sync::Arc};
 
@@ -14,17 +14,17 @@ use super::{
     shared_receive::SharedReceives,
 };
 
-/// Receives that the adapter has.
+/// Receives that are posted to the adapter.
 #[derive(Default)]
 pub(super) struct Posted {
-    /// The key is the work request's identifier.
+    /// The key is the id of the work request.
     buffers: Slab<Buffer>,
     // The work requests of one call, kept for their capacity.
     requests: Vec<ibv_recv_wr>,
     pieces: Vec<ibv_sge>,
 }
 
-// SAFETY: the pointers in `requests` and `pieces` mean something only from `link` to the posting.
+// SAFETY: the pointers in `requests` and `pieces` are used only between `link` and the posting.
 unsafe impl Send for Posted {}
 
 impl Posted {
@@ -32,7 +32,7 @@ impl Posted {
         self.buffers.len()
     }
 
-    /// Adds a receive to those of this call.
+    /// Adds a receive to this call.
     pub(super) fn add(&mut self, buffer: Buffer, protection: &Protection) -> io::Result<()> {
         let (lkey, _) = protection.span(buffer.span())?;
         self.pieces.push(ibv_sge { addr: buffer.address() as u64, length: buffer.len() as u32, lkey });
@@ -42,11 +42,11 @@ impl Posted {
         Ok(())
     }
 
-    /// Posts the receives of this call, if there are any.
+    /// Posts the receives of this call, if any.
     pub(super) fn submit(&mut self, post: impl FnOnce(*mut ibv_recv_wr) -> io::Result<()>) -> io::Result<()> {
         let (n, first, pieces) = (self.requests.len(), self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
         for i in 0..n {
-            // SAFETY: both lists have `n` elements and do not change until they are posted.
+            // SAFETY: both lists have `n` elements and are not modified until they are posted.
             unsafe {
                 (*first.add(i)).sg_list = pieces.add(i);
                 (*first.add(i)).next = if i + 1 < n { first.add(i + 1) } else { ptr::null_mut() };
@@ -58,7 +58,7 @@ impl Posted {
         posted
     }
 
-    /// The buffer of a completed receive.
+    /// Removes the buffer of a completed receive.
     pub(super) fn take(&mut self, wr_id: u64) -> Option<Buffer> {
         self.buffers.try_remove(usize::try_from(wr_id).ok()?)
     }
@@ -66,15 +66,15 @@ impl Posted {
 
 /// The receives of one connection.
 pub(super) enum Receives {
-    /// In a queue of its own.
+    /// In its own queue.
     Own { depth: usize, posted: Posted, waiting: VecDeque<Buffer> },
     /// In a shared queue.
     Shared {
         queue: Arc<SharedReceives>,
-        /// Messages that the peer may still send: receives that were posted here, less those that were used. The peer
-        /// would reach the receives of others otherwise.
+        /// Number of messages that the peer may still send: receives posted by this connection minus those
+        /// used. Without the limit, the peer could use receives of other connections.
         due: usize,
-        /// Posted here, and not offered to the queue yet.
+        /// Receives of this connection that were not yet offered to the queue.
         offered: Vec<Buffer>,
     },
 }
@@ -97,7 +97,7 @@ impl Receives {
         }
     }
 
-    /// Whether the adapter has none that it gives back when the connection ends.
+    /// Whether the adapter has no receives that it flushes at the end of the connection.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Own { posted, .. } => posted.len() == 0,
@@ -105,7 +105,7 @@ impl Receives {
         }
     }
 
-    /// Gives the adapter as many as it has room for, in one call.
+    /// Posts as many receives as the adapter's queue can hold, in one call.
     pub(super) fn post(&mut self, hardware: &mut Hardware, protection: &Protection) -> io::Result<()> {
         match self {
             Self::Own { depth, posted, waiting } => {
@@ -114,15 +114,15 @@ impl Receives {
                 {
                     posted.add(buffer, protection)?;
                 }
-                // SAFETY: valid requests, linked. Their buffers are in `posted` until they are completed; `Queues`
-                // drops the hardware first.
+                // SAFETY: valid, linked requests. Their buffers are in `posted` until their completion;
+                // `Queues` drops the hardware first.
                 posted.submit(|first| unsafe { hardware.post_receive(first) })
             }
             Self::Shared { queue, offered, .. } => queue.fill(offered),
         }
     }
 
-    /// The buffer of a completed receive.
+    /// Removes the buffer of a completed receive.
     pub(super) fn take(&mut self, wr_id: u64) -> Option<Buffer> {
         match self {
             Self::Own { posted, .. } => posted.take(wr_id),
@@ -130,8 +130,8 @@ impl Receives {
         }
     }
 
-    /// Counts a message; false if the peer has sent more than there were receives for. (The adapter sees to that where
-    /// the receives are the connection's own.)
+    /// Counts a message; false if the peer has exceeded the receives posted for it. (If the connection has
+    /// its own receives, the adapter enforces this.)
     pub(super) fn count(&mut self) -> bool {
         match self {
             Self::Own { .. } => true,

@@ -1,21 +1,21 @@
-//! Work requests of the send queue, as the adapter reads them.
+//! Work requests of the send queue in the adapter's format.
 
-#![allow(unsafe_code)] // Links the requests of a call by pointers.
+#![allow(unsafe_code)] // Links the requests of one call by pointers.
 
 use std::ptr;
 
 use super::ffi::verbs::*;
 
-/// A window that shall reach memory.
+/// A request to bind a window.
 pub(super) struct Binding {
-    /// The window; whoever asked keeps it as long as the queues.
+    /// The window, which the requester keeps as long as the queues.
     pub(super) mw: *mut ibv_mw,
-    /// The registration underneath.
+    /// The memory region of the span.
     pub(super) mr: *mut ibv_mr,
     pub(super) addr: usize,
     pub(super) len: usize,
     pub(super) access: u32,
-    /// The tag that it shall have.
+    /// The tag of the binding.
     pub(super) rkey: u32,
 }
 
@@ -24,17 +24,17 @@ pub(super) struct Binding {
 pub(super) struct Batch {
     pub(super) requests: Vec<ibv_send_wr>,
     pub(super) pieces: Vec<ibv_sge>,
-    /// Windows, and the tags that they have once the batch is posted.
+    /// Windows, and their tags after the batch is posted.
     pub(super) bound: Vec<(*mut ibv_mw, u32)>,
 }
 
 impl Batch {
-    /// Links the requests, and gives each its pieces.
+    /// Links the requests, and assigns to each its pieces.
     pub(super) fn link(&mut self) -> *mut ibv_send_wr {
         let (n, first, mut pieces) =
             (self.requests.len(), self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
         for i in 0..n {
-            // SAFETY: `n` requests, whose pieces lie one after the other in a list that has all of them.
+            // SAFETY: there are `n` requests, whose pieces are consecutive in the list.
             unsafe {
                 let wr = &mut *first.add(i);
                 wr.sg_list = pieces;
@@ -46,7 +46,7 @@ impl Batch {
     }
 }
 
-/// A work request with nothing in it.
+/// An empty work request.
 pub(super) fn request(opcode: u32, num_sge: usize) -> ibv_send_wr {
     let bind_info = ibv_mw_bind_info { mr: ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
     ibv_send_wr {
@@ -63,7 +63,7 @@ pub(super) fn request(opcode: u32, num_sge: usize) -> ibv_send_wr {
     }
 }
 
-/// What a Write or a Read reaches at the peer.
+/// The remote memory of a Write or a Read.
 pub(super) fn remote(remote_addr: u64, rkey: u32) -> ibv_send_wr_rdma {
     ibv_send_wr_rdma { remote_addr, rkey, rest: [0; 2] }
 }

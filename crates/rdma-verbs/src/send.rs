@@ -1,6 +1,6 @@
-//! The send queue: work that waits, work that the adapter has, and the memory that each keeps.
+//! The send queue: waiting and posted work, and its memory.
 
-#![allow(unsafe_code)] // Gives the adapter memory that this module keeps.
+#![allow(unsafe_code)] // Posts memory that this module owns.
 
 use std::{collections::VecDeque, io};
 
@@ -16,7 +16,7 @@ use super::{
     request::{Batch, Binding, remote, request},
 };
 
-/// Work that is posted in the order in which it came.
+/// Work that is posted in order.
 pub(super) enum Work {
     Send {
         data: Views,
@@ -24,7 +24,7 @@ pub(super) enum Work {
         solicited: bool,
         signaled: Option<WorkId>,
     },
-    /// From piece `at` on; what was posted before has moved `offset`.
+    /// A Write from piece `at` on; `offset` is that of the first unposted byte.
     Write {
         data: Views,
         at: usize,
@@ -34,24 +34,24 @@ pub(super) enum Work {
     Bind(Binding),
 }
 
-/// A Read that waits, or of which some work requests are posted.
+/// A Read that waits or is partly posted.
 struct Read {
     id: WorkId,
     sink: Vec<Buffer>,
     rkey: u32,
     offset: u64,
-    /// The first buffer that is not posted.
+    /// Index of the first unposted buffer.
     at: usize,
-    /// Work requests that the adapter has.
+    /// Number of its work requests in flight.
     in_flight: usize,
 }
 
-/// What a work request that the adapter has keeps, and what its completion tells.
+/// The memory that a posted work request keeps, and its completion.
 enum Held {
     Nothing,
-    Data(#[allow(dead_code)] Views), // Only to be dropped.
+    Data(#[allow(dead_code)] Views), // Held for its drop.
     Signaled(#[allow(dead_code)] Views, WorkId),
-    /// A part of the Read `key`; the registration of its sink where it needs one of its own.
+    /// A part of the Read `key`, with the registration of its sink if the sink needs a separate one.
     Read {
         key: usize,
         completed: bool,
@@ -59,29 +59,30 @@ enum Held {
     },
 }
 
-/// The send queue's memory.
+/// The work of the send queue and its memory.
 pub(super) struct Sends {
     sizes: Sizes,
-    /// The device speaks iWARP: the peer must be able to reach the sinks of Reads.
+    /// On iWARP devices, sinks of Reads require remote write access.
     iwarp: bool,
     ord: usize,
     waiting: VecDeque<Work>,
     reads: Slab<Read>,
-    /// Keys of `reads` of which something is not posted yet.
+    /// Keys of `reads` that are not completely posted.
     reads_waiting: VecDeque<usize>,
     reads_in_flight: usize,
-    /// What the adapter has, in order; the work request's identifier is its position, counted from the beginning of
-    /// the connection.
+    /// The posted work requests, in order; the id of a work request is its position, counted from the start
+    /// of the connection.
     posted: VecDeque<Held>,
     first: u64,
-    /// All before this are completed, but for Reads: those of an iWARP device may be late.
+    /// All work requests before this one have completed, except Reads: those of an iWARP device may complete
+    /// later.
     covered: u64,
-    /// Completions of these are waited for.
+    /// Number of signaled Sends without completion.
     awaited: usize,
     batch: Batch,
 }
 
-// SAFETY: the pointers in bindings are to objects of libibverbs, which may be used from any thread.
+// SAFETY: the pointers in bind requests refer to objects of libibverbs, which may be used from any thread.
 unsafe impl Send for Sends {}
 
 impl Sends {
@@ -102,7 +103,7 @@ impl Sends {
         }
     }
 
-    /// Sets how many Reads may be in flight.
+    /// Sets the maximum number of Reads in flight.
     pub(super) fn set_ord(&mut self, ord: u16) {
         self.ord = ord.into();
     }
@@ -118,18 +119,18 @@ impl Sends {
         self.reads_waiting.push_back(key);
     }
 
-    /// Takes back a binding that was not posted. False if it was.
+    /// Removes a bind request that was not posted. False if it was posted.
     pub(super) fn cancel_binding(&mut self, rkey: u32) -> bool {
         let found = self.waiting.iter().rposition(|w| matches!(w, Work::Bind(b) if b.rkey == rkey));
         found.and_then(|i| self.waiting.remove(i)).is_some()
     }
 
-    /// Whether nothing waits and the adapter has nothing.
+    /// Whether no work waits or is posted.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.reads.is_empty() && self.posted.is_empty()
     }
 
-    /// Whether somebody waits for a completion: work that has no room yet, Reads, signaled Sends.
+    /// Whether a completion is awaited: of work that does not fit into the queue, Reads, and signaled Sends.
     pub(super) fn is_awaited(&self) -> bool {
         !self.waiting.is_empty() || !self.reads.is_empty() || self.awaited > 0
     }
@@ -138,13 +139,13 @@ impl Sends {
         self.posted.len() >= self.sizes.send
     }
 
-    /// Whether the work request `seq` is completed.
+    /// Whether the work request `seq` has completed.
     pub(super) fn is_completed(&self, seq: u64) -> bool {
         self.covered > seq
     }
 
-    /// Gives the adapter as much as it has room for, in one call. The last is always signaled: so everything that is
-    /// posted is completed some time without a signal for each.
+    /// Posts as much work as the adapter's queue can hold, in one call. The last request is always signaled,
+    /// so that all posted work completes without a signal for each request.
     pub(super) fn post(
         &mut self,
         hardware: &mut Hardware,
@@ -162,7 +163,8 @@ impl Sends {
         self.submit(hardware)
     }
 
-    /// Invalidates a tag of ours, ahead of what waits. There is room. Gives its position.
+    /// Posts the invalidation of a local tag before waiting work, and returns its position. The queue must
+    /// not be full.
     pub(super) fn post_invalidation(&mut self, hardware: &mut Hardware, rkey: u32) -> io::Result<u64> {
         self.batch.requests.clear();
         self.batch.pieces.clear();
@@ -176,18 +178,19 @@ impl Sends {
         let Some(last) = self.batch.requests.last_mut() else { return Ok(()) };
         last.send_flags |= IBV_SEND_SIGNALED;
         let first = self.batch.link();
-        // SAFETY: a linked list of valid requests. `posted` and `reads` keep what they name until they are completed;
-        // `Queues` drops the hardware first.
+        // SAFETY: a linked list of valid requests. `posted` and `reads` keep their memory until their
+        // completion; `Queues` drops the hardware first.
         let posted = unsafe { hardware.post_send(first) };
         for (mw, rkey) in self.batch.bound.drain(..) {
-            // SAFETY: whoever asked for the binding keeps the window as long as the queues. The next work request that
-            // names it must have the tag of this one, which the library leaves to us.
+            // SAFETY: the owner of the bind request keeps the window as long as the queues. The next work
+            // request for the window must contain the tag of this one; the library leaves this update to the
+            // caller.
             unsafe { (*mw).rkey = rkey };
         }
         posted
     }
 
-    /// Adds a work request whose pieces are in the batch already.
+    /// Adds a work request whose pieces are in the batch.
     fn build(&mut self, mut wr: ibv_send_wr, held: Held) -> u64 {
         let seq = self.first + self.posted.len() as u64;
         wr.wr_id = seq;
@@ -196,7 +199,7 @@ impl Sends {
         seq
     }
 
-    /// Adds pieces to the batch; how many.
+    /// Adds pieces to the batch, and returns their number.
     fn pieces<'a>(
         &mut self,
         views: impl Iterator<Item = &'a View>,
@@ -205,14 +208,14 @@ impl Sends {
     ) -> io::Result<usize> {
         let before = self.batch.pieces.len();
         for v in views.filter(|v| !v.is_empty()) {
-            // What goes into the work request itself needs no registration.
+            // Inline data needs no registration.
             let lkey = if inline { 0 } else { local.lkey(protection, v.span(), v.address(), v.len())? };
             self.batch.pieces.push(ibv_sge { addr: v.address() as u64, length: v.len() as u32, lkey });
         }
         Ok(self.batch.pieces.len() - before)
     }
 
-    /// Builds the next Read, if the ORD allows; whether it did.
+    /// Builds the next Read, if the ORD permits. Returns whether it did.
     fn next_read(&mut self, protection: &Protection, local: &Local) -> io::Result<bool> {
         let Some(&key) = self.reads_waiting.front() else { return Ok(false) };
         if self.reads_in_flight >= self.ord {
@@ -230,8 +233,8 @@ impl Sends {
             }
             let lkey = if self.iwarp {
                 let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-                // SAFETY: the sink is a buffer of ours that nobody else has; it stays in `reads` until the Read has
-                // completed, and the registration goes before it does.
+                // SAFETY: the sink is an exclusively owned buffer; it stays in `reads` until the Read has
+                // completed, and the registration is dropped before it.
                 let own = unsafe { protection.register(b.address(), b.len(), access) }?;
                 registration.insert(own).lkey()
             } else {
@@ -253,18 +256,18 @@ impl Sends {
         Ok(true)
     }
 
-    /// Builds the next Send, Write or binding; whether there was one.
+    /// Builds the next Send, Write or bind request. Returns whether there was one.
     fn next_work(&mut self, protection: &Protection, local: &Local) -> io::Result<bool> {
         match self.waiting.pop_front() {
             None => return Ok(false),
             Some(Work::Send { data, invalidate, solicited, signaled }) => {
-                // Linux's siw ends the connection at a Send with Invalidate whose data are inline.
+                // Linux's siw ends the connection at a Send with Invalidate with inline data.
                 let may_inline = !(self.iwarp && invalidate.is_some());
                 let inline = may_inline && data.len() <= self.sizes.inline;
                 let pieces = self.pieces(data.iter(), (protection, local), inline)?;
                 let mut wr = match invalidate {
                     Some(rkey) => {
-                        // The library of Linux's siw looks for the tag where a Write has it.
+                        // The user space driver of Linux's siw reads the tag from the field of a Write.
                         let (invalidate_rkey, wr) = (rkey, remote(0, rkey));
                         ibv_send_wr { invalidate_rkey, wr, ..request(IBV_WR_SEND_WITH_INV, pieces) }
                     }
@@ -288,7 +291,7 @@ impl Sends {
                 let mut wr = request(IBV_WR_RDMA_WRITE, pieces);
                 wr.wr = remote(offset, rkey);
                 wr.send_flags |= if inline { IBV_SEND_INLINE } else { 0 };
-                // The last part keeps the data of all: they complete in order.
+                // The last part keeps the data of all parts: they complete in order.
                 if at + n < data.iter().len() {
                     self.waiting.push_front(Work::Write {
                         data,
@@ -320,7 +323,7 @@ impl Sends {
         Ok(true)
     }
 
-    /// The work request `wr_id` has completed, and what was posted before it, but for Reads.
+    /// Completes the work request `wr_id` and all before it, except Reads.
     pub(super) fn complete(&mut self, wr_id: u64, done: &mut Vec<Completion>) {
         let Some(at) = wr_id.checked_sub(self.first).and_then(|n| usize::try_from(n).ok()) else { return };
         match self.posted.get_mut(at) {
@@ -342,7 +345,7 @@ impl Sends {
                     done.push(Completion::Sent(id));
                 }
                 Some(Held::Read { key, sink, .. }) => {
-                    drop(sink); // From here on no peer reaches it.
+                    drop(sink); // Ends the peer's access.
                     self.complete_read(key, done);
                 }
                 _ => {}
@@ -351,7 +354,7 @@ impl Sends {
         self.covered = self.covered.max(self.first);
     }
 
-    /// A part of a Read is there.
+    /// Completes a part of a Read.
     fn complete_read(&mut self, key: usize, done: &mut Vec<Completion>) {
         self.reads_in_flight -= 1;
         let Some(read) = self.reads.get_mut(key) else { return };

@@ -1,4 +1,4 @@
-//! Connection set-up through the connection manager.
+//! Connection setup through the connection manager.
 
 use std::{
     future::poll_fn,
@@ -16,25 +16,25 @@ use millrace_rdma::{
 use millrace_runtime::{LocalPort, Readiness, RuntimeRef, reserved_ports};
 
 use super::{
-    adapter::{Abilities, Protection},
+    adapter::{DeviceProperties, Protection},
     cm::{CmId, Event, Parameters},
     fault,
     ffi::{Libraries, cm::*},
     hardware::Hardware,
-    qp::{Parts, VerbsQp, nowhere},
+    qp::{Parts, VerbsQp, unspecified_addr},
     queues::Shared,
     shared_receive::{Shape, SharedReceives},
 };
 
-/// Private data of a connection request over InfiniBand: the connection manager needs the rest for the addresses
-/// (IBA volume 1, annex A11).
+/// Maximum private data of an InfiniBand connection request: the connection manager uses the rest for the
+/// addresses (IBA volume 1, annex A11).
 const MAX_REQUEST_DATA: usize = 56;
-/// Private data of an answer.
+/// Maximum private data of a reply.
 const MAX_ANSWER_DATA: usize = 196;
 /// `IB_CM_REJ_INVALID_SERVICE_ID`: no listener.
-const NOBODY_LISTENS: i32 = 8;
+const REJ_INVALID_SERVICE_ID: i32 = 8;
 
-/// The next event that `take` gives, when `events` says that there may be one.
+/// Waits for the next event that `take` returns when `events` is ready.
 pub(super) async fn next_event(
     events: &mut dyn Readiness,
     mut take: impl FnMut() -> io::Result<Event>,
@@ -51,7 +51,7 @@ pub(super) async fn next_event(
     .await
 }
 
-/// Waits until `take` gives the event `wanted`; any other that says something is the end.
+/// Waits for the event `wanted`; any other event that reports a failure ends the wait.
 async fn expect(
     events: &mut dyn Readiness,
     mut take: impl FnMut() -> io::Result<Event>,
@@ -70,11 +70,11 @@ async fn expect(
     }
 }
 
-fn nobody_listens(peer: SocketAddr) -> ConnectionError {
+fn no_listener(peer: SocketAddr) -> ConnectionError {
     ConnectionError::Io(format!("no RDMA listener on {peer}"))
 }
 
-/// Why an event is the end of a set-up, if it is.
+/// The error for an event that ends connection setup.
 fn failure(event: Event, peer: SocketAddr) -> Option<ConnectionError> {
     let reason = || match event.status {
         n if n < 0 => io::Error::from_raw_os_error(-n).to_string(),
@@ -82,16 +82,16 @@ fn failure(event: Event, peer: SocketAddr) -> Option<ConnectionError> {
     };
     let text = match event.kind {
         RDMA_CM_EVENT_ADDR_ERROR => format!(
-            "no RDMA device leads to {peer} ({}); `millrace devices` lists the devices and their addresses",
+            "no RDMA device has a route to {peer} ({}); run `millrace devices` to list devices and their addresses",
             reason()
         ),
-        RDMA_CM_EVENT_ROUTE_ERROR => format!("the RDMA fabric knows no way to {peer} ({})", reason()),
+        RDMA_CM_EVENT_ROUTE_ERROR => format!("the RDMA fabric has no route to {peer} ({})", reason()),
         RDMA_CM_EVENT_UNREACHABLE => {
-            format!("{peer} does not answer RDMA connection requests ({})", reason())
+            format!("{peer} does not respond to RDMA connection requests ({})", reason())
         }
-        RDMA_CM_EVENT_CONNECT_ERROR => format!("cannot connect to {peer} by RDMA: {}", reason()),
-        RDMA_CM_EVENT_REJECTED if [NOBODY_LISTENS, -libc::ECONNREFUSED].contains(&event.status) => {
-            return Some(nobody_listens(peer));
+        RDMA_CM_EVENT_CONNECT_ERROR => format!("cannot connect to {peer} over RDMA: {}", reason()),
+        RDMA_CM_EVENT_REJECTED if [REJ_INVALID_SERVICE_ID, -libc::ECONNREFUSED].contains(&event.status) => {
+            return Some(no_listener(peer));
         }
         RDMA_CM_EVENT_REJECTED => return Some(ConnectionError::Rejected(event.private_data)),
         RDMA_CM_EVENT_DISCONNECTED => return Some(ConnectionError::Closed),
@@ -101,17 +101,17 @@ fn failure(event: Event, peer: SocketAddr) -> Option<ConnectionError> {
     Some(ConnectionError::Io(text))
 }
 
-/// A connection that is being made.
-pub(super) struct Draft {
+/// A connection during setup.
+pub(super) struct PendingConnection {
     rt: RuntimeRef,
     arena: Arena,
     events: Box<dyn Readiness>,
-    abilities: Abilities,
+    properties: DeviceProperties,
     shared: Arc<Shared>,
 }
 
-impl Draft {
-    /// Makes the queues for `id`, which knows its device by now, and posts the first receive.
+impl PendingConnection {
+    /// Creates the queues for `id`, which is bound to a device, and posts the first receive.
     fn new(
         id: CmId,
         events: Box<dyn Readiness>,
@@ -120,19 +120,19 @@ impl Draft {
         params: &ConnectParams,
     ) -> Result<Self, ConnectionError> {
         let Some(context) = id.context() else {
-            return Err(ConnectionError::Io("no RDMA device belongs to the connection".into()));
+            return Err(ConnectionError::Io("the connection has no RDMA device".into()));
         };
         let failed = |what| move |e: io::Error| fault::of_call(what, &e);
-        let abilities = Abilities::of(&id, context).map_err(failed("ask the RDMA device what it can do"))?;
+        let properties = DeviceProperties::of(&id, context).map_err(failed("query the RDMA device"))?;
         let protection =
-            Protection::of(&id, context, &abilities).map_err(failed("make a protection domain"))?;
+            Protection::of(&id, context, &properties).map_err(failed("create a protection domain"))?;
         let join = |shape| SharedReceives::join(shape, &protection, &arena);
-        let receives = Shape::of(params, &abilities).map(join).transpose();
-        let receives = receives.map_err(failed("make a shared receive queue"))?;
-        let hardware = Hardware::new(id, protection, &abilities, receives);
-        let hardware = hardware.map_err(failed("make a queue pair"))?;
-        let shared = Shared::new(hardware, &abilities);
-        let this = Self { rt, arena, events, abilities, shared };
+        let receives = Shape::of(params, &properties).map(join).transpose();
+        let receives = receives.map_err(failed("create a shared receive queue"))?;
+        let hardware = Hardware::new(id, protection, &properties, receives);
+        let hardware = hardware.map_err(failed("create a queue pair"))?;
+        let shared = Shared::new(hardware, &properties);
+        let this = Self { rt, arena, events, properties, shared };
         this.post_first_receive(params.first_receive)?;
         Ok(this)
     }
@@ -150,7 +150,7 @@ impl Draft {
         inner.fault.take().map_or(Ok(()), Err)
     }
 
-    /// Does something with the identifier.
+    /// Calls `f` with the identifier.
     fn with_id<T>(&self, f: impl FnOnce(&CmId) -> io::Result<T>) -> io::Result<T> {
         match &self.shared.0.lock().queues {
             Some(q) => f(&q.hardware.id),
@@ -158,7 +158,7 @@ impl Draft {
         }
     }
 
-    /// Waits until the connection is up. Gives the event that says so.
+    /// Waits until the connection is established, and returns the event.
     async fn established(&mut self, peer: SocketAddr) -> Result<Event, ConnectionError> {
         let Self { events, shared, .. } = self;
         let take = || match &mut shared.0.lock().queues {
@@ -168,7 +168,7 @@ impl Draft {
         expect(&mut **events, take, RDMA_CM_EVENT_ESTABLISHED, peer).await
     }
 
-    /// The queue pair of the connection, which is up.
+    /// Creates the queue pair of the established connection.
     fn finish(
         self,
         peer: SocketAddr,
@@ -176,53 +176,54 @@ impl Draft {
         ord: u8,
         private_data: Vec<u8>,
     ) -> Result<VerbsQp, ConnectionError> {
-        let Self { rt, arena, events, abilities, shared } = self;
+        let Self { rt, arena, events, properties, shared } = self;
         let mut inner = shared.0.lock();
         let q = inner.queues.as_mut().ok_or(ConnectionError::Closed)?;
         q.sends.set_ord(ord.into());
         if let Err(error) = q.hardware.shorten_retries() {
-            tracing::warn!(%peer, %error, "messages that find no receive will be sent again late");
+            tracing::warn!(%peer, %error, "cannot shorten the delay before messages without a receive are repeated");
         }
         let watched = q.hardware.fd().and_then(|fd| rt.watch(fd));
         let completions = watched.map_err(|e| fault::of_call("watch the RDMA device", &e))?;
         let info = ConnectionInfo {
-            local: q.hardware.id.local_addr().unwrap_or_else(nowhere),
+            local: q.hardware.id.local_addr().unwrap_or_else(unspecified_addr),
             peer: q.hardware.id.peer_addr().unwrap_or(peer),
             ord: ord.into(),
             ird: ird.into(),
             private_data,
-            // InfiniBand packets always have one; an iWARP device does not say.
-            crc: !abilities.iwarp,
+            // InfiniBand packets always have a CRC; iWARP devices do not report it.
+            crc: !properties.iwarp,
         };
         let send_pieces = q.hardware.sizes().pieces;
         drop(inner);
-        let max_transfer = MAX_TRANSFER.min(abilities.max_message as usize);
+        let max_transfer = MAX_TRANSFER.min(properties.max_message as usize);
         let capabilities =
-            Capabilities::new("verbs", abilities.send_with_invalidate, MAX_PIECES, max_transfer, 1);
-        tracing::debug!(peer = %info.peer, ?abilities, ird, ord, "verbs connection is up");
+            Capabilities::new("verbs", properties.send_with_invalidate, MAX_PIECES, max_transfer, 1);
+        tracing::debug!(peer = %info.peer, ?properties, ird, ord, "verbs connection established");
         Ok(VerbsQp::new(shared, Parts { rt, arena, info, capabilities, send_pieces, completions, events }))
     }
 }
 
-/// Whether the device from which the machine reaches `peer` exposes memory by windows, which alone a peer can
-/// invalidate.
+/// Whether the device on the route to `peer` exposes memory by windows; a peer can invalidate only tags of
+/// windows.
 pub(super) fn has_windows(libraries: &'static Libraries, peer: SocketAddr) -> bool {
     let ask = || {
         let id = CmId::new(libraries)?;
         id.bind(SocketAddr::new(local_address_to(peer.ip())?, 0))?;
         let context = id.context().ok_or(io::ErrorKind::NotFound)?;
-        Abilities::of(&id, context)
+        DeviceProperties::of(&id, context)
     };
-    ask().is_ok_and(|abilities| abilities.windows)
+    ask().is_ok_and(|properties| properties.windows)
 }
 
-/// Binds `id` to a reserved port, if this process may have one and there is one left; if not, any will do.
+/// Binds `id` to a reserved port, if this process is permitted to and one is free; otherwise leaves it
+/// unbound.
 fn bind_reserved(id: &CmId, peer: SocketAddr) {
     let Ok(local) = local_address_to(peer.ip()) else { return };
     for port in reserved_ports() {
         match id.bind(SocketAddr::new(local, port)) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => return tracing::debug!(%peer, %error, "no reserved port"),
+            Err(error) => return tracing::debug!(%peer, %error, "cannot bind a reserved port"),
             Ok(()) => return,
         }
     }
@@ -232,7 +233,7 @@ fn depth(n: u16) -> u8 {
     u8::try_from(n).unwrap_or(u8::MAX)
 }
 
-/// Connects to `addr`, within the time that `params` allow.
+/// Connects to `addr` within the time limit of `params`.
 pub(super) async fn connect(
     libraries: &'static Libraries,
     rt: RuntimeRef,
@@ -258,39 +259,39 @@ async fn initiate(
     if params.local_port == LocalPort::Reserved {
         bind_reserved(&id, addr);
     }
-    id.resolve_addr(addr, params.timeout).map_err(failed("look for an RDMA device for the address"))?;
+    id.resolve_addr(addr, params.timeout).map_err(failed("find an RDMA device for the address"))?;
     expect(&mut *events, || id.next_event(), RDMA_CM_EVENT_ADDR_RESOLVED, addr).await?;
-    id.resolve_route(params.timeout).map_err(failed("look for the way to the peer"))?;
+    id.resolve_route(params.timeout).map_err(failed("find a route to the peer"))?;
     expect(&mut *events, || id.next_event(), RDMA_CM_EVENT_ROUTE_RESOLVED, addr).await?;
-    let mut draft = Draft::new(id, events, rt, arena, &params)?;
-    let most = if draft.abilities.iwarp { MAX_ANSWER_DATA } else { MAX_REQUEST_DATA };
+    let mut pending = PendingConnection::new(id, events, rt, arena, &params)?;
+    let most = if pending.properties.iwarp { MAX_ANSWER_DATA } else { MAX_REQUEST_DATA };
     check_private_data(&params, most)?;
-    let ird = depth(params.ird).min(draft.abilities.max_ird);
-    let ord = depth(params.ord).min(draft.abilities.max_ord);
+    let ird = depth(params.ird).min(pending.properties.max_ird);
+    let ord = depth(params.ord).min(pending.properties.max_ord);
     let parameters = Parameters { private_data: &params.private_data, ird, ord };
-    draft.with_id(|id| id.connect(&parameters)).map_err(|e| match e.raw_os_error() {
-        Some(libc::ECONNREFUSED) => nobody_listens(addr),
-        _ => fault::of_call("ask for a connection", &e),
+    pending.with_id(|id| id.connect(&parameters)).map_err(|e| match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => no_listener(addr),
+        _ => fault::of_call("request a connection", &e),
     })?;
-    let up = draft.established(addr).await?;
-    // Drivers of iWARP devices disagree about which is which.
-    let (ird, ord) = match draft.abilities.iwarp {
+    let up = pending.established(addr).await?;
+    // Drivers of iWARP devices disagree about the order of the two values.
+    let (ird, ord) = match pending.properties.iwarp {
         true => (ird, ord.min(up.ird).min(up.ord)),
         false => (ird.min(up.ird), ord.min(up.ord)),
     };
-    draft.finish(addr, ird, ord, up.private_data)
+    pending.finish(addr, ird, ord, up.private_data)
 }
 
 fn check_private_data(params: &ConnectParams, most: usize) -> Result<(), ConnectionError> {
     match params.private_data.len() {
-        n if n > most => {
-            Err(ConnectionError::Local(format!("{n} bytes of private data; the device carries {most}")))
-        }
+        n if n > most => Err(ConnectionError::Local(format!(
+            "{n} bytes of private data exceed the device's maximum of {most}"
+        ))),
         _ => Ok(()),
     }
 }
 
-/// Accepts the connection request `event`, whose identifier is `id`, within the time that `params` allow.
+/// Accepts the connection request `request`, whose identifier is `id`, within the time limit of `params`.
 pub(super) async fn accept(
     id: CmId,
     request: Event,
@@ -315,11 +316,11 @@ async fn respond(
     let failed = |what| move |e: io::Error| fault::of_call(what, &e);
     let watched = id.fd().and_then(|fd| rt.watch(fd));
     let events = watched.map_err(failed("watch the connection manager"))?;
-    let mut draft = Draft::new(id, events, rt, arena, &params)?;
-    let ird = depth(params.ird).min(draft.abilities.max_ird).min(request.ird);
-    let ord = depth(params.ord).min(draft.abilities.max_ord).min(request.ord);
+    let mut pending = PendingConnection::new(id, events, rt, arena, &params)?;
+    let ird = depth(params.ird).min(pending.properties.max_ird).min(request.ird);
+    let ord = depth(params.ord).min(pending.properties.max_ord).min(request.ord);
     let parameters = Parameters { private_data: &params.private_data, ird, ord };
-    draft.with_id(|id| id.accept(&parameters)).map_err(failed("accept a connection"))?;
-    draft.established(peer).await?;
-    draft.finish(peer, ird, ord, request.private_data)
+    pending.with_id(|id| id.accept(&parameters)).map_err(failed("accept a connection"))?;
+    pending.established(peer).await?;
+    pending.finish(peer, ird, ord, request.private_data)
 }

@@ -1,4 +1,4 @@
-//! What librdmacm shares with its callers (rdma-core `librdmacm/rdma_cma.h`), under its own names.
+//! The declarations of librdmacm in use (rdma-core `librdmacm/rdma_cma.h`), with their C names.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -37,7 +37,7 @@ pub(crate) struct rdma_event_channel {
     pub(crate) fd: c_int,
 }
 
-/// Allocated by the library; what follows is not used here.
+/// Allocated by the library; later fields are omitted.
 #[repr(C)]
 pub(crate) struct rdma_cm_id {
     pub(crate) verbs: *mut ibv_context,
@@ -63,7 +63,7 @@ pub(crate) struct rdma_conn_param {
     pub(crate) qp_num: u32,
 }
 
-/// Of the union `param` only what belongs to connections is used.
+/// The union `param` contains only the member for connections.
 #[repr(C)]
 pub(crate) struct rdma_cm_event {
     pub(crate) id: *mut rdma_cm_id,

@@ -1,4 +1,4 @@
-//! The inline functions of `verbs.h`: they call through the context that they are given.
+//! The inline functions of `verbs.h`, which call through the context's function table.
 
 use std::{
     ffi::{c_int, c_uint},
@@ -8,13 +8,13 @@ use std::{
 
 use super::{load::Verbs, verbs::*};
 
-/// `verbs_get_ctx_op`: the extended context that surrounds `context`, if it reaches back as far as `offset`.
+/// `verbs_get_ctx_op`: the extended context that contains `context`, if it includes the field at `offset`.
 ///
 /// # Safety
-/// `context` is an open context of libibverbs.
+/// `context` must be an open context of libibverbs.
 unsafe fn extended(context: *mut ibv_context, offset: usize) -> Option<*const verbs_context> {
-    // SAFETY: an open context; when the mark is there, it is the last member of a `verbs_context`, of which `sz`, the
-    // member before it, says how many bytes there are (counted from its end).
+    // SAFETY: an open context. If the marker is set, it is the last member of a `verbs_context`, whose
+    // preceding member `sz` contains the number of available bytes (counted from its end).
     unsafe {
         if (*context).abi_compat.addr() != usize::MAX {
             return None;
@@ -28,14 +28,14 @@ unsafe fn extended(context: *mut ibv_context, offset: usize) -> Option<*const ve
 /// `ibv_query_port`.
 ///
 /// # Safety
-/// `context` is an open context of libibverbs, and `verbs` that library.
+/// `context` must be an open context of libibverbs, and `verbs` that library.
 pub(crate) unsafe fn ibv_query_port(
     verbs: &Verbs,
     context: *mut ibv_context,
     port: u8,
     attr: &mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: an open context. An older driver fills a structure that ends sooner: the rest stays zero.
+    // SAFETY: an open context. An older driver fills a shorter structure: the rest stays zero.
     unsafe {
         if let Some(outer) = extended(context, offset_of!(verbs_context, query_port))
             && let Some(query) = (&raw const (*outer).query_port).read()
@@ -49,13 +49,13 @@ pub(crate) unsafe fn ibv_query_port(
 /// `ibv_query_device_ex`.
 ///
 /// # Safety
-/// As [`ibv_query_port`]; `attr` is zero.
+/// Those of [`ibv_query_port`]; `attr` must be zeroed.
 pub(crate) unsafe fn ibv_query_device_ex(
     verbs: &Verbs,
     context: *mut ibv_context,
     attr: &mut ibv_device_attr_ex,
 ) -> c_int {
-    // SAFETY: an open context; the size that is passed is the structure's.
+    // SAFETY: an open context; the passed size is that of the structure.
     unsafe {
         if let Some(outer) = extended(context, offset_of!(verbs_context, query_device_ex))
             && let Some(query) = (&raw const (*outer).query_device_ex).read()
@@ -69,10 +69,10 @@ pub(crate) unsafe fn ibv_query_device_ex(
     }
 }
 
-/// `ibv_alloc_mw`; null where the driver has no windows.
+/// `ibv_alloc_mw`; null if the driver does not support windows.
 ///
 /// # Safety
-/// `pd` lives.
+/// `pd` must be valid.
 pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
     // SAFETY: a protection domain points to its open context.
     unsafe { (*(*pd).context).ops.alloc_mw.map_or(ptr::null_mut(), |alloc| alloc(pd, kind)) }
@@ -81,7 +81,7 @@ pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw 
 /// `ibv_dealloc_mw`.
 ///
 /// # Safety
-/// `mw` lives, and is used no more.
+/// `mw` must be valid, and not be used afterwards.
 pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: a window points to its open context.
     unsafe { (*(*mw).context).ops.dealloc_mw.map_or(libc::EOPNOTSUPP, |dealloc| dealloc(mw)) }
@@ -90,9 +90,9 @@ pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// `ibv_poll_cq`.
 ///
 /// # Safety
-/// `cq` lives.
+/// `cq` must be valid.
 pub(crate) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, into: &mut [ibv_wc]) -> c_int {
-    // SAFETY: a completion queue points to its open context; the room is as large as is said.
+    // SAFETY: a completion queue points to its open context; the passed count is the length of `into`.
     unsafe {
         (*(*cq).context).ops.poll_cq.map_or(-1, |poll| poll(cq, into.len() as c_int, into.as_mut_ptr()))
     }
@@ -101,7 +101,7 @@ pub(crate) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, into: &mut [ibv_wc]) -> c_int 
 /// `ibv_req_notify_cq`, for all completions.
 ///
 /// # Safety
-/// `cq` lives.
+/// `cq` must be valid.
 pub(crate) unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: as above.
     unsafe { (*(*cq).context).ops.req_notify_cq.map_or(libc::EOPNOTSUPP, |arm| arm(cq, 0)) }
@@ -110,20 +110,21 @@ pub(crate) unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq) -> c_int {
 /// `ibv_post_send`.
 ///
 /// # Safety
-/// `qp` lives; `wr` is a list of valid work requests, whose memory stays valid until they are completed.
+/// `qp` must be valid; `wr` must be a list of valid work requests, whose memory stays valid until their
+/// completion.
 pub(crate) unsafe fn ibv_post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: a queue pair points to its open context; the rest as the caller says.
+    // SAFETY: a queue pair points to its open context; the caller ensures the rest.
     unsafe { (*(*qp).context).ops.post_send.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, bad)) }
 }
 
 /// `ibv_post_recv`.
 ///
 /// # Safety
-/// As [`ibv_post_send`].
+/// Those of [`ibv_post_send`].
 pub(crate) unsafe fn ibv_post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -136,12 +137,12 @@ pub(crate) unsafe fn ibv_post_recv(
 /// `ibv_post_srq_recv`.
 ///
 /// # Safety
-/// As [`ibv_post_send`], for a shared receive queue.
+/// Those of [`ibv_post_send`], for a shared receive queue.
 pub(crate) unsafe fn ibv_post_srq_recv(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a shared receive queue points to its open context; the rest as the caller says.
+    // SAFETY: a shared receive queue points to its open context; the caller ensures the rest.
     unsafe { (*(*srq).context).ops.post_srq_recv.map_or(libc::EOPNOTSUPP, |post| post(srq, wr, bad)) }
 }

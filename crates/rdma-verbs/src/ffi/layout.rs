@@ -1,5 +1,6 @@
-//! Sizes and offsets that a C compiler gave for the headers of rdma-core 44 on x86-64 (`sizeof`, `offsetof`). Other 64-bit
-//! machines differ only in what follows a `pthread_mutex_t`, whose size is the C library's.
+//! Sizes and offsets of the structures in the headers of rdma-core 44, as compiled for x86-64 (`sizeof`,
+//! `offsetof`). Other 64-bit architectures differ only in fields after a `pthread_mutex_t`, whose size
+//! depends on the C library.
 
 use std::mem::{offset_of, size_of};
 

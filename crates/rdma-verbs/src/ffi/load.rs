@@ -1,4 +1,4 @@
-//! Finding the libraries at run time.
+//! Loading of the libraries at run time.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -9,31 +9,31 @@ use libloading::Library;
 
 use super::{cm::*, verbs::*};
 
-/// Why rdma-core cannot be used.
+/// Why rdma-core cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// A library is not there, or cannot be loaded.
+    /// A library is missing or cannot be loaded.
     #[error(
         "cannot load {library} ({reason}); install rdma-core (Debian and Ubuntu: apt install ibverbs-providers \
          librdmacm1; Fedora and RHEL: dnf install libibverbs librdmacm)"
     )]
     Library {
-        /// Its file name.
+        /// File name of the library.
         library: &'static str,
-        /// What the loader said.
+        /// Error of the dynamic loader.
         reason: String,
     },
     /// A library is too old.
-    #[error("{library} has no {symbol}: rdma-core 32 or newer is needed")]
+    #[error("{library} has no function {symbol}: install rdma-core 32 or newer")]
     Symbol {
-        /// Its file name.
+        /// File name of the library.
         library: &'static str,
-        /// The function that is missing.
+        /// Name of the missing function.
         symbol: &'static str,
     },
 }
 
-/// Declares a table of a library's functions, and how it is filled.
+/// Declares a table of a library's functions, and the function that loads it.
 macro_rules! library {
     ($(#[$doc:meta])* $name:ident = $file:literal { $(fn $f:ident($($a:ty),*) $(-> $r:ty)?;)* }) => {
         $(#[$doc])*
@@ -45,14 +45,14 @@ macro_rules! library {
 
         impl $name {
             fn load(file: &'static str) -> Result<Self, LoadError> {
-                // SAFETY: rdma-core's libraries have no constructors that need more than any program gives.
+                // SAFETY: the constructors of rdma-core's libraries have no special requirements.
                 let library = unsafe { Library::new(file) }
                     .map_err(|e| LoadError::Library { library: file, reason: e.to_string() })?;
                 Ok(Self {
                     $($f: {
                         const SYMBOL: &str = stringify!($f);
-                        // SAFETY: the type is that of the function in rdma-core's header; the library outlives the
-                        // pointer because the table keeps it.
+                        // SAFETY: the type is that of the function in rdma-core's header; the table keeps the
+                        // library loaded.
                         unsafe { library.get(SYMBOL.as_bytes()).map(|s| *s) }
                             .map_err(|_| LoadError::Symbol { library: file, symbol: SYMBOL })?
                     },)*
@@ -64,18 +64,18 @@ macro_rules! library {
 }
 
 library! {
-    /// libibverbs: what is a real symbol of it. (The inline functions of its header are in [`super::inline`].)
+    /// The exported symbols of libibverbs. (The inline functions of its header are in [`super::inline`].)
     Verbs = "libibverbs.so.1" {
         fn ibv_get_device_list(*mut c_int) -> *mut *mut ibv_device;
         fn ibv_free_device_list(*mut *mut ibv_device);
         fn ibv_open_device(*mut ibv_device) -> *mut ibv_context;
         fn ibv_close_device(*mut ibv_context) -> c_int;
         fn ibv_query_device(*mut ibv_context, *mut ibv_device_attr) -> c_int;
-        // The old function of this name, for which the header has an inline one.
+        // The exported function, which the header hides behind an inline one.
         fn ibv_query_port(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
         fn ibv_alloc_pd(*mut ibv_context) -> *mut ibv_pd;
         fn ibv_dealloc_pd(*mut ibv_pd) -> c_int;
-        // For access flags without an optional one, which is all that we use: the others need `ibv_reg_mr_iova2`.
+        // Sufficient for mandatory access flags; optional ones would require `ibv_reg_mr_iova2`.
         fn ibv_reg_mr(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
         fn ibv_dereg_mr(*mut ibv_mr) -> c_int;
         fn ibv_create_comp_channel(*mut ibv_context) -> *mut ibv_comp_channel;
@@ -122,7 +122,7 @@ pub(crate) struct Libraries {
     pub(crate) cm: Cm,
 }
 
-/// The libraries, loaded by the first who asks, for good.
+/// The libraries. Loaded at the first call and never unloaded.
 pub(crate) fn libraries() -> Result<&'static Libraries, LoadError> {
     static LOADED: OnceLock<Result<Libraries, LoadError>> = OnceLock::new();
     let load = || Ok(Libraries { verbs: Verbs::load("libibverbs.so.1")?, cm: Cm::load("librdmacm.so.1")? });
@@ -134,16 +134,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_there_is_named_with_what_to_install() {
-        let error = Verbs::load("libibverbs-not-there.so.1").err().expect("no such library");
+    fn the_error_for_a_missing_library_names_the_package() {
+        let error = Verbs::load("libibverbs-not-there.so.1").err().expect("the library exists");
         let text = error.to_string();
         assert!(text.contains("libibverbs-not-there.so.1") && text.contains("apt install"), "{text}");
     }
 
     #[test]
-    fn a_library_without_a_function_is_named_with_the_function() {
-        // libc is there on every machine that runs this, and has no verbs.
-        let error = Verbs::load("libc.so.6").err().expect("libc has no verbs");
+    fn the_error_for_a_missing_function_names_it() {
+        // libc is always present and contains no verbs.
+        let error = Verbs::load("libc.so.6").err().expect("libc contains verbs");
         let want = LoadError::Symbol { library: "libc.so.6", symbol: "ibv_get_device_list" };
         assert_eq!(error, want);
         assert!(error.to_string().contains("ibv_get_device_list"));

@@ -1,12 +1,13 @@
-//! rdma-core as it is: the structures and functions of libibverbs and librdmacm that the provider uses, and no more.
+//! Declarations of rdma-core: the structures and functions of libibverbs and librdmacm that the provider
+//! uses.
 //!
-//! They were written down from the headers of rdma-core 44, whose ABI has been stable since version 1.1 of its symbols;
-//! `layout` holds them against sizes and offsets that a C compiler gave for those headers. The libraries are loaded
-//! when first needed, so neither building nor running Millrace needs them.
+//! They correspond to the headers of rdma-core 44; the ABI has been stable since symbol version 1.1. `layout`
+//! compares them with sizes and offsets that a C compiler computed for those headers. The libraries are
+//! loaded on first use, so neither building nor running Millrace requires them.
 
 #![allow(unsafe_code)] // Foreign functions.
 #![allow(non_camel_case_types)] // The names are rdma-core's.
-#![allow(dead_code)] // Structures are complete where C needs them so, whether every field is used or not.
+#![allow(dead_code)] // Structures contain all fields that C requires, used or not.
 
 pub(super) mod cm;
 pub(super) mod inline;

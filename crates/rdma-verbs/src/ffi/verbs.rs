@@ -1,5 +1,5 @@
-//! What libibverbs shares with its callers (rdma-core `libibverbs/verbs.h`), under its own names. Structures that only
-//! the library allocates end after the last field that is used here.
+//! The declarations of libibverbs in use (rdma-core `libibverbs/verbs.h`), with their C names. Structures
+//! that only the library allocates end after the last field in use.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -234,7 +234,7 @@ pub(crate) struct ibv_qp_cap {
     pub(crate) max_inline_data: u32,
 }
 
-/// What can be changed of a queue pair; only the one member that is used here has its name.
+/// Attributes of a queue pair to modify; only the field in use has its name.
 #[repr(C, align(8))]
 pub(crate) struct ibv_qp_attr {
     pub(crate) before: [u8; 128],
@@ -272,7 +272,7 @@ pub(crate) struct ibv_wc {
     pub(crate) dlid_path_bits: u8,
 }
 
-/// Room for a completion.
+/// Initial value of a completion to be filled by the library.
 pub(crate) const NO_COMPLETION: ibv_wc = ibv_wc {
     wr_id: 0,
     status: 0,
@@ -297,7 +297,7 @@ pub(crate) struct ibv_sge {
     pub(crate) lkey: u32,
 }
 
-/// The member `rdma` of the union `wr`, filled up to the size of the union.
+/// The member `rdma` of the union `wr`, padded to the size of the union.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_send_wr_rdma {
@@ -377,7 +377,7 @@ pub(crate) struct ibv_context {
     pub(crate) async_fd: c_int,
     pub(crate) num_comp_vectors: c_int,
     pub(crate) mutex: libc::pthread_mutex_t,
-    /// All ones when the context lies at the end of a [`verbs_context`].
+    /// All ones if the context is the last member of a [`verbs_context`].
     pub(crate) abi_compat: *mut c_void,
 }
 
@@ -385,7 +385,8 @@ pub(crate) type QueryPort = unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_
 pub(crate) type QueryDeviceEx =
     unsafe extern "C" fn(*mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize) -> c_int;
 
-/// What surrounds an [`ibv_context`] of today. It grows at its beginning: `sz` says how much of it there is.
+/// The structure that contains an [`ibv_context`] in current versions. It grows at its beginning: `sz` is the
+/// size of the available part.
 #[repr(C)]
 pub(crate) struct verbs_context {
     pub(crate) query_port: Option<QueryPort>,
