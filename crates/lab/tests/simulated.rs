@@ -83,7 +83,7 @@ fn what_cannot_be_simulated_is_refused_by_name() {
     let workload = ["latency", "--operations", "1"];
     let profile = ["--profile", "hdr-200g"];
     for (args, reason) in [
-        (&["--profile", "qdr"][..], "there is no profile \"qdr\""),
+        (&["--profile", "qdr"][..], "unknown profile \"qdr\""),
         (&["--profile", "./nothing.toml"], "./nothing.toml"),
         (&["--profile", "hdr-200g", "--miles", "1e9"], "link.miles"),
         (&["--profile", "hdr-200g", "--miles", "far"], "--miles"),

@@ -1,4 +1,4 @@
-//! Protection domains as adapters use them: what a peer may access, and its segments.
+//! Access of an adapter to memory of a protection domain, and the segments of exposures.
 
 use millrace_buffer::{Buffer, Views};
 use millrace_rdma::{
@@ -7,17 +7,17 @@ use millrace_rdma::{
 };
 use millrace_runtime::RuntimeRef;
 
-/// The STag table of one end, and how its exposures are cut into segments.
+/// The STag table of one end, and the size of the segments of its exposures.
 pub(super) struct RemoteAccess {
-    /// The memory that the peer can reach.
+    /// Memory that the peer can access.
     pub(super) table: StagDomain,
-    /// The largest segment in bytes; 0 for no limit.
+    /// Maximum segment size in bytes; 0 for no limit.
     segment_bytes: u64,
 }
 
-/// `segment` in pieces of at most `most` bytes, as a client names memory page by page. Pages lie anywhere in memory, so
-/// no two are neighbours on the adapter: between them is a page that is not there.
-fn cut(segment: &Segment, most: u64) -> impl Iterator<Item = Segment> + use<> {
+/// Splits `segment` into pieces of at most `most` bytes, as a requester does that registers page by page. The
+/// physical addresses of pages are not consecutive, so the pieces are separated by gaps of one page.
+fn split_segment(segment: &Segment, most: u64) -> impl Iterator<Item = Segment> + use<> {
     let s = *segment;
     let (mut at, end) = (s.offset, s.offset + u64::from(s.length));
     std::iter::from_fn(move || {
@@ -28,8 +28,8 @@ fn cut(segment: &Segment, most: u64) -> impl Iterator<Item = Segment> + use<> {
     })
 }
 
-/// Where the bytes of a piece that [`cut`] made are.
-fn whole(piece: &Segment, most: u64) -> Result<Segment, AccessError> {
+/// The segment that [`split_segment`] split into pieces like `piece`, at the position of `piece`.
+fn join_segment(piece: &Segment, most: u64) -> Result<Segment, AccessError> {
     let (page, at) = (piece.offset / most, piece.offset % most);
     if page % 2 == 1 || at + u64::from(piece.length) > most {
         return Err(AccessError::Bounds);
@@ -38,42 +38,42 @@ fn whole(piece: &Segment, most: u64) -> Result<Segment, AccessError> {
 }
 
 impl RemoteAccess {
-    /// A domain whose exposures have segments of at most `segment_bytes` bytes; 0 for no limit.
+    /// Creates a domain whose exposures have segments of at most `segment_bytes` bytes; 0 for no limit.
     pub(super) fn new(rt: RuntimeRef, segment_bytes: u64) -> Self {
         Self { table: StagTables::default().domain(rt), segment_bytes }
     }
 
-    /// The segments that the peer is told for an exposure that has the segments `exposed`.
+    /// The segments to send to the peer for an exposure with the segments `exposed`.
     pub(super) fn segments(&self, exposed: Segments) -> Segments {
         if self.segment_bytes == 0 {
             return exposed;
         }
-        exposed.iter().flat_map(|s| cut(s, self.segment_bytes)).collect()
+        exposed.iter().flat_map(|s| split_segment(s, self.segment_bytes)).collect()
     }
 
-    /// Regions that the peer can reach, and their bytes.
+    /// Number of regions that the peer can access, and their bytes.
     pub(super) fn exposed(&self) -> (usize, usize) {
         self.table.exposed()
     }
 
-    /// The connection is gone, and with it everything that was exposed.
+    /// Ends all exposures with the connection.
     pub(super) fn close(&self) {
         self.table.close();
         let released = self.table.lock().clear();
         drop(released);
     }
 
-    /// What the peer means by a segment that it was given, or a part of it.
-    fn meant(&self, by_peer: &Segment) -> Result<Segment, AccessError> {
-        if self.segment_bytes == 0 { Ok(*by_peer) } else { whole(by_peer, self.segment_bytes) }
+    /// Translates a segment, or a part of one, as received from the peer.
+    fn translate(&self, by_peer: &Segment) -> Result<Segment, AccessError> {
+        if self.segment_bytes == 0 { Ok(*by_peer) } else { join_segment(by_peer, self.segment_bytes) }
     }
 
-    /// The peer writes.
+    /// Places data of an RDMA Write of the peer.
     pub(super) fn place(&self, to: &Segment, data: &Views) -> Result<(), AccessError> {
         if data.is_empty() {
             return Ok(());
         }
-        let to = self.meant(to)?;
+        let to = self.translate(to)?;
         let mut table = self.table.lock();
         match table.place(to.handle.0, to.offset, data.len()) {
             Ok((memory, _)) => {
@@ -96,12 +96,12 @@ impl RemoteAccess {
         }
     }
 
-    /// Whether the peer may read.
+    /// Checks that the peer may read.
     pub(super) fn check_read(&self, from: &Segment) -> Result<(), AccessError> {
         self.read(from, |_| ())
     }
 
-    /// The peer reads into `sink`.
+    /// Fills `sink` from memory that the peer reads.
     pub(super) fn fill(&self, from: &Segment, sink: &mut [Buffer]) -> Result<(), AccessError> {
         let mut parts = sink.iter_mut().map(|b| &mut **b);
         let mut part: &mut [u8] = &mut [];
@@ -123,7 +123,7 @@ impl RemoteAccess {
         if from.length == 0 {
             return Ok(());
         }
-        let from = self.meant(from)?;
+        let from = self.translate(from)?;
         let (offset, length) = (from.offset, from.length as usize);
         match self.table.lock().source(from.handle.0, offset, length)? {
             Source::Bytes(bytes) => f(bytes),
@@ -132,7 +132,7 @@ impl RemoteAccess {
         Ok(())
     }
 
-    /// The peer invalidates a tag; whether it may.
+    /// Invalidates a tag for the peer. Returns whether it is permitted.
     pub(super) fn invalidate(&self, tag: u32) -> bool {
         self.table.lock().invalidate(tag).is_ok()
     }

@@ -1,4 +1,4 @@
-//! The protection domain of an end as its software uses it: [`RemoteAccess`], and what exposing costs.
+//! The protection domain of an end for its software: [`RemoteAccess`] with the cost of exposures.
 
 use std::sync::{
     Arc, Weak,
@@ -14,11 +14,11 @@ use super::{
     world::{Inner, software::Charge},
 };
 
-/// The bytes of a registration in its key for local use, and whether it is a window.
+/// Fields of a [`LocalKey`]: bytes of the registration, and whether it is a window.
 const LOCAL_BYTES: u64 = 0xffff_ffff;
 const WINDOW: u64 = 1 << 32;
 
-/// The domain of one end: its operations cost its host what they cost on an adapter.
+/// The domain of one end. Its operations have the cost that they have on an adapter.
 pub(super) struct SimDomain {
     access: Arc<RemoteAccess>,
     world: Weak<Inner>,
@@ -26,7 +26,7 @@ pub(super) struct SimDomain {
     next_local: AtomicU64,
 }
 
-/// Whether memory is in one piece and not empty, as adapters want it.
+/// Whether memory is contiguous and not empty, as adapters require.
 fn is_one_piece(memory: &Memory) -> bool {
     match memory {
         Memory::Owned(b) => !b.is_empty(),
@@ -39,7 +39,7 @@ impl SimDomain {
         Self { access, world: Arc::downgrade(world), end, next_local: AtomicU64::new(0) }
     }
 
-    /// A new key for local use. It says what its end costs.
+    /// Creates a key for local use, which encodes the cost of its deregistration.
     fn local_key(&self, by: Means, bytes: usize) -> LocalKey {
         let number = self.next_local.fetch_add(1, Ordering::Relaxed) << 33;
         let window = if by == Means::Window { WINDOW } else { 0 };
@@ -56,7 +56,7 @@ impl SimDomain {
 impl Domain for SimDomain {
     fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
         if !is_one_piece(&memory) {
-            return Err(ExposeError { memory, reason: "it is empty, or in several pieces" });
+            return Err(ExposeError { memory, reason: "the region is empty, or in several pieces" });
         }
         let bytes = memory.len();
         let mut exposure = self.access.table.expose(by, memory, access)?;
@@ -75,7 +75,7 @@ impl Domain for SimDomain {
         let memory = self.access.table.revoke(id)?;
         match by {
             Some(Means::Registration) => self.charge(Charge::Deregister(memory.len())),
-            // A window that the peer has invalidated costs nothing more.
+            // Revoking a window that the peer has invalidated has no cost.
             Some(Means::Window) if !invalid => self.charge(Charge::Unbind(1)),
             _ => {}
         }
@@ -112,7 +112,7 @@ impl Domain for SimDomain {
         by != Means::Global
     }
 
-    /// Costs what a registration costs, or a window.
+    /// Has the cost of a registration or of a window.
     fn register_local(&self, by: Means, pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
         let bytes = pieces.iter().map(|p| p.len()).sum::<usize>();
         match by {

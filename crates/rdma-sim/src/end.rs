@@ -1,4 +1,4 @@
-//! One end of a connection: its queues, and what it holds.
+//! One end of a connection: its queues and its resources.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,7 +13,7 @@ use millrace_rdma::{
 
 use super::access::RemoteAccess;
 
-/// What travels. Data is not copied before it arrives: its end keeps it.
+/// A message. Its data is copied at the arrival; until then the sender keeps it.
 pub(super) enum Message {
     Send {
         data: Views,
@@ -21,14 +21,14 @@ pub(super) enum Message {
         signaled: Option<WorkId>,
     },
     Write(WriteRequest),
-    /// Is here until its response has come.
+    /// A Read Request; kept until the response has arrived.
     Read(ReadRequest),
-    /// To the peer's read of this number.
+    /// The response to the peer's read with this number.
     Response {
         read: u64,
         from: Segment,
     },
-    /// The end of the connection, after everything before it.
+    /// The end of the connection, after all earlier messages.
     Fin,
 }
 
@@ -43,7 +43,7 @@ impl Message {
         }
     }
 
-    /// Its name in traces.
+    /// Name in traces.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Send { .. } => "send",
@@ -55,18 +55,18 @@ impl Message {
     }
 }
 
-/// A message at the port.
+/// A message that is queued at the port.
 pub(super) struct Outgoing {
     pub(super) number: u64,
-    /// Payload bytes that have left.
+    /// Payload bytes sent so far.
     pub(super) sent: u64,
 }
 
 pub(super) enum State {
     Open,
-    /// Its owner has ended it: what is posted still goes.
+    /// Its owner has disconnected it; posted work is still sent.
     Disconnecting,
-    /// Nothing moves any more; its owner learns why when it has had what completed before.
+    /// Nothing is sent or received any more; the owner gets the error after the earlier completions.
     Failing(ConnectionError),
     Down(ConnectionError),
 }
@@ -75,41 +75,42 @@ pub(super) struct End {
     pub(super) host: usize,
     pub(super) access: Arc<RemoteAccess>,
     pub(super) state: State,
-    /// Its owner has dropped the queue pair.
+    /// Whether its owner has dropped the queue pair.
     pub(super) dropped: bool,
     pub(super) ord: u16,
     pub(super) receives: VecDeque<Buffer>,
-    /// Receives that were used, whose completions the software has not seen: their places in the adapter are empty.
+    /// Receives that were used, but whose completions the software has not seen; they occupy the adapter's
+    /// receive queue.
     pub(super) used_receives: u32,
-    /// All messages of this end that the peer has not acknowledged, by number.
+    /// Messages of this end that the peer has not acknowledged, by number.
     pub(super) messages: BTreeMap<u64, Message>,
     next_number: u64,
-    /// When the software has done what it was charged for: it posts no earlier.
+    /// Time at which the software has finished the work that it was charged for; it posts no earlier.
     pub(super) software_free: u64,
-    /// Posted, and not taken up by the adapter.
+    /// Posted messages that the adapter has not fetched.
     pub(super) posted: VecDeque<u64>,
-    /// How many of them the software has rung for.
-    pub(super) rung: usize,
-    /// Taken up, and on their way to the port.
+    /// Number of posted messages for which the software has rung the doorbell.
+    pub(super) doorbells: usize,
+    /// Fetched messages on the way to the port.
     pub(super) launching: VecDeque<u64>,
-    /// A fault holds up what is launched until then.
+    /// Until this time a fault delays the launch.
     pub(super) held_until: u64,
     pub(super) outgoing: VecDeque<Outgoing>,
-    /// Has a turn at the port.
+    /// Whether it is in the queue of the port.
     pub(super) has_turn: bool,
     pub(super) unacknowledged: u32,
-    /// Reads beyond the ORD.
+    /// Reads that wait because of the ORD.
     pub(super) waiting_reads: VecDeque<ReadRequest>,
     pub(super) reads_in_flight: u16,
-    /// Messages of the peer that are here, and not handled: the first may wait for a receive.
+    /// Received messages that are not processed: the first may wait for a receive.
     pub(super) inbound: VecDeque<u64>,
     /// Reads of the peer; the first is being served.
     pub(super) serving: VecDeque<u64>,
-    /// When the last response will have left.
+    /// Time at which the last response is completely sent.
     pub(super) responder_free: u64,
-    /// Completions that the host has not taken yet.
+    /// Completions that the host has not processed.
     pub(super) pending: VecDeque<Completion>,
-    /// When the host has taken the last of them.
+    /// Time at which the host has processed the last of them.
     pub(super) visible_at: u64,
     pub(super) completions: VecDeque<Completion>,
     pub(super) waker: Option<Waker>,
@@ -135,7 +136,7 @@ impl End {
             next_number: 0,
             software_free: 0,
             posted: VecDeque::new(),
-            rung: 0,
+            doorbells: 0,
             launching: VecDeque::new(),
             held_until: 0,
             outgoing: VecDeque::new(),
@@ -154,29 +155,29 @@ impl End {
         }
     }
 
-    /// Whether anything moves.
+    /// Whether the end sends and receives.
     pub(super) const fn is_alive(&self) -> bool {
         matches!(self.state, State::Open | State::Disconnecting)
     }
 
-    /// Its last owner is gone, and nothing happens to it any more.
+    /// Whether the owner is gone, and no more events concern the end.
     pub(super) const fn is_over(&self) -> bool {
         self.dropped && matches!(self.state, State::Down(_))
     }
 
-    /// Gives a message its number.
+    /// Assigns a number to a message.
     pub(super) fn insert(&mut self, message: Message) -> u64 {
         self.next_number += 1;
         self.messages.insert(self.next_number, message);
         self.next_number
     }
 
-    /// Releases everything; the owner's completions stay.
+    /// Releases all memory except the owner's completions.
     pub(super) fn release(&mut self) {
         self.receives.clear();
         self.messages.clear();
         self.posted.clear();
-        self.rung = 0;
+        self.doorbells = 0;
         self.launching.clear();
         self.outgoing.clear();
         self.waiting_reads.clear();

@@ -1,46 +1,47 @@
-//! Events, and the ends of connections that they concern.
+//! Events, and the identification of connection ends.
 
 use millrace_rdma::ConnectionError;
 
 use crate::tcp;
 
-/// Picoseconds in a nanosecond: transmission times are kept so, lest rounding add up over packets.
+/// Picoseconds per nanosecond. Transmission times are in picoseconds to avoid the accumulation of rounding
+/// errors.
 pub(super) const PS: u64 = 1000;
 
-/// One end of one connection: the connection's number, and which end.
+/// Identifies one end of a connection: number of the connection, and 0 or 1.
 pub(super) type EndId = (u64, usize);
 
-/// The other end.
+/// The other end of the connection.
 pub(super) const fn peer(id: EndId) -> EndId {
     (id.0, 1 - id.1)
 }
 
-/// What happens at a point in time.
+/// A scheduled event.
 pub(super) enum Event {
-    /// The software has rung for its next work request.
+    /// The software has rung the doorbell for its next work request.
     TakeUp(EndId),
-    /// A work request has gone through the adapter.
+    /// The adapter has processed a work request.
     Launch(EndId),
-    /// The port of this host has sent what it was sending.
+    /// The port of this host has finished sending a part.
     PortFree(usize),
-    /// The first bit of a part of a message reaches the port of the peer's host.
+    /// The first bit of a part of a message arrives at the port of the peer's host.
     Head { from: EndId, number: u64, part: u64, head_ps: u64, tail_ps: u64, last: bool },
-    /// The port of this host has taken what was coming.
+    /// The port of this host has finished receiving a part.
     PortIn(usize),
-    /// A message is here.
+    /// A message has arrived.
     Arrive { from: EndId, number: u64 },
     /// A read may be served.
     Serve(EndId),
-    /// The host has taken a completion.
+    /// The host has processed a completion.
     Visible(EndId),
-    /// The peer has the message of this number.
+    /// The peer has acknowledged the message with this number.
     Acked(EndId, u64),
-    /// The owner learns of the end.
+    /// The owner is notified of the end.
     Ended(EndId),
     /// The peer reports that it has closed the connection.
     PeerEnded(EndId, ConnectionError),
-    /// A disconnected end has waited long enough.
+    /// The time limit of a disconnected end has expired.
     Lingered(EndId),
-    /// To a TCP connection.
+    /// An event of a TCP connection.
     Tcp(tcp::event::Event),
 }

@@ -1,25 +1,25 @@
-//! What goes wrong, as the seed has it.
+//! Injected faults, drawn from the seed.
 
 use std::time::Duration;
 
 use millrace_runtime::virtual_time::Clock;
 
-/// Which faults happen, and how often. Whether one happens is drawn for each message that leaves an adapter.
+/// Kinds of faults and their frequency. A fault is drawn for each message that leaves an adapter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// One message in so many takes its connection with it; 0: none.
+    /// One message in N causes the loss of its connection; 0: none.
     pub lose_one_in: u64,
-    /// One message in so many, and all behind it on its connection, is held up; 0: none.
+    /// One message in N is delayed, with all later messages of its connection; 0: none.
     pub delay_one_in: u64,
-    /// For at most so long.
+    /// Maximum delay.
     pub longest_delay: Duration,
-    /// At one message in so many the processors of its host stand still; 0: never.
+    /// One message in N stops the processors of its host; 0: none.
     pub stall_one_in: u64,
-    /// For at most so long.
+    /// Maximum duration of a stop.
     pub longest_stall: Duration,
 }
 
-/// What happens to a message.
+/// Effect of the faults on a message.
 pub(super) enum FaultOutcome {
     Sent,
     Lost,
@@ -28,7 +28,7 @@ pub(super) enum FaultOutcome {
 }
 
 impl Faults {
-    /// Draws. Nothing is drawn for faults that never happen.
+    /// Draws the outcome for a message. No random number is drawn for faults that are disabled.
     pub(super) fn draw(&self, clock: &Clock) -> FaultOutcome {
         let hit = |one_in: u64| one_in > 0 && clock.random().is_multiple_of(one_in);
         let up_to = |longest: Duration| clock.random() % (longest.as_nanos() as u64).max(1);

@@ -1,25 +1,26 @@
-//! A *simulated* fabric in virtual time: hosts, RDMA adapters and links that a [`Profile`] describes.
+//! A *simulated* fabric in virtual time: hosts, RDMA adapters and links as described by a [`Profile`].
 //!
-//! The code above runs on it unchanged, in an executor of [`millrace_runtime::virtual_time`]; a run is decided by its seed, to
-//! the byte of its [trace](World::trace). What it prints is simulated, and must say so.
+//! The code above the providers runs on it unmodified, in an executor of [`millrace_runtime::virtual_time`].
+//! The seed determines a run completely, including every byte of its [trace](World::trace). Output of
+//! simulated runs must be marked as simulated.
 //!
 //! ```text
 //! World         hosts, faults, traces
 //! setup         connecting, accepting, listening
-//! |- qp, domain   queue pair and protection domain as their owner uses them
-//! world         the events and their order: software, egress, ingress, placement, teardown
-//! |- end, access  one end of a connection: its queues, and what the peer may access
+//! |- qp, domain   queue pair and protection domain, for their owner
+//! world         events and their order: software, egress, ingress, placement, teardown
+//! |- end, access  one end of a connection: its queues, and the memory that the peer may access
 //! |- host         cores, adapter, ports
 //! |- listeners    accept queues of connection requests (request)
 //! tcp           TCP connections on the same hosts and links
-//! event         what is scheduled
-//! profile       the numbers of a simulated machine
+//! event         scheduled events
+//! profile       parameters of a simulated machine
 //! ```
 //!
-//! Semantics where providers differ: a message waits for a receive (infinite RNR retry); memory that is exposed is
-//! released with its connection; a region is in one piece; RDMA Reads beyond the ORD let later work pass. Costs: work
-//! that an owner posts waits until its host has done what the owner was charged for before (registrations, copies,
-//! posting); a completion is seen when the host has taken it.
+//! Semantics where providers differ: a message waits for a receive (infinite RNR retry); exposed memory is
+//! released with its connection; a region is contiguous; later work overtakes RDMA Reads that wait because of
+//! the ORD. Costs: posted work waits until the host has finished the work that its owner was charged for
+//! before (registrations, copies, posting); a completion is visible after the host has processed it.
 
 mod access;
 mod domain;
@@ -62,7 +63,7 @@ use self::{
     world::{Inner, Net},
 };
 
-/// A simulated network of hosts that are all alike. Cheap to clone.
+/// A simulated network of identical hosts. Cheap to clone.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
 
@@ -73,7 +74,7 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// A network without hosts, in the time of `time`.
+    /// Creates a network without hosts that runs in the virtual time of `time`.
     pub fn new(time: &VirtualTime, profile: Profile) -> Self {
         let net = Net {
             hosts: Vec::new(),
@@ -87,23 +88,23 @@ impl World {
         Self(Arc::new(Inner { clock: time.clock(), profile, net: Mutex::new(net) }))
     }
 
-    /// What is simulated.
+    /// The simulated machines and links.
     pub fn profile(&self) -> &Profile {
         &self.0.profile
     }
 
-    /// A host with this address, and one adapter; gives its provider. One that is there already stays.
+    /// Adds a host with this address and one adapter, unless it exists, and returns its provider.
     pub fn add_host(&self, ip: IpAddr) -> Arc<dyn Provider> {
         Arc::new(Sim { world: Arc::clone(&self.0), host: self.host(ip) })
     }
 
-    /// The TCP of the host with this address, which is added if there is none. What runs on it is taken to be RPC with
-    /// record marking.
+    /// The TCP stack of the host with this address, which is added unless it exists. The streams are assumed
+    /// to contain RPC with record marking.
     pub fn tcp(&self, ip: IpAddr) -> Arc<dyn StreamProvider> {
         Arc::new(SimTcp { world: Arc::clone(&self.0), host: self.host(ip) })
     }
 
-    /// The host with this address, which is added if there is none.
+    /// The host with this address, which is added unless it exists.
     fn host(&self, ip: IpAddr) -> usize {
         let mut net = self.0.net.lock();
         net.host_of(ip).unwrap_or_else(|| {
@@ -112,37 +113,38 @@ impl World {
         })
     }
 
-    /// Has a core of the host work for this time, in turns with all else that needs its cores, and waits until it has:
-    /// for simulated file systems and applications. Waiting starts when the future is first polled; what is dropped
-    /// works on for at most a slice of 100 microseconds. The host is added if there is none.
+    /// Occupies a core of the host for `time`, and waits for its end; for simulated file systems and
+    /// applications. The cores are shared with other work in time slices of 100 microseconds. Work starts at
+    /// the first poll of the future; after the future is dropped, at most the current slice is completed. The
+    /// host is added unless it exists.
     pub fn work(&self, ip: IpAddr, time: Duration) -> impl Future<Output = ()> + Send + use<> {
         Arc::clone(&self.0).work(self.host(ip), time)
     }
 
-    /// Has a core of the host copy so many bytes, at the pace of the core or of the host's memory, whichever is slower
-    /// then, and waits until it has; otherwise as [`Self::work`].
+    /// Copies `bytes` bytes on a core of the host, at the speed of the core or of the host's memory,
+    /// whichever is slower, and waits for the end; otherwise like [`Self::work`].
     pub fn copy(&self, ip: IpAddr, bytes: u64) -> impl Future<Output = ()> + Send + use<> {
         Arc::clone(&self.0).copy(self.host(ip), bytes)
     }
 
-    /// Writes down what happens from now on; `seed` is that of the run.
+    /// Starts to record a trace; `seed` is that of the run.
     pub fn begin_trace(&self, seed: Seed) {
         self.0.net.lock().trace.begin(seed.0, &self.0.profile.name);
     }
 
-    /// What was written down: a line that says what it is, then one for each event: nanoseconds, connection and end,
-    /// what happened. Empty if [`Self::begin_trace`] was not called.
+    /// The trace: a header line, then one line for each event with the time in nanoseconds, connection and
+    /// end, and the event. Empty before [`Self::begin_trace`].
     pub fn trace(&self) -> String {
         self.0.net.lock().trace.text().to_owned()
     }
 
-    /// Lets these faults happen from now on.
+    /// Sets the faults that occur from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.0.net.lock().faults = faults;
     }
 
-    /// The host's adapter is gone, with all its connections and listeners, and answers again at once: what its
-    /// processes were doing is for the caller to end.
+    /// Crashes and restarts the host's adapter: all its connections and listeners end, and it accepts new
+    /// ones immediately. The caller must end the host's processes.
     pub fn crash(&self, ip: IpAddr) {
         let host = self.0.net.lock().host_of(ip);
         if let Some(host) = host {
@@ -150,7 +152,7 @@ impl World {
         }
     }
 
-    /// The host's processors stand still for this time. Its adapter does not.
+    /// Stops the host's processors for `time`; its adapter continues.
     pub fn stall(&self, ip: IpAddr, time: Duration) {
         let host = self.0.net.lock().host_of(ip);
         if let Some(host) = host {
@@ -158,12 +160,12 @@ impl World {
         }
     }
 
-    /// What the host's processors and adapter have done.
+    /// Statistics of the host's processors and adapter.
     pub fn host_use(&self, ip: IpAddr) -> HostUse {
         self.0.host_use(ip).unwrap_or_default()
     }
 
-    /// Regions that peers can reach now, on all connections, and their bytes.
+    /// Number of regions that peers can access now, on all connections, and their bytes.
     pub fn exposed(&self) -> (usize, usize) {
         self.0.exposed()
     }

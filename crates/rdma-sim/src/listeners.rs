@@ -9,7 +9,7 @@ use std::{
 
 use super::host::Host;
 
-/// The most requests that wait at one listener.
+/// Maximum number of requests that wait at a listener.
 const BACKLOG: usize = 128;
 
 /// The listeners of all hosts for one kind of connection, whose requests are `T`.
@@ -30,7 +30,7 @@ impl<T> Listeners<T> {
     /// Listens on `addr`, an address of `host`, or on a free port if its port is 0. Returns the address.
     ///
     /// # Errors
-    /// When there is a listener already.
+    /// A listener with this address exists.
     pub(super) fn open(&mut self, host: &mut Host, mut addr: SocketAddr) -> io::Result<SocketAddr> {
         if addr.port() == 0 {
             addr.set_port(host.free_port());
@@ -42,7 +42,7 @@ impl<T> Listeners<T> {
         Ok(addr)
     }
 
-    /// Whether the listener on `addr` takes one more request; `None` if there is no listener.
+    /// Whether the listener on `addr` accepts another request; `None` if there is no listener.
     pub(super) fn has_room(&self, addr: &SocketAddr) -> Option<bool> {
         self.0.get(addr).map(|queue| queue.waiting.len() < BACKLOG)
     }
@@ -58,7 +58,7 @@ impl<T> Listeners<T> {
     /// Takes the oldest request.
     ///
     /// # Errors
-    /// When the listener was closed.
+    /// The listener was closed.
     pub(super) fn poll_accept(&mut self, addr: &SocketAddr, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let Some(queue) = self.0.get_mut(addr) else {
             let gone = "the host has crashed (simulated)";

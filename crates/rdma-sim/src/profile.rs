@@ -1,72 +1,72 @@
-//! What is simulated: links, adapters, hosts, as data.
+//! Profiles: the parameters of simulated links, adapters and hosts.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Why a profile cannot be used.
+/// Why a profile is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ProfileError {
-    /// There is none of that name.
-    #[error("there is no profile {name:?}; there are: {}", known.join(", "))]
+    /// There is no profile with this name.
+    #[error("unknown profile {name:?}; known profiles: {}", known.join(", "))]
     Unknown {
-        /// The name.
+        /// The requested name.
         name: String,
-        /// Those that there are.
+        /// Names of all profiles.
         known: Vec<&'static str>,
     },
-    /// A field is missing, of the wrong kind, or not one that there is.
-    #[error("the profile cannot be read: {0}")]
+    /// A field is missing, has a wrong type, or is unknown.
+    #[error("invalid profile: {0}")]
     Text(String),
-    /// A value that no machine has.
+    /// A value is out of range.
     #[error("profile field {field} is {value}: it must be between {least} and {most}")]
-    Absurd {
-        /// The field, with its table.
+    OutOfRange {
+        /// Table and name of the field.
         field: &'static str,
-        /// What it is.
+        /// The value.
         value: String,
-        /// The least that is taken.
+        /// Minimum.
         least: f64,
-        /// The most that is taken.
+        /// Maximum.
         most: f64,
     },
 }
 
-/// Machines and the network between them. All hosts of a simulated world are alike.
+/// Machines and the network between them. All hosts of a simulated world are identical.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it imitates, in a sentence.
+    /// Description of the modelled machine, in one sentence.
     pub about: String,
-    /// The wires.
+    /// Links.
     pub link: Link,
-    /// The adapters.
+    /// RDMA adapters.
     pub adapter: Adapter,
-    /// What it costs to let an adapter use memory.
+    /// Cost of memory registration.
     pub registration: Registration,
-    /// The hosts.
+    /// Hosts.
     pub host: HostModel,
-    /// Their TCP.
+    /// TCP of the hosts.
     pub tcp: TcpModel,
 }
 
-/// The way from one host to another.
+/// The path between two hosts.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Data rate, each direction, in 10^6 bytes per second: what is left of the signalling rate after line coding.
+    /// Data rate of each direction, in 10^6 bytes per second, after line coding.
     pub mb_per_s: f64,
-    /// Payload bytes of the largest packet.
+    /// Maximum payload of a packet in bytes.
     pub mtu_bytes: u32,
-    /// Bytes that each packet has besides its payload.
+    /// Header bytes of each packet.
     pub header_bytes: u32,
-    /// Cable between two hosts, in miles.
+    /// Cable length between two hosts, in miles.
     pub miles: f64,
-    /// Nanoseconds that a mile takes: 7881 in fibre (group index 1.468), more where the cable makes detours.
+    /// Delay per mile in nanoseconds: 7881 in fibre (group index 1.468), more if the cable makes detours.
     pub ns_per_mile: f64,
-    /// Nanoseconds that switches between two hosts add, together.
+    /// Total delay of the switches between two hosts, in nanoseconds.
     pub switch_ns: u64,
 }
 
@@ -74,51 +74,53 @@ pub struct Link {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter {
-    /// The most payload that it moves between memory and the link, each direction, in 10^6 bytes per second (bus).
+    /// Maximum payload rate between memory and link, each direction, in 10^6 bytes per second (bus).
     pub dma_mb_per_s: f64,
-    /// Nanoseconds for which a work request occupies it: the inverse of its message rate.
+    /// Time for which a work request occupies the adapter, in nanoseconds: the inverse of the message rate.
     pub work_request_ns: u64,
-    /// Nanoseconds from there to the wire, during which it takes up others.
+    /// Delay from there to the wire, in nanoseconds, during which the adapter processes other work requests.
     pub transmit_ns: u64,
-    /// Nanoseconds from the wire to memory.
+    /// Delay from the wire to memory, in nanoseconds.
     pub receive_ns: u64,
-    /// RDMA Reads that it serves at once on a connection (IRD), and has in flight (ORD).
+    /// Maximum number of RDMA Reads of a connection, served at a time (IRD) and in flight (ORD).
     pub outstanding_reads: u16,
-    /// Nanoseconds that the responder of an RDMA Read needs before it sends; it begins the next one of the same
-    /// connection when it has sent the last.
+    /// Delay before the responder of an RDMA Read sends, in nanoseconds; it starts the next Read of the
+    /// connection after it has sent the response to the previous one.
     pub read_response_ns: u64,
-    /// Work requests of one connection that are not acknowledged yet.
+    /// Maximum number of unacknowledged work requests of a connection.
     pub send_queue: u32,
-    /// Receives of one connection that it holds. Software puts another in the place of one that was used when it has
-    /// seen the completion; what comes until then waits.
+    /// Maximum number of receives of a connection in the adapter. Software replaces a used receive after it
+    /// has seen its completion; until then further messages wait.
     pub receive_queue: u32,
-    /// The most bytes of one segment of exposed memory, for clients that name memory page by page: 4096. No two are
-    /// neighbours for the peer then, as pages lie anywhere in memory. 0: a segment is as long as its region.
+    /// Maximum segment size of exposed memory in bytes, for requesters that register page by page: 4096. The
+    /// segments are then not adjacent for the peer, as physical pages are not consecutive. 0: one segment per
+    /// region.
     pub segment_bytes: u32,
 }
 
-/// The cost of registrations: processor time of the host, and transactions of the adapter's translation table, which
-/// it does one after another.
+/// The cost of registrations: processor time of the host, and transactions of the adapter's translation
+/// table, which are executed one after the other.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registration {
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page_bytes: u32,
-    /// Nanoseconds of processor time for a registration.
+    /// Processor time of a registration, in nanoseconds.
     pub register_ns: u64,
-    /// And for each page of it (pinning).
+    /// Additional processor time for each page (pinning), in nanoseconds.
     pub register_page_ns: u64,
-    /// Nanoseconds of processor time for a deregistration.
+    /// Processor time of a deregistration, in nanoseconds.
     pub deregister_ns: u64,
-    /// And for each page of it.
+    /// Additional processor time for each page, in nanoseconds.
     pub deregister_page_ns: u64,
-    /// Nanoseconds of one transaction that changes the translation table: one for a registration, one for its end.
+    /// Duration of a translation table transaction in nanoseconds; registration and deregistration need one
+    /// each.
     pub table_ns: u64,
-    /// Nanoseconds of processor time to bind a window that was allocated before (FMR, memory window).
+    /// Processor time to bind a previously allocated window (FMR, memory window), in nanoseconds.
     pub bind_ns: u64,
-    /// And for each page of it.
+    /// Additional processor time for each page, in nanoseconds.
     pub bind_page_ns: u64,
-    /// Nanoseconds of processor time to invalidate one.
+    /// Processor time to invalidate a window, in nanoseconds.
     pub unbind_ns: u64,
 }
 
@@ -126,54 +128,56 @@ pub struct Registration {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostModel {
-    /// Cores.
+    /// Number of cores.
     pub cores: u32,
-    /// Nanoseconds of processor time to post a work request.
+    /// Processor time to post a work request, in nanoseconds.
     pub post_ns: u64,
-    /// Nanoseconds of processor time to take a completion.
+    /// Processor time to process a completion, in nanoseconds.
     pub completion_ns: u64,
-    /// Nanoseconds of processor time for the interrupt that comes before the first of a series of completions.
+    /// Processor time of the interrupt before the first of a series of completions, in nanoseconds.
     pub interrupt_ns: u64,
-    /// Nanoseconds of processor time for each message received: RPC, XDR, the call itself.
+    /// Processor time for each received message, in nanoseconds: RPC, XDR, execution of the call.
     pub message_ns: u64,
-    /// Rate at which a core copies, in 10^6 bytes per second.
+    /// Copy rate of a core, in 10^6 bytes per second.
     pub copy_mb_per_s: f64,
-    /// Rate at which memory is read or written, all together, in 10^6 bytes per second: cores that copy (each byte is
-    /// read and written) and the adapter share it.
+    /// Memory bandwidth, reads and writes together, in 10^6 bytes per second. It is shared by copying cores
+    /// (each byte is read and written) and the adapter.
     pub memory_mb_per_s: f64,
 }
 
-/// TCP on the same link and adapter. (What an interrupt costs, and a copied byte, the host says.)
+/// TCP on the same link and adapter. (The costs of interrupts and copies are those of the host.)
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TcpModel {
-    /// Payload bytes of the largest segment that software handles: the MSS, or more where the adapter cuts segments
-    /// and puts them together.
+    /// Maximum payload of a segment that the software processes, in bytes: the MSS, or more with segmentation
+    /// and receive offload.
     pub segment_bytes: u32,
-    /// Payload bytes of the largest packet on the wire.
+    /// Maximum payload of a packet on the wire, in bytes.
     pub packet_bytes: u32,
-    /// Bytes that each packet has besides its payload: TCP, IP, and all below.
+    /// Header bytes of each packet: TCP, IP, and lower layers.
     pub header_bytes: u32,
-    /// The most bytes of a connection, each direction, that are written and not known to be read.
+    /// Maximum number of bytes in each direction of a connection that are written and not acknowledged as
+    /// read.
     pub window_bytes: u64,
-    /// The most that are sent at first and not known to be read: slow start begins there.
+    /// Initial value of the same limit, from which slow start begins.
     pub initial_window_bytes: u64,
-    /// Nanoseconds of processor time for a call that reads or writes.
+    /// Processor time of a read or write call, in nanoseconds.
     pub call_ns: u64,
-    /// Nanoseconds of processor time for each segment sent, its acknowledgement included.
+    /// Processor time for each sent segment including its acknowledgement, in nanoseconds.
     pub send_segment_ns: u64,
-    /// Nanoseconds of processor time for each segment received, its acknowledgement included.
+    /// Processor time for each received segment including its acknowledgement, in nanoseconds.
     pub receive_segment_ns: u64,
-    /// How often a byte is copied on its way out.
+    /// Number of copies of each byte on the sending side.
     pub send_copies: u32,
-    /// And on its way in.
+    /// Number of copies of each byte on the receiving side.
     pub receive_copies: u32,
-    /// Rate at which a core sums a segment, at each end, in 10^6 bytes per second; 0: the adapter does it.
+    /// Rate at which a core computes checksums, on each side, in 10^6 bytes per second; 0: the adapter
+    /// computes them.
     pub checksum_mb_per_s: f64,
-    /// Nanoseconds for which the adapter waits for more before it interrupts. There is no other interrupt before all
-    /// that has come is taken.
+    /// Delay of an interrupt to coalesce segments, in nanoseconds. The next interrupt follows only after all
+    /// received segments have been processed.
     pub coalesce_ns: u64,
-    /// Queues of what has come, each emptied by one core at a time; a connection has one of them.
+    /// Number of receive queues, each processed by one core at a time; each connection uses one of them.
     pub receive_queues: u32,
 }
 
@@ -191,38 +195,38 @@ const PROFILES: [(&str, &str); 10] = [
 ];
 
 impl Profile {
-    /// The names of those that come with the program.
+    /// Names of the built-in profiles.
     pub fn names() -> Vec<&'static str> {
         PROFILES.iter().map(|(name, _)| *name).collect()
     }
 
-    /// One that comes with the program.
+    /// Returns a built-in profile.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// [`ProfileError::Unknown`].
     pub fn named(name: &str) -> Result<Self, ProfileError> {
         let found = PROFILES.iter().find(|(n, _)| *n == name);
         let unknown = || ProfileError::Unknown { name: name.to_owned(), known: Self::names() };
         Self::parse(found.ok_or_else(unknown)?.1)
     }
 
-    /// Reads one.
+    /// Parses a profile in TOML.
     ///
     /// # Errors
-    /// When a field is missing or unknown, or has a value that no machine has: it is named.
+    /// A field is missing or unknown, or has a value out of range; the error names it.
     pub fn parse(text: &str) -> Result<Self, ProfileError> {
         let profile: Self = toml::from_str(text).map_err(|e| ProfileError::Text(e.to_string()))?;
         profile.check()?;
         Ok(profile)
     }
 
-    /// Checks every value.
+    /// Validates all values.
     ///
     /// # Errors
-    /// The first one that no machine has.
+    /// [`ProfileError`] for the first value out of range.
     pub fn check(&self) -> Result<(), ProfileError> {
         let Self { link, adapter, registration, host, tcp, .. } = self;
-        /// A second in nanoseconds: more than any single step takes.
+        /// A second in nanoseconds: the maximum of every single delay.
         const SECOND: f64 = 1e9;
         let ns = |n: u64| n as f64;
         let fields = [
@@ -260,7 +264,7 @@ impl Profile {
             ("tcp.segment_bytes", tcp.segment_bytes.into(), 64.0, 1e6),
             ("tcp.packet_bytes", tcp.packet_bytes.into(), 64.0, tcp.segment_bytes.into()),
             ("tcp.header_bytes", tcp.header_bytes.into(), 0.0, 1000.0),
-            // A window that has no room for a segment would never open.
+            // A window smaller than a segment would never open.
             ("tcp.window_bytes", tcp.window_bytes as f64, tcp.segment_bytes.into(), 1e12),
             (
                 "tcp.initial_window_bytes",
@@ -278,51 +282,52 @@ impl Profile {
             ("tcp.receive_queues", tcp.receive_queues.into(), 1.0, 4096.0),
         ];
         for (field, value, least, most) in fields {
-            // Written so that what is not a number is refused too.
+            // In this form, the condition also rejects NaN.
             if !(least..=most).contains(&value) {
-                return Err(ProfileError::Absurd { field, value: value.to_string(), least, most });
+                return Err(ProfileError::OutOfRange { field, value: value.to_string(), least, most });
             }
         }
         Ok(())
     }
 
-    /// The same machines with this much cable between two of them.
+    /// The same profile with a different cable length between two hosts.
     ///
     /// # Errors
-    /// More than there is on Earth, or less than none.
+    /// The length is out of range (0 to 25,000 miles).
     pub fn at_distance(mut self, miles: f64) -> Result<Self, ProfileError> {
         self.link.miles = miles;
         self.check()?;
         Ok(self)
     }
 
-    /// How long a bit travels from one host to another.
+    /// Propagation delay from one host to another.
     pub fn one_way(&self) -> Duration {
         Duration::from_nanos((self.link.miles * self.link.ns_per_mile).round() as u64 + self.link.switch_ns)
     }
 
-    /// Bytes on the wire of a message, headers of all its packets included. One without payload is a packet too.
+    /// Size of a message on the wire in bytes, including the headers of its packets. A message without
+    /// payload is one packet.
     pub fn wire_bytes(&self, payload: u64) -> u64 {
         payload + payload.div_ceil(self.link.mtu_bytes.into()).max(1) * u64::from(self.link.header_bytes)
     }
 
-    /// Picoseconds for which a part of a message occupies a port.
+    /// Time in picoseconds for which a part of a message occupies a port.
     pub(super) fn port_ps(&self, payload: u64) -> u64 {
         self.occupied_ps(self.wire_bytes(payload), payload)
     }
 
-    /// Packets of a TCP segment.
+    /// Number of packets of a TCP segment.
     pub(super) fn segment_packets(&self, payload: u64) -> u64 {
         payload.div_ceil(self.tcp.packet_bytes.into()).max(1)
     }
 
-    /// Picoseconds for which a TCP segment occupies a port.
+    /// Time in picoseconds for which a TCP segment occupies a port.
     pub(super) fn segment_ps(&self, payload: u64) -> u64 {
         let headers = self.segment_packets(payload) * u64::from(self.tcp.header_bytes);
         self.occupied_ps(payload + headers, payload)
     }
 
-    /// Nanoseconds of processor time to sum a TCP segment.
+    /// Processor time to compute the checksum of a TCP segment, in nanoseconds.
     pub(super) fn checksum_ns(&self, bytes: u64) -> u64 {
         match self.tcp.checksum_mb_per_s {
             0.0 => 0,
@@ -330,24 +335,24 @@ impl Profile {
         }
     }
 
-    /// Link and bus work at the same time, and the slower one counts.
+    /// Link and bus work concurrently, so the slower one determines the time.
     fn occupied_ps(&self, wire_bytes: u64, payload: u64) -> u64 {
         let wire = wire_bytes as f64 * 1e6 / self.link.mb_per_s;
         let bus = payload as f64 * 1e6 / self.adapter.dma_mb_per_s;
         wire.max(bus).round() as u64
     }
 
-    /// Nanoseconds of processor time to copy.
+    /// Processor time to copy, in nanoseconds.
     pub(super) fn copy_ns(&self, bytes: u64) -> u64 {
         (bytes as f64 * 1e3 / self.host.copy_mb_per_s).round() as u64
     }
 
-    /// Picoseconds for which so much is read from memory, or written.
+    /// Time in picoseconds to read or write `bytes` bytes of memory.
     pub(super) fn memory_ps(&self, bytes: u64) -> u64 {
         (bytes as f64 * 1e6 / self.host.memory_mb_per_s).round() as u64
     }
 
-    /// Pages that memory of this length touches if it begins at a page.
+    /// Number of pages of memory of this length that begins at a page boundary.
     pub(super) fn pages(&self, bytes: usize) -> u64 {
         (bytes as u64).div_ceil(self.registration.page_bytes.into()).max(1)
     }

@@ -1,4 +1,4 @@
-//! The queue pair: what the owner of one end holds.
+//! The queue pair of one end, for its owner.
 
 use std::{
     sync::Arc,
@@ -62,7 +62,7 @@ impl QueuePair for SimQp {
         self.world.poll(self.end, cx, out)
     }
 
-    /// What is posted goes by itself.
+    /// Posted work is sent without flush.
     fn flush(&mut self, _cx: &mut Context<'_>) {}
 
     fn disconnect(&mut self) {

@@ -7,17 +7,17 @@ use millrace_buffer::Buffer;
 use millrace_rdma::{ConnectParams, ConnectionError, QueuePair};
 use millrace_runtime::RuntimeRef;
 
-/// The queue pair of one end of a new connection, or why there is none.
-pub(super) type Made = Result<Box<dyn QueuePair>, ConnectionError>;
+/// The queue pair of one end of a new connection, or the error.
+pub(super) type SetupResult = Result<Box<dyn QueuePair>, ConnectionError>;
 
-/// A connection request. Those of a listener wait until they are accepted.
+/// A connection request. It waits at its listener until it is accepted.
 pub(super) struct ConnectRequest {
     pub(super) host: usize,
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
     pub(super) rt: RuntimeRef,
     pub(super) params: ConnectParams,
-    /// The receive that its owner posted before the connection was there.
+    /// The receive that was posted before connection setup.
     pub(super) first: Option<Buffer>,
-    pub(super) reply: oneshot::Sender<Made>,
+    pub(super) reply: oneshot::Sender<SetupResult>,
 }

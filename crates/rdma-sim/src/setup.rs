@@ -1,4 +1,4 @@
-//! Connecting and accepting: request, reply, ready to use, each one way.
+//! Connecting and accepting: request, reply, ready to use; each takes one propagation delay.
 
 use std::{
     future::poll_fn,
@@ -21,14 +21,14 @@ use super::{
     domain::SimDomain,
     end::End,
     qp::SimQp,
-    request::{ConnectRequest, Made},
+    request::{ConnectRequest, SetupResult},
     world::{Connection, Inner, Net},
 };
 
-/// The most private data of a connection request (as over verbs).
+/// Maximum private data of a connection request in bytes (as over verbs).
 const MAX_PRIVATE_DATA: usize = 196;
 
-/// Memory for the receive that a connection has from the start.
+/// Allocates the receive that a connection has from the start.
 fn first_receive(arena: &Arena, params: &ConnectParams) -> Result<Option<Buffer>, ConnectionError> {
     let wanted = (params.first_receive > 0).then(|| arena.alloc(params.first_receive)).transpose();
     wanted.map_err(|e| ConnectionError::Local(e.to_string()))
@@ -37,18 +37,18 @@ fn first_receive(arena: &Arena, params: &ConnectParams) -> Result<Option<Buffer>
 fn check(params: &ConnectParams) -> Result<(), ConnectionError> {
     let bytes = params.private_data.len();
     if bytes > MAX_PRIVATE_DATA {
-        let text = format!("{bytes} bytes of private data are more than the {MAX_PRIVATE_DATA} that fit");
+        let text = format!("{bytes} bytes of private data exceed the maximum of {MAX_PRIVATE_DATA}");
         return Err(ConnectionError::Local(text));
     }
     Ok(())
 }
 
 fn no_device(addr: SocketAddr) -> String {
-    format!("no RDMA device has the address {} (simulated network: add_host gives a host one)", addr.ip())
+    format!("no RDMA device has the address {} (in the simulated network, add one with add_host)", addr.ip())
 }
 
 impl Inner {
-    /// When what leaves now is at the other port.
+    /// Arrival time at another port of a message that is sent now.
     pub(super) fn trip(&self) -> Instant {
         Instant::from_nanos(self.now() + self.one_way())
     }
@@ -67,7 +67,7 @@ impl Inner {
             let (reply, answer) = oneshot::channel();
             let from = self
                 .address_towards(host, to, params.local_port)
-                .ok_or_else(|| ConnectionError::Io(format!("there is no way to {to}: {}", no_device(to))))?;
+                .ok_or_else(|| ConnectionError::Io(format!("no route to {to}: {}", no_device(to))))?;
             let request = ConnectRequest { host, from, to, rt, params, first, reply };
             let world = Arc::clone(&self);
             self.clock.call_at(self.trip(), Box::new(move || world.request_arrived(request)));
@@ -76,7 +76,7 @@ impl Inner {
         .await
     }
 
-    /// The address from which this host connects to `to`, if there is such a host.
+    /// The address from which this host connects to `to`, if a host with that address exists.
     pub(super) fn address_towards(&self, host: usize, to: SocketAddr, port: LocalPort) -> Option<SocketAddr> {
         let mut net = self.net.lock();
         net.host_of(to.ip())?;
@@ -84,7 +84,7 @@ impl Inner {
         Some(SocketAddr::new(from.ip, from.local_port(port)))
     }
 
-    /// A request has come to a host.
+    /// Processes the arrival of a request at a host.
     fn request_arrived(self: &Arc<Self>, request: ConnectRequest) {
         let mut net = self.net.lock();
         let to = request.to;
@@ -100,16 +100,16 @@ impl Inner {
         }
     }
 
-    /// Tells the end that connects.
-    fn answer(self: &Arc<Self>, reply: oneshot::Sender<Made>, made: Made) {
+    /// Sends the result to the active end.
+    fn answer(self: &Arc<Self>, reply: oneshot::Sender<SetupResult>, made: SetupResult) {
         self.clock.call_at(self.trip(), Box::new(move || drop(reply.send(made))));
     }
 
-    /// The reply has come back: the connection is there. Gives the accepting end's queue pair.
-    fn connected(self: &Arc<Self>, request: ConnectRequest, theirs: Accepted) -> Made {
+    /// Creates the connection when the reply arrives. Returns the passive end's queue pair.
+    fn connected(self: &Arc<Self>, request: ConnectRequest, theirs: Accepted) -> SetupResult {
         let ConnectRequest { host, from, to, rt, params, first, reply } = request;
         if reply.is_canceled() {
-            return Err(ConnectionError::Closed); // It waits no more.
+            return Err(ConnectionError::Closed); // The active end has given up.
         }
         let Accepted { rt: their_rt, params: their_params, first: their_first } = theirs;
         let mut net = self.net.lock();
@@ -132,7 +132,7 @@ impl Inner {
                 ord,
                 ird: own.ird.min(most),
                 private_data: peer.private_data.clone(),
-                crc: true, // InfiniBand always checks one.
+                crc: true, // InfiniBand packets always have a CRC.
             };
             let mut capabilities = Capabilities::new("sim", true, MAX_PIECES, MAX_TRANSFER, 1);
             capabilities.max_segment = max_segment;
@@ -144,13 +144,13 @@ impl Inner {
         net.connections.insert(id, Connection { ends: [a, b] });
         net.trace.line(self.now(), (id, 0), format_args!("connected, from host {host} to {their_host}"));
         drop(net);
-        // A queue pair that no_listener takes closes its end when it is dropped here.
+        // A queue pair whose receiver is gone is dropped here, which closes its end.
         drop(reply.send(Ok(connecting)));
         Ok(accepting)
     }
 }
 
-/// What the accepting end brings.
+/// The parameters of the passive end.
 struct Accepted {
     rt: RuntimeRef,
     params: ConnectParams,
@@ -202,7 +202,7 @@ impl Drop for SimListener {
     }
 }
 
-/// A connection request that was taken from the listener. Dropping it refuses it.
+/// A connection request that was taken from the listener. Dropping it rejects it.
 struct SimIncoming {
     world: Arc<Inner>,
     request: Option<ConnectRequest>,
@@ -225,11 +225,11 @@ impl Incoming for SimIncoming {
             let Some(request) = self.request.take() else { return Err(ConnectionError::Closed) };
             let (limit, clock) = (params.timeout, Arc::clone(&rt));
             let accepted = Accepted { rt, params, first };
-            let (done, ready) = oneshot::channel::<Made>();
+            let (done, ready) = oneshot::channel::<SetupResult>();
             let world = Arc::clone(&self.world);
             let replied = move || {
                 let made = world.connected(request, accepted);
-                // Ready to use: one way more.
+                // The ready-to-use message takes another propagation delay.
                 world.answer(done, made);
             };
             self.world.clock.call_at(self.world.trip(), Box::new(replied));
@@ -239,7 +239,7 @@ impl Incoming for SimIncoming {
     }
 
     fn reject(self: Box<Self>, reason: RejectReason) {
-        tracing::debug!(peer = %self.peer(), ?reason, "connection refused");
+        tracing::debug!(peer = %self.peer(), ?reason, "connection rejected");
     }
 }
 

@@ -1,22 +1,24 @@
-//! What happened, line by line: the same seed and the same program give the same text to the byte.
+//! The trace of a run. The same seed and program produce the same bytes.
 
 use std::fmt::{self, Write};
 
 use super::event::EndId;
 
-/// Changes when the meaning of a seed or of a line changes: a seed of another version tells another story.
+/// Version of seeds and traces. Changes when the meaning of a seed or of a trace line changes.
 pub const TRACE_VERSION: u32 = 3;
 
-/// Why a run cannot be told again.
+/// Why a run cannot be replayed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// The text does not begin as a trace or a seed of a simulated run does.
-    #[error("{0:?} is not what a simulated run prints: it begins with `simulated v{TRACE_VERSION} seed=N`")]
-    NotATrace(String),
-    /// Of another version.
+    /// The text is neither a trace nor a seed of a simulated run.
     #[error(
-        "the seed or trace is of version {found}, and this program simulates version {TRACE_VERSION}: the same seed \
-         tells another story here; replay it with the program that printed it"
+        "{0:?} is no seed or trace of a simulated run, which begins with `simulated v{TRACE_VERSION} seed=N`"
+    )]
+    NotATrace(String),
+    /// The seed or trace has another version.
+    #[error(
+        "the seed or trace is of version {found}, and this program simulates version {TRACE_VERSION}: a seed has \
+         another meaning there; replay it with the program that printed it"
     )]
     OtherVersion {
         /// Its version.
@@ -24,7 +26,7 @@ pub enum ReplayError {
     },
 }
 
-/// The seed of a run, as it is printed and read: `simulated v3 seed=42`. Nothing else tells a run of this version.
+/// The seed of a run, printed and parsed as `simulated v3 seed=42`. It determines the run completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
@@ -37,7 +39,7 @@ impl fmt::Display for Seed {
 impl std::str::FromStr for Seed {
     type Err = ReplayError;
 
-    /// Reads a seed, or that of a whole trace: its first line.
+    /// Parses a seed, or the first line of a trace.
     fn from_str(s: &str) -> Result<Self, ReplayError> {
         let line = s.lines().next().unwrap_or_default();
         let not = || ReplayError::NotATrace(line.chars().take(60).collect());
@@ -52,12 +54,12 @@ impl std::str::FromStr for Seed {
     }
 }
 
-/// Writes down what happens, if anybody wants it.
+/// Records events if enabled.
 #[derive(Default)]
 pub(super) struct Trace(Option<String>);
 
 impl Trace {
-    /// Begins with a line that says what this is.
+    /// Starts the trace with a header line.
     pub(super) fn begin(&mut self, seed: u64, profile: &str) {
         self.0 = Some(format!("{} profile={profile}\n", Seed(seed)));
     }
@@ -66,7 +68,7 @@ impl Trace {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// At `at` nanoseconds `what` happened to that end of a connection.
+    /// Records the event `what` of the end at `at` nanoseconds.
     pub(super) fn line(&mut self, at: u64, end: EndId, what: fmt::Arguments<'_>) {
         if let Some(text) = &mut self.0 {
             let side = if end.1 == 0 { 'a' } else { 'b' };

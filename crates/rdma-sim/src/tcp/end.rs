@@ -10,10 +10,10 @@ use std::{
 use super::{event::Segment, records::Records};
 use crate::{event::EndId, listeners::Listeners};
 
-/// A connection that nobody has accepted: the end that waits, its address and the peer's.
+/// A connection that was not accepted yet: the passive end, its address and the peer's.
 pub(super) type Waiting = (EndId, (SocketAddr, SocketAddr));
 
-/// All that is TCP in a world.
+/// The TCP state of a world.
 #[derive(Default)]
 pub(crate) struct Tcp {
     pub(crate) connections: BTreeMap<u64, [End; 2]>,
@@ -25,7 +25,7 @@ impl Tcp {
         self.connections.get_mut(&id.0).map(|c| &mut c[id.1])
     }
 
-    /// An end that has not failed.
+    /// Returns an end that has not failed.
     pub(super) fn alive(&mut self, id: EndId) -> Option<&mut End> {
         self.end(id).filter(|e| e.failure.is_none())
     }
@@ -34,39 +34,39 @@ impl Tcp {
 /// One end of a connection.
 pub(crate) struct End {
     pub(super) host: usize,
-    /// Why nothing moves any more.
+    /// The error of a failed end, which sends and receives nothing any more.
     pub(super) failure: Option<io::ErrorKind>,
-    /// Nobody holds the stream.
+    /// Whether the owner has dropped the stream.
     pub(super) dropped: bool,
 
-    /// Written, and in no segment yet.
+    /// Written data that is in no segment.
     pub(super) unsent: VecDeque<u8>,
-    /// Writes whose call has cost nothing yet.
+    /// Number of write calls whose cost is not yet charged.
     pub(super) calls: u64,
-    /// The writer has ended its direction, and the segment that tells so is made.
+    /// Whether the writer has ended its direction, and whether the segment with FIN was created.
     pub(super) ended: (bool, bool),
-    /// A core makes this segment.
+    /// The segment that a core is processing.
     pub(super) making: Option<Segment>,
-    /// On their way to the port.
+    /// Segments on the way to the port.
     pub(super) launching: VecDeque<Segment>,
-    /// A fault holds up what is launched until then.
+    /// Until this time a fault delays the launch.
     pub(super) held_until: u64,
-    /// At the port.
+    /// Segments queued at the port.
     pub(super) outgoing: VecDeque<Segment>,
     pub(super) has_turn: bool,
-    /// Packets of its turn so far.
+    /// Packets of the current turn so far.
     pub(super) turn_packets: u64,
-    /// Bytes in segments that are not known to be read.
+    /// Bytes in segments that are not acknowledged as read.
     pub(super) in_flight: u64,
-    /// How many there may be, by slow start.
+    /// The congestion window, by slow start.
     pub(super) congestion: u64,
     pub(super) writer: Option<Waker>,
 
-    /// Taken, and not read.
+    /// Received data that was not read.
     pub(super) received: VecDeque<u8>,
-    /// The peer has ended its direction.
+    /// Whether the peer has ended its direction.
     pub(super) finished: bool,
-    /// What is being read: so many bytes, which the reader has at this time.
+    /// The read in progress: number of bytes, and the time at which the reader gets them.
     pub(super) reading: Option<(usize, u64)>,
     pub(super) records: Records,
     pub(super) reader: Option<Waker>,
@@ -98,14 +98,14 @@ impl End {
         }
     }
 
-    /// Nobody holds it, and it has nothing more to say.
+    /// Whether the stream is dropped and everything is sent.
     pub(super) fn is_over(&self) -> bool {
         let said =
             self.ended.1 && self.making.is_none() && self.launching.is_empty() && self.outgoing.is_empty();
         self.dropped && (self.failure.is_some() || said)
     }
 
-    /// Nothing moves any more.
+    /// Ends the connection with an error.
     pub(super) fn fail(&mut self, why: io::ErrorKind) {
         self.failure = Some(why);
         (self.unsent, self.received) = Default::default();

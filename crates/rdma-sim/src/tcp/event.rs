@@ -2,32 +2,32 @@
 
 use crate::event::EndId;
 
-/// What travels.
+/// A TCP segment.
 pub(crate) struct Segment {
     pub(super) bytes: Vec<u8>,
-    /// Nothing follows.
+    /// Whether it is the last one.
     pub(super) fin: bool,
 }
 
-/// What happens at a point in time.
+/// A scheduled event.
 pub(crate) enum Event {
-    /// A core has made a segment.
+    /// A core has created a segment.
     Made(EndId),
-    /// A segment has gone through the adapter.
+    /// The adapter has processed a segment.
     Launch(EndId),
-    /// The first bit of a segment reaches the port of the host that it goes to.
+    /// The first bit of a segment arrives at the port of its destination.
     Head { to: EndId, segment: Segment, head_ps: u64, tail_ps: u64 },
-    /// A segment is here.
+    /// A segment has arrived.
     Arrive { to: EndId, segment: Segment },
-    /// The adapter tells that there is something in this queue of this host.
+    /// The adapter raises an interrupt for this queue of this host.
     Interrupt(usize, usize),
-    /// A core has taken a segment from it.
+    /// A core has processed a segment of the queue.
     Taken { to: EndId, segment: Segment, host: usize, queue: usize },
-    /// A core has copied what is read.
+    /// A core has copied data for the reader.
     Read(EndId),
-    /// The peer has read so many bytes.
+    /// The peer has read this number of bytes.
     Credit(EndId, u64),
-    /// The peer is gone, or does not want what it is sent.
+    /// The peer has reset the connection.
     Reset(EndId),
 }
 

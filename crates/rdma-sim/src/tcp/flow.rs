@@ -1,4 +1,4 @@
-//! What happens to segments, and when.
+//! The processing of TCP segments: sending, receiving, reset.
 
 use std::{io, sync::Arc};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     event::{self, EndId, PS, peer},
-    host::Coming,
+    host::Incoming,
     world::{Inner, Net, egress::TURN_PACKETS},
 };
 
@@ -22,7 +22,7 @@ impl Inner {
                 let bytes = segment.bytes.len() as u64;
                 let port_ps = self.profile.segment_ps(bytes);
                 let then = Some(event::Event::Tcp(Event::Arrive { to, segment }));
-                self.enter(net, host, Coming { bytes, port_ps, head_ps, tail_ps, then });
+                self.enter(net, host, Incoming { bytes, port_ps, head_ps, tail_ps, then });
             }
             Event::Arrive { to, segment } => self.arrived(net, to, segment),
             Event::Interrupt(host, queue) => self.take(net, host, queue, self.profile.host.interrupt_ns),
@@ -52,9 +52,9 @@ impl Inner {
         self.schedule(at, event::Event::Tcp(event));
     }
 
-    // Out.
+    // Sending.
 
-    /// Has a core make the next segment, if there is something to send and room for it in the window.
+    /// Starts to create the next segment on a core, if there is data to send and space for it in the window.
     pub(super) fn make(self: &Arc<Self>, net: &mut Net, id: EndId) {
         let Net { hosts, tcp, .. } = net;
         let model = &self.profile.tcp;
@@ -111,7 +111,7 @@ impl Inner {
         }
     }
 
-    /// Sends the next segment of this end, whose turn it is, from `from_ps` on; whether it had one.
+    /// Sends the next segment of this end, whose turn it is, from `from_ps` on. Returns whether it had one.
     pub(crate) fn send_segment(self: &Arc<Self>, net: &mut Net, id: EndId, from_ps: u64) -> bool {
         let Some(end) = net.tcp.alive(id) else { return false };
         let host = &mut net.hosts[end.host];
@@ -134,12 +134,12 @@ impl Inner {
         self.tcp(head_ps.div_ceil(PS), Event::Head { to: peer(id), segment, head_ps, tail_ps });
         let over = end.is_over();
         if over {
-            self.forget_tcp(net, id);
+            self.remove_tcp_if_over(net, id);
         }
         true
     }
 
-    // In.
+    // Receiving.
 
     fn arrived(self: &Arc<Self>, net: &mut Net, to: EndId, segment: Segment) {
         let Some(end) = net.tcp.alive(to) else { return };
@@ -153,7 +153,7 @@ impl Inner {
         }
     }
 
-    /// Has a core take the next segment from a queue, after so many nanoseconds of work.
+    /// Starts to process the next segment of a queue on a core, after `first` nanoseconds of other work.
     fn take(self: &Arc<Self>, net: &mut Net, host: usize, queue: usize, first: u64) {
         let machine = &mut net.hosts[host];
         let Some(q) = machine.receive_queues.get_mut(queue) else { return };
@@ -171,9 +171,9 @@ impl Inner {
         let Some(end) = net.tcp.alive(to) else { return };
         net.trace.line(now, to, format_args!("in {segment}"));
         if end.dropped && !segment.bytes.is_empty() {
-            // RFC 9293 section 3.6.1: nobody will read it.
+            // RFC 9293 section 3.6.1: data arrives after the stream was closed.
             self.reset(net, to);
-            return self.tell_reset(to);
+            return self.send_reset(to);
         }
         end.received.extend(&segment.bytes);
         end.finished |= segment.fin;
@@ -182,7 +182,7 @@ impl Inner {
         }
     }
 
-    /// Has a core copy what has come for its reader; gives how much, and when it has.
+    /// Starts to copy received data for the reader on a core. Returns the number of bytes and the end time.
     pub(super) fn read(self: &Arc<Self>, net: &mut Net, id: EndId, most: usize) -> Option<(usize, u64)> {
         let now = self.now();
         let Net { hosts, tcp, .. } = net;
@@ -200,14 +200,14 @@ impl Inner {
         end.reading
     }
 
-    /// The owner of this end has read so many bytes; the peer learns it.
-    pub(super) fn has_read(self: &Arc<Self>, id: EndId, bytes: usize) {
+    /// Reports to the peer that the owner of this end has read `bytes` bytes.
+    pub(super) fn send_credit(self: &Arc<Self>, id: EndId, bytes: usize) {
         self.tcp(self.now() + self.one_way(), Event::Credit(peer(id), bytes as u64));
     }
 
-    // The end.
+    // Reset and close.
 
-    /// The owner of this end is gone: what it has written still goes.
+    /// Closes the stream of an owner that has dropped it; written data is still sent.
     pub(super) fn drop_stream(self: &Arc<Self>, id: EndId) {
         let mut net = self.net.lock();
         let net = &mut *net;
@@ -215,52 +215,52 @@ impl Inner {
         end.dropped = true;
         end.ended.0 = true;
         if end.failure.is_none() && !end.received.is_empty() {
-            // RFC 1122 section 4.2.2.13: what it was sent is lost, and its peer learns that.
+            // RFC 1122 section 4.2.2.13: unread data is lost, which a reset reports to the peer.
             self.reset(net, id);
-            return self.tell_reset(id);
+            return self.send_reset(id);
         }
         self.make(net, id);
-        self.forget_tcp(net, id);
+        self.remove_tcp_if_over(net, id);
     }
 
-    /// What was not delivered is lost, and the peer learns that the connection was reset.
+    /// Discards undelivered data and resets the connection.
     pub(super) fn abort_stream(self: &Arc<Self>, id: EndId) {
         let mut net = self.net.lock();
         if net.tcp.end(id).is_some_and(|end| end.failure.is_none()) {
             self.reset(&mut net, id);
-            self.tell_reset(id);
+            self.send_reset(id);
         }
     }
 
-    /// Nobody accepts this connection.
-    pub(super) fn refuse(self: &Arc<Self>, net: &mut Net, id: EndId) {
+    /// Resets a connection that was not accepted.
+    pub(super) fn reset_unaccepted(self: &Arc<Self>, net: &mut Net, id: EndId) {
         if let Some(end) = net.tcp.end(id) {
             end.dropped = true;
         }
         self.reset(net, id);
-        self.tell_reset(id);
+        self.send_reset(id);
     }
 
     fn reset(self: &Arc<Self>, net: &mut Net, id: EndId) {
         let Some(end) = net.tcp.alive(id) else { return };
         end.fail(io::ErrorKind::ConnectionReset);
         net.trace.line(self.now(), id, format_args!("ends: reset"));
-        self.forget_tcp(net, id);
+        self.remove_tcp_if_over(net, id);
     }
 
-    /// The peer learns that this end has failed.
-    fn tell_reset(self: &Arc<Self>, id: EndId) {
+    /// Reports the failure of this end to the peer.
+    fn send_reset(self: &Arc<Self>, id: EndId) {
         self.tcp(self.now() + self.one_way(), Event::Reset(peer(id)));
     }
 
-    /// Forgets a connection of which both ends are over.
-    fn forget_tcp(&self, net: &mut Net, id: EndId) {
+    /// Removes a connection when both ends are finished.
+    fn remove_tcp_if_over(&self, net: &mut Net, id: EndId) {
         if net.tcp.connections.get(&id.0).is_some_and(|c| c.iter().all(End::is_over)) {
             net.tcp.connections.remove(&id.0);
         }
     }
 
-    /// A host loses its connections and listeners; its peers learn it.
+    /// Resets the connections of a host and closes its listeners.
     pub(crate) fn crash_tcp(self: &Arc<Self>, net: &mut Net, host: usize) {
         let here = |(id, c): (&u64, &[End; 2])| {
             let id = *id;
@@ -269,7 +269,7 @@ impl Inner {
         let ends: Vec<EndId> = net.tcp.connections.iter().flat_map(here).flatten().collect();
         for id in ends {
             self.reset(net, id);
-            self.tell_reset(id);
+            self.send_reset(id);
         }
         net.hosts[host].receive_queues.iter_mut().for_each(|q| q.waiting.clear());
         let ip = net.hosts[host].ip;

@@ -1,14 +1,14 @@
-//! What an adapter has received, and its host has not taken yet.
+//! Receive queues of an adapter.
 
 use std::collections::VecDeque;
 
 use super::event::Segment;
 use crate::event::EndId;
 
-/// A receive queue of an adapter.
+/// Segments that the adapter has received and the host has not processed.
 #[derive(Default)]
 pub(crate) struct ReceiveQueue {
     pub(super) waiting: VecDeque<(EndId, Segment)>,
-    /// An interrupt is on its way, or the queue is being emptied.
+    /// Whether an interrupt is pending or the queue is being emptied.
     pub(super) busy: bool,
 }

@@ -1,18 +1,18 @@
-//! Counts records in a stream.
+//! Counts RPC records in a stream.
 
-/// Where a stream is between its record marks (RFC 5531 section 11).
+/// The position of a stream relative to its record marks (RFC 5531 section 11).
 #[derive(Default)]
 pub(super) struct Records {
-    /// Bytes of the mark that have come.
+    /// Bytes of the current mark so far.
     mark: Vec<u8>,
-    /// Bytes of the fragment that have not.
+    /// Remaining bytes of the current fragment.
     left: usize,
-    /// It is the last of its record.
+    /// Whether the fragment is the last of its record.
     last: bool,
 }
 
 impl Records {
-    /// These bytes come; gives how many records they end.
+    /// Processes the next bytes, and returns the number of records that they complete.
     pub(super) fn pass(&mut self, mut bytes: &[u8]) -> u64 {
         let mut ended = 0;
         while !bytes.is_empty() {
@@ -42,8 +42,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_counted_wherever_the_stream_is_cut() {
-        // One of two fragments, an empty one, one of five bytes.
+    fn records_are_counted_with_any_segmentation() {
+        // A record of two fragments, an empty one, and one of five bytes.
         let mut stream = vec![0, 0, 0, 3, 1, 2, 3, 0x80, 0, 0, 1, 4, 0x80, 0, 0, 0, 0x80, 0, 0, 5];
         stream.extend([0x80; 5]);
         for cut in 0..=stream.len() {

@@ -1,4 +1,4 @@
-//! Connecting: SYN, SYN-ACK, ACK, each one way (RFC 9293 section 3.5).
+//! Connection setup: SYN, SYN-ACK, ACK; each takes one propagation delay (RFC 9293 section 3.5).
 
 use std::{
     future::poll_fn,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::world::{Inner, Net};
 
-type Made = io::Result<SimStream>;
+type SetupResult = io::Result<SimStream>;
 
 /// The TCP of one host.
 pub(crate) struct SimTcp {
@@ -34,7 +34,10 @@ impl StreamProvider for SimTcp {
         let (world, host) = (Arc::clone(&self.world), self.host);
         Box::pin(async move {
             let Some(from) = world.address_towards(host, to, from) else {
-                return Err(io::Error::new(io::ErrorKind::HostUnreachable, format!("there is no host {to}")));
+                return Err(io::Error::new(
+                    io::ErrorKind::HostUnreachable,
+                    format!("no host has the address {to}"),
+                ));
             };
             let (reply, answer) = oneshot::channel();
             let asked = Arc::clone(&world);
@@ -49,7 +52,7 @@ impl StreamProvider for SimTcp {
         let Net { hosts, tcp, .. } = &mut *net;
         let host = &mut hosts[self.host];
         if host.ip != addr.ip() {
-            let why = format!("this simulated host is {}, and not {}", host.ip, addr.ip());
+            let why = format!("the simulated host has the address {}, not {}", host.ip, addr.ip());
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
         }
         let addr = tcp.listeners.open(host, addr)?;
@@ -58,8 +61,14 @@ impl StreamProvider for SimTcp {
 }
 
 impl Inner {
-    /// A request has come to the host of `to`.
-    fn syn(self: &Arc<Self>, host: usize, from: SocketAddr, to: SocketAddr, reply: oneshot::Sender<Made>) {
+    /// Processes the arrival of a SYN at the host of `to`.
+    fn syn(
+        self: &Arc<Self>,
+        host: usize,
+        from: SocketAddr,
+        to: SocketAddr,
+        reply: oneshot::Sender<SetupResult>,
+    ) {
         let mut net = self.net.lock();
         let made = match (net.tcp.listeners.has_room(&to), net.host_of(to.ip())) {
             (Some(true), Some(there)) => Ok(there),
@@ -81,7 +90,7 @@ impl Inner {
             Ok((ours, theirs)) => {
                 let there = Arc::clone(&world);
                 world.clock.call_at(world.trip(), Box::new(move || there.established(theirs)));
-                // A stream that nobody takes is dropped here.
+                // A stream whose receiver is gone is dropped here.
                 drop(reply.send(Ok(ours)));
             }
             Err(e) => drop(reply.send(Err(e))),
@@ -89,12 +98,12 @@ impl Inner {
         self.clock.call_at(self.trip(), Box::new(replied));
     }
 
-    /// The last part of the handshake has come: the listener may have the stream.
+    /// Queues the stream for the listener when the ACK arrives.
     fn established(self: &Arc<Self>, waiting: Waiting) {
         let mut net = self.net.lock();
         let at = waiting.1.0;
         if let Err((end, _)) = net.tcp.listeners.enqueue(&at, waiting) {
-            self.refuse(&mut net, end); // The listener has gone meanwhile.
+            self.reset_unaccepted(&mut net, end); // The listener was closed meanwhile.
         }
     }
 }
@@ -128,6 +137,6 @@ impl Drop for SimStreamListener {
     fn drop(&mut self) {
         let mut net = self.world.net.lock();
         let waiting = net.tcp.listeners.close(&self.addr);
-        waiting.into_iter().for_each(|(end, _)| self.world.refuse(&mut net, end));
+        waiting.into_iter().for_each(|(end, _)| self.world.reset_unaccepted(&mut net, end));
     }
 }

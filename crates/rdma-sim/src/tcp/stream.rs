@@ -1,4 +1,4 @@
-//! What the owner of one end holds.
+//! The stream of one end, for its owner.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -21,8 +21,8 @@ pub(super) struct SimStream {
     pub(super) addrs: (SocketAddr, SocketAddr),
 }
 
-/// The failure of an end that is not there any more.
-const GONE: io::ErrorKind = io::ErrorKind::ConnectionReset;
+/// The error of an end that was removed.
+const END_REMOVED: io::ErrorKind = io::ErrorKind::ConnectionReset;
 
 impl ByteStream for SimStream {
     fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
@@ -33,7 +33,7 @@ impl ByteStream for SimStream {
         let now = self.world.now();
         let mut net = self.world.net.lock();
         let net = &mut *net;
-        let Some(end) = net.tcp.end(self.end) else { return Poll::Ready(Err(GONE.into())) };
+        let Some(end) = net.tcp.end(self.end) else { return Poll::Ready(Err(END_REMOVED.into())) };
         if let Some(why) = end.failure {
             return Poll::Ready(Err(why.into()));
         }
@@ -45,7 +45,7 @@ impl ByteStream for SimStream {
             reading => reading,
         };
         let Some((bytes, _)) = reading.filter(|(_, done)| *done <= now) else { return Poll::Pending };
-        let Some(end) = net.tcp.end(self.end) else { return Poll::Ready(Err(GONE.into())) };
+        let Some(end) = net.tcp.end(self.end) else { return Poll::Ready(Err(END_REMOVED.into())) };
         let mut n = 0;
         for buf in bufs {
             let part = buf.len().min(bytes - n);
@@ -56,16 +56,16 @@ impl ByteStream for SimStream {
             end.received.drain(..part);
             n += part;
         }
-        // A reader that has come with less room than before has paid for the rest.
+        // The remaining bytes were copied for the previous call, so reading them has no cost.
         end.reading = (n < bytes).then_some((bytes - n, now));
-        self.world.has_read(self.end, n);
+        self.world.send_credit(self.end, n);
         Poll::Ready(Ok(n))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let mut net = self.world.net.lock();
         let net = &mut *net;
-        let Some(end) = net.tcp.end(self.end) else { return Poll::Ready(Err(GONE.into())) };
+        let Some(end) = net.tcp.end(self.end) else { return Poll::Ready(Err(END_REMOVED.into())) };
         if let Some(why) = end.failure {
             return Poll::Ready(Err(why.into()));
         }

@@ -1,27 +1,27 @@
-//! The adapter's transmit side: work requests, faults, and turns at the port.
+//! The adapter's sending side: work requests, faults, and sharing of the port.
 
 use std::sync::Arc;
 
-use super::{Inner, Net, lost};
+use super::{Inner, Net, connection_lost};
 use crate::{
     end::{Message, Outgoing, State},
     event::{EndId, Event, PS, peer},
     fault::FaultOutcome,
 };
 
-/// Packets that a connection sends in its turn at a port.
+/// Number of packets that a connection sends per turn at a port.
 pub(crate) const TURN_PACKETS: u64 = 16;
 
 impl Inner {
-    /// Takes up what was rung for, as far as the send queue has room.
+    /// Fetches work requests whose doorbell was rung, as far as the send queue has space.
     pub(super) fn take_up(self: &Arc<Self>, net: &mut Net, id: EndId) {
         let adapter = &self.profile.adapter;
         while let Some(end) = net.alive(id)
-            && end.rung > 0
+            && end.doorbells > 0
             && end.unacknowledged < adapter.send_queue
             && let Some(number) = end.posted.pop_front()
         {
-            end.rung -= 1;
+            end.doorbells -= 1;
             end.unacknowledged += 1;
             end.launching.push_back(number);
             let host = end.host;
@@ -34,8 +34,8 @@ impl Inner {
         let now = self.now();
         let Some(host) = net.alive(id).map(|e| e.host) else { return };
         let Some(held) = self.apply_faults(net, id, host) else {
-            self.fail(net, id, lost());
-            return self.fail(net, peer(id), lost());
+            self.fail(net, id, connection_lost());
+            return self.fail(net, peer(id), connection_lost());
         };
         let Some(end) = net.end(id) else { return };
         end.held_until = end.held_until.max(held);
@@ -47,8 +47,8 @@ impl Inner {
         self.queue_at_port(net, id, number);
     }
 
-    /// Draws what happens to what leaves this end's adapter now: until when it is held up, or `None`: its connection is
-    /// lost.
+    /// Draws faults for a message that leaves this end's adapter now. Returns the time until which it is
+    /// delayed, or `None` if its connection is lost.
     pub(crate) fn apply_faults(&self, net: &mut Net, id: EndId, host: usize) -> Option<u64> {
         let now = self.now();
         let Net { faults, trace, hosts, .. } = net;
@@ -93,7 +93,7 @@ impl Inner {
         }
     }
 
-    /// Has the port of a host send what is next in turn, from `from_ps` on.
+    /// Sends the next part through the port of a host, from `from_ps` on.
     pub(crate) fn transmit(self: &Arc<Self>, net: &mut Net, host: usize, from_ps: u64) {
         net.hosts[host].egress.busy = false;
         while let Some(id) = net.hosts[host].egress.turns.pop_front() {
@@ -108,7 +108,8 @@ impl Inner {
         }
     }
 
-    /// Sends the next part of a message of this end, whose turn it is, from `from_ps` on; whether it had one.
+    /// Sends the next part of a message of this end, whose turn it is, from `from_ps` on. Returns whether it
+    /// had one.
     fn send_part(self: &Arc<Self>, net: &mut Net, id: EndId, from_ps: u64) -> bool {
         let Net { connections, hosts, .. } = net;
         let Some(end) = connections.get_mut(&id.0).map(|c| &mut c.ends[id.1]) else { return false };

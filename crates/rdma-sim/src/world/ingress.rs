@@ -1,4 +1,4 @@
-//! The adapter's receive side: the port, messages in order, RDMA Reads and acknowledgements.
+//! The adapter's receiving side: port, messages in order, RDMA Reads and acknowledgements.
 
 use std::sync::Arc;
 
@@ -6,37 +6,37 @@ use millrace_rdma::{Completion, ConnectionError};
 
 use super::{
     Inner, Net,
-    placement::{Handled, why},
+    placement::{Outcome, describe},
 };
 use crate::{
     end::Message,
     event::{EndId, Event, PS, peer},
-    host::Coming,
+    host::Incoming,
 };
 
 impl Inner {
-    /// What comes to the port of a host passes it after all that came before.
-    pub(crate) fn enter(self: &Arc<Self>, net: &mut Net, host: usize, coming: Coming) {
+    /// Queues a part at the port of a host, after those that arrived before.
+    pub(crate) fn enter(self: &Arc<Self>, net: &mut Net, host: usize, incoming: Incoming) {
         let ingress = &mut net.hosts[host].ingress;
-        ingress.waiting.push_back(coming);
+        ingress.waiting.push_back(incoming);
         if !ingress.busy {
             self.admit(net, host);
         }
     }
 
-    /// Has the port of a host take what came next.
+    /// Receives the next part at the port of a host.
     pub(super) fn admit(self: &Arc<Self>, net: &mut Net, host: usize) {
         let machine = &mut net.hosts[host];
         machine.ingress.busy = false;
-        let Some(coming) = machine.ingress.waiting.pop_front() else { return };
-        let here = machine.pass_in(&coming, &self.profile).div_ceil(PS);
+        let Some(incoming) = machine.ingress.waiting.pop_front() else { return };
+        let here = machine.pass_in(&incoming, &self.profile).div_ceil(PS);
         self.schedule(here, Event::PortIn(host));
-        if let Some(event) = coming.then {
+        if let Some(event) = incoming.then {
             self.schedule(here + self.profile.adapter.receive_ns, event);
         }
     }
 
-    /// Handles what has come, in order, as far as there are receives for it.
+    /// Processes received messages in order, as far as there are receives for them.
     pub(super) fn handle_inbound(self: &Arc<Self>, net: &mut Net, me: EndId) {
         while let Some(end) = net.alive(me)
             && let Some(number) = end.inbound.front().copied()
@@ -44,32 +44,32 @@ impl Inner {
             let Some(connection) = net.connections.get_mut(&me.0) else { return };
             let [a, b] = &mut connection.ends;
             let (here, there) = if me.1 == 0 { (a, b) } else { (b, a) };
-            let handled = match there.messages.get(&number) {
-                // Its sender is gone.
-                None => Handled::Nothing,
+            let outcome = match there.messages.get(&number) {
+                // The sender has failed.
+                None => Outcome::Nothing,
                 Some(message) => here.take(message, &there.access, self.profile.adapter.receive_queue),
             };
-            if matches!(handled, Handled::NoReceive) {
+            if matches!(outcome, Outcome::NoReceive) {
                 return;
             }
             here.inbound.pop_front();
             let now = self.now();
-            net.trace.line(now, me, format_args!("in {number} {handled}"));
-            self.after(net, me, number, handled);
+            net.trace.line(now, me, format_args!("in {number} {outcome}"));
+            self.handle_outcome(net, me, number, outcome);
         }
     }
 
-    /// What follows from a message of the peer.
-    fn after(self: &Arc<Self>, net: &mut Net, me: EndId, number: u64, handled: Handled) {
+    /// Handles the outcome of a message of the peer.
+    fn handle_outcome(self: &Arc<Self>, net: &mut Net, me: EndId, number: u64, outcome: Outcome) {
         let back = self.now() + self.one_way();
-        match handled {
-            Handled::Nothing | Handled::NoReceive => {}
-            Handled::Placed => self.schedule(back, Event::Acked(peer(me), number)),
-            Handled::Received(completion) => {
+        match outcome {
+            Outcome::Nothing | Outcome::NoReceive => {}
+            Outcome::Placed => self.schedule(back, Event::Acked(peer(me), number)),
+            Outcome::Received(completion) => {
                 self.schedule(back, Event::Acked(peer(me), number));
                 self.complete(net, me, completion);
             }
-            Handled::Asked => {
+            Outcome::ReadRequested => {
                 let Some(end) = net.end(me) else { return };
                 end.serving.push_back(number);
                 if end.serving.len() == 1 {
@@ -77,24 +77,24 @@ impl Inner {
                     self.schedule(from + self.profile.adapter.read_response_ns, Event::Serve(me));
                 }
             }
-            Handled::Answered(read) => {
+            Outcome::ReadCompleted(read) => {
                 if let Some(end) = net.end(peer(me)) {
                     end.messages.remove(&number);
                 }
                 self.read_done(net, me, read);
             }
-            Handled::Fin => {
+            Outcome::Fin => {
                 self.fail(net, me, ConnectionError::Closed);
-                self.tell_peer(me, ConnectionError::Closed);
+                self.notify_peer(me, ConnectionError::Closed);
             }
-            Handled::Broken(why) => {
+            Outcome::Violation(why) => {
                 self.fail(net, me, ConnectionError::PeerMisbehaved(why.into()));
-                self.tell_peer(me, ConnectionError::Terminated(why.into()));
+                self.notify_peer(me, ConnectionError::Terminated(why.into()));
             }
         }
     }
 
-    /// A read of ours has all its bytes: `read` is its number.
+    /// Completes the read with the number `read` of this end.
     fn read_done(self: &Arc<Self>, net: &mut Net, me: EndId, read: u64) {
         let Some(end) = net.end(me) else { return };
         let Some(Message::Read(request)) = end.messages.remove(&read) else { return };
@@ -105,12 +105,12 @@ impl Inner {
         }
         self.complete(net, me, Completion::Read { id: request.id, sink: request.sink });
         if let Some(next) = next {
-            self.ring(net, me, Message::Read(next));
+            self.ring_doorbell(net, me, Message::Read(next));
         }
         self.take_up(net, me);
     }
 
-    /// Sends the response to the read of the peer that is first in turn.
+    /// Sends the response to the first waiting read of the peer.
     pub(super) fn serve(self: &Arc<Self>, net: &mut Net, me: EndId) {
         let Some(connection) = net.connections.get_mut(&me.0) else { return };
         let [a, b] = &mut connection.ends;
@@ -122,7 +122,7 @@ impl Inner {
         let Some(Message::Read(request)) = there.messages.get(&read) else { return };
         let from = request.from;
         if let Err(denied) = here.access.check_read(&from) {
-            return self.after(net, me, read, Handled::Broken(why(denied)));
+            return self.handle_outcome(net, me, read, Outcome::Violation(describe(denied)));
         }
         here.counters.peer_reads += 1;
         let number = here.insert(Message::Response { read, from });

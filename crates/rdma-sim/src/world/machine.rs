@@ -1,4 +1,4 @@
-//! A host's cores as programs use them.
+//! Use of a host's cores by programs.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -7,13 +7,13 @@ use millrace_runtime::Instant;
 use super::Inner;
 use crate::host::HostUse;
 
-/// A program leaves its core to others after so many nanoseconds: it holds up interrupts for no longer.
+/// Time slice of a program in nanoseconds, which limits the delay of interrupts.
 const SLICE: u64 = 100_000;
-/// And after copying so many bytes.
+/// Time slice of a copy, in bytes.
 pub(crate) const COPY_SLICE: u64 = 64 << 10;
 
 impl Inner {
-    /// Has a core of this host work, and waits for it.
+    /// Occupies a core of this host, and waits for the end.
     pub(crate) async fn work(self: Arc<Self>, host: usize, time: Duration) {
         let mut left = time.as_nanos() as u64;
         while left > 0 {
@@ -24,7 +24,7 @@ impl Inner {
         }
     }
 
-    /// Has a core of this host copy, and waits for it.
+    /// Copies on a core of this host, and waits for the end.
     pub(crate) async fn copy(self: Arc<Self>, host: usize, bytes: u64) {
         let mut left = bytes;
         while left > 0 {

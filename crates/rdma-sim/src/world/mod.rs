@@ -1,17 +1,19 @@
-//! The world: what happens when, and to whom.
+//! The events of the simulation.
 //!
 //! ```text
-//! software posts (charged: post)      -> TakeUp    the adapter's engine, one work request after another
-//! engine (work request) + transmit    -> Launch    the message queues at the port; connections take turns
-//! port out (bytes + headers)          -> Head      its first bit reaches the other port after the way
-//! port in (cut-through, one part after another) -> Arrive  the last bit, + receive: rights, bounds, memory
-//! completion (charged: interrupt ..)  -> Visible   the owner polls it
-//! the way back                        -> Acked     a place in the send queue, Sent completions
+//! software posts (charged: post)       -> TakeUp    the adapter's engine, one work request after the other
+//! engine (work request) + transmit     -> Launch    the message queues at the port, shared in round-robin
+//! order
+//! port out (bytes + headers)           -> Head      its first bit reaches the other port after the
+//! propagation
+//! port in (cut-through, part by part)  -> Arrive    the last bit, + receive: rights, bounds, memory
+//! completion (charged: interrupt ..)   -> Visible   the owner polls it
+//! propagation back                     -> Acked     space in the send queue, Sent completions
 //! ```
 //!
-//! Everything is decided at its own time, in order of time and sequence, so machines share ports and cores as they
-//! come. Not simulated: acknowledgements take no bandwidth, packets are not lost one by one (whole connections are),
-//! and memory is placed when the last packet of a message is there.
+//! Each step is decided at its own time, in the order of time and sequence, so connections share ports and
+//! cores in the order of their events. Simplifications: acknowledgements take no bandwidth, single packets
+//! are not lost (only whole connections), and memory is written when the last packet of a message arrives.
 
 pub(super) mod egress;
 mod ingress;
@@ -30,7 +32,7 @@ use crate::{
     end::End,
     event::{EndId, Event, peer},
     fault::Faults,
-    host::{Coming, Host},
+    host::{Host, Incoming},
     listeners::Listeners,
     profile::Profile,
     request::ConnectRequest,
@@ -46,7 +48,7 @@ pub(super) struct Net {
     pub(super) hosts: Vec<Host>,
     pub(super) connections: BTreeMap<u64, Connection>,
     pub(super) tcp: Tcp,
-    /// Of connections of both kinds.
+    /// Number of the next connection, RDMA or TCP.
     pub(super) next_connection: u64,
     pub(super) listeners: Listeners<ConnectRequest>,
     pub(super) faults: Faults,
@@ -58,7 +60,7 @@ impl Net {
         self.connections.get_mut(&id.0).map(|c| &mut c.ends[id.1])
     }
 
-    /// An end that is alive.
+    /// Returns an end that sends and receives.
     fn alive(&mut self, id: EndId) -> Option<&mut End> {
         self.end(id).filter(|e| e.is_alive())
     }
@@ -74,8 +76,8 @@ pub(super) struct Inner {
     pub(super) net: Mutex<Net>,
 }
 
-fn lost() -> ConnectionError {
-    ConnectionError::Io("the connection was lost (a simulated fault)".into())
+fn connection_lost() -> ConnectionError {
+    ConnectionError::Io("the connection was lost (simulated fault)".into())
 }
 
 impl Inner {
@@ -83,7 +85,7 @@ impl Inner {
         self.clock.now().as_nanos()
     }
 
-    /// Nanoseconds from one port to another.
+    /// Propagation delay between two ports in nanoseconds.
     pub(super) fn one_way(&self) -> u64 {
         self.profile.one_way().as_nanos() as u64
     }
@@ -99,7 +101,7 @@ impl Inner {
         match event {
             Event::TakeUp(id) => {
                 if let Some(end) = net.alive(id) {
-                    end.rung += 1;
+                    end.doorbells += 1;
                     self.take_up(net, id);
                 }
             }
@@ -112,7 +114,7 @@ impl Inner {
                 let Some(host) = net.end(peer(from)).map(|e| e.host) else { return };
                 let (port_ps, then) =
                     (self.profile.port_ps(part), last.then_some(Event::Arrive { from, number }));
-                self.enter(net, host, Coming { bytes: part, port_ps, head_ps, tail_ps, then });
+                self.enter(net, host, Incoming { bytes: part, port_ps, head_ps, tail_ps, then });
             }
             Event::PortIn(host) => self.admit(net, host),
             Event::Arrive { from, number } => {
@@ -143,13 +145,13 @@ impl Inner {
             Event::Lingered(id) => {
                 if net.alive(id).is_some() {
                     self.fail(net, id, ConnectionError::Closed);
-                    self.tell_peer(id, ConnectionError::Closed);
+                    self.notify_peer(id, ConnectionError::Closed);
                 }
             }
         }
     }
 
-    /// Connections whose memory a peer could still reach, and their bytes.
+    /// Number of regions that peers can access, and their bytes.
     pub(super) fn exposed(&self) -> (usize, usize) {
         let net = self.net.lock();
         let ends = net.connections.values().flat_map(|c| &c.ends);

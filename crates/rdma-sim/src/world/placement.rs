@@ -1,4 +1,4 @@
-//! What an adapter does with a message of the peer: rights, bounds, memory.
+//! Processing of the peer's messages by an adapter: rights, bounds, memory.
 
 use millrace_rdma::{Completion, stag::AccessError};
 
@@ -7,61 +7,61 @@ use crate::{
     end::{End, Message},
 };
 
-/// What became of a message of the peer.
-pub(super) enum Handled {
+/// Outcome of a message of the peer.
+pub(super) enum Outcome {
     Nothing,
-    /// It waits for a receive.
+    /// The message waits for a receive.
     NoReceive,
     Placed,
     Received(Completion),
-    /// A read.
-    Asked,
-    /// The response to our read of this number.
-    Answered(u64),
+    /// A read of the peer.
+    ReadRequested,
+    /// The response to the read of this end with this number.
+    ReadCompleted(u64),
     Fin,
-    /// The peer may not do this.
-    Broken(&'static str),
+    /// A protocol violation.
+    Violation(&'static str),
 }
 
-impl std::fmt::Display for Handled {
+impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Nothing => "gone",
             Self::NoReceive => "waits",
             Self::Placed => "placed",
             Self::Received(_) => "received",
-            Self::Asked => "asked",
-            Self::Answered(_) => "answered",
+            Self::ReadRequested => "asked",
+            Self::ReadCompleted(_) => "answered",
             Self::Fin => "fin",
-            Self::Broken(why) => why,
+            Self::Violation(why) => why,
         })
     }
 }
 
-pub(super) const fn why(denied: AccessError) -> &'static str {
+pub(super) const fn describe(denied: AccessError) -> &'static str {
     match denied {
-        AccessError::Stag | AccessError::Released => "it used a steering tag that is not valid",
-        AccessError::Rights => "it used a steering tag without the right to do so",
-        AccessError::Bounds | AccessError::Wrap => "it reached beyond the bounds of a region",
+        AccessError::Stag | AccessError::Released => "invalid steering tag",
+        AccessError::Rights => "steering tag without the access right",
+        AccessError::Bounds | AccessError::Wrap => "access outside of a region",
     }
 }
 
 impl End {
-    /// Takes a message of the peer; the adapter holds so many receives.
-    pub(super) fn take(&mut self, message: &Message, theirs: &RemoteAccess, receive_queue: u32) -> Handled {
+    /// Processes a message of the peer. `receive_queue` is the size of the adapter's receive queue.
+    pub(super) fn take(&mut self, message: &Message, theirs: &RemoteAccess, receive_queue: u32) -> Outcome {
         let bytes = message.payload();
         match message {
             Message::Send { data, invalidate, .. } => {
                 if self.used_receives >= receive_queue {
-                    return Handled::NoReceive;
+                    return Outcome::NoReceive;
                 }
-                let Some(mut buffer) = self.receives.pop_front() else { return Handled::NoReceive };
+                let Some(mut buffer) = self.receives.pop_front() else { return Outcome::NoReceive };
                 if data.len() > buffer.len() {
-                    return Handled::Broken("its message is longer than the receive for it");
+                    return Outcome::Violation("the message is longer than its receive");
                 }
                 let tag = *invalidate;
                 if tag.is_some_and(|tag| !self.access.invalidate(tag.0)) {
-                    return Handled::Broken("it invalidated a steering tag that is not ours to lose");
+                    return Outcome::Violation("invalidation of a protected or unknown steering tag");
                 }
                 buffer.set_len(data.len());
                 let mut at = 0;
@@ -71,33 +71,33 @@ impl End {
                 }
                 self.counters.receives += 1;
                 self.used_receives += 1;
-                Handled::Received(Completion::Received { buffer, invalidated: tag })
+                Outcome::Received(Completion::Received { buffer, invalidated: tag })
             }
             Message::Write(request) => match self.access.place(&request.to, &request.data) {
                 Ok(()) => {
                     self.counters.peer_writes += 1;
                     self.counters.tagged_bytes_in += bytes;
                     self.counters.placed_directly += bytes;
-                    Handled::Placed
+                    Outcome::Placed
                 }
-                Err(denied) => Handled::Broken(why(denied)),
+                Err(denied) => Outcome::Violation(describe(denied)),
             },
-            Message::Read(_) => Handled::Asked,
+            Message::Read(_) => Outcome::ReadRequested,
             Message::Response { read, from } => {
                 let Some(Message::Read(request)) = self.messages.get_mut(read) else {
-                    return Handled::Nothing;
+                    return Outcome::Nothing;
                 };
                 match theirs.fill(from, &mut request.sink) {
                     Ok(()) => {
                         self.counters.tagged_bytes_in += bytes;
                         self.counters.placed_directly += bytes;
-                        Handled::Answered(*read)
+                        Outcome::ReadCompleted(*read)
                     }
-                    // Its owner has revoked it while it was on its way.
-                    Err(denied) => Handled::Broken(why(denied)),
+                    // The owner has revoked the memory meanwhile.
+                    Err(denied) => Outcome::Violation(describe(denied)),
                 }
             }
-            Message::Fin => Handled::Fin,
+            Message::Fin => Outcome::Fin,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The software of an end: posting, polling and what each costs its host.
+//! The software of an end: posting and polling, and their cost for the host.
 
 use std::{
     sync::Arc,
@@ -16,25 +16,25 @@ use crate::{
     event::{EndId, Event},
 };
 
-/// How long the end of a connection waits for what was posted before it.
+/// Time limit in nanoseconds for posted work at the end of a connection.
 const LINGER: u64 = 1_000_000_000;
 
-/// What an end's software is charged for.
+/// An operation for which an end's software is charged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Charge {
-    /// A registration of so many bytes.
+    /// Registration of this number of bytes.
     Register(usize),
-    /// Its end.
+    /// Deregistration of this number of bytes.
     Deregister(usize),
-    /// A window bound to so many bytes.
+    /// Binding of a window to this number of bytes.
     Bind(usize),
-    /// So many windows invalidated.
+    /// Invalidation of this number of windows.
     Unbind(usize),
-    /// So many bytes copied.
+    /// Copy of this number of bytes.
     Copy(usize),
 }
 
-/// Work of an end's owner.
+/// Work posted by an end's owner.
 pub(crate) enum Posted {
     Receive(Buffer),
     Send(SendRequest),
@@ -43,7 +43,7 @@ pub(crate) enum Posted {
 }
 
 impl Inner {
-    /// Charges the owner of `id`, whose later work waits for it, and its host.
+    /// Charges the owner of `id` and its host; later work of the owner waits.
     pub(crate) fn charge(&self, id: EndId, what: Charge) {
         let p = &self.profile;
         let (r, pages) = (&p.registration, |bytes| p.pages(bytes));
@@ -109,12 +109,12 @@ impl Inner {
                 Message::Read(r)
             }
         };
-        self.ring(net, id, message);
+        self.ring_doorbell(net, id, message);
         Ok(())
     }
 
-    /// Gives the adapter a work request, when the software has come to it.
-    pub(super) fn ring(self: &Arc<Self>, net: &mut Net, id: EndId, message: Message) {
+    /// Rings the doorbell for a work request, when the software has finished earlier work.
+    pub(super) fn ring_doorbell(self: &Arc<Self>, net: &mut Net, id: EndId, message: Message) {
         let now = self.now();
         let Some(end) = net.end(id) else { return };
         let number = end.insert(message);
@@ -150,7 +150,7 @@ impl Inner {
         let mut net = self.net.lock();
         let Some(end) = net.end(id).filter(|e| matches!(e.state, State::Open)) else { return };
         end.state = State::Disconnecting;
-        self.ring(&mut net, id, Message::Fin);
+        self.ring_doorbell(&mut net, id, Message::Fin);
         self.schedule(self.now() + LINGER, Event::Lingered(id));
     }
 
@@ -158,24 +158,24 @@ impl Inner {
         self.net.lock().end(id).map(|e| e.counters).unwrap_or_default()
     }
 
-    /// The owner of an end is gone.
+    /// Handles the drop of a queue pair.
     pub(crate) fn dropped(self: &Arc<Self>, id: EndId) {
         let mut net = self.net.lock();
         let Some(end) = net.end(id) else { return };
         end.dropped = true;
         end.completions.clear();
         if matches!(end.state, State::Disconnecting) {
-            return; // What was posted still goes.
+            return; // Posted work is still sent.
         }
         if end.is_alive() {
-            self.tell_peer(id, ConnectionError::Closed);
+            self.notify_peer(id, ConnectionError::Closed);
         }
         end.release();
         end.state = State::Down(ConnectionError::Closed);
-        self.forget(&mut net, id);
+        self.remove_if_over(&mut net, id);
     }
 
-    /// The adapter completes work: the host takes it, which costs processor time.
+    /// Completes work: the host processes the completion, which costs processor time.
     pub(super) fn complete(self: &Arc<Self>, net: &mut Net, me: EndId, completion: Completion) {
         let model = &self.profile.host;
         let now = self.now();
@@ -188,7 +188,7 @@ impl Inner {
         if matches!(completion, Completion::Received { .. }) {
             cost += model.message_ns;
         }
-        // One connection's completions are taken in order.
+        // Completions of one connection are processed in order.
         let (host, from) = (end.host, now.max(end.visible_at));
         end.pending.push_back(completion);
         let at = net.hosts[host].work(from, cost);

@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use millrace_rdma::ConnectionError;
 
-use super::{Connection, Inner, Net, lost};
+use super::{Connection, Inner, Net, connection_lost};
 use crate::{
     end::{End, State},
     event::{EndId, Event, peer},
 };
 
 impl Inner {
-    /// Forgets a connection that nobody has any more.
-    pub(super) fn forget(&self, net: &mut Net, id: EndId) {
+    /// Removes a connection when both ends are finished.
+    pub(super) fn remove_if_over(&self, net: &mut Net, id: EndId) {
         if net.connections.get(&id.0).is_some_and(|c| c.ends.iter().all(End::is_over)) {
             net.connections.remove(&id.0);
         }
     }
 
-    /// An end does nothing more; its owner learns why after what completed before.
+    /// Fails an end; its owner gets the error after the earlier completions.
     pub(super) fn fail(self: &Arc<Self>, net: &mut Net, id: EndId, error: ConnectionError) {
         let now = self.now();
         let Some(end) = net.alive(id) else { return };
@@ -29,7 +29,7 @@ impl Inner {
         self.schedule(at, Event::Ended(id));
     }
 
-    pub(super) fn tell_peer(self: &Arc<Self>, id: EndId, error: ConnectionError) {
+    pub(super) fn notify_peer(self: &Arc<Self>, id: EndId, error: ConnectionError) {
         self.schedule(self.now() + self.one_way(), Event::PeerEnded(peer(id), error));
     }
 
@@ -39,10 +39,10 @@ impl Inner {
         end.state = State::Down(error.clone());
         end.release();
         end.wake();
-        self.forget(net, id);
+        self.remove_if_over(net, id);
     }
 
-    /// Whatever this host was doing it does no more; its peers find out.
+    /// Ends all activity of this host; its peers are notified.
     pub(crate) fn crash(self: &Arc<Self>, host: usize) {
         let mut net = self.net.lock();
         let net = &mut *net;
@@ -53,8 +53,8 @@ impl Inner {
             .flat_map(|(id, c)| [0, 1].into_iter().filter(move |s| here(c, *s)).map(|s| (*id, s)))
             .collect();
         for id in ends {
-            self.fail(net, id, lost());
-            self.tell_peer(id, lost());
+            self.fail(net, id, connection_lost());
+            self.notify_peer(id, connection_lost());
         }
         let ip = net.hosts[host].ip;
         net.listeners.close_all(ip);

@@ -1,5 +1,4 @@
-//! The simulated provider, in virtual time: what every provider must do, and what its model promises to the
-//! nanosecond.
+//! Tests of the simulated provider in virtual time: the conformance tests, and the exact times of its model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod model;
@@ -16,7 +15,7 @@ use millrace_runtime::virtual_time::VirtualTime;
 
 use suite::common::*;
 
-/// Numbers that no machine has, each of them different from the others.
+/// A profile with unrealistic, distinct values.
 const ODD: &str = include_str!("odd.toml");
 
 fn odd() -> Profile {
@@ -29,5 +28,5 @@ fn on_a_device(test: impl AsyncFnOnce(Lab)) {
     let ip = [10, 0, 0, 1].into();
     let provider = World::new(&time, odd()).add_host(ip);
     let done = time.block_on(test(Lab { provider, rt: time.runtime(), ip }));
-    done.expect("the test is stuck");
+    done.expect("the test made no progress");
 }

@@ -1,4 +1,4 @@
-//! What the model promises, to the nanosecond.
+//! The exact times of the model.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ pub(super) const B: [u8; 4] = [10, 0, 0, 2];
 pub(super) const C: [u8; 4] = [10, 0, 0, 3];
 const D: [u8; 4] = [10, 0, 0, 4];
 
-/// Hosts of a world, and its time.
-pub(super) struct Lan {
+/// A world, its hosts and its time.
+pub(super) struct TestNetwork {
     pub(super) world: World,
     pub(super) rt: RuntimeRef,
 }
 
-impl Lan {
+impl TestNetwork {
     pub(super) fn host(&self, ip: [u8; 4]) -> Arc<dyn Provider> {
         self.world.add_host(ip.into())
     }
@@ -45,18 +45,19 @@ impl Lan {
     }
 }
 
-pub(super) fn in_a_world<T>(seed: u64, test: impl AsyncFnOnce(&Lan) -> T) -> T {
-    in_a_world_of(odd(), seed, test)
+pub(super) fn with_world<T>(seed: u64, test: impl AsyncFnOnce(&TestNetwork) -> T) -> T {
+    with_world_of(odd(), seed, test)
 }
 
-fn in_a_world_of<T>(profile: Profile, seed: u64, test: impl AsyncFnOnce(&Lan) -> T) -> T {
+fn with_world_of<T>(profile: Profile, seed: u64, test: impl AsyncFnOnce(&TestNetwork) -> T) -> T {
     let time = VirtualTime::new(seed);
-    let lan = Lan { world: World::new(&time, profile), rt: time.runtime() };
+    let lan = TestNetwork { world: World::new(&time, profile), rt: time.runtime() };
     lan.world.begin_trace(Seed(seed));
-    time.block_on(test(&lan)).expect("the test is stuck")
+    time.block_on(test(&lan)).expect("the test made no progress")
 }
 
-/// Picoseconds for which a message occupies a port, by the formula: turns of 16 packets, each rounded for itself.
+/// Time in picoseconds for which a message occupies a port, by the formula: turns of 16 packets, each rounded
+/// separately.
 fn port_ps(bytes: u64) -> u64 {
     let l = odd().link;
     let turn = 16 * u64::from(l.mtu_bytes);
@@ -69,19 +70,19 @@ fn port_ps(bytes: u64) -> u64 {
         .sum()
 }
 
-/// From the post to the port.
+/// Time from the post to the port.
 fn out_ns() -> u64 {
     let p = odd();
     p.host.post_ns + p.adapter.work_request_ns + p.adapter.transmit_ns
 }
 
-/// From port to memory, with `ps` of transmission.
+/// Time from port to memory, with `ps` of transmission.
 pub(super) fn way_ns(ps: u64) -> u64 {
-    // 0.1 mile of fibre are 788 ns.
+    // 0.1 mile of fibre has a delay of 788 ns.
     ps.div_ceil(1000) + 788 + odd().link.switch_ns + odd().adapter.receive_ns
 }
 
-/// From memory to the owner who waited for a message.
+/// Time from memory to the owner, who waits for a message.
 fn woken_ns() -> u64 {
     let h = odd().host;
     h.interrupt_ns + h.completion_ns + h.message_ns
@@ -98,9 +99,9 @@ fn expose(qp: &Qp, len: usize, access: Access) -> ExposedRegion {
 }
 
 #[test]
-fn a_ping_pong_takes_what_the_formula_says() {
+fn the_time_of_a_ping_pong_is_that_of_the_formula() {
     for bytes in [0, 1, 128, 2048, 2049, 32_768, 39_999] {
-        in_a_world(1, async |lan| {
+        with_world(1, async |lan| {
             let (mut a, mut b) = lan.up().await;
             receive(&mut a, 10);
             receive(&mut b, 10);
@@ -119,11 +120,11 @@ fn a_ping_pong_takes_what_the_formula_says() {
 
 #[test]
 fn a_stream_of_writes_keeps_the_link_full() {
-    in_a_world(1, async |lan| {
+    with_world(1, async |lan| {
         let (mut a, mut b) = lan.up().await;
         let region = expose(&b, 1 << 20, Access::RemoteWrite);
         receive(&mut b, 1);
-        lan.rt.sleep(Duration::from_millis(1)).await; // The registration is over.
+        lan.rt.sleep(Duration::from_millis(1)).await; // Wait for the registration.
         let start = lan.now();
         let data = views(&pattern(1 << 20, 1), 1 << 20);
         for _ in 0..50 {
@@ -140,9 +141,9 @@ fn a_stream_of_writes_keeps_the_link_full() {
 }
 
 #[test]
-fn reads_one_after_another_pay_the_distance_each_time() {
+fn sequential_reads_take_a_round_trip_each() {
     let run_with = |ord: u16| {
-        in_a_world(1, async |lan| {
+        with_world(1, async |lan| {
             let params = ConnectParams { ord, ird: 64, ..Default::default() };
             let (mut a, mut b) = lan.connect(A, B, &params).await;
             let region = expose(&b, 4096, Access::RemoteRead);
@@ -159,7 +160,7 @@ fn reads_one_after_another_pay_the_distance_each_time() {
     let p = odd();
     let one = out_ns() + way_ns(port_ps(0)) + p.adapter.read_response_ns + way_ns(port_ps(4096));
     assert_eq!(run_with(1), 100 * one + p.host.interrupt_ns + p.host.completion_ns);
-    // With enough in flight the responder is what is busy: more gain nothing.
+    // With enough reads in flight the responder is the bottleneck, and more have no effect.
     let busy = p.adapter.read_response_ns + port_ps(4096).div_ceil(1000);
     let first = out_ns() + way_ns(port_ps(0)) + way_ns(0);
     let woken = p.host.interrupt_ns + p.host.completion_ns;
@@ -168,7 +169,7 @@ fn reads_one_after_another_pay_the_distance_each_time() {
 
 #[test]
 fn senders_to_one_host_share_its_port() {
-    in_a_world(1, async |lan| {
+    with_world(1, async |lan| {
         let (mut a, mut c1) = lan.connect(A, C, &ConnectParams::default()).await;
         let (mut b, mut c2) = lan.connect(B, C, &ConnectParams::default()).await;
         receive(&mut c1, 1);
@@ -184,8 +185,8 @@ fn senders_to_one_host_share_its_port() {
 }
 
 #[test]
-fn what_comes_to_a_port_does_not_hold_up_what_its_host_sends() {
-    in_a_world(1, async |lan| {
+fn sending_and_receiving_at_a_port_are_independent() {
+    with_world(1, async |lan| {
         let mut senders = Vec::new();
         for from in [A, B] {
             senders.push(lan.connect(from, C, &ConnectParams::default()).await);
@@ -202,15 +203,15 @@ fn what_comes_to_a_port_does_not_hold_up_what_its_host_sends() {
             ours.post_write(WriteRequest { data: data.clone(), to: region.segment() }).unwrap();
             ours.post_send(send(b"done")).unwrap();
         }
-        // Both have reached the port that they share, and one of them is half there.
+        // Both have reached the shared port, and half of one was received.
         lan.rt.sleep(Duration::from_nanos(port_ps(1 << 20) / 1000)).await;
         let posted = lan.now();
         c.post_send(send(&[3; 30_000])).unwrap();
         run(&mut c, &mut d, (0, 1)).await;
-        // Memory is faster than both ports together: the message takes what it takes alone.
+        // The memory bandwidth exceeds that of both directions, so the message is not delayed.
         assert!(odd().host.memory_mb_per_s > 2.0 * odd().link.mb_per_s);
         assert_eq!(lan.now() - posted, out_ns() + way_ns(port_ps(30_000)) + woken_ns());
-        // And what comes fills the port in meanwhile.
+        // Meanwhile the incoming messages use the full bandwidth of the receiving side.
         for (ours, theirs) in &mut senders {
             run(ours, theirs, (0, 1)).await;
         }
@@ -221,15 +222,16 @@ fn what_comes_to_a_port_does_not_hold_up_what_its_host_sends() {
 }
 
 #[test]
-fn a_message_for_which_the_adapter_holds_no_receive_waits_until_the_software_has_seen_one_used() {
+fn a_message_waits_for_a_receive_until_the_software_replaces_a_used_one() {
     let mut profile = odd();
     profile.adapter.receive_queue = 1;
     let host = profile.host.clone();
-    in_a_world_of(profile, 1, async |lan| {
+    with_world_of(profile, 1, async |lan| {
         let (mut a, mut b) = lan.up().await;
         receive(&mut b, 3);
         (0..3).for_each(|_| a.post_send(send(&[1; 4])).unwrap());
-        // When each is taken: the first when it is here, the others when the one before is seen.
+        // Processing times: of the first message at its arrival, of the others when the completion of the
+        // previous one is seen.
         let here = out_ns() + way_ns(port_ps(4));
         let second = here + host.interrupt_ns + host.completion_ns + host.message_ns;
         let third = second + host.completion_ns + host.message_ns;
@@ -247,30 +249,30 @@ fn a_message_for_which_the_adapter_holds_no_receive_waits_until_the_software_has
 
 #[test]
 fn work_waits_for_the_registration_before_it() {
-    in_a_world(1, async |lan| {
+    with_world(1, async |lan| {
         let (mut a, mut b) = lan.up().await;
         receive(&mut b, 2);
         let (start, r) = (lan.now(), odd().registration);
         let region = expose(&a, 10_000, Access::RemoteWrite);
-        a.post_send(send(b"here it is")).unwrap();
+        a.post_send(send(b"exposed")).unwrap();
         run(&mut a, &mut b, (0, 1)).await;
         let cost = r.register_ns + 3 * r.register_page_ns + r.table_ns;
         let message = out_ns() + way_ns(port_ps(10)) + woken_ns();
         assert_eq!(lan.now() - start, cost + message);
         let (start, cost) = (lan.now(), r.deregister_ns + 3 * r.deregister_page_ns + r.table_ns);
         assert!(region.revoke().is_some());
-        a.post_send(send(b"it is gone")).unwrap();
+        a.post_send(send(b"revoked")).unwrap();
         run(&mut a, &mut b, (0, 1)).await;
         assert_eq!(lan.now() - start, cost + message);
     });
 }
 
 #[test]
-fn segments_are_as_small_as_the_adapter_wants_them() {
+fn segments_have_the_size_of_the_profile() {
     let time = VirtualTime::new(1);
     let mut profile = odd();
     profile.adapter.segment_bytes = 4096;
-    let lan = Lan { world: World::new(&time, profile), rt: time.runtime() };
+    let lan = TestNetwork { world: World::new(&time, profile), rt: time.runtime() };
     time.block_on(async {
         let (mut a, mut b) = lan.up().await;
         let data = pattern(10_000, 3);
@@ -293,17 +295,17 @@ fn segments_are_as_small_as_the_adapter_wants_them() {
 }
 
 #[test]
-fn a_program_takes_turns_with_others_at_the_cores_of_its_host() {
-    in_a_world(1, async |lan| {
+fn programs_share_the_cores_of_their_host() {
+    with_world(1, async |lan| {
         let us = Duration::from_micros;
         let work = |t| lan.world.work(A.into(), us(t));
         work(1234).await;
         assert_eq!(lan.now(), 1_234_000);
-        // Three on two cores, in slices of 100 microseconds.
+        // Three programs on two cores, in slices of 100 microseconds.
         tokio::join!(work(500), work(500), work(500));
         assert_eq!(lan.now(), 1_234_000 + 800_000);
         assert_eq!(lan.world.host_use(A.into()).cpu_ns, 1_234_000 + 1_500_000);
-        // An interrupt waits for no more than a slice.
+        // An interrupt waits at most one slice.
         let (mut a, mut b) = lan.connect(B, A, &ConnectParams::default()).await;
         receive(&mut b, 1);
         let start = lan.now();
@@ -320,8 +322,8 @@ fn a_program_takes_turns_with_others_at_the_cores_of_its_host() {
 }
 
 #[test]
-fn what_connections_plan_ahead_leaves_no_core_idle() {
-    in_a_world(1, async |lan| {
+fn work_planned_ahead_leaves_no_core_idle() {
+    with_world(1, async |lan| {
         let mut qps = Vec::new();
         for to in [B, C, D] {
             qps.push(lan.connect(A, to, &ConnectParams::default()).await);
@@ -340,7 +342,8 @@ fn what_connections_plan_ahead_leaves_no_core_idle() {
         }
         let (a, b) = &mut qps[2];
         run(a, b, (0, 1)).await;
-        // Two connections post at once, each on a core of its own, then the third: sooner than the adapter takes up.
+        // Two connections post at the same time on separate cores, then the third, before the adapter
+        // fetches.
         let p = odd();
         let taken = p.host.post_ns + 300 * p.adapter.work_request_ns;
         assert!(taken > 200 * p.host.post_ns && taken < 300 * p.host.post_ns);
@@ -349,7 +352,7 @@ fn what_connections_plan_ahead_leaves_no_core_idle() {
 }
 
 #[test]
-fn copies_are_as_fast_as_the_core_or_the_memory_that_all_share() {
+fn copies_are_limited_by_the_core_or_by_shared_memory_bandwidth() {
     let run_with = |copies: usize, memory: f64| {
         let time = VirtualTime::new(1);
         let mut profile = odd();
@@ -368,17 +371,17 @@ fn copies_are_as_fast_as_the_core_or_the_memory_that_all_share() {
 }
 
 #[test]
-fn those_who_copy_have_the_memory_that_the_adapter_leaves() {
+fn the_adapter_has_priority_at_the_memory() {
     let memory = 1000.0;
     let time = VirtualTime::new(1);
     let mut profile = odd();
     profile.host.memory_mb_per_s = memory;
-    let lan = Lan { world: World::new(&time, profile), rt: time.runtime() };
+    let lan = TestNetwork { world: World::new(&time, profile), rt: time.runtime() };
     time.block_on(async {
         let (mut a, mut b) = lan.up().await;
         receive(&mut b, 1);
         a.post_send(send(&[1; 30_000])).unwrap();
-        // A nanosecond before its first bit comes, two begin to copy.
+        // Two copies start a nanosecond before the first bit arrives.
         let start = lan.now() + out_ns() + 788 + odd().link.switch_ns - 1;
         lan.rt.sleep(Duration::from_nanos(start - lan.now())).await;
         let copy = || lan.world.copy(B.into(), 64 << 10);
@@ -397,9 +400,9 @@ fn those_who_copy_have_the_memory_that_the_adapter_leaves() {
     .unwrap();
 }
 
-/// Ping-pongs until a fault ends it, at most 1000 times; the trace.
-fn troubled(seed: u64) -> String {
-    in_a_world(seed, async |lan| {
+/// Runs at most 1000 ping-pongs until a fault ends them, and returns the trace.
+fn run_with_faults(seed: u64) -> String {
+    with_world(seed, async |lan| {
         let (mut a, mut b) = lan.up().await;
         let ms = Duration::from_millis;
         lan.world.set_faults(Faults {
@@ -420,7 +423,7 @@ fn troubled(seed: u64) -> String {
                     assert!(e.to_string().contains("simulated fault"), "{e}");
                     return Poll::Ready(());
                 }
-                // A post may find the connection gone; the next poll says so.
+                // A post on a failed connection is an error, which the next poll reports.
                 x.drain(..).for_each(|_| {
                     let _ = a.post_send(send(b"ping"));
                 });
@@ -440,9 +443,9 @@ fn troubled(seed: u64) -> String {
 #[test]
 fn the_same_seed_gives_the_same_trace_to_the_byte() {
     for seed in 0..20 {
-        let trace = troubled(seed);
-        assert_eq!(trace, troubled(seed));
-        assert_ne!(trace, troubled(seed + 1));
+        let trace = run_with_faults(seed);
+        assert_eq!(trace, run_with_faults(seed));
+        assert_ne!(trace, run_with_faults(seed + 1));
         assert!(trace.starts_with(&format!("simulated v3 seed={seed} profile=odd\n")), "{trace}");
         assert!(trace.contains("fault: the connection is lost"));
         assert_eq!(trace.parse(), Ok(Seed(seed)));
@@ -450,17 +453,17 @@ fn the_same_seed_gives_the_same_trace_to_the_byte() {
 }
 
 #[test]
-fn a_trace_of_another_version_is_refused_with_the_reason() {
+fn a_trace_of_another_version_is_rejected_with_the_reason() {
     let error = "simulated v7 seed=3 profile=odd\n".parse::<Seed>().unwrap_err().to_string();
     assert!(error.contains("version 7") && error.contains("version 3"), "{error}");
     for text in ["", "seed=3", "simulated v3", "simulated vx seed=3", "simulated v3 seed=-3", "recorded"] {
-        assert!(text.parse::<Seed>().unwrap_err().to_string().contains("it begins with"), "{text}");
+        assert!(text.parse::<Seed>().unwrap_err().to_string().contains("which begins with"), "{text}");
     }
 }
 
 #[test]
-fn a_crashed_host_answers_again_and_its_peers_know() {
-    in_a_world(1, async |lan| {
+fn a_crashed_host_accepts_connections_and_its_peers_are_notified() {
+    with_world(1, async |lan| {
         let (mut a, b) = lan.up().await;
         let listener = lan.host(B).listen(lan.rt.clone(), SocketAddr::from((B, 2049))).unwrap();
         let region = expose(&a, 4096, Access::RemoteWrite);
@@ -475,8 +478,8 @@ fn a_crashed_host_answers_again_and_its_peers_know() {
 }
 
 #[test]
-fn processors_that_stand_still_hold_up_what_needs_them() {
-    in_a_world(1, async |lan| {
+fn stopped_processors_delay_their_work() {
+    with_world(1, async |lan| {
         let (mut a, mut b) = lan.up().await;
         receive(&mut b, 1);
         let start = lan.now();

@@ -1,4 +1,4 @@
-//! Profiles: what is refused, and that the raw numbers from which they were calibrated come out again.
+//! Tests of profiles: invalid values, and reproduction of the measurements that they were calibrated with.
 
 use millrace_rdma::{Access, Memory, MemoryRegion, ReadRequest, WriteRequest};
 use millrace_rdma_sim::{Profile, ProfileError};
@@ -9,7 +9,7 @@ use super::{
 };
 
 #[test]
-fn all_profiles_can_be_read_and_say_what_they_are() {
+fn all_profiles_are_valid_and_have_a_description() {
     assert_eq!(Profile::names().len(), 10);
     for name in Profile::names() {
         let profile = Profile::named(name).unwrap();
@@ -21,7 +21,7 @@ fn all_profiles_can_be_read_and_say_what_they_are() {
 }
 
 #[test]
-fn a_value_that_no_machine_has_is_refused_by_name() {
+fn a_value_out_of_range_is_rejected_by_name() {
     let with = |line: &str, other: &str| {
         assert!(ODD.contains(line), "{line}");
         Profile::parse(&ODD.replacen(line, other, 1))
@@ -41,11 +41,11 @@ fn a_value_that_no_machine_has_is_refused_by_name() {
         ("table_ns = 5003\n", "table_ns = 99999999999\n", "registration.table_ns"),
     ] {
         match with(line, other) {
-            Err(ProfileError::Absurd { field: named, .. }) => assert_eq!(named, field),
+            Err(ProfileError::OutOfRange { field: named, .. }) => assert_eq!(named, field),
             other => panic!("{other:?}"),
         }
     }
-    // Of the wrong kind, missing, or unknown.
+    // Wrong types, missing and unknown fields.
     for (line, other, field) in [
         ("cores = 2\n", "cores = -2\n", "cores"),
         ("cores = 2\n", "", "cores"),
@@ -61,10 +61,11 @@ fn a_value_that_no_machine_has_is_refused_by_name() {
     assert!(odd().at_distance(1400.0).is_ok());
 }
 
-/// Simulated 10^6 bytes per second of RDMA Writes, or Reads, of `size` bytes on one connection, as perftest does it.
+/// Simulated throughput of RDMA Writes or Reads of `size` bytes on one connection in 10^6 bytes per second,
+/// as in perftest.
 fn raw(profile: &Profile, miles: f64, size: usize, count: usize, reads: bool) -> f64 {
     let time = VirtualTime::new(1);
-    // perftest polls, and no RPC follows.
+    // perftest polls, and processes no RPC.
     let mut profile = profile.clone().at_distance(miles).unwrap();
     (profile.host.interrupt_ns, profile.host.message_ns, profile.adapter.segment_bytes) = (0, 0, 0);
     let ip = [[10, 0, 0, 1], [10, 0, 0, 2]].map(Into::into);
@@ -102,8 +103,8 @@ fn raw(profile: &Profile, miles: f64, size: usize, count: usize, reads: bool) ->
     .unwrap()
 }
 
-/// Simulated 10^6 bytes per second of one TCP connection, as netperf does it, and nanoseconds of the receiver's
-/// processors for a byte.
+/// Simulated throughput of one TCP connection in 10^6 bytes per second, as in netperf, and the receiver's
+/// processor time in nanoseconds per byte.
 fn raw_tcp(profile: Profile) -> (f64, f64) {
     const BYTES: usize = 16 << 20;
     let time = VirtualTime::new(1);
@@ -127,11 +128,11 @@ fn raw_tcp(profile: Profile) -> (f64, f64) {
 }
 
 #[test]
-fn tcp_costs_what_the_numbers_say_from_which_it_was_set() {
-    // Linux, the change that made IPoIB-CM.
+fn tcp_profiles_reproduce_their_calibration() {
+    // The commit message of Linux that introduced IPoIB-CM.
     let (simulated, _) = raw_tcp(Profile::named("ipoib-cm").unwrap());
     assert!((simulated / 800.0 - 1.0).abs() < 0.03, "{simulated}");
-    // 1 Hz for 1 bit/s, interrupts apart.
+    // 1 Hz per 1 bit/s, without interrupts.
     for (name, ghz) in [("ipoib-ud", 3.6), ("gige-2003", 0.9)] {
         let mut profile = Profile::named(name).unwrap();
         profile.host.interrupt_ns = 0;
@@ -141,7 +142,7 @@ fn tcp_costs_what_the_numbers_say_from_which_it_was_set() {
 }
 
 #[test]
-fn the_raw_numbers_of_the_papers_come_out_again() {
+fn profiles_reproduce_the_raw_measurements_of_the_papers() {
     let infinihost = Profile::named("wan-infinihost").unwrap();
     // WAN 2008 section 2.2, in 10^6 bytes per second.
     for (miles, size, count, reads, measured) in [
@@ -154,7 +155,10 @@ fn the_raw_numbers_of_the_papers_come_out_again() {
     ] {
         let simulated = raw(&infinihost, miles, size, count, reads);
         let off = simulated / measured - 1.0;
-        assert!(off.abs() < 0.03, "{size} bytes, {miles} miles, reads: {reads}: {simulated} for {measured}");
+        assert!(
+            off.abs() < 0.03,
+            "{size} bytes, {miles} miles, reads: {reads}: {simulated} instead of {measured}"
+        );
     }
     // Designing 2007 section 1.
     let sdr = raw(&Profile::named("sdr-opensolaris").unwrap(), 0.0, 1 << 20, 200, false);

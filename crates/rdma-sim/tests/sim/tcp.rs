@@ -1,4 +1,4 @@
-//! TCP beside RDMA: what the model promises, to the nanosecond.
+//! TCP and RDMA on the same hosts: the exact times of the model.
 
 use std::{
     future::poll_fn,
@@ -10,7 +10,7 @@ use millrace_rdma_sim::{Faults, Seed};
 use millrace_runtime::{ByteStream, LocalPort, RuntimeExt};
 
 use super::{
-    model::{A, B, C, Lan, in_a_world, receive, way_ns},
+    model::{A, B, C, TestNetwork, receive, way_ns, with_world},
     *,
 };
 
@@ -42,26 +42,26 @@ pub(super) async fn read(stream: &mut Stream, n: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < n {
         let more = read_some(stream, (n - bytes.len()).min(64 << 10)).await.unwrap();
-        assert!(!more.is_empty(), "the stream ends after {} of {n} bytes", bytes.len());
+        assert!(!more.is_empty(), "the stream ended after {} of {n} bytes", bytes.len());
         bytes.extend(more);
     }
     bytes
 }
 
-/// A record of so many bytes, its mark included.
+/// A record of `n` bytes including its mark.
 fn record(n: usize) -> Vec<u8> {
     let mut bytes = pattern(n, 1);
     bytes[..4].copy_from_slice(&(0x8000_0000 | (n as u32 - 4)).to_be_bytes());
     bytes
 }
 
-fn in_a_world_of<T>(profile: Profile, test: impl AsyncFnOnce(&Lan) -> T) -> T {
+fn with_world_of<T>(profile: Profile, test: impl AsyncFnOnce(&TestNetwork) -> T) -> T {
     let time = VirtualTime::new(1);
-    let lan = Lan { world: World::new(&time, profile), rt: time.runtime() };
-    time.block_on(test(&lan)).expect("the test is stuck")
+    let lan = TestNetwork { world: World::new(&time, profile), rt: time.runtime() };
+    time.block_on(test(&lan)).expect("the test made no progress")
 }
 
-/// A machine on which only the link takes time, and the steps that are named here.
+/// A profile on which only the link and the steps named here take time.
 fn light() -> Profile {
     let mut p = odd();
     (p.host.cores, p.host.interrupt_ns, p.host.message_ns) = (16, 0, 0);
@@ -70,30 +70,30 @@ fn light() -> Profile {
     p
 }
 
-/// Picoseconds for which a segment occupies a port.
+/// Time in picoseconds for which a segment occupies a port.
 fn segment_ps(bytes: u64) -> u64 {
     ((bytes + u64::from(odd().tcp.header_bytes)) as f64 * 1e6 / odd().link.mb_per_s).round() as u64
 }
 
-/// Nanoseconds at a rate in 10^6 bytes per second.
+/// Time in nanoseconds for `bytes` bytes at a rate in 10^6 bytes per second.
 fn at_rate(bytes: usize, rate: f64) -> u64 {
     (bytes as f64 * 1e3 / rate).round() as u64
 }
 
-/// Through the adapter that sends.
+/// Delay of the sending adapter.
 fn adapter_ns() -> u64 {
     odd().adapter.work_request_ns + odd().adapter.transmit_ns
 }
 
-/// From one port to the other, nothing sent.
+/// Delay from one port to the other without transmission.
 fn distance_ns(p: &Profile) -> u64 {
     p.one_way().as_nanos() as u64
 }
 
 #[test]
-fn a_ping_pong_takes_what_the_formula_says() {
+fn the_time_of_a_ping_pong_is_that_of_the_formula() {
     for bytes in [4, 5, 128, 1000, 1448] {
-        in_a_world(1, async |lan| {
+        with_world(1, async |lan| {
             let (mut a, mut b) = connect(&lan.world, A, B).await;
             let (t, h, start) = (odd().tcp, odd().host, lan.now());
             for _ in 0..10 {
@@ -108,7 +108,7 @@ fn a_ping_pong_takes_what_the_formula_says() {
             let read = t.call_ns + h.message_ns + at_rate(2 * bytes, h.copy_mb_per_s);
             let one_way = written + adapter_ns() + way_ns(segment_ps(bytes as u64)) + taken + read;
             assert_eq!(lan.now() - start, 20 * one_way, "{bytes} bytes");
-            // All of that but the wait for more is processor time, on one host or the other.
+            // Everything except interrupt coalescing is processor time of one of the hosts.
             let cpu = written + taken - t.coalesce_ns + read;
             assert_eq!(lan.world.host_use(A.into()).cpu_ns, 10 * cpu);
             assert_eq!(lan.world.host_use(B.into()).bytes_in, 10 * bytes as u64);
@@ -117,8 +117,8 @@ fn a_ping_pong_takes_what_the_formula_says() {
 }
 
 #[test]
-fn connecting_takes_the_handshake() {
-    in_a_world(1, async |lan| {
+fn connecting_takes_the_time_of_the_handshake() {
+    with_world(1, async |lan| {
         let mut listener = lan.world.tcp(B.into()).listen((B, 2049).into()).unwrap();
         let one_way = distance_ns(&odd());
         let connect = async {
@@ -136,7 +136,7 @@ fn connecting_takes_the_handshake() {
 
 #[test]
 fn a_stream_keeps_the_link_full() {
-    in_a_world_of(light(), async |lan| {
+    with_world_of(light(), async |lan| {
         let (mut a, mut b) = connect(&lan.world, A, B).await;
         let (n, start, t) = (100 * 1448 + 700, lan.now(), light().tcp);
         write(&mut a, &record(n)).await;
@@ -148,12 +148,12 @@ fn a_stream_keeps_the_link_full() {
 }
 
 #[test]
-fn a_window_crosses_the_distance_once_in_a_round_trip() {
+fn one_window_is_transferred_per_round_trip() {
     let mut p = light().at_distance(1000.0).unwrap();
     p.tcp.window_bytes = 10 * 1448;
     p.tcp.initial_window_bytes = p.tcp.window_bytes;
     let far = distance_ns(&p);
-    in_a_world_of(p.clone(), async |lan| {
+    with_world_of(p.clone(), async |lan| {
         let (mut a, mut b) = connect(&lan.world, A, B).await;
         const WINDOWS: u64 = 7;
         let (n, start) = ((WINDOWS * p.tcp.window_bytes) as usize, lan.now());
@@ -161,23 +161,24 @@ fn a_window_crosses_the_distance_once_in_a_round_trip() {
         tokio::join!(write(&mut a, &bytes), read(&mut b, n));
         let software = 2 * p.tcp.call_ns + p.tcp.send_segment_ns + p.tcp.receive_segment_ns;
         let there = |ps: u64| software + adapter_ns() + ps.div_ceil(1000) + far + p.adapter.receive_ns;
-        // The first of a window leaves when the first of the one before is known to be read.
+        // The first segment of a window is sent when the first one of the previous window is acknowledged as
+        // read.
         let round = there(segment_ps(1448)) + far;
         assert_eq!(lan.now() - start, (WINDOWS - 1) * round + there(10 * segment_ps(1448)));
     });
 }
 
 #[test]
-fn slow_start_doubles_what_is_on_its_way_in_each_round_trip() {
+fn slow_start_doubles_the_data_in_flight_in_each_round_trip() {
     let mut p = light().at_distance(1000.0).unwrap();
     p.tcp.initial_window_bytes = 2 * 1448;
     let far = distance_ns(&p);
-    in_a_world_of(p.clone(), async |lan| {
+    with_world_of(p.clone(), async |lan| {
         let (mut a, mut b) = connect(&lan.world, A, B).await;
         let (n, start) = ((2 + 4 + 8 + 16) * 1448, lan.now());
         write(&mut a, &record(n)).await;
         read(&mut b, n).await;
-        // One call writes all of it.
+        // One call writes all data.
         let software = p.tcp.call_ns + p.tcp.send_segment_ns + p.tcp.receive_segment_ns;
         let there = |ps: u64| software + adapter_ns() + ps.div_ceil(1000) + far + p.adapter.receive_ns;
         let rounds = 3 * (there(segment_ps(1448)) + far);
@@ -191,7 +192,7 @@ fn a_receive_queue_is_emptied_by_one_core_at_a_time() {
         let mut p = light();
         (p.tcp.receive_queues, p.tcp.receive_segment_ns) = (queues, 50_000);
         (p.host.interrupt_ns, p.tcp.coalesce_ns) = (4001, 2503);
-        in_a_world_of(p, async |lan| {
+        with_world_of(p, async |lan| {
             let (mut a, mut x) = connect(&lan.world, A, B).await;
             let (mut c, mut y) = connect(&lan.world, C, B).await;
             let (n, start) = (20 * 1448, lan.now());
@@ -203,14 +204,14 @@ fn a_receive_queue_is_emptied_by_one_core_at_a_time() {
     };
     let first = 7 + 5 + adapter_ns() + way_ns(segment_ps(1448)) + 2503 + 4001;
     assert_eq!(run_with(1), first + 40 * 50_000 + 7);
-    // The second connection's first segment comes through the same port, after the first one's.
+    // The first segment of the second connection follows that of the first one through the same port.
     let second = first + segment_ps(1448).div_ceil(1000) + 20 * 50_000 + 7;
     assert!(run_with(2).abs_diff(second) <= 1, "{} for {second}", run_with(2));
 }
 
 #[test]
-fn tcp_and_rdma_take_turns_at_the_port() {
-    in_a_world_of(light(), async |lan| {
+fn tcp_and_rdma_share_the_port() {
+    with_world_of(light(), async |lan| {
         let (mut a, mut b) = lan.connect(A, B, &ConnectParams::default()).await;
         let (mut x, mut y) = connect(&lan.world, A, B).await;
         let region = MemoryRegion::new(b.domain(), Memory::Owned(buffer(&vec![0; 1 << 20])));
@@ -233,18 +234,18 @@ fn tcp_and_rdma_take_turns_at_the_port() {
             lan.now() - start
         };
         let (rdma, tcp) = tokio::join!(rdma, tcp);
-        // Half of the link each: TCP takes what it would take for twice as much.
+        // Each gets half of the link, so TCP takes the time of twice its data.
         let alone = 150 * segment_ps(1448) / 1000;
-        assert!((2 * alone..2 * alone + 200_000).contains(&tcp), "{tcp} for {alone}");
-        // And RDMA is held up by no more than what TCP sent.
+        assert!((2 * alone..2 * alone + 200_000).contains(&tcp), "{tcp} instead of {alone}");
+        // RDMA is delayed only by the data that TCP sent.
         let both = alone + (4 << 20) * 1000 / 937;
-        assert!(rdma > both && rdma < both + both / 10, "{rdma} for {both}");
+        assert!(rdma > both && rdma < both + both / 10, "{rdma} instead of {both}");
     });
 }
 
 #[test]
-fn what_cannot_be_connected_says_so() {
-    in_a_world(1, async |lan| {
+fn failed_connects_return_errors() {
+    with_world(1, async |lan| {
         let tcp = lan.world.tcp(A.into());
         let kind = |r: io::Result<Stream>| r.err().map(|e| e.kind());
         let refused = tcp.connect(LocalPort::Any, (A, 1).into()).await;
@@ -255,7 +256,7 @@ fn what_cannot_be_connected_says_so() {
         assert_eq!(listen((C, 1)), Some(io::ErrorKind::AddrNotAvailable));
         let held = tcp.listen((A, 1).into()).unwrap();
         assert_eq!(listen((A, 1)), Some(io::ErrorKind::AddrInUse));
-        // A listener that goes takes those with it that wait.
+        // Closing a listener resets its waiting connections.
         let mut waits = tcp.connect(LocalPort::Any, (A, 1).into()).await.unwrap();
         lan.rt.sleep(Duration::from_millis(1)).await;
         drop(held);
@@ -265,8 +266,8 @@ fn what_cannot_be_connected_says_so() {
 }
 
 #[test]
-fn a_stream_ends_after_what_was_written() {
-    in_a_world(1, async |lan| {
+fn a_stream_ends_after_the_written_data() {
+    with_world(1, async |lan| {
         let (mut a, mut b) = connect(&lan.world, A, B).await;
         let bytes = record(30_000);
         write(&mut a, &bytes).await;
@@ -275,7 +276,7 @@ fn a_stream_ends_after_what_was_written() {
         assert_eq!(refused.kind(), io::ErrorKind::BrokenPipe);
         assert_eq!(read(&mut b, bytes.len()).await, bytes);
         assert!(read_some(&mut b, 10).await.unwrap().is_empty());
-        // The other direction goes on, and a dropped stream still sends what it has.
+        // The other direction stays open, and a dropped stream still sends written data.
         write(&mut b, &bytes).await;
         drop(b);
         assert_eq!(read(&mut a, bytes.len()).await, bytes);
@@ -284,8 +285,8 @@ fn a_stream_ends_after_what_was_written() {
 }
 
 #[test]
-fn who_is_sent_what_he_will_not_read_resets_the_connection() {
-    in_a_world(1, async |lan| {
+fn data_after_a_close_resets_the_connection() {
+    with_world(1, async |lan| {
         for early in [false, true] {
             let (mut a, b) = connect(&lan.world, A, B).await;
             let dropped = early.then_some(b);
@@ -299,8 +300,8 @@ fn who_is_sent_what_he_will_not_read_resets_the_connection() {
 }
 
 #[test]
-fn a_reader_that_stands_still_stops_the_writer_at_the_window() {
-    in_a_world(1, async |lan| {
+fn a_stopped_reader_stops_the_writer_at_the_window() {
+    with_world(1, async |lan| {
         let (mut a, mut b) = connect(&lan.world, A, B).await;
         let window = odd().tcp.window_bytes as usize;
         let bytes = record(window + 1000);
@@ -316,8 +317,8 @@ fn a_reader_that_stands_still_stops_the_writer_at_the_window() {
 }
 
 #[test]
-fn a_crashed_host_resets_its_peers_and_listens_again() {
-    in_a_world(1, async |lan| {
+fn a_crashed_host_resets_its_peers_and_can_listen_again() {
+    with_world(1, async |lan| {
         let (mut a, mut b) = connect(&lan.world, A, B).await;
         let mut listener = lan.world.tcp(B.into()).listen((B, 2049).into()).unwrap();
         lan.world.crash(B.into());
@@ -331,9 +332,9 @@ fn a_crashed_host_resets_its_peers_and_listens_again() {
     });
 }
 
-/// Sends records until a fault ends it, at most 1000; the trace.
-fn troubled(seed: u64) -> String {
-    in_a_world(seed, async |lan| {
+/// Sends at most 1000 records until a fault ends the stream, and returns the trace.
+fn run_with_faults(seed: u64) -> String {
+    with_world(seed, async |lan| {
         let (mut a, mut b) = connect(&lan.world, A, B).await;
         let ms = Duration::from_millis;
         lan.world.set_faults(Faults {
@@ -362,9 +363,9 @@ fn troubled(seed: u64) -> String {
 #[test]
 fn the_same_seed_gives_the_same_trace_to_the_byte() {
     for seed in 0..10 {
-        let trace = troubled(seed);
-        assert_eq!(trace, troubled(seed));
-        assert_ne!(trace, troubled(seed + 1));
+        let trace = run_with_faults(seed);
+        assert_eq!(trace, run_with_faults(seed));
+        assert_ne!(trace, run_with_faults(seed + 1));
         assert!(trace.contains("fault: the connection is lost"));
         assert_eq!(trace.parse(), Ok(Seed(seed)));
     }
