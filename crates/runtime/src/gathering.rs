@@ -1,15 +1,15 @@
-//! Letting a connection's task gather what many callers leave for it.
+//! Coalescing of work that several callers submit to a connection's task.
 
 use std::{
     future::poll_fn,
     task::{Context, Poll},
 };
 
-/// Polls `poll` until it is ready, as [`poll_fn`] does; but whenever `has_work` says that callers have left something,
-/// the tasks that are ready already go first, once. What they leave too is then done together.
+/// Polls `poll` until it is ready, like [`poll_fn`], but yields once whenever `has_work` reports submitted
+/// work, so that tasks that are ready can submit more work for the same poll.
 ///
-/// Tokio's executor of several threads runs whom a task wakes before the tasks that wait: without this a connection
-/// would send each call by itself however many callers have one.
+/// Tokio's multi-threaded executor runs a woken task before tasks that wait in the queue. Without yielding, a
+/// connection's task would send each call separately even if several callers have one.
 pub async fn poll_gathering<T>(
     has_work: impl Fn() -> bool,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
@@ -18,7 +18,7 @@ pub async fn poll_gathering<T>(
     poll_fn(|cx| {
         waited = !waited && has_work();
         if waited {
-            // Woken while it is polled, a task goes to the end of the queue.
+            // A task that is woken while it is polled goes to the end of the queue.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -37,13 +37,13 @@ mod tests {
 
     use super::*;
 
-    /// What callers leave, and the connection's waker.
-    type Left = (Vec<u32>, Option<Waker>);
+    /// Work submitted by callers, and the waker of the connection's task.
+    type Submitted = (Vec<u32>, Option<Waker>);
 
     #[test]
-    fn what_ready_tasks_leave_is_done_together() {
+    fn work_of_ready_tasks_is_coalesced() {
         let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        let left: Arc<Mutex<Left>> = Arc::default();
+        let left: Arc<Mutex<Submitted>> = Arc::default();
         let (say, said) = mpsc::channel();
         let (connection, have) = (Arc::clone(&left), Arc::clone(&left));
         executor.spawn(poll_gathering(

@@ -1,9 +1,9 @@
 //! Executor abstraction: time, timers, tasks, randomness and byte streams.
 //!
-//! Code above the providers takes time, timers and tasks from [`Runtime`] and bytes from [`ByteStream`], and
-//! names no executor. [`tokio_rt`] is the adapter for Tokio; [`virtual_time`] is an executor of our own, whose clock is
-//! simulated. Everything that is spawned is `Send`, so the same code serves one single-threaded runtime per core
-//! (the server's shards) and a multi-threaded one (an application that uses the client).
+//! Code above the providers uses [`Runtime`] for time, timers and tasks and [`ByteStream`] for byte streams,
+//! and does not depend on an executor. [`tokio_rt`] is the adapter for Tokio; [`virtual_time`] is an executor
+//! with a simulated clock. All spawned tasks are `Send`, so the same code runs on a single-threaded runtime
+//! per core (the server's shards) and on a multi-threaded one (an application that uses the client).
 
 mod gathering;
 mod local_port;
@@ -25,7 +25,8 @@ pub use standstill::Standstill;
 pub use stream::{ByteStream, MemoryStream, StreamListener, StreamProvider, memory_stream};
 pub use uncancelled::Uncancelled;
 
-/// A point in a runtime's time: nanoseconds since an origin that the runtime chose. Never compared between runtimes.
+/// A point in a runtime's time, in nanoseconds since an origin chosen by the runtime. Instants of different
+/// runtimes must not be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
@@ -40,7 +41,7 @@ impl Instant {
         self.0
     }
 
-    /// Time passed since `earlier`; zero if `earlier` is later.
+    /// Time since `earlier`; zero if `earlier` is later.
     pub const fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -53,51 +54,54 @@ impl std::ops::Add<Duration> for Instant {
     }
 }
 
-/// A future that ends when its time has come.
+/// A future that completes at a given time.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What code above the providers may ask of an executor.
+/// The functions of an executor that code above the providers uses.
 pub trait Runtime: Send + Sync + 'static {
-    /// The present time, monotonic.
+    /// The current time; monotonic.
     fn now(&self) -> Instant;
 
-    /// Wall-clock time since the Unix epoch. In virtual time this is simulated too.
+    /// Wall-clock time since the Unix epoch; simulated in virtual time.
     fn wall_clock(&self) -> Duration;
 
-    /// Whether time is simulated. Then nothing may depend on the state of the machine that simulates: only on the seed.
+    /// Whether time is simulated. If so, behaviour must depend only on the seed, not on the state of the
+    /// host.
     fn is_virtual(&self) -> bool {
         false
     }
 
-    /// A future that completes at `at` (at once if it has passed).
+    /// Returns a future that completes at `at`, immediately if `at` has passed.
     fn sleep_until(&self, at: Instant) -> Sleep;
 
-    /// Runs `task` on this runtime until it ends. `name` appears in logs and tracing tools.
+    /// Spawns `task`. `name` appears in logs and tracing tools.
     fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>);
 
-    /// Runs `work`, which may block, where it does not hold up tasks. It is dropped unrun if the runtime ends first.
+    /// Runs `work`, which may block, without blocking tasks. If the runtime ends before `work` starts, `work`
+    /// is dropped.
     fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>);
 
-    /// Watches `fd` for something to read; it is made non-blocking. Whoever keeps another descriptor of the same file
-    /// may go on using it.
+    /// Registers `fd` for read readiness and makes it non-blocking. The caller may continue to use a
+    /// duplicate of the descriptor.
     ///
     /// # Errors
-    /// When the runtime cannot watch descriptors at all (virtual time), or not this one.
+    /// The runtime does not support file descriptors (virtual time), or cannot register this one.
     fn watch(&self, fd: OwnedFd) -> io::Result<Box<dyn Readiness>> {
         drop(fd);
-        Err(io::Error::new(io::ErrorKind::Unsupported, "this runtime does not watch file descriptors"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "the runtime does not support file descriptors"))
     }
 
-    /// Fills `bytes` with unpredictable bytes (in virtual time: pseudo-random from the seed).
+    /// Fills `bytes` with cryptographically random bytes (in virtual time, with pseudo-random bytes from the
+    /// seed).
     fn fill_random(&self, bytes: &mut [u8]);
 }
 
-/// How code holds a runtime.
+/// Shared reference to a runtime.
 pub type RuntimeRef = Arc<dyn Runtime>;
 
-/// Conveniences over every [`Runtime`].
+/// Convenience methods of every [`Runtime`].
 pub trait RuntimeExt: Runtime {
-    /// A future that completes after `d`.
+    /// Returns a future that completes after `d`.
     fn sleep(&self, d: Duration) -> Sleep {
         self.sleep_until(self.now() + d)
     }
@@ -112,7 +116,7 @@ pub trait RuntimeExt: Runtime {
 
 impl<R: Runtime + ?Sized> RuntimeExt for R {}
 
-/// `future`'s output, or `None` if `limit` passes first (the future is dropped then).
+/// Returns the output of `future`, or drops `future` and returns `None` after `limit`.
 pub async fn timeout<F: Future>(rt: &dyn Runtime, limit: Duration, future: F) -> Option<F::Output> {
     use futures::future::{Either, select};
     let sleep = rt.sleep_until(rt.now() + limit);

@@ -1,4 +1,4 @@
-//! A future that is often ready when it is made.
+//! A future that is often ready when it is created.
 
 use std::{
     future::Future,
@@ -6,29 +6,29 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A boxed future that any thread may poll.
+/// A boxed future that any thread can poll.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The outcome of a call that seldom has to wait: no allocation when it is ready at once.
+/// The result of an operation that rarely waits; a ready result needs no allocation.
 ///
-/// Traits on the data path return this instead of a boxed future (a memory file system, a call answered from a
-/// table), so that they stay object safe and allocate only when they truly wait.
+/// Traits on the data path return this type instead of a boxed future (an in-memory file system, a call
+/// answered from a table). So they are object safe, and allocate only when they wait.
 pub enum MaybeReady<'a, T> {
-    /// The outcome is here.
+    /// The result is available.
     Ready(T),
-    /// The outcome will come.
+    /// The result will be available later.
     Pending(BoxFuture<'a, T>),
-    /// The outcome was taken; polling again is a bug of the caller.
+    /// The result was taken; polling again is an error of the caller.
     Taken,
 }
 
 impl<'a, T> MaybeReady<'a, T> {
-    /// Wraps a future that has to wait.
+    /// Wraps a future.
     pub fn wait(f: impl Future<Output = T> + Send + 'a) -> Self {
         Self::Pending(Box::pin(f))
     }
 
-    /// Applies `f` to the outcome, now if it is here.
+    /// Applies `f` to the result, immediately if it is available.
     pub fn map<U: 'a>(self, f: impl FnOnce(T) -> U + Send + 'a) -> MaybeReady<'a, U>
     where
         T: Send + 'a,
@@ -45,7 +45,7 @@ impl<T: Unpin> Future for MaybeReady<'_, T> {
     type Output = T;
 
     /// # Panics
-    /// When polled again after it was ready, as `async` blocks do.
+    /// If polled again after completion, as for `async` blocks.
     #[allow(clippy::panic)] // The contract of Future, not input from a peer.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let this = self.get_mut();

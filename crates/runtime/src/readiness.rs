@@ -1,16 +1,16 @@
-//! Readiness of file descriptors that are not byte streams, such as the event channels of adapters.
+//! Read readiness of file descriptors that are not byte streams, such as the event channels of adapters.
 
 use std::{
     io,
     task::{Context, Poll},
 };
 
-/// A file descriptor that a [`crate::Runtime`] watches for something to read. Any thread may poll it.
+/// A file descriptor that is registered with a [`crate::Runtime`] for read readiness. Any thread can poll it.
 pub trait Readiness: Send {
-    /// Tries `operation` whenever there may be something to read, until it has an outcome other than
-    /// [`io::ErrorKind::WouldBlock`]. `Pending` when it would block; the waker of the latest call is called when it is
-    /// worth another try. `operation` must have seen that there is *nothing* left to read before it says that it would
-    /// block: it is not woken for what it leaves.
+    /// Calls `operation` whenever the descriptor may be readable, until it returns a result other than
+    /// [`io::ErrorKind::WouldBlock`]. Returns `Pending` when it would block; the waker of the latest call is
+    /// woken when the descriptor may be readable again. `operation` must return `WouldBlock` only if
+    /// *nothing* is left to read, because there is no wake-up for data that it leaves.
     ///
     /// # Errors
     /// Those of `operation`, and of a runtime that has ended.

@@ -1,4 +1,4 @@
-//! Noticing that something does not go on.
+//! Detection of stalls.
 
 use std::{
     pin::Pin,
@@ -8,15 +8,15 @@ use std::{
 
 use crate::{RuntimeExt, RuntimeRef, Sleep};
 
-/// Notices that a count does not change for some time. Its timer is left to run when the count changes, and looks again
-/// when it fires, so that a timer is made once in that time and not at each change; it is noticed after one to two
-/// times as long.
+/// Detects that a counter stops advancing. The timer keeps running when the counter changes, and the counter
+/// is compared when the timer expires; thereby a timer is created at most once per time limit instead of at
+/// each change. A stall is detected after one to two times the limit.
 #[derive(Default)]
 pub struct Standstill(Option<(Sleep, u64)>);
 
 impl Standstill {
-    /// Ready when `count` has not changed for `limit` while this was polled. Not polled for a while (since nothing was to
-    /// be waited for), it begins anew if the count is another one.
+    /// Ready when `count` has not changed for `limit` while this was polled. If it was not polled for some
+    /// time (because no progress was expected) and `count` differs, detection starts again.
     pub fn poll(&mut self, cx: &mut Context<'_>, rt: &RuntimeRef, limit: Duration, count: u64) -> Poll<()> {
         loop {
             let (sleep, at) = self.0.get_or_insert_with(|| (rt.sleep(limit), count));

@@ -1,4 +1,4 @@
-//! Ordered byte streams with vectored I/O, what iWARP and ONC RPC over TCP run on.
+//! Ordered byte streams with vectored I/O, the transport of iWARP and of ONC RPC over TCP.
 
 use std::{
     collections::VecDeque,
@@ -10,48 +10,48 @@ use std::{
 
 use crate::{BoxFuture, LocalPort};
 
-/// A connected, ordered, reliable byte stream (TCP, or a simulation of it).
+/// A connected, ordered, reliable byte stream (TCP or a simulated one).
 pub trait ByteStream: Send + 'static {
-    /// Reads into `bufs` in order. `Ready(Ok(0))` is the end of the stream (when `bufs` is not empty).
+    /// Reads into `bufs` in order. `Ready(Ok(0))` is the end of the stream, unless all of `bufs` are empty.
     fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>>;
 
-    /// Writes from `bufs` in order; may take only part.
+    /// Writes from `bufs` in order, possibly only a part.
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
 
-    /// Ends our direction of the stream (TCP FIN). Idempotent.
+    /// Ends the sending direction of the stream (TCP FIN). Idempotent.
     fn shutdown(&mut self);
 
-    /// Discards what the peer has not received yet: dropping the stream after this resets the connection (TCP RST,
-    /// RFC 9293 section 3.10.4) instead of ending it in order. Idempotent.
+    /// Discards data that the peer has not received: a subsequent drop of the stream resets the connection
+    /// (TCP RST, RFC 9293 section 3.10.4) instead of closing it in an orderly way. Idempotent.
     fn abort(&mut self);
 
-    /// Our address.
+    /// The local address.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
     /// The peer's address.
     fn peer_addr(&self) -> io::Result<SocketAddr>;
 }
 
-/// The streams of one host: those that it begins, and those that come to it.
+/// The TCP stack of one host: outgoing connections and listeners.
 pub trait StreamProvider: Send + Sync + 'static {
-    /// A stream to `to`, from a port of this kind. The future ends within the time of a network's own choice; put it
-    /// under a limit.
+    /// Connects to `to` from a local port of the kind `from`. The time limit is that of the network stack;
+    /// callers should set their own.
     fn connect(&self, from: LocalPort, to: SocketAddr)
     -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>>;
 
-    /// Listens on an address of the host; port 0 takes a free one.
+    /// Listens on an address of the host; port 0 selects a free port.
     ///
     /// # Errors
-    /// `AddrNotAvailable` when it is not the host's, `AddrInUse`.
+    /// `AddrNotAvailable` if the host does not have the address; `AddrInUse`.
     fn listen(&self, addr: SocketAddr) -> io::Result<Box<dyn StreamListener>>;
 }
 
-/// Where streams come in. Dropping it refuses those that were not accepted.
+/// A listener. Dropping it resets connections that were not accepted.
 pub trait StreamListener: Send + 'static {
-    /// Where it listens.
+    /// The bound address.
     fn local_addr(&self) -> SocketAddr;
 
-    /// The next stream. Dropping the future loses none.
+    /// Waits for the next connection. Dropping the future loses no connection.
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn ByteStream>>>;
 }
 
@@ -68,8 +68,8 @@ fn lock(p: &Mutex<Pipe>) -> MutexGuard<'_, Pipe> {
     p.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One end of an in-process stream for tests: each read returns at most `segment` bytes, so that a test can cut
-/// the stream anywhere.
+/// One end of an in-process stream for tests. Each read returns at most `segment` bytes, so that tests can
+/// control the segmentation.
 pub struct MemoryStream {
     rx: Arc<Mutex<Pipe>>,
     tx: Arc<Mutex<Pipe>>,
@@ -77,7 +77,8 @@ pub struct MemoryStream {
     addrs: (SocketAddr, SocketAddr),
 }
 
-/// Two connected ends. Each direction holds up to `capacity` bytes; each read gives at most `segment`.
+/// Creates two connected ends. Each direction buffers up to `capacity` bytes; each read returns at most
+/// `segment` bytes.
 pub fn memory_stream(capacity: usize, segment: usize) -> (MemoryStream, MemoryStream) {
     let pipe = || Arc::new(Mutex::new(Pipe { capacity: capacity.max(1), ..Pipe::default() }));
     let (a, b) = (pipe(), pipe());

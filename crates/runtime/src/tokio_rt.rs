@@ -1,6 +1,6 @@
-//! The Tokio adapter.
+//! The adapter for Tokio.
 
-#![allow(unsafe_code)] // Registers descriptors that their owner keeps open.
+#![allow(unsafe_code)] // Registers descriptors whose owner keeps them open.
 
 use std::{
     future::Future,
@@ -36,12 +36,12 @@ impl TokioRuntime {
     /// The runtime in whose context the caller runs.
     ///
     /// # Panics
-    /// Outside a Tokio runtime, as [`tokio::runtime::Handle::current`] does.
+    /// Outside of a Tokio runtime, like [`tokio::runtime::Handle::current`].
     pub fn current() -> RuntimeRef {
         Self::from_handle(tokio::runtime::Handle::current())
     }
 
-    /// The runtime behind `handle`.
+    /// The runtime of `handle`.
     pub fn from_handle(handle: tokio::runtime::Handle) -> RuntimeRef {
         Arc::new(Self { handle, origin: tokio::time::Instant::now() })
     }
@@ -72,30 +72,30 @@ impl Runtime for TokioRuntime {
     fn watch(&self, fd: OwnedFd) -> io::Result<Box<dyn Readiness>> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let _guard = self.handle.enter();
-        // SAFETY: an OwnedFd is its descriptor for as long as it lives, and it lives in the AsyncFd.
+        // SAFETY: an OwnedFd keeps its descriptor open, and the AsyncFd owns the OwnedFd.
         let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?;
         Ok(Box::new(WatchedFd(fd)))
     }
 
     /// # Panics
-    /// When the machine gives no random bytes at all: steering tags and handles must not be guessable, so there is no
-    /// going on with less.
+    /// If the system provides no random bytes: steering tags and file handles must be unpredictable, so
+    /// operation cannot continue.
     fn fill_random(&self, bytes: &mut [u8]) {
         let mut done = 0;
         while done < bytes.len() {
             match rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty()) {
                 Ok(n) if n > 0 => done += n,
                 Err(rustix::io::Errno::INTR) => {}
-                _ => return fill_from_device(&mut bytes[done..]), // A sandbox may refuse the call.
+                _ => return fill_from_device(&mut bytes[done..]), // A sandbox may forbid the call.
             }
         }
     }
 }
 
-#[allow(clippy::panic)] // Documented at `fill_random`; no peer can bring it about.
+#[allow(clippy::panic)] // Documented at `fill_random`; not caused by peers.
 fn fill_from_device(bytes: &mut [u8]) {
     if let Err(e) = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(bytes)) {
-        panic!("this machine gives no random bytes (getrandom and /dev/urandom fail: {e})");
+        panic!("the system provides no random bytes (getrandom and /dev/urandom failed: {e})");
     }
 }
 
@@ -117,28 +117,29 @@ impl Readiness for WatchedFd {
     }
 }
 
-/// Gives a TCP socket the congestion control `cubic` if `peer` is this machine; leaves it alone if not, and if it
-/// cannot be had. For a listening socket `peer` is the address that it listens on: what it accepts inherits the choice.
+/// Sets the congestion control `cubic` on a TCP socket if `peer` is a loopback address and the kernel
+/// supports it. For a listening socket `peer` is its own address; accepted sockets inherit the setting.
 ///
-/// Loopback has no congestion, but BBR, the default of many machines, paces by a model of the path that does not fit
-/// it. Measured on one of 1 MiB writes one way, both ends: 0.12 CPU seconds per GB with BBR, 0.09 with CUBIC, at 1.2 to
-/// 1.4 times the throughput.
+/// Loopback has no congestion, but BBR, the default on many hosts, paces by a model of the path that is wrong
+/// for loopback. Measured with writes of 1 MiB in one direction, both ends together: 0.12 CPU seconds per GB
+/// with BBR, 0.09 with CUBIC, at 1.2 to 1.4 times the throughput.
 pub fn prefer_loopback_congestion_control(socket: impl AsFd, peer: SocketAddr) {
     if peer.ip().to_canonical().is_loopback() {
         let _ = set_tcp_congestion(socket, "cubic");
     }
 }
 
-/// A peer that died without a word is noticed after this idle time and then this many probes at this distance.
+/// Keepalive: idle time before the first probe, interval, and number of probes before the peer counts as
+/// dead.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Lets the kernel find out whether the peer of a TCP connection is still there, within a minute of silence: a dead
-/// one would keep its place for ever.
+/// Enables TCP keepalive: the connection of a dead peer ends after about a minute without data. Otherwise it
+/// would exist forever.
 ///
 /// # Errors
-/// When the socket refuses the options.
+/// The socket does not accept the options.
 pub fn probe_peer(socket: &impl AsFd) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
@@ -147,10 +148,10 @@ pub fn probe_peer(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
-/// Connects to `addr`, with the congestion control that fits it.
+/// Connects to `addr`, with the congestion control for the path; see [`prefer_loopback_congestion_control`].
 ///
 /// # Errors
-/// As `connect(2)`.
+/// Those of `connect(2)`.
 pub async fn connect_tcp(addr: SocketAddr, local: LocalPort) -> io::Result<TcpStream> {
     if local == LocalPort::Reserved
         && let Some(stream) = connect_reserved(addr).await
@@ -162,22 +163,23 @@ pub async fn connect_tcp(addr: SocketAddr, local: LocalPort) -> io::Result<TcpSt
 
 fn new_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Before it connects: BBR switches pacing on when the connection is up, and its successor does not switch it off.
+    // Before connecting: BBR enables pacing when the connection is established, and a later change does not
+    // disable it.
     prefer_loopback_congestion_control(&socket, addr);
     Ok(socket)
 }
 
-/// Connects from a reserved port; `None` if none can be had.
+/// Connects from a reserved port; `None` if none is available.
 async fn connect_reserved(addr: SocketAddr) -> Option<io::Result<TcpStream>> {
     for port in reserved_ports() {
         let any: IpAddr =
             if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = new_socket(addr).ok()?;
-        // Connections to other servers, and those that are over, may have the port too.
+        // The port may also be in use by connections to other servers or in TIME_WAIT.
         socket.set_reuseaddr(true).ok()?;
         match socket.bind(SocketAddr::new(any, port)) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
-            Err(_) => return None, // Not allowed.
+            Err(_) => return None, // No permission.
             Ok(()) => {}
         }
         match socket.connect(addr).await {
@@ -190,25 +192,25 @@ async fn connect_reserved(addr: SocketAddr) -> Option<io::Result<TcpStream>> {
 
 /// A TCP connection in Tokio's reactor.
 ///
-/// It uses [`AsyncFd`] and not Tokio's own stream, because a short vectored read can then clear the readiness of
-/// exactly the event it saw, which saves the `read` that would return `EAGAIN`.
+/// It uses [`AsyncFd`] instead of Tokio's own stream, so that a short vectored read can clear the readiness
+/// of exactly the observed event, which saves the `read` that would return `EAGAIN`.
 pub struct TcpByteStream {
     fd: AsyncFd<TcpStream>,
 }
 
 impl TcpByteStream {
-    /// Registers `stream` with the reactor of the current Tokio runtime; it is made non-blocking, with TCP_NODELAY and
-    /// the congestion control that fits a peer on this machine.
+    /// Registers `stream` with the reactor of the current Tokio runtime; makes it non-blocking, and sets
+    /// TCP_NODELAY and, for loopback peers, the congestion control.
     ///
     /// # Errors
-    /// When the socket or the reactor refuses.
+    /// A socket option cannot be set, or the reactor cannot register the socket.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         if let Ok(peer) = stream.peer_addr() {
             prefer_loopback_congestion_control(&stream, peer);
         }
-        // SAFETY: a TcpStream owns its descriptor and gives the same one for as long as it lives, and it lives in the AsyncFd.
+        // SAFETY: a TcpStream keeps its descriptor open, and the AsyncFd owns the TcpStream.
         let fd = unsafe { AsyncFd::register(stream) }?;
         Ok(Self { fd })
     }
@@ -216,36 +218,37 @@ impl TcpByteStream {
     /// Connects to `addr`.
     ///
     /// # Errors
-    /// As `connect(2)`.
+    /// Those of `connect(2)`.
     pub async fn connect(addr: SocketAddr) -> io::Result<Self> {
         Self::connect_from(LocalPort::Any, addr).await
     }
 
-    /// Connects to `addr` from a port of the kind `local`.
+    /// Connects to `addr` from a local port of the kind `local`.
     ///
     /// # Errors
-    /// As `connect(2)`.
+    /// Those of `connect(2)`.
     pub async fn connect_from(local: LocalPort, addr: SocketAddr) -> io::Result<Self> {
         Self::new(connect_tcp(addr, local).await?)
     }
 
-    /// Takes the socket out of this runtime's reactor, to give it to another.
+    /// Removes the socket from this runtime's reactor, for use in another one.
     pub fn into_std(self) -> TcpStream {
         self.fd.into_inner()
     }
 }
 
-/// The most pieces that one system call takes (IOV_MAX). A call that is given more would come back short without the
-/// socket being drained or full, and its readiness would be cleared for ever.
+/// Maximum number of pieces per system call (IOV_MAX). A call with more pieces would be short although the
+/// socket is not drained or full, and clearing its readiness would lose the wake-up.
 const MAX_PIECES: usize = 1024;
 
 fn total<'a>(lens: impl Iterator<Item = &'a [u8]>) -> usize {
     lens.map(<[u8]>::len).sum()
 }
 
-/// Judges a system call for `want` bytes; `None` when it must be made again. Readiness is cleared where the call shows
-/// that the socket is drained or full: at `EAGAIN`, and when it came back short, which saves the call that would say so.
-fn settle(
+/// Evaluates a system call for `want` bytes; `None` if it must be repeated. Clears the readiness if the
+/// socket is drained or full: after `EAGAIN`, and after a short call, which saves the call that would return
+/// `EAGAIN`.
+fn finish_io(
     guard: &mut AsyncFdReadyGuard<'_, TcpStream>,
     want: usize,
     result: io::Result<usize>,
@@ -270,7 +273,7 @@ impl ByteStream for TcpByteStream {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             let result = guard.get_inner().read_vectored(bufs);
-            if let Some(result) = settle(&mut guard, want, result) {
+            if let Some(result) = finish_io(&mut guard, want, result) {
                 return Poll::Ready(result);
             }
         }
@@ -282,7 +285,7 @@ impl ByteStream for TcpByteStream {
         loop {
             let mut guard = ready!(self.fd.poll_write_ready(cx))?;
             let result = guard.get_inner().write_vectored(bufs);
-            if let Some(result) = settle(&mut guard, want, result) {
+            if let Some(result) = finish_io(&mut guard, want, result) {
                 return Poll::Ready(result);
             }
         }
@@ -293,7 +296,7 @@ impl ByteStream for TcpByteStream {
     }
 
     fn abort(&mut self) {
-        // Fails only on a socket that is gone.
+        // Fails only on a closed socket.
         drop(SockRef::from(self.fd.get_ref()).set_linger(Some(Duration::ZERO)));
     }
 
@@ -309,7 +312,7 @@ impl ByteStream for TcpByteStream {
 /// Runs `main` on a new single-threaded Tokio runtime on this thread: one *shard*.
 ///
 /// # Errors
-/// When the runtime cannot be made (no more file descriptors).
+/// The runtime cannot be created (no file descriptors left).
 pub fn run_shard<F: Future>(main: F) -> io::Result<F::Output> {
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(rt.block_on(main))

@@ -1,9 +1,10 @@
-//! Virtual time: an executor whose clock moves only when nothing is left to do.
+//! Virtual time: an executor whose clock advances only when no task is ready.
 //!
-//! It is single-threaded and has no threads: ready tasks run first in, first out; when there is none, the clock jumps
-//! to the next timer, and timers of one instant fire in the order in which they were made. Random bytes come from a
-//! seed. So a program that takes time, tasks and randomness from [`Runtime`] alone does exactly the same with the same
-//! seed, to the nanosecond. (Tokio's paused clock steps in milliseconds, too coarse for a fabric.)
+//! It is single-threaded. Ready tasks run in the order of their wake-ups; when none is ready, the clock
+//! advances to the next timer. Timers of the same instant fire in the order of their creation. Random bytes
+//! come from a seed. So a program that uses time, tasks and randomness only through [`Runtime`] behaves
+//! identically with the same seed, to the nanosecond. (The resolution of Tokio's paused clock is a
+//! millisecond, which is too coarse for a fabric.)
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,28 +23,28 @@ use crate::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
 
 /// Simulated wall-clock time at the origin of virtual time: 2001-09-09 01:46:40 UTC.
 const WALL_CLOCK: Duration = Duration::from_secs(1_000_000_000);
-/// Polls without a step of the clock after which a run counts as one that never ends.
+/// Number of polls without progress of the clock after which a run is considered an endless loop.
 const MAX_POLLS: u64 = 10_000_000;
-/// The number of the future given to [`VirtualTime::block_on`].
+/// Id of the future passed to [`VirtualTime::block_on`].
 const MAIN: u64 = 0;
 
-/// Why a run cannot go on.
+/// Why a run cannot make progress.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Stuck {
-    /// Everything waits, and for nothing that will come: no timer is left.
-    #[error("at {at:?} of virtual time all tasks wait and no timer is left; tasks: {}", tasks.join(", "))]
+    /// All tasks wait, and no timer is pending.
+    #[error("at {at:?} of virtual time all tasks wait and no timer is pending; tasks: {}", tasks.join(", "))]
     Deadlock {
-        /// When.
+        /// Virtual time since the start.
         at: Duration,
-        /// The names of the tasks that wait.
+        /// Names of the waiting tasks.
         tasks: Vec<&'static str>,
     },
-    /// Tasks wake each other without end and the clock stands still.
-    #[error("at {at:?} of virtual time tasks were polled {polls} times without a step of the clock")]
+    /// Tasks wake each other endlessly, and the clock does not advance.
+    #[error("at {at:?} of virtual time tasks were polled {polls} times without progress of the clock")]
     Busy {
-        /// When.
+        /// Virtual time since the start.
         at: Duration,
-        /// How often.
+        /// Number of polls.
         polls: u64,
     },
 }
@@ -53,23 +54,23 @@ pub struct VirtualTime {
     shared: Arc<Shared>,
 }
 
-/// Tasks that can be ended together: the processes of one simulated machine, for example.
+/// Tasks that can be ended together, such as the processes of one simulated machine.
 pub struct TaskGroup {
     handle: Arc<Handle>,
 }
 
-/// What a point in time brings about.
+/// A scheduled event.
 enum Due {
-    /// A sleep ends.
+    /// The end of a sleep.
     Wake(Waker),
-    /// A call.
+    /// A scheduled call.
     Call(Box<dyn FnOnce() + Send>),
 }
 
 struct Task {
     name: &'static str,
     group: u64,
-    /// Not there while it is being polled.
+    /// `None` while it is polled.
     future: Option<BoxFuture<'static, ()>>,
     waker: Arc<TaskWaker>,
 }
@@ -79,12 +80,12 @@ struct State {
     now: u64,
     ready: VecDeque<Arc<TaskWaker>>,
     tasks: BTreeMap<u64, Task>,
-    /// By time and sequence.
+    /// Scheduled events by time and sequence number.
     due: BTreeMap<(u64, u64), Due>,
-    /// Numbers tasks, groups and what is due.
+    /// The last number assigned to a task, group or event.
     next: u64,
     random: u64,
-    /// Groups that were ended: they take no more tasks.
+    /// Groups that were ended; they accept no more tasks.
     ended: Vec<u64>,
     closed: bool,
 }
@@ -113,7 +114,7 @@ impl Shared {
     }
 }
 
-/// A task's waker. It knows the task by number only, so whoever keeps it keeps nothing alive.
+/// The waker of a task. It refers to the task by id, so it keeps no task alive.
 struct TaskWaker {
     id: u64,
     queued: AtomicBool,
@@ -131,7 +132,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// What the executor does next.
+/// The executor's next step.
 enum Step {
     Poll(u64),
     Fire(Due),
@@ -139,31 +140,31 @@ enum Step {
 }
 
 impl VirtualTime {
-    /// An executor at time zero, whose random bytes come from `seed`.
+    /// Creates an executor at time zero, whose random bytes come from `seed`.
     pub fn new(seed: u64) -> Self {
         Self { shared: Arc::new(Shared(Mutex::new(State { random: seed, ..State::default() }))) }
     }
 
-    /// The runtime, for the code that runs in this time.
+    /// The runtime for code in this virtual time.
     pub fn runtime(&self) -> RuntimeRef {
         Arc::new(Handle { shared: Arc::clone(&self.shared), group: MAIN })
     }
 
-    /// A runtime of the same time whose tasks can be ended together.
+    /// Creates a group of tasks in the same virtual time.
     pub fn group(&self) -> TaskGroup {
         let group = self.shared.lock().number();
         TaskGroup { handle: Arc::new(Handle { shared: Arc::clone(&self.shared), group }) }
     }
 
-    /// Something to schedule events with.
+    /// A clock to schedule events with.
     pub fn clock(&self) -> Clock {
         Clock(Arc::clone(&self.shared))
     }
 
-    /// Runs everything until `main` is done. Tasks that are not done then stay, and go on in the next call.
+    /// Runs all tasks until `main` completes. Other tasks remain, and continue in the next call.
     ///
     /// # Errors
-    /// When it can never be done: see [`Stuck`].
+    /// [`Stuck`] if `main` cannot complete.
     pub fn block_on<F: Future>(&self, main: F) -> Result<F::Output, Stuck> {
         let mut main = pin!(main);
         let waker = self.waker(MAIN);
@@ -197,7 +198,7 @@ impl VirtualTime {
             if *polls > MAX_POLLS {
                 return Step::Stuck(Stuck::Busy { at, polls: MAX_POLLS });
             }
-            // From here on a wake means another poll.
+            // A wake-up from here on causes another poll.
             ready.queued.store(false, Ordering::Relaxed);
             return Step::Poll(ready.id);
         }
@@ -217,7 +218,7 @@ impl VirtualTime {
     fn poll_task(&self, id: u64) {
         let taken = {
             let mut state = self.shared.lock();
-            // A task that was ended may be woken once more.
+            // An ended task may be woken once more.
             state.tasks.get_mut(&id).and_then(|t| Some((t.future.take()?, Arc::clone(&t.waker))))
         };
         let Some((mut future, waker)) = taken else { return };
@@ -231,7 +232,7 @@ impl VirtualTime {
             return;
         }
         drop(state);
-        // What a task holds may use the runtime when it goes.
+        // Dropping the future may use the runtime, so the lock is not held.
         drop(future);
     }
 }
@@ -247,7 +248,7 @@ impl fmt::Debug for VirtualTime {
     }
 }
 
-/// Tasks hold their runtime, and the runtime its tasks: this takes them apart.
+/// Breaks the reference cycle between tasks and their runtime.
 impl Drop for VirtualTime {
     fn drop(&mut self) {
         loop {
@@ -268,7 +269,8 @@ impl TaskGroup {
         Arc::clone(&self.handle) as RuntimeRef
     }
 
-    /// Drops all tasks of the group where they are, as the end of a process does; it takes no more.
+    /// Drops all tasks of the group immediately, as at the end of a process; no more tasks can be spawned in
+    /// it.
     pub fn end(&self) {
         let mut state = self.handle.shared.lock();
         let group = self.handle.group;
@@ -280,41 +282,41 @@ impl TaskGroup {
     }
 }
 
-/// Schedules calls in virtual time: what a simulated machine does by itself.
+/// Schedules calls in virtual time, for events of simulated machines.
 #[derive(Clone)]
 pub struct Clock(Arc<Shared>);
 
 impl Clock {
-    /// The present time.
+    /// The current time.
     pub fn now(&self) -> Instant {
         Instant::from_nanos(self.0.lock().now)
     }
 
-    /// Calls `call` at `at` (as soon as everything that is ready has run, if it has passed), after what was scheduled
-    /// for the same instant before.
+    /// Schedules `call` at `at` (or, if `at` has passed, after all ready tasks), after earlier calls for the
+    /// same instant.
     pub fn call_at(&self, at: Instant, call: Box<dyn FnOnce() + Send>) {
         let mut state = self.0.lock();
         if state.closed {
-            drop(state); // The call may hold what uses the clock when it goes.
+            drop(state); // Dropping the call may use the clock.
             return;
         }
         let key = (at.as_nanos().max(state.now), state.number());
         state.due.insert(key, Due::Call(call));
     }
 
-    /// A future that ends at `at`, as [`Runtime::sleep_until`] gives it.
+    /// Returns a future that completes at `at`, like [`Runtime::sleep_until`].
     pub fn sleep_until(&self, at: Instant) -> Sleep {
         let key = (at.as_nanos(), self.0.lock().number());
         Box::pin(Timer { shared: Arc::clone(&self.0), key, set: false })
     }
 
-    /// A random number, from the seed.
+    /// Returns a random number from the seed.
     pub fn random(&self) -> u64 {
         self.0.lock().random()
     }
 }
 
-/// What code in virtual time holds.
+/// The runtime of a group.
 struct Handle {
     shared: Arc<Shared>,
     group: u64,
@@ -352,7 +354,7 @@ impl Runtime for Handle {
         waker.wake();
     }
 
-    /// There are no threads: it runs as a task, in no virtual time.
+    /// There are no threads: the work runs as a task, and takes no virtual time.
     fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
         self.spawn("blocking", Box::pin(async move { work() }));
     }
@@ -366,10 +368,10 @@ impl Runtime for Handle {
     }
 }
 
-/// A sleep.
+/// A future of [`Clock::sleep_until`].
 struct Timer {
     shared: Arc<Shared>,
-    /// Time and sequence.
+    /// Time and sequence number.
     key: (u64, u64),
     set: bool,
 }

@@ -1,4 +1,4 @@
-//! What the small futures of this crate promise.
+//! Tests of the small futures of this crate.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -21,15 +21,15 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(RuntimeRef) -> F) {
 }
 
 #[test]
-fn a_ready_outcome_is_given_at_the_first_poll_and_mapped_at_once() {
+fn a_ready_result_is_returned_at_the_first_poll_and_mapped_immediately() {
     let mut f = MaybeReady::Ready(20).map(|n| n + 1).map(|n| n * 2);
-    assert!(matches!(f, MaybeReady::Ready(42)), "no future was made");
+    assert!(matches!(f, MaybeReady::Ready(42)), "a future was created");
     assert_eq!(poll(&mut f), Poll::Ready(42));
     assert!(matches!(f, MaybeReady::Taken));
 }
 
 #[test]
-fn an_outcome_that_waits_is_mapped_when_it_comes() {
+fn a_pending_result_is_mapped_when_it_is_ready() {
     let (send, receive) = futures::channel::oneshot::channel();
     let mut f = MaybeReady::wait(async move { receive.await.unwrap() }).map(|n: u32| n + 1);
     assert!(poll(&mut f).is_pending());
@@ -40,14 +40,14 @@ fn an_outcome_that_waits_is_mapped_when_it_comes() {
 
 #[test]
 #[should_panic(expected = "polled after it was ready")]
-fn polling_after_the_outcome_is_a_bug_that_shows() {
+fn polling_after_completion_panics() {
     let mut f = MaybeReady::Ready(1);
     assert_eq!(poll(&mut f), Poll::Ready(1));
     let _ = poll(&mut f);
 }
 
 #[test]
-fn a_future_in_time_gives_its_output_and_one_too_late_is_dropped() {
+fn a_timeout_returns_the_output_or_drops_the_future() {
     struct Guard(std::sync::Arc<()>);
     run(async |rt| {
         assert_eq!(timeout(&*rt, Duration::from_secs(3600), ready(5)).await, Some(5));
@@ -59,7 +59,7 @@ fn a_future_in_time_gives_its_output_and_one_too_late_is_dropped() {
         };
         assert_eq!(timeout(&*rt, Duration::from_millis(5), late).await, None);
         assert_eq!(std::sync::Arc::strong_count(&alive), 1);
-        // An output that is there wins over a limit that has passed.
+        // An available output takes precedence over an expired limit.
         assert_eq!(timeout(&*rt, Duration::ZERO, ready(5)).await, Some(5));
     });
 }
@@ -85,7 +85,7 @@ fn sleeps_end_in_order_and_not_early() {
             got.push(next);
         }
         assert_eq!(got, [(10, true), (20, true), (30, true)]);
-        rt.sleep_until(start).await; // A time that has passed.
+        rt.sleep_until(start).await; // In the past.
     });
 }
 
@@ -98,10 +98,10 @@ fn instants_saturate() {
 }
 
 #[test]
-fn random_bytes_fill_any_length_to_its_end() {
+fn random_bytes_fill_the_whole_buffer() {
     run(async |rt| {
         for len in [1usize, 7, 256, 257, 5000] {
-            // Each byte is zero in all of sixteen fillings with a chance of 2^-128.
+            // The probability that a byte is zero in all 16 rounds is 2^-128.
             let mut seen = vec![0u8; len];
             for _ in 0..16 {
                 let mut b = vec![0; len];
@@ -115,7 +115,7 @@ fn random_bytes_fill_any_length_to_its_end() {
 }
 
 #[test]
-fn blocking_work_runs_beside_the_tasks() {
+fn blocking_work_does_not_block_tasks() {
     run(async |rt| {
         let (send, receive) = futures::channel::oneshot::channel();
         rt.spawn_blocking(Box::new(move || send.send(std::thread::current().id()).unwrap()));

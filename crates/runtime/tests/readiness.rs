@@ -1,4 +1,4 @@
-//! What watched file descriptors promise.
+//! Tests of watched file descriptors.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -17,14 +17,15 @@ use millrace_runtime::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A watched end of a pair of sockets, another descriptor of that end as an adapter's library keeps one, and the other.
+/// A watched end of a socket pair, a duplicate of that end (an adapter's library keeps one), and the other
+/// end.
 fn watched() -> (Box<dyn Readiness>, UnixStream, UnixStream) {
     let (ours, peer) = UnixStream::pair().unwrap();
     let watched = TokioRuntime::current().watch(OwnedFd::from(ours.try_clone().unwrap())).unwrap();
     (watched, ours, peer)
 }
 
-/// Reads one byte at a time, as one event is taken from a channel at a time.
+/// Reads one byte at a time, as single events are taken from a channel.
 async fn next(watched: &mut dyn Readiness, ours: &mut UnixStream) -> io::Result<u8> {
     let mut byte = [0];
     let read = poll_fn(|cx| watched.poll_io(cx, &mut || ours.read_exact(&mut byte)));
@@ -33,7 +34,7 @@ async fn next(watched: &mut dyn Readiness, ours: &mut UnixStream) -> io::Result<
 }
 
 #[test]
-fn nothing_is_tried_before_there_is_something_to_read() {
+fn the_operation_is_not_called_before_data_arrives() {
     run_shard(async {
         let (mut watched, _ours, _peer) = watched();
         let mut tries = 0;
@@ -51,7 +52,7 @@ fn nothing_is_tried_before_there_is_something_to_read() {
 }
 
 #[test]
-fn every_event_of_another_thread_is_seen() {
+fn events_of_another_thread_are_not_lost() {
     run_shard(async {
         let (mut watched, mut ours, mut peer) = watched();
         let writer = std::thread::spawn(move || {
@@ -67,16 +68,16 @@ fn every_event_of_another_thread_is_seen() {
         }
         writer.join().unwrap();
         let end = next(&mut *watched, &mut ours).await.unwrap_err();
-        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof, "errors of the operation are the caller's");
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof, "errors of the operation are returned");
     })
     .unwrap();
 }
 
 #[test]
-fn a_descriptor_is_watched_for_a_task_of_another_thread() {
+fn a_descriptor_can_be_polled_by_another_thread() {
     run_shard(async {
         let (mut watched, mut ours, mut peer) = watched();
-        // Another runtime polls; the reactor of this one, which made it, wakes.
+        // Another runtime polls; the reactor that registered the descriptor wakes it.
         let other = std::thread::spawn(move || {
             run_shard(async move { next(&mut *watched, &mut ours).await.unwrap() }).unwrap()
         });
@@ -90,12 +91,12 @@ fn a_descriptor_is_watched_for_a_task_of_another_thread() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_an_error() {
+fn watching_a_regular_file_is_an_error() {
     run_shard(async {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(
             TokioRuntime::current().watch(OwnedFd::from(file)).is_err(),
-            "an ordinary file is always ready"
+            "a regular file cannot be registered"
         );
     })
     .unwrap();

@@ -1,4 +1,4 @@
-//! What byte streams promise, in memory and over real sockets.
+//! Tests of byte streams, in memory and over sockets.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -17,10 +17,10 @@ use millrace_runtime::{
 };
 use proptest::prelude::*;
 
-/// Numbers that look random, from a seed.
-struct Dice(u64);
+/// Pseudo-random numbers from a seed.
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
@@ -31,31 +31,40 @@ fn byte_at(position: usize) -> u8 {
     (position ^ (position >> 8) ^ (position >> 16)) as u8
 }
 
-/// Sends `total` bytes in pieces of any size, then ends the direction.
-async fn send(stream: &tokio::sync::Mutex<dyn ByteStream>, total: usize, mut dice: Dice, max_pieces: usize) {
+/// Sends `total` bytes in pieces of random sizes, then ends the direction.
+async fn send(
+    stream: &tokio::sync::Mutex<dyn ByteStream>,
+    total: usize,
+    mut random: Random,
+    max_pieces: usize,
+) {
     let mut at = 0;
     while at < total {
-        let piece = 1 + dice.below(3000);
-        let pieces: Vec<Vec<u8>> = (0..1 + dice.below(max_pieces))
+        let piece = 1 + random.below(3000);
+        let pieces: Vec<Vec<u8>> = (0..1 + random.below(max_pieces))
             .map(|i| {
                 (i * piece..(i + 1) * piece).map(|o| at + o).filter(|p| *p < total).map(byte_at).collect()
             })
             .collect();
         let slices: Vec<_> = pieces.iter().map(|p| IoSlice::new(p)).collect();
         at += poll_fn(|cx| with(stream, cx, |s, cx| s.poll_write(cx, &slices))).await.unwrap();
-        if dice.below(8) == 0 {
+        if random.below(8) == 0 {
             tokio::task::yield_now().await;
         }
     }
     with_now(stream, |s| s.shutdown()).await;
 }
 
-/// Receives to the end, with more room than there are bytes most of the time; how many came.
-async fn receive(stream: &tokio::sync::Mutex<dyn ByteStream>, mut dice: Dice, max_pieces: usize) -> usize {
+/// Receives to the end, usually with buffers larger than the available data. Returns the number of bytes.
+async fn receive(
+    stream: &tokio::sync::Mutex<dyn ByteStream>,
+    mut random: Random,
+    max_pieces: usize,
+) -> usize {
     let mut at = 0;
     loop {
-        let room = 1 + dice.below(9000);
-        let mut pieces: Vec<Vec<u8>> = (0..1 + dice.below(max_pieces)).map(|_| vec![0; room]).collect();
+        let room = 1 + random.below(9000);
+        let mut pieces: Vec<Vec<u8>> = (0..1 + random.below(max_pieces)).map(|_| vec![0; room]).collect();
         let mut slices: Vec<_> = pieces.iter_mut().map(|p| IoSliceMut::new(p)).collect();
         let n = poll_fn(|cx| with(stream, cx, |s, cx| s.poll_read(cx, &mut slices))).await.unwrap();
         if n == 0 {
@@ -86,17 +95,17 @@ fn pair() -> (TcpStream, TcpStream) {
     (a, listener.accept().unwrap().0)
 }
 
-/// Both directions at once over sockets whose ends live on two threads: were a readiness cleared that is still there,
-/// one end would sleep for ever.
+/// Transfers in both directions over sockets whose ends belong to two threads. If a readiness were cleared
+/// wrongly, one end would wait forever.
 fn stress(seed: u64, total: usize, max_pieces: usize) {
     let (a, b) = pair();
     let end = move |socket: TcpStream, seed: u64| {
         run_shard(async move {
             let stream = tokio::sync::Mutex::new(TcpByteStream::new(socket).unwrap());
-            // One end as two futures of one task, as a connection's task uses it.
+            // One end as two futures of one task, as in a connection's task.
             let both = futures::future::join(
-                send(&stream, total, Dice(seed), max_pieces),
-                receive(&stream, Dice(seed + 1), max_pieces),
+                send(&stream, total, Random(seed), max_pieces),
+                receive(&stream, Random(seed + 1), max_pieces),
             );
             let rt = TokioRuntime::current();
             let Some(((), got)) = timeout(&*rt, Duration::from_secs(60), both).await else {
@@ -119,14 +128,14 @@ fn no_wake_up_is_lost_over_tcp() {
 }
 
 #[test]
-fn a_call_with_more_pieces_than_the_system_takes_does_not_pass_for_a_full_or_drained_socket() {
+fn a_call_with_more_than_iov_max_pieces_keeps_the_readiness() {
     let (a, b) = pair();
     run_shard(async {
         let (mut a, mut b) = (TcpByteStream::new(a).unwrap(), TcpByteStream::new(b).unwrap());
         let bytes: Vec<u8> = (0..6000).map(byte_at).collect();
         let slices: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
         let mut sent = poll_fn(|cx| a.poll_write(cx, &slices)).await.unwrap();
-        assert!(sent < 6000, "the system takes fewer pieces");
+        assert!(sent < 6000, "more than IOV_MAX pieces were written");
         while sent < 6000 {
             let more = a.poll_write(&mut Context::from_waker(Waker::noop()), &slices[sent..]);
             let Poll::Ready(Ok(n)) = more else { panic!("{more:?} after {sent} bytes") };
@@ -146,7 +155,7 @@ fn a_call_with_more_pieces_than_the_system_takes_does_not_pass_for_a_full_or_dra
 }
 
 #[test]
-fn a_peer_that_goes_is_the_end_of_the_stream_and_a_reset_is_an_error() {
+fn a_close_is_the_end_of_the_stream_and_a_reset_is_an_error() {
     let (a, b) = pair();
     run_shard(async {
         let mut a = TcpByteStream::new(a).unwrap();
@@ -171,7 +180,7 @@ fn a_peer_that_goes_is_the_end_of_the_stream_and_a_reset_is_an_error() {
 }
 
 #[test]
-fn data_that_came_with_the_end_is_read_first() {
+fn data_is_read_before_the_end_of_the_stream() {
     let (a, b) = pair();
     run_shard(async {
         let mut a = TcpByteStream::new(a).unwrap();
@@ -180,7 +189,8 @@ fn data_that_came_with_the_end_is_read_first() {
             (&b).write_all(b"last words").unwrap();
         }
         drop(b);
-        // Much room: the short read clears the readiness, and the end must show all the same.
+        // The short read into the large buffer clears the readiness, and the end of the stream must be
+        // noticed all the same.
         let mut room = [0; 1000];
         let mut got: Vec<u8> = Vec::new();
         loop {
@@ -196,13 +206,13 @@ fn data_that_came_with_the_end_is_read_first() {
 }
 
 #[test]
-fn an_aborted_stream_ends_in_a_reset_without_what_was_not_delivered() {
+fn an_aborted_stream_is_reset_without_undelivered_data() {
     let (a, b) = pair();
     run_shard(async {
         let mut a = TcpByteStream::new(a).unwrap();
         let data = vec![7; 64 << 10];
         let mut sent = 0;
-        // More than the peer's system takes while the peer does not read.
+        // More than the peer's receive buffer holds.
         sent += poll_fn(|cx| a.poll_write(cx, &[IoSlice::new(&data)])).await.unwrap();
         while let Poll::Ready(n) = poll_fn(|cx| Poll::Ready(a.poll_write(cx, &[IoSlice::new(&data)]))).await {
             sent += n.unwrap();
@@ -212,7 +222,7 @@ fn an_aborted_stream_ends_in_a_reset_without_what_was_not_delivered() {
         let (mut room, mut got) = (vec![0; 64 << 10], 0);
         let error = loop {
             match Read::read(&mut &b, &mut room) {
-                Ok(0) => panic!("the stream ends as if all of it had come"),
+                Ok(0) => panic!("the stream ended without a reset"),
                 Ok(n) => got += n,
                 Err(e) => break e,
             }
@@ -224,14 +234,14 @@ fn an_aborted_stream_ends_in_a_reset_without_what_was_not_delivered() {
 }
 
 #[test]
-fn connecting_to_nobody_is_refused() {
+fn connecting_to_a_closed_port_is_refused() {
     let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let refused = run_shard(TcpByteStream::connect(addr)).unwrap();
     assert_eq!(refused.err().unwrap().kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[test]
-fn a_reserved_port_is_used_where_the_process_may_have_one() {
+fn a_reserved_port_is_used_if_permitted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let may = (665..1024).any(|p| TcpListener::bind(("127.0.0.1", p)).is_ok());
     run_shard(async {
@@ -240,7 +250,7 @@ fn a_reserved_port_is_used_where_the_process_may_have_one() {
             let s = s.unwrap();
             (s.local_addr().unwrap().port(), s)
         };
-        // So many that ports are met which are taken.
+        // Enough connections to encounter ports in use.
         let streams = futures::future::join_all((0..64).map(|_| connect())).await;
         for (port, _) in &streams {
             assert_eq!(*port < 1024, may, "port {port}");
@@ -258,7 +268,7 @@ impl Wake for Count {
 }
 
 #[test]
-fn a_memory_stream_wakes_who_waits_and_ends_as_a_socket_does() {
+fn a_memory_stream_wakes_its_peer_and_ends_like_a_socket() {
     let (mut a, mut b) = memory_stream(4, 3);
     let count = Arc::new(Count(Default::default()));
     let woken = || count.0.load(std::sync::atomic::Ordering::Relaxed);
@@ -268,7 +278,7 @@ fn a_memory_stream_wakes_who_waits_and_ends_as_a_socket_does() {
     assert!(a.poll_read(cx, &mut [IoSliceMut::new(&mut room)]).is_pending());
     assert!(matches!(b.poll_write(cx, &[IoSlice::new(b"abc"), IoSlice::new(b"def")]), Poll::Ready(Ok(4))));
     assert_eq!(woken(), 1, "the reader");
-    assert!(b.poll_write(cx, &[IoSlice::new(b"e")]).is_pending(), "it is full");
+    assert!(b.poll_write(cx, &[IoSlice::new(b"e")]).is_pending(), "the buffer is not full");
     let (x, y) = room.split_at_mut(2);
     let read = a.poll_read(cx, &mut [IoSliceMut::new(x), IoSliceMut::new(y)]);
     assert!(matches!(read, Poll::Ready(Ok(3))), "a segment");
@@ -280,11 +290,11 @@ fn a_memory_stream_wakes_who_waits_and_ends_as_a_socket_does() {
     assert!(matches!(a.poll_read(cx, &mut [IoSliceMut::new(&mut room)]), Poll::Ready(Ok(0))));
     assert!(
         matches!(a.poll_write(cx, &[IoSlice::new(b"back")]), Poll::Ready(Ok(4))),
-        "the other way is open"
+        "the other direction is closed"
     );
     assert!(a.poll_write(cx, &[IoSlice::new(b"!")]).is_pending());
     drop(b);
-    assert_eq!(woken(), 3, "a writer whose peer went");
+    assert_eq!(woken(), 3, "the writer was not woken by the close");
     assert!(matches!(a.poll_write(cx, &[IoSlice::new(b"!")]), Poll::Ready(Err(_))));
     assert_eq!((a.local_addr().unwrap().port(), a.peer_addr().unwrap().port()), (1, 2));
 }
@@ -293,11 +303,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_memory_stream_carries_every_byte_in_order(capacity in 1usize..5000, segment in 1usize..4000, seed: u64) {
+    fn a_memory_stream_transfers_all_bytes_in_order(capacity in 1usize..5000, segment in 1usize..4000, seed: u64) {
         let (a, b) = memory_stream(capacity, segment);
         let (a, b) = (tokio::sync::Mutex::new(a), tokio::sync::Mutex::new(b));
         run_shard(async {
-            let ((), got) = futures::join!(send(&a, 20_000, Dice(seed), 5), receive(&b, Dice(!seed), 5));
+            let ((), got) = futures::join!(send(&a, 20_000, Random(seed), 5), receive(&b, Random(!seed), 5));
             assert_eq!(got, 20_000);
         })
         .unwrap();

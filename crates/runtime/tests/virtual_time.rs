@@ -1,4 +1,4 @@
-//! The executor in virtual time.
+//! Tests of the executor in virtual time.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -17,8 +17,8 @@ use millrace_runtime::{
 
 const NS: Duration = Duration::from_nanos(1);
 
-/// Tasks of which each sleeps random times and writes down when it woke.
-fn story(seed: u64) -> Vec<(u64, usize)> {
+/// Tasks that each sleep random times. Returns the wake-ups.
+fn wake_ups(seed: u64) -> Vec<(u64, usize)> {
     let time = VirtualTime::new(seed);
     let (rt, log) = (time.runtime(), Arc::new(Mutex::new(Vec::new())));
     let mut ends = Vec::new();
@@ -43,14 +43,14 @@ fn story(seed: u64) -> Vec<(u64, usize)> {
 }
 
 #[test]
-fn the_same_seed_tells_the_same_story() {
-    assert_eq!(story(7), story(7));
-    assert_ne!(story(7), story(8));
-    assert!(story(7).is_sorted_by_key(|(at, _)| *at));
+fn the_same_seed_gives_the_same_run() {
+    assert_eq!(wake_ups(7), wake_ups(7));
+    assert_ne!(wake_ups(7), wake_ups(8));
+    assert!(wake_ups(7).is_sorted_by_key(|(at, _)| *at));
 }
 
 #[test]
-fn the_clock_moves_by_nanoseconds_and_only_when_nothing_is_ready() {
+fn the_clock_advances_only_when_no_task_is_ready() {
     let time = VirtualTime::new(1);
     let rt = time.runtime();
     let woke = time.block_on(async {
@@ -61,7 +61,7 @@ fn the_clock_moves_by_nanoseconds_and_only_when_nothing_is_ready() {
         }
         assert_eq!(rt.now(), first);
         rt.sleep(NS * 999).await;
-        rt.sleep_until(Instant::from_nanos(5)).await; // Has passed.
+        rt.sleep_until(Instant::from_nanos(5)).await; // In the past.
         (first.as_nanos(), rt.now().as_nanos())
     });
     assert_eq!(woke, Ok((1, 1000)));
@@ -78,7 +78,7 @@ async fn yield_now() {
 }
 
 #[test]
-fn timers_of_one_instant_fire_in_the_order_in_which_they_were_made() {
+fn timers_of_one_instant_fire_in_the_order_of_creation() {
     let time = VirtualTime::new(1);
     let (rt, log) = (time.runtime(), Arc::new(Mutex::new(Vec::new())));
     let at = Instant::from_nanos(10);
@@ -86,7 +86,7 @@ fn timers_of_one_instant_fire_in_the_order_in_which_they_were_made() {
         let log = log.clone();
         Box::new(move || log.lock().unwrap().push(n))
     };
-    // Made first, polled last.
+    // Created first, polled last.
     let sleeps: Vec<_> = (0..3).map(|_| rt.sleep_until(at)).collect();
     time.clock().call_at(at, note(3));
     time.clock().call_at(Instant::from_nanos(9), note(100));
@@ -105,7 +105,7 @@ fn timers_of_one_instant_fire_in_the_order_in_which_they_were_made() {
 }
 
 #[test]
-fn a_timeout_ends_what_takes_too_long_and_nothing_else() {
+fn a_timeout_ends_only_futures_that_exceed_it() {
     let time = VirtualTime::new(1);
     let rt = time.runtime();
     time.block_on(async {
@@ -118,7 +118,7 @@ fn a_timeout_ends_what_takes_too_long_and_nothing_else() {
 }
 
 #[test]
-fn a_hundred_thousand_tasks_are_polled_as_often_as_they_need() {
+fn a_hundred_thousand_tasks_have_no_spurious_polls() {
     let time = VirtualTime::new(1);
     let (rt, polls) = (time.runtime(), Arc::new(AtomicUsize::new(0)));
     for n in 0..100_000_u32 {
@@ -145,7 +145,7 @@ fn blocking_work_runs_on_the_one_thread() {
 }
 
 #[test]
-fn what_can_never_end_is_told() {
+fn a_run_that_cannot_end_is_an_error() {
     let time = VirtualTime::new(1);
     let rt = time.runtime();
     rt.spawn("waiter", Box::pin(std::future::pending()));
@@ -163,7 +163,7 @@ fn what_can_never_end_is_told() {
     assert!(matches!(busy, Err(Stuck::Busy { at: NS, .. })), "{busy:?}");
 }
 
-/// Counts how many there are.
+/// Counts its instances.
 struct Held(Arc<AtomicUsize>, RuntimeRef);
 
 impl Held {
@@ -176,12 +176,12 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-        self.1.spawn("last word", Box::pin(async {})); // The runtime is not locked.
+        self.1.spawn("last word", Box::pin(async {})); // Must not deadlock.
     }
 }
 
 #[test]
-fn a_group_ends_with_everything_that_it_held_and_others_go_on() {
+fn the_end_of_a_group_drops_its_tasks_only() {
     let time = VirtualTime::new(1);
     let (group, count) = (time.group(), Arc::new(AtomicUsize::new(0)));
     for rt in [group.runtime(), time.runtime()] {
@@ -208,7 +208,7 @@ fn a_group_ends_with_everything_that_it_held_and_others_go_on() {
 }
 
 #[test]
-fn everything_goes_with_the_executor() {
+fn dropping_the_executor_drops_all_tasks() {
     let count = Arc::new(AtomicUsize::new(0));
     let time = VirtualTime::new(1);
     let rt = time.runtime();
