@@ -1,4 +1,4 @@
-//! Where the time of an operation goes, at both ends.
+//! Latency breakdown of an operation, at both ends.
 
 use millrace_oncrpc::stages::StageSums;
 
@@ -7,14 +7,14 @@ use millrace_oncrpc::stages::StageSums;
 pub struct Breakdown {
     /// Sampled calls at the client.
     pub client: StageSums,
-    /// Sampled calls at the server; unknown of a server that was not started for the measurement.
+    /// Sampled calls at the server; `None` if the server was not started for the measurement.
     pub server: Option<StageSums>,
-    /// Mean latency of all operations as the caller sees it, sampled or not, in microseconds.
+    /// Mean latency of all operations for the caller, sampled or not, in microseconds.
     pub mean_us: f64,
 }
 
 impl Breakdown {
-    /// The stages of all `runs`, which measured the same thing; `None` without runs.
+    /// Sums the stages of all `runs` of the same measurement; `None` without runs.
     pub(crate) fn of_all<'a>(runs: impl Iterator<Item = &'a Self> + Clone) -> Option<Self> {
         let n = runs.clone().count();
         let add = |a: Option<StageSums>, b: &StageSums| Some(a.map_or(*b, |a| a.plus(b)));
@@ -25,7 +25,7 @@ impl Breakdown {
         })
     }
 
-    /// The known ends, in the order of a call, with their names.
+    /// The available ends, in the order of a call, with their names.
     pub fn ends(&self) -> impl Iterator<Item = (&'static str, &StageSums)> {
         [("client", Some(&self.client)), ("server", self.server.as_ref())]
             .into_iter()

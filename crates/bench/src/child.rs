@@ -1,4 +1,4 @@
-//! The other process of a measurement: this program again, with other arguments.
+//! The peer process of a measurement: this program with other arguments.
 
 use std::{
     ffi::OsStr,
@@ -9,19 +9,21 @@ use std::{
 
 use crate::{BenchError, cpu};
 
-/// A process that is killed when this is dropped.
+/// A child process that is killed on drop.
 pub struct Peer {
     child: Child,
     out: BufReader<ChildStdout>,
 }
 
 impl Peer {
-    /// Starts this program again with `args`. Its standard output is ours to read; its standard error is shared.
+    /// Starts this program with `args`. Its standard output is piped to this value; its standard error is
+    /// inherited.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// The program cannot be started.
     pub fn start<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Result<Self, BenchError> {
-        let program = std::env::current_exe().map_err(BenchError::io("find this program's own file"))?;
+        let program =
+            std::env::current_exe().map_err(BenchError::io("find the executable of this program"))?;
         let mut child = Command::new(program)
             .args(args)
             .stdin(Stdio::piped())
@@ -32,33 +34,38 @@ impl Peer {
         Ok(Self { child, out: BufReader::new(out) })
     }
 
-    /// The next line of its standard output, without the line end.
+    /// Reads the next line of its standard output, without the line end.
     ///
     /// # Errors
-    /// When the peer ends instead.
+    /// The peer process has ended.
     pub fn line(&mut self) -> Result<String, BenchError> {
         let mut line = String::new();
-        let n = self.out.by_ref().take(4096).read_line(&mut line).map_err(BenchError::io("hear the peer"))?;
+        let n = self
+            .out
+            .by_ref()
+            .take(4096)
+            .read_line(&mut line)
+            .map_err(BenchError::io("read the output of the peer process"))?;
         if n == 0 {
-            return Err(BenchError::Peer("it ended before it was ready (its message is above)".into()));
+            return Err(BenchError::Peer("it ended before it was ready (see its message above)".into()));
         }
         Ok(line.trim_end().to_owned())
     }
 
-    /// Waits until it ends by itself, so long at most; it is killed otherwise when this is dropped.
-    pub fn end_within(&mut self, patience: Duration) {
-        let begun = Instant::now();
-        while begun.elapsed() < patience && matches!(self.child.try_wait(), Ok(None)) {
+    /// Waits for its end for at most `limit`. If it continues to run, it is killed on drop.
+    pub fn end_within(&mut self, limit: Duration) {
+        let started = Instant::now();
+        while started.elapsed() < limit && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The processor time that it has used.
+    /// Processor time used so far.
     pub fn cpu(&self) -> Option<Duration> {
         cpu::of(self.pid())
     }
@@ -66,7 +73,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Both fail only if it is gone already.
+        // Both fail only if the process has ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -82,7 +89,7 @@ mod tests {
     use super::value;
 
     #[test]
-    fn values_are_found_in_a_ready_line() {
+    fn values_of_a_ready_line_are_parsed() {
         let line = "ready rdma=127.0.0.1:41001 tcp=127.0.0.1:41002";
         assert_eq!(value(line, "tcp"), Some("127.0.0.1:41002"));
         assert_eq!(value(line, "rdma"), Some("127.0.0.1:41001"));

@@ -1,4 +1,5 @@
-//! NFS beside the raw limit of the machine, in turns, so that its noise meets all of them alike.
+//! Comparison of NFS with the raw limit of the machine. The runs are interleaved, so that other load affects
+//! all of them.
 
 use millrace_client::{Options, Proto, Url};
 
@@ -14,33 +15,33 @@ use crate::{
 /// Payload of a frame that fits an Ethernet MTU of 1500.
 const MTU_FRAME: usize = 1424;
 
-/// What to compare.
+/// Parameters of the comparison.
 #[derive(Debug, Clone)]
 pub struct Compare {
-    /// Runs of everything.
+    /// Number of runs.
     pub runs: usize,
-    /// Bytes of the file, and of the working set of the raw streams.
+    /// Size of the file, and of the working set of the raw streams, in bytes.
     pub size: u64,
-    /// How often the file is gone through in one run.
+    /// Number of passes over the file in one run.
     pub passes: u64,
-    /// Random reads of one run.
+    /// Number of random reads in one run.
     pub random_ops: u64,
-    /// Measure NFS over TCP too.
+    /// Whether to measure NFS over TCP too.
     pub tcp: bool,
 }
 
-/// One measured thing.
+/// A row of the comparison.
 struct Case {
     name: &'static str,
-    what: What,
-    /// What it is held against.
-    against: Against,
-    /// The target for the ratio, as text.
+    measured: Measured,
+    /// Reference of the ratio.
+    reference: Reference,
+    /// Target of the ratio, as text.
     wanted: &'static str,
     runs: Vec<Figure>,
 }
 
-enum What {
+enum Measured {
     RawStream,
     RawPing { pong: u64 },
     IwarpPing { pong: u64 },
@@ -48,13 +49,13 @@ enum What {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Against {
+enum Reference {
     Nothing,
-    /// MB/s against the raw stream's.
+    /// Throughput relative to that of the raw stream.
     RawRate {
         server_is_sender: bool,
     },
-    /// Latency against the named case's.
+    /// Latency relative to that of the named case.
     Latency(&'static str),
 }
 
@@ -63,11 +64,11 @@ const PING: &str = "bare Send ping-pong 128+128 B";
 const PING_4K: &str = "bare Send ping-pong 128+4096 B";
 
 impl Compare {
-    /// Measures everything; `raw_peer` are the arguments that make this program the raw peer. `each` sees every
-    /// figure as it comes.
+    /// Measures all cases. `raw_peer` are the arguments with which this program runs as the raw peer. `each`
+    /// is called with every figure.
     ///
     /// # Errors
-    /// When anything cannot be started or fails.
+    /// A process cannot be started, or a measurement fails.
     pub fn run(&self, raw_peer: &[&str], mut each: impl FnMut(&Figure)) -> Result<Comparison, BenchError> {
         let peer = RawPeer::start(raw_peer, At::LOOPBACK)?;
         let server = EmbeddedServer::start(self.size * 2, &At::LOOPBACK)?;
@@ -78,17 +79,17 @@ impl Compare {
         }
         for _ in 0..self.runs.max(1) {
             for case in &mut cases {
-                let figure = match &case.what {
-                    What::RawStream => {
+                let figure = match &case.measured {
+                    Measured::RawStream => {
                         let total = self.size * self.passes.max(1);
                         Stream { write: 1 << 20, total, working_set: self.size }.run(&peer)?
                     }
-                    What::RawPing { pong } => self.game(*pong).run_tcp(&peer)?,
-                    What::IwarpPing { pong } => self.game(*pong).run_rdma(&peer)?,
-                    What::Nfs { session, run } => {
+                    Measured::RawPing { pong } => self.ping_pong(*pong).run_tcp(&peer)?,
+                    Measured::IwarpPing { pong } => self.ping_pong(*pong).run_rdma(&peer)?,
+                    Measured::Nfs { session, run } => {
                         let session = sessions
                             .get(*session)
-                            .ok_or_else(|| BenchError::Parameter("no such session".into()))?;
+                            .ok_or_else(|| BenchError::Parameter("unknown session".into()))?;
                         session.run(run, Some(&server))?
                     }
                 };
@@ -99,11 +100,11 @@ impl Compare {
         Ok(Comparison { cases })
     }
 
-    fn game(&self, pong: u64) -> PingPong {
+    fn ping_pong(&self, pong: u64) -> PingPong {
         PingPong { count: (self.random_ops / 4).clamp(100, 20_000), ping: 128, pong }
     }
 
-    /// One connection each: RDMA, RDMA framed by MTU, and TCP.
+    /// Opens one connection each for RDMA, RDMA with frames of the MTU, and TCP.
     fn sessions(&self, server: &EmbeddedServer) -> Result<Vec<Session>, BenchError> {
         let open = |proto, max_frame| {
             let url: Url = server
@@ -128,31 +129,34 @@ impl Compare {
             passes: self.passes,
             random_ops: if outstanding == 1 { self.random_ops / 4 } else { self.random_ops },
         };
-        let nfs =
-            |session, test, record, outstanding| What::Nfs { session, run: run(test, record, outstanding) };
-        let read = Against::RawRate { server_is_sender: true };
-        let write = Against::RawRate { server_is_sender: false };
-        let case = |name, what, against, wanted| Case { name, what, against, wanted, runs: Vec::new() };
+        let nfs = |session, test, record, outstanding| Measured::Nfs {
+            session,
+            run: run(test, record, outstanding),
+        };
+        let read = Reference::RawRate { server_is_sender: true };
+        let write = Reference::RawRate { server_is_sender: false };
+        let case =
+            |name, measured, reference, wanted| Case { name, measured, reference, wanted, runs: Vec::new() };
         let (mib, kib4) = (1 << 20, 4096);
         let mut out = vec![
-            case(STREAM, What::RawStream, Against::Nothing, ""),
+            case(STREAM, Measured::RawStream, Reference::Nothing, ""),
             case("READ 1 MiB x 8", nfs(0, Test::Read, mib, 8), read, ">= 0.95, CPU <= 1.15"),
             case("WRITE 1 MiB x 8", nfs(0, Test::Rewrite, mib, 8), write, ">= 0.90, CPU <= 1.25"),
-            // A READ's data is framed by the server, so that only the WRITE shows what a peer's small frames cost.
+            // The server frames the data of READ, so only WRITE shows the effect of the small frames.
             case("WRITE 1 MiB x 8, MTU frames", nfs(1, Test::Rewrite, mib, 8), write, ">= 0.60"),
             case(
                 "random READ 4 KiB x 16",
                 nfs(0, Test::RandomRead, kib4, 16),
-                Against::Nothing,
+                Reference::Nothing,
                 ">= 130,000/s, <= 3 us",
             ),
-            case("plain TCP ping-pong 128+128 B", What::RawPing { pong: 128 }, Against::Nothing, ""),
-            case(PING, What::IwarpPing { pong: 128 }, Against::Nothing, ""),
-            case(PING_4K, What::IwarpPing { pong: 4096 }, Against::Nothing, ""),
+            case("plain TCP ping-pong 128+128 B", Measured::RawPing { pong: 128 }, Reference::Nothing, ""),
+            case(PING, Measured::IwarpPing { pong: 128 }, Reference::Nothing, ""),
+            case(PING_4K, Measured::IwarpPing { pong: 4096 }, Reference::Nothing, ""),
             case(
                 "random READ 4 KiB x 1",
                 nfs(0, Test::RandomRead, kib4, 1),
-                Against::Latency(PING_4K),
+                Reference::Latency(PING_4K),
                 "<= 1.25",
             ),
         ];
@@ -160,13 +164,13 @@ impl Compare {
             out.push(case("TCP: READ 1 MiB x 8", nfs(2, Test::Read, mib, 8), read, ""));
             out.push(case("TCP: WRITE 1 MiB x 8", nfs(2, Test::Rewrite, mib, 8), write, ""));
             let random = nfs(2, Test::RandomRead, kib4, 16);
-            out.push(case("TCP: random READ 4 KiB x 16", random, Against::Nothing, ""));
+            out.push(case("TCP: random READ 4 KiB x 16", random, Reference::Nothing, ""));
         }
         out
     }
 }
 
-/// What was measured.
+/// Results of a comparison.
 pub struct Comparison {
     cases: Vec<Case>,
 }
@@ -176,7 +180,7 @@ impl Comparison {
         self.cases.iter().find(|c| c.name == name).and_then(|c| Figure::median(&c.runs))
     }
 
-    /// Medians and ratios.
+    /// Table of medians and ratios.
     pub fn table(&self) -> Table {
         let mut t = Table::new(&[
             ("case", Align::Left),
@@ -195,15 +199,15 @@ impl Comparison {
         let over = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
         for case in &self.cases {
             let Some(f) = Figure::median(&case.runs) else { continue };
-            let (ratio, cpu) = match case.against {
-                Against::Nothing => (None, None),
-                Against::RawRate { server_is_sender } => {
-                    // For a READ the server sends: its cost stands beside the raw sender's.
+            let (ratio, cpu) = match case.reference {
+                Reference::Nothing => (None, None),
+                Reference::RawRate { server_is_sender } => {
+                    // The server sends the data of READ, so compare its CPU time with that of the raw sender.
                     let raw_cpu =
                         if server_is_sender { raw.client_cpu_s_per_gb } else { raw.server_cpu_s_per_gb };
                     (over(f.mb_per_s, raw.mb_per_s), over(f.server_cpu_s_per_gb, raw_cpu))
                 }
-                Against::Latency(name) => (over(f.p50_us, self.median(name).and_then(|p| p.p50_us)), None),
+                Reference::Latency(name) => (over(f.p50_us, self.median(name).and_then(|p| p.p50_us)), None),
             };
             let bulk = f.record >= 1 << 16;
             t.row([

@@ -1,4 +1,5 @@
-//! A server with a memory export in a process of its own, so that its processor time can be told from ours.
+//! A server with a memory export in a separate process, so that its processor time can be measured
+//! separately.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -15,19 +16,19 @@ use crate::{
     scrape::{self, ServerCounters},
 };
 
-/// The registration strategy of a server whose configuration states none.
+/// Registration strategy of a server without configuration.
 pub const SERVER_DEFAULT: Strategy = Strategy::Cache;
 
-/// The capacity of a memory export for files of `bytes` bytes in all: twice their size, because the old and the new
-/// content of rewritten data exist at the same time, and 256 MiB to spare.
+/// Capacity of a memory export for files with a total of `bytes` bytes: twice the size, because old and new
+/// content of rewritten data exist at the same time, plus 256 MiB.
 pub fn room(bytes: u64) -> u64 {
     bytes.saturating_mul(2).saturating_add(256 << 20)
 }
 
-/// The export's name.
+/// Name of the export.
 pub const EXPORT: &str = "/bench";
 
-/// A server in a child process; it ends when this is dropped.
+/// A server in a child process, which ends on drop.
 pub struct EmbeddedServer {
     peer: Peer,
     rdma: String,
@@ -37,19 +38,19 @@ pub struct EmbeddedServer {
 }
 
 impl EmbeddedServer {
-    /// Starts the current program with the command `serve` on free ports, with a memory export that has room for files
-    /// of `bytes` bytes, which may be rewritten.
+    /// Starts this program with the command `serve` on free ports, with a memory export for files with a
+    /// total of `bytes` bytes, which may be rewritten.
     ///
     /// # Errors
-    /// When it does not start.
+    /// The server does not start.
     pub fn start(bytes: u64, at: &At) -> Result<Self, BenchError> {
         Self::start_with(bytes, at, None, &[])
     }
 
-    /// As [`Self::start`], with a registration strategy and further arguments for `serve`.
+    /// Like [`Self::start`], with a registration strategy and additional arguments for `serve`.
     ///
     /// # Errors
-    /// When it does not start.
+    /// The server does not start.
     pub fn start_with(
         bytes: u64,
         at: &At,
@@ -71,11 +72,12 @@ impl EmbeddedServer {
             value(&line, key).map(str::to_owned).ok_or_else(unexpected)
         };
         let metrics = addr("metrics")?;
-        let metrics = metrics.parse().map_err(|_| BenchError::Peer(format!("no address: '{metrics}'")))?;
+        let metrics =
+            metrics.parse().map_err(|_| BenchError::Peer(format!("invalid address '{metrics}'")))?;
         Ok(Self { rdma: addr("rdma")?, tcp: addr("tcp")?, metrics, registration, peer })
     }
 
-    /// The URL of its export over `proto`.
+    /// URL of the export over `proto`.
     pub fn url(&self, proto: Proto) -> String {
         let addr = match proto {
             Proto::Tcp => &self.tcp,
@@ -84,28 +86,28 @@ impl EmbeddedServer {
         format!("nfs://{addr}{EXPORT}?proto={proto}")
     }
 
-    /// The registration strategy that it was told to use.
+    /// The registration strategy that was passed to the server.
     pub fn registration(&self) -> Option<Strategy> {
         self.registration
     }
 
-    /// What it has counted, once it exposes no memory any more (or has for 2 s).
+    /// Reads its counters as soon as it exposes no memory, or after 2 s.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// The server does not respond.
     pub fn counters(&self) -> Result<ServerCounters, BenchError> {
         scrape::settled(self.metrics)
     }
 
-    /// What the stages of sampled calls took until now, over `transport` (`rdma`, `tcp`).
+    /// Reads the total stage times of sampled calls over `transport` (`rdma` or `tcp`).
     ///
     /// # Errors
-    /// When it does not answer.
+    /// The server does not respond.
     pub fn stages(&self, transport: &str) -> Result<StageStats, BenchError> {
         scrape::stages(self.metrics, transport)
     }
 
-    /// The processor time that it has used.
+    /// Processor time used so far.
     pub fn cpu(&self) -> Option<Duration> {
         self.peer.cpu()
     }

@@ -1,4 +1,4 @@
-//! Why a measurement failed.
+//! Errors of measurements.
 
 use std::{
     fmt::Display,
@@ -9,45 +9,45 @@ use std::{
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The peer process did not start or stopped early.
+    /// The peer process did not start, or ended early.
     #[error("the peer process failed: {0}")]
     Peer(String),
-    /// A socket or file failed while doing the named thing.
+    /// An operation on a socket or file failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried, as a phrase that follows "cannot".
+        /// The operation, as a phrase after "cannot".
         what: &'static str,
-        /// What the machine said.
+        /// The error.
         source: io::Error,
     },
-    /// A parameter makes no sense.
+    /// A parameter is invalid.
     #[error("{0}")]
     Parameter(String),
     /// The file system under test failed.
     #[error("{0}")]
     Client(String),
-    /// A file for figures or a picture could not be written.
+    /// A file for figures or a plot cannot be written.
     #[error("cannot {what} {path}: {reason}")]
     File {
-        /// What was tried.
+        /// The operation, as a phrase after "cannot".
         what: &'static str,
-        /// The file, or its directory.
+        /// Path of the file or its directory.
         path: PathBuf,
-        /// Why not.
+        /// Reason of the failure.
         reason: String,
     },
-    /// There is no memory for the working set.
+    /// Memory for the working set cannot be allocated.
     #[error("{0}")]
     Memory(#[from] millrace_buffer::OutOfMemory),
 }
 
 impl BenchError {
-    /// An [`Self::Io`] for `what`, to be used with `map_err`.
+    /// Returns a function for `map_err` that creates [`Self::Io`] for `what`.
     pub fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }
 
-    /// A [`Self::File`] for `path`, to be used with `map_err`.
+    /// Returns a function for `map_err` that creates [`Self::File`] for `path`.
     pub(crate) fn file<E: Display>(what: &'static str, path: &Path) -> impl FnOnce(E) -> Self {
         move |reason| Self::File { what, path: path.to_owned(), reason: reason.to_string() }
     }

@@ -1,4 +1,4 @@
-//! One measured line, the same for all benches.
+//! The figures of one measurement, with the same fields for all benchmarks.
 
 use std::{
     fs::File,
@@ -15,65 +15,67 @@ use crate::{
     units::{ByteSize, grouped, short},
 };
 
-/// One measured line. `None` prints as `-` and is `null` in JSON: not measured, or without meaning for this test.
+/// The figures of one measurement. `None` is printed as `-` and is `null` in JSON: not measured or not
+/// applicable.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Figure {
-    /// The program: `raw`, `iozone`.
+    /// Name of the benchmark: `raw`, `iozone`.
     pub workload: String,
-    /// The test in it: `stream`, `write`, `random-read`.
+    /// Name of the test: `stream`, `write`, `random-read`.
     pub test: String,
-    /// `rdma` or `tcp`.
+    /// Transport: `rdma` or `tcp`.
     pub proto: String,
-    /// The RDMA provider.
+    /// RDMA provider.
     pub provider: Option<String>,
-    /// How bulk data moves: `read-write`.
+    /// Transfer design of bulk data: `read-write`.
     pub design: Option<String>,
-    /// The registration strategy: `dynamic`, `cache`; the client's, where both ends have one.
+    /// Registration strategy: `dynamic`, `cache`; that of the client if both ends have one.
     pub registration: Option<String>,
-    /// The server's registration strategy.
+    /// Registration strategy of the server.
     pub server_registration: Option<String>,
-    /// Threads, each with a connection of its own, unless its bench says otherwise.
+    /// Number of threads, each with its own connection unless the benchmark states otherwise.
     pub threads: usize,
-    /// Simulated client hosts; not there where something was measured.
+    /// Number of simulated client hosts; `None` for real measurements.
     pub client_hosts: Option<usize>,
-    /// Bytes of one operation.
+    /// Size of one operation in bytes.
     pub record: u64,
-    /// Operations in flight per thread.
+    /// Number of operations in flight per thread.
     pub outstanding: usize,
-    /// 10^6 bytes per second, all threads together.
+    /// Throughput of all threads in 10^6 bytes per second.
     pub mb_per_s: Option<f64>,
-    /// Operations per second, all threads together.
+    /// Operations per second of all threads.
     pub ops_per_s: Option<f64>,
-    /// Median latency of an operation, in microseconds.
+    /// Median latency of an operation in microseconds.
     pub p50_us: Option<f64>,
-    /// The latency, in microseconds, that 99 of 100 operations do not exceed.
+    /// 99th percentile of the latency in microseconds.
     pub p99_us: Option<f64>,
-    /// Processor seconds of the client (raw: the sender) per 10^9 bytes.
+    /// Processor seconds of the client (raw: of the sender) per 10^9 bytes.
     pub client_cpu_s_per_gb: Option<f64>,
-    /// Processor seconds of the server (raw: the receiver) per 10^9 bytes.
+    /// Processor seconds of the server (raw: of the receiver) per 10^9 bytes.
     pub server_cpu_s_per_gb: Option<f64>,
     /// Processor microseconds of the server per operation.
     pub server_cpu_us_per_op: Option<f64>,
-    /// Processor time of the client (simulated: of all client hosts together) over the time that it took: 100 is one
+    /// Processor time of the client (simulated: of all client hosts) relative to the elapsed time; 100 is one
     /// core.
     pub client_cpu_percent: Option<f64>,
-    /// Processor time of the server over the time that it took: 100 is one core.
+    /// Processor time of the server relative to the elapsed time; 100 is one core.
     pub server_cpu_percent: Option<f64>,
-    /// Times that the client registered memory.
+    /// Number of memory registrations of the client.
     pub client_registrations: Option<f64>,
-    /// Times that the server registered memory.
+    /// Number of memory registrations of the server.
     pub server_registrations: Option<f64>,
-    /// Bytes of the client that the server could reach, times for how long, in seconds.
+    /// Bytes of the client that the server could access, integrated over time, in byte-seconds.
     pub client_exposed_byte_s: Option<f64>,
-    /// Bytes of the server that clients could reach, times for how long, in seconds.
+    /// Bytes of the server that clients could access, integrated over time, in byte-seconds.
     pub server_exposed_byte_s: Option<f64>,
-    /// Where the time of an operation went.
+    /// Latency breakdown.
     #[serde(skip)]
     pub breakdown: Option<Breakdown>,
 }
 
 impl Figure {
-    /// The medians of `runs`, which measured the same thing, and the breakdown over all of them; `None` of none.
+    /// The medians of `runs` of the same measurement, and the breakdown over all of them; `None` without
+    /// runs.
     pub fn median(runs: &[Self]) -> Option<Self> {
         let mid = |get: fn(&Self) -> Option<f64>| median(runs.iter().filter_map(get));
         let mut out = runs.first()?.clone();
@@ -94,33 +96,33 @@ impl Figure {
         Some(out)
     }
 
-    /// One line of JSON.
+    /// The figures as one line of JSON.
     pub fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// A file of figures as comma-separated values: a line of names, which are the JSON keys, and a line for each figure;
-/// what was not measured is empty.
+/// A file of figures as comma-separated values: a header line with the JSON keys, and a line for each figure;
+/// missing values are empty.
 pub struct Csv {
     path: PathBuf,
     out: csv::Writer<File>,
 }
 
 impl Csv {
-    /// Makes the file, or replaces what it holds.
+    /// Creates or overwrites the file.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// The file cannot be created.
     pub fn create(path: &Path) -> Result<Self, BenchError> {
         let out = File::create(path).map_err(BenchError::file("create", path))?;
         Ok(Self { path: path.to_owned(), out: csv::Writer::from_writer(out) })
     }
 
-    /// Adds a line, which is in the file when this returns.
+    /// Appends a line and flushes it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The file cannot be written.
     pub fn add(&mut self, figure: &Figure) -> Result<(), BenchError> {
         self.out.serialize(figure).map_err(BenchError::file("write", &self.path))?;
         self.out.flush().map_err(BenchError::file("write", &self.path))
@@ -131,7 +133,7 @@ fn cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), short)
 }
 
-/// All of `figures` as a table; `ends` names the two ends of the connection ("client" and "server").
+/// A table of `figures`; `ends` are the names of the two ends of the connection ("client" and "server").
 pub fn table(figures: &[Figure], ends: (&str, &str)) -> Table {
     let (left, right) = ends;
     let mut t = Table::new(&[
@@ -161,15 +163,15 @@ pub fn table(figures: &[Figure], ends: (&str, &str)) -> Table {
     t
 }
 
-/// What a column shows of a figure.
-type Shown = fn(&Figure) -> String;
+/// The text of a column for a figure.
+type CellText = fn(&Figure) -> String;
 
-/// What the designs and strategies of `figures` cost: processor time, registrations, exposed memory. What all figures
-/// have in common is left out, but for the test and the record.
+/// A table of the cost of designs and strategies: processor time, registrations, exposed memory. Parameters
+/// that are equal in all `figures` are omitted, except test and record.
 pub fn costs(figures: &[Figure]) -> Table {
     let varies =
-        |get: Shown| figures.first().is_some_and(|first| figures.iter().any(|f| get(f) != get(first)));
-    let mut words: Vec<(&str, Align, Shown)> = vec![
+        |get: CellText| figures.first().is_some_and(|first| figures.iter().any(|f| get(f) != get(first)));
+    let mut words: Vec<(&str, Align, CellText)> = vec![
         ("design", Align::Left, |f| text(&f.design)),
         ("registration", Align::Left, |f| text(&f.registration)),
         ("server's", Align::Left, |f| text(&f.server_registration)),
@@ -178,7 +180,7 @@ pub fn costs(figures: &[Figure]) -> Table {
     words.retain(|(_, _, get)| varies(*get));
     words.push(("record", Align::Right, |f| ByteSize(f.record).human().to_string()));
     words.push(("test", Align::Left, |f| f.test.clone()));
-    let numbers: [(&str, Shown); 7] = [
+    let numbers: [(&str, CellText); 7] = [
         ("MB/s", |f| cell(f.mb_per_s)),
         ("client CPU %", |f| cell(f.client_cpu_percent)),
         ("server CPU %", |f| cell(f.server_cpu_percent)),
@@ -205,7 +207,7 @@ fn count(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |v| grouped(v.round() as u64))
 }
 
-/// Bytes times seconds, with the unit; `0` only for none at all.
+/// Formats byte-seconds with a unit; `0` only for exactly zero.
 fn byte_seconds(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_of_a_figure_has_the_agreed_keys_in_order() {
+    fn the_json_of_a_figure_has_the_documented_keys_in_order() {
         let f = Figure { workload: "iozone".into(), test: "read".into(), ..Figure::default() };
         let at: Vec<_> = [
             "workload",
@@ -256,14 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn medians_skip_what_was_not_measured() {
+    fn medians_skip_missing_values() {
         let run = |mb, cpu| Figure { mb_per_s: Some(mb), server_cpu_s_per_gb: cpu, ..Figure::default() };
         let m = Figure::median(&[run(1.0, None), run(3.0, Some(0.5)), run(2.0, None)]).unwrap();
         assert_eq!((m.mb_per_s, m.server_cpu_s_per_gb, m.p50_us), (Some(2.0), Some(0.5), None));
     }
 
     #[test]
-    fn costs_leave_out_what_all_have_in_common() {
+    fn the_cost_table_omits_equal_parameters() {
         let f = |threads, exposed| Figure {
             test: "read".into(),
             design: Some("read-write".into()),

@@ -1,15 +1,15 @@
-//! Measurements and figures.
+//! Measurements and their figures.
 //!
-//! Benchmarks are programs whose output is a table; nothing here asserts a time. Every figure is a [`Figure`], so
-//! that all benches print the same columns and the same JSON keys. Processor time is taken per process ([`cpu`]),
-//! which is why the peer of a measurement runs in a process of its own ([`child`]).
+//! A benchmark prints a table; it does not assert times. Every result is a [`Figure`], so that all benchmarks
+//! have the same columns and JSON keys. Processor time is measured per process ([`cpu`]), so the peer of a
+//! measurement runs in a separate process ([`child`]).
 
-mod at;
 pub mod breakdown;
 pub mod child;
 pub mod compare;
 pub mod cpu;
 pub mod embedded;
+mod endpoint;
 mod error;
 pub mod figure;
 pub mod iozone;
@@ -23,7 +23,7 @@ pub mod table;
 pub mod units;
 pub mod workload;
 
-pub use at::At;
+pub use endpoint::At;
 pub use error::BenchError;
 pub use figure::Figure;
 pub use scrape::ServerCounters;

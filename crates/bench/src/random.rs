@@ -1,21 +1,22 @@
-//! Numbers that look random, the same for the same seed.
+//! Pseudo-random numbers, reproducible by seed.
 
-/// A generator (xorshift64*): cheap, and the same everywhere.
+/// A generator (xorshift64*): fast and platform-independent.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator for `seed`.
+    /// Creates a generator with `seed`.
     pub fn new(seed: u64) -> Self {
-        // SplitMix64's step, so that neighbouring seeds have nothing in common; the state must not be 0.
+        // A step of SplitMix64, so that the sequences of neighbouring seeds are unrelated; the state must not
+        // be 0.
         let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         Self((z ^ (z >> 31)) | 1)
     }
 
-    /// The next number of 64 bits.
-    #[allow(clippy::should_implement_trait)] // It never ends.
+    /// The next 64-bit number.
+    #[allow(clippy::should_implement_trait)] // Infinite.
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -23,22 +24,22 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `n`; 0 if there is none.
+    /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`.
+    /// A number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// Heads or tails.
+    /// `true` or `false` with equal probability.
     pub fn coin(&mut self) -> bool {
         self.next() >> 63 == 1
     }
 
-    /// A number of the normal distribution with mean 0 and deviation 1 (Box and Muller's method).
+    /// A number of the standard normal distribution (Box-Muller method).
     pub fn normal(&mut self) -> f64 {
         let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         let (a, b) = (unit(self.next()), unit(self.next()));
@@ -51,7 +52,7 @@ mod tests {
     use super::Random;
 
     #[test]
-    fn numbers_keep_to_their_bounds_and_repeat_with_the_seed() {
+    fn numbers_are_within_bounds_and_reproducible_by_seed() {
         let mut r = Random::new(7);
         assert!((0..1000).all(|_| r.below(10) < 10 && (3..=5).contains(&r.between(3, 5))));
         assert_eq!((r.below(0), r.between(4, 4)), (0, 4));

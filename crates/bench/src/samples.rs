@@ -1,4 +1,4 @@
-//! The counters of a server in another process, as it shows them at `/metrics` (OpenMetrics text).
+//! Counters of a server in another process, from its `/metrics` endpoint (OpenMetrics text).
 
 use std::{
     io::{self, Read, Write},
@@ -6,36 +6,36 @@ use std::{
     time::Duration,
 };
 
-/// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest answer.
-const MAX_ANSWER: u64 = 16 << 20;
+/// Time limit for the response of a server.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum length of a response in bytes.
+const MAX_RESPONSE: u64 = 16 << 20;
 
-/// One value of one counter.
+/// A sample of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// The name, without `millrace_`.
+    /// Metric name without `millrace_`.
     pub name: String,
     labels: Vec<(String, String)>,
-    /// As it stands there.
+    /// Value.
     pub value: f64,
 }
 
 impl Sample {
-    /// The value of a label, if it has that label.
+    /// The value of a label, if present.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 }
 
-/// Asks the server whose metrics are at `address` (`HOST:PORT`, say) for its counters.
+/// Reads the counters of the server with the metrics endpoint `address` (such as `HOST:PORT`).
 ///
 /// # Errors
-/// When it does not answer, or not with the counters of a Millrace server.
+/// The server does not respond, or is not a Millrace server.
 pub fn scrape(address: impl ToSocketAddrs) -> io::Result<Vec<Sample>> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     for addr in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&addr, PATIENCE) {
+        match TcpStream::connect_timeout(&addr, TIMEOUT) {
             Ok(stream) => return ask(stream),
             Err(e) => last = e,
         }
@@ -44,20 +44,20 @@ pub fn scrape(address: impl ToSocketAddrs) -> io::Result<Vec<Sample>> {
 }
 
 fn ask(mut stream: TcpStream) -> io::Result<Vec<Sample>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: millrace\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
-    stream.take(MAX_ANSWER).read_to_string(&mut text)?;
+    stream.take(MAX_RESPONSE).read_to_string(&mut text)?;
     let body = text.split_once("\r\n\r\n").filter(|(head, _)| head.starts_with("HTTP/1.1 200"));
     let samples = body.map(|(_, body)| parse(body)).unwrap_or_default();
     if samples.is_empty() {
-        let what = "what answers there is not the metrics address of a Millrace server";
+        let what = "the response is not that of a Millrace server's metrics endpoint";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     Ok(samples)
 }
 
-/// The samples of a text; lines that are not understood are left out.
+/// Parses samples; ignores lines that are not understood.
 pub fn parse(text: &str) -> Vec<Sample> {
     text.lines().filter_map(|l| sample(l.strip_prefix("millrace_")?)).collect()
 }
@@ -73,7 +73,8 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// Labels up to the closing brace, with what follows it. A backslash in a value is before `"`, `\` or `n`.
+/// Parses labels up to the closing brace; also returns the rest. A backslash in a value precedes `"`, `\` or
+/// `n`.
 fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut out = Vec::new();
     loop {
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_read_with_their_labels_and_nonsense_is_left_out() {
+    fn samples_are_parsed_with_labels_and_invalid_lines_ignored() {
         let text = "# HELP millrace_a x\nmillrace_a 3\nmillrace_b_total{k=\"v\"} 1.5\nother 1\nmillrace_c{k=\"v\n\
                     millrace_d{k=\"a\\\"}\\\\ \\n\",le=\"+Inf\"} 7\nmillrace_e{} x\nmillrace_f";
         let samples = parse(text);

@@ -1,4 +1,4 @@
-//! What a server in another process has counted, by its metrics endpoint.
+//! Counters of a server in another process, through its metrics endpoint.
 
 use std::{
     net::SocketAddr,
@@ -15,22 +15,22 @@ use crate::{
     samples::{self, Sample},
 };
 
-/// How long clients may take to acknowledge what they have.
-const ACKNOWLEDGED: Duration = Duration::from_secs(2);
+/// Time limit for clients to acknowledge exposed memory.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Counters of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ServerCounters {
-    /// Times that it registered memory.
+    /// Number of memory registrations.
     pub registrations: f64,
-    /// The bytes of its memory that clients could reach, times for how long, in seconds.
+    /// Bytes of its memory that clients could access, integrated over time, in byte-seconds.
     pub exposed_byte_seconds: f64,
-    /// The bytes of its memory that clients can reach now: the one value that also falls.
+    /// Bytes of its memory that clients can access now; unlike the others, it can decrease.
     pub exposed_bytes: f64,
 }
 
 impl ServerCounters {
-    /// What was added since `before`.
+    /// The difference to `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -42,15 +42,15 @@ impl ServerCounters {
 }
 
 fn scrape(addr: SocketAddr) -> Result<Vec<Sample>, BenchError> {
-    samples::scrape(addr).map_err(BenchError::io("ask the server for its counters"))
+    samples::scrape(addr).map_err(BenchError::io("read the counters of the server"))
 }
 
-/// Asks the server whose metrics are at `addr`.
+/// Reads the counters at `addr`.
 fn counters(addr: SocketAddr) -> Result<ServerCounters, BenchError> {
     let samples = scrape(addr)?;
     let counter = |name: &str| {
         let found = samples.iter().find(|s| s.name == name);
-        found.map(|s| s.value).ok_or_else(|| BenchError::Peer(format!("it does not count millrace_{name}")))
+        found.map(|s| s.value).ok_or_else(|| BenchError::Peer(format!("it has no metric millrace_{name}")))
     };
     Ok(ServerCounters {
         registrations: counter("rdma_registrations_total")?,
@@ -59,10 +59,10 @@ fn counters(addr: SocketAddr) -> Result<ServerCounters, BenchError> {
     })
 }
 
-/// The same once clients have acknowledged all that they were shown (Read-Read): a client has its data before it says
-/// so. One that does not keeps nobody waiting for long.
+/// Reads the counters after clients have acknowledged all exposed memory (Read-Read): a client has its data
+/// before it acknowledges. Waits at most [`ACKNOWLEDGE_TIMEOUT`].
 pub(crate) fn settled(addr: SocketAddr) -> Result<ServerCounters, BenchError> {
-    let deadline = Instant::now() + ACKNOWLEDGED;
+    let deadline = Instant::now() + ACKNOWLEDGE_TIMEOUT;
     loop {
         let now = counters(addr)?;
         if now.exposed_bytes == 0.0 || Instant::now() > deadline {
@@ -72,12 +72,12 @@ pub(crate) fn settled(addr: SocketAddr) -> Result<ServerCounters, BenchError> {
     }
 }
 
-/// What the stages of sampled calls over `transport` took.
+/// Reads the total stage times of sampled calls over `transport`.
 pub(crate) fn stages(addr: SocketAddr, transport: &str) -> Result<StageStats, BenchError> {
     Ok(stages_in(&scrape(addr)?, transport))
 }
 
-/// What is missing counts as nothing.
+/// Missing metrics count as 0.
 fn stages_in(samples: &[Sample], transport: &str) -> StageStats {
     let mut out = StageStats::default();
     for class in CallClass::ALL {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_are_found_by_transport_class_and_name() {
+    fn stages_are_selected_by_transport_class_and_name() {
         let text = "millrace_rpc_sampled_calls_total{transport=\"rdma\",class=\"read\"} 3\n\
                     millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"read\",stage=\"reply\"} 2e-6\n\
                     millrace_rpc_stage_seconds_total{transport=\"rdma\",class=\"write\",stage=\"reply\"} 7\n\

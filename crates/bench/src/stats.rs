@@ -1,6 +1,6 @@
 //! Summaries of several runs.
 
-/// The median; of an even number of values the mean of the middle two. `None` of none.
+/// The median; for an even number of values, the mean of the middle two. `None` without values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -11,7 +11,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some((upper + sorted.get(sorted.len() / 2 - 1)?) / 2.0)
 }
 
-/// Latencies, in nanoseconds, kept to three digits.
+/// Latencies in nanoseconds, with three significant digits.
 pub struct Latencies(hdrhistogram::Histogram<u64>);
 
 impl Default for Latencies {
@@ -21,28 +21,28 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// None yet.
+    /// Creates an empty collection.
     ///
     /// # Panics
-    /// Never: the bounds and the three significant digits are within what a histogram takes.
+    /// Never: the constant arguments are valid.
     #[allow(clippy::expect_used)] // Constant arguments.
     pub fn new() -> Self {
-        let longest = 3600 * 1_000_000_000; // An hour; what takes longer counts as an hour.
+        let longest = 3600 * 1_000_000_000; // An hour; longer latencies count as an hour.
         Self(hdrhistogram::Histogram::new_with_bounds(1, longest, 3).expect("valid constants"))
     }
 
-    /// Adds one.
+    /// Records a latency.
     pub fn record(&mut self, latency: std::time::Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds all of `other`.
+    /// Adds all latencies of `other`.
     pub fn merge(&mut self, other: &Self) {
-        // Fails only for values beyond the range, which is the same for both.
+        // Fails only for values out of range; the ranges are equal.
         let _ = self.0.add(&other.0);
     }
 
-    /// How many there are.
+    /// Number of latencies.
     pub fn len(&self) -> u64 {
         self.0.len()
     }
@@ -52,12 +52,12 @@ impl Latencies {
         self.0.is_empty()
     }
 
-    /// The mean, in microseconds.
+    /// The mean in microseconds.
     pub fn mean_us(&self) -> f64 {
         self.0.mean() / 1000.0
     }
 
-    /// The latency, in microseconds, that `percent` of all do not exceed.
+    /// The `percent`th percentile in microseconds.
     pub fn percentile_us(&self, percent: f64) -> f64 {
         self.0.value_at_percentile(percent) as f64 / 1000.0
     }
@@ -69,7 +69,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_median_ignores_the_one_wild_run() {
+    fn a_median_ignores_a_single_outlier() {
         assert_eq!(median([]), None);
         assert_eq!(median([3.0]), Some(3.0));
         assert_eq!(median([5.0, 1000.0, 4.0]), Some(5.0));

@@ -1,19 +1,19 @@
-//! Plain text tables: aligned columns, a rule under the header, no colour, no frame.
+//! Plain text tables: aligned columns, a line under the header, no colours or borders.
 
 use std::fmt;
 
 use comfy_table::{CellAlignment, ContentArrangement};
 
-/// Which edge of its column a cell keeps to.
+/// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// For text.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// A table that prints itself.
+/// A table with an aligned text representation.
 pub struct Table {
     inner: comfy_table::Table,
     columns: Vec<Align>,
@@ -21,14 +21,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these columns.
+    /// Creates a table with these columns.
     pub fn new(columns: &[(&str, Align)]) -> Self {
         let mut inner = comfy_table::Table::new();
         inner.set_header(columns.iter().map(|(name, _)| *name));
         Self::with(inner, true, columns.iter().map(|(_, align)| *align).collect())
     }
 
-    /// A table without a header.
+    /// Creates a table without a header.
     pub fn bare(columns: &[Align]) -> Self {
         Self::with(comfy_table::Table::new(), false, columns.to_vec())
     }
@@ -44,7 +44,7 @@ impl Table {
     /// Adds a row.
     pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.inner.add_row(cells.into_iter().map(Into::into).collect::<Vec<String>>());
-        // Columns exist once a row has them.
+        // The columns exist after the first row is added.
         if self.inner.row_count() == 1 {
             self.align();
         }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_lines_have_no_trailing_space() {
+    fn columns_are_aligned_and_lines_have_no_trailing_space() {
         let mut t = Table::new(&[("test", Align::Left), ("MB/s", Align::Right)]);
         t.row(["read", "3900"]);
         t.row(["random-read", "4"]);

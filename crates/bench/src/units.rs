@@ -1,4 +1,4 @@
-//! Sizes and rates as people write and read them.
+//! Parsing and formatting of sizes and rates.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub fn cpu_s_per_gb(cpu: Duration, bytes: u64) -> f64 {
     cpu.as_secs_f64() / (bytes as f64 / 1e9).max(1e-12)
 }
 
-/// `value` with the digits that carry meaning: three significant ones below 1000, none after the point above.
+/// Formats `value` with three significant digits below 1000, and without decimals above.
 pub fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -23,7 +23,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// `n` with a comma between groups of three digits.
+/// Formats `n` with a comma between groups of three digits.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);

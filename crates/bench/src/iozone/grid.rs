@@ -1,10 +1,10 @@
-//! Every number of threads with every record size and every test.
+//! Measurements of every combination of threads, record size and test.
 
 use std::net::IpAddr;
 
 use millrace_client::{Options, Proto, Url};
 
-use super::{Iozone, Run, Session, Test, common};
+use super::{Iozone, Run, Session, Test, gcd};
 use crate::{
     At, BenchError, Figure,
     embedded::{EmbeddedServer, SERVER_DEFAULT},
@@ -20,30 +20,30 @@ pub enum Servers {
         /// The transport to it.
         proto: Proto,
     },
-    /// A running server: the directory in which files are created.
+    /// A running server: URL of the directory in which files are created.
     Url(Url),
 }
 
 /// The parameters of a measurement, of which every combination is measured.
 #[derive(Debug, Clone)]
 pub struct Grid {
-    /// Numbers of threads, each with a connection and a file.
+    /// Numbers of threads, each with its own connection and file.
     pub threads: Vec<usize>,
-    /// Bytes of one operation.
+    /// Record sizes in bytes.
     pub records: Vec<usize>,
-    /// The tests, in this order.
+    /// Tests, in this order.
     pub tests: Vec<Test>,
-    /// Bytes of each file; rounded down to a multiple of all records.
+    /// Size of each file in bytes; rounded down to a multiple of all record sizes.
     pub size: u64,
-    /// Operations in flight per thread.
+    /// Number of operations in flight per thread.
     pub outstanding: usize,
-    /// Random tests: operations per thread; 0: one for each record of the file, at most 100 000.
+    /// Random tests: number of operations per thread; 0: one for each record of the file, at most 100 000.
     pub random_ops: u64,
-    /// Runs of everything.
+    /// Number of runs.
     pub runs: usize,
 }
 
-/// Receives figures as they are measured; an error ends the measurement.
+/// Callback for figures as they are measured; an error ends the measurement.
 pub type Seen<'a> = dyn FnMut(Figure) -> Result<(), BenchError> + 'a;
 
 impl Grid {
@@ -55,14 +55,14 @@ impl Grid {
     /// The size of each file: a multiple of every record size.
     ///
     /// # Errors
-    /// When [`Self::size`] is less than such a multiple.
+    /// [`Self::size`] is smaller than the least common multiple.
     pub fn file_size(&self) -> Result<u64, BenchError> {
         let too_large =
             || BenchError::Parameter("the records do not all fit into a file; choose a larger --size".into());
         let mut step = 1_u64;
         for record in &self.records {
             let record = (*record as u64).max(1);
-            step = (step / common(step, record)).checked_mul(record).ok_or_else(too_large)?;
+            step = (step / gcd(step, record)).checked_mul(record).ok_or_else(too_large)?;
         }
         match self.size / step * step {
             0 => Err(too_large()),
@@ -70,7 +70,7 @@ impl Grid {
         }
     }
 
-    /// Every record with every test, in the order in which they are measured.
+    /// Every combination of record and test, in the order of the measurements.
     pub fn tests(&self) -> Vec<Run> {
         let runs = |record| self.tests.iter().map(move |test| self.test(*test, record));
         self.records.iter().flat_map(|record| runs(*record)).collect()
@@ -80,10 +80,11 @@ impl Grid {
         Run { test, record, outstanding: self.outstanding, passes: 1, random_ops: self.random_ops }
     }
 
-    /// Calls `pass` [`Self::runs`] times, each of which gives `cells` figures to its argument; `each` sees every figure.
-    /// Returns the median of each cell.
+    /// Calls `pass` [`Self::runs`] times; each call must report `cells` figures to its argument. `each` is
+    /// called with every figure. Returns the median of each cell.
     ///
-    /// Because every cell is measured once before any is measured again, the noise of the machine affects all alike.
+    /// All cells are measured once before any is measured again, so that other load of the machine affects
+    /// all of them.
     ///
     /// # Errors
     /// Those of `pass` and `each`.
@@ -107,10 +108,11 @@ impl Grid {
         Ok((0..cells).filter_map(|i| Figure::median(&cell(i))).collect())
     }
 
-    /// Starts the server of [`Servers::Embedded`] with room for the files of the largest number of threads.
+    /// Starts the server of [`Servers::Embedded`], with capacity for the files of the maximum number of
+    /// threads.
     ///
     /// # Errors
-    /// When it does not start.
+    /// The server does not start.
     pub fn start(
         &self,
         servers: &Servers,
@@ -128,7 +130,7 @@ impl Grid {
     /// Connects `threads` threads to the server and creates their files.
     ///
     /// # Errors
-    /// As [`Session::open`].
+    /// Those of [`Session::open`].
     pub fn open(
         &self,
         servers: &Servers,
@@ -141,7 +143,9 @@ impl Grid {
                 let text = server.url(*proto);
                 text.parse().map_err(|e: millrace_client::Error| BenchError::Client(e.to_string()))?
             }
-            (Servers::Embedded { .. }, None) => return Err(BenchError::Peer("there is no server".into())),
+            (Servers::Embedded { .. }, None) => {
+                return Err(BenchError::Peer("the server was not started".into()));
+            }
             (Servers::Url(url), _) => url.clone(),
         };
         let session = Session::open(Iozone { url, options, threads, size: self.file_size()? })?;
@@ -152,11 +156,11 @@ impl Grid {
         Ok(session)
     }
 
-    /// Measures every record with every test. A record that one READ or WRITE does not carry gives a figure without
-    /// values if `compares`, and is an error otherwise.
+    /// Measures every combination of record and test. A record that is larger than one READ or WRITE results
+    /// in a figure without values if `compares`, and in an error otherwise.
     ///
     /// # Errors
-    /// As [`Session::run`], and those of `seen`.
+    /// Those of [`Session::run`] and of `seen`.
     pub fn measure(
         &self,
         session: &Session,
@@ -172,11 +176,12 @@ impl Grid {
     }
 }
 
-/// Measures every cell of `grid` as often as it says. Returns the medians, in the order of threads, records, tests;
-/// `each` sees every figure. `options` says how clients connect; what a URL states takes precedence.
+/// Measures all cells of `grid`, each [`Grid::runs`] times. Returns the medians in the order of threads,
+/// records, tests; `each` is called with every figure. `options` are those of the clients; settings in a URL
+/// take precedence.
 ///
 /// # Errors
-/// When the parameters do not fit together, or a measurement fails.
+/// The parameters are inconsistent, or a measurement fails.
 pub fn measure(
     servers: &Servers,
     options: &Options,
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_whole_records_of_every_size() {
+    fn file_sizes_are_multiples_of_all_records() {
         assert_eq!(grid(vec![4096, 12_288]).file_size().unwrap(), 8 * 12_288);
         assert_eq!(grid(vec![4096, 6144]).file_size().unwrap(), 8 * 12_288);
         for records in [vec![200_000], vec![usize::MAX, usize::MAX - 1]] {

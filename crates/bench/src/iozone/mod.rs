@@ -1,9 +1,10 @@
-//! Reads and writes of files, a file per thread: sequential write, rewrite, read, reread, random read and write.
+//! Reads and writes of files, one file per thread: sequential write, rewrite, read, reread, random read and
+//! write.
 //!
-//! Each thread is an OS thread with a runtime, a client and a file of its own, and keeps `outstanding` records in
-//! flight. All threads start a test together; its time is that of the slowest. UNSTABLE writes end with one COMMIT,
-//! which is part of the time. Memory for data is taken once: a read gives its buffer to the next read, writes share
-//! views of one pattern as long as the working set.
+//! Each thread is an OS thread with its own runtime, client and file, and keeps `outstanding` records in
+//! flight. All threads start a test together; its time is that of the slowest. UNSTABLE writes end with one
+//! COMMIT, which is included in the time. Memory for data is allocated once: reads reuse their buffers, and
+//! writes share views of one pattern of the size of the working set.
 
 mod grid;
 mod thread;
@@ -26,17 +27,17 @@ use crate::{
     units::{cpu_s_per_gb, mb_per_s},
 };
 pub use grid::{Grid, Seen, Servers, measure};
+use thread::{ClientLimits, Request, Worker};
 pub use thread::{Exposure, File, WORKING_SET};
-use thread::{Greeting, Order, Worker};
 
 /// A test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Test {
-    /// Write new files from start to end.
+    /// Write new files sequentially.
     Write,
     /// Write the same files again.
     Rewrite,
-    /// Read from start to end.
+    /// Read sequentially.
     Read,
     /// Read again.
     Reread,
@@ -47,12 +48,12 @@ pub enum Test {
 }
 
 impl Test {
-    /// Whether it writes.
+    /// Whether the test writes.
     pub fn writes(self) -> bool {
         matches!(self, Self::Write | Self::Rewrite | Self::RandomWrite)
     }
 
-    /// The calls in which its data moves.
+    /// The class of calls that transfer the data.
     fn class(self) -> CallClass {
         if self.writes() { CallClass::Write } else { CallClass::Read }
     }
@@ -75,47 +76,47 @@ impl fmt::Display for Test {
     }
 }
 
-/// What to measure.
+/// Parameters of the threads.
 #[derive(Debug, Clone)]
 pub struct Iozone {
-    /// The directory in which files are made.
+    /// URL of the directory in which files are created.
     pub url: Url,
-    /// How clients connect; what the URL states wins.
+    /// Client options; settings in the URL take precedence.
     pub options: Options,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Bytes of each file.
+    /// Size of each file in bytes.
     pub size: u64,
 }
 
-/// One measurement.
+/// Parameters of one measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     /// The test.
     pub test: Test,
-    /// Bytes of one operation.
+    /// Record size in bytes.
     pub record: usize,
-    /// Operations in flight per thread.
+    /// Number of operations in flight per thread.
     pub outstanding: usize,
-    /// Sequential tests: how often to go through the file.
+    /// Sequential tests: number of passes over the file.
     pub passes: u64,
-    /// Random tests: operations per thread; 0: one for each record of the file, at most 100 000.
+    /// Random tests: number of operations per thread; 0: one for each record of the file, at most 100 000.
     pub random_ops: u64,
 }
 
-/// Threads with their clients connected and their files made.
+/// Threads with connected clients and created files.
 pub struct Session {
     config: Iozone,
     workers: Vec<Worker>,
-    /// What the clients agreed on.
-    agreed: Greeting,
+    /// Common limits of the clients.
+    limits: ClientLimits,
 }
 
 impl Session {
-    /// Connects all threads and makes an empty file for each.
+    /// Connects all threads and creates an empty file for each.
     ///
     /// # Errors
-    /// When a client cannot connect, or a file cannot be made.
+    /// A client cannot connect, or a file cannot be created.
     pub fn open(config: Iozone) -> Result<Self, BenchError> {
         let config = Iozone { threads: config.threads.max(1), size: config.size.max(1), ..config };
         let shared = Arc::new(config.clone());
@@ -123,51 +124,53 @@ impl Session {
         for n in 0..config.threads {
             workers.push(Worker::start(n, Arc::clone(&shared))?);
         }
-        let mut agreed = Greeting { rsize: usize::MAX, wsize: usize::MAX, provider: None };
+        let mut limits = ClientLimits { rsize: usize::MAX, wsize: usize::MAX, provider: None };
         for w in &workers {
-            let Greeting { rsize, wsize, provider } = w.ready()?;
-            agreed = Greeting { rsize: agreed.rsize.min(rsize), wsize: agreed.wsize.min(wsize), provider };
+            let ClientLimits { rsize, wsize, provider } = w.ready()?;
+            limits =
+                ClientLimits { rsize: limits.rsize.min(rsize), wsize: limits.wsize.min(wsize), provider };
         }
-        Ok(Self { config, workers, agreed })
+        Ok(Self { config, workers, limits })
     }
 
     /// Fills the files without measuring.
     ///
     /// # Errors
-    /// When a write fails.
+    /// A write fails.
     pub fn prepare(&self) -> Result<(), BenchError> {
-        // To the last byte.
-        let most = 1_u64 << self.agreed.wsize.clamp(1, 1 << 20).ilog2();
-        let record = common(most, self.config.size) as usize;
+        // A divisor of the size, so that the file is filled completely.
+        let most = 1_u64 << self.limits.wsize.clamp(1, 1 << 20).ilog2();
+        let record = gcd(most, self.config.size) as usize;
         let fill = Run { test: Test::Write, record, outstanding: 8, passes: 1, random_ops: 0 };
         self.run(&fill, None).map(drop)
     }
 
-    /// Whether one READ or WRITE carries a record of the run.
+    /// Whether one READ or WRITE can transfer a record of the run.
     pub fn carries(&self, run: &Run) -> bool {
         (1..=self.largest(run.test)).contains(&run.record)
     }
 
     fn largest(&self, test: Test) -> usize {
-        if test.writes() { self.agreed.wsize } else { self.agreed.rsize }
+        if test.writes() { self.limits.wsize } else { self.limits.rsize }
     }
 
-    /// Measures once. What the server used and counted is known only of an embedded `server`.
+    /// Runs one measurement. Counters and processor time of the server are available only for an embedded
+    /// `server`.
     ///
     /// # Errors
-    /// When an operation fails, or the record is larger than the server takes.
+    /// An operation fails, or the record exceeds the server's maximum.
     pub fn run(&self, run: &Run, server: Option<&EmbeddedServer>) -> Result<Figure, BenchError> {
         if !self.carries(run) {
             return Err(BenchError::Parameter(format!(
-                "a record of {} bytes is not between 1 and {}, the most that one {} of this server and \
-                 transport carries; choose a smaller --record, or raise rsize and wsize in the URL",
+                "invalid record size {}: the server and transport support 1 to {} bytes in one {}; \
+                 choose a smaller --record, or raise rsize and wsize in the URL",
                 run.record,
                 self.largest(run.test),
                 if run.test.writes() { "WRITE" } else { "READ" },
             )));
         }
         if run.record as u64 > self.config.size {
-            return Err(BenchError::Parameter("a record cannot be larger than the file".into()));
+            return Err(BenchError::Parameter("the record is larger than the file".into()));
         }
         let counted = server.map(EmbeddedServer::counters).transpose()?;
         let proto = self.proto().to_string();
@@ -175,7 +178,7 @@ impl Session {
         let stages_before = stages()?;
         let server_before = server.and_then(EmbeddedServer::cpu);
         let (start, before) = (Instant::now(), cpu::own());
-        let all = self.ordered(run)?;
+        let all = self.run_all(run)?;
         let took = start.elapsed();
         let client = cpu::own() - before;
         let server_cpu = server.and_then(EmbeddedServer::cpu).zip(server_before).map(|(after, b)| after - b);
@@ -200,11 +203,11 @@ impl Session {
         })
     }
 
-    /// Has all threads run, and waits for the last.
-    fn ordered(&self, run: &Run) -> Result<Outcome, BenchError> {
+    /// Lets all threads run, and waits for them.
+    fn run_all(&self, run: &Run) -> Result<Outcome, BenchError> {
         let (done, outcomes) = mpsc::channel();
         for w in &self.workers {
-            w.order(Order { run: *run, done: done.clone() })?;
+            w.request(Request { run: *run, done: done.clone() })?;
         }
         drop(done);
         let mut all = Outcome::default();
@@ -222,7 +225,7 @@ impl Session {
         self.proto() == millrace_client::Proto::Rdma
     }
 
-    /// What is known of a run before it is measured.
+    /// The figure of a run without measured values.
     pub fn unmeasured(&self, run: &Run, server: Option<&EmbeddedServer>) -> Figure {
         let (rdma, url, options) = (self.rdma(), &self.config.url, &self.config.options);
         let of_server = server.filter(|_| rdma).and_then(|s| s.registration());
@@ -230,7 +233,7 @@ impl Session {
             workload: "iozone".into(),
             test: run.test.to_string(),
             proto: self.proto().to_string(),
-            provider: self.agreed.provider.map(Into::into),
+            provider: self.limits.provider.map(Into::into),
             design: rdma.then(|| options.design.to_string()),
             registration: rdma.then(|| url.registration.unwrap_or(options.registration).to_string()),
             server_registration: of_server.map(|r| r.to_string()),
@@ -247,11 +250,11 @@ impl Session {
 pub struct Outcome {
     /// Bytes read or written.
     pub bytes: u64,
-    /// The latency of each operation.
+    /// Latencies of the operations.
     pub latencies: Latencies,
-    /// Memory registrations.
+    /// Number of memory registrations.
     pub registrations: u64,
-    /// Bytes that the server could access, times the duration, in nanoseconds.
+    /// Bytes that the server could access, integrated over time, in byte-nanoseconds.
     pub exposed_byte_nanoseconds: u128,
     /// The stages of sampled calls.
     pub stages: StageStats,
@@ -267,7 +270,7 @@ impl Outcome {
         self.stages = self.stages.plus(&other.stages);
     }
 
-    /// Completes `line` with rates, latencies and processor time of a test that took `took`.
+    /// Adds rates, latencies and processor time of a test with the duration `took` to `line`.
     pub fn figure(&self, line: Figure, took: Duration, client: Duration, server: Option<Duration>) -> Figure {
         let percent = |cpu: Duration| cpu.as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-9);
         let operations = self.latencies.len();
@@ -286,7 +289,7 @@ impl Outcome {
     }
 }
 
-/// The greatest common divisor; of `a` and 0, `a`.
-fn common(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { common(b, a % b) }
+/// Greatest common divisor; `a` if `b` is 0.
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -16,42 +16,43 @@ use millrace_runtime::tokio_rt::TokioRuntime;
 use super::{Iozone, Outcome, Run, Test};
 use crate::{BenchError, random::Random};
 
-/// Bytes of memory that all threads together read into and write from, unless their files are smaller: more than a
-/// processor's cache holds, as with the raw streams.
+/// Total memory of all threads for data, in bytes, unless their files are smaller; exceeds the processor
+/// caches, as with the raw streams.
 pub const WORKING_SET: usize = 256 << 20;
-/// Records from this size on go through the working set; smaller ones use few buffers, as programs do.
+/// Minimum size of records that use the whole working set; smaller records use few buffers, as applications
+/// do.
 const BULK: usize = 64 << 10;
-/// The most operations of a random test unless it is said.
+/// Default maximum number of operations of a random test.
 const RANDOM_OPS: u64 = 100_000;
 
-/// Something to do.
-pub(super) struct Order {
+/// A request to a thread.
+pub(super) struct Request {
     pub(super) run: Run,
     pub(super) done: mpsc::Sender<Result<Outcome, BenchError>>,
 }
 
-/// What a connected thread says of its client.
+/// Limits and provider of a thread's client.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Greeting {
-    /// The most bytes of one READ.
+pub(super) struct ClientLimits {
+    /// Maximum size of a READ in bytes.
     pub(super) rsize: usize,
-    /// The most bytes of one WRITE.
+    /// Maximum size of a WRITE in bytes.
     pub(super) wsize: usize,
-    /// The RDMA provider, if it is RDMA.
+    /// RDMA provider, if the transport is RDMA.
     pub(super) provider: Option<&'static str>,
 }
 
-impl Greeting {
+impl ClientLimits {
     fn of(client: &Client) -> Self {
         let provider = client.stats().connections.first().and_then(|c| c.provider);
         Self { rsize: client.rsize() as usize, wsize: client.wsize() as usize, provider }
     }
 }
 
-/// A thread, seen from outside. Dropping it removes its file and ends it.
+/// Handle of a thread. Dropping it removes the file and ends the thread.
 pub(super) struct Worker {
-    orders: Option<mpsc::Sender<Order>>,
-    greeting: mpsc::Receiver<Result<Greeting, BenchError>>,
+    requests: Option<mpsc::Sender<Request>>,
+    limits: mpsc::Receiver<Result<ClientLimits, BenchError>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -61,20 +62,20 @@ pub(super) fn failed(e: Error) -> BenchError {
 
 impl Worker {
     pub(super) fn start(number: usize, config: Arc<Iozone>) -> Result<Self, BenchError> {
-        let (orders, inbox) = mpsc::channel::<Order>();
-        let (say, greeting) = mpsc::channel();
+        let (requests, inbox) = mpsc::channel::<Request>();
+        let (say, limits) = mpsc::channel();
         let work = move || {
             let rt = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(rt) => rt,
-                Err(e) => return drop(say.send(Err(BenchError::io("make a runtime")(e)))),
+                Err(e) => return drop(say.send(Err(BenchError::io("create a runtime")(e)))),
             };
             let mut file = match rt.block_on(File::make(number, &config)) {
                 Ok(file) => file,
                 Err(e) => return drop(say.send(Err(e))),
             };
-            drop(say.send(Ok(Greeting::of(&file.client))));
-            while let Ok(order) = inbox.recv() {
-                drop(order.done.send(rt.block_on(file.measure(&order.run))));
+            drop(say.send(Ok(ClientLimits::of(&file.client))));
+            while let Ok(request) = inbox.recv() {
+                drop(request.done.send(rt.block_on(file.measure(&request.run))));
             }
             rt.block_on(file.remove());
         };
@@ -82,30 +83,30 @@ impl Worker {
             .name(format!("bench-{number}"))
             .spawn(work)
             .map_err(BenchError::io("start a thread"))?;
-        Ok(Self { orders: Some(orders), greeting, thread: Some(thread) })
+        Ok(Self { requests: Some(requests), limits, thread: Some(thread) })
     }
 
-    /// What its client agreed on, once the thread is connected.
-    pub(super) fn ready(&self) -> Result<Greeting, BenchError> {
-        self.greeting.recv().map_err(|_| BenchError::Client("a thread ended early".into()))?
+    /// Waits until the thread is connected, and returns the limits of its client.
+    pub(super) fn ready(&self) -> Result<ClientLimits, BenchError> {
+        self.limits.recv().map_err(|_| BenchError::Client("a thread ended early".into()))?
     }
 
-    pub(super) fn order(&self, order: Order) -> Result<(), BenchError> {
+    pub(super) fn request(&self, request: Request) -> Result<(), BenchError> {
         let gone = || BenchError::Client("a thread ended early".into());
-        self.orders.as_ref().ok_or_else(gone)?.send(order).map_err(|_| gone())
+        self.requests.as_ref().ok_or_else(gone)?.send(request).map_err(|_| gone())
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.orders = None;
+        self.requests = None;
         if let Some(t) = self.thread.take() {
             drop(t.join());
         }
     }
 }
 
-/// The file of one thread, and the client that accesses it.
+/// The file of one thread, and its client.
 pub struct File {
     /// The client.
     pub client: Client,
@@ -113,27 +114,27 @@ pub struct File {
     name: String,
     handle: FileHandle,
     size: u64,
-    /// Bytes of this thread's part of the working set.
+    /// Size of this thread's part of the working set in bytes.
     working_set: usize,
-    /// Buffers for reads, used again and again in turn.
+    /// Buffers for reads, used in rotation.
     spare: VecDeque<Buffer>,
-    /// What is written, in pieces of at most 1 MiB.
+    /// Data for writes, in pieces of at most 1 MiB.
     pattern: Vec<View>,
-    /// What decides on places in random tests.
+    /// Generator of the offsets of random tests.
     random: Random,
 }
 
-/// The registrations and exposed memory of a client so far.
+/// Registrations and exposed memory of a client so far.
 pub struct Exposure {
-    /// Times that it registered memory.
+    /// Number of memory registrations.
     registrations: u64,
-    /// Bytes that the server could reach, times for how long, in nanoseconds.
+    /// Bytes that the server could access, integrated over time, in byte-nanoseconds.
     byte_nanoseconds: u128,
     stages: StageStats,
 }
 
 impl Exposure {
-    /// Those of `client`.
+    /// The current values of `client`.
     pub fn of(client: &Client) -> Self {
         let stats = client.stats();
         let exposed = stats.connections.iter().filter_map(|c| c.requester.as_ref());
@@ -144,7 +145,7 @@ impl Exposure {
         }
     }
 
-    /// Adds the difference to `earlier` to an outcome.
+    /// Adds the difference to `earlier` to `out`.
     pub fn add_since(&self, earlier: &Self, out: &mut Outcome) {
         out.registrations += self.registrations.saturating_sub(earlier.registrations);
         out.exposed_byte_nanoseconds += self.byte_nanoseconds.saturating_sub(earlier.byte_nanoseconds);
@@ -158,16 +159,16 @@ impl File {
         let options = config.options.clone().measure_exposure(true);
         let client = Client::connect(rt, &config.url, options).await.map_err(failed)?;
         let share = WORKING_SET / config.threads;
-        // Other processes may run here too.
+        // The process id separates concurrent processes.
         let name = format!("millrace-bench-{}-{number}", std::process::id());
         Self::of(client, (number, name), config.size, share).await
     }
 
-    /// Creates the empty file `name` of `size` bytes to come; `number` seeds its random offsets, and `share` limits the
-    /// memory for its data, in bytes.
+    /// Creates the empty file `name`, which tests fill to `size` bytes. `number` is the seed of its random
+    /// offsets, and `share` limits the memory for its data, in bytes.
     ///
     /// # Errors
-    /// When the file cannot be created.
+    /// The file cannot be created.
     pub async fn of(
         client: Client,
         (number, name): (usize, String),
@@ -192,11 +193,11 @@ impl File {
 
     async fn remove(&self) {
         if let Err(e) = self.client.remove(self.dir, &self.name).await {
-            tracing::warn!("the file of a bench could not be removed: {e}");
+            tracing::warn!("cannot remove a benchmark file: {e}");
         }
     }
 
-    /// Runs, and adds what was registered and exposed for it.
+    /// Runs a test, and adds the registrations and exposed memory.
     async fn measure(&mut self, run: &Run) -> Result<Outcome, BenchError> {
         let before = Exposure::of(&self.client);
         let mut out = self.run(run).await?;
@@ -204,13 +205,13 @@ impl File {
         Ok(out)
     }
 
-    /// Runs a test, without the registrations and exposed memory of the client ([`Exposure`]).
+    /// Runs a test without recording registrations and exposed memory ([`Exposure`]).
     ///
     /// # Errors
-    /// When an operation fails.
+    /// An operation fails.
     pub async fn run(&mut self, run: &Run) -> Result<Outcome, BenchError> {
         if run.test == Test::Write {
-            // New means new: a file that was cut to nothing has no blocks.
+            // Truncate, so that the file has no blocks.
             let cut = Sattr { size: Some(0), ..Sattr::default() };
             self.client.setattr(self.handle, cut, None).await.map_err(failed)?;
         }
@@ -249,7 +250,7 @@ impl File {
         Ok(())
     }
 
-    /// What is written at `offset`.
+    /// The data to write at `offset`.
     fn data(&self, offset: u64, len: usize) -> Views {
         let step = self.pattern.first().map_or(1, |v| v.len());
         let total = (self.pattern.len() * step) as u64;
@@ -303,7 +304,7 @@ impl File {
             let (read, latency) = done.map_err(failed)?;
             if read.count != run.record {
                 return Err(BenchError::Client(format!(
-                    "a READ gave {} of {} bytes",
+                    "READ returned {} of {} bytes",
                     read.count, run.record
                 )));
             }
@@ -332,7 +333,7 @@ impl File {
             let (written, latency) = done.map_err(failed)?;
             if written.count != run.record {
                 return Err(BenchError::Client(format!(
-                    "a WRITE took {} of {} bytes",
+                    "WRITE accepted {} of {} bytes",
                     written.count, run.record
                 )));
             }
@@ -344,7 +345,7 @@ impl File {
     }
 }
 
-/// Offsets of records, in order or at random.
+/// Offsets of records, in order or random.
 struct Offsets {
     at: u64,
     ops: u64,
@@ -374,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_stay_in_the_file_in_order_or_at_random() {
+    fn sequential_and_random_offsets_are_within_the_file() {
         let all: Vec<_> = Offsets { at: 0, ops: 5, records: 3, record: 10, random: None }.collect();
         assert_eq!(all, [0, 10, 20, 0, 10]);
         let some: Vec<_> =

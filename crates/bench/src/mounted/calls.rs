@@ -1,4 +1,4 @@
-//! What a program does with a directory, timed.
+//! Timed operations of a program on a mounted directory.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,26 +14,26 @@ use rustix::fs::OFlags;
 use super::{ENTRIES, FILES, JOBS, MountBench, RECORD, SMALL, name};
 use crate::BenchError;
 
-/// Work that was done, and how long it took.
+/// Amount of work, and its duration.
 pub(super) struct Measured {
     pub(super) bytes: u64,
     pub(super) operations: u64,
     pub(super) took: Duration,
 }
 
-/// Makes the directories of small files in `dir`.
+/// Creates the directories of small files in `dir`.
 pub(super) fn fill(dir: &Path, config: &MountBench) -> Result<(), BenchError> {
     for (sub, n) in [(FILES, config.files), (ENTRIES, config.entries)] {
         let sub = dir.join(sub);
-        fs::create_dir(&sub).map_err(BenchError::io("make a directory in the tmpfs"))?;
+        fs::create_dir(&sub).map_err(BenchError::io("create a directory in the tmpfs"))?;
         for i in 0..n {
-            File::create(sub.join(name(i))).map_err(BenchError::io("make a file in the tmpfs"))?;
+            File::create(sub.join(name(i))).map_err(BenchError::io("create a file in the tmpfs"))?;
         }
     }
     Ok(())
 }
 
-/// A record that says where it belongs.
+/// Marks a record with its offset.
 fn stamp(record: &mut [u8], at: u64) {
     if let Some(first) = record.first_chunk_mut() {
         *first = at.to_le_bytes();
@@ -44,15 +44,15 @@ fn check(record: &[u8], at: u64) -> Result<(), BenchError> {
     if record.first_chunk() == Some(&at.to_le_bytes()) {
         return Ok(());
     }
-    Err(BenchError::Client(format!("what was read at {at} is not what was written there")))
+    Err(BenchError::Client(format!("the data read at offset {at} differs from the written data")))
 }
 
-/// Where the records of a file of `size` bytes begin.
+/// Offsets of the records of a file of `size` bytes.
 fn records(size: u64) -> impl Iterator<Item = u64> {
     (0..size / RECORD as u64).map(|n| n * RECORD as u64)
 }
 
-/// Writes a file of `size` bytes anew, and makes it stable.
+/// Creates or overwrites a file of `size` bytes, and syncs it.
 pub(super) fn write(path: &Path, size: u64) -> Result<Measured, BenchError> {
     let mut record = vec![0x4d; RECORD];
     let start = Instant::now();
@@ -83,8 +83,7 @@ pub(super) fn read(path: &Path, size: u64) -> Result<Measured, BenchError> {
     Ok(Measured { bytes: size, operations: size / RECORD as u64, took: start.elapsed() })
 }
 
-/// Reads small records of a file of `size` bytes, past the kernel's pages, in an order that has no record twice before
-/// it has had them all.
+/// Reads small records of a file of `size` bytes with O_DIRECT, in a permuted order.
 pub(super) fn random_read(path: &Path, size: u64, operations: u64) -> Result<Measured, BenchError> {
     let records = (size / SMALL as u64).max(1);
     let each = operations.div_ceil(JOBS as u64);
@@ -110,22 +109,21 @@ pub(super) fn random_read(path: &Path, size: u64, operations: u64) -> Result<Mea
             })
             .collect();
         jobs.into_iter().try_for_each(|j| {
-            j.join().map_err(|_| BenchError::Client("a job of the random test broke off".into()))?
+            j.join().map_err(|_| BenchError::Client("a job of the random test panicked".into()))?
         })
     })?;
     let operations = each * JOBS as u64;
     Ok(Measured { bytes: operations * SMALL as u64, operations, took: start.elapsed() })
 }
 
-/// The `n`th number below `of` in an order without a pattern: steps that share no divisor with `of`, so each comes once
-/// in a round.
+/// The `n`th element of a permutation of the numbers below `of`: multiples of a step that is coprime to `of`.
 fn shuffled(n: u64, of: u64) -> u64 {
     const STEPS: [u64; 3] = [2_654_435_761, 2_246_822_519, 3_266_489_917]; // Primes.
     let step = STEPS.into_iter().find(|s| !of.is_multiple_of(*s)).unwrap_or(1);
     ((u128::from(n) * u128::from(step)) % u128::from(of.max(1))) as u64
 }
 
-/// Asks for the attributes of `files` files, which were asked for just before.
+/// Calls stat for `files` files, whose attributes are cached.
 pub(super) fn stat(dir: &Path, files: u32, passes: usize) -> Result<Measured, BenchError> {
     let paths: Vec<_> = (0..files).map(|n| dir.join(name(n))).collect();
     let all = || {
@@ -153,7 +151,7 @@ pub(super) fn list(dir: &Path, entries: u32, attributes: bool) -> Result<Measure
         found += 1;
     }
     if found != entries {
-        return Err(BenchError::Client(format!("{entries} entries are listed as {found}")));
+        return Err(BenchError::Client(format!("the listing has {found} instead of {entries} entries")));
     }
     Ok(Measured { bytes: 0, operations: entries.into(), took: start.elapsed() })
 }
@@ -165,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_record_comes_once_in_a_round() {
+    fn a_round_contains_every_record_once() {
         for of in [1, 2, 1000, 65_536] {
             assert_eq!((0..of).map(|n| shuffled(n, of)).collect::<HashSet<_>>().len() as u64, of);
         }
@@ -173,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_was_written_and_anything_else_is_noticed() {
+    fn wrong_data_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let (path, size) = (dir.path().join("large"), 3 << 20);
         assert_eq!(write(&path, size).unwrap().bytes, size);

@@ -1,4 +1,4 @@
-//! The client library, without FUSE.
+//! The client library without FUSE.
 
 use std::time::Instant;
 
@@ -14,10 +14,10 @@ use crate::{
     iozone::{self, Iozone, Session, Test},
 };
 
-/// Calls in flight where files are made, and for bulk data.
+/// Number of calls in flight for the creation of files and for bulk data.
 const DEPTH: usize = 8;
 
-/// A client for names, and a connection of its own for data, as the iozone bench has it.
+/// A client for metadata operations, and a separate connection for data, as in the iozone benchmark.
 pub(super) struct Library {
     rt: tokio::runtime::Runtime,
     client: Client,
@@ -36,7 +36,7 @@ impl Library {
         let rt = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(BenchError::io("make a runtime"))?;
+            .map_err(BenchError::io("create a runtime"))?;
         let handle = TokioRuntime::from_handle(rt.handle().clone());
         let client = rt.block_on(Client::connect(handle, &url, options.clone())).map_err(failed)?;
         let data = Session::open(Iozone { url, options, threads: 1, size: config.size })?;
@@ -44,7 +44,7 @@ impl Library {
         Ok(Self { rt, client, data })
     }
 
-    /// Makes the directories of small files.
+    /// Creates the directories of small files.
     pub(super) fn fill(&self, config: &MountBench) -> Result<(), BenchError> {
         self.rt
             .block_on(async {
@@ -74,7 +74,7 @@ impl Library {
             Case::Read => return run(Test::Read, RECORD, DEPTH),
             Case::RandomRead => return run(Test::RandomRead, SMALL, JOBS),
             Case::Stat => self.rt.block_on(self.look_up(config.files)),
-            // The one call gives names and attributes.
+            // One READDIRPLUS returns names and attributes.
             Case::List | Case::ListAttributes => self.rt.block_on(self.list()),
         }
         .map_err(failed)?;

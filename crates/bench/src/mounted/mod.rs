@@ -1,9 +1,10 @@
-//! A mounted export beside the client library without FUSE, and beside FUSE without NFS (a passthrough of a directory
-//! in a tmpfs): in turns, so that the machine's noise meets all three alike.
+//! Comparison of a mounted export with the client library without FUSE, and with FUSE without NFS
+//! (passthrough of a directory in a tmpfs). The runs are interleaved, so that other load affects all of them.
 //!
-//! The server, the mount and the passthrough each run in a process of their own; what uses them is this one. Before
-//! each sequential read and each listing the file systems are mounted anew, so that the kernel has none of their pages
-//! and names; random reads go past its pages (`O_DIRECT`). A write includes its fsync, or the library's COMMIT.
+//! The server, the mount and the passthrough each run in a separate process; this process accesses the file
+//! systems. They are remounted before each sequential read and each listing, so that the kernel caches no
+//! pages and names of them; random reads bypass the page cache (`O_DIRECT`). A write includes the fsync, or
+//! the library's COMMIT.
 
 mod calls;
 mod library;
@@ -17,65 +18,66 @@ use millrace_client::Proto;
 use crate::{At, BenchError, Figure, embedded::EmbeddedServer};
 use library::Library;
 pub use report::Report;
-use subject::{Mounted, fuse_is_there, tmpfs};
+use subject::{Mounted, check_fuse, tmpfs};
 
-/// Bytes of a record of the sequential tests.
+/// Record size of the sequential tests in bytes.
 pub(crate) const RECORD: usize = 1 << 20;
-/// Bytes of a random read.
+/// Size of a random read in bytes.
 pub(crate) const SMALL: usize = 4096;
-/// Random reads at a time.
+/// Number of concurrent random reads.
 pub(crate) const JOBS: usize = 8;
-/// How often the files are asked for their attributes in one run.
+/// Number of passes over the files of the stat test in one run.
 const STAT_PASSES: usize = 10;
-/// Room for the small files, which hold nothing: a memory export has at most one for each KiB of its capacity.
+/// Capacity for the small, empty files: a memory export holds at most one file per KiB of its capacity.
 const SMALL_FILES: u64 = 512 << 20;
-/// The large file, and the directories of small ones.
+/// Names of the large file and of the directories of small files.
 const LARGE: &str = "large";
 const FILES: &str = "files";
 const ENTRIES: &str = "entries";
 
-/// What to measure.
+/// Parameters of the comparison.
 #[derive(Debug, Clone)]
 pub struct MountBench {
-    /// Runs of everything.
+    /// Number of runs.
     pub runs: usize,
-    /// Bytes of the file that is read and written, in records of 1 MiB; what does not fill one is left out.
+    /// Size of the large file in bytes, accessed in records of 1 MiB; an incomplete last record is omitted.
     pub size: u64,
-    /// Random reads of one run.
+    /// Number of random reads in one run.
     pub random_ops: u64,
-    /// Files that are asked for their attributes.
+    /// Number of files of the stat test.
     pub files: u32,
-    /// Entries of the directory that is listed.
+    /// Number of entries of the listed directory.
     pub entries: u32,
-    /// How the server is reached.
+    /// Transport to the server.
     pub proto: Proto,
-    /// Where the server listens.
+    /// Address and provider of the server.
     pub at: At,
-    /// A directory in a tmpfs, in which the passthrough's directory is made.
+    /// A directory in a tmpfs, in which the directory of the passthrough is created.
     pub tmpfs: PathBuf,
-    /// The arguments that make this program the passthrough; two directories follow.
+    /// Arguments with which this program runs as the passthrough, to be followed by two directories.
     pub passthrough: Vec<&'static str>,
 }
 
-/// A thing that is measured.
+/// A test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
-    /// READ of a file from start to end.
+    /// Sequential READ of a file.
     Read,
-    /// WRITE of a file from start to end.
+    /// Sequential WRITE of a file.
     Write,
-    /// READs at random places, several at a time.
+    /// Concurrent READs at random offsets.
     RandomRead,
-    /// stat(2) of files whose attributes are cached; the library, which caches none, does a LOOKUP each.
+    /// stat(2) of files with cached attributes; the library, which has no attribute cache, does a LOOKUP for
+    /// each.
     Stat,
-    /// The names of a directory.
+    /// Listing of the names in a directory.
     List,
-    /// Its names, and the attributes of each.
+    /// Listing of the names with their attributes.
     ListAttributes,
 }
 
 impl Case {
-    /// All, in the order in which they are measured.
+    /// All tests, in the order of the measurements.
     pub const ALL: [Self; 6] =
         [Self::Write, Self::Read, Self::RandomRead, Self::Stat, Self::List, Self::ListAttributes];
 
@@ -101,19 +103,19 @@ impl fmt::Display for Case {
     }
 }
 
-/// What is measured with.
+/// A subject of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// The client library.
     Library,
-    /// A FUSE file system that hands each call to a local directory.
+    /// A FUSE file system that forwards each call to a local directory.
     Passthrough,
     /// The mounted export.
     Mount,
 }
 
 impl Subject {
-    /// All, in the order in which each case is measured.
+    /// All subjects, in the order of the measurements of each test.
     pub const ALL: [Self; 3] = [Self::Library, Self::Passthrough, Self::Mount];
 }
 
@@ -127,22 +129,22 @@ impl fmt::Display for Subject {
     }
 }
 
-/// One figure of a run.
+/// Result of one test of one subject.
 pub struct Run {
-    /// What was measured.
+    /// The test.
     pub case: Case,
-    /// With what.
+    /// The subject.
     pub subject: Subject,
     /// The figure; its workload is the subject, its test the case.
     pub figure: Figure,
-    /// The most memory, in bytes, that the process of the file system had until then since it was mounted.
+    /// Peak resident memory of the file system's process since it was mounted, in bytes.
     pub resident: Option<u64>,
 }
 
-/// Everything that is measured with, ready.
+/// The subjects, ready to be measured.
 struct Bench<'b> {
     config: &'b MountBench,
-    /// Before the server, which it needs to go away.
+    /// Dropped before the server, which it needs to remove its files.
     library: Library,
     passthrough: Mounted,
     mount: Mounted,
@@ -150,14 +152,14 @@ struct Bench<'b> {
 }
 
 impl MountBench {
-    /// Measures everything. `each` sees every figure as it comes.
+    /// Measures all tests of all subjects. `each` is called with every result.
     ///
     /// # Errors
-    /// When FUSE cannot be used, the tmpfs is none, or anything cannot be started or fails.
+    /// FUSE is not available, [`Self::tmpfs`] is not in a tmpfs, or a process or a test fails.
     pub fn run(&self, mut each: impl FnMut(&Run)) -> Result<Report, BenchError> {
-        fuse_is_there()?;
+        check_fuse()?;
         let backing = tmpfs(&self.tmpfs)?;
-        // The library's large file and the mount's.
+        // For the large files of the library and of the mount.
         let server =
             EmbeddedServer::start(self.size.saturating_mul(2).saturating_add(SMALL_FILES), &self.at)?;
         let url = server.url(self.proto);
@@ -211,7 +213,7 @@ impl Bench<'_> {
 }
 
 impl Mounted {
-    /// Measures one case on the file system; with the most memory that its process had.
+    /// Measures one test on the file system. Also returns the peak memory of its process.
     fn measure(
         &mut self,
         case: Case,
@@ -219,10 +221,10 @@ impl Mounted {
         server: Option<&EmbeddedServer>,
     ) -> Result<(Figure, Option<u64>), BenchError> {
         if matches!(case, Case::Read | Case::List | Case::ListAttributes) {
-            self.mount_anew()?;
+            self.remount()?;
         }
         let dir = self.dir();
-        let begun = self.begin(server);
+        let started = self.begin(server);
         let measured = match case {
             Case::Read => calls::read(&dir.join(LARGE), config.size)?,
             Case::Write => calls::write(&dir.join(LARGE), config.size)?,
@@ -231,11 +233,11 @@ impl Mounted {
             Case::List => calls::list(&dir.join(ENTRIES), config.entries, false)?,
             Case::ListAttributes => calls::list(&dir.join(ENTRIES), config.entries, true)?,
         };
-        Ok((begun.figure(&measured), self.resident()))
+        Ok((started.figure(&measured), self.resident()))
     }
 }
 
-/// The name of the `n`th small file or entry.
+/// Name of the `n`th small file or entry.
 fn name(n: u32) -> String {
     format!("file-{n:06}")
 }

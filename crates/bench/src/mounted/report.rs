@@ -1,4 +1,4 @@
-//! Medians, ratios, and whether the goals are reached.
+//! Medians, ratios, and comparison with the goals.
 
 use super::{Case, MountBench, Run, Subject};
 use crate::{
@@ -7,20 +7,20 @@ use crate::{
     units::{ByteSize, grouped, short},
 };
 
-/// What a mount is to reach.
+/// Goal of a mount.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Goal {
-    /// So much of the lower one of passthrough and library.
+    /// This fraction of the lower rate of passthrough and library.
     OfLower(f64),
-    /// So much of the passthrough.
+    /// This fraction of the rate of the passthrough.
     OfPassthrough(f64),
-    /// A listing within so many seconds.
+    /// A listing within this number of seconds.
     Seconds(f64),
-    /// None.
+    /// No goal.
     Nothing,
 }
 
-/// A rate that is within the noise of another.
+/// Ratio of rates that are equal within the noise.
 const ALIKE: f64 = 0.95;
 
 impl Case {
@@ -47,7 +47,7 @@ impl Case {
         }
     }
 
-    /// The number of the table: a rate, or for a listing how long it took.
+    /// The value in the table: a rate, or the duration of a listing in seconds.
     fn value(self, f: &Figure, entries: u32) -> Option<f64> {
         match self {
             Self::Read | Self::Write => f.mb_per_s,
@@ -65,7 +65,7 @@ impl Case {
     }
 }
 
-/// What was measured.
+/// Results of a comparison.
 pub struct Report {
     pub(super) config: MountBench,
     pub(super) runs: Vec<Run>,
@@ -78,7 +78,7 @@ impl Report {
         case.value(&figure, self.config.entries)
     }
 
-    /// The ratio that a goal is about, the goal, and whether it is reached.
+    /// The ratio that is compared with the goal, the goal, and whether it is reached.
     fn judged(&self, case: Case) -> [String; 3] {
         let of = |subject| self.median(case, subject);
         let (mount, passthrough) = (of(Subject::Mount), of(Subject::Passthrough));
@@ -100,12 +100,12 @@ impl Report {
         [shown.map_or_else(|| "-".into(), short), goal, reached.into()]
     }
 
-    /// The RDMA provider, where it is RDMA.
+    /// The RDMA provider, if the transport is RDMA.
     pub fn provider(&self) -> Option<&str> {
         self.runs.iter().find_map(|r| r.figure.provider.as_deref())
     }
 
-    /// Medians, ratios and goals.
+    /// Table of medians, ratios and goals.
     pub fn table(&self) -> Table {
         let mut t = Table::new(&[
             ("", Align::Left),
@@ -123,7 +123,7 @@ impl Report {
         t
     }
 
-    /// The most memory that the mount's process had in a listing, of all runs; it is mounted anew before.
+    /// Peak memory of the mount's process in a listing, of all runs; it is remounted before each listing.
     pub fn listing_memory(&self, case: Case) -> Option<ByteSize> {
         let of = self.runs.iter().filter(|r| r.case == case && r.subject == Subject::Mount);
         of.filter_map(|r| r.resident).max().map(ByteSize)
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_held_against_the_lower_of_library_and_passthrough() {
+    fn a_read_is_compared_with_the_lower_of_library_and_passthrough() {
         let with = |mount| {
             report(vec![
                 run(Case::Read, Subject::Library, 3000.0, 1.0),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_shown_in_seconds_and_held_against_them() {
+    fn a_listing_is_shown_and_judged_in_seconds() {
         let with = |rate| report(vec![run(Case::List, Subject::Mount, 0.0, rate)]);
         assert_eq!(with(1000.0).judged(Case::List), ["-", "< 2 s", "yes"]);
         assert_eq!(with(400.0).judged(Case::List)[2], "no");

@@ -1,4 +1,4 @@
-//! File systems in processes of their own, mounted.
+//! Mounted file systems in separate processes.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -13,30 +13,33 @@ use crate::{
     units::{cpu_s_per_gb, mb_per_s},
 };
 
-/// The type of a tmpfs in statfs(2), `TMPFS_MAGIC`.
+/// Type of a tmpfs in statfs(2), `TMPFS_MAGIC`.
 const TMPFS: u64 = 0x0102_1994;
-/// How long a file system may take to end by itself once it is unmounted.
+/// Time limit for a file system process to end after unmounting.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// Says why FUSE cannot be used, if it cannot.
-pub(super) fn fuse_is_there() -> Result<(), BenchError> {
+/// Returns an error if FUSE is not available.
+pub(super) fn check_fuse() -> Result<(), BenchError> {
     let open = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     open.map(drop).map_err(|e| {
         BenchError::Parameter(format!(
-            "a mount cannot be measured without FUSE: /dev/fuse cannot be opened ({e}); modprobe fuse, or give the \
-             container --device /dev/fuse"
+            "cannot measure a mount: /dev/fuse cannot be opened ({e}); run modprobe fuse, or start the \
+             container with --device /dev/fuse"
         ))
     })
 }
 
-/// A new directory in `dir`, which must be in a tmpfs.
+/// Creates a directory in `dir`, which must be in a tmpfs.
 pub(super) fn tmpfs(dir: &Path) -> Result<TempDir, BenchError> {
     let refuse = |why: String| {
-        BenchError::Parameter(format!("{}: {why}; name a directory in a tmpfs with --tmpfs", dir.display()))
+        BenchError::Parameter(format!(
+            "{}: {why}; specify a directory in a tmpfs with --tmpfs",
+            dir.display()
+        ))
     };
     let stat = rustix::fs::statfs(dir).map_err(|e| refuse(e.to_string()))?;
     if stat.f_type as u64 != TMPFS {
-        return Err(refuse("it is not in a tmpfs".into()));
+        return Err(refuse("not in a tmpfs".into()));
     }
     temporary().tempdir_in(dir).map_err(|e| refuse(e.to_string()))
 }
@@ -47,25 +50,25 @@ fn temporary() -> tempfile::Builder<'static, 'static> {
     b
 }
 
-/// A file system that a process of its own serves; dropping it takes it away.
+/// A mounted file system in a separate process; dropping it unmounts it.
 pub(super) struct Mounted {
     arguments: Vec<String>,
     process: Option<Peer>,
     dir: TempDir,
-    /// What it shows, removed with it.
+    /// The directory behind a passthrough, removed on drop.
     _backing: Option<TempDir>,
 }
 
 impl Mounted {
-    /// Mounts what this program, started again with `arguments` and a directory, serves.
+    /// Mounts the file system that this program serves if started with `arguments` and a directory.
     pub(super) fn new(
         arguments: impl IntoIterator<Item = String>,
         backing: Option<TempDir>,
     ) -> Result<Self, BenchError> {
-        let dir = temporary().tempdir().map_err(BenchError::io("make a directory to mount on"))?;
+        let dir = temporary().tempdir().map_err(BenchError::io("create a mount point"))?;
         let mut mounted =
             Self { arguments: arguments.into_iter().collect(), process: None, dir, _backing: backing };
-        mounted.mount_anew()?;
+        mounted.remount()?;
         Ok(mounted)
     }
 
@@ -73,8 +76,8 @@ impl Mounted {
         self.dir.path()
     }
 
-    /// Ends the process, and starts another: the kernel and the file system remember nothing.
-    pub(super) fn mount_anew(&mut self) -> Result<(), BenchError> {
+    /// Ends the process and starts another, so that kernel and file system cache nothing.
+    pub(super) fn remount(&mut self) -> Result<(), BenchError> {
         self.end();
         let arguments = self.arguments.iter().map(AsRef::as_ref).chain([self.dir.path().as_os_str()]);
         let mut process = Peer::start(arguments)?;
@@ -83,17 +86,22 @@ impl Mounted {
         ready.map(drop)
     }
 
-    /// What was used until now by all that takes part.
-    pub(super) fn begin<'s>(&'s self, server: Option<&'s EmbeddedServer>) -> Begun<'s> {
-        Begun { mounted: self, server, client: self.cpu(), of_server: server.and_then(EmbeddedServer::cpu) }
+    /// Starts a measurement of processor time.
+    pub(super) fn begin<'s>(&'s self, server: Option<&'s EmbeddedServer>) -> CpuMeasurement<'s> {
+        CpuMeasurement {
+            mounted: self,
+            server,
+            client: self.cpu(),
+            of_server: server.and_then(EmbeddedServer::cpu),
+        }
     }
 
-    /// The processor time of this process and of the file system's.
+    /// Processor time of this process and of the file system's process.
     fn cpu(&self) -> Duration {
         cpu::own() + self.process.as_ref().and_then(Peer::cpu).unwrap_or_default()
     }
 
-    /// The most memory that the process had until now, bytes.
+    /// Peak resident memory of the process so far, in bytes.
     pub(super) fn resident(&self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.as_ref()?.pid())).ok()?;
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
@@ -103,7 +111,8 @@ impl Mounted {
 
     fn end(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // It ends by itself when the kernel says that the mount is gone. One that has ended already has said why.
+            // The process ends when the kernel reports the unmount. One that has ended before has printed its
+            // error.
             drop(millrace_fuse::detach(self.dir.path()));
             process.end_within(ENDING);
         }
@@ -116,16 +125,16 @@ impl Drop for Mounted {
     }
 }
 
-/// A measurement that has begun.
-pub(super) struct Begun<'s> {
+/// A measurement in progress.
+pub(super) struct CpuMeasurement<'s> {
     mounted: &'s Mounted,
     server: Option<&'s EmbeddedServer>,
     client: Duration,
     of_server: Option<Duration>,
 }
 
-impl Begun<'_> {
-    /// What came of it.
+impl CpuMeasurement<'_> {
+    /// The figure of the measurement.
     pub(super) fn figure(&self, m: &Measured) -> Figure {
         let client = self.mounted.cpu().saturating_sub(self.client);
         let server = self.server.and_then(EmbeddedServer::cpu).zip(self.of_server).map(|(now, b)| now - b);

@@ -1,7 +1,7 @@
-//! The limit of this machine: what plain sockets do between two processes, without any protocol above.
+//! The raw limit of this machine: plain sockets between two processes, without an upper protocol.
 //!
-//! The process that measures starts this program again as its peer ([`serve_peer`]) and tells it over the socket
-//! what to do: receive a stream, or answer pings.
+//! The measuring process starts this program as its peer ([`serve_peer`]) and sends it requests over the
+//! socket: to receive a stream, or to answer pings.
 
 mod peer;
 mod pingpong;
@@ -18,7 +18,7 @@ pub use stream::Stream;
 
 use crate::{At, BenchError, child::Peer, child::value};
 
-/// A running peer and how to reach it.
+/// A running peer and its addresses.
 pub struct RawPeer {
     tcp: std::net::SocketAddr,
     rdma: std::net::SocketAddr,
@@ -28,11 +28,11 @@ pub struct RawPeer {
 }
 
 impl RawPeer {
-    /// Starts this program again with `args`, and `--address` and `--provider` for `at`, which make it call
-    /// [`serve_peer`].
+    /// Starts this program with `args`, plus `--address` and `--provider` for `at`. The arguments must make
+    /// it call [`serve_peer`].
     ///
     /// # Errors
-    /// When it does not start.
+    /// The peer does not start.
     pub fn start(args: &[&str], at: At) -> Result<Self, BenchError> {
         at.choose()?;
         let arguments = at.arguments();
@@ -40,7 +40,7 @@ impl RawPeer {
         let line = process.line()?;
         let addr = |key| {
             let addr = value(&line, key).and_then(|a| a.parse().ok());
-            addr.ok_or_else(|| BenchError::Peer(format!("unexpected greeting '{line}'")))
+            addr.ok_or_else(|| BenchError::Peer(format!("unexpected first line '{line}'")))
         };
         Ok(Self { tcp: addr("tcp")?, rdma: addr("rdma")?, at, _process: process })
     }
@@ -52,8 +52,8 @@ impl RawPeer {
     }
 }
 
-/// The settings that the iWARP provider gives its sockets: no delay, its congestion control for loopback; buffers are
-/// left to the kernel's own tuning.
+/// The socket settings of the iWARP provider: TCP_NODELAY, and its congestion control for loopback. Buffer
+/// sizes are left to the kernel.
 fn socket_settings(s: &TcpStream) -> Result<(), BenchError> {
     if let Ok(peer) = s.peer_addr() {
         prefer_loopback_congestion_control(s, peer);
@@ -61,16 +61,16 @@ fn socket_settings(s: &TcpStream) -> Result<(), BenchError> {
     s.set_nodelay(true).map_err(BenchError::io("set TCP_NODELAY"))
 }
 
-/// What the measuring process asks of its peer, as 32 bytes on the socket: kind and three numbers.
+/// A request to the peer, 32 bytes on the socket: kind and three numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// Receive `total` bytes into records that cycle through `working_set` bytes.
+enum Request {
+    /// Receive `total` bytes into records of a working set of `working_set` bytes, used in rotation.
     Stream { total: u64, working_set: u64 },
     /// Answer `count` messages of `ping` bytes with `pong` bytes each.
     PingPong { count: u64, ping: u64, pong: u64 },
 }
 
-impl Order {
+impl Request {
     const BYTES: usize = 32;
 
     fn encode(self) -> [u8; Self::BYTES] {
@@ -100,16 +100,16 @@ impl Order {
 
 #[cfg(test)]
 mod tests {
-    use super::Order;
+    use super::Request;
 
     #[test]
-    fn orders_survive_the_wire() {
+    fn requests_are_decoded_as_encoded() {
         for o in [
-            Order::Stream { total: 5, working_set: 6 },
-            Order::PingPong { count: 1, ping: u64::MAX, pong: 3 },
+            Request::Stream { total: 5, working_set: 6 },
+            Request::PingPong { count: 1, ping: u64::MAX, pong: 3 },
         ] {
-            assert_eq!(Order::decode(&o.encode()), Some(o));
+            assert_eq!(Request::decode(&o.encode()), Some(o));
         }
-        assert_eq!(Order::decode(&[0; 32]), None);
+        assert_eq!(Request::decode(&[0; 32]), None);
     }
 }

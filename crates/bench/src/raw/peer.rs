@@ -7,30 +7,30 @@ use std::{
 
 use millrace_runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control};
 
-use super::{Order, provider, socket_settings, stream::records};
+use super::{Request, provider, socket_settings, stream::records};
 use crate::{At, BenchError, cpu};
 
-/// Listens on free ports of an address, says `rdma=ADDRESS tcp=ADDRESS` on standard output, and obeys
-/// whoever connects until its standard input ends (with the process that started it).
+/// Listens on free ports of an address, prints `raw-peer rdma=ADDRESS tcp=ADDRESS` on standard output, and
+/// executes requests of all connections until its standard input ends (with the parent process).
 ///
 /// # Errors
-/// When it cannot listen.
+/// A port cannot be bound.
 pub fn serve_peer(at: &At) -> Result<(), BenchError> {
     let listener = TcpListener::bind((at.address, 0)).map_err(BenchError::io("listen for TCP"))?;
-    let addr = listener.local_addr().map_err(BenchError::io("learn the listening address"))?;
+    let addr = listener.local_addr().map_err(BenchError::io("get the listening address"))?;
     prefer_loopback_congestion_control(&listener, addr);
     let executor = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
-        .map_err(BenchError::io("make a runtime"))?;
+        .map_err(BenchError::io("create a runtime"))?;
     let _guard = executor.enter();
     let rdma = provider::listen(&TokioRuntime::from_handle(executor.handle().clone()), at)?;
     println!("raw-peer rdma={rdma} tcp={addr}");
     std::thread::spawn(move || {
         for s in listener.incoming().flatten() {
             std::thread::spawn(move || {
-                if let Err(e) = obey(s) {
+                if let Err(e) = serve_requests(s) {
                     tracing::debug!("raw connection ended: {e}");
                 }
             });
@@ -41,17 +41,17 @@ pub fn serve_peer(at: &At) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn obey(mut s: TcpStream) -> Result<(), BenchError> {
+fn serve_requests(mut s: TcpStream) -> Result<(), BenchError> {
     socket_settings(&s)?;
     let io = || BenchError::io("serve a raw connection");
-    let mut order = [0; Order::BYTES];
-    while s.read_exact(&mut order).is_ok() {
-        match Order::decode(&order) {
-            Some(Order::Stream { total, working_set }) => {
+    let mut request = [0; Request::BYTES];
+    while s.read_exact(&mut request).is_ok() {
+        match Request::decode(&request) {
+            Some(Request::Stream { total, working_set }) => {
                 let used = receive(&mut s, total, working_set)?;
                 s.write_all(&used.to_be_bytes()).map_err(io())?;
             }
-            Some(Order::PingPong { count, ping, pong }) => {
+            Some(Request::PingPong { count, ping, pong }) => {
                 let (mut request, answer) = (vec![0; ping as usize], vec![1; pong as usize]);
                 let before = cpu::own();
                 for _ in 0..count {
@@ -61,14 +61,14 @@ fn obey(mut s: TcpStream) -> Result<(), BenchError> {
                 let used = (cpu::own() - before).as_nanos() as u64;
                 s.write_all(&used.to_be_bytes()).map_err(io())?;
             }
-            None => return Err(BenchError::Peer("unknown order".into())),
+            None => return Err(BenchError::Peer("unknown request".into())),
         }
     }
     Ok(())
 }
 
-/// Receives `total` bytes; gives the processor nanoseconds that took. The sender starts once a byte says that the
-/// memory is there.
+/// Receives `total` bytes, and returns the processor time in nanoseconds. One byte tells the sender to start
+/// after the memory is allocated.
 fn receive(s: &mut TcpStream, total: u64, working_set: u64) -> Result<u64, BenchError> {
     let io = || BenchError::io("receive the stream");
     let (_arena, mut records) = records(working_set)?;

@@ -1,35 +1,35 @@
-//! One message there, one back.
+//! Round trips of messages.
 
 use std::{
     io::{Read, Write},
     time::{Duration, Instant},
 };
 
-use super::{Order, RawPeer};
+use super::{RawPeer, Request};
 use crate::{BenchError, Figure, cpu, stats::Latencies};
 
-/// How to measure round trips.
+/// Parameters of a ping-pong measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct PingPong {
-    /// Round trips.
+    /// Number of round trips.
     pub count: u64,
-    /// Bytes there.
+    /// Size of the request in bytes.
     pub ping: u64,
-    /// Bytes back.
+    /// Size of the reply in bytes.
     pub pong: u64,
 }
 
 impl PingPong {
-    /// Runs once over a plain TCP connection.
+    /// Runs once over a TCP connection.
     ///
     /// # Errors
-    /// When the connection or the peer fails.
+    /// The connection or the peer fails.
     pub fn run_tcp(&self, peer: &RawPeer) -> Result<Figure, BenchError> {
         self.check()?;
-        let io = || BenchError::io("play ping-pong");
+        let io = || BenchError::io("exchange messages");
         let mut s = peer.connect()?;
-        let order = Order::PingPong { count: self.count, ping: self.ping, pong: self.pong };
-        s.write_all(&order.encode()).map_err(io())?;
+        let request = Request::PingPong { count: self.count, ping: self.ping, pong: self.pong };
+        s.write_all(&request.encode()).map_err(io())?;
         let (ping, mut pong) = (vec![7; self.ping as usize], vec![0; self.pong as usize]);
         let mut latencies = Latencies::new();
         let (start, before) = (Instant::now(), cpu::own());
@@ -43,14 +43,14 @@ impl PingPong {
         let mut used = [0; 8];
         s.read_exact(&mut used).map_err(io())?;
         let server = Duration::from_nanos(u64::from_be_bytes(used));
-        Ok(self.figure("tcp", None, &latencies, Spent { took, client, server }))
+        Ok(self.figure("tcp", None, &latencies, Cost { took, client, server }))
     }
 
     pub(super) fn check(&self) -> Result<(), BenchError> {
         const MOST: u64 = 1 << 20;
         if self.count == 0 || !(1..=MOST).contains(&self.ping) || !(1..=MOST).contains(&self.pong) {
             return Err(BenchError::Parameter(
-                "a ping and a pong have 1 byte to 1 MiB, and there is one".into(),
+                "invalid parameters: ping and pong must have 1 byte to 1 MiB, and the count must be at least 1".into(),
             ));
         }
         Ok(())
@@ -61,7 +61,7 @@ impl PingPong {
         proto: &str,
         provider: Option<&str>,
         latencies: &Latencies,
-        spent: Spent,
+        cost: Cost,
     ) -> Figure {
         let bytes = self.count * (self.ping + self.pong);
         Figure {
@@ -72,19 +72,19 @@ impl PingPong {
             threads: 1,
             record: self.pong,
             outstanding: 1,
-            ops_per_s: Some(self.count as f64 / spent.took.as_secs_f64()),
+            ops_per_s: Some(self.count as f64 / cost.took.as_secs_f64()),
             p50_us: Some(latencies.percentile_us(50.0)),
             p99_us: Some(latencies.percentile_us(99.0)),
-            client_cpu_s_per_gb: Some(crate::units::cpu_s_per_gb(spent.client, bytes)),
-            server_cpu_s_per_gb: Some(crate::units::cpu_s_per_gb(spent.server, bytes)),
-            server_cpu_us_per_op: Some(spent.server.as_secs_f64() * 1e6 / self.count as f64),
+            client_cpu_s_per_gb: Some(crate::units::cpu_s_per_gb(cost.client, bytes)),
+            server_cpu_s_per_gb: Some(crate::units::cpu_s_per_gb(cost.server, bytes)),
+            server_cpu_us_per_op: Some(cost.server.as_secs_f64() * 1e6 / self.count as f64),
             ..Figure::default()
         }
     }
 }
 
-/// What a run cost.
-pub(super) struct Spent {
+/// Duration and processor times of a run.
+pub(super) struct Cost {
     pub(super) took: Duration,
     pub(super) client: Duration,
     pub(super) server: Duration,

@@ -1,4 +1,4 @@
-//! Ping-pong of bare Sends over an RDMA provider: what a round trip costs before any RPC.
+//! Round trips of bare Sends over an RDMA provider: the latency without RPC.
 
 use std::{
     collections::VecDeque,
@@ -11,13 +11,13 @@ use millrace_buffer::{Arena, ArenaConfig, Buffer, View};
 use millrace_rdma::{Completion, ConnectParams, Incoming, QueuePair, SendRequest};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
-use super::{PingPong, RawPeer, pingpong::Spent};
+use super::{PingPong, RawPeer, pingpong::Cost};
 use crate::{At, BenchError, Figure, cpu, stats::Latencies};
 
-/// Receives posted at each end.
+/// Number of receives posted at each end.
 const RECEIVES: usize = 4;
-/// The first Send: three numbers, as in a plain order.
-const HELLO: usize = 24;
+/// Size of the first Send: three numbers, as in the request over TCP.
+const REQUEST_BYTES: usize = 24;
 
 fn arena() -> Arena {
     Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: true })
@@ -27,7 +27,7 @@ fn failed(e: impl std::fmt::Display) -> BenchError {
     BenchError::Peer(format!("RDMA connection: {e}"))
 }
 
-/// A queue pair of which messages are awaited one by one.
+/// A queue pair whose messages are received one at a time.
 struct End {
     qp: Box<dyn QueuePair>,
     completions: Vec<Completion>,
@@ -60,13 +60,13 @@ impl End {
         }
     }
 
-    /// Gives the memory of a message back for another one.
+    /// Posts the memory of a message as a receive again.
     fn recycle(&mut self, mut buffer: Buffer, largest: usize) -> Result<(), BenchError> {
         buffer.set_len(largest);
         self.qp.post_receive(buffer).map_err(failed)
     }
 
-    /// Ends the connection once what is posted has gone.
+    /// Closes the connection after posted work is sent.
     async fn finish(mut self) {
         self.qp.disconnect();
         while std::future::poll_fn(|cx| match self.qp.poll(cx, &mut self.completions) {
@@ -81,37 +81,37 @@ impl End {
     }
 }
 
-/// The largest message of a game.
+/// Maximum message size of a measurement.
 fn largest(ping: u64, pong: u64) -> usize {
-    (ping.max(pong) as usize).max(HELLO)
+    (ping.max(pong) as usize).max(REQUEST_BYTES)
 }
 
 impl PingPong {
     /// Runs once over an RDMA connection.
     ///
     /// # Errors
-    /// When the connection or the peer fails.
+    /// The connection or the peer fails.
     pub fn run_rdma(&self, peer: &RawPeer) -> Result<Figure, BenchError> {
         self.check()?;
         let rt = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(BenchError::io("make a runtime"))?;
-        rt.block_on(self.play(peer.rdma, peer.at))
+            .map_err(BenchError::io("create a runtime"))?;
+        rt.block_on(self.run_to(peer.rdma, peer.at))
     }
 
-    async fn play(&self, addr: SocketAddr, at: At) -> Result<Figure, BenchError> {
+    async fn run_to(&self, addr: SocketAddr, at: At) -> Result<Figure, BenchError> {
         let (arena, largest) = (arena(), largest(self.ping, self.pong));
         let rt = TokioRuntime::current();
         let provider = at.provider.to_connect(addr.ip()).map_err(failed)?.provider;
         let connect = provider.connect(rt, arena.clone(), addr, ConnectParams::default());
         let qp = connect.await.map_err(failed)?;
         let mut end = End::new(qp, &arena, 1 << 20)?;
-        let mut hello = Vec::with_capacity(HELLO);
+        let mut request = Vec::with_capacity(REQUEST_BYTES);
         for word in [self.count, self.ping, self.pong] {
-            hello.extend_from_slice(&word.to_be_bytes());
+            request.extend_from_slice(&word.to_be_bytes());
         }
-        end.send(arena.copy_from(&hello)?)?;
+        end.send(arena.copy_from(&request)?)?;
         let ready = end.receive().await?;
         end.recycle(ready, 1 << 20)?;
 
@@ -126,7 +126,7 @@ impl PingPong {
             let pong = end.receive().await?;
             latencies.record(sent.elapsed());
             if pong.len() as u64 != self.pong {
-                return Err(BenchError::Peer(format!("a pong of {} bytes", pong.len())));
+                return Err(BenchError::Peer(format!("unexpected reply of {} bytes", pong.len())));
             }
             end.recycle(pong, largest)?;
         }
@@ -134,12 +134,12 @@ impl PingPong {
         let used = end.receive().await?;
         let nanos = used.first_chunk().map_or(0, |b| u64::from_be_bytes(*b));
         end.finish().await;
-        let spent = Spent { took, client, server: Duration::from_nanos(nanos) };
-        Ok(self.figure("rdma", Some(provider.name()), &latencies, spent))
+        let cost = Cost { took, client, server: Duration::from_nanos(nanos) };
+        Ok(self.figure("rdma", Some(provider.name()), &latencies, cost))
     }
 }
 
-/// Serves games on a free port until the runtime ends; gives the address.
+/// Serves measurements on a free port until the runtime ends. Returns the address.
 pub(super) fn listen(rt: &RuntimeRef, at: &At) -> Result<SocketAddr, BenchError> {
     let any_port = SocketAddr::new(at.address, 0);
     let mut listener =
@@ -152,7 +152,7 @@ pub(super) fn listen(rt: &RuntimeRef, at: &At) -> Result<SocketAddr, BenchError>
             while let Ok(incoming) = listener.accept().await {
                 let rt = shared.clone();
                 shared.spawn(
-                    "raw-rdma-game",
+                    "raw-rdma-measurement",
                     Box::pin(async move {
                         if let Err(e) = answer(incoming, rt).await {
                             tracing::debug!("raw RDMA connection ended: {e}");
@@ -169,16 +169,16 @@ async fn answer(incoming: Box<dyn Incoming>, rt: RuntimeRef) -> Result<(), Bench
     let arena = arena();
     let qp = incoming.accept(rt, arena.clone(), ConnectParams::default()).await.map_err(failed)?;
     let mut end = End::new(qp, &arena, 1 << 20)?;
-    let hello = end.receive().await?;
-    let word = |n: usize| hello.get(n * 8..n * 8 + 8)?.first_chunk().map(|b| u64::from_be_bytes(*b));
+    let request = end.receive().await?;
+    let word = |n: usize| request.get(n * 8..n * 8 + 8)?.first_chunk().map(|b| u64::from_be_bytes(*b));
     let (Some(count), Some(ping), Some(pong)) = (word(0), word(1), word(2)) else {
-        return Err(BenchError::Peer("unknown order".into()));
+        return Err(BenchError::Peer("unknown request".into()));
     };
     let largest = largest(ping, pong).min(1 << 20);
     let mut memory = arena.alloc((pong as usize).clamp(1, 1 << 20))?;
     memory.fill(1);
     let pong = memory.freeze();
-    end.recycle(hello, largest)?;
+    end.recycle(request, largest)?;
     end.send(arena.copy_from(&[0; 8])?)?;
     let before = cpu::own();
     for _ in 0..count {
@@ -188,7 +188,7 @@ async fn answer(incoming: Box<dyn Incoming>, rt: RuntimeRef) -> Result<(), Bench
     }
     let used = (cpu::own() - before).as_nanos() as u64;
     end.send(arena.copy_from(&used.to_be_bytes())?)?;
-    // The peer ends the connection when it has this.
+    // The peer closes the connection after this message.
     while end.receive().await.is_ok() {}
     Ok(())
 }

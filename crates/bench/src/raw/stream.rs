@@ -1,4 +1,4 @@
-//! A stream of records, one way.
+//! A stream of records in one direction.
 
 use std::{
     io::{Read, Write},
@@ -7,27 +7,27 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
 
-use super::{Order, RawPeer};
+use super::{RawPeer, Request};
 use crate::{
     BenchError, Figure, cpu,
     units::{cpu_s_per_gb, mb_per_s},
 };
 
-/// Bytes of one record in memory; writes are cut from records.
+/// Size of a record in memory; writes are parts of records.
 const RECORD: usize = 1 << 20;
 
-/// How to measure a plain TCP stream.
+/// Parameters of a raw TCP stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Stream {
-    /// Bytes in one `write`, at most 1 MiB.
+    /// Size of one `write` in bytes, at most 1 MiB.
     pub write: usize,
-    /// Bytes sent in all.
+    /// Total bytes to send.
     pub total: u64,
-    /// Memory that both ends cycle through, so that the data is not in a cache.
+    /// Size of the memory that each end uses in rotation, so that the data is not in the processor cache.
     pub working_set: u64,
 }
 
-/// `bytes` of memory as records, every page touched.
+/// Allocates `bytes` bytes as records, and touches every page.
 pub(super) fn records(bytes: u64) -> Result<(Arena, Vec<Buffer>), BenchError> {
     let count = usize::try_from(bytes).unwrap_or(usize::MAX).div_ceil(RECORD).max(1);
     let arena = Arena::new(ArenaConfig { limit: count.saturating_mul(RECORD), huge_pages: true });
@@ -44,18 +44,18 @@ impl Stream {
     /// Runs once.
     ///
     /// # Errors
-    /// When memory, the connection or the peer fails.
+    /// Memory allocation, the connection or the peer fails.
     pub fn run(&self, peer: &RawPeer) -> Result<Figure, BenchError> {
         if self.write == 0 || self.write > RECORD || self.total == 0 {
             return Err(BenchError::Parameter(
-                "a raw write has 1 byte to 1 MiB, and there is at least one".into(),
+                "invalid parameters: a raw write must have 1 byte to 1 MiB, and the total must be at least 1 byte".into(),
             ));
         }
         let io = || BenchError::io("send the stream");
         let (_arena, records) = records(self.working_set)?;
         let mut s = peer.connect()?;
-        let order = Order::Stream { total: self.total, working_set: self.working_set };
-        s.write_all(&order.encode()).map_err(io())?;
+        let request = Request::Stream { total: self.total, working_set: self.working_set };
+        s.write_all(&request.encode()).map_err(io())?;
         s.read_exact(&mut [0; 1]).map_err(io())?;
 
         let (start, before) = (Instant::now(), cpu::own());
@@ -74,7 +74,7 @@ impl Stream {
         }
         let sender = cpu::own() - before;
         let mut used = [0; 8];
-        s.read_exact(&mut used).map_err(io())?; // Comes when the last byte has been received.
+        s.read_exact(&mut used).map_err(io())?; // Sent after the last byte was received.
         let took = start.elapsed();
         let receiver = Duration::from_nanos(u64::from_be_bytes(used));
         Ok(Figure {

@@ -1,8 +1,8 @@
-//! A directory that a workload runs in: on a server, or of this machine.
+//! The directory of a workload: on a server, or local.
 //!
-//! Every call is one that an application makes. On a server it goes out at once, to the one procedure that it needs:
-//! the client library caches neither names nor attributes nor data, so each figure has the network in it. In a local
-//! directory it is the system call, made by the thread that runs the workload.
+//! Every call corresponds to a call of an application. On a server it immediately causes the procedures that
+//! it needs: the client library caches no names, attributes or data, so each figure includes the network. In
+//! a local directory it is the system call, made by the workload's thread.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -19,24 +19,24 @@ use rustix::fs::Access;
 
 use crate::BenchError;
 
-/// Calls in flight for one read or write that needs more than one.
+/// Number of calls in flight for a read or write of several calls.
 const DEPTH: usize = 8;
-/// The most bytes in one piece: of data that is kept to be written, and of one call on a local file.
+/// Maximum size of a piece in bytes: of data to write, and of one call on a local file.
 const PIECE: usize = 1 << 20;
 
 /// A directory.
 #[derive(Clone)]
 pub enum Directory {
-    /// Of a server's export.
+    /// A directory of a server's export.
     Mount {
         /// The client.
         client: Client,
         /// The directory.
         dir: FileHandle,
     },
-    /// Of this machine.
+    /// A local directory.
     Local {
-        /// Where data is kept that is read or written.
+        /// Memory for data that is read or written.
         arena: Arena,
         /// The directory.
         dir: PathBuf,
@@ -48,10 +48,10 @@ fn nfs(e: Error) -> BenchError {
 }
 
 impl Directory {
-    /// Makes the directory `name` in this one, and gives it.
+    /// Creates the directory `name` in this one.
     ///
     /// # Errors
-    /// When it is there already, or cannot be made.
+    /// The directory exists, or cannot be created.
     pub async fn mkdir(&self, name: &str) -> Result<Self, BenchError> {
         match self {
             Self::Mount { client, dir } => {
@@ -61,16 +61,16 @@ impl Directory {
             }
             Self::Local { arena, dir } => {
                 let dir = dir.join(name);
-                fs::create_dir(&dir).map_err(BenchError::io("make a directory"))?;
+                fs::create_dir(&dir).map_err(BenchError::io("create a directory"))?;
                 Ok(Self::Local { arena: arena.clone(), dir })
             }
         }
     }
 
-    /// The directory `name` in this one.
+    /// Opens the directory `name` in this one.
     ///
     /// # Errors
-    /// When there is none.
+    /// The directory does not exist.
     pub async fn enter(&self, name: &str) -> Result<Self, BenchError> {
         match self {
             Self::Mount { client, dir } => {
@@ -81,10 +81,10 @@ impl Directory {
         }
     }
 
-    /// Opens `name` for reading and writing; makes it, or empties it.
+    /// Opens `name` for reading and writing; creates or truncates it.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// The file cannot be created.
     pub async fn create(&self, name: &str) -> Result<Data, BenchError> {
         match self {
             Self::Mount { client, dir } => {
@@ -96,16 +96,16 @@ impl Directory {
             Self::Local { arena, dir } => {
                 let mut how = OpenOptions::new();
                 how.read(true).write(true).create(true).truncate(true).mode(0o644);
-                let file = how.open(dir.join(name)).map_err(BenchError::io("make a file"))?;
+                let file = how.open(dir.join(name)).map_err(BenchError::io("create a file"))?;
                 Ok(Data::Local { arena: arena.clone(), file })
             }
         }
     }
 
-    /// Opens `name`, which is there, for reading and writing.
+    /// Opens the existing file `name` for reading and writing.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// The file cannot be opened.
     pub async fn open(&self, name: &str) -> Result<Data, BenchError> {
         match self {
             Self::Mount { client, dir } => {
@@ -120,10 +120,10 @@ impl Directory {
         }
     }
 
-    /// The size of `name`: stat(2), a LOOKUP.
+    /// The size of `name`: stat(2), or a LOOKUP.
     ///
     /// # Errors
-    /// When it is not there.
+    /// `name` does not exist.
     pub async fn stat(&self, name: &str) -> Result<u64, BenchError> {
         match self {
             Self::Mount { client, dir } => Ok(client.lookup(*dir, name).await.map_err(nfs)?.attributes.size),
@@ -134,10 +134,10 @@ impl Directory {
         }
     }
 
-    /// Asks whether `name` may be read and written: access(2), a LOOKUP and an ACCESS.
+    /// Checks read and write access to `name`: access(2), or a LOOKUP and an ACCESS.
     ///
     /// # Errors
-    /// When it may not, or is not there.
+    /// Access is denied, or `name` does not exist.
     pub async fn access(&self, name: &str) -> Result<(), BenchError> {
         const WANTED: u32 = v3::access::READ | v3::access::MODIFY;
         match self {
@@ -146,17 +146,17 @@ impl Directory {
                 if client.access(object, WANTED).await.map_err(nfs)? == WANTED {
                     return Ok(());
                 }
-                Err(BenchError::Client(format!("{name} may not be read and written")))
+                Err(BenchError::Client(format!("read and write access to {name} is denied")))
             }
             Self::Local { dir, .. } => rustix::fs::access(dir.join(name), Access::READ_OK | Access::WRITE_OK)
-                .map_err(|e| BenchError::io("ask for access to a file")(e.into())),
+                .map_err(|e| BenchError::io("check access to a file")(e.into())),
         }
     }
 
-    /// Sets the permission bits of `name`: chmod(2), a LOOKUP and a SETATTR.
+    /// Sets the permission bits of `name`: chmod(2), or a LOOKUP and a SETATTR.
     ///
     /// # Errors
-    /// When it is not there, or not ours.
+    /// `name` does not exist, or has another owner.
     pub async fn chmod(&self, name: &str, mode: u32) -> Result<(), BenchError> {
         match self {
             Self::Mount { client, dir } => {
@@ -169,10 +169,10 @@ impl Directory {
         }
     }
 
-    /// The names in the directory, without `.` and `..`, in no order.
+    /// Lists the names in the directory, without `.` and `..`, in no particular order.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The directory cannot be read.
     pub async fn list(&self) -> Result<Vec<String>, BenchError> {
         match self {
             Self::Mount { client, dir } => {
@@ -185,10 +185,10 @@ impl Directory {
         }
     }
 
-    /// Gives the file `name` the further name `other`.
+    /// Creates the hard link `other` to the file `name`.
     ///
     /// # Errors
-    /// When it is not there, or the other is.
+    /// `name` does not exist, or `other` exists.
     pub async fn link(&self, name: &str, other: &str) -> Result<(), BenchError> {
         match self {
             Self::Mount { client, dir } => {
@@ -201,10 +201,10 @@ impl Directory {
         }
     }
 
-    /// Removes the name of a file.
+    /// Removes a file.
     ///
     /// # Errors
-    /// When it is not there.
+    /// The file does not exist.
     pub async fn remove(&self, name: &str) -> Result<(), BenchError> {
         match self {
             Self::Mount { client, dir } => client.remove(*dir, name).await.map(drop).map_err(nfs),
@@ -217,7 +217,7 @@ impl Directory {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// When it is not there, or not empty.
+    /// The directory does not exist, or is not empty.
     pub async fn rmdir(&self, name: &str) -> Result<(), BenchError> {
         match self {
             Self::Mount { client, dir } => client.rmdir(*dir, name).await.map(drop).map_err(nfs),
@@ -227,10 +227,10 @@ impl Directory {
         }
     }
 
-    /// Removes the directory `name` with all that is in it.
+    /// Removes the directory `name` and its content.
     ///
     /// # Errors
-    /// When something cannot be removed.
+    /// An object cannot be removed.
     pub async fn remove_tree(&self, name: &str) -> Result<(), BenchError> {
         match self {
             Self::Mount { client, dir } => {
@@ -244,17 +244,16 @@ impl Directory {
         }
     }
 
-    /// A copy of `bytes` that can be written any number of times.
+    /// Copies `bytes` into memory that can be written several times.
     ///
     /// # Errors
-    /// When memory is used up.
+    /// Memory is exhausted.
     pub fn views(&self, bytes: &[u8]) -> Result<Views, BenchError> {
         let arena = self.arena();
         bytes.chunks(PIECE).map(|piece| Ok(arena.copy_from(piece)?)).collect()
     }
 
-    /// The RDMA provider, where there is one.
-    /// The RDMA provider of its connection, if it is a directory on a server that is reached over RDMA.
+    /// The RDMA provider of the connection, for a directory on a server over RDMA.
     pub fn provider(&self) -> Option<&'static str> {
         match self {
             Self::Mount { client, .. } => client.stats().connections.first().and_then(|c| c.provider),
@@ -270,9 +269,9 @@ impl Directory {
     }
 }
 
-/// Removes all that is in a directory.
+/// Removes the content of a directory.
 async fn empty(client: &Client, top: FileHandle) -> Result<(), BenchError> {
-    // Directories that were found, each with its parent and its name; those found later are removed first.
+    // Directories found so far, each with its parent and name; they are removed in reverse order.
     let mut dirs = vec![(top, None)];
     let mut at = 0;
     while let Some((dir, _)) = dirs.get(at) {
@@ -300,11 +299,11 @@ async fn empty(client: &Client, top: FileHandle) -> Result<(), BenchError> {
 
 /// An open file.
 pub enum Data {
-    /// Of a server's export.
+    /// A file of a server's export.
     Mount(millrace_client::nfs3::File),
-    /// Of this machine.
+    /// A local file.
     Local {
-        /// Where data is kept that is read.
+        /// Memory for data that is read.
         arena: Arena,
         /// The file.
         file: fs::File,
@@ -312,11 +311,12 @@ pub enum Data {
 }
 
 impl Data {
-    /// Reads `len` bytes from `offset` on, in as few calls as may be; gives `each` what comes, in order, and where it
-    /// was. Gives the number of bytes, which is less only at the end of the file.
+    /// Reads `len` bytes from `offset` on with the minimum number of calls. Calls `each` with offset and
+    /// content of each piece, in order. Returns the number of bytes, which is less than `len` only at the end
+    /// of the file.
     ///
     /// # Errors
-    /// When a read fails.
+    /// A read fails.
     pub async fn read(
         &self,
         offset: u64,
@@ -361,7 +361,7 @@ impl Data {
     /// Writes `data` at `offset`, into the server's memory (UNSTABLE) or the page cache.
     ///
     /// # Errors
-    /// When a write fails.
+    /// A write fails.
     pub async fn write(&self, offset: u64, data: &Views) -> Result<(), BenchError> {
         match self {
             Self::Mount(file) => {
@@ -383,11 +383,11 @@ impl Data {
         }
     }
 
-    /// Writes `data` so that it is on stable storage when this returns, as with `O_DSYNC`: on a server with as many
-    /// WRITEs, one after another, as it needs.
+    /// Writes `data` to stable storage, as with `O_DSYNC`; on a server with as many sequential WRITEs as
+    /// needed.
     ///
     /// # Errors
-    /// When the write fails.
+    /// The write fails.
     pub async fn write_stable(&self, offset: u64, data: &Views) -> Result<(), BenchError> {
         match self {
             Self::Mount(file) => {
@@ -408,10 +408,10 @@ impl Data {
         }
     }
 
-    /// Makes what was written stable: fsync(2), a COMMIT.
+    /// Makes written data stable: fsync(2), or a COMMIT.
     ///
     /// # Errors
-    /// When it cannot be made stable.
+    /// The data cannot be made stable.
     pub async fn commit(&self) -> Result<(), BenchError> {
         match self {
             Self::Mount(file) => file.commit().await.map_err(nfs),

@@ -1,18 +1,18 @@
-//! One operation at a time.
+//! Latency of single operations.
 
 use super::{Directory, Part, Tally, Workload};
 use crate::{BenchError, random::Random};
 
-/// Bytes of a small read or write.
+/// Size of a small read or write in bytes.
 const SMALL: usize = 4 << 10;
-/// Small records in the file.
+/// Number of small records in the file.
 const RECORDS: u64 = 256;
 
-/// How long single operations take, with nothing else in flight: stat, access, create, remove, reads and writes of
-/// 4 KiB (into memory, and to stable storage) and of 1 MiB.
+/// Latency of single operations without concurrency: stat, access, create, remove, reads and writes of 4 KiB
+/// (writes to memory and to stable storage) and of 1 MiB.
 #[derive(Debug, Clone)]
 pub struct Latency {
-    /// Operations of each kind; those of 1 MiB are a tenth of it.
+    /// Number of operations of each kind; for those of 1 MiB, a tenth of it.
     pub operations: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The figures of a workload as a table.
+//! Table of the figures of a workload.
 
 use crate::{
     Figure,
@@ -6,7 +6,7 @@ use crate::{
     units::{ByteSize, grouped, short},
 };
 
-/// A line for each kind of operation.
+/// A table with a line for each kind of operation.
 pub fn table(figures: &[Figure]) -> Table {
     let mut t = Table::new(&[
         ("operation", Align::Left),

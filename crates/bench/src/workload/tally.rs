@@ -1,4 +1,4 @@
-//! What a workload did, by kinds of operation.
+//! Operations of a workload by kind.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -34,27 +34,27 @@ impl HostCpu {
     }
 }
 
-/// What was done of one kind.
+/// The operations of one kind.
 struct Kind {
     test: &'static str,
     ops: u64,
     bytes: u64,
     took: Duration,
     latencies: Latencies,
-    /// The processor time of the hosts during it.
+    /// Processor time of the hosts during the operations.
     cpu: Option<HostCpu>,
 }
 
-/// The start of operations that are timed as a whole.
+/// Start time of operations that are timed as a whole.
 pub struct Began {
     at: Instant,
     cpu: Option<HostCpu>,
 }
 
-/// The operations of one member of a workload, or of all, by kind.
+/// Operations of one member of a workload, or of all members, by kind.
 pub struct Tally {
     clock: RuntimeRef,
-    /// The processor time of the hosts that the workload runs on, where they are simulated.
+    /// Meter of the processor time of simulated hosts.
     meter: Option<Arc<dyn CpuMeter>>,
     kinds: Vec<Kind>,
 }
@@ -64,12 +64,12 @@ impl Tally {
         Self { clock, meter: None, kinds: Vec::new() }
     }
 
-    /// Records the processor time that `meter` measures, too.
+    /// Enables the recording of the processor time that `meter` measures.
     pub(super) fn metered(self, meter: Option<Arc<dyn CpuMeter>>) -> Self {
         Self { meter, ..self }
     }
 
-    /// An empty tally with the same clock, for operations that are not measured.
+    /// Creates an empty tally with the same clock, for operations that are not reported.
     #[must_use]
     pub fn sibling(&self) -> Self {
         Self::new(RuntimeRef::clone(&self.clock))
@@ -85,7 +85,8 @@ impl Tally {
         Began { at: self.now(), cpu: self.meter.as_ref().map(|m| m.cpu()) }
     }
 
-    /// Counts `ops` operations of `bytes` bytes in all, which took the time since `began`; once for each kind.
+    /// Counts `ops` operations with a total of `bytes` bytes that took the time since `began`; to be called
+    /// once for each kind.
     pub fn whole(&mut self, test: &'static str, ops: u64, bytes: u64, began: &Began) {
         let cpu = self.meter.as_ref().zip(began.cpu).map(|(meter, before)| meter.cpu().since(before));
         let took = self.now().duration_since(began.at);
@@ -93,7 +94,7 @@ impl Tally {
         self.kind(test).cpu = cpu;
     }
 
-    /// The kind `test`; kinds are listed in the order in which they came first.
+    /// The kind `test`; kinds are listed in the order of their first use.
     fn kind(&mut self, test: &'static str) -> &mut Kind {
         let at = self.kinds.iter().position(|k| k.test == test).unwrap_or_else(|| {
             let latencies = Latencies::new();
@@ -103,8 +104,8 @@ impl Tally {
         &mut self.kinds[at]
     }
 
-    /// Executes `operation`, and counts it with its latency. The rate of such a kind is that of its operations one after
-    /// the other.
+    /// Executes `operation`, and counts it with its latency. The reported rate of the kind is that of
+    /// sequential operations.
     ///
     /// # Errors
     /// Those of `operation`.
@@ -134,21 +135,21 @@ impl Tally {
         self.kind(test).latencies.record(took);
     }
 
-    /// Adds what another member did in the same time.
+    /// Adds the operations of another member during the same time.
     pub(super) fn merge(&mut self, other: &Self) {
         for k in &other.kinds {
             let mine = self.kind(k.test);
             mine.ops += k.ops;
             mine.bytes += k.bytes;
             if k.took > mine.took {
-                // The hosts are the same.
+                // Both measured the same hosts.
                 (mine.took, mine.cpu) = (k.took, k.cpu);
             }
             mine.latencies.merge(&k.latencies);
         }
     }
 
-    /// A line for each kind.
+    /// A figure for each kind.
     pub(super) fn figures(&self, line: &Figure) -> Vec<Figure> {
         let percentile = |k: &Kind, p| (!k.latencies.is_empty()).then(|| k.latencies.percentile_us(p));
         let figure = |k: &Kind| Figure {
@@ -164,7 +165,7 @@ impl Tally {
     }
 }
 
-/// `line` with the processor time of the hosts during the operations of a kind.
+/// Adds the processor time of the hosts during the operations of a kind to `line`.
 fn processor_time(k: &Kind, line: &Figure) -> Figure {
     let Some(HostCpu { clients, server }) = k.cpu else { return line.clone() };
     let percent = |cpu: Duration| Some(cpu.as_secs_f64() * 100.0 / k.took.as_secs_f64().max(1e-9));

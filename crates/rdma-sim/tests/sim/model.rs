@@ -254,14 +254,14 @@ fn work_waits_for_the_registration_before_it() {
         receive(&mut b, 2);
         let (start, r) = (lan.now(), odd().registration);
         let region = expose(&a, 10_000, Access::RemoteWrite);
-        a.post_send(send(b"exposed")).unwrap();
+        a.post_send(send(b"is exposed")).unwrap();
         run(&mut a, &mut b, (0, 1)).await;
         let cost = r.register_ns + 3 * r.register_page_ns + r.table_ns;
         let message = out_ns() + way_ns(port_ps(10)) + woken_ns();
         assert_eq!(lan.now() - start, cost + message);
         let (start, cost) = (lan.now(), r.deregister_ns + 3 * r.deregister_page_ns + r.table_ns);
         assert!(region.revoke().is_some());
-        a.post_send(send(b"revoked")).unwrap();
+        a.post_send(send(b"is revoked")).unwrap();
         run(&mut a, &mut b, (0, 1)).await;
         assert_eq!(lan.now() - start, cost + message);
     });

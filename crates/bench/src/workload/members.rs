@@ -1,4 +1,4 @@
-//! Running the members of a workload, and letting them wait for each other.
+//! Execution of the members of a workload, and their barrier.
 
 use std::{
     future::poll_fn,
@@ -17,25 +17,25 @@ use parking_lot::Mutex;
 use super::{CpuMeter, Directory, Workload, tally::Tally};
 use crate::{BenchError, Figure};
 
-/// Memory for the data of a member in a local directory.
+/// Memory for the data of a member in a local directory, in bytes.
 const LOCAL_MEMORY: usize = 512 << 20;
 
-/// Where a workload runs.
+/// The directory of a workload.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// A directory on a server.
     Server {
-        /// Where.
+        /// URL of the directory.
         url: Box<Url>,
-        /// How clients connect; what the URL states wins.
+        /// Client options; settings in the URL take precedence.
         options: Box<Options>,
     },
-    /// A directory of this machine.
+    /// A local directory.
     Directory(PathBuf),
 }
 
 impl Target {
-    /// Opens the directory, for the current runtime.
+    /// Opens the directory for the current runtime.
     async fn open(&self) -> Result<Directory, BenchError> {
         match self {
             Self::Server { url, options } => {
@@ -52,7 +52,7 @@ impl Target {
         }
     }
 
-    /// What is the same in all lines about `workload` in it.
+    /// The fields that are equal in all figures of `workload`.
     fn line(&self, workload: &impl Workload, provider: Option<&'static str>) -> Figure {
         let mut f = line(workload, Figure { workload: workload.name().into(), ..Figure::default() });
         f.provider = provider.map(Into::into);
@@ -71,11 +71,11 @@ impl Target {
     }
 }
 
-/// Runs `workload` in a new directory of `target`, which is removed afterwards. Each member is a thread with a
-/// runtime and, on a server, a connection of its own. Gives a line for each kind of operation.
+/// Runs `workload` in a new directory of `target`, which is removed afterwards. Each member is a thread with
+/// its own runtime and, on a server, its own connection. Returns a figure for each kind of operation.
 ///
 /// # Errors
-/// The first failure of a member; when the directory cannot be made or removed.
+/// The first error of a member; the directory cannot be created or removed.
 pub fn run(workload: &impl Workload, target: &Target) -> Result<Vec<Figure>, BenchError> {
     let rt = runtime()?;
     let top = rt.block_on(target.open())?;
@@ -90,7 +90,7 @@ pub fn run(workload: &impl Workload, target: &Target) -> Result<Vec<Figure>, Ben
 
 fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    rt.map_err(BenchError::io("make a runtime"))
+    rt.map_err(BenchError::io("create a runtime"))
 }
 
 fn members(workload: &impl Workload, target: &Target, name: &str) -> Result<Tally, BenchError> {
@@ -112,12 +112,13 @@ fn members(workload: &impl Workload, target: &Target, name: &str) -> Result<Tall
     together(outcomes)
 }
 
-/// Runs `workload` as concurrent futures of the current task, with the time of `clock`. `open` gives each member, by
-/// its number, the directory that all share. Returns `line`, completed, for each kind of operation; with a `meter`, what
-/// is timed as a whole has the processor time of the hosts.
+/// Runs `workload` as concurrent futures of the current task, with the time of `clock`. `open` returns, for
+/// the number of a member, the directory that all members share. Returns `of`, completed, for each kind of
+/// operation. With a `meter`, figures of operations that are timed as a whole include the processor time of
+/// the hosts.
 ///
 /// # Errors
-/// The first failure of a member, or of `open`.
+/// The first error of a member or of `open`.
 pub async fn run_concurrently<F: Future<Output = Result<Directory, BenchError>>>(
     workload: &impl Workload,
     clock: &RuntimeRef,
@@ -137,12 +138,12 @@ pub async fn run_concurrently<F: Future<Output = Result<Directory, BenchError>>>
     Ok(tally.figures(&line(workload, of)))
 }
 
-/// `of` with the members of `workload` and their operations in flight.
+/// `of` with the number of members and their operations in flight.
 fn line(workload: &impl Workload, of: Figure) -> Figure {
     Figure { threads: workload.members(), outstanding: workload.outstanding(), ..of }
 }
 
-/// What all members did.
+/// Sums the results of all members.
 fn together(outcomes: Vec<Result<Tally, BenchError>>) -> Result<Tally, BenchError> {
     let mut all: Option<Tally> = None;
     for outcome in outcomes {
@@ -155,7 +156,7 @@ fn together(outcomes: Vec<Result<Tally, BenchError>>) -> Result<Tally, BenchErro
     all.ok_or_else(|| BenchError::Parameter("a workload needs at least one member".into()))
 }
 
-/// Carries out one member's part.
+/// Runs the part of one member.
 async fn member(
     workload: &impl Workload,
     directory: &Directory,
@@ -167,9 +168,9 @@ async fn member(
     Ok(tally)
 }
 
-/// One member among those that run a workload together.
+/// One member of a workload.
 pub struct Part {
-    /// Its number, from 0.
+    /// Number of the member, from 0.
     pub rank: usize,
     barrier: Arc<Barrier>,
 }
@@ -179,10 +180,10 @@ impl Part {
         Self { rank, barrier: Arc::clone(barrier) }
     }
 
-    /// Waits until all members have called it.
+    /// Waits until all members have called this function.
     ///
     /// # Errors
-    /// When one of them has ended.
+    /// A member has ended.
     pub async fn together(&self) -> Result<(), BenchError> {
         self.barrier.wait().await
     }
@@ -194,21 +195,21 @@ impl Drop for Part {
     }
 }
 
-/// Where members wait for each other: on whatever thread and runtime they are.
+/// A barrier of members on any threads and runtimes.
 struct Barrier {
     members: usize,
-    state: Mutex<Waiting>,
+    state: Mutex<BarrierState>,
 }
 
 #[derive(Default)]
-struct Waiting {
-    here: usize,
+struct BarrierState {
+    arrived: usize,
     round: u64,
     left: bool,
     wakers: Vec<Waker>,
 }
 
-impl Waiting {
+impl BarrierState {
     fn wake(&mut self) {
         self.wakers.drain(..).for_each(Waker::wake);
     }
@@ -220,14 +221,14 @@ impl Barrier {
     }
 
     async fn wait(&self) -> Result<(), BenchError> {
-        let mut came_in = None;
+        let mut entered = None;
         poll_fn(|cx| {
             let mut s = self.state.lock();
-            let round = *came_in.get_or_insert_with(|| {
+            let round = *entered.get_or_insert_with(|| {
                 let round = s.round;
-                s.here += 1;
-                if s.here == self.members {
-                    (s.here, s.round) = (0, s.round + 1);
+                s.arrived += 1;
+                if s.arrived == self.members {
+                    (s.arrived, s.round) = (0, s.round + 1);
                     s.wake();
                 }
                 round
@@ -244,7 +245,7 @@ impl Barrier {
         .await
     }
 
-    /// Whoever waits from now on waits for nobody.
+    /// Makes all further waits fail, because a member has ended.
     fn leave(&self) {
         let mut s = self.state.lock();
         s.left = true;
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn members_go_on_when_all_are_there_round_after_round() {
+    fn the_barrier_releases_all_members_in_each_round() {
         let barrier = Barrier::new(3);
         let count = Mutex::new(0);
         thread::scope(|scope| {
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_one_that_has_left() {
+    fn waiting_fails_after_a_member_has_left() {
         let barrier = Arc::new(Barrier::new(2));
         let [part, other] = [0, 1].map(|rank| Part::new(rank, &barrier));
         thread::scope(|scope| {
