@@ -1,4 +1,4 @@
-//! Where the time of an operation goes, at both ends: tables, JSON and the picture of TR06 figure 10.
+//! Latency breakdown of an operation at both ends: tables, JSON and the plot of TR06 figure 10.
 
 use std::{fmt::Write, path::Path};
 
@@ -13,8 +13,8 @@ use millrace_bench::{
 };
 use millrace_plot::{Heading, PlotError, Stacked, StackedGroup};
 
-/// Microseconds for an operation in each stage at each end, the share of the end's time, their sum, and beside it the
-/// latency that was measured. Stages that take no time at either end are left out.
+/// For each stage, microseconds per operation at each end and the share of the end's time; their sums, and
+/// the measured latency. Stages without time at both ends are omitted.
 fn table_of(breakdown: &Breakdown) -> Table {
     let mut header = vec![("stage", Align::Left)];
     for (end, _) in breakdown.ends() {
@@ -36,22 +36,22 @@ fn table_of(breakdown: &Breakdown) -> Table {
     t
 }
 
-/// Microseconds of `stage` in one call.
+/// Microseconds of `stage` per call.
 fn per_call(sums: &StageSums, stage: Stage) -> f64 {
     sums.time(stage).as_secs_f64() * 1e6 / sums.calls.max(1) as f64
 }
 
-/// Microseconds of one call.
+/// Microseconds per call.
 fn total(sums: &StageSums) -> f64 {
     sums.total().as_secs_f64() * 1e6 / sums.calls.max(1) as f64
 }
 
-/// What `stage` is of a call's time, in percent.
+/// Share of `stage` in a call's time, in percent.
 fn share(sums: &StageSums, stage: Stage) -> f64 {
     sums.time(stage).as_secs_f64() * 100.0 / sums.total().as_secs_f64().max(1e-12)
 }
 
-/// `figures`, each as a headed table.
+/// Formats `figures`, each as a table with a heading.
 pub(crate) fn text(figures: &[Figure]) -> String {
     let mut out = String::new();
     for f in figures {
@@ -59,7 +59,7 @@ pub(crate) fn text(figures: &[Figure]) -> String {
         let words = [&f.design, &f.registration].into_iter().flatten().map(String::as_str);
         let setting = words.chain([f.proto.as_str()]).collect::<Vec<_>>().join(", ");
         let sampled: Vec<_> = b.ends().map(|(end, s)| format!("{} at the {end}", grouped(s.calls))).collect();
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(
             out,
             "{} of {}: {setting}, threads {} with {} in flight; {} MB/s; microseconds of an operation.\nSampled calls: {}\n{}",
@@ -75,7 +75,7 @@ pub(crate) fn text(figures: &[Figure]) -> String {
     out
 }
 
-/// A figure's breakdown as one line of JSON.
+/// Formats a figure's breakdown as one line of JSON.
 pub(crate) fn json(f: &Figure) -> String {
     let end = |sums: &StageSums| {
         let stages = Stage::ALL.into_iter().filter(|s| !sums.time(*s).is_zero());
@@ -106,7 +106,7 @@ pub(crate) fn json(f: &Figure) -> String {
     .to_string()
 }
 
-/// What the picture shows as one: as many as there are colours, the same in every picture, from the bottom up.
+/// Groups of stages in the plot, from the bottom up: as many as there are colours, the same in each plot.
 const PARTS: [(&str, &[Stage]); 8] = [
     ("registration", &[Stage::Registration]),
     ("deregistration", &[Stage::Deregistration]),
@@ -121,11 +121,12 @@ const PARTS: [(&str, &[Stage]); 8] = [
     ("wait for the reply (client)", &[Stage::Wait]),
 ];
 
-/// Draws, for each design, strategy and test of `figures`, the shares of an operation's time over threads: a block of
-/// bars for each record at each end, as in TR06 figure 10. Gives the files' names without their endings.
+/// Plots, for each design, strategy and test of `figures`, the shares of an operation's time over the number
+/// of threads: a block of bars for each record at each end, as in TR06 figure 10. Returns the names of the
+/// files without extension.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// A file cannot be written.
 pub(crate) fn draw(figures: &[Figure], note: &str, dir: &Path) -> Result<Vec<String>, PlotError> {
     let of = |f: &Figure| {
         let word = |w: &Option<String>| w.clone().unwrap_or_else(|| f.proto.clone());
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_the_mean_of_each_stage_its_share_and_the_sum_beside_what_was_measured() {
+    fn a_table_has_means_shares_sums_and_the_measured_latency() {
         let table = table_of(&figure(1, 4096).breakdown.unwrap()).to_string();
         let rows: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(rows[0], ["stage", "client", "%", "server", "%"]);
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_stage_is_in_one_part_of_the_picture() {
+    fn every_stage_is_in_one_group_of_the_plot() {
         for stage in Stage::ALL {
             assert_eq!(PARTS.iter().filter(|(_, stages)| stages.contains(&stage)).count(), 1, "{stage}");
         }
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_a_block_for_each_end_and_record_and_a_bar_for_each_number_of_threads() {
+    fn a_plot_has_a_block_per_end_and_record_and_a_bar_per_number_of_threads() {
         let all = [figure(1, 1024), figure(1, 4096), figure(2, 1024), figure(2, 4096)];
         let picture = picture(&all.iter().collect::<Vec<_>>(), Heading::default());
         let names: Vec<_> = picture.groups.iter().map(|g| g.name.as_str()).collect();

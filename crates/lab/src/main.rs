@@ -1,10 +1,10 @@
-//! The millrace-lab command: research on RPC-over-RDMA designs, memory registration and simulated machines.
+//! The `millrace-lab` program: research on RPC-over-RDMA designs, memory registration and simulated machines.
 
 mod args;
 mod breakdown;
 mod commands;
 mod matrix;
-mod pictures;
+mod plots;
 mod security;
 mod settings;
 
@@ -30,10 +30,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts the log on standard error.
+/// Initialises logging to standard error.
 fn start_log(filter: Option<&str>) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or("error"))
-        .map_err(|e| Failure::usage(format!("--log: {e}; write a level such as debug, or module=level")))?;
+        .map_err(|e| Failure::usage(format!("--log: {e}; specify a level such as debug, or module=level")))?;
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     Ok(())

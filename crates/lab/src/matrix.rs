@@ -10,7 +10,7 @@ use millrace_simlab::{Machines, SimulatedIozone, server_strategy};
 
 use crate::settings::server_arguments;
 
-/// The end of a connection that uses the compared strategies; the other uses its default.
+/// The end of a connection that uses the compared strategies; the other end uses its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Ends {
     /// Both, as in TR06 fig. 11, 12, 14 and 15.
@@ -22,38 +22,38 @@ pub(crate) enum Ends {
     Server,
 }
 
-/// Where a matrix is measured or simulated.
+/// Whether a matrix is measured or simulated.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// On this machine; an embedded server is started for each design and strategy.
+    /// Measured on this machine; an embedded server is started for each design and strategy.
     Measured(Servers),
-    /// On simulated machines, which are started for each design, strategy and number of threads.
+    /// Simulated; the machines are created for each design, strategy and number of threads.
     Simulated {
-        /// The machines. Their clients' options are those of the matrix.
+        /// The machines. The options of their clients are those of the matrix.
         machines: Box<Machines>,
-        /// As [`SimulatedIozone::shared_mount`].
+        /// See [`SimulatedIozone::shared_mount`].
         shared_mount: bool,
     },
 }
 
-/// What to measure.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Matrix {
-    /// Where.
+    /// Measured or simulated.
     pub(crate) place: Place,
-    /// How clients connect. What the URL states takes precedence, and so do `designs` and `registrations`.
+    /// Client options. Settings in the URL take precedence, and so do `designs` and `registrations`.
     pub(crate) options: Options,
-    /// The designs; none: that of `options`.
+    /// Designs to compare; if empty, that of `options` is used.
     pub(crate) designs: Vec<Design>,
-    /// The strategies; none: the default of each end.
+    /// Strategies to compare; if empty, each end uses its default.
     pub(crate) registrations: Vec<Strategy>,
-    /// Which end uses the strategies.
+    /// The end that uses the strategies.
     pub(crate) ends: Ends,
     /// The other parameters.
     pub(crate) grid: Grid,
 }
 
-/// A design, and the compared strategy.
+/// A design and a compared strategy.
 type Pair = (Design, Option<Strategy>);
 
 impl Matrix {
@@ -62,17 +62,17 @@ impl Matrix {
         self.designs.len().max(1) * self.registrations.len().max(1) * self.grid.cells()
     }
 
-    /// Measures every cell, then every cell again, as often as the grid says. Returns the medians, in the order of
-    /// designs, registrations, threads, records, tests; `each` sees every figure.
+    /// Measures all cells, as many times as the grid specifies. Returns the medians in the order of designs,
+    /// registrations, threads, records, tests; `each` is called with every figure.
     ///
-    /// A cell whose record is larger than one READ or WRITE carries with its strategy has no values (unless nothing is
-    /// compared but tests, where that is an error).
+    /// A cell whose record exceeds a READ or WRITE of its strategy has no values (it is an error if only
+    /// tests are compared).
     ///
-    /// A server of the Read-Read design refuses [`Strategy::AllPhysical`] and uses its default;
-    /// [`Figure::server_registration`] says so.
+    /// A server of the Read-Read design does not support [`Strategy::AllPhysical`] and uses its default
+    /// instead, as [`Figure::server_registration`] states.
     ///
     /// # Errors
-    /// When the parameters do not fit together, or a measurement fails.
+    /// The parameters are inconsistent, or a measurement fails.
     pub(crate) fn run(
         &self,
         each: impl FnMut(&Figure) -> Result<(), BenchError>,
@@ -91,35 +91,35 @@ impl Matrix {
 
     fn check(&self) -> Result<(), BenchError> {
         let several = self.designs.len() > 1 || self.registrations.len() > 1;
-        let refused = |why: &str| Err(BenchError::Parameter(why.to_owned()));
+        let error_of = |why: &str| Err(BenchError::Parameter(why.to_owned()));
         let over_tcp = match &self.place {
             Place::Measured(Servers::Embedded { proto, .. }) => *proto == Proto::Tcp,
             Place::Measured(Servers::Url(_)) => false,
             Place::Simulated { .. } => self.options.proto == Proto::Tcp,
         };
         if several && over_tcp {
-            return refused(
-                "designs and registration strategies are those of RDMA; leave them out, or leave out --proto tcp",
+            return error_of(
+                "designs and registration strategies require RDMA; omit them, or omit --proto tcp",
             );
         }
         let Place::Measured(Servers::Url(url)) = &self.place else { return Ok(()) };
         if self.designs.len() > 1 {
-            return refused(
-                "a server speaks one design; compare several with --self, which starts servers of each",
+            return error_of(
+                "a server supports one design; use --self, which starts a server for each design",
             );
         }
         if self.ends != Ends::Client && self.registrations.len() > 1 {
-            return refused(
-                "only a server that is started here can change its strategy: say --registration-of client, or --self",
+            return error_of(
+                "the strategy of a running server cannot be changed; use --registration-of client, or --self",
             );
         }
         if url.registration.is_some() && self.registrations.len() > 1 {
-            return refused("the URL states a registration strategy; leave it out to compare several");
+            return error_of("the URL states a registration strategy; omit it to compare several");
         }
         Ok(())
     }
 
-    /// Every design with every strategy.
+    /// Every combination of design and strategy.
     fn pairs(&self) -> Vec<Pair> {
         let own = [self.options.design];
         let designs = if self.designs.is_empty() { &own[..] } else { &self.designs };
@@ -130,7 +130,7 @@ impl Matrix {
         designs.iter().flat_map(|d| strategies.iter().map(|s| (*d, *s))).collect()
     }
 
-    /// The options of clients of a cell.
+    /// The client options of a cell.
     fn options(&self, (design, registration): Pair) -> Options {
         let of_client = registration.filter(|_| self.ends != Ends::Server);
         self.options.clone().design(design).registration(of_client.unwrap_or(self.options.registration))
@@ -140,7 +140,7 @@ impl Matrix {
         let server = self.server(servers, pair)?;
         let options = self.options(pair);
         for threads in &self.grid.threads {
-            // The embedded server is this program again, on this machine.
+            // The embedded server is a child process of this program.
             let options = options.clone().trust_server(options.trust_server || server.is_some());
             let session = self.grid.open(servers, server.as_ref(), options, *threads)?;
             self.grid.measure(&session, server.as_ref(), self.compares(), seen)?;
@@ -183,7 +183,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// Whether more is compared than tests.
+    /// Whether other parameters than tests are compared.
     fn compares(&self) -> bool {
         self.cells() > self.grid.tests.len()
     }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_design_meets_every_strategy() {
+    fn every_design_is_combined_with_every_strategy() {
         let pairs = matrix().pairs();
         assert_eq!((pairs.len(), matrix().cells()), (8, 96));
         assert_eq!(pairs[4], (Design::ReadRead, Some(Strategy::Dynamic)));
@@ -229,17 +229,17 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_refused_before_anything_runs() {
-        let refused = |m: Matrix| m.run(|_| panic!("it ran")).unwrap_err().to_string();
+    fn invalid_comparisons_are_rejected_before_any_run() {
+        let error_of = |m: Matrix| m.run(|_| panic!("unexpected run")).unwrap_err().to_string();
         let tcp = Servers::Embedded { address: Ipv4Addr::LOCALHOST.into(), proto: Proto::Tcp };
         let tcp = Place::Measured(tcp);
-        assert!(refused(Matrix { place: tcp, ..matrix() }).contains("--proto tcp"));
+        assert!(error_of(Matrix { place: tcp, ..matrix() }).contains("--proto tcp"));
         let url = |text: &str| Place::Measured(Servers::Url(text.parse().unwrap()));
         let plain = Matrix { place: url("nfs://h/x"), ..matrix() };
-        assert!(refused(plain.clone()).contains("one design"));
+        assert!(error_of(plain.clone()).contains("one design"));
         let one = Matrix { designs: Vec::new(), ..plain };
-        assert!(refused(one.clone()).contains("--registration-of client"));
+        assert!(error_of(one.clone()).contains("--registration-of client"));
         let stated = Matrix { place: url("nfs://h/x?registration=fast"), ends: Ends::Client, ..one };
-        assert!(refused(stated).contains("the URL states"));
+        assert!(error_of(stated).contains("the URL states"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the global options mean for clients and servers.
+//! Conversion of the global options to options of clients and servers.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use millrace_client::{Design, Options, RetryPolicy, Strategy};
 
 use crate::args::Global;
 
-/// How long a client tries again when a server that it has reached does not answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for reconnection attempts of a client.
+const RETRY_LIMIT: Duration = Duration::from_secs(60);
 
 impl Global {
-    /// The design, if one is given.
+    /// The design, if specified.
     pub(crate) fn design(&self) -> Option<Design> {
         self.designs.first().copied()
     }
 
-    /// The registration strategy, if one is given.
+    /// The registration strategy, if specified.
     pub(crate) fn registration(&self) -> Option<Strategy> {
         self.registrations.first().copied()
     }
 
-    /// The options of clients.
+    /// The client options.
     pub(crate) fn options(&self) -> Options {
         let default = Options::default();
         Options::default()
-            .retry(RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() })
+            .retry(RetryPolicy { max_elapsed: RETRY_LIMIT, ..RetryPolicy::default() })
             .provider(self.provider.unwrap_or_default())
             .design(self.design().unwrap_or_default())
             .padding(self.padding)
@@ -39,7 +39,7 @@ impl Global {
 pub(crate) fn server_arguments(design: Design, sample_stages: u32) -> Vec<String> {
     let mut arguments = vec![format!("--design={design}"), format!("--sample-stages={sample_stages}")];
     if design == Design::ReadRead {
-        // Who measures this design has asked for it, at any address.
+        // The measurement selects this design explicitly, so accept it at any address.
         arguments.extend(["--i-accept-exposed-buffers", "--i-accept-exposed-buffers"].map(String::from));
     }
     arguments

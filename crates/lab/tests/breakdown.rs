@@ -1,13 +1,13 @@
-//! `millrace-lab breakdown`, as a user meets it.
+//! Tests of the command `millrace-lab breakdown`.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+#![allow(clippy::unwrap_used, clippy::panic)] // Test helpers fail by panicking.
 
 mod common;
 
 use common::ok;
 
 #[test]
-fn breakdown_shows_the_stages_of_both_designs_at_both_ends_and_draws_them() {
+fn breakdown_shows_and_plots_the_stages_of_both_designs() {
     let dir = tempfile::tempdir().unwrap();
     let measure = ["breakdown", "--design", "read-write,read-read", "--registration", "dynamic,cache"];
     let sizes = ["--threads", "1,2", "--record", "64K", "--size", "1M", "--sample-stages", "1"];
@@ -15,7 +15,7 @@ fn breakdown_shows_the_stages_of_both_designs_at_both_ends_and_draws_them() {
     let args: Vec<_> = measure.iter().chain(&sizes).chain(&plot).copied().collect();
     let json = ok(&args.iter().chain(&["--json"]).copied().collect::<Vec<_>>());
     let lines: Vec<serde_json::Value> = json.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    assert_eq!(lines.len(), 16, "two of each: design, strategy, threads, test");
+    assert_eq!(lines.len(), 16, "2 designs x 2 strategies x 2 numbers of threads x 2 tests");
     for l in &lines {
         let operations = 16 * l["threads"].as_u64().unwrap();
         assert_eq!(l["client"]["sampled_calls"].as_u64(), Some(operations), "{l}");
@@ -39,7 +39,7 @@ fn breakdown_shows_the_stages_of_both_designs_at_both_ends_and_draws_them() {
 }
 
 #[test]
-fn sampled_calls_can_be_seen_from_outside() {
+fn sampled_calls_are_logged() {
     let out = common::run(&[
         "breakdown",
         "--size",

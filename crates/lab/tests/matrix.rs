@@ -1,6 +1,6 @@
-//! The cross product of designs, registration strategies, threads and records, as a user measures it.
+//! Tests of comparisons of designs, registration strategies, threads and records.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+#![allow(clippy::unwrap_used, clippy::panic)] // Test helpers fail by panicking.
 
 mod common;
 
@@ -14,11 +14,11 @@ const STRATEGIES: [&str; 4] = ["dynamic", "fast", "cache", "all-physical"];
 const RECORDS: [u64; 2] = [65_536, 131_072];
 const FILE: u64 = 1 << 20;
 
-/// Small files: what is counted does not depend on how many there are.
+/// Small files: the checked counts do not depend on the size.
 const QUICK: [&str; 9] =
     ["iozone", "--self", "--size", "1M", "--threads", "1,2", "--record", "64K,128K", "--json"];
 
-/// What tells cells apart: design, strategy, threads, record, test.
+/// Identifies a cell: design, strategy, threads, record, test.
 type Cell = (String, String, u64, u64, String);
 
 fn cell(figure: &Value) -> Cell {
@@ -27,7 +27,7 @@ fn cell(figure: &Value) -> Cell {
     (word("design"), word("registration"), number("threads"), number("record"), word("test"))
 }
 
-/// The figures of every cell, as JSON, and the lines of the CSV file.
+/// The figures of all cells as JSON, and the lines of the CSV file.
 fn measured() -> (HashMap<Cell, Value>, Vec<HashMap<String, String>>) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("all.csv");
@@ -41,7 +41,7 @@ fn measured() -> (HashMap<Cell, Value>, Vec<HashMap<String, String>>) {
 }
 
 #[test]
-fn every_cell_is_measured_and_says_what_it_registered_and_exposed() {
+fn every_cell_is_measured_with_registrations_and_exposure() {
     let (cells, csv) = measured();
     for design in DESIGNS {
         for strategy in STRATEGIES {
@@ -62,7 +62,7 @@ fn every_cell_is_measured_and_says_what_it_registered_and_exposed() {
     }
 }
 
-/// A line of the file says what the JSON object says.
+/// Asserts that a line of the CSV file has the values of the JSON object.
 fn same(line: &HashMap<String, String>, figure: &Value) {
     let figure = figure.as_object().unwrap();
     assert_eq!(line.len(), figure.len());
@@ -86,8 +86,8 @@ fn check(f: &Value) {
     assert!(number("server_cpu_percent") >= 0.0, "{f}");
     let operations = (FILE / f["record"].as_u64().unwrap() * f["threads"].as_u64().unwrap()) as f64;
     let (client, server) = (number("client_exposed_byte_s"), number("server_exposed_byte_s"));
-    // Only the READ of the Read-Read design lets clients reach the server, and then they need expose nothing, unless
-    // buffers of WRITEs are kept.
+    // Only READ of the Read-Read design exposes memory of the server; the client then exposes none, except
+    // cached buffers of WRITEs.
     let read_read = is("design", "read-read") && is("test", "read");
     assert_eq!(server > 0.0, read_read, "{f}");
     assert_eq!(client > 0.0, !read_read || is("registration", "cache"), "{f}");
@@ -100,7 +100,7 @@ fn check(f: &Value) {
     if is("server_registration", "dynamic") {
         assert_eq!(number("server_registrations"), if read_read { operations } else { 0.0 }, "{f}");
     }
-    // What a read-read server refuses, it does not use.
+    // A Read-Read server replaces all-physical by its default.
     let both = is("registration", "all-physical") && is("design", "read-read");
     assert!(
         is("server_registration", if both { "cache" } else { f["registration"].as_str().unwrap() }),
@@ -109,7 +109,7 @@ fn check(f: &Value) {
 }
 
 #[test]
-fn one_end_alone_may_change_its_strategy() {
+fn the_strategy_of_one_end_can_be_compared() {
     let strategies = ["--registration", "dynamic,all-physical", "--tests", "read", "--registration-of"];
     for (end, mine, other, others) in [
         ("client", "registration", "server_registration", "cache"),
@@ -124,7 +124,7 @@ fn one_end_alone_may_change_its_strategy() {
 }
 
 #[test]
-fn pictures_and_a_table_of_medians_come_of_it() {
+fn plots_and_a_table_of_medians_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let out = ok(&[
         "iozone",
@@ -162,15 +162,15 @@ fn pictures_and_a_table_of_medians_come_of_it() {
         let file = |end: &str| fs::read(dir.path().join("out").join(format!("{name}.{end}"))).unwrap();
         assert!(file("png").starts_with(b"\x89PNG"), "{name}");
         let svg = String::from_utf8(file("svg")).unwrap();
-        assert!(svg.contains("READ") || svg.contains("reach"), "{name}");
+        assert!(svg.contains("READ") || svg.contains("exposed"), "{name}");
     }
     assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 16);
 }
 
 #[test]
-fn a_record_that_a_strategy_cannot_carry_leaves_its_cell_empty() {
+fn a_record_that_exceeds_a_call_leaves_its_cell_empty() {
     let line = ["iozone", "--self", "--size", "2M", "--record", "64K,1M", "--json", "--tests"];
-    // Segments of all-physical end at borders of pages, and so many do not fit into a call.
+    // Segments of all-physical end at page boundaries, and their number exceeds what a call can convey.
     for tests in ["write,read", "read,write"] {
         let out = ok(&[&line[..], &[tests, "--registration", "fast,all-physical"]].concat());
         let figures: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
@@ -187,14 +187,14 @@ fn a_record_that_a_strategy_cannot_carry_leaves_its_cell_empty() {
 }
 
 #[test]
-fn lists_are_refused_where_nothing_is_compared() {
+fn lists_are_rejected_by_commands_without_comparison() {
     let said = fails(2, &["latency", "--design", "read-write,read-read", "nfs://127.0.0.1:1/x"]);
-    assert!(said.contains("--design takes one name here") && said.contains("lab iozone"), "{said}");
+    assert!(said.contains("--design accepts one name here") && said.contains("lab iozone"), "{said}");
     let said = fails(2, &["serve", "--export", "/x=memory:1M", "--registration", "fast,cache"]);
-    assert!(said.contains("--registration takes one name here"), "{said}");
+    assert!(said.contains("--registration accepts one name here"), "{said}");
     let tcp = run(&["iozone", "--self", "--proto", "tcp", "--registration", "fast,cache"]);
     let said = String::from_utf8_lossy(&tcp.stderr).into_owned();
-    assert!(tcp.status.code() == Some(2) && said.contains("leave out --proto tcp"), "{said}");
+    assert!(tcp.status.code() == Some(2) && said.contains("omit --proto tcp"), "{said}");
     let missing = run(&["iozone", "--self", "--csv", "/no/such/directory/x.csv"]);
     let said = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(

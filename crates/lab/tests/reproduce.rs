@@ -1,4 +1,4 @@
-//! `millrace-lab reproduce`, as a user meets it.
+//! Tests of the command `millrace-lab reproduce`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::fs;
 use common::{ok, run};
 
 #[test]
-fn reproduce_runs_the_claims_that_are_asked_for_and_writes_a_report() {
+fn reproduce_tests_the_selected_claims_and_writes_a_report() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("report");
     let said =
@@ -22,7 +22,7 @@ fn reproduce_runs_the_claims_that_are_asked_for_and_writes_a_report() {
 }
 
 #[test]
-fn a_claim_that_is_not_there_is_refused_with_those_that_are() {
+fn an_unknown_claim_is_rejected_with_the_list_of_claims() {
     let out = run(&["reproduce", "--only", "C2,C99"]);
     assert_eq!(out.status.code(), Some(2));
     let said = String::from_utf8(out.stderr).unwrap();

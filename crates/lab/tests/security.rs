@@ -1,13 +1,13 @@
-//! `millrace-lab security`, as a user meets it.
+//! Tests of the command `millrace-lab security`.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+#![allow(clippy::unwrap_used, clippy::panic)] // Test helpers fail by panicking.
 
 mod common;
 
 #[test]
-fn no_attack_gets_through_but_on_what_is_weak_on_purpose() {
+fn attacks_succeed_only_on_deliberately_weakened_ends() {
     let said = common::ok(&["security", "--tries", "20"]);
-    for words in ["RDMA Read of guessed tags", "WEAK ON PURPOSE", "No attack read or changed a byte"] {
+    for words in ["RDMA Read of guessed tags", "WEAKENED ON PURPOSE", "No attack read or changed a byte"] {
         assert!(said.contains(words), "{words}: {said}");
     }
 }

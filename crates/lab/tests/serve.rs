@@ -1,6 +1,6 @@
-//! `millrace-lab serve`, and clients of its design.
+//! Tests of the command `millrace-lab serve`, and of clients of its design.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+#![allow(clippy::unwrap_used, clippy::panic)] // Test helpers fail by panicking.
 
 mod common;
 
@@ -23,7 +23,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn the_read_read_design_must_be_accepted_and_for_networks_twice() {
+fn the_read_read_design_requires_acceptance_and_twice_for_networks() {
     let serve = |more: &[&str]| {
         let listen = ["--listen-tcp", "127.0.0.1:0", "--listen-rdma"];
         fails(2, &[&["serve"], &READ_READ[..], &listen, more].concat())
@@ -35,7 +35,7 @@ fn the_read_read_design_must_be_accepted_and_for_networks_twice() {
 }
 
 #[test]
-fn data_moves_by_the_read_read_design_where_both_ends_ask_for_it() {
+fn data_is_transferred_by_the_read_read_design_if_both_ends_select_it() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace-lab"));
     command.arg("serve").args(READ_READ).args(["--i-accept-exposed-buffers", "--listen-tcp", "127.0.0.1:0"]);
     let command = command.args(["--listen-rdma", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::piped());

@@ -1,4 +1,5 @@
-//! Benches on simulated machines: they say that they are, and refuse what cannot be by name.
+//! Tests of benchmarks on simulated machines: output is marked as simulated, and invalid parameters are
+//! named.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -17,7 +18,7 @@ fn fails(args: &[&str]) -> String {
 }
 
 #[test]
-fn workloads_run_on_simulated_machines_over_both_transports_and_say_so() {
+fn workloads_run_on_simulated_machines_over_both_transports() {
     let small: [&[&str]; 3] = [
         &["postmark", "--files", "10", "--transactions", "20", "--storage", "tmpfs-linear"],
         &["btio", "--class", "S", "--steps", "2"],
@@ -40,7 +41,7 @@ fn workloads_run_on_simulated_machines_over_both_transports_and_say_so() {
 }
 
 #[test]
-fn lists_are_multiplied_and_go_to_a_file_and_into_pictures() {
+fn lists_are_combined_and_written_to_a_file_and_plots() {
     let dir = tempfile::tempdir().unwrap();
     let (csv, plot) = (dir.path().join("all.csv"), dir.path().join("out"));
     let lists = ["--threads", "1,2", "--record", "64K,128K", "--size", "1M", "--registration", "dynamic"];
@@ -50,14 +51,14 @@ fn lists_are_multiplied_and_go_to_a_file_and_into_pictures() {
             .concat());
     assert!(out.starts_with("SIMULATED, not measured: sdr-opensolaris"), "{out}");
     let csv = std::fs::read_to_string(csv).unwrap();
-    // A line of names, and two designs, numbers of threads, records and tests.
+    // A header line; two designs, numbers of threads, records and tests.
     assert_eq!(csv.lines().count(), 1 + 2 * 2 * 2 * 2, "{csv}");
     assert!(csv.lines().skip(1).all(|l| l.starts_with("simulated iozone on sdr-opensolaris,")), "{csv}");
     assert!(std::fs::read_dir(plot).unwrap().count() > 0);
 }
 
 #[test]
-fn threads_that_share_a_mount_write_slower_where_reads_are_few() {
+fn threads_with_a_shared_connection_write_slower_with_few_reads() {
     let write = |shared: &[&str]| {
         let args = ["simulate", "--profile", "wan-infinihost", "--registration", "all-physical", "--threads"];
         let lines = json(&[&args, &["4", "--size", "1M"][..], shared].concat());
@@ -68,7 +69,7 @@ fn threads_that_share_a_mount_write_slower_where_reads_are_few() {
 }
 
 #[test]
-fn the_wide_area_has_every_distance_and_size() {
+fn wan_reports_every_distance_and_size() {
     let args = ["wan", "--miles", "0.2,100", "--message", "16K", "--block", "32K", "--size", "1M"];
     let lines = json(&args);
     let tests: Vec<_> = lines.iter().map(|l| l["test"].as_str().unwrap()).collect();
@@ -79,7 +80,7 @@ fn the_wide_area_has_every_distance_and_size() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_refused_by_name() {
+fn invalid_simulations_are_rejected_by_name() {
     let workload = ["latency", "--operations", "1"];
     let profile = ["--profile", "hdr-200g"];
     for (args, reason) in [

@@ -1,4 +1,4 @@
-//! `millrace-lab study`, as a user meets it.
+//! Tests of the command `millrace-lab study`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::fs;
 use common::{ok, run};
 
 #[test]
-fn study_writes_a_page_with_its_pictures() {
+fn study_writes_a_page_with_plots() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("studies");
     let said = ok(&["study", "registration", "--small", "--seed", "3", "--out", out.to_str().unwrap()]);
@@ -23,7 +23,7 @@ fn study_writes_a_page_with_its_pictures() {
 }
 
 #[test]
-fn a_study_that_is_not_there_is_refused_with_those_that_are() {
+fn an_unknown_study_is_rejected_with_the_list_of_studies() {
     let out = run(&["study", "depth"]);
     assert_eq!(out.status.code(), Some(2));
     let said = String::from_utf8(out.stderr).unwrap();

@@ -1,11 +1,11 @@
-//! The workloads of `bench`, small, on both transports and in a directory of this machine.
+//! Tests of all workloads with small parameters, over both transports and in a local directory.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
 use common::{ok, run};
 
-/// A workload's small form, and the kinds of operation that it reports.
+/// Small parameters of a workload, and the kinds of operation that it reports.
 type Small = (&'static [&'static str], &'static [&'static str]);
 
 const FILEOP: Small = (
@@ -77,7 +77,7 @@ fn check((args, kinds): Small, place: &[&str], proto: &str) {
     let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let mut seen: Vec<_> = lines.iter().map(|l| l["test"].as_str().unwrap()).collect();
     let mut want = kinds.to_vec();
-    // Which kind comes first is up to the seed, or to which member is first.
+    // The order of the kinds depends on the seed and on the fastest member.
     seen.sort_unstable();
     want.sort_unstable();
     assert_eq!(seen, want, "{args:?} {place:?}");
@@ -97,7 +97,7 @@ fn every_workload_runs_on_a_server_over_both_transports() {
 }
 
 #[test]
-fn every_workload_runs_in_a_directory_and_leaves_nothing() {
+fn every_workload_runs_in_a_directory_and_removes_its_files() {
     let dir = tempfile::tempdir().unwrap();
     for small in ALL {
         check(small, &["--dir", dir.path().to_str().unwrap()], "local");
@@ -105,7 +105,7 @@ fn every_workload_runs_in_a_directory_and_leaves_nothing() {
     }
 }
 
-/// Runs a bench that must fail, and gives what it says.
+/// Runs a command that must fail, and returns its standard error.
 fn fails(args: &[&str]) -> String {
     let out = run(args);
     assert!(!out.status.success(), "{args:?}");
@@ -113,7 +113,7 @@ fn fails(args: &[&str]) -> String {
 }
 
 #[test]
-fn a_workload_that_makes_no_sense_or_has_no_place_is_refused() {
+fn invalid_workloads_and_places_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let place = ["--dir", dir.path().to_str().unwrap()];
     for (args, reason) in [
@@ -126,7 +126,7 @@ fn a_workload_that_makes_no_sense_or_has_no_place_is_refused() {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{args:?}");
     }
     let said = fails(&["tile", "--dir", "/nonexistent/place"]);
-    assert!(said.contains("make a directory"), "{said}");
+    assert!(said.contains("create a directory"), "{said}");
     let said = fails(&["latency"]);
     assert!(said.contains("--self"), "{said}");
 }

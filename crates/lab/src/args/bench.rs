@@ -7,7 +7,7 @@ use millrace_bench::units::ByteSize;
 use millrace_cli_common::{args::proto, iozone};
 use millrace_client::Proto;
 
-/// Which end of a connection.
+/// The end of a connection that uses the compared strategies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EndsName {
     /// Client and server
@@ -27,19 +27,19 @@ Examples:
   millrace-lab iozone --self --design read-write,read-read --registration dynamic,fast,cache,all-physical \\
       --threads 1,2,4,8 --record 128K,256K,512K,1M --size 64M --tests write,read --runs 3 --csv all.csv --plot out
 
-As `millrace bench iozone`, and lists of designs and strategies are multiplied too: every design with every strategy,
-number of threads, record and test. Every run goes through all of them once, with a fresh server for each design and
-strategy; the table shows medians, --json and --csv every run. docs/registration.md says how to read it. --self accepts
-for its own server what --design read-read and --registration all-physical ask to be accepted.")]
+Like `millrace bench iozone`, with lists of designs and strategies: every combination of design, strategy, number of
+threads, record and test is measured. Each run measures all combinations once, with a new server for each design and
+strategy; the table shows medians, --json and --csv all runs. docs/registration.md explains the output. --self implies
+the options that --design read-read and --registration all-physical require of a server and a client.")]
 pub(crate) struct IozoneArgs {
     #[command(flatten)]
     pub(crate) bench: iozone::IozoneOptions,
 
-    /// Which end uses what --registration names; the other keeps to its own
+    /// Which end uses the strategies of --registration; the other uses its default
     #[arg(long, value_name = "END", value_enum, default_value_t = EndsName::Both)]
     pub(crate) registration_of: EndsName,
 
-    /// Draw the medians into a directory, as SVG and PNG, in the layout of the papers' figures
+    /// Plot the medians into a directory, as SVG and PNG, in the layout of the papers' figures
     #[arg(long, value_name = "DIR")]
     pub(crate) plot: Option<PathBuf>,
 }
@@ -52,13 +52,13 @@ Examples:
   millrace-lab breakdown --design read-write,read-read --threads 1,2,4,8 --record 128K,1M --plot out
   millrace-lab breakdown --registration dynamic,fast,cache,all-physical --json
 
-A server with a memory export is started in another process for each design and strategy; files are written and then
-read. Every call is timed at each end (--sample-stages N: one in N), and the table has the mean of each stage in
-microseconds; the stages of a call follow one another and add up to its time. docs/breakdown.md says what each
-stage covers. JSON keys, one object per line: as for the other benches, and mean_us, client and server, each with
+A server with a memory export is started in a child process for each design and strategy; files are written, then
+read. Every call is timed at each end (--sample-stages N: one in N), and the table shows the mean of each stage in
+microseconds; the stages of a call are consecutive, and their sum is its time. docs/breakdown.md explains each
+stage. JSON keys, one object per line: those of the other benchmarks, and mean_us, client and server, each with
 sampled_calls, sum_us and stages_us.")]
 pub(crate) struct BreakdownArgs {
-    /// The address of this machine where the server listens; that of an RDMA device for --provider verbs
+    /// The local address on which the server listens; that of an RDMA device for --provider verbs
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) address: IpAddr,
 
@@ -66,28 +66,29 @@ pub(crate) struct BreakdownArgs {
     #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = proto())]
     pub(crate) proto: Proto,
 
-    /// Threads, each with a connection and a file
+    /// Number of threads, each with its own connection and file
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Vec<u16>,
 
-    /// Bytes of one read or write
+    /// Size of a read or write
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128K")]
     pub(crate) record: Vec<ByteSize>,
 
-    /// Bytes of each file
+    /// Size of each file
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     pub(crate) size: ByteSize,
 
-    /// Records in flight per thread
+    /// Number of records in flight per thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) outstanding: u16,
 
-    /// Runs of everything; the stages are those of all runs together
+    /// Number of runs; the stages are means over all runs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) runs: u16,
 
-    /// Draw the shares of the stages over threads into a directory, as SVG and PNG, in the layout of TR06 figure 10
+    /// Plot the shares of the stages over the number of threads into a directory, as SVG and PNG, in the
+    /// layout of TR06 figure 10
     #[arg(long, value_name = "DIR")]
     pub(crate) plot: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! The documentation of the commands. Tests only.
+//! Tests of the documentation of the commands.
 
 use clap::{CommandFactory, Parser};
 use millrace_doccheck::Program;
@@ -17,28 +17,28 @@ fn the_command_line_is_consistent() {
 }
 
 #[test]
-fn every_command_that_a_page_shows_is_understood() {
+fn every_command_in_a_code_block_is_accepted() {
     let seen = LAB.check_blocks();
-    assert!(seen > 10, "only {seen} commands were found in the pages");
+    assert!(seen > 10, "found only {seen} commands in the pages");
 }
 
 #[test]
-fn every_command_and_option_that_a_sentence_names_is_there() {
+fn every_command_and_option_in_the_text_exists() {
     let seen = LAB.check_prose();
-    assert!(seen > 10, "only {seen} were found in the pages");
+    assert!(seen > 10, "found only {seen} commands and options in the pages");
 }
 
 #[test]
-fn every_example_of_the_help_is_understood() {
+fn every_example_of_the_help_is_accepted() {
     LAB.check_examples();
 }
 
 #[test]
-fn every_command_teaches_by_example() {
+fn every_command_has_examples() {
     LAB.check_help();
 }
 
 #[test]
-fn the_reference_of_commands_is_what_their_definitions_give() {
+fn the_command_reference_is_up_to_date() {
     LAB.check_reference("docs/reference/lab-commands.md", "Lab commands");
 }

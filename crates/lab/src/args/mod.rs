@@ -1,4 +1,4 @@
-//! The command line: text only, nothing here acts.
+//! The command line: definitions only, without actions.
 
 mod bench;
 #[cfg(test)]
@@ -33,23 +33,23 @@ const ABOUT: &str = "Research tools of Millrace: RPC-over-RDMA designs, memory r
 const AFTER: &str = "\
 Start here:
   millrace-lab iozone --self --design read-write,read-read      compare designs on this machine
-  millrace-lab breakdown                                        where the time of a call goes
+  millrace-lab breakdown                                        show the latency breakdown of a call
   millrace-lab security                                         attack servers and clients
-  millrace-lab reproduce                                        the papers' claims on simulated machines
+  millrace-lab reproduce                                        test the papers' claims on simulated machines
 
-Figures mean something only from a release build (cargo build --release) on a machine that is otherwise idle.
+Only figures of a release build (cargo build --release) on an otherwise idle machine are meaningful.
 1 MB is 10^6 bytes and 1 GB 10^9; sizes on the command line are powers of 1024.
 
-JSON keys of all benches, one object per line: workload, test, proto, provider, design, registration,
+JSON keys of all benchmarks, one object per line: workload, test, proto, provider, design, registration,
 server_registration, threads, client_hosts, record, outstanding, mb_per_s, ops_per_s, p50_us, p99_us, client_cpu_s_per_gb,
 server_cpu_s_per_gb, server_cpu_us_per_op, client_cpu_percent, server_cpu_percent, client_registrations,
-server_registrations, client_exposed_byte_s, server_exposed_byte_s. client_hosts is how many were simulated,
-and the client's CPU is that of all of them; CPU % is of one core; exposed_byte_s are the bytes that
-the other end could reach, times for how many seconds. What was not measured, or has no meaning, is null.
+server_registrations, client_exposed_byte_s, server_exposed_byte_s. client_hosts is the number of simulated client hosts,
+and the client's CPU is that of all of them; CPU % is relative to one core; exposed_byte_s is the memory that the
+other end could access, integrated over time, in byte-seconds. Values that are missing or not applicable are null.
 
 Exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted.";
 
-/// The whole command line.
+/// The command line.
 #[derive(Debug, Parser)]
 #[command(name = "millrace-lab", version, about = ABOUT, after_help = AFTER, max_term_width = 110)]
 #[command(propagate_version = true, subcommand_required = true, arg_required_else_help = true)]
@@ -63,24 +63,26 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
-    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as "warn,millrace_rpcrdma=debug".
+    /// Log filter for standard error: error, warn, info, debug, trace, or a filter such as
+    /// "warn,millrace_rpcrdma=debug".
     #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", help_heading = "Global options")]
     pub(crate) log: Option<String>,
 
-    /// The RDMA provider: verbs (RDMA devices, through rdma-core), iwarp (software over TCP), or auto: verbs where the
-    /// local address belongs to an RDMA device, else iwarp [default: auto]
+    /// The RDMA provider: verbs (RDMA devices, through rdma-core), iwarp (software over TCP), or auto: verbs
+    /// if the local address belongs to an RDMA device, otherwise iwarp [default: auto]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options",
           value_parser = PossibleValuesParser::new(["auto", "iwarp", "verbs"]).try_map(|s| s.parse::<ProviderChoice>()))]
     pub(crate) provider: Option<ProviderChoice>,
 
-    /// The RPC-over-RDMA design: read-write, or read-read, which exposes the server's memory; both ends must use the same
-    /// [default: read-write]. For `iozone`, `breakdown` and `simulate` also several, with commas
+    /// The RPC-over-RDMA design: read-write, or read-read, which exposes the server's memory; both ends must
+    /// use the same [default: read-write]. `iozone`, `breakdown` and `simulate` accept several, separated by
+    /// commas
     #[arg(long = "design", global = true, value_name = "NAME", help_heading = "Global options", value_delimiter = ',',
           value_parser = PossibleValuesParser::new(["read-write", "read-read"]).try_map(|s| s.parse::<Design>()))]
     pub(crate) designs: Vec<Design>,
 
-    /// How memory is registered for RDMA: dynamic, fast, cache or all-physical [default: fast; of a server: cache].
-    /// For `iozone`, `breakdown` and `simulate` also several, with commas
+    /// The registration strategy: dynamic, fast, cache or all-physical [default: fast; of a server: cache].
+    /// `iozone`, `breakdown` and `simulate` accept several, separated by commas
     #[arg(
         long = "registration",
         global = true,
@@ -90,16 +92,16 @@ pub(crate) struct Global {
     )]
     pub(crate) registrations: Vec<Strategy>,
 
-    /// When windows of `fast` are invalidated: at-once, or batched:N, which leaves the server able to write to memory of
-    /// up to N calls that are done [default: at-once]
+    /// When windows of `fast` are invalidated: at-once, or batched:N, which leaves the server write access to
+    /// memory of up to N completed calls [default: at-once]
     #[arg(long, global = true, value_name = "WHEN", help_heading = "Global options")]
     pub(crate) fast_invalidate: Option<Invalidation>,
 
-    /// Let the server reach all memory for buffers at any time, as registration all-physical does
+    /// Permit the server access to all buffer memory at any time, as registration all-physical requires
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) i_trust_the_server: bool,
 
-    /// With --design read-read: align the data of small calls, from N bytes on, to A bytes (RDMA_MSGP)
+    /// With --design read-read: align the data of small calls of N bytes or more to A bytes (RDMA_MSGP)
     #[arg(long, global = true, value_name = "A:N", help_heading = "Global options")]
     pub(crate) padding: Option<Padding>,
 
@@ -109,7 +111,7 @@ pub(crate) struct Global {
 }
 
 impl Cli {
-    /// What is wrong with the command line beyond what its parts say of themselves.
+    /// Checks dependencies between options; returns the error message.
     pub(crate) fn check(&self) -> Result<(), String> {
         let compares =
             matches!(&self.command, Command::Iozone(_) | Command::Breakdown(_) | Command::Simulate(_));
@@ -117,7 +119,7 @@ impl Cli {
             [("--design", self.global.designs.len()), ("--registration", self.global.registrations.len())];
         match lists.into_iter().find(|(_, names)| *names > 1) {
             Some((option, _)) if !compares => Err(format!(
-                "{option} takes one name here; `millrace-lab iozone`, `breakdown` and `simulate` take several and compare them"
+                "{option} accepts one name here; `millrace-lab iozone`, `breakdown` and `simulate` accept several and compare them"
             )),
             _ => Ok(()),
         }
@@ -129,33 +131,33 @@ impl Cli {
 pub(crate) enum Command {
     /// Read and write files with every design and registration strategy, sequentially and at random
     Iozone(IozoneArgs),
-    /// Show where the time of READ and WRITE goes, stage by stage, at client and server
+    /// Show the latency breakdown of READ and WRITE, by stage, at client and server
     Breakdown(BreakdownArgs),
-    /// Attack servers of both designs and a client with a hostile peer, and show what came of it
+    /// Attack servers of both designs and a client with a hostile peer, and show the results
     Security(SecurityArgs),
-    /// Time each operation on names, as fileop does
+    /// Time metadata operations, as fileop does
     Fileop(FileopArgs),
-    /// A mail server's small files, as PostMark has them
+    /// Run a mail server's small files workload, as PostMark does
     Postmark(PostmarkArgs),
-    /// Unpack a tree of sources
+    /// Unpack a source tree
     Untar(SourcesArgs),
-    /// Ask of the file system what compiling a tree of sources does
+    /// Run the file system operations of compiling a source tree
     Compile(SourcesArgs),
-    /// A database, as FileBench's oltp has it
+    /// Run a database workload, as FileBench's oltp does
     Oltp(OltpArgs),
-    /// Dumps of a solver's grid, as NAS BTIO writes them
+    /// Write dumps of a solver's grid, as NAS BTIO does
     Btio(BtioArgs),
-    /// Tiles of a picture, as MPI-Tile-IO has them
+    /// Write and read tiles of an image, as MPI-Tile-IO does
     Tile(TileArgs),
-    /// One operation at a time
+    /// Time single operations without concurrency
     Latency(LatencyArgs),
-    /// Several clients, each with a large file
+    /// Write and read a large file on each of several clients
     Clients(ClientsArgs),
-    /// Distance, message and block sizes, outstanding RDMA Reads: simulated, nothing is measured
+    /// Simulate distance, message and block sizes and outstanding RDMA Reads (no measurement)
     Wan(WanArgs),
-    /// Simulate iozone between machines of a profile, in virtual time: nothing is measured
+    /// Simulate iozone between machines of a profile, in virtual time (no measurement)
     Simulate(SimulateArgs),
-    /// Run the papers' claims on simulated machines and write a report
+    /// Test the papers' claims on simulated machines, and write a report
     Reproduce(ReproduceArgs),
     /// Study modern machines and long distances by simulation
     Study(StudyArgs),

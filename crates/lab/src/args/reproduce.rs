@@ -11,25 +11,25 @@ Examples:
   millrace-lab reproduce
   millrace-lab reproduce --only C2,C13 --out /tmp/report
 
-Writes index.html, which needs nothing beside it, claims.md, claims.json and the pictures. Everything is SIMULATED, not
-measured: the real client and server run on simulated machines in virtual time. Rules say when a claim holds; they were
-stated, with the papers' figures, before anything was run. docs/reproduction.md says more.
+Writes index.html (self-contained), claims.md, claims.json and the plots. Everything is SIMULATED, not
+measured: the real client and server run on simulated machines in virtual time. The rules that decide whether a claim
+holds were stated, with the papers' figures, before the first run. See docs/reproduction.md.
 
-The command succeeds when it came to its end and the report is written, whether claims hold or fail.")]
+The command succeeds if the report was written, whether or not the claims hold.")]
 pub(crate) struct ReproduceArgs {
-    /// The claims to run [default: all]
+    /// Claims to test [default: all]
     #[arg(long, value_name = "CLAIM,...", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 
-    /// The directory for the report
+    /// Directory of the report
     #[arg(long, value_name = "DIR", default_value = "report")]
     pub(crate) out: PathBuf,
 
-    /// The seed
+    /// Seed of the simulation
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// Use less data and fewer operations: seconds instead of minutes, for rougher figures
+    /// Use less data and fewer operations: takes seconds instead of minutes, with less accurate figures
     #[arg(long)]
     pub(crate) small: bool,
 }

@@ -1,4 +1,4 @@
-//! Simulated machines on the command line.
+//! Arguments that describe simulated machines.
 
 use std::path::PathBuf;
 
@@ -8,28 +8,29 @@ use millrace_cli_common::args::proto;
 use millrace_client::Proto;
 use millrace_simlab::Storage;
 
-/// The machines to simulate.
+/// Simulated machines.
 #[derive(Debug, Args)]
 pub(crate) struct MachinesArgs {
-    /// Simulate machines of a profile, in virtual time: nothing is measured. A name (`millrace-lab simulate --profile
-    /// list` names those that there are), or a TOML file (with a / or .toml in its name)
+    /// Simulate machines of a profile, in virtual time (no measurement). The name of a profile (`millrace-lab
+    /// simulate --profile list` prints them), or a TOML file (with a / or .toml in its name)
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
 
-    /// Simulated: miles of cable between two machines [default: as the profile says]
+    /// Simulated cable length between two machines, in miles [default: that of the profile]
     #[arg(long, value_name = "MILES", requires = "profile")]
     pub(crate) miles: Option<f64>,
 
-    /// Simulated: client machines, over which threads and members are spread [default: as in the papers]
+    /// Number of simulated client machines, over which threads and members are distributed [default: as in
+    /// the papers]
     #[arg(long, value_name = "N", requires = "profile", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) client_hosts: Option<u16>,
 
-    /// Simulated: the server's file system: free (takes no time), tmpfs, tmpfs-linear (which looks file handles up in a
-    /// list), or raid:MEMORY, eight disks behind so much memory
+    /// The simulated server's file system: free (takes no time), tmpfs, tmpfs-linear (which searches file
+    /// handles in a list), or raid:MEMORY (eight disks with a cache of this size)
     #[arg(long, value_name = "STORAGE", default_value = "free", requires = "profile")]
     pub(crate) storage: Storage,
 
-    /// The seed: of what is simulated, and of what a workload chooses at random
+    /// Seed of the simulation, and of random choices of a workload
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 }
@@ -45,10 +46,10 @@ Examples:
       --threads 1,2,4,8 --csv all.csv --plot out
   millrace-lab simulate --profile ipoib-ud --proto tcp --json
 
-The real client, server and memory file system run between simulated hosts: new files are written, then read. Time,
-processors, adapters and links are those of the profile, where each number says where it comes from. Lists are
-multiplied, as with `millrace-lab iozone`. The output says that it is simulated, and is the same for the same seed.
-The workloads of `millrace-lab` take --profile too.")]
+The real client, server and memory file system run on simulated hosts: new files are written, then read. Time,
+processors, adapters and links are those of the profile, which states the source of each number. Lists are
+combined, as with `millrace-lab iozone`. The output is marked as simulated, and is reproducible by the seed.
+The workloads of `millrace-lab` accept --profile too.")]
 pub(crate) struct SimulateArgs {
     #[command(flatten)]
     pub(crate) machines: MachinesArgs,
@@ -57,7 +58,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = proto())]
     pub(crate) proto: Proto,
 
-    /// Threads, each with a file, and with a connection unless --shared-mount is there
+    /// Number of threads, each with its own file and, without --shared-mount, its own connection
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Vec<u16>,
@@ -66,23 +67,23 @@ pub(crate) struct SimulateArgs {
     #[arg(long)]
     pub(crate) shared_mount: bool,
 
-    /// Bytes of one read or write
+    /// Size of a read or write
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128K")]
     pub(crate) record: Vec<ByteSize>,
 
-    /// Bytes of each file, which this machine's memory must hold
+    /// Size of each file, which must fit into the memory of this machine
     #[arg(long, value_name = "SIZE", default_value = "32M")]
     pub(crate) size: ByteSize,
 
-    /// Records in flight per thread
+    /// Number of records in flight per thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) outstanding: u16,
 
-    /// Write the figures to a file of comma-separated values; its columns are the JSON keys
+    /// Write the figures to a file of comma-separated values; the columns are the JSON keys
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 
-    /// Draw the figures into a directory, as SVG and PNG, in the layout of the papers' figures
+    /// Plot the figures into a directory, as SVG and PNG, in the layout of the papers' figures
     #[arg(long, value_name = "DIR")]
     pub(crate) plot: Option<PathBuf>,
 
@@ -98,36 +99,36 @@ Examples:
   millrace-lab wan
   millrace-lab wan --profile wan-connectx --miles 0.2,10,100,1400 --outstanding-reads 4,16 --json
 
-Only simulated: it needs the distance. For each distance and number of outstanding RDMA Reads: bare RDMA Writes and Reads of
-each message size, then a file written and read over NFS in blocks of each size (WAN 2008; 16 MB in flight, at most 32
-blocks). A block that one call cannot carry has -. Registration is all-physical, as in the original, unless it is said.
-JSON keys: miles, outstanding_reads, and those of the other benches.")]
+Simulated only. For each distance and number of outstanding RDMA Reads: bare RDMA Writes and Reads of
+each message size, then writes and reads of a file over NFS in blocks of each size (WAN 2008; 16 MB in flight, at most 32
+blocks). Blocks that exceed a call are marked with -. Registration is all-physical by default, as in the original.
+JSON keys: miles, outstanding_reads, and those of the other benchmarks.")]
 pub(crate) struct WanArgs {
-    /// The machines: a name, or a TOML file
+    /// The machines: name of a profile, or a TOML file
     #[arg(long, value_name = "PROFILE", default_value = "wan-infinihost")]
     pub(crate) profile: String,
 
-    /// Miles of cable between them
+    /// Cable lengths in miles
     #[arg(long, value_name = "MILES,...", value_delimiter = ',', default_value = "0.2,1400")]
     pub(crate) miles: Vec<f64>,
 
-    /// RDMA Reads in flight on a connection [default: as the profile says]
+    /// Maximum number of RDMA Reads in flight on a connection [default: that of the profile]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub(crate) outstanding_reads: Vec<u16>,
 
-    /// Bytes of bare messages
+    /// Sizes of bare messages
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4K,64K,1M")]
     pub(crate) message: Vec<ByteSize>,
 
-    /// Bytes of the blocks of NFS
+    /// Sizes of NFS blocks
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "32K,128K")]
     pub(crate) block: Vec<ByteSize>,
 
-    /// Bytes of the file; 128M in the original
+    /// Size of the file; 128M in the original
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     pub(crate) size: ByteSize,
 
-    /// The seed
+    /// Seed of the simulation
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 

@@ -11,21 +11,21 @@ Examples:
   millrace-lab study distance
   millrace-lab study all --out docs/studies
 
-Writes a page NAME.md for each study, and its pictures. Everything is SIMULATED, not measured: the real client and server
+Writes a page NAME.md for each study, and its plots. Everything is SIMULATED, not measured: the real client and server
 run on simulated machines in virtual time.")]
 pub(crate) struct StudyArgs {
-    /// The study: distance, credits, registration, or all of them
+    /// Name of a study: distance, credits, registration, or all
     pub(crate) name: String,
 
-    /// The directory for pages and pictures
+    /// Directory of the pages and plots
     #[arg(long, value_name = "DIR", default_value = "studies")]
     pub(crate) out: PathBuf,
 
-    /// The seed
+    /// Seed of the simulation
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// Use fewer machines and places: seconds instead of minutes, for rougher figures
+    /// Use fewer machines and values: takes seconds instead of minutes, with less accurate figures
     #[arg(long)]
     pub(crate) small: bool,
 }

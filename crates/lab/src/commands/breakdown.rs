@@ -18,7 +18,7 @@ use crate::{
     matrix::{Ends, Matrix, Place},
 };
 
-/// Every call is timed, so that the sum of the stages can stand beside the mean latency of all operations.
+/// Every call is timed, so that the sum of the stages is comparable with the mean latency of all operations.
 const SAMPLE: u32 = 1;
 
 pub(super) fn run(global: &Global, args: &BreakdownArgs) -> CommandResult {
@@ -55,7 +55,7 @@ fn matrix(global: &Global, args: &BreakdownArgs) -> Matrix {
     }
 }
 
-/// Under which conditions it was measured.
+/// The conditions of the measurement.
 fn conditions(args: &BreakdownArgs, figures: &[Figure]) -> String {
     let provider = figures.iter().find_map(|f| f.provider.as_deref());
     format!(

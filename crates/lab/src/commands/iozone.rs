@@ -11,7 +11,7 @@ use super::warn_of_debug_build;
 use crate::{
     args::{EndsName, Global, IozoneArgs},
     matrix::{Ends, Matrix, Place},
-    pictures,
+    plots,
 };
 
 impl From<EndsName> for Ends {
@@ -46,7 +46,7 @@ pub(super) fn run(global: &Global, args: &IozoneArgs) -> CommandResult {
     sweep(&matrix, &show, args.plot.as_deref())
 }
 
-/// Measures a matrix, shows the figures, and draws the medians into `plot`.
+/// Measures a matrix, prints the figures, and plots the medians into `plot`.
 pub(super) fn sweep(matrix: &Matrix, show: &Show<'_>, plot: Option<&std::path::Path>) -> CommandResult {
     let medians = show.measure(matrix.cells() * matrix.grid.runs, |each| matrix.run(each))?;
     if let Some(dir) = plot {
@@ -71,7 +71,7 @@ fn notes(matrix: &Matrix) -> String {
         text += "all-physical: this program trusts the server that it started (--i-trust-the-server is implied).\n";
     }
     if read_read && all_physical && matrix.ends != Ends::Client {
-        text += "A read-read server refuses all-physical; it uses cache there.\n";
+        text += "A read-read server does not support all-physical; it uses cache instead.\n";
     }
     text
 }
@@ -83,6 +83,6 @@ fn draw(show: &Show<'_>, matrix: &Matrix, medians: &[Figure], dir: &std::path::P
         Ends::Client => "the client's registration",
         Ends::Server => "the server's registration",
     };
-    let drawn = pictures::draw(medians, &format!("{ends}; {note}"), dir);
+    let drawn = plots::draw(medians, &format!("{ends}; {note}"), dir);
     drawn.map_err(|e| Failure::new(e.to_string()))
 }

@@ -14,9 +14,9 @@ use crate::args::ReproduceArgs;
 pub(super) fn run(args: &ReproduceArgs) -> CommandResult {
     let setting = Setting { seed: args.seed, small: args.small };
     let run = Reproduction { claims: claims::named(&args.only).map_err(failure)?, setting };
-    let shown = Shown::new(run.claims.len());
-    let outcomes = run.run(|p| shown.see(p));
-    shown.end();
+    let display = ProgressDisplay::new(run.claims.len());
+    let outcomes = run.run(|p| display.update(p));
+    display.end();
     millrace_reproduce::write(&outcomes, setting, &args.out).map_err(failure)?;
     output::line(&format!("SIMULATED, not measured; seed {}.\n", args.seed))?;
     for o in &outcomes {
@@ -33,7 +33,7 @@ pub(super) fn run(args: &ReproduceArgs) -> CommandResult {
     Ok(Outcome::Done)
 }
 
-/// The failure of a command because of `e`.
+/// Converts an error of the reproduction to a failure of the command.
 pub(super) fn failure(e: ReproduceError) -> Failure {
     match e {
         ReproduceError::Unknown { .. } | ReproduceError::UnknownStudy { .. } => Failure::usage(e.to_string()),
@@ -41,12 +41,12 @@ pub(super) fn failure(e: ReproduceError) -> Failure {
     }
 }
 
-/// How far the run is, for whoever watches: a bar on a terminal, else a line for each claim.
-struct Shown {
+/// Progress of the run: a bar on a terminal, otherwise a line for each claim.
+struct ProgressDisplay {
     bar: Option<ProgressBar>,
 }
 
-impl Shown {
+impl ProgressDisplay {
     fn new(claims: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar =
@@ -62,7 +62,7 @@ impl Shown {
         Self { bar }
     }
 
-    fn see(&self, progress: Progress) {
+    fn update(&self, progress: Progress) {
         match (progress, &self.bar) {
             (Progress::Began(id), Some(bar)) => bar.set_message(format!("{id} is running")),
             (Progress::Ended(id, verdict), Some(bar)) => {

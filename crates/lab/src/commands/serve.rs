@@ -1,4 +1,4 @@
-//! `millrace-lab serve`: the server of the library with research options.
+//! `millrace-lab serve`: the server library with research options.
 
 use millrace_cli_common::{
     failure::{CommandResult, Failure},

@@ -1,4 +1,4 @@
-//! `millrace-lab simulate`, and the machines that every workload may be simulated on.
+//! `millrace-lab simulate`, and the simulated machines of workloads.
 
 use millrace_bench::Figure;
 use millrace_cli_common::{
@@ -56,7 +56,7 @@ fn list() -> CommandResult {
     Ok(Outcome::Done)
 }
 
-/// The machines that the command line names; so many client hosts unless it says how many.
+/// The machines of the command line; `client_hosts` is the default number of client hosts.
 pub(super) fn machines(
     global: &Global,
     args: &MachinesArgs,
@@ -66,7 +66,7 @@ pub(super) fn machines(
     let name = args.profile.as_deref().unwrap_or_default();
     let placed = profile(name)?;
     let placed = match args.miles {
-        Some(miles) => placed.at_distance(miles).map_err(refused)?,
+        Some(miles) => placed.at_distance(miles).map_err(usage_error)?,
         None => placed,
     };
     Ok(Machines {
@@ -78,11 +78,11 @@ pub(super) fn machines(
     })
 }
 
-fn refused(e: ProfileError) -> Failure {
+fn usage_error(e: ProfileError) -> Failure {
     Failure::usage(e.to_string())
 }
 
-/// What is simulated, in a line.
+/// Describes the simulated machines in one line.
 pub(super) fn about(machines: &Machines) -> String {
     let Machines { profile, seed, storage, client_hosts, options, .. } = machines;
     format!(
@@ -92,12 +92,12 @@ pub(super) fn about(machines: &Machines) -> String {
     )
 }
 
-/// The profile by its name, or out of a file.
+/// Returns a profile by name or from a file.
 pub(super) fn profile(name: &str) -> Result<Profile, Failure> {
     if name.contains('/') || name.ends_with(".toml") {
         let text = std::fs::read_to_string(name);
         let text = text.map_err(|e| Failure::new(format!("cannot read the profile {name}: {e}")))?;
-        return Profile::parse(&text).map_err(refused);
+        return Profile::parse(&text).map_err(usage_error);
     }
-    Profile::named(name).map_err(refused)
+    Profile::named(name).map_err(usage_error)
 }

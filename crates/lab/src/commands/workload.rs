@@ -1,4 +1,4 @@
-//! The workloads, on servers, in directories, and on simulated machines.
+//! The workloads on servers, in directories, and on simulated machines.
 
 use millrace_bench::workload::{Workload, table};
 use millrace_cli_common::{
@@ -23,7 +23,7 @@ pub(super) fn run(global: &Global, workload: &impl Workload, place: &Where) -> C
     }
     let machines = &place.machines;
     if machines.miles.is_some() || machines.client_hosts.is_some() || machines.storage != Storage::Free {
-        return Err(Failure::usage("--miles, --client-hosts and --storage go with --profile"));
+        return Err(Failure::usage("--miles, --client-hosts and --storage require --profile"));
     }
     warn_of_debug_build();
     let options = global.options();

@@ -1,4 +1,4 @@
-//! Servers that lie to a client, for `millrace-lab security`.
+//! Malicious servers against a client, for `millrace-lab security`.
 
 use millrace_bench::table::{Align, Table};
 use millrace_cli_common::{executor, failure::Failure};
@@ -9,15 +9,17 @@ use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::failed;
 
-/// A lie, the registration strategy that meets it, and whether the provider lets the global tag reach whole spans.
-struct Told {
+/// A violation, the client's registration strategy, and whether the provider is weakened so that the global
+/// tag permits access to whole spans.
+struct Case {
     lie: Lie,
     settings: Settings,
     weak: bool,
 }
 
-impl Told {
-    /// Every lie; the one that writes late, with each strategy; those that write astray, where memory has one tag.
+impl Case {
+    /// All violations; the late write with each strategy; writes outside of exposed memory with the global
+    /// tag.
     fn all() -> Vec<Self> {
         let of = |lie, strategy| Self {
             lie,
@@ -37,7 +39,7 @@ impl Told {
         all
     }
 
-    /// Whether it is there to show what batched invalidation leaves open.
+    /// Whether the case demonstrates the risk of batched invalidation.
     fn open(&self) -> bool {
         self.settings.invalidation != Invalidation::AtOnce
     }
@@ -51,45 +53,45 @@ impl Told {
     }
 }
 
-/// What is below the table of lies.
-const LIES: &str = "Bytes. A late write can land with batched invalidation alone: the window that it leaves open until \
-     its batch is full.\nall-physical gives the server one tag for all memory for buffers. The iWARP provider holds it to \
-     the memory of open calls all the same; an\nadapter would not, so it is refused without --i-trust-the-server. \"As on \
-     an adapter\" is a provider made weak on purpose: the server\nwrites to memory of other owners, and the call ends as if \
-     nothing had happened.\n";
+/// Text below the table.
+const LIES: &str = "Bytes. A late write succeeds only with batched invalidation, through a window that stays bound until \
+     its batch is full.\nall-physical gives the server one tag for all buffer memory. The iWARP provider restricts it to \
+     the memory of open calls nevertheless; an\nadapter would not, so all-physical requires --i-trust-the-server. \"As on \
+     an adapter\" is a deliberately weakened provider: the server\nwrites to memory of other owners, and the call completes \
+     without an error.\n";
 
-/// Tells all of them to a client; the text, and whether one did harm that it must not.
-pub(super) fn told() -> Result<(String, bool), Failure> {
+/// Runs all violations against a client. Returns the text, and whether one did unexpected harm.
+pub(super) fn run() -> Result<(String, bool), Failure> {
     let rt = executor::large()?;
     let columns = [
-        ("a lying server", Align::Left),
+        ("a malicious server", Align::Left),
         ("registration", Align::Left),
-        ("changed beyond", Align::Right),
+        ("changed outside", Align::Right),
         ("changed late", Align::Right),
-        ("the call", Align::Left),
+        ("result of the call", Align::Left),
     ];
     let mut table = Table::new(&columns);
     let mut harm = false;
     let (usual, weak) = (Iwarp::new(), Iwarp::insecure_with_whole_spans());
-    for told in Told::all() {
-        let provider = if told.weak { &weak } else { &usual };
-        let liar = Liar::start(told.lie).map_err(failed)?;
+    for case in Case::all() {
+        let provider = if case.weak { &weak } else { &usual };
+        let liar = Liar::start(case.lie).map_err(failed)?;
         let outcome = rt.block_on(async {
-            victim::call(&liar, told.lie, TokioRuntime::current(), told.settings.clone(), provider).await
+            victim::call(&liar, case.lie, TokioRuntime::current(), case.settings.clone(), provider).await
         });
         let outcome = outcome.map_err(failed)?;
         drop(liar.end());
-        if !told.weak {
-            harm |= outcome.changed > 0 || (outcome.late() > 0 && !told.open());
-            harm |= outcome.data().is_some() != (told.lie == Lie::WritesLate);
+        if !case.weak {
+            harm |= outcome.changed > 0 || (outcome.late() > 0 && !case.open());
+            harm |= outcome.data().is_some() != (case.lie == Lie::WritesLate);
         }
         let cells = [outcome.changed.to_string(), outcome.late().to_string(), ending(&outcome)];
-        table.row([told.lie.text().to_owned(), told.registration()].into_iter().chain(cells));
+        table.row([case.lie.text().to_owned(), case.registration()].into_iter().chain(cells));
     }
     Ok((format!("{table}{LIES}\n"), harm))
 }
 
-/// How a call to a liar has ended, in a few words.
+/// The result of a call to a malicious server, in a few words.
 fn ending(outcome: &victim::Outcome) -> String {
     match (&outcome.result, outcome.data()) {
         (Ok(_), Some(_)) => "has its data".to_owned(),

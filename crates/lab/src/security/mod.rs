@@ -1,4 +1,5 @@
-//! `millrace-lab security`: a hostile peer against servers of both designs and against a client, with numbers.
+//! `millrace-lab security`: a hostile peer against servers of both designs and against a client, with
+//! figures.
 
 mod lies;
 
@@ -31,12 +32,12 @@ use millrace_server::{Config, ExposedBuffers, Exposure, Running, Server, ServerE
 use crate::args::SecurityArgs;
 
 const SECRET: u8 = 0x5e;
-/// What the file holds that the attacker opens itself.
+/// Content of the file that the attacker opens itself.
 const PUBLIC: u8 = 0x11;
 const LEN: usize = 1 << 20;
-/// How long the honest client is measured alone.
+/// Duration of the measurement of the honest client without attacks.
 const ALONE: Duration = Duration::from_secs(1);
-/// How long a Read-Read server here waits for RDMA_DONE.
+/// Time limit of the Read-Read server for RDMA_DONE, in seconds.
 const DONE_SECONDS: u64 = 2;
 
 fn failed(e: impl std::fmt::Display) -> Failure {
@@ -45,45 +46,47 @@ fn failed(e: impl std::fmt::Display) -> Failure {
 
 pub(crate) fn run(args: &SecurityArgs) -> CommandResult {
     let mut harm = false;
-    output::write(b"A hostile peer, made of nothing but a TCP socket, against servers and a client in this process.\n\n")?;
+    output::write(
+        b"A hostile peer on a plain TCP socket, against servers and a client in this process.\n\n",
+    )?;
     for (design, private) in [(Design::ReadRead, READ_READ), (Design::ReadWrite, READ_WRITE)] {
-        let scene = Scene::start(design)?;
-        let (text, harmed) = scene.attacked(private, args.tries).map_err(failed)?;
-        harm |= harmed;
+        let bed = TestBed::start(design)?;
+        let (text, harm_done) = bed.attack(private, args.tries).map_err(failed)?;
+        harm |= harm_done;
         output::write(text.as_bytes())?;
     }
-    let (text, shown) = weakened(args.tries)?;
+    let (text, shown) = attack_weakened(args.tries)?;
     output::write(text.as_bytes())?;
-    let (text, harmed) = lies::told()?;
-    harm |= harmed;
+    let (text, harm_done) = lies::run()?;
+    harm |= harm_done;
     output::write(text.as_bytes())?;
     output::line(match (harm, shown) {
-        (true, _) => "AN ATTACK GOT THROUGH.",
+        (true, _) => "AN ATTACK SUCCEEDED.",
         (false, false) => {
-            "No attack got through, but the server that was made weak on purpose did not fall: see above."
+            "No attack succeeded, but neither did the one on the deliberately weakened server: see above."
         }
         (false, true) => {
-            "No attack read or changed a byte that it was not given, but of what was made weak on purpose. What this does \
-             not cover: docs/security.md"
+            "No attack read or changed a byte without the right to, except on deliberately weakened ends. For the \
+             limits of this test see docs/security.md"
         }
     })?;
     Ok(if harm || !shown { Outcome::Failed } else { Outcome::Done })
 }
 
-/// A server, and a client of it that keeps the rules.
-struct Scene {
+/// A server and an honest client.
+struct TestBed {
     design: Design,
     server: Running,
     addr: SocketAddr,
     client: Client,
 }
 
-impl Scene {
+impl TestBed {
     fn start(design: Design) -> Result<Self, Failure> {
         Self::with(design, Server::start)
     }
 
-    /// A server whose connections share one table of tags that follow one another: weak on purpose.
+    /// Starts a deliberately weakened server whose connections share one table of consecutive tags.
     fn start_weak(design: Design) -> Result<Self, Failure> {
         let weak = Arc::new(Iwarp::insecure_with_predictable_shared_tags());
         Self::with(design, |config| Server::start_over(config, weak))
@@ -104,7 +107,8 @@ impl Scene {
             ..Config::default()
         };
         let server = start(config).map_err(failed)?;
-        let addr = server.rdma_addr().ok_or_else(|| Failure::new("the embedded server does not listen"))?;
+        let addr =
+            server.rdma_addr().ok_or_else(|| Failure::new("the embedded server has no RDMA address"))?;
         let url: Url = format!("nfs://{addr}/x?proto=rdma&provider=iwarp").parse().map_err(failed)?;
         let client = Client::connect(&url, Options::default().design(design)).map_err(failed)?;
         for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
@@ -115,17 +119,17 @@ impl Scene {
     }
 
     /// Runs all attacks while the client reads its file.
-    fn attacked(self, private: &[u8], tries: u64) -> io::Result<(String, bool)> {
+    fn attack(self, private: &[u8], tries: u64) -> io::Result<(String, bool)> {
         let reader = Reader::start(self.client.clone())?;
         std::thread::sleep(ALONE);
-        reader.mark(); // Until here it was warming up.
+        reader.mark(); // End of the warm-up.
         std::thread::sleep(ALONE);
         let alone = reader.rate();
         let mut table = Table::new(&[
             (&format!("{} server", self.design), Align::Left),
             ("tries", Align::Right),
-            ("refused", Align::Right),
-            ("bytes got", Align::Right),
+            ("rejected", Align::Right),
+            ("bytes obtained", Align::Right),
             ("other client", Align::Right),
         ]);
         let mut harm = false;
@@ -140,7 +144,7 @@ impl Scene {
                 format!("{:.0} MB/s", rate / 1e6),
             ]);
         };
-        row("(nobody attacks)", Tries::default(), alone);
+        row("(no attack)", Tries::default(), alone);
         reader.mark();
         let reads = attack::guess_reads(self.addr, private, tries, 1)?;
         row("RDMA Read of guessed tags", reads, reader.rate());
@@ -154,8 +158,8 @@ impl Scene {
             let known = attack::read_of_another(self.addr, private, source)?;
             row("RDMA Read of another client's tag, known exactly", known, reader.rate());
             reader.mark();
-            let (near, _) = self.around_its_own(private, tries)?;
-            row("RDMA Read of the tags around its own", near, reader.rate());
+            let (near, _) = self.around_own_tag(private, tries)?;
+            row("RDMA Read of tags near its own", near, reader.rate());
             reader.mark();
             let reuse = attack::reuse(self.addr, private, "/x", "secret")?;
             row("RDMA Read beyond its own tag, or after RDMA_DONE", reuse, reader.rate());
@@ -168,16 +172,17 @@ impl Scene {
         let mut text = format!("{table}{more}");
         let _ = writeln!(
             text,
-            "Server memory that clients could reach: at most {} bytes at a time, {:.0} byte-seconds in all.\n\
+            "Server memory exposed to clients: at most {} bytes at a time, {:.0} byte-seconds in total.\n\
              The other client {}.\n",
             exposure.peak_bytes,
             exposure.byte_seconds(),
-            if intact { "read what it wrote, all the time" } else { "READ OTHER DATA THAN IT WROTE" },
+            if intact { "always read the data that it wrote" } else { "READ OTHER DATA THAN IT WROTE" },
         );
         Ok((text, harm || !intact))
     }
 
-    /// A client that has read the secret and not acknowledged it yet, and where the server exposes it.
+    /// Creates a client that has read the secret without acknowledging it. Returns it and the exposed memory
+    /// of the server.
     fn reading(&self, private: &[u8]) -> io::Result<(Files, Source)> {
         let mut victim = Files::new(Peer::connect(self.addr, private)?);
         let root = victim.mount("/x")?;
@@ -186,59 +191,59 @@ impl Scene {
         Ok((victim, source))
     }
 
-    /// The attacker opens a file of its own, and guesses from its tag.
-    fn around_its_own(&self, private: &[u8], tries: u64) -> io::Result<(Tries, Option<Vec<u8>>)> {
+    /// Opens a file as the attacker, and guesses tags near the tag obtained.
+    fn around_own_tag(&self, private: &[u8], tries: u64) -> io::Result<(Tries, Option<Vec<u8>>)> {
         let own = attack::own_tag(self.addr, private, "/x", "public")?;
         attack::guess_near(self.addr, private, own.tag, tries)
     }
 
-    /// A client that sends no RDMA_DONE: this one the design cannot refuse, only limit.
+    /// A client that does not send RDMA_DONE, which the design can only limit, not prevent.
     fn hoard(&self, private: &[u8]) -> io::Result<String> {
         let hoard = attack::hoard(self.addr, private, "/x", "secret", 200)?;
         let (replies, bytes) = (hoard.replies, hoard.bytes);
         let held = hoard.wait()?;
         Ok(format!(
-            "A client that never sends RDMA_DONE held {bytes} bytes of the server in {replies} replies for {:.1} s; then \
+            "A client that sends no RDMA_DONE retained {bytes} bytes of the server in {replies} replies for {:.1} s; then \
              its connection was ended (limit {DONE_SECONDS} s).\n",
             held.as_secs_f64()
         ))
     }
 }
 
-/// Servers of both designs that were made weak on purpose; whether that of the Read-Read design fell to it, as it must,
-/// and that of the Read-Write design did not.
-fn weakened(tries: u64) -> Result<(String, bool), Failure> {
+/// Attacks deliberately weakened servers of both designs. Returns the text, and whether the attack succeeded
+/// on the Read-Read server and failed on the Read-Write server, as expected.
+fn attack_weakened(tries: u64) -> Result<(String, bool), Failure> {
     let columns = [
-        ("a server made WEAK ON PURPOSE", Align::Left),
+        ("a server WEAKENED ON PURPOSE", Align::Left),
         ("attack", Align::Left),
         ("tries", Align::Right),
-        ("refused", Align::Right),
-        ("bytes got", Align::Right),
+        ("rejected", Align::Right),
+        ("bytes obtained", Align::Right),
     ];
     let mut table = Table::new(&columns);
     let mut row = |design: Design, what: &str, t: Tries| {
         let numbers = [t.tried, t.refused, t.bytes].map(|n| n.to_string());
         table.row([design.to_string(), what.to_owned()].into_iter().chain(numbers));
     };
-    let scene = Scene::start_weak(Design::ReadRead)?;
-    let (victim, _) = scene.reading(READ_READ).map_err(failed)?;
-    let (fell, stolen) = scene.around_its_own(READ_READ, tries).map_err(failed)?;
-    row(Design::ReadRead, "RDMA Read of the tags around its own", fell);
-    drop((victim, scene));
-    let scene = Scene::start_weak(Design::ReadWrite)?;
-    let (withstood, nothing) = attack::guess_near(scene.addr, READ_WRITE, 0, tries).map_err(failed)?;
+    let bed = TestBed::start_weak(Design::ReadRead)?;
+    let (victim, _) = bed.reading(READ_READ).map_err(failed)?;
+    let (fell, stolen) = bed.around_own_tag(READ_READ, tries).map_err(failed)?;
+    row(Design::ReadRead, "RDMA Read of tags near its own", fell);
+    drop((victim, bed));
+    let bed = TestBed::start_weak(Design::ReadWrite)?;
+    let (withstood, nothing) = attack::guess_near(bed.addr, READ_WRITE, 0, tries).map_err(failed)?;
     row(Design::ReadWrite, "RDMA Read of the first tags", withstood);
     let theirs = stolen.as_ref().is_some_and(|b| b.iter().all(|b| *b == SECRET));
     let what = if theirs {
-        "The attacker opened /x/public alone, and got bytes of /x/secret, which another client was reading."
+        "The attacker opened only /x/public, and obtained bytes of /x/secret, which another client was reading."
     } else {
-        "THE ATTACKER GOT NOTHING OF ANOTHER CLIENT'S."
+        "THE ATTACKER OBTAINED NO DATA OF ANOTHER CLIENT."
     };
-    let note = "All connections have one table of tags there, and tags follow one another. No option makes a server so.";
+    let note = "All connections of this server share one table of consecutive tags. No option configures a server like this.";
     Ok((format!("{table}{what}\n{note}\n\n"), theirs && nothing.is_none()))
 }
 
-/// The client that keeps the rules, reading its file again and again.
+/// The honest client, which reads its file repeatedly.
 struct Reader {
     bytes: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -267,18 +272,18 @@ impl Reader {
         Ok(Self { bytes, stop, thread, since: std::cell::Cell::new((Instant::now(), 0)) })
     }
 
-    /// Measures from here on.
+    /// Starts a measurement.
     fn mark(&self) {
         self.since.set((Instant::now(), self.bytes.load(Ordering::Relaxed)));
     }
 
-    /// Bytes per second since then.
+    /// Bytes per second since the start of the measurement.
     fn rate(&self) -> f64 {
         let (at, before) = self.since.get();
         (self.bytes.load(Ordering::Relaxed) - before) as f64 / at.elapsed().as_secs_f64()
     }
 
-    /// Whether it read what it wrote until now.
+    /// Stops the client. Returns whether it always read the data that it wrote.
     fn stop(self) -> io::Result<bool> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| io::Error::other("the honest client panicked"))

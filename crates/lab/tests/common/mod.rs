@@ -1,7 +1,7 @@
-//! The command, as a user has it.
+//! Helpers to run the program.
 
-#![allow(dead_code, unreachable_pub)] // Not every test file uses everything.
-#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+#![allow(dead_code, unreachable_pub)] // No test file uses all of it.
+#![allow(clippy::unwrap_used, clippy::panic)] // Test helpers fail by panicking.
 
 #[path = "../../../cli/tests/common/program.rs"]
 mod program;
@@ -13,7 +13,7 @@ pub use program::*;
 const NAME: &str = "millrace-lab";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_millrace-lab");
 
-/// A path as an argument.
+/// Converts a path to an argument.
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }

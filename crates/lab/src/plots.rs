@@ -1,5 +1,5 @@
-//! The figures of a matrix as pictures, in the layout of the figures of TR06, whose numbers begin the files' names; a
-//! file's name says which layout is used, not that the paper's machines were.
+//! Plots of a matrix in the layout of the figures of TR06, whose numbers are prefixes of the file names. A
+//! file name refers to the layout, not to the paper's machines.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use millrace_plot::{Axis, BarsWithLines, Heading, Lines, Places, PlotError, Scal
 
 const RATE: &str = "MB/s";
 const CPU: &str = "client CPU % (100 = one core)";
-/// The colour of lines that stand before bars of every colour.
+/// Colour of lines in front of bars of all colours.
 const LINE_COLOUR: usize = 6;
 
-/// What was measured, as the pictures' rows and columns; taken from the figures, in their order.
-struct Sorted<'a> {
+/// The figures, and the values of their parameters in the order of the figures.
+struct PlotData<'a> {
     figures: &'a [Figure],
     note: &'a str,
     strategy: fn(&Figure) -> String,
@@ -22,24 +22,25 @@ struct Sorted<'a> {
     records: Vec<u64>,
 }
 
-/// What a picture shows of a figure.
+/// The value of a figure in a plot.
 type Value = fn(&Figure) -> Option<f64>;
 
-/// Which figures a series shows: one for each number of threads.
+/// Selects the figures of a series: one for each number of threads.
 #[derive(Clone, Copy)]
-struct Of<'a> {
+struct SeriesKey<'a> {
     test: Test,
     design: &'a str,
     strategy: &'a str,
     record: u64,
 }
 
-/// Draws `figures` (medians, one for each cell) into `dir`. `note` says under which conditions they were measured.
+/// Plots `figures` (medians, one for each cell) into `dir`. `note` describes the conditions of the
+/// measurement.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// A file cannot be written.
 pub(crate) fn draw(figures: &[Figure], note: &str, dir: &Path) -> Result<(), PlotError> {
-    let sorted = Sorted::new(figures, note);
+    let data = PlotData::new(figures, note);
     for (test, word, numbers) in
         [(Test::Read, "read", [5, 7, 11, 14]), (Test::Write, "write", [6, 8, 12, 15])]
     {
@@ -47,33 +48,33 @@ pub(crate) fn draw(figures: &[Figure], note: &str, dir: &Path) -> Result<(), Plo
             continue;
         }
         let name = |n: usize, what: &str| format!("fig{:02}-{word}-{what}", numbers[n]);
-        for strategy in &sorted.strategies {
-            sorted.designs_beside(test, strategy).write(dir, &name(0, &format!("designs-{strategy}")))?;
-            for design in &sorted.designs {
+        for strategy in &data.strategies {
+            data.designs_beside(test, strategy).write(dir, &name(0, &format!("designs-{strategy}")))?;
+            for design in &data.designs {
                 let file = name(1, &format!("records-{design}-{strategy}"));
-                sorted.records_over_threads(test, design, strategy).write(dir, &file)?;
+                data.records_over_threads(test, design, strategy).write(dir, &file)?;
             }
         }
-        for design in &sorted.designs {
-            for record in &sorted.records {
+        for design in &data.designs {
+            for record in &data.records {
                 let size = file_size(*record);
                 let file = name(2, &format!("strategies-cpu-{design}-{size}"));
-                sorted.strategies_with_cpu(test, design, *record).write(dir, &file)?;
+                data.strategies_with_cpu(test, design, *record).write(dir, &file)?;
                 let file = name(3, &format!("strategies-{design}-{size}"));
-                sorted.strategies_over_threads(test, design, &[*record]).write(dir, &file)?;
+                data.strategies_over_threads(test, design, &[*record]).write(dir, &file)?;
             }
             if test == Test::Read {
-                let ends = sorted.smallest_and_largest();
+                let ends = data.smallest_and_largest();
                 let file = format!("fig13-read-strategies-{design}-small-and-large");
-                sorted.strategies_over_threads(test, design, &ends).write(dir, &file)?;
+                data.strategies_over_threads(test, design, &ends).write(dir, &file)?;
             }
         }
-        sorted.exposed(test).write(dir, &format!("exposed-{word}"))?;
+        data.exposed(test).write(dir, &format!("exposed-{word}"))?;
     }
     Ok(())
 }
 
-impl<'a> Sorted<'a> {
+impl<'a> PlotData<'a> {
     fn new(figures: &'a [Figure], note: &'a str) -> Self {
         let strategy = compared(figures);
         Self {
@@ -87,14 +88,14 @@ impl<'a> Sorted<'a> {
         }
     }
 
-    /// Of each number of threads, what `get` takes from the figure.
-    fn values(&self, of: Of<'_>, get: impl Fn(&Figure) -> Option<f64>) -> Vec<Option<f64>> {
-        let test = of.test.to_string();
+    /// For each number of threads, the value that `get` returns for the figure.
+    fn values(&self, key: SeriesKey<'_>, get: impl Fn(&Figure) -> Option<f64>) -> Vec<Option<f64>> {
+        let test = key.test.to_string();
         let fits = |f: &&Figure| {
             f.test == test
-                && f.record == of.record
-                && design(f) == of.design
-                && (self.strategy)(f) == of.strategy
+                && f.record == key.record
+                && design(f) == key.design
+                && (self.strategy)(f) == key.strategy
         };
         let at = |n: &usize| self.figures.iter().filter(fits).find(|f| f.threads == *n).and_then(&get);
         self.threads.iter().map(at).collect()
@@ -109,24 +110,25 @@ impl<'a> Sorted<'a> {
         Places { label: "threads, each with a connection and a file".into(), names }
     }
 
-    /// Figures 5 and 6: bars for each record, the designs side by side, and lines of the client's processor time. That
-    /// hardly differs between records, as the paper says, so that each design has one line: that of the first.
+    /// Figures 5 and 6: bars for each record with the designs side by side, and lines of the client's
+    /// processor time. According to the paper, the latter hardly differs between records, so each design has
+    /// one line, for the first record.
     fn designs_beside(&self, test: Test, strategy: &str) -> BarsWithLines {
         let mut bars = Vec::new();
         for (colour, record) in self.records.iter().enumerate() {
             for (d, design) in self.designs.iter().enumerate() {
-                let of = Of { test, design, strategy, record: *record };
+                let key = SeriesKey { test, design, strategy, record: *record };
                 let name = format!("{design}, {}", ByteSize(*record).human());
-                bars.push(Series { name, values: self.values(of, |f| f.mb_per_s), colour, second: d > 0 });
+                bars.push(Series { name, values: self.values(key, |f| f.mb_per_s), colour, second: d > 0 });
             }
         }
         let mut lines = Vec::new();
         for (d, design) in self.designs.iter().enumerate() {
             let Some(record) = self.records.first() else { continue };
-            let of = Of { test, design, strategy, record: *record };
+            let key = SeriesKey { test, design, strategy, record: *record };
             lines.push(Series {
                 name: format!("CPU, {design}, {}", ByteSize(*record).human()),
-                values: self.values(of, |f| f.client_cpu_percent),
+                values: self.values(key, |f| f.client_cpu_percent),
                 colour: LINE_COLOUR,
                 second: d > 0,
             });
@@ -143,7 +145,7 @@ impl<'a> Sorted<'a> {
     /// Figures 7 and 8: a line for each record.
     fn records_over_threads(&self, test: Test, design: &str, strategy: &str) -> Lines {
         let line = |(colour, record): (usize, &u64)| {
-            let values = self.values(Of { test, design, strategy, record: *record }, |f| f.mb_per_s);
+            let values = self.values(SeriesKey { test, design, strategy, record: *record }, |f| f.mb_per_s);
             Series { name: ByteSize(*record).human().to_string(), values, colour, second: false }
         };
         Lines {
@@ -162,7 +164,7 @@ impl<'a> Sorted<'a> {
         let series = |get: Value, word: &'static str| {
             let one = move |(colour, strategy): (usize, &String)| Series {
                 name: format!("{word}{strategy}"),
-                values: self.values(Of { test, design, strategy, record }, get),
+                values: self.values(SeriesKey { test, design, strategy, record }, get),
                 colour,
                 second: false,
             };
@@ -181,12 +183,13 @@ impl<'a> Sorted<'a> {
         }
     }
 
-    /// Figures 14 and 15: a line for each strategy. Figure 13: for small and for large records.
+    /// Figures 14 and 15: a line for each strategy. Figure 13: the same for small and large records.
     fn strategies_over_threads(&self, test: Test, design: &str, records: &[u64]) -> Lines {
         let mut series = Vec::new();
         for (second, record) in records.iter().enumerate() {
             for (colour, strategy) in self.strategies.iter().enumerate() {
-                let values = self.values(Of { test, design, strategy, record: *record }, |f| f.mb_per_s);
+                let values =
+                    self.values(SeriesKey { test, design, strategy, record: *record }, |f| f.mb_per_s);
                 let name = match records {
                     [_] => strategy.clone(),
                     _ => format!("{strategy}, {}", ByteSize(*record).human()),
@@ -207,8 +210,8 @@ impl<'a> Sorted<'a> {
         distinct(self.records.iter().min().into_iter().chain(self.records.iter().max()).copied())
     }
 
-    /// What the other end could reach, for how long: the client's memory and the server's, by strategy and design, with
-    /// the most threads and the first record.
+    /// Memory exposed to the other end, integrated over time: that of client and server, by strategy and
+    /// design, for the largest number of threads and the first record.
     fn exposed(&self, test: Test) -> BarsWithLines {
         let record = self.records.first().copied().unwrap_or_default();
         let ends: [(&str, Value); 2] =
@@ -217,7 +220,10 @@ impl<'a> Sorted<'a> {
         for (d, design) in self.designs.iter().enumerate() {
             for (colour, (end, get)) in ends.iter().enumerate() {
                 let last = |strategy: &String| {
-                    self.values(Of { test, design, strategy, record }, get).into_iter().next_back().flatten()
+                    self.values(SeriesKey { test, design, strategy, record }, get)
+                        .into_iter()
+                        .next_back()
+                        .flatten()
                 };
                 let values = self.strategies.iter().map(last).collect();
                 series.push(Series { name: format!("{end}'s, {design}"), values, colour, second: d > 0 });
@@ -225,10 +231,8 @@ impl<'a> Sorted<'a> {
         }
         let threads = self.threads.last().copied().unwrap_or_default();
         BarsWithLines {
-            heading: self.heading(format!(
-                "Memory in the peer's reach, {test}, {threads} threads, {}",
-                ByteSize(record).human()
-            )),
+            heading: self
+                .heading(format!("Memory exposed to the peer, {test}, {threads} threads, {}", Size(record))),
             x: Places { label: "registration strategy".into(), names: self.strategies.clone() },
             bars: Axis { label: "bytes exposed, times seconds".into(), scale: Scale::Linear, series },
             lines: Axis { label: String::new(), scale: Scale::Linear, series: Vec::new() },
@@ -240,7 +244,7 @@ fn design(f: &Figure) -> String {
     f.design.clone().unwrap_or_else(|| f.proto.clone())
 }
 
-/// Whose strategies were compared: the client's, or where only the server's differ, those.
+/// The compared strategies: those of the client, or those of the server if only they differ.
 fn compared(figures: &[Figure]) -> fn(&Figure) -> String {
     fn client(f: &Figure) -> String {
         f.registration.clone().unwrap_or_else(|| "none".into())
@@ -262,12 +266,12 @@ fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     out
 }
 
-/// The name of a test as procedures are written.
+/// The name of a test in the spelling of NFS procedures.
 fn capital(test: Test) -> String {
     test.to_string().to_uppercase()
 }
 
-/// A record's size in a file's name.
+/// The size of a record in a file name.
 fn file_size(record: u64) -> String {
     ByteSize(record).human().to_string().replace(' ', "")
 }
@@ -292,36 +296,36 @@ mod tests {
     }
 
     #[test]
-    fn each_series_has_its_own_figures_and_gaps_where_there_are_none() {
+    fn a_series_has_gaps_for_missing_figures() {
         let figures = [
             figure("read-write", "fast", 1, 10.0),
             figure("read-write", "fast", 4, 40.0),
             figure("read-write", "cache", 4, 44.0),
             figure("read-read", "fast", 1, 9.0),
         ];
-        let sorted = Sorted::new(&figures, "");
-        let lines = sorted.strategies_over_threads(Test::Read, "read-write", &[131_072]);
+        let data = PlotData::new(&figures, "");
+        let lines = data.strategies_over_threads(Test::Read, "read-write", &[131_072]);
         let drawn: Vec<_> = lines.y.series.iter().map(|s| (s.name.as_str(), s.values.clone())).collect();
         assert_eq!(drawn, [("fast", vec![Some(10.0), Some(40.0)]), ("cache", vec![None, Some(44.0)])]);
-        let bars = sorted.designs_beside(Test::Read, "fast").bars.series;
+        let bars = data.designs_beside(Test::Read, "fast").bars.series;
         assert_eq!(
             bars.iter().map(|s| (s.values[0], s.second)).collect::<Vec<_>>(),
             [(Some(10.0), false), (Some(9.0), true)]
         );
-        let exposed = sorted.exposed(Test::Read);
+        let exposed = data.exposed(Test::Read);
         assert_eq!(exposed.x.names, ["fast", "cache"]);
         assert_eq!(exposed.bars.series[0].values, [Some(4.0), Some(4.4)]);
         assert_eq!(exposed.bars.series[1].values, [Some(0.0), Some(0.0)]);
     }
 
     #[test]
-    fn where_the_client_keeps_to_one_strategy_the_servers_are_compared() {
+    fn server_strategies_are_compared_if_the_client_has_one_strategy() {
         let of = |server: &str| Figure {
             server_registration: Some(server.into()),
             ..figure("read-write", "fast", 1, 1.0)
         };
         let figures = [of("dynamic"), of("cache")];
-        assert_eq!(Sorted::new(&figures, "").strategies, ["dynamic", "cache"]);
-        assert_eq!(Sorted::new(&figures[..1], "").strategies, ["fast"]);
+        assert_eq!(PlotData::new(&figures, "").strategies, ["dynamic", "cache"]);
+        assert_eq!(PlotData::new(&figures[..1], "").strategies, ["fast"]);
     }
 }
