@@ -65,7 +65,9 @@ pub(crate) fn run(args: &ExerciseArgs) -> Result<()> {
 fn directory(workload: &Workload, subject: &Posix, end: Instant) -> Result<()> {
     let ended: Vec<Result<(), String>> = thread::scope(|s| {
         let play = |writer| {
-            move || futures::executor::block_on(workload.play(subject, writer, |_| Instant::now() < end))
+            move || {
+                futures::executor::block_on(workload.run_writer(subject, writer, |_| Instant::now() < end))
+            }
         };
         let threads: Vec<_> = (0..WRITERS).map(|writer| s.spawn(play(writer))).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a panic".into()))).collect()
@@ -81,7 +83,8 @@ fn library(workload: &Workload, url: &Url, names: Vec<String>, end: Instant) -> 
         let options = Options::default().retry(retry);
         let client = Client::connect(TokioRuntime::current(), url, options).await?;
         let subject = Arc::new(Library::new(client, names, WRITERS, CANCEL).await?);
-        let plays = (0..WRITERS).map(|writer| workload.play(&*subject, writer, |_| Instant::now() < end));
+        let plays =
+            (0..WRITERS).map(|writer| workload.run_writer(&*subject, writer, |_| Instant::now() < end));
         let ended = futures::future::join_all(plays).await;
         finish(workload, &*subject, ended).await
     })

@@ -1,4 +1,4 @@
-//! A server and its clients, each on a simulated host, in virtual time. For tests: what cannot be started panics.
+//! A server and its clients on simulated hosts in virtual time. For tests: failures to start panic.
 #![allow(clippy::expect_used)]
 
 use std::{net::SocketAddr, time::Duration};
@@ -17,25 +17,26 @@ const PORT: u16 = 20049;
 /// 1 MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// The server's process.
+/// The process of the server.
 struct Process {
     tasks: TaskGroup,
     hosted: Hosted,
 }
 
-/// One server on a network of simulated hosts.
-pub struct Scene {
+/// A server on a network of simulated hosts.
+pub struct Cluster {
     /// The network.
     pub world: World,
-    /// The server's configuration, from its next start on.
+    /// Configuration of the server, used at its next start.
     pub config: Config,
-    /// The export's file system, which outlives crashes; by default one in memory, made at the first start.
+    /// File system of the export, which persists across crashes; by default an in-memory one that the first
+    /// start creates.
     pub files: Option<FileSystemRef>,
     process: Option<Process>,
 }
 
-impl Scene {
-    /// A world of the profile's hosts; the server is not started yet.
+impl Cluster {
+    /// Creates a network of hosts with `profile`; the server is not yet started.
     pub fn new(time: &VirtualTime, profile: Profile, design: millrace_client::Design) -> Self {
         let memory = Backend::Memory { capacity: ByteSize(64 * MIB) };
         let config = Config {
@@ -51,21 +52,23 @@ impl Scene {
     /// Starts the server.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If the server cannot be started.
     pub fn start(&mut self, time: &VirtualTime) {
         let (tasks, files) = (time.group(), &mut self.files);
         let hosted = Hosted::start(self.config.clone(), tasks.runtime(), |export, with| match files {
             Some(fs) => Ok(fs.clone()),
             None => Ok(files.insert(millrace_server::open(export, with)?).clone()),
         });
-        let hosted = hosted.expect("a server");
+        let hosted = hosted.expect("cannot create a server");
         let provider = self.world.add_host(SERVER.into());
-        hosted.serve(provider.listen(tasks.runtime(), SocketAddr::from((SERVER, PORT))).expect("listen"));
-        hosted.serve_tcp(self.world.tcp(SERVER.into()).listen((SERVER, PORT).into()).expect("listen"));
+        hosted.serve(
+            provider.listen(tasks.runtime(), SocketAddr::from((SERVER, PORT))).expect("cannot listen"),
+        );
+        hosted.serve_tcp(self.world.tcp(SERVER.into()).listen((SERVER, PORT).into()).expect("cannot listen"));
         self.process = Some(Process { tasks, hosted });
     }
 
-    /// The server's machine loses everything but its files.
+    /// Crashes the server's host; only the file system persists.
     pub fn crash(&mut self) {
         self.world.crash(SERVER.into());
         if let Some(Process { tasks, hosted }) = self.process.take() {
@@ -80,11 +83,11 @@ impl Scene {
     }
 }
 
-/// Options of a client with these strategies.
+/// Client options with this strategy and design.
 pub fn options(registration: Strategy, design: millrace_client::Design) -> Options {
     let seconds = Duration::from_secs;
     Options::default()
-        // The process's own would be another one on each machine.
+        // Fixed, because the credentials of this process depend on the machine.
         .credential(Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() })
         .registration(registration)
         .design(design)
@@ -97,10 +100,10 @@ pub fn options(registration: Strategy, design: millrace_client::Design) -> Optio
         .arena_limit(64 << 20)
 }
 
-/// Mounts the export from the host of this number.
+/// Mounts the export from the client host `number`.
 ///
 /// # Errors
-/// As [`Client::connect`].
+/// Those of [`Client::connect`].
 pub async fn mount(
     world: &World,
     rt: &RuntimeRef,

@@ -1,4 +1,4 @@
-//! A file system whose UNSTABLE data a crash loses.
+//! A file system that loses UNSTABLE data in a crash.
 
 use std::{
     collections::BTreeMap,
@@ -18,23 +18,23 @@ use parking_lot::Mutex;
 
 use crate::Random;
 
-/// What of an interrupted write is either there or not.
+/// Granularity of torn writes in bytes.
 const SECTOR: u64 = 512;
 const ROOT: u64 = 1;
 const MAX_FILE: u64 = 1 << 32;
 
-/// How a [`Disk`] behaves.
+/// Configuration of a [`Disk`].
 #[derive(Debug, Clone)]
 pub struct DiskConfig {
-    /// The longest time of a call; each takes a random time up to it, half before and half after its effect.
+    /// Maximum duration of a call; each takes a random time up to it, half before and half after its effect.
     pub latency: Duration,
-    /// Whether WRITE and COMMIT tell the attributes before the call (`wcc_data.before`).
-    pub tells_before: bool,
-    /// Of what a loss spares and how long calls take.
+    /// Whether WRITE and COMMIT return the attributes before the call (`wcc_data.before`).
+    pub wcc_before: bool,
+    /// Seed of losses and durations.
     pub seed: u64,
 }
 
-/// A data write that is not yet stable.
+/// A write that is not stable.
 #[derive(Debug)]
 struct Unstable {
     offset: u64,
@@ -53,14 +53,14 @@ struct Inode {
     mode: u32,
     owner: (u32, u32),
     times: [Time; 3],
-    /// What a crash keeps.
+    /// Content after a crash without unstable data.
     stable: Vec<u8>,
-    /// What a crash may lose, in the order in which it was written.
+    /// Unstable writes, in order; a crash loses a random part of them.
     unstable: Vec<Unstable>,
     verifier: Option<[u8; 8]>,
 }
 
-/// Puts `data` at `offset`, with a hole before it if need be.
+/// Writes `data` at `offset`, after a hole if necessary.
 fn put(content: &mut Vec<u8>, offset: u64, data: &[u8]) {
     let (start, end) = (offset as usize, offset as usize + data.len());
     if content.len() < end {
@@ -74,21 +74,21 @@ impl Inode {
         self.unstable.iter().map(|w| w.range().end).fold(self.stable.len() as u64, u64::max)
     }
 
-    /// What is read now.
+    /// The current content.
     fn content(&self) -> Vec<u8> {
         let mut content = self.stable.clone();
         self.unstable.iter().for_each(|w| put(&mut content, w.offset, &w.data));
         content
     }
 
-    /// Everything becomes stable.
+    /// Makes all data stable.
     fn commit(&mut self) {
         for w in std::mem::take(&mut self.unstable) {
             put(&mut self.stable, w.offset, &w.data);
         }
     }
 
-    /// A change of the size, which is stable at once; data that remains is as unstable as before.
+    /// Changes the size, which is stable immediately; remaining unstable data stays unstable.
     fn truncate(&mut self, size: u64) {
         for w in &mut self.unstable {
             w.data.truncate(size.saturating_sub(w.offset) as usize);
@@ -155,7 +155,7 @@ struct State {
     names: BTreeMap<Vec<u8>, u64>,
     next: u64,
     verifier: u64,
-    /// Makes times differ.
+    /// Makes timestamps unique.
     changes: u32,
     random: Random,
 }
@@ -172,9 +172,9 @@ impl State {
     }
 }
 
-/// A flat directory of files in memory. UNSTABLE data stays in the order in which it was written until a COMMIT of its
-/// file; a [`loss`](Self::lose) keeps a random part of each sector's writes. Everything else is stable when its call has
-/// taken effect. Calls are atomic, and take time before and after their effect.
+/// A flat directory of files in memory. UNSTABLE data is kept in the order of the writes until a COMMIT of
+/// its file; a [`loss`](Self::lose) keeps a random part of the writes of each sector. All other changes are
+/// stable when their call has taken effect. Calls are atomic, and take time before and after their effect.
 pub struct Disk {
     rt: RuntimeRef,
     config: DiskConfig,
@@ -184,7 +184,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty disk; its calls take time of `rt`.
+    /// Creates an empty disk; `rt` provides the time.
     pub fn new(rt: RuntimeRef, config: DiskConfig) -> Arc<Self> {
         let inode = Inode::new(FileKind::Directory, 0o1777, (0, 0), Time::default());
         let state = State {
@@ -199,7 +199,7 @@ impl Disk {
         Arc::new_cyclic(|me| Self { rt, config, arena, state: Mutex::new(state), me: me.clone() })
     }
 
-    /// Loses unstable data of all files, as a crash does, and changes the write verifier.
+    /// Loses unstable data of all files, as in a crash, and changes the write verifier.
     pub fn lose(&self) {
         let mut st = self.state.lock();
         let State { inodes, random, verifier, .. } = &mut *st;
@@ -207,18 +207,18 @@ impl Disk {
         *verifier += 1;
     }
 
-    /// Changes the write verifier; nothing is lost.
+    /// Changes the write verifier without a loss.
     pub fn change_verifier(&self) {
         self.state.lock().verifier += 1;
     }
 
-    /// What would be left of the file `name` if all unstable data were lost.
+    /// The content of the file `name` after a loss of all unstable data.
     pub fn stable(&self, name: &str) -> Option<Vec<u8>> {
         let st = self.state.lock();
         Some(st.inodes.get(st.names.get(name.as_bytes())?)?.stable.clone())
     }
 
-    /// A call: waits, takes effect, waits.
+    /// A call with the delays before and after its effect.
     fn call<T: Send + 'static>(
         &self,
         effect: impl FnOnce(&Self, &mut State, Time) -> FsResult<T> + Send + 'static,
@@ -242,7 +242,7 @@ impl Disk {
         })
     }
 
-    /// As [`Self::call`], for a change of a file, whose attributes before and after are given.
+    /// Like [`Self::call`], for a change of a file; also returns the attributes before and after.
     fn change<T: Send + 'static>(
         &self,
         file: &Handle,
@@ -253,7 +253,7 @@ impl Disk {
             let before = st.attr(&file)?;
             let (number, inode) = st.get(&file)?;
             let out = effect(inode, now)?;
-            let before = me.config.tells_before.then(|| WccAttr::from(&before));
+            let before = me.config.wcc_before.then(|| WccAttr::from(&before));
             Ok((out, Wcc { before, after: Some(inode.attr(number)) }))
         })
     }

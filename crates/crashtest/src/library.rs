@@ -1,4 +1,4 @@
-//! The workload's subject that is the client library.
+//! The client library as a subject of the workload.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,22 +12,22 @@ use parking_lot::Mutex;
 
 use crate::{Disk, Subject};
 
-/// One write in so many is cancelled, most of them while the call is in flight.
+/// One write in N is cancelled, most of them while the call is in flight.
 const CANCELS: u64 = 16;
 
-/// The client library: each writer has open files of its own, of one client.
+/// The client library: each writer has its own open files of one client.
 pub struct Library {
     client: Client,
     names: Vec<String>,
     open: Vec<Mutex<File>>,
-    /// Cancelled writes are cancelled within this time.
+    /// Maximum delay of a cancellation.
     cancel: Duration,
     disk: Option<Arc<Disk>>,
 }
 
 impl Library {
-    /// Makes the files `names`, empty, in the root of the client's export, and opens each once for each writer. Some
-    /// writes are cancelled, up to `cancel` after they have begun.
+    /// Creates the empty files `names` in the root of the client's export, and opens each once for each
+    /// writer. Some writes are cancelled, at most `cancel` after their start.
     ///
     /// # Errors
     /// Those of the calls.
@@ -46,7 +46,7 @@ impl Library {
         Ok(Self { client, names, open, cancel, disk: None })
     }
 
-    /// The server's files are on `disk`: what is stable can be checked.
+    /// Sets the disk of the server, so that stable data can be checked.
     #[must_use]
     pub fn on_disk(mut self, disk: &Arc<Disk>) -> Self {
         self.disk = Some(Arc::clone(disk));

@@ -1,12 +1,12 @@
-//! Which bytes a read may return.
+//! The bytes that a read may return.
 //!
-//! Every write has a number, and its data is a function of number and offset ([`pattern`]), so a byte shows whose it is.
-//! The model keeps, for each range of a file, the writes whose data may be there. A write replaces those that were
-//! acknowledged before it began, as soon as it is acknowledged itself; writes that overlap in time may take effect in
-//! either order, and one that failed may have taken effect or not.
+//! Every write has a number, and its data is a function of number and offset ([`pattern`]), so each byte
+//! identifies its write. For each range of a file, the model keeps the writes whose data may be there. An
+//! acknowledged write replaces those that were acknowledged before it started. Writes that overlap in time
+//! may take effect in either order, and a failed write may or may not have taken effect.
 //!
-//! That holds for what a program reads through its own client at any time, and for what the server has in stable storage
-//! when a commit ends: there, of the writes that were acknowledged before the commit began.
+//! This holds for reads through a client at any time, and for the server's stable storage at the end of a
+//! commit with respect to the writes that were acknowledged before the commit started.
 
 use std::{collections::BTreeMap, fmt, ops::Range};
 
@@ -15,21 +15,21 @@ use smallvec::SmallVec;
 
 use crate::random::mix;
 
-/// The number of a write or truncation.
+/// Number of a write or truncation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WriteId(u64);
 
-/// A read or a commit that is in progress: when it began.
+/// Start time of a read or a commit in progress.
 #[derive(Debug)]
-pub struct Begun(u64);
+pub struct Operation(u64);
 
-/// The byte that write `id` puts at `offset`; never 0, which is the byte of a hole.
+/// The byte of write `id` at `offset`; never 0, which is the byte of a hole.
 pub const fn pattern(id: WriteId, offset: u64) -> u8 {
-    // One value for each aligned group of 16 bytes: a misplaced piece differs, and data is quick to make.
+    // One value for each aligned group of 16 bytes: displaced data differs, and data is generated quickly.
     1 + (mix(id.0 ^ (offset / 16).wrapping_mul(0x9E37_79B9_7F4A_7C15)) % 255) as u8
 }
 
-/// Data of `write` for `range`.
+/// Data of the write `id` for `range`.
 fn data_of(id: WriteId, range: Range<u64>) -> Vec<u8> {
     range.map(|at| pattern(id, at)).collect()
 }
@@ -37,7 +37,7 @@ fn data_of(id: WriteId, range: Range<u64>) -> Vec<u8> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Data,
-    /// Truncation: a hole from its offset on.
+    /// A truncation, which leaves a hole from its offset on.
     Hole,
 }
 
@@ -45,10 +45,10 @@ enum Kind {
 struct Write {
     id: WriteId,
     kind: Kind,
-    begun: u64,
-    /// When it was acknowledged or cancelled; `None` while it is in progress, and for good when it failed.
+    started: u64,
+    /// Time of the acknowledgement or cancellation; `None` while it is in progress or after a failure.
     ended: Option<u64>,
-    /// It has certainly taken effect.
+    /// Whether it has certainly taken effect.
     acknowledged: bool,
 }
 
@@ -60,18 +60,20 @@ impl Write {
         }
     }
 
-    /// Whether this one began after `other` had ended.
+    /// Whether it started after the end of `other`.
     fn follows(&self, other: &Self) -> bool {
-        other.ended.is_some_and(|ended| self.begun > ended)
+        other.ended.is_some_and(|ended| self.started > ended)
     }
 }
 
-/// What a new file holds.
-const EMPTY: Write = Write { id: WriteId(0), kind: Kind::Hole, begun: 0, ended: Some(0), acknowledged: true };
+/// The initial content of a file.
+const EMPTY: Write =
+    Write { id: WriteId(0), kind: Kind::Hole, started: 0, ended: Some(0), acknowledged: true };
 
 type Writes = SmallVec<[Write; 4]>;
 
-/// A file: what may be in each range. The ranges follow each other from 0 to the end of the file's largest offset.
+/// For each range of a file, the writes whose data may be there. The ranges are consecutive from 0 to the
+/// maximum size.
 #[derive(Debug)]
 struct File {
     ranges: BTreeMap<u64, Writes>,
@@ -100,7 +102,8 @@ impl File {
         self.ranges.range_mut(range).for_each(|(_, writes)| writes.push(write));
     }
 
-    /// Drops writes in `range` that one which was acknowledged at `seen` or before has replaced, and joins ranges.
+    /// Removes writes in `range` that were replaced by a write acknowledged at `seen` or before, and merges
+    /// ranges.
     fn prune(&mut self, range: Range<u64>, seen: u64) {
         for (_, writes) in self.ranges.range_mut(range.clone()) {
             if let Some(last) = last(writes, seen) {
@@ -123,10 +126,10 @@ impl File {
     }
 }
 
-/// The write that began last of those that were acknowledged at `seen` or before.
+/// The write that started last, of those acknowledged at `seen` or before.
 fn last(writes: &[Write], seen: u64) -> Option<Write> {
     let acknowledged = writes.iter().filter(|w| w.acknowledged && w.ended.is_some_and(|e| e <= seen));
-    acknowledged.max_by_key(|w| w.begun).copied()
+    acknowledged.max_by_key(|w| w.started).copied()
 }
 
 /// A write or truncation, for messages.
@@ -139,40 +142,40 @@ struct Record {
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Write { id, kind, begun, ended, acknowledged } = self.write;
+        let Write { id, kind, started, ended, acknowledged } = self.write;
         match kind {
             _ if self.write == EMPTY => return f.write_str("the hole of a new file"),
             Kind::Data => write!(f, "write {} of {:?}", id.0, self.range)?,
             Kind::Hole => write!(f, "truncation {} to {}", id.0, self.range.start)?,
         }
-        write!(f, ", which began at {begun} and ")?;
+        write!(f, ", started at {started}, ")?;
         match ended {
-            None => write!(f, "has not ended"),
+            None => write!(f, "not ended"),
             Some(at) if acknowledged => write!(f, "ended at {at}"),
             Some(at) => write!(f, "was cancelled at {at}"),
         }
     }
 }
 
-/// What a read returned and should not have.
+/// Wrong data of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The file's number.
+    /// Number of the file.
     pub file: usize,
-    /// The first wrong byte.
+    /// Offset of the first wrong byte.
     pub offset: u64,
-    /// Wrong bytes in the whole read.
+    /// Number of wrong bytes in the whole read.
     pub wrong: u64,
-    /// Whose data the first wrong bytes are.
+    /// Description of the wrong data.
     found: String,
-    /// The writes whose data might be there.
+    /// The writes whose data would be correct.
     allowed: Vec<Record>,
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, offset, wrong, found, allowed } = self;
-        write!(f, "file {file} holds {found} at {offset} ({wrong} bytes are wrong), instead of ")?;
+        write!(f, "file {file} contains {found} at {offset} ({wrong} wrong bytes) instead of ")?;
         allowed.iter().enumerate().try_for_each(|(n, w)| write!(f, "{}{w}", if n > 0 { " or " } else { "" }))
     }
 }
@@ -181,12 +184,12 @@ impl std::error::Error for Mismatch {}
 
 #[derive(Debug, Default)]
 struct State {
-    /// Counts beginnings and ends.
+    /// Logical time: counts starts and ends.
     clock: u64,
-    /// All writes and truncations, by number; the first is [`EMPTY`].
+    /// All writes and truncations by number; the first is [`EMPTY`].
     records: Vec<Record>,
-    /// When the reads and commits in progress began, in order.
-    begun: Vec<u64>,
+    /// Start times of the reads and commits in progress, in order.
+    started: Vec<u64>,
     files: Vec<File>,
 }
 
@@ -198,14 +201,14 @@ impl State {
 
     fn begin(&mut self, file: usize, range: Range<u64>, kind: Kind) -> WriteId {
         let id = WriteId(self.records.len() as u64);
-        let write = Write { id, kind, begun: self.tick(), ended: None, acknowledged: false };
+        let write = Write { id, kind, started: self.tick(), ended: None, acknowledged: false };
         self.files[file].add(range.clone(), write);
         self.records.push(Record { file, range, write });
         id
     }
 
-    /// Whose data `data` is, the first wrong bytes at `offset` of a file.
-    fn whose(&self, file: usize, offset: u64, data: &[u8]) -> String {
+    /// Describes the write that `data` belongs to, the first wrong bytes at `offset` of a file.
+    fn describe(&self, file: usize, offset: u64, data: &[u8]) -> String {
         if data.iter().all(|b| *b == 0) {
             return "a hole".into();
         }
@@ -215,54 +218,56 @@ impl State {
         };
         match self.records.iter().rfind(holds) {
             Some(record) => format!("the data of {record}"),
-            None => format!("{data:02x?}, which is no write's data,"),
+            None => format!("{data:02x?} (data of no write)"),
         }
     }
 }
 
-/// Which bytes a read may return, from when calls began and ended. Several threads may share it.
+/// The bytes that a read may return, derived from the times of calls. Can be shared between threads.
 #[derive(Debug)]
 pub struct Model(Mutex<State>);
 
 impl Model {
-    /// A model of so many empty files of at most `max_size` bytes.
+    /// Creates a model of `files` empty files of at most `max_size` bytes.
     pub fn new(files: usize, max_size: u64) -> Self {
         let files = (0..files).map(|_| File::new(max_size)).collect();
         let empty = Record { file: 0, range: 0..max_size, write: EMPTY };
         Self(Mutex::new(State { files, records: vec![empty], ..State::default() }))
     }
 
-    /// A write to `range` of a file begins. Gives its number, and its data.
+    /// Starts a write to `range` of a file. Returns its number and data.
     ///
     /// # Panics
-    /// When there is no such file.
+    /// If the file does not exist.
     pub fn begin_write(&self, file: usize, range: Range<u64>) -> (WriteId, Vec<u8>) {
         let id = self.0.lock().begin(file, range.clone(), Kind::Data);
         (id, data_of(id, range))
     }
 
-    /// A truncation to `size` begins.
+    /// Starts a truncation to `size`.
     ///
     /// # Panics
-    /// When there is no such file.
+    /// If the file does not exist.
     pub fn begin_truncate(&self, file: usize, size: u64) -> WriteId {
         let mut st = self.0.lock();
         let end = st.files[file].end;
         st.begin(file, size..end, Kind::Hole)
     }
 
-    /// A write or truncation of a file was acknowledged. (One that failed never ends: it may take effect at any time.)
+    /// Records the acknowledgement of a write or truncation. (A failed one has no end: it may take effect at
+    /// any time.)
     ///
     /// # Panics
-    /// When there is no such file.
+    /// If the file does not exist.
     pub fn end(&self, file: usize, id: WriteId) {
         self.ended(file, id, true);
     }
 
-    /// A write of a file was cancelled: it has taken effect or not, but takes none after a later write to the same range.
+    /// Records the cancellation of a write: it may or may not have taken effect, but not after a later write
+    /// to the same range.
     ///
     /// # Panics
-    /// When there is no such file.
+    /// If the file does not exist.
     pub fn cancel(&self, file: usize, id: WriteId) {
         self.ended(file, id, false);
     }
@@ -270,7 +275,7 @@ impl Model {
     fn ended(&self, file: usize, id: WriteId, acknowledged: bool) {
         let mut st = self.0.lock();
         let now = st.tick();
-        let seen = st.begun.first().map_or(now, |first| *first);
+        let seen = st.started.first().map_or(now, |first| *first);
         let record = &mut st.records[id.0 as usize];
         (record.write.ended, record.write.acknowledged) = (Some(now), acknowledged);
         let range = record.range.clone();
@@ -282,30 +287,30 @@ impl Model {
         file.prune(range, seen);
     }
 
-    /// A read or a commit begins.
-    pub fn begin(&self) -> Begun {
+    /// Starts a read or a commit.
+    pub fn begin(&self) -> Operation {
         let mut st = self.0.lock();
         let now = st.tick();
-        st.begun.push(now);
-        Begun(now)
+        st.started.push(now);
+        Operation(now)
     }
 
-    /// It has ended.
-    pub fn finish(&self, begun: Begun) {
+    /// Ends a read or a commit.
+    pub fn finish(&self, started: Operation) {
         let mut st = self.0.lock();
         st.tick();
-        st.begun.retain(|b| *b != begun.0);
+        st.started.retain(|b| *b != started.0);
     }
 
-    /// Checks what a read that is ending returned, or what is stable when a commit is ending: `data` at `offset`. Bytes
-    /// beyond the end of the file are 0.
+    /// Checks `data` at `offset`: the result of a read that is ending, or the stable data when a commit is
+    /// ending. Bytes beyond the end of the file must be 0.
     ///
     /// # Errors
-    /// [`Mismatch`]: a byte that no write can have left there.
+    /// [`Mismatch`]: a byte that no permitted write has written.
     ///
     /// # Panics
-    /// When there is no such file.
-    pub fn check(&self, file: usize, begun: &Begun, offset: u64, data: &[u8]) -> Result<(), Mismatch> {
+    /// If the file does not exist.
+    pub fn check(&self, file: usize, started: &Operation, offset: u64, data: &[u8]) -> Result<(), Mismatch> {
         let mut st = self.0.lock();
         let end = offset + data.len() as u64;
         let f = &mut st.files[file];
@@ -316,7 +321,7 @@ impl Model {
         let mut ranges = f.ranges.range(offset..end).peekable();
         while let Some((start, writes)) = ranges.next() {
             let until = ranges.peek().map_or(end, |(next, _)| **next);
-            let last = last(writes, begun.0);
+            let last = last(writes, started.0);
             let allowed: Writes =
                 writes.iter().filter(|w| !last.is_some_and(|l| l.follows(w))).copied().collect();
             for at in *start..until {
@@ -328,7 +333,7 @@ impl Model {
         }
         let Some((at, allowed)) = first else { return Ok(()) };
         let from = (at - offset) as usize;
-        let found = st.whose(file, at, &data[from..data.len().min(from + 64.min(wrong as usize))]);
+        let found = st.describe(file, at, &data[from..data.len().min(from + 64.min(wrong as usize))]);
         let allowed = allowed.iter().map(|w| st.records[w.id.0 as usize].clone()).collect();
         Err(Mismatch { file, offset: at, wrong, found, allowed })
     }
@@ -344,11 +349,11 @@ mod tests {
         id
     }
 
-    /// Checks what a read gives that begins and ends now.
+    /// Checks a read that starts and ends now.
     fn read(m: &Model, offset: u64, data: &[u8]) -> Result<(), Mismatch> {
-        let begun = m.begin();
-        let checked = m.check(0, &begun, offset, data);
-        m.finish(begun);
+        let started = m.begin();
+        let checked = m.check(0, &started, offset, data);
+        m.finish(started);
         checked
     }
 
@@ -370,18 +375,18 @@ mod tests {
     fn a_write_that_ends_during_a_read_or_commit_may_be_missing() {
         let m = Model::new(1, 100);
         let old = write(&m, 0..10);
-        let begun = m.begin();
+        let started = m.begin();
         let new = write(&m, 0..10);
         for id in [old, new] {
-            assert_eq!(m.check(0, &begun, 0, &data_of(id, 0..10)), Ok(()));
+            assert_eq!(m.check(0, &started, 0, &data_of(id, 0..10)), Ok(()));
         }
-        assert!(m.check(0, &begun, 0, &[0; 10]).is_err());
-        m.finish(begun);
+        assert!(m.check(0, &started, 0, &[0; 10]).is_err());
+        m.finish(started);
         assert!(read(&m, 0, &data_of(old, 0..10)).is_err());
     }
 
     #[test]
-    fn writes_at_one_time_may_take_effect_in_either_order() {
+    fn concurrent_writes_may_take_effect_in_either_order() {
         let m = Model::new(1, 100);
         let (a, b) = (m.begin_write(0, 0..10).0, m.begin_write(0, 0..10).0);
         m.end(0, b);
@@ -394,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_write_may_have_happened_but_not_after_a_later_one() {
+    fn a_cancelled_write_takes_effect_before_later_ones_or_not_at_all() {
         let m = Model::new(1, 100);
         let old = write(&m, 0..10);
         let (cancelled, _) = m.begin_write(0, 0..10);
@@ -417,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_failed_may_have_happened() {
+    fn a_failed_write_may_have_taken_effect() {
         let m = Model::new(1, 100);
         let old = write(&m, 0..10);
         let (failed, _) = m.begin_write(0, 0..10);

@@ -1,4 +1,4 @@
-//! The workload's subject that is a mounted directory.
+//! A mounted directory as a subject of the workload.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,13 +13,13 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::Subject;
 
-/// A directory, through system calls: each writer has descriptors of its own. Calls block, so each writer is to have a
-/// thread of its own.
+/// A directory, accessed by system calls: each writer has its own descriptors. Calls block, so each writer
+/// needs its own thread.
 pub struct Posix {
     paths: Vec<PathBuf>,
     open: Vec<Mutex<Arc<File>>>,
     truncate_alone: bool,
-    /// For each file: held by each write, and alone by each truncation.
+    /// For each file: locked shared by writes and exclusively by truncations.
     changes: Vec<RwLock<()>>,
 }
 
@@ -28,14 +28,14 @@ fn open(path: &Path, truncate: bool) -> io::Result<Arc<File>> {
 }
 
 impl Posix {
-    /// Makes the files `names` in `dir`, empty, and opens each once for each writer.
+    /// Creates the empty files `names` in `dir`, and opens each once for each writer.
     ///
-    /// With `truncate_alone` a file is truncated only when no data of it is unstable: after an fsync, while no writer
-    /// writes to it. The NFS client of Linux needs that on a server that loses unstable data: another task may send lost
-    /// data again while one truncates, and the server may execute the WRITE after the SETATTR.
+    /// With `truncate_alone`, a file is truncated only when it has no unstable data: after an fsync, while no
+    /// writer writes to it. Linux's NFS client needs that with a server that loses unstable data: another
+    /// task may resend lost data during a truncation, and the server may execute the WRITE after the SETATTR.
     ///
     /// # Errors
-    /// Those of the calls.
+    /// Those of the system calls.
     pub fn new(dir: &Path, names: &[String], writers: usize, truncate_alone: bool) -> io::Result<Self> {
         let paths: Vec<PathBuf> = names.iter().map(|name| dir.join(name)).collect();
         let files = paths.iter().cycle().take(writers * paths.len());
@@ -72,14 +72,14 @@ impl Posix {
     fn reopen_now(&self, writer: usize, file: usize, truncate: bool) -> io::Result<()> {
         let _alone = truncate.then(|| self.alone(file));
         let mut slot = self.slot(writer, file).lock();
-        // Errors of close(2) are those of the fsync before it.
+        // The fsync reports the errors that close(2) would report.
         slot.sync_all()?;
         *slot = open(&self.paths[file], truncate)?;
         Ok(())
     }
 }
 
-/// The result of a call that has blocked.
+/// Wraps the result of a blocking call.
 fn done<T: Send + 'static>(call: &str, result: io::Result<T>) -> BoxFuture<'static, Result<T, String>> {
     Box::pin(std::future::ready(result.map_err(|e| format!("{call}: {e}"))))
 }

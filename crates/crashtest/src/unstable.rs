@@ -1,5 +1,5 @@
-//! Unstable data: random overlapping writes, truncations and commits by several writers, on a server whose disk loses
-//! what is not committed. What is read must be what the [`Model`](crate::Model) allows.
+//! Unstable data: random overlapping writes, truncations and commits by several writers, on a server whose
+//! disk loses uncommitted data. The data read must be permitted by the [`Model`](crate::Model).
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,72 +14,73 @@ use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
 use crate::{
     Disk, DiskConfig, Random, Subject, Workload,
-    scene::{Scene, mount, options},
-    seeds::Told,
+    cluster::{Cluster, mount, options},
+    seeds::RunStats,
 };
 
 const CLIENTS: u8 = 2;
-/// Writers of each client.
+/// Writers per client.
 pub const WRITERS: usize = 3;
 const FILES: usize = 2;
 const STEPS: usize = 30;
 const FILE_BYTES: u64 = 48 << 10;
 const LONGEST_WRITE: u64 = 12 << 10;
-/// A run that takes longer hangs.
+/// Time limit of a run, in virtual time.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// The files that a subject is to make, empty, and to open for each writer.
+/// The files that a subject must create and open for each writer.
 pub struct Files {
-    /// Their names in the root of the export.
+    /// Names in the root of the export.
     pub names: Vec<String>,
     /// The server's disk.
     pub disk: Arc<Disk>,
-    /// For the subject's own choices.
+    /// Random numbers for the subject.
     pub random: Random,
 }
 
-/// Runs the workload of `seed` on subjects that `make` makes of clients; `shown` gets the world as soon as there is one.
+/// Runs the workload of `seed` on subjects that `make` creates from clients; stores the world in `shown` as
+/// soon as it exists.
 ///
 /// # Errors
-/// What was wrong.
+/// The reason of the failure.
 pub fn run<S: Subject>(
     time: &VirtualTime,
     seed: Seed,
     trace: bool,
     shown: &Cell<Option<World>>,
     make: impl AsyncFn(Client, Files) -> Result<S, String>,
-) -> Result<Told, String> {
+) -> Result<RunStats, String> {
     let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
-    let mut scene = Scene::new(time, profile, Design::ReadWrite);
-    shown.set(Some(scene.world.clone()));
+    let mut cluster = Cluster::new(time, profile, Design::ReadWrite);
+    shown.set(Some(cluster.world.clone()));
     if trace {
-        scene.world.begin_trace(seed);
+        cluster.world.begin_trace(seed);
     }
     let rt = time.runtime();
     let disk = Disk::new(
         rt.clone(),
-        DiskConfig { latency: Duration::from_millis(2), tells_before: seed.0 % 2 == 1, seed: seed.0 },
+        DiskConfig { latency: Duration::from_millis(2), wcc_before: seed.0 % 2 == 1, seed: seed.0 },
     );
-    scene.files = Some(disk.clone());
-    scene.start(time);
-    let all = millrace_runtime::timeout(&*rt, LIMIT, play(time, &rt, &mut scene, &disk, seed, make));
-    let told = time.block_on(all).map_err(|stuck| stuck.to_string())?;
-    told.ok_or_else(|| format!("it takes more than {LIMIT:?}"))?
+    cluster.files = Some(disk.clone());
+    cluster.start(time);
+    let all = millrace_runtime::timeout(&*rt, LIMIT, run_cluster(time, &rt, &mut cluster, &disk, seed, make));
+    let stats = time.block_on(all).map_err(|stuck| stuck.to_string())?;
+    stats.ok_or_else(|| format!("the run exceeded {LIMIT:?}"))?
 }
 
-/// One of several, at random.
+/// Chooses a random element.
 pub fn choice<T: Copy>(random: &mut Random, of: &[T]) -> T {
     of[random.below(of.len() as u64) as usize]
 }
 
-async fn play<S: Subject>(
+async fn run_cluster<S: Subject>(
     time: &VirtualTime,
     rt: &RuntimeRef,
-    scene: &mut Scene,
+    cluster: &mut Cluster,
     disk: &Arc<Disk>,
     seed: Seed,
     make: impl AsyncFn(Client, Files) -> Result<S, String>,
-) -> Result<Told, String> {
+) -> Result<RunStats, String> {
     let mut random = Random::new(seed.0);
     let proto = choice(&mut random, &[Proto::Rdma, Proto::Tcp]);
     let (mut clients, mut subjects) = (Vec::new(), Vec::new());
@@ -88,7 +89,7 @@ async fn play<S: Subject>(
         let options = options(choice(&mut random, &Strategy::ALL), Design::ReadWrite)
             .wsize(Some(choice(&mut random, &[2 << 10, 8 << 10, 64 << 10])))
             .unstable_limit(choice(&mut random, &[16 << 10, 1 << 20]));
-        let client = mount(&scene.world, rt, number, proto, options).await;
+        let client = mount(&cluster.world, rt, number, proto, options).await;
         let client = client.map_err(|e| e.to_string())?;
         let names = (0..FILES).map(|file| format!("client-{number}-file-{file}")).collect();
         let files = Files { names, disk: Arc::clone(disk), random: Random::new(!seed.0 ^ u64::from(number)) };
@@ -96,15 +97,15 @@ async fn play<S: Subject>(
         clients.push(client);
         workloads.push(Workload::new(FILES, FILE_BYTES, LONGEST_WRITE, random.next_u64()));
     }
-    let world = scene.world.clone();
+    let world = cluster.world.clone();
     world.set_faults(faults(&mut random, proto));
     let done = Cell::new(false);
-    let scene = RefCell::new(scene);
+    let cluster = RefCell::new(cluster);
     let writers = async {
-        let plays = subjects.iter().zip(&workloads).flat_map(|(subject, workload)| {
-            (0..WRITERS).map(move |writer| workload.play(subject, writer, |n| n < STEPS))
+        let runs = subjects.iter().zip(&workloads).flat_map(|(subject, workload)| {
+            (0..WRITERS).map(move |writer| workload.run_writer(subject, writer, |n| n < STEPS))
         });
-        let ended = join_all(plays).await;
+        let ended = join_all(runs).await;
         done.set(true);
         ended.into_iter().collect::<Result<(), String>>()
     };
@@ -119,30 +120,30 @@ async fn play<S: Subject>(
                 0 => disk.change_verifier(),
                 1 => disk.lose(),
                 2 if crashes < 4 => {
-                    scene.borrow_mut().crash();
+                    cluster.borrow_mut().crash();
                     disk.lose();
                     rt.sleep(Duration::from_micros(random.below(3_000_000))).await;
-                    scene.borrow_mut().start(time);
+                    cluster.borrow_mut().start(time);
                     crashes += 1;
                 }
                 _ => {}
             }
         }
     };
-    let (played, crashes) = join(writers, losses).await;
-    played?;
+    let (outcome, crashes) = join(writers, losses).await;
+    outcome?;
     world.set_faults(Faults::default());
     for (number, (subject, workload)) in subjects.iter().zip(&workloads).enumerate() {
         workload.finish(subject).await.map_err(|e| format!("client {number}: {e}"))?;
     }
     let reconnects = clients.iter().map(|c| c.stats().reconnects).sum();
-    let replayed = scene.borrow().stats().replayed;
-    Ok(Told { trace: world.trace(), reconnects, crashes, replayed })
+    let replayed = cluster.borrow().stats().replayed;
+    Ok(RunStats { trace: world.trace(), reconnects, crashes, replayed })
 }
 
-/// Lost connections, late messages, and pauses in which calls time out.
+/// Lost connections, delayed messages, and stops in which calls time out.
 fn faults(random: &mut Random, proto: Proto) -> Faults {
-    // Of what is a message over RDMA, TCP makes about so many segments.
+    // TCP sends about this number of segments per RDMA message.
     let parts = if proto == Proto::Tcp { 8 } else { 1 };
     Faults {
         lose_one_in: choice(random, &[0, 100, 400]) * parts,

@@ -7,11 +7,12 @@ use parking_lot::Mutex;
 
 use crate::{Model, Random};
 
-/// What the workload runs on. Each call acts for one writer (a task, a thread, an open file of its own) on one file.
+/// The subject of the workload. Each call acts for one writer (a task or thread with its own open file) on
+/// one file.
 ///
-/// A call fails with a text; then its effect is not known, and the workload ends.
+/// The error of a call is a text; its effect is then unknown, and the workload ends.
 pub trait Subject: Send + Sync {
-    /// Writes all of `data` at `offset`; false when the subject cancelled the write.
+    /// Writes all of `data` at `offset`; false if the subject cancelled the write.
     fn write(
         &self,
         writer: usize,
@@ -32,54 +33,54 @@ pub trait Subject: Send + Sync {
     /// Sets the size.
     fn truncate(&self, writer: usize, file: usize, size: u64) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Makes everything stable that was written to the file by any writer (fsync).
+    /// Makes all data of the file stable, written by any writer (fsync).
     fn sync(&self, writer: usize, file: usize) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Closes the writer's file, which makes stable what was written, and opens it again; with `truncate` as an empty
+    /// Closes the writer's file, which makes written data stable, and reopens it; with `truncate` as an empty
     /// file (`O_TRUNC`).
     fn reopen(&self, writer: usize, file: usize, truncate: bool) -> BoxFuture<'_, Result<(), String>>;
 
-    /// What would be left of a file if all unstable data were lost now, where that is known.
+    /// Content of a file after a loss of all unstable data, if it is known.
     fn stable(&self, file: usize) -> Option<Vec<u8>> {
         let _ = file;
         None
     }
 }
 
-/// What a writer does next.
+/// The next operation of a writer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Writes this range.
+    /// Write this range.
     Write(Range<u64>),
-    /// Reads this range.
+    /// Read this range.
     Read(Range<u64>),
-    /// Sets this size.
+    /// Set this size.
     Truncate(u64),
-    /// Commits.
+    /// Commit.
     Sync,
-    /// Closes and opens again.
+    /// Close and reopen.
     Reopen,
-    /// Closes and opens again as an empty file.
+    /// Close and reopen as an empty file.
     Empty,
 }
 
-/// What was done.
+/// Numbers of operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Writes.
     pub writes: u64,
     /// Reads, each checked.
     pub reads: u64,
-    /// Truncations, those at open among them.
+    /// Truncations, including those at open.
     pub truncations: u64,
-    /// Commits, those at close among them.
+    /// Commits, including those at close.
     pub commits: u64,
 }
 
-/// A random workload: what each of `writers` does in `steps` steps on files that all of them share.
+/// A random workload of several writers on shared files.
 #[derive(Debug)]
 pub struct Workload {
-    /// What may be read.
+    /// The bytes that may be read.
     pub model: Model,
     files: usize,
     size: u64,
@@ -89,13 +90,13 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// A workload on `files` files of at most `size` bytes, with writes of at most `longest` bytes.
+    /// Creates a workload on `files` files of at most `size` bytes, with writes of at most `longest` bytes.
     pub fn new(files: usize, size: u64, longest: u64, seed: u64) -> Self {
         let model = Model::new(files, size);
         Self { model, files, size, longest, seed, counts: Mutex::default() }
     }
 
-    /// What was done so far.
+    /// Numbers of operations so far.
     pub fn counts(&self) -> Counts {
         *self.counts.lock()
     }
@@ -106,7 +107,7 @@ impl Workload {
         let mut random = Random::new(self.seed ^ (writer as u64 + 1).rotate_left(32));
         std::iter::from_fn(move || {
             let file = random.below(files as u64) as usize;
-            // Starts are near each other and often at block boundaries, so that ranges overlap.
+            // Start offsets are close to each other and often at block boundaries, so that ranges overlap.
             let align = [1, 512, 4096][random.below(3) as usize];
             let start = random.below(size) / align * align;
             let end = (start + 1 + random.below(longest)).min(size);
@@ -122,10 +123,10 @@ impl Workload {
         })
     }
 
-    /// Does one step, and checks what it reads.
+    /// Executes one step, and checks the data that it reads.
     ///
     /// # Errors
-    /// The subject's; what was read and cannot be.
+    /// That of the subject; a mismatch of the data.
     pub async fn step(
         &self,
         on: &impl Subject,
@@ -168,40 +169,40 @@ impl Workload {
         file: usize,
         range: Range<u64>,
     ) -> Result<(), String> {
-        let begun = self.model.begin();
+        let started = self.model.begin();
         let len = (range.end - range.start) as usize;
         let mut data = on.read(writer, file, range.start, len).await?;
-        data.resize(len, 0); // Beyond the end of the file there is nothing, as in a hole.
-        self.model.check(file, &begun, range.start, &data).map_err(|m| m.to_string())?;
-        self.model.finish(begun);
+        data.resize(len, 0); // The model treats data beyond the end of the file as a hole.
+        self.model.check(file, &started, range.start, &data).map_err(|m| m.to_string())?;
+        self.model.finish(started);
         self.counts.lock().reads += 1;
         Ok(())
     }
 
-    /// Runs a call that makes a file stable, and checks what is stable then.
+    /// Runs a call that makes a file stable, and checks the stable data afterwards.
     async fn commit(
         &self,
         on: &impl Subject,
         file: usize,
         call: BoxFuture<'_, Result<(), String>>,
     ) -> Result<(), String> {
-        let begun = self.model.begin();
+        let started = self.model.begin();
         call.await?;
         if let Some(mut stable) = on.stable(file) {
             stable.resize(self.size as usize, 0);
-            let checked = self.model.check(file, &begun, 0, &stable);
+            let checked = self.model.check(file, &started, 0, &stable);
             checked.map_err(|m| format!("in stable storage: {m}"))?;
         }
-        self.model.finish(begun);
+        self.model.finish(started);
         self.counts.lock().commits += 1;
         Ok(())
     }
 
-    /// Does the steps of a writer while `more` of a step's number is true.
+    /// Executes the steps of a writer while `more` is true for the number of the step.
     ///
     /// # Errors
-    /// As [`Self::step`], with the step's number.
-    pub async fn play(
+    /// Those of [`Self::step`], with the number of the step.
+    pub async fn run_writer(
         &self,
         on: &impl Subject,
         writer: usize,
@@ -214,10 +215,10 @@ impl Workload {
         Ok(())
     }
 
-    /// Commits each file and reads all of it, after all writers have ended.
+    /// Commits each file and reads it completely, after all writers have ended.
     ///
     /// # Errors
-    /// As [`Self::step`].
+    /// Those of [`Self::step`].
     pub async fn finish(&self, on: &impl Subject) -> Result<(), String> {
         for file in 0..self.files {
             self.step(on, 0, file, Step::Sync)

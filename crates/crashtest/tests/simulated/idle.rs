@@ -1,4 +1,4 @@
-//! Clients that are silent for so long that the server closes their connections.
+//! Clients whose idle connections the server closes.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
 use millrace_server::Stats;
 use tracing::Level;
 
-use millrace_crashtest::scene::{Scene, mount, options};
+use millrace_crashtest::cluster::{Cluster, mount, options};
 
 const WAYS: [(Proto, Design); 3] =
     [(Proto::Tcp, Design::ReadWrite), (Proto::Rdma, Design::ReadWrite), (Proto::Rdma, Design::ReadRead)];
@@ -32,7 +32,7 @@ impl io::Write for Lines {
     }
 }
 
-/// Runs `test` and gives what was logged as a warning or an error.
+/// Runs `test` and returns the warnings and errors that were logged.
 fn warnings_of(test: impl FnOnce()) -> String {
     let lines = Lines::default();
     let to = lines.clone();
@@ -52,21 +52,21 @@ async fn make(client: &Client, name: &str) {
 }
 
 #[test]
-fn after_hours_of_silence_the_next_call_makes_a_connection_and_nobody_is_warned() {
+fn a_call_after_an_idle_timeout_reconnects_without_a_warning() {
     for (proto, design) in WAYS {
         let warnings = warnings_of(|| {
             let time = VirtualTime::new(7);
-            let profile = Profile::named("gige-2003").expect("a profile");
-            let mut scene = Scene::new(&time, profile, design);
-            scene.start(&time);
+            let profile = Profile::named("gige-2003").expect("unknown profile");
+            let mut cluster = Cluster::new(&time, profile, design);
+            cluster.start(&time);
             let rt = time.runtime();
             let done = time.block_on(async {
                 let options = options(Strategy::Cache, design).nconnect(2);
-                let client = mount(&scene.world, &rt, 0, proto, options).await.expect("a mount");
+                let client = mount(&cluster.world, &rt, 0, proto, options).await.expect("cannot mount");
                 for hour in 1..=3 {
                     rt.sleep(Duration::from_secs(3600)).await;
-                    let seen = of(proto, &scene.stats());
-                    // Of a connection that the client has made and not used yet the first call is awaited less long.
+                    let seen = of(proto, &cluster.stats());
+                    // Connections that the client has not used have a shorter time limit for the first call.
                     let closed = seen.idle + seen.no_call;
                     assert_eq!((seen.open, closed), (0, 2 * hour), "{proto} {design:?}");
                     make(&client, &format!("a{hour}")).await;
@@ -74,41 +74,41 @@ fn after_hours_of_silence_the_next_call_makes_a_connection_and_nobody_is_warned(
                     assert_eq!(client.stats().reconnects, 2 * hour);
                 }
                 assert_eq!(client.stats().retransmits, 0);
-                assert_eq!(of(proto, &scene.stats()).failed, 0);
+                assert_eq!(of(proto, &cluster.stats()).failed, 0);
             });
-            done.expect("it ends");
+            done.expect("the run made no progress");
         });
         assert_eq!(warnings, "", "{proto} {design:?}");
     }
 }
 
-/// Calls that change something are sent at all times around the moment in which the server closes the connection.
+/// Non-idempotent calls are sent at all times around the moment at which the server closes the connection.
 #[test]
-fn calls_that_meet_the_end_of_an_idle_connection_are_executed_once() {
+fn calls_at_the_end_of_an_idle_connection_are_executed_once() {
     const LOOK: Duration = Duration::from_micros(100);
     const STEP: Duration = Duration::from_micros(4);
     for (proto, design) in WAYS {
         let warnings = warnings_of(|| {
             let time = VirtualTime::new(7);
-            let profile = Profile::named("gige-2003").expect("a profile");
-            let mut scene = Scene::new(&time, profile, design);
-            scene.config.limits.idle_timeout = 1;
-            scene.start(&time);
+            let profile = Profile::named("gige-2003").expect("unknown profile");
+            let mut cluster = Cluster::new(&time, profile, design);
+            cluster.config.limits.idle_timeout = 1;
+            cluster.start(&time);
             let rt = time.runtime();
             let done = time.block_on(async {
-                let client = mount(&scene.world, &rt, 0, proto, options(Strategy::Cache, design)).await;
-                let client = client.expect("a mount");
-                let closed = || of(proto, &scene.stats()).idle;
-                // How long after the first call of a new connection it ends.
+                let client = mount(&cluster.world, &rt, 0, proto, options(Strategy::Cache, design)).await;
+                let client = client.expect("cannot mount");
+                let closed = || of(proto, &cluster.stats()).idle;
+                // Measure the time from the first call of a new connection to its end.
                 while closed() == 0 {
                     rt.sleep(LOOK).await;
                 }
                 make(&client, "first").await;
-                let begun = rt.now();
+                let started = rt.now();
                 while closed() == 1 {
                     rt.sleep(LOOK).await;
                 }
-                let lasts = rt.now().duration_since(begun);
+                let lasts = rt.now().duration_since(started);
                 let (mut met, mut made) = (0, 0);
                 for step in 0..200 {
                     make(&client, &format!("new{step}")).await;
@@ -122,12 +122,13 @@ fn calls_that_meet_the_end_of_an_idle_connection_are_executed_once() {
                         rt.sleep(Duration::from_millis(100)).await;
                     }
                 }
-                assert!(met > 0, "{proto} {design:?}: no call met the end of a connection");
-                println!("{proto} {design:?}: {met} of {made} calls were sent again");
-                // The server took none of them twice: what comes when it closes is not begun.
-                assert_eq!(scene.stats().calls_of(millrace_nfs::v3::Procedure::Mkdir), made + 1);
+                assert!(met > 0, "{proto} {design:?}: no call was sent at the end of a connection");
+                println!("{proto} {design:?}: {met} of {made} calls were retransmitted");
+                // The server executed none of them twice: it does not start calls that arrive while it
+                // closes.
+                assert_eq!(cluster.stats().calls_of(millrace_nfs::v3::Procedure::Mkdir), made + 1);
             });
-            done.expect("it ends");
+            done.expect("the run made no progress");
         });
         assert_eq!(warnings, "", "{proto} {design:?}");
     }

@@ -1,4 +1,4 @@
-//! What happens in one run.
+//! A mixed workload of file operations with faults and crashes.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,43 +19,43 @@ use millrace_rdma_sim::{Faults, Profile, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
 use millrace_crashtest::{
-    scene::{Scene, mount, options},
-    seeds::Told,
+    cluster::{Cluster, mount, options},
+    seeds::RunStats,
 };
 
 const CLIENTS: u8 = 2;
-/// Steps of each client.
+/// Number of steps of each client.
 const STEPS: usize = 25;
-/// Bytes of each client's file.
+/// Size of each client's file in bytes.
 const FILE: usize = 300_000;
-/// A run that takes longer hangs.
+/// Time limit of a run, in virtual time.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// Runs the story of `seed`; `shown` gets the world as soon as there is one.
+/// Runs `seed`; stores the world in `shown` as soon as it exists.
 pub(crate) fn run(
     time: &VirtualTime,
     seed: Seed,
     trace: bool,
     shown: &Cell<Option<World>>,
-) -> Result<Told, String> {
+) -> Result<RunStats, String> {
     let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
     let design = if seed.0 % 5 == 4 { Design::ReadRead } else { Design::ReadWrite };
     let strategy = Strategy::ALL[(seed.0 % 4) as usize];
-    let mut scene = Scene::new(time, profile, design);
-    shown.set(Some(scene.world.clone()));
+    let mut cluster = Cluster::new(time, profile, design);
+    shown.set(Some(cluster.world.clone()));
     if trace {
-        scene.world.begin_trace(seed);
+        cluster.world.begin_trace(seed);
     }
-    scene.start(time);
+    cluster.start(time);
     let rt = time.runtime();
-    let story =
-        millrace_runtime::timeout(&*rt, LIMIT, story(time, &rt, &mut scene, (design, strategy), seed));
-    let told = time.block_on(story).map_err(|stuck| stuck.to_string())?;
-    told.ok_or_else(|| format!("it takes more than {LIMIT:?}"))?
+    let all =
+        millrace_runtime::timeout(&*rt, LIMIT, execute(time, &rt, &mut cluster, (design, strategy), seed));
+    let stats = time.block_on(all).map_err(|stuck| stuck.to_string())?;
+    stats.ok_or_else(|| format!("the run exceeded {LIMIT:?}"))?
 }
 
-/// What a client remembers of what was acknowledged to it.
-struct Player {
+/// The acknowledged state of a client.
+struct ClientState {
     client: Client,
     file: File,
     content: Vec<u8>,
@@ -63,32 +63,33 @@ struct Player {
     made: Vec<String>,
 }
 
-async fn story(
+async fn execute(
     time: &VirtualTime,
     rt: &RuntimeRef,
-    scene: &mut Scene,
+    cluster: &mut Cluster,
     (design, strategy): (Design, Strategy),
     seed: Seed,
-) -> Result<Told, String> {
+) -> Result<RunStats, String> {
     let text = |e: Error| e.to_string();
     let proto = if seed.0 % 3 == 2 { Proto::Tcp } else { Proto::Rdma };
-    let mut players = Vec::new();
+    let mut clients = Vec::new();
     for number in 0..CLIENTS {
-        let client = mount(&scene.world, rt, number, proto, options(strategy, design)).await.map_err(text)?;
+        let client =
+            mount(&cluster.world, rt, number, proto, options(strategy, design)).await.map_err(text)?;
         let file = client.create_file(format!("file-{number}"), 0o600).await.map_err(text)?;
-        players.push(Player { client, file, content: vec![0; FILE], number, made: Vec::new() });
+        clients.push(ClientState { client, file, content: vec![0; FILE], number, made: Vec::new() });
     }
-    let (world, before) = (scene.world.clone(), changes(scene));
+    let (world, before) = (cluster.world.clone(), changes(cluster));
     world.set_faults(faults(proto));
     let done = Cell::new(false);
-    let scene = RefCell::new(scene);
-    let plays = async {
-        let plays = join_all(players.iter_mut().map(|p| p.play(rt)));
-        let ended = plays.await;
+    let cluster = RefCell::new(cluster);
+    let runs = async {
+        let runs = join_all(clients.iter_mut().map(|p| p.run_writer(rt)));
+        let ended = runs.await;
         done.set(true);
         ended.into_iter().collect::<Result<(), String>>()
     };
-    // Crashes on every other seed.
+    // Crashes for every other seed.
     let crashes = async {
         let mut crashes = 0;
         while seed.0.is_multiple_of(2) && !done.get() {
@@ -96,47 +97,47 @@ async fn story(
             if done.get() || crashes == 3 {
                 break;
             }
-            scene.borrow_mut().crash();
+            cluster.borrow_mut().crash();
             rt.sleep(Duration::from_micros(rt.random_u64() % 3_000_000)).await;
-            scene.borrow_mut().start(time);
+            cluster.borrow_mut().start(time);
             crashes += 1;
         }
         crashes
     };
-    let (played, crashes) = join(plays, crashes).await;
-    played?;
+    let (outcome, crashes) = join(runs, crashes).await;
+    outcome?;
     world.set_faults(Faults::default());
-    let scene = scene.into_inner();
+    let cluster = cluster.into_inner();
     let mut reconnects = 0;
-    for p in &players {
+    for p in &clients {
         p.check().await?;
         reconnects += p.client.stats().reconnects;
     }
-    let stats = scene.stats();
+    let stats = cluster.stats();
     if crashes == 0 {
-        let asked: usize = players.iter().map(|p| p.made.len()).sum();
-        let executed = changes(scene) - before;
+        let asked: usize = clients.iter().map(|p| p.made.len()).sum();
+        let executed = changes(cluster) - before;
         if executed != asked as u64 {
             return Err(format!("{asked} calls were made and {executed} executed"));
         }
     }
-    drop(players);
+    drop(clients);
     rt.sleep(Duration::from_secs(120)).await;
     match world.exposed() {
         (0, 0) => {}
-        (regions, bytes) => return Err(format!("{regions} regions of {bytes} bytes stay exposed")),
+        (regions, bytes) => return Err(format!("{regions} regions with {bytes} bytes are still exposed")),
     }
-    Ok(Told { trace: world.trace(), reconnects, crashes, replayed: stats.replayed })
+    Ok(RunStats { trace: world.trace(), reconnects, crashes, replayed: stats.replayed })
 }
 
-/// Executed calls that must not be executed twice.
-fn changes(scene: &Scene) -> u64 {
-    let stats = scene.stats();
+/// Number of executed non-idempotent calls.
+fn changes(cluster: &Cluster) -> u64 {
+    let stats = cluster.stats();
     stats.calls_of(Procedure::Mkdir) + stats.calls_of(Procedure::Rename)
 }
 
 fn faults(proto: Proto) -> Faults {
-    // Of what is a message over RDMA, TCP makes about so many segments.
+    // TCP sends about this number of segments per RDMA message.
     let parts = if proto == Proto::Tcp { 20 } else { 1 };
     Faults {
         lose_one_in: 60 * parts,
@@ -147,8 +148,8 @@ fn faults(proto: Proto) -> Faults {
     }
 }
 
-impl Player {
-    async fn play(&mut self, rt: &RuntimeRef) -> Result<(), String> {
+impl ClientState {
+    async fn run_writer(&mut self, rt: &RuntimeRef) -> Result<(), String> {
         for step in 0..STEPS {
             let dice = rt.random_u64();
             let done = match dice % 8 {
@@ -162,7 +163,7 @@ impl Player {
         self.file.commit().await.map_err(|e| e.to_string())
     }
 
-    /// Several writes at once, each to a part of its own.
+    /// Several concurrent writes to separate parts.
     async fn write(&mut self, rt: &RuntimeRef) -> Result<(), String> {
         const PARTS: usize = 3;
         let part = FILE / PARTS;
@@ -184,16 +185,16 @@ impl Player {
         let start = dice as usize % FILE;
         let mut bytes = vec![0; FILE - start];
         let n = self.file.read(start as u64, &mut bytes).await.map_err(|e| e.to_string())?;
-        // What was never written is a hole, or beyond the end.
+        // Data that was never written is a hole, or beyond the end.
         let expected = &self.content[start..];
         let beyond = expected[n..].iter().all(|b| *b == 0);
         if bytes[..n] != expected[..n] || !beyond {
-            return Err(format!("what was written at {start} and after is not read"));
+            return Err(format!("the data read from {start} on differs from the written data"));
         }
         Ok(())
     }
 
-    /// Makes a directory, or renames the last one.
+    /// Creates a directory, or renames the last one.
     async fn change_names(&mut self, step: usize) -> Result<(), String> {
         let root = self.client.root();
         let name = format!("dir-{}-{step}", self.number);
@@ -206,7 +207,7 @@ impl Player {
         Ok(())
     }
 
-    /// Everything that was acknowledged is there.
+    /// Checks that all acknowledged changes persist.
     async fn check(&self) -> Result<(), String> {
         self.read(0).await?;
         let last = self.made.last().map(|n| self.client.lookup(self.client.root(), n.clone()));

@@ -1,4 +1,4 @@
-//! The same files over RDMA and over TCP of one simulated world.
+//! The same file operations over RDMA and TCP in a simulated world.
 
 use std::time::Duration;
 
@@ -6,101 +6,101 @@ use millrace_client::{Design, Proto, RetryPolicy, Strategy, nfs3::Client};
 use millrace_rdma_sim::Profile;
 use millrace_runtime::virtual_time::VirtualTime;
 
-use millrace_crashtest::scene::{MIB, Scene, mount, options};
+use millrace_crashtest::cluster::{Cluster, MIB, mount, options};
 
-/// Writes a file and reads it again; gives what either took, and processor time of both hosts.
+/// Writes and reads a file; returns the durations, and the processor time of both hosts.
 fn write_and_read(proto: Proto, miles: f64) -> ([Duration; 2], u64) {
     let time = VirtualTime::new(7);
-    let profile = Profile::named("gige-2003").and_then(|p| p.at_distance(miles)).expect("a profile");
-    let mut scene = Scene::new(&time, profile, Design::ReadWrite);
-    scene.start(&time);
+    let profile = Profile::named("gige-2003").and_then(|p| p.at_distance(miles)).expect("unknown profile");
+    let mut cluster = Cluster::new(&time, profile, Design::ReadWrite);
+    cluster.start(&time);
     let rt = time.runtime();
     let done = time.block_on(async {
         let options = options(Strategy::Cache, Design::ReadWrite);
-        let client: Client = mount(&scene.world, &rt, 0, proto, options).await.expect("a mount");
-        let file = client.create_file("file", 0o600).await.expect("a file");
+        let client: Client = mount(&cluster.world, &rt, 0, proto, options).await.expect("cannot mount");
+        let file = client.create_file("file", 0o600).await.expect("cannot create a file");
         let mut bytes = vec![0; 4 * MIB as usize];
         rt.fill_random(&mut bytes);
         let start = rt.now();
-        file.write(0, &bytes).await.expect("written");
-        file.commit().await.expect("committed");
+        file.write(0, &bytes).await.expect("cannot write");
+        file.commit().await.expect("cannot commit");
         let written = rt.now();
         let mut back = vec![0; bytes.len()];
-        assert_eq!(file.read(0, &mut back).await.expect("read"), bytes.len());
-        assert!(back == bytes, "the bytes that come back are others");
+        assert_eq!(file.read(0, &mut back).await.expect("cannot read"), bytes.len());
+        assert!(back == bytes, "the data read differs from the written data");
         [written.duration_since(start), rt.now().duration_since(written)]
     });
-    let cpu = [[10, 0, 0, 1], [10, 0, 1, 0]].map(|ip: [u8; 4]| scene.world.host_use(ip.into()).cpu_ns);
-    (done.expect("it ends"), cpu.iter().sum())
+    let cpu = [[10, 0, 0, 1], [10, 0, 1, 0]].map(|ip: [u8; 4]| cluster.world.host_use(ip.into()).cpu_ns);
+    (done.expect("the run made no progress"), cpu.iter().sum())
 }
 
-/// Machines whose adapters name memory page by page.
-fn of_pages(time: &VirtualTime, design: Design) -> Scene {
-    let profile = Profile::named("ddr-linux-allphys").expect("a profile");
+/// Hosts whose adapters have page-sized segments.
+fn of_pages(time: &VirtualTime, design: Design) -> Cluster {
+    let profile = Profile::named("ddr-linux-allphys").expect("unknown profile");
     assert_eq!(profile.adapter.segment_bytes, 4096);
-    let mut scene = Scene::new(time, profile, design);
-    scene.start(time);
-    scene
+    let mut cluster = Cluster::new(time, profile, design);
+    cluster.start(time);
+    cluster
 }
 
 #[test]
-fn large_blocks_go_over_adapters_that_name_pages_with_every_strategy() {
+fn large_blocks_are_transferred_with_page_sized_segments_by_every_strategy() {
     for strategy in Strategy::ALL {
         let time = VirtualTime::new(7);
-        let (scene, rt) = (of_pages(&time, Design::ReadWrite), time.runtime());
+        let (cluster, rt) = (of_pages(&time, Design::ReadWrite), time.runtime());
         let done = time.block_on(async {
             let options = options(strategy, Design::ReadWrite).rsize(None).wsize(None);
-            let client = mount(&scene.world, &rt, 0, Proto::Rdma, options).await.expect("a mount");
-            // As many pages as a Send of 4 KiB names beside the call.
+            let client = mount(&cluster.world, &rt, 0, Proto::Rdma, options).await.expect("cannot mount");
+            // The number of segments that fit into a Send of 4 KiB besides the call limits the block size.
             assert!((128 << 10..1 << 20).contains(&client.wsize()), "{}", client.wsize());
-            let file = client.create_file("file", 0o600).await.expect("a file");
+            let file = client.create_file("file", 0o600).await.expect("cannot create a file");
             let mut bytes = vec![0; 3 * MIB as usize];
             rt.fill_random(&mut bytes);
-            file.write(0, &bytes).await.expect("written");
-            file.commit().await.expect("committed");
+            file.write(0, &bytes).await.expect("cannot write");
+            file.commit().await.expect("cannot commit");
             let mut back = vec![0; bytes.len()];
-            assert_eq!(file.read(0, &mut back).await.expect("read"), bytes.len());
-            assert!(back == bytes, "the bytes that come back are others");
+            assert_eq!(file.read(0, &mut back).await.expect("cannot read"), bytes.len());
+            assert!(back == bytes, "the data read differs from the written data");
             assert_eq!(client.stats().reconnects, 0, "{strategy}");
         });
-        done.expect("it ends");
+        done.expect("the run made no progress");
     }
 }
 
 #[test]
-fn a_design_that_cannot_name_the_pages_of_its_replies_is_refused_at_once() {
+fn a_design_without_page_sized_segments_is_rejected_immediately() {
     let time = VirtualTime::new(7);
-    let (scene, rt) = (of_pages(&time, Design::ReadRead), time.runtime());
+    let (cluster, rt) = (of_pages(&time, Design::ReadRead), time.runtime());
     let done = time.block_on(async {
         let retry = RetryPolicy { max_elapsed: Duration::from_secs(1), ..RetryPolicy::default() };
         let options = options(Strategy::Dynamic, Design::ReadRead).retry(retry);
-        let mounted = mount(&scene.world, &rt, 0, Proto::Rdma, options).await;
-        let error = mounted.map(drop).expect_err("it is refused");
+        let mounted = mount(&cluster.world, &rt, 0, Proto::Rdma, options).await;
+        let error = mounted.map(drop).expect_err("the mount succeeded");
         assert!(error.to_string().contains("the peer closed the connection"), "{error}");
-        // No limit was waited for.
+        // The rejection does not wait for a time limit.
         assert!(rt.now().as_nanos() < 2_000_000_000);
     });
-    done.expect("it ends");
+    done.expect("the run made no progress");
 }
 
 #[test]
-fn files_go_over_tcp_in_virtual_time_the_same_each_time() {
+fn transfers_over_tcp_are_reproducible_in_virtual_time() {
     let (took, cpu) = write_and_read(Proto::Tcp, 0.0);
     assert_eq!((took, cpu), write_and_read(Proto::Tcp, 0.0));
-    // No faster than the link, and the processors have more to do than over RDMA.
+    // Not faster than the link, and with more processor time than over RDMA.
     let link = Duration::from_nanos(4 * MIB * 1000 / 125);
-    assert!(took.iter().all(|t| *t > link && *t < 4 * link), "{took:?} for {link:?}");
+    assert!(took.iter().all(|t| *t > link && *t < 4 * link), "{took:?} instead of {link:?}");
     let (_, over_rdma) = write_and_read(Proto::Rdma, 0.0);
-    assert!(cpu > 2 * over_rdma, "{cpu} for {over_rdma}");
+    assert!(cpu > 2 * over_rdma, "{cpu} instead of {over_rdma}");
 }
 
 #[test]
-fn distance_bounds_tcp_by_its_window() {
+fn tcp_over_a_distance_is_limited_by_its_window() {
     let (near, _) = write_and_read(Proto::Tcp, 0.0);
     let (far, _) = write_and_read(Proto::Tcp, 1400.0);
-    // 4 MiB by windows of 256 KiB: at least 15 round trips of 22 ms more.
+    // 4 MiB in windows of 256 KiB: at least 15 additional round trips of 22 ms.
     let more = Duration::from_nanos(15 * 2 * 1400 * 7881);
     for (near, far) in near.into_iter().zip(far) {
-        assert!(far > near + more, "{far:?} after {near:?}");
+        assert!(far > near + more, "{far:?} instead of {near:?}");
     }
 }

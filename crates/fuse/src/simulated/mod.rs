@@ -17,7 +17,7 @@ use std::{cell::Cell, sync::Arc};
 use millrace_client::nfs3::Client;
 use millrace_crashtest::{
     Disk, Subject,
-    seeds::{self, Kind, Told},
+    seeds::{self, Kind, RunStats},
     unstable::{self, Files, WRITERS, choice},
 };
 use millrace_rdma_sim::{Seed, World};
@@ -139,7 +139,7 @@ impl Subject for MountedSubject {
     }
 }
 
-fn run(time: &VirtualTime, seed: Seed, trace: bool, shown: &Cell<Option<World>>) -> Result<Told, String> {
+fn run(time: &VirtualTime, seed: Seed, trace: bool, shown: &Cell<Option<World>>) -> Result<RunStats, String> {
     unstable::run(time, seed, trace, shown, async |client: Client, files: Files| {
         MountedSubject::new(client, files).await
     })
@@ -158,5 +158,5 @@ fn replay() {
 
 #[test]
 fn runs_are_reproducible_from_the_seed() {
-    MOUNT.is_repeatable();
+    MOUNT.assert_repeatable();
 }
