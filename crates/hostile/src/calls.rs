@@ -1,4 +1,4 @@
-//! As much of RPC-over-RDMA, ONC RPC, MOUNT and NFS as it takes to reach a file's data.
+//! A minimal implementation of RPC-over-RDMA, ONC RPC, MOUNT and NFS that can access a file's data.
 
 use std::io;
 
@@ -11,18 +11,18 @@ pub(crate) const READ: [u32; 3] = [100_003, 3, 6];
 pub(crate) const REMOVE: [u32; 3] = [100_003, 3, 12];
 pub(crate) const READDIR: [u32; 3] = [100_003, 3, 16];
 
-/// Where a Read chunk of a reply is: a region of the server.
+/// Memory of the server that a Read chunk of a reply names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
-    /// Its tag.
+    /// Steering tag.
     pub tag: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// Tagged offset.
     pub offset: u64,
 }
 
-/// A client of files that acknowledges nothing by itself.
+/// An NFS client that does not acknowledge exposed memory by itself.
 pub struct Files {
     /// The connection.
     pub peer: Peer,
@@ -41,30 +41,30 @@ pub(crate) fn words(words: &[u32]) -> Vec<u8> {
 }
 
 pub(crate) fn word(bytes: &[u8], at: usize) -> io::Result<u32> {
-    let short = || io::Error::new(io::ErrorKind::InvalidData, "a reply that is cut off");
+    let short = || io::Error::new(io::ErrorKind::InvalidData, "truncated reply");
     let b = bytes.get(at..).and_then(|b| b.first_chunk()).ok_or_else(short)?;
     Ok(u32::from_be_bytes(*b))
 }
 
-/// A header of four words and three empty lists, and the call behind it.
+/// A transport header of four words with three empty lists, followed by the call.
 fn call(xid: u32, procedure: [u32; 3], arguments: &[u8]) -> Vec<u8> {
     [words(&[xid, 1, 32, 0, 0, 0, 0]), rpc(xid, procedure, arguments)].concat()
 }
 
-/// An RPC call of root.
+/// An RPC call with the credentials of root.
 pub(crate) fn rpc(xid: u32, [program, version, procedure]: [u32; 3], arguments: &[u8]) -> Vec<u8> {
-    // AUTH_SYS: stamp, no machine name, root, no further groups.
+    // AUTH_SYS: stamp, no machine name, root, no supplementary groups.
     let credential = [1, 20, 0, 0, 0, 0, 0, 0, 0];
     [words(&[xid, 0, 2, program, version, procedure]), words(&credential), arguments.to_vec()].concat()
 }
 
 impl Files {
-    /// Uses this connection.
+    /// Uses the connection `peer`.
     pub fn new(peer: Peer) -> Self {
         Self { peer, xid: 0x0666_0000 }
     }
 
-    /// Sends a call and gives the whole reply, header included.
+    /// Sends a call, and returns the whole reply including its transport header.
     fn ask(&mut self, procedure: [u32; 3], arguments: &[u8]) -> io::Result<Vec<u8>> {
         self.xid += 1;
         self.peer.send(&call(self.xid, procedure, arguments))?;
@@ -77,11 +77,11 @@ impl Files {
         }
     }
 
-    /// The results of a small reply: what follows its status word.
+    /// The results of an inline reply: the bytes after its status word.
     fn results(&mut self, procedure: [u32; 3], arguments: &[u8]) -> io::Result<Vec<u8>> {
         let reply = self.ask(procedure, arguments)?;
-        let refused = || io::Error::new(io::ErrorKind::InvalidData, "the server refused a call");
-        // RDMA_MSG without lists; the reply accepted; the status OK.
+        let refused = || io::Error::new(io::ErrorKind::InvalidData, "the server rejected a call");
+        // RDMA_MSG without lists, accepted reply, status OK.
         let fine = [(12, 0), (48, 0), (52, 0)];
         if fine.iter().any(|&(at, value)| word(&reply, at).ok() != Some(value)) {
             return Err(refused());
@@ -91,32 +91,32 @@ impl Files {
 
     fn handle(results: &[u8]) -> io::Result<Vec<u8>> {
         let length = word(results, 0)? as usize;
-        let short = || io::Error::new(io::ErrorKind::InvalidData, "a handle that is cut off");
+        let short = || io::Error::new(io::ErrorKind::InvalidData, "truncated file handle");
         results.get(4..4 + length).map(<[u8]>::to_vec).ok_or_else(short)
     }
 
-    /// The handle of an export's root.
+    /// Returns the root handle of an export.
     ///
     /// # Errors
-    /// When there is none.
+    /// The export does not exist.
     pub fn mount(&mut self, export: &str) -> io::Result<Vec<u8>> {
         Self::handle(&self.results(MOUNT, &opaque(export.as_bytes()))?)
     }
 
-    /// The handle of a file.
+    /// Returns the handle of a file.
     ///
     /// # Errors
-    /// When there is none.
+    /// The file does not exist.
     pub fn lookup(&mut self, directory: &[u8], name: &str) -> io::Result<Vec<u8>> {
         let arguments = [opaque(directory), opaque(name.as_bytes())].concat();
         Self::handle(&self.results(LOOKUP, &arguments)?)
     }
 
-    /// READ in the Read-Read design: where the server has exposed the data. It stays exposed until [`Self::done`].
-    /// `None` when the server answers that it cannot.
+    /// READ in the Read-Read design: returns the memory in which the server exposes the data, until
+    /// [`Self::done`]. `None` if the server reports an error.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection has ended.
     pub fn read(&mut self, file: &[u8], offset: u64, count: u32) -> io::Result<Option<Source>> {
         let arguments = [opaque(file), offset.to_be_bytes().to_vec(), words(&[count])].concat();
         let reply = self.ask(READ, &arguments)?;
@@ -128,18 +128,18 @@ impl Files {
         Ok(Some(Source { tag, length, offset }))
     }
 
-    /// Acknowledges the last READ.
+    /// Acknowledges the last READ (RDMA_DONE).
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection has ended.
     pub fn done(&mut self) -> io::Result<()> {
         self.peer.send(&words(&[self.xid, 1, 32, 3]))
     }
 
-    /// Reads from the server's memory; the bytes, or `None` when it ended the connection instead.
+    /// Reads the server's memory; returns the data, or `None` if the server ended the connection instead.
     ///
     /// # Errors
-    /// When it does neither.
+    /// The server does neither.
     pub fn steal(&mut self, from: Source) -> io::Result<Option<Vec<u8>>> {
         self.peer.read(from.tag, from.offset, from.length)?;
         loop {

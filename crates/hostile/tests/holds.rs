@@ -1,8 +1,8 @@
-//! Clients that hold what the server has for all, beside one that behaves, over sockets: RDMA (iWARP) and TCP.
+//! Clients that hold shared resources of a server, and an honest client, over RDMA (iWARP) and TCP sockets.
 //!
-//! None of these tests looks at the time. `cargo test --release -p millrace-hostile --test holds -- --ignored --nocapture`
-//! measures how fast the client that behaves is beside each attack.
-#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+//! These tests assert no times. `cargo test --release -p millrace-hostile --test holds -- --ignored
+//! --nocapture` measures the rate of the honest client during each attack.
+#![allow(clippy::unwrap_used, clippy::panic)] // Test helpers fail by panicking.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -16,7 +16,7 @@ use millrace_server::{ByteSize, Config, Limits, Running, Server, Stats};
 
 const MIB: usize = 1 << 20;
 const MEMORY: u64 = 64 << 20;
-/// Names in the directory that is listed: a listing of all of it is longer than a page.
+/// Number of names in the listed directory, more than fit into one reply.
 const NAMES: usize = 3000;
 const HOSTILE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const ALSO_HOSTILE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
@@ -40,7 +40,7 @@ fn addr(server: &Running, proto: Proto) -> SocketAddr {
     if proto == Proto::Tcp { server.tcp_addr().unwrap() } else { server.rdma_addr().unwrap() }
 }
 
-/// A client that behaves, from 127.0.0.1.
+/// An honest client, from 127.0.0.1.
 struct Honest {
     client: Client,
     file: FileHandle,
@@ -57,7 +57,7 @@ impl Honest {
         Self { client, file, data: vec![0x5e; MIB], read: vec![0; MIB] }
     }
 
-    /// Writes a MiB, reads it, and looks at the file.
+    /// Writes 1 MiB, reads it, and gets the attributes.
     fn round(&mut self) {
         self.client.write(self.file, 0, &self.data, StableHow::FileSync).unwrap();
         assert_eq!(self.client.read(self.file, 0, &mut self.read).unwrap(), MIB);
@@ -71,7 +71,7 @@ impl Honest {
         assert_eq!((stats.reconnects, stats.retransmits), (0, 0), "{stats:?}");
     }
 
-    /// Rounds in a second.
+    /// Rounds per second.
     fn rate(&mut self, time: Duration) -> f64 {
         let (start, mut rounds) = (Instant::now(), 0);
         while start.elapsed() < time {
@@ -82,7 +82,7 @@ impl Honest {
     }
 }
 
-/// Waits until it is so; a server on which it does not come to that fails the test.
+/// Waits until the condition is true; panics after a time limit.
 fn wait(server: &Running, what: &str, until: impl Fn(&Stats) -> bool) {
     for _ in 0..6000 {
         if until(&server.stats()) {
@@ -93,7 +93,7 @@ fn wait(server: &Running, what: &str, until: impl Fn(&Stats) -> bool) {
     panic!("{what}: {:?}", server.stats().budget);
 }
 
-/// What an attack is made on.
+/// The server and the objects that attacks use.
 struct Target {
     rdma: SocketAddr,
     tcp: SocketAddr,
@@ -102,7 +102,7 @@ struct Target {
 }
 
 impl Target {
-    /// The server, with a file of a MiB and a directory of many names.
+    /// Creates a file of 1 MiB and a directory with many names on the server.
     fn new(server: &Running) -> Self {
         let honest = Honest::connect(server, Proto::Tcp);
         let file = honest.client.create_file("target", 0o600).unwrap().handle();
@@ -113,16 +113,16 @@ impl Target {
     }
 }
 
-/// An attack: its name, and how it is begun. It does not end by itself.
+/// Name and start of an attack, which continues until it is dropped.
 type Attack = (&'static str, fn(&Target) -> Held);
 
 const HOLD_MEMORY: [Attack; 4] = [
-    ("RDMA Reads that are not answered", |t| hold::unanswered_reads(t.rdma, HOSTILE, 8, 32).unwrap()),
-    ("RDMA Writes that are not taken", |t| {
+    ("unanswered RDMA Reads", |t| hold::unanswered_reads(t.rdma, HOSTILE, 8, 32).unwrap()),
+    ("RDMA Writes that are not received", |t| {
         hold::untaken_rdma_writes(t.rdma, HOSTILE, &t.file, 6, 32).unwrap()
     }),
-    ("replies that are not taken", |t| hold::untaken_replies(t.tcp, HOSTILE, &t.file, 8, 64).unwrap()),
-    ("records that do not come", |t| hold::partial_records(t.tcp, &[HOSTILE, ALSO_HOSTILE], 60).unwrap()),
+    ("replies that are not received", |t| hold::untaken_replies(t.tcp, HOSTILE, &t.file, 8, 64).unwrap()),
+    ("incomplete records", |t| hold::partial_records(t.tcp, &[HOSTILE, ALSO_HOSTILE], 60).unwrap()),
 ];
 
 const LISTINGS: Attack = ("listings", |t| hold::listings(t.tcp, HOSTILE, &t.root, 2, 32).unwrap());
@@ -135,7 +135,7 @@ fn fill(server: &Running) {
 }
 
 #[test]
-fn a_client_that_holds_memory_has_a_share_of_it_and_others_go_on() {
+fn a_client_that_holds_memory_is_limited_to_its_share() {
     for (what, attack) in HOLD_MEMORY {
         let server = start(Limits { stall_timeout: 3600, ..Limits::default() });
         let target = Target::new(&server);
@@ -148,22 +148,22 @@ fn a_client_that_holds_memory_has_a_share_of_it_and_others_go_on() {
             honest.iter_mut().for_each(|h| h.rounds(2));
             let now = server.stats();
             assert!(now.budget.in_use < now.budget.shared, "{what}: {:?}", now.budget);
-            // Beside the budget: what each connection has for itself.
+            // Memory of each connection besides the budget.
             let taken = now.memory.in_use.saturating_sub(before.memory.in_use) as u64;
             assert!(taken < MEMORY, "{what}: {taken} bytes");
         }
-        // Those that come now are served too.
+        // New connections are served too.
         for proto in [Proto::Rdma, Proto::Tcp] {
             Honest::connect(&server, proto).rounds(2);
         }
         assert_eq!(server.stats().operations.out_of_memory, 0, "{what}");
         drop(held);
-        wait(&server, "its memory is free", |s| s.budget.in_use < 2 * MIB);
+        wait(&server, "the memory is released", |s| s.budget.in_use < 2 * MIB);
     }
 }
 
 #[test]
-fn a_client_that_holds_memory_loses_its_connection_and_others_do_not() {
+fn only_the_client_that_holds_memory_loses_its_connection() {
     for (what, attack) in HOLD_MEMORY {
         let server = start(Limits { stall_timeout: 1, ..Limits::default() });
         let target = Target::new(&server);
@@ -181,27 +181,27 @@ fn a_client_that_holds_memory_loses_its_connection_and_others_do_not() {
 }
 
 #[test]
-fn silent_connections_give_way_to_others_and_end() {
+fn silent_connections_are_evicted_and_end() {
     let server = start(Limits { max_connections: Some(32), stall_timeout: 2, ..Limits::default() });
     let mut honest = [Proto::Rdma, Proto::Tcp].map(|proto| Honest::connect(&server, proto));
     honest.iter_mut().for_each(|h| h.rounds(1));
     let from: Vec<IpAddr> = (2..6).map(|n| Ipv4Addr::new(127, 0, 0, n).into()).collect();
-    // They are far more than there may be, and all that there may be are theirs but for two.
+    // They exceed the maximum number of connections, and occupy all but two.
     let held = hold::silent(addr(&server, Proto::Tcp), &from, 200).unwrap();
-    wait(&server, "all have come", |s| s.turned_away + s.tcp.evicted + s.tcp.open > 200);
+    wait(&server, "all connections were accepted", |s| s.turned_away + s.tcp.evicted + s.tcp.open > 200);
     assert_eq!(server.stats().budget.connections, 32);
     honest.iter_mut().for_each(|h| h.rounds(2));
     for proto in [Proto::Rdma, Proto::Tcp] {
         Honest::connect(&server, proto).rounds(1);
     }
-    wait(&server, "the silent ones end", |s| s.tcp.open <= 2);
+    wait(&server, "the silent connections end", |s| s.tcp.open <= 2);
     honest.iter_mut().for_each(|h| h.rounds(1));
     assert!(server.stats().tcp.no_call > 20);
     drop(held);
 }
 
 #[test]
-fn listings_leave_the_shards_to_others() {
+fn listings_do_not_starve_other_clients() {
     let server = start(Limits::default());
     let target = Target::new(&server);
     fill(&server);
@@ -214,22 +214,30 @@ fn listings_leave_the_shards_to_others() {
 }
 
 #[test]
-fn refused_calls_from_many_addresses_push_out_no_reply() {
+fn failed_calls_from_many_addresses_evict_no_cached_reply() {
     let server = start(Limits { replies_kept: 64, ..Limits::default() });
     let target = Target::new(&server);
     let from = |n: u32| IpAddr::from(Ipv4Addr::from_bits(0x7f01_0000 + n));
     let victim: IpAddr = Ipv4Addr::LOCALHOST.into();
     assert_eq!(hold::remove(target.tcp, victim, 77, &target.root, "target").unwrap(), 0);
     assert_eq!(hold::refused_changes(target.tcp, (0..500).map(from)).unwrap(), 500);
-    assert_eq!(hold::remove(target.tcp, victim, 77, &target.root, "target").unwrap(), 0, "executed again");
-    assert_eq!(hold::remove(target.tcp, victim, 78, &target.root, "target").unwrap(), 2, "it is gone");
+    assert_eq!(
+        hold::remove(target.tcp, victim, 77, &target.root, "target").unwrap(),
+        0,
+        "the retransmission was executed"
+    );
+    assert_eq!(
+        hold::remove(target.tcp, victim, 78, &target.root, "target").unwrap(),
+        2,
+        "the file still exists"
+    );
 }
 
 #[test]
 #[ignore = "measures time"]
-fn the_speed_of_others_beside_each_attack() {
+fn rate_of_other_clients_during_each_attack() {
     const TIME: Duration = Duration::from_secs(3);
-    println!("{:<36} {:>6} {:>12} {:>12} {:>6}", "attack", "", "alone", "beside it", "ratio");
+    println!("{:<36} {:>6} {:>12} {:>12} {:>6}", "attack", "", "alone", "attacked", "ratio");
     for (what, attack) in [LISTINGS].into_iter().chain(HOLD_MEMORY) {
         let server = start(Limits { stall_timeout: 3600, ..Limits::default() });
         let target = Target::new(&server);

@@ -1,5 +1,5 @@
-//! Attacks on a server, in both designs.
-#![allow(clippy::unwrap_used)] // Helpers of tests, which are to fail.
+//! Attacks on servers of both designs.
+#![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
 use std::{
     net::SocketAddr,
@@ -13,7 +13,7 @@ use millrace_rdma_iwarp::Iwarp;
 use millrace_server::{Config, ExposedBuffers, Exposure, Running, Server};
 
 const SECRET: u8 = 0x5e;
-/// What the file holds that the attacker opens itself.
+/// Content of the file that the attacker opens itself.
 const PUBLIC: u8 = 0x11;
 
 fn config(design: Design, exposure: Exposure) -> Config {
@@ -35,7 +35,7 @@ fn start(design: Design, exposure: Exposure) -> (Running, SocketAddr) {
     (server, addr)
 }
 
-/// A server whose connections have one table of tags that follow one another.
+/// A server whose connections share one table of consecutive tags.
 fn start_weak(design: Design) -> (Running, SocketAddr) {
     let weak = Arc::new(Iwarp::insecure_with_predictable_shared_tags());
     let server = Server::start_over(config(design, Exposure::default()), weak).unwrap();
@@ -43,7 +43,7 @@ fn start_weak(design: Design) -> (Running, SocketAddr) {
     (server, addr)
 }
 
-/// A client that keeps the rules, with a file of a MiB.
+/// An honest client with a file of 1 MiB.
 fn honest(addr: SocketAddr, design: Design) -> Client {
     let url = Url { port: Some(addr.port()), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/x") };
     let client = Client::connect(&url, Options::default().design(design)).unwrap();
@@ -54,7 +54,7 @@ fn honest(addr: SocketAddr, design: Design) -> Client {
     client
 }
 
-/// A client that has read the secret and not acknowledged it yet, and where the server exposes it.
+/// A client that has read the secret without acknowledging it, and the exposed memory of the server.
 fn reading(addr: SocketAddr) -> (Files, Source) {
     let mut victim = Files::new(Peer::connect(addr, READ_READ).unwrap());
     let root = victim.mount("/x").unwrap();
@@ -71,7 +71,7 @@ fn check(client: &Client) {
 }
 
 #[test]
-fn guessed_tags_read_and_write_nothing_in_either_design() {
+fn guessed_tags_are_rejected_in_both_designs() {
     for (design, private) in [(Design::ReadWrite, READ_WRITE), (Design::ReadRead, READ_READ)] {
         let (server, addr) = start(design, Exposure::default());
         let client = honest(addr, design);
@@ -87,11 +87,11 @@ fn guessed_tags_read_and_write_nothing_in_either_design() {
 }
 
 #[test]
-fn a_read_write_server_exposes_nothing_ever() {
+fn a_read_write_server_exposes_no_memory() {
     let (server, addr) = start(Design::ReadWrite, Exposure::default());
     let client = honest(addr, Design::ReadWrite);
     attack::guess_reads(addr, READ_WRITE, 10, 3).unwrap();
-    // A client of the other design is refused each call.
+    // Each call of a client of the other design is rejected.
     assert!(attack::hoard(addr, READ_READ, "/x", "secret", 10).is_err());
     check(&client);
     drop(client);
@@ -101,27 +101,28 @@ fn a_read_write_server_exposes_nothing_ever() {
 }
 
 #[test]
-fn a_tag_is_of_no_use_on_another_connection_even_when_it_is_known() {
+fn a_known_tag_is_invalid_on_another_connection() {
     let (server, addr) = start(Design::ReadRead, Exposure::default());
     let client = honest(addr, Design::ReadRead);
     let (mut victim, source) = reading(addr);
     let tries = attack::read_of_another(addr, READ_READ, source).unwrap();
     assert_eq!((tries.refused, tries.bytes), (tries.tried, 0));
-    // It was there to be read all the time, on its own connection.
+    // Meanwhile the memory was readable on its own connection.
     assert_eq!(victim.steal(source).unwrap(), Some(vec![SECRET; 64 << 10]));
     check(&client);
     drop((client, victim));
     server.stop_blocking(Duration::from_secs(1));
 }
 
-/// The fault of the first servers (TR06): here it takes a provider that nothing but tests and the demonstration makes.
+/// The vulnerability of the first servers (TR06), reproduced with a provider for tests and the demonstration
+/// only.
 #[test]
-fn predictable_tags_in_a_shared_table_are_guessed_at_once_and_those_of_each_connection_never() {
+fn only_predictable_tags_in_a_shared_table_can_be_guessed() {
     let tries = |addr| {
         let own = attack::own_tag(addr, READ_READ, "/x", "public").unwrap();
         attack::guess_near(addr, READ_READ, own.tag, 100).unwrap()
     };
-    // The attacker opens no file but its own, and nobody tells it a tag.
+    // The attacker opens only its own file, and gets no other tag.
     let weak = (start_weak(Design::ReadRead), (1, 0, Some(vec![SECRET; 4096])));
     let usual = (start(Design::ReadRead, Exposure::default()), (100, 100, None));
     for ((server, addr), expected) in [weak, usual] {
@@ -136,7 +137,7 @@ fn predictable_tags_in_a_shared_table_are_guessed_at_once_and_those_of_each_conn
 }
 
 #[test]
-fn a_read_write_server_withstands_even_with_predictable_tags_in_a_shared_table() {
+fn a_read_write_server_resists_even_with_predictable_shared_tags() {
     let (server, addr) = start_weak(Design::ReadWrite);
     let client = honest(addr, Design::ReadWrite);
     let (tries, stolen) = attack::guess_near(addr, READ_WRITE, 0, 200).unwrap();
@@ -147,7 +148,7 @@ fn a_read_write_server_withstands_even_with_predictable_tags_in_a_shared_table()
 }
 
 #[test]
-fn a_tag_is_of_no_use_after_its_acknowledgement_or_beyond_its_end() {
+fn a_tag_is_invalid_after_its_acknowledgement_and_beyond_its_bounds() {
     let (server, addr) = start(Design::ReadRead, Exposure::default());
     let client = honest(addr, Design::ReadRead);
     let tries = attack::reuse(addr, READ_READ, "/x", "secret").unwrap();
@@ -158,7 +159,7 @@ fn a_tag_is_of_no_use_after_its_acknowledgement_or_beyond_its_end() {
 }
 
 #[test]
-fn a_client_that_never_acknowledges_holds_no_more_than_the_limit_and_not_for_long() {
+fn a_client_that_does_not_acknowledge_is_limited_in_bytes_and_time() {
     let exposure = Exposure { regions: 16, done_seconds: 1, ..Exposure::default() };
     let (server, addr) = start(Design::ReadRead, exposure);
     let client = honest(addr, Design::ReadRead);
@@ -174,7 +175,7 @@ fn a_client_that_never_acknowledges_holds_no_more_than_the_limit_and_not_for_lon
     let stats = server.stop_blocking(Duration::from_secs(1));
     let exposure = stats.operations.exposure;
     assert_eq!((exposure.regions, exposure.bytes), (0, 0));
-    // Each was exposed while the attack was made, and the connection ends a second after the first one was.
+    // Each region was exposed during the attack, and the connection ended a second after the first exposure.
     let least = f64::from(16 << 20) * (1.0 - made_in);
     assert!(exposure.byte_seconds() >= least, "{exposure:?}, made in {made_in} s");
     assert_eq!(stats.rdma.failed, 1);

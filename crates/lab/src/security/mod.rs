@@ -1,7 +1,7 @@
 //! `millrace-lab security`: a hostile peer against servers of both designs and against a client, with
 //! figures.
 
-mod lies;
+mod malicious_servers;
 
 use std::{
     fmt::Write,
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &SecurityArgs) -> CommandResult {
     }
     let (text, shown) = attack_weakened(args.tries)?;
     output::write(text.as_bytes())?;
-    let (text, harm_done) = lies::run()?;
+    let (text, harm_done) = malicious_servers::run()?;
     harm |= harm_done;
     output::write(text.as_bytes())?;
     output::line(match (harm, shown) {

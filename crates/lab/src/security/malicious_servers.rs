@@ -2,7 +2,7 @@
 
 use millrace_bench::table::{Align, Table};
 use millrace_cli_common::{executor, failure::Failure};
-use millrace_hostile::{Liar, Lie, victim};
+use millrace_hostile::{MaliciousServer, Violation, victim};
 use millrace_rdma_iwarp::Iwarp;
 use millrace_rpcrdma::registration::{Invalidation, Settings, Strategy};
 use millrace_runtime::tokio_rt::TokioRuntime;
@@ -12,7 +12,7 @@ use super::failed;
 /// A violation, the client's registration strategy, and whether the provider is weakened so that the global
 /// tag permits access to whole spans.
 struct Case {
-    lie: Lie,
+    violation: Violation,
     settings: Settings,
     weak: bool,
 }
@@ -21,20 +21,20 @@ impl Case {
     /// All violations; the late write with each strategy; writes outside of exposed memory with the global
     /// tag.
     fn all() -> Vec<Self> {
-        let of = |lie, strategy| Self {
-            lie,
+        let of = |violation, strategy| Self {
+            violation,
             settings: Settings { trust_peer: true, ..Settings::new(strategy) },
             weak: false,
         };
-        let mut all: Vec<Self> = Lie::ALL.map(|lie| of(lie, Strategy::Fast)).into();
+        let mut all: Vec<Self> = Violation::ALL.map(|violation| of(violation, Strategy::Fast)).into();
         all.extend(
-            [Strategy::Dynamic, Strategy::Cache, Strategy::AllPhysical].map(|s| of(Lie::WritesLate, s)),
+            [Strategy::Dynamic, Strategy::Cache, Strategy::AllPhysical].map(|s| of(Violation::WritesLate, s)),
         );
         let batched = Settings { invalidation: Invalidation::Batched(16), ..Settings::new(Strategy::Fast) };
-        all.push(Self { lie: Lie::WritesLate, settings: batched, weak: false });
+        all.push(Self { violation: Violation::WritesLate, settings: batched, weak: false });
         for weak in [false, true] {
-            let astray = [Lie::WritesBeyond, Lie::WritesBefore];
-            all.extend(astray.map(|lie| Self { weak, ..of(lie, Strategy::AllPhysical) }));
+            let outside = [Violation::WritesBeyond, Violation::WritesBefore];
+            all.extend(outside.map(|violation| Self { weak, ..of(violation, Strategy::AllPhysical) }));
         }
         all
     }
@@ -54,7 +54,7 @@ impl Case {
 }
 
 /// Text below the table.
-const LIES: &str = "Bytes. A late write succeeds only with batched invalidation, through a window that stays bound until \
+const NOTE: &str = "Bytes. A late write succeeds only with batched invalidation, through a window that stays bound until \
      its batch is full.\nall-physical gives the server one tag for all buffer memory. The iWARP provider restricts it to \
      the memory of open calls nevertheless; an\nadapter would not, so all-physical requires --i-trust-the-server. \"As on \
      an adapter\" is a deliberately weakened provider: the server\nwrites to memory of other owners, and the call completes \
@@ -75,20 +75,21 @@ pub(super) fn run() -> Result<(String, bool), Failure> {
     let (usual, weak) = (Iwarp::new(), Iwarp::insecure_with_whole_spans());
     for case in Case::all() {
         let provider = if case.weak { &weak } else { &usual };
-        let liar = Liar::start(case.lie).map_err(failed)?;
+        let server = MaliciousServer::start(case.violation).map_err(failed)?;
         let outcome = rt.block_on(async {
-            victim::call(&liar, case.lie, TokioRuntime::current(), case.settings.clone(), provider).await
+            victim::call(&server, case.violation, TokioRuntime::current(), case.settings.clone(), provider)
+                .await
         });
         let outcome = outcome.map_err(failed)?;
-        drop(liar.end());
+        drop(server.end());
         if !case.weak {
             harm |= outcome.changed > 0 || (outcome.late() > 0 && !case.open());
-            harm |= outcome.data().is_some() != (case.lie == Lie::WritesLate);
+            harm |= outcome.data().is_some() != (case.violation == Violation::WritesLate);
         }
         let cells = [outcome.changed.to_string(), outcome.late().to_string(), ending(&outcome)];
-        table.row([case.lie.text().to_owned(), case.registration()].into_iter().chain(cells));
+        table.row([case.violation.text().to_owned(), case.registration()].into_iter().chain(cells));
     }
-    Ok((format!("{table}{LIES}\n"), harm))
+    Ok((format!("{table}{NOTE}\n"), harm))
 }
 
 /// The result of a call to a malicious server, in a few words.

@@ -1,4 +1,4 @@
-//! A server that lies to its client.
+//! A server that violates the protocol towards its client.
 
 use std::{
     io,
@@ -8,33 +8,33 @@ use std::{
 
 use crate::{Event, Peer, READ_WRITE};
 
-/// What the lie is about. The client has exposed memory for a result (one Write chunk).
+/// Violation by a server. The client has exposed memory for a result (one Write chunk).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lie {
-    /// It writes one byte beyond the chunk.
+pub enum Violation {
+    /// Writes one byte beyond the chunk.
     WritesBeyond,
-    /// It writes before the chunk.
+    /// Writes before the chunk.
     WritesBefore,
-    /// It writes to a tag that it was not given.
+    /// Writes to a tag that is not in the call.
     WritesElsewhere,
-    /// It reads the chunk, which may only be written.
+    /// Reads the chunk, which is write-only.
     Reads,
-    /// It claims to have written more than the chunk holds.
+    /// Returns a chunk length that exceeds the chunk.
     ClaimsMore,
-    /// It writes less than it claims in the length word.
+    /// Writes fewer bytes than the length word states.
     ClaimsOther,
-    /// It names a chunk in the reply that the call did not give.
+    /// Returns a chunk that is not in the call.
     NamesOther,
-    /// It replies, and then writes again.
+    /// Writes again after its reply.
     WritesLate,
-    /// It invalidates a tag that is not the call's.
+    /// Invalidates a tag that is not in the call.
     InvalidatesOther,
-    /// It sends a Read list in a reply of the Read-Write design.
+    /// Sends a Read list in a reply of the Read-Write design.
     ExposesItself,
 }
 
-impl Lie {
-    /// All of them.
+impl Violation {
+    /// All violations.
     pub const ALL: [Self; 10] = [
         Self::WritesBeyond,
         Self::WritesBefore,
@@ -48,28 +48,28 @@ impl Lie {
         Self::ExposesItself,
     ];
 
-    /// In words.
+    /// Description.
     pub const fn text(self) -> &'static str {
         match self {
-            Self::WritesBeyond => "writes one byte beyond the memory it was given",
-            Self::WritesBefore => "writes before the memory it was given",
-            Self::WritesElsewhere => "writes to a tag that it was not given",
-            Self::Reads => "reads memory that it may only write",
-            Self::ClaimsMore => "claims to have written more than there is room",
-            Self::ClaimsOther => "claims another length than it wrote",
-            Self::NamesOther => "names memory that the call did not give",
+            Self::WritesBeyond => "writes one byte beyond the exposed memory",
+            Self::WritesBefore => "writes before the exposed memory",
+            Self::WritesElsewhere => "writes to a tag that is not in the call",
+            Self::Reads => "reads write-only memory",
+            Self::ClaimsMore => "returns a length that exceeds the chunk",
+            Self::ClaimsOther => "returns a length that differs from the data",
+            Self::NamesOther => "returns a chunk that is not in the call",
             Self::WritesLate => "writes again after its reply",
-            Self::InvalidatesOther => "invalidates a tag that is not the call's",
-            Self::ExposesItself => "answers with memory of its own to be read",
+            Self::InvalidatesOther => "invalidates a tag that is not in the call",
+            Self::ExposesItself => "returns a Read list",
         }
     }
 }
 
-/// What it writes after its reply.
+/// Byte written after the reply.
 pub(crate) const LATE: u8 = 0x99;
 
-/// A server that takes one connection and answers its first call with a lie.
-pub struct Liar {
+/// A server that accepts one connection and answers its first call with a violation.
+pub struct MaliciousServer {
     addr: SocketAddr,
     thread: JoinHandle<io::Result<()>>,
 }
@@ -82,16 +82,16 @@ struct Segment {
     offset: u64,
 }
 
-/// The Write chunk of a call. Some registration strategies give many segments, at borders of pages.
+/// The Write chunk of a call. Some registration strategies use many segments, which end at page boundaries.
 #[derive(Clone)]
 struct Chunk(Vec<Segment>);
 
 impl Chunk {
-    /// That of an RDMA_MSG with no Read list and one Write chunk.
+    /// Decodes the chunk of an RDMA_MSG without Read list and with one Write chunk.
     fn of(call: &[u8]) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         if word(call, 12) != 0 || word(call, 16) != 0 || word(call, 20) != 1 {
-            return Err(bad("a call without a Write chunk"));
+            return Err(bad("call without a Write chunk"));
         }
         let segments = call.get(28..).unwrap_or_default().chunks_exact(16).take(word(call, 24) as usize);
         let segments: Vec<Segment> = segments
@@ -101,10 +101,10 @@ impl Chunk {
                 offset: u64::from(word(s, 8)) << 32 | u64::from(word(s, 12)),
             })
             .collect();
-        if segments.is_empty() { Err(bad("a Write chunk without segments")) } else { Ok(Self(segments)) }
+        if segments.is_empty() { Err(bad("Write chunk without segments")) } else { Ok(Self(segments)) }
     }
 
-    /// The same with other tags.
+    /// The same chunk with different tags.
     fn with_tags(&self, change: u32) -> Self {
         Self(self.0.iter().map(|s| Segment { tag: s.tag ^ change, ..*s }).collect())
     }
@@ -121,13 +121,13 @@ impl Chunk {
         self.0.iter().map(|s| s.length).sum()
     }
 
-    /// Fills all of it.
+    /// Fills the whole chunk.
     fn fill(&self, peer: &mut Peer, byte: u8) -> io::Result<()> {
         self.0.iter().try_for_each(|s| peer.write(s.tag, s.offset, &vec![byte; s.length as usize]))
     }
 }
 
-/// What it writes before its reply.
+/// Byte written before the reply.
 const FILL: u8 = 0x66;
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -138,43 +138,43 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_be_bytes()).collect()
 }
 
-impl Liar {
-    /// Listens on a free loopback port.
+impl MaliciousServer {
+    /// Starts to listen on a free loopback port.
     ///
     /// # Errors
-    /// When it cannot.
-    pub fn start(lie: Lie) -> io::Result<Self> {
+    /// The port cannot be bound.
+    pub fn start(violation: Violation) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let addr = listener.local_addr()?;
-        Ok(Self { addr, thread: std::thread::spawn(move || serve(&listener, lie)) })
+        Ok(Self { addr, thread: std::thread::spawn(move || serve(&listener, violation)) })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Waits until its victim has ended the connection.
+    /// Waits until the client has ended the connection.
     ///
     /// # Errors
-    /// When the liar could not do its work.
+    /// The server failed before it committed the violation.
     pub fn end(self) -> io::Result<()> {
-        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the liar panicked")))
+        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the malicious server panicked")))
     }
 }
 
-fn serve(listener: &TcpListener, lie: Lie) -> io::Result<()> {
+fn serve(listener: &TcpListener, violation: Violation) -> io::Result<()> {
     let mut peer = Peer::accept(listener.accept()?.0, READ_WRITE)?;
     let Event::Send(call, _) = peer.event()? else { return Err(io::ErrorKind::InvalidData.into()) };
     let chunk = Chunk::of(&call)?;
-    // A victim that sees through the lie at once may be gone before all of it is told.
-    let told = answer(&mut peer, lie, word(&call, 0), &chunk);
+    // A client that detects the violation may end the connection before it is complete.
+    let told = answer(&mut peer, violation, word(&call, 0), &chunk);
     while told.is_ok() && !matches!(peer.event(), Ok(Event::Closed) | Err(_)) {}
     Ok(())
 }
 
-/// The reply: a header with the Write chunk, of whose last segment so many bytes more (or fewer) are claimed than it has;
-/// an RPC reply; and two results: a number and the length of what is in the chunk.
+/// The reply: a header with the Write chunk, to whose last segment length `claimed` is added; an RPC reply;
+/// and two results: a number and `said`, the length of the data in the chunk.
 fn reply(xid: u32, chunk: &Chunk, claimed: i32, said: u32) -> Vec<u8> {
     let mut lists = vec![0, 1, chunk.0.len() as u32];
     for s in &chunk.0 {
@@ -187,48 +187,48 @@ fn reply(xid: u32, chunk: &Chunk, claimed: i32, said: u32) -> Vec<u8> {
     [words(&[xid, 1, 32, 0]), words(&lists), words(&[xid, 1, 0, 0, 0, 0, 7, said])].concat()
 }
 
-fn answer(peer: &mut Peer, lie: Lie, xid: u32, c: &Chunk) -> io::Result<()> {
+fn answer(peer: &mut Peer, violation: Violation, xid: u32, c: &Chunk) -> io::Result<()> {
     let len = c.len();
     let honest = reply(xid, c, 0, len);
-    match lie {
-        Lie::WritesBeyond => {
+    match violation {
+        Violation::WritesBeyond => {
             c.fill(peer, FILL)?;
             let last = c.last();
             peer.write(last.tag, last.offset, &vec![FILL; last.length as usize + 1])?;
             peer.send(&honest)
         }
-        Lie::WritesBefore => {
+        Violation::WritesBefore => {
             let first = c.first();
             peer.write(first.tag, first.offset.wrapping_sub(64), &[FILL; 64])?;
             peer.send(&honest)
         }
-        Lie::WritesElsewhere => {
+        Violation::WritesElsewhere => {
             c.with_tags(0x0001_0000).fill(peer, FILL)?;
             peer.send(&honest)
         }
-        Lie::Reads => {
+        Violation::Reads => {
             let first = c.first();
             peer.read(first.tag, first.offset, first.length)?;
             peer.send(&honest)
         }
-        Lie::ClaimsMore => {
+        Violation::ClaimsMore => {
             c.fill(peer, FILL)?;
             peer.send(&reply(xid, c, 1, len + 1))
         }
-        Lie::ClaimsOther => {
+        Violation::ClaimsOther => {
             c.fill(peer, FILL)?;
             peer.send(&reply(xid, c, -8, len))
         }
-        Lie::NamesOther => peer.send(&reply(xid, &c.with_tags(0x100), 0, len)),
-        Lie::WritesLate => {
+        Violation::NamesOther => peer.send(&reply(xid, &c.with_tags(0x100), 0, len)),
+        Violation::WritesLate => {
             c.fill(peer, FILL)?;
             peer.send(&honest)?;
-            // Late by more than it takes the client to have its memory back.
+            // Longer than the client needs to reuse its memory.
             std::thread::sleep(std::time::Duration::from_millis(50));
             c.fill(peer, LATE)
         }
-        Lie::InvalidatesOther => peer.send_invalidating(&honest, c.first().tag ^ 0x100),
-        Lie::ExposesItself => {
+        Violation::InvalidatesOther => peer.send_invalidating(&honest, c.first().tag ^ 0x100),
+        Violation::ExposesItself => {
             let own = [1, 32, 0x0102_0304, len, 0, 0, 0, 0, 0];
             let rpc = [xid, 1, 0, 0, 0, 0, 7, len];
             peer.send(&[words(&[xid, 1, 32, 0]), words(&own), words(&rpc)].concat())
