@@ -1,8 +1,9 @@
 //! The guest's first process: prepares the guest and runs the host's commands.
 //!
-//! The host names a command by a number on a terminal, `12\n`; its script is `guestN/12.sh` in the case's directory,
-//! which the guest sees below `/host` like all of the host's files. Output goes to `12.out` and `12.err` beside it. When
-//! it has ended the agent answers `12 STATUS\n`. Commands run side by side.
+//! The host sends the number of a command on a terminal, `12\n`. The command's script is `guestN/12.sh` in
+//! the directory of the case, which the guest sees below `/host` like all files of the host. Its output goes
+//! to `12.out` and `12.err` beside it. When the command has ended, the agent sends `12 STATUS\n`. Commands
+//! run concurrently.
 
 use std::{
     fs::{self, File},
@@ -18,9 +19,9 @@ use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
 use crate::program::{must, status};
 
-/// Where a guest sees the host's files.
+/// Directory where a guest mounts the host's files.
 pub(crate) const HOST_FILES: &str = "/host";
-/// File systems that every guest has: type, where, options.
+/// File systems that every guest mounts: type, mount point, options.
 const MOUNTS: [(&str, &str, &str); 9] = [
     ("proc", "/proc", ""),
     ("sysfs", "/sys", ""),
@@ -36,7 +37,7 @@ const MOUNTS: [(&str, &str, &str); 9] = [
 /// Runs the agent until the host closes its end or powers the guest off.
 ///
 /// # Errors
-/// When the guest cannot be prepared, which ends the guest.
+/// When the guest cannot be prepared. The guest then ends.
 pub(crate) fn run() -> Result<()> {
     prepare()?;
     let terminal = setting("terminal")?;
@@ -60,20 +61,21 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// The kernel hands words of its command line that it does not know, `NAME=VALUE`, to its first process.
+/// A setting of the kernel's command line. The kernel passes parameters that it does not know, `NAME=VALUE`,
+/// to its first process as environment variables.
 fn setting(name: &str) -> Result<String> {
     std::env::var(name).map_err(|_| anyhow!("the kernel's command line has no {name}="))
 }
 
 fn prepare() -> Result<()> {
     for (kind, at, options) in MOUNTS {
-        fs::create_dir_all(at).with_context(|| format!("cannot make {at}"))?;
+        fs::create_dir_all(at).with_context(|| format!("cannot create {at}"))?;
         must("mount", &["-t", kind, "-o", if options.is_empty() { "defaults" } else { options }, kind, at])?;
     }
     for dir in ["/var/lib/nfs/v4recovery", "/run/rpcbind", "/run/sendsigs.omit.d", "/run/rpc_pipefs"] {
         fs::create_dir_all(dir)?;
     }
-    // Where a shell finds `<( )`.
+    // Shells implement `<( )` with /dev/fd.
     if !Path::new("/dev/fd").exists() {
         symlink("/proc/self/fd", "/dev/fd")?;
     }
@@ -86,7 +88,7 @@ fn prepare() -> Result<()> {
 fn execute(dir: &Path, id: &str) -> Result<i32> {
     let file = |kind: &str| dir.join(format!("{id}.{kind}"));
     let (out, err) = (File::create(file("out"))?, File::create(file("err"))?);
-    let ended = Command::new("bash")
+    let exit = Command::new("bash")
         .arg(file("sh"))
         .current_dir("/tmp")
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
@@ -94,10 +96,10 @@ fn execute(dir: &Path, id: &str) -> Result<i32> {
         .stdout(out.try_clone()?)
         .stderr(err.try_clone()?)
         .status()?;
-    // The host reads them next.
+    // The host reads the files after the answer.
     out.sync_all()?;
     err.sync_all()?;
-    Ok(status(ended))
+    Ok(status(exit))
 }
 
 fn answer(to: &Mutex<File>, text: &str) {

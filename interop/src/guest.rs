@@ -1,4 +1,4 @@
-//! A guest: a Linux kernel on a machine of its own, seen from the host.
+//! A guest, a virtual machine with a Linux kernel, seen from the host.
 
 use std::{
     collections::HashMap,
@@ -14,12 +14,12 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::{agent::HOST_FILES, machine::Machine, network, program::Output};
 
-/// How a guest is made.
+/// Options of a guest.
 #[derive(Debug, Clone)]
 pub(crate) struct GuestOptions {
     /// Megabytes of memory.
     pub(crate) memory: u32,
-    /// Bytes of the largest frame on its wire.
+    /// MTU of the guest's network card, in bytes.
     pub(crate) mtu: u32,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Guest {
     control: ChildStdin,
     waiting: Waiting,
     commands: u32,
-    /// The kernel log, kept when the guest was killed.
+    /// The kernel log at the time when the guest was killed.
     last_log: Option<String>,
 }
 
@@ -53,10 +53,11 @@ pub(crate) struct Job {
 }
 
 impl Guest {
-    /// Boots guest `number` on its tap and waits for its agent. What it says goes to `dir`.
+    /// Boots guest `number` on its tap device and waits for its agent. The console and the output of commands
+    /// go to `dir`.
     ///
     /// # Errors
-    /// When it does not come up; its console is in `dir`.
+    /// When the guest does not boot. Its console is in `dir`.
     pub(crate) fn boot(machine: Machine, number: u32, options: &GuestOptions, dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         network::make_tap(number, options.mtu)?;
@@ -72,7 +73,7 @@ impl Guest {
             bail!("the guest has no control channel");
         };
         let waiting = Waiting::default();
-        let ready = expect(&waiting, "ready");
+        let ready = register(&waiting, "ready");
         let table = Arc::clone(&waiting);
         std::thread::spawn(move || dispatch(answers, &table));
         ready
@@ -85,14 +86,14 @@ impl Guest {
     /// Starts `script` (bash) in the guest.
     ///
     /// # Errors
-    /// When the guest is gone.
+    /// When the guest has ended.
     pub(crate) fn spawn(&mut self, script: &str) -> Result<Job> {
         self.commands += 1;
         let id = self.commands.to_string();
         let files = self.dir.join(&id);
         fs::write(files.with_extension("sh"), script)?;
-        let ended = expect(&self.waiting, &id);
-        writeln!(self.control, "{id}").with_context(|| format!("guest {} is gone", self.number))?;
+        let ended = register(&self.waiting, &id);
+        writeln!(self.control, "{id}").with_context(|| format!("guest {} has ended", self.number))?;
         let what = match script.trim() {
             line if !line.contains('\n') => line.to_owned(),
             _ => files.with_extension("sh").display().to_string(),
@@ -100,51 +101,51 @@ impl Guest {
         Ok(Job { what, ended, status: None, files })
     }
 
-    /// Runs `script` (bash) in the guest to its end, whatever its status.
+    /// Runs `script` (bash) in the guest to its end and returns its output, whatever its status is.
     ///
     /// # Errors
-    /// When the guest is gone, or the script takes too long for this kind of machine.
+    /// When the guest has ended, or the script exceeds the time limit of this kind of machine.
     pub(crate) fn run(&mut self, script: &str) -> Result<Output> {
         self.spawn(script)?.wait(self.machine.command_limit())
     }
 
-    /// Runs `script`, which has to succeed, and gives its standard output.
+    /// Runs `script`, which must succeed, and returns its standard output.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and with the script's own words when it fails.
+    /// As [`run`](Self::run), and with the script's error output when it fails.
     pub(crate) fn must(&mut self, script: &str) -> Result<String> {
         Ok(self.run(script)?.ok()?.stdout)
     }
 
-    /// What takes at most `quick` on the quickest kind of machine takes at most this long here.
+    /// The time limit on this kind of machine for an operation whose limit is `quick` on the quickest kind.
     pub(crate) fn limit(&self, quick: Duration) -> Duration {
-        quick * self.machine.patience()
+        quick * self.machine.time_factor()
     }
 
-    /// The name in the guest of a file of the host.
+    /// The path in the guest of a file of the host.
     pub(crate) fn host_file(&self, path: &Path) -> String {
         format!("{HOST_FILES}{}", path.display())
     }
 
-    /// The name in the guest of this program.
+    /// The path in the guest of this program.
     ///
     /// # Errors
-    /// When this program's own path is not known.
+    /// When the path of this program is unknown.
     pub(crate) fn interop(&self) -> Result<String> {
         Ok(self.host_file(&std::env::current_exe()?))
     }
 
-    /// Where its console, commands and their output are.
+    /// The directory of its console, commands and output.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where the guest is on the wire.
+    /// The IP address of the guest.
     pub(crate) fn address(&self) -> String {
         network::address(self.number)
     }
 
-    /// Makes the siw device `siw0` of the guest's network card.
+    /// Creates the siw device `siw0` on the guest's network card.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -155,7 +156,7 @@ impl Guest {
     /// The kernel log, each line with its level: `<4>[    1.234567] text`.
     ///
     /// # Errors
-    /// When the guest is gone and was not killed by [`kill`](Self::kill).
+    /// When the guest has ended and was not killed by [`kill`](Self::kill).
     pub(crate) fn kernel_log(&mut self) -> Result<String> {
         match &self.last_log {
             Some(log) => Ok(log.clone()),
@@ -163,10 +164,10 @@ impl Guest {
         }
     }
 
-    /// Ends the guest at once, as a power cut does; its kernel log until then is kept.
+    /// Ends the guest at once, like a power failure, and keeps its kernel log.
     ///
     /// # Errors
-    /// When the guest is gone already.
+    /// When the guest has already ended.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.last_log = Some(self.kernel_log()?);
         self.process.kill()?;
@@ -174,7 +175,7 @@ impl Guest {
         Ok(())
     }
 
-    /// The process that is the guest; what runs in the guest runs in processes that it started.
+    /// The process of the guest. Programs in the guest run in its descendants.
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -187,7 +188,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It has no disk to lose anything on. A failure means that it is gone.
+        // The guest has no disk with data to lose. A failure means that it has ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -197,7 +198,7 @@ impl Job {
     /// Waits for the end.
     ///
     /// # Errors
-    /// When it has not ended after `limit`, or the guest is gone.
+    /// When the command does not end within `limit`, or the guest ends.
     pub(crate) fn wait(self, limit: Duration) -> Result<Output> {
         let status = match self.status {
             Some(status) => status,
@@ -215,7 +216,7 @@ impl Job {
         Ok(Output { stdout: read("out")?, stderr: read("err")?, what: self.what, status })
     }
 
-    /// Whether it has not ended yet.
+    /// Whether the command still runs.
     pub(crate) fn is_running(&mut self) -> bool {
         if self.status.is_none() {
             self.status = self.ended.try_recv().ok();
@@ -224,22 +225,23 @@ impl Job {
     }
 }
 
-fn expect(waiting: &Waiting, id: &str) -> mpsc::Receiver<i32> {
-    let (tell, ended) = mpsc::channel();
+fn register(waiting: &Waiting, id: &str) -> mpsc::Receiver<i32> {
+    let (sender, ended) = mpsc::channel();
     if let Ok(mut table) = waiting.lock() {
-        table.insert(id.to_owned(), tell);
+        table.insert(id.to_owned(), sender);
     }
     ended
 }
 
-/// Tells those who wait what the agent says, until the guest ends; then everybody who still waits learns that.
+/// Passes the statuses from the agent to the waiting jobs until the guest ends. Then drops all senders, which
+/// ends every wait.
 fn dispatch(answers: ChildStdout, waiting: &Waiting) {
     for line in BufReader::new(answers).lines().map_while(Result::ok) {
         let Some((id, status)) = line.trim().split_once(' ') else { continue };
-        let told = waiting.lock().ok().and_then(|mut table| table.remove(id));
-        if let (Some(tell), Ok(status)) = (told, status.parse()) {
-            // Nobody waits any more: fine.
-            let _ = tell.send(status);
+        let sender = waiting.lock().ok().and_then(|mut table| table.remove(id));
+        if let (Some(sender), Ok(status)) = (sender, status.parse()) {
+            // A failure means that the job was dropped.
+            let _ = sender.send(status);
         }
     }
     if let Ok(mut table) = waiting.lock() {

@@ -1,4 +1,4 @@
-//! What a case works with: a wire, guests, servers, a directory; and what is checked after every case.
+//! The environment of a case: a network, guests, servers and a directory, with the checks after every case.
 
 use std::{
     fmt, fs,
@@ -17,18 +17,18 @@ use crate::{
     server::{Server, ServerOptions},
 };
 
-/// How long a `millrace` command may take.
+/// Time limit of a `millrace` command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
-/// How long servers may take to release what clients that left in order had.
+/// Time in which servers must release the resources of clients that disconnected.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
-/// The same where a client left without a word: the server probes a silent connection within a minute.
+/// The same for clients that were killed: the server probes a silent connection within a minute.
 const DEAD_LIMIT: Duration = Duration::from_secs(90);
 
-/// The place of one case.
+/// The environment of one case.
 pub(crate) struct Lab {
-    /// The case's own directory, on disk. Guests see it too ([`Guest::host_file`]).
+    /// The directory of the case, on disk. Guests see it too ([`Guest::host_file`]).
     pub(crate) dir: PathBuf,
-    /// Whether smaller trees and shorter runs are wanted.
+    /// Whether to use smaller trees and shorter runs.
     pub(crate) quick: bool,
     machine: Machine,
     guests: u32,
@@ -49,10 +49,10 @@ impl fmt::Display for Skipped {
 impl std::error::Error for Skipped {}
 
 impl Lab {
-    /// A place with nothing but the wire.
+    /// An environment with only the network.
     ///
     /// # Errors
-    /// When the bridge or the directory cannot be made.
+    /// When the bridge or the directory cannot be created.
     pub(crate) fn new(dir: &Path, quick: bool, machine: Machine) -> Result<Self> {
         fs::create_dir_all(dir)?;
         network::make_bridge()?;
@@ -60,17 +60,17 @@ impl Lab {
         Ok(Self { dir: dir.to_owned(), quick, machine, guests: 0, finished: false, expected_log: Vec::new() })
     }
 
-    /// Boots one more guest: the first is 10.77.0.2, the next 10.77.0.3.
+    /// Boots another guest. The first has the address 10.77.0.2, the next 10.77.0.3.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not boot.
     pub(crate) fn guest(&mut self, options: &GuestOptions) -> Result<Guest> {
         self.guests += 1;
         let dir = self.dir.join(format!("guest{}", self.guests));
         Guest::boot(self.machine, self.guests, options, &dir)
     }
 
-    /// Starts `millrace serve` at the host's end, 10.77.0.1.
+    /// Starts `millrace serve` at the host's address, 10.77.0.1.
     ///
     /// # Errors
     /// When it does not become ready.
@@ -78,26 +78,26 @@ impl Lab {
         Server::start(options, &self.dir.join("server"))
     }
 
-    /// A new directory on the host.
+    /// Creates a directory on the host.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
         let dir = self.dir.join(name);
         fs::create_dir_all(&dir)?;
         Ok(dir)
     }
 
-    /// Declares a text that this case brings into the kernel log of a guest.
+    /// Declares a text of a kernel message that this case provokes in a guest.
     pub(crate) fn expect_log(&mut self, text: &str) {
         self.expected_log.push(text.to_owned());
     }
 
-    /// The end of every case: unmounts in the guests, reads their kernel logs, and looks at what the
-    /// servers still hold and have counted. Guests and servers that a case drops before are not looked at.
+    /// Ends the case: unmounts in the guests, checks their kernel logs, and checks the resources and fault
+    /// counters of the servers. Guests and servers that the case has dropped before are not checked.
     ///
     /// # Errors
-    /// With what was found.
+    /// With the faults that were found.
     pub(crate) fn finish(&mut self, guests: Vec<Guest>, servers: &[&Server]) -> Result<()> {
         self.finished = true;
         let limit = if guests.iter().any(Guest::was_killed) { DEAD_LIMIT } else { IDLE_LIMIT };
@@ -110,15 +110,13 @@ impl Lab {
         Ok(())
     }
 
-    /// Checks that the case has called [`finish`](Self::finish): one that does not proves less than it seems to.
+    /// Checks that the case has called [`finish`](Self::finish). A case without it would not notice such
+    /// faults.
     ///
     /// # Errors
     /// When it has not.
     pub(crate) fn must_be_finished(&self) -> Result<()> {
-        ensure!(
-            self.finished,
-            "the case does not end with Lab::finish, which looks for what went wrong unseen"
-        );
+        ensure!(self.finished, "the case does not end with Lab::finish, which checks logs and counters");
         Ok(())
     }
 
@@ -128,23 +126,23 @@ impl Lab {
         }
         let log = guest.kernel_log()?;
         fs::write(guest.dir().join("kernel-log"), &log)?;
-        let complaints = kernel_log::complaints(&log, &self.expected_log);
-        if !complaints.is_empty() {
-            bail!("the kernel log has {} lines to answer for: {}", complaints.len(), some(&complaints));
+        let lines = kernel_log::unexpected_lines(&log, &self.expected_log);
+        if !lines.is_empty() {
+            bail!("the kernel log has {} unexpected lines: {}", lines.len(), some(&lines));
         }
         Ok(())
     }
 }
 
-/// The first few of `lines`, as one.
+/// The first few of `lines`, joined.
 fn some(lines: &[&str]) -> String {
     lines.iter().take(5).copied().collect::<Vec<_>>().join(" | ")
 }
 
-/// The `millrace` program that was built beside this one.
+/// The `millrace` program in the directory of this program.
 ///
 /// # Errors
-/// When it was not.
+/// When it does not exist.
 pub(crate) fn millrace_program() -> Result<PathBuf> {
     built("millrace")
 }
@@ -166,10 +164,10 @@ fn built(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Runs a `millrace` command on the host's end of the wire.
+/// Runs a `millrace` command on the host.
 ///
 /// # Errors
-/// When it cannot be started; its own failure is in the output.
+/// When it cannot be started. The output contains a failure of the command.
 pub(crate) fn millrace(args: &[&str]) -> Result<Output> {
     program::run(&millrace_program()?.display().to_string(), args, COMMAND_LIMIT)
 }

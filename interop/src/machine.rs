@@ -1,4 +1,4 @@
-//! The kinds of machine that a guest can be, and how each is started.
+//! The kinds of machine of a guest, and the command that starts each.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -6,47 +6,48 @@ use anyhow::{Result, anyhow};
 
 use crate::{guest::GuestOptions, network};
 
-/// The UML guest's first process (`interop/run` puts it there): shows the host's files and becomes the agent.
+/// The UML guest's first process, which `interop/run` installs: mounts the host's files and executes the
+/// agent.
 const UML_INIT: &str = "/interop-init";
 
 /// A kind of machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Machine {
-    /// A kernel of our own configuration that runs as an ordinary program: quick.
+    /// A kernel with our configuration that runs as an ordinary program: quick.
     Uml,
-    /// The kernel that Debian ships, on an emulated PC: slow, but exactly what users run.
+    /// The kernel of Debian on an emulated PC: slow, but exactly the kernel of users.
     Qemu,
 }
 
 impl Machine {
-    /// The kind that the option `--qemu` chooses.
-    pub(crate) fn asked_for(qemu: bool) -> Self {
+    /// The kind that the option `--qemu` selects.
+    pub(crate) fn selected(qemu: bool) -> Self {
         if qemu { Self::Qemu } else { Self::Uml }
     }
 
-    /// How much longer everything may take than on the quickest kind.
-    pub(crate) fn patience(self) -> u32 {
+    /// The factor of time limits relative to the quickest kind.
+    pub(crate) fn time_factor(self) -> u32 {
         match self {
             Self::Uml => 1,
             Self::Qemu => 10,
         }
     }
 
-    /// How long a guest may take to boot.
+    /// Time limit of a guest's boot.
     pub(crate) fn boot_limit(self) -> Duration {
-        Duration::from_secs(60) * self.patience()
+        Duration::from_secs(60) * self.time_factor()
     }
 
-    /// How long a command may take where the caller does not say.
+    /// Time limit of a command without an explicit limit.
     pub(crate) fn command_limit(self) -> Duration {
-        Duration::from_secs(120) * self.patience()
+        Duration::from_secs(120) * self.time_factor()
     }
 
-    /// The program that is guest `number`, with its tap made already and its commands in `dir`. The agent's lines go over
-    /// the program's standard input and output.
+    /// The command that starts guest `number`, whose tap device exists and whose commands are in `dir`. The
+    /// program's standard input and output carry the lines of the agent.
     ///
     /// # Errors
-    /// When what `interop/run` prepares is missing.
+    /// When a variable of `interop/run` is missing.
     pub(crate) fn command(self, number: u32, options: &GuestOptions, dir: &Path) -> Result<Command> {
         match self {
             Self::Uml => uml(number, options, dir),
@@ -55,7 +56,7 @@ impl Machine {
     }
 }
 
-/// What the agent finds in its environment.
+/// The environment variables of the agent.
 fn agent_settings(terminal: &str, number: u32, dir: &Path) -> Result<[String; 4]> {
     Ok([
         format!("agent={}", std::env::current_exe()?.display()),
@@ -82,8 +83,8 @@ fn uml(number: u32, options: &GuestOptions, dir: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// A PC with two serial lines (the kernel's messages, the agent's lines), a network card and the host's files. Emulated
-/// in full (TCG), so that it needs no virtualisation.
+/// A PC with two serial lines (kernel messages, the agent's lines), a network card and the host's files. The
+/// PC is fully emulated (TCG), so that it needs no virtualisation.
 fn qemu(number: u32, options: &GuestOptions, dir: &Path) -> Result<Command> {
     let (root, kernel) = (required("MILLRACE_INTEROP_ROOT")?, required("MILLRACE_QEMU_KERNEL")?);
     let card = format!("mac=52:54:00:77:00:{:02x},host_mtu={}", number + 1, options.mtu);

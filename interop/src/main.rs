@@ -1,7 +1,7 @@
-//! The interoperability lab: Millrace against real Linux kernels, which run as ordinary programs (User Mode Linux), or,
-//! as users have them, under QEMU.
+//! The interoperability lab: Millrace against real Linux kernels, which run as ordinary programs (User Mode
+//! Linux) or, as they do at users, under QEMU.
 //!
-//! `interop/run` prepares what is needed and calls `interop matrix`. See CONTRIBUTING.md.
+//! `interop/run` prepares the guests and calls `interop matrix`. See CONTRIBUTING.md.
 
 mod agent;
 mod bench;
@@ -34,46 +34,46 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run cases, each in a sandbox of its own, and print one line for each
+    /// Run cases, each in its own sandbox, and print one line for each case
     Matrix(matrix::MatrixArgs),
     /// Run one case, inside its sandbox
     #[command(hide = true)]
     Case(matrix::CaseArgs),
     /// Measure Millrace and knfsd in turns and print a table
     Bench(bench::BenchArgs),
-    /// Measure, inside the sandbox
+    /// Run the measurements, inside the sandbox
     #[command(hide = true)]
     BenchRows(bench::RowsArgs),
-    /// The load on names of the bench, in a guest
+    /// Run the directory workload of the benchmark, in a guest
     #[command(hide = true)]
     BenchNames(bench::names::NamesArgs),
-    /// The guest's end of the bare connection of the bench
+    /// Run the guest's end of the plain TCP connection of the benchmark
     #[command(hide = true)]
     BenchWire(bench::wire::WireArgs),
-    /// Write, truncate, read and check files at random, with a model of what they hold
+    /// Write, truncate, read and check files at random and compare them with a model of their contents
     Exercise(exercise::ExerciseArgs),
-    /// Make a directory tree to move about, or say exactly what is in one
+    /// Make a directory tree for tests, or print a manifest of one
     #[command(subcommand)]
     Tree(TreeCommand),
-    /// What a guest runs as its first process
+    /// Run as the first process of a guest
     #[command(hide = true)]
     Agent,
 }
 
 #[derive(Debug, Subcommand)]
 enum TreeCommand {
-    /// Make the tree in a new directory: the same one for the same seed and size
+    /// Make the tree in a new directory: the same tree for the same seed and size
     Make {
-        /// The directory; its parent exists
+        /// The directory; its parent must exist
         dir: PathBuf,
-        /// What names the content
+        /// Seed of the random content
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// A smaller tree
+        /// Make a smaller tree
         #[arg(long)]
         quick: bool,
     },
-    /// Print one line for each entry: all that a copy must keep
+    /// Print one line for each entry, with every attribute that a copy must preserve
     Manifest {
         /// The directory
         dir: PathBuf,

@@ -1,4 +1,4 @@
-//! Running many cases, and one.
+//! Runs a set of cases, or one case.
 
 use std::{
     fs,
@@ -20,25 +20,25 @@ use crate::{
     sandbox,
 };
 
-/// The longest that a case may take on the quickest machine.
+/// Time limit of a case on the quickest machine.
 const CASE_LIMIT: Duration = Duration::from_secs(600);
-/// Where a case says why it did not succeed.
+/// Name of the file with the reason of a failure.
 const REASON: &str = "reason";
-/// Exit status of a case that cannot run here, as `automake` has it.
+/// Exit status of a case that cannot run here, as in `automake`.
 const SKIPPED: u8 = 77;
 
 /// Arguments of `interop matrix`.
 #[derive(Debug, Args)]
 pub(crate) struct MatrixArgs {
-    /// Only cases whose name contains one of these
+    /// Run only cases whose name contains one of these texts
     filters: Vec<String>,
     /// Print the names of the cases and run nothing
     #[arg(long)]
     list: bool,
-    /// The core of the cases with the kernel that Debian ships, under QEMU, with smaller trees: slow
+    /// Run the main cases with the kernel of Debian under QEMU, with smaller trees: slow
     #[arg(long)]
     qemu: bool,
-    /// Smaller trees
+    /// Use smaller trees
     #[arg(long)]
     quick: bool,
     /// Keep the files of cases that succeed too
@@ -47,10 +47,10 @@ pub(crate) struct MatrixArgs {
     /// Count a case that cannot run here as a success
     #[arg(long)]
     allow_skip: bool,
-    /// Cases that run at once
+    /// Number of cases that run concurrently
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     jobs: u8,
-    /// Where the cases' files go
+    /// Directory of the cases' files
     #[arg(long, env = "MILLRACE_INTEROP_CACHE", default_value = "/var/tmp/millrace-interop")]
     cache: PathBuf,
 }
@@ -72,7 +72,7 @@ enum Verdict {
     Skip(String),
 }
 
-/// How many cases did not succeed.
+/// The number of cases that did not succeed.
 #[derive(Debug, Default)]
 struct Tally {
     failed: usize,
@@ -93,16 +93,16 @@ impl Sum for Tally {
     }
 }
 
-/// Runs the cases that are asked for.
+/// Runs the selected cases.
 ///
 /// # Errors
-/// When no case has such a name, or the machine lacks what the runner itself needs.
+/// When no case has such a name, or the machine lacks a tool of the runner.
 pub(crate) fn run(args: &MatrixArgs) -> Result<ExitCode> {
     let wanted =
         |c: &Case| args.filters.is_empty() || args.filters.iter().any(|f| c.name.contains(f.as_str()));
-    let cases: Vec<Case> = cases::of(Machine::asked_for(args.qemu)).into_iter().filter(wanted).collect();
+    let cases: Vec<Case> = cases::of(Machine::selected(args.qemu)).into_iter().filter(wanted).collect();
     if cases.is_empty() {
-        bail!("no case has such a name; --list prints them");
+        bail!("no case has such a name; --list prints the names");
     }
     if args.list {
         cases.iter().for_each(|c| println!("{}", c.name));
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<ExitCode> {
     let work = || -> Result<Tally> {
         let mut tally = Tally::default();
         while let Some(case) = next(&waiting) {
-            tally.add(&run_and_tell(&case.name, &run, args)?);
+            tally.add(&run_and_report(&case.name, &run, args)?);
         }
         Ok(tally)
     };
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<ExitCode> {
         let ended = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| bail!("a worker panicked")));
         ended.sum::<Result<Tally>>()
     })?;
-    // Stays when a case left files there.
+    // Removal fails when a case has left files in the directory.
     let _ = fs::remove_dir(&run);
     let Tally { failed, skipped } = tally;
     println!("{count} cases, {failed} failed, {skipped} skipped, {:.0} s", began.elapsed().as_secs_f64());
@@ -137,7 +137,7 @@ fn next(waiting: &Mutex<impl Iterator<Item = Case>>) -> Option<Case> {
 }
 
 /// Runs the case and prints its line.
-fn run_and_tell(name: &str, run: &Path, args: &MatrixArgs) -> Result<Verdict> {
+fn run_and_report(name: &str, run: &Path, args: &MatrixArgs) -> Result<Verdict> {
     let dir = run.join(name.replace('/', "-"));
     let started = Instant::now();
     let verdict = run_in_sandbox(name, &dir, args)?;
@@ -167,8 +167,8 @@ fn run_in_sandbox(name: &str, dir: &Path, options: &MatrixArgs) -> Result<Verdic
         .stdout(output.try_clone()?)
         .stderr(output)
         .spawn()
-        .context("cannot make a sandbox (needs root)")?;
-    let limit = CASE_LIMIT * Machine::asked_for(options.qemu).patience();
+        .context("cannot create a sandbox (needs root)")?;
+    let limit = CASE_LIMIT * Machine::selected(options.qemu).time_factor();
     let deadline = Instant::now() + limit;
     let status = loop {
         match process.try_wait()? {
@@ -176,12 +176,13 @@ fn run_in_sandbox(name: &str, dir: &Path, options: &MatrixArgs) -> Result<Verdic
             None if Instant::now() > deadline => {
                 process.kill()?;
                 process.wait()?;
-                return Ok(Verdict::Failure(format!("not done after {} s", limit.as_secs())));
+                return Ok(Verdict::Failure(format!("the case did not end within {} s", limit.as_secs())));
             }
             None => thread::sleep(Duration::from_millis(20)),
         }
     };
-    let reason = fs::read_to_string(dir.join(REASON)).unwrap_or_else(|_| format!("ended with {status}"));
+    let reason =
+        fs::read_to_string(dir.join(REASON)).unwrap_or_else(|_| format!("the case ended with {status}"));
     Ok(match status.code() {
         Some(0) => Verdict::Success,
         Some(code) if code == i32::from(SKIPPED) => Verdict::Skip(reason),
@@ -189,21 +190,21 @@ fn run_in_sandbox(name: &str, dir: &Path, options: &MatrixArgs) -> Result<Verdic
     })
 }
 
-/// Runs one case; this process is the sandbox's first, and everything in the sandbox ends with it.
+/// Runs one case. This process is the first of the sandbox, and its end ends every process of the sandbox.
 ///
 /// # Errors
-/// When there is no such case, or this is not a sandbox.
+/// When there is no such case, or this process is not in a sandbox.
 pub(crate) fn run_case(args: &CaseArgs) -> Result<ExitCode> {
     sandbox::prepare()?;
     let case = cases::all().into_iter().find(|c| c.name == args.name);
     let case = case.with_context(|| format!("there is no case {}", args.name))?;
-    let Err(e) = prove(&case, args) else { return Ok(ExitCode::SUCCESS) };
+    let Err(e) = execute(&case, args) else { return Ok(ExitCode::SUCCESS) };
     fs::write(args.dir.join(REASON), format!("{e:#}"))?;
     Ok(if e.is::<Skipped>() { ExitCode::from(SKIPPED) } else { ExitCode::FAILURE })
 }
 
-fn prove(case: &Case, args: &CaseArgs) -> Result<()> {
-    let mut lab = Lab::new(&args.dir, args.quick, Machine::asked_for(args.qemu))?;
+fn execute(case: &Case, args: &CaseArgs) -> Result<()> {
+    let mut lab = Lab::new(&args.dir, args.quick, Machine::selected(args.qemu))?;
     (case.run)(&mut lab)?;
     lab.must_be_finished()
 }

@@ -1,4 +1,4 @@
-//! A server's counters, as it shows them at `/metrics`.
+//! The counters of a server, read from `/metrics`.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Counters that stay at zero in a case that does not say otherwise.
+/// Counters that must stay zero, except those that the case declares.
 const FAULTS: [&str; 7] = [
     "connections_failed_total{transport=\"tcp\"}",
     "connections_failed_total{transport=\"rdma\"}",
@@ -20,15 +20,15 @@ const FAULTS: [&str; 7] = [
     "rdma_out_of_memory_total",
 ];
 
-/// One look at the counters; names without the prefix `millrace_`, labels as printed.
+/// One sample of the counters. Names are without the prefix `millrace_`, with labels as printed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics(BTreeMap<String, u64>);
 
 impl Metrics {
-    /// Asks the server at `address`.
+    /// Reads the counters of the server at `address`.
     ///
     /// # Errors
-    /// When it does not answer, or not with counters.
+    /// When the server does not answer, or its answer has no counters.
     pub(crate) fn scrape(address: &str) -> Result<Self> {
         let limit = Some(Duration::from_secs(10));
         let mut stream = TcpStream::connect(address).with_context(|| format!("no metrics at {address}"))?;
@@ -39,7 +39,7 @@ impl Metrics {
         match text.split_once("\r\n\r\n") {
             Some((head, body)) if head.starts_with("HTTP/1.1 200") => Ok(Self::parse(body)),
             _ => {
-                bail!("{address} does not answer with counters: {}", text.lines().next().unwrap_or_default())
+                bail!("the answer of {address} has no counters: {}", text.lines().next().unwrap_or_default())
             }
         }
     }
@@ -49,15 +49,15 @@ impl Metrics {
         Self(lines.filter_map(|(name, v)| Some((name.to_owned(), v.parse().ok()?))).collect())
     }
 
-    /// One counter.
+    /// The value of one counter.
     ///
     /// # Errors
-    /// When there is none of this name.
+    /// When there is no counter of this name.
     pub(crate) fn get(&self, name: &str) -> Result<u64> {
         self.0.get(name).copied().ok_or_else(|| anyhow!("the server has no counter millrace_{name}"))
     }
 
-    /// Bytes of memory in use now: network buffers, and content of memory exports.
+    /// Bytes of memory in use: network buffers, and content of memory exports.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -66,7 +66,7 @@ impl Metrics {
             + self.get("memory_in_use_bytes{kind=\"stored\"}")?)
     }
 
-    /// Connections open now, over all transports.
+    /// Open connections over all transports.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -74,7 +74,7 @@ impl Metrics {
         Ok(self.get("connections{transport=\"tcp\"}")? + self.get("connections{transport=\"rdma\"}")?)
     }
 
-    /// Faults that were counted and are not `declared`, as sentences.
+    /// Counted faults that are not in `declared`, as text.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_read_by_name_and_label_and_undeclared_faults_are_found() {
+    fn counters_have_names_and_labels_and_undeclared_faults_are_found() {
         let mut text = String::from("# HELP x\n");
         for name in FAULTS {
             text.push_str(&format!("millrace_{name} 0\n"));

@@ -1,14 +1,14 @@
-//! The wire: a bridge with the host's end, and one tap for each guest.
+//! The network: a bridge with the host's address, and a tap device for each guest.
 
 use anyhow::Result;
 
 use crate::program::must;
 
-/// The host's address, where servers of the host listen.
+/// The host's address, at which servers of the host listen.
 pub(crate) const HOST: &str = "10.77.0.1";
-/// The MTU of the wire where a case does not choose: the largest that a tap has.
+/// The default MTU: the largest one of a tap device.
 pub(crate) const LARGE_MTU: u32 = 65521;
-/// What an ordinary Ethernet has.
+/// The MTU of an ordinary Ethernet.
 pub(crate) const ETHERNET_MTU: u32 = 1500;
 
 const BRIDGE: &str = "wire";
@@ -18,12 +18,12 @@ pub(crate) fn address(number: u32) -> String {
     format!("10.77.0.{}", number + 1)
 }
 
-/// The tap of guest `number`.
+/// The name of the tap device of guest `number`.
 pub(crate) fn tap(number: u32) -> String {
     format!("tap{number}")
 }
 
-/// Makes the bridge.
+/// Creates the bridge.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -34,8 +34,8 @@ pub(crate) fn make_bridge() -> Result<()> {
     Ok(())
 }
 
-/// Makes the host's end use CUBIC, as the guests do, whatever the machine prefers. (A namespace may not choose for itself;
-/// a route may.)
+/// Makes the host use CUBIC, as the guests do, whatever the machine's default is. (The namespace cannot set
+/// its own default; a route can.)
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -46,7 +46,7 @@ pub(crate) fn use_cubic() -> Result<()> {
     Ok(())
 }
 
-/// Connects guest `number` to the bridge; the bridge follows the MTU.
+/// Connects guest `number` to the bridge and sets the MTU of both.
 ///
 /// # Errors
 /// When the kernel refuses.

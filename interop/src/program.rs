@@ -1,4 +1,4 @@
-//! Running programs on the host side.
+//! Runs programs on the host.
 
 use std::{
     fs::{self, File},
@@ -10,12 +10,12 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// What a program, or a command in a guest, left behind.
+/// The result of a program, or of a command in a guest.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
-    /// What ran, for messages.
+    /// The command, for messages.
     pub(crate) what: String,
-    /// Exit status; 128 + N for signal N, 124 when its time was up.
+    /// Exit status; 128 + N for signal N, 124 after a timeout.
     pub(crate) status: i32,
     /// Standard output.
     pub(crate) stdout: String,
@@ -24,19 +24,19 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// The output of a success.
+    /// The output of a successful program.
     ///
     /// # Errors
-    /// With the program's own words when its status is not zero.
+    /// With the program's error output when its status is not zero.
     pub(crate) fn ok(self) -> Result<Self> {
         if self.status != 0 {
-            let words = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
-            bail!("`{}` ended with status {}: {}", self.what, self.status, tail(words));
+            let text = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
+            bail!("`{}` ended with status {}: {}", self.what, self.status, tail(text));
         }
         Ok(self)
     }
 
-    /// Standard error of a failure.
+    /// Standard error of a failed program.
     ///
     /// # Errors
     /// When the program succeeded.
@@ -48,14 +48,14 @@ impl Output {
     }
 }
 
-/// The last lines of `text`, on one line.
+/// The last lines of `text`, joined in one line.
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let from = lines.len().saturating_sub(5);
     lines.get(from..).unwrap_or_default().join(" | ")
 }
 
-/// Runs `program` to its end, killed when it takes longer than `limit`.
+/// Runs `program` to its end, or kills it after `limit`.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -75,16 +75,16 @@ pub(crate) fn run(program: &str, args: &[&str], limit: Duration) -> Result<Outpu
     })
 }
 
-/// An exit status as a shell gives it.
+/// The exit status as a shell reports it.
 pub(crate) fn status(s: std::process::ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     s.code().unwrap_or_else(|| 128 + s.signal().unwrap_or(0))
 }
 
-/// Runs a short system command, such as `ip`, that has to succeed.
+/// Runs a short system command, such as `ip`, which must succeed.
 ///
 /// # Errors
-/// When it does not.
+/// When it fails.
 pub(crate) fn must(program: &str, args: &[&str]) -> Result<Output> {
     run(program, args, Duration::from_secs(20))?.ok()
 }

@@ -1,5 +1,5 @@
-//! A place of its own for each case: network, process and mount namespaces, which the kernel takes down, with every
-//! process in them, when the process that asked for them ends in whatever way.
+//! The sandbox of a case: network, process and mount namespaces. The kernel removes them, with every process
+//! in them, when the process that created them ends in any way.
 
 use std::process::Command;
 
@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 
 use crate::program;
 
-/// This program with `args`, to be run in a new sandbox. The sandbox goes when the calling thread ends.
+/// This program with `args` in a new sandbox. The sandbox ends with the calling thread.
 ///
 /// # Errors
-/// When this program's own path is not known.
+/// When the path of this program is unknown.
 pub(crate) fn command(args: &[&str]) -> Result<Command> {
     let mut command = Command::new("setpriv");
     command
@@ -33,7 +33,7 @@ pub(crate) fn command(args: &[&str]) -> Result<Command> {
 /// Prepares the sandbox from inside: the loopback device, and shared memory for the guests' RAM.
 ///
 /// # Errors
-/// When this process is not alone in a sandbox, so that nobody's network is touched by mistake.
+/// When this process is not the first of a sandbox. The check prevents changes to the host's network.
 pub(crate) fn prepare() -> Result<()> {
     if std::process::id() != 1 {
         bail!("this runs only inside a sandbox; use interop/run");

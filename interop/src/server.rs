@@ -1,4 +1,4 @@
-//! `millrace serve` on the host's end of the wire.
+//! `millrace serve` on the host.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ pub(crate) const RDMA_PORT: u16 = 20049;
 /// The port of NFS over TCP, and of MOUNT.
 pub(crate) const TCP_PORT: u16 = 2049;
 const METRICS_PORT: u16 = 9464;
-/// How long a server that was told to stop may take: its grace for open calls, and some more.
+/// Time limit of a server's stop: its grace period for open calls and some margin.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// A server, running or stopped.
@@ -29,13 +29,13 @@ pub(crate) struct Server {
     memory_exports: Vec<String>,
     process: Option<Child>,
     starts: u32,
-    /// Memory in use when nobody has called yet, in bytes.
+    /// Bytes of memory in use before the first call.
     idle_memory: u64,
-    /// Counters of faults that the case provokes.
+    /// Fault counters that the case provokes.
     expected: Vec<String>,
 }
 
-/// What a server offers.
+/// Options of a server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServerOptions {
     exports: Vec<(String, String)>,
@@ -45,19 +45,20 @@ pub(crate) struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// With `name` (`/scratch`) in memory, at most `size` (`256MiB`).
+    /// Adds the memory export `name` (`/scratch`) of at most `size` (`256MiB`).
     pub(crate) fn memory(mut self, name: &str, size: &str) -> Self {
         self.exports.push((name.to_owned(), format!("backend = \"memory:{size}\"")));
         self
     }
 
-    /// With the directory `dir` as `name`; `policy` holds further keys of the export, one a line.
+    /// Adds the directory `dir` as the export `name`. `policy` contains further keys of the export, one per
+    /// line.
     pub(crate) fn local(mut self, name: &str, dir: &Path, policy: &str) -> Self {
         self.exports.push((name.to_owned(), format!("backend = \"local:{}\"\n{policy}", dir.display())));
         self
     }
 
-    /// With at most `n` open descriptors (`RLIMIT_NOFILE`, soft and hard).
+    /// Limits the number of open descriptors to `n` (`RLIMIT_NOFILE`, soft and hard).
     pub(crate) fn descriptors(mut self, n: u32) -> Self {
         self.descriptors = Some(n);
         self
@@ -69,7 +70,7 @@ impl ServerOptions {
              metrics = \"{HOST}:{METRICS_PORT}\"\n{}\n",
             self.config
         );
-        // Clients of the lab are root, as they are with the kernel's server (no_root_squash).
+        // Clients of the lab run as root, as with the kernel's server (no_root_squash).
         for (name, backend) in &self.exports {
             text.push_str(&format!("[[export]]\nname = \"{name}\"\nsquash = \"none\"\n{backend}\n"));
         }
@@ -78,7 +79,7 @@ impl ServerOptions {
 }
 
 impl Server {
-    /// Starts a server whose files go to `dir` and waits until it is ready.
+    /// Starts a server with its files in `dir`, and waits until it is ready.
     ///
     /// # Errors
     /// When it does not become ready.
@@ -98,13 +99,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the server, which was stopped, as it was.
+    /// Starts the stopped server again with the same configuration.
     ///
     /// # Errors
     /// When it runs, or does not become ready.
     pub(crate) fn start_again(&mut self) -> Result<()> {
         if self.process.is_some() {
-            bail!("the server runs already");
+            bail!("the server already runs");
         }
         fs::create_dir_all(&self.dir)?;
         let config = self.dir.join("config.toml");
@@ -139,7 +140,7 @@ impl Server {
         Ok(())
     }
 
-    /// What it logs since it was started last.
+    /// The file of its log since the last start.
     pub(crate) fn log_file(&self) -> PathBuf {
         self.dir.join(format!("log-{}", self.starts))
     }
@@ -152,7 +153,7 @@ impl Server {
         Metrics::scrape(&format!("{HOST}:{METRICS_PORT}"))
     }
 
-    /// Declares a fault counter that this case makes the server count.
+    /// Declares a fault counter that this case provokes.
     pub(crate) fn expect_fault(&mut self, counter: &str) {
         self.expected.push(counter.to_owned());
     }
@@ -160,7 +161,7 @@ impl Server {
     /// Sends `signal` (`TERM`, `KILL`) and waits for the end.
     ///
     /// # Errors
-    /// When it does not run, does not end, or ends badly on SIGTERM.
+    /// When the server does not run, does not end, or fails on SIGTERM.
     pub(crate) fn stop(&mut self, signal: &str) -> Result<()> {
         let Some(mut process) = self.process.take() else { bail!("the server does not run") };
         crate::program::must("kill", &["-s", signal, &process.id().to_string()])?;
@@ -172,22 +173,22 @@ impl Server {
                 None if Instant::now() > deadline => {
                     process.kill()?;
                     process.wait()?;
-                    bail!("the server has not ended {} s after SIG{signal}", STOP_LIMIT.as_secs());
+                    bail!("the server did not end within {} s of SIG{signal}", STOP_LIMIT.as_secs());
                 }
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         }
     }
 
-    /// Checks that a server whose clients are gone holds nothing of theirs, and counted no fault that the case did not
-    /// declare; waits at most `limit` for connections to go.
+    /// Checks that a server without clients holds no resources of clients, and has counted no fault that the
+    /// case did not declare. Waits at most `limit` for the end of connections.
     ///
     /// # Errors
-    /// With what it still holds, or counted.
+    /// With the resources and counters that are not zero.
     pub(crate) fn check_idle(&self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         wait_until(deadline, || Ok(self.metrics()?.connections()? == 0))
-            .context("connections are still open after the clients have gone")?;
+            .context("connections are still open after the end of the clients")?;
         for export in &self.memory_exports {
             empty(export).with_context(|| format!("cannot empty the memory export {export}"))?;
         }
@@ -214,7 +215,7 @@ impl Server {
         Ok(())
     }
 
-    /// The process; `None` while it is stopped.
+    /// The process ID, or `None` while the server is stopped.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Child::id)
     }
@@ -228,7 +229,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
-            // A failure means that it is gone.
+            // A failure means that the process has ended.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -238,14 +239,14 @@ impl Drop for Server {
 fn wait_until(deadline: Instant, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     while !done()? {
         if Instant::now() > deadline {
-            bail!("not within the time given");
+            bail!("the time limit is over");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }
 
-/// Removes everything from an export, so that what remains in use is a leak.
+/// Removes all content of an export, so that any remaining memory use is a leak.
 fn empty(export: &str) -> Result<()> {
     let url = |path: &str| format!("nfs://{HOST}:{TCP_PORT}{path}?proto=tcp");
     let names = lab::millrace(&["ls", "--all", &url(export)])?.ok()?.stdout;

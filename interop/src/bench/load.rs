@@ -1,4 +1,4 @@
-//! The rows: who does what over which transport.
+//! The rows of the table: client, transport and load.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use serde_json::Value;
 
 use super::{
     names::Step,
-    place::{Contender, Done, FILE, Place, Proto, Sample, mount_point},
+    testbed::{Done, FILE, Proto, Sample, ServerKind, Testbed, mount_point},
     wire::Limit,
 };
 
-/// Seconds that one fio run takes.
+/// Seconds of one fio run.
 const FIO_SECONDS: u32 = 2;
 /// Entries of the directory.
 const NAMES: usize = 5000;
-/// How long a load may take.
+/// Time limit of a load.
 const LOAD_LIMIT: Duration = Duration::from_secs(120);
-/// How often the Millrace client goes through the file.
+/// Number of times that the Millrace client reads or writes the file in one run.
 const PASSES: u64 = 4;
 
 /// One row of the table.
@@ -31,9 +31,9 @@ pub(super) struct Row {
 
 #[derive(Clone, Copy)]
 enum Load {
-    /// fio on the kernel client's mount, O_DIRECT.
+    /// fio on the kernel client's mount, with O_DIRECT.
     Fio { name: &'static str, rw: &'static str, block: usize, depth: u32 },
-    /// A directory of many entries on the kernel client's mount.
+    /// Operations on a large directory of the kernel client's mount.
     Names(Step),
     /// The Millrace client, in this process.
     Millrace { name: &'static str, test: Test, record: usize, outstanding: usize, operations: u64 },
@@ -78,13 +78,14 @@ impl Row {
         }
     }
 
-    /// Whether the rate is in MB/s; else it is in operations per second.
+    /// Whether the rate is in MB/s. Otherwise it is in operations per second.
     pub(super) fn is_bulk(&self) -> bool {
         matches!(self.load, Load::Fio { block, .. } | Load::Millrace { record: block, .. } if block > 4096)
     }
 
-    /// What of the bare wire it is held against: the kernel client's loads that keep one operation in flight, or much
-    /// data. (The Millrace client reaches one of the servers over loopback.)
+    /// The figure of the plain TCP connection to compare with. Rows of the kernel client with large transfers
+    /// or one operation in flight have one. (The Millrace client has none, because it reaches one of the
+    /// servers over loopback.)
     pub(super) fn limit(&self) -> Option<Limit> {
         match self.load {
             Load::Fio { rw: "read", .. } => Some(Limit::FromHost),
@@ -94,42 +95,42 @@ impl Row {
         }
     }
 
-    /// Measures it once with one of the servers.
+    /// Measures the row once with server `with`.
     ///
     /// # Errors
     /// When the load fails.
     pub(super) fn measure(
         &self,
-        place: &mut Place,
+        testbed: &mut Testbed,
         sessions: &mut Sessions,
-        with: Contender,
+        with: ServerKind,
     ) -> Result<Sample> {
         let at = mount_point(with, self.proto);
         match self.load {
-            Load::Fio { rw, block, depth, .. } => place.measure(with, |p| fio(p, &at, rw, (block, depth))),
+            Load::Fio { rw, block, depth, .. } => testbed.measure(with, |p| fio(p, &at, rw, (block, depth))),
             Load::Names(step) => {
-                let command = names_command(place, &at, self.proto)?;
-                place.client.spawn(&format!("{command} --prepare {step}"))?.wait(LOAD_LIMIT)?.ok()?;
-                place.measure(with, |p| names(p, &command, step))
+                let command = names_command(testbed, &at, self.proto)?;
+                testbed.client.spawn(&format!("{command} --prepare {step}"))?.wait(LOAD_LIMIT)?.ok()?;
+                testbed.measure(with, |p| names(p, &command, step))
             }
             Load::Millrace { test, record, outstanding, operations, .. } => {
-                let session = sessions.get(place, with, self.proto)?;
+                let session = sessions.get(testbed, with, self.proto)?;
                 let run = Run { test, record, outstanding, passes: PASSES, random_ops: operations };
-                place.measure(with, |_| iozone(session, &run))
+                testbed.measure(with, |_| iozone(session, &run))
             }
         }
     }
 }
 
-fn fio(place: &mut Place, at: &str, rw: &str, (block, depth): (usize, u32)) -> Result<Done> {
+fn fio(testbed: &mut Testbed, at: &str, rw: &str, (block, depth): (usize, u32)) -> Result<Done> {
     let script = format!(
         "fio --name=x --filename={at}/data --size={FILE} --rw={rw} --bs={block} --iodepth={depth} --direct=1 \
          --ioengine=libaio --runtime={FIO_SECONDS} --time_based --output-format=json"
     );
-    let text = place.client.spawn(&script)?.wait(LOAD_LIMIT)?.ok()?.stdout;
+    let text = testbed.client.spawn(&script)?.wait(LOAD_LIMIT)?.ok()?.stdout;
     let result: Value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or_default())?;
     let figures = &result["jobs"][0][if rw == "write" { "write" } else { "read" }];
-    let number = |key: &str| figures[key].as_f64().with_context(|| format!("fio says nothing of {key}"));
+    let number = |key: &str| figures[key].as_f64().with_context(|| format!("fio reports no {key}"));
     Ok(if block > 4096 {
         Done { rate: number("bw_bytes")? / 1e6, work: number("io_bytes")? / 1e9 }
     } else {
@@ -137,13 +138,13 @@ fn fio(place: &mut Place, at: &str, rw: &str, (block, depth): (usize, u32)) -> R
     })
 }
 
-/// The start of a command of the guest's; the directory is not that of the other transport to the same server.
-fn names_command(place: &Place, at: &str, proto: Proto) -> Result<String> {
-    Ok(format!("{} bench-names {at}/names-{proto} {NAMES}", place.client.interop()?))
+/// The start of the guest's command. Each transport to the same server uses another directory.
+fn names_command(testbed: &Testbed, at: &str, proto: Proto) -> Result<String> {
+    Ok(format!("{} bench-names {at}/names-{proto} {NAMES}", testbed.client.interop()?))
 }
 
-fn names(place: &mut Place, command: &str, step: Step) -> Result<Done> {
-    let text = place.client.spawn(&format!("{command} {step}"))?.wait(LOAD_LIMIT)?.ok()?.stdout;
+fn names(testbed: &mut Testbed, command: &str, step: Step) -> Result<Done> {
+    let text = testbed.client.spawn(&format!("{command} {step}"))?.wait(LOAD_LIMIT)?.ok()?.stdout;
     let (done, seconds) = text.trim().split_once(' ').context("bench-names prints a count and seconds")?;
     let (done, seconds): (f64, f64) = (done.parse()?, seconds.parse()?);
     Ok(Done { rate: done / seconds, work: done })
@@ -159,17 +160,17 @@ fn iozone(session: &Session, run: &Run) -> Result<Done> {
     })
 }
 
-/// Millrace clients, connected when they are first needed, each with a file of its own.
+/// Millrace clients, connected at their first use. Each has its own file.
 #[derive(Default)]
-pub(super) struct Sessions(Vec<(Contender, Proto, Session)>);
+pub(super) struct Sessions(Vec<(ServerKind, Proto, Session)>);
 
 impl Sessions {
-    fn get(&mut self, place: &Place, with: Contender, proto: Proto) -> Result<&Session> {
+    fn get(&mut self, testbed: &Testbed, with: ServerKind, proto: Proto) -> Result<&Session> {
         let at = match self.0.iter().position(|s| (s.0, s.1) == (with, proto)) {
             Some(at) => at,
             None => {
                 let url =
-                    place.url(with, proto).parse().map_err(|e: millrace_client::Error| anyhow!("{e}"))?;
+                    testbed.url(with, proto).parse().map_err(|e: millrace_client::Error| anyhow!("{e}"))?;
                 let session =
                     Session::open(Iozone { url, options: Options::default(), threads: 1, size: FILE })?;
                 session.prepare()?;

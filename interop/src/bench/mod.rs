@@ -1,12 +1,13 @@
-//! Millrace beside the kernel's own NFS server, with the same clients, on the same wire.
+//! Millrace beside the kernel's NFS server, with the same clients on the same network.
 //!
-//! Every run measures every row with each server in turn, so that noise of the machine meets both alike; the table
-//! shows medians, and the smallest and largest run beside them. See CONTRIBUTING.md for what the figures mean.
+//! Every run measures every row with each server in turn, so that noise of the machine affects both equally.
+//! The table shows medians with the minimum and maximum of the runs. See CONTRIBUTING.md for the meaning of
+//! the figures.
 
 mod load;
 pub(crate) mod names;
-mod place;
 mod report;
+mod testbed;
 pub(crate) mod wire;
 
 use std::{
@@ -20,8 +21,8 @@ use clap::Args;
 
 use self::{
     load::Row,
-    place::{Contender, Place},
     report::Report,
+    testbed::{ServerKind, Testbed},
     wire::{Limits, Wire},
 };
 use crate::sandbox;
@@ -29,21 +30,21 @@ use crate::sandbox;
 /// Arguments of `interop bench`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Only rows whose name contains one of these
+    /// Run only rows whose name contains one of these texts
     filters: Vec<String>,
     /// Print the names of the rows and run nothing
     #[arg(long)]
     list: bool,
-    /// Runs of everything; the table shows medians
+    /// Number of runs of each row; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
-    /// Print one JSON object for each row, every run in it
+    /// Print one JSON object for each row, with every run
     #[arg(long)]
     json: bool,
     /// Keep the files of the run
     #[arg(long)]
     keep: bool,
-    /// Where the files of the run go
+    /// Directory of the run's files
     #[arg(long, env = "MILLRACE_INTEROP_CACHE", default_value = "/var/tmp/millrace-interop")]
     cache: PathBuf,
 }
@@ -63,15 +64,15 @@ fn rows(filters: &[String]) -> Result<Vec<Row>> {
     let wanted = |r: &Row| filters.is_empty() || filters.iter().any(|f| r.name().contains(f.as_str()));
     let rows: Vec<Row> = load::rows().into_iter().filter(wanted).collect();
     if rows.is_empty() {
-        bail!("no row has such a name; --list prints them");
+        bail!("no row has such a name; --list prints the names");
     }
     Ok(rows)
 }
 
-/// Measures in a sandbox of its own.
+/// Measures in a new sandbox.
 ///
 /// # Errors
-/// When no row has such a name, or there can be no sandbox.
+/// When no row has such a name, or the sandbox cannot be created.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let rows = rows(&args.filters)?;
     if args.list {
@@ -88,7 +89,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let status = sandbox::command(&all)?
         .stdin(Stdio::null())
         .status()
-        .context("cannot make a sandbox (needs root)")?;
+        .context("cannot create a sandbox (needs root)")?;
     if !status.success() {
         eprintln!("interop: files: {path}");
         return Ok(ExitCode::FAILURE);
@@ -99,32 +100,27 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures; this process is the sandbox's first.
+/// Measures in this process, which is the first of the sandbox.
 ///
 /// # Errors
-/// When anything cannot be started, or a load fails.
+/// When a part cannot be started, or a load fails.
 pub(crate) fn run_rows(args: &RowsArgs) -> Result<ExitCode> {
     sandbox::prepare()?;
     let rows = rows(&args.filters)?;
-    let mut place = Place::new(&args.dir)?;
+    let mut testbed = Testbed::new(&args.dir)?;
     let wire = Wire::listen()?;
     let mut sessions = load::Sessions::default();
     let mut report = Report::new(rows);
     for run in 0..args.runs {
-        report.limits.push(Limits::measure(&wire, &mut place.client)?);
-        // Each run begins with the other one.
-        let mut order = Contender::BOTH;
+        report.limits.push(Limits::measure(&wire, &mut testbed.client)?);
+        // The servers take turns in being first.
+        let mut order = ServerKind::BOTH;
         order.rotate_left(usize::from(run % 2));
         for i in 0..report.rows.len() {
-            for contender in order {
-                eprint!(
-                    "\r\x1b[Krun {} of {}: {} {contender}",
-                    run + 1,
-                    args.runs,
-                    report.rows[i].row.name()
-                );
-                let sample = report.rows[i].row.measure(&mut place, &mut sessions, contender)?;
-                report.rows[i].add(contender, sample);
+            for kind in order {
+                eprint!("\r\x1b[Krun {} of {}: {} {kind}", run + 1, args.runs, report.rows[i].row.name());
+                let sample = report.rows[i].row.measure(&mut testbed, &mut sessions, kind)?;
+                report.rows[i].add(kind, sample);
             }
         }
     }
@@ -134,8 +130,8 @@ pub(crate) fn run_rows(args: &RowsArgs) -> Result<ExitCode> {
     } else {
         print!("{report}");
     }
-    // Connected clients are no idle server.
+    // The check for an idle server requires that clients have disconnected.
     drop(sessions);
-    place.finish()?;
+    testbed.finish()?;
     Ok(ExitCode::SUCCESS)
 }

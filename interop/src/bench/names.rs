@@ -1,4 +1,4 @@
-//! The load on names, in the guest: one operation after the other on a directory.
+//! The directory workload, in the guest: one operation after the other on a directory.
 
 use std::{
     fmt, fs,
@@ -15,7 +15,7 @@ const LISTINGS: usize = 10;
 /// Arguments of `interop bench-names`.
 #[derive(Debug, Args)]
 pub(crate) struct NamesArgs {
-    /// Only make the directory what the step expects
+    /// Only prepare the directory for the step
     #[arg(long)]
     prepare: bool,
     dir: PathBuf,
@@ -23,14 +23,14 @@ pub(crate) struct NamesArgs {
     step: Step,
 }
 
-/// What is done.
+/// One kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Step {
-    /// Make the files, exclusively.
+    /// Create the files, with O_EXCL.
     Create,
-    /// Ask for the attributes of each file, with nothing cached.
+    /// Read the attributes of each file, with empty caches.
     Stat,
-    /// List the names, with nothing cached, several times.
+    /// List the names several times, with empty caches.
     List,
     /// Remove the files.
     Unlink,
@@ -47,7 +47,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Does it and prints how many names it handled, and in how many seconds.
+/// Runs the step and prints the number of names and the seconds.
 ///
 /// # Errors
 /// Those of the file system.
@@ -64,7 +64,7 @@ fn files(args: &NamesArgs) -> Vec<PathBuf> {
     (0..args.names).map(|i| args.dir.join(format!("file-{i:05}"))).collect()
 }
 
-/// An empty directory to create in, and a full one for the other steps.
+/// Makes an empty directory for [`Step::Create`] and a full one for the other steps.
 fn prepare(args: &NamesArgs) -> Result<()> {
     if args.step == Step::Create && args.dir.exists() {
         fs::remove_dir_all(&args.dir)?;
@@ -83,7 +83,7 @@ fn step(args: &NamesArgs) -> Result<(usize, Duration)> {
             timed(files.len(), || files.iter().try_for_each(|f| fs::File::create_new(f).map(drop)))
         }
         Step::Stat => {
-            forget()?;
+            drop_caches()?;
             timed(files.len(), || files.iter().try_for_each(|f| f.symlink_metadata().map(drop)))
         }
         Step::List => list(&args.dir),
@@ -100,7 +100,7 @@ fn timed(count: usize, work: impl FnOnce() -> std::io::Result<()>) -> Result<(us
 fn list(dir: &Path) -> Result<(usize, Duration)> {
     let (mut names, mut took) = (0, Duration::ZERO);
     for _ in 0..LISTINGS {
-        forget()?;
+        drop_caches()?;
         let began = Instant::now();
         names += fs::read_dir(dir)?.count();
         took += began.elapsed();
@@ -108,7 +108,7 @@ fn list(dir: &Path) -> Result<(usize, Duration)> {
     Ok((names, took))
 }
 
-/// Makes the kernel forget what it has cached of files.
-fn forget() -> Result<()> {
+/// Drops the kernel's caches of pages, dentries and inodes.
+fn drop_caches() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the kernel's caches")
 }

@@ -1,4 +1,4 @@
-//! The table, and the JSON.
+//! The table and its JSON form.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 
 use super::{
     load::Row,
-    place::{Contender, Sample},
+    testbed::{Sample, ServerKind},
     wire::Limits,
 };
 
-/// Everything that was measured.
+/// All measurements.
 pub(super) struct Report {
     pub(super) limits: Vec<Limits>,
     pub(super) rows: Vec<Measured>,
 }
 
-/// One row's runs.
+/// The runs of one row.
 pub(super) struct Measured {
     pub(super) row: Row,
     knfsd: Vec<Sample>,
@@ -30,10 +30,10 @@ pub(super) struct Measured {
 
 impl Measured {
     /// Adds one run.
-    pub(super) fn add(&mut self, with: Contender, sample: Sample) {
+    pub(super) fn add(&mut self, with: ServerKind, sample: Sample) {
         match with {
-            Contender::Knfsd => self.knfsd.push(sample),
-            Contender::Millrace => self.millrace.push(sample),
+            ServerKind::Knfsd => self.knfsd.push(sample),
+            ServerKind::Millrace => self.millrace.push(sample),
         }
     }
 
@@ -51,7 +51,7 @@ fn number(value: f64) -> String {
     if value < 1000.0 { short(value) } else { grouped(value.round() as u64) }
 }
 
-/// The median, with the smallest and the largest.
+/// The median, with the minimum and the maximum.
 fn spread(samples: &[Sample]) -> String {
     let rates = || samples.iter().map(|s| s.rate);
     let (low, high) = (rates().fold(f64::MAX, f64::min), rates().fold(0.0, f64::max));
@@ -59,13 +59,13 @@ fn spread(samples: &[Sample]) -> String {
 }
 
 impl Report {
-    /// Nothing measured yet.
+    /// An empty report.
     pub(super) fn new(rows: Vec<Row>) -> Self {
         let empty = |row| Measured { row, knfsd: Vec::new(), millrace: Vec::new() };
         Self { limits: Vec::new(), rows: rows.into_iter().map(empty).collect() }
     }
 
-    /// One line for each row.
+    /// One JSON object for each row.
     pub(super) fn json(&self) -> Vec<Value> {
         let runs = |samples: &[Sample]| -> Vec<Value> {
             let one = |s: &Sample| json!({"rate": s.rate, "server_cpu_s": s.server, "both_cpu_s": s.both});

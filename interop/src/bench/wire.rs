@@ -1,4 +1,4 @@
-//! What the wire itself carries: a plain TCP connection between a program in the guest and one on the host.
+//! The rate of a plain TCP connection between a program in the guest and one on the host.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -11,13 +11,13 @@ use clap::{Args, ValueEnum};
 
 use crate::{guest::Guest, network::HOST};
 
-/// How long each is measured.
+/// Duration of each measurement.
 const TIME: Duration = Duration::from_secs(1);
-/// How long the other end may take for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of accepting a connection, of a read and of the guest's command.
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of one write of a stream.
 const RECORD: usize = 1 << 20;
-/// Bytes of a question and of an answer: those of a READ of 4 KiB.
+/// Bytes of a request and of a reply: those of a READ of 4 KiB.
 const PING: usize = 128;
 const PONG: usize = 4096 + 128;
 
@@ -25,28 +25,28 @@ const PONG: usize = 4096 + 128;
 #[derive(Debug, Args)]
 pub(crate) struct WireArgs {
     limit: Limit,
-    /// Where the host listens
+    /// Address of the listener on the host
     address: String,
 }
 
-/// A limit of the wire.
+/// A figure of the plain TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Limit {
-    /// A stream from the host to the guest.
+    /// Stream from the host to the guest.
     FromHost,
-    /// A stream from the guest to the host.
+    /// Stream from the guest to the host.
     ToHost,
-    /// One small question after the other, with the answer of a small READ.
+    /// One small request after the other, with a reply of the size of a small READ's.
     PingPong,
 }
 
-/// What one run measured.
+/// The figures of one run.
 pub(super) struct Limits {
     /// MB/s.
     from_host: f64,
     /// MB/s.
     to_host: f64,
-    /// Per second.
+    /// Requests per second.
     ping_pong: f64,
 }
 
@@ -72,24 +72,24 @@ impl Limits {
 pub(super) struct Wire(TcpListener);
 
 impl Wire {
-    /// Listens where the guest will find it.
+    /// Listens at the host's address.
     ///
     /// # Errors
-    /// When the address is not there.
+    /// When the address does not exist.
     pub(super) fn listen() -> Result<Self> {
-        let listener = TcpListener::bind((HOST, 0)).context("cannot listen on the wire")?;
+        let listener = TcpListener::bind((HOST, 0)).context("cannot listen at the host's address")?;
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
     }
 
     fn accept(&self) -> Result<TcpStream> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.0.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(false)?;
                     stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(PATIENCE))?;
+                    stream.set_read_timeout(Some(TIMEOUT))?;
                     return Ok(stream);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
@@ -101,11 +101,11 @@ impl Wire {
     }
 
     fn measure(&self, guest: &mut Guest, limit: Limit) -> Result<f64> {
-        let word = limit.to_possible_value().context("every limit has a name")?;
+        let kind = limit.to_possible_value().context("every limit has a name")?;
         let job = guest.spawn(&format!(
             "{} bench-wire {} {}",
             guest.interop()?,
-            word.get_name(),
+            kind.get_name(),
             self.0.local_addr()?
         ))?;
         let mut stream = self.accept()?;
@@ -117,12 +117,12 @@ impl Wire {
         };
         drop(stream);
         let rate = count as f64 / began.elapsed().as_secs_f64();
-        job.wait(PATIENCE)?.ok()?;
+        job.wait(TIMEOUT)?.ok()?;
         Ok(if limit == Limit::PingPong { rate } else { rate / 1e6 })
     }
 }
 
-/// The guest's end.
+/// Runs the guest's end.
 ///
 /// # Errors
 /// When the connection fails.

@@ -1,6 +1,6 @@
-//! What goes wrong between a Linux kernel and `millrace serve`: wrong ports, mounts that are not allowed, and guests
-//! and links that are gone in the middle of a transfer. The server says once what is wrong, releases what it held, and
-//! serves the others.
+//! Faults between a Linux kernel and `millrace serve`: wrong ports, mounts that are not permitted, and guests
+//! and links that disappear during a transfer. The server logs the cause once, releases the resources of the
+//! client, and serves other clients.
 
 use std::{
     fs, thread,
@@ -18,21 +18,22 @@ use crate::{
 };
 
 const EXPORT: &str = "/export";
-/// More warnings than this from one mount would drown others: a mount tries more than once.
+/// Limit of the warnings for one mount. (A mount makes more than one attempt.)
 const FEW: usize = 10;
-/// A connection that began improperly is kept for a while before its end is logged.
+/// Time limit of a line in the log: the server keeps a connection that began improperly for a while before it
+/// logs the end.
 const LOG_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("bad-input/wrong-port", wrong_port),
         Case::new("bad-input/secure-export", secure_export),
-        Case::new("bad-input/guest-killed", |lab| gone(lab, |guest| guest.kill(), |_, _| Ok(()))),
+        Case::new("bad-input/guest-killed", |lab| interrupted(lab, |guest| guest.kill(), |_, _| Ok(()))),
         Case::new("bad-input/device-deleted", |lab| {
-            gone(lab, |g| g.must("rdma link delete siw0").map(drop), |g, job| recovers(g, job, "true"))
+            interrupted(lab, |g| g.must("rdma link delete siw0").map(drop), |g, job| recovers(g, job, "true"))
         }),
         Case::new("bad-input/link-down", |lab| {
-            gone(
+            interrupted(
                 lab,
                 |g| g.must("ip link set vec0 down").map(drop),
                 |g, job| recovers(g, job, "ip link set vec0 up"),
@@ -47,7 +48,7 @@ fn boot(lab: &mut Lab) -> Result<Guest> {
     Ok(guest)
 }
 
-/// Mounts the export on the new directory `at`; one try, which gives up after seconds.
+/// Mounts the export on the new directory `at`, with one attempt, which fails within seconds.
 fn mount(proto: &str, port: u16, more: &str) -> String {
     format!(
         "mkdir -p /mnt/x && mount -t nfs -o vers=3,nolock,retry=0,proto={proto},port={port},mountproto=tcp,\
@@ -55,23 +56,23 @@ fn mount(proto: &str, port: u16, more: &str) -> String {
     )
 }
 
-/// The lines of the server's log that contain `text`.
+/// The number of lines of the server's log that contain `text`.
 fn logged(server: &Server, text: &str) -> Result<usize> {
     Ok(fs::read_to_string(server.log_file())?.lines().filter(|l| l.contains(text)).count())
 }
 
-/// Waits until some lines of the server's log contain `text`, but not many.
+/// Waits until the server's log contains `text`, and checks that it does so in at most [`FEW`] lines.
 fn logs_a_few(server: &Server, text: &str) -> Result<()> {
     let deadline = Instant::now() + LOG_LIMIT;
     while logged(server, text)? == 0 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(20));
     }
     let lines = logged(server, text)?;
-    ensure!((1..=FEW).contains(&lines), "{lines} lines of the log say: {text}");
+    ensure!((1..=FEW).contains(&lines), "{lines} lines of the log contain: {text}");
     Ok(())
 }
 
-/// Each transport at the other's port, and at a port where nobody listens.
+/// Mounts by each transport at the other's port, and at a port without a listener.
 fn wrong_port(lab: &mut Lab) -> Result<()> {
     let mut server = lab.server(&ServerOptions::default().memory(EXPORT, "64MiB"))?;
     server.expect_fault("connections_failed_total{transport=\"tcp\"}");
@@ -83,8 +84,8 @@ fn wrong_port(lab: &mut Lab) -> Result<()> {
         ("rdma", TCP_PORT, "Connection refused"),
         ("tcp", RDMA_PORT, "mount system call failed"),
     ] {
-        let said = guest.run(&mount(proto, port, once))?.failed()?;
-        ensure!(said.contains(error), "proto={proto},port={port} says: {said}");
+        let stderr = guest.run(&mount(proto, port, once))?.failed()?;
+        ensure!(stderr.contains(error), "proto={proto},port={port} prints: {stderr}");
     }
     for text in ["does it speak another protocol", "such as a TCP mount at the RDMA port"] {
         logs_a_few(&server, text)?;
@@ -94,19 +95,19 @@ fn wrong_port(lab: &mut Lab) -> Result<()> {
     lab.finish(vec![guest], &[&server])
 }
 
-/// An export for privileged ports only: the kernel's client has one over TCP unless it is told otherwise, and none over
-/// RDMA.
+/// An export for privileged ports only. The kernel's client uses a privileged port over TCP by default, and
+/// none over RDMA.
 fn secure_export(lab: &mut Lab) -> Result<()> {
     let dir = lab.directory("export")?;
     let options = ServerOptions::default().local(EXPORT, &dir, "require_privileged_port = true");
     let mut server = lab.server(&options)?;
     server.expect_fault("refused_calls_total");
     let mut guest = boot(lab)?;
-    let said = guest.run(&mount("tcp", TCP_PORT, ",noresvport"))?.failed()?;
-    ensure!(said.contains("access denied by server"), "over TCP from any port: {said}");
+    let stderr = guest.run(&mount("tcp", TCP_PORT, ",noresvport"))?.failed()?;
+    ensure!(stderr.contains("access denied by server"), "over TCP from any port: {stderr}");
     let lines = logged(&server, "wants calls from a privileged port")?;
-    ensure!((1..=FEW).contains(&lines), "{lines} lines of the log name the port");
-    // RDMA ports say nothing: the rule is that of TCP, as in knfsd.
+    ensure!((1..=FEW).contains(&lines), "{lines} lines of the log report the port");
+    // The rule does not apply to RDMA, as in knfsd.
     guest.must(&mount("rdma", RDMA_PORT, ""))?;
     guest.must("umount /mnt/x")?;
     guest.must(&mount("tcp", TCP_PORT, ""))?;
@@ -116,14 +117,15 @@ fn secure_export(lab: &mut Lab) -> Result<()> {
     for options in ["tcp&resvport", "rdma&noresvport"] {
         ensure!(millrace(options)?.ok()?.stdout == "content\n", "millrace reads the file by {options}");
     }
-    let said = millrace("tcp&noresvport")?.failed()?;
-    ensure!(said.contains("`insecure`"), "millrace from any port says: {said}");
+    let stderr = millrace("tcp&noresvport")?.failed()?;
+    ensure!(stderr.contains("`insecure`"), "millrace from any port prints: {stderr}");
     lab.finish(vec![guest], &[&server])
 }
 
-/// A client goes with `cut` in the middle of RDMA Reads of the server. The server releases its connection within the
-/// stall timeout and a little, another client goes on meanwhile; then `after` is done with the client and its writer.
-fn gone(
+/// Interrupts a client with `cut` during RDMA Reads of the server. The server releases the connection shortly
+/// after the stall timeout, and another client continues meanwhile. Then calls `after` with the client and
+/// its writer.
+fn interrupted(
     lab: &mut Lab,
     cut: impl Fn(&mut Guest) -> Result<()>,
     after: impl Fn(&mut Guest, crate::guest::Job) -> Result<()>,
@@ -143,7 +145,7 @@ fn gone(
     while server.metrics()?.get("data_bytes_total{direction=\"written\"}")? < 8 << 20 {
         thread::sleep(Duration::from_millis(2));
     }
-    ensure!(writer.is_running(), "the copy was done before it could be interrupted");
+    ensure!(writer.is_running(), "the copy ended before it was interrupted");
     cut(&mut guest)?;
     let file = lab.dir.join("other");
     fs::write(&file, vec![7; 8 << 20])?;
@@ -156,7 +158,7 @@ fn gone(
     lab.finish(vec![guest], &[&server])
 }
 
-/// With its device back, the guest's hard mount goes on by itself, and nothing is lost.
+/// When the device is back, the guest's hard mount continues by itself, and no data is lost.
 fn recovers(guest: &mut Guest, writer: crate::guest::Job, back: &str) -> Result<()> {
     guest.must(back)?;
     guest.run("rdma link show siw0/1 || rdma link add siw0 type siw netdev vec0")?.ok()?;

@@ -11,7 +11,7 @@ mod two_mounts;
 
 use super::Case;
 
-/// The cases of this file.
+/// The cases of this group.
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = refused::cases();
     cases.extend(tree::cases());

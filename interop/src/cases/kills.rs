@@ -1,5 +1,5 @@
-//! Clients write to a server that is killed and started again every two seconds: what they read, and what the server has
-//! in the end, is what they wrote last.
+//! Clients write to a server that is killed and restarted every two seconds. Their reads, and the final files
+//! of the server, contain the data that was written last.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -20,12 +20,12 @@ use crate::{
     server::{RDMA_PORT, Server, TCP_PORT},
 };
 
-/// From one start of the server to its end.
+/// Time from one start of the server to its end.
 const LIFE: Duration = Duration::from_secs(2);
-/// What a client takes to check everything when the server stays.
+/// Time limit of a client's final check, during which the server runs.
 const FINISH: Duration = Duration::from_secs(120);
 
-/// A client that runs.
+/// A running client.
 enum Running {
     Guest(crate::guest::Job),
     Host(Child),
@@ -45,7 +45,7 @@ fn kills(lab: &Lab) -> u32 {
     if lab.quick { 4 } else { 200 }
 }
 
-/// How long the client writes.
+/// Seconds for which the client writes.
 fn seconds(lab: &Lab) -> u64 {
     u64::from(kills(lab)) * LIFE.as_secs()
 }
@@ -72,7 +72,7 @@ fn kill_until_the_end(lab: &Lab, server: &mut Server, client: Running) -> Result
         server.stop("KILL")?;
         server.start_again()?;
     }
-    let said = match client {
+    let report = match client {
         Running::Guest(job) => job.wait(FINISH)?.ok()?.stdout,
         Running::Host(child) => {
             let out = child.wait_with_output()?;
@@ -82,7 +82,7 @@ fn kill_until_the_end(lab: &Lab, server: &mut Server, client: Running) -> Result
             String::from_utf8_lossy(&out.stdout).into_owned()
         }
     };
-    println!("{} kills; {}", kills(lab), said.trim());
+    println!("{} kills; {}", kills(lab), report.trim());
     Ok(())
 }
 

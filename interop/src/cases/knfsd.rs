@@ -12,7 +12,7 @@ use crate::{
     tree::{self, Manifest},
 };
 
-/// The kernel's server, with two exports in the guest's memory.
+/// Starts the kernel's server with two exports in the guest's memory.
 pub(super) const START: &str = "
 set -e
 mkdir -p /mnt/export /mnt/secure
@@ -26,9 +26,9 @@ rpc.nfsd --no-nfs-version 4 --tcp --rdma=20049 --port 2049 8
 rpc.mountd";
 const START_AGAIN: &str = "rpc.nfsd --no-nfs-version 4 --tcp --rdma=20049 --port 2049 8";
 
-/// One way of moving a tree.
+/// One variant of a transfer.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct Variant {
     proto: &'static str,
     /// Further URL options, each after a `&`.
     options: &'static str,
@@ -36,37 +36,37 @@ struct Way {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    let rdma = Way { proto: "rdma", options: "", mtu: LARGE_MTU };
-    let tcp = Way { proto: "tcp", ..rdma };
-    let ways = [
+    let rdma = Variant { proto: "rdma", options: "", mtu: LARGE_MTU };
+    let tcp = Variant { proto: "tcp", ..rdma };
+    let variants = [
         ("tree", rdma),
-        ("tree-mtu-1500", Way { mtu: ETHERNET_MTU, ..rdma }),
-        ("size-4k", Way { options: "&rsize=4K&wsize=4K", ..rdma }),
-        ("size-64k", Way { options: "&rsize=64K&wsize=64K", ..rdma }),
-        ("size-1m", Way { options: "&rsize=1M&wsize=1M", ..rdma }),
-        ("nconnect-4", Way { options: "&nconnect=4", ..rdma }),
-        // More connections than the kernel's listener takes at once.
-        ("nconnect-16", Way { options: "&nconnect=16", ..rdma }),
+        ("tree-mtu-1500", Variant { mtu: ETHERNET_MTU, ..rdma }),
+        ("size-4k", Variant { options: "&rsize=4K&wsize=4K", ..rdma }),
+        ("size-64k", Variant { options: "&rsize=64K&wsize=64K", ..rdma }),
+        ("size-1m", Variant { options: "&rsize=1M&wsize=1M", ..rdma }),
+        ("nconnect-4", Variant { options: "&nconnect=4", ..rdma }),
+        // More connections than the kernel's listener accepts at once.
+        ("nconnect-16", Variant { options: "&nconnect=16", ..rdma }),
         ("tree", tcp),
-        ("size-64k", Way { options: "&rsize=64K&wsize=64K", ..tcp }),
-        ("nconnect-4", Way { options: "&nconnect=4", ..tcp }),
+        ("size-64k", Variant { options: "&rsize=64K&wsize=64K", ..tcp }),
+        ("nconnect-4", Variant { options: "&nconnect=4", ..tcp }),
     ];
-    let mut cases: Vec<Case> = ways
+    let mut cases: Vec<Case> = variants
         .into_iter()
-        .map(|(what, way)| {
-            Case::new(format!("knfsd/{}/{what}", way.proto), move |lab| there_and_back(lab, way))
+        .map(|(what, variant)| {
+            Case::new(format!("knfsd/{}/{what}", variant.proto), move |lab| round_trip(lab, variant))
         })
         .collect();
-    for way in [rdma, tcp] {
-        cases.push(Case::new(format!("knfsd/{}/restart", way.proto), move |lab| restart(lab, way)));
-        cases.push(Case::new(format!("knfsd/{}/files", way.proto), move |lab| files(lab, way)));
+    for variant in [rdma, tcp] {
+        cases.push(Case::new(format!("knfsd/{}/restart", variant.proto), move |lab| restart(lab, variant)));
+        cases.push(Case::new(format!("knfsd/{}/files", variant.proto), move |lab| files(lab, variant)));
     }
     cases
 }
 
 /// Boots a guest that serves.
 fn serve(lab: &mut Lab, mtu: u32) -> Result<Guest> {
-    // Its NFSv4 part has no daemon that keeps its clients.
+    // Its NFSv4 part runs without the daemon that tracks clients, and logs that.
     lab.expect_log("NFSD: ");
     let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu })?;
     guest.add_siw()?;
@@ -74,11 +74,11 @@ fn serve(lab: &mut Lab, mtu: u32) -> Result<Guest> {
     Ok(guest)
 }
 
-fn url(guest: &Guest, way: Way, path: &str) -> String {
-    format!("nfs://{}{path}?proto={}{}", guest.address(), way.proto, way.options)
+fn url(guest: &Guest, variant: Variant, path: &str) -> String {
+    format!("nfs://{}{path}?proto={}{}", guest.address(), variant.proto, variant.options)
 }
 
-/// What is in a directory of the guest, seen without NFS.
+/// The manifest of a directory of the guest, read without NFS.
 fn manifest(guest: &mut Guest, dir: &str) -> Result<Manifest> {
     let interop = guest.interop()?;
     Manifest::parse(&guest.must(&format!("{interop} tree manifest {dir}"))?)
@@ -86,51 +86,51 @@ fn manifest(guest: &mut Guest, dir: &str) -> Result<Manifest> {
 
 const COPY: [&str; 5] = ["--recursive", "--hard-links", "--owner", "--verify", "--quiet"];
 
-/// `put` or `get` of a whole tree, with all that it can keep.
+/// `put` or `get` of a whole tree, with all attributes that it can preserve.
 fn copy(command: &str, from: &str, to: &str) -> Result<()> {
     let args = [&[command][..], &COPY, &[from, to]].concat();
     lab::millrace(&args)?.ok().map(drop)
 }
 
-/// A tree goes to the kernel's server and comes back.
-fn there_and_back(lab: &mut Lab, way: Way) -> Result<()> {
-    let mut guest = serve(lab, way.mtu)?;
+/// Copies a tree to the kernel's server and back.
+fn round_trip(lab: &mut Lab, variant: Variant) -> Result<()> {
+    let mut guest = serve(lab, variant.mtu)?;
     let (source, back) = (lab.dir.join("tree"), lab.directory("back")?);
     tree::make(&source, 1, lab.quick)?;
     let want = Manifest::of(&source)?;
-    copy("put", &source.display().to_string(), &url(&guest, way, "/mnt/export"))?;
-    want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "what the kernel's server has")?;
-    copy("get", &url(&guest, way, "/mnt/export/tree"), &back.display().to_string())?;
-    want.expect_same(&Manifest::of(&back.join("tree"))?, "what came back")?;
+    copy("put", &source.display().to_string(), &url(&guest, variant, "/mnt/export"))?;
+    want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "the tree of the kernel's server")?;
+    copy("get", &url(&guest, variant, "/mnt/export/tree"), &back.display().to_string())?;
+    want.expect_same(&Manifest::of(&back.join("tree"))?, "the tree that was copied back")?;
     let crowd = fs::read_dir(source.join("crowd"))?.count();
-    let listed = lab::millrace(&["ls", &url(&guest, way, "/mnt/export/tree/crowd")])?.ok()?.stdout;
+    let listed = lab::millrace(&["ls", &url(&guest, variant, "/mnt/export/tree/crowd")])?.ok()?.stdout;
     ensure!(listed.lines().count() == crowd, "{} of {crowd} names are listed", listed.lines().count());
     lab.finish(vec![guest], &[])
 }
 
-/// The kernel's server ends and comes back in the middle of a copy.
-fn restart(lab: &mut Lab, way: Way) -> Result<()> {
+/// The kernel's server is stopped and restarted during a copy.
+fn restart(lab: &mut Lab, variant: Variant) -> Result<()> {
     lab.expect_log("nfsd: last server has exited");
-    let mut guest = serve(lab, way.mtu)?;
+    let mut guest = serve(lab, variant.mtu)?;
     let source = lab.dir.join("tree");
     tree::make(&source, 1, lab.quick)?;
     let want = Manifest::of(&source)?;
-    let (from, to) = (source.display().to_string(), url(&guest, way, "/mnt/export"));
+    let (from, to) = (source.display().to_string(), url(&guest, variant, "/mnt/export"));
     let put = thread::spawn(move || copy("put", &from, &to));
     guest.must("while [ $(find /mnt/export | wc -l) -lt 50 ]; do sleep 0.01; done")?;
     guest.must("rpc.nfsd 0")?;
-    ensure!(!put.is_finished(), "the copy was done before the server was stopped; nothing was interrupted");
+    ensure!(!put.is_finished(), "nothing was interrupted: the copy ended before the server was stopped");
     thread::sleep(Duration::from_millis(300));
     guest.must(START_AGAIN)?;
     put.join().map_err(|_| anyhow!("the copying thread panicked"))??;
-    want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "what the kernel's server has")?;
+    want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "the tree of the kernel's server")?;
     lab.finish(vec![guest], &[])
 }
 
-/// Single files, names at the limit, and what the kernel's server refuses.
-fn files(lab: &mut Lab, way: Way) -> Result<()> {
-    let mut guest = serve(lab, way.mtu)?;
-    let at = |path: &str| url(&guest, way, path);
+/// Single files, names of the maximum length, and requests that the kernel's server refuses.
+fn files(lab: &mut Lab, variant: Variant) -> Result<()> {
+    let mut guest = serve(lab, variant.mtu)?;
+    let at = |path: &str| url(&guest, variant, path);
     let (long, short) = (lab.dir.join("long"), lab.dir.join("short"));
     fs::write(&long, vec![b'l'; 3_000_000])?;
     fs::write(&short, "short")?;
@@ -140,14 +140,15 @@ fn files(lab: &mut Lab, way: Way) -> Result<()> {
     let read = lab::millrace(&["cat", &at("/mnt/export/file")])?.ok()?.stdout;
     ensure!(read == "short", "a file that was replaced by a shorter one has {} bytes", read.len());
     lab::millrace(&["mkdir", &at(&format!("/mnt/export/{}", "n".repeat(255)))])?.ok()?;
-    let refused = |what: &str, args: &[&str], says: &str| -> Result<()> {
-        let said = lab::millrace(args)?.failed()?;
-        ensure!(said.contains(says), "{what}: {said}");
+    let refused = |what: &str, args: &[&str], text: &str| -> Result<()> {
+        let stderr = lab::millrace(args)?.failed()?;
+        ensure!(stderr.contains(text), "{what}: {stderr}");
         Ok(())
     };
     let name = format!("/mnt/export/{}", "n".repeat(256));
     refused("a name of 256 bytes", &["mkdir", &at(&name)], "the name is too long")?;
-    // The kernel's server does not tell what it does not have from what it does not give.
+    // The kernel's server answers alike for an export that does not exist and one that the client may not
+    // mount.
     refused("an unknown export", &["ls", &at("/mnt/nothing")], "does not let this client mount it")?;
     lab::millrace(&["ls", &at("/mnt/secure")])?.ok()?;
     let unprivileged = format!("{}&noresvport", at("/mnt/secure"));

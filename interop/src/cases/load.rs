@@ -1,4 +1,4 @@
-//! Much at once, and resources that run out in the middle of it.
+//! High load, and resources that run out under it.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -23,7 +23,7 @@ use crate::{
     tree::{self, Manifest},
 };
 
-/// What a copy that ran out of space says.
+/// The error of a copy that ran out of space.
 const NO_SPACE: &str = "no space left";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -51,7 +51,7 @@ fn source(lab: &Lab, seed: u64) -> Result<(PathBuf, Manifest)> {
     Ok((dir, manifest))
 }
 
-/// `millrace cp -r` of a tree to the export, in the background.
+/// Starts `millrace cp -r` of a tree to the export.
 fn copy(from: &Path, proto: &str, to: &str) -> Result<Child> {
     Command::new(lab::millrace_program()?)
         .args(["cp", "-r", "--hard-links", "--owner", &from.display().to_string(), &url(proto, to)])
@@ -62,7 +62,7 @@ fn copy(from: &Path, proto: &str, to: &str) -> Result<Child> {
         .context("cannot start a copy")
 }
 
-/// Waits for copies; the words of those that failed come back.
+/// Waits for copies and returns the error output of those that failed.
 fn failures(copies: Vec<Child>) -> Result<Vec<String>> {
     let mut failures = Vec::new();
     for copy in copies {
@@ -81,7 +81,7 @@ fn all_succeed(copies: Vec<Child>) -> Result<()> {
     Ok(())
 }
 
-/// Many copies at once, each of which is whole in the end.
+/// Many concurrent copies; each is complete in the end.
 fn copies(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let server = lab.server(&Backend::Local.options(lab)?)?;
     let (from, want) = source(lab, 1)?;
@@ -95,8 +95,8 @@ fn copies(lab: &mut Lab, proto: &'static str) -> Result<()> {
     lab.finish(vec![], &[&server])
 }
 
-/// A file system that fills up in the middle of a copy costs that copy, and nothing that was there before; when there is
-/// space again, the next copy succeeds.
+/// A file system that fills up during a copy fails that copy and changes no older file. With free space
+/// again, the next copy succeeds.
 fn no_space(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let small = lab.directory("small")?;
     program::must("mount", &["-t", "tmpfs", "-o", "size=64m", "none", &small.display().to_string()])?;
@@ -109,21 +109,21 @@ fn no_space(lab: &mut Lab, proto: &'static str) -> Result<()> {
     for n in 0..8 {
         std::fs::write(large.join(format!("file-{n}")), vec![n; 8 << 20])?;
     }
-    let said = failures(vec![copy(&large, proto, "/large")?])?;
-    ensure!(said.len() == 1 && said[0].contains(NO_SPACE), "a copy without space said {said:?}");
-    want.expect_same(&Manifest::of(&small.join("before"))?, "what was there before")?;
+    let errors = failures(vec![copy(&large, proto, "/large")?])?;
+    ensure!(errors.len() == 1 && errors[0].contains(NO_SPACE), "a copy without space failed with {errors:?}");
+    want.expect_same(&Manifest::of(&small.join("before"))?, "the tree that was copied before")?;
     lab::millrace(&["rm", "-r", &url(proto, "/large")])?.ok()?;
     all_succeed(vec![copy(&from, proto, "/after")?])?;
-    want.expect_same(&Manifest::of(&small.join("after"))?, "what was copied after")?;
+    want.expect_same(&Manifest::of(&small.join("after"))?, "the tree that was copied after")?;
     lab.finish(vec![], &[&server])
 }
 
-/// A server that may open few files serves more clients than that.
+/// A server with a low limit of open files serves more clients in total than that limit.
 fn no_descriptors(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let server = lab.server(&Backend::Local.options(lab)?.descriptors(64))?;
     let (from, want) = source(lab, 1)?;
     let count = if lab.quick { 10 } else { 60 };
-    // Clients come one after the other, since no more connections than descriptors can be there at once.
+    // Clients run in rounds, since the server cannot have more connections than descriptors at the same time.
     for round in 0..count / 10 {
         let name = |n| format!("copy-{round}-{n}");
         let copies =
@@ -136,12 +136,12 @@ fn no_descriptors(lab: &mut Lab, proto: &'static str) -> Result<()> {
     lab.finish(vec![], &[&server])
 }
 
-/// A server that stands still in the middle of copies, by the library and by the kernel's client.
+/// The server is suspended during copies by the library and by the kernel's client.
 fn stopped(lab: &mut Lab, proto: &'static str) -> Result<()> {
     lab.expect_log("not responding, still trying");
     lab.expect_log("nfs: server 10.77.0.1 OK");
     let mut server = lab.server(&Backend::Local.options(lab)?)?;
-    // A client that waits for long connects again, and repeats its calls.
+    // A client that waits for a long time connects again and repeats its calls.
     server.expect_fault(&format!("connections_failed_total{{transport=\"{proto}\"}}"));
     server.expect_fault("replayed_calls_total");
     let mut guest = boot(lab, &GuestOptions::default())?;
@@ -172,13 +172,13 @@ fn signal(server: &Server, signal: &str) -> Result<()> {
     program::must("kill", &["-s", signal, &pid.to_string()]).map(drop)
 }
 
-/// Connections on which no byte comes, from several addresses, beside clients that work.
+/// Connections without any data, from several addresses, beside active clients.
 fn silent(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let server = lab.server(&Backend::Local.options(lab)?)?;
     let (from, want) = source(lab, 1)?;
     let mut open = Vec::new();
     for source in 1..=5 {
-        // Addresses of 127.0.0.0/8 are the host's own, and any of them reaches the wire's end of the host.
+        // All addresses of 127.0.0.0/8 belong to the host, and can connect to its address on the bridge.
         for _ in 0..205 {
             open.push(connect_from([127, 0, 0, source])?);
         }
@@ -191,7 +191,7 @@ fn silent(lab: &mut Lab, proto: &'static str) -> Result<()> {
     lab.finish(vec![], &[&server])
 }
 
-/// A TCP connection to the server's NFS port from this address.
+/// Opens a TCP connection to the server's NFS port from the address `source`.
 fn connect_from(source: [u8; 4]) -> Result<TcpStream> {
     let socket =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)?;

@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use crate::{lab::Lab, machine::Machine};
 
-/// The cases that are proven with the kernel that users run too.
+/// The cases that also run with the kernel that users have.
 const CORE: [&str; 9] = [
     "kernel-client/rdma/memory/mtu-1500",
     "kernel-client/rdma/local/mtu-1500",
@@ -25,15 +25,15 @@ const CORE: [&str; 9] = [
     "verbs/rxe/kernel-to-millrace",
 ];
 
-/// What proves a case, and ends with [`Lab::finish`].
-type Proof = Box<dyn Fn(&mut Lab) -> Result<()> + Send>;
+/// The function of a case. It ends with [`Lab::finish`].
+type CaseFn = Box<dyn Fn(&mut Lab) -> Result<()> + Send>;
 
-/// One thing that is proven.
+/// One case.
 pub(crate) struct Case {
     /// `GROUP/.../WHAT`, unique.
     pub(crate) name: String,
-    /// Proves it.
-    pub(crate) run: Proof,
+    /// The function.
+    pub(crate) run: CaseFn,
 }
 
 impl Case {
@@ -42,7 +42,7 @@ impl Case {
     }
 }
 
-/// Every case, in the order in which they run.
+/// Every case, in the order of their execution.
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     cases.extend(kernel_client::cases());
@@ -69,12 +69,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_of_the_core_is_there() {
+    fn every_core_case_exists() {
         assert_eq!(of(Machine::Qemu).len(), CORE.len());
     }
 
     #[test]
-    fn no_two_cases_have_the_same_name() {
+    fn case_names_are_unique() {
         let mut names: Vec<String> = all().into_iter().map(|c| c.name).collect();
         let all = names.len();
         names.sort();

@@ -1,17 +1,17 @@
-//! The verbs provider, in a guest over the kernel's software devices, with itself, with the kernel's client, and
-//! across the wire with a server on the host over the iWARP provider.
+//! The verbs provider in a guest over the kernel's software devices: with itself, with the kernel's client,
+//! and with the iWARP provider on the host.
 
-mod crossing;
-mod inside;
-mod place;
+mod common;
+mod one_guest;
 mod suites;
+mod with_iwarp;
 
 use super::Case;
 
-/// The cases of this file.
+/// The cases of this group.
 pub(super) fn cases() -> Vec<Case> {
-    let mut cases = inside::cases();
+    let mut cases = one_guest::cases();
     cases.extend(suites::cases());
-    cases.extend(crossing::cases());
+    cases.extend(with_iwarp::cases());
     cases
 }

@@ -1,4 +1,4 @@
-//! Making a tree that has something of everything that a file system keeps.
+//! Makes a tree with examples of everything that a file system stores.
 
 use std::{
     ffi::OsStr,
@@ -14,13 +14,13 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Sizes at the edges of pages, of inline messages, of records and of pages of the server's memory.
+/// Sizes at boundaries of pages, inline messages, records and buffers of the server.
 const SIZES: [usize; 14] =
     [0, 1, 511, 1024, 3900, 4095, 4096, 4097, 65_535, 65_536, 65_537, 262_144, 1_048_576, 1_048_577];
-/// Some moment in 2001, from which times are counted.
+/// An arbitrary moment in 2001, the base of times.
 const EPOCH: Duration = Duration::from_secs(1_000_000_000);
 
-/// How large a tree is.
+/// The size of a tree.
 struct Scale {
     big_file: usize,
     crowd: usize,
@@ -30,10 +30,11 @@ struct Scale {
 const FULL: Scale = Scale { big_file: 64 << 20, crowd: 5000, holes: 64 << 20 };
 const QUICK: Scale = Scale { big_file: 8 << 20, crowd: 500, holes: 8 << 20 };
 
-/// Makes the tree of `seed` as the new directory `root`. The same seed and size give the same tree anywhere.
+/// Makes the tree of `seed` as the new directory `root`. The same seed and size produce the same tree
+/// anywhere.
 ///
 /// # Errors
-/// When something cannot be made, with its path.
+/// When an entry cannot be made, with its path.
 pub(crate) fn make(root: &Path, seed: u64, quick: bool) -> Result<()> {
     let scale = if quick { QUICK } else { FULL };
     let mut maker = Maker { random: seed ^ 0x9e37_79b9_7f4a_7c15, times: 0, directories: Vec::new() };
@@ -52,12 +53,12 @@ pub(crate) fn make(root: &Path, seed: u64, quick: bool) -> Result<()> {
 struct Maker {
     random: u64,
     times: u64,
-    /// Finished last, because what is made inside changes their times.
+    /// Directories, whose times are set last, because new entries change them.
     directories: Vec<PathBuf>,
 }
 
 impl Maker {
-    /// xorshift64*: enough to make content that does not repeat.
+    /// xorshift64*, which is sufficient for content without repetition.
     fn next(&mut self) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -75,7 +76,7 @@ impl Maker {
     }
 
     fn directory(&mut self, path: &Path) -> Result<()> {
-        fs::create_dir(path).with_context(|| format!("cannot make {}", path.display()))?;
+        fs::create_dir(path).with_context(|| format!("cannot create {}", path.display()))?;
         self.directories.push(path.to_owned());
         Ok(())
     }
@@ -88,12 +89,13 @@ impl Maker {
             }
             Ok(out.into_inner()?)
         };
-        let file = make(&mut |n| self.bytes(n)).with_context(|| format!("cannot make {}", path.display()))?;
+        let file =
+            make(&mut |n| self.bytes(n)).with_context(|| format!("cannot create {}", path.display()))?;
         file.set_modified(self.time())?;
         Ok(())
     }
 
-    /// A time with all digits of its nanoseconds, another one at each call.
+    /// A time with all digits of its nanoseconds, different at each call.
     fn time(&mut self) -> SystemTime {
         self.times += 1;
         SystemTime::UNIX_EPOCH
@@ -160,7 +162,7 @@ impl Maker {
             let path = dir.join(format!("{n}-{mode:04o}"));
             self.file(&path, 64)?;
             match chown(&path, Some(1000 + n as u32), Some(2000 + n as u32)) {
-                // Not root: everything belongs to the caller.
+                // Without root, everything belongs to the caller.
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
                 other => other?,
             }

@@ -1,4 +1,4 @@
-//! Saying exactly what is in a tree, so that two can be compared wherever they are.
+//! Describes the content of a tree, so that trees on different machines can be compared.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,23 +12,25 @@ use std::{
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-/// Differences that are shown; more are counted.
+/// Number of differences that are printed; the others are only counted.
 const SHOWN: usize = 12;
-/// Where the time is among the words that [`describe`] tells of a file.
+/// Position of the time among the words of [`describe`] for a file.
 const FILE_TIME: usize = 4;
 
-/// The entries of a tree by their paths: kind, mode, owner, size, time, links, and content by its SHA-256.
+/// The entries of a tree by their paths: kind, mode, owner, size, time, links, and the SHA-256 of the
+/// content.
 ///
-/// Its text has one line for each: `PATH<tab>ATTRIBUTES`, with odd bytes of the path escaped. Times of symbolic links,
-/// and sizes and link counts of directories, are left out: they are each file system's own affair.
+/// The text form has one line for each entry: `PATH<tab>ATTRIBUTES`, with unusual bytes of the path escaped.
+/// Times of symbolic links and sizes and link counts of directories are left out, because they depend on the
+/// file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Manifest(BTreeMap<String, String>);
 
 impl Manifest {
-    /// What is in `root`, itself included (as `.`).
+    /// The manifest of `root`, including `root` itself (as `.`).
     ///
     /// # Errors
-    /// When something cannot be read, with its path.
+    /// When an entry cannot be read, with its path.
     pub(crate) fn of(root: &Path) -> Result<Self> {
         let mut found = Vec::new();
         walk(root, Path::new("."), &mut found)?;
@@ -37,17 +39,17 @@ impl Manifest {
         let mut entries = BTreeMap::new();
         for path in found {
             let name = path.as_os_str().as_bytes().escape_ascii().to_string();
-            let told = describe(&root.join(&path), &name, &mut groups)
+            let attributes = describe(&root.join(&path), &name, &mut groups)
                 .with_context(|| path.display().to_string())?;
-            entries.insert(name, told);
+            entries.insert(name, attributes);
         }
         Ok(Self(entries))
     }
 
-    /// Reads the text form.
+    /// Parses the text form.
     ///
     /// # Errors
-    /// When a line has no tab, or there is none.
+    /// When a line has no tab, or there is no line.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let entry = |l: &str| l.split_once('\t').map(|(p, a)| (p.to_owned(), a.to_owned()));
         let entries: Option<BTreeMap<_, _>> = text.lines().map(entry).collect();
@@ -57,10 +59,10 @@ impl Manifest {
         }
     }
 
-    /// Checks that `other`, called `name`, is the same.
+    /// Checks that `other`, called `name` in messages, is equal.
     ///
     /// # Errors
-    /// With what is missing, too much or different.
+    /// With the entries that are missing, unexpected or different.
     pub(crate) fn expect_same(&self, other: &Self, name: &str) -> Result<()> {
         let mut lines = Vec::new();
         for (path, want) in &self.0 {
@@ -70,9 +72,7 @@ impl Manifest {
                 Some(_) => {}
             }
         }
-        lines.extend(
-            other.0.keys().filter(|p| !self.0.contains_key(*p)).map(|p| format!("{p}: should not be")),
-        );
+        lines.extend(other.0.keys().filter(|p| !self.0.contains_key(*p)).map(|p| format!("{p}: unexpected")));
         if lines.is_empty() {
             return Ok(());
         }
@@ -81,10 +81,10 @@ impl Manifest {
         bail!("{name} differs in {count} of {} entries:\n      {}", self.0.len(), lines.join("\n      "))
     }
 
-    /// As [`Manifest::expect_same`], but the time of one file may be another.
+    /// As [`Manifest::expect_same`], except that the time of one file may differ.
     ///
     /// # Errors
-    /// With what is missing, too much or different.
+    /// With the entries that are missing, unexpected or different.
     pub(crate) fn expect_same_but_one_time(&self, other: &Self, name: &str) -> Result<()> {
         let both = self.0.iter().filter_map(|(path, want)| Some((want, other.0.get(path)?)));
         let mut changed = both.filter(|(want, have)| want != have);
@@ -99,8 +99,8 @@ impl Manifest {
 }
 
 /// The attributes of a file without its time.
-fn timeless(told: &str) -> Option<Vec<&str>> {
-    let mut words: Vec<_> = told.split(' ').collect();
+fn timeless(attributes: &str) -> Option<Vec<&str>> {
+    let mut words: Vec<_> = attributes.split(' ').collect();
     (words.first() == Some(&"file") && words.len() > FILE_TIME).then(|| {
         words.remove(FILE_TIME);
         words
@@ -109,7 +109,7 @@ fn timeless(told: &str) -> Option<Vec<&str>> {
 
 impl fmt::Display for Manifest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|(path, told)| writeln!(f, "{path}\t{told}"))
+        self.0.iter().try_for_each(|(path, attributes)| writeln!(f, "{path}\t{attributes}"))
     }
 }
 
@@ -125,7 +125,7 @@ fn walk(root: &Path, path: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The attributes of `path`; `groups` has the first name of each file with several.
+/// The attributes of `path`. `groups` maps each inode with several links to the first name that was found.
 fn describe(path: &Path, name: &str, groups: &mut HashMap<(u64, u64), String>) -> Result<String> {
     let m = fs::symlink_metadata(path)?;
     let owner = format!("{:04o} {}:{}", m.mode() & 0o7777, m.uid(), m.gid());
@@ -168,7 +168,7 @@ mod tests {
     use crate::tree::make;
 
     #[test]
-    fn the_same_seed_makes_the_same_tree_and_every_change_is_found() {
+    fn the_same_seed_makes_the_same_tree_and_every_change_is_reported() {
         let scratch = tempfile::tempdir().unwrap();
         let (a, b) = (scratch.path().join("a"), scratch.path().join("b"));
         make(&a, 7, true).unwrap();
@@ -191,12 +191,12 @@ mod tests {
         let e = want.expect_same(&Manifest::of(&b).unwrap(), "b").unwrap_err().to_string();
         let changed =
             ["0001024", "0000001", "0004096", "links/relative: missing", "links/1", "below/2", "below/3"];
-        for name in changed.iter().chain(&["crowd/new: should not be"]) {
-            assert!(e.contains(name), "{name} is not in {e}");
+        for name in changed.iter().chain(&["crowd/new: unexpected"]) {
+            assert!(e.contains(name), "{e} does not contain {name}");
         }
     }
     #[test]
-    fn the_time_of_one_file_may_be_another_and_nothing_else() {
+    fn only_the_time_of_one_file_may_differ() {
         let made = |a: (u32, &str), b: u32, rest: &str| {
             let file = |time, sum| format!("file 0644 0:0 5 {time}.000000000 {sum}");
             Manifest::parse(&format!("a\t{}\nb\t{}\n{rest}", file(a.0, a.1), file(b, "bb"))).unwrap()

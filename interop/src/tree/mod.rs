@@ -1,4 +1,4 @@
-//! The directory trees that cases move about, and what has to arrive.
+//! The directory trees that cases transfer, and their comparison.
 
 mod make;
 mod manifest;

@@ -1,4 +1,4 @@
-//! What programs do with files besides reading and writing them from end to end.
+//! Operations of programs on files other than sequential reads and writes of whole files.
 
 use anyhow::{Context, Result, ensure};
 
@@ -8,8 +8,9 @@ use super::{
 };
 use crate::{guest::GuestOptions, lab::Lab};
 
-/// Each script runs in a new directory of the mount, with `again` to unmount and mount, so that nothing is answered
-/// from the guest's cache, and `refuse COMMAND`. Every line has to succeed; a `[ ]` needs a line of its own.
+/// Each script runs in a new directory of the mount. `again` unmounts and mounts, so that the guest's cache
+/// answers nothing, and `refuse COMMAND` requires that the command fails. Every line must succeed; a `[ ]`
+/// must be alone on its line.
 const SCRIPTS: [(&str, &str); 7] = [
     ("append", APPEND),
     ("truncate", TRUNCATE),
@@ -47,7 +48,7 @@ again
 [ \"$(ls -A)\" = target ]
 [ $(cat target) = new ]";
 
-// The client keeps the file under another name until it is closed.
+// The client renames the file until it is closed.
 const UNLINK_WHILE_OPEN: &str = "
 head -c 100000 /dev/urandom > /tmp/data; cp /tmp/data f
 exec 3<> f
@@ -117,8 +118,8 @@ fn run(lab: &mut Lab, proto: &str, backend: Backend) -> Result<()> {
     lab.finish(vec![guest], &[&server])
 }
 
-/// What `fsync` was told is there survives a server that is killed at once, and it is there before the guest has
-/// unmounted anything.
+/// Data that `fsync` has acknowledged survives a server that is killed immediately, and it is in the server's
+/// file before the guest has unmounted anything.
 fn fsync(lab: &mut Lab, proto: &str) -> Result<()> {
     lab.expect_log("not responding, still trying");
     lab.expect_log("nfs: server 10.77.0.1 OK");
@@ -131,7 +132,10 @@ fn fsync(lab: &mut Lab, proto: &str) -> Result<()> {
     server.stop("KILL")?;
     let want = guest.must("sha256sum < /tmp/data")?;
     let have = crate::program::must("sha256sum", &[&lab.dir.join("export/f").display().to_string()])?.stdout;
-    ensure!(have.split(' ').next() == want.split(' ').next(), "the server's file is {have}, not {want}");
+    ensure!(
+        have.split(' ').next() == want.split(' ').next(),
+        "the server's file has the sum {have} instead of {want}"
+    );
     server.start_again()?;
     guest.must("cmp /tmp/data /mnt/x/f && echo more >> /mnt/x/f && sync /mnt/x/f")?;
     lab.finish(vec![guest], &[&server])

@@ -1,4 +1,4 @@
-//! What the cases of this group have in common: a server with one export, and a guest that mounts it.
+//! Common parts of the cases of this group: a server with one export, and a guest that mounts it.
 
 use anyhow::Result;
 
@@ -10,16 +10,16 @@ use crate::{
     tree::Manifest,
 };
 
-/// The export that every server of this group has.
+/// The export of every server of this group.
 pub(in crate::cases) const EXPORT: &str = "/export";
 
-/// Where an export's files are.
+/// The backend of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cases) enum Backend {
     Memory,
     Local,
-    /// A local one whose names and attributes are durable before they are answered, as by default: each entry of a
-    /// tree waits for the disk several times, which a few cases are enough to prove.
+    /// A local backend whose names and attributes are durable before the reply, as by default. Each entry of
+    /// a tree waits for the disk several times, so that only a few cases use it.
     Durable,
 }
 
@@ -32,7 +32,7 @@ impl Backend {
         }
     }
 
-    /// A server with an export of this kind; a local one is the case's directory `export`.
+    /// A server with an export of this backend. A local one exports the directory `export` of the case.
     pub(in crate::cases) fn options(self, lab: &Lab) -> Result<ServerOptions> {
         Ok(match self {
             Self::Memory => ServerOptions::default().memory(EXPORT, "256MiB"),
@@ -51,10 +51,12 @@ pub(in crate::cases) fn boot(lab: &mut Lab, options: &GuestOptions) -> Result<Gu
     Ok(guest)
 }
 
-/// The command that mounts the export on the new directory `at`; `more` are further options, with their commas.
+/// The command that mounts the export on the new directory `at`. `more` is further options, each after a
+/// comma.
 ///
-/// It tries again when the source port is not available: the kernel's RDMA connection manager picks a random port for a siw
-/// connection without regard to TCP connections in TIME_WAIT, and the mount fails with EADDRNOTAVAIL.
+/// The command tries again when the source port is not available: the kernel's RDMA connection manager
+/// chooses a random port for a siw connection, even one that a TCP connection in TIME_WAIT occupies, and the
+/// mount fails with EADDRNOTAVAIL.
 pub(in crate::cases) fn mount_command(proto: &str, at: &str, more: &str) -> String {
     let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
     format!(
@@ -65,13 +67,13 @@ pub(in crate::cases) fn mount_command(proto: &str, at: &str, more: &str) -> Stri
     )
 }
 
-/// What is in a directory of the guest.
+/// The manifest of a directory of the guest.
 pub(in crate::cases) fn manifest(guest: &mut Guest, dir: &str) -> Result<Manifest> {
     let interop = guest.interop()?;
     Manifest::parse(&guest.must(&format!("{interop} tree manifest {dir}"))?)
 }
 
-/// Makes the tree of `seed` in the guest's memory and says what is in it.
+/// Makes the tree of `seed` in the guest's memory and returns its manifest.
 pub(in crate::cases) fn make_tree(lab: &Lab, guest: &mut Guest, dir: &str, seed: u64) -> Result<Manifest> {
     let interop = guest.interop()?;
     let quick = if lab.quick { "--quick" } else { "" };

@@ -1,4 +1,4 @@
-//! What an administrator gets wrong, and what a client does that dies.
+//! Errors of administrators, and a client that is killed.
 
 use std::{fs, thread, time::Duration};
 
@@ -20,7 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Each mistake gets the error that says what it is.
+/// Each mistake produces a specific error.
 fn refusals(lab: &mut Lab, proto: &str) -> Result<()> {
     let dir = lab.directory("export")?;
     fs::write(dir.join("file"), "content")?;
@@ -35,23 +35,24 @@ fn refusals(lab: &mut Lab, proto: &str) -> Result<()> {
     let mut guest = boot(lab, &GuestOptions::default())?;
     let good = mount_command(proto, "/mnt/x", ",retrans=1,timeo=10,retry=0");
     let missing = guest.run(&good.replace(":/export", ":/nothing"))?.failed()?;
-    ensure!(missing.contains("No such file"), "mounting an unknown export says: {missing}");
+    ensure!(missing.contains("No such file"), "mounting an unknown export prints: {missing}");
     let outside = guest.run(&good.replace(":/export", ":/elsewhere"))?.failed()?;
     ensure!(
         outside.contains("access denied") || outside.contains("Permission denied"),
-        "mounting from a foreign network says: {outside}"
+        "mounting from a foreign network prints: {outside}"
     );
     let wrong_port = good.replace(",port=2", ",port=3");
     let port = guest.run(&format!("timeout 20 bash <<'END'\n{wrong_port}\nEND"))?.failed()?;
-    ensure!(port.contains("Connection refused"), "mounting from a wrong port says: {port}");
+    ensure!(port.contains("Connection refused"), "mounting from a wrong port prints: {port}");
     guest.must(&good)?;
     let write = guest.run("echo x > /mnt/x/file")?.failed()?;
-    ensure!(write.contains("Read-only file system"), "writing to a read-only export says: {write}");
-    ensure!(guest.must("cat /mnt/x/file")? == "content", "a read-only export is readable");
+    ensure!(write.contains("Read-only file system"), "writing to a read-only export prints: {write}");
+    ensure!(guest.must("cat /mnt/x/file")? == "content", "a read-only export is not readable");
     lab.finish(vec![guest], &[&server])
 }
 
-/// A guest loses its power with WRITEs in flight; everything that it held is released, and another guest goes on.
+/// A guest is powered off with WRITEs in flight. The server releases its resources, and another guest
+/// continues.
 fn guest_killed(lab: &mut Lab) -> Result<()> {
     let mut server = lab.server(&Backend::Memory.options(lab)?)?;
     server.expect_fault("connections_failed_total{transport=\"rdma\"}");
@@ -63,10 +64,13 @@ fn guest_killed(lab: &mut Lab) -> Result<()> {
     while server.metrics()?.get("data_bytes_total{direction=\"written\"}")? < 16 << 20 {
         thread::sleep(Duration::from_millis(2));
     }
-    ensure!(writer.is_running(), "the copy was done before the guest was killed");
+    ensure!(writer.is_running(), "the copy ended before the guest was killed");
     guest.kill()?;
     let want = make_tree(lab, &mut other, "/tmp/tree", 2)?;
     other.must("cp -a /tmp/tree /mnt/x/")?;
-    want.expect_same(&manifest(&mut other, "/mnt/x/tree")?, "what another guest wrote and reads")?;
+    want.expect_same(
+        &manifest(&mut other, "/mnt/x/tree")?,
+        "the tree that another guest wrote and read back",
+    )?;
     lab.finish(vec![guest, other], &[&server])
 }

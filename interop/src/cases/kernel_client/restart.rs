@@ -1,4 +1,4 @@
-//! A hard mount survives a server that ends and comes back in the middle of a copy.
+//! A hard mount survives a restart of the server during a copy.
 
 use std::{thread, time::Duration};
 
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{guest::GuestOptions, lab::Lab, server::Server, tree::Manifest};
 
-/// How long a copy may take that was interrupted.
+/// Time limit of an interrupted copy.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// 64 MiB that differ everywhere; they are flushed while they are made.
+/// 64 MiB without repetition; the kernel flushes the data while it is produced.
 const STREAM: &str = "seq -w 1 9999999 | head -c 64M";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -40,7 +40,7 @@ fn run(lab: &mut Lab, proto: &str, signal: &str) -> Result<()> {
     in_the_middle(&server)?;
     ensure!(
         copy.is_running() && stream.is_running(),
-        "nothing was interrupted: the copies were done too soon"
+        "nothing was interrupted: the copies ended before the server was stopped"
     );
     server.stop(signal)?;
     server.start_again()?;
@@ -50,14 +50,18 @@ fn run(lab: &mut Lab, proto: &str, signal: &str) -> Result<()> {
     guest.must("umount /mnt/x")?;
     guest.must(&mount)?;
     guest.must(&format!("cmp /mnt/x/stream <({STREAM})"))?;
-    // Linux sets the times of a file after it has flushed it once. If the flush finds the write verifier changed, the
-    // data goes again after that, and makes the time of the file that `cp` was at that of the second WRITE.
-    want.expect_same_but_one_time(&manifest(&mut guest, "/mnt/x/tree")?, "what the guest reads back")?;
-    want.expect_same_but_one_time(&Manifest::of(&lab.dir.join("export/tree"))?, "what the server has")?;
+    // Linux sets the times of a file after the first flush of its data. If that flush finds a changed write
+    // verifier, the data is sent again afterwards, which changes the time of the file that `cp` was copying
+    // to that of the second WRITE.
+    want.expect_same_but_one_time(
+        &manifest(&mut guest, "/mnt/x/tree")?,
+        "the tree that the guest reads back",
+    )?;
+    want.expect_same_but_one_time(&Manifest::of(&lab.dir.join("export/tree"))?, "the tree of the server")?;
     lab.finish(vec![guest], &[&server])
 }
 
-/// Waits until some files are made and some of the stream is written.
+/// Waits until some files are created and a part of the stream is written.
 fn in_the_middle(server: &Server) -> Result<()> {
     loop {
         let now = server.metrics()?;

@@ -1,4 +1,4 @@
-//! Two kernels change one export together, without caches of attributes and names.
+//! Two kernels change one export concurrently, without caches of attributes and names.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::{
     lab::Lab,
 };
 
-/// How long what runs in both at once may take.
+/// Time limit of commands that run in both guests concurrently.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What one says while the other listens; each line runs in the guest that it names.
+/// Commands with the guest that runs each, in order.
 const DIALOGUE: [(usize, &str); 13] = [
     (0, "echo one > f"),
     (1, "[ \"$(cat f)\" = one ]"),
@@ -33,7 +33,7 @@ const DIALOGUE: [(usize, &str); 13] = [
     (0, "[ \"$(ls)\" = g ]"),
 ];
 
-/// Adds one to the file `count` under a lock that is a directory, which only one can make.
+/// Increments the file `count` under a lock, which is a directory that only one guest can create.
 const COUNT: &str = "
 cd /mnt/x
 for i in $(seq 10); do
@@ -64,7 +64,7 @@ fn run(lab: &mut Lab, proto: &str, backend: Backend) -> Result<()> {
     lab.finish(guests.into(), &[&server])
 }
 
-/// A file that the other has removed is stale to the one that has it open.
+/// A file that another client has removed is stale to the client that has it open.
 fn stale([a, b]: &mut [Guest; 2]) -> Result<()> {
     let reader = a.spawn(
         "cd /mnt/x; echo x > s; exec 3< s; touch opened; while [ -e s ]; do sleep 0.01; done; cat <&3",
@@ -73,12 +73,12 @@ fn stale([a, b]: &mut [Guest; 2]) -> Result<()> {
     let error = reader.wait(LIMIT)?.failed()?;
     ensure!(
         error.contains("Stale file handle"),
-        "reading a file that another client has removed says: {error}"
+        "reading a file that another client has removed prints: {error}"
     );
     Ok(())
 }
 
-/// Runs `script` in both at once.
+/// Runs `script` in both guests concurrently.
 fn both([a, b]: &mut [Guest; 2], script: &str) -> Result<()> {
     let (a, b) = (a.spawn(script)?, b.spawn(script)?);
     for job in [a, b] {
@@ -87,16 +87,16 @@ fn both([a, b]: &mut [Guest; 2], script: &str) -> Result<()> {
     Ok(())
 }
 
-/// No increment is lost.
+/// Checks that no increment is lost.
 fn count(guests: &mut [Guest; 2]) -> Result<()> {
     guests[0].must("echo 0 > /mnt/x/count")?;
     both(guests, COUNT)?;
     let n = guests[1].must("cat /mnt/x/count")?;
-    ensure!(n.trim() == "20", "two guests counted to 10 each, together to {n}");
+    ensure!(n.trim() == "20", "two guests added 10 each, but the count is {n}");
     Ok(())
 }
 
-/// Both fill, rename in and empty one directory.
+/// Both guests create and rename files in one directory.
 fn crowd(guests: &mut [Guest; 2]) -> Result<()> {
     guests[0].must("mkdir /mnt/x/crowd")?;
     let fill = "cd /mnt/x/crowd; me=$(hostname -I | tr -d ' '); \
@@ -107,13 +107,13 @@ fn crowd(guests: &mut [Guest; 2]) -> Result<()> {
         let seen = guest.must(list)?;
         ensure!(
             seen == "100\n0\n",
-            "100 entries were made in pairs, a guest sees (entries, odd ones): {seen}"
+            "100 entries were created in pairs; a guest sees (entries, entries without a pair): {seen}"
         );
     }
     Ok(())
 }
 
-/// Both write one file, each the records that the other leaves out.
+/// Both guests write one file, each of them every second record.
 fn halves([a, b]: &mut [Guest; 2]) -> Result<()> {
     let write = |parity: u32| {
         format!(

@@ -1,4 +1,5 @@
-//! Two kernel clients must see each other's changes as two mounts of `millrace mount` do: the same scenarios.
+//! Two kernel clients see each other's changes as two mounts of `millrace mount` do. The scenarios are the
+//! same.
 
 #[path = "../../../../crates/fuse/tests/scenarios/mod.rs"]
 mod scenarios;
@@ -15,10 +16,11 @@ use crate::{
     lab::Lab,
 };
 
-/// Where the shell of a guest takes commands, and what it writes: the output of each, and a file when it has ended.
+/// Commands that start a shell in a guest, run a command in it and end it. The shell reads a FIFO, writes the
+/// output of each command to a file, and creates another file when the command has ended.
 const START: &str = "
 mkfifo /tmp/N.in
-sh <> /tmp/N.in > /tmp/N.said 2>&1 &
+sh <> /tmp/N.in > /tmp/N.log 2>&1 &
 echo 'cd /mnt/x/DIR' > /tmp/N.in";
 const RUN: &str = "
 rm -f /tmp/N.ended
@@ -39,7 +41,7 @@ pub(super) fn cases() -> Vec<Case> {
     all.into_iter().map(|(p, b)| Case::new(name(p, b), move |lab| run(lab, p, b))).collect()
 }
 
-/// A shell that goes on in a guest.
+/// A shell that runs in a guest.
 struct InGuest<'g> {
     guest: &'g mut Guest,
     number: usize,
@@ -51,7 +53,7 @@ impl<'g> InGuest<'g> {
         Ok(Self { guest, number })
     }
 
-    /// Ends the shell, which is in a directory of the mount.
+    /// Ends the shell, whose current directory is in the mount.
     fn end(self) -> Result<()> {
         self.guest.must(&END.replace('N', &self.number.to_string())).map(drop)
     }

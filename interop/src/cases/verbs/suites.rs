@@ -1,4 +1,4 @@
-//! The behavioural suites of the crates, on a device.
+//! The test suites of the crates, on a device.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -6,45 +6,46 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{
     super::Case,
-    place::{Device, INSIDE, boot},
+    common::{Device, INSIDE, boot},
 };
 use crate::lab::{Lab, Skipped};
 
-/// A suite that runs on a device where `MILLRACE_TEST_VERBS` names its address.
+/// A suite that runs on the device whose address is in `MILLRACE_TEST_VERBS`.
 #[derive(Clone, Copy)]
 struct Suite {
     name: &'static str,
     file: &'static str,
-    /// What it is told by the environment.
+    /// Environment variables of the suite.
     environment: &'static str,
     devices: &'static [Device],
-    /// What devices say of what it does wrong on purpose.
+    /// Kernel messages that the suite provokes on purpose.
     provokes: &'static [&'static str],
 }
 
-/// What rxe and siw say when a connection breaks the rules.
-const BROKEN_RULES: &[&str] = &["non-flush error status", "siw: got TERMINATE"];
+/// Kernel messages of rxe and siw about a protocol violation.
+const VIOLATIONS: &[&str] = &["non-flush error status", "siw: got TERMINATE"];
 
 const fn suite(name: &'static str, file: &'static str, provokes: &'static [&'static str]) -> Suite {
     Suite { name, file, environment: "", devices: &Device::BOTH, provokes }
 }
 
 const SUITES: [Suite; 7] = [
-    suite("rdma", "tests/verbs/main.rs", BROKEN_RULES),
-    // With memory windows, and with what needs them: shared receive queues.
+    suite("rdma", "tests/verbs/main.rs", VIOLATIONS),
+    // With memory windows and the features that need them, shared receive queues.
     Suite {
         environment: "MILLRACE_TEST_RXE_WINDOWS=1",
         devices: &[Device::Rxe],
-        ..suite("rdma-windows", "tests/verbs/main.rs", BROKEN_RULES)
+        ..suite("rdma-windows", "tests/verbs/main.rs", VIOLATIONS)
     },
     suite("rpcrdma", "tests/echo.rs", &[]),
-    suite("rpcrdma-hostile", "tests/hostile_requester.rs", BROKEN_RULES),
+    suite("rpcrdma-hostile", "tests/hostile_requester.rs", VIOLATIONS),
     suite("server", "tests/nfs3.rs", &[]),
     suite("server-life", "tests/life.rs", &[]),
-    // Streams of READs are broken off while the server writes into their memory, which then is the client's again.
-    suite("client", "tests/server.rs", BROKEN_RULES),
+    // The suite cancels streams of READs while the server writes into their memory, which then returns to the
+    // client.
+    suite("client", "tests/server.rs", VIOLATIONS),
 ];
-/// A guest's system calls are slow.
+/// Longer than on a host, since system calls of a guest are slow.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -62,19 +63,19 @@ fn run(lab: &mut Lab, device: Device, suite: Suite) -> Result<()> {
     let environment = suite.environment;
     let job =
         guest.spawn(&format!("MILLRACE_TEST_VERBS={INSIDE} {environment} {program} --test-threads 1"))?;
-    let said = job.wait(LIMIT)?.ok()?.stdout;
-    ensure!(said.contains("test result: ok."), "{said}");
+    let output = job.wait(LIMIT)?.ok()?.stdout;
+    ensure!(output.contains("test result: ok."), "{output}");
     lab.finish(vec![guest], &[])
 }
 
-/// The program that `cargo test --no-run` made of a suite. `interop/run` keeps what cargo said.
+/// The program that `cargo test --no-run` built from a suite. `interop/run` keeps cargo's output.
 fn program(file: &str) -> Result<PathBuf> {
     let Ok(list) = std::env::var("MILLRACE_INTEROP_SUITES") else {
         bail!(Skipped("MILLRACE_INTEROP_SUITES is not set: interop/run builds the suites".into()));
     };
-    let said = fs::read_to_string(&list).with_context(|| list.clone())?;
+    let list_text = fs::read_to_string(&list).with_context(|| list.clone())?;
     // `Executable tests/echo.rs (target/debug/deps/echo-0123456789abcdef)`
-    let found = said.lines().find_map(|l| {
+    let found = list_text.lines().find_map(|l| {
         let (what, path) = l.trim().strip_prefix("Executable ")?.split_once(" (")?;
         (what == file).then(|| path.trim_end_matches(')').to_owned())
     });

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{
     super::Case,
-    place::{EXPORT, GuestServer, KEEP_ALL, make_tree, on_host, there_and_back},
+    common::{EXPORT, GuestServer, KEEP_ALL, make_tree, on_host, round_trip},
 };
 use crate::{
     guest::GuestOptions,
@@ -44,7 +44,7 @@ fn to_guest(lab: &mut Lab, mtu: u32) -> Result<()> {
         (copy("get", &format!("{url}/tree"), &back.display().to_string()), &back.join("tree")),
     ] {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        want.expect_same(&on_host(&args, dir)?, "what the host has")?;
+        want.expect_same(&on_host(&args, dir)?, "the tree of the host")?;
     }
     server.finish(&mut guest)?;
     lab.finish(vec![guest], &[])
@@ -56,10 +56,11 @@ fn from_guest(lab: &mut Lab, mtu: u32) -> Result<()> {
     let server = lab.server(&options)?;
     let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu })?;
     guest.add_siw()?;
-    // The connection manager of this kernel takes 8 s to see that an address has been resolved, unless it is known.
+    // The connection manager of this kernel needs 8 s to notice that an address has been resolved, unless the
+    // address is already in the neighbour table.
     guest.must(&format!("ping -c 1 {HOST}"))?;
     let want = make_tree(lab, &mut guest, "/tmp/tree", 15)?;
-    there_and_back(&mut guest, &want, &format!("nfs://{HOST}{EXPORT}"))?;
-    want.expect_same(&Manifest::of(&lab.dir.join("export/tree"))?, "what the server has")?;
+    round_trip(&mut guest, &want, &format!("nfs://{HOST}{EXPORT}"))?;
+    want.expect_same(&Manifest::of(&lab.dir.join("export/tree"))?, "the tree of the server")?;
     lab.finish(vec![guest], &[&server])
 }

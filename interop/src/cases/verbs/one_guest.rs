@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use super::{
     super::{Case, knfsd},
-    place::{Device, EXPORT, GuestServer, INSIDE, boot, make_tree, manifest, millrace, there_and_back},
+    common::{Device, EXPORT, GuestServer, INSIDE, boot, make_tree, manifest, millrace, round_trip},
 };
 use crate::{
     lab::Lab,
@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         let name = |what| format!("verbs/{}/{what}", d.name());
         [
             Case::new(name("devices"), move |lab| devices(lab, d)),
-            Case::new(name("millrace-to-millrace"), move |lab| itself(lab, d)),
+            Case::new(name("millrace-to-millrace"), move |lab| millrace_only(lab, d)),
             Case::new(name("kernel-to-millrace"), move |lab| kernel_client(lab, d)),
             Case::new(name("millrace-to-kernel"), move |lab| kernel_server(lab, d)),
         ]
@@ -24,26 +24,29 @@ pub(super) fn cases() -> Vec<Case> {
     Device::BOTH.into_iter().flat_map(per_device).collect()
 }
 
-/// The device is listed, and `auto` takes it for its address alone.
+/// The device is listed, and the provider `auto` chooses it only for the address of the device.
 fn devices(lab: &mut Lab, device: Device) -> Result<()> {
     let mut guest = boot(lab, device)?;
-    let said = guest.must(&format!("{} devices", millrace(&guest)?))?;
-    ensure!(said.contains(&format!("device {}0: ", device.name())), "{said}");
-    ensure!(said.contains("ACTIVE"), "{said}");
+    let listing = guest.must(&format!("{} devices", millrace(&guest)?))?;
+    ensure!(listing.contains(&format!("device {}0: ", device.name())), "{listing}");
+    ensure!(listing.contains("ACTIVE"), "{listing}");
     let provider = |address: &str| {
-        let line = said.lines().find(|l| l.split_whitespace().next() == Some(address))?;
+        let line = listing.lines().find(|l| l.split_whitespace().next() == Some(address))?;
         line.split_whitespace().nth(2)
     };
-    ensure!(provider(INSIDE) == Some("verbs"), "{said}");
-    ensure!(provider("127.0.0.1") == Some("iwarp") && provider(&guest.address()) == Some("iwarp"), "{said}");
+    ensure!(provider(INSIDE) == Some("verbs"), "{listing}");
+    ensure!(
+        provider("127.0.0.1") == Some("iwarp") && provider(&guest.address()) == Some("iwarp"),
+        "{listing}"
+    );
     lab.finish(vec![guest], &[])
 }
 
-fn itself(lab: &mut Lab, device: Device) -> Result<()> {
+fn millrace_only(lab: &mut Lab, device: Device) -> Result<()> {
     let mut guest = boot(lab, device)?;
     let want = make_tree(lab, &mut guest, "/tmp/tree", 11)?;
     let server = GuestServer::start(&mut guest, INSIDE)?;
-    there_and_back(&mut guest, &want, &format!("nfs://{INSIDE}{EXPORT}"))?;
+    round_trip(&mut guest, &want, &format!("nfs://{INSIDE}{EXPORT}"))?;
     server.finish(&mut guest)?;
     lab.finish(vec![guest], &[])
 }
@@ -58,7 +61,7 @@ fn kernel_client(lab: &mut Lab, device: Device) -> Result<()> {
     );
     guest.must(&format!("{mount} && cp -a /tmp/tree /mnt/x/ && umount /mnt/x"))?;
     guest.must(&mount)?;
-    want.expect_same(&manifest(&mut guest, "/mnt/x/tree")?, "what the kernel reads back")?;
+    want.expect_same(&manifest(&mut guest, "/mnt/x/tree")?, "the tree that the kernel reads back")?;
     guest.must("umount /mnt/x")?;
     server.finish(&mut guest)?;
     lab.finish(vec![guest], &[])
@@ -67,10 +70,10 @@ fn kernel_client(lab: &mut Lab, device: Device) -> Result<()> {
 fn kernel_server(lab: &mut Lab, device: Device) -> Result<()> {
     let mut guest = boot(lab, device)?;
     let want = make_tree(lab, &mut guest, "/tmp/tree", 13)?;
-    // Its NFSv4 part has no daemon that keeps its clients.
+    // Its NFSv4 part runs without the daemon that tracks clients, and logs that.
     lab.expect_log("NFSD: ");
     guest.must(knfsd::START)?;
-    there_and_back(&mut guest, &want, &format!("nfs://{INSIDE}/mnt/export"))?;
-    want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "what the kernel has")?;
+    round_trip(&mut guest, &want, &format!("nfs://{INSIDE}/mnt/export"))?;
+    want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "the tree of the kernel's server")?;
     lab.finish(vec![guest], &[])
 }

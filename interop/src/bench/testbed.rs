@@ -18,26 +18,26 @@ use crate::{
 
 /// Bytes of the file that is read and written.
 pub(super) const FILE: u64 = 256 << 20;
-/// What every mount has.
+/// Options of every mount.
 const OPTIONS: &str = "vers=3,nolock,rsize=1048576,wsize=1048576,mountproto=tcp";
-/// How long the idle guest is watched.
+/// Time during which the idle guest is observed.
 const IDLE: Duration = Duration::from_secs(2);
-/// Where /proc counts a process's reaped children in: ticks of a second (the kernel's USER_HZ, the same everywhere).
+/// Clock ticks per second of `/proc/PID/stat` (USER_HZ, 100 on every architecture of interest).
 const TICKS: f64 = 100.0;
 
 /// A server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Contender {
-    /// The kernel's own, with a tmpfs, in a guest.
+pub(super) enum ServerKind {
+    /// The kernel's NFS server with a tmpfs, in a guest.
     Knfsd,
     /// `millrace serve` with a memory export, on the host.
     Millrace,
 }
 
-impl Contender {
+impl ServerKind {
     pub(super) const BOTH: [Self; 2] = [Self::Knfsd, Self::Millrace];
 
-    /// The name of its export. Knfsd's is a directory, and only some of the guest's can hold a mount.
+    /// The name of its export. Knfsd exports a directory, which must be one of the guest's writable ones.
     const fn export(self) -> &'static str {
         match self {
             Self::Knfsd => "/mnt/export",
@@ -54,7 +54,7 @@ impl Contender {
     }
 }
 
-impl fmt::Display for Contender {
+impl fmt::Display for ServerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Knfsd => "knfsd",
@@ -90,7 +90,7 @@ impl fmt::Display for Proto {
     }
 }
 
-/// What a load did.
+/// The result of a load.
 pub(super) struct Done {
     /// MB or operations per second.
     pub(super) rate: f64,
@@ -103,57 +103,57 @@ pub(super) struct Done {
 pub(super) struct Sample {
     /// MB or operations per second.
     pub(super) rate: f64,
-    /// Processor seconds of the server for each GB or operation.
+    /// CPU seconds of the server for each GB or operation.
     pub(super) server: f64,
-    /// The same of server and client together.
+    /// CPU seconds of server and client together for each GB or operation.
     pub(super) both: f64,
 }
 
 /// Both servers, mounted.
-pub(super) struct Place {
+pub(super) struct Testbed {
     lab: Lab,
     /// The guest with the mounts.
     pub(super) client: Guest,
     knfsd: Guest,
     millrace: Server,
-    /// Processor seconds that the second guest takes in a second in which nobody asks it for anything.
+    /// CPU seconds per second that the guest of knfsd uses without requests.
     idle: f64,
 }
 
-impl Place {
+impl Testbed {
     /// Starts and mounts everything.
     ///
     /// # Errors
-    /// When something does not start.
+    /// When a part does not start.
     pub(super) fn new(dir: &Path) -> Result<Self> {
         let mut lab = Lab::new(dir, false, Machine::Uml)?;
-        // It runs without a daemon for the state of version 4 clients, and says so.
+        // Knfsd runs without the daemon that keeps the state of NFSv4 clients, and logs that.
         lab.expect_log("NFSD: Unable to initialize client recovery tracking");
         lab.expect_log("NFSD: Is nfsdcld running");
         network::use_cubic()?;
-        let millrace = lab.server(&ServerOptions::default().memory(Contender::Millrace.export(), "1GiB"))?;
+        let millrace = lab.server(&ServerOptions::default().memory(ServerKind::Millrace.export(), "1GiB"))?;
         let client = lab.guest(&GuestOptions { memory: 1024, ..GuestOptions::default() })?;
         let mut knfsd = lab.guest(&GuestOptions { memory: 1536, ..GuestOptions::default() })?;
         knfsd.add_siw()?;
         knfsd.must(&start_knfsd())?;
-        let mut place = Self { lab, client, knfsd, millrace, idle: 0.0 };
-        place.client.add_siw()?;
-        for contender in Contender::BOTH {
-            Proto::BOTH.iter().try_for_each(|proto| place.mount(contender, *proto))?;
-            let file = format!("{}/data", mount_point(contender, Proto::Tcp));
-            place
+        let mut testbed = Self { lab, client, knfsd, millrace, idle: 0.0 };
+        testbed.client.add_siw()?;
+        for kind in ServerKind::BOTH {
+            Proto::BOTH.iter().try_for_each(|proto| testbed.mount(kind, *proto))?;
+            let file = format!("{}/data", mount_point(kind, Proto::Tcp));
+            testbed
                 .client
                 .must(&format!("dd if=/dev/zero of={file} bs=1M count={} oflag=direct", FILE >> 20))?;
         }
-        let (before, began) = (place.server_cpu(Contender::Knfsd)?, Instant::now());
+        let (before, began) = (testbed.server_cpu(ServerKind::Knfsd)?, Instant::now());
         std::thread::sleep(IDLE);
-        place.idle = (place.server_cpu(Contender::Knfsd)? - before) / began.elapsed().as_secs_f64();
-        Ok(place)
+        testbed.idle = (testbed.server_cpu(ServerKind::Knfsd)? - before) / began.elapsed().as_secs_f64();
+        Ok(testbed)
     }
 
-    fn mount(&mut self, contender: Contender, proto: Proto) -> Result<()> {
-        let (at, from, export) = (mount_point(contender, proto), self.address(contender), contender.export());
-        let (port, mount_port) = (proto.port(), contender.mount_port());
+    fn mount(&mut self, kind: ServerKind, proto: Proto) -> Result<()> {
+        let (at, from, export) = (mount_point(kind, proto), self.address(kind), kind.export());
+        let (port, mount_port) = (proto.port(), kind.mount_port());
         self.client.must(&format!(
             "mkdir -p {at} && ping -c 1 -q {from} && \
              mount -t nfs -o {OPTIONS},proto={proto},port={port},mountport={mount_port} {from}:{export} {at}"
@@ -161,68 +161,69 @@ impl Place {
         Ok(())
     }
 
-    /// Where a server is on the wire.
-    pub(super) fn address(&self, contender: Contender) -> String {
-        match contender {
-            Contender::Knfsd => self.knfsd.address(),
-            Contender::Millrace => HOST.into(),
+    /// The IP address of a server.
+    pub(super) fn address(&self, kind: ServerKind) -> String {
+        match kind {
+            ServerKind::Knfsd => self.knfsd.address(),
+            ServerKind::Millrace => HOST.into(),
         }
     }
 
     /// The URL of the export for a Millrace client on the host.
-    pub(super) fn url(&self, contender: Contender, proto: Proto) -> String {
-        let (address, port) = (self.address(contender), proto.port());
-        let (export, mount_port) = (contender.export(), contender.mount_port());
+    pub(super) fn url(&self, kind: ServerKind, proto: Proto) -> String {
+        let (address, port) = (self.address(kind), proto.port());
+        let (export, mount_port) = (kind.export(), kind.mount_port());
         format!("nfs://{address}:{port}{export}?proto={proto}&mountport={mount_port}")
     }
 
-    fn server_cpu(&self, contender: Contender) -> Result<f64> {
-        let pid = match contender {
-            Contender::Knfsd => self.knfsd.pid(),
-            Contender::Millrace => self.millrace.pid().context("the server is gone")?,
+    fn server_cpu(&self, kind: ServerKind) -> Result<f64> {
+        let pid = match kind {
+            ServerKind::Knfsd => self.knfsd.pid(),
+            ServerKind::Millrace => self.millrace.pid().context("the server does not run")?,
         };
         tree_cpu(pid)
     }
 
-    /// Measures what `load` does with a server. What the idle guest would have taken in the same time is taken off.
+    /// Measures `load` on a server. The CPU time that the idle guest would have used in the same time is
+    /// subtracted.
     ///
     /// # Errors
     /// Those of the load.
     pub(super) fn measure(
         &mut self,
-        contender: Contender,
+        kind: ServerKind,
         load: impl FnOnce(&mut Self) -> Result<Done>,
     ) -> Result<Sample> {
         let own = || millrace_bench::cpu::own().as_secs_f64();
-        let before = (self.server_cpu(contender)?, tree_cpu(self.client.pid())?, own());
+        let before = (self.server_cpu(kind)?, tree_cpu(self.client.pid())?, own());
         let began = Instant::now();
         let done = load(self)?;
         let took = began.elapsed().as_secs_f64();
-        let idle = if contender == Contender::Knfsd { self.idle * took } else { 0.0 };
-        let server = (self.server_cpu(contender)? - before.0 - idle).max(0.0);
+        let idle = if kind == ServerKind::Knfsd { self.idle * took } else { 0.0 };
+        let server = (self.server_cpu(kind)? - before.0 - idle).max(0.0);
         let client = tree_cpu(self.client.pid())? - before.1 + own() - before.2;
         let work = done.work.max(f64::MIN_POSITIVE);
         Ok(Sample { rate: done.rate, server: server / work, both: (server + client) / work })
     }
 
-    /// The end: unmounts, and looks at the kernel logs and what the server still holds.
+    /// Unmounts, and checks the kernel logs and the resources that the server still holds.
     ///
     /// # Errors
-    /// With what was found.
+    /// With a description of each fault.
     pub(super) fn finish(mut self) -> Result<()> {
         self.lab.finish(vec![self.client, self.knfsd], &[&self.millrace])
     }
 }
 
-/// Where a server is mounted in the client.
-pub(super) fn mount_point(contender: Contender, proto: Proto) -> String {
-    format!("/mnt/{contender}-{proto}")
+/// The mount point of a server in the client.
+pub(super) fn mount_point(kind: ServerKind, proto: Proto) -> String {
+    format!("/mnt/{kind}-{proto}")
 }
 
 fn start_knfsd() -> String {
-    let (at, mount_port) = (Contender::Knfsd.export(), Contender::Knfsd.mount_port());
-    // The block size follows the guest's memory where it is not set. The memory is touched once, so that the host's
-    // page faults are not part of a measurement.
+    let (at, mount_port) = (ServerKind::Knfsd.export(), ServerKind::Knfsd.mount_port());
+    // The default block size depends on the guest's memory, so it is set. The memory is touched once, so that
+    // the host's page faults are not part of a measurement.
     format!(
         "set -e
         mkdir -p {at} && mount -t tmpfs -o size=1200m tmpfs {at}
@@ -236,12 +237,12 @@ fn start_knfsd() -> String {
     )
 }
 
-/// Processor seconds of a process, what it started, and what of that has ended.
+/// CPU seconds of a process and of all its descendants, including those that have ended.
 fn tree_cpu(root: u32) -> Result<f64> {
     let mut parents = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
-        // One that has just ended is counted by its parent.
+        // The parent counts the time of a process that has just ended.
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
         let Some(fields) = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace()) else { continue };
         let numbers: Vec<u64> = fields.skip(1).map(|f| f.parse().unwrap_or(0)).collect();
@@ -266,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_a_tree_holds_that_of_a_child_that_has_ended() {
+    fn the_time_of_a_tree_includes_children_that_have_ended() {
         let before = tree_cpu(std::process::id()).unwrap();
         let burn = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
         assert!(std::process::Command::new("sh").args(["-c", burn]).status().unwrap().success());

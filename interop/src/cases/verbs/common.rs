@@ -1,4 +1,4 @@
-//! What the cases of this group have in common: a guest with a device, and the programs in it.
+//! Common parts of the cases of this group: a guest with a device, and the programs in the guest.
 
 use std::{
     path::Path,
@@ -15,11 +15,12 @@ use crate::{
     tree::Manifest,
 };
 
-/// The address of a guest's device that reaches nobody outside. (siw does not work on `lo`.)
+/// The address of a guest's device, on a network without other hosts. (siw does not work on `lo`.)
 pub(super) const INSIDE: &str = "10.99.0.1";
 /// The export of a server in a guest.
 pub(super) const EXPORT: &str = "/export";
-/// How long a server in a guest may take to start, and then to find out that its clients are gone.
+/// Time limit of the start of a server in a guest, and of the end of its connections after its clients have
+/// ended.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The kernel's software devices.
@@ -53,12 +54,12 @@ pub(super) fn boot(lab: &mut Lab, device: Device) -> Result<Guest> {
     Ok(guest)
 }
 
-/// The beginning of a `millrace` command over verbs in a guest.
+/// The start of a `millrace` command over verbs in a guest.
 pub(super) fn millrace(guest: &Guest) -> Result<String> {
     Ok(format!("{} --provider verbs", guest.host_file(&lab::millrace_program()?)))
 }
 
-/// Makes the tree of `seed` in the guest's memory and says what is in it.
+/// Makes the tree of `seed` in the guest's memory and returns its manifest.
 pub(super) fn make_tree(lab: &Lab, guest: &mut Guest, dir: &str, seed: u64) -> Result<Manifest> {
     let interop = guest.interop()?;
     let quick = if lab.quick { "--quick" } else { "" };
@@ -66,21 +67,21 @@ pub(super) fn make_tree(lab: &Lab, guest: &mut Guest, dir: &str, seed: u64) -> R
     manifest(guest, dir)
 }
 
-/// What is in a directory of the guest.
+/// The manifest of a directory of the guest.
 pub(super) fn manifest(guest: &mut Guest, dir: &str) -> Result<Manifest> {
     let interop = guest.interop()?;
     Manifest::parse(&guest.must(&format!("{interop} tree manifest {dir}"))?)
 }
 
-/// The options with which copies keep everything that a manifest tells.
+/// Options with which copies preserve every attribute of a manifest.
 pub(super) const KEEP_ALL: &str = "--recursive --hard-links --owner --quiet";
 
 /// Copies the guest's `/tmp/tree` to the directory `url` and back, by `millrace` over verbs in the guest.
-pub(super) fn there_and_back(guest: &mut Guest, want: &Manifest, url: &str) -> Result<()> {
+pub(super) fn round_trip(guest: &mut Guest, want: &Manifest, url: &str) -> Result<()> {
     let millrace = millrace(guest)?;
     guest.must(&format!("{millrace} put {KEEP_ALL} /tmp/tree {url}"))?;
     guest.must(&format!("mkdir /tmp/back && {millrace} get {KEEP_ALL} {url}/tree /tmp/back"))?;
-    want.expect_same(&manifest(guest, "/tmp/back/tree")?, "what came back")
+    want.expect_same(&manifest(guest, "/tmp/back/tree")?, "the tree that was copied back")
 }
 
 /// `millrace serve` over verbs in a guest, with [`EXPORT`] in memory.
@@ -112,7 +113,8 @@ impl GuestServer {
         Ok(server)
     }
 
-    /// Its clients are gone: checks that it holds nothing of theirs and counted no fault, and stops it.
+    /// Checks after the end of its clients that the server holds no resources of theirs and has counted no
+    /// fault, and stops it.
     pub(super) fn finish(self, guest: &mut Guest) -> Result<()> {
         let limit = guest.limit(LIMIT);
         let deadline = Instant::now() + limit;
@@ -133,7 +135,7 @@ impl GuestServer {
     }
 }
 
-/// What `millrace` on the host makes of a copy in `dir`.
+/// Runs `millrace` with `args` on the host and returns the manifest of `dir`.
 pub(super) fn on_host(args: &[&str], dir: &Path) -> Result<Manifest> {
     lab::millrace(args)?.ok()?;
     Manifest::of(dir)
