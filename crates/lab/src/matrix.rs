@@ -176,8 +176,7 @@ impl Matrix {
             let (machines, size) = (machines.clone(), self.grid.file_size()?);
             let what = SimulatedIozone { machines, threads: *threads, shared_mount, size };
             let tests = self.grid.tests();
-            let figures =
-                if self.compares() { what.run_those_that_can_be(&tests)? } else { what.run(&tests)? };
+            let figures = if self.compares() { what.run_feasible(&tests)? } else { what.run(&tests)? };
             figures.into_iter().try_for_each(&mut *seen)?;
         }
         Ok(())

@@ -88,7 +88,7 @@ fn invalid_simulations_are_rejected_by_name() {
         (&["--profile", "./nothing.toml"], "./nothing.toml"),
         (&["--profile", "hdr-200g", "--miles", "1e9"], "link.miles"),
         (&["--profile", "hdr-200g", "--miles", "far"], "--miles"),
-        (&["--profile", "hdr-200g", "--storage", "floppy"], "'floppy' is not a storage"),
+        (&["--profile", "hdr-200g", "--storage", "floppy"], "unknown storage 'floppy'"),
         (&["--profile", "hdr-200g", "--storage", "raid:1K"], "raid.memory"),
         (&["--profile", "hdr-200g", "--client-hosts", "0"], "--client-hosts"),
         (&["--profile", "hdr-200g", "--dir", "/tmp"], "--dir"),

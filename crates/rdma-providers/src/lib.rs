@@ -1,7 +1,7 @@
 //! Selection of the RDMA provider for an address.
 //!
-//! `client`, `server`, `bench` and `cli` select the provider of an address with [`ProviderChoice`]. The Cargo features
-//! `iwarp` and `verbs`, both enabled by default, decide which providers are compiled in.
+//! `client`, `server`, `bench` and `cli` select the provider of an address with [`ProviderChoice`]. The Cargo
+//! features `iwarp` and `verbs`, both enabled by default, decide which providers are compiled in.
 
 mod adapters;
 #[cfg(test)]
@@ -11,12 +11,12 @@ use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 use millrace_rdma::{Provider, provider::local_address_to};
 
-/// The RDMA provider that a user asks for. [`Display`](fmt::Display) and [`FromStr`] use the names `auto`, `iwarp` and
-/// `verbs`.
+/// The RDMA provider that a user requests. [`Display`](fmt::Display) and [`FromStr`] use the names `auto`,
+/// `iwarp` and `verbs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ProviderChoice {
-    /// `verbs` if the local address belongs to an RDMA device, otherwise `iwarp`. The unspecified address (0.0.0.0, ::)
-    /// belongs to no device.
+    /// `verbs` if the local address belongs to an RDMA device, otherwise `iwarp`. The unspecified address
+    /// (0.0.0.0, ::) belongs to no device.
     #[default]
     Auto,
     /// iWARP in software, over TCP.
@@ -88,11 +88,11 @@ pub enum NotUsable {
 }
 
 impl ProviderChoice {
-    /// Selects the provider with which to listen on `local`. For an unspecified address, `verbs` listens on all RDMA
-    /// devices; `auto` selects `iwarp`, whose socket can be bound on every machine.
+    /// Selects the provider with which to listen on `local`. For an unspecified address, `verbs` listens on
+    /// all RDMA devices; `auto` selects `iwarp`, whose socket can be bound on every machine.
     ///
     /// # Errors
-    /// When `verbs` was asked for and cannot be used with that address, or the provider was not compiled in.
+    /// When `verbs` was requested and cannot be used with that address, or the provider was not compiled in.
     pub fn to_listen(self, local: IpAddr) -> Result<Chosen, NotUsable> {
         match self {
             Self::Verbs if local.is_unspecified() => {
@@ -103,11 +103,11 @@ impl ProviderChoice {
         }
     }
 
-    /// Selects the provider with which to connect to `peer`. The local address is the one from which the machine routes
-    /// to `peer`.
+    /// Selects the provider with which to connect to `peer`. The local address is the one from which the
+    /// machine routes to `peer`.
     ///
     /// # Errors
-    /// When `verbs` was asked for and cannot be used or has no route, or the provider was not compiled in.
+    /// When `verbs` was requested and cannot be used or has no route, or the provider was not compiled in.
     pub fn to_connect(self, peer: IpAddr) -> Result<Chosen, NotUsable> {
         match (self, local_address_to(peer)) {
             (Self::Iwarp, _) => Ok(requested(iwarp()?)),
@@ -167,5 +167,5 @@ fn iwarp() -> Result<Arc<dyn Provider>, NotUsable> {
 }
 
 fn requested(provider: Arc<dyn Provider>) -> Chosen {
-    Chosen { provider, why: "as was asked for".into() }
+    Chosen { provider, why: "as requested".into() }
 }

@@ -1,4 +1,4 @@
-//! The hosts of a simulation, and what they have spent.
+//! The hosts of a simulation and their resource usage.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -10,34 +10,35 @@ use millrace_bench::workload::{CpuMeter, HostCpu};
 use millrace_rdma::Provider;
 use millrace_rdma_sim::{HostUse, World};
 
-/// A server host and client hosts. Cheap to clone.
+/// A server host and client hosts. A clone refers to the same hosts.
 #[derive(Debug, Clone)]
 pub struct Hosts {
     world: World,
     clients: usize,
 }
 
-/// What hosts have done until a point in time, or between two.
+/// Resource usage of the hosts since the start, or between two points in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spent {
-    /// Processor time of all client hosts together.
+    /// CPU time of all client hosts together.
     pub clients_cpu: Duration,
-    /// Processor time of the server host.
+    /// CPU time of the server host.
     pub server_cpu: Duration,
-    /// Times that the server host registered memory, or bound a window.
+    /// Memory registrations and window binds of the server host.
     pub server_registrations: u64,
-    /// What registrations took at all client hosts together, each from when its connection's software came to it.
+    /// Total duration of registrations on all client hosts, each from the time when its connection's software
+    /// starts it.
     pub clients_registering: Duration,
-    /// And their ends.
+    /// Total duration of deregistrations on all client hosts.
     pub clients_deregistering: Duration,
-    /// What registrations took at the server host.
+    /// Total duration of registrations on the server host.
     pub server_registering: Duration,
-    /// And their ends.
+    /// Total duration of deregistrations on the server host.
     pub server_deregistering: Duration,
 }
 
 impl Spent {
-    /// What was done since `earlier`.
+    /// The usage since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             clients_cpu: self.clients_cpu.saturating_sub(earlier.clients_cpu),
@@ -61,13 +62,13 @@ impl Hosts {
         Self { world, clients }
     }
 
-    /// The address of client host `host`; beyond the last they are counted again.
+    /// The address of client host `host`, modulo the number of client hosts.
     pub fn address(&self, host: usize) -> IpAddr {
         let host = host % self.clients;
         IpAddr::V4(Ipv4Addr::new(10, 0, 1 + (host / Self::ROW) as u8, 1 + (host % Self::ROW) as u8))
     }
 
-    /// How many client hosts there are.
+    /// The number of client hosts.
     pub fn clients(&self) -> usize {
         self.clients
     }
@@ -87,12 +88,12 @@ impl Hosts {
         self.world.add_host(self.address(host))
     }
 
-    /// What each client host has done so far.
+    /// The usage of each client host since the start.
     pub fn client_use(&self) -> Vec<HostUse> {
         (0..self.clients).map(|host| self.world.host_use(self.address(host))).collect()
     }
 
-    /// What they have spent so far.
+    /// The usage of all hosts since the start.
     pub fn spent(&self) -> Spent {
         let server = self.world.host_use(Self::SERVER);
         let clients = self.client_use();

@@ -11,36 +11,37 @@ use millrace_oncrpc::{Stage, stages::StageSums};
 
 use crate::{Machines, Simulation, Spent};
 
-/// What to simulate.
+/// The parameters of a simulation.
 #[derive(Debug, Clone)]
 pub struct SimulatedIozone {
     /// The machines.
     pub machines: Machines,
-    /// Threads, each with a file, spread over the client hosts in turn.
+    /// Number of threads, each with its own file, distributed over the client hosts in turn.
     pub threads: usize,
-    /// The threads of a client host share one mount (a connection, or as many as `nconnect` says); else each has its
-    /// own.
+    /// Whether the threads of a client host share one mount, with `nconnect` connections. Otherwise each
+    /// thread has its own mount.
     pub shared_mount: bool,
     /// Bytes of each file.
     pub size: u64,
 }
 
 impl SimulatedIozone {
-    /// Makes the files, runs the tests one after the other, and gives a figure for each. It says that it is simulated:
-    /// in its workload.
+    /// Creates the files, runs the tests one after the other, and returns a figure for each, whose workload
+    /// is marked as simulated.
     ///
     /// # Errors
-    /// When the machines cannot be, a client cannot connect, an operation fails, or a record is larger than the server
-    /// takes.
+    /// When the machines cannot be simulated, a client cannot connect, an operation fails, or a record
+    /// exceeds the limit of the server.
     pub fn run(&self, runs: &[Run]) -> Result<Vec<Figure>, BenchError> {
         self.cells(runs, true)
     }
 
-    /// As [`Self::run`], but a record that one READ or WRITE does not carry has a figure without values.
+    /// As [`Self::run`], except that a record which exceeds the size of a READ or WRITE has a figure without
+    /// values.
     ///
     /// # Errors
     /// As [`Self::run`].
-    pub fn run_those_that_can_be(&self, runs: &[Run]) -> Result<Vec<Figure>, BenchError> {
+    pub fn run_feasible(&self, runs: &[Run]) -> Result<Vec<Figure>, BenchError> {
         self.cells(runs, false)
     }
 
@@ -53,7 +54,7 @@ impl SimulatedIozone {
     async fn files(&self, simulation: &Simulation) -> Result<Vec<File>, BenchError> {
         let mut files: Vec<File> = Vec::new();
         for number in 0..self.threads.max(1) {
-            // The first thread of each host comes before the second of any.
+            // Threads are assigned to the hosts in turn.
             let mounted = number.checked_sub(self.machines.client_hosts).and_then(|first| files.get(first));
             let client = match mounted {
                 Some(other) if self.shared_mount => other.client.clone(),
@@ -85,7 +86,7 @@ impl SimulatedIozone {
                 false if !all => self.line(run),
                 _ => {
                     return Err(BenchError::Parameter(format!(
-                        "a record of {} bytes is not between 1 and {largest}, or larger than the file",
+                        "a record has {} bytes; choose 1 to {largest} bytes, at most the size of the file",
                         run.record
                     )));
                 }
@@ -94,7 +95,7 @@ impl SimulatedIozone {
         Ok(figures)
     }
 
-    /// What is known of a run before it is measured.
+    /// The parameters of a run, as a figure without measurements.
     fn line(&self, run: &Run) -> Figure {
         Figure {
             test: run.test.to_string(),
@@ -111,7 +112,7 @@ impl SimulatedIozone {
         run: &Run,
         files: &mut [File],
     ) -> Result<Figure, BenchError> {
-        // Those who share a mount share what it registers and exposes.
+        // Threads that share a mount share its registrations and exposures.
         let mounts = if self.shared_mount { self.machines.client_hosts } else { self.threads };
         let mounts: Vec<_> = files.iter().take(mounts).map(|f| f.client.clone()).collect();
         let before: Vec<_> = mounts.iter().map(Exposure::of).collect();
@@ -137,8 +138,8 @@ impl SimulatedIozone {
     }
 }
 
-/// What registrations took of an operation. The other stages are not known: simulated software does not wait for its
-/// own work by the clock, only its later work does.
+/// The durations of registrations per operation. The other stages are unknown: the CPU time of simulated
+/// software delays only later work, so that no clock of the software shows it.
 fn registering(spent: &Spent, all: &Outcome) -> Breakdown {
     let calls = all.latencies.len();
     let sums = |registering, deregistering| {
@@ -171,11 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_those_of_the_simulated_machines_and_say_so() {
+    fn figures_match_the_simulated_machines_and_are_marked() {
         let wan = figures(&what("wan-infinihost", 1));
         assert!(wan.iter().all(|f| f.workload == "simulated iozone on wan-infinihost"));
         let (write, read) = (wan[0].mb_per_s.unwrap(), wan[1].mb_per_s.unwrap());
-        // Two connections, each with four RDMA Reads of a page in flight: WAN 2008 measures 223 MB/s for one, raw.
+        // Two connections, each with four RDMA Reads of a page in flight: WAN 2008 measures 223 MB/s for one,
+        // without NFS.
         assert!((100.0..460.0).contains(&write) && (400.0..934.0).contains(&read), "{write} {read}");
         let ndr = figures(&what("ndr-400g", 1));
         assert!(ndr[0].mb_per_s.unwrap() > 5.0 * write && ndr[1].mb_per_s.unwrap() > 5.0 * read);
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_share_a_mount_share_its_reads_and_those_on_other_hosts_do_not() {
+    fn only_threads_of_one_mount_share_its_outstanding_reads() {
         let write = |shared_mount, client_hosts| {
             let what = what("wan-infinihost", 1);
             let machines = Machines { client_hosts, ..what.machines };
@@ -193,13 +195,13 @@ mod tests {
             f.mb_per_s.unwrap()
         };
         let (one, own, hosts) = (write(true, 1), write(false, 1), write(true, 4));
-        // WRITE is bounded by the four RDMA Reads that a connection has in flight.
+        // WRITE is limited by the four RDMA Reads that a connection has in flight.
         assert!(one < 230.0, "{one}");
         assert!(own > 2.0 * one && hosts > 2.0 * one, "{one} {own} {hosts}");
     }
 
     #[test]
-    fn registrations_take_what_the_profile_says_and_nothing_where_there_are_none() {
+    fn registrations_take_the_time_of_the_profile_or_none_without_registrations() {
         let share = |registration| {
             let what = what("sdr-opensolaris", 1);
             let options = what.machines.options.registration(registration).trust_server(true);
@@ -210,7 +212,7 @@ mod tests {
         };
         let (client, server) = share(Strategy::Dynamic);
         for sums in [client, server] {
-            // A call, 32 pages, the table; the four in flight wait for each other.
+            // One registration: the call, 32 pages and the table; the four in flight wait for each other.
             let each = sums.time(Stage::Registration) / 32;
             assert!((55..300).contains(&each.as_micros()), "{each:?}");
             assert!(!sums.time(Stage::Deregistration).is_zero());
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_machines_are_slower_over_tcp_and_figures_say_which_it_was() {
+    fn the_same_machines_are_slower_over_tcp_and_figures_contain_the_transport() {
         let read = |proto| {
             let what = what("ipoib-ud", 1);
             let options = what.machines.options.proto(proto);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_the_server_does_not_take_is_refused() {
+    fn a_record_above_the_limit_of_the_server_is_refused() {
         let what = SimulatedIozone { size: 8 << 20, threads: 1, ..what("hdr-200g", 1) };
         let run = Run { test: Test::Write, record: 2 << 20, outstanding: 1, passes: 1, random_ops: 0 };
         assert!(matches!(what.run(&[run]), Err(BenchError::Parameter(_))));

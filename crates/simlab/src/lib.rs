@@ -1,8 +1,8 @@
 //! *Simulated* machines: a server host and client hosts of one profile, in virtual time.
 //!
-//! Client and server are the real ones; time, processors, adapters and links are simulated
-//! ([`millrace_rdma_sim`]), and the same seed gives the same figures. All figures say that they are simulated.
-//! [`SimulatedIozone`] runs IOzone, [`simulate`] any workload, [`Wan`] the measurements of WAN 2008.
+//! Client and server are the real ones. Time, CPUs, adapters and links are simulated ([`millrace_rdma_sim`]),
+//! and the same seed produces the same figures. All figures are marked as simulated. [`SimulatedIozone`] runs
+//! IOzone, [`simulate`] runs any workload, and [`Wan`] repeats the measurements of WAN 2008.
 
 mod hosts;
 mod iozone;

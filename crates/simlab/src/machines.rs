@@ -15,11 +15,11 @@ use crate::{Hosts, Storage};
 
 const PORT: u16 = 20049;
 const EXPORT: &str = "/simulated";
-/// The most client hosts.
+/// The maximum number of client hosts.
 const MOST_HOSTS: usize = 4096;
 
-/// The strategy of a server of `design` that is to use `wanted`: a server of the Read-Read design refuses
-/// [`Strategy::AllPhysical`] and uses its default instead.
+/// The strategy of a server of `design` for the requested strategy `wanted`. A server of the Read-Read design
+/// refuses [`Strategy::AllPhysical`] and uses its default instead.
 pub fn server_strategy(design: Design, wanted: Strategy) -> Strategy {
     match (design, wanted) {
         (Design::ReadRead, Strategy::AllPhysical) => SERVER_DEFAULT,
@@ -32,19 +32,19 @@ pub fn server_strategy(design: Design, wanted: Strategy) -> Strategy {
 pub struct Machines {
     /// The machines, and the network between them.
     pub profile: Profile,
-    /// The seed of the run: the same gives the same figures.
+    /// The seed of the run. The same seed produces the same figures.
     pub seed: u64,
-    /// How clients behave, and over which transport. The server's design is theirs; provider and identity are those of
-    /// the simulation.
+    /// Options of the clients, including the transport. The server has the same design. The simulation sets
+    /// provider and identity.
     pub options: Options,
-    /// The server's registration strategy; `None`: that of the clients. Where it is the one that a server of the
-    /// Read-Read design refuses ([`Strategy::AllPhysical`]), it has [`Strategy::Cache`].
+    /// The server's registration strategy, or `None` for that of the clients. A server of the Read-Read
+    /// design refuses [`Strategy::AllPhysical`] and uses [`Strategy::Cache`] instead.
     pub server_registration: Option<Strategy>,
     /// The server's file system.
     pub storage: Storage,
     /// The server's limits.
     pub limits: Limits,
-    /// Client hosts, 1 to 4096. What there is of clients is spread over them in turn.
+    /// Number of client hosts, 1 to 4096. Clients are distributed over them in turn.
     pub client_hosts: usize,
 }
 
@@ -62,20 +62,20 @@ impl Machines {
         }
     }
 
-    /// Both ends use the same strategy unless it is said.
+    /// The server's strategy, which defaults to that of the clients.
     fn registration_of_server(&self) -> Strategy {
         server_strategy(self.options.design, self.server_registration.unwrap_or(self.options.registration))
     }
 
-    /// Starts them: a server with an empty memory export that has room for files of so many bytes, which may be written
-    /// again, and no clients yet.
+    /// Starts the machines: a server with an empty memory export that has space for files of `bytes` bytes
+    /// and a second copy of them, and no clients yet.
     ///
     /// # Errors
-    /// When there are no client hosts or too many, or the server cannot be.
+    /// When there are no client hosts or too many, or the server cannot be started.
     pub fn start(&self, bytes: u64) -> Result<Simulation, BenchError> {
         if !(1..=MOST_HOSTS).contains(&self.client_hosts) {
             return Err(BenchError::Parameter(format!(
-                "there can be 1 to {MOST_HOSTS} simulated client hosts, not {}",
+                "there are {} simulated client hosts; choose 1 to {MOST_HOSTS}",
                 self.client_hosts
             )));
         }
@@ -93,7 +93,7 @@ impl Machines {
         let config = Config {
             exports: vec![ExportConfig::new(EXPORT, backend)],
             design: self.options.design,
-            exposed_buffers: ExposedBuffers::AcceptedOnNetworks, // There is no network.
+            exposed_buffers: ExposedBuffers::AcceptedOnNetworks, // Only the simulated network exists.
             registration: Some(self.registration_of_server()),
             limits: self.limits.clone(),
             ..Config::default()
@@ -117,7 +117,7 @@ impl Machines {
         Ok(hosted)
     }
 
-    /// What all figures about them have in common: `what` ran on them.
+    /// The fields that all figures of these machines share; `what` is the name of the workload.
     pub(crate) fn line(&self, what: &str) -> Figure {
         let rdma = self.options.proto == Proto::Rdma;
         Figure {
@@ -133,9 +133,9 @@ impl Machines {
     }
 }
 
-/// Simulated machines that are up.
+/// Running simulated machines.
 pub struct Simulation {
-    // Dropped in this order: time goes last.
+    // The fields are dropped in this order. Time must be last.
     server: Hosted,
     hosts: Hosts,
     rt: RuntimeRef,
@@ -144,24 +144,24 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Carries `what` out in virtual time.
+    /// Runs `what` in virtual time.
     ///
     /// # Errors
-    /// Those of `what`; when it can never be done, which is a mistake in the program.
+    /// Those of `what`; and when it can never complete, which is a fault of the program.
     pub fn run<T>(&self, what: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
-        let stuck = |e| BenchError::Client(format!("the simulation is stuck: {e}"));
+        let stuck = |e| BenchError::Client(format!("the simulation cannot continue: {e}"));
         self.time.block_on(what).map_err(stuck)?
     }
 
-    /// A connection from client host `host` (0 is the first; beyond the last they are counted again), with the export
-    /// mounted.
+    /// Connects client host `host` (0 is the first; modulo the number of client hosts) and mounts the export.
     ///
     /// # Errors
     /// When the client cannot connect.
     pub async fn mount(&self, host: usize) -> Result<Client, BenchError> {
-        // The process's own would be another one on each machine, and its length is on the wire.
+        // The credential of the process would depend on the machine, and its length is a part of the
+        // messages.
         let credential = Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() };
-        // The server is a part of this process.
+        // The server is in the same process.
         let options =
             self.machines.options.clone().credential(credential).trust_server(true).measure_exposure(true);
         let (rt, to) = (Arc::clone(&self.rt), SocketAddr::new(Hosts::SERVER, PORT));
@@ -180,12 +180,12 @@ impl Simulation {
         &self.hosts
     }
 
-    /// The runtime of the simulation: virtual time, for what runs in it.
+    /// The runtime of the simulation, whose time is virtual.
     pub fn runtime(&self) -> &RuntimeRef {
         &self.rt
     }
 
-    /// What the server has counted so far.
+    /// The server's statistics since the start.
     pub fn server_stats(&self) -> millrace_server::Stats {
         self.server.stats()
     }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_uses_the_clients_strategy_unless_it_is_said_or_refused() {
+    fn the_server_uses_the_clients_strategy_unless_it_is_set_or_refused() {
         let of = |design, registration, server_registration| {
             let options = Options::default().design(design).registration(registration);
             let machines = Machines::new(Profile::named("hdr-200g").unwrap());
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_that_cannot_be_are_refused() {
+    fn invalid_machines_are_refused() {
         let machines = Machines::new(Profile::named("hdr-200g").unwrap());
         for client_hosts in [0, MOST_HOSTS + 1] {
             let refused = Machines { client_hosts, ..machines.clone() }.start(1 << 20).err();

@@ -1,4 +1,4 @@
-//! Bare RDMA operations between two simulated hosts: what the network gives before any RPC.
+//! Plain RDMA operations between two simulated hosts, without RPC.
 
 use std::{future::poll_fn, net::SocketAddr};
 
@@ -22,24 +22,25 @@ pub enum Operation {
     Read,
 }
 
-/// A stream of RDMA Writes or Reads of one size on one connection, as perftest's `ib_write_bw` and `ib_read_bw` have it
-/// (WAN 2008, section 2.2): the programs poll, so there are no interrupts, and no RPC follows. As many are in flight
-/// as the adapters' send queue (Writes) or outstanding reads (Reads) allow.
+/// A stream of RDMA Writes or Reads of one size on one connection, as perftest's `ib_write_bw` and
+/// `ib_read_bw` produce it (WAN 2008, section 2.2). The programs poll, so that there are no interrupts, and
+/// no RPC processing follows. The number in flight is limited by the adapters' send queue (Writes) or
+/// outstanding reads (Reads).
 #[derive(Debug, Clone)]
 pub struct Raw {
     /// The machines.
     pub profile: Profile,
-    /// Which operation.
+    /// The kind of operation.
     pub operation: Operation,
     /// Bytes of a message, 1 to 4 MiB.
     pub message: usize,
-    /// Messages.
+    /// Number of messages.
     pub count: usize,
 }
 
-/// Memory for both ends.
+/// Bytes of memory for both ends.
 const MEMORY: usize = 1 << 30;
-/// The largest message.
+/// Bytes of the largest message.
 const LARGEST: usize = millrace_buffer::SPAN_BYTES;
 
 fn failed(e: impl std::fmt::Display) -> BenchError {
@@ -47,14 +48,15 @@ fn failed(e: impl std::fmt::Display) -> BenchError {
 }
 
 impl Raw {
-    /// Runs it. The time ends when the last Read is done, or a Send behind the last Write is received.
+    /// Runs the stream. The measured time ends when the last Read completes, or when a Send after the last
+    /// Write is received.
     ///
     /// # Errors
     /// When there is no message, or it is too large.
     pub fn run(&self) -> Result<Figure, BenchError> {
         if !(1..=LARGEST).contains(&self.message) || self.count == 0 {
             return Err(BenchError::Parameter(format!(
-                "{} messages of {} bytes: there must be one, of 1 to {LARGEST} bytes",
+                "{} messages of {} bytes; choose at least one message of 1 to {LARGEST} bytes",
                 self.count, self.message
             )));
         }
@@ -62,7 +64,7 @@ impl Raw {
         (profile.host.interrupt_ns, profile.host.message_ns, profile.adapter.segment_bytes) = (0, 0, 0);
         let time = VirtualTime::new(1);
         let hosts = Hosts::new(World::new(&time, profile), 1);
-        let stuck = |e| BenchError::Client(format!("the simulation is stuck: {e}"));
+        let stuck = |e| BenchError::Client(format!("the simulation cannot continue: {e}"));
         time.block_on(self.stream(&hosts, time.runtime())).map_err(stuck)?
     }
 
@@ -138,7 +140,7 @@ impl Raw {
     }
 }
 
-/// The next completions.
+/// Waits for the next completions.
 async fn completions(qp: &mut dyn QueuePair) -> Result<Vec<Completion>, BenchError> {
     let mut out = Vec::new();
     poll_fn(|cx| qp.poll(cx, &mut out)).await.map_err(failed)?;
@@ -147,7 +149,7 @@ async fn completions(qp: &mut dyn QueuePair) -> Result<Vec<Completion>, BenchErr
 
 type Ends = (Box<dyn QueuePair>, Box<dyn QueuePair>);
 
-/// A connection from the first client host to the server.
+/// Connects the first client host to the server.
 async fn connect(hosts: &Hosts, rt: &RuntimeRef, arena: &Arena) -> Result<Ends, BenchError> {
     let (server, params) =
         (hosts.server(), ConnectParams { ord: u16::MAX, ird: u16::MAX, ..ConnectParams::default() });
@@ -167,13 +169,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distance_kills_small_messages_and_reads_more_than_writes() {
+    fn distance_slows_small_messages_most_and_reads_more_than_writes() {
         let infinihost = Profile::named("wan-infinihost").unwrap();
         let run = |miles, operation, message, count| {
             let profile = infinihost.clone().at_distance(miles).unwrap();
             Raw { profile, operation, message, count }.run().unwrap().mb_per_s.unwrap()
         };
-        // The raw numbers that the profile was set from (WAN 2008, section 2.2).
+        // Measurements without NFS, from which the profile was set (WAN 2008, section 2.2).
         for (miles, operation, message, count, measured) in [
             (0.2, Operation::Write, 4096, 10_000, 925.0),
             (0.2, Operation::Read, 4096, 2000, 223.0),
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_cannot_be_are_refused() {
+    fn invalid_messages_are_refused() {
         let profile = Profile::named("wan-infinihost").unwrap();
         for (message, count) in [(0, 1), (LARGEST + 1, 1), (4096, 0)] {
             let raw = Raw { profile: profile.clone(), operation: Operation::Read, message, count };

@@ -1,4 +1,4 @@
-//! The wide area: distance x message size x block size x outstanding RDMA Reads.
+//! Measurements over a wide area network: distance x message size x block size x outstanding RDMA Reads.
 
 use millrace_bench::{
     BenchError, Figure,
@@ -8,23 +8,24 @@ use serde::Serialize;
 
 use crate::{Machines, Operation, Raw, SimulatedIozone};
 
-/// What WAN 2008 measures (sections 2.2 and 2.3, figures 2 to 4) between two hosts that are far from one another; only
-/// simulated, since it needs the distance. For each distance and number of outstanding RDMA Reads: bare RDMA Writes and
-/// Reads of each message size, then NFS, which writes and reads a file in blocks of each size.
+/// The measurements of WAN 2008 (sections 2.2 and 2.3, figures 2 to 4) between two distant hosts. They exist
+/// only in simulation, which provides the distance. For each distance and number of outstanding RDMA Reads:
+/// plain RDMA Writes and Reads of each message size, then NFS, which writes and reads a file in blocks of
+/// each size.
 ///
-/// The original has IOzone with direct I/O and requests of 16 MB, which the kernel cuts into blocks of `rsize` and
-/// `wsize` and has in flight at once, as many as there are slots: 32 here, as Linux's RPC-over-RDMA had (assumed). Here
-/// a record is a block. The original's kernels register nothing (`all-physical`) and so name pages of 4 KB; say so in
-/// `machines`.
+/// The original uses IOzone with direct I/O and requests of 16 MB. The kernel divides them into blocks of
+/// `rsize` and `wsize` and has as many in flight as there are slots: 32 here, as in Linux's RPC-over-RDMA
+/// (assumed). Here a record is a block. The original's kernels register nothing (`all-physical`) and so
+/// transfer pages of 4 KB; `machines` should select the same.
 #[derive(Debug, Clone)]
 pub struct Wan {
-    /// The machines; distance and outstanding reads are those below.
+    /// The machines. The fields below replace distance and outstanding reads.
     pub machines: Machines,
     /// Miles between the hosts.
     pub miles: Vec<f64>,
-    /// Numbers of outstanding RDMA Reads; none: as the profile says.
+    /// Numbers of outstanding RDMA Reads; empty for that of the profile.
     pub outstanding_reads: Vec<u16>,
-    /// Bytes of the bare messages.
+    /// Bytes of the plain messages.
     pub messages: Vec<usize>,
     /// Bytes of the blocks of NFS.
     pub blocks: Vec<usize>,
@@ -32,14 +33,14 @@ pub struct Wan {
     pub size: u64,
 }
 
-/// One figure, and where it belongs.
+/// One figure with its parameters.
 #[derive(Debug, Clone, Serialize)]
 pub struct WanFigure {
     /// Miles between the hosts.
     pub miles: f64,
     /// Outstanding RDMA Reads.
     pub outstanding_reads: u16,
-    /// What it is: tests `RDMA Write`, `RDMA Read`, and NFS's `write` and `read`.
+    /// The figure, with the test `RDMA Write`, `RDMA Read`, or NFS's `write` and `read`.
     #[serde(flatten)]
     pub figure: Figure,
 }
@@ -51,18 +52,19 @@ impl WanFigure {
     }
 }
 
-/// Blocks in flight.
+/// Maximum number of blocks in flight.
 const SLOTS: usize = 32;
 /// Bytes of one request of the original.
 const REQUEST: usize = 16 << 20;
-/// About the bytes of a stream of bare messages, as far as it is long and short enough.
+/// Approximate bytes of a stream of plain messages, unless the limits of its length apply.
 const STREAM: usize = 64 << 20;
 
 impl Wan {
-    /// Runs everything, and shows `each` figure as it comes. A block that one READ or WRITE does not carry has no values.
+    /// Runs all measurements and passes each figure to `each`. A block that exceeds the size of a READ or
+    /// WRITE has no values.
     ///
     /// # Errors
-    /// When a value is one that no machine has, or a run fails.
+    /// When a value is out of range, or a run fails.
     pub fn run(&self, mut each: impl FnMut(&WanFigure) -> Result<(), BenchError>) -> Result<(), BenchError> {
         let own = [self.machines.profile.adapter.outstanding_reads];
         let reads = if self.outstanding_reads.is_empty() { &own[..] } else { &self.outstanding_reads };
@@ -90,11 +92,12 @@ impl Wan {
             let outstanding = (REQUEST / record.max(1)).clamp(1, SLOTS);
             [Test::Write, Test::Read].map(|test| Run { test, record, outstanding, passes: 1, random_ops: 0 })
         });
-        what.run_those_that_can_be(&runs.collect::<Vec<_>>())
+        what.run_feasible(&runs.collect::<Vec<_>>())
     }
 }
 
-/// As many messages as show what goes on when nothing starts or ends: many times what is in flight.
+/// Measures a stream that is many times longer than the data in flight, so that its start and end have little
+/// influence.
 fn raw(machines: &Machines, operation: Operation, message: usize) -> Result<Figure, BenchError> {
     let adapter = &machines.profile.adapter;
     let flight = match operation {
@@ -113,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_distance_meets_every_number_of_reads_message_and_block() {
+    fn every_combination_of_distance_reads_message_and_block_is_measured() {
         let options = Options::default().registration(Strategy::AllPhysical);
         let profile = Profile::named("wan-infinihost").unwrap();
         let wan = Wan {
@@ -139,7 +142,7 @@ mod tests {
             all.iter().find(of).unwrap().figure.mb_per_s
         };
         let block = 32 << 10;
-        // Reads of pages, which NFS's writes are made of, gain from more of them in flight.
+        // Reads of pages, of which NFS WRITEs consist, gain from more outstanding Reads.
         assert!(rate(100.0, 16, "write", block) > rate(100.0, 4, "write", block));
         assert!(rate(100.0, 4, "read", block) > rate(100.0, 4, "write", block));
         assert!(rate(0.2, 4, "RDMA Read", 16 << 10) > rate(100.0, 4, "RDMA Read", 16 << 10));

@@ -9,9 +9,9 @@ use millrace_bench::{
 
 use crate::Machines;
 
-/// Runs `workload` on simulated machines. Its members are spread over the client hosts in turn, each with its own
-/// connection. Returns a figure for each kind of operation, whose `workload` says that it is simulated. What is timed as
-/// a whole has the processor time of the hosts.
+/// Runs `workload` on simulated machines. Its members are distributed over the client hosts in turn, each
+/// with its own connection. Returns a figure for each kind of operation, whose `workload` is marked as
+/// simulated. The figure of a whole phase includes the CPU time of the hosts.
 ///
 /// # Errors
 /// The first failure of a member, or when the machines cannot be simulated.
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn every_workload_runs_in_virtual_time_and_does_the_same_with_the_same_seed() {
+    fn every_workload_runs_in_virtual_time_and_repeats_with_the_same_seed() {
         fn check(workload: &impl Workload, proto: Proto) {
             let json = || run(workload, "hdr-200g", 2, proto).iter().map(Figure::json).collect::<Vec<_>>();
             let figures = json();
@@ -65,29 +65,29 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_takes_the_way_there_and_back() {
+    fn an_operation_takes_the_round_trip() {
         let latency = Latency { operations: 3 };
         let stat = |miles| {
             let profile = Profile::named("wan-connectx").unwrap().at_distance(miles).unwrap();
-            // As the kernels of WAN 2008 do: page by page.
+            // As the kernels of WAN 2008 do, page by page.
             let options = Options::default().registration(Strategy::AllPhysical);
             let figures = simulate(&latency, &Machines { options, ..Machines::new(profile) }).unwrap();
             figures.iter().find(|f| f.test == "stat").and_then(|f| f.p50_us).unwrap()
         };
         let way = 2.0 * 1000.0 * Profile::named("wan-connectx").unwrap().link.ns_per_mile / 1e3;
-        // Latencies are kept to three digits.
+        // Latencies are stored with three digits.
         let (near, far) = (stat(0.0), stat(1000.0));
         assert!((0.998..1.002).contains(&((far - near) / way)), "{near} {far} {way}");
     }
 
     #[test]
-    fn what_is_timed_as_a_whole_has_the_processor_time_of_the_hosts() {
+    fn figures_of_whole_phases_include_the_cpu_time_of_the_hosts() {
         let tile = Tile { columns: 2, rows: 1, width: 16, height: 8, element: 32 };
         let figures = run(&tile, "hdr-200g", 2, Proto::Rdma);
         for f in figures {
             let whole = f.test.starts_with("tile");
             assert_eq!(f.client_cpu_percent.is_some(), whole, "{}", f.test);
-            // All cores of the hosts together do not do more than they can.
+            // The figure cannot exceed the capacity of all cores.
             let cores = 100.0 * f64::from(Profile::named("hdr-200g").unwrap().host.cores);
             assert!(f.client_cpu_percent.is_none_or(|cpu| cpu > 0.0 && cpu <= 2.0 * cores));
             assert!(f.server_cpu_percent.is_none_or(|cpu| cpu > 0.0 && cpu <= cores));

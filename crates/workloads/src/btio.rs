@@ -1,4 +1,5 @@
-//! BTIO of the NAS parallel benchmarks: the solution of a block-tridiagonal solver, dumped every few time steps.
+//! BTIO of the NAS parallel benchmarks: the solution of a block-tridiagonal solver, written every few time
+//! steps.
 
 use millrace_buffer::Views;
 
@@ -11,7 +12,7 @@ use millrace_bench::{
 const CELL: u64 = 40;
 /// The file that all members share.
 const FILE: &str = "btio.full.out";
-/// Bytes that are made, or checked, at a time.
+/// Bytes that are generated or checked at a time.
 const PIECE: u64 = 1 << 20;
 
 /// The size of the grid.
@@ -36,21 +37,21 @@ impl Class {
     }
 }
 
-/// BTIO's `full` variant (NAS report NAS-03-002): every `interval` time steps the whole grid is appended to one shared
-/// file with collective buffering, and at the end the file is read back and verified.
+/// BTIO's `full` variant (NAS report NAS-03-002): every `interval` time steps the whole grid is appended to
+/// one shared file with collective buffering, and at the end the file is read back and verified.
 ///
-/// The block-tridiagonal solver gives each of P = q x q processes q blocks of the grid along a diagonal. With
-/// collective buffering (`MPI_File_write_all`) the processes first exchange what they have, and each then writes one
-/// contiguous P-th of the dump: those are the calls that reach the file system, and those are made here, followed by a
-/// barrier. Left out: the solver's own computing, and the exchange among the processes, which does not reach the file
-/// system. The content is a function of step and position, and every byte is checked when it is read back.
+/// The block-tridiagonal solver assigns q blocks of the grid along a diagonal to each of P = q x q processes.
+/// With collective buffering (`MPI_File_write_all`) the processes first exchange their data, and each then
+/// writes one contiguous P-th of the dump. This workload makes those calls, which are the ones that reach the
+/// file system, followed by a barrier. It omits the computation of the solver and the exchange among the
+/// processes. The content is a function of step and position, and every byte is checked when it is read back.
 #[derive(Debug, Clone)]
 pub struct Btio {
     /// The grid.
     pub class: Class,
-    /// Processes; a square in the original (4, 9, 16).
+    /// Number of processes; a square in the original (4, 9, 16).
     pub processes: u32,
-    /// Time steps. The original has 200.
+    /// Number of time steps. The original has 200.
     pub steps: u32,
     /// Time steps between dumps: 1 or 2 in the papers, 5 in the original.
     pub interval: u32,
@@ -66,7 +67,7 @@ impl Btio {
         self.steps / self.interval.max(1)
     }
 
-    /// Where in a dump the contiguous part of member `rank` begins and ends.
+    /// Start and end, in bytes within a dump, of the contiguous part of member `rank`.
     fn part(&self, rank: usize) -> (u64, u64) {
         let (cells, n) = (self.class.dump() / CELL, u64::from(self.processes));
         let start = |r: u64| cells * r / n * CELL;
@@ -126,7 +127,7 @@ impl Btio {
             None if read as u64 == to - from => Ok(()),
             None => Err(BenchError::Client(format!("{FILE} ends within dump {dump}"))),
             Some(at) => {
-                Err(BenchError::Client(format!("{FILE} has other bytes than were written near {at}")))
+                Err(BenchError::Client(format!("{FILE} differs from the written data near offset {at}")))
             }
         }
     }
@@ -142,7 +143,7 @@ impl Workload for Btio {
     }
 
     fn client_hosts(&self) -> usize {
-        // As in the paper: one for each two processes.
+        // As in the paper: one host for two processes.
         self.members().div_ceil(2).max(1)
     }
 
@@ -155,7 +156,7 @@ impl Workload for Btio {
     }
 }
 
-/// What dump `dump` has from `from` to `to`.
+/// The bytes `from` to `to` of dump `dump`.
 fn content(directory: &Directory, dump: u32, from: u64, to: u64) -> Result<Views, BenchError> {
     let mut out = Views::new();
     let mut at = from;
@@ -168,7 +169,7 @@ fn content(directory: &Directory, dump: u32, from: u64, to: u64) -> Result<Views
     Ok(out)
 }
 
-/// The bytes of dump `dump` from position `at` on.
+/// Fills `out` with the bytes of dump `dump` from position `at`.
 fn fill(out: &mut [u8], dump: u32, at: u64) {
     let seed = u64::from(dump).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for (byte, position) in out.iter_mut().zip(at..) {
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_contiguous_whole_cells_and_make_the_dump() {
+    fn parts_are_whole_cells_and_cover_the_dump_without_gaps() {
         for (class, bytes) in [(Class::S, 69_120), (Class::A, 10_485_760), (Class::B, 42_448_320)] {
             for processes in [1, 4, 9, 16] {
                 let b = Btio { class, processes, steps: 4, interval: 2 };

@@ -1,28 +1,31 @@
-//! Several clients, each with a large file of its own, on one server.
+//! Several clients of one server, each with its own large file.
 
 use millrace_bench::{
     BenchError,
     workload::{Directory, Part, Tally, Workload},
 };
 
-/// IOzone's cluster mode as Designing 2007 has it (section 5.3, figure 10): each client host writes a file of its own,
-/// and when all have written theirs, all read them from start to end together, record after record. What is of
-/// interest is all clients' rate over their number, when the files fit into the server's memory and when they do not.
+/// IOzone's cluster mode as in Designing 2007 (section 5.3, figure 10): each client host writes its own file.
+/// After all have finished, all read their files sequentially and concurrently, record after record. The
+/// result of interest is the total rate as a function of the number of clients, for files that fit into the
+/// server's memory and for files that do not.
 ///
-/// In the paper 1 to 8 processes, each on a host, have 1 GB each with records of 1 MB, and the server has 4 or 8 GB before
-/// eight disks. As there, one record is in flight at a time for each client; each has a connection of its own.
+/// In the paper 1 to 8 processes, each on its own host, have 1 GB each with records of 1 MB, and the server
+/// has 4 or 8 GB of memory and eight disks. As in the paper, each client has one record in flight. Each
+/// client has its own connection.
 #[derive(Debug, Clone)]
 pub struct Clients {
-    /// Clients.
+    /// Number of clients.
     pub clients: u32,
-    /// Bytes of each file; rounded down to whole records.
+    /// Bytes of each file, rounded down to whole records.
     pub size: u64,
-    /// Bytes of a record. One that a single READ or WRITE does not carry goes in several at once.
+    /// Bytes of a record. A record that exceeds the size of a READ or WRITE is transferred in several
+    /// concurrent calls.
     pub record: u32,
 }
 
 impl Clients {
-    /// Records of each file.
+    /// Number of records of each file.
     fn records(&self) -> u64 {
         self.size / u64::from(self.record.max(1))
     }
@@ -31,7 +34,7 @@ impl Clients {
         let (records, record) = (self.records(), u64::from(self.record));
         if records == 0 || record == 0 {
             return Err(BenchError::Parameter(format!(
-                "a file of {} bytes has no record of {record} bytes; choose a larger file or a smaller record",
+                "a file of {} bytes is smaller than a record of {record} bytes; choose a larger file or a smaller record",
                 self.size
             )));
         }
@@ -50,7 +53,10 @@ impl Clients {
             let read = file.read(n * record, record as usize, |_, _| ());
             let read = tally.one("record read", record, read).await?;
             if read as u64 != record {
-                return Err(BenchError::Client(format!("a file ends {read} bytes after {}", n * record)));
+                return Err(BenchError::Client(format!(
+                    "a READ returned {read} bytes at offset {}",
+                    n * record
+                )));
             }
         }
         part.together().await?;

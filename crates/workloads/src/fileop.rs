@@ -1,21 +1,22 @@
-//! fileop, of the IOzone suite: how long each operation on names takes.
+//! fileop of the IOzone suite: the latency of each operation on names.
 
 use millrace_bench::{
     BenchError,
     workload::{Directory, Part, Tally, Workload},
 };
 
-/// `fileop -f FACTOR -s SIZE`: FACTOR directories, in each FACTOR directories, in each FACTOR files. One kind of
-/// operation after the other is carried out on all of them, one at a time, and timed each.
+/// `fileop -f FACTOR -s SIZE`: FACTOR directories, FACTOR directories in each of them, and FACTOR files in
+/// each of those. The workload applies one kind of operation after the other to all of them, one call at a
+/// time, and measures the latency of each.
 ///
-/// As the original: mkdir, create, write (with the flush that close(2) is on NFS), stat, open, read, access, chmod,
-/// readdir, link, unlink (of that link), delete, rmdir. Of the original's kinds the ones left out are those that have
-/// no call of their own on the network (`close` of a file without new data, `lseek`).
+/// The kinds are those of the original: mkdir, create, write (with the flush that close(2) implies on NFS),
+/// stat, open, read, access, chmod, readdir, link, unlink (of that link), delete, rmdir. It omits those kinds
+/// of the original that make no call on the network (`close` of a file without new data, `lseek`).
 #[derive(Debug, Clone)]
 pub struct Fileop {
-    /// Directories in a directory, and files in each of the lower ones.
+    /// Directories in each directory, and files in each of the lower directories.
     pub factor: u32,
-    /// Bytes of each file; with 0 nothing is written or read.
+    /// Bytes of each file; 0 omits writes and reads.
     pub size: u32,
 }
 

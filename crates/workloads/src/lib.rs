@@ -1,7 +1,9 @@
-//! The workloads of the papers beside IOzone. Each type documents how it corresponds to the original program.
+//! The workloads of the papers other than IOzone. The documentation of each type describes how it corresponds
+//! to the original program.
 //!
-//! They implement [`millrace_bench::workload::Workload`] and run in a directory of a server or of the local file system
-//! ([`millrace_bench::workload::run`]), or on simulated machines (crate `millrace-simlab`).
+//! The workloads implement [`millrace_bench::workload::Workload`]. They run in a directory of a server or of
+//! the local file system ([`millrace_bench::workload::run`]), or on simulated machines (crate
+//! `millrace-simlab`).
 
 mod btio;
 mod clients;

@@ -1,4 +1,4 @@
-//! The oltp personality of FileBench: a database's log writer, writers and readers.
+//! The oltp personality of FileBench: the log writer, the writers and the readers of a database.
 
 use std::sync::Mutex;
 
@@ -14,36 +14,37 @@ use millrace_bench::{
 
 /// Bytes of one write of the log.
 const LOG_WRITE: usize = 256 << 10;
-/// Reads for one write of the log, and for one round of a database writer.
+/// Reads for each write of the log, and for each round of a database writer.
 const READS_PER_LOG_WRITE: u32 = 3200;
 const READS_PER_ROUND: u32 = 1000;
-/// Writes that a database writer starts together in a round.
+/// Writes that a database writer starts concurrently in a round.
 const WRITES_PER_ROUND: u64 = 100;
-/// Where the log begins again.
+/// Size of the log in bytes. Further writes start at offset 0 again.
 const LOG_BYTES: u64 = 10 << 20;
 
-/// `oltp.f` of FileBench 1.x, with the mean I/O of Designing 2007 (figure 8: 128 KB): shadow processes read records
-/// at random places of the data files; a log writer writes 256 KB for each 3,200 reads; database writers write 100
-/// records at random places for each 1,000 reads. Writes are stable before they count (`O_DSYNC`).
+/// `oltp.f` of FileBench 1.x, with the mean I/O size of Designing 2007 (figure 8: 128 KB). Shadow processes
+/// read records at random offsets of the data files. A log writer writes 256 KB for each 3,200 reads.
+/// Database writers write 100 records at random offsets for each 1,000 reads. Writes are stable (`O_DSYNC`).
 ///
-/// As in the original all run on one client (one connection here), readers and writers at once, and semaphores keep the
-/// proportion. Left out: the time that the original's processes burn between calls (`hog`), so the figures are what
-/// storage allows. The number of reads is given, not the time.
+/// As in the original, all processes run on one client (here with one connection), readers and writers
+/// concurrently, and semaphores maintain the ratio. The workload omits the CPU time that the original's
+/// processes spend between calls (`hog`), so that only the storage limits the figures. The configuration sets
+/// the number of reads instead of a duration.
 #[derive(Debug, Clone)]
 pub struct Oltp {
-    /// Shadow processes: reads in flight. The original has 200.
+    /// Number of shadow processes, each with one read in flight. The original has 200.
     pub shadows: u32,
-    /// Database writers. The original has 10.
+    /// Number of database writers. The original has 10.
     pub writers: u32,
     /// Bytes of one read, and of one write of the database.
     pub io: u32,
-    /// Data files. The original has 10.
+    /// Number of data files. The original has 10.
     pub files: u32,
-    /// Bytes of each.
+    /// Bytes of each data file.
     pub file_size: u64,
-    /// Reads, of all shadow processes together.
+    /// Total number of reads of all shadow processes.
     pub reads: u32,
-    /// What decides on places.
+    /// Seed of the random offsets.
     pub seed: u64,
 }
 
@@ -54,10 +55,10 @@ struct Database<'a> {
     record: Views,
     log_record: Views,
     random: Mutex<Random>,
-    /// Reads, and rounds of database writers, that are still to begin.
+    /// Reads, and rounds of database writers, that have not started.
     reads_left: Mutex<u32>,
     rounds_left: Mutex<u32>,
-    /// What reads have done for the log writer and for the database writers.
+    /// Completed reads that the log writer and the database writers have not consumed.
     for_log: Semaphore,
     for_writers: Semaphore,
     tally: Mutex<&'a mut Tally>,
@@ -67,24 +68,24 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Takes one of what is left, if there is any.
-fn take_one(left: &Mutex<u32>) -> bool {
+/// Decrements the counter and returns true, or returns false at 0.
+fn try_decrement(left: &Mutex<u32>) -> bool {
     let mut left = lock(left);
     let any = *left > 0;
     *left -= u32::from(any);
     any
 }
 
-/// Waits until that many reads were made since the last time.
+/// Waits until `count` further reads have completed, and consumes them.
 async fn wait_for(reads: &Semaphore, count: u32) {
-    // Fails only when it is closed, which it never is.
+    // Fails only on a closed semaphore; this one is never closed.
     if let Ok(permits) = reads.acquire_many(count).await {
         permits.forget();
     }
 }
 
 impl Oltp {
-    /// The most operations in flight: reads, writes of the database, and one of the log.
+    /// The maximum number of operations in flight: reads, writes of the database, and one of the log.
     pub(super) const fn outstanding(&self) -> usize {
         self.shadows as usize + self.writers as usize * WRITES_PER_ROUND as usize + 1
     }
@@ -93,7 +94,8 @@ impl Oltp {
         let records = self.file_size / u64::from(self.io.max(1));
         if self.io == 0 || records == 0 || self.files == 0 || self.shadows == 0 {
             return Err(BenchError::Parameter(
-                "oltp needs at least one data file, one shadow process, and files that hold a record".into(),
+                "oltp needs at least one data file, one shadow process, and files of at least one record"
+                    .into(),
             ));
         }
         let record = directory.views(&vec![0x64; self.io as usize])?;
@@ -153,7 +155,7 @@ impl Workload for Oltp {
 }
 
 impl Database<'_> {
-    fn somewhere(&self) -> (&Data, u64) {
+    fn random_record(&self) -> (&Data, u64) {
         let io = u64::from(self.config.io);
         let mut random = lock(&self.random);
         let file = &self.files[random.below(self.files.len() as u64) as usize];
@@ -173,7 +175,7 @@ impl Database<'_> {
         Ok(out)
     }
 
-    /// The shadow processes.
+    /// Runs the shadow processes.
     async fn all_reads(&self) -> Result<(), BenchError> {
         let began = lock(&self.tally).begin();
         try_join_all((0..self.config.shadows).map(|_| self.read())).await?;
@@ -183,11 +185,13 @@ impl Database<'_> {
     }
 
     async fn read(&self) -> Result<(), BenchError> {
-        while take_one(&self.reads_left) {
-            let (file, at) = self.somewhere();
+        while try_decrement(&self.reads_left) {
+            let (file, at) = self.random_record();
             let read = self.timed("shadow read", file.read(at, self.config.io as usize, |_, _| ())).await?;
             if read != self.config.io as usize {
-                return Err(BenchError::Client(format!("a data file gave {read} bytes at {at}")));
+                return Err(BenchError::Client(format!(
+                    "a READ of a data file returned {read} bytes at offset {at}"
+                )));
             }
             self.for_log.add_permits(1);
             self.for_writers.add_permits(1);
@@ -195,7 +199,7 @@ impl Database<'_> {
         Ok(())
     }
 
-    /// The log writer: gives the number of its writes.
+    /// Runs the log writer and returns the number of its writes.
     async fn write_log(&self) -> Result<u64, BenchError> {
         let writes = self.config.reads / READS_PER_LOG_WRITE;
         for n in 0..writes {
@@ -206,13 +210,13 @@ impl Database<'_> {
         Ok(writes.into())
     }
 
-    /// A database writer: gives the number of its writes.
+    /// Runs a database writer and returns the number of its writes.
     async fn write(&self) -> Result<u64, BenchError> {
         let mut writes = 0;
-        while take_one(&self.rounds_left) {
+        while try_decrement(&self.rounds_left) {
             wait_for(&self.for_writers, READS_PER_ROUND).await;
             let round = (0..WRITES_PER_ROUND).map(|_| {
-                let (file, at) = self.somewhere();
+                let (file, at) = self.random_record();
                 self.timed("database write", file.write_stable(at, &self.record))
             });
             let round: Result<Vec<()>, _> =

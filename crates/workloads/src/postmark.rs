@@ -8,28 +8,29 @@ use millrace_bench::{
     workload::{Directory, Part, Tally, Workload},
 };
 
-/// PostMark 1.5 with its defaults (Katcher, TR-3022): a pool of files with sizes spread evenly over a range is made,
-/// then transactions are carried out, then what is left is deleted. A transaction is a pair: read a whole file or
-/// append to one; create a file or delete one; each with the same probability. One at a time.
+/// PostMark 1.5 with its defaults (Katcher, TR-3022): it creates a pool of files with uniformly distributed
+/// sizes, executes transactions, and deletes the remaining files. A transaction is a pair of operations: read
+/// a whole file or append to one, then create a file or delete one; each choice has probability 1/2. One
+/// transaction runs at a time.
 ///
-/// An append never makes a file larger than the range allows, as in the original. Files are written in one piece (the
-/// original's stdio gathers its blocks of 512 bytes) and flushed when they are closed, as NFS does.
+/// An append never makes a file larger than the range allows, as in the original. A file is written in one
+/// piece (the original's stdio collects its blocks of 512 bytes) and flushed at its close, as NFS does.
 #[derive(Debug, Clone)]
 pub struct Postmark {
-    /// Files at the start.
+    /// Number of files at the start.
     pub files: u32,
-    /// Transactions.
+    /// Number of transactions.
     pub transactions: u32,
     /// Bytes of the smallest file.
     pub low: u32,
     /// Bytes of the largest file.
     pub high: u32,
-    /// What decides on sizes and choices.
+    /// Seed of the sizes and choices.
     pub seed: u64,
 }
 
 impl Postmark {
-    /// The sizes of files of the original: 500 bytes to 9.77 KB.
+    /// File sizes of the original: 500 bytes to 9.77 KB.
     pub const SIZES: (u32, u32) = (500, 10_000);
 
     async fn run(&self, directory: &Directory, tally: &mut Tally) -> Result<(), BenchError> {
@@ -81,7 +82,7 @@ struct Pool<'a> {
     directory: &'a Directory,
     data: Views,
     random: Random,
-    /// Numbers and sizes.
+    /// Numbers and sizes in bytes.
     files: Vec<(u64, u32)>,
     made: u64,
     config: &'a Postmark,
@@ -140,7 +141,7 @@ impl Pool<'_> {
         let read = tally.one("read", size.into(), read).await?;
         if read != size as usize {
             let name = name(number);
-            return Err(BenchError::Client(format!("{name} has {read} bytes, not the {size} written")));
+            return Err(BenchError::Client(format!("{name} has {read} bytes instead of the {size} written")));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A tree of sources: unpacking it, and what a compiler's run over it asks of the file system.
+//! A source tree: unpacking it, and the file system calls of a build.
 
 use millrace_buffer::Views;
 
@@ -10,30 +10,31 @@ use millrace_bench::{
 
 /// Files for each directory, about as in a Linux kernel of 2005.
 const FILES_PER_DIRECTORY: u32 = 16;
-/// The most directories in a directory, which is what makes the tree deep.
+/// Range of the most recent directories from which a parent is chosen, which makes the tree deep.
 const SPREAD: u64 = 12;
-/// Sizes: half of the files are smaller than this...
+/// Median size of the files in bytes.
 const MEDIAN_SIZE: f64 = 4500.0;
-/// ...and their logarithms are spread by this, which makes the mean about 11 KB.
+/// Standard deviation of the logarithm of the sizes, which makes the mean about 11 KB.
 const SIZE_SPREAD: f64 = 1.35;
-/// No file is larger.
+/// Largest size of a file in bytes.
 const LARGEST: f64 = 1_000_000.0;
-/// Of 20 files so many are compiled and so many are headers; the others are only there.
+/// Number of compiled files and of headers in 20 files; the others are neither.
 const COMPILED: u64 = 9;
 const HEADERS: u64 = 9;
 /// Headers that one compilation opens.
 const INCLUDED: u64 = 40;
 
-/// What is in a generated tree of sources.
+/// A generated source tree.
 ///
-/// The default is of the size and shape of Linux 2.6.11, the kind of tree that the papers unpacked and compiled: 17,090
-/// files (Linux Kernel Development report, 2012) in about 1,070 directories, 190 MB; the sizes follow a log-normal
-/// distribution. It is generated, not a real one, so that it needs no download; the same seed gives the same tree.
+/// The default has the size and shape of Linux 2.6.11, similar to the trees that the papers unpacked and
+/// compiled: 17,090 files (Linux Kernel Development report, 2012) in about 1,070 directories, 190 MB, with
+/// log-normally distributed sizes. The tree is generated, so that it needs no download. The same seed
+/// produces the same tree.
 #[derive(Debug, Clone)]
 pub struct Sources {
-    /// Files.
+    /// Number of files.
     pub files: u32,
-    /// What decides on names, sizes and places.
+    /// Seed of names, sizes and places.
     pub seed: u64,
 }
 
@@ -50,7 +51,8 @@ struct SourceFile {
 }
 
 struct Tree {
-    /// Each directory's parent (an earlier one) and name; the first is the top.
+    /// The index of each directory's parent (an earlier directory) and its name. The first directory is the
+    /// root.
     dirs: Vec<(usize, String)>,
     /// In the order of an archive: directory by directory.
     files: Vec<SourceFile>,
@@ -63,7 +65,7 @@ impl Sources {
         let mut dirs = vec![(0, "linux".to_owned())];
         while dirs.len() < count {
             let n = dirs.len();
-            // Mostly below the directories that came last, so that branches grow.
+            // One half of the directories is below a recent one, so that deep branches arise.
             let back = random.below(SPREAD.min(n as u64)) as usize;
             let parent = if random.coin() { n - 1 - back } else { random.below(n as u64) as usize };
             dirs.push((parent, format!("dir-{n}")));
@@ -101,7 +103,8 @@ impl Tree {
         Ok(made)
     }
 
-    /// Makes all files with their content, as tar does: create, write, flush (which close(2) is on NFS), set the mode.
+    /// Makes all files with their content, as tar does: create, write, flush (which close(2) implies on NFS),
+    /// set the mode.
     async fn unpack(&self, top: &Directory, tally: &mut Tally) -> Result<Vec<Directory>, BenchError> {
         let dirs = self.make_dirs(top, tally).await?;
         let data = top.views(&vec![0x73; LARGEST as usize])?;
@@ -119,7 +122,7 @@ impl Tree {
     }
 }
 
-/// `tar xf` of a tree of sources, whose archive is in memory: a directory, then its files, one call at a time.
+/// `tar xf` of a source tree whose archive is in memory: a directory, then its files, one call at a time.
 #[derive(Debug, Clone, Default)]
 pub struct Untar {
     /// The tree.
@@ -151,16 +154,17 @@ impl Workload for Untar {
     }
 }
 
-/// What `make` over a tree of sources asks of a file system, without the compiler: no processor time is spent between
-/// the calls, so the figures are what the file system allows, and a real build is slower.
+/// The file system calls of `make` in a source tree, without the compiler. No CPU time is spent between the
+/// calls, so that only the file system limits the figures; a real build is slower.
 ///
-/// For each file that is compiled: stat it and its object (which is not there), open and read it, look 40 headers up
-/// and read those that were not read before (as a page cache would; opening the others again is a look-up each,
-/// close-to-open), create the object and write it, as long as the source. At the end all objects are read and the
-/// linked image is written. One call at a time (`make -j1`).
+/// For each compiled file: stat it and its object (which does not exist), open and read it, look up 40
+/// headers and read those that were not read before (a page cache has the others; opening them again costs
+/// one lookup each, for close-to-open consistency), create the object and write it with the length of the
+/// source. At the end all objects are read and the linked image is written. One call is made at a time (`make
+/// -j1`).
 #[derive(Debug, Clone, Default)]
 pub struct Compile {
-    /// The tree; it is unpacked before the measurement.
+    /// The tree. It is unpacked before the measurement.
     pub sources: Sources,
 }
 
@@ -194,7 +198,7 @@ impl Workload for Compile {
     }
 
     fn bytes(&self) -> u64 {
-        // Sources, objects, image.
+        // Sources, objects and the image.
         3 * (self.sources.bytes() + u64::from(self.sources.files) * 4096)
     }
 
@@ -206,7 +210,7 @@ impl Workload for Compile {
 struct Make<'a> {
     dirs: &'a [Directory],
     headers: Vec<&'a SourceFile>,
-    /// Which of the headers were read.
+    /// Whether each header has been read.
     read: Vec<bool>,
     data: Views,
     random: Random,
@@ -217,15 +221,15 @@ impl Make<'_> {
         let dir = &self.dirs[source.dir];
         let object = object_name(source);
         tally.one("stat", 0, dir.stat(&source.name)).await?;
-        // Fails: it is not there.
+        // Fails, because the object does not exist.
         let missing =
             tally.one("stat of what is not there", 0, async { Ok(dir.stat(&object).await) }).await?;
         if missing.is_ok() {
-            return Err(BenchError::Client(format!("{object} is there before it was made")));
+            return Err(BenchError::Client(format!("{object} exists before it was created")));
         }
         self.read_whole(source, tally).await?;
         for _ in 0..INCLUDED.min(self.headers.len() as u64) {
-            // The first headers are those that everything includes.
+            // The distribution prefers the first headers, as the ones that most files include.
             let squared = self.random.below(1 << 16) * self.random.below(1 << 16);
             let at = ((u128::from(squared) * self.headers.len() as u128) >> 32) as usize;
             let header = self.headers[at];
@@ -283,7 +287,7 @@ async fn read_whole(
     if read == size as usize {
         return Ok(());
     }
-    Err(BenchError::Client(format!("{name} has {read} bytes, not the {size} written")))
+    Err(BenchError::Client(format!("{name} has {read} bytes instead of the {size} written")))
 }
 
 #[cfg(test)]
@@ -291,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_is_of_the_size_and_shape_that_it_says_and_the_same_for_the_same_seed() {
+    fn the_tree_has_the_documented_size_and_shape_and_depends_on_the_seed_only() {
         let sources = Sources::default();
         let tree = sources.tree();
         assert_eq!(tree.files.len(), 17_090);

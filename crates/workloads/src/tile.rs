@@ -1,4 +1,4 @@
-//! MPI Tile I/O: each process reads and writes a tile of a large picture, row by row.
+//! MPI Tile I/O: each process writes and reads one tile of a large picture, row by row.
 
 use millrace_bench::{
     BenchError,
@@ -8,16 +8,18 @@ use millrace_bench::{
 /// The file that all members share.
 const FILE: &str = "tiles";
 
-/// MPI-Tile-IO without collective buffering: one file has a dense picture of tiles, each of `width` x `height`
-/// elements; each process accesses one tile. The rows of a tile are far apart in the file, so a tile is `height` calls
-/// of `width` elements each. All write, then all read and check, with a barrier between.
+/// MPI-Tile-IO without collective buffering. One file contains a picture of tiles, each of `width` x `height`
+/// elements, and each process accesses one tile. The rows of a tile are far apart in the file, so that the
+/// access to a tile is `height` calls of `width` elements each. All processes write, then all read and check,
+/// with a barrier in between.
 ///
-/// The papers' tiles have 1024 x 768 elements of 32 bytes, and 2, 4 or 6 processes: rows of 32 KiB, tiles of 24 MiB.
+/// The papers' tiles have 1024 x 768 elements of 32 bytes, and 2, 4 or 6 processes: rows of 32 KiB, tiles of
+/// 24 MiB.
 #[derive(Debug, Clone)]
 pub struct Tile {
-    /// Tiles beside each other; as many processes...
+    /// Tiles in a row of tiles. The number of processes is `columns` x `rows`.
     pub columns: u32,
-    /// ...for each row of tiles.
+    /// Rows of tiles.
     pub rows: u32,
     /// Elements of a tile's row.
     pub width: u32,
@@ -28,7 +30,7 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// Processes: one for each tile.
+    /// The number of processes, one for each tile.
     pub const fn processes(&self) -> u32 {
         self.columns * self.rows
     }
@@ -42,7 +44,7 @@ impl Tile {
         u64::from(self.width) * u64::from(self.element)
     }
 
-    /// Where row `row` of the tile of member `rank` begins.
+    /// The offset of row `row` of the tile of member `rank`.
     fn offset(&self, rank: usize, row: u32) -> u64 {
         let columns = u64::from(self.columns);
         let (x, y) = (rank as u64 % columns, rank as u64 / columns);
@@ -52,7 +54,9 @@ impl Tile {
 
     async fn run(&self, directory: &Directory, part: &Part, tally: &mut Tally) -> Result<(), BenchError> {
         if self.bytes() == 0 {
-            return Err(BenchError::Parameter("a picture without tiles, or tiles without elements".into()));
+            return Err(BenchError::Parameter(
+                "the picture has no tiles or the tiles have no elements; choose sizes of at least 1".into(),
+            ));
         }
         if part.rank == 0 {
             directory.create(FILE).await?;
@@ -88,7 +92,7 @@ impl Tile {
         if right && read as u64 == self.row_bytes() {
             return Ok(());
         }
-        Err(BenchError::Client(format!("{FILE} has other bytes than were written near {at}")))
+        Err(BenchError::Client(format!("{FILE} differs from the written data near offset {at}")))
     }
 }
 
@@ -102,7 +106,7 @@ impl Workload for Tile {
     }
 
     fn client_hosts(&self) -> usize {
-        // As in the paper: one for each two processes.
+        // As in the paper: one host for two processes.
         self.members().div_ceil(2).max(1)
     }
 

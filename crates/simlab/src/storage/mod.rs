@@ -1,5 +1,5 @@
-//! What a *simulated* server's file system costs. The memory file system does the work; this has its calls take the
-//! time that they would take on a tmpfs, or on disks behind a cache.
+//! The cost of a *simulated* server's file system. The memory file system executes the calls. This module
+//! delays them by the time that they would take on a tmpfs, or on disks behind a cache.
 
 mod raid;
 mod timed;
@@ -19,7 +19,7 @@ pub use tmpfs::{Lookup, Tmpfs};
 /// The file system of a simulated server.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Storage {
-    /// It takes no time: the profile's cost of a message stands for the whole call.
+    /// No cost: the profile's cost of a message represents the whole call.
     #[default]
     Free,
     /// Memory.
@@ -29,10 +29,10 @@ pub enum Storage {
 }
 
 impl Storage {
-    /// Has the calls of `fs` take time on the server of `hosts`.
+    /// Delays the calls of `fs` on the server of `hosts`.
     ///
     /// # Errors
-    /// When it cannot be: the value is named.
+    /// When a value is invalid, with its name.
     pub(crate) fn wrap(
         &self,
         fs: FileSystemRef,
@@ -59,7 +59,8 @@ impl fmt::Display for Storage {
     }
 }
 
-/// `free`, `tmpfs`, `tmpfs-linear`, `raid:BYTES` (of memory before it): the machines of the papers.
+/// Parses `free`, `tmpfs`, `tmpfs-linear` or `raid:BYTES` (bytes of cache memory), which are the machines of
+/// the papers.
 impl FromStr for Storage {
     type Err = String;
 
@@ -76,43 +77,43 @@ impl FromStr for Storage {
                 Ok(Self::Raid(raid))
             }
             _ => Err(format!(
-                "'{text}' is not a storage; write free, tmpfs, tmpfs-linear, or raid:MEMORY as in raid:256M"
+                "unknown storage '{text}'; use free, tmpfs, tmpfs-linear, or raid:MEMORY as in raid:256M"
             )),
         }
     }
 }
 
-/// What takes time in a file system. A future may be made before its call is, and begins when it is first polled.
+/// The costs of a file system. A future may be created before the call; its time starts at its first poll.
 trait Cost: Send + Sync {
-    /// These handles are looked up.
+    /// The cost of the lookup of these handles.
     fn look_up(&self, _files: &[Handle]) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// `len` bytes of a file from `offset` are read.
+    /// The cost of reading `len` bytes of a file from `offset`.
     fn read(&self, file: &Handle, offset: u64, len: u64) -> BoxFuture<'static, ()>;
 
-    /// `len` bytes of a file from `offset` are written; if `stable`, to where they are never lost.
+    /// The cost of writing `len` bytes of a file from `offset`; with `stable`, to stable storage.
     fn write(&self, file: &Handle, offset: u64, len: u64, stable: bool) -> BoxFuture<'static, ()>;
 
-    /// What was written of a file becomes stable.
+    /// The cost of making all written data of a file stable.
     fn commit(&self, _file: &Handle) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Whether data is stable only when it was committed.
+    /// Whether written data is stable only after a COMMIT.
     fn can_lose(&self) -> bool {
         false
     }
 
-    /// There is a new object.
-    fn made(&self, _file: &Handle) {}
+    /// Reports a new object.
+    fn created(&self, _file: &Handle) {}
 
-    /// A file has this size from now on.
-    fn cut(&self, _file: &Handle, _size: u64) {}
+    /// Reports the new size of a file.
+    fn resized(&self, _file: &Handle, _size: u64) {}
 
-    /// An object is there no more.
-    fn gone(&self, file: &Handle);
+    /// Reports the removal of an object.
+    fn removed(&self, file: &Handle);
 }
 
 #[cfg(test)]
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_look_up_costs_more_the_more_files_there_are_and_a_hash_does_not() {
+    fn only_the_cost_of_a_linear_lookup_grows_with_the_number_of_files() {
         let untar = |storage, files| {
             let sources = Sources { files, seed: 1 };
             rate(&simulate(&Untar { sources }, &machines(storage)).unwrap(), "untar")
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_are_as_fast_as_the_disks_when_their_files_do_not_fit_into_memory() {
+    fn the_disks_limit_readers_of_files_larger_than_memory() {
         let read = |storage| {
             let run = |test| Run { test, record: 256 << 10, outstanding: 1, passes: 1, random_ops: 0 };
             let (machines, size) = (machines(storage), 8 << 20);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_is_read_as_it_is_written() {
+    fn storage_is_parsed_as_it_is_displayed() {
         for text in ["free", "tmpfs", "tmpfs-linear", "raid:268435456"] {
             assert_eq!(text.parse::<Storage>().unwrap().to_string(), text);
         }

@@ -12,31 +12,31 @@ use parking_lot::Mutex;
 
 use super::Cost;
 
-/// Stripes over disks (RAID 0), with a part of the server's memory as a write-back cache of whole stripes, of which
-/// the one that was not used for the longest time goes first.
+/// Stripes over disks (RAID 0), with a part of the server's memory as a write-back cache of whole stripes
+/// with LRU replacement.
 ///
-/// A file's stripes lie beside each other, one after another over the disks. A disk serves one request after another
-/// as they come, and seeks unless the request begins where the last one ended. Writes go to the cache; a stripe that was not
-/// written to disk yet goes there when it is committed, or when another needs its place, which waits for it. Nothing is
-/// read ahead, a part of a stripe is written without reading the rest, and the controller takes no time.
+/// The consecutive stripes of a file are on consecutive disks. A disk serves requests in the order of their
+/// arrival, and seeks unless a request starts where the last one ended. Writes go to the cache. A dirty
+/// stripe is written to disk at a COMMIT, or when another stripe needs its place, which then waits. There is
+/// no read-ahead, a part of a stripe is written without reading the rest, and the controller takes no time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Raid {
-    /// Disks, 1 to 1024.
+    /// Number of disks, 1 to 1024.
     pub disks: u32,
-    /// What each reads or writes in sequence, in 10^6 bytes per second.
+    /// Sequential rate of each disk, in 10^6 bytes per second.
     pub disk_mb_per_s: f64,
-    /// Nanoseconds for a seek and half a turn.
+    /// Nanoseconds for a seek and half a rotation.
     pub seek_ns: u64,
-    /// Bytes of a stripe, 512 to 16 MiB: what lies on one disk before the next one is used.
+    /// Bytes of a stripe, the unit of distribution over the disks: 512 to 16 MiB.
     pub stripe: u32,
     /// Bytes of memory for the cache: at least two stripes.
     pub memory: u64,
 }
 
 impl Raid {
-    /// The server of Designing 2007, section 5.3: 8 SCSI disks of 30 MB/s each as RAID 0, and 4 or 8 GB of memory; all
-    /// of it is taken for the cache, `memory` bytes. 8 ms for a seek (10,000 turns a minute) and stripes of 64 KiB (as
-    /// Linux makes them unless it is told) are assumed.
+    /// The server of Designing 2007, section 5.3: 8 SCSI disks of 30 MB/s each as RAID 0, and 4 or 8 GB of
+    /// memory, all of which is cache (`memory` bytes). Assumed: 8 ms for a seek (10,000 rotations per minute)
+    /// and stripes of 64 KiB (the default of Linux).
     pub const fn eight_disks(memory: u64) -> Self {
         Self { disks: 8, disk_mb_per_s: 30.0, seek_ns: 8_000_000, stripe: 64 << 10, memory }
     }
@@ -44,7 +44,7 @@ impl Raid {
     /// Checks every value.
     ///
     /// # Errors
-    /// The first one that no machine has.
+    /// The first value outside its range.
     pub fn check(&self) -> Result<(), BenchError> {
         let fields = [
             ("disks", f64::from(self.disks), 1.0, 1024.0),
@@ -56,7 +56,7 @@ impl Raid {
         for (field, value, least, most) in fields {
             if !(least..=most).contains(&value) {
                 return Err(BenchError::Parameter(format!(
-                    "raid.{field} is {value}: it must be between {least} and {most}"
+                    "raid.{field} is {value}; choose {least} to {most}"
                 )));
             }
         }
@@ -77,14 +77,14 @@ impl Raid {
     }
 }
 
-/// One that is in use.
+/// A RAID in use.
 pub(super) struct Open {
     array: Arc<Mutex<Array>>,
     rt: RuntimeRef,
 }
 
 impl Open {
-    /// Waits until what `order` gives, when this is first polled, has come.
+    /// Waits until the time that `order` returns at the first poll.
     fn wait(&self, order: impl FnOnce(&mut Array, u64) -> u64 + Send + 'static) -> BoxFuture<'static, ()> {
         let (array, rt) = (Arc::clone(&self.array), Arc::clone(&self.rt));
         Box::pin(async move {
@@ -120,23 +120,23 @@ impl Cost for Open {
         true
     }
 
-    fn cut(&self, file: &Handle, size: u64) {
-        self.array.lock().cut(file, size);
+    fn resized(&self, file: &Handle, size: u64) {
+        self.array.lock().truncate(file, size);
     }
 
-    fn gone(&self, file: &Handle) {
+    fn removed(&self, file: &Handle) {
         let mut array = self.array.lock();
-        array.cut(file, 0);
+        array.truncate(file, 0);
         array.files.remove(file);
     }
 }
 
-/// Times are in nanoseconds.
+/// The state of the disks and the cache. Times are in nanoseconds.
 struct Array {
     config: Raid,
     disks: Vec<Disk>,
     files: HashMap<Handle, File>,
-    /// The stripes in the cache, by their last use.
+    /// The stripes in the cache, ordered by their last use.
     uses: BTreeMap<u64, (Handle, u64)>,
     next_use: u64,
     next_file: u64,
@@ -144,9 +144,9 @@ struct Array {
 
 #[derive(Clone, Default)]
 struct Disk {
-    /// When it is free again.
+    /// Time at which it becomes idle.
     free: u64,
-    /// The file's number and stripe that it can go on with, without a seek.
+    /// The file number and stripe that it can access next without a seek.
     next: Option<(u64, u64)>,
 }
 
@@ -154,33 +154,33 @@ struct File {
     number: u64,
     /// Its stripes in the cache.
     stripes: BTreeMap<u64, Stripe>,
-    /// When all of it that was ever sent to disk is there.
+    /// Time at which all data that was sent to disk is on disk.
     stable: u64,
 }
 
 struct Stripe {
-    /// Its last use.
+    /// Number of its last use.
     used: u64,
-    /// When it is here.
-    here: u64,
-    /// Written since it was sent to disk.
+    /// Time at which its data is in the cache.
+    ready: u64,
+    /// Whether it was modified since it was last sent to disk.
     dirty: bool,
-    /// When what was sent is there.
+    /// Time at which the data that was sent is on disk.
     stable: u64,
 }
 
 impl Array {
-    /// The stripes in which these bytes lie; none if there are none.
+    /// The stripes that contain these bytes.
     fn stripes(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
         let stripe = u64::from(self.config.stripe);
         let first = offset / stripe;
         first..if len == 0 { first } else { offset.saturating_add(len).div_ceil(stripe) }
     }
 
-    /// Reads or writes a stripe; gives when it is done.
+    /// Reads or writes a stripe and returns the time of completion.
     fn disk(&mut self, file: u64, stripe: u64, now: u64) -> u64 {
         let Raid { disks: count, disk_mb_per_s, seek_ns, stripe: bytes, .. } = self.config;
-        // Files begin on one disk after another.
+        // Files begin on consecutive disks.
         let disk = &mut self.disks[((file + stripe) % u64::from(count)) as usize];
         let seek = if disk.next == Some((file, stripe)) { 0 } else { seek_ns };
         let moves = (f64::from(bytes) * 1e3 / disk_mb_per_s).round() as u64;
@@ -189,7 +189,7 @@ impl Array {
         disk.free
     }
 
-    /// Writes a stripe of a file; gives when it is on disk.
+    /// Writes a stripe of a file and returns the time at which it is on disk.
     fn write_back(&mut self, handle: &Handle, stripe: u64, now: u64) -> u64 {
         let Some(number) = self.files.get(handle).map(|f| f.number) else { return now };
         let stable = self.disk(number, stripe, now);
@@ -199,8 +199,8 @@ impl Array {
         stable
     }
 
-    /// Marks the stripe as used just now.
-    fn using(&mut self, handle: &Handle, stripe: u64) -> Option<&mut Stripe> {
+    /// Records a use of the stripe.
+    fn touch(&mut self, handle: &Handle, stripe: u64) -> Option<&mut Stripe> {
         self.next_use += 1;
         let found = self.files.get_mut(handle)?.stripes.get_mut(&stripe)?;
         self.uses.remove(&found.used);
@@ -209,8 +209,8 @@ impl Array {
         Some(found)
     }
 
-    /// Makes room for a stripe and puts it there; gives when there was room.
-    fn put(&mut self, handle: &Handle, stripe: u64, here: u64, dirty: bool, now: u64) -> u64 {
+    /// Evicts stripes, inserts a stripe, and returns the time at which there was space.
+    fn put(&mut self, handle: &Handle, stripe: u64, ready: u64, dirty: bool, now: u64) -> u64 {
         let mut room = now;
         while (self.uses.len() as u64 + 1) * u64::from(self.config.stripe) > self.config.memory {
             let Some((_, (old, at))) = self.uses.pop_first() else { break };
@@ -219,9 +219,9 @@ impl Array {
             room = room.max(stable);
         }
         self.next_use += 1;
-        let (used, here) = (self.next_use, here.max(room));
+        let (used, ready) = (self.next_use, ready.max(room));
         if let Some(file) = self.files.get_mut(handle) {
-            file.stripes.insert(stripe, Stripe { used, here, dirty, stable: now });
+            file.stripes.insert(stripe, Stripe { used, ready, dirty, stable: now });
             self.uses.insert(used, (*handle, stripe));
         }
         room
@@ -231,12 +231,12 @@ impl Array {
         let Some(number) = self.files.get(handle).map(|f| f.number) else { return now };
         let mut done = now;
         for stripe in self.stripes(offset, len) {
-            if let Some(found) = self.using(handle, stripe) {
-                done = done.max(found.here);
+            if let Some(found) = self.touch(handle, stripe) {
+                done = done.max(found.ready);
                 continue;
             }
-            let here = self.disk(number, stripe, now);
-            done = done.max(here).max(self.put(handle, stripe, here, false, now));
+            let ready = self.disk(number, stripe, now);
+            done = done.max(ready).max(self.put(handle, stripe, ready, false, now));
         }
         done
     }
@@ -249,7 +249,7 @@ impl Array {
         });
         let mut done = now;
         for stripe in self.stripes(offset, len) {
-            match self.using(handle, stripe) {
+            match self.touch(handle, stripe) {
                 Some(found) => found.dirty = true,
                 None => done = done.max(self.put(handle, stripe, now, true, now)),
             }
@@ -257,7 +257,7 @@ impl Array {
         done
     }
 
-    /// Sends to disk what was written and not sent yet; gives when all of the file is there.
+    /// Sends all dirty stripes to disk and returns the time at which the whole file is on disk.
     fn flush(&mut self, handle: &Handle, now: u64) -> u64 {
         let Some(file) = self.files.get(handle) else { return now };
         let dirty: Vec<u64> = file.stripes.iter().filter(|(_, s)| s.dirty).map(|(at, _)| *at).collect();
@@ -270,8 +270,8 @@ impl Array {
         self.files.get(handle).map_or(now, |f| f.stable.max(now))
     }
 
-    /// Forgets what lies beyond `size`.
-    fn cut(&mut self, handle: &Handle, size: u64) {
+    /// Drops the stripes beyond `size`.
+    fn truncate(&mut self, handle: &Handle, size: u64) {
         let first = self.stripes(0, size).end;
         let Some(file) = self.files.get_mut(handle) else { return };
         for stripe in file.stripes.split_off(&first).into_values() {
@@ -300,7 +300,8 @@ mod tests {
         Handle::from_array([n])
     }
 
-    /// A file of so many stripes on disk, of which none is in the cache, and when the disks are free.
+    /// Makes a file of `stripes` stripes on disk, none of them in the cache, and returns the time at which
+    /// the disks are idle.
     fn cold(raid: &Open, n: u8, stripes: u64) -> u64 {
         let mut array = raid.array.lock();
         array.write(&handle(n), 0, stripes * STRIPE, 0);
@@ -314,22 +315,22 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_file_comes_from_all_disks_at_once_with_one_seek() {
+    fn all_disks_read_a_cold_file_concurrently_with_one_seek_each() {
         for (disks, stripes) in [(1, 10), (2, 10), (8, 64)] {
             let raid = raid(disks, 100);
             let now = cold(&raid, 1, stripes);
             let mut array = raid.array.lock();
             let done = array.read(&handle(1), 0, stripes * STRIPE, now);
             assert_eq!(done - now, SEEK + stripes / u64::from(disks) * MOVE);
-            // And is in the cache then.
+            // The file is then in the cache.
             assert_eq!(array.read(&handle(1), 0, stripes * STRIPE, done), done);
-            // A part of it that was not here yet is waited for.
+            // A read waits for a stripe that has not arrived.
             assert_eq!(array.read(&handle(1), (stripes - 1) * STRIPE, 1, now), done);
         }
     }
 
     #[test]
-    fn two_readers_in_turns_seek_for_each_piece() {
+    fn two_alternating_readers_seek_for_each_stripe() {
         let raid = raid(2, 100);
         let now = cold(&raid, 1, 20).max(cold(&raid, 2, 20));
         let mut array = raid.array.lock();
@@ -343,13 +344,13 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_into_the_cache_stays_and_what_does_not_is_read_each_time() {
+    fn only_a_file_that_fits_into_the_cache_stays_there() {
         for (stripes, hit) in [(8, true), (9, false)] {
             let raid = raid(1, 8);
             let now = cold(&raid, 1, stripes);
             let mut array = raid.array.lock();
             let read = |array: &mut Array, now| {
-                // Stripe by stripe, as a program that reads a file from start to end.
+                // Stripe by stripe, like a program that reads a file sequentially.
                 (0..stripes).fold(now, |now, at| array.read(&handle(1), at * STRIPE, STRIPE, now))
             };
             let first = read(&mut array, now);
@@ -360,42 +361,42 @@ mod tests {
     }
 
     #[test]
-    fn writes_take_no_time_until_they_are_committed_or_need_room() {
+    fn writes_take_no_time_until_a_commit_or_an_eviction() {
         let raid = raid(2, 8);
         let mut array = raid.array.lock();
         assert_eq!(array.write(&handle(1), 0, 8 * STRIPE, 0), 0);
         let full = array.write(&handle(1), 8 * STRIPE, STRIPE, 0);
-        assert_eq!(full, SEEK + MOVE); // The oldest goes to disk.
+        assert_eq!(full, SEEK + MOVE); // The oldest stripe is written to disk.
         let done = array.flush(&handle(1), full);
-        assert_eq!(done - full, SEEK + 4 * MOVE); // The first disk goes on where it was; the other one seeks.
+        assert_eq!(done - full, SEEK + 4 * MOVE); // The first disk continues where it stopped; the other one seeks.
         assert_eq!(array.flush(&handle(1), done), done);
-        // What was removed is never written.
+        // Stripes of a removed file are never written.
         array.write(&handle(2), 0, 4 * STRIPE, done);
-        array.cut(&handle(2), 2 * STRIPE);
+        array.truncate(&handle(2), 2 * STRIPE);
         assert_eq!(array.flush(&handle(2), done) - done, SEEK + MOVE);
         drop(array);
-        raid.gone(&handle(2));
-        raid.gone(&handle(1));
+        raid.removed(&handle(2));
+        raid.removed(&handle(1));
         assert!(raid.array.lock().uses.is_empty());
     }
 
     #[test]
-    fn what_is_sent_to_disk_is_stable_when_the_disk_has_it() {
+    fn written_back_stripes_are_stable_when_the_disk_has_completed() {
         let raid = raid(1, 4);
         let mut array = raid.array.lock();
         array.write(&handle(1), 0, 4 * STRIPE, 0);
         let done = array.flush(&handle(1), 0);
         assert_eq!(done, SEEK + 4 * MOVE);
-        // Who commits meanwhile has nothing to send, and waits for the same.
+        // A second commit meanwhile has nothing to send, and waits for the same time.
         assert_eq!(array.flush(&handle(1), 1), done);
         assert_eq!(array.flush(&handle(1), done + 1), done + 1);
-        // So does who needs the place of a stripe that the disk is being sent.
+        // So does a write that needs the place of a stripe whose write-back is in progress.
         let again = array.write(&handle(1), 0, 4 * STRIPE, done);
         assert_eq!(again, done);
         let sent = array.flush(&handle(1), done);
         assert_eq!(sent, done + SEEK + 4 * MOVE);
         assert_eq!(array.write(&handle(2), 0, STRIPE, done + 1), done + SEEK + MOVE);
-        // And a stripe that has left the cache is waited for, too.
+        // A commit also waits for a stripe that has left the cache.
         array.write(&handle(1), STRIPE, STRIPE, sent);
         let moved = array.write(&handle(2), STRIPE, 4 * STRIPE, sent);
         assert!(array.files[&handle(1)].stripes.is_empty());
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_no_bytes_moves_no_stripes() {
+    fn transfers_of_no_bytes_use_no_stripes() {
         let raid = raid(2, 100);
         let now = cold(&raid, 1, 10);
         let mut array = raid.array.lock();
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raid_that_cannot_be_names_what_is_wrong() {
+    fn the_error_for_an_invalid_raid_names_the_value() {
         let good = Raid::eight_disks(1 << 20);
         for (raid, field) in [
             (Raid { disks: 0, ..good.clone() }, "raid.disks"),

@@ -10,8 +10,8 @@ use millrace_vfs::{
 
 use super::Cost;
 
-/// `fs`, whose calls take the time of `cost`: first they look up, then they are carried out, and those that succeed move
-/// what they did.
+/// Delays the calls of `fs` by `cost`: a call first waits for the lookup of its handles, then runs, and if it
+/// succeeds waits for the transfer of its data.
 pub(super) struct Timed {
     fs: FileSystemRef,
     cost: Arc<dyn Cost>,
@@ -22,7 +22,7 @@ impl Timed {
         Self { fs, cost }
     }
 
-    /// Carries `call` out when `files` were looked up.
+    /// Runs `call` after the lookup of `files`.
     fn after<T: Send + Unpin + 'static>(
         &self,
         files: &[Handle],
@@ -35,7 +35,7 @@ impl Timed {
         })
     }
 
-    /// As [`Self::after`] for what moves data of `file`: `moved` says what it costs when it is known what was moved.
+    /// As [`Self::after`] for a call that transfers data of `file`. `moved` returns the cost of the result.
     fn moving<T: Send + Unpin + 'static>(
         &self,
         file: Handle,
@@ -50,7 +50,7 @@ impl Timed {
         })
     }
 
-    /// As [`Self::after`] for what may take the last name `name` in `dir` from an object.
+    /// As [`Self::after`] for a call that may remove the last link of an object, the entry `name` of `dir`.
     fn replacing<T: Send + Unpin + 'static>(
         &self,
         files: &[Handle],
@@ -66,7 +66,7 @@ impl Timed {
             if let (Ok(_), Ok((old, _))) = (&done, old)
                 && fs.getattr(&old).await.is_err()
             {
-                cost.gone(&old);
+                cost.removed(&old);
             }
             done
         })
@@ -95,7 +95,7 @@ impl FileSystem for Timed {
         let (who, at, set, cost) = (who.clone(), *file, *set, Arc::clone(&self.cost));
         let size = set.size;
         let done = self.after(&[at], move |fs| fs.setattr(&who, &at, &set, guard));
-        done.map(move |done| done.inspect(|_| size.into_iter().for_each(|size| cost.cut(&at, size))))
+        done.map(move |done| done.inspect(|_| size.into_iter().for_each(|size| cost.resized(&at, size))))
     }
 
     fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
@@ -154,8 +154,8 @@ impl FileSystem for Timed {
             let old = fs.lookup(&Identity::root(), &at, &name).await.is_ok();
             let made = fs.create(&who, &at, &name, &how).await;
             match &made {
-                Ok(made) if old => cost.cut(&made.handle, made.attr.size),
-                Ok(made) => cost.made(&made.handle),
+                Ok(made) if old => cost.resized(&made.handle, made.attr.size),
+                Ok(made) => cost.created(&made.handle),
                 Err(_) => {}
             }
             made
@@ -173,7 +173,7 @@ impl FileSystem for Timed {
         let (who, at, name, node, set) = (who.clone(), *dir, name.to_vec(), node.clone(), *set);
         let cost = Arc::clone(&self.cost);
         let made = self.after(&[at], move |fs| fs.create_node(&who, &at, &name, &node, &set));
-        made.map(move |made| made.inspect(|made| cost.made(&made.handle)))
+        made.map(move |made| made.inspect(|made| cost.created(&made.handle)))
     }
 
     fn remove(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
@@ -230,43 +230,43 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what it is told.
+    /// Records the calls.
     #[derive(Default)]
-    struct Told(Mutex<Vec<String>>);
+    struct Recorder(Mutex<Vec<String>>);
 
-    impl Told {
-        fn told(&self, what: String) -> BoxFuture<'static, ()> {
+    impl Recorder {
+        fn record(&self, what: String) -> BoxFuture<'static, ()> {
             self.0.lock().push(what);
             Box::pin(std::future::ready(()))
         }
     }
 
-    impl Cost for Told {
+    impl Cost for Recorder {
         fn read(&self, _file: &Handle, offset: u64, len: u64) -> BoxFuture<'static, ()> {
-            self.told(format!("read {offset} {len}"))
+            self.record(format!("read {offset} {len}"))
         }
 
         fn write(&self, _file: &Handle, offset: u64, len: u64, stable: bool) -> BoxFuture<'static, ()> {
-            self.told(format!("write {offset} {len} {stable}"))
+            self.record(format!("write {offset} {len} {stable}"))
         }
 
         fn commit(&self, _file: &Handle) -> BoxFuture<'static, ()> {
-            self.told("commit".into())
+            self.record("commit".into())
         }
 
-        fn gone(&self, _file: &Handle) {}
+        fn removed(&self, _file: &Handle) {}
     }
 
     #[test]
-    fn what_the_file_system_refuses_moves_nothing() {
+    fn refused_calls_transfer_no_data() {
         let time = VirtualTime::new(1);
         let arena = Arena::new(ArenaConfig { limit: 8 << 20, ..ArenaConfig::default() });
         let fs = MemoryFs::new(MemoryConfig {
             capacity_bytes: 100_000,
             ..MemoryConfig::new(arena.clone(), time.runtime())
         });
-        let told = Arc::new(Told::default());
-        let timed = Timed::new(fs, Arc::clone(&told) as Arc<dyn Cost>);
+        let recorder = Arc::new(Recorder::default());
+        let timed = Timed::new(fs, Arc::clone(&recorder) as Arc<dyn Cost>);
         let data = |n| Views::from(arena.alloc(n).unwrap().freeze());
         time.block_on(async {
             let (root, other) = (Identity::root(), Identity { uid: 7, gid: 7, ..Identity::root() });
@@ -280,12 +280,12 @@ mod tests {
             assert_eq!(timed.read(&other, &made, 0, 10).await.unwrap_err(), FsError::Access);
             let nothing = Handle::from_array([9; 8]);
             assert!(timed.commit(&root, &nothing, 0, 0).await.is_err());
-            assert!(told.0.lock().is_empty(), "{:?}", told.0);
-            // And what it does moves what it did.
+            assert!(recorder.0.lock().is_empty(), "{:?}", recorder.0);
+            // A successful call transfers its data.
             write(&root, 5, 10).await.unwrap();
             timed.read(&root, &made, 10, 1000).await.unwrap();
             timed.commit(&root, &made, 0, 0).await.unwrap();
-            assert_eq!(*told.0.lock(), ["write 5 10 true", "read 10 5", "commit"]);
+            assert_eq!(*recorder.0.lock(), ["write 5 10 true", "read 10 5", "commit"]);
         })
         .unwrap();
     }

@@ -1,4 +1,4 @@
-//! A memory file system's look-up of file handles, and its copies.
+//! A memory file system's lookup of file handles, and its copies.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,32 +9,32 @@ use parking_lot::Mutex;
 use super::Cost;
 use crate::Hosts;
 
-/// How a file handle's node is found.
+/// The method of finding the node of a file handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// At once, whatever the number of nodes: by a hash, or a cache of nodes as in the enhanced tmpfs of Beneficial 2006.
+    /// Constant time, by a hash, or by a cache of nodes as in the enhanced tmpfs of Beneficial 2006.
     Hashed,
-    /// By going through a list of all nodes, oldest first (Beneficial 2006, section 2.5; a new node is put at the end
-    /// of OpenSolaris's list).
+    /// Linear search in a list of all nodes, oldest first (Beneficial 2006, section 2.5; OpenSolaris appends
+    /// a new node to the list).
     Linear,
 }
 
-/// A memory file system. Its other work takes no time: a profile's cost of a message stands for that. A linear search
-/// takes no lock here, which it does in OpenSolaris.
+/// A memory file system. Its other work takes no time, because a profile's cost of a message represents it.
+/// The linear search takes no lock, unlike that of OpenSolaris.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tmpfs {
-    /// How handles are looked up, once for each handle in a call.
+    /// The lookup method, applied once to each handle of a call.
     pub lookup: Lookup,
-    /// Processor time to look at one node, in nanoseconds.
+    /// CPU time to visit one node, in nanoseconds.
     pub node_ns: u64,
-    /// Whether data is copied between the file system and the network's buffers, as it is where a server reads and
+    /// Whether data is copied between the file system and the network buffers, as in a server that reads and
     /// writes through the kernel's `VOP_READ` and `VOP_WRITE`.
     pub copies: bool,
 }
 
 impl Tmpfs {
-    /// That of OpenSolaris. 70 ns for a node: assumed, one access to the memory of an Opteron of 2005, since
-    /// neighbours in the list lie apart.
+    /// The tmpfs of OpenSolaris. The 70 ns per node are assumed: one memory access of an Opteron of 2005,
+    /// since neighbours in the list are not adjacent in memory.
     pub const fn opensolaris(lookup: Lookup) -> Self {
         Self { lookup, node_ns: 70, copies: true }
     }
@@ -44,7 +44,7 @@ impl Tmpfs {
     }
 }
 
-/// One that is in use.
+/// A tmpfs in use.
 pub(super) struct Open {
     config: Tmpfs,
     hosts: Hosts,
@@ -80,22 +80,22 @@ impl Cost for Open {
         self.copy(len)
     }
 
-    fn made(&self, file: &Handle) {
+    fn created(&self, file: &Handle) {
         self.nodes.lock().add(file);
     }
 
-    fn gone(&self, file: &Handle) {
+    fn removed(&self, file: &Handle) {
         self.nodes.lock().remove(file);
     }
 }
 
-/// The list of nodes in the order in which they were made; the root, which is always there, comes before them.
+/// The list of nodes in the order of their creation. The root always exists and precedes them.
 #[derive(Default)]
 struct Nodes {
-    /// Where in `counts` a node is.
+    /// The index in `counts` of each node.
     places: HashMap<Handle, usize>,
-    /// How many nodes are there, as a binary indexed tree (Fenwick 1994): so a place in the list is known without
-    /// going through it.
+    /// The number of existing nodes, as a binary indexed tree (Fenwick 1994), which finds a node's position
+    /// without a traversal of the list.
     counts: Vec<u32>,
 }
 
@@ -107,7 +107,7 @@ const fn low(n: usize) -> usize {
 impl Nodes {
     fn add(&mut self, file: &Handle) {
         let place = self.counts.len() + 1;
-        // The sum of those that its entry stands for: its own, and those below.
+        // The sum over the range of the new entry: the node itself, and the ranges below.
         let below = self.sum(place - 1) - self.sum(place - low(place));
         self.counts.push(below + 1);
         self.places.insert(*file, place);
@@ -121,7 +121,7 @@ impl Nodes {
         }
     }
 
-    /// How many of the first `places` are there.
+    /// The number of existing nodes among the first `places`.
     fn sum(&self, places: usize) -> u32 {
         let (mut at, mut sum) = (places, 0);
         while at > 0 {
@@ -131,10 +131,11 @@ impl Nodes {
         sum
     }
 
-    /// How many nodes are looked at until this one is found; all of them if it is not there. The root is the first.
+    /// The number of nodes that a search visits until it finds `file`, or all if there is none. The root is
+    /// the first.
     fn until(&self, file: &Handle) -> u64 {
         let place = self.places.get(file).copied();
-        // Only the root was never made.
+        // Only the root has no entry.
         1 + u64::from(place.map_or(0, |place| self.sum(place)))
     }
 }
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_found_behind_all_that_are_older_and_still_there() {
+    fn a_search_visits_all_older_nodes_that_still_exist() {
         let handle = |n: u64| Handle::from_array(n.to_le_bytes());
         let mut nodes = Nodes::default();
         let mut list: Vec<u64> = Vec::new();
