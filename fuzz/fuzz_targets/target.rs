@@ -1,5 +1,5 @@
-//! The targets for libFuzzer: `MILLRACE_FUZZ_TARGET` names one of them. One program for all, because each program has the
-//! whole server, client and file systems in it.
+//! The targets for libFuzzer. `MILLRACE_FUZZ_TARGET` selects one. All targets share one program, because each
+//! program contains the whole server, client and file systems.
 #![no_main]
 #![allow(clippy::expect_used)]
 

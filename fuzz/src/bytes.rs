@@ -1,6 +1,6 @@
 //! Inputs as sequences of fields and operations.
 
-/// Reads fields from an input. Past the end every field is zero or empty, so that every input is a valid one.
+/// Reads fields from an input. Past the end every field is zero or empty, so that every input is valid.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -16,14 +16,14 @@ impl<'a> Input<'a> {
         u16::from(self.u8()) << 8 | u16::from(self.u8())
     }
 
-    /// The next `len` bytes, or all that are left.
+    /// The next `len` bytes, or all remaining bytes.
     pub(crate) fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// All bytes that are left.
+    /// All remaining bytes.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }

@@ -11,18 +11,18 @@ use crate::{
     mutate::{Random, mutate},
 };
 
-/// Mutated inputs that are kept to be mutated again.
+/// Number of mutated inputs that are kept for further mutation.
 const KEPT: usize = 256;
-/// One execution in so many is kept.
+/// One in this many executed inputs is kept.
 const KEEP_ONE_IN: usize = 16;
 /// An execution that does not end within this time is reported as a hang.
 const HANG: Duration = Duration::from_secs(300);
 
-/// Executes `target` on every seed, and then on mutations until there were `executions` in all; gives the time that it
-/// took. `seed` decides the mutations.
+/// Executes `target` on every seed, and then on mutations, until there were `executions` in total. Returns
+/// the duration. `seed` determines the mutations.
 ///
 /// # Panics
-/// When an execution panics, after the input was printed. An execution that hangs ends the process.
+/// When an execution panics, after printing the input. An execution that hangs aborts the process.
 pub fn run(target: &Target, executions: u64, seed: u64) -> Duration {
     let mut pool = (target.seeds)();
     let seeds = pool.len();

@@ -1,4 +1,4 @@
-//! Bytes that the current thread takes from the heap.
+//! Bytes that the current thread allocates on the heap.
 
 #![allow(unsafe_code)] // Counts bytes at the allocator.
 
@@ -30,10 +30,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Heap bytes that a decoder may take for each byte of its input. A decoded directory entry has up to 240 bytes where
-/// the shortest one on the wire has 32, and a vector that grows to its size by doubling takes twice that in all.
+/// Heap bytes that a decoder may allocate for each byte of its input. A decoded directory entry has up to 240
+/// bytes for a minimum of 32 on the wire, and a vector that grows by doubling allocates twice its final size
+/// in total.
 const PER_BYTE: usize = 64;
-/// Heap bytes that a decoder may take for any input: messages of errors, first allocations of vectors.
+/// Heap bytes that a decoder may allocate for any input: error messages, first allocations of vectors.
 const CONSTANT: usize = 16 << 10;
 
 /// Runs `decode`, which reads `len` bytes, and asserts that it allocates at most in proportion to them.

@@ -45,7 +45,7 @@ fn input(name: &str, hex: &str) -> Option<()> {
     Some(())
 }
 
-/// A corpus for libFuzzer to begin with.
+/// Writes an initial corpus for libFuzzer.
 fn write_seeds(name: &str, directory: &str) -> Option<()> {
     let seeds = (target(name)?.seeds)();
     std::fs::create_dir_all(directory).expect("the directory is made");

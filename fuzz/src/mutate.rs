@@ -1,8 +1,8 @@
 //! Deterministic mutations.
 
-/// The longest input that mutations make.
+/// Maximum length of a mutated input.
 const MAX_LEN: usize = 16 << 10;
-/// Numbers at which decoders change their behaviour.
+/// Numbers at which the behaviour of decoders changes.
 const NUMBERS: [u32; 16] = [
     0,
     1,
@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// Changes `bytes` in one to four places; `other` is a further input, of which parts may be taken.
+/// Changes `bytes` at one to four positions, partly with bytes of `other`, another input.
 pub(crate) fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     for _ in 0..=random.below(4) {
         once(bytes, other, random);

@@ -1,4 +1,4 @@
-//! A runtime whose clock stands still, for code that needs one and neither waits nor starts tasks.
+//! A runtime whose clock does not advance, for code that needs a runtime and neither waits nor starts tasks.
 
 use std::{
     sync::{
@@ -14,7 +14,7 @@ use crate::mutate::Random;
 
 struct Still(AtomicU64);
 
-/// A runtime whose clock stands still; its random bytes are the same in every execution.
+/// A runtime whose clock does not advance. Its random bytes are the same in every execution.
 pub(crate) fn still() -> RuntimeRef {
     Arc::new(Still(AtomicU64::new(1)))
 }

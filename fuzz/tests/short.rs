@@ -1,5 +1,5 @@
-//! A short run of every target. `MILLRACE_FUZZ_EXECUTIONS` is the number of executions of each,
-//! `MILLRACE_FUZZ_SEED` decides the mutations.
+//! A short run of every target. `MILLRACE_FUZZ_EXECUTIONS` is the number of executions of each target,
+//! `MILLRACE_FUZZ_SEED` determines the mutations.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 

@@ -1,5 +1,6 @@
-//! Tests that hold the documentation to the definitions of a program's commands: every command line that a page shows is
-//! accepted, every command and option that a sentence names exists, and the reference page is generated. For tests only.
+//! Tests that compare the documentation with the definitions of a program's commands: every command line in a
+//! page is accepted, every command and option in its text exists, and the reference page is up to date. For
+//! tests only.
 
 #![allow(clippy::unwrap_used)] // A failed check panics.
 
@@ -18,7 +19,8 @@ pub struct Program {
     pub name: &'static str,
     /// The definition of its command line.
     pub command: fn() -> clap::Command,
-    /// Why the program refuses a command line (with the program's name), beyond what [`Self::command`] says.
+    /// The reason why the program rejects a command line (with the program's name) that [`Self::command`]
+    /// accepts.
     pub refused: fn(&[String]) -> Option<String>,
 }
 
@@ -64,7 +66,7 @@ impl Program {
         ours.map(until_redirection).collect()
     }
 
-    /// The arguments that `cargo run` passes on, if it runs this program.
+    /// The arguments that `cargo run` passes to this program, if it runs this program.
     fn arguments_of_cargo_run<'a>(&self, args: &'a [String]) -> Option<&'a [String]> {
         let mut parts = args.splitn(2, |w| w == "--");
         let (of_cargo, passed) = (parts.next()?, parts.next()?);
@@ -73,7 +75,7 @@ impl Program {
         (package == self.name && !of_cargo.contains(&"--example".into())).then_some(passed)
     }
 
-    /// Why the program refuses `args`, if it does.
+    /// The reason why the program rejects `args`, if it does.
     fn refuses(&self, args: &[String]) -> Option<String> {
         use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
         let line = [&[self.name.to_owned()], args].concat();
@@ -84,10 +86,11 @@ impl Program {
         }
     }
 
-    /// Checks that the program accepts every command line in the `sh` blocks of all pages. Returns their number.
+    /// Checks that the program accepts every command line in the `sh` blocks of all pages. Returns their
+    /// number.
     ///
     /// # Panics
-    /// When it refuses one.
+    /// When the program rejects one.
     pub fn check_blocks(&self) -> usize {
         let mut seen = 0;
         for page in pages() {
@@ -102,8 +105,8 @@ impl Program {
         seen
     }
 
-    /// Checks that every command and option of the program that the prose of all pages names exists. Returns their
-    /// number.
+    /// Checks that every command and option of the program that the prose of all pages names exists. Returns
+    /// their number.
     ///
     /// # Panics
     /// When one does not exist.
@@ -135,7 +138,7 @@ impl Program {
     /// Checks that the program accepts every example in the help of its commands.
     ///
     /// # Panics
-    /// When it refuses one.
+    /// When the program rejects one.
     pub fn check_examples(&self) {
         self.check_examples_of(&(self.command)());
     }
@@ -174,8 +177,8 @@ impl Program {
         check(&(self.command)(), self.name);
     }
 
-    /// Checks that the reference page `page` is what the definitions of the commands give. With `MILLRACE_UPDATE_DOCS` in
-    /// the environment, writes it.
+    /// Checks that the reference page `page` matches the definitions of the commands. With
+    /// `MILLRACE_UPDATE_DOCS` in the environment, writes the page.
     ///
     /// # Panics
     /// When the page differs.
@@ -188,7 +191,7 @@ impl Program {
         }
         let there = fs::read_to_string(&path).unwrap_or_default();
         let differs = made.lines().zip(there.lines()).find(|(made, there)| made != there);
-        assert!(made == there, "{} is not up to date ({differs:?}); write it again: {how}", path.display());
+        assert!(made == there, "{} is not up to date ({differs:?}); regenerate it: {how}", path.display());
     }
 
     fn reference(&self, title: &str, how: &str) -> String {
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_found_in_shell_and_wrong_ones_refused() {
+    fn calls_are_found_in_shell_and_invalid_ones_rejected() {
         let script = "sudo millrace ls 'nfs://h/e?proto=tcp' | sort   # comment\n\
             cargo run --release -- demo && millrace df \\\n  nfs://h/e > out\nls millrace\nmillrace lss x\n\
             cargo run --release -p millrace-lab -- security\ncargo run --example ls -- x";

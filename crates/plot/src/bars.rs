@@ -1,4 +1,4 @@
-//! Groups of bars, with lines on an axis of their own.
+//! Groups of bars, with lines on a separate axis.
 
 use plotters::{prelude::*, style::text_anchor::HPos};
 
@@ -8,7 +8,7 @@ use super::{
     frame::{self, Axes, Plane, Range, Sample, around, fill, lines, values},
 };
 
-/// The part of a place's width that its bars take.
+/// The share of a category's width that its bars occupy.
 const GROUP: f64 = 0.8;
 
 impl Picture for BarsWithLines {
@@ -32,7 +32,7 @@ impl Picture for BarsWithLines {
 impl BarsWithLines {
     fn draw_bars<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>, plane: &Plane) -> Drawn<DB> {
         let width = GROUP / self.bars.series.len().max(1) as f64;
-        // Where the next bar of each place begins: those that it has stand in its middle.
+        // The left edge of each category's next bar. The existing bars of a category are centred.
         let places = self.bars.series.iter().map(|s| s.values.len()).max().unwrap_or(0);
         let has =
             |place: usize| self.bars.series.iter().filter_map(|s| s.values.get(place)?.as_ref()).count();
@@ -46,7 +46,7 @@ impl BarsWithLines {
                 let corners = [plane.at(left, *value), plane.at(left + width * 0.9, 0.0)];
                 on.area.draw(&Rectangle::new(corners, fill(series).filled()))?;
                 if *value == 0.0 {
-                    // Measured, and nothing: not the same as a gap.
+                    // The mark distinguishes a measured zero from a missing value.
                     let (x, y) = plane.at(left + width * 0.45, 0.0);
                     on.write_at(Text::Small, INK, (x, y - on.px(9), HPos::Center), "0")?;
                 }

@@ -1,4 +1,4 @@
-//! What pictures are drawn on: fonts, colours, scale, and the two files.
+//! The drawing surface: fonts, colours, scale, and the two files.
 
 use std::{fs, io::BufWriter, path::Path, sync::Once};
 
@@ -13,7 +13,7 @@ use plotters::{
 
 use crate::PlotError;
 
-/// The colours of Okabe and Ito, in the order in which they are easiest to tell apart.
+/// The colours of Okabe and Ito, ordered by how easily they are distinguished.
 pub(super) const PALETTE: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -26,44 +26,45 @@ pub(super) const PALETTE: [RGBColor; 8] = [
 ];
 /// Text and axes.
 pub(super) const INK: RGBColor = RGBColor(34, 34, 34);
-/// What is less important.
+/// Secondary text.
 pub(super) const GREY: RGBColor = RGBColor(90, 90, 90);
-/// Lines across the picture.
+/// Grid lines.
 pub(super) const FAINT: RGBColor = RGBColor(222, 222, 222);
 
-/// The font's name in the SVG too: DejaVu Sans is the widest of them, so that what fits here fits there.
+/// The font names of the SVG. DejaVu Sans is the widest of them, so that text that fits here also fits with
+/// the others.
 const FONT: &str = "DejaVu Sans, Verdana, Arial, Helvetica, sans-serif";
 static REGULAR: &[u8] = include_bytes!("fonts/DejaVuSans.ttf");
 static BOLD: &[u8] = include_bytes!("fonts/DejaVuSans-Bold.ttf");
 
-/// Pixels of the PNG for a unit of the picture's size, each way.
+/// Pixels of the PNG per unit of the plot's size, in each direction.
 const SHARPNESS: u32 = 2;
-/// Pixels that are drawn for each of the PNG, each way: their mean makes edges smooth.
+/// Pixels drawn per pixel of the PNG, in each direction. Their mean smooths edges.
 const SAMPLES: u32 = 2;
-/// Pixels that are drawn for a unit, each way.
+/// Pixels drawn per unit, in each direction.
 const FINE: u32 = SHARPNESS * SAMPLES;
 
-/// What a drawing can fail with.
+/// The result of drawing.
 pub(super) type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// A picture that can be drawn on anything.
+/// A plot that can be drawn with any backend.
 pub(super) trait Picture {
     /// Width and height in units.
     fn size(&self) -> (u32, u32);
 
-    /// Draws it.
+    /// Draws the plot.
     fn draw<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>) -> Drawn<DB>;
 }
 
-/// An area, and how many of its pixels make a unit.
+/// A drawing area and the number of its pixels per unit.
 pub(super) struct Canvas<'a, DB: DrawingBackend> {
     pub(super) area: &'a DrawingArea<DB, Shift>,
     scale: u32,
-    /// How many pixels too high text would be.
+    /// Pixels by which text is moved down, to centre it.
     drop: i32,
 }
 
-/// How large text is.
+/// The size of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Text {
     Title,
@@ -77,7 +78,7 @@ impl<'a, DB: DrawingBackend> Canvas<'a, DB> {
         units * self.scale as i32
     }
 
-    /// A line of `tenths` of a unit's width.
+    /// A line style with a width of `tenths` of a unit.
     pub(super) fn stroke(&self, colour: RGBColor, tenths: u32) -> ShapeStyle {
         colour.stroke_width((tenths * self.scale).div_ceil(10))
     }
@@ -92,7 +93,7 @@ impl<'a, DB: DrawingBackend> Canvas<'a, DB> {
         TextStyle { font, color: colour.to_backend_color(), pos: Pos::new(from, VPos::Center) }
     }
 
-    /// How wide `text` is, in units.
+    /// The width of `text` in units.
     pub(super) fn width(&self, kind: Text, text: &str) -> i32 {
         let style = self.style(kind, INK, HPos::Left);
         // Fails only for a font that is not registered.
@@ -100,12 +101,12 @@ impl<'a, DB: DrawingBackend> Canvas<'a, DB> {
         (w / self.scale).cast_signed() + 1
     }
 
-    /// Writes `text` with its left end, or middle, or right end, at a place in units.
+    /// Writes `text` with its left end, centre or right end at a position in units.
     pub(super) fn write(&self, kind: Text, colour: RGBColor, at: (i32, i32, HPos), text: &str) -> Drawn<DB> {
         self.write_at(kind, colour, (self.px(at.0), self.px(at.1), at.2), text)
     }
 
-    /// The same at a place in pixels.
+    /// As [`Self::write`], at a position in pixels.
     pub(super) fn write_at(
         &self,
         kind: Text,
@@ -129,7 +130,7 @@ pub(super) fn write(picture: &impl Picture, dir: &Path, name: &str) -> Result<()
     static FONTS: Once = Once::new();
     FONTS.call_once(|| {
         for (style, bytes) in [(FontStyle::Normal, REGULAR), (FontStyle::Bold, BOLD)] {
-            // Fails only for bytes that are no font.
+            // Fails only for invalid font data.
             drop(register_font(FONT, style, bytes));
         }
     });
@@ -144,7 +145,7 @@ fn svg(picture: &impl Picture) -> Result<String, String> {
     let (w, h) = picture.size();
     let mut text = String::new();
     draw(picture, SVGBackend::with_string(&mut text, (w * FINE, h * FINE)), FINE, 0)?;
-    // Coordinates are whole numbers, so they are finer than the size at which it is to be shown.
+    // Coordinates are integers, so that the plot is drawn larger than its nominal size.
     let drawn = format!("width=\"{}\" height=\"{}\"", w * FINE, h * FINE);
     Ok(text.replacen(&drawn, &format!("width=\"{w}\" height=\"{h}\""), 1))
 }
@@ -153,7 +154,7 @@ fn png(picture: &impl Picture, path: &Path) -> Result<(), PlotError> {
     let (w, h) = picture.size();
     let mut fine = vec![0; (w * FINE * h * FINE * 3) as usize];
     let backend = BitMapBackend::with_buffer(&mut fine, (w * FINE, h * FINE));
-    // Bitmaps have text centred by the height of the face, which leaves the letters a little above the middle.
+    // Bitmaps centre text by the height of the font, which places the letters slightly above the middle.
     draw(picture, backend, FINE, FINE.cast_signed() * 5 / 2).map_err(PlotError::at(path))?;
     let (w, h) = (w * SHARPNESS, h * SHARPNESS);
     let file = fs::File::create(path).map_err(PlotError::at(path))?;
@@ -164,7 +165,8 @@ fn png(picture: &impl Picture, path: &Path) -> Result<(), PlotError> {
     out.finish().map_err(PlotError::at(path))
 }
 
-/// Of an image `width` pixels wide, the mean of every square of [`SAMPLES`] by `SAMPLES` pixels.
+/// The image of half the size whose pixels are the means of squares of [`SAMPLES`] by `SAMPLES` pixels of an
+/// image `width` pixels wide.
 fn mean(fine: &[u8], width: usize) -> Vec<u8> {
     let side = SAMPLES as usize;
     let mut out = Vec::with_capacity(fine.len() / (side * side));

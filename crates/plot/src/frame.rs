@@ -1,4 +1,4 @@
-//! What stands around the data: heading, legend, axes.
+//! The parts around the data: heading, legend, axes.
 
 use plotters::{
     coord::types::RangedCoordf64, element::DashedPathElement, prelude::*, style::text_anchor::HPos,
@@ -9,11 +9,11 @@ use super::{
     canvas::{Canvas, Drawn, FAINT, GREY, INK, PALETTE, Text},
 };
 
-/// Width of a picture, in units.
+/// Width of a plot, in units.
 const WIDTH: u32 = 1000;
-/// Height of a picture whose legend is not longer, in units.
+/// Height of a plot, in units, unless the legend needs more.
 const HEIGHT: u32 = 500;
-/// Space at the edges.
+/// Margin at the edges.
 const EDGE: i32 = 16;
 /// Height of a line of the legend.
 const LINE: i32 = 24;
@@ -21,7 +21,7 @@ const LINE: i32 = 24;
 const HEADING: i32 = 62;
 /// Width of a sample in the legend, with the space after it.
 const SAMPLE: i32 = 40;
-/// The most that a legend may be wide.
+/// The maximum width of a legend.
 const LEGEND: i32 = 300;
 
 /// An entry of the legend.
@@ -40,13 +40,13 @@ impl Sample<'_> {
     }
 }
 
-/// The colour of a series as bars, which are pale for the second ones.
+/// The colour of a series' bars, which is pale for a second series.
 pub(super) fn fill(series: &Series) -> RGBColor {
     let colour = hue(series.colour);
     if series.second { pale(colour) } else { colour }
 }
 
-/// The colour of a number.
+/// The colour with index `colour`.
 pub(super) fn hue(colour: usize) -> RGBColor {
     PALETTE[colour % PALETTE.len()]
 }
@@ -56,13 +56,13 @@ fn pale(RGBColor(r, g, b): RGBColor) -> RGBColor {
     RGBColor(half(r), half(g), half(b))
 }
 
-/// Width and height that a picture with this legend needs, in units.
+/// Width and height of a plot with `samples` entries in the legend, in units.
 pub(super) fn size(samples: usize) -> (u32, u32) {
     let legend = u32::try_from(samples).unwrap_or(0) * LINE as u32 + 100;
     (WIDTH, legend.max(HEIGHT))
 }
 
-/// A number at an axis.
+/// The text of a number at an axis.
 pub(super) fn tick(value: f64) -> String {
     let si = |v: f64, unit: &str| format!("{} {unit}", (v * 100.0).round() / 100.0);
     match value {
@@ -73,13 +73,13 @@ pub(super) fn tick(value: f64) -> String {
     }
 }
 
-/// The end of an axis that has room for `values`.
+/// The upper end of an axis for `values`.
 pub(super) fn top(values: impl IntoIterator<Item = f64>) -> f64 {
     let most = values.into_iter().filter(|v| v.is_finite()).fold(0.0, f64::max);
     if most > 0.0 { most * 1.06 } else { 1.0 }
 }
 
-/// What lies at the ends of an axis, and how it is divided.
+/// The range of an axis and its scale.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Range {
     scale: Scale,
@@ -88,12 +88,12 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// From 0 on, with room for `values`.
+    /// From 0, with space for `values`.
     pub(super) fn linear(values: impl IntoIterator<Item = f64>) -> Self {
         Self { scale: Scale::Linear, bottom: 0.0, top: top(values) }
     }
 
-    /// With room for all that is drawn along an axis.
+    /// A range for all series of an axis.
     fn of(axis: &Axis) -> Self {
         if axis.scale == Scale::Linear {
             return Self::linear(values(axis));
@@ -105,7 +105,7 @@ impl Range {
         Self { scale: Scale::Log, bottom: 10_f64.powf(least), top: 10_f64.powf(most) }
     }
 
-    /// How far up a value lies, from 0 to 1.
+    /// The relative position of a value on the axis, from 0 to 1.
     fn part(self, value: f64) -> f64 {
         match self.scale {
             Scale::Linear => value / self.top,
@@ -114,12 +114,12 @@ impl Range {
         }
     }
 
-    /// Whether a value has a place.
+    /// Whether a value can be drawn.
     fn has(self, value: f64) -> bool {
         self.scale == Scale::Linear || value > 0.0
     }
 
-    /// The values that have a name.
+    /// The values with a label.
     fn ticks(self) -> Vec<f64> {
         match self.scale {
             Scale::Linear => RangedCoordf64::from(0.0..self.top).key_points(8),
@@ -131,7 +131,7 @@ impl Range {
     }
 }
 
-/// Draws heading and legend, and gives the width that is left for the data, in units.
+/// Draws heading and legend, and returns the remaining width for the data, in units.
 pub(super) fn around<DB: DrawingBackend>(
     on: &Canvas<'_, DB>,
     heading: &Heading,
@@ -163,7 +163,7 @@ fn line_sample<DB: DrawingBackend>(on: &Canvas<'_, DB>, (x, y): (i32, i32), seri
     marker(on, (on.px(x + 19), on.px(y)), series, 0)
 }
 
-/// A straight piece of a series' line, in pixels of the picture; wider by a step for each line that hides it.
+/// A straight segment of a series' line, in pixels, wider by one step for each line that hides it.
 fn stretch<DB: DrawingBackend>(
     on: &Canvas<'_, DB>,
     ends: [(i32, i32); 2],
@@ -178,8 +178,8 @@ fn stretch<DB: DrawingBackend>(
     }
 }
 
-/// The marker of a series: a shape for each colour, hollow for the second ones; larger by a step for each line that
-/// hides it.
+/// The marker of a series: a shape for each colour, hollow for a second series, larger by one step for each
+/// line that hides it.
 fn marker<DB: DrawingBackend>(
     on: &Canvas<'_, DB>,
     (x, y): (i32, i32),
@@ -212,15 +212,16 @@ fn marker<DB: DrawingBackend>(
     Ok(())
 }
 
-/// Where values lie in the picture: places from left to right, place `n` at `n + 0.5`, and values from the bottom up.
+/// The area of the data: categories from left to right, category `n` at `n + 0.5`, and values from the bottom
+/// to the top.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plane {
-    /// Pixels of the whole picture: left and right, top and bottom.
+    /// Pixels of the whole plot: left and right, top and bottom.
     x: (i32, i32),
     y: (i32, i32),
-    /// What lies at the right end.
+    /// The x coordinate at the right end.
     end: f64,
-    /// What lies at the bottom and at the top.
+    /// The range of the y axis.
     range: Range,
 }
 
@@ -231,7 +232,7 @@ impl Plane {
         (between(self.x, x / self.end), between((self.y.1, self.y.0), self.range.part(y)))
     }
 
-    /// The pixels of a series' values, one for each place.
+    /// The pixels of a series' values, one for each category.
     pub(super) fn points(&self, series: &Series) -> Vec<Option<(i32, i32)>> {
         let has = |v: &f64| self.range.has(*v);
         let at = |(i, v): (usize, &Option<f64>)| v.filter(has).map(|v| self.at(i as f64 + 0.5, v));
@@ -239,17 +240,17 @@ impl Plane {
     }
 }
 
-/// What the axes say.
+/// The labels and ranges of the axes.
 pub(super) struct Axes<'a> {
-    /// Where the names of places stand on the x axis, from 0 to `end`.
+    /// Position and name of each category on the x axis, from 0 to `end`.
     pub(super) places: Vec<(f64, String)>,
     pub(super) end: f64,
     pub(super) x_label: &'a str,
     pub(super) y_label: &'a str,
     pub(super) range: Range,
-    /// Units left free below the x axis.
+    /// Units of space below the x axis.
     pub(super) below: i32,
-    /// The label of the axis on the right and its ends, if there is one.
+    /// The label and range of the right axis, if there is one.
     pub(super) right: Option<(&'a str, Range)>,
 }
 
@@ -267,8 +268,8 @@ impl<'a> Axes<'a> {
         }
     }
 
-    /// Draws them into a picture whose data may be as wide as `width` units, and gives the plane of the left axis and
-    /// that of the right one.
+    /// Draws the axes into a plot with at most `width` units for the data, and returns the areas of the left
+    /// and of the right axis.
     pub(super) fn draw<DB: DrawingBackend>(
         &self,
         on: &Canvas<'_, DB>,
@@ -297,7 +298,7 @@ impl<'a> Axes<'a> {
         Ok((plane, second))
     }
 
-    /// A mark outside of an axis, to the left (-1) or to the right (1) of a pixel, and the value.
+    /// Draws a tick mark outside of an axis, to the left (-1) or to the right (1) of a pixel, and its value.
     fn tick<DB: DrawingBackend>(
         &self,
         on: &Canvas<'_, DB>,
@@ -324,7 +325,7 @@ impl<'a> Axes<'a> {
         Self::write_below(on, plane, (Text::Normal, self.end / 2.0, self.below - 18), self.x_label)
     }
 
-    /// Writes `text` at a place on the x axis, so many units below it.
+    /// Writes `text` `units` units below a position on the x axis.
     pub(super) fn write_below<DB: DrawingBackend>(
         on: &Canvas<'_, DB>,
         plane: &Plane,
@@ -336,16 +337,16 @@ impl<'a> Axes<'a> {
     }
 }
 
-/// All that is drawn along an axis.
+/// All values of an axis.
 pub(super) fn values(axis: &Axis) -> impl Iterator<Item = f64> {
     axis.series.iter().flat_map(|s| s.values.iter().flatten().copied())
 }
 
-/// The most steps by which a line is wider than those that hide it.
+/// The maximum number of steps by which a hidden line is widened.
 const MOST_STEPS: usize = 2;
 
-/// Draws series as lines with markers, the first at the bottom; what was not measured is a gap. A line that others hide
-/// somewhere is wider than they are.
+/// Draws series as lines with markers, the first one at the bottom, with gaps for missing values. A line that
+/// others hide at some point is drawn wider than they are.
 pub(super) fn lines<DB: DrawingBackend>(on: &Canvas<'_, DB>, all: &[Series], plane: &Plane) -> Drawn<DB> {
     let points: Vec<_> = all.iter().map(|series| plane.points(series)).collect();
     let near = |a: (i32, i32), b: (i32, i32)| (a.1 - b.1).abs() <= on.px(3);
@@ -366,7 +367,7 @@ fn line<DB: DrawingBackend>(
     hidden: u32,
 ) -> Drawn<DB> {
     let pairs = points.windows(2).filter_map(|pair| Some([(*pair.first()?)?, (*pair.last()?)?]));
-    // Light around it keeps it apart from bars of its colour.
+    // A light border separates the line from bars of the same colour.
     for ends in pairs.clone() {
         on.area.draw(&PathElement::new(ends, on.stroke(WHITE, 42 + 44 * hidden)))?;
     }
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_has_room_for_its_largest_value_and_for_none() {
+    fn an_axis_fits_its_largest_value_or_none() {
         assert!(top([3.0, 9.0, 1.0]) > 9.0);
         assert!(top([]) > 0.0 && top([0.0, f64::NAN]) > 0.0);
     }

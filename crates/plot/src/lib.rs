@@ -1,9 +1,9 @@
-//! Figures in the layout of the papers: lines over threads, bars with lines of processor
-//! time, bars of stages.
+//! Plots in the layout of the papers: lines over threads, bars with lines of CPU time, bars of stages.
 //!
-//! Each picture is written twice, as SVG and as PNG, by `plotters`. Text needs no font of the machine: two faces are
-//! part of the program (`fonts/`), and the SVG names others that are as wide or narrower. Colours are those of Okabe and
-//! Ito, which people with any sight tell apart; markers, dashes and tones say the same again.
+//! Each plot is written as SVG and as PNG, by `plotters`. The text needs no font of the machine: two fonts
+//! are compiled in (`fonts/`), and the SVG names alternatives that are equally wide or narrower. The colours
+//! are those of Okabe and Ito, which are distinguishable with colour blindness; markers, dashes and
+//! brightness repeat the distinction.
 
 mod bars;
 mod canvas;
@@ -15,7 +15,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-/// A picture could not be written.
+/// A plot that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw {}: {reason}", path.display())]
 pub struct PlotError {
@@ -25,68 +25,70 @@ pub struct PlotError {
 }
 
 impl PlotError {
-    /// The error for `path`, for `map_err`.
+    /// A conversion of errors of `path`, for `map_err`.
     fn at<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> Self {
         move |reason| Self { path: path.to_owned(), reason: reason.to_string() }
     }
 }
 
-/// What stands around a picture's data.
+/// The heading of a plot.
 #[derive(Debug, Clone, Default)]
 pub struct Heading {
-    /// What is shown, in at most about 75 characters.
+    /// The subject, in at most about 75 characters.
     pub title: String,
-    /// Under which conditions it was measured, in at most about 120 characters; empty: nothing to say.
+    /// The conditions of the measurement, in at most about 120 characters, or empty.
     pub note: String,
 }
 
-/// Values that belong together: a line, or bars of one colour.
+/// A line, or the bars of one colour.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// What the legend says: at most about 30 characters.
+    /// The text in the legend: at most about 30 characters.
     pub name: String,
-    /// One value for each place on the x axis; `None` was not measured and leaves a gap.
+    /// One value for each category of the x axis. `None` was not measured and leaves a gap.
     pub values: Vec<Option<f64>>,
-    /// Which colour of the palette, counted from 0; the palette repeats after [`COLOURS`].
+    /// Index of the colour in the palette, modulo [`COLOURS`].
     pub colour: usize,
-    /// Drawn as the counterpart of the series of the same colour: a pale bar, a dashed line with hollow markers.
+    /// Whether the series is the counterpart of the series of the same colour, drawn as pale bars or as a
+    /// dashed line with hollow markers.
     pub second: bool,
 }
 
-/// How many colours there are before they repeat.
+/// Number of colours in the palette.
 pub const COLOURS: usize = canvas::PALETTE.len();
 
-/// How an axis is divided.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scale {
-    /// Values from 0 on, evenly spaced.
+    /// From 0, evenly spaced.
     #[default]
     Linear,
-    /// Powers of ten, evenly spaced; values that are not above 0 have no place. Bars are never drawn so.
+    /// Evenly spaced powers of ten. Values that are not positive are not drawn. Bars are never drawn on this
+    /// scale.
     Log,
 }
 
-/// An axis, and what is drawn along it.
+/// An axis and the series that use it.
 #[derive(Debug, Clone, Default)]
 pub struct Axis {
-    /// What is measured, with its unit: "MB/s", "CPU %".
+    /// The quantity with its unit: "MB/s", "CPU %".
     pub label: String,
-    /// How it is divided.
+    /// The scale.
     pub scale: Scale,
-    /// What is drawn.
+    /// The series.
     pub series: Vec<Series>,
 }
 
-/// The places on the x axis, evenly spaced: threads 1, 2, 4, 8 stand as on a logarithmic scale.
+/// The categories of the x axis, evenly spaced, so that threads 1, 2, 4, 8 appear as on a logarithmic scale.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// What they are: "threads".
+    /// The quantity: "threads".
     pub label: String,
-    /// Their names, from left to right.
+    /// The names of the categories, from left to right.
     pub names: Vec<String>,
 }
 
-/// Lines with markers, as figures 7 to 9 and 11 to 15 of TR06.
+/// Lines with markers, as in figures 7 to 9 and 11 to 15 of TR06.
 #[derive(Debug, Clone)]
 pub struct Lines {
     /// Title and note.
@@ -97,46 +99,46 @@ pub struct Lines {
     pub y: Axis,
 }
 
-/// Groups of bars, with lines on an axis of their own on the right, as figures 5 and 6 of TR06: bandwidth, and the
-/// processor time that it takes.
+/// Groups of bars, with lines on a separate axis on the right, as in figures 5 and 6 of TR06: bandwidth and
+/// its CPU time.
 #[derive(Debug, Clone)]
 pub struct BarsWithLines {
     /// Title and note.
     pub heading: Heading,
-    /// The x axis: one group of bars for each place.
+    /// The x axis, with one group of bars for each category.
     pub x: Places,
     /// The left axis and its bars.
     pub bars: Axis,
-    /// The right axis and its lines; without series there is no right axis.
+    /// The right axis and its lines. The axis is omitted if there are no lines.
     pub lines: Axis,
 }
 
-/// Bars made of stages, one on the other, in named groups, as figure 10 of TR06: where the time of an operation goes.
+/// Stacked bars in named groups, as in figure 10 of TR06: the stages of an operation's time.
 #[derive(Debug, Clone)]
 pub struct Stacked {
     /// Title and note.
     pub heading: Heading,
-    /// What the names below the bars are: "threads".
+    /// The meaning of the names below the bars: "threads".
     pub x_label: String,
-    /// What is measured, with its unit: "% of an operation's time".
+    /// The quantity with its unit: "% of an operation's time".
     pub y_label: String,
-    /// The stages, from the bottom up.
+    /// The stages, from the bottom to the top.
     pub stages: Vec<String>,
     /// The groups, from left to right: "client, 128 KiB", "server, 128 KiB".
     pub groups: Vec<StackedGroup>,
 }
 
-/// Neighbouring bars with a name under them all.
+/// Adjacent bars with a common name below.
 #[derive(Debug, Clone)]
 pub struct StackedGroup {
     /// The name of the group.
     pub name: String,
-    /// The bars: what stands under each, and a value for each stage, in the stages' order.
+    /// The bars: the text below each, and a value for each stage, in the order of the stages.
     pub bars: Vec<(String, Vec<f64>)>,
 }
 
 impl Lines {
-    /// Writes `DIR/NAME.svg` and `DIR/NAME.png`; makes the directory if it is not there.
+    /// Writes `DIR/NAME.svg` and `DIR/NAME.png`. Creates the directory if it does not exist.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -146,7 +148,7 @@ impl Lines {
 }
 
 impl BarsWithLines {
-    /// Writes `DIR/NAME.svg` and `DIR/NAME.png`; makes the directory if it is not there.
+    /// Writes `DIR/NAME.svg` and `DIR/NAME.png`. Creates the directory if it does not exist.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -156,7 +158,7 @@ impl BarsWithLines {
 }
 
 impl Stacked {
-    /// Writes `DIR/NAME.svg` and `DIR/NAME.png`; makes the directory if it is not there.
+    /// Writes `DIR/NAME.svg` and `DIR/NAME.png`. Creates the directory if it does not exist.
     ///
     /// # Errors
     /// When a file cannot be written.

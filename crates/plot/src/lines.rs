@@ -1,4 +1,4 @@
-//! Lines over places.
+//! Lines over categories.
 
 use plotters::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Bars made of stages, in named groups.
+//! Stacked bars in named groups.
 
 use plotters::prelude::*;
 
@@ -8,13 +8,13 @@ use super::{
     frame::{self, Axes, Plane, Range, Sample, around, hue},
 };
 
-/// The part of a place's width that its bar takes.
+/// The share of a category's width that its bar occupies.
 const BAR: f64 = 0.84;
-/// Places left free between groups.
+/// Space between groups, in categories.
 const GAP: f64 = 0.6;
 
 impl Stacked {
-    /// Each group, with the x at which its first bar begins.
+    /// Each group, with the x coordinate of its first bar.
     fn groups_at(&self) -> impl Iterator<Item = (f64, &StackedGroup)> {
         self.groups.iter().scan(GAP / 2.0, |next, group| {
             let at = *next;
@@ -63,7 +63,7 @@ impl Picture for Stacked {
     }
 
     fn draw<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>) -> Drawn<DB> {
-        // From the top down, as the bars show them.
+        // In the vertical order of the bars.
         let names = self.stages.iter().enumerate().rev();
         let samples: Vec<_> = names.map(|(n, name)| Sample::Stage(n, name)).collect();
         let width = around(on, &self.heading, &samples)?;

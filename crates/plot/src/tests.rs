@@ -1,4 +1,4 @@
-//! Each kind of picture is whole in both files.
+//! Tests of each kind of plot in both files.
 
 use std::{collections::HashMap, fs, io::BufReader};
 
@@ -67,7 +67,7 @@ fn stacked() -> Stacked {
     }
 }
 
-/// Writes `picture`, and gives the SVG's text and the colours of the PNG with how many pixels have them.
+/// Writes `picture`, and returns the SVG's text and the number of pixels of each colour in the PNG.
 fn written(write: impl Fn(&Path, &str) -> Result<(), PlotError>) -> (String, HashMap<[u8; 3], usize>) {
     let dir = tempfile::tempdir().unwrap();
     let below = dir.path().join("made/when/missing");
@@ -88,11 +88,11 @@ fn written(write: impl Fn(&Path, &str) -> Result<(), PlotError>) -> (String, Has
     (svg, colours)
 }
 
-/// All of `texts` are in the SVG, each as a text of its own.
-fn says(svg: &str, texts: &[&str]) {
-    let said: Vec<String> = svg.lines().map(|l| l.trim().replace("&apos;", "'")).collect();
+/// Checks that the SVG contains each of `texts` as a separate text.
+fn contains(svg: &str, texts: &[&str]) {
+    let found: Vec<String> = svg.lines().map(|l| l.trim().replace("&apos;", "'")).collect();
     for text in texts {
-        assert!(said.iter().any(|s| s == text), "'{text}' is missing in {said:?}");
+        assert!(found.iter().any(|s| s == text), "{found:?} does not contain '{text}'");
     }
 }
 
@@ -104,15 +104,18 @@ fn pixels(colours: &HashMap<[u8; 3], usize>, n: usize) -> usize {
 #[test]
 fn lines_are_drawn_and_named_in_both_files() {
     let (svg, colours) = written(|dir, name| lines().write(dir, name));
-    says(&svg, &["READ, 128 KiB records: MB/s by registration strategy", "MB/s", "threads", "8", "2,500"]);
-    says(&svg, &["dynamic", "fast", "cache", "all-physical"]);
+    contains(
+        &svg,
+        &["READ, 128 KiB records: MB/s by registration strategy", "MB/s", "threads", "8", "2,500"],
+    );
+    contains(&svg, &["dynamic", "fast", "cache", "all-physical"]);
     assert!((0..4).all(|n| pixels(&colours, n) > 500), "{colours:?}");
-    // Three markers and one line stand in the picture for three values that are not all neighbours.
+    // Three markers and one line segment are drawn for three values of which only two are adjacent.
     assert!(pixels(&colours, 3) < pixels(&colours, 1) * 3 / 4);
 }
 
 #[test]
-fn a_line_that_another_hides_is_seen_around_it() {
+fn a_line_under_another_is_wider_than_it() {
     let one = series("one", 0, false, &[800.0, 1500.0, 2000.0, 2100.0]);
     let drawn = |second: &[f64]| {
         let y = Axis { series: vec![one.clone(), series("other", 1, false, second)], ..lines().y };
@@ -124,9 +127,12 @@ fn a_line_that_another_hides_is_seen_around_it() {
 }
 
 #[test]
-fn bars_stand_beside_lines_with_an_axis_of_their_own() {
+fn bars_and_lines_have_separate_axes() {
     let (svg, colours) = written(|dir, name| bars().write(dir, name));
-    says(&svg, &["MB/s", "CPU % (100 = one core)", "2,500", "150", "read-read, 256 KiB", "CPU, read-write"]);
+    contains(
+        &svg,
+        &["MB/s", "CPU % (100 = one core)", "2,500", "150", "read-read, 256 KiB", "CPU, read-write"],
+    );
     assert!((0..4).all(|n| pixels(&colours, n) > 20_000), "{colours:?}");
     let pale = [153, 199, 225];
     assert!(colours.get(&pale).is_some_and(|n| *n > 10_000), "{colours:?}");
@@ -135,13 +141,13 @@ fn bars_stand_beside_lines_with_an_axis_of_their_own() {
         ..bars()
     };
     let (svg, _) = written(|dir, name| alone.write(dir, name));
-    assert!(!svg.contains("CPU %"), "an axis without lines is not drawn");
+    assert!(!svg.contains("CPU %"), "an axis without lines is drawn");
 }
 
 #[test]
-fn stages_take_the_part_of_a_bar_that_they_have() {
+fn the_area_of_a_stage_is_proportional_to_its_value() {
     let (svg, colours) = written(|dir, name| stacked().write(dir, name));
-    says(
+    contains(
         &svg,
         &["% of an operation's time", "client, 128 KiB", "server, 1 MiB", "transport", "threads", "100"],
     );
@@ -152,10 +158,10 @@ fn stages_take_the_part_of_a_bar_that_they_have() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_named() {
+fn the_error_names_a_path_that_cannot_be_written() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    let said = lines().write(&file, "picture").unwrap_err().to_string();
-    assert!(said.starts_with("cannot draw ") && said.contains("file"), "{said}");
+    let error = lines().write(&file, "picture").unwrap_err().to_string();
+    assert!(error.starts_with("cannot draw ") && error.contains("file"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! File handles: of the file system in memory, of the one on a disk, and the server's sealed ones.
+//! File handles of the memory file system and of the local one, and the server's sealed handles.
 
 use std::{
     path::Path,
@@ -13,7 +13,7 @@ use millrace_vfs::{
 };
 use millrace_vfs_local::{LocalConfig, LocalFs};
 
-use super::{connection::Asked, xdr::arena};
+use super::{connection::GetattrServer, xdr::arena};
 use crate::{bytes::Input, still::still};
 
 struct Unpark(Thread);
@@ -36,7 +36,7 @@ pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A file system and the handles that it has given out: of its root and of one file.
+/// A file system and the handles that it has returned, of its root and of one file.
 struct Known {
     fs: Arc<dyn FileSystem>,
     handles: [Handle; 2],
@@ -58,7 +58,7 @@ impl Known {
         Self::new(LocalFs::open(LocalConfig::new(root, arena())).expect("a directory"))
     }
 
-    /// Only a handle that was given out names anything.
+    /// Checks that only a returned handle identifies an object.
     fn check(&self, bytes: &[u8]) {
         let Some(handle) = Handle::new(bytes) else { return };
         let known = self.handles.contains(&handle);
@@ -76,18 +76,18 @@ impl Known {
 struct All {
     memory: Known,
     local: Known,
-    served: Asked,
+    served: GetattrServer,
     _root: tempfile::TempDir,
 }
 
 thread_local! {
     static ALL: All = {
         let root = tempfile::tempdir().expect("a directory");
-        All { memory: Known::memory(), local: Known::local(root.path()), served: Asked::new(), _root: root }
+        All { memory: Known::memory(), local: Known::local(root.path()), served: GetattrServer::new(), _root: root }
     };
 }
 
-/// Whose handle it is, and its bytes.
+/// Kind and bytes of a handle.
 pub(super) fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let (whose, handle) = (input.u8() % 3, input.rest());
@@ -98,7 +98,7 @@ pub(super) fn run(input: &[u8]) {
     });
 }
 
-/// The handles that were given out.
+/// The returned handles.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     ALL.with(|all| {
         let of = |whose: u8, known: &Known| known.handles.map(|h| [&[whose][..], h.as_bytes()].concat());

@@ -27,7 +27,7 @@ use crate::{
 type Qp = Box<dyn QueuePair>;
 type SetUp = BoxFuture<'static, Result<Qp, ConnectionError>>;
 
-/// Polls of a queue pair or a set-up that has all its bytes after which it counts as a busy loop.
+/// Number of polls of a queue pair or a set-up with all its bytes after which it counts as a busy loop.
 const POLLS: usize = 100_000;
 
 /// The peer's end of the stream.
@@ -39,7 +39,7 @@ impl Peer {
         while !bytes.is_empty() {
             match self.0.poll_write(cx, &[IoSlice::new(bytes)]) {
                 Poll::Ready(Ok(n)) => bytes = &bytes[n..],
-                // The other end is closed, or has not read what came before because it is down.
+                // The other end is closed, or is down and has not read the earlier bytes.
                 Poll::Ready(Err(_)) | Poll::Pending => return,
             }
         }
@@ -55,7 +55,7 @@ impl Peer {
     }
 }
 
-/// A waker that records the wake: a queue pair with much to do returns `Pending` and wakes its task.
+/// A waker that records the wake: a queue pair with more work returns `Pending` and wakes its task.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -102,7 +102,8 @@ fn started(responder: bool, input: &[u8], segment: usize) -> (String, Vec<u8>) {
     (result, peer.read())
 }
 
-/// Input: a segment size, and the bytes that the peer sends. Asserts that the result is independent of the segment size.
+/// Input: a segment size, and the bytes of the peer. Asserts that the result is independent of the segment
+/// size.
 fn start_up(responder: bool, input: &[u8]) {
     let mut input = Input::new(input);
     let segment = usize::from(input.u8()) + 1;
@@ -186,7 +187,7 @@ pub(super) fn framed(ulpdu: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Replaces each word `from` in `bytes`, on whatever boundary.
+/// Replaces each word `from` in `bytes`, at any alignment.
 pub(super) fn replace(bytes: &mut [u8], from: u32, to: u32) {
     for at in 0..bytes.len().saturating_sub(3) {
         if let Some(word) = bytes[at..].first_chunk_mut().filter(|w| **w == from.to_be_bytes()) {
@@ -195,9 +196,10 @@ pub(super) fn replace(bytes: &mut [u8], from: u32, to: u32) {
     }
 }
 
-/// The FPDU stream: whether CRCs are used, a segment size, and operations: bytes of the stream (an even kind) or a ULPDU
-/// to be framed (an odd kind). In ULPDUs the words [`WRITABLE`](stream::WRITABLE), [`READABLE`](stream::READABLE) and
-/// [`SINK`](stream::SINK) stand for the tags of regions.
+/// The FPDU stream. Input: whether CRCs are used, a segment size, and operations, which are bytes of the
+/// stream (an even kind) or a ULPDU to be framed (an odd kind). In ULPDUs the words
+/// [`WRITABLE`](stream::WRITABLE), [`READABLE`](stream::READABLE) and [`SINK`](stream::SINK) are replaced by
+/// the tags of regions.
 pub(super) mod stream {
     use super::*;
 
@@ -217,7 +219,8 @@ pub(super) mod stream {
         completions: Vec<(&'static str, Vec<u8>, bool)>,
         error: Option<String>,
         sent: Vec<u8>,
-        /// The contents of the writable region; `None` after an error, which may leave part of a segment there.
+        /// The contents of the writable region; `None` after an error, which may leave part of a segment
+        /// there.
         written: Option<Vec<u8>>,
     }
 
@@ -297,7 +300,7 @@ pub(super) mod stream {
             self.find_sink();
         }
 
-        /// Learns the tag of the sink from the Read Request.
+        /// Reads the tag of the sink from the Read Request.
         fn find_sink(&mut self) {
             let mut rest = &self.out.sent[..];
             while let (None, Some((len, body))) = (self.sink, rest.split_first_chunk()) {

@@ -20,7 +20,7 @@ pub struct Target {
     /// # Panics
     /// When a property does not hold.
     pub run: fn(&[u8]),
-    /// The inputs to begin with: correct ones, and those that were handled wrongly once.
+    /// The initial inputs: correct ones, and those that once caused a fault.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Executions in a short run.
     pub short: u64,

@@ -100,8 +100,8 @@ macro_rules! arguments_of {
     };
 }
 
-/// The arguments: a procedure, the form of the message (flat; with a payload beside the head; with padding before its
-/// items, as RDMA_MSGP has it), and the bytes.
+/// The arguments. Input: a procedure, the form of the message (flat; with a payload beside the head; with
+/// padding before its items, as in RDMA_MSGP), and the bytes.
 pub(super) mod args {
     use super::*;
 
@@ -146,7 +146,7 @@ pub(super) mod args {
     }
 }
 
-/// The results: a procedure, and the bytes.
+/// The results. Input: a procedure, and the bytes.
 pub(super) mod results {
     use ::millrace_xdr::Encoder;
     use millrace_nfs::v3::{
@@ -302,7 +302,7 @@ pub(super) mod results {
     }
 }
 
-/// MOUNT: which item (a path, the result of MNT, DUMP or EXPORT), and the bytes.
+/// MOUNT. Input: the kind of item (a path, the result of MNT, DUMP or EXPORT), and the bytes.
 pub(super) mod mount {
     use millrace_nfs::mount::{
         Dirpath, ExportEntry, MntOk, MountEntry, Name, Status, decode_list, decode_mnt, encode_list,

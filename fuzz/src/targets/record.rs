@@ -7,13 +7,14 @@ use super::xdr::{arena, received, view};
 use crate::{bytes::Input, mutate::Random};
 
 const LAST: u32 = 1 << 31;
-/// As in [`RecordReader`]: empty fragments in a row.
+/// As in [`RecordReader`]: maximum number of consecutive empty fragments.
 const MAX_EMPTY: u32 = 16;
 
-/// Makes a reader for records of a limited length.
+/// A constructor of a reader with a limit of the record length.
 type Make = fn(&Arena, usize) -> RecordReader;
 
-/// The records of a stream, whether the reader refused the rest, and whether the stream ended between records.
+/// The records of a stream, whether the reader refused the rest, and whether the stream ended between
+/// records.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     records: Vec<Vec<u8>>,
@@ -21,8 +22,8 @@ struct Outcome {
     at_start: bool,
 }
 
-/// A limit of the record length, a seed of the split, and the stream: whatever the split, the records are those of a plain
-/// reading of RFC 5531.
+/// Input: a limit of the record length, a seed of the split, and the stream. For any split, the records are
+/// those of a direct implementation of RFC 5531.
 pub(super) fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let max = [16, 300, 5000, 70_000][usize::from(input.u8() % 4)];
@@ -53,7 +54,7 @@ fn write(records: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// The length of a piece, of a random order of magnitude.
+/// The length of a piece, with a random order of magnitude.
 fn piece(random: &mut Random) -> usize {
     let most = 1 << random.below(12);
     random.below(most) + 1
@@ -80,22 +81,22 @@ fn read(mut stream: &[u8], max: usize, make: Make, mut split: Option<Random>) ->
                     stream = &stream[n..];
                     taken += n;
                 }
-                assert!(taken > 0, "a reader that needs bytes has room for them");
+                assert!(taken > 0, "a reader that needs bytes has no space for them");
                 reader.advance(taken);
             }
             Ok(Next::NeedRoom(bytes)) => {
-                // Buffers come in sizes of the arena's.
+                // Buffers have the sizes of the arena.
                 let most = max + max / 4 + 4096;
-                assert!(bytes <= most, "{bytes} bytes are asked for where a record has {max} at most");
+                assert!(bytes <= most, "{bytes} bytes are requested for records of at most {max} bytes");
                 reader.admit(bytes);
             }
-            Ok(Next::NoMemory) => panic!("the arena has room for a record of {max} bytes"),
+            Ok(Next::NoMemory) => panic!("the arena has no space for a record of {max} bytes"),
             Err(_) => return Outcome { records, refused: true, at_start: false },
         }
     }
 }
 
-/// A plain reading of the specification.
+/// A direct implementation of the specification.
 fn reference(mut stream: &[u8], max: usize) -> Outcome {
     let (mut records, mut record, mut empty, mut begun) = (Vec::new(), Vec::new(), 0, false);
     while let Some((word, rest)) = stream.split_first_chunk() {
@@ -128,7 +129,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         &[&[0; 72]],
         &[&[0xff, 0xff, 0xff, 0xff]],
         &[&[0x80, 0, 0x40, 0], &[7; 0x4000], &[0x80, 0, 0, 9], b"part"],
-        // A record of which nothing but an empty fragment has come was taken for none.
+        // A record that begins with an empty fragment was once taken for none.
         &[&[0; 4]],
     ];
     (0..).zip(streams).map(|(n, s)| [&[n, n * 3][..], &s.concat()].concat()).collect()

@@ -8,7 +8,7 @@ use millrace_rpcrdma::{
 
 use crate::{bytes::Input, heap::bounded};
 
-/// A limit of segments, and a header.
+/// Input: a limit of segments, and a header.
 pub(super) mod header {
     use super::*;
 
@@ -88,7 +88,7 @@ pub(super) mod private_data {
         }
     }
 
-    /// Of both designs.
+    /// Private data of both designs.
     pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
         let data = |design, send_size, receive_size| {
             PrivateData { design, remote_invalidate: true, send_size, receive_size }.encode()

@@ -2,7 +2,7 @@
 
 use crate::heap::bounded;
 
-/// A universal address (RFC 5665), which a port mapper sends.
+/// A universal address (RFC 5665), as a port mapper sends it.
 pub(super) mod address {
     use millrace_oncrpc::rpcbind::{parse_universal_address, universal_address};
 
@@ -16,7 +16,7 @@ pub(super) mod address {
         }
     }
 
-    /// Of both families.
+    /// Addresses of both families.
     pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
         ["127.0.0.1.8.1", "::1.8.1", "::.78.81", "fe80::1.0.111"].map(|s| s.as_bytes().to_vec()).into()
     }
@@ -79,7 +79,7 @@ pub(super) mod mount_options {
 
     fn accepted(options: &MountOptions) {
         thread_local! {
-            // Made once: the default identity is read from /proc.
+            // Created once, because the default identity is read from /proc.
             static BASE: Options = Options::default().credential(Identity { uid: 0, gid: 0, gids: Vec::new(), machine: String::new() });
         }
         let base = BASE.with(Clone::clone);
@@ -103,7 +103,8 @@ pub(super) mod mount_options {
     }
 }
 
-/// The configuration of a server: which form (a file; the short form of an export; a network; a size), and the text.
+/// The configuration of a server. Input: the form (a file; the short form of an export; a network; a size),
+/// and the text.
 pub(super) mod configuration {
     use std::{fmt::Display, str::FromStr};
 
@@ -136,10 +137,10 @@ pub(super) mod configuration {
         }
     }
 
-    /// A file is refused if its text is; an error message has one line.
+    /// Checks that a file is rejected if its text is, and that an error message has one line.
     fn file(text: &str) {
         thread_local! {
-            // In memory where that is possible: ext4 writes a file out when it is truncated and closed.
+            // In memory if possible, because ext4 flushes a file that is truncated and closed.
             static FILE: tempfile::NamedTempFile = tempfile::NamedTempFile::new_in("/dev/shm")
                 .or_else(|_| tempfile::NamedTempFile::new())
                 .expect("a file");
@@ -149,7 +150,7 @@ pub(super) mod configuration {
             std::fs::write(file.path(), text).expect("a file is written");
             Config::from_file(file.path())
         });
-        assert!(parsed.is_ok() || read.is_err(), "a file is accepted whose text is not");
+        assert!(parsed.is_ok() || read.is_err(), "a file is accepted whose text is rejected");
         let errors = [read.map(drop), parsed.and_then(|config| config.check())];
         for error in errors.into_iter().filter_map(Result::err) {
             assert_eq!(error.to_string().lines().count(), 1, "{error}");

@@ -3,7 +3,7 @@
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_xdr::{Encoder, Message, View};
 
-/// The arena of this thread's executions.
+/// The arena of the executions in this thread.
 pub(crate) fn arena() -> Arena {
     thread_local! {
         static ARENA: Arena = Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false });
@@ -41,9 +41,9 @@ pub(crate) fn encoded(put: impl FnOnce(&mut Encoder)) -> Vec<u8> {
     flat(&message(put))
 }
 
-/// Asserts for a decoder and its encoder, on arbitrary bytes: the decoder allocates in proportion to its input; what it
-/// accepts is encoded in as many bytes as it used, and decoded and encoded again without a change, with payloads in the
-/// stream and beside it; one byte less is refused.
+/// Asserts for a decoder and its encoder, on arbitrary bytes: the decoder allocates in proportion to its
+/// input; an accepted value is encoded in as many bytes as were decoded, and decoded and encoded again
+/// without a change, with payloads in the stream and beside it; an input shorter by one byte is rejected.
 macro_rules! codec {
     ($bytes:expr, |$d:ident| $get:expr, |$v:ident, $e:ident| $put:expr $(,)?) => {{
         let bytes: &[u8] = $bytes;
@@ -62,14 +62,14 @@ macro_rules! codec {
                 let mut decoder = ::millrace_xdr::Decoder::new(form);
                 let $d = &mut decoder;
                 let $v = $get.expect("an encoded value is decoded");
-                assert_eq!(decoder.remaining(), 0, "bytes are left");
+                assert_eq!(decoder.remaining(), 0, "bytes remain");
                 assert_eq!($crate::targets::xdr::encoded(|$e| $put), stream, "the value has changed");
             }
             if let Some(less) = used.checked_sub(1) {
                 let cut = $crate::targets::xdr::received(&stream[..less]);
                 let mut decoder = ::millrace_xdr::Decoder::new(&cut);
                 let $d = &mut decoder;
-                assert!($get.is_err(), "a truncated value is decoded");
+                assert!($get.is_err(), "a truncated value is accepted");
             }
         }
     }};

@@ -17,7 +17,7 @@ use millrace_xdr::Encode;
 use super::scene::{FULL, Kind, Scene};
 use crate::targets::xdr::{flat, message, view};
 
-/// A call with this transaction id.
+/// A call with the transaction ID `xid`.
 pub(super) fn call(xid: u32, (prog, vers, proc): (u32, u32, u32), args: &impl Encode) -> Vec<u8> {
     let mut call = message(|e| {
         call_header(e, prog, vers, proc, &Credential::None);
@@ -42,7 +42,7 @@ fn handles() -> [FileHandle; 2] {
     handles[0]
 }
 
-/// Calls of many procedures, with transaction ids from 1 on.
+/// Calls of many procedures, with transaction IDs from 1.
 pub(super) fn calls() -> &'static [Vec<u8>] {
     static CALLS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     CALLS.get_or_init(make)

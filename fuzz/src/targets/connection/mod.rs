@@ -1,10 +1,11 @@
-//! Whole connections in virtual time: a server on one simulated host, and on others a peer that executes the input's
-//! operations, and a correct client.
+//! Whole connections in virtual time: a server on one simulated host, and on others a peer that executes the
+//! input's operations, and a correct client.
 //!
-//! RDMA is iWARP over the simulated TCP: the simulated fabric exchanges no bytes that could be mutated.
+//! RDMA is iWARP over the simulated TCP, because the simulated fabric exchanges no bytes that could be
+//! mutated.
 
-mod asked;
 mod calls;
+mod getattr;
 mod honest;
 mod iwarp_over;
 mod raw_peer;
@@ -14,5 +15,5 @@ mod scene;
 pub(super) mod tcp_client;
 mod wire;
 
-pub(super) use asked::Asked;
+pub(super) use getattr::GetattrServer;
 pub(super) use raw_peer::{rdma_server_stream, tcp_server};

@@ -16,7 +16,7 @@ use crate::{
 };
 
 const HOST: u8 = 1;
-/// Operations that are executed of one input.
+/// Maximum number of operations of one input.
 const OPERATIONS: usize = 64;
 /// Kinds of operations.
 const BYTES: u8 = 0;
@@ -64,7 +64,7 @@ fn run(input: &[u8], proto: Proto, port: u16) {
     scene.run(attack(scene.net.clone(), scene.rt.clone(), server(port), input.rest()));
 }
 
-/// Against the TCP port: flags of the server, and operations.
+/// The TCP port. Input: flags of the server, and operations.
 pub(in crate::targets) mod tcp_server {
     use super::*;
 
@@ -104,7 +104,7 @@ pub(in crate::targets) mod tcp_server {
     }
 }
 
-/// Against the RDMA port: flags of the server, and operations.
+/// The RDMA port. Input: flags of the server, and operations.
 pub(in crate::targets) mod rdma_server_stream {
     use millrace_rpcrdma::{Body, Header, Lists};
 
@@ -116,7 +116,7 @@ pub(in crate::targets) mod rdma_server_stream {
         super::run(input, Proto::Rdma, RDMA);
     }
 
-    /// The start-up with private data, and calls that are sent inline; a Read Request and an RDMA Write.
+    /// MPA start-up with private data, and inline calls; a Read Request and an RDMA Write.
     pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
         let depths_and_private = from_hex("0020 0020 f6ab0e18 01000303");
         let start = [&b"MPA ID Req Frame\x10\x02\0\x0c"[..], &depths_and_private].concat();

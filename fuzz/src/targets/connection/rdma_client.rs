@@ -1,5 +1,5 @@
-//! A requester against a responder that conforms to RDMA and violates RPC-over-RDMA. Input: the design, and operations of
-//! the responder, which refer to the last call received.
+//! A requester against a responder that conforms to RDMA and violates RPC-over-RDMA. Input: the design, and
+//! operations of the responder, which refer to the last call received.
 
 use std::{future::poll_fn, task::Poll, time::Duration};
 
@@ -31,7 +31,7 @@ const CALLS: usize = 4;
 const GUARD: u8 = 0xaa;
 /// All calls end within this time.
 const END: Duration = Duration::from_secs(24 * 3600);
-/// Operations that are executed of one input.
+/// Maximum number of operations of one input.
 const OPERATIONS: usize = 48;
 /// Kinds of operations.
 const REPLY: u8 = 0;
@@ -66,7 +66,8 @@ fn memory(len: usize) -> Buffer {
 }
 
 impl Responder {
-    /// Drives the connection until a completion, for at most `limit`; `false`: the connection is down.
+    /// Drives the connection until a completion, for at most `limit`. Returns `false` if the connection is
+    /// down.
     async fn work(&mut self, limit: Duration) -> bool {
         let work = poll_fn(|cx| {
             let mut some = Vec::new();
@@ -91,14 +92,14 @@ impl Responder {
         true
     }
 
-    /// A segment of the last call.
+    /// Segment `n` of the last call, modulo their number.
     fn segment(&self, n: u8) -> Segment {
         let segments: Vec<Segment> = self.call.lists.segments().copied().collect();
         let none = Segment { handle: SteeringTag(1), length: 64, offset: 0 };
         segments.get(usize::from(n) % segments.len().max(1)).copied().unwrap_or(none)
     }
 
-    /// A correct reply, whose result is in the Write chunk as far as `filled` bytes.
+    /// A correct reply whose result fills `filled` bytes of the Write chunk.
     fn reply(&mut self, filled: usize) -> Vec<u8> {
         let mut lists = Lists { writes: self.call.lists.writes.clone(), ..Lists::default() };
         let mut left = filled;
@@ -164,7 +165,7 @@ impl Responder {
     }
 }
 
-/// Takes one connection and executes the script on it.
+/// Accepts one connection and executes the script on it.
 async fn respond(world: World, rt: RuntimeRef, design: Design, script: &[u8]) {
     let mut script = Input::new(script);
     let provider = IwarpOver(world.tcp(SERVER.into()));
@@ -185,13 +186,13 @@ async fn respond(world: World, rt: RuntimeRef, design: Design, script: &[u8]) {
         }
         up = responder.execute(kind % KINDS, operand).await;
     }
-    // Silence until the requester gives up.
+    // No reply until the requester gives up.
     while up {
         up = responder.work(Duration::from_secs(3600)).await;
     }
 }
 
-/// Calls one after the other, with memory around the buffers that must not change.
+/// Makes one call after the other, with guard memory around the buffers that must not change.
 async fn call(world: World, rt: RuntimeRef, design: Design) {
     let arena = Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false });
     let config =

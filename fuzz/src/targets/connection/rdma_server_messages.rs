@@ -1,5 +1,6 @@
-//! A client that conforms to RDMA and sends arbitrary RPC-over-RDMA messages and RDMA operations. Input: flags of the server,
-//! and operations. In messages the word [`TAG`] stands for the tag of memory that the peer exposes.
+//! A client that conforms to RDMA and sends arbitrary RPC-over-RDMA messages and RDMA operations. Input:
+//! flags of the server, and operations. In messages the word [`TAG`] is replaced by the tag of memory that
+//! the peer exposes.
 
 use std::{future::poll_fn, task::Poll, time::Duration};
 
@@ -25,17 +26,17 @@ use crate::{
 };
 
 const HOST: u8 = 1;
-/// Operations that are executed of one input.
+/// Maximum number of operations of one input.
 const OPERATIONS: usize = 48;
 /// Bytes of each region of the peer, and of each receive.
 const REGION: usize = 8192;
 /// Receives of the peer.
 const RECEIVES: usize = 16;
-/// Stands for the tag of the memory that the server may read.
+/// Placeholder for the tag of the memory that the server may read.
 const TAG: u32 = 0xf00d_0001;
-/// Stands for the tag of the memory that the server may write.
+/// Placeholder for the tag of the memory that the server may write.
 const SINK_TAG: u32 = 0xf00d_0002;
-/// The call (READDIRPLUS) that lies in the memory that the server may read, and its offset there.
+/// The call (READDIRPLUS) in the memory that the server may read, and its offset there.
 const LONG: usize = 10;
 const LONG_AT: usize = 1024;
 /// Kinds of operations.
@@ -81,7 +82,7 @@ impl Peer {
         Some(Self { qp, source, sink })
     }
 
-    /// Posts work; errors are the queue pair's to report.
+    /// Posts work. The queue pair reports errors.
     fn post(&mut self, kind: u8, operand: &[u8]) {
         let mut bytes = operand.to_vec();
         replace(&mut bytes, TAG, self.source.segment().handle.0);
@@ -109,7 +110,7 @@ impl Peer {
         }
     }
 
-    /// Drives the connection for `limit`; `false`: it is down.
+    /// Drives the connection for `limit`. Returns `false` if the connection is down.
     async fn work(&mut self, rt: &RuntimeRef, limit: Duration) -> bool {
         let work = poll_fn(|cx| {
             let mut some = Vec::new();
@@ -171,8 +172,8 @@ pub(in crate::targets) fn run(input: &[u8]) {
     scene.run(attack(scene.net.clone(), scene.rt.clone(), kind.design, input.rest()));
 }
 
-/// Calls without chunks, with a Read chunk, with a Write chunk, with a position-zero Read chunk and a Reply chunk, in both
-/// designs; RDMA operations on the server.
+/// Calls without chunks, with a Read chunk, with a Write chunk, with a position-zero Read chunk and a Reply
+/// chunk, in both designs; RDMA operations on the server.
 pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
     let calls = calls();
     let at = |handle, length, offset| Segment { handle: SteeringTag(handle), length, offset };

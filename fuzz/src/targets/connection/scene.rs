@@ -21,13 +21,14 @@ pub(super) const FULL: &[u8] = b"full";
 const MIB: u64 = 1 << 20;
 const STALL: u64 = 5;
 const IDLE: u64 = 30;
-/// An attack, and the correct client beside it, end within this time.
+/// An attack and the concurrent correct client end within this time.
 const END: Duration = Duration::from_secs(24 * 3600);
 
-/// Which server an execution is made against.
+/// The server and transport of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
-    /// The export of the attacked client refuses changes: then the server's memory must be as before.
+    /// Whether the export of the attacked client is read-only. The server's memory must then be the same as
+    /// without the attack.
     pub(super) read_only: bool,
     /// The RPC-over-RDMA design.
     pub(super) design: Design,
@@ -63,7 +64,7 @@ pub(super) fn server(port: u16) -> SocketAddr {
 }
 
 impl Net {
-    /// The streams of the client's host of this number.
+    /// The streams of client host `number`.
     pub(super) fn host(&self, number: u8) -> Arc<dyn StreamProvider> {
         self.world.tcp([10, 0, 1, number].into())
     }
@@ -73,7 +74,7 @@ impl Net {
         Arc::new(IwarpOver(self.host(number)))
     }
 
-    /// Mounts `path` of the server from the host of this number.
+    /// Mounts `path` of the server from client host `number`.
     pub(super) async fn mount(
         &self,
         rt: &RuntimeRef,
@@ -149,8 +150,8 @@ impl Scene {
         Self { net: Net { world, design: kind.design }, rt, hosted, time, kind }
     }
 
-    /// Executes `attack` with a correct client beside it. Both end in time; the client gets correct answers; the server
-    /// closes the connections that are left and releases their memory.
+    /// Executes `attack` concurrently with a correct client. Both end in time, the client gets correct
+    /// answers, and the server closes the remaining connections and releases their memory.
     pub(super) fn run(&self, attack: impl Future<Output = ()>) {
         let memory = self.memory_after(attack);
         if self.kind.read_only {
@@ -174,7 +175,7 @@ impl Scene {
     }
 }
 
-/// Makes a file that has data.
+/// Makes a file with data.
 fn fill(fs: &dyn FileSystem) {
     let attributes = millrace_vfs::SetAttr { mode: Some(0o666), ..millrace_vfs::SetAttr::default() };
     let (who, how) = (Identity::root(), millrace_vfs::CreateHow::Guarded(attributes));

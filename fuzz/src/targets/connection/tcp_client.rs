@@ -1,4 +1,4 @@
-//! A client over TCP whose server's replies are changed on the way: operations on one reply after the other.
+//! A client over TCP and a proxy that changes the server's replies: one operation for each reply.
 
 use std::{pin::pin, time::Duration};
 
@@ -31,7 +31,7 @@ const RESET: u8 = 9;
 const RAW: u8 = 10;
 const KINDS: u8 = 11;
 
-/// Takes one connection after the other to the server.
+/// Accepts one connection after the other and forwards it to the server.
 async fn proxy(net: Net, rt: RuntimeRef, script: &[u8]) {
     let mut script = Input::new(script);
     let host = net.host(PROXY);
@@ -46,7 +46,7 @@ async fn proxy(net: Net, rt: RuntimeRef, script: &[u8]) {
 async fn relay(rt: &RuntimeRef, client: &mut Wire, server: &mut Wire, script: &mut Input<'_>) {
     let mut replies = Vec::new();
     loop {
-        // A read that is dropped has taken nothing.
+        // A dropped read has consumed nothing.
         let next = {
             let (calls, more) = (pin!(client.read(SILENCE)), pin!(server.read(SILENCE)));
             match select(calls, more).await {
@@ -68,7 +68,7 @@ async fn relay(rt: &RuntimeRef, client: &mut Wire, server: &mut Wire, script: &m
     }
 }
 
-/// Sends `reply` on, changed; `false`: the connection is to end.
+/// Forwards `reply`, changed. Returns `false` to end the connection.
 async fn change(rt: &RuntimeRef, client: &mut Wire, mut reply: Vec<u8>, kind: u8, operand: &[u8]) -> bool {
     let mut fields = Input::new(operand);
     match kind {
@@ -90,7 +90,7 @@ async fn change(rt: &RuntimeRef, client: &mut Wire, mut reply: Vec<u8>, kind: u8
         TRUNCATE => reply.truncate(usize::from(fields.u16())),
         EXTEND => reply.extend(operand),
         REPLACE => {
-            // The transaction id stays, so that the reply belongs to a call.
+            // The transaction ID is not changed, so that the reply matches a call.
             reply.truncate(4);
             reply.extend(operand);
         }
@@ -107,7 +107,7 @@ async fn change(rt: &RuntimeRef, client: &mut Wire, mut reply: Vec<u8>, kind: u8
     client.write(&record(&reply)).await
 }
 
-/// Calls of many procedures. Their errors are ignored: the replies are not the server's.
+/// Makes calls of many procedures. Their errors are ignored, because the proxy changes the replies.
 async fn work(net: Net, rt: RuntimeRef) {
     let to = ([10, 0, 1, PROXY], TCP).into();
     let Ok(client) = net.mount_at(&rt, HOST, Proto::Tcp, to, "/data").await else { return };
@@ -147,7 +147,7 @@ pub(in crate::targets) fn run(input: &[u8]) {
     });
 }
 
-/// Nothing changed; one change of each kind, at different replies.
+/// Unchanged replies; one change of each kind, at different replies.
 pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
     let pass: (u8, &[u8]) = (PASS, &[]);
     let changes: [(u8, &[u8]); 12] = [

@@ -1,4 +1,4 @@
-//! A stream with limits of time.
+//! A stream with time limits.
 
 use std::{
     future::poll_fn,
@@ -10,7 +10,7 @@ use std::{
 
 use millrace_runtime::{ByteStream, LocalPort, RuntimeRef, StreamProvider, timeout};
 
-/// How long the other end may take to accept a connection or bytes.
+/// Time limit for the other end to accept a connection or bytes.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A stream to a peer that may have stopped or closed it.
@@ -29,7 +29,7 @@ impl Wire {
         Self { rt: rt.clone(), stream: stream.and_then(Result::ok) }
     }
 
-    /// Writes as much as the other end takes; `false`: not all.
+    /// Writes as much as the other end accepts. Returns `false` if that is not all.
     pub(super) async fn write(&mut self, mut bytes: &[u8]) -> bool {
         let Some(stream) = &mut self.stream else { return false };
         while !bytes.is_empty() {
@@ -42,7 +42,7 @@ impl Wire {
         true
     }
 
-    /// The next bytes; empty: none within `limit`; `None`: the end of the stream.
+    /// The next bytes: empty if none arrive within `limit`, `None` at the end of the stream.
     pub(super) async fn read(&mut self, limit: Duration) -> Option<Vec<u8>> {
         let stream = self.stream.as_mut()?;
         let mut some = [0; 8192];
@@ -72,7 +72,7 @@ pub(super) fn record(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u32 | 1 << 31).to_be_bytes()[..], message].concat()
 }
 
-/// The first record of `bytes`, if it is complete; taken from there.
+/// Removes and returns the first record of `bytes`, if it is complete.
 pub(super) fn take_record(bytes: &mut Vec<u8>) -> Option<Vec<u8>> {
     let len = (u32::from_be_bytes(*bytes.first_chunk()?) & !(1 << 31)) as usize;
     let record = bytes.get(4..4 + len)?.to_vec();

@@ -1,4 +1,4 @@
-//! A server that is asked about one handle after the other, on one connection.
+//! A server that receives GETATTR calls for one handle after the other, on one connection.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 /// A server and a connection to it.
-pub(in crate::targets) struct Asked {
+pub(in crate::targets) struct GetattrServer {
     wire: RefCell<Wire>,
     root: FileHandle,
     scene: Scene,
@@ -21,7 +21,7 @@ pub(in crate::targets) struct Asked {
 /// Bytes of the header of a successful reply with an AUTH_NONE verifier.
 const REPLY_HEADER: usize = millrace_oncrpc::SUCCESS_HEADER_BYTES;
 
-impl Asked {
+impl GetattrServer {
     pub(in crate::targets) fn new() -> Self {
         let scene = Scene::new(Kind { read_only: false, design: Design::ReadWrite, proto: Proto::Tcp });
         let (net, rt) = (&scene.net, &scene.rt);
@@ -38,7 +38,7 @@ impl Asked {
         self.root.as_bytes()
     }
 
-    /// GETATTR succeeds with the handle of the root, and with no other.
+    /// Checks that GETATTR succeeds with the handle of the root, and with no other.
     pub(in crate::targets) fn check_handle(&self, bytes: &[u8]) {
         let Some(object) = FileHandle::new(bytes) else { return };
         let getattr = (v3::PROGRAM, v3::VERSION, Procedure::Getattr.number());
