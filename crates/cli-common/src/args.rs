@@ -13,7 +13,7 @@ pub fn proto() -> impl TypedValueParser<Value = Proto> {
 /// Parses a URL.
 ///
 /// # Errors
-/// A usage error that says what is wrong with it.
+/// A usage error that names the invalid part.
 pub fn parse_url(text: &str) -> Result<Url, Failure> {
     text.parse().map_err(|e: millrace_client::Error| Failure::usage(e.to_string()))
 }

@@ -1,8 +1,8 @@
-//! How a command ends, and its exit code.
+//! The result of a command, and its exit code.
 
 use std::{fmt, process::ExitCode};
 
-/// A command that came to its end.
+/// The outcome of a command that was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Everything was done.
@@ -11,7 +11,7 @@ pub enum Outcome {
     Partial,
     /// Nothing was done; the reasons are on standard error.
     Failed,
-    /// The user stopped it.
+    /// The user interrupted it.
     Interrupted,
 }
 
@@ -27,7 +27,7 @@ impl Outcome {
     }
 }
 
-/// A failed command: one sentence that says what failed and what to do.
+/// A failed command: one sentence with the failure and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     sentence: String,
@@ -45,7 +45,8 @@ impl Failure {
         Self { sentence: sentence.into(), code: 2 }
     }
 
-    /// The reader of standard output is gone: end without a message, as other programs do when the pipe breaks.
+    /// The reader of standard output has closed it. The command ends without a message, as other programs do
+    /// on a broken pipe.
     pub fn silent() -> Self {
         Self { sentence: String::new(), code: 1 }
     }

@@ -1,4 +1,4 @@
-//! `iozone`: its arguments, its progress, and its figures on standard output.
+//! `iozone`: arguments, progress, and results on standard output.
 
 use std::{
     io::IsTerminal,
@@ -25,11 +25,11 @@ use crate::{
 /// The tests of `iozone`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TestName {
-    /// Write new files from start to end
+    /// Write new files sequentially
     Write,
     /// Write the same files again
     Rewrite,
-    /// Read the files from start to end
+    /// Read the files sequentially
     Read,
     /// Read them again
     Reread,
@@ -55,7 +55,7 @@ impl From<TestName> for Test {
 /// Arguments of `iozone`.
 #[derive(Debug, Args)]
 pub struct IozoneOptions {
-    /// A directory on a server, in which the files are made and removed
+    /// A directory on a server, in which the test files are created and removed
     #[arg(value_name = "URL", required_unless_present = "self_server")]
     pub url: Option<String>,
 
@@ -63,7 +63,8 @@ pub struct IozoneOptions {
     #[arg(long = "self", conflicts_with = "url")]
     pub self_server: bool,
 
-    /// The address of this machine where the server of --self listens; that of an RDMA device for --provider verbs
+    /// The address of this machine where the server of --self listens; that of an RDMA device for --provider
+    /// verbs
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", requires = "self_server")]
     pub address: IpAddr,
 
@@ -88,7 +89,7 @@ pub struct IozoneOptions {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub outstanding: u16,
 
-    /// Which tests
+    /// Tests to run
     #[arg(long, value_name = "TEST,...", value_delimiter = ',', value_enum,
           default_values_t = [TestName::Write, TestName::Rewrite, TestName::Read, TestName::Reread,
                               TestName::RandomRead, TestName::RandomWrite])]
@@ -98,20 +99,20 @@ pub struct IozoneOptions {
     #[arg(long, value_name = "N")]
     pub random_ops: Option<u64>,
 
-    /// Runs of everything; the table shows medians
+    /// Number of runs of each test; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub runs: u16,
 
-    /// Have the lower layer check a CRC32C (iWARP)
+    /// Check a CRC32C in the transport (iWARP)
     #[arg(long)]
     pub crc: bool,
 
-    /// Most payload bytes in one frame that we send, to imitate a peer that frames by MTU (iWARP; 1424 for
-    /// MTU 1500); READ data is framed by the server
+    /// Maximum payload bytes of one sent frame, to imitate a peer that frames by MTU (iWARP; 1424 for MTU
+    /// 1500); the server frames the data of READs
     #[arg(long, value_name = "BYTES")]
     pub max_frame: Option<ByteSize>,
 
-    /// Write every run to a file of comma-separated values; its columns are the JSON keys
+    /// Write every run to a file of comma-separated values, whose columns are the JSON keys
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
 
@@ -125,8 +126,8 @@ pub fn length(size: &ByteSize) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
 
-/// One run of sequential writes and reads, with every number of threads and every record size: `size` bytes per thread,
-/// `outstanding` records in flight.
+/// One run of sequential writes and reads, with every number of threads and every record size: `size` bytes
+/// per thread, `outstanding` records in flight.
 pub fn sequential(threads: &[u16], records: &[ByteSize], size: ByteSize, outstanding: u16) -> Grid {
     Grid {
         threads: threads.iter().map(|n| usize::from(*n)).collect(),
@@ -151,7 +152,7 @@ impl IozoneOptions {
         })
     }
 
-    /// `options` with what the arguments add.
+    /// `options` with the settings of the arguments.
     pub fn options(&self, options: Options) -> Options {
         options.crc(self.crc).max_frame(self.max_frame.as_ref().map(length))
     }
@@ -179,11 +180,11 @@ impl IozoneOptions {
     }
 }
 
-/// Where figures are written, and the text beside them.
+/// The destination of figures and the text around them.
 pub struct Show<'a> {
-    /// Print a JSON object for each run instead of a table.
+    /// Whether to print a JSON object for each run instead of a table.
     pub json: bool,
-    /// A file for each run.
+    /// A CSV file with one line for each run.
     pub csv: Option<&'a Path>,
     /// The conditions under which a figure was measured.
     pub conditions: &'a dyn Fn(&Figure) -> String,
@@ -197,8 +198,8 @@ pub struct Show<'a> {
 pub type Each<'a> = dyn FnMut(&Figure) -> Result<(), BenchError> + 'a;
 
 impl Show<'_> {
-    /// Executes `measure`, which reports `figures` figures and returns the medians. Writes the figures, and returns the
-    /// medians.
+    /// Executes `measure`, which reports `figures` figures and returns the medians. Writes the figures, and
+    /// returns the medians.
     ///
     /// # Errors
     /// Those of `measure`, or when a figure cannot be written.
@@ -242,7 +243,7 @@ fn progress(figures: usize) -> Option<ProgressBar> {
     })
 }
 
-/// A figure in a few words.
+/// A short description of a figure.
 fn summary(f: &Figure) -> String {
     let names: Vec<&str> = [&f.design, &f.registration].into_iter().flatten().map(String::as_str).collect();
     let rate = f.mb_per_s.map_or_else(|| "-".into(), short);
@@ -269,7 +270,7 @@ fn print(show: &Show<'_>, medians: &[Figure]) -> Result<(), Failure> {
     }
     text += &show.notes;
     if medians.iter().any(|m| m.mb_per_s.is_none()) {
-        text += "A cell with - in place of MB/s: its record is larger than one READ or WRITE of its strategy carries.\n";
+        text += "A cell shows - instead of MB/s where a record exceeds the size of one READ or WRITE with its strategy.\n";
     }
     output::write(format!("{text}\n{}", costs(medians)).as_bytes())
 }

@@ -1,5 +1,5 @@
-//! What the programs `millrace` and `millrace-lab` share: exit codes, standard output, executors, and the benches
-//! `iozone` and those of workloads, which both have.
+//! Shared parts of the programs `millrace` and `millrace-lab`: exit codes, standard output, executors, and
+//! the benchmark commands of both, `iozone` and those of workloads.
 
 pub mod args;
 pub mod executor;
@@ -11,6 +11,8 @@ pub mod workload;
 /// Warns on standard error, as `program`, if this is a debug build.
 pub fn warn_of_debug_build(program: &str) {
     if cfg!(debug_assertions) {
-        eprintln!("{program}: this is a debug build; figures mean something only with cargo run --release");
+        eprintln!(
+            "{program}: this is a debug build, whose measurements are not meaningful; use cargo run --release"
+        );
     }
 }

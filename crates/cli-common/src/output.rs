@@ -1,4 +1,4 @@
-//! Standard output. A reader that goes away (`| head`) is not an error.
+//! Standard output. A closed pipe (`| head`) ends a command without a message.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use crate::failure::Failure;
 /// Writes `bytes` to standard output.
 ///
 /// # Errors
-/// When standard output cannot be written; silent when its reader is gone.
+/// When standard output cannot be written; the failure is silent on a broken pipe.
 pub fn write(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|e| failed(&e))

@@ -18,11 +18,11 @@ use crate::{
     output,
 };
 
-/// Where a workload runs, and how often.
+/// The target and the repetitions of a workload.
 pub struct Place {
     /// A directory on a server.
     pub url: Option<String>,
-    /// A memory export of a server that is started for the workload, instead of [`Self::url`].
+    /// Whether to start a server with a memory export for the workload, instead of [`Self::url`].
     pub self_server: bool,
     /// A directory of the local file system.
     pub dir: Option<PathBuf>,
@@ -30,11 +30,11 @@ pub struct Place {
     pub address: IpAddr,
     /// The transport to the server.
     pub proto: Proto,
-    /// Runs; the table shows medians.
+    /// Number of runs; the table shows medians.
     pub runs: u16,
-    /// Print JSON objects instead of a table.
+    /// Whether to print JSON objects instead of a table.
     pub json: bool,
-    /// How clients connect.
+    /// The client options.
     pub options: Options,
     /// Further arguments for the server.
     pub server_arguments: Vec<String>,
@@ -43,7 +43,7 @@ pub struct Place {
 /// Runs `workload` and prints its figures.
 ///
 /// # Errors
-/// When no place is given, the server cannot be reached, or the workload fails.
+/// When no target is given, the server cannot be reached, or the workload fails.
 pub fn run(workload: &impl Workload, place: &Place) -> CommandResult {
     let server = match place.self_server {
         true => {
@@ -93,11 +93,11 @@ pub fn over_rdma(f: &Figure) -> String {
     }
 }
 
-/// The members of `workload`, in words.
+/// The number of members of `workload`, as text.
 pub fn members(workload: &impl Workload) -> String {
     match workload.members() {
         1 => "One member".into(),
-        n => format!("{n} members, each with a connection of its own"),
+        n => format!("{n} members, each with its own connection"),
     }
 }
 

@@ -141,7 +141,7 @@ fn frames(key: &[u8; 16]) -> Vec<Vec<u8>> {
 
 /// The request frame that a responder receives.
 pub(super) mod request {
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         super::start_up(true, input);
     }
@@ -154,7 +154,7 @@ pub(super) mod request {
 
 /// The reply frame that an initiator receives.
 pub(super) mod reply {
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         super::start_up(false, input);
     }
@@ -352,7 +352,7 @@ pub(super) mod stream {
         victim.end()
     }
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let mut input = Input::new(input);
         let (crc, segment) = (input.u8() % 2 == 1, usize::from(input.u8()) + 1);

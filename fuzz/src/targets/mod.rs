@@ -15,7 +15,7 @@ mod xdr;
 pub struct Target {
     /// Its name.
     pub name: &'static str,
-    /// One execution.
+    /// Executes the target with `input`.
     ///
     /// # Panics
     /// When a property does not hold.

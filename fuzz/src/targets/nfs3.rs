@@ -105,7 +105,7 @@ macro_rules! arguments_of {
 pub(super) mod args {
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let mut input = Input::new(input);
         let (procedure, form, a, b) = (input.u8() % 21 + 1, input.u8(), input.u8(), input.u8());
@@ -159,7 +159,7 @@ pub(super) mod results {
 
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let mut input = Input::new(input);
         let procedure = input.u8() % 21 + 1;
@@ -311,7 +311,7 @@ pub(super) mod mount {
 
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let mut input = Input::new(input);
         let kind = input.u8() % 4;

@@ -13,7 +13,7 @@ use crate::heap::bounded;
 pub(super) mod call {
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let mut decoder = Decoder::from_bytes(input);
         match bounded(input.len(), || CallHeader::decode(&mut decoder)) {
@@ -65,7 +65,7 @@ pub(super) mod call {
 pub(super) mod reply {
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let mut decoder = Decoder::from_bytes(input);
         let decoded = bounded(input.len(), || decoder.get::<ReplyHeader>());

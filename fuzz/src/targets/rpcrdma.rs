@@ -12,7 +12,7 @@ use crate::{bytes::Input, heap::bounded};
 pub(super) mod header {
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let mut input = Input::new(input);
         let limit = usize::from(input.u8());
@@ -72,7 +72,7 @@ pub(super) mod header {
 pub(super) mod private_data {
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let (ours, theirs) = input.split_at(input.len().min(8));
         let [ours, theirs] = [ours, theirs].map(|bytes| bounded(bytes.len(), || PrivateData::decode(bytes)));

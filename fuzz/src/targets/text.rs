@@ -8,7 +8,7 @@ pub(super) mod address {
 
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let text = String::from_utf8_lossy(input);
         if let Some(addr) = bounded(text.len(), || parse_universal_address(&text)) {
@@ -28,7 +28,7 @@ pub(super) mod url {
 
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let text = String::from_utf8_lossy(input);
         match bounded(text.len(), || text.parse::<Url>()) {
@@ -65,7 +65,7 @@ pub(super) mod mount_options {
 
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let text = String::from_utf8_lossy(input);
         for sloppy in [false, true] {
@@ -114,7 +114,7 @@ pub(super) mod configuration {
     use super::*;
     use crate::bytes::Input;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         let mut input = Input::new(input);
         let form = input.u8() % 5;

@@ -68,7 +68,7 @@ fn run(input: &[u8], proto: Proto, port: u16) {
 pub(in crate::targets) mod tcp_server {
     use super::*;
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         super::run(input, Proto::Tcp, TCP);
     }
@@ -111,7 +111,7 @@ pub(in crate::targets) mod rdma_server_stream {
     use super::*;
     use crate::bytes::{from_hex, words};
 
-    /// One execution.
+    /// Executes the target with `input`.
     pub(in crate::targets) fn run(input: &[u8]) {
         super::run(input, Proto::Rdma, RDMA);
     }

@@ -164,7 +164,7 @@ async fn attack(net: Net, rt: RuntimeRef, design: Design, script: &[u8]) {
     rt.sleep(Duration::from_millis(1)).await;
 }
 
-/// One execution.
+/// Executes the target with `input`.
 pub(in crate::targets) fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let kind = Kind::new(input.u8(), Proto::Rdma);

@@ -134,7 +134,7 @@ async fn files(client: &Client) -> Result<(), Error> {
     file.close().await
 }
 
-/// One execution.
+/// Executes the target with `input`.
 pub(in crate::targets) fn run(input: &[u8]) {
     let scene = Scene::new(Kind { read_only: false, design: Design::ReadWrite, proto: Proto::Tcp });
     let (net, rt) = (&scene.net, &scene.rt);
