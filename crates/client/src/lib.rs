@@ -81,8 +81,3 @@ pub use options::{Identity, Options, Proto, RetryPolicy};
 pub use read_dir::{DirEntry, ReadDir};
 pub use stats::{ConnectionStats, Stats};
 pub use url::Url;
-
-/// The programs in the guide.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/library.md")]
-mod guide {}

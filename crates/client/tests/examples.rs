@@ -1,4 +1,4 @@
-//! The programs in `examples/`, run as a newcomer runs them, against a real server.
+//! The programs in `crates/client/examples/`, run as a newcomer runs them, against a real server.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Test helpers, not input from a peer.
 
@@ -15,7 +15,7 @@ use millrace_server::{Config, Running, Server};
 fn program(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let path = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).with_extension("rs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name).with_extension("rs");
     let changed = |path: &Path| fs::metadata(path).and_then(|m| m.modified());
     let fresh = changed(&path).is_ok_and(|built| built >= changed(&source).unwrap());
     assert!(fresh, "{path:?} is not up to date: `cargo build -p millrace-client --examples` builds it");

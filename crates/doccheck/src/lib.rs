@@ -255,3 +255,8 @@ mod tests {
         assert_eq!(refusals, [false, true, true, true]);
     }
 }
+
+/// The programs in the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/library.md")]
+mod guide {}

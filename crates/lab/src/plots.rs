@@ -231,8 +231,10 @@ impl<'a> PlotData<'a> {
         }
         let threads = self.threads.last().copied().unwrap_or_default();
         BarsWithLines {
-            heading: self
-                .heading(format!("Memory exposed to the peer, {test}, {threads} threads, {}", ByteSize(record).human())),
+            heading: self.heading(format!(
+                "Memory exposed to the peer, {test}, {threads} threads, {}",
+                ByteSize(record).human()
+            )),
             x: Places { label: "registration strategy".into(), names: self.strategies.clone() },
             bars: Axis { label: "bytes exposed, times seconds".into(), scale: Scale::Linear, series },
             lines: Axis { label: String::new(), scale: Scale::Linear, series: Vec::new() },
