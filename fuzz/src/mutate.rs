@@ -1,5 +1,10 @@
 //! Deterministic mutations.
 
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
+
 /// Maximum length of a mutated input.
 const MAX_LEN: usize = 16 << 10;
 /// Numbers at which the behaviour of decoders changes.
@@ -22,20 +27,17 @@ const NUMBERS: [u32; 16] = [
     u32::MAX,
 ];
 
-/// Pseudo-random numbers from a seed (SplitMix64).
+/// Pseudo-random numbers from a seed.
 #[derive(Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::seed_from_u64(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let n = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        n ^ (n >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `limit`; 0 if that is 0.

@@ -13,8 +13,6 @@ use std::{collections::BTreeMap, fmt, ops::Range};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::random::mix;
-
 /// Number of a write or truncation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WriteId(u64);
@@ -27,6 +25,13 @@ pub struct Operation(u64);
 pub const fn pattern(id: WriteId, offset: u64) -> u8 {
     // One value for each aligned group of 16 bytes: displaced data differs, and data is generated quickly.
     1 + (mix(id.0 ^ (offset / 16).wrapping_mul(0x9E37_79B9_7F4A_7C15)) % 255) as u8
+}
+
+/// The output function of SplitMix64, as a hash: a bijection in which every input bit affects the whole output.
+const fn mix(n: u64) -> u64 {
+    let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    n ^ (n >> 31)
 }
 
 /// Data of the write `id` for `range`.

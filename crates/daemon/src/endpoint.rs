@@ -23,7 +23,7 @@ use tokio::{net::TcpStream, sync::Semaphore};
 
 use crate::prometheus::render;
 
-/// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
+/// Pause after an accept that failed for lack of descriptors or memory, so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Requests answered at once; more wait.
 const MAX_REQUESTS: usize = 8;

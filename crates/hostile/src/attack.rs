@@ -6,6 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
+
 use crate::{Event, Files, Peer, Source};
 
 /// Results of attempts to access tags.
@@ -29,14 +34,10 @@ impl Tries {
     }
 }
 
-/// Pseudo-random numbers (splitmix64).
+/// Pseudo-random numbers from a seed.
 fn numbers(seed: u64) -> impl Iterator<Item = u32> {
-    let mut state = seed;
-    std::iter::repeat_with(move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let n = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        ((n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 32) as u32
-    })
+    let mut random = SplitMix64::seed_from_u64(seed);
+    std::iter::repeat_with(move || random.next_u32())
 }
 
 /// Reads `count` random tags, each on a new connection.

@@ -19,6 +19,11 @@ use std::{
     time::Duration,
 };
 
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
+
 use crate::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep};
 
 /// Simulated wall-clock time at the origin of virtual time: 2001-09-09 01:46:40 UTC.
@@ -75,7 +80,6 @@ struct Task {
     waker: Arc<TaskWaker>,
 }
 
-#[derive(Default)]
 struct State {
     now: u64,
     ready: VecDeque<Arc<TaskWaker>>,
@@ -84,25 +88,29 @@ struct State {
     due: BTreeMap<(u64, u64), Due>,
     /// The last number assigned to a task, group or event.
     next: u64,
-    random: u64,
+    random: SplitMix64,
     /// Groups that were ended; they accept no more tasks.
     ended: Vec<u64>,
     closed: bool,
 }
 
 impl State {
+    fn new(seed: u64) -> Self {
+        Self {
+            now: 0,
+            ready: VecDeque::new(),
+            tasks: BTreeMap::new(),
+            due: BTreeMap::new(),
+            next: 0,
+            random: SplitMix64::seed_from_u64(seed),
+            ended: Vec::new(),
+            closed: false,
+        }
+    }
+
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
-    }
-
-    /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-    fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let n = self.random;
-        let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let n = (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        n ^ (n >> 31)
     }
 }
 
@@ -142,7 +150,7 @@ enum Step {
 impl VirtualTime {
     /// Creates an executor at time zero, whose random bytes come from `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { shared: Arc::new(Shared(Mutex::new(State { random: seed, ..State::default() }))) }
+        Self { shared: Arc::new(Shared(Mutex::new(State::new(seed)))) }
     }
 
     /// The runtime for code in this virtual time.
@@ -312,7 +320,7 @@ impl Clock {
 
     /// Returns a random number from the seed.
     pub fn random(&self) -> u64 {
-        self.0.lock().random()
+        self.0.lock().random.next_u64()
     }
 }
 
@@ -360,11 +368,7 @@ impl Runtime for Handle {
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {
-        let mut state = self.shared.lock();
-        for chunk in bytes.chunks_mut(8) {
-            let n = state.random().to_le_bytes();
-            chunk.copy_from_slice(&n[..chunk.len()]);
-        }
+        self.shared.lock().random.fill_bytes(bytes);
     }
 }
 

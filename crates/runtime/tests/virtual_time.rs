@@ -228,3 +228,15 @@ fn dropping_the_executor_drops_all_tasks() {
     assert_eq!(count.load(Ordering::Relaxed), 0);
     rt.spawn("after the end", Box::pin(async { unreachable!() }));
 }
+
+/// Recorded seeds and figures of simulations depend on it.
+#[test]
+fn random_bytes_are_those_of_splitmix64() {
+    let rt = VirtualTime::new(1_234_567).runtime();
+    // The first outputs of the reference implementation (Vigna, splitmix64.c) for this seed.
+    assert_eq!(rt.random_u64(), u64::from_ne_bytes(6_457_827_717_110_365_317_u64.to_le_bytes()));
+    let mut bytes = [0; 11];
+    rt.fill_random(&mut bytes);
+    let expected = [3_203_168_211_198_807_973_u64, 9_817_491_932_198_370_423].map(u64::to_le_bytes);
+    assert_eq!(bytes[..], expected.concat()[..11]);
+}

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::shard::{Arrival, OpenStream, ShardHandle, StopSignal, stop_requested};
 
-/// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
+/// Pause after an accept that failed for lack of descriptors or memory, so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where connections come in: their number is limited by the budget, and each shard gets its turn.

@@ -13,6 +13,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 /// Sizes at boundaries of pages, inline messages, records and buffers of the server.
 const SIZES: [usize; 14] =
@@ -37,7 +41,7 @@ const QUICK: Scale = Scale { big_file: 8 << 20, crowd: 500, holes: 8 << 20 };
 /// When an entry cannot be made, with its path.
 pub(crate) fn make(root: &Path, seed: u64, quick: bool) -> Result<()> {
     let scale = if quick { QUICK } else { FULL };
-    let mut maker = Maker { random: seed ^ 0x9e37_79b9_7f4a_7c15, times: 0, directories: Vec::new() };
+    let mut maker = Maker { random: SplitMix64::seed_from_u64(seed), times: 0, directories: Vec::new() };
     maker.directory(root)?;
     maker.sizes(&root.join("sizes"))?;
     maker.file(&root.join("big"), scale.big_file)?;
@@ -51,27 +55,16 @@ pub(crate) fn make(root: &Path, seed: u64, quick: bool) -> Result<()> {
 }
 
 struct Maker {
-    random: u64,
+    random: SplitMix64,
     times: u64,
     /// Directories, whose times are set last, because new entries change them.
     directories: Vec<PathBuf>,
 }
 
 impl Maker {
-    /// xorshift64*, which is sufficient for content without repetition.
-    fn next(&mut self) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
     fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut out = Vec::with_capacity(len + 8);
-        while out.len() < len {
-            out.extend(self.next().to_le_bytes());
-        }
-        out.truncate(len);
+        let mut out = vec![0; len];
+        self.random.fill_bytes(&mut out);
         out
     }
 
@@ -100,7 +93,7 @@ impl Maker {
         self.times += 1;
         SystemTime::UNIX_EPOCH
             + EPOCH
-            + Duration::new(self.times * 86_461, (self.next() % 1_000_000_000) as u32)
+            + Duration::new(self.times * 86_461, (self.random.next_u64() % 1_000_000_000) as u32)
     }
 
     fn sizes(&mut self, dir: &Path) -> Result<()> {
@@ -178,7 +171,7 @@ impl Maker {
     fn crowd(&mut self, dir: &Path, count: usize) -> Result<()> {
         self.directory(dir)?;
         for n in 0..count {
-            let len = self.next() % 200;
+            let len = self.random.next_u64() % 200;
             self.file(&dir.join(format!("entry-{n:05}")), len as usize)?;
         }
         Ok(())

@@ -11,6 +11,10 @@ use std::{
 use millrace_buffer::Views;
 use millrace_cli_common::failure::Failure;
 use millrace_copy::{Entry, Error, FileKind, LocalReader, LocalTree, Metadata, Source};
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 use crate::{problem::Problem, scratch::Scratch};
 
@@ -130,7 +134,7 @@ impl Chosen {
 
 /// A tree of files of many sizes, 0 bytes to 8 MiB, 64 MiB in all.
 fn generate(root: &Path, limits: Limits) -> io::Result<()> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = SplitMix64::seed_from_u64(1);
     let mut left = limits.bytes.min(64 << 20);
     for n in 0..limits.files.min(1000) {
         let dir = root.join(format!("{:02}", n % 20));
@@ -138,10 +142,7 @@ fn generate(root: &Path, limits: Limits) -> io::Result<()> {
         let size = if n % 100 == 99 { 8 << 20 } else { (n * n * 37) % 100_000 }.min(left);
         left -= size;
         let mut bytes = vec![0_u8; size as usize];
-        for word in bytes.chunks_mut(8) {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            word.copy_from_slice(&state.to_be_bytes()[..word.len()]);
-        }
+        random.fill_bytes(&mut bytes);
         fs::write(dir.join(format!("{n:04}.bin")), bytes)?;
     }
     Ok(())
