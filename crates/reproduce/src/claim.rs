@@ -4,45 +4,46 @@ use millrace_bench::BenchError;
 
 use crate::{Curves, Picture, rule::Rule};
 
-/// Under which conditions an experiment runs.
+/// The conditions of an experiment.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
-    /// The seed: the same gives the same figures.
+    /// The seed. The same seed produces the same figures.
     pub seed: u64,
-    /// Less data and fewer operations, for tests of the program; figures are rougher.
+    /// Whether to use less data and fewer operations, for tests of the program. The figures are less
+    /// accurate.
     pub small: bool,
 }
 
-/// Where the figures of a claim come from.
+/// The source of a claim's figures.
 #[derive(Clone, Copy)]
 pub enum Experiment {
     /// Runs workloads on simulated machines.
     Simulated(fn(Setting) -> Result<Curves, BenchError>),
-    /// There is none, and why.
+    /// There is no experiment, with the reason.
     Open(&'static str),
 }
 
-/// A claim: what a paper says, and when it counts as reproduced.
+/// A claim of a paper, and the definition of its reproduction.
 #[derive(Clone, Copy)]
 pub struct Claim {
     /// Its name: "C2".
     pub id: &'static str,
-    /// What is claimed, in a sentence.
+    /// The claim, in a sentence.
     pub claim: &'static str,
-    /// Where: the paper's short name and section or figure.
+    /// The source: the paper's short name and section or figure.
     pub source: &'static str,
     /// The paper's figures.
     pub figures: &'static str,
     /// The profiles of the simulated machines.
     pub profiles: &'static [&'static str],
-    /// What was chosen where the paper leaves it open, and what is smaller than there.
+    /// Choices that the paper leaves open, and deviations in size.
     pub conditions: &'static str,
-    /// When the claim holds: all of them must.
+    /// The rules. The claim holds if all of them hold.
     pub rules: &'static [Rule],
-    /// What to draw.
+    /// The plots.
     pub pictures: &'static [Picture],
-    /// How the figures come about.
+    /// The experiment.
     pub experiment: Experiment,
-    /// Said when the claim fails: what the models lack for it, as far as it is known.
-    pub lacks: &'static str,
+    /// The known reasons in the models for a failure. The report contains them if the claim fails.
+    pub model_gaps: &'static str,
 }

@@ -1,30 +1,30 @@
-//! Why there is no report.
+//! Errors of reproductions and studies.
 
 use std::{io, path::PathBuf};
 
-/// Why there is no report. A claim that fails is none of these.
+/// A report or study that could not be produced. A failed claim is not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum ReproduceError {
-    /// There is no claim of that name.
-    #[error("there is no claim {asked:?}; there are: {known}")]
+    /// The claim does not exist.
+    #[error("there is no claim {asked:?}; the claims are: {known}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         asked: String,
-        /// All claims.
+        /// The names of all claims.
         known: String,
     },
-    /// There is no study of that name.
-    #[error("there is no study {asked:?}; there are: {known}")]
+    /// The study does not exist.
+    #[error("there is no study {asked:?}; the studies are: {known}")]
     UnknownStudy {
-        /// What was asked for.
+        /// The requested name.
         asked: String,
-        /// All studies.
+        /// The names of all studies.
         known: String,
     },
-    /// A study did not come to its end.
+    /// A study failed.
     #[error(transparent)]
     Study(#[from] millrace_bench::BenchError),
-    /// A picture could not be written.
+    /// A plot could not be written.
     #[error(transparent)]
     Picture(#[from] millrace_plot::PlotError),
     /// A file of the report could not be written, or read back.
@@ -32,10 +32,10 @@ pub enum ReproduceError {
     File {
         /// The file, or its directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The figures could not be put into JSON.
+    /// The figures could not be converted to JSON.
     #[error("cannot write the claims as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }

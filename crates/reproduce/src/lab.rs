@@ -1,4 +1,4 @@
-//! What experiments have in common: IOzone on simulated machines.
+//! Common parts of experiments: IOzone on simulated machines.
 
 use millrace_bench::{
     BenchError, Figure,
@@ -10,23 +10,23 @@ use millrace_simlab::{Lookup, Machines, SimulatedIozone, Storage, Tmpfs};
 
 use crate::{Curves, Setting};
 
-/// The profile of a name.
+/// The profile of this name.
 pub(crate) fn profile(name: &str) -> Result<Profile, BenchError> {
     Profile::named(name).map_err(|e| BenchError::Parameter(e.to_string()))
 }
 
-/// The profile of a name, with so many miles of cable between two machines.
+/// The profile of this name, with `miles` miles of cable between two machines.
 pub(crate) fn profile_at(name: &str, miles: f64) -> Result<Profile, BenchError> {
     profile(name)?.at_distance(miles).map_err(|e| BenchError::Parameter(e.to_string()))
 }
 
-/// Bytes of a READ or WRITE: the most that Linux had over RDMA then (WAN 2008 section 2.3).
+/// Bytes of a READ or WRITE: the maximum of Linux over RDMA at that time (WAN 2008 section 2.3).
 pub(crate) const BLOCK: usize = 32 << 10;
-/// And how many of them are in flight: the slots of its RPC-over-RDMA.
+/// Number of blocks in flight: the slots of Linux's RPC-over-RDMA.
 pub(crate) const SLOTS: usize = 32;
 
-/// A server and a client of a profile, registration dynamic at both ends. The papers' Solaris and OpenSolaris had their
-/// files in a tmpfs, which copies; their Linux had its in memory.
+/// A server and a client of a profile, with dynamic registration at both ends. The papers' Solaris and
+/// OpenSolaris servers had their files in a tmpfs, which copies; their Linux servers had them in memory.
 pub(crate) fn machines(profile_name: &str, setting: Setting) -> Result<Machines, BenchError> {
     let storage = match profile_name {
         "sdr-opensolaris" | "gige-2003" => Storage::Tmpfs(Tmpfs::opensolaris(Lookup::Hashed)),
@@ -36,7 +36,7 @@ pub(crate) fn machines(profile_name: &str, setting: Setting) -> Result<Machines,
     Ok(Machines { seed: setting.seed, options, storage, ..Machines::new(profile(profile_name)?) })
 }
 
-/// IOzone on simulated machines: one client host, whose threads share its mount, as those of a kernel do.
+/// IOzone on simulated machines: one client host, whose threads share its mount, as with a kernel.
 #[derive(Clone)]
 pub(crate) struct Iozone {
     /// The machines.
@@ -56,41 +56,43 @@ impl Iozone {
         Ok(Self { machines: machines(profile_name, setting)?, record: 128 << 10, outstanding: 1, records })
     }
 
-    /// With another design.
+    /// Sets the design.
     pub(crate) fn design(mut self, design: Design) -> Self {
         self.machines.options.design = design;
         self
     }
 
-    /// Over TCP of the same machines.
+    /// Selects TCP between the same machines.
     pub(crate) fn over_tcp(mut self) -> Self {
         self.machines.options.proto = Proto::Tcp;
         self
     }
 
-    /// With other strategies at the client and at the server.
+    /// Sets the strategies of the client and of the server.
     pub(crate) fn registration(mut self, client: Strategy, server: Strategy) -> Self {
         self.machines.options.registration = client;
         self.machines.server_registration = Some(server);
         self
     }
 
-    /// Writes a file for each thread, reads them, and gives what both did.
+    /// Writes a file for each thread, reads them, and returns the figures of both tests.
     pub(crate) fn run(&self, threads: usize) -> Result<Measured, BenchError> {
         let size = (self.record * self.records) as u64;
         let what = SimulatedIozone { machines: self.machines.clone(), threads, shared_mount: true, size };
         let one =
             |test| Run { test, record: self.record, outstanding: self.outstanding, passes: 1, random_ops: 0 };
-        let figures: [Figure; 2] = what
-            .run(&[Test::Write, Test::Read].map(one))?
-            .try_into()
-            .map_err(|_| BenchError::Client("IOzone gave another number of figures than tests".into()))?;
+        let figures: [Figure; 2] =
+            what.run(&[Test::Write, Test::Read].map(one))?.try_into().map_err(|_| {
+                BenchError::Client(
+                    "IOzone returned a number of figures that differs from the number of tests".into(),
+                )
+            })?;
         let [write, read] = figures;
         Ok(Measured { write, read })
     }
 }
 
-/// What IOzone gave.
+/// The results of IOzone.
 pub(crate) struct Measured {
     /// Writing new files.
     pub(crate) write: Figure,
@@ -99,7 +101,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// Puts the rates of READ and WRITE at `x` of a curve each.
+    /// Adds the rates of READ and WRITE at `x` to a curve each.
     pub(crate) fn put(
         &self,
         curves: &mut Curves,
@@ -115,11 +117,11 @@ impl Measured {
 
 /// A value that a figure must have.
 pub(crate) fn value(value: Option<f64>) -> Result<f64, BenchError> {
-    value.ok_or_else(|| BenchError::Client("the simulation gave no value".into()))
+    value.ok_or_else(|| BenchError::Client("the simulation returned no value".into()))
 }
 
 /// The figure of a kind of operation.
 pub(crate) fn kind<'a>(figures: &'a [Figure], test: &str) -> Result<&'a Figure, BenchError> {
-    let missing = || BenchError::Client(format!("the workload gave no figure of {test}"));
+    let missing = || BenchError::Client(format!("the workload returned no figure of {test}"));
     figures.iter().find(|f| f.test == test).ok_or_else(missing)
 }

@@ -1,13 +1,13 @@
-//! The claims of the papers that Millrace is built from, and whether they hold on simulated machines.
+//! The claims of the papers on which Millrace is based, and their verification on simulated machines.
 //!
-//! A [`Claim`] is data: a sentence, the paper's figures, rules that say beforehand when the claim holds ([`rule`]), the
-//! pictures to draw, and an experiment that fills named curves ([`Curves`]) by running the real client and server in
-//! virtual time. [`Reproduction`] runs claims, [`write()`] writes the report. Everything in it is **simulated, not
-//! measured**.
+//! A [`Claim`] is data: a sentence, the paper's figures, rules that define in advance when the claim holds
+//! ([`rule`]), the plots, and an experiment that produces named curves ([`Curves`]) by running the real
+//! client and server in virtual time. [`Reproduction`] runs claims, [`write()`] writes the report. All
+//! results are **simulated, not measured**.
 //!
-//! [`studies`] go past the papers.
+//! [`studies`] contains experiments beyond the papers.
 //!
-//! The rules were written, with the papers' figures, before any experiment was run; `docs/reproduction.md` says how.
+//! The rules and the papers' figures were written before any experiment was run; see `docs/reproduction.md`.
 
 mod claim;
 pub mod claims;

@@ -1,4 +1,4 @@
-//! Pictures of curves, with the paper's own figures beside them.
+//! Plots of curves, with the paper's figures beside them.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use millrace_plot::{Axis, BarsWithLines, Heading, Lines, Places, Scale, Series};
 
 use crate::{Curves, ReproduceError};
 
-/// How the names of places on the x axis are written.
+/// The format of x values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A number: threads, clients, miles.
@@ -16,28 +16,28 @@ pub enum Unit {
     Bytes,
 }
 
-/// A picture to draw.
+/// A plot.
 #[derive(Debug, Clone, Copy)]
 pub struct Picture {
-    /// Its file's name, after the claim's.
+    /// The name of its file, after that of the claim.
     pub name: &'static str,
-    /// What it shows.
+    /// The title.
     pub title: &'static str,
-    /// The x axis.
+    /// The x axis: label and format.
     pub x: (&'static str, Unit),
-    /// The y axis, and whether it is logarithmic.
+    /// The y axis: label and scale.
     pub y: (&'static str, Scale),
     /// The curves.
     pub curves: &'static [&'static str],
-    /// An axis on the right with curves of its own; those on the left are then bars, as they are where there is one
-    /// place only.
+    /// The label and curves of a right axis. The curves of the left axis are then drawn as bars, as they are
+    /// if there is only one x value.
     pub right: Option<(&'static str, &'static [&'static str])>,
-    /// The paper's points of a curve, drawn beside it, dashed.
+    /// The paper's points of a curve, drawn dashed beside it.
     pub paper: &'static [(&'static str, &'static [(f64, f64)])],
 }
 
 impl Picture {
-    /// Draws into `DIR/NAME.svg` and `DIR/NAME.png`, and gives the SVG.
+    /// Writes `DIR/NAME.svg` and `DIR/NAME.png`, and returns the SVG.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -54,7 +54,7 @@ impl Picture {
         let axis = |label: &str, scale, series| Axis { label: label.to_owned(), scale, series };
         let mut left = self.series(curves, &places, self.curves, 0);
         left.extend(self.papers(&places));
-        // A line needs two places.
+        // A line needs two x values.
         let bars = |label, lines| BarsWithLines {
             heading: heading.clone(),
             x: x.clone(),
@@ -75,12 +75,12 @@ impl Picture {
         fs::read_to_string(&path).map_err(|source| ReproduceError::File { path, source })
     }
 
-    /// Every curve that is drawn.
+    /// All curves of the plot.
     pub fn all_curves(&self) -> impl Iterator<Item = &'static str> {
         self.curves.iter().chain(self.right.map(|r| r.1).unwrap_or_default()).copied()
     }
 
-    /// How a place is written.
+    /// The text of an x value.
     pub(crate) fn place(&self, x: f64) -> String {
         match self.x.1 {
             Unit::Number => x.to_string(),
@@ -88,7 +88,7 @@ impl Picture {
         }
     }
 
-    /// Places where a curve or the paper has a value, in order.
+    /// The x values at which a curve or the paper has a value, in order.
     pub(crate) fn places(&self, curves: &Curves) -> Vec<f64> {
         let ours = self.all_curves().flat_map(|c| curves.points(c));
         let papers = self.paper.iter().flat_map(|(_, points)| *points);
@@ -108,7 +108,7 @@ impl Picture {
         names.iter().enumerate().map(one).collect()
     }
 
-    /// The paper's points: of the colour of the curve that they belong to, and dashed.
+    /// The paper's points, dashed and in the colour of their curve.
     fn papers(&self, places: &[f64]) -> Vec<Series> {
         let value = |points: &[(f64, f64)], x: f64| points.iter().find(|p| p.0 == x).map(|p| p.1);
         let one = |(curve, points): &(&'static str, &'static [(f64, f64)])| Series {

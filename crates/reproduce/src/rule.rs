@@ -1,9 +1,10 @@
-//! When a claim holds, as data.
+//! The rules for a claim, as data.
 //!
-//! Simulated machines are not the papers' machines, so rules judge shape: which curve is above which, by how much, and
-//! from where on. One policy turns a paper's figure into a band, for all claims alike:
+//! Simulated machines differ from the papers' machines, so that rules test the shape of results: which curve
+//! is above which, by what factor, and from which point. One policy derives a band from a paper's figure, for
+//! all claims alike:
 //!
-//! | the paper says | the band |
+//! | statement of the paper | band |
 //! |---|---|
 //! | one is `g` times the other | half of the gain to twice the gain: `1 + (g - 1) / 2` to `1 + 2 (g - 1)` ([`Band::around`]) |
 //! | from `g` to `h` times | half of the smaller gain to twice the larger ([`Band::spanning`]) |
@@ -20,40 +21,40 @@ use crate::Curves;
 /// The values with which a rule holds, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Band {
-    /// The least.
+    /// The smallest value.
     pub least: f64,
-    /// The most; infinite where there is no upper end.
+    /// The largest value; infinite if there is no limit.
     pub most: f64,
 }
 
-/// The paper says that two are equal.
+/// The paper states that two values are equal.
 pub const SAME: Band = Band { least: 0.9, most: 1.1 };
-/// The paper says that one is hardly, or marginally, better.
+/// The paper states that one value is hardly, or marginally, better.
 pub const HARDLY: Band = Band { least: 0.9, most: 1.2 };
-/// The paper says that one is clearly better, and not by how much.
+/// The paper states that one value is clearly better, without a figure.
 pub const CLEARLY: Band = Band { least: 1.2, most: f64::INFINITY };
-/// The paper says that one is above the other, and not by how much.
+/// The paper states that one value is above the other, without a figure.
 pub const ABOVE: Band = Band { least: 1.0, most: f64::INFINITY };
-/// The paper says that one is below the other, and not by how much.
+/// The paper states that one value is below the other, without a figure.
 pub const BELOW: Band = Band { least: 0.0, most: 1.0 };
 
 impl Band {
-    /// Around a factor above 1 that the paper gives: half of the gain to twice the gain.
+    /// The band for a factor above 1: half of the gain to twice the gain.
     pub const fn around(factor: f64) -> Self {
         Self::spanning(factor, factor)
     }
 
-    /// Around a range of factors above 1: half of the smaller gain to twice the larger.
+    /// The band for a range of factors above 1: half of the smaller gain to twice the larger.
     pub const fn spanning(smaller: f64, larger: f64) -> Self {
         Self { least: 1.0 + (smaller - 1.0) / 2.0, most: 1.0 + 2.0 * (larger - 1.0) }
     }
 
-    /// Around a share, or a place on an axis: half to twice.
+    /// The band for a share, or an x value: half to twice.
     pub const fn about(value: f64) -> Self {
         Self { least: value / 2.0, most: value * 2.0 }
     }
 
-    /// Whether a value lies in it; what is not a number does not.
+    /// Whether a value is in the band. NaN is in no band.
     pub fn has(self, value: f64) -> bool {
         (self.least..=self.most).contains(&value)
     }
@@ -70,7 +71,7 @@ impl fmt::Display for Band {
     }
 }
 
-/// A value with at most three digits that carry meaning.
+/// A value with at most three significant digits.
 pub fn number(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 100.0 => 0,
@@ -83,12 +84,12 @@ pub fn number(value: f64) -> String {
     short.to_owned()
 }
 
-/// What is taken from the curves. Curves are named; places are values on their x axis.
+/// A quantity that is computed from the curves. Curves have names; x values are those of their axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Measure {
-    /// The value of a curve at a place.
+    /// The value of a curve at an x value.
     At(&'static str, f64),
-    /// The value of the first curve at a place over that of the second at its place.
+    /// The value of the first curve at its x value over that of the second curve at its own.
     Ratio((&'static str, f64), (&'static str, f64)),
     /// The peak of the first curve over the peak of the second.
     Peaks(&'static str, &'static str),
@@ -96,14 +97,14 @@ pub enum Measure {
     MostOver(&'static str, &'static str),
     /// The smallest of these ratios.
     LeastOver(&'static str, &'static str),
-    /// The value of a curve at a place over its own peak.
+    /// The value of a curve at an x value over its own peak.
     OfPeak(&'static str, f64),
-    /// The place of a curve's peak.
+    /// The x value of a curve's peak.
     PeakAt(&'static str),
 }
 
 impl Measure {
-    /// The value; `None` where a curve or a place is missing.
+    /// The value, or `None` if a curve or an x value is missing.
     pub fn of(&self, curves: &Curves) -> Option<f64> {
         let ratio = |a: f64, b: f64| (b > 0.0).then_some(a / b);
         match *self {
@@ -117,7 +118,7 @@ impl Measure {
         }
     }
 
-    /// The curves that it needs.
+    /// The curves that it uses.
     pub fn curves(&self) -> Vec<&'static str> {
         match *self {
             Self::At(a, _) | Self::OfPeak(a, _) | Self::PeakAt(a) => vec![a],
@@ -131,32 +132,32 @@ impl Measure {
     }
 }
 
-/// A rule: a measure has to lie in a band.
+/// A rule: a measure must be in a band.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
-    /// What is taken, in words: "READ at 1 thread, Read-Write over Read-Read".
+    /// The measure as text: "READ at 1 thread, Read-Write over Read-Read".
     pub what: &'static str,
-    /// What is taken.
+    /// The measure.
     pub measure: Measure,
-    /// What the paper gives for it, in its words or figures.
+    /// The paper's value or statement.
     pub paper: &'static str,
-    /// Where it has to lie.
+    /// The band.
     pub band: Band,
 }
 
-/// What became of a rule.
+/// A rule with its measured value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Judged {
+pub struct RuleResult {
     /// The rule.
     pub rule: Rule,
-    /// What was taken; `None` where the experiment has no such value.
+    /// The value, or `None` if the experiment has no such value.
     pub ours: Option<f64>,
 }
 
 impl Rule {
-    /// Judges what an experiment gave.
-    pub fn judge(&self, curves: &Curves) -> Judged {
-        Judged { rule: *self, ours: self.measure.of(curves) }
+    /// Applies the rule to the results of an experiment.
+    pub fn evaluate(&self, curves: &Curves) -> RuleResult {
+        RuleResult { rule: *self, ours: self.measure.of(curves) }
     }
 }
 
@@ -166,15 +167,15 @@ impl fmt::Display for Rule {
     }
 }
 
-impl Judged {
-    /// Whether the rule holds. One without a value does not.
+impl RuleResult {
+    /// Whether the rule holds. A rule without a value does not.
     pub fn holds(&self) -> bool {
         self.ours.is_some_and(|v| self.rule.band.has(v))
     }
 
     /// The value, as text.
     pub fn ours(&self) -> String {
-        self.ours.map_or_else(|| "not there".to_owned(), number)
+        self.ours.map_or_else(|| "no value".to_owned(), number)
     }
 }
 
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn bands_follow_from_the_papers_figures() {
+    fn bands_are_derived_from_the_papers_figures() {
         assert_eq!(Band::around(1.5), Band { least: 1.25, most: 2.0 });
         assert_eq!(Band::around(11.0), Band { least: 6.0, most: 21.0 });
         assert_eq!(Band::spanning(2.0, 3.0), Band { least: 1.5, most: 5.0 });
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn measures_take_what_they_say() {
+    fn measures_are_computed_as_documented() {
         let of = |m: Measure| m.of(&curves());
         assert_eq!(of(Measure::At("a", 2.0)), Some(300.0));
         assert_eq!(of(Measure::Ratio(("a", 1.0), ("b", 1.0))), Some(1.5));
@@ -217,19 +218,19 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_holds_within_its_band_and_not_without_a_value() {
+    fn a_rule_needs_a_value_within_its_band() {
         let rule = |measure| Rule { what: "a over b", measure, paper: "1.5", band: Band::around(1.5) };
-        let good = rule(Measure::Ratio(("a", 1.0), ("b", 1.0))).judge(&curves());
+        let good = rule(Measure::Ratio(("a", 1.0), ("b", 1.0))).evaluate(&curves());
         assert!(good.holds());
         assert_eq!((good.ours().as_str(), good.rule.to_string().as_str()), ("1.5", "a over b: 1.25 to 2"));
-        assert!(!rule(Measure::Ratio(("a", 2.0), ("b", 2.0))).judge(&curves()).holds());
-        let missing = rule(Measure::At("c", 1.0)).judge(&curves());
+        assert!(!rule(Measure::Ratio(("a", 2.0), ("b", 2.0))).evaluate(&curves()).holds());
+        let missing = rule(Measure::At("c", 1.0)).evaluate(&curves());
         assert!(!missing.holds());
-        assert_eq!(missing.ours(), "not there");
+        assert_eq!(missing.ours(), "no value");
     }
 
     #[test]
-    fn numbers_have_the_digits_that_carry_meaning() {
+    fn numbers_have_three_significant_digits() {
         let texts = [0.024, 0.5, 1.235, 12.34, 934.4, 2.0].map(number);
         assert_eq!(texts, ["0.024", "0.5", "1.24", "12.3", "934", "2"]);
     }

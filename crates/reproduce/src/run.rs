@@ -1,4 +1,4 @@
-//! Running claims.
+//! The execution of claims.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -7,24 +7,25 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{Claim, Curves, Experiment, Setting, rule::Judged};
+use crate::{Claim, Curves, Experiment, Setting, rule::RuleResult};
 
-/// Claims that run at the same time: an experiment is one thread, and each holds the files that it serves in memory.
-const AT_ONCE: usize = 2;
+/// Number of claims that run concurrently: an experiment is one thread, and each keeps the files of its
+/// server in memory.
+const CONCURRENT: usize = 2;
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Every rule holds.
     Holds,
-    /// A rule does not hold, or the experiment did not come to its end.
+    /// A rule does not hold, or the experiment failed.
     Fails,
     /// There is no experiment.
     Open,
 }
 
 impl Verdict {
-    /// The word for it.
+    /// The name of the verdict.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -34,27 +35,27 @@ impl Verdict {
     }
 }
 
-/// A claim, and what became of it.
+/// A claim with its result.
 #[derive(Clone)]
 pub struct Outcome {
     /// The claim.
     pub claim: Claim,
-    /// What the experiment gave.
+    /// The results of the experiment.
     pub curves: Curves,
-    /// Its rules, judged.
-    pub judged: Vec<Judged>,
-    /// Whether it holds.
+    /// Its rules with their values.
+    pub results: Vec<RuleResult>,
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why it does not; empty where it does.
+    /// The reason why the claim does not hold, or empty.
     pub why: String,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// A claim is being run.
+    /// A claim has started.
     Began(&'static str),
-    /// A claim is done.
+    /// A claim has ended.
     Ended(&'static str, Verdict),
 }
 
@@ -62,13 +63,13 @@ pub enum Progress {
 pub struct Reproduction {
     /// The claims.
     pub claims: Vec<Claim>,
-    /// Under which conditions.
+    /// The conditions.
     pub setting: Setting,
 }
 
 impl Reproduction {
-    /// Runs all claims, two at a time, and gives what became of them, in their order. A claim that fails, or whose
-    /// experiment does, stops no other.
+    /// Runs all claims, two at a time, and returns their outcomes in order. A claim that fails, or whose
+    /// experiment fails, does not stop the others.
     pub fn run(&self, seen: impl Fn(Progress) + Sync) -> Vec<Outcome> {
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::new());
@@ -84,7 +85,7 @@ impl Reproduction {
             }
         };
         thread::scope(|scope| {
-            for _ in 0..AT_ONCE {
+            for _ in 0..CONCURRENT {
                 scope.spawn(work);
             }
         });
@@ -95,35 +96,35 @@ impl Reproduction {
 }
 
 fn one(claim: &Claim, setting: Setting) -> Outcome {
-    let outcome = |curves, judged, verdict, why| Outcome { claim: *claim, curves, judged, verdict, why };
+    let outcome = |curves, results, verdict, why| Outcome { claim: *claim, curves, results, verdict, why };
     match claim.experiment {
         Experiment::Open(why) => outcome(Curves::default(), Vec::new(), Verdict::Open, why.to_owned()),
         Experiment::Simulated(run) => match run(setting) {
             Err(e) => {
-                let why = format!("the experiment did not come to its end: {e}");
+                let why = format!("the experiment failed: {e}");
                 outcome(Curves::default(), Vec::new(), Verdict::Fails, why)
             }
             Ok(curves) => {
-                let judged: Vec<_> = claim.rules.iter().map(|r| r.judge(&curves)).collect();
-                let why = why(claim, &judged);
+                let results: Vec<_> = claim.rules.iter().map(|r| r.evaluate(&curves)).collect();
+                let why = why(claim, &results);
                 let verdict = if why.is_empty() { Verdict::Holds } else { Verdict::Fails };
-                outcome(curves, judged, verdict, why)
+                outcome(curves, results, verdict, why)
             }
         },
     }
 }
 
-/// Which rules do not hold, and what is known about it; empty where all hold.
-fn why(claim: &Claim, judged: &[Judged]) -> String {
-    let failed: Vec<_> = judged.iter().filter(|j| !j.holds()).collect();
+/// The rules that do not hold, with the known reasons; empty if all hold.
+fn why(claim: &Claim, results: &[RuleResult]) -> String {
+    let failed: Vec<_> = results.iter().filter(|j| !j.holds()).collect();
     if failed.is_empty() {
         return String::new();
     }
-    let each = |j: &&Judged| format!("{} is {}, not {}", j.rule.what, j.ours(), j.rule.band);
+    let each = |j: &&RuleResult| format!("{} is {} instead of {}", j.rule.what, j.ours(), j.rule.band);
     let mut text = failed.iter().map(each).collect::<Vec<_>>().join("; ") + ".";
-    if !claim.lacks.is_empty() {
+    if !claim.model_gaps.is_empty() {
         text.push(' ');
-        text.push_str(claim.lacks);
+        text.push_str(claim.model_gaps);
     }
     text
 }
@@ -143,7 +144,7 @@ mod tests {
             band: Band { least: 2.0, most: 8.0 },
         };
         let base = crate::claims::ALL[0];
-        Claim { rules: &[RULE], experiment, lacks: "Disks are missing.", ..base }
+        Claim { rules: &[RULE], experiment, model_gaps: "Disks are missing.", ..base }
     }
 
     fn gives(value: f64) -> Curves {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_holds_or_fails_by_its_rules_and_says_why() {
+    fn the_rules_of_a_claim_decide_it_and_give_the_reason() {
         let claims = vec![
             claim(Experiment::Simulated(|_| Ok(gives(5.0)))),
             claim(Experiment::Simulated(|s| Ok(gives(s.seed as f64)))),
@@ -168,8 +169,8 @@ mod tests {
         use Verdict::{Fails, Holds, Open};
         assert_eq!(verdicts, [Holds, Fails, Fails, Fails, Open]);
         assert_eq!(outcomes[0].why, "");
-        assert_eq!(outcomes[1].why, "a at 1 is 9, not 2 to 8. Disks are missing.");
-        assert!(outcomes[2].why.contains("no server") && outcomes[3].why.contains("not there"));
+        assert_eq!(outcomes[1].why, "a at 1 is 9 instead of 2 to 8. Disks are missing.");
+        assert!(outcomes[2].why.contains("no server") && outcomes[3].why.contains("no value"));
         assert_eq!(outcomes[4].why, "not yet");
         assert_eq!(seen.lock().len(), 10);
     }

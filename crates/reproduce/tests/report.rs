@@ -1,4 +1,4 @@
-//! The report, as its readers meet it.
+//! Tests of the complete report.
 #![allow(clippy::unwrap_used)]
 
 use std::{fs, path::Path};
@@ -18,7 +18,7 @@ fn read(dir: &Path, name: &str) -> String {
 }
 
 #[test]
-fn the_report_has_every_claim_in_all_three_forms_and_its_pictures_inline() {
+fn the_report_has_every_claim_in_all_forms_with_inline_pictures() {
     let dir = tempfile::tempdir().unwrap();
     let outcomes = outcomes(&["C2", "C15"], SMALL);
     millrace_reproduce::write(&outcomes, SMALL, dir.path()).unwrap();
@@ -28,7 +28,7 @@ fn the_report_has_every_claim_in_all_three_forms_and_its_pictures_inline() {
     assert_eq!(rows.iter().map(|r| r["id"].as_str().unwrap()).collect::<Vec<_>>(), ["C2", "C15"]);
     for row in rows {
         for key in ["id", "claim", "paper", "ours", "rule", "holds", "why"] {
-            assert!(row.get(key).is_some(), "{key} is missing in {row}");
+            assert!(row.get(key).is_some(), "{row} has no {key}");
         }
         assert_eq!(row["simulated"]["seed"], 7);
     }
@@ -47,7 +47,7 @@ fn the_report_has_every_claim_in_all_three_forms_and_its_pictures_inline() {
     assert_eq!((html.matches("<svg").count(), html.matches("</svg>").count()), (2, 2));
     assert!(html.contains("simulated, not measured; sdr-opensolaris; seed 7, small form"));
     for outside in ["src=", "<link", "<script", "@import"] {
-        assert!(!html.contains(outside), "the page needs {outside}");
+        assert!(!html.contains(outside), "the page refers to {outside}");
     }
 
     let table = read(dir.path(), "claims.md");
@@ -57,7 +57,7 @@ fn the_report_has_every_claim_in_all_three_forms_and_its_pictures_inline() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_claims_to_the_byte() {
+fn the_same_seed_produces_identical_claims() {
     let claims = || {
         let dir = tempfile::tempdir().unwrap();
         millrace_reproduce::write(&outcomes(&["C2"], SMALL), SMALL, dir.path()).unwrap();
@@ -67,24 +67,24 @@ fn the_same_seed_gives_the_same_claims_to_the_byte() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_named() {
+fn the_error_names_a_directory_that_cannot_be_created() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    let said = millrace_reproduce::write(&outcomes(&["C15"], SMALL), SMALL, &file).unwrap_err().to_string();
-    assert!(said.contains("file") && said.contains("--out"), "{said}");
+    let error = millrace_reproduce::write(&outcomes(&["C15"], SMALL), SMALL, &file).unwrap_err().to_string();
+    assert!(error.contains("file") && error.contains("--out"), "{error}");
 }
 
 #[test]
 #[ignore = "half a minute: every experiment, in its small form"]
-fn every_experiment_gives_a_value_for_every_rule() {
+fn every_experiment_produces_a_value_for_every_rule() {
     for outcome in outcomes(&[], SMALL) {
-        for judged in &outcome.judged {
-            // Messages of 16 MiB are more than simulated memory has in one piece.
-            let known = judged.rule.what.contains("16 MiB");
-            assert_eq!(judged.ours.is_none(), known, "{}: {}", outcome.claim.id, judged.rule);
+        for result in &outcome.results {
+            // Messages of 16 MiB exceed the largest contiguous piece of simulated memory.
+            let known = result.rule.what.contains("16 MiB");
+            assert_eq!(result.ours.is_none(), known, "{}: {}", outcome.claim.id, result.rule);
         }
         let open = outcome.claim.id == "C15";
-        assert_eq!(outcome.judged.is_empty(), open, "{}: {}", outcome.claim.id, outcome.why);
+        assert_eq!(outcome.results.is_empty(), open, "{}: {}", outcome.claim.id, outcome.why);
     }
 }

@@ -1,4 +1,4 @@
-//! RDMA beats TCP on the same 1 Gb/s link.
+//! RDMA is faster than TCP on the same 1 Gb/s link.
 
 use millrace_bench::BenchError;
 use millrace_client::Design;
@@ -19,8 +19,8 @@ pub(super) const CLAIM: Claim = Claim {
     source: "Callaghan 2003, throughput",
     figures: "READs of 256 KB: NFS/TCP peaks at 60 MB/s with 4 read-aheads, NFS/RDMA at 102 MB/s with 8",
     profiles: &["gige-2003"],
-    conditions: "one mount, READs of 256 KiB; the Read-Read design, as the prototype had; read-ahead is the number of \
-                 READs in flight",
+    conditions: "one mount, READs of 256 KiB; the Read-Read design, as in the prototype; read-ahead is the \
+                 number of READs in flight",
     rules: &[
         Rule {
             what: "peak of READ over read-ahead, RDMA over TCP",
@@ -51,10 +51,10 @@ pub(super) const CLAIM: Claim = Claim {
         paper: &[(TCP, &[(4.0, 60.0)]), (RDMA, &[(8.0, 102.0)])],
     }],
     experiment: Experiment::Simulated(run),
-    lacks: "Both fill the link. The model's TCP is set from the rule of 1 Hz of a processor for 1 bit/s, and \
-            at 900 MHz that is enough for 1 Gb/s; Solaris of 2003 came to half of it. What NFS over TCP cost \
-            that kernel beyond the rule (STREAMS, copies between its layers) is in no text at hand, and so \
-            not in the profile.",
+    model_gaps: "Both transports fill the link. The model's TCP follows the rule of 1 Hz of CPU for 1 bit/s, \
+                 so that 900 MHz suffice for 1 Gb/s, but Solaris of 2003 achieved half of that. The \
+                 available texts do not give the additional cost of NFS over TCP in that kernel (STREAMS, \
+                 copies between its layers), so the profile does not contain it.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -1,4 +1,4 @@
-//! Read-Write beats Read-Read for READ.
+//! Read-Write is faster than Read-Read for READ.
 
 use millrace_bench::BenchError;
 use millrace_client::Design;
@@ -21,8 +21,8 @@ pub(super) const CLAIM: Claim = Claim {
     source: "Designing 2007 section 5.1, figures 5 and 6; TR06 section 6",
     figures: "READ of 128 KB: +47 % at 1 thread, about +5 % at 8; saturation at 400 and 375 MB/s; WRITE the same",
     profiles: &["sdr-opensolaris"],
-    conditions: "records of 128 KiB, one in flight for each thread, registration dynamic at both ends; files are \
-                 smaller than the paper's 128 MB, which hold no cache that matters",
+    conditions: "records of 128 KiB, one in flight for each thread, dynamic registration at both ends; the \
+                 files are smaller than the paper's 128 MB, which has no effect, since no cache is involved",
     rules: &[
         Rule {
             what: "READ at 1 thread, Read-Write over Read-Read",
@@ -82,10 +82,10 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "The order and the trend are those of the paper, and at eight threads a little less is left of \
-            the gain: both designs fill the adapter there. The paper's machines never did, since their server \
-            spent about 80 % of a READ in tmpfs (TR06 section 7); the simulated tmpfs copies each byte once \
-            and does nothing else.",
+    model_gaps: "The order and the trend are those of the paper. At eight threads the gain is slightly \
+                 smaller, because both designs fill the adapter. The paper's machines did not, since their \
+                 server spent about 80 % of a READ in tmpfs (TR06 section 7); the simulated tmpfs only \
+                 copies each byte once.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -1,4 +1,4 @@
-//! Read-Write needs less processor time of the client.
+//! Read-Write needs less CPU time of the client.
 
 use millrace_bench::BenchError;
 use millrace_client::Design;
@@ -21,8 +21,8 @@ pub(super) const CLAIM: Claim = Claim {
     source: "Designing 2007 section 5.1, figure 5; TR06 section 6",
     figures: "client CPU for READ of 128 KB: 2 % at 1 thread to 5 % at 8 (Read-Write), 4 % to 24 % (Read-Read)",
     profiles: &["sdr-opensolaris"],
-    conditions: "as C2; CPU is the client's processor time over the time that the test took, 100 % being one core, \
-                 where the papers' is of the whole machine: only ratios are judged",
+    conditions: "as C2; CPU is the client's CPU time divided by the duration of the test, with 100 % for one \
+                 core, while the papers' is relative to the whole machine: the rules use only ratios",
     rules: &[
         Rule {
             what: "client CPU at 1 thread, Read-Read over Read-Write",
@@ -65,9 +65,9 @@ pub(super) const CLAIM: Claim = Claim {
         paper: &[],
     }],
     experiment: Experiment::Simulated(run),
-    lacks: "The paper's Read-Read client copied data that its Read-Write client received in place. \
-            Millrace's client receives in place with both designs, so that only RDMA_DONE and the \
-            completions of RDMA Reads are left of the difference.",
+    model_gaps: "The paper's Read-Read client copied data that its Read-Write client received in place. \
+                 Millrace's client receives in place with both designs, so that the difference consists only \
+                 of RDMA_DONE and the completions of RDMA Reads.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

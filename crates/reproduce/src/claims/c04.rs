@@ -1,4 +1,4 @@
-//! Registration is a large share of an operation.
+//! Registration is a large share of an operation's time.
 
 use millrace_bench::BenchError;
 use millrace_oncrpc::{Stage, stages::StageSums};
@@ -21,9 +21,9 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "READ of 128 KB: server registration about 5 % at 1 thread, 24 % at 4, 16 % at 8; deregistration 1 to 2 %; \
               client's registration and deregistration below 0.1 %",
     profiles: &["sdr-opensolaris"],
-    conditions: "READ of 128 KiB, Read-Write, registration dynamic at both ends; shares are of a READ's mean time as \
-                 the client sees it; registration is from when a connection's software comes to it until the adapter's \
-                 table is changed",
+    conditions: "READ of 128 KiB, Read-Write, dynamic registration at both ends; shares are relative to the \
+                 mean latency of a READ at the client; a registration lasts from the time when a \
+                 connection's software starts it until the adapter's table has changed",
     rules: &[
         Rule {
             what: "share of server registration at 1 thread, %",
@@ -82,11 +82,11 @@ pub(super) const CLAIM: Claim = Claim {
         ],
     }],
     experiment: Experiment::Simulated(run),
-    lacks: "Three things differ. The costs of a registration are assumed, and give 12 % at one thread. In \
-            the paper the share rises with threads, which wait for each other's registrations; here they \
-            wait for the link, which the paper's machines never filled, since tmpfs took 80 % of their time. \
-            And the model's client pays for a registration what its server pays, where the paper's paid next \
-            to nothing.",
+    model_gaps: "There are three differences. The costs of a registration are assumed, and result in 12 % at \
+                 one thread. In the paper the share increases with the number of threads, which wait for \
+                 each other's registrations; here they wait for the link, which the paper's machines did not \
+                 fill, since tmpfs took 80 % of their time. The model's client has the same registration \
+                 costs as its server, while the paper's client had almost none.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
@@ -103,7 +103,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     Ok(curves)
 }
 
-/// What a stage takes of a call, in percent.
+/// The share of a stage in a call's time, in percent.
 fn share(sums: &StageSums, stage: Stage, call_us: f64) -> f64 {
     sums.time(stage).as_secs_f64() * 1e6 / sums.calls.max(1) as f64 / call_us * 100.0
 }

@@ -1,4 +1,4 @@
-//! FMR helps, the registration cache helps much more.
+//! FMR helps READ, and the registration cache helps it much more.
 
 use millrace_bench::BenchError;
 use millrace_client::Strategy;
@@ -26,8 +26,8 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "READ of 128 KB: 350 (dynamic), 400 (FMR), 730 MB/s (cache); WRITE up to 515 MB/s with the cache, FMR \
               modest; client CPU rises with the cache",
     profiles: &["sdr-opensolaris"],
-    conditions: "records of 128 KiB, Read-Write; the strategies are the server's, as in the paper, and the client stays \
-                 at dynamic",
+    conditions: "records of 128 KiB, Read-Write; the strategies are those of the server, as in the paper, \
+                 and the client uses dynamic",
     rules: &[
         Rule {
             what: "peak of READ, FMR over dynamic",
@@ -91,11 +91,11 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "The order at one and two threads is that of the paper, and it is gone where the link is full, \
-            which the paper's machines never filled: tmpfs, which took 80 % of their READ, is one copy here. \
-            WRITE loses by the cache, probably because Millrace's memory file system keeps the memory that \
-            RDMA Reads have filled as the file's pages, so that new files always take memory that is \
-            registered for the first time, whole spans of 4 MiB at once.",
+    model_gaps: "The order at one and two threads is that of the paper. With more threads the link is full, \
+                 which it was not on the paper's machines: tmpfs, which took 80 % of their READ, is one copy \
+                 here. WRITE is slower with the cache, probably because Millrace's memory file system keeps \
+                 the memory that RDMA Reads have filled as the file's pages. New files therefore always use \
+                 memory that is registered for the first time, in whole spans of 4 MiB.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -25,8 +25,9 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "peak of READ up to +100 % with small records; with large ones less at few threads, the same at many; \
               more client CPU",
     profiles: &["sdr-opensolaris"],
-    conditions: "READ, Read-Write, the server with its cache; zero-copy is registration dynamic at the client. The text \
-                 does not give the records of the figure: 16 KiB and 1 MiB are the smallest and largest of the paper's",
+    conditions: "READ, Read-Write, the server with its cache; zero-copy is dynamic registration at the \
+                 client. The text does not give the record sizes of the figure: 16 KiB and 1 MiB are the \
+                 smallest and the largest size of the paper",
     rules: &[
         Rule {
             what: "peak with records of 16 KiB, cache over zero-copy",
@@ -74,7 +75,7 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "",
+    model_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
@@ -98,7 +99,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     Ok(curves)
 }
 
-/// Records of a file, of which large ones need fewer.
+/// Number of records of a file; files with large records have fewer.
 fn records(record: usize, setting: Setting) -> usize {
     let most = if setting.small { 32 } else { 256 };
     ((8 << 20) / record).clamp(4, most)

@@ -1,4 +1,4 @@
-//! All-physical is best for READ, worse for WRITE.
+//! All-physical registration is best for READ and worse for WRITE.
 
 use millrace_bench::BenchError;
 use millrace_client::Strategy;
@@ -24,8 +24,8 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "Linux: READ about 900 MB/s; WRITE below FMR; with regular registration READ peaks at 440 and WRITE at \
               240 MB/s (TR06 figures 7 and 8)",
     profiles: &["ddr-linux-allphys"],
-    conditions: "records of 128 KiB, Read-Write, the same strategy at both ends; only all-physical hands memory out page \
-                 by page, the others as one segment",
+    conditions: "records of 128 KiB, Read-Write, the same strategy at both ends; only all-physical exposes \
+                 memory page by page, the other strategies as one segment",
     rules: &[
         Rule {
             what: "READ with any number of threads, all-physical over FMR, least",
@@ -73,10 +73,10 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "At one thread the order is that of the paper. At four and eight all three fill the adapter's \
-            bus, and there all-physical is a few parts in a thousand below, since pages take more packets. \
-            What held the paper's machines at 440 and 900 MB/s is not in the model: its files in memory take \
-            no time.",
+    model_gaps: "At one thread the order is that of the paper. At four and eight threads all strategies fill \
+                 the adapter's bus, and all-physical is slower by a few tenths of a percent, since pages \
+                 need more packets. The model does not contain what limited the paper's machines to 440 and \
+                 900 MB/s: its files in memory take no time.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -1,4 +1,4 @@
-//! Applications: a database.
+//! An application: a database.
 
 use millrace_bench::BenchError;
 use millrace_client::Strategy;
@@ -25,7 +25,8 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "FileBench OLTP, mean I/O 128 KB: up to +50 % operations per second with the cache; FMR comparable to \
               dynamic; client CPU per operation slightly higher",
     profiles: &["sdr-opensolaris"],
-    conditions: "the x axis is the number of readers that the workload has at once; files are smaller than the original's",
+    conditions: "the x axis is the number of concurrent readers of the workload; files are smaller than the \
+                 original's",
     rules: &[
         Rule {
             what: "operations per second, cache over dynamic, most",
@@ -62,8 +63,9 @@ pub(super) const CLAIM: Claim = Claim {
         paper: &[],
     }],
     experiment: Experiment::Simulated(run),
-    lacks: "The link is full with each strategy (7000 operations of 128 KiB a second), for the reason of C5: \
-            nothing but copies is simulated of tmpfs, which took 80 % of the paper's time.",
+    model_gaps: "The link is full with each strategy (7000 operations of 128 KiB per second), for the reason \
+                 given in C5: the simulated tmpfs, which took 80 % of the paper's time, consists of copies \
+                 only.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
@@ -89,7 +91,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     Ok(curves)
 }
 
-/// As many readers and writers as the original has, and fewer readers; as much as a second or so of them.
+/// As many writers as the original has, and about as many reads as take a second.
 fn oltp(shadows: u32, setting: Setting) -> Oltp {
     let (reads, file_size) = if setting.small { (300, 1 << 20) } else { (3500, 4 << 20) };
     Oltp { shadows, writers: 10, io: 128 << 10, files: 10, file_size, reads, seed: setting.seed }

@@ -1,4 +1,4 @@
-//! How a memory file system looks up handles.
+//! The lookup of handles in a memory file system.
 
 use millrace_bench::BenchError;
 use millrace_client::{Design, Proto};
@@ -12,7 +12,7 @@ use crate::{
     rule::{Band, Measure, Rule},
 };
 
-/// Places on the x axis: PM-1, PM-2, PM-3 of the paper, and untar.
+/// Curves. Their x values are the numbers of files of PM-1, PM-2 and PM-3 of the paper, and of untar.
 const POSTMARK: &str = "PostMark, linear, RDMA";
 const POSTMARK_FAST: &str = "PostMark, hashed, RDMA";
 const POSTMARK_IPOIB: &str = "PostMark, hashed, IPoIB";
@@ -28,9 +28,10 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "untar up to 11 times, PostMark 2 to 3 times faster with the enhanced tmpfs; then RDMA over IPoIB +10 to \
               19 % in PostMark, +25 % in untar",
     profiles: &["sdr-opensolaris"],
-    conditions: "PostMark with 8192, 16384 and 32676 files and 20000, 40000 and 60000 transactions, without the deletion at \
-                 its end; untar of a tree of the shape and size of Linux 2.6.11, 17,090 files; the Read-Read design, as \
-                 OpenSolaris had then; the x axis is the number of files",
+    conditions: "PostMark with 8192, 16384 and 32676 files and 20000, 40000 and 60000 transactions, without \
+                 the deletion at its end; untar of a tree with the shape and size of Linux 2.6.11, 17,090 \
+                 files; the Read-Read design, as in OpenSolaris at that time; the x axis is the number of \
+                 files",
     rules: &[
         Rule {
             what: "untar, time with linear look-up over hashed, RDMA, most",
@@ -90,11 +91,11 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "Linear look-up is several times slower, as in the paper, but by other factors: 70 ns for a node \
-            is assumed, no lock is held meanwhile, and the shape of the paper's tree is not known. IPoIB is \
-            ahead of RDMA, as in C11: the profile's TCP is that of Linux on faster machines, without \
-            OpenSolaris's socket layer, while each small file over Read-Read is registered at both ends and \
-            takes a message more.",
+    model_gaps: "Linear lookup is several times slower, as in the paper, but by other factors: the 70 ns per \
+                 node are assumed, no lock is held during the search, and the shape of the paper's tree is \
+                 unknown. IPoIB is faster than RDMA, as in C11: the profile's TCP is that of Linux on faster \
+                 machines, without OpenSolaris's socket layer, while each small file over Read-Read is \
+                 registered at both ends and needs an additional message.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
@@ -128,7 +129,7 @@ fn sizes(setting: Setting) -> Vec<(u32, u32)> {
     if setting.small { paper.into_iter().map(|(f, t)| (f / 128, t / 128)).collect() } else { paper }
 }
 
-/// Seconds of PostMark, without the end, where all files that are left are deleted.
+/// Seconds of PostMark, without its end, which deletes the remaining files.
 fn postmark(files: u32, transactions: u32, machines: &Machines) -> Result<f64, BenchError> {
     let (low, high) = Postmark::SIZES;
     let what = Postmark { files, transactions, low, high, seed: machines.seed };

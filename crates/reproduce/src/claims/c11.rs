@@ -26,10 +26,10 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "BTIO (4 processes on 2 nodes): up to 40 % better; MPI Tile I/O with 6 processes on 3 nodes: READ +75 %, \
               WRITE +126 %",
     profiles: &["sdr-opensolaris"],
-    conditions: "The Read-Read design; BTIO class A with 4 processes on 2 hosts, 8 time steps instead of 200, by interval of \
-                 the dumps; 2, 4 and 6 tiles of 1024 x 768 \
-                 elements of 32 bytes on 1, 2 and 3 hosts; 40 % less time is 1.67 times the rate, 40 % more rate is 1.4: \
-                 the text leaves it open",
+    conditions: "The Read-Read design; BTIO class A with 4 processes on 2 hosts, 8 time steps instead of \
+                 200, by interval of the dumps; 2, 4 and 6 tiles of 1024 x 768 elements of 32 bytes on 1, 2 \
+                 and 3 hosts; 40 % less time is 1.67 times the rate, 40 % more rate is 1.4: the text does \
+                 not state which is meant",
     rules: &[
         Rule {
             what: "BTIO, rate of RDMA over IPoIB, most",
@@ -71,10 +71,10 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "The TCP of the profile is that of Linux on faster machines (assumed); the socket layer of \
-            OpenSolaris, in whose processor time the paper finds the difference, is not in it. RDMA is slow \
-            for rows of 32 KiB one at a time, since each is registered at both ends and Read-Read needs a \
-            message more.",
+    model_gaps: "The TCP of the profile is that of Linux on faster machines (assumed). It does not contain \
+                 the socket layer of OpenSolaris, whose CPU time causes the difference according to the \
+                 paper. RDMA is slow for rows of 32 KiB one at a time, since each is registered at both ends \
+                 and Read-Read needs an additional message.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

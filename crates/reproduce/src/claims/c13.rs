@@ -1,4 +1,4 @@
-//! Distance kills small chunks.
+//! Distance slows small chunks.
 
 use millrace_bench::BenchError;
 use millrace_client::Strategy;
@@ -20,9 +20,9 @@ const NFS_WRITE: &str = "NFS WRITE, RDMA";
 const NFS_READ_UD: &str = "NFS READ, IPoIB-UD";
 const NFS_WRITE_UD: &str = "NFS WRITE, IPoIB-UD";
 
-/// The machines.
+/// The profile of the machines.
 const PROFILE: &str = "wan-infinihost";
-/// Bytes of a page, which is a chunk of the papers' NFS.
+/// Bytes of a page, which is a chunk in the papers' NFS.
 const PAGE: f64 = 4096.0;
 /// Bytes of the largest message.
 const LARGEST: f64 = 16_777_216.0;
@@ -34,8 +34,9 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "raw: both reach 934 MB/s; 4 KB at 0.2 mile: Write 925, Read 223; at 1400 miles: 14.7, 0.59 MB/s. NFS at \
               0.2 mile: IPoIB-UD 220 both ways, RDMA better for READ and not for WRITE; at 1400 miles IPoIB-UD is best",
     profiles: &[PROFILE],
-    conditions: "raw figures at 4 KiB are what the profile was set from (docs/simulation.md), so that those rules check \
-                 the model's arithmetic only; NFS moves blocks of 32 KiB in pages, on one mount; the x axis of NFS is miles",
+    conditions: "the profile was set from the raw figures at 4 KiB (docs/simulation.md), so that those rules \
+                 only test the model's arithmetic; NFS transfers blocks of 32 KiB in pages, on one mount; \
+                 the x axis of NFS is miles",
     rules: &[
         Rule {
             what: "raw 4 KiB at 0.2 mile, RDMA Write over RDMA Read",
@@ -130,10 +131,11 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: Experiment::Simulated(run),
-    lacks: "Simulated messages end at 4 MiB, the most memory in one piece, where the paper goes on: four \
-            RDMA Reads of 4 MiB do not fill 1400 miles yet, and what 16 MiB do cannot be said. NFS WRITE \
-            over RDMA at 0.2 mile is at the paper's 220 MB/s, but IPoIB-UD is at more than twice of it: its \
-            TCP is set from a rule of thumb, and nothing else of NFS over TCP is in the model.",
+    model_gaps: "Simulated messages have at most 4 MiB, the largest contiguous piece of memory, while the \
+                 paper's are larger: four RDMA Reads of 4 MiB do not fill 1400 miles, and the rate of 16 MiB \
+                 is unknown. NFS WRITE over RDMA at 0.2 mile has the paper's 220 MB/s, but IPoIB-UD has more \
+                 than twice that rate: its TCP follows a rule of thumb, and the model contains no other cost \
+                 of NFS over TCP.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
@@ -162,7 +164,7 @@ fn raw(curves: &mut Curves, setting: Setting) -> Result<(), BenchError> {
         (1400.0, Operation::Read, READ_FAR),
     ] {
         for message in [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20] {
-            // Many times what is in flight, lest the beginning and the end count.
+            // Many times the data in flight, so that the start and the end have little influence.
             let count = ((if setting.small { 4 << 20 } else { 64 << 20 }) / message).max(40);
             let what = Raw { profile: profile_at(PROFILE, miles)?, operation, message, count };
             curves.put(curve, message as f64, value(what.run()?.mb_per_s)?);

@@ -20,8 +20,8 @@ pub(super) const CLAIM: Claim = Claim {
     source: "WAN 2008 section 2.3, figure 4a",
     figures: "IPoIB-CM at 0.2 mile, blocks of 32 KB to 1 MB: READ 560 to 818 MB/s, WRITE only marginally better",
     profiles: &["wan-infinihost", "ipoib-cm"],
-    conditions: "NFS over TCP on IPoIB-CM at 0.2 mile, blocks set by rsize and wsize; 16 of them \
-                 are in flight, as Linux had them over TCP; hosts and link are those of wan-infinihost, TCP is that of \
+    conditions: "NFS over TCP on IPoIB-CM at 0.2 mile, blocks set by rsize and wsize; 16 of them are in \
+                 flight, as in Linux over TCP; hosts and link are those of wan-infinihost, TCP is that of \
                  ipoib-cm",
     rules: &[
         Rule {
@@ -47,8 +47,9 @@ pub(super) const CLAIM: Claim = Claim {
         paper: &[(READ, &[(SMALLEST, 560.0), (LARGEST, 818.0)])],
     }],
     experiment: Experiment::Simulated(run),
-    lacks: "Blocks help WRITE as much as READ, since nothing is simulated that bounds WRITE over TCP alone: \
-            neither the server's page cache nor the order in which Linux's client flushed pages.",
+    model_gaps: "Larger blocks help WRITE as much as READ, since the simulation contains nothing that limits \
+                 only WRITE over TCP: neither the server's page cache nor the order in which Linux's client \
+                 flushed pages.",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
@@ -64,5 +65,5 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     Ok(curves)
 }
 
-/// Calls in flight that Linux 2.6.25 had over TCP, unless it was told.
+/// Calls in flight over TCP in Linux 2.6.25 by default.
 const SLOTS: usize = 16;

@@ -12,5 +12,5 @@ pub(super) const CLAIM: Claim = Claim {
     rules: &[],
     pictures: &[],
     experiment: Experiment::Open("Millrace has no iSCSI and no iSER yet"),
-    lacks: "",
+    model_gaps: "",
 };

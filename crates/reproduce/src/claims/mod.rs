@@ -1,4 +1,4 @@
-//! The claims, one file each: rules, pictures, and the experiment.
+//! The claims, one file each: rules, plots, and the experiment.
 
 mod c01;
 mod c02;
@@ -37,10 +37,10 @@ pub const ALL: [Claim; 15] = [
     c15::CLAIM,
 ];
 
-/// The claims named, in order; all of them where none is. Upper and lower case are the same.
+/// The claims with these names, in order, or all if there are no names. Case is ignored.
 ///
 /// # Errors
-/// When a name is none: it and those that there are.
+/// When a name is unknown; the error lists the known names.
 pub fn named(ids: &[String]) -> Result<Vec<Claim>, ReproduceError> {
     let known = |id: &&String| ALL.iter().any(|c| c.id.eq_ignore_ascii_case(id.trim()));
     if let Some(asked) = ids.iter().find(|id| !known(id)) {
@@ -62,7 +62,7 @@ mod tests {
             assert_eq!(c.id, format!("C{}", n + 1));
             assert!([c.claim, c.source, c.figures].iter().all(|t| !t.is_empty()), "{}", c.id);
             if n + 1 == ALL.len() {
-                assert!(matches!(c.experiment, Experiment::Open(_)), "there is no iSER");
+                assert!(matches!(c.experiment, Experiment::Open(_)), "only C15 has no experiment");
                 continue;
             }
             assert!(!c.rules.is_empty() && !c.pictures.is_empty() && !c.profiles.is_empty(), "{}", c.id);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_judges_can_be_seen_in_a_picture() {
+    fn every_curve_of_a_rule_is_in_a_picture() {
         for c in ALL {
             let drawn: Vec<_> = c.pictures.iter().flat_map(|p| p.all_curves()).collect();
             for rule in c.rules {
@@ -93,14 +93,17 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_chosen_by_name_and_an_unknown_one_is_refused_with_those_that_there_are() {
+    fn claims_are_chosen_by_name_and_the_error_for_an_unknown_one_lists_all() {
         let ids = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(ToString::to_string).collect();
             named(&names).map(|claims| claims.iter().map(|c| c.id).collect::<Vec<_>>())
         };
         assert_eq!(ids(&["c13", "C2"]).unwrap(), ["C2", "C13"]);
         assert_eq!(ids(&[]).unwrap().len(), 15);
-        let said = ids(&["C2", "C16"]).unwrap_err().to_string();
-        assert!(said.contains("\"C16\"") && said.contains("C1, C2, C3") && said.contains("C15"), "{said}");
+        let error = ids(&["C2", "C16"]).unwrap_err().to_string();
+        assert!(
+            error.contains("\"C16\"") && error.contains("C1, C2, C3") && error.contains("C15"),
+            "{error}"
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! The claims as one page that needs nothing beside it.
+//! The claims as one self-contained page.
 
 use super::{SIMULATED, conditions, summary};
-use crate::{Outcome, Setting, rule::Judged};
+use crate::{Outcome, Setting, rule::RuleResult};
 
 const STYLE: &str = "\
 body{font:16px/1.5 'DejaVu Sans',Verdana,Arial,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#222}\
@@ -11,7 +11,7 @@ td,th{border-bottom:1px solid #ddd;padding:.3rem .6rem;text-align:left;vertical-
 .holds{color:#00734f;font-weight:bold}.fails{color:#b34700;font-weight:bold}.open{color:#5a5a5a;font-weight:bold}\
 svg{width:100%;height:auto;margin:1rem 0}section{border-top:2px solid #222;margin-top:2.5rem}.note{color:#5a5a5a}";
 
-/// The page. `drawn` has the pictures of each outcome.
+/// The page. `drawn` has the plots of each outcome.
 pub(super) fn page(outcomes: &[Outcome], drawn: &[Vec<String>], setting: Setting) -> String {
     let rows: String = outcomes.iter().map(row).collect();
     let sections: String = outcomes.iter().zip(drawn).map(|(o, d)| section(o, d, setting)).collect();
@@ -21,9 +21,9 @@ pub(super) fn page(outcomes: &[Outcome], drawn: &[Vec<String>], setting: Setting
          <title>Millrace: the papers' claims, {SIMULATED}</title><style>{STYLE}</style></head><body>\n\
          <h1>The papers' claims</h1>\n\
          <p class=\"simulated\">Everything on this page is <b>{SIMULATED}</b>: the real client and server on simulated \
-         machines, in virtual time, with seed {}. Rules were stated before anything was run. What the papers measured \
-         is drawn dashed or pale, where its figures are known; a peak whose place the text does not give stands at the \
-         largest one.</p>\n<p>{}</p>\n\
+         machines, in virtual time, with seed {}. The rules were \
+         defined before any experiment was run. The papers' measurements are drawn dashed or pale where their figures \
+         are known; a peak without a known x value is drawn at the largest one.</p>\n<p>{}</p>\n\
          <table><tr><th></th><th>claim</th><th>the paper's figures</th><th></th></tr>\n{rows}</table>\n{sections}\
          </body></html>\n",
         setting.seed,
@@ -55,8 +55,8 @@ fn section(o: &Outcome, drawn: &[String], setting: Setting) -> String {
     if !o.why.is_empty() {
         out.push_str(&format!("<p class=\"{word}\">{}</p>\n", text(&o.why)));
     }
-    if !o.judged.is_empty() {
-        let rules: String = o.judged.iter().map(rule).collect();
+    if !o.results.is_empty() {
+        let rules: String = o.results.iter().map(rule).collect();
         out.push_str(&format!(
             "<table><tr><th>rule</th><th>band</th><th>paper</th><th>ours</th><th></th></tr>\n{rules}</table>\n"
         ));
@@ -71,7 +71,7 @@ fn section(o: &Outcome, drawn: &[String], setting: Setting) -> String {
     out
 }
 
-fn rule(j: &Judged) -> String {
+fn rule(j: &RuleResult) -> String {
     let (class, word) = if j.holds() { ("holds", "holds") } else { ("fails", "fails") };
     format!(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{word}</td></tr>\n",
@@ -82,7 +82,7 @@ fn rule(j: &Judged) -> String {
     )
 }
 
-/// Text as HTML has it.
+/// Text with the special characters of HTML escaped.
 fn text(plain: &str) -> String {
     plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

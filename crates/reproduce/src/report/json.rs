@@ -1,4 +1,4 @@
-//! The claims for programs.
+//! The claims in a form for programs.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{Outcome, ReproduceError, Setting, Verdict};
 
-/// One claim. `ours` has a value for each of `rule`, in order.
+/// One claim. `ours` has a value for each element of `rule`, in order.
 #[derive(Serialize)]
 struct Row<'a> {
     id: &'a str,
@@ -14,7 +14,7 @@ struct Row<'a> {
     paper: Paper<'a>,
     ours: Vec<Option<f64>>,
     rule: Vec<String>,
-    /// `null`: open.
+    /// `null` if the claim is open.
     holds: Option<bool>,
     why: &'a str,
     simulated: Simulated<'a>,
@@ -24,7 +24,7 @@ struct Row<'a> {
 struct Paper<'a> {
     source: &'a str,
     figures: &'a str,
-    /// What it gives for each of `rule`.
+    /// The paper's value for each element of `rule`.
     rule: Vec<&'a str>,
 }
 
@@ -52,7 +52,7 @@ fn row(o: &Outcome, setting: Setting) -> Row<'_> {
             figures: o.claim.figures,
             rule: rules.iter().map(|r| r.paper).collect(),
         },
-        ours: o.judged.iter().map(|j| j.ours).collect(),
+        ours: o.results.iter().map(|j| j.ours).collect(),
         rule: rules.iter().map(ToString::to_string).collect(),
         holds: match o.verdict {
             Verdict::Holds => Some(true),

@@ -1,7 +1,7 @@
 //! The claims as a table for documents.
 
 use super::{SIMULATED, summary};
-use crate::{Outcome, Setting, rule::Judged};
+use crate::{Outcome, Setting, rule::RuleResult};
 
 /// The table, one row for each rule.
 pub(super) fn claims(outcomes: &[Outcome], setting: Setting) -> String {
@@ -19,7 +19,7 @@ pub(super) fn claims(outcomes: &[Outcome], setting: Setting) -> String {
             cell(o.claim.claim),
             o.verdict.word()
         ));
-        o.judged.iter().for_each(|j| out.push_str(&rule(j)));
+        o.results.iter().for_each(|j| out.push_str(&rule(j)));
     }
     out.push_str("\nWhy:\n\n");
     for o in outcomes.iter().filter(|o| !o.why.is_empty()) {
@@ -28,12 +28,12 @@ pub(super) fn claims(outcomes: &[Outcome], setting: Setting) -> String {
     out
 }
 
-fn rule(j: &Judged) -> String {
+fn rule(j: &RuleResult) -> String {
     let holds = if j.holds() { "yes" } else { "**no**" };
     format!("| | {} | {} | {} | {holds} |\n", cell(&j.rule.to_string()), cell(j.rule.paper), j.ours())
 }
 
-/// Text that does not end its cell.
+/// Text with the separator of cells escaped.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

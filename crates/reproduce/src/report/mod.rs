@@ -1,4 +1,4 @@
-//! The report: `index.html`, `claims.md`, `claims.json` and the pictures.
+//! The report: `index.html`, `claims.md`, `claims.json` and the plots.
 
 mod html;
 mod json;
@@ -8,11 +8,11 @@ use std::{fs, path::Path};
 
 use crate::{Outcome, ReproduceError, Setting, Verdict};
 
-/// What must stand beside every figure.
+/// The remark that accompanies every figure.
 const SIMULATED: &str = "simulated, not measured";
 
-/// Writes the report on `outcomes` into `dir`, which is made if it is not there: `index.html` (self-contained),
-/// `claims.md`, `claims.json`, and each picture as SVG and PNG in `pictures/`.
+/// Writes the report on `outcomes` into `dir`, which is created if it does not exist: `index.html`
+/// (self-contained), `claims.md`, `claims.json`, and each plot as SVG and PNG in `pictures/`.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -30,7 +30,7 @@ pub fn write(outcomes: &[Outcome], setting: Setting, dir: &Path) -> Result<(), R
     put("index.html", html::page(outcomes, &drawn, setting))
 }
 
-/// The pictures of a claim, as SVG; none where there are no figures.
+/// The plots of a claim as SVG; empty if there are no figures.
 fn draw(outcome: &Outcome, setting: Setting, dir: &Path) -> Result<Vec<String>, ReproduceError> {
     let claim = &outcome.claim;
     let note = conditions(outcome, setting);
@@ -41,13 +41,13 @@ fn draw(outcome: &Outcome, setting: Setting, dir: &Path) -> Result<Vec<String>, 
     claim.pictures.iter().filter(has).map(draw).collect()
 }
 
-/// Under which conditions a claim's figures came about.
+/// The conditions of a claim's figures.
 fn conditions(outcome: &Outcome, setting: Setting) -> String {
     let small = if setting.small { ", small form" } else { "" };
     format!("{SIMULATED}; {}; seed {}{small}", outcome.claim.profiles.join(", "), setting.seed)
 }
 
-/// How many hold, fail, are open: "9 hold, 3 fail, 3 open".
+/// The numbers of claims by verdict: "9 hold, 3 fail, 3 open".
 pub fn summary(outcomes: &[Outcome]) -> String {
     let count = |v: Verdict| outcomes.iter().filter(|o| o.verdict == v).count();
     format!("{} hold, {} fail, {} open", count(Verdict::Holds), count(Verdict::Fails), count(Verdict::Open))

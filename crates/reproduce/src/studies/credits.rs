@@ -1,4 +1,4 @@
-//! Credits and receives of a thousand clients.
+//! Credits and receive buffers for a thousand clients.
 
 use std::time::Duration;
 
@@ -15,28 +15,29 @@ use super::Study;
 use crate::{Curves, Picture, Setting, Unit, lab};
 
 const PROFILE: &str = "hdr-200g";
-/// What a server grants at most.
+/// Maximum numbers of credits that a server grants.
 const CREDITS: [u32; 3] = [4, 16, 64];
-/// READs that a busy client keeps in flight, as far as its credits go.
+/// READs that a busy client keeps in flight, as far as its credits allow.
 const BUSY: usize = 64;
-/// Of so many clients one is busy, where not all are.
+/// One in this many clients is busy, in the phase with few busy clients.
 const ONE_IN: usize = 32;
-/// Receives of a connection beyond its credits: those of `rpcrdma`'s responder.
+/// Receive buffers of a connection beyond its credits: those of `rpcrdma`'s responder.
 const SLACK: u32 = 4;
-/// Credits that an idle client has: what `rpcrdma`'s requester asks for at least.
+/// Credits of an idle client: the minimum that `rpcrdma`'s requester requests.
 const ASKED: u32 = 8;
-/// Bytes of a receive.
+/// Bytes of a receive buffer.
 const RECEIVE: f64 = 4096.0;
 /// Bytes of one READ.
 const RECORD: usize = 4096;
 const FILE: usize = 1 << 20;
-/// READs of each client, one after the other, after which its demand of before is forgotten and its credits are gone.
+/// Sequential READs of each client after which the server has forgotten its earlier demand and reduced its
+/// credits.
 const QUIET: usize = 2 * 256 + 64;
-/// The length of the cable for a burst, in miles.
+/// Lengths of the cable for a burst, in miles.
 const MILES: [f64; 4] = [0.0, 10.0, 100.0, 1400.0];
-/// Clients that are mounted at the same time.
+/// Clients that are mounted concurrently.
 const MOUNTING: usize = 64;
-/// Receives that all connections share, for the model.
+/// Receive buffers that all connections share, in the model.
 const SHARED: usize = 1024;
 
 const IDLE: &str = "all idle";
@@ -97,7 +98,7 @@ pub(super) const STUDY: Study = Study {
     experiment: run,
 };
 
-/// What the calls of a client took.
+/// Latencies of a client's calls.
 type Times = Vec<Duration>;
 
 /// Clients of one server, and the file that they read.
@@ -120,7 +121,7 @@ async fn make(client: &Client) -> Result<FileHandle, BenchError> {
     Ok(file)
 }
 
-/// Reads one record after the other, `outstanding` at a time.
+/// Reads `count` records in order, `outstanding` concurrently.
 async fn read(
     client: &Client,
     file: FileHandle,
@@ -152,7 +153,8 @@ impl Crowd {
         Ok(Self { simulation, clients, file })
     }
 
-    /// Every client reads, with as many READs in flight and as many in all as `work` says of it; gives the times of each.
+    /// Runs READs of every client, with the number in flight and the total number that `work` returns for it.
+    /// Returns the latencies of each.
     fn all(&self, work: impl Fn(usize) -> (usize, usize)) -> Result<Vec<Times>, BenchError> {
         let reading = |(n, client)| {
             let (flight, count) = work(n);
@@ -162,13 +164,13 @@ impl Crowd {
         self.simulation.run(futures::future::try_join_all(reading))
     }
 
-    /// Bytes of the server's buffers without the file's, in 10^6.
+    /// Memory of the server's buffers without that of the file, in 10^6 bytes.
     fn memory(&self) -> f64 {
         self.simulation.server_stats().memory.in_use.saturating_sub(FILE) as f64 / 1e6
     }
 }
 
-/// The mean time, in microseconds.
+/// The mean latency, in microseconds.
 fn mean_us(times: &Times) -> f64 {
     times.iter().sum::<Duration>().as_secs_f64() * 1e6 / times.len().max(1) as f64
 }
@@ -224,7 +226,7 @@ fn crowd(setting: Setting, credits: u32, count: usize, out: &mut Curves) -> Resu
     Ok(())
 }
 
-/// One client far away, whose burst has to wait for credits, and the same burst when it has them.
+/// One distant client, whose burst must wait for credits, and the same burst with sufficient credits.
 fn burst(setting: Setting, miles: f64, out: &mut Curves) -> Result<(), BenchError> {
     let far = Crowd::new(lab::profile_at(PROFILE, miles)?, setting.seed, BUSY as u32, 1)?;
     for curve in [FIRST, AGAIN] {
@@ -240,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn receives_follow_the_demand_of_each_client_and_all_are_served_alike() {
+    fn receives_follow_the_demand_of_each_client_and_service_is_fair() {
         let c = run(Setting { seed: 1, small: true }).unwrap();
         let at = |curve: &str| c.at(curve, 16.0).unwrap();
         assert!(at(IDLE) < 0.8 * at(STATIC), "{} {}", at(IDLE), at(STATIC));
@@ -248,13 +250,13 @@ mod tests {
         assert!(at(AFTER) <= at(IDLE), "{} {}", at(AFTER), at(IDLE));
         assert!(at(JAIN) > 0.9, "{}", at(JAIN));
         assert!(at(P50) <= at(P99));
-        // Credits for the whole burst come with the first reply that it gets: one round trip more.
+        // The credits for the whole burst arrive with the first reply, after an additional round trip.
         let trips = c.at(FIRST, 1400.0).unwrap() / c.at(AGAIN, 1400.0).unwrap();
         assert!((1.9..2.1).contains(&trips), "{trips}");
     }
 
     #[test]
-    fn the_index_is_1_for_equals_and_the_share_of_one_who_has_all() {
+    fn the_index_is_1_for_equal_rates_and_1_over_n_for_a_single_one() {
         assert!((jain(&[3.0, 3.0, 3.0]) - 1.0).abs() < 1e-12);
         assert!((jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
     }

@@ -1,4 +1,4 @@
-//! What Read-Write needs over distance.
+//! The requirements of Read-Write over distance.
 
 use millrace_bench::{
     BenchError,
@@ -18,16 +18,16 @@ const DISTANCES: [f64; 2] = [1400.0, 6000.0];
 const MIB: usize = 1 << 20;
 /// Bytes of the file that is read and written in random order.
 const FILE: usize = 64 * MIB;
-/// Windows of one run: at rest at both ends, it is a thirteenth too slow at most.
+/// Windows of one run. Start and end reduce the rate by at most a thirteenth.
 const WINDOWS: usize = 12;
-/// What the simulated ends may have for buffers: more than is on the longest way.
+/// Limit of the buffers of each simulated end: more than is in flight over the largest distance.
 const MEMORY: usize = 12 << 30;
 
 const NEAR_1: &str = "1,400 miles, 1 MiB";
 const NEAR_4: &str = "1,400 miles, 4 MiB";
 const FAR_1: &str = "6,000 miles, 1 MiB";
 const FAR_4: &str = "6,000 miles, 4 MiB";
-/// By test, transfer and distance; the two tests have no curve in common.
+/// Curves by test, transfer size and distance; the two tests have no curve in common.
 const OF_WRITES: [[&str; 2]; 2] = [[NEAR_1, FAR_1], [NEAR_4, FAR_4]];
 const OF_READS: [[&str; 2]; 2] = [
     ["READ, 1,400 miles, 1 MiB", "READ, 6,000 miles, 1 MiB"],
@@ -92,9 +92,9 @@ pub(super) const STUDY: Study = Study {
     experiment: run,
 };
 
-/// One client machine that keeps as many calls on their way as it may.
+/// One client machine that keeps as many calls in flight as it may.
 #[derive(Clone)]
-struct Way {
+struct Setup {
     profile: Profile,
     seed: u64,
     connections: usize,
@@ -104,14 +104,14 @@ struct Way {
     registration: Strategy,
 }
 
-impl Way {
+impl Setup {
     fn new(setting: Setting, miles: f64) -> Result<Self, BenchError> {
         let profile = lab::profile_at(PROFILE, miles)?;
         let (credits, registration) = (Options::default().credits, Options::default().registration);
         Ok(Self { profile, seed: setting.seed, connections: 1, credits, transfer: MIB, registration })
     }
 
-    /// Bytes on their way when the link is full, there and back.
+    /// Bytes in flight when the link is full, in both directions.
     fn full(&self) -> f64 {
         2.0 * self.profile.one_way().as_secs_f64() * self.profile.link.mb_per_s * 1e6
     }
@@ -133,8 +133,9 @@ impl Way {
         Machines { seed: self.seed, options, limits, ..Machines::new(self.profile.clone()) }
     }
 
-    /// 10^6 bytes per second over twelve windows. A window is what credits allow, and no more than fills the link (a WRITE
-    /// is two round trips on its way). The first and the last window, when the way fills and empties, are in it.
+    /// The rate over twelve windows, in 10^6 bytes per second. A window is the number of calls that the
+    /// credits allow, limited to what fills the link (a WRITE takes two round trips). The first and the last
+    /// window, in which the link fills and empties, are included.
     fn carries(&self, test: Test) -> Result<f64, BenchError> {
         let trips = if test == Test::RandomWrite { 2.5 } else { 1.5 };
         let enough = (trips * self.full() / self.transfer as f64).ceil() as usize;
@@ -162,16 +163,16 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     Ok(out)
 }
 
-/// The rates of WRITE and READ with some connections.
+/// The rates of WRITE and READ by number of connections.
 fn connections(setting: Setting, out: &mut Curves) -> Result<(), BenchError> {
     let counts: &[usize] = if setting.small { &[1, 2] } else { &[1, 4, 16, 32, 64] };
     for (far, miles) in DISTANCES.iter().enumerate().take(if setting.small { 1 } else { 2 }) {
         for (large, transfer) in [MIB, 4 * MIB].into_iter().enumerate() {
             for connections in counts {
-                let way = Way { connections: *connections, transfer, ..Way::new(setting, *miles)? };
+                let setup = Setup { connections: *connections, transfer, ..Setup::new(setting, *miles)? };
                 let at = *connections as f64;
-                out.put(OF_WRITES[large][far], at, way.carries(Test::RandomWrite)?);
-                out.put(OF_READS[large][far], at, way.carries(Test::RandomRead)?);
+                out.put(OF_WRITES[large][far], at, setup.carries(Test::RandomWrite)?);
+                out.put(OF_READS[large][far], at, setup.carries(Test::RandomRead)?);
             }
         }
     }
@@ -181,9 +182,9 @@ fn connections(setting: Setting, out: &mut Curves) -> Result<(), BenchError> {
 fn credits(setting: Setting, out: &mut Curves) -> Result<(), BenchError> {
     let counts: &[u32] = if setting.small { &[] } else { &[16, 32, 64, 128, 256] };
     for credits in counts {
-        let way = Way { credits: *credits, ..Way::new(setting, DISTANCES[0])? };
+        let setup = Setup { credits: *credits, ..Setup::new(setting, DISTANCES[0])? };
         for (curve, test) in CREDITS.into_iter().zip([Test::RandomWrite, Test::RandomRead]) {
-            out.put(curve, f64::from(*credits), way.carries(test)?);
+            out.put(curve, f64::from(*credits), setup.carries(test)?);
         }
     }
     Ok(())
@@ -192,24 +193,28 @@ fn credits(setting: Setting, out: &mut Curves) -> Result<(), BenchError> {
 fn depth(setting: Setting, out: &mut Curves) -> Result<(), BenchError> {
     let depths: &[u16] = if setting.small { &[4, 16] } else { &[4, 8, 16, 32, 64] };
     for reads in depths {
-        let mut way = Way { transfer: 4 * MIB, ..Way::new(setting, DISTANCES[0])? };
-        way.profile.adapter.outstanding_reads = *reads;
-        out.put(DEPTH, f64::from(*reads), way.carries(Test::RandomWrite)?);
+        let mut setup = Setup { transfer: 4 * MIB, ..Setup::new(setting, DISTANCES[0])? };
+        setup.profile.adapter.outstanding_reads = *reads;
+        out.put(DEPTH, f64::from(*reads), setup.carries(Test::RandomWrite)?);
     }
     Ok(())
 }
 
-/// A client that names its memory page by page: pages that lie anywhere, and pages that are neighbours.
+/// A client that registers its memory page by page, with separate pages and with adjacent pages.
 fn pages(setting: Setting, out: &mut Curves) -> Result<(), BenchError> {
     let miles: &[f64] = if setting.small { &[1400.0] } else { &[0.0, 140.0, 1400.0] };
     for miles in miles {
         for (curves, segment_bytes) in [(APART, 4096), (JOINED, 0)] {
             let strategy = Strategy::AllPhysical;
-            let mut way =
-                Way { transfer: MIB / 2, credits: 32, registration: strategy, ..Way::new(setting, *miles)? };
-            way.profile.adapter.segment_bytes = segment_bytes;
+            let mut setup = Setup {
+                transfer: MIB / 2,
+                credits: 32,
+                registration: strategy,
+                ..Setup::new(setting, *miles)?
+            };
+            setup.profile.adapter.segment_bytes = segment_bytes;
             for (curve, test) in curves.into_iter().zip([Test::RandomWrite, Test::RandomRead]) {
-                out.put(curve, *miles, way.carries(test)?);
+                out.put(curve, *miles, setup.carries(test)?);
             }
         }
     }
@@ -221,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn larger_calls_and_joined_pages_carry_more_over_1400_miles() {
+    fn larger_calls_and_joined_pages_are_faster_over_1400_miles() {
         let c = run(Setting { seed: 1, small: true }).unwrap();
         let at = |curve: &str, x| c.at(curve, x).unwrap();
         // Sixteen RDMA Reads in flight, each four times as large.

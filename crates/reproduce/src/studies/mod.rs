@@ -1,5 +1,5 @@
-//! Studies of machines and distances that the papers did not have. Each is a page with pictures, made by one command,
-//! out of a text that is written by hand and figures that the simulation gives. They are **simulated, not measured**.
+//! Studies of machines and distances beyond the papers. One command produces each page with its plots, from a
+//! hand-written text and the figures of the simulation. They are **simulated, not measured**.
 
 mod credits;
 mod distance;
@@ -15,11 +15,11 @@ use crate::{Curves, Picture, ReproduceError, Setting};
 /// A study.
 #[derive(Clone, Copy)]
 pub struct Study {
-    /// Its name, which is that of its page too.
+    /// Its name, which is also that of its page.
     pub name: &'static str,
-    /// What is asked, in a sentence.
+    /// The question, in a sentence.
     pub question: &'static str,
-    /// The page: in a line `{NAME}` stands the picture of that name, and its figures as a table.
+    /// The text of the page. A line `{NAME}` is replaced by the plot of that name and a table of its figures.
     text: &'static str,
     pictures: &'static [Picture],
     experiment: fn(Setting) -> Result<Curves, BenchError>,
@@ -28,10 +28,10 @@ pub struct Study {
 /// All studies.
 pub const ALL: [Study; 3] = [distance::STUDY, credits::STUDY, registration::STUDY];
 
-/// The study of this name; with `all`, all of them.
+/// The study of this name, or all studies for `all`.
 ///
 /// # Errors
-/// When there is none of that name: with a list of those that there are.
+/// When there is no such study; the error lists the names.
 pub fn named(name: &str) -> Result<Vec<Study>, ReproduceError> {
     let found: Vec<_> = ALL.into_iter().filter(|s| name == "all" || s.name == name).collect();
     if found.is_empty() {
@@ -45,12 +45,12 @@ impl Study {
     /// Runs the experiment.
     ///
     /// # Errors
-    /// When the simulation does not come to its end.
+    /// When the simulation fails.
     pub fn run(&self, setting: Setting) -> Result<Curves, ReproduceError> {
         Ok((self.experiment)(setting)?)
     }
 
-    /// Writes the page `OUT/NAME.md` and its pictures beside it.
+    /// Writes the page `OUT/NAME.md` and its plots.
     ///
     /// # Errors
     /// When a file cannot be written.

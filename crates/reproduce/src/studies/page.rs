@@ -7,7 +7,7 @@ use millrace_bench::units::grouped;
 use super::Study;
 use crate::{Curves, Picture, ReproduceError, Setting};
 
-/// Writes a page and its pictures.
+/// Writes a page and its plots.
 pub(super) fn write(
     study: &Study,
     curves: &Curves,
@@ -28,7 +28,7 @@ pub(super) fn write(
     fs::write(&path, text).map_err(|source| ReproduceError::File { path, source })
 }
 
-/// The figures of a picture, one row for each place.
+/// The figures of a plot as a table, one row for each x value.
 fn table(picture: &Picture, curves: &Curves) -> String {
     let names: Vec<_> = picture.all_curves().collect();
     let mut out =
@@ -36,13 +36,13 @@ fn table(picture: &Picture, curves: &Curves) -> String {
     for x in picture.places(curves) {
         let cell = |name: &&str| curves.at(name, x).map_or_else(|| "-".to_owned(), number);
         let cells: Vec<_> = names.iter().map(cell).collect();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(out, "| {} | {} |", picture.place(x), cells.join(" | "));
     }
     out
 }
 
-/// Three digits, or all before the point.
+/// A value with three significant digits, or with all digits before the decimal point.
 fn number(value: f64) -> String {
     match value {
         v if v >= 100.0 => grouped(v.round() as u64),
@@ -57,7 +57,7 @@ mod tests {
     use crate::{Unit, studies};
 
     #[test]
-    fn every_picture_has_its_place_in_the_page() {
+    fn every_page_contains_all_its_pictures() {
         for study in studies::ALL {
             assert!(study.text.contains("{command}"), "{}", study.name);
             assert!(study.text.contains("simulated, not measured"), "{}", study.name);
@@ -69,17 +69,17 @@ mod tests {
     }
 
     #[test]
-    fn a_study_that_is_not_there_is_refused_with_those_that_are() {
-        let Err(e) = studies::named("depth") else { panic!("it is there") };
+    fn the_error_for_an_unknown_study_lists_all() {
+        let Err(e) = studies::named("depth") else { panic!("the study exists") };
         assert_eq!(
             e.to_string(),
-            "there is no study \"depth\"; there are: distance, credits, registration, all"
+            "there is no study \"depth\"; the studies are: distance, credits, registration, all"
         );
         assert_eq!(studies::named("all").map(|s| s.len()).ok(), Some(3));
     }
 
     #[test]
-    fn a_table_has_a_row_for_each_place_and_says_what_is_missing() {
+    fn a_table_has_a_row_for_each_x_value_and_marks_missing_values() {
         let mut c = Curves::default();
         for (curve, x, y) in [("a", 4096.0, 0.5), ("a", 65_536.0, 12_345.6), ("b", 65_536.0, 12.34)] {
             c.put(curve, x, y);

@@ -14,10 +14,10 @@ use crate::{Curves, Picture, Setting, Unit, lab};
 
 const PROFILE: &str = "ndr-400g";
 const KIB: usize = 1 << 10;
-/// Records; the largest is what `all-physical` names in one call.
+/// Record sizes; the largest is the limit of one call with `all-physical`.
 const RECORDS: [usize; 4] = [16 * KIB, 64 * KIB, 256 * KIB, 512 * KIB];
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
-/// What the registration costs of the profile are taken times.
+/// Factors of the profile's registration costs.
 const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
 /// Records in flight of one thread.
 const OUTSTANDING: usize = 4;
@@ -76,7 +76,8 @@ pub(super) const STUDY: Study = Study {
     experiment: run,
 };
 
-/// What WRITE and READ carry, in 10^6 bytes per second, and the client's processor seconds per 10^9 bytes READ.
+/// The rates of WRITE and READ, in 10^6 bytes per second, and the client's CPU seconds per 10^9 bytes of
+/// READ.
 struct Carried {
     write: f64,
     read: f64,
@@ -94,7 +95,7 @@ fn carries(
     let what = SimulatedIozone { machines, threads, shared_mount: false, size: FILE as u64 };
     let random_ops = if setting.small { 32 } else { 128 };
     let run = |test| Run { test, record, outstanding: OUTSTANDING, passes: 1, random_ops };
-    // What is registered once and kept is so after the first of each.
+    // The first two tests fill the caches of registrations.
     let tests = [Test::Write, Test::Read, Test::RandomWrite, Test::RandomRead];
     let figures = what.run(&tests.map(run))?;
     let of = |n: usize| figures.get(n).ok_or_else(|| BenchError::Client("a figure is missing".into()));
@@ -155,13 +156,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registering_for_each_operation_carries_least_and_costs_most() {
+    fn registration_for_each_operation_is_slowest_and_costs_most() {
         let c = run(Setting { seed: 1, small: true }).unwrap();
         let [dynamic, fast, ..] = READ_16.map(|curve| c.at(curve, 65_536.0).unwrap());
         assert!(fast > 1.2 * dynamic, "{fast} {dynamic}");
         let [dynamic, fast, ..] = CPU.map(|curve| c.at(curve, 65_536.0).unwrap());
         assert!(fast < dynamic, "{fast} {dynamic}");
-        // A quarter of the cost, and registering for each operation gains.
+        // With a quarter of the cost, registration for each operation becomes faster.
         assert!(c.at(BY_COST[0], 0.25) > c.at(READ_16[0], 65_536.0));
     }
 }
