@@ -119,7 +119,7 @@ fn invalid_workloads_and_places_are_rejected() {
     for (args, reason) in [
         (&["postmark", "--low", "9K", "--high", "1K"][..], "smallest"),
         (&["btio", "--steps", "1", "--interval", "2"], "more steps"),
-        (&["oltp", "--io", "1M", "--file-size", "4K"], "hold a record"),
+        (&["oltp", "--io", "1M", "--file-size", "4K"], "at least one record"),
     ] {
         let said = fails(&[args, &place].concat());
         assert!(said.contains(reason), "{said}");
