@@ -62,7 +62,7 @@ const fn latency(name: &'static str, title: &'static str, curves: &'static [&'st
 
 pub(super) const STUDY: Study = Study {
     name: "credits",
-    question: "What do a thousand clients cost in receives, and are they served alike?",
+    question: "How much memory do the receive buffers of a thousand clients need, and is service fair?",
     text: include_str!("credits.md"),
     pictures: &[
         Picture {

@@ -47,7 +47,7 @@ const fn records(
 
 pub(super) const STUDY: Study = Study {
     name: "registration",
-    question: "Which registration strategy serves which records and threads at 400 Gb/s?",
+    question: "Which registration strategy is best for which records and threads at 400 Gb/s?",
     text: include_str!("registration.md"),
     pictures: &[
         records("one", "READ by record, one thread with four in flight", "MB/s", &READ_1),
