@@ -37,7 +37,7 @@ pub(super) const CLAIM: Claim = Claim {
         Rule {
             what: "RDMA with 8 read-aheads, of its peak",
             measure: Measure::OfPeak(RDMA, 8.0),
-            paper: "the peak is there",
+            paper: "at the peak",
             band: SAME,
         },
     ],

@@ -17,7 +17,7 @@ const CPU_RR: &str = "CPU, Read-Read";
 
 pub(super) const CLAIM: Claim = Claim {
     id: "C3",
-    claim: "Read-Write needs less processor time of the client for READ",
+    claim: "Read-Write needs less CPU time of the client for READ",
     source: "Designing 2007 section 5.1, figure 5; TR06 section 6",
     figures: "client CPU for READ of 128 KB: 2 % at 1 thread to 5 % at 8 (Read-Write), 4 % to 24 % (Read-Read)",
     profiles: &["sdr-opensolaris"],

@@ -20,7 +20,7 @@ const CPU_CACHE: &str = "CPU, 1 MiB, cache";
 pub(super) const CLAIM: Claim = Claim {
     id: "C6",
     claim: "A registration cache of the client is better for small records, and equal for large ones with enough \
-            threads, for more processor time",
+            threads, at the cost of more CPU time",
     source: "TR06 section 8, figure 13",
     figures: "peak of READ up to +100 % with small records; with large ones less at few threads, the same at many; \
               more client CPU",

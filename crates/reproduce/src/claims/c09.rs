@@ -20,7 +20,7 @@ const GIGE_4: &str = "GigE, 4 GB";
 
 pub(super) const CLAIM: Claim = Claim {
     id: "C9",
-    claim: "With several clients RDMA goes on as long as the server's memory holds the files; TCP is the limit before",
+    claim: "With several clients RDMA scales as long as the server's memory holds the files; TCP limits the rate earlier",
     source: "Designing 2007 section 5.3, figure 10",
     figures: "1 GB for each client. 8 GB of server memory: RDMA over 900 MB/s to 7 clients, IPoIB 360; 4 GB: RDMA 883 at \
               3, IPoIB 326; GigE 107 with one",

@@ -29,7 +29,7 @@ const LARGEST: f64 = 16_777_216.0;
 
 pub(super) const CLAIM: Claim = Claim {
     id: "C13",
-    claim: "Distance kills small chunks: over 1400 miles NFS over RDMA in pages loses to IPoIB, which it beats nearby",
+    claim: "Distance slows small chunks: over 1400 miles NFS over RDMA in pages is slower than over IPoIB, and nearby faster",
     source: "WAN 2008 sections 2.2 and 2.3, figures 2 and 3",
     figures: "raw: both reach 934 MB/s; 4 KB at 0.2 mile: Write 925, Read 223; at 1400 miles: 14.7, 0.59 MB/s. NFS at \
               0.2 mile: IPoIB-UD 220 both ways, RDMA better for READ and not for WRITE; at 1400 miles IPoIB-UD is best",
