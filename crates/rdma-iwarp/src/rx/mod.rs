@@ -1,8 +1,8 @@
 //! The receiver: reads the stream, places data, and reports completions.
 //!
-//! It has two modes. In *header* mode it reads into the [stash](stash) and processes complete FPDUs from
+//! It has two modes. In *header* mode it reads into the [stash] and processes complete FPDUs from
 //! there; small messages are copied once. While the payload of a tagged FPDU is incomplete, it reads in
-//! *[direct](direct)* mode: the rest of the payload, and payloads of predicted FPDUs, go from the stream
+//! *[direct]* mode: the rest of the payload, and payloads of predicted FPDUs, go from the stream
 //! directly into their regions.
 //!
 //! Callers call [`Rx::receive`] until it returns `Pending`. After a [`Fault`] it must not be called again.
