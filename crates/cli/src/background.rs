@@ -1,4 +1,4 @@
-//! Going to the background: the command line is run again in a process of its own.
+//! Background operation: the command line is executed again in a child process.
 
 use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
 use std::{
@@ -9,54 +9,54 @@ use std::{
 
 use crate::system_log::{NAME, SystemLog};
 
-/// In the environment of the process that goes to the background.
+/// Environment variable that marks the background process.
 const BACKGROUND: &str = "MILLRACE_MOUNT_BACKGROUND";
 
-/// Whether this is the process that goes to the background.
-pub(crate) fn is_here() -> bool {
+/// Whether this process is the background process.
+pub(crate) fn is_background_process() -> bool {
     std::env::var_os(BACKGROUND).is_some()
 }
 
-/// Runs this command line again in a process of its own, and waits until that one is ready or has said why not.
+/// Executes this command line again in a child process, and waits until the child is ready or has failed.
 pub(crate) fn start() -> CommandResult {
     let failed = |e: std::io::Error| Failure::new(format!("cannot go to the background: {e}"));
     let mut line = std::env::args_os();
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg0(line.next().unwrap_or_default()).args(line).env(BACKGROUND, "1");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
-    let mut said = String::new();
+    let mut line_read = String::new();
     if let Some(out) = child.stdout.take() {
-        BufReader::new(out).read_line(&mut said).map_err(failed)?;
+        BufReader::new(out).read_line(&mut line_read).map_err(failed)?;
     }
-    if said.starts_with("ready") {
+    if line_read.starts_with("ready") {
         return Ok(Outcome::Done);
     }
     child.wait().map_err(failed)?;
-    Err(Failure::silent()) // It has said why.
+    Err(Failure::silent()) // The child has printed the error.
 }
 
-/// Leaves the terminal, which sees the log until [`silence`].
+/// Detaches from the controlling terminal; standard error stays open until [`redirect_stdio`].
 pub(crate) fn leave_terminal() -> Result<(), Failure> {
     rustix::process::setsid().map_err(|e| Failure::new(format!("cannot leave the terminal: {e}")))?;
     Ok(())
 }
 
-/// Says where the log goes from now on, while somebody reads it here.
-pub(crate) fn say_where_it_logs() {
+/// Logs the destination of further log lines, while standard error is still open.
+pub(crate) fn log_destination() {
     match SystemLog::find() {
         Ok(_) => tracing::info!(
-            "in the background; the log goes on in the system log, as {NAME}[{}] (journald: journalctl -t {NAME})",
+            "in the background; the log continues in the system log, as {NAME}[{}] (journald: journalctl -t {NAME})",
             std::process::id()
         ),
         Err(e) => tracing::warn!(
-            "there is no system log ({e}), so nobody will see what goes wrong in the background; \
-             to see it, leave out --daemon, which keeps the mount in the foreground"
+            "there is no system log ({e}), so errors in the background will not be logged; \
+             to see them, leave out --daemon, which keeps the mount in the foreground"
         ),
     }
 }
 
-/// Nobody reads what a process in the background writes to its standard output and error; a panic is logged instead.
-pub(crate) fn silence() {
+/// Redirects standard input, output and error to /dev/null, and logs panics.
+pub(crate) fn redirect_stdio() {
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
     let _ = rustix::stdio::dup2_stdin(&null);

@@ -1,5 +1,5 @@
-//! The control socket of a server: whoever sends the line `reload` asks it to read its configuration file again, and gets
-//! the answer as text, after `ok ` or `failed `.
+//! Control socket of a server. A client sends the line `reload`; the server reads its configuration file
+//! again and replies with text that begins with `ok ` or `failed `.
 
 use std::{
     fs,
@@ -16,14 +16,14 @@ use tokio::{
     time::timeout,
 };
 
-/// How long a server may take for a reload.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What is asked.
+/// Time limit of a reload.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// The request.
 const RELOAD: &[u8] = b"reload\n";
-/// How long who connects may take to ask.
-const ASK_LIMIT: Duration = Duration::from_secs(1);
-/// The longest answer.
-const MAX_ANSWER: u64 = 1 << 20;
+/// Time limit for a client to send its request after it has connected.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum size of the reply in bytes.
+const MAX_REPLY: u64 = 1 << 20;
 
 /// A control socket, removed when it is dropped.
 pub(crate) struct Control {
@@ -32,32 +32,37 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, for this process' user only. What a server that is gone left there is replaced.
+    /// Listens at `path`, accessible to the user of this process only. Replaces the socket of a server that
+    /// has exited.
     pub(crate) fn bind(path: &Path) -> Result<Self, Failure> {
         let failed = |what: &str| {
             Failure::new(format!("cannot listen at the control socket {}: {what}", path.display()))
         };
         if net::UnixStream::connect(path).is_ok() {
-            return Err(failed("another server does; stop it, or give `control` another path"));
+            return Err(failed("another server uses it; stop that server, or set `control` to another path"));
         }
         if fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
             fs::remove_file(path).map_err(|e| failed(&e.to_string()))?;
         }
-        // Nobody else may connect, from the first moment on. (The server's threads, which make files, come later.)
-        let usual = umask(Mode::from_raw_mode(0o177));
+        // The umask restricts access from the creation of the socket. (No other thread creates files yet.)
+        let previous = umask(Mode::from_raw_mode(0o177));
         let listener = UnixListener::bind(path);
-        umask(usual);
-        let listener =
-            listener.map_err(|e| failed(&format!("{e}; its directory must be there, and this user's")))?;
+        umask(previous);
+        let listener = listener
+            .map_err(|e| failed(&format!("{e}; its directory must exist and be writable for this user")))?;
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// The next who asks. Who connects and asks nothing, as a server does that looks whether another is there, is let go.
-    pub(crate) async fn asked(&self) -> UnixStream {
+    /// Waits for the next request. Closes connections without one, such as that of [`Control::bind`] in
+    /// another process.
+    pub(crate) async fn accept_reload(&self) -> UnixStream {
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    if timeout(ASK_LIMIT, asks(&stream)).await.is_ok_and(|asks| asks) {
+                    if timeout(REQUEST_TIMEOUT, requests_reload(&stream))
+                        .await
+                        .is_ok_and(|requested| requested)
+                    {
                         return stream;
                     }
                 }
@@ -76,46 +81,46 @@ impl Drop for Control {
     }
 }
 
-/// Whether a reload is asked for.
-async fn asks(stream: &UnixStream) -> bool {
-    let mut said = [0; RELOAD.len()];
+/// Whether the client sends the request for a reload.
+async fn requests_reload(stream: &UnixStream) -> bool {
+    let mut request = [0; RELOAD.len()];
     let mut len = 0;
-    while len < said.len() && stream.readable().await.is_ok() {
-        match stream.try_read(&mut said[len..]) {
+    while len < request.len() && stream.readable().await.is_ok() {
+        match stream.try_read(&mut request[len..]) {
             Ok(0) => return false,
             Ok(n) => len += n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return false,
         }
     }
-    said == RELOAD
+    request == RELOAD
 }
 
-/// Tells who asked what came of it; one who does not listen is let go.
-pub(crate) async fn answer(stream: UnixStream, result: &Result<String, String>) {
+/// Sends the result of a reload to the client. Ignores a client that does not receive it.
+pub(crate) async fn reply(stream: UnixStream, result: &Result<String, String>) {
     let text = match result {
         Ok(done) => format!("ok {done}"),
         Err(why) => format!("failed {why}"),
     };
-    // An answer fits into the socket's buffer; if not, it is cut off.
+    // A reply that exceeds the socket's buffer is truncated.
     if stream.writable().await.is_ok() {
         let _ = stream.try_write(text.as_bytes());
     }
 }
 
-/// Has the server at `path` read its configuration again, and gives its answer.
+/// Requests a reload from the server at `path`, and returns its reply.
 pub(crate) fn reload(path: &Path) -> Result<String, Failure> {
-    let ask = || -> io::Result<String> {
+    let request = || -> io::Result<String> {
         let mut stream = net::UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(RELOAD_TIMEOUT))?;
         stream.write_all(RELOAD)?;
         let mut text = String::new();
-        stream.take(MAX_ANSWER).read_to_string(&mut text)?;
+        stream.take(MAX_REPLY).read_to_string(&mut text)?;
         Ok(text)
     };
-    let text = ask().map_err(|e| {
+    let text = request().map_err(|e| {
         Failure::new(format!(
-            "no server answers at {}: {e}; name the socket that `control` in its configuration says, or send the \
+            "no server answers at {}: {e}; use the path of `control` in its configuration, or send the \
              server SIGHUP",
             path.display()
         ))

@@ -7,47 +7,47 @@ use millrace_cli_common::failure::Outcome;
 use millrace_copy::Report;
 use serde::Serialize;
 
-use crate::problem::Problem;
+use crate::file_error::FileError;
 
 /// The outcome of the copies of a command.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct CopySummary {
-    /// Regular files copied whole.
+    /// Regular files copied completely.
     pub(crate) files: u64,
-    /// Directories made, or found.
+    /// Directories created or found.
     pub(crate) directories: u64,
-    /// Symbolic links made.
+    /// Symbolic links created.
     pub(crate) symlinks: u64,
-    /// Hard links made.
+    /// Hard links created.
     pub(crate) hard_links: u64,
     /// Bytes of the files copied.
     pub(crate) bytes: u64,
-    /// Files read back and found equal.
+    /// Files read back with the same checksum.
     pub(crate) verified: u64,
-    /// How long it took.
+    /// Elapsed time in seconds.
     pub(crate) seconds: f64,
-    /// `bytes` over `seconds`.
+    /// `bytes` divided by `seconds`.
     pub(crate) bytes_per_second: f64,
-    /// What failed.
+    /// Files that were not copied.
     pub(crate) failed: Vec<FailedFile>,
-    /// Ended by the user.
+    /// Interrupted by the user.
     pub(crate) interrupted: bool,
-    /// Ended by something that the next file would have met too.
+    /// Stopped by an error that affects all further files.
     pub(crate) stopped: bool,
 }
 
 /// A file that was not copied.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct FailedFile {
-    /// Which one, as it was named or found.
+    /// Path, as given on the command line or found in a directory.
     pub(crate) path: String,
-    /// Why, and what to do.
+    /// Reason and remedy.
     pub(crate) error: String,
 }
 
 impl From<millrace_copy::FailedFile> for FailedFile {
     fn from(f: millrace_copy::FailedFile) -> Self {
-        Self { path: f.path, error: Problem::from(&f.error).to_string() }
+        Self { path: f.path, error: FileError::from(&f.error).to_string() }
     }
 }
 
@@ -75,7 +75,7 @@ impl CopySummary {
         self.bytes_per_second = self.bytes as f64 / self.seconds.max(1e-9);
     }
 
-    /// Whether all, some or nothing was copied.
+    /// Outcome of the command: all files copied, some, or none.
     pub(crate) fn outcome(&self) -> Outcome {
         let some = self.files + self.symlinks + self.hard_links > 0;
         match (self.interrupted, self.failed.is_empty(), some) {
@@ -87,7 +87,7 @@ impl CopySummary {
     }
 }
 
-/// The line at the end of a copy that somebody watches.
+/// The summary line at the end of a copy.
 impl fmt::Display for CopySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |n: u64| if n == 1 { "" } else { "s" };
@@ -103,7 +103,7 @@ impl fmt::Display for CopySummary {
         if !self.failed.is_empty() {
             write!(f, ", {} failed", self.failed.len())?;
         }
-        // Whole bytes are close enough for a rate.
+        // A rate needs no fractions of a byte.
         write!(f, " in {:.1} s ({}/s)", self.seconds, ByteSize(self.bytes_per_second as u64).human())
     }
 }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_summary_tells_what_there_was() {
+    fn summary_lists_what_was_copied() {
         let first = Report { files: 1, bytes: 2048, elapsed: Duration::from_secs(2), ..Report::default() };
         let mut r = CopySummary::from(first);
         assert_eq!(r.to_string(), "1 file, 2 KiB in 2.0 s (1 KiB/s)");

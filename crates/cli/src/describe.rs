@@ -1,12 +1,12 @@
-//! Objects as people and scripts read them.
+//! Text and JSON representation of file attributes.
 
 use millrace_nfs::v3::{Fattr, FileType, NfsTime};
 use serde::Serialize;
 
-/// One object, as `--json` gives it.
+/// Attributes of a file, directory or other object; serialised for `--json`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Described {
-    /// Its name or path; bytes that are not UTF-8 are replaced.
+pub(crate) struct ObjectInfo {
+    /// Name or path; invalid UTF-8 is replaced.
     pub(crate) name: String,
     /// `file`, `directory`, `symlink`, `block`, `character`, `socket`, `fifo`.
     pub(crate) kind: &'static str,
@@ -23,12 +23,12 @@ pub(crate) struct Described {
     pub(crate) atime: String,
     pub(crate) mtime: String,
     pub(crate) ctime: String,
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
 }
 
-impl Described {
+impl ObjectInfo {
     pub(crate) fn new(name: String, a: &Fattr, target: Option<String>) -> Self {
         Self {
             name,
@@ -121,7 +121,7 @@ fn civil(seconds: u32) -> (String, String) {
     )
 }
 
-/// `name` with control characters made visible, so that a server cannot play with our terminal.
+/// Returns `name` with escaped control characters, so that a server cannot control the terminal.
 pub(crate) fn printable(name: &[u8]) -> String {
     let mut out = String::with_capacity(name.len());
     for c in String::from_utf8_lossy(name).chars() {
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_are_converted_to_utc() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00.000000005Z"),
             (951_782_400, "2000-02-29T00:00:00.000000005Z"),

@@ -1,4 +1,4 @@
-//! Logs, on standard error and, of a process in the background, in the system log.
+//! Logging to standard error and, in a background process, to the system log.
 
 use std::{
     collections::HashMap,
@@ -27,15 +27,16 @@ use crate::{
     system_log::{self, Journal, SystemLog},
 };
 
-/// A layer that writes lines for people to a `W`.
+/// A layer that writes plain text to a `W`.
 type TextLayer<S, W> = fmt::Layer<S, fmt::format::DefaultFields, fmt::format::Format, W>;
 type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
 
-/// Starts logging with `filter`, or with what suits `command`: servers and mounts tell what they do, the others only warn.
+/// Starts logging with `filter`, or with the default level of `command`: info for servers and mounts, error
+/// for others.
 pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) -> Result<(), Failure> {
     let default = match command {
         Command::Serve(_) => "info",
-        // The FUSE library warns of each unmount that it finds done already.
+        // fuser logs a warning at each unmount by umount(8).
         Command::Mount(_) => "info,fuser=error",
         _ => "error",
     };
@@ -43,18 +44,18 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) 
         .map_err(|e| Failure::usage(format!("--log: {e}; write a level such as debug, or module=level")))?;
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let lines = if system_log::stderr_is_journal() {
-        lines(format, Journal, known_there)
+        lines(format, Journal, without_time_and_level)
     } else {
         lines(format, std::io::stderr, |text| text.with_ansi(colours).boxed())
     };
-    let system = background::is_here().then(SystemLog::find).and_then(Result::ok);
-    let system = system.map(|log| self::lines(format, log, known_there));
-    tracing_subscriber::registry().with(filter).with(Limited::default()).with(lines).with(system).init();
+    let system = background::is_background_process().then(SystemLog::find).and_then(Result::ok);
+    let system = system.map(|log| self::lines(format, log, without_time_and_level));
+    tracing_subscriber::registry().with(filter).with(RateLimit::default()).with(lines).with(system).init();
     Ok(())
 }
 
-/// Lines for a log that adds the time, and is told the level.
-fn known_there<S, W>(text: TextLayer<S, W>) -> BoxedLayer<S>
+/// Format for logs that record time and level themselves.
+fn without_time_and_level<S, W>(text: TextLayer<S, W>) -> BoxedLayer<S>
 where
     S: Subscriber + for<'s> LookupSpan<'s>,
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
@@ -62,7 +63,7 @@ where
     text.with_ansi(false).with_level(false).without_time().boxed()
 }
 
-/// A layer that writes lines of `format` to `to`; those for people are as `text` has them.
+/// Returns a layer that writes to `to` in `format`; `text` configures the plain text.
 fn lines<S, W>(format: LogFormat, to: W, text: impl FnOnce(TextLayer<S, W>) -> BoxedLayer<S>) -> BoxedLayer<S>
 where
     S: Subscriber + for<'s> LookupSpan<'s>,
@@ -75,47 +76,48 @@ where
     }
 }
 
-/// How many lines may come at once, and how long it takes until one more may.
+/// Limit of a token bucket: lines in a burst, and the time after which one more line is allowed.
 #[derive(Clone, Copy)]
 struct Rate {
     burst: u32,
     refill: Duration,
 }
 
-/// Of one place in the program.
-const PLACE: Rate = Rate { burst: 100, refill: Duration::from_millis(100) };
-/// Of one place about one client, so that a few clients do not use up what the place may log.
-const CLIENT: Rate = Rate { burst: 25, refill: Duration::from_millis(500) };
-/// Clients of which a place keeps account.
-const CLIENTS: usize = 1024;
+/// Limit of one call site.
+const CALL_SITE: Rate = Rate { burst: 100, refill: Duration::from_millis(100) };
+/// Limit of one call site for one client, so that a few clients cannot exhaust the limit of the call site.
+const PER_CLIENT: Rate = Rate { burst: 25, refill: Duration::from_millis(500) };
+/// Maximum number of clients with a bucket, per call site.
+const MAX_CLIENTS: usize = 1024;
 
-/// Limits how often each place in the program logs, in all and about each client, so that a peer can neither fill the
-/// disk nor hide what is logged about others. Lines that someone asked for (debug and trace) are not limited.
+/// Limits the log rate of each call site, in total and per client, so that a peer can neither fill the disk
+/// nor suppress messages about other clients. Levels debug and trace are not limited.
 #[derive(Default)]
-struct Limited {
-    places: Mutex<HashMap<Identifier, Place>>,
+struct RateLimit {
+    call_sites: Mutex<HashMap<Identifier, CallSite>>,
 }
 
-/// What one place has logged.
-struct Place {
+/// Buckets of one call site.
+struct CallSite {
     all: Bucket,
     clients: HashMap<IpAddr, Bucket>,
 }
 
-impl Place {
+impl CallSite {
     fn new(now: Instant) -> Self {
-        Self { all: Bucket::new(PLACE, now), clients: HashMap::new() }
+        Self { all: Bucket::new(CALL_SITE, now), clients: HashMap::new() }
     }
 
-    /// Whether a line may be written, about `client` if it is about one; and how many were left out before it.
+    /// Takes a token for a line, which may be about `client`. Returns the number of lines suppressed before
+    /// it, or `None` if this line is suppressed.
     fn take(&mut self, client: Option<IpAddr>, now: Instant) -> Option<u64> {
         let mut left_out = 0;
         if let Some(client) = client {
-            if self.clients.len() >= CLIENTS && !self.clients.contains_key(&client) {
+            if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&client) {
                 self.clients.retain(|_, b| !b.is_full(now));
             }
-            if self.clients.len() < CLIENTS || self.clients.contains_key(&client) {
-                let bucket = self.clients.entry(client).or_insert_with(|| Bucket::new(CLIENT, now));
+            if self.clients.len() < MAX_CLIENTS || self.clients.contains_key(&client) {
+                let bucket = self.clients.entry(client).or_insert_with(|| Bucket::new(PER_CLIENT, now));
                 left_out += bucket.take(now)?;
             }
         }
@@ -132,7 +134,7 @@ impl Place {
 /// A token bucket.
 struct Bucket {
     rate: Rate,
-    /// Lines that may come now.
+    /// Available tokens.
     left: u32,
     refilled: Instant,
     left_out: u64,
@@ -148,17 +150,17 @@ impl Bucket {
         let periods = now.duration_since(self.refilled).as_millis() / refill.as_millis();
         let periods = u32::try_from(periods).unwrap_or(burst).min(burst);
         self.left = self.left.saturating_add(periods).min(burst);
-        // What is left of a period counts for the next, unless no line waited for it.
+        // The rest of a period counts towards the next, unless the bucket is full.
         self.refilled = if periods < burst { self.refilled + refill * periods } else { now };
     }
 
-    /// Whether it is as a new one.
+    /// Whether the bucket is in its initial state.
     fn is_full(&mut self, now: Instant) -> bool {
         self.refill(now);
         self.left == self.rate.burst && self.left_out == 0
     }
 
-    /// Whether a line may be written; and how many were not since the last that was.
+    /// Takes a token. Returns the number of lines suppressed since the last token, or `None` without a token.
     fn take(&mut self, now: Instant) -> Option<u64> {
         self.refill(now);
         if self.left == 0 {
@@ -170,7 +172,7 @@ impl Bucket {
     }
 }
 
-/// Finds the client that an event is about: the field `peer`, an address with or without a port.
+/// Extracts the client of an event: its field `peer`, an address with or without a port.
 #[derive(Default)]
 struct FindClient(Option<IpAddr>);
 
@@ -184,7 +186,7 @@ impl Visit for FindClient {
     }
 }
 
-/// One client has one IPv4 address, or a network of 2^64 IPv6 addresses (RFC 4291, section 2.5.4).
+/// Identifies a client by its IPv4 address, or by its IPv6 network of 64 bits (RFC 4291 section 2.5.4).
 fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() & !u128::from(u64::MAX)).into(),
@@ -192,7 +194,7 @@ fn client_of(address: IpAddr) -> IpAddr {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Limited {
+impl<S: Subscriber> Layer<S> for RateLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
         if *metadata.level() > Level::INFO {
@@ -202,12 +204,12 @@ impl<S: Subscriber> Layer<S> for Limited {
         event.record(&mut client);
         let now = Instant::now();
         let taken = {
-            let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-            places.entry(metadata.callsite()).or_insert_with(|| Place::new(now)).take(client.0, now)
+            let mut call_sites = self.call_sites.lock().unwrap_or_else(PoisonError::into_inner);
+            call_sites.entry(metadata.callsite()).or_insert_with(|| CallSite::new(now)).take(client.0, now)
         };
         if let Some(left_out @ 1..) = taken {
             let place = metadata.module_path().unwrap_or_default();
-            tracing::warn!(left_out, place, "lines like the next one were left out: there were too many");
+            tracing::warn!(left_out, place, "suppressed lines like the next one: rate limit exceeded");
         }
         taken.is_some()
     }
@@ -220,40 +222,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_logs_too_much_is_cut_off_and_comes_back() {
+    fn a_call_site_above_its_rate_is_suppressed_until_its_tokens_return() {
         let start = Instant::now();
-        let (mut place, burst) = (Place::new(start), PLACE.burst as usize);
-        let written = (0..1000).filter(|_| place.take(None, start).is_some()).count();
+        let (mut site, burst) = (CallSite::new(start), CALL_SITE.burst as usize);
+        let written = (0..1000).filter(|_| site.take(None, start).is_some()).count();
         assert_eq!(written, burst);
-        assert_eq!(place.take(None, start + PLACE.refill), Some(900));
-        assert_eq!(place.take(None, start + PLACE.refill), None);
-        let later = start + PLACE.refill * 10_000;
-        assert_eq!(place.take(None, later), Some(1));
-        let written = (0..1000).filter(|_| place.take(None, later).is_some()).count();
+        assert_eq!(site.take(None, start + CALL_SITE.refill), Some(900));
+        assert_eq!(site.take(None, start + CALL_SITE.refill), None);
+        let later = start + CALL_SITE.refill * 10_000;
+        assert_eq!(site.take(None, later), Some(1));
+        let written = (0..1000).filter(|_| site.take(None, later).is_some()).count();
         assert_eq!(written, burst - 1);
     }
 
     #[test]
-    fn the_clients_of_which_account_is_kept_are_bounded() {
+    fn the_number_of_client_buckets_is_bounded() {
         let start = Instant::now();
-        let mut place = Place::new(start);
-        for i in 0..3 * CLIENTS as u32 {
-            place.take(Some(IpAddr::from(i.to_be_bytes())), start);
-            assert!(place.clients.len() <= CLIENTS);
+        let mut site = CallSite::new(start);
+        for i in 0..3 * MAX_CLIENTS as u32 {
+            site.take(Some(IpAddr::from(i.to_be_bytes())), start);
+            assert!(site.clients.len() <= MAX_CLIENTS);
         }
-        let later = start + CLIENT.refill * 2;
-        assert!(place.take(Some(IpAddr::from([10, 0, 0, 1])), later).is_some());
-        assert_eq!(place.clients.len(), 1, "the others have a full allowance again");
+        let later = start + PER_CLIENT.refill * 2;
+        assert!(site.take(Some(IpAddr::from([10, 0, 0, 1])), later).is_some());
+        assert_eq!(site.clients.len(), 1, "the buckets of the others are full again");
     }
 
     #[test]
-    fn a_client_does_not_hide_what_is_logged_about_another() {
+    fn a_client_does_not_suppress_messages_about_another() {
         let lines = Lines::default();
         let to = lines.clone();
         let layer = fmt::layer().with_writer(move || to.clone()).with_ansi(false);
-        let subscriber = tracing_subscriber::registry().with(Limited::default()).with(layer);
+        let subscriber = tracing_subscriber::registry().with(RateLimit::default()).with(layer);
         tracing::subscriber::with_default(subscriber, || {
-            // One place for all of them.
+            // One call site for all messages.
             let refuse = |peer: &str| tracing::warn!(%peer, "mount refused");
             for port in 1..=500 {
                 refuse(&format!("10.0.0.1:{port}"));
@@ -284,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn each_place_has_a_limit_of_its_own() {
+    fn each_call_site_has_its_own_limit() {
         let lines = Lines::default();
         let to = lines.clone();
         let layer = fmt::layer().with_writer(move || to.clone()).with_ansi(false);
-        let subscriber = tracing_subscriber::registry().with(Limited::default()).with(layer);
+        let subscriber = tracing_subscriber::registry().with(RateLimit::default()).with(layer);
         tracing::subscriber::with_default(subscriber, || {
             for i in 0..500 {
                 tracing::info!(i, "a peer came");
@@ -298,8 +300,8 @@ mod tests {
         });
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         let of = |what: &str| text.lines().filter(|l| l.contains(what)).count();
-        // A machine that stands still for 100 ms lets some more through.
-        assert!((PLACE.burst as usize..250).contains(&of("a peer came")), "{}", of("a peer came"));
+        // A pause of 100 ms refills one token.
+        assert!((CALL_SITE.burst as usize..250).contains(&of("a peer came")), "{}", of("a peer came"));
         assert_eq!((of("a detail"), of("another thing")), (500, 1));
     }
 }

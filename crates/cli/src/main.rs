@@ -1,4 +1,4 @@
-//! The millrace command: arguments in, calls down, text out.
+//! The program `millrace`: command line parsing, commands, and their output.
 
 mod args;
 mod background;
@@ -8,9 +8,9 @@ mod copy_summary;
 mod demo;
 mod describe;
 mod doctor;
+mod file_error;
 mod logging;
 mod notify;
-mod problem;
 mod progress;
 mod scratch;
 mod session;
@@ -24,8 +24,8 @@ use clap::Parser;
 use crate::args::Cli;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(args::with_helper(std::env::args_os().collect()));
-    session::state(&cli.global);
+    let cli = Cli::parse_from(args::expand_mount_helper(std::env::args_os().collect()));
+    session::set_global(&cli.global);
     let started = logging::start(cli.global.log.as_deref(), cli.global.log_format, &cli.command);
     match started.and_then(|()| commands::run(cli.command)) {
         Ok(outcome) => outcome.exit_code(),

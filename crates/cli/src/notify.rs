@@ -1,4 +1,4 @@
-//! Telling systemd what a service does (sd_notify(3)): one datagram for each state.
+//! Notification of systemd about the state of a service (sd_notify(3)): one datagram for each state.
 
 use std::{
     env, io,
@@ -8,21 +8,21 @@ use std::{
     },
 };
 
-/// The server can be used.
+/// State: the server is ready.
 pub(crate) const READY: &str = "READY=1";
-/// The server ends.
+/// State: the server is stopping.
 pub(crate) const STOPPING: &str = "STOPPING=1";
 
-/// Tells `state` to whoever started this process and wants to know; nobody, without NOTIFY_SOCKET.
-pub(crate) fn tell(state: &str) {
+/// Sends `state` to the service manager's socket NOTIFY_SOCKET, if it is set.
+pub(crate) fn set_state(state: &str) {
     if let Some(path) = env::var_os("NOTIFY_SOCKET")
         && let Err(e) = send(path.as_encoded_bytes(), state)
     {
-        tracing::warn!("cannot tell the service manager {state}: {e}");
+        tracing::warn!("cannot notify the service manager of {state}: {e}");
     }
 }
 
-/// A name that begins with `@` is in the abstract namespace.
+/// Sends a datagram to the socket `name`, which is in the abstract namespace if it begins with `@`.
 fn send(name: &[u8], state: &str) -> io::Result<()> {
     let address = match name.strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

@@ -1,11 +1,11 @@
-//! The progress of a copy on the terminal.
+//! Progress bar of a copy on the terminal.
 
 use std::{io::IsTerminal, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_copy::Event;
 
-use crate::problem::Problem;
+use crate::file_error::FileError;
 
 /// A progress bar on standard error, and a line for each object that could not be copied.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl CopyProgress {
     /// Shows an event of the copy.
     pub(crate) fn show(&self, event: &Event<'_>) {
         if let Event::Failed { path, error } = event {
-            self.print(&format!("millrace: {}", Problem::from(*error).of(path)));
+            self.print(&format!("millrace: {}", FileError::from(*error).of(path)));
         }
         let Some(bar) = &self.bar else { return };
         match event {
@@ -45,7 +45,7 @@ impl CopyProgress {
         }
     }
 
-    /// Prints `text` to standard error without damage to the bar.
+    /// Prints `text` to standard error above the bar.
     fn print(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),

@@ -1,16 +1,16 @@
-//! A directory that is gone when it is dropped.
+//! Temporary directories.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-/// A directory of our own among the machine's temporary files, removed when this is dropped.
+/// A directory in the system's directory for temporary files, accessible to this user only; removed on drop.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes it.
+    /// Creates the directory.
     pub(crate) fn new() -> io::Result<Self> {
         let path = std::env::temp_dir().join(format!("millrace-{:016x}", random()));
         let mut builder = fs::DirBuilder::new();
@@ -19,13 +19,13 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
 
-/// A number that differs in each call.
+/// Returns a random number.
 fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     // The standard library seeds each of these with a different random key.
@@ -34,7 +34,7 @@ fn random() -> u64 {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Copied directories may be read-only, which only their owner's permission to write them undoes.
+        // Copied directories may be read-only.
         let _ = make_writable(&self.0);
         let _ = fs::remove_dir_all(&self.0);
     }

@@ -1,15 +1,17 @@
-//! The system log: one datagram for each line to the socket of syslog(3), which journald serves too; or standard error,
-//! where that is the journal.
+//! The system log: one datagram per line to the socket of syslog(3), which journald also serves; or standard
+//! error, if it is connected to the journal.
 //!
-//! This module is written by hand, because no crate keeps all of its guarantees (read in November 2026):
-//! - A line waits at most [`PATIENCE`] for a log that takes none. `syslog` 7 and `tracing-journald` 0.3 send on a
-//!   blocking socket without a timeout, and `syslog-tracing` 0.3 calls syslog(3), which blocks likewise. A mount whose
-//!   log is stored on the mount itself would deadlock.
-//! - Logging goes on after a restart of the log. `syslog` 7 keeps a connected socket and does not reconnect.
-//! - A missing log is an error with the name of the socket, which `millrace mount --daemon` reports. syslog(3) drops
-//!   lines without an error.
+//! No crate provides all of these guarantees (as of November 2026):
+//! - Sending a line to a blocked log takes at most [`SEND_TIMEOUT`]. `syslog` 7 and `tracing-journald` 0.3
+//!   send on a blocking socket without a timeout, and `syslog-tracing` 0.3 calls syslog(3), which blocks
+//!   likewise. A mount whose log is stored on the mount itself would deadlock.
+//! - Logging continues after a restart of the log. `syslog` 7 keeps a connected socket and does not
+//!   reconnect.
+//! - A missing log is an error with the name of the socket, which `millrace mount --daemon` reports.
+//!   syslog(3) drops lines without an error.
 //! - A line in the journal is the same text or JSON as on standard error, with the fields of the event.
-//!   `tracing-journald` puts them into journal fields, which `journalctl` shows only with `-o verbose` or `-o json`.
+//!   `tracing-journald` puts them into journal fields, which `journalctl` shows only with `-o verbose` or `-o
+//!   json`.
 
 use std::{
     io::{self, Write},
@@ -21,17 +23,17 @@ use std::{
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Where programs send what they have to say.
+/// The socket of the system log.
 const SOCKET: &str = "/dev/log";
-/// The name under which lines stand there.
+/// The tag of this program's lines.
 pub(crate) const NAME: &str = "millrace";
-/// The facility of services that have none of their own (RFC 3164 section 4.1.1).
+/// The facility of system daemons (RFC 3164 section 4.1.1).
 const DAEMON: u8 = 3;
-/// How long a line waits for a log that takes none; then it is lost. A log may be kept on the very mount that writes to
-/// it, so nothing waits for it for long.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Time limit for sending a line to a blocked log; then the line is dropped. The log's files may be stored on
+/// the mount that writes to it, so a longer wait could block the mount.
+const SEND_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A way to the system log. It holds no connection, so that the log may be started anew.
+/// A sender to the system log. Its socket is not connected, so that the log can be restarted.
 #[derive(Debug)]
 pub(crate) struct SystemLog {
     socket: UnixDatagram,
@@ -39,10 +41,10 @@ pub(crate) struct SystemLog {
 }
 
 impl SystemLog {
-    /// This machine's, if somebody takes lines there.
+    /// Opens the system log of this host.
     ///
     /// # Errors
-    /// There is no socket, or nobody at it; with the socket's name.
+    /// The socket does not exist, or no process receives from it. The error names the socket.
     pub(crate) fn find() -> io::Result<Self> {
         Self::at(Path::new(SOCKET))
     }
@@ -51,7 +53,7 @@ impl SystemLog {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
         UnixDatagram::unbound()?.connect(path).map_err(named)?;
         let socket = UnixDatagram::unbound()?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(SEND_TIMEOUT))?;
         Ok(Self { socket, path: path.to_owned() })
     }
 
@@ -70,7 +72,7 @@ fn severity(level: Level) -> u8 {
     }
 }
 
-/// Whether standard error is a stream to the journal, as systemd tells the services that it starts (systemd.exec(5)).
+/// Whether standard error is connected to the journal, according to JOURNAL_STREAM (systemd.exec(5)).
 pub(crate) fn stderr_is_journal() -> bool {
     std::env::var("JOURNAL_STREAM").is_ok_and(|stream| is_stream(&stream, &io::stderr()))
 }
@@ -81,7 +83,7 @@ fn is_stream(stream: &str, to: &impl AsFd) -> bool {
     stat.is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Standard error that is the journal: each line begins with its severity (sd-daemon(3)), so that it can be chosen by it.
+/// Standard error connected to the journal: each line begins with its severity (sd-daemon(3)).
 pub(crate) struct Journal;
 
 impl<'l> MakeWriter<'l> for Journal {
@@ -96,7 +98,7 @@ impl<'l> MakeWriter<'l> for Journal {
     }
 }
 
-/// A line in the making; it is ended with each write.
+/// Writer of one line to standard error; each write is one line.
 pub(crate) struct JournalLine<W> {
     severity: u8,
     to: W,
@@ -126,7 +128,7 @@ impl<'l> MakeWriter<'l> for SystemLog {
     }
 }
 
-/// A line in the making; it is sent with each write. The log itself adds the time.
+/// Writer of one line to the system log; each write is one datagram. The log adds the time.
 pub(crate) struct Entry<'l> {
     log: &'l SystemLog,
     severity: u8,
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_datagram_with_its_severity_also_after_the_log_was_started_anew() {
+    fn a_line_is_one_datagram_with_its_severity_also_after_a_restart_of_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         assert!(SystemLog::at(&path).unwrap_err().to_string().contains(path.to_str().unwrap()));
@@ -167,22 +169,22 @@ mod tests {
             tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
         tracing::subscriber::with_default(subscriber, || {
             let start = |priority: u8| format!("<{priority}>millrace[{}]: ", std::process::id());
-            tracing::error!("it burns");
+            tracing::error!("an error");
             let said = next(&first);
-            assert!(said.starts_with(&start(27)) && said.ends_with("it burns"), "{said}");
+            assert!(said.starts_with(&start(27)) && said.ends_with("an error"), "{said}");
             drop(first);
-            assert!(SystemLog::at(&path).is_err(), "nobody is there");
+            assert!(SystemLog::at(&path).is_err(), "the log has no receiver");
             std::fs::remove_file(&path).unwrap();
             let second = UnixDatagram::bind(&path).unwrap();
-            tracing::info!("it was put out");
-            tracing::debug!("with water");
+            tracing::info!("an event");
+            tracing::debug!("a detail");
             assert!(next(&second).starts_with(&start(30)));
             assert!(next(&second).starts_with(&start(31)));
         });
     }
 
     #[test]
-    fn the_journal_is_known_by_device_and_inode_and_told_the_severity() {
+    fn the_journal_is_identified_by_device_and_inode_and_receives_the_severity() {
         let file = tempfile::tempfile().unwrap();
         let stat = rustix::fs::fstat(&file).unwrap();
         assert!(is_stream(&format!("{}:{}", stat.st_dev, stat.st_ino), &file));
@@ -190,12 +192,12 @@ mod tests {
             assert!(!is_stream(&other, &file), "{other}");
         }
         let mut line = JournalLine { severity: severity(Level::WARN), to: Vec::new() };
-        line.write_all(b"it smokes\n").unwrap();
-        assert_eq!(line.to, b"<4>it smokes\n");
+        line.write_all(b"a warning\n").unwrap();
+        assert_eq!(line.to, b"<4>a warning\n");
     }
 
     #[test]
-    fn a_log_that_takes_nothing_holds_nobody_up_for_long() {
+    fn a_blocked_log_delays_a_line_only_for_the_send_timeout() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let _full = UnixDatagram::bind(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Who may do what with a server as it is started.
+//! Access control of a server: squash, clients, state directory, capabilities.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -12,7 +12,7 @@ use std::{
 
 use common::{Server, fails, kill, millrace, ok, text};
 
-/// The words of a server's log, from its start to its end.
+/// Starts and stops a server, and returns its log.
 fn log_of(command: &mut Command) -> String {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut ready = String::new();
@@ -25,7 +25,7 @@ fn log_of(command: &mut Command) -> String {
 }
 
 #[test]
-fn an_export_that_every_machine_may_change_is_named_in_the_log() {
+fn an_export_writable_from_all_hosts_is_named_in_the_log() {
     let log = |listen: &str| {
         let exports = ["/open=memory:1MiB", "/ro=memory:1MiB,ro", "/named=memory:1MiB,client=127.0.0.0/8"];
         let exports = exports.iter().flat_map(|e| ["--export", e]);
@@ -40,9 +40,9 @@ fn an_export_that_every_machine_may_change_is_named_in_the_log() {
     assert!(!log("127.0.0.1:0").contains("every machine"));
 }
 
-/// The user that the kernel makes of a root that it squashes.
+/// 65534 is the anonymous user of Linux.
 #[test]
-fn root_on_a_client_is_nobody_unless_the_export_says_otherwise() {
+fn root_of_a_client_is_squashed_by_default() {
     let dir = tempfile::tempdir().unwrap();
     let local = format!("/closed=local:{}", dir.path().display());
     let server = Server::start(&[
@@ -68,7 +68,7 @@ fn root_on_a_client_is_nobody_unless_the_export_says_otherwise() {
 }
 
 #[test]
-fn keys_are_kept_in_the_state_directory_of_the_unit_unless_another_is_named() {
+fn keys_are_stored_in_the_state_directory_of_the_unit_by_default() {
     let dir = tempfile::tempdir().unwrap();
     let (unit, named) = (dir.path().join("unit"), dir.path().join("named"));
     let file = dir.path().join("c.toml");
@@ -93,7 +93,7 @@ fn keys_are_kept_in_the_state_directory_of_the_unit_unless_another_is_named() {
 }
 
 #[test]
-fn root_without_the_right_to_act_as_its_callers_is_told_what_to_do() {
+fn the_error_for_missing_capabilities_contains_a_remedy() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: not root");
         return;

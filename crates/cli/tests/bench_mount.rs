@@ -1,4 +1,4 @@
-//! `millrace bench mount`, small, over both transports.
+//! `millrace bench mount` with small sizes over both transports.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -22,8 +22,8 @@ const SMALL: [&str; 12] = [
     "1",
 ];
 
-/// Whether FUSE can be used; says loudly why not.
-fn fuse_is_there() -> bool {
+/// Whether FUSE can be used; prints the reason if not.
+fn fuse_is_available() -> bool {
     let open = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     if let Err(e) = &open {
         eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}");
@@ -31,7 +31,7 @@ fn fuse_is_there() -> bool {
     open.is_ok()
 }
 
-/// Runs a bench that must fail, and gives what it says.
+/// Runs a bench that must fail, and returns standard error.
 fn fails(args: &[&str]) -> String {
     let out = run(args);
     assert!(!out.status.success(), "{args:?}");
@@ -43,8 +43,8 @@ fn is_mounted_below(dir: &Path) -> bool {
 }
 
 #[test]
-fn each_case_is_measured_with_library_passthrough_and_mount() {
-    if !fuse_is_there() {
+fn library_passthrough_and_mount_are_measured_in_each_case() {
+    if !fuse_is_available() {
         return;
     }
     for proto in ["rdma", "tcp"] {
@@ -65,8 +65,8 @@ fn each_case_is_measured_with_library_passthrough_and_mount() {
 }
 
 #[test]
-fn the_table_has_a_goal_for_each_case_that_has_one_and_nothing_stays_mounted() {
-    if !fuse_is_there() {
+fn the_table_shows_goals_and_nothing_stays_mounted() {
+    if !fuse_is_available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn the_table_has_a_goal_for_each_case_that_has_one_and_nothing_stays_mounted() {
         ">= 0.5 of passthrough",
         ">= 0.95 of passthrough",
         "< 2 s",
-        "of memory at most in a listing",
+        "Maximum memory of the mount's process",
     ] {
         assert!(out.contains(goal), "{goal} is missing:\n{out}");
     }
@@ -89,9 +89,9 @@ fn the_table_has_a_goal_for_each_case_that_has_one_and_nothing_stays_mounted() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_told_in_a_sentence() {
+fn errors_are_one_sentence() {
     assert!(fails(&["bench", "mount", "--size", "1000"]).contains("multiple"));
-    if !fuse_is_there() {
+    if !fuse_is_available() {
         assert!(fails(&SMALL).contains("/dev/fuse cannot be opened"));
         return;
     }

@@ -1,4 +1,4 @@
-//! What a server is told: wrong configuration files, and addresses that are taken.
+//! Configuration of a server: invalid files, addresses in use, the example file.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -9,7 +9,7 @@ use std::{fs, path::Path};
 use common::{Server, fails, ok, text};
 use millrace_daemon::Config;
 
-/// What a configuration file makes the server say when it refuses it.
+/// Returns the error of a server with an invalid configuration file.
 fn refused(dir: &Path, toml: &str) -> String {
     let file = dir.join("millrace.toml");
     fs::write(&file, toml).unwrap();
@@ -21,7 +21,7 @@ fn refused(dir: &Path, toml: &str) -> String {
 }
 
 #[test]
-fn a_wrong_configuration_file_is_told_by_line_and_key() {
+fn an_error_in_a_configuration_file_names_line_and_key() {
     let dir = tempfile::tempdir().unwrap();
     let export = "[[export]]\nname = \"/a\"\nbackend = \"memory:16MiB\"\n";
     let said = refused(dir.path(), &format!("{export}readonly = true\n"));
@@ -42,7 +42,7 @@ fn a_wrong_configuration_file_is_told_by_line_and_key() {
 }
 
 #[test]
-fn a_second_server_at_a_taken_address_says_so() {
+fn an_address_in_use_is_reported() {
     let first = Server::start(&["--export", "/a=memory:16MiB", "--metrics", "127.0.0.1:0"]);
     let metrics = first.ready.split("metrics=").nth(1).unwrap().trim();
     let any = "127.0.0.1:0";
@@ -61,11 +61,11 @@ fn a_second_server_at_a_taken_address_says_so() {
         );
         assert!(said.contains(taken) && said.contains("choose another port"), "{said}");
     }
-    // The first one goes on.
+    // The first server still works.
     ok(&["ls", &first.url("rdma", "/a")]);
 }
 
-/// The example with every default and example of it switched on, each in its place.
+/// The example file with all commented-out keys enabled.
 fn everything_on(example: &str) -> String {
     let is_key = |l: &str| {
         l.strip_prefix('#').is_some_and(|r| r.starts_with("[[") || r.split(' ').nth(1) == Some("="))
@@ -110,7 +110,7 @@ fn the_example_has_every_key_with_its_default() {
         plain.server.exports[0], full.server.exports[0],
         "commented options of an export are its defaults"
     );
-    // What the reader of the file would accept, it names itself.
+    // The error for an unknown key lists the valid keys.
     for (table, not_shown) in [
         ("", &["export"][..]),
         ("[limits]\n", &["registration_cache"]),
@@ -128,13 +128,13 @@ fn the_example_has_every_key_with_its_default() {
 }
 
 #[test]
-fn check_config_tells_good_files_from_bad_ones() {
+fn check_config_accepts_valid_and_rejects_invalid_files() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("millrace.toml");
     fs::write(&file, format!("[[export]]\nname = \"/a\"\nbackend = \"local:{}\"\n", text(dir.path())))
         .unwrap();
     let said = ok(&["check-config", text(&file)]);
-    assert!(said.contains("millrace.toml: fine; exports /a"), "{said}");
+    assert!(said.contains("millrace.toml: valid; exports /a"), "{said}");
     let deprecated = "design = \"read-write\"\n[[export]]\nname = \"/a\"\nbackend = \"memory:1MiB\"\n";
     fs::write(&file, deprecated).unwrap();
     let out = common::run(&["check-config", text(&file)]);

@@ -1,4 +1,4 @@
-//! Copies that fail half-way leave no partial file under a final name, no temporary one, and what was there before.
+//! Failed copies leave no partial or temporary file, and keep existing files.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -14,7 +14,7 @@ use std::{
 
 use common::{Server, fails, kill, millrace, names, noise, ok, text};
 
-/// A file system of its own, unmounted when dropped; `None` where that is not allowed.
+/// A tmpfs, unmounted when dropped; `None` without the privilege to mount.
 struct Tmpfs<'a>(&'a Path);
 
 impl<'a> Tmpfs<'a> {
@@ -33,7 +33,7 @@ impl Drop for Tmpfs<'_> {
 }
 
 #[test]
-fn a_full_local_disk_leaves_nothing_half_done() {
+fn a_full_local_disk_leaves_no_partial_file() {
     let dir = tempfile::tempdir().unwrap();
     let small = dir.path().join("small");
     let Some(_mounted) = Tmpfs::mount(&small, "size=1m") else {
@@ -54,7 +54,7 @@ fn a_full_local_disk_leaves_nothing_half_done() {
 }
 
 #[test]
-fn a_full_disk_of_the_server_leaves_nothing_half_done() {
+fn a_full_disk_of_the_server_leaves_no_partial_file() {
     let dir = tempfile::tempdir().unwrap();
     let small = dir.path().join("small");
     let Some(_mounted) = Tmpfs::mount(&small, "size=1m") else {
@@ -72,7 +72,7 @@ fn a_full_disk_of_the_server_leaves_nothing_half_done() {
 }
 
 #[test]
-fn a_put_that_does_not_fit_keeps_the_file_that_was_there() {
+fn a_put_that_does_not_fit_keeps_the_existing_file() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     fs::write(&old, b"the old one").unwrap();
@@ -88,7 +88,7 @@ fn a_put_that_does_not_fit_keeps_the_file_that_was_there() {
 }
 
 #[test]
-fn who_may_not_write_a_directory_is_told_what_to_check() {
+fn permission_errors_contain_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let served = dir.path().join("served");
     fs::create_dir(&served).unwrap();
@@ -120,7 +120,7 @@ fn who_may_not_write_a_directory_is_told_what_to_check() {
     assert!(!dir.path().join("stolen").exists());
 }
 
-/// Waits until a file is under way in `dir`.
+/// Waits until `dir` contains a temporary file.
 fn wait_for_a_temporary_name(dir: &Path) {
     let start = std::time::Instant::now();
     while !names(dir).iter().any(|n| n.contains(".millrace-")) {
@@ -130,7 +130,7 @@ fn wait_for_a_temporary_name(dir: &Path) {
 }
 
 #[test]
-fn an_interrupted_copy_removes_what_is_unfinished_and_says_so() {
+fn an_interrupted_copy_removes_and_reports_unfinished_files() {
     let dir = tempfile::tempdir().unwrap();
     let served = dir.path().join("served");
     fs::create_dir(&served).unwrap();
@@ -167,7 +167,7 @@ fn an_interrupted_copy_removes_what_is_unfinished_and_says_so() {
 }
 
 #[test]
-fn one_source_that_is_missing_does_not_stop_the_others() {
+fn a_missing_source_does_not_stop_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("a"), b"a").unwrap();
@@ -192,7 +192,7 @@ fn one_source_that_is_missing_does_not_stop_the_others() {
 }
 
 #[test]
-fn a_port_of_the_other_transport_is_told() {
+fn the_port_of_the_other_transport_is_reported() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
     let said = fails(1, &["ls", &format!("nfs://{}/m?proto=rdma", server.tcp)]);
     assert!(said.contains("offers rdma"), "{said}");
@@ -203,7 +203,7 @@ fn a_port_of_the_other_transport_is_told() {
 }
 
 #[test]
-fn the_root_of_an_export_stays() {
+fn the_root_of_an_export_cannot_be_changed() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
     for path in ["/m", "/m/"] {
         let said = fails(1, &["rm", "-r", &server.url("rdma", path)]);
@@ -216,7 +216,7 @@ fn the_root_of_an_export_stays() {
     let said = fails(1, &["cat", &server.url("rdma", "/m/a")]);
     assert!(said.contains("millrace ls"), "{said}");
     let (a, b) = (server.url("rdma", "/m/a"), server.url("rdma", "/m/a/b"));
-    assert!(fails(1, &["mv", &a, &b]).contains("cannot go into itself"));
+    assert!(fails(1, &["mv", &a, &b]).contains("cannot be moved into itself"));
     assert!(fails(1, &["ln", &a, &server.url("rdma", "/m/c")]).contains("use -s"));
     assert!(fails(1, &["cp", "-r", &a, &a]).contains("choose another target"));
 }

@@ -1,4 +1,4 @@
-//! Which RDMA provider serves what, as a user chooses it and is told of it.
+//! Selection of the RDMA provider, and its report.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -14,7 +14,7 @@ fn devices() -> Value {
 }
 
 #[test]
-fn the_list_says_of_each_provider_whether_it_can_be_used_and_if_not_what_to_do() {
+fn the_list_shows_for_each_provider_whether_it_is_usable_or_a_remedy() {
     let all = devices();
     let (iwarp, verbs) = (&all["providers"][0], &all["providers"][1]);
     assert_eq!((iwarp["name"].as_str(), iwarp["usable"].as_bool()), (Some("iwarp"), Some(true)));
@@ -42,7 +42,7 @@ fn the_list_says_of_each_provider_whether_it_can_be_used_and_if_not_what_to_do()
 }
 
 #[test]
-fn every_address_of_the_machine_is_told_with_what_auto_takes_for_it() {
+fn every_local_address_is_listed_with_its_automatic_provider() {
     let all = devices();
     let addresses = all["addresses"].as_array().unwrap();
     let of = |ip: &str| addresses.iter().find(|a| a["address"] == ip).map(|a| a["provider"].clone());
@@ -54,7 +54,7 @@ fn every_address_of_the_machine_is_told_with_what_auto_takes_for_it() {
 }
 
 #[test]
-fn verbs_at_an_address_without_a_device_is_refused_by_servers_and_clients() {
+fn verbs_at_an_address_without_a_device_is_rejected_by_servers_and_clients() {
     let server = ["serve", "--log", "off", "--export", "/a=memory:16MiB", "--listen-rdma", "127.0.0.1:0"];
     let said = fails(1, &[&server[..], &["--provider", "verbs"]].concat());
     assert!(said.contains("127.0.0.1:0") && said.contains("choose the provider iwarp"), "{said}");
@@ -65,7 +65,7 @@ fn verbs_at_an_address_without_a_device_is_refused_by_servers_and_clients() {
         let said = fails(1, args);
         assert!(said.contains("choose the provider iwarp"), "{said}");
     }
-    // A debug build has more to say.
+    // A debug build prints a further warning.
     let out = run(&["bench", "raw", "--provider", "verbs"]);
     let said = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(2), "{said}");
@@ -73,7 +73,7 @@ fn verbs_at_an_address_without_a_device_is_refused_by_servers_and_clients() {
 }
 
 #[test]
-fn the_provider_of_the_command_line_goes_before_that_of_the_file_and_that_of_a_url_before_all() {
+fn a_url_overrides_the_command_line_which_overrides_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("millrace.toml");
     fs::write(&file, "provider = \"verbs\"\n[[export]]\nname = \"/a\"\nbackend = \"memory:16MiB\"\n")
@@ -101,7 +101,7 @@ fn the_provider_of_the_command_line_goes_before_that_of_the_file_and_that_of_a_u
 }
 
 #[test]
-fn the_log_says_which_provider_was_taken_and_why() {
+fn the_log_states_the_selected_provider_and_the_reason() {
     let server = Server::start(&["--export", "/a=memory:16MiB"]);
     let out = run(&["ls", "--log", "info", &server.url("rdma", "/a")]);
     let log = String::from_utf8(out.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! The pages of the documentation hold together, and say what the program does.
+//! Consistency of the documentation with itself and with the program.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -36,7 +36,7 @@ fn prose(page: &str) -> String {
     read(page).split("```").step_by(2).collect()
 }
 
-/// What links of a page lead to.
+/// Targets of the links of a page.
 fn links(page: &str) -> Vec<String> {
     let text = prose(page);
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
@@ -53,7 +53,7 @@ fn anchors(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_link_leads_to_a_page_and_a_heading_that_are_there() {
+fn every_link_has_an_existing_target() {
     let mut seen = 0;
     for page in pages() {
         for target in links(&page).iter().filter(|t| !t.starts_with("http")) {
@@ -64,7 +64,7 @@ fn every_link_leads_to_a_page_and_a_heading_that_are_there() {
             let path = if file.is_empty() { repository().join(&page) } else { dir.join(file) };
             let path = path.canonicalize().unwrap_or_else(|_| panic!("{page}: there is no {target}"));
             let there = path.strip_prefix(repository()).unwrap().to_str().unwrap().to_owned();
-            // A book has its own pages only.
+            // The book contains only the pages in docs/.
             assert!(
                 !page.starts_with("docs/") || there.starts_with("docs/"),
                 "{page}: {target} is not in the book"
@@ -92,11 +92,11 @@ fn the_summary_lists_every_page_once() {
     assert_eq!(listed, there);
 }
 
-/// Folders in which a file that a page names must be there.
+/// Directories in which files named by pages must exist.
 const FOLDERS: [&str; 5] = ["crates/", "contrib/", "docs/", "interop/", ".ci/"];
 
 #[test]
-fn every_file_that_a_page_names_is_there() {
+fn every_file_named_by_a_page_exists() {
     let mut seen = 0;
     for page in pages() {
         let text = prose(&page);
@@ -111,7 +111,7 @@ fn every_file_that_a_page_names_is_there() {
     assert!(seen > 40, "only {seen} names were found");
 }
 
-/// The names in the first column of a page's tables, as long as they stand below the heading `section`.
+/// The names in the first column of the tables below the heading `section`.
 fn keys(page: &str, section: &str) -> BTreeSet<String> {
     let text = read(page);
     let start =
@@ -124,7 +124,7 @@ fn keys(page: &str, section: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The keys that a configuration file may have where `text` ends, as the program tells them when it is given another.
+/// The valid keys of a configuration file after `text`, from the error for an unknown key.
 fn known(text: &str) -> BTreeSet<String> {
     let wrong = format!("{text}\nqqqqqqqq = 1\n").parse::<millrace_daemon::Config>().unwrap_err().to_string();
     let list = wrong
@@ -136,7 +136,7 @@ fn known(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_piece_of_a_configuration_file_is_understood() {
+fn every_configuration_example_is_valid() {
     let mut seen = 0;
     for page in pages() {
         let text = read(&page);
@@ -149,7 +149,7 @@ fn every_piece_of_a_configuration_file_is_understood() {
 }
 
 #[test]
-fn the_configuration_page_has_every_key_and_no_other() {
+fn the_configuration_page_lists_exactly_the_valid_keys() {
     let page = "docs/reference/configuration.md";
     let mut top = known("");
     for table in ["export", "limits", "stages"] {
@@ -163,10 +163,10 @@ fn the_configuration_page_has_every_key_and_no_other() {
 }
 
 #[test]
-fn the_options_page_has_every_mount_option_and_no_other() {
+fn the_options_page_lists_exactly_the_mount_options() {
     let said = millrace_fuse::MountOptions::default().read("qqqqqqqq", false).unwrap_err().to_string();
     let list = said.split_once("valid options are ").unwrap().1;
-    // Of an option with a choice of values the page has the name.
+    // For an option with a list of values the page has the name only.
     let named = |word: &str| match word.split_once('=') {
         Some((name, values)) if values.contains('|') => format!("{name}="),
         _ => word.to_owned(),
@@ -176,7 +176,7 @@ fn the_options_page_has_every_mount_option_and_no_other() {
 }
 
 #[test]
-fn the_options_page_has_options_of_urls_that_are_understood() {
+fn the_url_options_in_the_options_page_are_valid() {
     let words = keys("docs/reference/options.md", "URLs");
     let value = |key: &str| match key {
         "proto" => "=tcp",
@@ -196,7 +196,7 @@ fn the_options_page_has_options_of_urls_that_are_understood() {
 }
 
 #[test]
-fn the_page_of_exit_codes_says_what_the_help_says() {
+fn the_exit_codes_page_matches_the_help() {
     let help = ok(&["--help"]);
     let codes = help.split_once("Exit codes:\n").unwrap().1;
     let lines: Vec<_> =
@@ -209,7 +209,7 @@ fn the_page_of_exit_codes_says_what_the_help_says() {
 }
 
 #[test]
-fn the_transcript_in_the_readme_is_of_its_quick_start() {
+fn the_transcript_in_the_readme_matches_its_quick_start() {
     let page = read("README.md");
     let section = page.split_once("\n## Quick start\n").unwrap().1;
     let blocks: Vec<_> = section.split("```").skip(1).step_by(2).collect();
@@ -220,7 +220,7 @@ fn the_transcript_in_the_readme_is_of_its_quick_start() {
     assert!(blocks[1].contains("\nready rdma="), "{}", blocks[1]);
 }
 
-/// The sentences that the page of troubleshooting explains; dots in them stand for anything.
+/// The messages in the troubleshooting page; dots stand for any text.
 fn explained() -> Vec<String> {
     let text = read("docs/troubleshooting.md");
     let cells =
@@ -237,7 +237,7 @@ fn matches(pattern: &str, said: &str) -> bool {
 }
 
 #[test]
-fn the_page_of_troubleshooting_explains_what_is_said() {
+fn the_troubleshooting_page_explains_common_errors() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -274,14 +274,14 @@ fn the_page_of_troubleshooting_explains_what_is_said() {
     let patterns = explained();
     for (code, args) in cases {
         let said = common::fails(code, &args);
-        // A pattern of dots alone would explain everything.
+        // A pattern of dots alone would match every message.
         let known = patterns.iter().any(|p| p.len() > 20 && matches(p, &said));
-        assert!(known, "{args:?} says what is not in the page: {said}");
+        assert!(known, "{args:?}: the message is not in the page: {said}");
     }
     assert!(!patterns.iter().any(|p| p.len() > 20 && matches(p, "millrace: the moon is full")));
 }
 
-/// The table of what a server shows at `/metrics`.
+/// The table of the metrics of a server.
 fn metrics_table(text: &str) -> String {
     let mut table = String::from("| metric | kind | labels | what it is |\n|---|---|---|---|\n");
     for (name, help) in text.lines().filter_map(|l| l.strip_prefix("# HELP ")?.split_once(' ')) {
@@ -301,7 +301,7 @@ fn metrics_table(text: &str) -> String {
 }
 
 #[test]
-fn the_page_of_metrics_has_what_a_server_shows() {
+fn the_metrics_page_lists_all_metrics() {
     let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
     ok(&["ls", &server.url("rdma", "/m")]);
     let addr = server.ready.split("metrics=").nth(1).unwrap().trim().to_owned();

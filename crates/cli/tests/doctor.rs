@@ -1,4 +1,4 @@
-//! `millrace doctor` before servers that are well, and some that are not.
+//! `millrace doctor` with working and broken servers.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -6,7 +6,7 @@ mod common;
 
 use common::{Server, run};
 
-/// What is found: (state, check, found, mend); and the exit code.
+/// The findings as (state, check, found, mend), and the exit code.
 fn findings(args: &[&str]) -> (Vec<[String; 4]>, i32) {
     let out = run(&[&["doctor", "--json"], args].concat());
     let said = String::from_utf8(out.stdout).unwrap();
@@ -27,7 +27,7 @@ fn broken(url: &str) -> [String; 4] {
 }
 
 #[test]
-fn a_server_that_is_well_is_found_so() {
+fn all_checks_of_a_working_server_are_fine() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
     for proto in ["rdma", "tcp"] {
         let (list, code) = findings(&[&server.url(proto, "/m")]);
@@ -44,7 +44,7 @@ fn a_server_that_is_well_is_found_so() {
 }
 
 #[test]
-fn what_is_broken_comes_with_what_mends_it() {
+fn each_problem_has_a_remedy() {
     let server =
         Server::start(&["--export", "/m=memory:16MiB", "--export", "/far=memory:16MiB,client=203.0.113.1"]);
     let port = |addr: &str| addr.rsplit(':').next().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! What goes wrong is told in one sentence that says what to do, and leaves nothing half done.
+//! Errors are one sentence with a remedy, and leave no partial results.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -13,13 +13,13 @@ use std::{
 use common::{Server, fails, millrace, names, noise, ok};
 
 #[test]
-fn wrong_command_lines_are_usage_errors() {
+fn invalid_command_lines_are_usage_errors() {
     assert!(fails(2, &["ls", "somewhere"]).contains("nfs://"));
     assert!(fails(2, &["ls", "http://host/x"]).contains("nfs://"));
     assert!(fails(2, &["ls", "nfs://host/x?proto=udp"]).contains("rdma or tcp"));
     assert!(fails(2, &["ls", "nfs://127.0.0.1"]).contains("millrace exports"));
     assert!(fails(2, &["cp", "a", "b"]).contains("cp(1)"));
-    assert!(fails(2, &["put", "a", "b"]).contains("no URL"));
+    assert!(fails(2, &["put", "a", "b"]).contains("not a URL"));
     assert!(fails(2, &["serve", "--export", "/x=disk:/y"]).contains("memory:SIZE"));
     assert!(fails(2, &["--log", "a=b=c", "ls", "nfs://h/x"]).contains("--log"));
     for args in [&["nonsense"][..], &["ls"], &["bench", "iozone"], &["serve"], &["ls", "--nonsense", "x"]] {
@@ -29,9 +29,9 @@ fn wrong_command_lines_are_usage_errors() {
 
 #[test]
 fn a_refused_connection_names_the_address_and_what_to_check() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = nobody.local_addr().unwrap();
-    drop(nobody);
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = unused.local_addr().unwrap();
+    drop(unused);
     for proto in ["rdma", "tcp"] {
         let said = fails(1, &["ls", &format!("nfs://{addr}/x?proto={proto}")]);
         assert!(said.contains(&addr.to_string()) && said.contains("check that the server runs"), "{said}");
@@ -54,7 +54,7 @@ fn a_copy_waits_for_a_server_that_cannot_be_reached_yet() {
         let mut said = BufReader::new(cp.stderr.take().unwrap());
         let mut first = String::new();
         said.read_line(&mut first).unwrap();
-        assert!(first.contains("trying again") && first.contains(addr), "{first}");
+        assert!(first.contains("retrying") && first.contains(addr), "{first}");
         copies.push((cp, said));
     }
     let server = Server::start_at(&rdma, &tcp, &["--export", "/data=memory:16MiB"]);
@@ -71,7 +71,7 @@ fn a_copy_waits_for_a_server_that_cannot_be_reached_yet() {
 }
 
 #[test]
-fn an_unknown_export_and_an_unknown_file_are_told_apart() {
+fn unknown_exports_and_unknown_files_have_different_errors() {
     let server = Server::start(&["--export", "/data=memory:16MiB"]);
     for proto in ["rdma", "tcp"] {
         let said = fails(1, &["ls", &server.url(proto, "/nope")]);
@@ -120,10 +120,10 @@ fn a_read_only_export_refuses_every_change() {
 }
 
 #[test]
-fn a_caller_without_permission_is_told_so() {
+fn missing_permission_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("new"), b"x").unwrap();
-    // Everybody is nobody here, for whom no permission is ignored.
+    // All callers are mapped to the anonymous user, which has no privileges.
     let server = Server::start(&["--export", "/m=memory:16MiB,squash=all"]);
     ok(&["mkdir", "--mode", "555", &server.url("rdma", "/m/d")]);
     for proto in ["rdma", "tcp"] {
@@ -134,7 +134,7 @@ fn a_caller_without_permission_is_told_so() {
 }
 
 #[test]
-fn what_can_be_copied_is_copied_and_the_exit_code_says_partial() {
+fn a_copy_with_an_unsupported_file_is_partial() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
     let from = dir.path().join("from");

@@ -1,4 +1,4 @@
-//! Every command that uses files, over {rdma, tcp} x {memory, local}.
+//! All commands on files, over {rdma, tcp} x {memory, local}.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -14,7 +14,7 @@ use std::{
 use common::{Server, fails, names, noise, ok};
 
 /// Runs `test` with the URL of an empty directory for each transport and back end.
-fn everywhere(test: impl Fn(&dyn Fn(&str) -> String, &Path)) {
+fn with_all_transports_and_backends(test: impl Fn(&dyn Fn(&str) -> String, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     let served = dir.path().join("served");
     fs::create_dir(&served).unwrap();
@@ -22,18 +22,18 @@ fn everywhere(test: impl Fn(&dyn Fn(&str) -> String, &Path)) {
     let server = Server::start(&["--export", "/mem=memory:256MiB", "--export", &local]);
     for export in ["mem", "loc"] {
         for proto in ["rdma", "tcp"] {
-            let place = format!("/{export}/{proto}");
-            ok(&["mkdir", &server.url(proto, &place)]);
+            let directory = format!("/{export}/{proto}");
+            ok(&["mkdir", &server.url(proto, &directory)]);
             let here = dir.path().join(format!("{export}-{proto}"));
             fs::create_dir(&here).unwrap();
-            test(&|path| server.url(proto, &format!("{place}{path}")), &here);
+            test(&|path| server.url(proto, &format!("{directory}{path}")), &here);
         }
     }
 }
 
 #[test]
-fn a_tree_goes_there_and_back_unchanged() {
-    everywhere(|url, dir| {
+fn a_tree_is_unchanged_after_put_and_get() {
+    with_all_transports_and_backends(|url, dir| {
         let from = dir.join("from");
         fs::create_dir_all(from.join("a/b")).unwrap();
         fs::write(from.join("empty"), b"").unwrap();
@@ -77,8 +77,8 @@ fn a_tree_goes_there_and_back_unchanged() {
 }
 
 #[test]
-fn listings_and_attributes_are_those_of_the_files() {
-    everywhere(|url, dir| {
+fn listings_and_attributes_match_the_files() {
+    with_all_transports_and_backends(|url, dir| {
         let file = dir.join("file");
         fs::write(&file, noise(10_000, 3)).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o604)).unwrap();
@@ -114,8 +114,8 @@ fn listings_and_attributes_are_those_of_the_files() {
 }
 
 #[test]
-fn files_are_written_out_moved_linked_and_removed() {
-    everywhere(|url, dir| {
+fn files_are_printed_moved_linked_and_removed() {
+    with_all_transports_and_backends(|url, dir| {
         let content = noise(3_000_000, 4);
         let file = dir.join("f");
         fs::write(&file, &content).unwrap();
@@ -151,5 +151,5 @@ fn one_server_copies_to_another() {
     ok(&["get", &two.url("rdma", "/y/copy/f"), dir.path().to_str().unwrap()]);
     assert!(fs::read(dir.path().join("f")).unwrap() == fs::read(dir.path().join("t/f")).unwrap());
     let said = fails(1, &["cp", "-r", &one.url("rdma", "/x/t"), &one.url("rdma", "/x/t/inside")]);
-    assert!(said.contains("lies in it"), "{said}");
+    assert!(said.contains("which is below it"), "{said}");
 }

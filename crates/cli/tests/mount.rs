@@ -1,4 +1,4 @@
-//! `millrace mount` as a process: how it ends, what it says, and without root.
+//! `millrace mount` as a process: signals, log messages, background operation, use without root.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -16,13 +16,13 @@ use std::{
 use common::{Server, fails, kill, millrace, text};
 use rustix::process::{Pid, Signal};
 
-/// Nothing that a test waits for takes so long unless it hangs.
+/// Time limit of every wait.
 const HANG: Duration = Duration::from_secs(60);
-/// A user and group without rights.
+/// An unprivileged user and group.
 const NOBODY: u32 = 65534;
 
-/// Whether FUSE can be used; says loudly why not.
-fn fuse_is_there() -> bool {
+/// Whether FUSE can be used; prints the reason if not.
+fn fuse_is_available() -> bool {
     let there = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     if let Err(e) = &there {
         eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}");
@@ -38,7 +38,7 @@ struct Mounting {
 }
 
 impl Mounting {
-    /// Runs `command` with the words for a mount of `url` on `at`, until the directory can be used.
+    /// Runs `command` with arguments that mount `url` on `at`, and waits until the mount is ready.
     fn new(mut command: Command, url: &str, at: &Path, more: &[&str]) -> Self {
         command.args(["mount", url, text(at)]).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -50,13 +50,13 @@ impl Mounting {
         mounting
     }
 
-    /// The first line of its log with `words`.
+    /// Waits for the next line of its log that contains `words`.
     fn says(&mut self, words: &str) -> String {
         let lines = self.err.as_mut().unwrap().lines();
         lines.map(|l| l.unwrap()).find(|l| l.contains(words)).unwrap()
     }
 
-    /// Waits for its end: what it ended with, and said.
+    /// Waits until it exits; returns its status and the rest of its log.
     fn end(&mut self) -> (ExitStatus, String) {
         let begun = Instant::now();
         let status = loop {
@@ -89,8 +89,8 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 #[test]
-fn a_signal_writes_everything_and_unmounts() {
-    if !fuse_is_there() {
+fn a_signal_writes_back_all_data_and_unmounts() {
+    if !fuse_is_available() {
         return;
     }
     let (stored, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -106,12 +106,12 @@ fn a_signal_writes_everything_and_unmounts() {
     }
 }
 
-/// As [`kill`], without a process for it: that would close its copies of open files, which sends what they hold.
+/// As [`kill`], without a child process: closing its copies of open files would flush them.
 fn signal(pid: u32, signal: Signal) {
     rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
-/// Stops a process, and waits until all its threads stand still.
+/// Stops a process, and waits until all its threads are stopped.
 fn stop(pid: u32) {
     signal(pid, Signal::STOP);
     let stands = |task: fs::DirEntry| {
@@ -126,8 +126,8 @@ fn stop(pid: u32) {
 }
 
 #[test]
-fn what_is_lost_is_told_and_a_second_signal_waits_for_nothing() {
-    if !fuse_is_there() {
+fn lost_data_is_reported_and_a_second_signal_exits_immediately() {
+    if !fuse_is_available() {
         return;
     }
     let at = tempfile::tempdir().unwrap();
@@ -154,20 +154,20 @@ fn what_is_lost_is_told_and_a_second_signal_waits_for_nothing() {
     signal(hurried.child.id(), Signal::TERM);
     let (status, said) = hurried.end();
     assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("what is not written is lost"), "{said}");
+    assert!(said.contains("exiting without writing back cached data"), "{said}");
     drop(open);
 }
 
 #[test]
-fn umount_ends_it_without_a_warning_and_an_ioctl_brings_none() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+fn neither_umount_nor_an_ioctl_logs_a_warning() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         return;
     }
     let at = tempfile::tempdir().unwrap();
     let server = Server::start(&["--export", "/x=memory:16MiB"]);
     let mut mounting = Mounting::new(millrace(), &server.url("tcp", "/x"), at.path(), &[]);
     let file = fs::File::create(at.path().join("file")).unwrap();
-    // Asks by ioctl(2) whether it is a terminal.
+    // isatty(3) calls ioctl(2).
     assert_eq!(rustix::termios::tcgetattr(&file).unwrap_err(), rustix::io::Errno::NOTTY);
     drop(file);
     assert!(Command::new("umount").arg(at.path()).status().unwrap().success());
@@ -177,14 +177,14 @@ fn umount_ends_it_without_a_warning_and_an_ioctl_brings_none() {
 }
 
 #[test]
-fn the_first_signal_after_umount_waits_for_what_is_not_written() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+fn the_first_signal_after_umount_waits_for_write_back() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         return;
     }
     let (stored, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(&["--export", &format!("/x=local:{},squash=none", stored.path().display())]);
     let mut mounting = Mounting::new(millrace(), &server.url("tcp", "/x"), at.path(), &["--grace", "3600"]);
-    // It closes nothing, which would send the data.
+    // The process closes no file, so that nothing flushes the data.
     let mut writer = Command::new("dd");
     writer.args(["of=file", "bs=8"]).current_dir(at.path()).stdin(Stdio::piped()).stderr(Stdio::null());
     let mut writer = writer.spawn().unwrap();
@@ -196,20 +196,20 @@ fn the_first_signal_after_umount_waits_for_what_is_not_written() {
     }
     stop(server.child.id());
     millrace_fuse::detach(&mounting.at).unwrap();
-    // The last use of the mount, while its data cannot be made stable.
+    // The last close of the file, while the server cannot commit its data.
     writer.kill().unwrap();
     writer.wait().unwrap();
     mounting.says("was unmounted");
     signal(mounting.child.id(), Signal::TERM);
-    mounting.says("a second signal ends at once");
+    mounting.says("a second signal exits immediately");
     signal(server.child.id(), Signal::CONT);
     let (status, said) = mounting.end();
     assert_eq!(status.code(), Some(0), "{said}");
     assert_eq!(fs::read(stored.path().join("file")).unwrap(), b"written\n");
 }
 
-/// Runs its arguments where the program `$1` is what mount(8) takes for helpers of the types `millrace` and
-/// `fuse.millrace`; `$2` is an empty directory.
+/// Runs its arguments in a namespace where the program `$1` is the helper of mount(8) for the types
+/// `millrace` and `fuse.millrace`; `$2` is an empty directory.
 const WITH_HELPERS: &str = r#"
     mount --bind /usr/sbin "$2"
     mount -t tmpfs none /usr/sbin
@@ -219,7 +219,7 @@ const WITH_HELPERS: &str = r#"
     "$@"
 "#;
 
-/// What mount(8) does with a mount at `$2` of `$1`.
+/// Mounts `$1` on `$2` with mount(8), and remounts it.
 const MOUNT_8: &str = r#"
     table() { grep " $2 " /proc/self/mounts; }
     mount -t millrace -o suid,dev "$1" "$2"
@@ -238,8 +238,8 @@ const MOUNT_8: &str = r#"
 "#;
 
 #[test]
-fn mount_8_hands_over_its_options_and_remounts() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+fn mount_8_passes_its_options_and_remounts() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         return;
     }
     let (at, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -269,8 +269,8 @@ fn mount_8_hands_over_its_options_and_remounts() {
 }
 
 #[test]
-fn a_mount_in_the_background_is_there_when_the_command_ends_and_goes_with_umount() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+fn a_background_mount_is_ready_when_the_command_exits_and_ends_with_umount() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         return;
     }
     let at = tempfile::tempdir().unwrap();
@@ -284,8 +284,8 @@ fn a_mount_in_the_background_is_there_when_the_command_ends_and_goes_with_umount
 }
 
 #[test]
-fn a_soft_mount_that_gives_up_names_its_options() {
-    if !fuse_is_there() {
+fn an_error_of_a_soft_mount_names_its_options() {
+    if !fuse_is_available() {
         return;
     }
     let at = tempfile::tempdir().unwrap();
@@ -303,7 +303,8 @@ fn a_soft_mount_that_gives_up_names_its_options() {
     assert!(!said.contains("retry limit"), "{said}");
 }
 
-/// Runs its arguments where `$1` is all that is in /dev, with FUSE, and the system log's socket is `$2`, if that is one.
+/// Runs its arguments with `$1` as /dev, which contains FUSE, and `$2`, if not empty, as the socket of the
+/// system log.
 const IN_OWN_DEV: &str = r#"
     mount -t tmpfs none "$1"
     for device in fuse null urandom; do touch "$1/$device"; mount --bind /dev/$device "$1/$device"; done
@@ -313,8 +314,8 @@ const IN_OWN_DEV: &str = r#"
     "$@"
 "#;
 
-/// Makes a mount in the background, by the name that mount(8) calls, in a /dev of its own, and runs `then` as a shell
-/// does: what was said on standard error.
+/// Mounts in the background, under the name of the helper of mount(8), with its own /dev, then runs `then` in
+/// a shell. Returns standard error.
 fn in_own_dev(log: Option<&Path>, url: &str, at: &Path, then: &str) -> String {
     let beside = tempfile::tempdir().unwrap();
     let helper = beside.path().join("mount.millrace");
@@ -340,8 +341,8 @@ impl Drop for Process {
 }
 
 #[test]
-fn a_mount_in_the_background_logs_to_the_system_log_and_says_so() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+fn a_background_mount_logs_to_the_system_log_and_reports_it() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         return;
     }
     let (beside, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -358,12 +359,12 @@ fn a_mount_in_the_background_logs_to_the_system_log_and_says_so() {
         }
     };
     let said = in_own_dev(Some(&path), &server.url("tcp", "/x"), at.path(), "true");
-    let at_log = said.split("the log goes on in the system log, as millrace[").nth(1).expect(&said);
+    let at_log = said.split("the log continues in the system log, as millrace[").nth(1).expect(&said);
     let process = Process(at_log.split(']').next().unwrap().parse().unwrap());
     let mounted = logged("mounted");
     assert!(mounted.starts_with(&format!("<30>millrace[{}]: ", process.0)), "{mounted}");
 
-    // What it says at its end, when nobody reads its standard error.
+    // Errors at exit, after standard error has been closed.
     let seen_by_it = format!("/proc/{}/root{}/file", process.0, text(&at.path().canonicalize().unwrap()));
     let mut open = fs::File::create(seen_by_it).unwrap();
     open.write_all(b"never arrives").unwrap();
@@ -374,8 +375,8 @@ fn a_mount_in_the_background_logs_to_the_system_log_and_says_so() {
 }
 
 #[test]
-fn a_mount_in_the_background_says_that_there_is_no_system_log() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+fn a_background_mount_warns_if_there_is_no_system_log() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         return;
     }
     let at = tempfile::tempdir().unwrap();
@@ -385,11 +386,11 @@ fn a_mount_in_the_background_says_that_there_is_no_system_log() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_or_is_mute_is_told_in_one_sentence() {
+fn an_unreachable_or_unresponsive_server_is_reported_in_one_sentence() {
     let at = tempfile::tempdir().unwrap();
     let said = fails(1, &["mount", "--log", "warn", "nfs://127.0.0.1:1/x?proto=tcp", text(at.path())]);
     assert!(said.contains("127.0.0.1:1"), "{said}");
-    // Somebody who takes connections and never answers.
+    // A server that accepts connections and never replies.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for proto in ["tcp", "rdma"] {
         let url = format!("nfs://{}/x?proto={proto}", mute.local_addr().unwrap());
@@ -399,7 +400,7 @@ fn a_server_that_cannot_be_reached_or_is_mute_is_told_in_one_sentence() {
     assert!(!is_mounted(at.path()));
 }
 
-/// The command for a user without rights; the binary may lie where only its owner may go.
+/// The command as an unprivileged user. Copies the binary, whose directory may be inaccessible to that user.
 fn as_nobody(dir: &Path) -> Command {
     let binary = dir.join("millrace");
     if !binary.exists() {
@@ -412,7 +413,7 @@ fn as_nobody(dir: &Path) -> Command {
 
 #[test]
 fn without_root_fusermount3_mounts() {
-    if !fuse_is_there() || !rustix::process::geteuid().is_root() {
+    if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         return;
     }
     let (beside, stored) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -437,7 +438,7 @@ fn without_root_fusermount3_mounts() {
     let said = refused(without, &at);
     assert!(said.contains("mounting without root needs fusermount3 (package fuse3)"), "{said}");
     if !Command::new("fusermount3").arg("-V").stdout(Stdio::null()).status().is_ok_and(|s| s.success()) {
-        eprintln!("SKIPPED: fusermount3 is not installed, so nobody mounted without root");
+        eprintln!("SKIPPED: fusermount3 is not installed");
         return;
     }
     let said = refused(as_nobody(beside.path()), &of_root);
@@ -450,7 +451,7 @@ fn without_root_fusermount3_mounts() {
     let out = sh.output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(out.stdout, b"one\n");
-    // Others, even root, are not let in.
+    // Other users, including root, have no access.
     assert_eq!(fs::read_dir(&at).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
     kill(mounting.child.id(), "TERM");
     let (status, said) = mounting.end();

@@ -1,4 +1,4 @@
-//! The life of a server process: its ready line, its configuration, its end, and a restart in the middle of a copy.
+//! Life cycle of a server process: ready line, configuration, shutdown, and a restart during a copy.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -14,7 +14,7 @@ use std::{
 use common::{Server, fails, kill, millrace, noise, ok};
 
 #[test]
-fn the_ready_line_has_the_real_ports_and_nothing_follows_it() {
+fn standard_output_has_only_the_ready_line_with_the_ports() {
     let mut child = millrace()
         .args([
             "serve",
@@ -68,7 +68,7 @@ fn a_server_raises_its_limit_of_open_files_to_the_hard_one() {
 }
 
 #[test]
-fn a_signal_ends_the_server_in_order() {
+fn a_signal_ends_the_server_with_exit_code_0() {
     for signal in ["TERM", "INT"] {
         let mut server = Server::start(&["--export", "/m=memory:16MiB"]);
         ok(&["mkdir", &server.url("rdma", "/m/d")]);
@@ -78,7 +78,7 @@ fn a_signal_ends_the_server_in_order() {
 }
 
 #[test]
-fn a_configuration_file_and_the_command_line_add_up() {
+fn the_command_line_extends_the_configuration_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("millrace.toml");
     fs::write(
@@ -99,7 +99,7 @@ fn a_configuration_file_and_the_command_line_add_up() {
 }
 
 #[test]
-fn a_server_that_cannot_start_says_why() {
+fn a_failed_start_is_explained() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
     let said = fails(
         1,
@@ -146,12 +146,12 @@ fn metrics_are_served_on_request() {
 }
 
 #[test]
-fn a_service_manager_is_told_when_the_server_is_ready_and_when_it_ends() {
+fn the_service_manager_is_notified_of_start_and_stop() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let told = || {
+    let notification = || {
         let mut got = [0; 100];
         let n = socket.recv(&mut got).unwrap();
         String::from_utf8(got[..n].to_vec()).unwrap()
@@ -165,9 +165,9 @@ fn a_service_manager_is_told_when_the_server_is_ready_and_when_it_ends() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    assert_eq!(told(), "READY=1");
+    assert_eq!(notification(), "READY=1");
     kill(child.id(), "TERM");
-    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(notification(), "STOPPING=1");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
@@ -203,8 +203,8 @@ fn survives_a_restart(proto: &str, to_server: bool) {
     fs::create_dir(&from).unwrap();
     for i in 0..40_u64 {
         let content = noise(2_000_000, i + 1);
-        let place = if to_server { &from } else { &served.join("tree") };
-        fs::write(place.join(format!("{i}")), content).unwrap();
+        let directory = if to_server { &from } else { &served.join("tree") };
+        fs::write(directory.join(format!("{i}")), content).unwrap();
     }
     let export = format!("/x=local:{},squash=none", served.display());
     let mut server = Server::start(&["--export", &export]);
@@ -219,7 +219,7 @@ fn survives_a_restart(proto: &str, to_server: bool) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Some files are there, and not all.
+    // Wait until some of the files are copied.
     let target = if to_server { served.join("copy") } else { dir.path().join("copy") };
     let done = || fs::read_dir(&target).map_or(0, Iterator::count);
     while done() < 5 {

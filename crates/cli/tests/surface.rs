@@ -1,4 +1,4 @@
-//! Help, completions, the demo and the benches, as a user meets them.
+//! Help, completions, manual pages, the demo and the benches.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -9,7 +9,7 @@ use std::fs;
 use common::{noise, ok};
 
 #[test]
-fn help_teaches_the_first_steps_and_the_exit_codes() {
+fn help_contains_the_first_steps_and_the_exit_codes() {
     let help = ok(&["--help"]);
     for word in ["millrace demo", "nfs://HOST", "Exit codes", "130"] {
         assert!(help.contains(word), "{word}");
@@ -38,7 +38,7 @@ fn help_teaches_the_first_steps_and_the_exit_codes() {
 }
 
 #[test]
-fn completions_know_every_command() {
+fn completions_include_every_command() {
     for (shell, sign) in
         [("bash", "complete -F"), ("zsh", "#compdef millrace"), ("fish", "complete -c millrace")]
     {
@@ -48,7 +48,7 @@ fn completions_know_every_command() {
 }
 
 #[test]
-fn every_command_has_a_page_in_the_manual() {
+fn every_command_has_a_manual_page() {
     let dir = tempfile::tempdir().unwrap();
     ok(&["man", common::text(dir.path())]);
     for page in ["millrace", "millrace-serve", "millrace-cp", "millrace-doctor", "millrace-bench-iozone"] {
@@ -58,7 +58,7 @@ fn every_command_has_a_page_in_the_manual() {
 }
 
 #[test]
-fn the_demo_brings_every_file_back_and_says_how_it_moved() {
+fn the_demo_copies_every_file_and_reports_the_transfers() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
     fs::write(dir.path().join("large"), noise(3_000_000, 1)).unwrap();
@@ -74,7 +74,7 @@ fn the_demo_brings_every_file_back_and_says_how_it_moved() {
     assert!(moved["rdma_read_bytes"].as_u64() >= Some(3_000_000));
     assert_eq!(json["tcp"]["moved"]["rdma_writes"].as_u64(), Some(0));
     let text = ok(&["demo", path]);
-    assert!(text.contains("All 2 files came back the same"), "{text}");
+    assert!(text.contains("All 2 files are identical"), "{text}");
 }
 
 const KEYS: [&str; 15] = [

@@ -1,4 +1,4 @@
-//! Several clients at once, and servers that end and come back while they are used.
+//! Concurrent clients, and restarts of a server in use.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -13,8 +13,8 @@ use std::{
 
 use common::{Server, kill, millrace, names, noise, ok, text};
 
-/// Runs each command line in a process of its own, all at once; all must succeed.
-fn at_once(lines: &[Vec<String>]) {
+/// Runs all command lines concurrently; all must succeed.
+fn run_concurrently(lines: &[Vec<String>]) {
     let spawn = |line: &Vec<String>| {
         let mut c: Command = millrace();
         c.args(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
@@ -27,7 +27,7 @@ fn at_once(lines: &[Vec<String>]) {
 }
 
 #[test]
-fn two_clients_fill_and_empty_one_directory() {
+fn two_clients_change_one_directory_concurrently() {
     let dir = tempfile::tempdir().unwrap();
     let served = dir.path().join("served");
     fs::create_dir(&served).unwrap();
@@ -38,7 +38,7 @@ fn two_clients_fill_and_empty_one_directory() {
         for i in 0..60_u64 {
             fs::write(dir.path().join(who).join(format!("{who}-{i:02}")), noise(3000, i)).unwrap();
         }
-        // Both bring this one.
+        // Both clients create this file.
         fs::write(dir.path().join(who).join("both"), who.repeat(50_000)).unwrap();
     }
     for export in ["m", "l"] {
@@ -52,16 +52,16 @@ fn two_clients_fill_and_empty_one_directory() {
             line.push(url(proto, "/d/"));
             line
         };
-        at_once(&[put("rdma", "one"), put("tcp", "two")]);
+        run_concurrently(&[put("rdma", "one"), put("tcp", "two")]);
         let listed = ok(&["ls", "-a", &url("rdma", "/d")]);
         let all: BTreeSet<String> =
             ["one", "two"].iter().flat_map(|who| names(&dir.path().join(who))).collect();
         assert_eq!(listed.lines().map(str::to_owned).collect::<BTreeSet<_>>(), all);
-        // One or the other, never a mixture.
+        // The content is that of one of the clients, never a mixture.
         let both = ok(&["cat", &url("rdma", "/d/both")]);
         assert!(both == "one".repeat(50_000) || both == "two".repeat(50_000));
 
-        // One removes while the other adds.
+        // One client removes files while the other creates files.
         let rm = ["rm".to_owned(), "-f".into()]
             .into_iter()
             .chain((0..60).map(|i| url("rdma", &format!("/d/one-{i:02}"))))
@@ -73,18 +73,18 @@ fn two_clients_fill_and_empty_one_directory() {
             text(&dir.path().join("two")).to_owned(),
             url("tcp", "/d/again"),
         ];
-        at_once(&[rm, again, vec!["tree".into(), url("tcp", "/d")]]);
+        run_concurrently(&[rm, again, vec!["tree".into(), url("tcp", "/d")]]);
         let listed = ok(&["ls", &url("tcp", "/d")]);
         assert!(!listed.contains("one-") && listed.lines().count() == 62, "{listed}");
-        // Both remove the same tree, and a third one looks: what is gone is gone.
+        // Two clients remove the same tree while a third lists it.
         let rm = |proto| vec!["rm".to_owned(), "-rf".into(), url(proto, "/d")];
-        at_once(&[rm("rdma"), rm("tcp"), vec!["tree".into(), url("tcp", "")]]);
+        run_concurrently(&[rm("rdma"), rm("tcp"), vec!["tree".into(), url("tcp", "")]]);
         assert_eq!(ok(&["ls", "-a", &url("rdma", "")]), "");
     }
 }
 
 #[test]
-fn a_server_with_a_state_directory_comes_back_in_the_middle_of_a_copy() {
+fn a_copy_survives_a_restart_of_a_server_with_a_state_directory() {
     let dir = tempfile::tempdir().unwrap();
     let (served, from, state) =
         (dir.path().join("served"), dir.path().join("from"), dir.path().join("state"));
@@ -131,7 +131,7 @@ fn a_server_with_a_state_directory_comes_back_in_the_middle_of_a_copy() {
 }
 
 #[test]
-fn a_server_told_to_stop_lets_a_copy_end_or_tells_it_and_leaves_no_half_file() {
+fn a_copy_survives_a_graceful_restart_and_leaves_no_partial_file() {
     let dir = tempfile::tempdir().unwrap();
     let (served, from) = (dir.path().join("served"), dir.path().join("from"));
     fs::create_dir(&served).unwrap();
@@ -152,7 +152,7 @@ fn a_server_told_to_stop_lets_a_copy_end_or_tells_it_and_leaves_no_half_file() {
     }
     kill(server.child.id(), "TERM");
     assert_eq!(server.wait().code(), Some(0));
-    // What has its final name is whole, whenever the server ends.
+    // A file with its final name is complete at any time.
     for name in names(&served.join("t")).iter().filter(|n| !n.contains(".millrace-")) {
         assert!(
             fs::read(served.join("t").join(name)).unwrap() == fs::read(from.join(name)).unwrap(),

@@ -1,4 +1,4 @@
-//! Trees that are hard to copy, names that are hard to write, and output for scripts.
+//! Trees with unusual names, modes and links, and JSON output.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -17,8 +17,8 @@ use std::{
 
 use common::{Server, names, noise, ok, text};
 
-/// A directory with everything that is hard to copy.
-fn hard_tree(root: &Path) {
+/// Creates a tree with unusual names, sizes, modes, links and times.
+fn unusual_tree(root: &Path) {
     fs::create_dir_all(root.join("dir with space/ünïcødé/深い")).unwrap();
     fs::create_dir(root.join("empty dir")).unwrap();
     for (i, size) in [0, 1, 4095, 4096, 65_537, 1 << 20, (1 << 20) + 1, 5 << 20].into_iter().enumerate() {
@@ -61,10 +61,10 @@ fn assert_same_tree(a: &Path, b: &Path) {
 }
 
 #[test]
-fn a_hard_tree_goes_round_through_two_servers_and_back() {
+fn an_unusual_tree_is_unchanged_after_copies_through_two_servers() {
     let dir = tempfile::tempdir().unwrap();
     let (from, served) = (dir.path().join("from"), dir.path().join("served"));
-    hard_tree(&from);
+    unusual_tree(&from);
     fs::create_dir(&served).unwrap();
     let one = Server::start(&["--export", "/m=memory:64MiB"]);
     let two = Server::start(&["--export", &format!("/l=local:{},squash=none", served.display())]);
@@ -91,7 +91,7 @@ fn a_hard_tree_goes_round_through_two_servers_and_back() {
 }
 
 #[test]
-fn names_with_spaces_and_other_letters_can_be_given_in_urls() {
+fn urls_may_contain_spaces_and_non_ascii_letters() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ein Name.txt");
     fs::write(&file, b"content").unwrap();
@@ -107,7 +107,7 @@ fn names_with_spaces_and_other_letters_can_be_given_in_urls() {
 }
 
 #[test]
-fn a_name_that_is_not_utf8_is_copied_as_it_is() {
+fn a_name_that_is_not_utf8_is_copied_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();
@@ -122,10 +122,10 @@ fn a_name_that_is_not_utf8_is_copied_as_it_is() {
 }
 
 #[test]
-fn every_json_form_is_json() {
+fn json_output_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("a \"name\"");
-    hard_tree(&from);
+    unusual_tree(&from);
     let server = Server::start(&["--export", "/m=memory:64MiB,client=127.0.0.0/8"]);
     ok(&["put", "-r", text(&from), &server.url("rdma", "/m/")]);
     let url = server.url("rdma", "/m/a \"name\"");

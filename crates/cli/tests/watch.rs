@@ -16,7 +16,7 @@ fn metrics(server: &Server) -> String {
 }
 
 #[test]
-fn top_shows_what_clients_do_now() {
+fn top_shows_the_activity_of_clients() {
     let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
     let address = metrics(&server);
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -39,14 +39,14 @@ fn top_shows_what_clients_do_now() {
 }
 
 #[test]
-fn top_says_where_it_looked_in_vain() {
+fn an_error_of_top_names_the_address() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
     let said = fails(1, &["top", &server.tcp, "--once"]);
     assert!(said.contains(&server.tcp) && said.contains("--metrics"), "{said}");
     fails(1, &["top", "127.0.0.1:1"]);
 }
 
-/// The names of counters in the queries of a dashboard.
+/// Collects the names of metrics in the queries of a dashboard.
 fn queried(value: &serde_json::Value, names: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(map) => {
@@ -62,7 +62,7 @@ fn queried(value: &serde_json::Value, names: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_dashboard_asks_for_counters_that_a_server_has() {
+fn the_metrics_of_the_dashboard_exist() {
     let dashboard = include_str!("../../../contrib/grafana/millrace.json");
     let mut names = BTreeSet::new();
     queried(&serde_json::from_str(dashboard).unwrap(), &mut names);

@@ -9,8 +9,8 @@ Examples:
   millrace devices
   millrace devices --json | jq -r '.addresses[] | select(.provider == \"verbs\").address'
 
-The last table shows what --provider auto takes for each address of this machine: a server's when it listens there, a
-client's when it sends from there. An unspecified address (0.0.0.0) belongs to no device: auto takes iwarp for it.")]
+The last table shows the provider that --provider auto selects for each local address: for a server that listens there,
+and for a client that connects from there. For an unspecified address (0.0.0.0) auto selects iwarp.")]
 pub(crate) struct DevicesArgs {
     /// Print one JSON object
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! The documentation of the commands. Tests only.
+//! Tests that compare the documentation with the command line definition.
 
 use clap::CommandFactory;
 use millrace_doccheck::Program;
@@ -8,28 +8,28 @@ use super::Cli;
 const MILLRACE: Program = Program { name: "millrace", command: Cli::command, refused: |_| None };
 
 #[test]
-fn every_command_that_a_page_shows_is_understood() {
+fn every_command_in_a_page_is_accepted() {
     let seen = MILLRACE.check_blocks();
     assert!(seen > 30, "only {seen} commands were found in the pages");
 }
 
 #[test]
-fn every_command_and_option_that_a_sentence_names_is_there() {
+fn every_command_and_option_in_prose_exists() {
     let seen = MILLRACE.check_prose();
     assert!(seen > 40, "only {seen} were found in the pages");
 }
 
 #[test]
-fn every_example_of_the_help_is_understood() {
+fn every_example_in_help_is_accepted() {
     MILLRACE.check_examples();
 }
 
 #[test]
-fn every_command_teaches_by_example() {
+fn every_command_has_examples() {
     MILLRACE.check_help();
 }
 
 #[test]
-fn the_reference_of_commands_is_what_their_definitions_give() {
+fn command_reference_is_current() {
     MILLRACE.check_reference("docs/reference/commands.md", "Commands");
 }

@@ -1,4 +1,5 @@
-//! The commands that use files.
+//! Commands on files: `exports`, `ls`, `stat`, `tree`, `cat`, `put`, `get`, `cp`, `rm`, `mkdir`, `mv`, `ln`,
+//! `df`.
 
 use clap::Args;
 use millrace_bench::units::ByteSize;
@@ -35,7 +36,7 @@ pub(crate) struct LsArgs {
     #[arg(short, long)]
     pub(crate) long: bool,
 
-    /// Show names that begin with a dot too
+    /// Also show names that begin with a dot
     #[arg(short, long)]
     pub(crate) all: bool,
 
@@ -51,7 +52,7 @@ Examples:
   millrace stat nfs://127.0.0.1/data/file
   millrace stat --json nfs://127.0.0.1/data/file | jq .size")]
 pub(crate) struct StatArgs {
-    /// Files or directories; a symbolic link is shown itself
+    /// Files or directories; symbolic links are not followed
     #[arg(value_name = "URL", required = true)]
     pub(crate) urls: Vec<String>,
 
@@ -71,11 +72,11 @@ pub(crate) struct TreeArgs {
     #[arg(value_name = "URL")]
     pub(crate) url: String,
 
-    /// How many levels to go down
+    /// Maximum depth, in directory levels
     #[arg(short, long, value_name = "N")]
     pub(crate) depth: Option<usize>,
 
-    /// Show names that begin with a dot too
+    /// Also show names that begin with a dot
     #[arg(short, long)]
     pub(crate) all: bool,
 
@@ -91,15 +92,15 @@ Examples:
   millrace cat nfs://127.0.0.1/data/notes.txt
   millrace cat nfs://127.0.0.1/data/part1 nfs://127.0.0.1/data/part2 | tar x")]
 pub(crate) struct CatArgs {
-    /// Files, written one after the other
+    /// Files, written in this order
     #[arg(value_name = "URL", required = true)]
     pub(crate) urls: Vec<String>,
 }
 
-/// How to copy: the options of `put`, `get` and `cp`.
+/// Options of `put`, `get` and `cp`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CopyArgs {
-    /// Copy directories with all that is in them
+    /// Copy directories with their contents
     #[arg(short, long)]
     pub(crate) recursive: bool,
 
@@ -107,38 +108,38 @@ pub(crate) struct CopyArgs {
     #[arg(long)]
     pub(crate) verify: bool,
 
-    /// Keep hard links between the files that are copied (else each becomes a file of its own)
+    /// Preserve hard links between the copied files (otherwise each name becomes a separate file)
     #[arg(long)]
     pub(crate) hard_links: bool,
 
-    /// Keep owner and group (needs the right to give files away)
+    /// Preserve owner and group (requires the privilege to change owners)
     #[arg(long)]
     pub(crate) owner: bool,
 
-    /// Files in flight
+    /// Maximum number of files in flight
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) parallel: u16,
 
-    /// Records in flight, all files together
+    /// Maximum number of records in flight, over all files
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) outstanding: u16,
 
-    /// Bytes of one record [default: what the server prefers]
+    /// Size of one record [default: the server's preferred size]
     #[arg(long, value_name = "SIZE")]
     pub(crate) record: Option<ByteSize>,
 
-    /// No progress bar, even on a terminal
+    /// Show no progress bar on a terminal
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Print one JSON object with the outcome
+    /// Print the result as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 const COPY_NOTES: &str = "\
-Modes, times and symbolic links are kept. A file appears under its final name only when it is
-complete and, on a server, stable there; until then it has a temporary name in the same directory.
+Modes, times and symbolic links are preserved. A file has a temporary name in the target directory
+until it is complete and, on a server, on stable storage; then it is renamed to its final name.
 Progress is shown on a terminal only.";
 
 /// Arguments of `millrace put`.
@@ -151,7 +152,7 @@ Examples:
 
 {COPY_NOTES}"))]
 pub(crate) struct PutArgs {
-    /// Local files, and last the URL to copy to
+    /// Local files, followed by the target URL
     #[arg(value_name = "FILE", required = true, num_args = 2..)]
     pub(crate) paths: Vec<String>,
 
@@ -167,11 +168,11 @@ Examples:
   millrace get nfs://127.0.0.1/data/notes.txt
   millrace get -r --verify nfs://127.0.0.1/data/photos ./photos
 
-With one URL alone the copy goes into the current directory.
+With a single URL, the target is the current directory.
 
 {COPY_NOTES}"))]
 pub(crate) struct GetArgs {
-    /// URLs, and last the local file or directory to copy to
+    /// URLs, followed by the local target file or directory
     #[arg(value_name = "URL", required = true, num_args = 1..)]
     pub(crate) paths: Vec<String>,
 
@@ -188,11 +189,11 @@ Examples:
   millrace cp -r --verify nfs://127.0.0.1/data/tree ./tree
   millrace cp -r nfs://one/data/tree 'nfs://two/backup/tree?nconnect=2'
 
-If the last name is a directory that exists, the copies go into it.
+If the target is an existing directory, the copies are created in it.
 
 {COPY_NOTES}"))]
 pub(crate) struct CpArgs {
-    /// Files or URLs, and last where to copy to
+    /// Files or URLs, followed by the target
     #[arg(value_name = "PATH", required = true, num_args = 2..)]
     pub(crate) paths: Vec<String>,
 
@@ -207,15 +208,15 @@ Examples:
   millrace rm nfs://127.0.0.1/data/old.log
   millrace rm -r nfs://127.0.0.1/data/tree")]
 pub(crate) struct RmArgs {
-    /// What to remove
+    /// Files and directories
     #[arg(value_name = "URL", required = true)]
     pub(crate) urls: Vec<String>,
 
-    /// Remove directories with all that is in them
+    /// Remove directories with their contents
     #[arg(short, long)]
     pub(crate) recursive: bool,
 
-    /// Do not complain about what is not there
+    /// Ignore files that do not exist
     #[arg(short, long)]
     pub(crate) force: bool,
 }
@@ -231,7 +232,7 @@ pub(crate) struct MkdirArgs {
     #[arg(value_name = "URL", required = true)]
     pub(crate) urls: Vec<String>,
 
-    /// Make missing parents too, and accept a directory that exists
+    /// Create missing parents, and accept existing directories
     #[arg(short, long)]
     pub(crate) parents: bool,
 
@@ -243,7 +244,7 @@ pub(crate) struct MkdirArgs {
 fn octal_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),
-        _ => Err("write permissions in octal, 0 to 7777, as in 755".into()),
+        _ => Err("permissions must be octal, 0 to 7777, such as 755".into()),
     }
 }
 
@@ -254,13 +255,13 @@ Examples:
   millrace mv nfs://127.0.0.1/data/a nfs://127.0.0.1/data/b
   millrace mv nfs://127.0.0.1/data/a nfs://127.0.0.1/data/dir/
 
-Both names are in one export. A file of the new name is replaced, in one step.")]
+Both names must be in the same export. An existing file at the new name is replaced atomically.")]
 pub(crate) struct MvArgs {
-    /// The present name
+    /// The existing name
     #[arg(value_name = "FROM_URL")]
     pub(crate) from: String,
 
-    /// The new name, or a directory to move it into
+    /// The new name, or the directory to move it into
     #[arg(value_name = "TO_URL")]
     pub(crate) to: String,
 }
@@ -280,7 +281,7 @@ pub(crate) struct LnArgs {
     #[arg(value_name = "URL")]
     pub(crate) link: String,
 
-    /// Make a symbolic link
+    /// Create a symbolic link
     #[arg(short, long)]
     pub(crate) symbolic: bool,
 }
@@ -292,7 +293,7 @@ Examples:
   millrace df nfs://127.0.0.1/data
   millrace df --json nfs://127.0.0.1/data nfs://127.0.0.1/scratch")]
 pub(crate) struct DfArgs {
-    /// Exports, or anything in them
+    /// Exports, or paths in them
     #[arg(value_name = "URL", required = true)]
     pub(crate) urls: Vec<String>,
 
@@ -302,7 +303,8 @@ pub(crate) struct DfArgs {
 }
 
 impl GetArgs {
-    /// The URLs, and the local target: the last word unless it is a URL, else the current directory.
+    /// Returns the URLs and the local target: the last argument if it is a path, otherwise the current
+    /// directory.
     pub(crate) fn split(&self) -> (Vec<String>, String) {
         match self.paths.split_last() {
             Some((last, rest)) if !rest.is_empty() && !last.starts_with("nfs://") => {

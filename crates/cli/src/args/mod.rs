@@ -1,4 +1,4 @@
-//! What may be written on the command line. Text only: nothing here does anything.
+//! Definition of the command line: commands, options and help texts.
 
 mod bench;
 mod devices;
@@ -24,34 +24,33 @@ pub(crate) use files::{
     CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs,
     RmArgs, StatArgs, TreeArgs,
 };
-pub(crate) use mount::{MountArgs, with_helper};
+pub(crate) use mount::{MountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
 pub(crate) use watch::{DoctorArgs, TopArgs};
 
-const ABOUT: &str =
-    "NFS over RDMA in user space: serve files, use files, measure. No RDMA hardware is needed.";
+const ABOUT: &str = "NFS over RDMA in user space: serve, copy and mount files, measure performance. No RDMA hardware is needed.";
 
 const AFTER: &str = "\
 Start here:
-  millrace demo                                      see it work, on this machine, in under a minute
+  millrace demo                                      a demonstration on this host, in under a minute
   millrace serve --export /data=local:/srv/data      serve a directory
   millrace cp -r nfs://HOST/data/tree ./tree         copy a tree from a server
-  millrace mount nfs://HOST/data /mnt                use a server's files like a disk
+  millrace mount nfs://HOST/data /mnt                mount an export
 
 URLs:
   nfs://HOST[:PORT]/EXPORT/PATH[?OPTION=VALUE&...]
   proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
   provider=NAME     the RDMA provider, as --provider
-  nconnect=N        connections to use side by side (default 1)
-  rsize=, wsize=    the most bytes in one READ or WRITE, such as 256K (default: what the server allows)
-  noresvport        connect from any port (default: one below 1024 where the process may, as some servers demand)
-  registration=     how memory is registered for RDMA, as --registration
+  nconnect=N        number of parallel connections (default 1)
+  rsize=, wsize=    maximum size of one READ or WRITE, such as 256K (default: the server's maximum)
+  noresvport        connect from any port (default: a port below 1024 if the process has the privilege; some servers require it)
+  registration=     the memory registration strategy for RDMA, as --registration
 
 Exit codes:
   0  everything was done
-  1  the operation failed; one sentence on standard error says why and what to do
-  2  the command line is wrong
-  3  done in part: some files failed, each is named on standard error; the others are complete
+  1  the operation failed; one sentence on standard error states the reason and the remedy
+  2  the command line is invalid
+  3  partial success: some files failed, each is named on standard error; the others are complete
   130  interrupted (Ctrl-C); unfinished files were removed";
 
 /// The whole command line.
@@ -68,11 +67,12 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
-    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as "warn,millrace_rpcrdma=debug".
+    /// Log level on standard error: error, warn, info, debug, trace, or a filter such as
+    /// "warn,millrace_rpcrdma=debug"
     #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", help_heading = "Global options")]
     pub(crate) log: Option<String>,
 
-    /// How log lines are written: text, or json, one object a line
+    /// Format of log lines: text, or json with one object per line
     #[arg(
         long,
         global = true,
@@ -82,25 +82,27 @@ pub(crate) struct Global {
     )]
     pub(crate) log_format: LogFormat,
 
-    /// The RDMA provider: verbs (RDMA devices, through rdma-core), iwarp (software over TCP, needs nothing), or auto:
-    /// verbs where the local address belongs to an RDMA device, else iwarp; `millrace devices` shows which [default: auto]
+    /// The RDMA provider: verbs (RDMA devices, through rdma-core), iwarp (in software, over TCP), or auto:
+    /// verbs where the local address belongs to an RDMA device, else iwarp; `millrace devices` shows which
+    /// [default: auto]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options",
           value_parser = PossibleValuesParser::new(["auto", "iwarp", "verbs"]).try_map(|s| s.parse::<ProviderChoice>()))]
     pub(crate) provider: Option<ProviderChoice>,
 
-    /// How memory is registered for RDMA: dynamic, fast or cache [default: what suits the adapter; of a server: cache]
+    /// Memory registration strategy for RDMA: dynamic, fast or cache [default: chosen for the adapter;
+    /// servers: cache]
     #[arg(long, global = true, value_name = "STRATEGY", help_heading = "Global options",
           value_parser = PossibleValuesParser::new(["dynamic", "fast", "cache"]).try_map(|s| s.parse::<Strategy>()))]
     pub(crate) registration: Option<Strategy>,
 }
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Plain text
     #[default]
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -109,31 +111,31 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Serve directories over NFS on RDMA and TCP
     Serve(ServeArgs),
-    /// Tell whether a server's configuration file can be used
+    /// Check a server's configuration file
     CheckConfig(CheckConfigArgs),
-    /// Have a running server apply the exports of its changed configuration file
+    /// Make a running server apply the exports of its changed configuration file
     Reload(ReloadArgs),
-    /// Watch what a running server does: by client, export and procedure
+    /// Show the activity of a running server by client, export and procedure
     Top(TopArgs),
-    /// Find out what is wrong with this machine or on the way to a server, and what mends it
+    /// Diagnose this host and the connection to a server, with a remedy for each problem
     Doctor(DoctorArgs),
-    /// Copy a tree to an embedded server and back, over RDMA and TCP, and show what moved how
+    /// Copy a tree to an embedded server and back, over RDMA and TCP, and show the transfers
     Demo(DemoArgs),
     /// List the exports of a server
     Exports(ExportsArgs),
     /// List directories
     Ls(LsArgs),
-    /// Show everything known about files
+    /// Show all attributes of files
     Stat(StatArgs),
-    /// Draw a directory tree
+    /// Show a directory tree
     Tree(TreeArgs),
     /// Write files to standard output
     Cat(CatArgs),
     /// Copy local files to a server
     Put(PutArgs),
-    /// Copy files from a server to here
+    /// Copy files from a server to this host
     Get(GetArgs),
-    /// Copy files either way: local to server, server to local, server to server
+    /// Copy files in any direction: local to server, server to local, server to server
     Cp(CpArgs),
     /// Remove files and directories
     Rm(RmArgs),
@@ -143,17 +145,17 @@ pub(crate) enum Command {
     Mv(MvArgs),
     /// Make hard and symbolic links
     Ln(LnArgs),
-    /// Show the space that is left
+    /// Show the available space
     Df(DfArgs),
-    /// Make an export a directory of this machine (FUSE)
+    /// Mount an export in a local directory (FUSE)
     Mount(MountArgs),
-    /// List RDMA providers and devices, and why one cannot be used
+    /// List RDMA providers and devices, with the reason if one cannot be used
     Devices(DevicesArgs),
-    /// Measure speed and processor time
+    /// Measure throughput, latency and processor time
     Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
-    /// Write the manual's pages, one for each command
+    /// Write the manual pages, one for each command
     Man(ManArgs),
 }
 
@@ -163,7 +165,7 @@ pub(crate) enum Command {
 Examples:
   millrace man ~/.local/share/man/man1 && man millrace-serve")]
 pub(crate) struct ManArgs {
-    /// The directory, which is made if it is not there
+    /// The directory; it is created if it does not exist
     pub(crate) dir: std::path::PathBuf,
 }
 
@@ -186,7 +188,7 @@ mod tests {
     use super::Cli;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 }

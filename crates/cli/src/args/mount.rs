@@ -1,13 +1,13 @@
-//! `mount`, and the helper that mount(8) calls for fstab lines.
+//! `mount`, and its command line as a helper of mount(8).
 
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
 
-/// The names under which mount(8) looks for a helper: of the type `millrace`, and of the type that tables of mounts have.
+/// Names of the helper of mount(8): for the type `millrace`, and for the type in the mount table.
 const HELPERS: [&str; 2] = ["mount.millrace", "mount.fuse.millrace"];
-/// `nosuid` and `nodev` are no defaults of mount(8), which hands over neither `suid` nor `dev`.
-const OF_HELPER: [&str; 4] = ["mount", "--daemon", "-o", "suid,dev"];
+/// Arguments of the helper. mount(8) omits the options `suid` and `dev`, which are its defaults.
+const HELPER_ARGUMENTS: [&str; 4] = ["mount", "--daemon", "-o", "suid,dev"];
 
 /// Arguments of `millrace mount`.
 #[derive(Debug, Args)]
@@ -18,65 +18,66 @@ Examples:
   millrace mount nfs://HOST/data /mnt --daemon -o allow_other,nconnect=4
   millrace mount nfs://HOST/data /mnt --log debug
 
-It stays in the foreground, prints `ready /mnt` on standard output when /mnt can be used, and unmounts at SIGTERM or
-SIGINT, when everything is written; a second signal ends it at once. `umount /mnt` ends it too.
+The command stays in the foreground and prints `ready /mnt` on standard output when the mount is ready. At SIGTERM or
+SIGINT it writes back cached data and unmounts; a second signal ends it immediately. `umount /mnt` also ends it.
 
 Options (-o), as in mount(8) and nfs(5):
-  ro  hard  soft  timeo=TENTHS  retrans=N             hard (default) waits for a server that is gone; soft gives errors
+  ro  hard  soft  timeo=TENTHS  retrans=N             hard (default) retries until the server answers; soft returns errors
   rsize=  wsize=  nconnect=  proto=  port=  provider=  mountport=  registration=  resvport  noresvport
   actimeo=  acregmin=  acregmax=  acdirmin=  acdirmax=  noac  lookupcache=all|positive|none
-  allow_other            let every user in (brings default_permissions: the kernel judges by modes)
-  default_permissions    without it the server is asked for rights when a file is opened
-  sync                   writes are stable before they are answered
-  writeback              the kernel gathers small writes; what other clients change is seen later
-  local_lock=all  nolock locks hold on this machine only: there is nothing else yet
+  allow_other            grant access to all users (implies default_permissions: the kernel checks modes)
+  default_permissions    without it the server checks permissions when a file is opened
+  sync                   writes return when the data is on stable storage
+  writeback              the kernel coalesces small writes; changes by other clients become visible later
+  local_lock=all  nolock locks are local to this host (the only supported kind)
   suid  dev  exec  noexec  noatime  relatime  strictatime  nodiratime  lazytime  nosymfollow  dirsync  silent
-                         as the kernel has them; nosuid and nodev are the default, but not under mount(8)
-  remount                change ro, rw and the options of the line before on a mount that is there
+                         as in mount(8); the default is nosuid and nodev, except under mount(8)
+  remount                change ro, rw and the options of the previous line on an existing mount
 
 fstab, with this program (or a link to it) as /sbin/mount.millrace, and for `mount -o remount` /sbin/mount.fuse.millrace:
   nfs://HOST/data  /mnt  millrace  allow_other,_netdev  0 0")]
 pub(crate) struct MountArgs {
-    /// What to mount: an export, or a directory in it
+    /// The export, or a directory in it
     pub(crate) url: String,
 
-    /// Where: an empty directory
+    /// The mount point, an empty directory
     pub(crate) dir: PathBuf,
 
-    /// Mount options, with commas; may be given several times
+    /// Mount options, separated by commas; may be repeated
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
 
-    /// Go to the background when the directory can be used; the log goes on in the system log
+    /// Continue in the background when the mount is ready; log to the system log
     #[arg(long)]
     pub(crate) daemon: bool,
 
-    /// Leave out options that are unknown
+    /// Ignore unknown options
     #[arg(short = 's')]
     pub(crate) sloppy: bool,
 
-    /// Read the command line, and mount nothing
+    /// Check the command line without mounting
     #[arg(short = 'f')]
     pub(crate) fake: bool,
 
-    /// For mount(8), which may say it: without a meaning
+    /// Accepted for mount(8) and ignored
     #[arg(short = 'n', short_alias = 'v', action = clap::ArgAction::Count, hide = true)]
     pub(crate) ignored: u8,
 
-    /// For mount(8), which may say it: the type
+    /// Accepted for mount(8): the file system type
     #[arg(short = 't', value_name = "TYPE", hide = true)]
     pub(crate) kind: Option<String>,
 
-    /// How long unmounting may take to write what is not written, seconds
+    /// Time limit for writing back cached data when unmounting, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) grace: u64,
 }
 
-/// The command line; called as the helper of mount(8) it is that of `millrace mount --daemon`.
-pub(crate) fn with_helper(mut line: Vec<OsString>) -> Vec<OsString> {
+/// Returns the command line; if the program was called as the helper of mount(8), that of `millrace mount
+/// --daemon`.
+pub(crate) fn expand_mount_helper(mut line: Vec<OsString>) -> Vec<OsString> {
     let name = line.first().map(PathBuf::from);
     if name.as_deref().and_then(|p| p.file_name()).is_some_and(|n| HELPERS.iter().any(|h| n == *h)) {
-        line.splice(1..1, OF_HELPER.map(OsString::from));
+        line.splice(1..1, HELPER_ARGUMENTS.map(OsString::from));
     }
     line
 }
@@ -89,10 +90,10 @@ mod tests {
     use crate::args::{Cli, Command};
 
     #[test]
-    fn the_helper_of_mount_is_understood() {
+    fn mount_helper_command_line_is_accepted() {
         let words =
             ["/sbin/mount.millrace", "nfs://h/e", "/mnt", "-sn", "-v", "-o", "rw,_netdev", "-t", "millrace"];
-        let line = with_helper(words.map(OsString::from).to_vec());
+        let line = expand_mount_helper(words.map(OsString::from).to_vec());
         let Command::Mount(args) = Cli::try_parse_from(line).unwrap().command else { panic!("not mount") };
         assert!(args.daemon && args.sloppy && !args.fake);
         assert_eq!(
@@ -100,6 +101,6 @@ mod tests {
             ("nfs://h/e", "suid,dev,rw,_netdev")
         );
         let words = ["millrace", "df", "nfs://h/e"].map(OsString::from).to_vec();
-        assert_eq!(with_helper(words.clone()), words);
+        assert_eq!(expand_mount_helper(words.clone()), words);
     }
 }

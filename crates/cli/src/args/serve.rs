@@ -1,4 +1,4 @@
-//! `serve` and `demo`.
+//! `serve`, `check-config`, `reload` and `demo`.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -13,28 +13,29 @@ Examples:
   millrace serve --export /scratch=memory:2GiB --listen-rdma 0.0.0.0:20049 --listen-tcp 0.0.0.0:2049
   millrace serve --config /etc/millrace.toml --metrics 127.0.0.1:9100
 
-When the server can be used it prints one line on standard output, with the real ports:
+When the server is ready it prints one line on standard output, with the ports in use:
   ready rdma=127.0.0.1:20049 tcp=127.0.0.1:2049
 
-SIGHUP, or `millrace reload`, applies changes of the file's exports. The first SIGTERM or SIGINT stops new calls, finishes the open ones and exits; the second exits at once.
+SIGHUP, or `millrace reload`, applies changes of the exports in the configuration file. The first SIGTERM or SIGINT stops
+accepting calls, completes the calls in progress and exits; the second exits immediately.
 
-Mount it from Linux (as root; the siw driver makes an RDMA device of an ordinary network card):
+Mount it from Linux (as root; the siw driver provides a software RDMA device on any network interface):
   rdma link add siw0 type siw netdev eth0
   mount -t nfs -o vers=3,proto=rdma,port=20049,mountproto=tcp,mountport=2049,nolock HOST:/data /mnt")]
 pub(crate) struct ServeArgs {
-    /// Offer NAME: /NAME=local:DIRECTORY or /NAME=memory:SIZE. May be given several times
+    /// Export /NAME: /NAME=local:DIRECTORY or /NAME=memory:SIZE; may be repeated
     #[arg(long = "export", value_name = "/NAME=BACKEND", required_unless_present = "config")]
     pub(crate) exports: Vec<String>,
 
-    /// Where NFS over RDMA listens; port 0 takes a free one [default: 127.0.0.1:20049]
+    /// Listening address for NFS over RDMA; port 0 selects a free port [default: 127.0.0.1:20049]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen_rdma: Option<SocketAddr>,
 
-    /// Where NFS over TCP listens (MOUNT too); port 0 takes a free one [default: 127.0.0.1:2049]
+    /// Listening address for NFS and MOUNT over TCP; port 0 selects a free port [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen_tcp: Option<SocketAddr>,
 
-    /// Read exports, access rules and limits from a TOML file; what is on the command line goes before it
+    /// Read exports, access rules and limits from a TOML file; the command line takes precedence
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
@@ -42,15 +43,15 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
 
-    /// Threads that serve connections [default: one per processor]
+    /// Number of threads that serve connections [default: one per processor]
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<usize>,
 
-    /// Most bytes of memory for data on its way
+    /// Maximum memory for network data
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<ByteSize>,
 
-    /// How long open calls may take to finish after the first signal
+    /// Time limit for calls in progress after the first signal
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) grace: u64,
 }
@@ -62,7 +63,7 @@ Examples:
   millrace check-config                        check /etc/millrace.toml
   millrace check-config new.toml && mv new.toml /etc/millrace.toml && millrace reload
 
-The first mistake is told with its line and column. Directories must be there; addresses are not opened.")]
+The command reports the first error with its line and column. Exported directories must exist; addresses are not opened.")]
 pub(crate) struct CheckConfigArgs {
     /// The TOML file
     #[arg(default_value = "/etc/millrace.toml")]
@@ -73,13 +74,13 @@ pub(crate) struct CheckConfigArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  millrace reload                              ask the server at /run/millrace/control
+  millrace reload                              the server at /run/millrace/control
   millrace reload /tmp/millrace.control
 
-The server reads its configuration file again and applies what [[export]] says now; connections and open files stay.
-Files of an export that is gone are stale. Addresses, limits and all the rest wait for a restart, and are named. A file
-with a mistake changes nothing. The socket is the one that `control` in the configuration names; SIGHUP does the same,
-with the answer in the server's log.")]
+The server reads its configuration file again and applies the [[export]] tables; connections and open files are kept.
+File handles of removed exports become stale. Changes of addresses, limits and other keys require a restart; the output
+names them. An invalid file changes nothing. The socket is `control` in the configuration. SIGHUP has the same effect
+and writes the result to the server's log.")]
 pub(crate) struct ReloadArgs {
     /// The server's control socket
     #[arg(default_value = "/run/millrace/control")]
@@ -91,20 +92,20 @@ pub(crate) struct ReloadArgs {
 #[command(after_help = "\
 Examples:
   millrace demo                    copy the Rust toolchain's documentation (or a generated tree)
-  millrace demo ~/pictures         copy a directory of yours
-  millrace demo --json | jq .rdma  the figures for a script
+  millrace demo ~/pictures         copy a given directory
+  millrace demo --json | jq .rdma  print the figures as JSON
 
-The directory is only read. The server keeps the copy in memory, listens on the loopback address only, and is gone
-afterwards. The exit code is 1 if any byte differs.")]
+The directory is not modified. The server keeps the copy in memory, listens on the loopback address only, and ends with
+the command. The exit code is 1 if any byte differs.")]
 pub(crate) struct DemoArgs {
     /// The directory to copy [default: the Rust toolchain's documentation or library, else a generated tree]
     pub(crate) dir: Option<PathBuf>,
 
-    /// Stop choosing files at this many bytes in all
+    /// Maximum total size of the copied files
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     pub(crate) max_bytes: ByteSize,
 
-    /// Stop choosing files at this many
+    /// Maximum number of copied files
     #[arg(long, value_name = "N", default_value_t = 4000)]
     pub(crate) max_files: usize,
 

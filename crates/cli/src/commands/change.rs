@@ -10,7 +10,7 @@ use millrace_nfs::v3::{FileHandle, FileType, Sattr, Status};
 use super::each;
 use crate::{
     args::{LnArgs, MkdirArgs, MvArgs, RmArgs},
-    problem::is_gone,
+    file_error::is_gone,
     session::Session,
 };
 
@@ -27,15 +27,13 @@ pub(super) fn rm(args: &RmArgs) -> CommandResult {
             other => other.map_err(|e| session.failed("remove", e))?,
         };
         if found.attributes.file_type == FileType::Directory && !args.recursive {
-            return Err(Failure::new(format!(
-                "{url} is a directory; add -r to remove it with all that is in it"
-            )));
+            return Err(Failure::new(format!("{url} is a directory; add -r to remove it with its contents")));
         }
         remove_tree(&session).await
     }))
 }
 
-/// Removes what `session` names, with all that is in it.
+/// Removes the object that `session` names, with its contents.
 pub(crate) async fn remove_tree(session: &Session) -> Result<(), Failure> {
     let (dir, name) = session.parent().await?;
     let found = session.client.lookup(dir, &name).await.map_err(|e| session.failed("remove", e))?;
@@ -49,13 +47,13 @@ pub(crate) async fn remove_tree(session: &Session) -> Result<(), Failure> {
 /// A directory that is being emptied.
 struct Level {
     dir: FileHandle,
-    /// Its own name, to be removed from the level above when it is empty.
+    /// Its name in the parent directory, which is removed when the directory is empty.
     name: Vec<u8>,
-    /// Directories in it that are still to be emptied.
+    /// Its remaining subdirectories.
     below: Vec<(FileHandle, Vec<u8>)>,
 }
 
-/// Removes all that is in `root`; symbolic links are removed and not followed.
+/// Removes the contents of `root`. Symbolic links are removed, not followed.
 async fn empty(session: &Session, root: FileHandle) -> Result<(), millrace_client::Error> {
     let mut levels = vec![open_level(session, root, Vec::new()).await?];
     while let Some(level) = levels.last_mut() {
@@ -72,7 +70,7 @@ async fn empty(session: &Session, root: FileHandle) -> Result<(), millrace_clien
     Ok(())
 }
 
-/// Removes what is no directory from `dir`, and gives the directories in it.
+/// Removes all entries of `dir` except directories, and returns the directories.
 async fn open_level(
     session: &Session,
     dir: FileHandle,
@@ -104,7 +102,7 @@ async fn open_level(
     Ok(Level { dir, name, below })
 }
 
-/// What somebody else removed meanwhile is removed.
+/// Treats an object that another client has removed as success.
 fn ignore_gone<T>(r: Result<T, millrace_client::Error>) -> Result<(), millrace_client::Error> {
     match r {
         Err(e) if !is_gone(&e) => Err(e),
@@ -121,7 +119,7 @@ pub(super) fn mkdir(args: &MkdirArgs) -> CommandResult {
         let (dir, name) = match session.resolve_parent().await {
             Err(Some(e)) if e.is_not_found() => {
                 return Err(Failure::new(format!(
-                    "cannot make {url}: the directory above it does not exist; add -p to make that too"
+                    "cannot create {url}: its parent directory does not exist; add -p to create it too"
                 )));
             }
             Err(Some(e)) => return Err(session.failed("find the directory of", e)),
@@ -129,7 +127,7 @@ pub(super) fn mkdir(args: &MkdirArgs) -> CommandResult {
             Ok(found) => found,
         };
         let made = session.client.mkdir(dir, &name, mode(args.mode)).await;
-        made.map(drop).map_err(|e| session.failed("make", e))
+        made.map(drop).map_err(|e| session.failed("create", e))
     }))
 }
 
@@ -137,7 +135,7 @@ fn mode(mode: u32) -> Sattr {
     Sattr { mode: Some(mode), ..Sattr::default() }
 }
 
-/// Makes every directory of the path that is not there.
+/// Creates all missing directories of the path.
 async fn make_all(session: &Session, bits: u32) -> Result<(), Failure> {
     let parts: Vec<&[u8]> =
         session.path.split(|b| *b == b'/').filter(|p| !p.is_empty() && *p != b".").collect();
@@ -149,50 +147,50 @@ async fn make_all(session: &Session, bits: u32) -> Result<(), Failure> {
         if part == b".." {
             continue;
         }
-        let (dir, _) = session.client.resolve(&above).await.map_err(|e| session.failed("make", e))?;
+        let (dir, _) = session.client.resolve(&above).await.map_err(|e| session.failed("create", e))?;
         match session.client.mkdir(dir, part, mode(bits)).await {
             Ok(_) => {}
             Err(e) if e.status() == Some(Status::Exist) => {}
-            Err(e) => return Err(session.failed("make", e)),
+            Err(e) => return Err(session.failed("create", e)),
         }
     }
-    let (_, a) = session.client.resolve(&path).await.map_err(|e| session.failed("make", e))?;
+    let (_, a) = session.client.resolve(&path).await.map_err(|e| session.failed("create", e))?;
     if a.file_type != FileType::Directory {
         return Err(Failure::new(format!("{} exists and is not a directory", session.text)));
     }
     Ok(())
 }
 
-/// Where `to` puts what is now called `name`: into the directory that it names, or under the name that it gives.
-async fn place(to: &Session, name: Vec<u8>) -> Result<(FileHandle, Vec<u8>), Failure> {
+/// Returns the target directory and name for an object called `name`: `to` is a directory, or the new name.
+async fn resolve_target(to: &Session, name: Vec<u8>) -> Result<(FileHandle, Vec<u8>), Failure> {
     match to.resolve_optional().await? {
         Some((dir, a)) if a.file_type == FileType::Directory => Ok((dir, name)),
         _ if to.wants_dir => Err(Failure::new(format!(
-            "{} is not a directory; make it first, or leave the last / out",
+            "{} is not a directory; create it first, or omit the trailing /",
             to.text
         ))),
         _ => to.parent().await,
     }
 }
 
-fn same_export(a: &Session, b: &Session, instead: &str) -> Result<(), Failure> {
+fn check_same_export(a: &Session, b: &Session, instead: &str) -> Result<(), Failure> {
     if a.shares_export_with(b) {
         return Ok(());
     }
-    Err(Failure::new(format!("{} and {} are not in one export; {instead}", a.text, b.text)))
+    Err(Failure::new(format!("{} and {} are in different exports; {instead}", a.text, b.text)))
 }
 
 pub(super) fn mv(args: &MvArgs) -> CommandResult {
     executor::small()?.block_on(async {
         let from = Session::open(&args.from).await?;
         let to = Session::open(&args.to).await?;
-        same_export(&from, &to, "use `millrace cp`, then `millrace rm`")?;
+        check_same_export(&from, &to, "use `millrace cp`, then `millrace rm`")?;
         let (from_dir, from_name) = from.parent().await?;
-        let (to_dir, to_name) = place(&to, from_name.clone()).await?;
+        let (to_dir, to_name) = resolve_target(&to, from_name.clone()).await?;
         let moved = from.client.rename(from_dir, &from_name, to_dir, &to_name).await;
         moved.map_err(|e| match e.status() {
             Some(Status::Inval) => Failure::new(format!(
-                "cannot move {} to {}: a directory cannot go into itself, and a name cannot be . or ..",
+                "cannot move {} to {}: a directory cannot be moved into itself, and a name cannot be . or ..",
                 from.text, to.text
             )),
             _ => from.failed("move", e),
@@ -206,22 +204,26 @@ pub(super) fn ln(args: &LnArgs) -> CommandResult {
         let link = Session::open(&args.link).await?;
         if args.symbolic {
             let last = args.target.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-            let (dir, name) = place(&link, last.as_bytes().to_vec()).await?;
+            let (dir, name) = resolve_target(&link, last.as_bytes().to_vec()).await?;
             let made = link.client.symlink(dir, &name, &args.target, mode(0o777)).await;
-            made.map_err(|e| link.failed("make", e))?;
+            made.map_err(|e| link.failed("create", e))?;
             return Ok(Outcome::Done);
         }
         let target = Session::open(&args.target).await?;
-        same_export(&target, &link, "hard links stay in one export: use -s, or `millrace cp`")?;
+        check_same_export(
+            &target,
+            &link,
+            "a hard link must be in the same export: use -s, or `millrace cp`",
+        )?;
         let (file, a) = target.resolve_link().await?;
         if a.file_type == FileType::Directory {
             return Err(Failure::new(format!(
-                "{} is a directory, which has one name only; use -s for a symbolic link",
+                "{} is a directory, which cannot have hard links; use -s for a symbolic link",
                 target.text
             )));
         }
-        let (dir, name) = place(&link, target.name()).await?;
-        link.client.link(file, dir, &name).await.map_err(|e| link.failed("make", e))?;
+        let (dir, name) = resolve_target(&link, target.name()).await?;
+        link.client.link(file, dir, &name).await.map_err(|e| link.failed("create", e))?;
         Ok(Outcome::Done)
     })
 }

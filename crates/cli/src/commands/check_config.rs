@@ -15,11 +15,8 @@ pub(super) fn run(args: &CheckConfigArgs) -> CommandResult {
     }
     let exports: Vec<&str> = config.server.exports.iter().map(|e| e.name.as_str()).collect();
     if exports.is_empty() {
-        return Err(Failure::new(format!(
-            "{}: there is nothing to serve; add an [[export]]",
-            args.file.display()
-        )));
+        return Err(Failure::new(format!("{}: no exports; add an [[export]]", args.file.display())));
     }
-    output::line(&format!("{}: fine; exports {}", args.file.display(), exports.join(", ")))?;
+    output::line(&format!("{}: valid; exports {}", args.file.display(), exports.join(", ")))?;
     Ok(Outcome::Done)
 }

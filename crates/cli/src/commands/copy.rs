@@ -22,7 +22,7 @@ use millrace_nfs::v3::{FileHandle, FileType};
 use crate::{
     args::{CopyArgs, CpArgs, GetArgs, PutArgs},
     copy_summary::{CopySummary, FailedFile},
-    problem::Problem,
+    file_error::FileError,
     progress::CopyProgress,
     session::{self, Session, is_url},
 };
@@ -30,11 +30,11 @@ use crate::{
 pub(super) fn put(args: &PutArgs) -> CommandResult {
     let (to, from) = split(&args.paths)?;
     if let Some(url) = from.iter().find(|f| is_url(f)) {
-        return Err(Failure::usage(format!("put copies local files, and {url} is a URL; use get or cp")));
+        return Err(Failure::usage(format!("put copies local files, but {url} is a URL; use get or cp")));
     }
     if !is_url(to) {
         return Err(Failure::usage(format!(
-            "put copies to a server, and {to} is no URL; write nfs://HOST/EXPORT/PATH"
+            "put copies to a server, but {to} is not a URL; use nfs://HOST/EXPORT/PATH"
         )));
     }
     transfer(from, to, &args.copy)
@@ -44,7 +44,7 @@ pub(super) fn get(args: &GetArgs) -> CommandResult {
     let (from, to) = args.split();
     if let Some(path) = from.iter().find(|f| !is_url(f)) {
         return Err(Failure::usage(format!(
-            "get copies from a server, and {path} is no URL; write nfs://HOST/EXPORT/PATH, or use put"
+            "get copies from a server, but {path} is not a URL; use nfs://HOST/EXPORT/PATH, or put"
         )));
     }
     transfer(&from, &to, &args.copy)
@@ -53,13 +53,13 @@ pub(super) fn get(args: &GetArgs) -> CommandResult {
 pub(super) fn cp(args: &CpArgs) -> CommandResult {
     let (to, from) = split(&args.paths)?;
     if !is_url(to) && from.iter().all(|f| !is_url(f)) {
-        return Err(Failure::usage("neither side is a URL; for local copies there is cp(1)"));
+        return Err(Failure::usage("neither source nor target is a URL; use cp(1) for local copies"));
     }
     transfer(from, to, &args.copy)
 }
 
 fn split(paths: &[String]) -> Result<(&String, &[String]), Failure> {
-    paths.split_last().ok_or_else(|| Failure::usage("name what to copy and where to"))
+    paths.split_last().ok_or_else(|| Failure::usage("name a source and a target"))
 }
 
 impl From<&CopyArgs> for Options {
@@ -81,14 +81,14 @@ fn transfer(from: &[String], to: &str, args: &CopyArgs) -> CommandResult {
     let report = rt.block_on(async {
         if is_url(to) {
             let session = Session::open_again(to).await?;
-            let target = Place::remote(&session, from.len()).await?;
+            let target = Destination::remote(&session, from.len()).await?;
             all(from, &RemoteTree::new(session.client.clone()), target, Some(&session), args).await
         } else {
-            let target = Place::local(Path::new(to), from.len())?;
+            let target = Destination::local(Path::new(to), from.len())?;
             all(from, &local_tree(), target, None, args).await
         }
     })?;
-    // Threads that wait for a server that is gone do not hold us up.
+    // Do not wait for threads that are blocked on an unreachable server.
     rt.shutdown_background();
     if !args.json && !args.quiet && std::io::stderr().is_terminal() {
         eprintln!("{report}");
@@ -103,14 +103,14 @@ fn local_tree() -> LocalTree {
     LocalTree::new(Arena::new(ArenaConfig::default()))
 }
 
-/// Where copies go.
-struct Place<N> {
+/// Target of the copies.
+struct Destination<N> {
     dir: N,
-    /// The name of the one copy; `None`: each keeps its own.
+    /// The new name of a single copy; `None` if each copy keeps the name of its source.
     name: Option<Vec<u8>>,
 }
 
-impl Place<FileHandle> {
+impl Destination<FileHandle> {
     async fn remote(session: &Session, sources: usize) -> Result<Self, Failure> {
         match session.resolve_optional().await? {
             Some((dir, a)) if a.file_type == FileType::Directory => return Ok(Self { dir, name: None }),
@@ -121,21 +121,24 @@ impl Place<FileHandle> {
     }
 }
 
-impl Place<PathBuf> {
+impl Destination<PathBuf> {
     fn local(path: &Path, sources: usize) -> Result<Self, Failure> {
         if path.is_dir() {
             return Ok(Self { dir: path.to_owned(), name: None });
         }
         let wants_dir = path.as_os_str().as_bytes().ends_with(b"/");
         check_single(&path.display().to_string(), sources, wants_dir, path.exists())?;
-        let no_name = || Failure::new(format!("{} is not a name for a file", path.display()));
+        let no_name = || Failure::new(format!("{} does not end with a file name", path.display()));
         let name = path.file_name().ok_or_else(no_name)?.as_bytes().to_vec();
         let dir = match path.parent() {
             Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
             _ => PathBuf::from("."),
         };
         if !dir.is_dir() {
-            return Err(Failure::new(format!("there is no directory {}; make it first", dir.display())));
+            return Err(Failure::new(format!(
+                "the directory {} does not exist; create it first",
+                dir.display()
+            )));
         }
         Ok(Self { dir, name: Some(name) })
     }
@@ -148,29 +151,29 @@ fn check_single(target: &str, sources: usize, wants_dir: bool, exists: bool) -> 
     }
     let what = if exists { "is not a directory" } else { "does not exist" };
     Err(Failure::new(format!(
-        "{target} {what}, and only a directory can take this; make it with mkdir first"
+        "{target} {what}, but the target must be a directory; create it with mkdir first"
     )))
 }
 
-/// Copies one source after the other; many files of each are in flight.
+/// Copies the sources sequentially. Each copy has many files in flight.
 async fn all<T: Target>(
     from: &[String],
     target: &T,
-    place: Place<T::Node>,
+    destination: Destination<T::Node>,
     target_session: Option<&Session>,
     args: &CopyArgs,
 ) -> Result<CopySummary, Failure> {
-    // A wrong command line does nothing.
+    // Reject an invalid URL before the first copy.
     for url in from.iter().filter(|f| is_url(f)) {
         session::parse(url)?;
     }
     let mut total = CopySummary::default();
     let mut names = HashSet::new();
     for source in from {
-        match one(source, target, &place, target_session, &mut names, args).await {
+        match one(source, target, &destination, target_session, &mut names, args).await {
             Ok(report) => total.add(report),
             Err(e) if from.len() == 1 => return Err(e),
-            // The others are copied.
+            // Continue with the other sources.
             Err(e) => {
                 eprintln!("millrace: {e}");
                 total.failed.push(FailedFile { path: source.clone(), error: e.to_string() });
@@ -183,18 +186,18 @@ async fn all<T: Target>(
     Ok(total)
 }
 
-/// Copies one source. `names` are those that the sources before have at the target.
+/// Copies one source. `names` are the names of the previous sources at the target.
 async fn one<T: Target>(
     source: &str,
     target: &T,
-    place: &Place<T::Node>,
+    destination: &Destination<T::Node>,
     target_session: Option<&Session>,
     names: &mut HashSet<Vec<u8>>,
     args: &CopyArgs,
 ) -> Result<Report, Failure> {
     let mut unique = |name: &[u8]| {
-        let twice = || format!("{source} would replace another of the files to copy; copy it by itself");
-        if names.insert(name.to_vec()) { Ok(()) } else { Err(Failure::new(twice())) }
+        let conflict = || format!("{source} would replace another source of this copy; copy it separately");
+        if names.insert(name.to_vec()) { Ok(()) } else { Err(Failure::new(conflict())) }
     };
     if is_url(source) {
         let session = Session::open_again(source).await?;
@@ -202,21 +205,21 @@ async fn one<T: Target>(
         let tree = RemoteTree::new(session.client.clone());
         let item = remote_item(&session, args.recursive).await?;
         unique(&item.name)?;
-        return Ok(run(&tree, item, target, place, args).await);
+        return Ok(run(&tree, item, target, destination, args).await);
     }
     let item = local_item(Path::new(source), args.recursive)?;
     unique(&item.name)?;
-    Ok(run(&local_tree(), item, target, place, args).await)
+    Ok(run(&local_tree(), item, target, destination, args).await)
 }
 
 async fn run<S: Source, T: Target>(
     tree: &S,
     mut item: Item<S::Node>,
     target: &T,
-    place: &Place<T::Node>,
+    destination: &Destination<T::Node>,
     args: &CopyArgs,
 ) -> Report {
-    if let Some(name) = &place.name {
+    if let Some(name) = &destination.name {
         item.name = name.clone();
     }
     let progress = CopyProgress::new(args.quiet || args.json);
@@ -224,13 +227,13 @@ async fn run<S: Source, T: Target>(
     let report = TreeCopy::new(tree, target, Options::from(args))
         .on_event(move |event| shown.show(&event))
         .interrupted_by(interrupted())
-        .run(vec![item], place.dir.clone())
+        .run(vec![item], destination.dir.clone())
         .await;
     progress.finish();
     report
 }
 
-/// A directory cannot be copied into itself.
+/// Rejects a copy of a directory into itself.
 fn refuse_loop(from: &Session, to: Option<&Session>) -> Result<(), Failure> {
     let Some(to) = to.filter(|to| to.shares_export_with(from)) else { return Ok(()) };
     let parts = |p: &[u8]| -> Vec<Vec<u8>> {
@@ -243,7 +246,10 @@ fn refuse_loop(from: &Session, to: Option<&Session>) -> Result<(), Failure> {
         )));
     }
     if parts(&to.path).starts_with(&parts(&from.path)) {
-        return Err(Failure::new(format!("{} cannot be copied to {}, which lies in it", from.text, to.text)));
+        return Err(Failure::new(format!(
+            "{} cannot be copied to {}, which is below it",
+            from.text, to.text
+        )));
     }
     Ok(())
 }
@@ -256,25 +262,25 @@ async fn remote_item(session: &Session, recursive: bool) -> Result<Item<FileHand
 
 fn local_item(path: &Path, recursive: bool) -> Result<Item<PathBuf>, Failure> {
     let meta = if recursive { path.symlink_metadata() } else { path.metadata() };
-    let meta = Metadata::from(&meta.map_err(|e| Failure::from(Problem::local("copy", path, &e)))?);
+    let meta = Metadata::from(&meta.map_err(|e| Failure::from(FileError::local("copy", path, &e)))?);
     let name = match path.file_name() {
         Some(name) => name.to_owned(),
-        // `.`, `..` and `/`: what they are called where they are.
+        // For `.`, `..` and `/`: the name in the parent directory.
         None => path.canonicalize().ok().and_then(|p| p.file_name().map(OsStr::to_owned)).unwrap_or_default(),
     };
     if name.is_empty() && meta.kind != FileKind::Directory {
-        return Err(Failure::new(format!("{} has no name to copy it under", path.display())));
+        return Err(Failure::new(format!("{} has no file name", path.display())));
     }
     let name = if name.is_empty() { b"root".to_vec() } else { name.as_bytes().to_vec() };
     Ok(Item { path: path.display().to_string(), name, node: path.to_owned(), meta })
 }
 
-/// Completes when the user wants the copy to stop.
+/// Completes when a signal interrupts the copy.
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
     stop_signal(&mut terminate).await;
-    eprintln!("millrace: stopping; unfinished files are removed (a second signal ends at once)");
+    eprintln!("millrace: stopping; unfinished files are removed (a second signal exits immediately)");
     tokio::spawn(async move {
         stop_signal(&mut terminate).await;
         std::process::exit(130)

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::args::DevicesArgs;
 
-const IWARP: &str = "in software, over TCP, at every address";
+const IWARP: &str = "in software, over TCP, on all addresses";
 
 pub(super) fn run(args: &DevicesArgs) -> CommandResult {
     let devices = verbs::devices();
@@ -28,7 +28,7 @@ pub(super) fn run(args: &DevicesArgs) -> CommandResult {
     Ok(Outcome::Done)
 }
 
-/// What `auto` takes for an address of this machine.
+/// The provider that `auto` selects for a local address.
 struct Address {
     address: String,
     interface: String,
@@ -38,7 +38,7 @@ struct Address {
 
 fn addresses() -> Result<Vec<Address>, Failure> {
     let interfaces = if_addrs::get_if_addrs()
-        .map_err(|e| Failure::new(format!("cannot list the addresses of this machine: {e}")))?;
+        .map_err(|e| Failure::new(format!("cannot list the addresses of this host: {e}")))?;
     let judge = |i: if_addrs::Interface| {
         let chosen = ProviderChoice::Auto.to_listen(i.ip()).map_err(|e| Failure::new(e.to_string()))?;
         Ok(Address {
@@ -51,7 +51,7 @@ fn addresses() -> Result<Vec<Address>, Failure> {
     interfaces.into_iter().map(judge).collect()
 }
 
-/// How many devices there are that tell of themselves; or why none can be used.
+/// Number of usable devices, or the reason if there are none.
 fn usable(devices: &Result<Vec<Device>, Unusable>) -> Result<usize, String> {
     let devices = devices.as_ref().map_err(ToString::to_string)?;
     let failed = |d: &Device| d.details.as_ref().err().map(|e| format!("{}: {e}", d.name));
@@ -81,8 +81,8 @@ fn to_text(devices: &Result<Vec<Device>, Unusable>, addresses: &[Address]) -> St
     let mut t = Table::new(&[
         ("address", Align::Left),
         ("interface", Align::Left),
-        ("auto takes", Align::Left),
-        ("because", Align::Left),
+        ("auto selects", Align::Left),
+        ("reason", Align::Left),
     ]);
     for a in addresses {
         t.row([&a.address, &a.interface, a.provider, &a.why]);
@@ -94,7 +94,7 @@ const fn transport(d: &Device) -> &'static str {
     match d.transport {
         Transport::InfiniBand => "InfiniBand or RoCE",
         Transport::Iwarp => "iWARP",
-        _ => "another transport, of no use here",
+        _ => "unsupported transport",
     }
 }
 
@@ -109,7 +109,7 @@ fn heading(d: &Device) -> String {
     out
 }
 
-/// Names of features, and whether they are there.
+/// Names of features, and whether the device has them.
 const fn features(f: &Features) -> [(&'static str, bool); 5] {
     [
         ("memory windows", f.memory_windows),
@@ -120,7 +120,7 @@ const fn features(f: &Features) -> [(&'static str, bool); 5] {
     ]
 }
 
-/// Names of limits, and what they are.
+/// Names and values of limits.
 fn limits(l: &Limits) -> [(&'static str, u64); 15] {
     [
         ("max_qp", l.max_qp.into()),
@@ -144,7 +144,7 @@ fn limits(l: &Limits) -> [(&'static str, u64); 15] {
 fn describe(device: &Device, d: &Details) -> Table {
     let mut t = Table::bare(&[Align::Left, Align::Left]);
     for p in &d.ports {
-        // iWARP devices state a path MTU that means nothing.
+        // The path MTU that iWARP devices report has no meaning.
         let mtu = match device.transport {
             Transport::Iwarp => String::new(),
             _ => format!("path MTU {} of {} bytes, ", p.active_mtu, p.max_mtu),
@@ -168,14 +168,14 @@ fn describe(device: &Device, d: &Details) -> Table {
     t.row([
         "  queue pairs".into(),
         format!(
-            "{} of {} work requests, {} pieces (RDMA Read: {})",
+            "{} of {} work requests, {} SGEs (RDMA Read: {})",
             l.max_qp, l.max_qp_wr, l.max_sge, l.max_sge_rd
         ),
     ]);
     t.row([
         "  RDMA Reads".into(),
         format!(
-            "{} in, {} out per queue pair; {} in all",
+            "{} inbound, {} outbound per queue pair; {} in total",
             l.max_qp_rd_atom, l.max_qp_init_rd_atom, l.max_res_rd_atom
         ),
     ]);

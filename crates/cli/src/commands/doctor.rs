@@ -28,8 +28,8 @@ pub(super) fn run(args: &DoctorArgs) -> CommandResult {
 fn to_text(findings: &[Finding]) -> String {
     findings.iter().fold(String::new(), |mut text, f| {
         text += &format!("{:<7} {:<14} {}\n", f.state.name(), f.check, f.found);
-        if let Some(mend) = &f.mend {
-            text += &format!("{:<22} -> {mend}\n", "");
+        if let Some(remedy) = &f.remedy {
+            text += &format!("{:<22} -> {remedy}\n", "");
         }
         text
     })
@@ -38,7 +38,7 @@ fn to_text(findings: &[Finding]) -> String {
 fn to_json(findings: &[Finding]) -> String {
     let list: Vec<_> = findings
         .iter()
-        .map(|f| json!({ "state": f.state.name(), "check": f.check, "found": f.found, "mend": f.mend }))
+        .map(|f| json!({ "state": f.state.name(), "check": f.check, "found": f.found, "mend": f.remedy }))
         .collect();
     format!("{}\n", json!({ "findings": list }))
 }

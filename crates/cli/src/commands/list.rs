@@ -15,12 +15,12 @@ use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 use super::each;
 use crate::{
     args::{LsArgs, TreeArgs},
-    describe::{Described, minute, mode_text, printable},
-    problem::is_gone,
+    describe::{ObjectInfo, minute, mode_text, printable},
+    file_error::is_gone,
     session::Session,
 };
 
-/// An entry with what is shown of it.
+/// A directory entry with its attributes and the target of a symbolic link.
 struct Shown {
     name: Vec<u8>,
     handle: FileHandle,
@@ -64,7 +64,7 @@ async fn list(session: &Session, dir: FileHandle, all: bool, targets: bool) -> R
     Ok(out)
 }
 
-/// Asks for what READDIR did not tell; `None` if the entry is gone meanwhile.
+/// Fetches attributes that READDIRPLUS did not return; `None` if the entry has been removed.
 async fn complete(
     client: &Client,
     dir: FileHandle,
@@ -129,16 +129,16 @@ fn show(entries: &[Shown], args: &LsArgs) -> Result<(), Failure> {
     output::write(text.as_bytes())
 }
 
-fn described(e: &Shown, path: Option<String>) -> Described {
+fn described(e: &Shown, path: Option<String>) -> ObjectInfo {
     let name = path.unwrap_or_else(|| String::from_utf8_lossy(&e.name).into_owned());
     let target = e.target.as_ref().map(|t| String::from_utf8_lossy(t).into_owned());
-    Described::new(name, &e.attributes, target)
+    ObjectInfo::new(name, &e.attributes, target)
 }
 
-/// A directory that is being drawn.
+/// A directory that is being printed.
 struct Level {
     rest: std::vec::IntoIter<Shown>,
-    /// What its lines begin with.
+    /// Prefix of its lines.
     indent: String,
     /// Its path below the root.
     path: String,
@@ -187,15 +187,15 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
             }
         }
         if !args.json {
-            let directories = counted(directories, ("directory", "directories"));
-            let files = counted(files, ("file", "files"));
+            let directories = with_noun(directories, ("directory", "directories"));
+            let files = with_noun(files, ("file", "files"));
             output::line(&format!("\n{directories}, {files}, {}", ByteSize(bytes).human()))?;
         }
         Ok(Outcome::Done)
     })
 }
 
-/// So many of what has these names, one and several.
-fn counted(n: u64, (one, several): (&str, &str)) -> String {
-    format!("{n} {}", if n == 1 { one } else { several })
+/// A number with a noun in the singular or plural.
+fn with_noun(n: u64, (singular, plural): (&str, &str)) -> String {
+    format!("{n} {}", if n == 1 { singular } else { plural })
 }

@@ -8,6 +8,7 @@ use crate::args::{Cli, ManArgs};
 pub(super) fn run(args: &ManArgs) -> CommandResult {
     let written =
         std::fs::create_dir_all(&args.dir).and_then(|()| clap_mangen::generate_to(Cli::command(), &args.dir));
-    written.map_err(|e| Failure::new(format!("cannot write man pages to {}: {e}", args.dir.display())))?;
+    written
+        .map_err(|e| Failure::new(format!("cannot write the manual pages to {}: {e}", args.dir.display())))?;
     Ok(Outcome::Done)
 }

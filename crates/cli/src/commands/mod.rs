@@ -1,4 +1,4 @@
-//! The commands, one file each or one for those that are alike.
+//! The commands. Similar commands share a file.
 
 mod bench;
 mod change;
@@ -20,7 +20,7 @@ use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
 
 use crate::{args::Command, demo, session};
 
-/// Does what the command line says.
+/// Runs a command.
 pub(crate) fn run(command: Command) -> CommandResult {
     match command {
         Command::Serve(args) => serve::run(&args),
@@ -50,9 +50,9 @@ pub(crate) fn run(command: Command) -> CommandResult {
     }
 }
 
-/// Does `one` for each URL, whatever becomes of the others; what fails is told as it fails.
+/// Runs `one` for each URL. Prints each error and continues with the next URL.
 async fn each(urls: &[String], mut one: impl AsyncFnMut(&String) -> Result<(), Failure>) -> CommandResult {
-    // A wrong command line does nothing.
+    // Reject an invalid URL before the first operation.
     for url in urls {
         session::parse(url)?;
     }

@@ -30,28 +30,28 @@ pub(super) fn run(args: &MountArgs) -> CommandResult {
     if !args.daemon {
         return serve(&url, &options, args);
     }
-    if !background::is_here() {
+    if !background::is_background_process() {
         return background::start();
     }
     background::leave_terminal()?;
     serve(&url, &options, args)
 }
 
-/// Mounts, and serves until the end.
+/// Mounts the export, and serves the mount until it ends.
 fn serve(url: &Url, options: &MountOptions, args: &MountArgs) -> CommandResult {
-    // Signals have an executor of their own: the mount brings its threads itself.
+    // An executor for signals only: the mount starts its own threads.
     let rt = millrace_cli_common::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
     let mount = Mount::new(url, &args.dir, options, session::options()).map_err(|e| failure(&e))?;
     if args.daemon {
-        background::say_where_it_logs();
+        background::log_destination();
     }
     output::line(&format!("ready {}", mount.path().display()))?;
     if !args.daemon {
-        return until_its_end(mount, &rt, &mut signals, args);
+        return serve_until_unmounted(mount, &rt, &mut signals, args);
     }
-    background::silence();
-    let end = until_its_end(mount, &rt, &mut signals, args);
+    background::redirect_stdio();
+    let end = serve_until_unmounted(mount, &rt, &mut signals, args);
     if let Err(failure) = &end {
         tracing::error!("{failure}");
     }
@@ -59,31 +59,36 @@ fn serve(url: &Url, options: &MountOptions, args: &MountArgs) -> CommandResult {
 }
 
 /// Waits until a signal or umount(8) ends the mount, and unmounts it.
-fn until_its_end(mount: Mount, rt: &Runtime, signals: &mut Signals, args: &MountArgs) -> CommandResult {
+fn serve_until_unmounted(
+    mount: Mount,
+    rt: &Runtime,
+    signals: &mut Signals,
+    args: &MountArgs,
+) -> CommandResult {
     let path = mount.path().to_owned();
     let mut has_signal = rt.block_on(async {
         tokio::select! {
-            name = signals.end() => { say_first(name); true }
+            name = signals.end() => { log_first_signal(name); true }
             () = mount.ended() => { tracing::info!("{} was unmounted", path.display()); false }
         }
     });
-    let (say, mut done) = tokio::sync::oneshot::channel();
+    let (sender, mut done) = tokio::sync::oneshot::channel();
     let grace = Duration::from_secs(args.grace);
-    std::thread::spawn(move || say.send(mount.unmount(grace)));
+    std::thread::spawn(move || sender.send(mount.unmount(grace)));
     rt.block_on(async {
         loop {
             tokio::select! {
                 done = &mut done => return match done {
                     Ok(done) => done.map(|()| Outcome::Done).map_err(|e| failure(&e)),
-                    Err(_) => Err(Failure::new("unmounting broke off")),
+                    Err(_) => Err(Failure::new("the thread that unmounts has panicked")),
                 },
                 name = signals.end() => {
                     if has_signal {
-                        tracing::warn!("{name} again: what is not written is lost");
+                        tracing::warn!("second {name}: exiting without writing back cached data");
                         let _ = millrace_fuse::detach(&path);
                         std::process::exit(1)
                     }
-                    say_first(name);
+                    log_first_signal(name);
                     has_signal = true;
                 }
             }
@@ -91,8 +96,8 @@ fn until_its_end(mount: Mount, rt: &Runtime, signals: &mut Signals, args: &Mount
     })
 }
 
-fn say_first(signal: &str) {
-    tracing::info!("{signal}: writing what is not written, then unmounting; a second signal ends at once");
+fn log_first_signal(signal: &str) {
+    tracing::info!("{signal}: writing back cached data, then unmounting; a second signal exits immediately");
 }
 
 fn failure(e: &MountError) -> Failure {

@@ -26,7 +26,7 @@ const TCP: &str = "127.0.0.1:2049";
 pub(super) fn run(args: &ServeArgs) -> CommandResult {
     let config = config(args)?;
     raise_file_limit();
-    // Signals have an executor of their own: the server brings its threads itself.
+    // An executor for signals only: the server starts its own threads.
     let rt = millrace_cli_common::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
     let control = {
@@ -35,37 +35,38 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
     };
     let mut daemon = Daemon::start(config).map_err(|e| Failure::new(with_hint(&e)))?;
     output::line(&ready(&daemon))?;
-    notify::tell(notify::READY);
+    notify::set_state(notify::READY);
     rt.block_on(async {
         let name = loop {
             match next(&mut signals, control.as_ref()).await {
                 Event::End(name) => break name,
-                Event::Reload(asked) => {
+                Event::Reload(client) => {
                     let result = reload(&mut daemon, args);
-                    if let Some(stream) = asked {
-                        control::answer(stream, &result).await;
+                    if let Some(stream) = client {
+                        control::reply(stream, &result).await;
                     }
                 }
             }
         };
         drop(control);
-        notify::tell(notify::STOPPING);
+        notify::set_state(notify::STOPPING);
         tracing::info!(
-            "{name}: finishing open calls, for at most {} s; a second signal ends at once",
+            "{name}: completing the calls in progress, for at most {} s; a second signal exits immediately",
             args.grace
         );
         tokio::select! {
             _ = daemon.stop(Duration::from_secs(args.grace)) => Ok(Outcome::Done),
             name = signals.end() => {
-                tracing::warn!("{name} again: open calls are cut off");
+                tracing::warn!("second {name}: exiting without completing the calls in progress");
                 std::process::exit(1)
             }
         }
     })
 }
 
-/// Raises the limit of open files to the hard limit: the number of connections, and of files that are kept open, depends
-/// on it. (The soft limit is low for programs that use select(2), which cannot take more descriptors.)
+/// Raises the limit of open files to the hard limit, because it bounds the numbers of connections and of
+/// cached open files. (The soft limit is low for programs that use select(2), which supports few
+/// descriptors.)
 fn raise_file_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
@@ -76,35 +77,35 @@ fn raise_file_limit() {
     }
 }
 
-/// What a running server is told.
+/// A request to a running server.
 enum Event {
-    /// By a signal, to end.
+    /// A signal to stop.
     End(&'static str),
-    /// To read its configuration again, by SIGHUP or by someone who waits for an answer.
+    /// A reload, by SIGHUP or by a client of the control socket.
     Reload(Option<UnixStream>),
 }
 
 async fn next(signals: &mut Signals, control: Option<&Control>) -> Event {
-    let asked = async {
+    let request = async {
         match control {
-            Some(control) => control.asked().await,
+            Some(control) => control.accept_reload().await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
         name = ended(&mut signals.terminate, &mut signals.interrupt) => Event::End(name),
         _ = signals.hang_up.recv() => Event::Reload(None),
-        stream = asked => Event::Reload(Some(stream)),
+        stream = request => Event::Reload(Some(stream)),
     }
 }
 
-/// Reads the configuration again, and says in the log and to the caller what came of it.
+/// Reloads the configuration. Logs and returns the result.
 fn reload(daemon: &mut Daemon, args: &ServeArgs) -> Result<String, String> {
     let new = config(args).map_err(|e| e.to_string());
     let done = new.and_then(|c| daemon.reload(&c).map_err(|e| with_hint(&e)));
     match &done {
         Ok(done) => tracing::info!("reload: {done}"),
-        Err(why) => tracing::error!("reload: nothing has changed: {why}"),
+        Err(why) => tracing::error!("reload failed, nothing has changed: {why}"),
     }
     done.map(|d| d.to_string())
 }
@@ -114,15 +115,17 @@ fn with_hint(e: &DaemonError) -> String {
         DaemonError::Listen { source, .. } | DaemonError::Server(ServerError::Listen { source, .. }) => {
             match source.kind() {
                 std::io::ErrorKind::AddrInUse => {
-                    "; another server runs there: stop it, or choose another port (0 takes a free one)"
+                    "; another server uses the address: stop it, or choose another port (0 selects a free one)"
                 }
-                std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose another",
-                std::io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
+                std::io::ErrorKind::PermissionDenied => {
+                    "; ports below 1024 require root: choose another port"
+                }
+                std::io::ErrorKind::AddrNotAvailable => "; this host does not have the address",
                 _ => "",
             }
         }
         DaemonError::Server(ServerError::Export { reason, .. }) if reason.contains("No such file") => {
-            "; check the name, or make the directory first"
+            "; check the name, or create the directory first"
         }
         DaemonError::ReadConfig { .. } => "; check the name given to --config",
         _ => "",
@@ -130,9 +133,9 @@ fn with_hint(e: &DaemonError) -> String {
     format!("{e}{hint}")
 }
 
-/// The file's configuration with what the command line adds, or the command line's alone.
+/// The configuration: the file, if there is one, overridden and extended by the command line.
 fn config(args: &ServeArgs) -> Result<Config, Failure> {
-    let global = session::stated();
+    let global = session::global();
     let mut config = match &args.config {
         Some(file) => Config::from_file(file).map_err(|e| Failure::new(with_hint(&e)))?,
         None => Config::default(),
@@ -144,9 +147,9 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     for text in &args.exports {
         server.exports.push(text.parse().map_err(|e| Failure::usage(format!("--export: {e}")))?);
     }
-    let nowhere = server.listen_rdma.is_empty() && server.listen_tcp.is_empty();
-    listen(&mut server.listen_rdma, args.listen_rdma, nowhere, RDMA)?;
-    listen(&mut server.listen_tcp, args.listen_tcp, nowhere, TCP)?;
+    let no_address = server.listen_rdma.is_empty() && server.listen_tcp.is_empty();
+    listen(&mut server.listen_rdma, args.listen_rdma, no_address, RDMA)?;
+    listen(&mut server.listen_tcp, args.listen_tcp, no_address, TCP)?;
     server.state_dir = server.state_dir.take().or_else(state_directory);
     config.metrics = args.metrics.or(config.metrics);
     server.provider = global.provider.unwrap_or(server.provider);
@@ -157,35 +160,35 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     }
     if server.exports.is_empty() {
         return Err(Failure::usage(
-            "there is nothing to serve; add --export /NAME=local:DIRECTORY, or [[export]] to the configuration",
+            "no exports; add --export /NAME=local:DIRECTORY, or an [[export]] to the configuration",
         ));
     }
     config.check().map_err(|e| Failure::usage(e.to_string()))?;
     Ok(config)
 }
 
-/// The directory that systemd makes for the unit (`StateDirectory=`, systemd.exec(5)); the first one, if there are more.
+/// The first state directory that systemd created for the unit (`StateDirectory=`, systemd.exec(5)).
 fn state_directory() -> Option<PathBuf> {
     let list = std::env::var_os("STATE_DIRECTORY")?;
     std::env::split_paths(&list).next().filter(|dir| dir.is_absolute())
 }
 
-/// An address from the command line replaces those of the file; the default is for when nobody names any.
+/// Sets the listening addresses: from the command line, from the file, or the default if neither has any.
 fn listen(
     list: &mut Vec<SocketAddr>,
     stated: Option<SocketAddr>,
-    nowhere: bool,
+    no_address: bool,
     default: &str,
 ) -> Result<(), Failure> {
     match stated {
         Some(addr) => *list = vec![addr],
-        None if nowhere => list.push(default.parse().map_err(|_| Failure::new("no default address"))?),
+        None if no_address => list.push(default.parse().map_err(|_| Failure::new("no default address"))?),
         None => {}
     }
     Ok(())
 }
 
-/// The line that says how to reach the server.
+/// The ready line, with the addresses of the server.
 fn ready(daemon: &Daemon) -> String {
     let mut line = String::from("ready");
     let server = daemon.server();
@@ -199,7 +202,7 @@ fn ready(daemon: &Daemon) -> String {
     line
 }
 
-/// The signals that this program heeds.
+/// Handlers of SIGHUP, SIGTERM and SIGINT.
 pub(super) struct Signals {
     hang_up: Signal,
     terminate: Signal,
@@ -207,9 +210,10 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From now on the signals come here and end nothing by themselves.
+    /// Installs the handlers, which replace the default actions.
     pub(super) fn new() -> Result<Self, Failure> {
-        let on = |kind| signal(kind).map_err(|e| Failure::new(format!("cannot listen to signals: {e}")));
+        let on =
+            |kind| signal(kind).map_err(|e| Failure::new(format!("cannot install signal handlers: {e}")));
         Ok(Self {
             hang_up: on(SignalKind::hangup())?,
             terminate: on(SignalKind::terminate())?,
@@ -217,7 +221,7 @@ impl Signals {
         })
     }
 
-    /// Completes when a signal says to end.
+    /// Waits for SIGTERM or SIGINT, and returns its name.
     pub(super) async fn end(&mut self) -> &'static str {
         ended(&mut self.terminate, &mut self.interrupt).await
     }

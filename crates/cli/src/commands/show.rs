@@ -20,12 +20,12 @@ use serde_json::json;
 use super::each;
 use crate::{
     args::{CatArgs, DfArgs, ExportsArgs, StatArgs},
-    describe::{Described, mode_text, printable},
-    problem::Problem,
+    describe::{ObjectInfo, mode_text, printable},
+    file_error::FileError,
     session::{self, Session},
 };
 
-/// Records that `cat` has in flight.
+/// Number of records that `cat` has in flight.
 const CAT_WINDOW: usize = 8;
 
 pub(super) fn exports(args: &ExportsArgs) -> CommandResult {
@@ -33,7 +33,7 @@ pub(super) fn exports(args: &ExportsArgs) -> CommandResult {
     executor::small()?.block_on(async {
         let list = millrace_client::exports(TokioRuntime::current(), &url, &session::options())
             .await
-            .map_err(|e| Failure::from(Problem::from(e)))?;
+            .map_err(|e| Failure::from(FileError::from(e)))?;
         if args.json {
             for (name, clients) in &list {
                 output::line(&json!({ "export": name, "clients": clients }).to_string())?;
@@ -42,7 +42,7 @@ pub(super) fn exports(args: &ExportsArgs) -> CommandResult {
         }
         let mut t = Table::new(&[("export", Align::Left), ("clients", Align::Left)]);
         for (name, clients) in &list {
-            let who = if clients.is_empty() { "everybody".into() } else { clients.join(", ") };
+            let who = if clients.is_empty() { "all".into() } else { clients.join(", ") };
             t.row([printable(name.as_bytes()), printable(who.as_bytes())]);
         }
         output::write(t.to_string().as_bytes())?;
@@ -62,7 +62,7 @@ pub(super) fn stat(args: &StatArgs) -> CommandResult {
             _ => None,
         };
         let shown = target.as_ref().map(|t| String::from_utf8_lossy(t).into_owned());
-        let d = Described::new(url.clone(), &a, shown);
+        let d = ObjectInfo::new(url.clone(), &a, shown);
         if args.json {
             return output::line(&d.json());
         }
@@ -104,7 +104,7 @@ pub(super) fn df(args: &DfArgs) -> CommandResult {
         let outcome = each(&args.urls, async |url| {
             let session = Session::open(url).await?;
             let stat = session.client.fsstat(session.client.root()).await;
-            let s = stat.map_err(|e| session.failed("ask for the space of", e))?;
+            let s = stat.map_err(|e| session.failed("get the space of", e))?;
             let used = s.total_bytes.saturating_sub(s.free_bytes);
             if args.json {
                 return output::line(&df_json(url, &session, &s).to_string());
@@ -161,7 +161,7 @@ pub(super) fn cat(args: &CatArgs) -> CommandResult {
                 offset += record as u64;
             }
             let Some(data) = reads.next().await else { break };
-            let data = data.map_err(|e| Failure::new(Problem::from(&e).of(url)))?;
+            let data = data.map_err(|e| Failure::new(FileError::from(&e).of(url)))?;
             let mut out = std::io::stdout().lock();
             for piece in &data {
                 out.write_all(piece).map_err(|e| output::failed(&e))?;

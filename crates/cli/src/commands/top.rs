@@ -25,10 +25,10 @@ use crate::{
 };
 
 pub(super) fn run(args: &TopArgs) -> CommandResult {
-    let first = look(args)?;
+    let first = scrape_counters(args)?;
     if args.once || !stdout().is_terminal() {
         sleep(args.interval());
-        let rates = Rates::between(&first, &look(args)?, args.sort);
+        let rates = Rates::between(&first, &scrape_counters(args)?, args.sort);
         return output::write(text(&rates).as_bytes()).map(|()| Outcome::Done);
     }
     let mut terminal = ratatui::init();
@@ -37,20 +37,20 @@ pub(super) fn run(args: &TopArgs) -> CommandResult {
     outcome
 }
 
-fn look(args: &TopArgs) -> Result<Counters, Failure> {
+fn scrape_counters(args: &TopArgs) -> Result<Counters, Failure> {
     let samples = scrape(&*args.address).map_err(|e| {
         Failure::new(format!(
-            "no counters from {}: {e}; start the server with --metrics ADDR:PORT, or `metrics` in its configuration, \
-             and name that address",
+            "cannot read counters from {}: {e}; start the server with --metrics ADDR:PORT, or `metrics` in its configuration, \
+             and use that address",
             args.address
         ))
     })?;
     Ok(Counters::new(samples, Instant::now()))
 }
 
-/// Draws until the user has seen enough.
+/// Draws reports until the user quits.
 fn watch(terminal: &mut DefaultTerminal, args: &TopArgs, mut before: Counters) -> CommandResult {
-    let broken = |e: std::io::Error| Failure::new(format!("the terminal: {e}"));
+    let broken = |e: std::io::Error| Failure::new(format!("terminal error: {e}"));
     let mut order = args.sort;
     let mut now = before.clone();
     loop {
@@ -60,7 +60,7 @@ fn watch(terminal: &mut DefaultTerminal, args: &TopArgs, mut before: Counters) -
         loop {
             let left = next.saturating_duration_since(Instant::now());
             if !event::poll(left).map_err(broken)? {
-                (before, now) = (now, look(args)?);
+                (before, now) = (now, scrape_counters(args)?);
                 break;
             }
             match event::read().map_err(broken)? {
@@ -89,7 +89,7 @@ fn order_of(key: KeyEvent) -> Option<Order> {
     }
 }
 
-/// The same as plain text.
+/// The report as plain text.
 fn text(rates: &Rates) -> String {
     let tables = GROUPS.iter().zip(&rates.groups).map(|(group, rows)| {
         let right = Align::Right;

@@ -1,4 +1,5 @@
-//! `millrace demo`: an embedded server, a real tree, both transports, every byte checked.
+//! `millrace demo`: copies a tree to an embedded server and back over both transports and verifies every
+//! byte.
 
 mod report;
 mod tree;
@@ -18,25 +19,25 @@ use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
 
-use crate::{args::DemoArgs, copy_summary::CopySummary, problem::Problem, scratch::Scratch, session};
-use report::{Moved, Pass, Summary};
-use tree::{Chosen, Limits, Subset};
+use crate::{args::DemoArgs, copy_summary::CopySummary, file_error::FileError, scratch::Scratch, session};
+use report::{Pass, Summary, TransferCounts};
+use tree::{Limits, Selection, Subset};
 
-/// What the copies are called, on the server and after the way back.
+/// Name of the copies, on the server and in the scratch directory.
 const NAME: &str = "tree";
 
 pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     let limits = Limits { bytes: args.max_bytes.0, files: args.max_files as u64 };
-    let chosen = tree::choose(args.dir.as_deref(), limits)?;
-    let server = start(&chosen)?;
-    let mut summary = Summary::new(&chosen, &server);
+    let selection = tree::choose(args.dir.as_deref(), limits)?;
+    let server = start(&selection)?;
+    let mut summary = Summary::new(&selection, &server);
     if !args.json {
         output::write(summary.opening().as_bytes())?;
     }
     let rt = executor::large()?;
     let passes = rt.block_on(async {
-        let rdma = pass("rdma", &chosen, &server).await?;
-        let tcp = pass("tcp", &chosen, &server).await?;
+        let rdma = pass("rdma", &selection, &server).await?;
+        let tcp = pass("tcp", &selection, &server).await?;
         Ok::<_, Failure>((rdma, tcp))
     })?;
     rt.shutdown_background();
@@ -48,14 +49,14 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     } else {
         output::write(summary.closing().as_bytes())?;
     }
-    Ok(if summary.is_right() { Outcome::Done } else { Outcome::Failed })
+    Ok(if summary.all_identical() { Outcome::Done } else { Outcome::Failed })
 }
 
-/// A server with one memory export, on loopback, in this process.
-fn start(chosen: &Chosen) -> Result<Running, Failure> {
-    // Small files take whole pages, and both passes' copies are there at once for a moment.
-    let room = chosen.bytes + chosen.files * 8192 + (64 << 20);
-    let backend = Backend::Memory { capacity: ByteSize(room) };
+/// Starts a server with one memory export on loopback in this process.
+fn start(selection: &Selection) -> Result<Running, Failure> {
+    // Small files occupy whole pages, and the copies of both passes may overlap.
+    let capacity = selection.bytes + selection.files * 8192 + (64 << 20);
+    let backend = Backend::Memory { capacity: ByteSize(capacity) };
     let any_port = "127.0.0.1:0".parse().map_err(|_| Failure::new("no loopback address"))?;
     let config = Config {
         exports: vec![ExportConfig::new("/demo", backend)],
@@ -71,10 +72,10 @@ fn arena() -> Arena {
     Arena::new(ArenaConfig::default())
 }
 
-/// The tree goes to the server and comes back, over one transport.
-async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<Pass, Failure> {
+/// Copies the tree to the server and back over one transport.
+async fn pass(proto: &'static str, selection: &Selection, server: &Running) -> Result<Pass, Failure> {
     let addr = if proto == "rdma" { server.rdma_addr() } else { server.tcp_addr() };
-    let addr = addr.ok_or_else(|| Failure::new("the embedded server does not listen"))?;
+    let addr = addr.ok_or_else(|| Failure::new("the embedded server has no listening address"))?;
     let url: Url = format!("nfs://{addr}/demo?proto={proto}&provider=iwarp")
         .parse()
         .map_err(|e: millrace_client::Error| Failure::new(e.to_string()))?;
@@ -82,17 +83,17 @@ async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<
         .await
         .map_err(|e| Failure::new(e.to_string()))?;
     let scratch =
-        Scratch::new().map_err(|e| Failure::new(format!("cannot make a temporary directory: {e}")))?;
-    let before = Moved::now(server);
+        Scratch::new().map_err(|e| Failure::new(format!("cannot create a temporary directory: {e}")))?;
+    let before = TransferCounts::now(server);
     let remote = RemoteTree::new(client.clone());
 
-    let there = {
+    let to_server = {
         let source =
-            Subset { tree: LocalTree::new(client.arena().clone()), included: chosen.included.clone() };
-        let item = local_item(&chosen.root)?;
+            Subset { tree: LocalTree::new(client.arena().clone()), included: selection.included.clone() };
+        let item = local_item(&selection.root)?;
         TreeCopy::new(&source, &remote, Options::default()).run(vec![item], client.root()).await
     };
-    let back = {
+    let from_server = {
         let found = client.lookup(client.root(), NAME).await.map_err(|e| Failure::new(e.to_string()))?;
         let item = Item {
             path: NAME.into(),
@@ -104,25 +105,25 @@ async fn pass(proto: &'static str, chosen: &Chosen, server: &Running) -> Result<
         let into = scratch.path().to_owned();
         TreeCopy::new(&remote, &target, Options::default()).run(vec![item], into).await
     };
-    let moved = Moved::now(server).since(&before).with_client(&client);
-    let (there, back) = (CopySummary::from(there), CopySummary::from(back));
-    check(&there)?;
-    check(&back)?;
-    let verified = verify::same(&chosen.root, &scratch.path().join(NAME), &chosen.included)
+    let transferred = TransferCounts::now(server).since(&before).with_client(&client);
+    let (to_server, from_server) = (CopySummary::from(to_server), CopySummary::from(from_server));
+    check(&to_server)?;
+    check(&from_server)?;
+    let verified = verify::same(&selection.root, &scratch.path().join(NAME), &selection.included)
         .map_err(|e| Failure::new(format!("cannot compare the copies: {e}")))?;
     remove(&client).await?;
-    Ok(Pass { proto, there, back, moved, verified })
+    Ok(Pass { proto, to_server, from_server, transferred, verified })
 }
 
 fn local_item(root: &Path) -> Result<Item<std::path::PathBuf>, Failure> {
-    Item::local(root, NAME).map_err(|e| Failure::from(Problem::from(&e)))
+    Item::local(root, NAME).map_err(|e| Failure::from(FileError::from(&e)))
 }
 
 fn check(report: &CopySummary) -> Result<(), Failure> {
     match report.failed.first() {
         None => Ok(()),
         Some(f) => Err(Failure::new(format!(
-            "{} of the demo's files failed; the first was {}: {}",
+            "{} files could not be copied; the first is {}: {}",
             report.failed.len(),
             f.path,
             f.error
@@ -130,7 +131,7 @@ fn check(report: &CopySummary) -> Result<(), Failure> {
     }
 }
 
-/// Makes room for the next pass.
+/// Removes the tree from the server, before the next pass.
 async fn remove(client: &Client) -> Result<(), Failure> {
     let session =
         session::Session { client: client.clone(), text: NAME.into(), path: NAME.into(), wants_dir: false };

@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! Output of the demo.
 
 use std::fmt::Write;
 
@@ -10,12 +10,12 @@ use millrace_client::nfs3::Client;
 use millrace_server::Running;
 use serde_json::{Value, json};
 
-use super::{tree::Chosen, verify::Verified};
+use super::{tree::Selection, verify::Verified};
 use crate::copy_summary::CopySummary;
 
-/// What moved, counted by the server and by this process.
+/// Operations and bytes of one pass, counted by the server and by this process.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Moved {
+pub(super) struct TransferCounts {
     /// Sends of the server: replies.
     pub(super) server_sends: u64,
     /// Sends of the client: calls.
@@ -24,13 +24,13 @@ pub(super) struct Moved {
     pub(super) rdma_reads: u64,
     pub(super) write_bytes: u64,
     pub(super) read_bytes: u64,
-    /// At the client, from the socket straight into the region meant.
+    /// Bytes that the client's provider received from the socket directly into the registered memory.
     pub(super) placed_directly: u64,
     /// Payload bytes copied in user space above the provider, client and server together.
     pub(super) copied: u64,
 }
 
-impl Moved {
+impl TransferCounts {
     pub(super) fn now(server: &Running) -> Self {
         let o = server.stats().operations;
         Self {
@@ -55,7 +55,7 @@ impl Moved {
         self
     }
 
-    /// Adds what the client's connections tell.
+    /// Adds the counters of the client's connections.
     pub(super) fn with_client(mut self, client: &Client) -> Self {
         for c in client.stats().connections.iter().filter_map(|c| c.queue_pair.as_ref()) {
             self.client_sends += c.sends;
@@ -77,16 +77,16 @@ impl Moved {
     }
 }
 
-/// One transport's way there and back.
+/// The copies to the server and back over one transport.
 pub(super) struct Pass {
     pub(super) proto: &'static str,
-    pub(super) there: CopySummary,
-    pub(super) back: CopySummary,
-    pub(super) moved: Moved,
+    pub(super) to_server: CopySummary,
+    pub(super) from_server: CopySummary,
+    pub(super) transferred: TransferCounts,
     pub(super) verified: Verified,
 }
 
-/// All that the demo tells.
+/// The contents of the demo's output.
 pub(super) struct Summary {
     root: String,
     what: &'static str,
@@ -100,14 +100,14 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn new(chosen: &Chosen, server: &Running) -> Self {
+    pub(super) fn new(selection: &Selection, server: &Running) -> Self {
         let addr = |a: Option<std::net::SocketAddr>| a.map_or_else(|| "-".into(), |a| a.to_string());
         Self {
-            root: chosen.root.display().to_string(),
-            what: chosen.what,
-            files: chosen.files,
-            bytes: chosen.bytes,
-            cut: chosen.cut,
+            root: selection.root.display().to_string(),
+            what: selection.what,
+            files: selection.files,
+            bytes: selection.bytes,
+            cut: selection.cut,
             rdma: addr(server.rdma_addr()),
             tcp: addr(server.tcp_addr()),
             passes: None,
@@ -115,19 +115,19 @@ impl Summary {
         }
     }
 
-    /// Whether every byte came back, both times.
-    pub(super) fn is_right(&self) -> bool {
+    /// Whether all files are identical after both passes.
+    pub(super) fn all_identical(&self) -> bool {
         self.passes.as_ref().is_some_and(|(a, b)| {
             [a, b].iter().all(|p| p.verified.differ.is_empty() && p.verified.same == self.files)
         })
     }
 
     pub(super) fn opening(&self) -> String {
-        let some = if self.cut { " (the first of it)" } else { "" };
+        let some = if self.cut { " (a part of it)" } else { "" };
         format!(
-            "Millrace demo: a tree goes to a server and back, over RDMA and over TCP.\n\n\
+            "Millrace demo: copies a tree to a server and back, over RDMA and over TCP.\n\n\
              tree    {} - {}\n        {} files, {}{some}\n\
-             server  in this process, files in memory, rdma={} tcp={}\n        RDMA by the iwarp provider: an adapter in software, over a TCP socket\n\n",
+             server  in this process, files in memory, rdma={} tcp={}\n        RDMA provider: iwarp (in software, over TCP)\n\n",
             self.root,
             self.what,
             grouped(self.files),
@@ -142,67 +142,30 @@ impl Summary {
         let mut out = String::new();
         let mut t = Table::new(&[("", Align::Left), ("RDMA", Align::Right), ("TCP", Align::Right)]);
         let rate = |r: &CopySummary| format!("{:.0} MB/s", r.bytes_per_second / 1e6);
-        let time = |p: &Pass| format!("{:.1} s", p.there.seconds + p.back.seconds);
+        let time = |p: &Pass| format!("{:.1} s", p.to_server.seconds + p.from_server.seconds);
         let checked = |p: &Pass| format!("{} files", grouped(p.verified.same));
-        t.row(["to the server".into(), rate(&rdma.there), rate(&tcp.there)]);
-        t.row(["and back".into(), rate(&rdma.back), rate(&tcp.back)]);
-        t.row(["both ways took".into(), time(rdma), time(tcp)]);
-        t.row(["came back the same".into(), checked(rdma), checked(tcp)]);
+        t.row(["to the server".into(), rate(&rdma.to_server), rate(&tcp.to_server)]);
+        t.row(["from the server".into(), rate(&rdma.from_server), rate(&tcp.from_server)]);
+        t.row(["total time".into(), time(rdma), time(tcp)]);
+        t.row(["identical".into(), checked(rdma), checked(tcp)]);
         let _ = writeln!(out, "{t}");
-        let _ = writeln!(out, "What moved how, over RDMA:\n{}", self.moved(&rdma.moved));
+        let _ = writeln!(out, "Transfers over RDMA:\n{}", transfers(&rdma.transferred, self.regions_exposed));
         out.push_str(&self.verdict(rdma, tcp));
         out
     }
 
-    fn moved(&self, m: &Moved) -> Table {
-        let mut t = Table::bare(&[Align::Left, Align::Right, Align::Left]);
-        let mut row = |what: &str, n: u64, why: String| t.row([format!("  {what}"), grouped(n), why]);
-        row(
-            "SENDs",
-            m.server_sends + m.client_sends,
-            format!(
-                "{} calls and {} replies; small data travels in them",
-                grouped(m.client_sends),
-                grouped(m.server_sends)
-            ),
-        );
-        row(
-            "RDMA Writes",
-            m.rdma_writes,
-            format!("the server put {} into the client's memory", ByteSize(m.write_bytes).human()),
-        );
-        row(
-            "RDMA Reads",
-            m.rdma_reads,
-            format!("the server fetched {} from the client's memory", ByteSize(m.read_bytes).human()),
-        );
-        row(
-            "bytes placed directly",
-            m.placed_directly,
-            "at the client: socket to final place, no stop between".into(),
-        );
-        row("bytes copied", m.copied, "in user space above the provider, both ends together".into());
-        row(
-            "server regions exposed",
-            self.regions_exposed,
-            "memory of the server that clients can reach".into(),
-        );
-        t
-    }
-
     fn verdict(&self, rdma: &Pass, tcp: &Pass) -> String {
-        if self.is_right() {
+        if self.all_identical() {
             return format!(
-                "All {} files came back the same both times: content (SHA-256), modes and times.\n\
-                 Files are small or the disk is slow? `millrace bench compare` measures the transports alone.\n",
+                "All {} files are identical after both copies: content (SHA-256), modes and times.\n\
+                 Small files or a slow disk limit these rates; `millrace bench compare` measures the transports alone.\n",
                 grouped(self.files)
             );
         }
         let mut out = String::new();
         for p in [rdma, tcp] {
             let missing = self.files.saturating_sub(p.verified.same);
-            let _ =
-                writeln!(out, "OVER {} {missing} FILES DID NOT COME BACK THE SAME:", p.proto.to_uppercase());
+            let _ = writeln!(out, "OVER {} {missing} FILES DIFFER OR ARE MISSING:", p.proto.to_uppercase());
             for name in p.verified.differ.iter().take(10) {
                 let _ = writeln!(out, "  {name}");
             }
@@ -213,9 +176,9 @@ impl Summary {
     pub(super) fn json(&self) -> String {
         let pass = |p: &Pass| {
             json!({
-                "to_server": p.there,
-                "from_server": p.back,
-                "moved": p.moved.json(),
+                "to_server": p.to_server,
+                "from_server": p.from_server,
+                "moved": p.transferred.json(),
                 "files_same": p.verified.same,
                 "bytes_same": p.verified.bytes,
                 "differ": p.verified.differ,
@@ -230,8 +193,41 @@ impl Summary {
             "server_regions_exposed": self.regions_exposed,
             "rdma": rdma,
             "tcp": tcp,
-            "same": self.is_right(),
+            "same": self.all_identical(),
         })
         .to_string()
     }
+}
+
+/// The table of transfers.
+fn transfers(m: &TransferCounts, regions_exposed: u64) -> Table {
+    let mut t = Table::bare(&[Align::Left, Align::Right, Align::Left]);
+    let mut row = |what: &str, n: u64, why: String| t.row([format!("  {what}"), grouped(n), why]);
+    row(
+        "SENDs",
+        m.server_sends + m.client_sends,
+        format!(
+            "{} calls and {} replies, with small data inline",
+            grouped(m.client_sends),
+            grouped(m.server_sends)
+        ),
+    );
+    row(
+        "RDMA Writes",
+        m.rdma_writes,
+        format!("the server wrote {} to the client's memory", ByteSize(m.write_bytes).human()),
+    );
+    row(
+        "RDMA Reads",
+        m.rdma_reads,
+        format!("the server read {} from the client's memory", ByteSize(m.read_bytes).human()),
+    );
+    row(
+        "bytes placed directly",
+        m.placed_directly,
+        "at the client: from the socket to the destination buffer".into(),
+    );
+    row("bytes copied", m.copied, "in user space above the provider, on both ends".into());
+    row("server regions exposed", regions_exposed, "memory of the server that clients can access".into());
+    t
 }

@@ -1,4 +1,4 @@
-//! The directory that the demo copies.
+//! Selection of the directory that the demo copies.
 
 use std::{
     collections::HashSet,
@@ -16,42 +16,42 @@ use rand_xoshiro::{
     rand_core::{Rng, SeedableRng},
 };
 
-use crate::{problem::Problem, scratch::Scratch};
+use crate::{file_error::FileError, scratch::Scratch};
 
-/// How much the demo copies at most.
+/// Maximum total size and number of files of the demo.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) bytes: u64,
     pub(super) files: u64,
 }
 
-/// What the demo copies.
-pub(super) struct Chosen {
+/// The files that the demo copies.
+pub(super) struct Selection {
     pub(super) root: PathBuf,
-    /// What it is, in words.
+    /// Description of the tree.
     pub(super) what: &'static str,
-    /// Regular files, symbolic links and directories below the root that are copied.
+    /// Paths of the selected regular files, symbolic links and directories.
     pub(super) included: Arc<HashSet<PathBuf>>,
     pub(super) files: u64,
     pub(super) bytes: u64,
-    /// Whether the limits kept something out.
+    /// Whether the limits excluded files.
     pub(super) cut: bool,
-    /// Removes a generated tree in the end.
+    /// Removes a generated tree when dropped.
     _generated: Option<Scratch>,
 }
 
-/// Chooses `dir`, or the Rust toolchain's documentation or library, or makes a tree.
-pub(super) fn choose(dir: Option<&Path>, limits: Limits) -> Result<Chosen, Failure> {
+/// Selects `dir`, the Rust toolchain's documentation or libraries, or generates a tree.
+pub(super) fn choose(dir: Option<&Path>, limits: Limits) -> Result<Selection, Failure> {
     if let Some(dir) = dir {
-        let chosen = Chosen::of(dir, "as asked", limits)
-            .map_err(|e| Failure::from(Problem::local("read", dir, &e)))?;
-        if chosen.files == 0 {
+        let selection = Selection::of(dir, "given on the command line", limits)
+            .map_err(|e| Failure::from(FileError::local("read", dir, &e)))?;
+        if selection.files == 0 {
             return Err(Failure::new(format!(
                 "{} has no files to copy; name another directory",
                 dir.display()
             )));
         }
-        return Ok(chosen);
+        return Ok(selection);
     }
     let sysroot = sysroot();
     let places = [
@@ -60,19 +60,19 @@ pub(super) fn choose(dir: Option<&Path>, limits: Limits) -> Result<Chosen, Failu
     ];
     for (place, what) in places {
         let Some(dir) = sysroot.as_ref().map(|s| s.join(place)) else { continue };
-        match Chosen::of(&dir, what, limits) {
-            // A few licence texts are not worth showing.
-            Ok(chosen) if chosen.bytes >= 16 << 20 => return Ok(chosen),
+        match Selection::of(&dir, what, limits) {
+            // A toolchain without documentation has only a few licence texts there.
+            Ok(selection) if selection.bytes >= 16 << 20 => return Ok(selection),
             _ => {}
         }
     }
     let scratch = Scratch::new()
         .and_then(|s| generate(s.path(), limits).map(|()| s))
-        .map_err(|e| Failure::new(format!("cannot make a tree to copy: {e}; name a directory instead")))?;
-    let mut chosen = Chosen::of(scratch.path(), "a generated tree", limits)
-        .map_err(|e| Failure::from(Problem::local("read", scratch.path(), &e)))?;
-    chosen._generated = Some(scratch);
-    Ok(chosen)
+        .map_err(|e| Failure::new(format!("cannot generate a tree: {e}; name a directory to copy")))?;
+    let mut selection = Selection::of(scratch.path(), "a generated tree", limits)
+        .map_err(|e| Failure::from(FileError::local("read", scratch.path(), &e)))?;
+    selection._generated = Some(scratch);
+    Ok(selection)
 }
 
 fn sysroot() -> Option<PathBuf> {
@@ -81,8 +81,8 @@ fn sysroot() -> Option<PathBuf> {
     out.status.success().then(|| PathBuf::from(path.trim_end()))
 }
 
-impl Chosen {
-    /// What of `root` fits `limits`: whole directories in order of their names, files that cannot be read left out.
+impl Selection {
+    /// Selects the files of `root` in order of their paths, up to `limits`. Unreadable files are excluded.
     fn of(root: &Path, what: &'static str, limits: Limits) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let mut out = Self {
@@ -132,7 +132,7 @@ impl Chosen {
     }
 }
 
-/// A tree of files of many sizes, 0 bytes to 8 MiB, 64 MiB in all.
+/// Generates a tree of files of 0 bytes to 8 MiB, 64 MiB in total.
 fn generate(root: &Path, limits: Limits) -> io::Result<()> {
     let mut random = SplitMix64::seed_from_u64(1);
     let mut left = limits.bytes.min(64 << 20);
@@ -148,7 +148,7 @@ fn generate(root: &Path, limits: Limits) -> io::Result<()> {
     Ok(())
 }
 
-/// This machine's files, of which only the chosen ones are seen.
+/// The local file system, restricted to the selected files.
 #[derive(Clone)]
 pub(super) struct Subset {
     pub(super) tree: LocalTree,
@@ -187,31 +187,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_generated_tree_has_files_small_and_large() {
+    fn generated_tree_has_small_and_large_files() {
         let scratch = Scratch::new().unwrap();
         let limits = Limits { bytes: 20 << 20, files: 200 };
         generate(scratch.path(), limits).unwrap();
-        let c = Chosen::of(scratch.path(), "", limits).unwrap();
+        let c = Selection::of(scratch.path(), "", limits).unwrap();
         assert_eq!((c.files, c.cut), (200, false));
         assert!(c.bytes > 16 << 20 && c.bytes <= 20 << 20, "{}", c.bytes);
     }
 
     #[test]
-    fn limits_are_kept_and_said() {
+    fn limits_are_observed_and_reported() {
         let scratch = Scratch::new().unwrap();
         for i in 0..10 {
             fs::write(scratch.path().join(format!("{i}")), vec![1; 1000]).unwrap();
         }
-        let all = Chosen::of(scratch.path(), "", Limits { bytes: 10_000, files: 10 }).unwrap();
+        let all = Selection::of(scratch.path(), "", Limits { bytes: 10_000, files: 10 }).unwrap();
         assert_eq!((all.files, all.bytes, all.cut), (10, 10_000, false));
-        let few = Chosen::of(scratch.path(), "", Limits { bytes: 10_000, files: 3 }).unwrap();
+        let few = Selection::of(scratch.path(), "", Limits { bytes: 10_000, files: 3 }).unwrap();
         assert_eq!((few.files, few.cut, few.included.len()), (3, true, 4));
-        let small = Chosen::of(scratch.path(), "", Limits { bytes: 2500, files: 10 }).unwrap();
+        let small = Selection::of(scratch.path(), "", Limits { bytes: 2500, files: 10 }).unwrap();
         assert_eq!((small.files, small.bytes, small.cut), (2, 2000, true));
     }
 
     #[test]
-    fn scratch_directories_go_even_if_they_are_read_only() {
+    fn read_only_scratch_directories_are_removed() {
         use std::os::unix::fs::PermissionsExt;
         let scratch = Scratch::new().unwrap();
         let dir = scratch.path().join("a");

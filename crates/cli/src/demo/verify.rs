@@ -1,4 +1,4 @@
-//! Whether a copy is the original.
+//! Comparison of a copy with the original.
 
 use std::{
     collections::HashSet,
@@ -10,18 +10,18 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// What was compared.
+/// The result of a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Verified {
-    /// Files whose SHA-256 is the same, and their mode and modification time.
+    /// Number of files with the same SHA-256, mode and modification time.
     pub(super) same: u64,
-    /// Their bytes.
+    /// Total size of these files.
     pub(super) bytes: u64,
-    /// What differs, or is missing.
+    /// Paths that differ or are missing.
     pub(super) differ: Vec<String>,
 }
 
-/// Compares everything of `included`, which lies below `original`, with its copy below `copy`.
+/// Compares the paths in `included`, which are below `original`, with their copies below `copy`.
 pub(super) fn same(original: &Path, copy: &Path, included: &HashSet<PathBuf>) -> io::Result<Verified> {
     let mut out = Verified::default();
     for path in included {

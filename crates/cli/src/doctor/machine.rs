@@ -1,4 +1,4 @@
-//! What of this machine matters to a client or a server.
+//! Checks of this host: providers, resource limits, clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,14 +7,14 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Finding;
 
-/// A server of the default limits has so many connections, and files beside them.
+/// Open files that a server with the default limits needs for connections and exported files.
 const ENOUGH_FILES: u64 = 4096;
-/// Registered memory that any use of an RDMA device needs.
+/// Minimum limit of locked memory, in bytes, for use of an RDMA device.
 const ENOUGH_LOCKED: u64 = 1 << 30;
-/// 2026-01-01, when this was written: no right clock is before it.
-const WRITTEN: Duration = Duration::from_secs(1_767_225_600);
+/// 2026-01-01 in seconds since the epoch: a clock before this date is wrong.
+const EARLIEST_DATE: Duration = Duration::from_secs(1_767_225_600);
 
-/// Everything that does not depend on a server.
+/// Runs all checks that need no server.
 pub(crate) fn machine() -> Vec<Finding> {
     let devices = verbs::devices();
     let usable = devices.iter().flatten().filter(|d| d.details.is_ok()).count();
@@ -25,13 +25,13 @@ pub(crate) fn machine() -> Vec<Finding> {
         (Err(why), _) => Finding::note(
             "providers",
             format!("iwarp (software) only; no verbs: {why}"),
-            "nothing to do without an RDMA adapter; else `apt install rdma-core ibverbs-providers`, then \
+            "none needed without an RDMA adapter; with one, `apt install rdma-core ibverbs-providers`, then \
              `millrace devices`",
         ),
         (Ok(_), _) => Finding::note(
             "providers",
-            "iwarp (software) only: there is no RDMA device that can be used",
-            "nothing to do without an RDMA adapter; else load its driver and see `millrace devices`",
+            "iwarp (software) only: there is no usable RDMA device",
+            "none needed without an RDMA adapter; with one, load its driver and see `millrace devices`",
         ),
     };
     vec![provider, files(getrlimit(Resource::Nofile).current), locked(usable > 0), clock(SystemTime::now())]
@@ -41,37 +41,38 @@ fn files(limit: Option<u64>) -> Finding {
     match limit {
         Some(n) if n < ENOUGH_FILES => Finding::note(
             "open files",
-            format!("this process may open {n} files, which a server with many connections exceeds"),
+            format!("the limit is {n} files, which is too low for a server with many connections"),
             "`ulimit -n 65536`, or LimitNOFILE=65536 in the systemd unit",
         ),
-        Some(n) => Finding::fine("open files", format!("up to {n}")),
-        None => Finding::fine("open files", "without limit"),
+        Some(n) => Finding::fine("open files", format!("the limit is {n}")),
+        None => Finding::fine("open files", "unlimited"),
     }
 }
 
-/// Registered memory is locked memory; only RDMA devices register.
+/// Checks the limit of locked memory, which applies to memory registered with RDMA devices.
 fn locked(has_devices: bool) -> Finding {
     match getrlimit(Resource::Memlock).current {
         Some(n) if has_devices && n < ENOUGH_LOCKED => Finding::broken(
             "locked memory",
-            format!("this process may lock {n} bytes, and RDMA devices need all memory for data locked"),
+            format!("the limit is {n} bytes, but RDMA requires locked memory for all network buffers"),
             "`ulimit -l unlimited` as root, `* - memlock unlimited` in /etc/security/limits.conf, or \
              LimitMEMLOCK=infinity in the systemd unit",
         ),
-        Some(n) if !has_devices => {
-            Finding::fine("locked memory", format!("up to {n} bytes; the iwarp provider locks none"))
-        }
-        Some(n) => Finding::fine("locked memory", format!("up to {n} bytes")),
-        None => Finding::fine("locked memory", "without limit"),
+        Some(n) if !has_devices => Finding::fine(
+            "locked memory",
+            format!("the limit is {n} bytes; the iwarp provider locks no memory"),
+        ),
+        Some(n) => Finding::fine("locked memory", format!("the limit is {n} bytes")),
+        None => Finding::fine("locked memory", "unlimited"),
     }
 }
 
 fn clock(now: SystemTime) -> Finding {
     match now.duration_since(UNIX_EPOCH) {
-        Ok(since) if since >= WRITTEN => Finding::fine("clock", "the date is plausible"),
+        Ok(since) if since >= EARLIEST_DATE => Finding::fine("clock", "the date is plausible"),
         _ => Finding::broken(
             "clock",
-            "this machine's clock is before 2026: files would get times long ago",
+            "the clock of this host is before 2026, so new files would get wrong times",
             "`timedatectl set-ntp true`, or `date -s`",
         ),
     }
@@ -83,12 +84,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_and_clocks_are_judged() {
+    fn findings_depend_on_limits_and_clock() {
         assert_eq!(files(Some(1024)).state, State::Note);
         assert_eq!(files(Some(65536)).state, State::Fine);
         assert_eq!(files(None).state, State::Fine);
         assert_eq!(clock(UNIX_EPOCH).state, State::Broken);
-        assert_eq!(clock(UNIX_EPOCH + WRITTEN).state, State::Fine);
-        assert!(machine().iter().all(|f| (f.state == State::Fine) == f.mend.is_none()));
+        assert_eq!(clock(UNIX_EPOCH + EARLIEST_DATE).state, State::Fine);
+        assert!(machine().iter().all(|f| (f.state == State::Fine) == f.remedy.is_none()));
     }
 }

@@ -1,4 +1,4 @@
-//! Whether this machine and a server are fit for use: findings, each with what mends it.
+//! Checks of this host and of a server: findings, each problem with a remedy.
 
 mod machine;
 mod server;
@@ -6,12 +6,12 @@ mod server;
 pub(crate) use machine::machine;
 pub(crate) use server::server;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// As it should be.
+    /// No problem.
     Fine,
-    /// It works, but could be better or does not suit everything.
+    /// It works, with a restriction.
     Note,
     /// It does not work.
     Broken,
@@ -27,28 +27,28 @@ impl State {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) state: State,
-    /// What was looked at: one word.
+    /// Name of the check.
     pub(crate) check: &'static str,
-    /// What was found: one sentence.
+    /// The observation, one sentence.
     pub(crate) found: String,
-    /// A command or a change that mends it; nothing if it is fine.
-    pub(crate) mend: Option<String>,
+    /// A command or a change that fixes the problem; `None` if the state is `Fine`.
+    pub(crate) remedy: Option<String>,
 }
 
 impl Finding {
     fn fine(check: &'static str, found: impl Into<String>) -> Self {
-        Self { state: State::Fine, check, found: found.into(), mend: None }
+        Self { state: State::Fine, check, found: found.into(), remedy: None }
     }
 
-    fn note(check: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { state: State::Note, check, found: found.into(), mend: Some(mend.into()) }
+    fn note(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: State::Note, check, found: found.into(), remedy: Some(remedy.into()) }
     }
 
-    fn broken(check: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { state: State::Broken, check, found: found.into(), mend: Some(mend.into()) }
+    fn broken(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: State::Broken, check, found: found.into(), remedy: Some(remedy.into()) }
     }
 }

@@ -1,4 +1,4 @@
-//! What of a server can be seen from here, one step after the other: name, port, protocol, exports, access.
+//! Checks of a server, step by step: name, port, MTU, protocol, exports, path, access, clocks.
 
 use std::{
     fs,
@@ -18,30 +18,30 @@ use millrace_runtime::tokio_rt::TokioRuntime;
 use super::Finding;
 use crate::session;
 
-/// How long one step may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Frames of siw and of TCP are cut by the MTU; from here on large transfers are fast.
+/// Time limit of one step.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// MTU above which large transfers over TCP and siw are efficient.
 const JUMBO: u64 = 9000;
-/// How much clocks may differ before times of files are taken for wrong.
-const SKEW: Duration = Duration::from_secs(2);
+/// Tolerated difference between the clocks of client and server.
+const MAX_SKEW: Duration = Duration::from_secs(2);
 
-/// Looks at the server of `url`, and at the export and path if it names any; ends with the first thing that is broken.
+/// Checks the server of `url`, and its export and path if present. Ends with the first broken step.
 pub(crate) async fn server(url: &Url) -> Vec<Finding> {
     let mut out = Vec::new();
-    // What broke is the last finding.
+    // A broken step is the last finding.
     let _ = steps(url, &mut out).await.map_err(|broken| out.push(broken));
     out
 }
 
 async fn steps(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
-    let addr = resolved(url)?;
+    let addr = resolve(url)?;
     if over_tcp(url, addr) {
-        let stream = reached(url, addr)?;
-        out.push(Finding::fine("port", format!("something listens at {addr}")));
+        let stream = connect(url, addr)?;
+        out.push(Finding::fine("port", format!("a server listens at {addr}")));
         out.push(mtu(&stream));
     }
     let exports = millrace_client::exports(TokioRuntime::current(), url, &options()).await;
-    let exports = exports.map_err(|e| unanswered(url, &e))?;
+    let exports = exports.map_err(|e| protocol_error(url, &e))?;
     let names: Vec<&str> = exports.iter().map(|(name, _)| name.as_str()).collect();
     let proto = url.proto.unwrap_or_default();
     out.push(Finding::fine("protocol", format!("an NFS server answers over {proto}")));
@@ -49,32 +49,33 @@ async fn steps(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
         return Err(Finding::broken(
             "exports",
             "the server exports nothing",
-            "add an [[export]] to its configuration and `millrace reload` there",
+            "add an [[export]] to the server's configuration and run `millrace reload` there",
         ));
     }
     out.push(Finding::fine("exports", names.join(", ")));
     if url.path != "/" {
-        used(url, out).await?;
+        check_path(url, out).await?;
     }
     Ok(())
 }
 
-/// Mounts the export and looks at the path.
-async fn used(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
-    let client = Client::connect(TokioRuntime::current(), url, options()).await.map_err(|e| unmounted(&e))?;
-    let asked = Instant::now();
+/// Mounts the export and checks the path, access and clocks.
+async fn check_path(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
+    let client =
+        Client::connect(TokioRuntime::current(), url, options()).await.map_err(|e| mount_error(&e))?;
+    let start = Instant::now();
     let found = client.resolve(client.path_in_export().as_bytes()).await;
-    let took = asked.elapsed();
+    let elapsed = start.elapsed();
     let (file, attributes) = found.map_err(|e| {
-        let mend = format!("`millrace ls` shows what is in {}", client.export());
-        Finding::broken("path", format!("{}: {e}", url.path), mend)
+        let remedy = format!("`millrace ls` lists {}", client.export());
+        Finding::broken("path", format!("{}: {e}", url.path), remedy)
     })?;
-    out.push(Finding::fine("path", format!("{} is there (asked in {} us)", url.path, took.as_micros())));
+    out.push(Finding::fine("path", format!("{} is there (found in {} us)", url.path, elapsed.as_micros())));
     let wanted = access::READ | access::LOOKUP | access::MODIFY | access::EXTEND;
     let rights = client.access(file, wanted).await.map_err(|e| {
-        Finding::broken("access", e.to_string(), "look at the server's log, and at the export's `clients`")
+        Finding::broken("access", e.to_string(), "check the server's log, and the export's `clients`")
     })?;
-    out.push(judged(rights, &attributes));
+    out.push(access_finding(rights, &attributes));
     out.push(clock(&attributes, SystemTime::now()));
     client.close();
     Ok(())
@@ -82,44 +83,51 @@ async fn used(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
 
 fn options() -> Options {
     session::options()
-        .connect_timeout(PATIENCE)
-        .timeout(PATIENCE)
-        .retry(RetryPolicy { max_elapsed: PATIENCE, ..RetryPolicy::default() })
+        .connect_timeout(STEP_TIMEOUT)
+        .timeout(STEP_TIMEOUT)
+        .retry(RetryPolicy { max_elapsed: STEP_TIMEOUT, ..RetryPolicy::default() })
 }
 
-fn resolved(url: &Url) -> Result<SocketAddr, Finding> {
+fn resolve(url: &Url) -> Result<SocketAddr, Finding> {
     let found = (url.host.as_str(), url.port()).to_socket_addrs();
-    let mend = || format!("correct the name, or check `getent hosts {}` and /etc/resolv.conf", url.host);
-    let failed = |why: String| Finding::broken("name", format!("{} has no address: {why}", url.host), mend());
-    found.map_err(|e| failed(e.to_string()))?.next().ok_or_else(|| failed("none is known".into()))
+    let remedy = || format!("correct the name, or check `getent hosts {}` and /etc/resolv.conf", url.host);
+    let failed =
+        |why: String| Finding::broken("name", format!("{} has no address: {why}", url.host), remedy());
+    found
+        .map_err(|e| failed(e.to_string()))?
+        .next()
+        .ok_or_else(|| failed("the lookup returned no address".into()))
 }
 
-/// Whether the port is a TCP port: that of NFS over TCP, or of the software provider.
+/// Whether the port is a TCP port: with NFS over TCP, or the iwarp provider.
 fn over_tcp(url: &Url, addr: SocketAddr) -> bool {
-    let stated = url.provider.or(session::stated().provider).unwrap_or_default();
+    let stated = url.provider.or(session::global().provider).unwrap_or_default();
     let devices = || stated.to_connect(addr.ip()).is_ok_and(|chosen| chosen.provider.name() != "iwarp");
     url.proto == Some(Proto::Tcp) || stated == ProviderChoice::Iwarp || !devices()
 }
 
-fn reached(url: &Url, addr: SocketAddr) -> Result<TcpStream, Finding> {
-    TcpStream::connect_timeout(&addr, PATIENCE).map_err(|e| {
-        let (why, mend) = match e.kind() {
+fn connect(url: &Url, addr: SocketAddr) -> Result<TcpStream, Finding> {
+    TcpStream::connect_timeout(&addr, STEP_TIMEOUT).map_err(|e| {
+        let (why, remedy) = match e.kind() {
             ErrorKind::ConnectionRefused => (
                 "nothing listens there",
                 format!(
-                    "start the server, and have it listen there: `millrace serve --listen-{} 0.0.0.0:{} ...`; \
-                     `ss -ltn` on its machine shows what listens",
+                    "start the server with this address: `millrace serve --listen-{} 0.0.0.0:{} ...`; \
+                     `ss -ltn` on the server lists its ports",
                     url.proto.unwrap_or_default(),
                     addr.port()
                 ),
             ),
             ErrorKind::TimedOut => (
-                "no answer: packets are dropped on the way, or the machine is off",
-                format!("open the port in firewalls: `nft add rule inet filter input tcp dport {} accept`", addr.port()),
+                "no answer: packets are dropped on the path, or the host is down",
+                format!(
+                    "open the port in firewalls: `nft add rule inet filter input tcp dport {} accept`",
+                    addr.port()
+                ),
             ),
-            _ => ("there is no way to the machine", format!("check `ip route get {}`", addr.ip())),
+            _ => ("the host is unreachable", format!("check `ip route get {}`", addr.ip())),
         };
-        Finding::broken("port", format!("{addr}: {why} ({e})"), mend)
+        Finding::broken("port", format!("{addr}: {why} ({e})"), remedy)
     })
 }
 
@@ -135,34 +143,36 @@ fn mtu(stream: &TcpStream) -> Finding {
         Ok((name, mtu, segment.into()))
     };
     match seen() {
-        Err(e) => Finding::note("mtu", format!("cannot be seen: {e}"), "`ip link` shows it"),
-        Ok((name, mtu, segment)) => judged_mtu(&name, mtu, segment),
+        Err(e) => {
+            Finding::note("mtu", format!("the MTU cannot be determined: {e}"), "check it with `ip link`")
+        }
+        Ok((name, mtu, segment)) => mtu_finding(&name, mtu, segment),
     }
 }
 
 /// Headers take 40 bytes with IPv4 and 60 with IPv6, options of TCP 12 more.
 const HEADERS: u64 = 72;
 
-fn judged_mtu(name: &str, mtu: u64, segment: u64) -> Finding {
+fn mtu_finding(name: &str, mtu: u64, segment: u64) -> Finding {
     if name != "lo" && segment + HEADERS < mtu {
         return Finding::note(
             "mtu",
-            format!("{name} has {mtu}, and the way to the server carries segments of {segment} bytes only"),
-            "give both ends, and what is between them, the same MTU: `ip link set dev DEVICE mtu N`",
+            format!("{name} has {mtu}, but TCP segments to the server are limited to {segment} bytes"),
+            "set the same MTU on both hosts and all devices between them: `ip link set dev DEVICE mtu N`",
         );
     }
     if mtu < JUMBO {
         return Finding::note(
             "mtu",
             format!("{name} has {mtu}; large transfers are faster with {JUMBO}"),
-            format!("where network and server have jumbo frames: `ip link set dev {name} mtu {JUMBO}`"),
+            format!("if network and server support jumbo frames: `ip link set dev {name} mtu {JUMBO}`"),
         );
     }
     Finding::fine("mtu", format!("{name} has {mtu}"))
 }
 
-/// Something listens, and speaks something else.
-fn unanswered(url: &Url, e: &Error) -> Finding {
+/// The server that listens at the port uses another protocol.
+fn protocol_error(url: &Url, e: &Error) -> Finding {
     let (proto, other) = match url.proto.unwrap_or_default() {
         Proto::Rdma => ("RDMA", "tcp"),
         Proto::Tcp => ("TCP", "rdma"),
@@ -171,60 +181,61 @@ fn unanswered(url: &Url, e: &Error) -> Finding {
         "protocol",
         format!("no NFS over {proto} at port {}: {e}", url.port()),
         format!(
-            "the port may be that of another service: name the server's port for {proto}, or try ?proto={other}; \
-             the server's `ready` line has both"
+            "the port may belong to another service: use the server's port for {proto}, or try ?proto={other}; \
+             the server's `ready` line shows both"
         ),
     )
 }
 
-fn unmounted(e: &Error) -> Finding {
+fn mount_error(e: &Error) -> Finding {
     match e {
         Error::UnknownExport { .. } => Finding::broken(
             "export",
             e.to_string(),
-            "correct the name, or add the [[export]] to the server's configuration and `millrace reload` there",
+            "correct the name, or add an [[export]] to the server's configuration and run `millrace reload` there",
         ),
         Error::Mount { status: mount::Status::Access, .. } => Finding::broken(
             "access",
             e.to_string(),
-            "add this machine to the export's `clients` and `millrace reload` there; with \
-             `require_privileged_port`, ask as root",
+            "add this host to the export's `clients` and run `millrace reload` there; with \
+             `require_privileged_port`, run the command as root",
         ),
-        _ => Finding::broken("mount", e.to_string(), "look at the server's log"),
+        _ => Finding::broken("mount", e.to_string(), "check the server's log"),
     }
 }
 
-fn judged(rights: u32, attributes: &Fattr) -> Finding {
+fn access_finding(rights: u32, attributes: &Fattr) -> Finding {
     let readable = rights & (access::READ | access::LOOKUP) != 0;
     let writable = rights & (access::MODIFY | access::EXTEND) != 0;
-    let whose =
+    let owner =
         format!("owner {}, group {}, mode {:o}", attributes.uid, attributes.gid, attributes.mode & 0o7777);
     match (readable, writable) {
-        (true, true) => Finding::fine("access", "may read and write"),
+        (true, true) => Finding::fine("access", "read and write access"),
         (true, false) => Finding::note(
             "access",
-            format!("may read, not write ({whose})"),
-            "if it is to be written: `read_only` and `squash` of the export, and `chown` or `chmod` on the server",
+            format!("read access only ({owner})"),
+            "for write access, check `read_only` and `squash` of the export, and owner and mode on the server",
         ),
         (false, _) => Finding::broken(
             "access",
-            format!("may not read ({whose})"),
-            "`chown` or `chmod` on the server, or another `squash` of the export",
+            format!("no read access ({owner})"),
+            "change owner or mode on the server, or `squash` of the export",
         ),
     }
 }
 
-/// A server does not tell its time, but what has just changed there cannot be from the future.
+/// Compares the file's newest timestamp with the local clock: NFS version 3 has no procedure that returns the
+/// server's time.
 fn clock(attributes: &Fattr, now: SystemTime) -> Finding {
     let newest = attributes.ctime.max(attributes.mtime);
     let newest = UNIX_EPOCH + Duration::new(newest.seconds.into(), newest.nanoseconds);
     match newest.duration_since(now) {
-        Ok(ahead) if ahead > SKEW => Finding::broken(
+        Ok(ahead) if ahead > MAX_SKEW => Finding::broken(
             "clocks",
             format!("the file was changed {} s in the future: the clocks differ", ahead.as_secs()),
-            "`timedatectl set-ntp true` on both machines",
+            "`timedatectl set-ntp true` on both hosts",
         ),
-        _ => Finding::fine("clocks", "no sign that the server's differs"),
+        _ => Finding::fine("clocks", "the server's clock is not ahead of the local clock"),
     }
 }
 
@@ -235,10 +246,10 @@ mod tests {
 
     #[test]
     fn mtus_are_judged() {
-        assert_eq!(judged_mtu("lo", 65536, 32741).state, State::Fine);
-        assert_eq!(judged_mtu("eth0", 9000, 8948).state, State::Fine);
-        let small = judged_mtu("eth0", 9000, 1448);
+        assert_eq!(mtu_finding("lo", 65536, 32741).state, State::Fine);
+        assert_eq!(mtu_finding("eth0", 9000, 8948).state, State::Fine);
+        let small = mtu_finding("eth0", 9000, 1448);
         assert!(small.state == State::Note && small.found.contains("1448"), "{small:?}");
-        assert!(judged_mtu("eth0", 1500, 1448).found.contains("faster"));
+        assert!(mtu_finding("eth0", 1500, 1448).found.contains("faster"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a server is doing now, from two looks at its counters.
+//! Current activity of a server, from two samples of its counters.
 
 mod rates;
 mod screen;
@@ -6,5 +6,5 @@ mod screen;
 pub(crate) use rates::{Counters, Order, Rates, Row};
 pub(crate) use screen::draw;
 
-/// The groups that are shown, with the label that the counters have for them.
+/// Groups of rows: the label of the counters by which they are grouped.
 pub(crate) const GROUPS: [&str; 3] = ["client", "export", "procedure"];

@@ -1,4 +1,4 @@
-//! Rates: the difference of two looks at a server's counters, by time.
+//! Rates: the difference of two samples of a server's counters divided by the time between them.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -8,26 +8,27 @@ use super::GROUPS;
 
 /// The counters of one client, export or procedure.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Use {
+struct Usage {
     calls: f64,
     read: f64,
     written: f64,
-    /// Calls of at most so many seconds, in order of the seconds.
+    /// Buckets of the latency histogram: upper bound in seconds, cumulative number of calls; in ascending
+    /// order.
     buckets: Vec<(f64, f64)>,
 }
 
-/// One look at a server's counters.
+/// One sample of a server's counters.
 #[derive(Debug, Clone)]
 pub(crate) struct Counters {
     at: Instant,
-    groups: [BTreeMap<String, Use>; GROUPS.len()],
+    groups: [BTreeMap<String, Usage>; GROUPS.len()],
     samples: Vec<Sample>,
 }
 
 impl Counters {
-    /// The counters of `samples`, which were taken `at` some time.
+    /// The counters in `samples`, which were scraped at the time `at`.
     pub(crate) fn new(samples: Vec<Sample>, at: Instant) -> Self {
-        let groups = GROUPS.map(|group| uses(&samples, group));
+        let groups = GROUPS.map(|group| usage_by_label(&samples, group));
         Self { at, groups, samples }
     }
 
@@ -37,9 +38,9 @@ impl Counters {
     }
 }
 
-fn uses(samples: &[Sample], group: &str) -> BTreeMap<String, Use> {
+fn usage_by_label(samples: &[Sample], group: &str) -> BTreeMap<String, Usage> {
     let prefix = if group == "procedure" { "nfs" } else { group };
-    let mut out: BTreeMap<String, Use> = BTreeMap::new();
+    let mut out: BTreeMap<String, Usage> = BTreeMap::new();
     for s in samples {
         let (Some(label), Some(name)) =
             (s.label(group), s.name.strip_prefix(prefix).and_then(|n| n.strip_prefix('_')))
@@ -59,29 +60,31 @@ fn uses(samples: &[Sample], group: &str) -> BTreeMap<String, Use> {
     out
 }
 
-/// What one client, export or procedure did between two looks.
+/// Activity of one client, export or procedure between two samples.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// Calls in a second.
+    /// Calls per second.
     pub(crate) ops: f64,
-    /// Megabytes (10^6) in a second; none of a procedure.
+    /// Megabytes (10^6 bytes) per second; `None` for procedures.
     pub(crate) read: Option<f64>,
+    /// As `read`, for writes.
     pub(crate) written: Option<f64>,
-    /// Microseconds that half of the calls, and 99 of 100, took at most; none without calls.
+    /// Median of the call latency in microseconds; `None` without calls.
     pub(crate) p50: Option<f64>,
+    /// 99th percentile of the call latency in microseconds; `None` without calls.
     pub(crate) p99: Option<f64>,
 }
 
 impl Row {
-    /// The figures, as they are shown.
+    /// The figures as text.
     pub(crate) fn texts(&self) -> [String; 5] {
         let text = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{v:.1}"));
         [format!("{:.0}", self.ops), text(self.read), text(self.written), text(self.p50), text(self.p99)]
     }
 }
 
-/// By what rows are ordered; the largest first, names from A.
+/// Sort key of rows: descending for figures, ascending for names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub(crate) enum Order {
     /// Calls
@@ -95,21 +98,21 @@ pub(crate) enum Order {
     Name,
 }
 
-/// Everything that is shown.
+/// The contents of one report.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rates {
-    /// Connections open now.
+    /// Open connections.
     pub(crate) connections: f64,
-    /// Calls over RDMA in progress now.
+    /// Calls over RDMA in progress.
     pub(crate) in_progress: f64,
-    /// Bytes of memory in use, and the most that it may be.
+    /// Bytes of network memory in use, and its limit.
     pub(crate) memory: (f64, f64),
     /// The rows of each of [`GROUPS`].
     pub(crate) groups: [Vec<Row>; GROUPS.len()],
 }
 
 impl Rates {
-    /// What happened between two looks.
+    /// The rates between two samples.
     pub(crate) fn between(before: &Counters, now: &Counters, order: Order) -> Self {
         let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-9);
         let mut i = 0;
@@ -118,7 +121,7 @@ impl Rates {
             i += 1;
             let mut rows: Vec<Row> =
                 group.iter().map(|(name, u)| row(name, &earlier(old, name, u), u, seconds)).collect();
-            // Procedures have no bytes; those that nobody calls say nothing.
+            // Procedures have no byte counters. Omit those without calls.
             if i == GROUPS.len() {
                 rows.retain(|r| r.ops > 0.0);
                 rows.iter_mut().for_each(|r| (r.read, r.written) = (None, None));
@@ -135,12 +138,13 @@ impl Rates {
     }
 }
 
-/// The clients that are not shown one by one: those that are change.
+/// Label of all clients that the server does not count individually.
 const OTHERS: &str = "other";
 
-/// What `name` had counted at the earlier look. A client that is new among those shown was one of the others then, and
-/// the others have fewer counts without it: both are taken to have done nothing in between, for nobody knows what.
-fn earlier(before: Option<&BTreeMap<String, Use>>, name: &str, now: &Use) -> Use {
+/// Returns the counters of `name` in the earlier sample. A client that the server has started to count
+/// individually was part of [`OTHERS`] before, whose counters have decreased. The activity of both between
+/// the samples is unknown and counts as zero.
+fn earlier(before: Option<&BTreeMap<String, Usage>>, name: &str, now: &Usage) -> Usage {
     let old = before.and_then(|group| group.get(name));
     let moved = match old {
         Some(old) => {
@@ -151,15 +155,15 @@ fn earlier(before: Option<&BTreeMap<String, Use>>, name: &str, now: &Use) -> Use
     if moved { now.clone() } else { old.cloned().unwrap_or_default() }
 }
 
-/// A counter that went back began anew: the server was restarted.
+/// Increase of a counter. A counter that has decreased was reset by a restart of the server.
 fn since(before: f64, now: f64) -> f64 {
     if now >= before { now - before } else { now }
 }
 
-fn row(name: &str, before: &Use, now: &Use, seconds: f64) -> Row {
-    let anew = now.calls < before.calls;
+fn row(name: &str, before: &Usage, now: &Usage, seconds: f64) -> Row {
+    let restarted = now.calls < before.calls;
     let bucket = |le: f64| match before.buckets.iter().find(|b| b.0 == le) {
-        Some(b) if !anew => b.1,
+        Some(b) if !restarted => b.1,
         _ => 0.0,
     };
     let buckets: Vec<_> = now.buckets.iter().map(|(le, n)| (*le, n - bucket(*le))).collect();
@@ -173,8 +177,8 @@ fn row(name: &str, before: &Use, now: &Use, seconds: f64) -> Row {
     }
 }
 
-/// The microseconds that a part `q` of the calls took at most, taken to be spread evenly in their bucket; the bound of
-/// the last bucket but one where it is in the last, which has none.
+/// Returns the quantile `q` in microseconds, by linear interpolation in its bucket; in the last bucket, which
+/// has no upper bound, its lower bound.
 fn quantile(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
     let wanted = buckets.last().map(|b| b.1).filter(|all| *all > 0.0)? * q;
     let (mut low, mut below) = (0.0, 0.0);
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_differences_by_time() {
+    fn rates_are_differences_divided_by_time() {
         let start = Instant::now();
         let (before, now) = (counters(start, 1), counters(start + Duration::from_secs(2), 3));
         let rates = Rates::between(&before, &now, Order::Ops);
@@ -252,27 +256,27 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_joins_the_busiest_did_not_do_all_its_work_just_now() {
+    fn earlier_calls_of_a_newly_listed_client_are_not_counted() {
         let start = Instant::now();
-        let look = |after: u64, clients: &[(&str, u64)]| {
+        let sample = |after: u64, clients: &[(&str, u64)]| {
             let line = |(name, calls): &(&str, u64)| {
                 format!("millrace_client_call_seconds_count{{client=\"{name}\"}} {calls}\n")
             };
             let text: String = clients.iter().map(line).collect();
             Counters::new(parse(&text), start + Duration::from_secs(after))
         };
-        let before = look(0, &[("10.0.0.1", 50), ("other", 1000)]);
-        let now = look(1, &[("10.0.0.1", 60), ("10.0.0.2", 700), ("other", 310)]);
+        let before = sample(0, &[("10.0.0.1", 50), ("other", 1000)]);
+        let now = sample(1, &[("10.0.0.1", 60), ("10.0.0.2", 700), ("other", 310)]);
         let rates = Rates::between(&before, &now, Order::Name);
         let ops: Vec<_> = rates.groups[0].iter().map(|r| (r.name.as_str(), r.ops)).collect();
         assert_eq!(ops, [("10.0.0.1", 10.0), ("10.0.0.2", 0.0), ("other", 0.0)]);
-        // Where all are shown, one that is new is new.
-        let all = Rates::between(&look(0, &[("10.0.0.1", 50)]), &now, Order::Name);
+        // Without the label "other", all clients are counted individually, so the client is new.
+        let all = Rates::between(&sample(0, &[("10.0.0.1", 50)]), &now, Order::Name);
         assert_eq!(all.groups[0][1].ops, 700.0);
     }
 
     #[test]
-    fn a_restarted_server_counts_from_nothing() {
+    fn counters_of_a_restarted_server_start_at_zero() {
         let start = Instant::now();
         let (before, now) = (counters(start, 3), counters(start + Duration::from_secs(1), 1));
         let rates = Rates::between(&before, &now, Order::Bytes);

@@ -1,4 +1,4 @@
-//! Drawing rates on a terminal.
+//! Terminal user interface of `millrace top`.
 
 use ratatui::{
     Frame,
@@ -10,7 +10,7 @@ use ratatui::{
 
 use super::{GROUPS, Order, Rates, Row};
 
-/// Draws everything: a line about the server, one table for each group, a line of keys.
+/// Draws the screen: a summary line, one table for each group, and a line with the keys.
 pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Rates) {
     let [head, clients, exports, procedures, keys] = Layout::vertical([
         Constraint::Length(1),
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_screen_shows_each_group() {
+    fn screen_shows_each_group() {
         let row = |name: &str, ops, bytes: Option<f64>| Row {
             name: name.into(),
             ops,

@@ -1,4 +1,4 @@
-//! A running server and the command, as a user has them.
+//! A server process and the command.
 
 #![allow(dead_code, unreachable_pub)] // Not every test file uses everything.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
@@ -61,14 +61,14 @@ impl Server {
         format!("nfs://{addr}{path}?proto={proto}")
     }
 
-    /// Waits until the process ends by itself.
+    /// Waits until the process exits.
     pub fn wait(&mut self) -> std::process::ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < HANG, "the server does not end");
+            assert!(start.elapsed() < HANG, "the server does not exit");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -86,7 +86,7 @@ pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Bytes without a pattern that a mistake could hide in.
+/// Pseudo-random bytes.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
@@ -99,7 +99,7 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Names below `dir`, in order, with kinds of entries told by a trailing `/` or `@`.
+/// Sorted paths below `dir`; directories end with `/`, symbolic links with `@`.
 pub fn names(dir: &Path) -> Vec<String> {
     let mut out = Vec::new();
     let mut todo = vec![PathBuf::new()];

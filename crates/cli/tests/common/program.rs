@@ -1,4 +1,4 @@
-//! A program of this workspace, run as a user runs it. The parent module has `PROGRAM`, its path, and `NAME`.
+//! Runs a program of this workspace. The parent module defines its path `PROGRAM` and its name `NAME`.
 
 use std::{
     process::{Command, Output, Stdio},
@@ -7,7 +7,7 @@ use std::{
 
 use super::{NAME, PROGRAM};
 
-/// A program that takes longer hangs.
+/// Time limit of a program.
 pub const HANG: Duration = Duration::from_secs(60);
 
 /// The program, without input.

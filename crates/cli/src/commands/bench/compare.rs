@@ -27,9 +27,9 @@ pub(super) fn run(args: &CompareArgs) -> CommandResult {
     printed?;
     if !args.json {
         output::line(&format!(
-            "Loopback, one connection, memory export, iwarp provider, CRC off; medians of {} runs in turns.\n\
-             ratio: MB/s over the raw stream's, or latency over the bare ping-pong's. CPU ratio: the server's CPU per GB\n\
-             over the raw sender's (READ) or the raw receiver's (WRITE); client and server of the raw stream are its\n\
+            "Loopback, one connection, memory export, iwarp provider, CRC off; medians of {} interleaved runs.\n\
+             ratio: MB/s divided by that of the raw stream, or latency divided by that of the bare ping-pong. CPU ratio: the server's CPU per GB\n\
+             divided by that of the raw sender (READ) or receiver (WRITE). Client and server of the raw stream are its\n\
              sender and receiver.\n",
             args.runs
         ))?;

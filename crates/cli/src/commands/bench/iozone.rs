@@ -13,7 +13,7 @@ pub(super) fn run(args: &IozoneArgs) -> CommandResult {
     warn_of_debug_build();
     let args = &args.bench;
     let (servers, options, grid) = (args.servers()?, args.options(session::options()), args.grid());
-    let registration = session::stated().registration;
+    let registration = session::global().registration;
     let show = Show {
         json: args.json,
         csv: args.csv.as_deref(),

@@ -13,7 +13,7 @@ use millrace_cli_common::failure::{CommandResult, Outcome};
 
 use crate::{args::BenchCommand, session};
 
-/// The arguments that make this program the peer of a raw measurement.
+/// Arguments with which this program runs as the peer of `bench raw`.
 const RAW_PEER: &[&str] = &["bench", "raw-peer"];
 
 pub(super) fn run(command: BenchCommand) -> CommandResult {
@@ -31,9 +31,9 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
     }
 }
 
-/// The address on which the other process listens.
+/// The address on which the peer process listens, and its provider.
 fn at(address: IpAddr) -> At {
-    At { address, provider: session::stated().provider.unwrap_or_default() }
+    At { address, provider: session::global().provider.unwrap_or_default() }
 }
 
 fn warn_of_debug_build() {

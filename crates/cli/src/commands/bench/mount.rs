@@ -12,7 +12,7 @@ use crate::{
     commands::serve::Signals,
 };
 
-/// The arguments that make this program the passthrough.
+/// Arguments with which this program runs as the passthrough.
 const PASSTHROUGH: [&str; 2] = ["bench", "passthrough"];
 
 pub(super) fn run(args: &MountBenchArgs) -> CommandResult {
@@ -40,8 +40,8 @@ pub(super) fn run(args: &MountBenchArgs) -> CommandResult {
     }
     let over = report.provider().map_or_else(|| "TCP".into(), |provider| format!("RDMA ({provider})"));
     output::line(&format!(
-        "{} over {over}, memory export; file of {}; medians of {} runs in turns.\n\
-         ratio: the mount over the lower of library and passthrough for sequential reads and writes, else over the \
+        "{} over {over}, memory export; file of {}; medians of {} interleaved runs.\n\
+         ratio: the mount divided by the lower of library and passthrough for sequential reads and writes, otherwise by the \
          passthrough.\n",
         args.address,
         args.size.human(),
@@ -51,14 +51,14 @@ pub(super) fn run(args: &MountBenchArgs) -> CommandResult {
     let memory =
         |case| report.listing_memory(case).map_or_else(|| "-".into(), |size| size.human().to_string());
     output::line(&format!(
-        "\nThe mount's process had {} of memory at most in a listing of names, {} in one with attributes.",
+        "\nMaximum memory of the mount's process: {} in a listing of names, {} in one with attributes.",
         memory(Case::List),
         memory(Case::ListAttributes)
     ))?;
     Ok(Outcome::Done)
 }
 
-/// Serves until it is unmounted, or told to end.
+/// Serves the passthrough until it is unmounted or a signal ends it.
 pub(super) fn passthrough(args: &PassthroughArgs) -> CommandResult {
     let rt = millrace_cli_common::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;

@@ -38,9 +38,9 @@ fn once(args: &RawArgs, peer: &RawPeer) -> Result<Vec<Figure>, Failure> {
         out.push(Stream { write, total: args.size.0, working_set: args.working_set.0 }.run(peer)?);
     }
     for ByteSize(pong) in &args.pong {
-        let game = PingPong { count: args.pings, ping: args.ping.0, pong: *pong };
-        out.push(game.run_tcp(peer)?);
-        out.push(game.run_rdma(peer)?);
+        let ping_pong = PingPong { count: args.pings, ping: args.ping.0, pong: *pong };
+        out.push(ping_pong.run_tcp(peer)?);
+        out.push(ping_pong.run_rdma(peer)?);
     }
     Ok(out)
 }
