@@ -1,7 +1,8 @@
-//! READs and WRITEs of 4 KiB over RDMA in one process: the client on the main thread, the server on one other.
+//! READs and WRITEs of 4 KiB over RDMA in one process: the client on the main thread, the server on a second
+//! thread.
 //!
-//! `.ci/instructions` runs it under callgrind with two numbers of calls, and divides the difference of the instructions
-//! of each thread by that of the calls.
+//! `.ci/instructions` runs it under callgrind with two numbers of calls, and divides the difference of each
+//! thread's instructions by the difference of the calls.
 //!
 //! ```text
 //! instructions read|write CALLS
@@ -26,7 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         exports: vec!["/data=memory:16MiB".parse()?],
         listen_rdma: vec!["127.0.0.1:0".parse()?],
         shards: Some(1),
-        // Full before the calls that count: a reply that replaces another costs more than one in an empty cache.
+        // Fill the duplicate request cache before the measured calls: replacing a reply costs more than
+        // inserting into an empty cache.
         limits: Limits { replies_kept: 64, ..Limits::default() },
         ..Config::default()
     };

@@ -1,4 +1,4 @@
-//! Connecting with options.
+//! Builder of clients.
 
 use std::convert::Infallible;
 
@@ -42,7 +42,7 @@ impl From<Infallible> for Error {
     }
 }
 
-/// Options for a connection; [`Client::builder`] makes one. Each field of [`Options`] has a method.
+/// Builder of a client, from [`Client::builder`]. It has a method for each field of [`Options`].
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), millrace_client::Error> {
@@ -67,10 +67,11 @@ pub struct ClientBuilder {
     pub(crate) options: Options,
 }
 
-/// Where the client runs its tasks.
+/// The runtime of the client's tasks.
 enum Runtime {
-    /// On the Tokio runtime of the caller of `connect`.
+    /// The Tokio runtime of the caller of `connect`.
     Current,
+    /// The argument of [`ClientBuilder::runtime`].
     Given(RuntimeRef),
 }
 
@@ -102,7 +103,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Runs the client's tasks on `runtime`; the default is the Tokio runtime in which [`Self::connect`] is called.
+    /// Runs the client's tasks on `runtime`; the default is the Tokio runtime in which [`Self::connect`] is
+    /// called.
     pub fn runtime(mut self, runtime: RuntimeRef) -> Self {
         self.runtime = Runtime::Given(runtime);
         self
@@ -111,8 +113,8 @@ impl ClientBuilder {
     /// Connects to the server and mounts the longest export that contains the path of the URL.
     ///
     /// # Errors
-    /// [`Error::Url`] when the URL cannot be parsed, [`Error::Local`] outside a Tokio runtime (unless
-    /// [`Self::runtime`] gave one), [`Error::Resolve`], [`Error::Connect`], [`Error::UnknownExport`],
+    /// [`Error::Url`] if the URL is invalid, [`Error::Local`] outside a Tokio runtime (unless
+    /// [`Self::runtime`] was called), [`Error::Resolve`], [`Error::Connect`], [`Error::UnknownExport`],
     /// [`Error::Mount`], and the errors of a call.
     pub async fn connect(self) -> Result<Client, Error> {
         let runtime = match self.runtime {
@@ -122,24 +124,27 @@ impl ClientBuilder {
         Ok(nfs3::Client::connect(runtime, &self.url?, self.options).await?.into())
     }
 
-    /// As [`Self::connect`], for the blocking client, whose background thread takes the place of the runtime.
+    /// Connects a blocking client, whose background thread has its own runtime; otherwise as
+    /// [`Self::connect`].
     ///
     /// # Errors
-    /// As [`Self::connect`]; [`Error::InvalidInput`] when [`Self::runtime`] was given.
+    /// As [`Self::connect`]; [`Error::InvalidInput`] after a call of [`Self::runtime`].
     ///
     /// # Panics
-    /// When it is called from asynchronous code.
+    /// If it is called from asynchronous code.
     pub fn connect_blocking(self) -> Result<blocking::Client, Error> {
         if let Runtime::Given(_) = self.runtime {
-            return Err(Error::InvalidInput("a blocking client brings its own runtime".into()));
+            return Err(Error::InvalidInput(
+                "a blocking client has its own runtime: remove the call of ClientBuilder::runtime".into(),
+            ));
         }
         blocking::Client::new(&self.url?, self.options)
     }
 }
 
-/// The Tokio runtime in whose context the caller runs.
+/// Returns the Tokio runtime of the caller.
 fn current_runtime() -> Result<RuntimeRef, Error> {
     let handle = tokio::runtime::Handle::try_current();
-    let handle = handle.map_err(|e| Error::Local(format!("cannot connect: {e}; call connect from a Tokio runtime, give one with ClientBuilder::runtime, or use millrace_client::blocking")))?;
+    let handle = handle.map_err(|e| Error::Local(format!("cannot connect: {e}; call connect from a Tokio runtime, set one with ClientBuilder::runtime, or use millrace_client::blocking")))?;
     Ok(TokioRuntime::from_handle(handle))
 }

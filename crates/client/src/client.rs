@@ -1,4 +1,4 @@
-//! The client: a mounted export, used by path.
+//! The path-level client of a mounted export.
 
 use millrace_buffer::{Arena, Buffer};
 use millrace_runtime::RuntimeRef;
@@ -7,9 +7,9 @@ use crate::{ClientBuilder, Error, Identity, Options, Stats, Url, nfs3};
 
 /// A mounted export. Clones share the connections, which are closed when the last clone is dropped.
 ///
-/// The methods take paths from the root of the export ([`Self::export`]), with or without a leading slash; `..` stops at
-/// the root. Symbolic links are followed inside the export, as [`nfs3::Client::resolve`] says. Names, semantics and
-/// [kinds of errors](Error::kind) are those of `tokio::fs`.
+/// The methods take paths from the root of the export ([`Self::export`]), with or without a leading slash;
+/// `..` at the root is the root. Symbolic links are followed inside the export, as in
+/// [`nfs3::Client::resolve`]. Names, semantics and [kinds of errors](Error::kind) are those of `tokio::fs`.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -32,7 +32,7 @@ pub struct Client {
     nfs3: nfs3::Client,
 }
 
-/// The path-level view of a client of the protocol layer, over the same connections.
+/// Returns a path-level client over the connections of a client of the protocol layer.
 impl From<nfs3::Client> for Client {
     fn from(nfs3: nfs3::Client) -> Self {
         Self { nfs3 }
@@ -53,7 +53,7 @@ impl Client {
         Self::builder(url).connect().await
     }
 
-    /// A connection with options. An invalid `url` is reported by [`ClientBuilder::connect`].
+    /// Returns a builder for a connection with options. [`ClientBuilder::connect`] reports an invalid `url`.
     pub fn builder<U>(url: U) -> ClientBuilder
     where
         U: TryInto<Url>,
@@ -62,12 +62,12 @@ impl Client {
         ClientBuilder::new(url)
     }
 
-    /// The protocol layer: NFSv3 procedures on file handles, over the same connections.
+    /// Returns the protocol layer: NFSv3 procedures on file handles, over the same connections.
     pub fn nfs3(&self) -> &nfs3::Client {
         &self.nfs3
     }
 
-    /// This client over the same connections, with calls made as `who`.
+    /// Returns a client over the same connections whose calls have the credentials of `who`.
     #[must_use]
     pub fn as_caller(&self, who: &Identity) -> Self {
         self.nfs3.as_caller(who).into()
@@ -88,17 +88,18 @@ impl Client {
         self.nfs3.server()
     }
 
-    /// The options in force.
+    /// The effective options.
     pub fn options(&self) -> &Options {
         self.nfs3.options()
     }
 
-    /// The memory of the client. Buffers for transfers without a copy are taken from it.
+    /// The client's arena, from which buffers for transfers without a copy are allocated.
     pub fn arena(&self) -> &Arena {
         self.nfs3.arena()
     }
 
-    /// A buffer of `len` bytes (at most 4 MiB) for [`crate::File::read_at_into`] and [`crate::File::write_at_from`].
+    /// Allocates a buffer of `len` bytes (at most 4 MiB) for [`crate::File::read_at_into`] and
+    /// [`crate::File::write_at_from`].
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

@@ -1,4 +1,4 @@
-//! How connections are made.
+//! Connection setup: name resolution, RDMA, TCP, and the port of MOUNT.
 
 use std::{
     future::Future,
@@ -26,26 +26,27 @@ use crate::{ConnectionStats, Error, Options, Proto, Url};
 /// A connection to a server.
 #[derive(Clone)]
 pub struct Connection {
-    /// Carries the calls.
+    /// The transport of the calls.
     pub transport: Arc<dyn Transport>,
-    /// Tells how it fares.
+    /// Returns the counters of the connection.
     pub stats: Arc<dyn Fn() -> ConnectionStats + Send + Sync>,
 }
 
 impl Connection {
-    /// A connection to `peer` that tells nothing more.
+    /// Returns a connection to `peer` whose counters have only the address.
     pub fn new(transport: Arc<dyn Transport>, peer: impl Into<String>) -> Self {
         let peer = peer.into();
         Self { transport, stats: Arc::new(move || ConnectionStats::new(peer.clone())) }
     }
 }
 
-/// Makes a client's connections. The client brings its own for RDMA and TCP; another one may connect in-process.
+/// Factory of a client's connections. The client has its own for RDMA and TCP; others may connect in-process.
 pub trait Connector: Send + Sync + 'static {
-    /// The server, for messages.
+    /// Name of the server in messages.
     fn server(&self) -> String;
 
-    /// Makes a connection for NFS (on which MOUNT is tried first). The future ends within a bounded time.
+    /// Makes a connection for NFS, on which the client also tries MOUNT first. The future must complete
+    /// within a bounded time.
     fn connect(&self) -> BoxFuture<'static, Result<Connection, Error>>;
 
     /// Makes a connection to the MOUNT program, for servers that do not offer it on the NFS connection.
@@ -57,7 +58,7 @@ pub(crate) struct UrlConnector {
     pub(crate) rt: RuntimeRef,
     pub(crate) arena: Arena,
     pub(crate) url: Url,
-    /// With what the URL states.
+    /// Options, including those of the URL.
     pub(crate) options: Options,
     pub(crate) registration: Arc<Registration>,
 }
@@ -93,11 +94,11 @@ impl Connector for UrlConnector {
         if let Some(port) = self.url.mountport {
             return Box::pin(self.to(port, Proto::Tcp).connect());
         }
-        let portmapper = self.to(rpcbind::PORT, Proto::Tcp);
+        let rpcbind_target = self.to(rpcbind::PORT, Proto::Tcp);
         let fallback = self.to(millrace_nfs::v3::PORT_TCP, Proto::Tcp);
         Box::pin(async move {
-            let port = portmapper.ask_mount_port().await;
-            tracing::debug!(?port, "asked the port mapper for the MOUNT port");
+            let port = rpcbind_target.query_mount_port().await;
+            tracing::debug!(?port, "queried rpcbind for the MOUNT port");
             match port {
                 Some(port) => Target { port, ..fallback }.connect().await,
                 None => fallback.connect().await,
@@ -110,7 +111,7 @@ fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Where and how to connect.
+/// A server's host and port, with the options of the connection.
 struct Target {
     rt: RuntimeRef,
     arena: Arena,
@@ -122,7 +123,7 @@ struct Target {
 }
 
 impl Target {
-    /// Tries the host's addresses in order, within the connect timeout in all.
+    /// Tries the host's addresses in order. The connect timeout limits the total time.
     async fn connect(self) -> Result<Connection, Error> {
         let server = authority(&self.host, self.port);
         let (rt, proto, limit) = (Arc::clone(&self.rt), self.proto, self.options.connect_timeout);
@@ -145,7 +146,7 @@ impl Target {
                     let text = e.to_string();
                     cause = Some(e);
                     let reason = text.strip_prefix(&format!("cannot connect to {addr}: ")).unwrap_or(&text);
-                    // The name that was tried need not be told again.
+                    // Omit the address if the URL contains it.
                     let same = self.host.parse() == Ok(addr.ip());
                     reasons.push(if same { reason.to_owned() } else { format!("{addr}: {reason}") });
                 }
@@ -173,11 +174,11 @@ impl Target {
         connect_over(&*chosen.provider, rt, arena, addr, &self.options, Arc::clone(&self.registration)).await
     }
 
-    /// The TCP port of MOUNT version 3, if there is a port mapper at this target that knows it: by version 2, as
-    /// every port mapper has it; IPv6 servers may know version 4 only.
-    async fn ask_mount_port(self) -> Option<u16> {
+    /// Queries rpcbind at this target for the TCP port of MOUNT version 3, with rpcbind version 4 for IPv6,
+    /// then with version 2, which every rpcbind supports.
+    async fn query_mount_port(self) -> Option<u16> {
         let (rt, limit) = (Arc::clone(&self.rt), self.options.connect_timeout);
-        let ask = async move {
+        let query = async move {
             let addr = *resolve_host(&self.rt, &self.host, self.port).await.ok()?.first()?;
             let stream = TcpByteStream::connect(addr).await.ok()?;
             let rpcbind = Rpcbind::new(Box::new(stream), &self.rt, &self.arena, limit).ok()?;
@@ -189,11 +190,11 @@ impl Target {
             }
             rpcbind.get_port(program, version, NetId::Tcp).await.ok()?
         };
-        on_runtime(&rt, limit, ask).await?
+        on_runtime(&rt, limit, query).await?
     }
 }
 
-/// A connection over `stream`, which leads to `addr`.
+/// Returns a connection over `stream`, whose peer is `addr`.
 fn over_stream(
     stream: Box<dyn ByteStream>,
     rt: &RuntimeRef,
@@ -210,7 +211,7 @@ fn over_stream(
     Ok(Connection::new(transport, addr.to_string()))
 }
 
-/// A connection over `provider`.
+/// Connects over `provider`.
 async fn connect_over(
     provider: &dyn Provider,
     rt: RuntimeRef,
@@ -220,7 +221,8 @@ async fn connect_over(
     registration: Arc<Registration>,
 ) -> Result<Connection, Cause> {
     if options.padding.is_some() && options.design == Design::ReadWrite {
-        let why = "padding (RDMA_MSGP) is of the Read-Read design alone; leave it out, or choose that design";
+        let why =
+            "padding (RDMA_MSGP) requires the Read-Read design; remove the padding or select that design";
         return Err(why.into());
     }
     let config = RequesterConfig {
@@ -242,7 +244,7 @@ async fn connect_over(
     let name = provider.name();
     let requester = Requester::connect(provider, rt, arena, addr, config).await?;
     let transport = Arc::clone(&requester);
-    // Weak: statistics must not keep a connection open.
+    // A weak reference, so that statistics do not keep the connection open.
     let observed = Arc::downgrade(&requester);
     let stats = move || {
         let requester = observed.upgrade();
@@ -256,14 +258,14 @@ async fn connect_over(
     Ok(Connection { transport, stats: Arc::new(stats) })
 }
 
-/// What a caller brings to connect with.
+/// A provider of connections from the caller.
 #[derive(Clone)]
 pub(crate) enum Network {
     Rdma(Arc<dyn Provider>),
     Tcp(Arc<dyn StreamProvider>),
 }
 
-/// Connects to one address over a network of the caller's.
+/// Connects to one address over a provider from the caller.
 #[derive(Clone)]
 pub(crate) struct NetworkConnector {
     pub(crate) rt: RuntimeRef,
@@ -312,13 +314,14 @@ impl Connector for NetworkConnector {
     }
 
     fn connect_mount(&self) -> BoxFuture<'static, Result<Connection, Error>> {
-        let reason = "the server offers no MOUNT on it, and over this provider there is no other way";
+        let reason =
+            "the server does not offer MOUNT on the NFS connection, and this provider has no other port";
         Box::pin(std::future::ready(Err(self.failed(reason.into()))))
     }
 }
 
-/// Runs `work` on the runtime's own threads, where its reactor is at hand, whoever polls the caller. `None` when it
-/// takes longer than `limit` or the runtime ends.
+/// Runs `work` as a task of the runtime, so that it has access to the runtime's reactor wherever the caller
+/// is polled. Returns `None` after `limit`, or if the runtime shuts down.
 async fn on_runtime<T: Send + 'static>(
     rt: &RuntimeRef,
     limit: Duration,
@@ -326,7 +329,7 @@ async fn on_runtime<T: Send + 'static>(
 ) -> Option<T> {
     let (mut done, outcome) = oneshot::channel();
     let task = async move {
-        // Ends early when nobody waits any more.
+        // Ends early if the caller has been dropped.
         let work = std::pin::pin!(work);
         if let Either::Left((out, _)) = select(work, done.cancellation()).await {
             drop(done.send(out));
@@ -336,16 +339,16 @@ async fn on_runtime<T: Send + 'static>(
     millrace_runtime::timeout(&**rt, limit, outcome).await?.ok()
 }
 
-/// Why a connection was not made.
+/// Reason of a failed connection attempt.
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 enum TryError {
     Final(Error),
-    /// The reasons by address, and the last one's error.
+    /// The reasons for all addresses, and the error of the last one.
     Refused(String, Option<Cause>),
 }
 
-/// The addresses of `host`, in the system's order.
+/// Resolves `host`; returns the addresses in the system's order.
 async fn resolve_host(rt: &RuntimeRef, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -361,6 +364,6 @@ async fn resolve_host(rt: &RuntimeRef, host: &str, port: u16) -> Result<Vec<Sock
         Ok(Ok(addrs)) if !addrs.is_empty() => Ok(addrs),
         Ok(Ok(_)) => Err(failed("the name has no address".into(), None)),
         Ok(Err(e)) => Err(failed(e.to_string(), Some(e))),
-        Err(_) => Err(failed("the runtime ended".into(), None)),
+        Err(_) => Err(failed("the runtime has shut down".into(), None)),
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, where, and what a person can do about it.
+//! Errors of the client, with their causes and remedies.
 
 use std::{error::Error as StdError, io, time::Duration};
 
@@ -8,16 +8,16 @@ use millrace_rdma::ConnectionError;
 
 use crate::Proto;
 
-/// Why an operation failed.
+/// Error of an operation of the client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The URL is not one of ours.
+    /// The URL is invalid.
     #[error("invalid URL {url:?}: {reason} (expected nfs://HOST[:PORT]/EXPORT/PATH?proto=rdma|tcp)")]
     Url {
         /// The text.
         url: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
     /// The server's name has no address.
@@ -25,12 +25,12 @@ pub enum Error {
     Resolve {
         /// The name.
         host: String,
-        /// Why.
+        /// Reason.
         reason: String,
-        /// The resolver's error, if it gave one.
+        /// The resolver's error, if any.
         source: Option<io::Error>,
     },
-    /// No connection could be made.
+    /// The client could not connect to the server.
     #[error(
         "cannot connect to {server} over {proto}: {reason}; check that the server runs, listens on that port and offers {proto}"
     )]
@@ -39,9 +39,9 @@ pub enum Error {
         server: String,
         /// The transport.
         proto: Proto,
-        /// Why, for each address that was tried.
+        /// Reason, for each address that was tried.
         reason: String,
-        /// The error of the last address that was tried; `None` when the set-up took too long.
+        /// The error of the last address that was tried; `None` after a timeout.
         source: Option<Box<dyn StdError + Send + Sync>>,
     },
     /// The server has no export that contains the path.
@@ -49,45 +49,44 @@ pub enum Error {
     UnknownExport {
         /// The server.
         server: String,
-        /// The path asked for.
+        /// The path of the URL.
         path: String,
-        /// What there is, as far as the server tells.
+        /// The server's list of exports; empty if the server does not disclose it.
         exports: Vec<String>,
     },
-    /// The server refused to mount.
+    /// The server rejected the MNT call.
     #[error("cannot mount {path:?} from {server}: {status}{}", mount_hint(*status))]
     Mount {
         /// The server.
         server: String,
         /// The export.
         path: String,
-        /// Why.
+        /// Reason.
         status: mount::Status,
     },
-    /// The server answered an NFS call with an error.
+    /// The server returned an NFS error status.
     #[error("{procedure} {object}: {status} ({})", status.name())]
     Nfs {
         /// The procedure.
         procedure: v3::Procedure,
-        /// On what: a path, a name or a handle.
+        /// The object: a path, a name or a handle.
         object: String,
-        /// Why.
+        /// Reason.
         status: v3::Status,
     },
-    /// The call was not executed, or its reply cannot be used.
+    /// The RPC layer failed: the call was not executed, or its reply is invalid.
     #[error("{procedure} at {server}: {error}{}", rpc_hint(error))]
     Rpc {
         /// The server.
         server: String,
         /// The procedure.
         procedure: &'static str,
-        /// Why.
+        /// Reason.
         #[source]
         error: RpcError,
     },
-    /// Neither the connection nor its successors gave an answer within the retry policy. Whether the server executed
-    /// the call is not known. How long is tried is for who has set [`crate::Options::retry`] to tell: a person may know it
-    /// by another name.
+    /// The server did not answer within the retry policy ([`crate::Options::retry`]), on this connection and
+    /// its successors. The server may have executed the call.
     #[error(
         "{procedure}: no answer from {server} for {after:?} (last: {last}); check the server and the network"
     )]
@@ -96,27 +95,27 @@ pub enum Error {
         server: String,
         /// The procedure.
         procedure: &'static str,
-        /// How long it was tried.
+        /// Time since the first transmission.
         after: Duration,
-        /// The last failure.
+        /// The error of the last attempt.
         last: String,
     },
-    /// The server's reply breaks the protocol.
+    /// The server's reply violates the protocol.
     #[error("{procedure}: {server} sent a malformed reply: {reason}")]
     BadReply {
         /// The server.
         server: String,
         /// The procedure.
         procedure: &'static str,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// The path cannot be walked.
+    /// The path cannot be resolved.
     #[error("{path}: {reason}")]
     Path {
         /// The path.
         path: String,
-        /// Why.
+        /// Reason.
         reason: String,
         /// The kind of failure, as [`Error::kind`] returns it.
         kind: io::ErrorKind,
@@ -124,37 +123,36 @@ pub enum Error {
     /// An argument or a combination of arguments is invalid.
     #[error("{0}")]
     InvalidInput(String),
-    /// The server restarted again and again while data was written.
+    /// The server restarted repeatedly while data was written.
     #[error(
-        "the write verifier of {server} changed {times} times while data was written: the server keeps restarting, the data is not stable"
+        "the write verifier of {server} changed {times} times while data was written: the server restarts repeatedly, and the data is not on stable storage"
     )]
     Unstable {
         /// The server.
         server: String,
-        /// How often.
+        /// Number of changes of the write verifier.
         times: u32,
     },
-    /// The caller's own source of data failed.
+    /// The caller's source of data failed.
     #[error("the source of the data failed: {0}")]
     Source(#[from] io::Error),
-    /// The caller's own consumer of data failed.
+    /// The caller's consumer of data failed.
     #[error("the consumer of the data failed: {0}")]
     Sink(#[source] io::Error),
-    /// The arena is full.
+    /// The arena is exhausted.
     #[error(transparent)]
     OutOfMemory(#[from] millrace_buffer::OutOfMemory),
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
-    /// A local resource is missing.
+    /// A local resource, such as a runtime or a thread, is not available.
     #[error("{0}")]
     Local(String),
 }
 
 impl Error {
-    /// The kind of failure in the terms of [`std::io`], as the same operation on a local file reports it
-    /// ([`std::fs`]). [`io::ErrorKind::TimedOut`] and the kinds of lost connections leave open whether the server
-    /// executed the call.
+    /// The [`io::ErrorKind`] that the same operation on a local file returns ([`std::fs`]). After
+    /// [`io::ErrorKind::TimedOut`] and the kinds of lost connections, the server may have executed the call.
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind as K;
         match self {
@@ -175,7 +173,7 @@ impl Error {
         }
     }
 
-    /// The NFS status, if the server answered with one.
+    /// The NFS status, if the server returned one.
     pub fn status(&self) -> Option<v3::Status> {
         match self {
             Self::Nfs { status, .. } => Some(*status),
@@ -183,7 +181,7 @@ impl Error {
         }
     }
 
-    /// Whether the same may succeed later: the server refused the connection or did not answer, or the connection was lost.
+    /// Whether a retry may succeed: the connection was refused or lost, or the server did not answer.
     pub fn is_unreachable(&self) -> bool {
         let is_lost = |e: &RpcError| matches!(e, RpcError::Disconnected { .. } | RpcError::TimedOut { .. });
         match self {
@@ -193,12 +191,12 @@ impl Error {
         }
     }
 
-    /// Whether the server answered that there is no such file.
+    /// Whether the server returned NFS3ERR_NOENT.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(v3::Status::NoEnt)
     }
 
-    /// The same error, said of `path` instead of a name or handle.
+    /// Returns this error with `path` as the object.
     pub(crate) fn at(self, path: &[u8]) -> Self {
         match self {
             Self::Nfs { procedure, status, .. } => {
@@ -209,7 +207,7 @@ impl Error {
     }
 }
 
-/// Keeps the error as the source: [`io::Error::get_ref`] and `downcast_ref` give it back.
+/// The error becomes the source, which [`io::Error::get_ref`] and `downcast_ref` return.
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
         Self::new(e.kind(), e)
@@ -282,7 +280,7 @@ fn connect_kind(source: &(dyn StdError + Send + Sync + 'static)) -> io::ErrorKin
     }
 }
 
-/// What to check when a call failed.
+/// The remedy for an RPC error.
 fn rpc_hint(error: &RpcError) -> &'static str {
     match error {
         RpcError::Disconnected { .. } => {
@@ -300,9 +298,9 @@ fn list(exports: &[String]) -> String {
 fn mount_hint(status: mount::Status) -> &'static str {
     match status {
         mount::Status::Access | mount::Status::Perm => {
-            "; check the export's access rules: the client's address, and whether ports above 1023 are allowed (`insecure`), which all but root use"
+            "; check the export's access rules: the client's address, and whether ports above 1023 are allowed (`insecure`), which clients without root use"
         }
-        mount::Status::NoEnt => "; list the exports to see what there is",
+        mount::Status::NoEnt => "; check the list of exports",
         _ => "",
     }
 }

@@ -1,9 +1,9 @@
 //! An NFSv3 client in user space, over RPC-over-RDMA (RFC 8166; in hardware or in software) and over TCP.
 //!
 //! [`Client`] works by path in the manner of `tokio::fs`; [`File`] implements [`tokio::io::AsyncRead`],
-//! [`tokio::io::AsyncWrite`] and [`tokio::io::AsyncSeek`], and moves data into and out of registered memory without a
-//! copy. [`blocking`] has the same without `async`. [`nfs3`] is the protocol layer below: NFSv3 procedures on file
-//! handles.
+//! [`tokio::io::AsyncWrite`] and [`tokio::io::AsyncSeek`], and moves data into and out of registered memory
+//! without a copy. [`blocking`] is the same API without `async`. [`nfs3`] is the protocol layer: NFSv3
+//! procedures on file handles.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -15,7 +15,7 @@
 //! let client = Client::connect(&url).await?;
 //! let mut file = client.create("greeting").await?;
 //! file.write_all(b"hello").await?;
-//! file.shutdown().await?; // On stable storage from here on.
+//! file.shutdown().await?; // The data is on stable storage.
 //!
 //! let mut text = String::new();
 //! client.open("greeting").await?.read_to_string(&mut text).await?;
@@ -23,8 +23,8 @@
 //! # Ok(()) }) }
 //! ```
 //!
-//! A lost connection is made again and calls in flight are sent again, within [`RetryPolicy`]; [`retransmission`] says
-//! what that means for operations that cannot be repeated. Every call has a time limit.
+//! The client re-establishes lost connections and retransmits the calls in flight, within [`RetryPolicy`];
+//! [`retransmission`] describes the handling of non-idempotent operations. Every call has a time limit.
 //!
 //! The crates whose types are in the public API are re-exported: [`buffer`], [`nfs`], [`oncrpc`], [`rdma`],
 //! [`rdma_providers`], [`rpcrdma`], [`runtime`]. A program needs no further dependency to name them.

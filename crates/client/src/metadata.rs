@@ -1,4 +1,4 @@
-//! Attributes of files as the path-level API gives and takes them.
+//! File attributes of the path-level API.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use millrace_nfs::v3::{Fattr, FileType, NfsTime, SetTime};
 
 use crate::Error;
 
-/// Attributes of a file system object, as the server gave them (`fattr3`, RFC 1813 section 2.5).
+/// Attributes of a file system object (`fattr3`, RFC 1813 section 2.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata(Fattr);
 
@@ -32,31 +32,31 @@ impl Metadata {
         self.0.file_type == FileType::Directory
     }
 
-    /// Whether it is a symbolic link. Only [`crate::Client::symlink_metadata`] and [`crate::DirEntry::metadata`] give
-    /// the attributes of a link.
+    /// Whether it is a symbolic link. Only [`crate::Client::symlink_metadata`] and
+    /// [`crate::DirEntry::metadata`] return the attributes of a link.
     pub fn is_symlink(&self) -> bool {
         self.0.file_type == FileType::Symlink
     }
 
     /// The size in bytes.
-    // The size of a file that is empty says nothing about the Metadata.
+    // An `is_empty` would refer to the file, not to the Metadata.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
         self.0.size
     }
 
-    /// The permission bits: `rwx` for owner, group and others (`0o777`), sticky (`0o1000`), set-group-id (`0o2000`) and
-    /// set-user-id (`0o4000`).
+    /// The permission bits: `rwx` for owner, group and others (`0o777`), sticky (`0o1000`), set-group-id
+    /// (`0o2000`) and set-user-id (`0o4000`).
     pub fn mode(&self) -> u32 {
         self.0.mode
     }
 
-    /// The user id of the owner.
+    /// The user ID of the owner.
     pub fn uid(&self) -> u32 {
         self.0.uid
     }
 
-    /// The group id.
+    /// The group ID.
     pub fn gid(&self) -> u32 {
         self.0.gid
     }
@@ -66,7 +66,7 @@ impl Metadata {
         self.0.nlink
     }
 
-    /// The number of the object in its file system (`fileid`).
+    /// The file ID: the number of the object in its file system.
     pub fn ino(&self) -> u64 {
         self.0.fileid
     }
@@ -86,7 +86,7 @@ impl Metadata {
         system_time(self.0.ctime)
     }
 
-    /// The attributes as the protocol has them.
+    /// The attributes of the protocol.
     pub fn attributes(&self) -> &Fattr {
         &self.0
     }
@@ -101,7 +101,7 @@ pub struct FileTimes {
 }
 
 impl FileTimes {
-    /// Changes no time.
+    /// No times.
     pub fn new() -> Self {
         Self::default()
     }
@@ -118,7 +118,7 @@ impl FileTimes {
         self
     }
 
-    /// The times for SETATTR: access and modification.
+    /// Converts to the access and modification times of SETATTR.
     pub(crate) fn to_nfs(self) -> Result<(SetTime, SetTime), Error> {
         Ok((set_time(self.accessed)?, set_time(self.modified)?))
     }
@@ -132,7 +132,7 @@ fn system_time(time: NfsTime) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(time.seconds.into(), time.nanoseconds)
 }
 
-/// NFSv3 has 32 bits for seconds since 1970 (RFC 1813 section 2.5, `nfstime3`).
+/// Converts a time. NFSv3 has 32 bits for the seconds since 1970 (RFC 1813 section 2.5, `nfstime3`).
 fn nfs_time(time: SystemTime) -> Result<NfsTime, Error> {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
     let parts = since.and_then(|d| Some((u32::try_from(d.as_secs()).ok()?, d.subsec_nanos())));

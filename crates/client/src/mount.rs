@@ -1,4 +1,4 @@
-//! From a path to the handle of an export's root (RFC 1813 appendix I).
+//! MOUNT protocol: from a path to the root handle of its export (RFC 1813 appendix I).
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::{Connector, Error, Options, Url, connect::UrlConnector};
 
 /// A mounted export.
 pub(crate) struct Mounted {
-    /// Its name.
+    /// Name of the export.
     pub(crate) export: String,
-    /// The handle of its root.
+    /// Handle of the root directory.
     pub(crate) root: FileHandle,
-    /// What is left of the path, without a leading slash.
+    /// The rest of the path below the export, without a leading slash.
     pub(crate) rest: String,
 }
 
-/// The exports of the URL's server (its path is not used): each with the hosts or groups that may mount it, none:
-/// everybody.
+/// Lists the exports of the URL's server; the URL's path is ignored. Each export has the list of hosts or
+/// groups that may mount it; an empty list means all.
 ///
 /// # Errors
-/// When there is no connection or no MOUNT program.
+/// [`Error::Resolve`], [`Error::Connect`], and the errors of a call, also if the server does not offer MOUNT.
 pub async fn exports(
     rt: RuntimeRef,
     url: &Url,
@@ -47,7 +47,7 @@ pub async fn exports(
     list
 }
 
-/// Mounts the longest export that contains `path`. Asks on `transport` first.
+/// Mounts the longest export that contains `path`. Tries `transport` first.
 pub(crate) async fn mount(
     connector: &dyn Connector,
     arena: Arena,
@@ -57,7 +57,7 @@ pub(crate) async fn mount(
 ) -> Result<Mounted, Error> {
     let caller = Caller::new(connector, arena, credential, transport);
     let path = normalize(path);
-    // A server may keep its list to itself; then the prefixes are tried blindly.
+    // If the server does not disclose its exports, try all prefixes of the path.
     let list = caller.exports().await;
     if let Err(e @ (Error::Connect { .. } | Error::Resolve { .. } | Error::Unreachable { .. })) = list {
         return Err(e);
@@ -78,7 +78,7 @@ pub(crate) async fn mount(
                 return Ok(Mounted { export: candidate.to_owned(), root, rest });
             }
             Err(mount::Status::NoEnt | mount::Status::NotDir | mount::Status::Inval) => {}
-            // A server may answer so for every path that it does not export.
+            // Some servers return this status for every path that is not exported.
             Err(status) => refused = refused.or(Some((candidate.to_owned(), status))),
         }
         if candidate == "/" {
@@ -93,21 +93,21 @@ pub(crate) async fn mount(
     })
 }
 
-/// `path` with one slash before each component and none at the end, `.` left out.
+/// Returns `path` with one slash before each component, without a trailing slash and `.`.
 fn normalize(path: &str) -> String {
     let parts = path.split('/').filter(|c| !c.is_empty() && *c != ".");
     let joined: String = parts.flat_map(|c| ["/", c]).collect();
     if joined.is_empty() { "/".into() } else { joined }
 }
 
-/// What is left of `path` below `export`; `None` if it is not below it.
+/// Returns the rest of `path` below `export`; `None` if `path` is not below it.
 fn rest_below<'p>(path: &'p str, export: &str) -> Option<&'p str> {
     let export = export.trim_end_matches('/');
     let rest = path.strip_prefix(export)?;
     if rest.is_empty() { Some("") } else { rest.strip_prefix('/') }
 }
 
-/// Calls MOUNT, on the NFS connection or, when the server does not offer it there, on one of its own.
+/// Calls MOUNT on the NFS connection or, if the server does not offer it there, on a separate connection.
 struct Caller<'c> {
     connector: &'c dyn Connector,
     arena: Arena,

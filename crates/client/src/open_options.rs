@@ -1,4 +1,4 @@
-//! How a file is opened.
+//! Options for opening a file.
 
 use std::{borrow::Cow, io::ErrorKind, path::Path};
 
@@ -50,7 +50,7 @@ struct Found {
     handle: FileHandle,
     file_type: FileType,
     size: u64,
-    /// Created by this call, so that it need not be truncated and its creator may access it.
+    /// Created by this call: truncation and access checks are unnecessary.
     created: bool,
 }
 
@@ -62,7 +62,7 @@ impl Found {
 }
 
 impl OpenOptions {
-    /// All flags off; mode `0o644`.
+    /// No flags; mode `0o644`.
     pub fn new() -> Self {
         Self {
             read: false,
@@ -87,50 +87,52 @@ impl OpenOptions {
         self
     }
 
-    /// Whether every write goes to the end of the file, wherever the cursor is. Implies [`Self::write`].
+    /// Whether every write appends to the file, independent of the cursor. Implies [`Self::write`].
     ///
-    /// NFSv3 has no call that appends: the client asks for the size and writes there. Two clients that append to one file
-    /// at the same time overwrite each other's data, as with any NFS client (see open(2), `O_APPEND`).
+    /// NFSv3 has no procedure that appends: the client gets the size and writes at that offset. Two clients
+    /// that append to one file concurrently overwrite each other's data, as with any NFS client (see open(2),
+    /// `O_APPEND`).
     pub fn append(&mut self, append: bool) -> &mut Self {
         self.append = append;
         self
     }
 
-    /// Whether an existing file is cut to length 0. Needs [`Self::write`].
+    /// Whether an existing file is truncated to length 0. Requires [`Self::write`].
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.truncate = truncate;
         self
     }
 
-    /// Whether the file is created if there is none. Needs [`Self::write`] or [`Self::append`].
+    /// Whether the file is created if it does not exist. Requires [`Self::write`] or [`Self::append`].
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Whether the file must be created by this call: opening fails if there is an object, also a symbolic link.
-    /// [`Self::create`] and [`Self::truncate`] are then ignored. Exactly one of several clients succeeds
-    /// (CREATE with mode EXCLUSIVE, RFC 1813 section 3.3.8).
+    /// Whether this call must create the file: it fails if an object, including a symbolic link, exists at
+    /// the path. [`Self::create`] and [`Self::truncate`] are then ignored. Exactly one of several clients
+    /// succeeds (CREATE with mode EXCLUSIVE, RFC 1813 section 3.3.8).
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
     }
 
-    /// The permission bits of a file that is created. No umask is applied.
+    /// The permission bits of a new file. No umask is applied.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
     }
 
-    /// Opens the regular file at `path`, a path from the root of the export. Symbolic links are followed inside the export.
+    /// Opens the regular file at `path`, a path from the root of the export. Symbolic links are followed
+    /// inside the export.
     ///
-    /// The server's ACCESS decides whether the caller may read and write an existing file.
+    /// For an existing file, the server's ACCESS procedure determines the caller's permissions.
     ///
     /// # Errors
     /// By kind: [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`] (with [`Self::create_new`]),
-    /// [`ErrorKind::PermissionDenied`], [`ErrorKind::IsADirectory`], [`ErrorKind::InvalidInput`] for a combination of
-    /// flags that [`std::fs::OpenOptions`] rejects too; the errors of [`nfs3::Client::resolve`] and
-    /// [`nfs3::Client::create`].
+    /// [`ErrorKind::PermissionDenied`], [`ErrorKind::IsADirectory`], [`ErrorKind::InvalidInput`] for a
+    /// combination of flags that [`std::fs::OpenOptions`] rejects too; the errors of
+    /// [`nfs3::Client::resolve`] and [`nfs3::Client::create`].
     pub async fn open(&self, client: &Client, path: impl AsRef<Path>) -> Result<File, Error> {
         let path = path.as_ref();
         self.check()?;
@@ -172,12 +174,12 @@ impl OpenOptions {
         let invalid = |reason: &str| Err(Error::InvalidInput(format!("cannot open a file: {reason}")));
         match (self.write, self.append) {
             (false, false) if self.truncate || self.create || self.create_new => {
-                invalid("creating and truncating need write access")
+                invalid("create and truncate require write access")
             }
             (_, true) if self.truncate && !self.create_new => {
-                invalid("append and truncate exclude each other")
+                invalid("append and truncate cannot be combined")
             }
-            (false, false) if !self.read => invalid("neither read nor write nor append is set"),
+            (false, false) if !self.read => invalid("set at least one of read, write and append"),
             _ => Ok(()),
         }
     }
@@ -193,7 +195,7 @@ impl OpenOptions {
         Ok(Found { handle, file_type: attributes.file_type, size: attributes.size, created: false })
     }
 
-    /// The file at `path`, created if there is none; where a symbolic link leads to nothing, its target.
+    /// Opens or creates the file at `path`, or the target of a dangling symbolic link.
     async fn find_or_create(&self, nfs: &nfs3::Client, path: &[u8]) -> Result<Found, Error> {
         let mut target = Cow::Borrowed(path);
         for _ in 0..MAX_LINKS {
@@ -202,13 +204,17 @@ impl OpenOptions {
                 Ok(link) if link.attributes.file_type == FileType::Symlink => {
                     let text = nfs.readlink(link.handle).await?;
                     let next = nfs.link_target(&target, &text).ok_or_else(|| {
-                        bad_path(path, ErrorKind::CrossesDevices, "its symbolic link leaves the export")
+                        bad_path(
+                            path,
+                            ErrorKind::CrossesDevices,
+                            "the symbolic link leads outside the export",
+                        )
                     })?;
                     target = Cow::Owned(next);
                 }
                 Ok(object) => return Ok(Found::of(object, false)),
                 Err(e) if e.is_not_found() => {
-                    // UNCHECKED: another client may create it at the same time, and both open it.
+                    // UNCHECKED: if another client creates the file concurrently, both open it.
                     let size = self.truncate.then_some(0);
                     let set = Sattr { mode: Some(self.mode & 0o7777), size, ..Sattr::default() };
                     return Ok(Found::of(nfs.create(dir, name, CreateHow::Unchecked(set)).await?, true));
@@ -216,10 +222,11 @@ impl OpenOptions {
                 Err(e) => return Err(e),
             }
         }
-        Err(bad_path(path, ErrorKind::InvalidInput, "too many symbolic links, or a loop of them"))
+        Err(bad_path(path, ErrorKind::InvalidInput, "too many levels of symbolic links"))
     }
 
-    /// Servers keep the verifier of an EXCLUSIVE CREATE in the attributes, so they are set afterwards.
+    /// Servers store the verifier of an EXCLUSIVE CREATE in the attributes, which are therefore set
+    /// afterwards.
     async fn create_exclusively(&self, nfs: &nfs3::Client, path: &[u8]) -> Result<Found, Error> {
         let (dir, name) = nfs.resolve_parent(path).await?;
         let verifier = nfs.runtime().random_u64().to_ne_bytes();

@@ -1,4 +1,4 @@
-//! How a client connects and behaves.
+//! Options of a client.
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ pub enum Proto {
 }
 
 impl Proto {
-    /// The port that it has unless the URL names one.
+    /// The default port.
     pub const fn default_port(self) -> u16 {
         match self {
             Self::Rdma => millrace_nfs::v3::PORT_RDMA,
@@ -53,14 +53,14 @@ impl FromStr for Proto {
     }
 }
 
-/// How long and how often a call is tried when its connection is lost or the server asks for patience.
+/// Retries of a call after the loss of its connection or the status JUKEBOX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// From the first try of a call to the moment when no further try begins. Zero: one try only.
+    /// Time from the first attempt after which no further attempt starts. Zero disables retries.
     pub max_elapsed: Duration,
-    /// The pause before the second try to connect; it doubles with each further one.
+    /// Delay before the second attempt; it doubles with each further attempt.
     pub first_delay: Duration,
-    /// The longest pause.
+    /// Maximum delay.
     pub max_delay: Duration,
 }
 
@@ -75,29 +75,29 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// One try only.
+    /// No retries.
     pub const NONE: Self =
         Self { max_elapsed: Duration::ZERO, first_delay: Duration::ZERO, max_delay: Duration::ZERO };
 }
 
-/// Who calls: the AUTH_SYS identity. The default is the process's own.
+/// AUTH_SYS identity of a caller (RFC 5531 appendix A). The default is that of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// User id.
+    /// User ID.
     pub uid: u32,
-    /// Group id.
+    /// Group ID.
     pub gid: u32,
-    /// Further groups; only 16 fit into a call, the others are left out.
+    /// Supplementary group IDs. A call contains the first 16.
     pub gids: Vec<u32>,
-    /// The name of this machine; at most 255 bytes of it are told.
+    /// The name of this host. A call contains the first 255 bytes.
     pub machine: String,
 }
 
 impl Default for Identity {
-    /// Effective ids of this process and the host's name as the kernel tells them; those of nobody (65534) where it
-    /// does not.
+    /// The effective IDs of this process and the host's name, from `/proc`; ID 65534 if `/proc` is not
+    /// available.
     fn default() -> Self {
-        // "Uid:" and "Gid:" list the real, effective, saved and file system id.
+        // "Uid:" and "Gid:" list the real, effective, saved and file system ID.
         let effective = |key| status_numbers("self", key).get(1).copied().unwrap_or(65534);
         let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let machine = machine.trim().to_owned();
@@ -105,7 +105,7 @@ impl Default for Identity {
     }
 }
 
-/// The numbers behind `key` in `/proc/THREAD/status`; none if they cannot be read.
+/// The numbers after `key` in `/proc/THREAD/status`; empty if they cannot be read.
 fn status_numbers(thread: &str, key: &str) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix(key));
@@ -113,12 +113,13 @@ fn status_numbers(thread: &str, key: &str) -> Vec<u32> {
 }
 
 impl Identity {
-    /// The supplementary groups of a thread of this machine, by its number or `self`; none if it is not there to ask.
+    /// The supplementary group IDs of a local thread, by its ID or `self`; empty if the thread does not
+    /// exist.
     pub fn groups_of(thread: &str) -> Vec<u32> {
         status_numbers(thread, "Groups:")
     }
 
-    /// As a credential of RPC calls.
+    /// Returns the credential for RPC calls.
     pub(crate) fn credential(&self) -> Credential {
         Credential::Sys(AuthSys {
             stamp: std::process::id(),
@@ -130,7 +131,7 @@ impl Identity {
     }
 }
 
-/// How a client connects and behaves. Parameters of the [`Url`] take precedence.
+/// Options of a client. Parameters of the [`Url`] take precedence.
 ///
 /// ```
 /// use std::time::Duration;
@@ -146,49 +147,50 @@ pub struct Options {
     pub proto: Proto,
     /// Connections to the server, 1 to 64; calls are spread over them.
     pub nconnect: usize,
-    /// The most bytes of one READ; `None`: what the server prefers, as far as the transport
-    /// carries it.
+    /// Maximum size of one READ in bytes; `None`: the server's preferred size, limited by the transport.
     pub rsize: Option<u32>,
-    /// The most bytes of one WRITE; `None`: what the server prefers, as far as the transport
-    /// carries it.
+    /// Maximum size of one WRITE in bytes; `None`: the server's preferred size, limited by the transport.
     pub wsize: Option<u32>,
-    /// How long one try of a call may take.
+    /// Timeout of one transmission of a call.
     pub timeout: Duration,
-    /// How long the set-up of one connection may take.
+    /// Timeout of the setup of one connection.
     pub connect_timeout: Duration,
-    /// Who calls.
+    /// Identity of the caller.
     pub credential: Identity,
-    /// Ask for CRC32C under RDMA, where the provider leaves a choice (iWARP).
+    /// Request CRC32C, if the provider supports the choice (iWARP).
     pub crc: bool,
-    /// The most payload bytes in one lower-layer frame, where the provider leaves a choice (iWARP); `None`: its best.
+    /// Maximum payload of one lower-layer frame in bytes, if the provider supports the choice (iWARP);
+    /// `None`: the provider's default.
     pub max_frame: Option<usize>,
-    /// How results reach us over RDMA. The server must use the same design.
+    /// The RPC-over-RDMA design, which must be that of the server.
     pub design: Design,
-    /// Send small calls that bring data (WRITEs that need no RDMA Read) as RDMA_MSGP, padded so. Only the Read-Read
-    /// design has it (RFC 8166 has removed it): with the other one no connection is made.
+    /// Padding of small WRITEs, which are then sent as RDMA_MSGP (removed by RFC 8166). It requires the
+    /// Read-Read design; with the Read-Write design connecting fails.
     pub padding: Option<Padding>,
-    /// How the memory of calls becomes reachable for the server.
+    /// The registration strategy: how the client exposes memory to the server.
     pub registration: Strategy,
-    /// When [`Strategy::Fast`] invalidates its windows.
+    /// When [`Strategy::Fast`] invalidates memory windows.
     pub invalidation: Invalidation,
-    /// The server may reach all memory for buffers at any time: [`Strategy::AllPhysical`] is refused without this.
+    /// Permits [`Strategy::AllPhysical`], which gives the server access to all buffer memory at any time.
     pub trust_server: bool,
-    /// Connect from a port below 1024 where this process may: servers may refuse others (Linux does, for exports that
-    /// are not `insecure`).
+    /// Connect from a port below 1024 if this process has the privilege. Servers may reject other ports
+    /// (Linux does, unless the export is `insecure`).
     pub reserved_port: bool,
-    /// Calls in flight on each connection.
+    /// Maximum number of calls in flight on each connection.
     pub credits: u32,
-    /// What happens when connections are lost.
+    /// Retries after the loss of a connection.
     pub retry: RetryPolicy,
     /// The RDMA provider.
     pub provider: ProviderChoice,
-    /// The most bytes of memory for buffers and messages.
+    /// Maximum memory for buffers and messages, in bytes.
     pub arena_limit: usize,
-    /// The most bytes of unstable data that one [`crate::nfs3::File`] retains before it commits by itself.
+    /// Maximum amount of unstable data in bytes that one [`crate::nfs3::File`] retains; above it, the file
+    /// commits.
     pub unstable_limit: usize,
-    /// Samples one call in this number for the latency breakdown ([`millrace_oncrpc::stages`]); 0 disables it.
+    /// Samples one call in this number for the latency breakdown ([`millrace_oncrpc::stages`]); 0 disables
+    /// it.
     pub sample_stages: u32,
-    /// Measures how much memory the server can reach over RDMA, and for how long (`requester.exposure` in
+    /// Measures the amount and duration of memory exposure over RDMA (`requester.exposure` in
     /// [`crate::ConnectionStats`]). Each call then reads the clock several times.
     pub measure_exposure: bool,
 }
@@ -222,7 +224,7 @@ impl Default for Options {
     }
 }
 
-/// Defines one setter for each field, on [`Options`] and on [`crate::ClientBuilder`].
+/// Defines a setter for each field, on [`Options`] and on [`crate::ClientBuilder`].
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
         impl Options {
@@ -253,13 +255,13 @@ setters! {
     proto: Proto,
     /// Sets [`Options::nconnect`], the number of connections (1 to 64).
     nconnect: usize,
-    /// Sets [`Options::rsize`], the most bytes of one READ.
+    /// Sets [`Options::rsize`], the maximum size of one READ in bytes.
     rsize: Option<u32>,
-    /// Sets [`Options::wsize`], the most bytes of one WRITE.
+    /// Sets [`Options::wsize`], the maximum size of one WRITE in bytes.
     wsize: Option<u32>,
-    /// Sets [`Options::timeout`], the limit for one try of a call.
+    /// Sets [`Options::timeout`], the timeout of one transmission of a call.
     timeout: Duration,
-    /// Sets [`Options::connect_timeout`], the limit for the set-up of one connection.
+    /// Sets [`Options::connect_timeout`], the timeout of the setup of one connection.
     connect_timeout: Duration,
     /// Sets [`Options::credential`], the AUTH_SYS identity of the calls.
     credential: Identity,
@@ -279,7 +281,7 @@ setters! {
     trust_server: bool,
     /// Sets [`Options::reserved_port`].
     reserved_port: bool,
-    /// Sets [`Options::credits`], the calls in flight on each connection.
+    /// Sets [`Options::credits`], the maximum number of calls in flight on each connection.
     credits: u32,
     /// Sets [`Options::retry`].
     retry: RetryPolicy,
@@ -315,7 +317,7 @@ impl fmt::Debug for Options {
 }
 
 impl Options {
-    /// These options with what `url` states.
+    /// Returns these options overridden by those of `url`.
     #[must_use]
     pub fn with_url(mut self, url: &Url) -> Self {
         self.proto = url.proto.unwrap_or(self.proto);
@@ -332,7 +334,7 @@ impl Options {
         if self.reserved_port { LocalPort::Reserved } else { LocalPort::Any }
     }
 
-    /// The registration strategy. `cache` keeps up to a quarter of the memory for buffers.
+    /// Creates the registration. The strategy `cache` uses up to a quarter of the buffer memory.
     pub(crate) fn new_registration(&self) -> Arc<Registration> {
         Arc::new(Registration::new(Settings {
             invalidation: self.invalidation,

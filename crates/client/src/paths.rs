@@ -13,10 +13,10 @@ use crate::{Client, Error, File, FileTimes, Metadata, OpenOptions, ReadDir, nfs3
 
 /// The permission bits of new directories.
 pub(crate) const DIRECTORY_MODE: u32 = 0o755;
-/// READ or WRITE calls in flight for one file.
+/// Maximum number of READ or WRITE calls in flight for one file.
 pub(crate) const DEPTH: usize = 8;
 
-/// The bytes of a path, as the protocol has them.
+/// The bytes of a path.
 pub(crate) fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
@@ -43,7 +43,7 @@ impl Client {
         OpenOptions::new().read(true).open(self, path).await
     }
 
-    /// Opens a file for writing: creates it if there is none, truncates it if there is one.
+    /// Opens a file for writing. Creates it if it does not exist, otherwise truncates it.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -76,7 +76,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::NotFound`] when there is no such object; the errors of [`crate::nfs3::Client::resolve`].
+    /// Kind [`ErrorKind::NotFound`] if the object does not exist; the errors of
+    /// [`crate::nfs3::Client::resolve`].
     pub async fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
         let (_, attributes) = self.nfs3().resolve(bytes(path.as_ref())).await?;
         Ok(attributes.into())
@@ -100,7 +101,7 @@ impl Client {
         Ok(attributes.into())
     }
 
-    /// Whether `path` leads to an object. A symbolic link without a target does not.
+    /// Whether the object at `path` exists. Symbolic links are followed; a dangling link yields `false`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -111,7 +112,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Self::metadata`] other than [`ErrorKind::NotFound`].
+    /// The errors of [`Self::metadata`] except [`ErrorKind::NotFound`].
     pub async fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
         match self.metadata(path).await {
             Ok(_) => Ok(true),
@@ -120,7 +121,7 @@ impl Client {
         }
     }
 
-    /// The whole content of a file.
+    /// Reads the whole content of a file.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -145,7 +146,7 @@ impl Client {
         Ok(content)
     }
 
-    /// The whole content of a file as text.
+    /// Reads the whole content of a file as text.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -157,7 +158,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::read`]; kind [`ErrorKind::InvalidData`] when the content is not UTF-8.
+    /// As [`Self::read`]; kind [`ErrorKind::InvalidData`] if the content is not UTF-8.
     pub async fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String, Error> {
         let path = path.as_ref();
         String::from_utf8(self.read(path).await?).map_err(|_| Error::Path {
@@ -167,8 +168,8 @@ impl Client {
         })
     }
 
-    /// Writes `contents` as the whole content of a file, which is created if there is none. The data is on stable
-    /// storage of the server when this returns.
+    /// Replaces the content of a file with `contents`. Creates the file if it does not exist. On return, the
+    /// data is on stable storage of the server.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -181,14 +182,14 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`OpenOptions::open`] and [`crate::nfs3::File::write_stream`]. After an error the file may have a part of the
-    /// content.
+    /// As [`OpenOptions::open`] and [`crate::nfs3::File::write_stream`]. After an error, the file may contain
+    /// a part of the content.
     pub async fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<(), Error> {
         let (path, contents) = (path.as_ref(), contents.as_ref());
         let file = self.create(path).await?;
         let at = |e: Error| e.at(bytes(path));
         if contents.len() <= self.nfs3().wsize() as usize {
-            // One call instead of WRITE and COMMIT.
+            // A single FILE_SYNC WRITE instead of WRITE and COMMIT.
             return self
                 .nfs3()
                 .write(file.handle(), 0, contents, StableHow::FileSync)
@@ -219,7 +220,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::AlreadyExists`] when there is an object at `path`, [`ErrorKind::NotFound`] when its parent does
+    /// Kind [`ErrorKind::AlreadyExists`] if `path` exists, [`ErrorKind::NotFound`] if its parent does
     /// not exist; the errors of [`crate::nfs3::Client::mkdir`].
     pub async fn create_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
@@ -228,7 +229,7 @@ impl Client {
         self.nfs3().mkdir(parent, name, attributes).await.map(drop).map_err(|e| e.at(path))
     }
 
-    /// The entries of a directory, as a [`futures::Stream`](futures::stream::Stream).
+    /// Returns the entries of a directory as a [`futures::Stream`](futures::stream::Stream).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -246,14 +247,14 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::NotADirectory`] when `path` is something else; the errors of [`Self::metadata`].
+    /// Kind [`ErrorKind::NotADirectory`] if `path` is not a directory; the errors of [`Self::metadata`].
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
         let path = path.as_ref();
         let dir = self.directory(path).await?;
         Ok(ReadDir::new(self.nfs3().clone(), dir, path.to_owned()))
     }
 
-    /// Removes a name of an object that is not a directory. A symbolic link is removed itself.
+    /// Removes a name of an object that is not a directory. Symbolic links are not followed.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -266,8 +267,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::NotFound`] when there is no such name, [`ErrorKind::IsADirectory`] for a directory; the errors of
-    /// [`crate::nfs3::Client::remove`].
+    /// Kind [`ErrorKind::NotFound`] if the name does not exist, [`ErrorKind::IsADirectory`] for a directory;
+    /// the errors of [`crate::nfs3::Client::remove`].
     pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let (parent, name) = self.nfs3().resolve_parent(path).await?;
@@ -288,15 +289,15 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::DirectoryNotEmpty`] when it has entries, [`ErrorKind::NotADirectory`] when it is something
-    /// else; the errors of [`crate::nfs3::Client::rmdir`].
+    /// Kind [`ErrorKind::DirectoryNotEmpty`] if it has entries, [`ErrorKind::NotADirectory`] for another
+    /// object; the errors of [`crate::nfs3::Client::rmdir`].
     pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let (parent, name) = self.nfs3().resolve_parent(path).await?;
         self.nfs3().rmdir(parent, name).await.map(drop).map_err(|e| e.at(path))
     }
 
-    /// Renames an object; replaces the object at `to` where POSIX `rename` does.
+    /// Renames an object. Replaces the object at `to` under the rules of POSIX `rename`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -308,7 +309,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::NotFound`] when `from` does not exist; the errors of [`crate::nfs3::Client::rename`].
+    /// Kind [`ErrorKind::NotFound`] if `from` does not exist; the errors of [`crate::nfs3::Client::rename`].
     pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Error> {
         let (from, to) = (bytes(from.as_ref()), bytes(to.as_ref()));
         let (from_dir, from_name) = self.nfs3().resolve_parent(from).await?;
@@ -317,7 +318,8 @@ impl Client {
         renamed.map(drop).map_err(|e| e.at(from))
     }
 
-    /// Creates `link`, a further name for the object at `original`. A symbolic link at `original` is not followed.
+    /// Creates `link`, a hard link to the object at `original`. A symbolic link at `original` is not
+    /// followed.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -330,7 +332,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::AlreadyExists`] when there is an object at `link`; the errors of
+    /// Kind [`ErrorKind::AlreadyExists`] if `link` exists; the errors of
     /// [`crate::nfs3::Client::link`].
     pub async fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let link = bytes(link.as_ref());
@@ -339,7 +341,7 @@ impl Client {
         self.nfs3().link(object, dir, name).await.map(drop).map_err(|e| e.at(link))
     }
 
-    /// Creates `link`, a symbolic link with the text `original`, which need not exist.
+    /// Creates `link`, a symbolic link with the target `original`, which need not exist.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -352,7 +354,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::AlreadyExists`] when there is an object at `link`; the errors of
+    /// Kind [`ErrorKind::AlreadyExists`] if `link` exists; the errors of
     /// [`crate::nfs3::Client::symlink`].
     pub async fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let link = bytes(link.as_ref());
@@ -361,7 +363,7 @@ impl Client {
         made.map(drop).map_err(|e| e.at(link))
     }
 
-    /// The text of a symbolic link.
+    /// Reads the target of a symbolic link.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -373,7 +375,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::InvalidInput`] when `path` is something else; the errors of
+    /// Kind [`ErrorKind::InvalidInput`] if `path` is not a symbolic link; the errors of
     /// [`crate::nfs3::Client::readlink`].
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
         let path = bytes(path.as_ref());
@@ -397,7 +399,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::PermissionDenied`] for other than the owner; the errors of [`crate::nfs3::Client::setattr`].
+    /// Kind [`ErrorKind::PermissionDenied`] if the caller is not the owner; the errors of
+    /// [`crate::nfs3::Client::setattr`].
     pub async fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Error> {
         self.set(path.as_ref(), Sattr { mode: Some(mode & 0o7777), ..Sattr::default() }).await
     }
@@ -431,7 +434,7 @@ impl Client {
         self.nfs3().setattr(object, attributes, None).await.map(drop).map_err(|e| e.at(bytes(path)))
     }
 
-    /// The handle of the directory at `path`.
+    /// Resolves the handle of the directory at `path`.
     async fn directory(&self, path: &Path) -> Result<FileHandle, Error> {
         let (dir, attributes) = self.nfs3().resolve(bytes(path)).await?;
         if attributes.file_type == FileType::Directory {

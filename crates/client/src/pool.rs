@@ -1,4 +1,5 @@
-//! The connections of one client, and calls over them: made again and sent again as [`crate::retransmission`] says.
+//! The connections of one client, and calls over them, with reconnection and retransmission
+//! ([`crate::retransmission`]).
 
 use std::{
     sync::{
@@ -21,39 +22,40 @@ use crate::{
     stats::{Counts, add},
 };
 
-/// A call's fixed part.
+/// The properties of a procedure's calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallSpec {
     pub(crate) program: u32,
     pub(crate) version: u32,
     pub(crate) procedure: u32,
     pub(crate) name: &'static str,
-    /// The most bytes of the reply, payload excluded.
+    /// Maximum size of the reply in bytes, without payload.
     pub(crate) max_head: usize,
-    /// Sent again with its XID, so that the server's duplicate request cache answers.
+    /// Whether a retransmission keeps the XID, so that the server's duplicate request cache recognises it.
     pub(crate) keep_xid: bool,
     pub(crate) class: CallClass,
 }
 
-/// An answered call.
+/// The reply to a call.
 pub(crate) struct Answered {
     pub(crate) reply: Reply,
-    /// It was sent before, on a connection that was lost: the server may have executed it twice.
+    /// Whether the call was retransmitted: the server may have executed it twice.
     pub(crate) resent: bool,
-    /// The call's stamps, up to its reply.
+    /// The time stamps of the call's stages, up to its reply.
     pub(crate) stages: Stages,
 }
 
-/// One place for a connection.
+/// A slot for a connection.
 #[derive(Default)]
 struct Slot {
     current: Mutex<Option<Connection>>,
-    /// There was a connection in this place.
+    /// Whether the slot has had a connection.
     used: AtomicBool,
 }
 
-/// Connections of one client that are being set up at once. More come in a burst that a server with a short queue of
-/// connection requests does not survive: the RDMA listener of Linux (siw of 7.3, queue of 10) is gone for good after 11.
+/// Maximum number of concurrent connection setups of one client. A larger burst can overflow a server's
+/// backlog: the RDMA listener of Linux 7.3 with siw (backlog 10) fails permanently after 11 simultaneous
+/// requests.
 const SETUPS: usize = 4;
 
 impl Slot {
@@ -63,7 +65,7 @@ impl Slot {
         transport.failure().is_none().then(|| Arc::clone(transport))
     }
 
-    /// Forgets a connection that shall not be used again.
+    /// Removes a connection that must not be used any more.
     fn discard(&self, transport: &Arc<dyn Transport>) {
         let mut current = self.current.lock();
         if current.as_ref().is_some_and(|c| Arc::ptr_eq(&c.transport, transport)) {
@@ -81,11 +83,11 @@ pub(crate) struct Pool {
     server: String,
     retry: RetryPolicy,
     slots: Box<[Slot]>,
-    /// The one for a slot is held by whoever sets up its connection.
+    /// Locks held during the setup of a connection; slots share them.
     setups: [futures::lock::Mutex<()>; SETUPS],
     next: AtomicUsize,
     closed: AtomicBool,
-    /// Connecting has failed since it last succeeded; that was said.
+    /// Whether connecting has failed since the last success. Limits the log to one warning.
     unreachable: AtomicBool,
 }
 
@@ -115,12 +117,12 @@ impl Pool {
         }
     }
 
-    /// The server, for messages.
+    /// Name of the server in messages.
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
 
-    /// Makes all connections, each with one try.
+    /// Sets up all connections, each with one attempt.
     pub(crate) async fn connect_all(&self) -> Result<(), Error> {
         let connect = |(i, slot): (usize, _)| async move {
             let _turn = self.setups[i % SETUPS].lock().await;
@@ -129,12 +131,12 @@ impl Pool {
         futures::future::try_join_all(self.slots.iter().enumerate().map(connect)).await.map(drop)
     }
 
-    /// A connection that is up, if there is one.
+    /// Returns an established connection, if there is one.
     pub(crate) fn any_transport(&self) -> Option<Arc<dyn Transport>> {
         self.slots.iter().find_map(Slot::live)
     }
 
-    /// The most payload that one call can carry on every connection that is up.
+    /// Maximum payload of one call that all established connections support, in bytes.
     pub(crate) fn max_payload(&self) -> usize {
         self.slots.iter().filter_map(Slot::live).map(|t| t.max_payload()).min().unwrap_or(usize::MAX)
     }
@@ -165,9 +167,9 @@ impl Pool {
         }
         if slot.used.swap(true, Ordering::AcqRel) {
             add(&self.counts.reconnects, 1);
-            tracing::info!(server = self.server, "connected again");
+            tracing::info!(server = self.server, "reconnected");
         }
-        // `close` may have run between.
+        // `close` may have run concurrently.
         if self.closed.load(Ordering::Acquire) {
             transport.close();
             return Err(Error::Closed);
@@ -175,7 +177,7 @@ impl Pool {
         Ok(transport)
     }
 
-    /// A connection that is up, made again if need be until `attempt` is over.
+    /// Returns an established connection. Reconnects if necessary, until `attempt` expires.
     async fn transport(&self, attempt: &mut Attempt<'_>) -> Result<Arc<dyn Transport>, Error> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
@@ -187,12 +189,12 @@ impl Pool {
         }
         let _turn = match setup.try_lock() {
             Some(guard) => guard,
-            // Others are being made; meanwhile any that is up will do.
+            // Another task is connecting: use any established connection.
             None => {
                 if let Some(t) = self.slots.iter().find_map(Slot::live) {
                     return Ok(t);
                 }
-                // Every holder gives up when its own attempt is over, so the wait is bounded.
+                // The wait is bounded, because the holder's attempt expires.
                 setup.lock().await
             }
         };
@@ -207,15 +209,15 @@ impl Pool {
                     let why = e.to_string();
                     attempt.pause(why.clone()).await?;
                     if !self.unreachable.swap(true, Ordering::AcqRel) {
-                        tracing::warn!("{why}; trying again until it answers");
+                        tracing::warn!("{why}; retrying until the server answers");
                     }
                 }
             }
         }
     }
 
-    /// Makes a call. `payload`: memory for the reply's payload; when a connection is lost with it, a call that is sent
-    /// again gets fresh memory of the same length.
+    /// Makes a call. `payload` is the buffer for the reply's payload; a retransmission after a lost
+    /// connection allocates a new buffer of the same length.
     pub(crate) async fn call<A: Encode>(
         &self,
         spec: CallSpec,
@@ -232,7 +234,7 @@ impl Pool {
                 (None, Some(len)) => Some(self.arena.alloc(len)?),
                 (given, _) => given,
             };
-            // A call that is sent again is not sampled: its time is that of the connection's loss.
+            // Retransmissions are not sampled, because the loss of the connection dominates their time.
             let stages = if resent { Stages::NONE } else { self.sampler.next_call(None) };
             let kept_xid = first_xid.filter(|_| spec.keep_xid);
             let message = self.encode(spec, credential, args)?;
@@ -246,7 +248,7 @@ impl Pool {
             };
             let mut pending = transport.submit(request);
             let result = (&mut pending).await;
-            // None for a call that was never sent, which the server cannot have executed.
+            // `None` if the call was never sent, so that the server cannot have executed it.
             let xid = pending.xid();
             match result {
                 Ok(reply) => {
@@ -255,12 +257,12 @@ impl Pool {
                     return Ok(Answered { reply, resent, stages });
                 }
                 Err(e @ (RpcError::Disconnected { .. } | RpcError::TimedOut { .. })) => {
-                    // After a time-out the connection may be up and mute: it is not used again.
+                    // After a timeout the peer may be unresponsive: discard the connection.
                     transport.close();
                     self.slots.iter().for_each(|s| s.discard(&transport));
                     attempt.pause(e.to_string()).await?;
                 }
-                // By a rare chance another call of the new connection has the XID; soon it will have its answer.
+                // Another call on the new connection has the same XID: wait for its reply.
                 Err(RpcError::Local(why)) if kept_xid.is_some() => attempt.pause(why).await?,
                 Err(error) => return Err(self.rpc_error(spec.name, error)),
             }
@@ -278,7 +280,8 @@ impl Pool {
         credential: &EncodedCredential,
         args: &A,
     ) -> Result<millrace_oncrpc::Message, Error> {
-        // Room for an AUTH_SYS header with all groups and a call with a name; longer ones grow.
+        // Sufficient for an AUTH_SYS header with all groups and a call with a name; longer calls grow the
+        // buffer.
         let mut e = Encoder::new(&self.arena, 512);
         millrace_oncrpc::call_header(&mut e, spec.program, spec.version, spec.procedure, credential);
         e.put(args);
@@ -292,13 +295,13 @@ impl Pool {
         Error::Rpc { server: self.server.clone(), procedure, error }
     }
 
-    /// The error for a reply that cannot be decoded.
+    /// Returns the error for an invalid reply.
     pub(crate) fn bad_reply(&self, procedure: &'static str, reason: impl ToString) -> Error {
         Error::BadReply { server: self.server.clone(), procedure, reason: reason.to_string() }
     }
 }
 
-/// Keeps the time of a call that is tried more than once.
+/// Retry timer of a call.
 pub(crate) struct Attempt<'p> {
     pool: &'p Pool,
     name: &'static str,
@@ -311,14 +314,15 @@ impl<'p> Attempt<'p> {
         Self { pool, name, started: pool.rt.now(), delay: pool.retry.first_delay }
     }
 
-    /// Waits before the next try.
+    /// Waits before the next attempt.
     ///
     /// # Errors
-    /// When there is no time for another one; `last` is what the last try ended with.
+    /// [`Error::Unreachable`] with the reason `last` if the retry policy permits no further attempt;
+    /// [`Error::Closed`].
     pub(crate) async fn pause(&mut self, last: String) -> Result<(), Error> {
         let Pool { rt, retry, server, .. } = self.pool;
         let elapsed = rt.now().duration_since(self.started);
-        // Between half and all of the delay, so that many clients do not come back at one moment.
+        // A random part of the delay, half or more, so that clients do not retry simultaneously.
         let delay = self.delay / 2
             + self.delay.mul_f64(f64::from(rt.random_u64() as u32) / 2.0 / f64::from(u32::MAX));
         if self.pool.closed.load(Ordering::Acquire) {
@@ -332,7 +336,7 @@ impl<'p> Attempt<'p> {
                 last,
             });
         }
-        tracing::debug!(server, procedure = self.name, ?delay, last, "trying again");
+        tracing::debug!(server, procedure = self.name, ?delay, last, "retrying");
         self.delay = (self.delay * 2).min(retry.max_delay);
         rt.sleep(delay).await;
         Ok(())

@@ -1,4 +1,4 @@
-//! Directories as streams of entries.
+//! Streams of directory entries.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +25,7 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// The path: that given to [`crate::Client::read_dir`] joined with the name.
+    /// The argument of [`crate::Client::read_dir`] joined with the name.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -35,22 +35,22 @@ impl DirEntry {
         self.path.file_name().unwrap_or_default()
     }
 
-    /// The type of the object; that of the link itself for a symbolic link.
+    /// The type of the object. Symbolic links are not followed.
     pub fn file_type(&self) -> FileType {
         self.metadata.file_type()
     }
 
-    /// The attributes when the directory was read; those of the link itself for a symbolic link.
+    /// The attributes at the time when the directory was read. Symbolic links are not followed.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 }
 
-/// The entries of a directory, without `.` and `..`: a stream that asks the server for the next ones as they are
-/// needed. [`crate::Client::read_dir`] gives one.
+/// A stream of the entries of a directory, without `.` and `..`, from [`crate::Client::read_dir`]. It
+/// requests further entries on demand.
 ///
-/// Entries that are added or removed meanwhile may be in it or not. If the server can no longer continue after such a
-/// change (NFS3ERR_BAD_COOKIE) the stream ends with an error. Nothing follows an error.
+/// Entries that are added or removed concurrently may be included or not. If the server cannot continue after
+/// such a change (NFS3ERR_BAD_COOKIE), the stream returns an error. The stream ends after an error.
 pub struct ReadDir(BoxStream<'static, Result<DirEntry, Error>>);
 
 impl ReadDir {
@@ -86,12 +86,12 @@ impl std::fmt::Debug for ReadDir {
     }
 }
 
-/// The position in a directory that is read page by page.
+/// A position in a directory.
 struct Pages {
     client: nfs3::Client,
     dir: FileHandle,
     path: PathBuf,
-    /// Entries of the last reply that were not returned yet.
+    /// Remaining entries of the last reply.
     page: VecDeque<nfs3::DirEntry>,
     cookie: u64,
     verifier: Verifier,
@@ -119,7 +119,7 @@ impl Pages {
         }
     }
 
-    /// Adds the attributes where the server did not send them; `None` when the object is gone meanwhile.
+    /// Fetches the attributes if the server did not send them; `None` if the object has been removed.
     async fn entry(&self, entry: nfs3::DirEntry) -> Result<Option<DirEntry>, Error> {
         let path = self.path.join(OsString::from_vec(entry.name.clone()));
         let attributes = match entry.attributes {

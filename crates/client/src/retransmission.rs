@@ -1,37 +1,37 @@
-//! What happens to calls when a connection is lost: documentation only.
+//! Retransmission of calls after the loss of a connection (documentation only).
 //!
-//! A call whose connection is lost, or that times out, is sent again on a new connection until it is answered or
-//! [`RetryPolicy::max_elapsed`](crate::RetryPolicy::max_elapsed) has passed. Whether the server executed it the first
-//! time is not known.
+//! A call that times out or whose connection is lost is retransmitted on a new connection until it is
+//! answered or [`RetryPolicy::max_elapsed`](crate::RetryPolicy::max_elapsed) has passed. The server may have
+//! executed the first transmission.
 //!
-//! - **Idempotent procedures** (reads, look-ups, COMMIT) are simply sent again.
-//! - **WRITE** is idempotent too, but a first WRITE that is executed late must not undo what was written after the
-//!   second one was answered. It is sent again with the same XID, by which the server's duplicate request cache
-//!   recognises the first one; and a connection on which calls were given up is reset, so that what the server has not
-//!   received of them never arrives.
-//! - **The others** (SETATTR, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK) are sent again *with the same
-//!   XID*. A server keeps its recent answers in a duplicate request cache and gives the same answer again; that
-//!   survives a lost connection, but not a restart of the server.
-//! - If such a call that was sent again is answered with the error that its own first execution would cause, the
-//!   client looks whether that is what happened:
+//! - **Idempotent procedures** (reads, lookups, COMMIT) need no further measures.
+//! - **WRITE** is idempotent too, but a late execution of the first transmission must not overwrite data that
+//!   was written after the reply to the second. The retransmission has the same XID, by which the server's
+//!   duplicate request cache recognises it; and a connection with abandoned calls is reset, so that the
+//!   server receives no further part of them.
+//! - **Non-idempotent procedures** (SETATTR, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK) are
+//!   retransmitted *with the same XID*. A server keeps recent replies in a duplicate request cache and sends
+//!   the same reply again. The cache survives the loss of a connection, but not a restart of the server.
+//! - If the reply to such a retransmission is the error that the first execution of the call would cause, the
+//!   client checks whether that is the reason:
 //!
-//! | procedure | answer | taken as success when |
+//! | procedure | status | treated as success if |
 //! |---|---|---|
-//! | REMOVE, RMDIR | NOENT | always: the name is gone |
+//! | REMOVE, RMDIR | NOENT | always: the name does not exist |
 //! | MKDIR | EXIST | the name is a directory |
-//! | SYMLINK | EXIST | the name is a symbolic link with the same text |
+//! | SYMLINK | EXIST | the name is a symbolic link with the same target |
 //! | MKNOD | EXIST | the name is a file of the same type |
 //! | LINK | EXIST | the name is the same file |
 //! | RENAME | NOENT | the new name exists and the old one does not |
 //! | SETATTR with guard | NOT_SYNC | the attributes are those that were to be set |
-//! | CREATE guarded | EXIST | never: somebody else may have made it. Use an exclusive CREATE to know |
-//! | CREATE exclusive | - | the server itself recognises the verifier, also after a restart |
+//! | CREATE guarded | EXIST | never: another client may have created it; use an exclusive CREATE to distinguish |
+//! | CREATE exclusive | - | the server recognises the verifier, also after a restart |
 //!
-//! **Unstable data**: [`File`](crate::nfs3::File) keeps what it wrote UNSTABLE until COMMIT returns the same write verifier
-//! as the WRITEs: of each byte the newest data. If the verifier has changed, the server may have lost the data. It is
-//! then written again, while no other call of this client changes the same range, and committed again, until the
-//! verifier stays. Reads through a `File` return that data meanwhile. SETATTR and a CREATE that truncates commit what an
-//! open file of the same client retains first, as Linux does.
+//! **Unstable data**: [`File`](crate::nfs3::File) retains UNSTABLE data, the newest of each byte, until
+//! COMMIT returns the same write verifier as the WRITEs. A changed verifier means that the server may have
+//! lost the data. The file then rewrites it, while no other call of this client changes the same range, and
+//! commits again, until the verifier is unchanged. Reads through a `File` return the retained data. SETATTR
+//! and a truncating CREATE first commit the data that an open file of the same client retains, as Linux does.
 //!
-//! **JUKEBOX** (the server asks for patience): the call is made again as a new call after a pause, within the same
-//! policy.
+//! **JUKEBOX** (the server is temporarily unable to execute the call): the client repeats the call with a new
+//! XID after a delay, within the same policy.

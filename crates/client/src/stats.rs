@@ -1,4 +1,4 @@
-//! Counters.
+//! Counters of a client and its connections.
 
 use std::sync::{
     Arc,
@@ -7,44 +7,44 @@ use std::sync::{
 
 use millrace_oncrpc::stages::{StageStats, StageTimes};
 
-/// What a client has done since it was made.
+/// Counters of a client since its creation.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Calls that were answered.
+    /// Calls with a reply.
     pub calls: u64,
     /// Bytes of READ data.
     pub bytes_read: u64,
     /// Bytes of WRITE data.
     pub bytes_written: u64,
-    /// Calls sent again after a connection was lost.
+    /// Calls retransmitted after the loss of a connection.
     pub retransmits: u64,
-    /// Connections made after the first ones.
+    /// Reconnections.
     pub reconnects: u64,
-    /// Bytes of unstable data that were written again because the server had restarted.
+    /// Bytes of unstable data that were rewritten after a restart of the server.
     pub rewritten: u64,
-    /// What the stages of sampled calls took ([`crate::Options::sample_stages`]).
+    /// Durations of the stages of sampled calls ([`crate::Options::sample_stages`]).
     pub stages: StageStats,
-    /// The connections that are up.
+    /// The established connections.
     pub connections: Vec<ConnectionStats>,
 }
 
-/// One connection.
+/// Counters of one connection.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ConnectionStats {
     /// The server's address.
     pub peer: String,
-    /// The RDMA provider, if it is RDMA and the transport tells.
+    /// The RDMA provider, if known.
     pub provider: Option<&'static str>,
-    /// Counters of the queue pair, if it is RDMA and the transport tells.
+    /// Counters of the queue pair, if known.
     pub queue_pair: Option<millrace_rdma::Counters>,
-    /// Counters of the RPC-over-RDMA requester, if it is RDMA.
+    /// Counters of the RPC-over-RDMA requester, on RDMA.
     pub requester: Option<millrace_rpcrdma::RequesterStatsSnapshot>,
 }
 
 impl ConnectionStats {
-    /// Of a connection to `peer` without queue pair.
+    /// Counters of a connection to `peer` without a queue pair.
     pub fn new(peer: impl Into<String>) -> Self {
         Self { peer: peer.into(), ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! Operations that take more than one object: whole paths, whole trees, copies.
+//! Operations on more than one object: all directories of a path, whole trees, copies.
 
 use std::{io::ErrorKind, path::Path};
 
@@ -16,12 +16,12 @@ struct Level {
     parent: FileHandle,
     name: Vec<u8>,
     handle: FileHandle,
-    /// Its entries are removed, or on the stack.
+    /// Whether its entries have been removed or pushed to the stack.
     emptied: bool,
 }
 
 impl Client {
-    /// Creates a directory and those of its parents that do not exist.
+    /// Creates a directory and its missing parents.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -33,8 +33,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::AlreadyExists`] or [`ErrorKind::NotADirectory`] when a part of the path is not a directory;
-    /// the errors of [`Self::create_dir`].
+    /// Kind [`ErrorKind::AlreadyExists`] or [`ErrorKind::NotADirectory`] if a component of the path is not a
+    /// directory; the errors of [`Self::create_dir`].
     pub async fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
         let mut missing = Vec::new();
@@ -42,14 +42,14 @@ impl Client {
             match self.create_dir(ancestor).await {
                 Ok(()) => break,
                 Err(e) if e.kind() == ErrorKind::NotFound => missing.push(ancestor),
-                // Also the root, and names such as `..`.
+                // This includes the root, and names such as `..`.
                 Err(_) if self.metadata(ancestor).await.is_ok_and(|m| m.is_dir()) => break,
                 Err(e) => return Err(e),
             }
         }
         for dir in missing.into_iter().rev() {
             match self.create_dir(dir).await {
-                // Another client may have created it meanwhile.
+                // Another client may have created it concurrently.
                 Err(e) if !self.metadata(dir).await.is_ok_and(|m| m.is_dir()) => return Err(e),
                 _ => {}
             }
@@ -57,8 +57,8 @@ impl Client {
         Ok(())
     }
 
-    /// Removes a directory with all that is in it. Symbolic links are removed themselves, never followed; so is `path`
-    /// if it is one.
+    /// Removes a directory with its contents. Symbolic links, including `path`, are removed and never
+    /// followed.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -71,10 +71,10 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::NotFound`] when there is no such directory, [`ErrorKind::NotADirectory`] when `path` is neither
-    /// a directory nor a symbolic link, [`ErrorKind::DirectoryNotEmpty`] when another client adds entries meanwhile;
-    /// the errors of [`nfs3::Client::remove`] and [`nfs3::Client::rmdir`]. What was removed before an error stays
-    /// removed.
+    /// Kind [`ErrorKind::NotFound`] if the directory does not exist, [`ErrorKind::NotADirectory`] if `path`
+    /// is neither a directory nor a symbolic link, [`ErrorKind::DirectoryNotEmpty`] if another client adds
+    /// entries concurrently; the errors of [`nfs3::Client::remove`] and [`nfs3::Client::rmdir`]. Entries
+    /// removed before an error stay removed.
     pub async fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let at = |e: Error| e.at(path);
@@ -100,9 +100,9 @@ impl Client {
         Ok(())
     }
 
-    /// Copies the content and the permission bits of a file to another one, which is created or replaced. Gives the
-    /// number of bytes. The data passes through this client without being copied in memory, and is on stable storage when
-    /// this returns.
+    /// Copies the content and the permission bits of a file to another one, which is created or replaced.
+    /// Returns the number of bytes. The data passes through this client without a copy in memory. On return,
+    /// it is on stable storage.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -114,8 +114,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::InvalidInput`] when both paths lead to the same file; the errors of [`OpenOptions::open`],
-    /// [`nfs3::File::read_into`] and [`nfs3::File::write_from`].
+    /// Kind [`ErrorKind::InvalidInput`] if both paths name the same file; the errors of
+    /// [`OpenOptions::open`], [`nfs3::File::read_into`] and [`nfs3::File::write_from`].
     pub async fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64, Error> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let source = self.open(from).await?;
@@ -125,7 +125,7 @@ impl Client {
             return Err(bad_path(
                 bytes(to),
                 ErrorKind::InvalidInput,
-                "the source of the copy is the same file",
+                "source and target of the copy are the same file",
             ));
         }
         target.set_len(0).await?;
@@ -142,7 +142,7 @@ impl Client {
         let known = stream::iter((0..attributes.size.div_ceil(piece)).map(|n| copied(n * piece)));
         let mut total: u64 =
             known.buffer_unordered(DEPTH).try_fold(0, |sum, (len, _)| async move { Ok(sum + len) }).await?;
-        // The file may have grown since.
+        // The file may have grown.
         while total >= attributes.size {
             let (len, eof) = copied(total).await?;
             total += len;
@@ -156,14 +156,14 @@ impl Client {
     }
 }
 
-/// Removes the entries of `dir` that are not directories, and gives its directories.
+/// Removes the entries of `dir` that are not directories, and returns its directories.
 async fn remove_entries(nfs: &nfs3::Client, dir: FileHandle) -> Result<Vec<Level>, Error> {
     let entries = nfs.readdir(dir).await?.into_iter().filter(|e| !e.is_dot());
     let removals = stream::iter(entries.map(|entry| remove_entry(nfs, dir, entry)));
     removals.buffer_unordered(DEPTH).try_filter_map(async |level| Ok(level)).try_collect().await
 }
 
-/// Removes an entry, or gives it if it is a directory.
+/// Removes an entry, or returns it if it is a directory.
 async fn remove_entry(
     nfs: &nfs3::Client,
     dir: FileHandle,
@@ -184,7 +184,7 @@ async fn remove_entry(
     gone(nfs.remove(dir, name).await).map(|()| None)
 }
 
-/// Succeeds if the name is gone, also if another client removed it.
+/// Succeeds also if another client has removed the name.
 fn gone<T>(removed: Result<T, Error>) -> Result<(), Error> {
     match removed {
         Err(e) if !e.is_not_found() => Err(e),

@@ -8,15 +8,16 @@ use millrace_rpcrdma::registration::Strategy;
 
 use crate::{Error, Proto};
 
-/// The most connections to one server.
+/// Maximum number of connections to one server.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
-/// Where an export is and how to reach it: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
+/// URL of an export: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
 ///
-/// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`: `proto=rdma|tcp`,
-/// `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`, `noresvport`,
-/// `registration=dynamic|fast|cache`. A size has the text form of [`ByteSize`] and is below 4 GiB. MOUNT finds out which
-/// part of the path is the export. `%XX` stands for a byte in the path.
+/// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`:
+/// `proto=rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`,
+/// `mountport=PORT`, `resvport`, `noresvport`, `registration=dynamic|fast|cache`. A size has the text form of
+/// [`ByteSize`] and is below 4 GiB. The client determines with MOUNT which part of the path is the export.
+/// `%XX` stands for a byte in the path.
 ///
 /// ```
 /// let url: millrace_client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
@@ -28,30 +29,30 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 pub struct Url {
     /// Name or address of the server, without brackets.
     pub host: String,
-    /// The port, if stated; see [`Self::port`].
+    /// The port, if given; see [`Self::port`].
     pub port: Option<u16>,
     /// The path, beginning with `/`.
     pub path: String,
-    /// The transport, if stated.
+    /// The transport, if given.
     pub proto: Option<Proto>,
-    /// The RDMA provider, if stated.
+    /// The RDMA provider, if given.
     pub provider: Option<ProviderChoice>,
-    /// Connections, if stated.
+    /// Number of connections, if given.
     pub nconnect: Option<usize>,
-    /// The most bytes of one READ, if stated.
+    /// Maximum size of one READ in bytes, if given.
     pub rsize: Option<u32>,
-    /// The most bytes of one WRITE, if stated.
+    /// Maximum size of one WRITE in bytes, if given.
     pub wsize: Option<u32>,
-    /// The TCP port of the MOUNT program, if stated.
+    /// The TCP port of the MOUNT program, if given.
     pub mountport: Option<u16>,
-    /// Whether to connect from a port below 1024, if stated.
+    /// Whether to connect from a port below 1024, if given.
     pub resvport: Option<bool>,
-    /// The registration strategy, if stated.
+    /// The registration strategy, if given.
     pub registration: Option<Strategy>,
 }
 
 impl Url {
-    /// A URL with nothing but a host and a path.
+    /// Returns a URL with a host and a path, without options.
     pub fn new(host: impl Into<String>, path: impl Into<String>) -> Self {
         Self {
             host: host.into(),
@@ -68,15 +69,15 @@ impl Url {
         }
     }
 
-    /// The port: the stated one, or that of the transport (rdma 20049, tcp 2049).
+    /// The port of the URL, or the default port of the transport (rdma 20049, tcp 2049).
     pub fn port(&self) -> u16 {
         self.port.unwrap_or_else(|| self.proto.unwrap_or_default().default_port())
     }
 
-    /// Takes one more option, such as `rsize=64K`, in place of an earlier one.
+    /// Sets an option, such as `rsize=64K`; replaces an earlier value.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The reason why the option is invalid, as text.
     pub fn set_option(&mut self, option: &str) -> Result<(), String> {
         match (option, option.split_once('=')) {
             (_, Some((key, value))) => self.set(key, value)?,
@@ -91,11 +92,11 @@ impl Url {
         match key {
             "proto" => self.proto = Some(value.parse()?),
             "provider" => self.provider = Some(value.parse()?),
-            // The default, which earlier releases let a URL state.
+            // The default, which URLs of earlier releases may contain.
             "design" if value == "read-write" => {
                 tracing::warn!("design=read-write is deprecated in URLs; remove it ({LAB})");
             }
-            "design" | "padding" => return Err(format!("{key} is not an option of URLs any more: {LAB}")),
+            "design" | "padding" => return Err(format!("{key} is no longer a URL option: {LAB}")),
             "nconnect" => {
                 let n = value.parse().ok().filter(|n| (1..=MAX_CONNECTIONS).contains(n));
                 self.nconnect = Some(n.ok_or_else(|| {
@@ -112,10 +113,10 @@ impl Url {
     }
 }
 
-/// Where the research options are.
+/// Hint for research options.
 const LAB: &str = "other RPC-over-RDMA designs are options of millrace-lab";
 
-/// A strategy that does not have to trust the server.
+/// Parses a strategy. Rejects those that require a trusted server.
 fn strategy(s: &str) -> Result<Strategy, String> {
     match s.parse()? {
         Strategy::AllPhysical => {
@@ -136,22 +137,23 @@ fn size(key: &str, s: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("{key}={s}: expected a size of at least 512 bytes, such as 65536, 64K or 1M"))
 }
 
-/// Splits off the host; gives it, the port, and what follows.
+/// Splits the authority from the URL; returns host, port, and the rest.
 fn split_host(rest: &str) -> Result<(String, Option<u16>, &str), String> {
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(end);
     let (host, after) = if let Some(inner) = authority.strip_prefix('[') {
-        let (host, after) = inner.split_once(']').ok_or("the bracket of the IPv6 address is not closed")?;
+        let (host, after) =
+            inner.split_once(']').ok_or("the closing bracket of the IPv6 address is missing")?;
         host.parse::<std::net::Ipv6Addr>().map_err(|_| format!("{host:?} is not an IPv6 address"))?;
         (host, after)
     } else {
         if authority.matches(':').count() > 1 {
-            return Err("an IPv6 address must stand in brackets".into());
+            return Err("an IPv6 address must be in brackets".into());
         }
         authority.split_at(authority.find(':').unwrap_or(authority.len()))
     };
     if host.is_empty() {
-        return Err("it names no host".into());
+        return Err("the host is missing".into());
     }
     let number = match after {
         "" => None,
@@ -171,7 +173,7 @@ fn unescape(path: &str) -> Result<String, String> {
         let mut digit = || bytes.next().and_then(|b| char::from(b).to_digit(16));
         match (digit(), digit()) {
             (Some(h), Some(l)) => out.push((h << 4 | l) as u8),
-            _ => return Err("a % must be followed by two hexadecimal digits".into()),
+            _ => return Err("% must be followed by two hexadecimal digits".into()),
         }
     }
     if out.contains(&0) {
@@ -181,7 +183,7 @@ fn unescape(path: &str) -> Result<String, String> {
 }
 
 fn parse(s: &str) -> Result<Url, String> {
-    let rest = s.strip_prefix("nfs://").ok_or("it does not begin with nfs://")?;
+    let rest = s.strip_prefix("nfs://").ok_or("the URL does not begin with nfs://")?;
     let (host, port, tail) = split_host(rest)?;
     let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
     let path = if path.is_empty() { "/".to_owned() } else { unescape(path)? };
@@ -274,9 +276,9 @@ mod tests {
     fn errors_say_what_is_wrong() {
         for (text, part) in [
             ("http://h/", "does not begin with nfs://"),
-            ("nfs:///x", "names no host"),
+            ("nfs:///x", "host is missing"),
             ("nfs://::1/x", "brackets"),
-            ("nfs://[::1/x", "not closed"),
+            ("nfs://[::1/x", "closing bracket"),
             ("nfs://[zz]/x", "not an IPv6 address"),
             ("nfs://h:0/", "not a port"),
             ("nfs://h:99999/", "not a port"),

@@ -1,4 +1,4 @@
-//! The client and the server with a proxy between them that breaks connections all the time.
+//! The client and the server with a proxy between them that repeatedly breaks connections.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
@@ -16,7 +16,7 @@ use millrace_client::{Options, Proto, RetryPolicy, Url, nfs3::blocking::Client};
 use millrace_nfs::v3::{CreateHow, Sattr, StableHow};
 use millrace_server::{Config, Server};
 
-/// How many bytes pass before the next break: from a seed, so that a failure can be repeated.
+/// Number of bytes before the next break, from a seed, so that a failure is reproducible.
 struct Breaks {
     seed: AtomicU64,
     on: AtomicBool,
@@ -27,12 +27,12 @@ impl Breaks {
     fn next(&self) -> u64 {
         let x = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        // Connection set-up takes some hundred bytes; anything may be cut.
+        // Connection setup takes some hundred bytes, so breaks occur during setup and later.
         300 + (x ^ x >> 27) % 60_000
     }
 }
 
-/// Carries bytes one way until the budget of the connection is spent.
+/// Forwards bytes in one direction until the budget of the connection is exhausted.
 fn carry(mut from: TcpStream, mut to: TcpStream, budget: &AtomicU64, breaks: &Breaks) {
     drop(to.set_nodelay(true));
     let mut bytes = [0; 4096];
@@ -41,7 +41,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, budget: &AtomicU64, breaks: &Br
         let spent = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_err();
         if spent && breaks.on.load(Ordering::Relaxed) {
             breaks.broken.fetch_add(1, Ordering::Relaxed);
-            // In the middle of what was read.
+            // Break in the middle of the read data.
             drop(to.write_all(&bytes[..n / 2]));
             break;
         }
@@ -108,7 +108,7 @@ fn data_arrives_whole(c: &Client) {
 }
 
 #[test]
-fn nothing_is_lost_or_done_twice_when_connections_break() {
+fn broken_connections_neither_lose_nor_repeat_operations() {
     let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     for proto in [Proto::Tcp, Proto::Rdma] {
         println!("{proto}, SEED={seed}");

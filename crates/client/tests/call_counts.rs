@@ -1,5 +1,5 @@
-//! The server decodes each call once and looks its export up once. Alone in its process, because it reads counters of the
-//! process.
+//! The server decodes each call once and looks up its export once. This test has its own process, because it
+//! reads process-wide counters.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
@@ -18,7 +18,7 @@ use millrace_server::{
 };
 
 const CALLS: u64 = 20;
-/// Inline over RDMA, and in chunks.
+/// Sizes that are sent inline and in chunks over RDMA.
 const LENGTHS: [usize; 2] = [512, 256 << 10];
 
 fn counts() -> [u64; 4] {
@@ -26,7 +26,7 @@ fn counts() -> [u64; 4] {
     counters.map(|counter| counter.load(Ordering::Relaxed))
 }
 
-/// What `CALLS` calls added to the counters.
+/// Increase of the counters by `CALLS` calls.
 async fn counted(mut call: impl AsyncFnMut()) -> [u64; 4] {
     let before = counts();
     for _ in 0..CALLS {
@@ -37,7 +37,7 @@ async fn counted(mut call: impl AsyncFnMut()) -> [u64; 4] {
 }
 
 #[test]
-fn a_call_takes_one_header_one_handle_one_table_and_one_lookup() {
+fn a_call_decodes_one_header_and_one_handle_and_looks_up_one_export() {
     let dir = tempfile::tempdir().unwrap();
     let local = format!("/local=local:{},squash=none", dir.path().display());
     let config = Config {

@@ -1,4 +1,4 @@
-//! The programs in `crates/client/examples/`, run as a newcomer runs them, against a real server.
+//! The programs in `crates/client/examples/`, run against a server.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Test helpers, not input from a peer.
 
@@ -11,7 +11,8 @@ use std::{
 
 use millrace_server::{Config, Running, Server};
 
-/// Where cargo puts examples: beside the folder of the tests. `cargo test` builds them, unless only this test is asked for.
+/// Path of an example: beside the directory of the tests. `cargo test` builds the examples, unless only this
+/// test is selected.
 fn program(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let path = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
@@ -26,14 +27,14 @@ fn run(name: &str, args: &[&str]) -> Output {
     Command::new(program(name)).args(args).output().unwrap()
 }
 
-/// Runs an example, which must succeed, and gives what it prints.
+/// Runs an example, which must succeed, and returns its output.
 fn ok(name: &str, args: &[&str]) -> String {
     let out = run(name, args);
     assert!(out.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Runs `test` on a fresh server with what makes a URL of a path, once for each transport.
+/// Runs `test` on a new server for each transport, with a function from a path to a URL.
 fn on_both(test: impl Fn(&dyn Fn(&str) -> String)) {
     let server = start();
     let (rdma, tcp) = (server.rdma_addr().unwrap(), server.tcp_addr().unwrap());
@@ -53,7 +54,7 @@ fn start() -> Running {
     Server::start(config).unwrap()
 }
 
-/// A local file of so many lines, and its bytes.
+/// Creates a local file with the given number of lines; returns its path and content.
 fn lines(dir: &Path, n: usize) -> (String, Vec<u8>) {
     let text: String =
         (0..n).map(|i| format!("line {i} of a file that takes more than one call\n")).collect();
@@ -63,36 +64,36 @@ fn lines(dir: &Path, n: usize) -> (String, Vec<u8>) {
 }
 
 #[test]
-fn copy_brings_a_file_there_and_back() {
+fn copy_transfers_a_file_in_both_directions() {
     let dir = tempfile::tempdir().unwrap();
     let (path, bytes) = lines(dir.path(), 60_000);
     let back = dir.path().join("back");
     on_both(|url| {
-        let said = format!("{} bytes copied\n", bytes.len());
-        assert_eq!(ok("copy", &[&path, &url("/there")]), said);
-        assert_eq!(ok("copy", &[&url("/there"), back.to_str().unwrap()]), said);
+        let message = format!("{} bytes copied\n", bytes.len());
+        assert_eq!(ok("copy", &[&path, &url("/there")]), message);
+        assert_eq!(ok("copy", &[&url("/there"), back.to_str().unwrap()]), message);
         assert!(fs::read(&back).unwrap() == bytes);
         fs::remove_file(&back).unwrap();
     });
 }
 
 #[test]
-fn parallel_read_counts_every_line_once_in_memory_that_rdma_writes_filled() {
+fn parallel_read_counts_every_line_once() {
     let dir = tempfile::tempdir().unwrap();
     let (path, bytes) = lines(dir.path(), 200_000);
     on_both(|url| {
         ok("copy", &[&path, &url("/lines")]);
         let placed = if url("").contains("tcp") { 0 } else { bytes.len() };
-        let said = format!(
+        let message = format!(
             "200000 lines, {} bytes\n{placed} bytes were placed by the server's RDMA Writes\n",
             bytes.len()
         );
-        assert_eq!(ok("parallel_read", &[&url("/lines")]), said);
+        assert_eq!(ok("parallel_read", &[&url("/lines")]), message);
     });
 }
 
 #[test]
-fn throughput_prints_one_line_of_figures_a_second() {
+fn throughput_prints_one_line_of_figures_per_second() {
     let dir = tempfile::tempdir().unwrap();
     let (path, _) = lines(dir.path(), 60_000);
     on_both(|url| {
@@ -116,7 +117,7 @@ fn blocking_threads_write_one_file() {
 }
 
 #[test]
-fn every_example_says_how_it_is_used_and_what_failed() {
+fn every_example_prints_its_usage_and_its_errors() {
     let server = start();
     let missing = format!("nfs://{}/data/no/such", server.rdma_addr().unwrap());
     let cases: [(&str, &[&str]); 4] = [
@@ -127,13 +128,16 @@ fn every_example_says_how_it_is_used_and_what_failed() {
     ];
     for (name, args) in cases {
         let used = run(name, &[]);
-        let said = String::from_utf8(used.stderr).unwrap();
-        assert!(used.status.code() == Some(2) && said.starts_with(&format!("usage: {name} ")), "{said}");
+        let message = String::from_utf8(used.stderr).unwrap();
+        assert!(
+            used.status.code() == Some(2) && message.starts_with(&format!("usage: {name} ")),
+            "{message}"
+        );
         let failed = run(name, args);
-        let said = String::from_utf8(failed.stderr).unwrap();
-        assert_eq!(failed.status.code(), Some(1), "{name}: {said}");
-        assert!(said.starts_with(&format!("{name}: ")) && said.contains("NFS3ERR_NOENT"), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let message = String::from_utf8(failed.stderr).unwrap();
+        assert_eq!(failed.status.code(), Some(1), "{name}: {message}");
+        assert!(message.starts_with(&format!("{name}: ")) && message.contains("NFS3ERR_NOENT"), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
     }
     server.stop_blocking(Duration::from_secs(1));
 }

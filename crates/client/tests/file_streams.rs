@@ -1,4 +1,4 @@
-//! The stream of a file against a model in memory, and what happens when futures are dropped.
+//! The stream of a file compared with a model in memory, and cancellation.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
@@ -20,16 +20,16 @@ use proptest::{
 };
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
-/// What one of the open files does.
+/// An operation on one of the open files.
 #[derive(Debug, Clone)]
 enum Step {
     Read(usize),
     ReadExact(usize),
-    /// Polled once, and dropped if it is pending.
+    /// Polled once, and dropped if pending.
     ReadOnce(usize),
     Write(usize),
     WriteAll(usize),
-    /// Polled until it is pending, so that the window of WRITEs in flight fills up.
+    /// Polled until pending, so that the window of WRITEs is full.
     WriteUntilPending(usize),
     Seek(SeekFrom),
     SetLen(u64),
@@ -63,12 +63,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The file as it must be, and the cursors.
+/// The expected file and cursors.
 #[derive(Default)]
 struct Model {
     content: Vec<u8>,
     cursors: [u64; 2],
-    /// Makes the bytes of each write different.
+    /// Number of writes, so that the bytes of each write differ.
     writes: u8,
 }
 
@@ -92,7 +92,7 @@ impl Model {
     }
 }
 
-/// Polls a write once; `None` when it is pending.
+/// Polls a write once; `None` if pending.
 async fn write_once(file: &mut File, data: &[u8]) -> Option<usize> {
     poll_fn(|cx| {
         Poll::Ready(match Pin::new(&mut *file).poll_write(cx, data) {
@@ -196,7 +196,7 @@ async fn execute(file: &mut File, model: &mut Model, who: usize, step: &Step) {
     }
 }
 
-/// Two files of one path take turns; the one whose turn ends flushes.
+/// Two open files of one path alternate; each flushes at the end of its turn.
 async fn run(client: &Client, steps: &[(usize, Step)]) {
     drop(client.remove_file("f").await);
     let mut options = OpenOptions::new();
@@ -218,9 +218,9 @@ async fn run(client: &Client, steps: &[(usize, Step)]) {
 }
 
 #[test]
-fn streams_do_what_a_file_in_memory_does() {
+fn streams_match_a_file_in_memory() {
     on_both(|url| async move {
-        // Small transfers, so that few bytes take many calls.
+        // Small transfers, so that few bytes need many calls.
         let client =
             Client::builder(url("data")).rsize(Some(4096)).wsize(Some(4096)).connect().await.unwrap();
         let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
@@ -245,13 +245,13 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn large_files_pass_through_tokio_io_copy() {
+fn large_files_are_copied_with_tokio_io_copy() {
     on_both(|url| async move {
         let c = connect(&url).await;
         let data = pattern(20_000_003);
         let mut file = c.create("big").await.unwrap();
         assert_eq!(tokio::io::copy(&mut &data[..], &mut file).await.unwrap(), data.len() as u64);
-        // `copy` flushes: everybody sees the data.
+        // `copy` flushes: the data is visible to all clients.
         assert!(connect(&url).await.read("big").await.unwrap() == data);
         let calls = c.stats().calls;
         let mut back = Vec::new();
@@ -282,7 +282,7 @@ fn small_reads_and_writes_take_few_calls() {
         }
         assert_eq!(file.read(&mut line).await.unwrap(), 0);
         assert!(c.stats().calls - before < 10);
-        // A random reader is not read ahead.
+        // No read-ahead for random reads.
         let before = c.stats().bytes_read;
         for n in [90_000, 30, 50_000, 7] {
             file.seek(SeekFrom::Start(n)).await.unwrap();
@@ -293,7 +293,7 @@ fn small_reads_and_writes_take_few_calls() {
 }
 
 #[test]
-fn a_reader_at_the_end_sees_what_is_appended() {
+fn a_reader_at_the_end_sees_appended_data() {
     on_both(|url| async move {
         let (c, other) = (connect(&url).await, connect(&url).await);
         let append = OpenOptions::new().append(true).create(true).clone();
@@ -303,7 +303,7 @@ fn a_reader_at_the_end_sees_what_is_appended() {
         let mut tail = other.open("log").await.unwrap();
         let mut text = String::new();
         tail.read_to_string(&mut text).await.unwrap();
-        // The cursor does not matter to an append, and data of others comes before it.
+        // An append ignores the cursor, and follows data of other writers.
         log.seek(SeekFrom::Start(0)).await.unwrap();
         append.open(&other, "log").await.unwrap().write_all(b"two ").await.unwrap();
         while other.metadata("log").await.unwrap().len() < 8 {
@@ -320,14 +320,14 @@ fn a_reader_at_the_end_sees_what_is_appended() {
 }
 
 #[test]
-fn a_write_that_is_dropped_while_it_waits_accepts_nothing() {
+fn a_pending_write_that_is_dropped_accepts_no_data() {
     on_both(|url| async move {
         let c = Client::builder(url("data")).wsize(Some(4096)).connect().await.unwrap();
         let mut file = c.create("f").await.unwrap();
         let (mut accepted, mut waited) = (Vec::new(), 0);
         for n in 0..2_000_u32 {
             let piece = n.to_be_bytes().repeat(300);
-            // Dropped if it is not ready at once.
+            // Dropped if pending.
             match write_once(&mut file, &piece).await {
                 Some(count) => accepted.extend_from_slice(&piece[..count]),
                 None => {
@@ -338,7 +338,7 @@ fn a_write_that_is_dropped_while_it_waits_accepts_nothing() {
             assert_eq!(file.stream_position().await.unwrap(), accepted.len() as u64);
         }
         assert!(waited > 0);
-        // So does a flush that is dropped.
+        // A dropped flush also leaves the data in flight.
         drop(futures::poll!(Box::pin(file.flush())));
         file.shutdown().await.unwrap();
         assert!(c.read("f").await.unwrap() == accepted);
@@ -379,7 +379,7 @@ fn a_lost_write_is_reported_once() {
         }
         assert_eq!(failed.unwrap_err().kind(), ErrorKind::StorageFull);
         file.set_len(0).await.unwrap();
-        // There may be one more from a WRITE that was in flight.
+        // A WRITE in flight may cause a second error.
         drop(file.flush().await);
         file.seek(SeekFrom::Start(0)).await.unwrap();
         file.write_all(b"fits").await.unwrap();
@@ -389,7 +389,7 @@ fn a_lost_write_is_reported_once() {
 }
 
 #[test]
-fn a_file_that_is_dropped_is_closed_in_the_background() {
+fn a_dropped_file_is_closed_in_the_background() {
     on_both(|url| async move {
         let (c, other) = (connect(&url).await, connect(&url).await);
         let data = pattern(3_000_000);
@@ -404,7 +404,7 @@ fn a_file_that_is_dropped_is_closed_in_the_background() {
 }
 
 #[test]
-fn a_file_does_only_what_it_was_opened_for() {
+fn operations_require_the_access_mode_of_the_file() {
     on_both(|url| async move {
         let c = connect(&url).await;
         c.write("f", "x").await.unwrap();
@@ -419,7 +419,7 @@ fn a_file_does_only_what_it_was_opened_for() {
 }
 
 #[test]
-fn many_tasks_read_and_write_one_file_at_offsets() {
+fn concurrent_tasks_read_and_write_one_file_at_offsets() {
     on_both(|url| async move {
         let c = connect(&url).await;
         let file = OpenOptions::new().read(true).write(true).create(true).open(&c, "f").await.unwrap();
@@ -460,7 +460,7 @@ fn the_blocking_file_reads_writes_and_seeks() {
         let mut end = String::new();
         file.read_to_string(&mut end).unwrap();
         assert_eq!(end, "999\n");
-        // Dropping closes it: the data is there.
+        // Drop closes the file, so the data is on the server.
         file.write_all(b"end").unwrap();
         drop(file);
         assert!(c.read_to_string("a/b/f").unwrap().ends_with("line 999\nend"));

@@ -1,4 +1,4 @@
-//! Alone in its process, because the counter of copied bytes is one for all of it.
+//! Copies in user space. This test has its own process, because the counter of copied bytes is process-wide.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
@@ -11,8 +11,8 @@ use millrace_server::{Config, ExposedBuffers, Server};
 const LEN: usize = 1 << 20;
 
 #[test]
-fn over_rdma_neither_end_copies_the_data_of_large_reads_and_writes() {
-    // Of the writes and reads the server starts all, or writes alone.
+fn neither_end_copies_the_data_of_large_reads_and_writes_over_rdma() {
+    // The server starts all RDMA Reads and Writes, or only the Writes.
     for (design, counted) in [(Design::ReadWrite, (8, 8)), (Design::ReadRead, (0, 8))] {
         measure(design, counted);
     }

@@ -1,4 +1,4 @@
-//! Alone in its process, because it replaces the allocator.
+//! Heap allocations per call. This test has its own process, because it replaces the allocator.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 #![allow(unsafe_code)] // A global allocator has no safe form.
@@ -19,7 +19,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Of all threads of the process: the client's, and the server's shard.
+/// Allocations of all threads: the client's and the server's.
 static EVERYWHERE: AtomicU64 = AtomicU64::new(0);
 
 struct Counting;
@@ -27,7 +27,7 @@ struct Counting;
 // SAFETY: every call is passed on unchanged to the system's allocator; counting touches no memory of it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that is ending has no counter any more.
+        // The counter of an exiting thread has been destroyed.
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
         EVERYWHERE.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
@@ -43,10 +43,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Small, the piece in which a file keeps its bytes, and the usual largest transfer.
+/// Transfer sizes: small, the block size of a memory export, and the usual maximum.
 const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 const ROUNDS: u64 = 500;
-/// Calls of a round.
+/// Calls per round.
 const CALLS: u64 = 4;
 
 #[test]
@@ -55,15 +55,15 @@ fn reads_and_writes_over_rdma_do_not_allocate_from_the_heap_in_steady_state() {
         exports: vec!["/data=memory:64MiB".parse().unwrap()],
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         shards: Some(1),
-        // Full before anything is counted: a kept reply keeps its gather list until it is replaced.
+        // Fill the duplicate request cache first: a cached reply keeps its gather list until it is replaced.
         limits: millrace_server::Limits { replies_kept: 64, ..millrace_server::Limits::default() },
         ..Config::default()
     };
     let server = Server::start(config).unwrap();
     let port = server.rdma_addr().unwrap().port();
     let url = Url { port: Some(port), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/data") };
-    // One thread: everything that the client does is counted there, its connection's driver too. The server is in this
-    // process, so it is counted everywhere.
+    // A single-threaded runtime, so that the client's thread counter includes its connection. The
+    // process-wide counter includes the server.
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio.block_on(async {
         let client = Client::connect(TokioRuntime::current(), &url, Options::default()).await.unwrap();
@@ -92,7 +92,7 @@ fn reads_and_writes_over_rdma_do_not_allocate_from_the_heap_in_steady_state() {
                 *counted = (after.0 - before.0, after.1 - before.1);
             }
             println!("calls of {len} bytes: allocations (client, all) {counts:?}");
-            // Timers that are made once in a while, and nothing per call.
+            // Occasional timers allocate; calls do not.
             let (ours, all) = counts[1];
             let most = ROUNDS * CALLS / 50;
             assert!(ours < most, "client: {ours} allocations in {} calls of {len} bytes", ROUNDS * CALLS);

@@ -1,4 +1,4 @@
-//! Operations on paths: what they do, and the kinds of their errors, as in `std::fs`.
+//! Operations on paths, and their error kinds, as in `std::fs`.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
@@ -49,7 +49,7 @@ fn whole_files_are_written_and_read() {
 }
 
 #[test]
-fn directories_are_made_listed_and_removed() {
+fn directories_are_created_listed_and_removed() {
     on_both(|url| async move {
         let c = connect(&url).await;
         c.create_dir("a").await.unwrap();
@@ -94,7 +94,7 @@ fn directories_are_made_listed_and_removed() {
 }
 
 #[test]
-fn a_long_directory_is_streamed_page_by_page() {
+fn a_large_directory_is_streamed_page_by_page() {
     on_both(|url| async move {
         let c = connect(&url).await;
         c.create_dir("many").await.unwrap();
@@ -133,7 +133,7 @@ fn removing_a_tree_does_not_follow_symbolic_links() {
 }
 
 #[test]
-fn names_are_linked_renamed_and_described() {
+fn names_are_linked_and_renamed_and_have_metadata() {
     on_both(|url| async move {
         let c = connect(&url).await;
         c.write("one", "1").await.unwrap();
@@ -198,7 +198,7 @@ fn files_are_copied_with_their_permissions() {
 }
 
 #[test]
-fn open_options_mean_what_they_mean_for_local_files() {
+fn open_options_behave_as_for_local_files() {
     on_both(|url| async move {
         let c = connect(&url).await;
         type Set = fn(&mut OpenOptions) -> &mut OpenOptions;
@@ -236,7 +236,7 @@ fn open_options_mean_what_they_mean_for_local_files() {
 }
 
 #[test]
-fn the_server_decides_who_may_open_a_file() {
+fn the_server_checks_permissions_at_open() {
     on_both(|url| async move {
         let owner = Identity { uid: 1000, gid: 1000, gids: Vec::new(), machine: "a".into() };
         let other = Identity { uid: 1001, gid: 1001, ..owner.clone() };
@@ -264,7 +264,7 @@ fn the_server_decides_who_may_open_a_file() {
 }
 
 #[test]
-fn errors_become_io_errors_and_keep_their_causes() {
+fn errors_convert_to_io_errors_with_their_sources() {
     use std::error::Error as _;
     on_both(|url| async move {
         let c = connect(&url).await;
@@ -286,7 +286,7 @@ fn errors_become_io_errors_and_keep_their_causes() {
 }
 
 #[test]
-fn connecting_outside_a_runtime_says_what_to_do() {
+fn the_error_of_connecting_outside_a_runtime_has_a_remedy() {
     let connect = std::pin::pin!(Client::connect("nfs://127.0.0.1/x"));
     let Poll::Ready(connected) = connect.poll(&mut Context::from_waker(Waker::noop())) else {
         unreachable!()

@@ -1,4 +1,4 @@
-//! Every type of the public API can be named with paths of this crate alone.
+//! Every type of the public API is accessible through this crate.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -10,7 +10,7 @@ use millrace_client::{
     rdma, rpcrdma, runtime,
 };
 
-/// Implements the trait for connections of the caller's with nothing but re-exported types.
+/// Implements the trait of custom connections with re-exported types only.
 struct NoServer;
 
 impl Connector for NoServer {
@@ -27,7 +27,7 @@ impl Connector for NoServer {
     }
 }
 
-/// Compiled, not run: names what the methods of the protocol layer take and give.
+/// Compiled, not run: types of arguments and results of the protocol layer.
 #[allow(dead_code)]
 async fn types_of_the_protocol_layer(client: &nfs3::Client) -> Result<(), Error> {
     let root: nfs::v3::FileHandle = client.root();
@@ -53,7 +53,7 @@ async fn types_of_the_protocol_layer(client: &nfs3::Client) -> Result<(), Error>
     file.read_stream(0, 1, 1, |_: u64, _: Views| ()).await.map(drop)
 }
 
-/// Compiled, not run: names what errors and statistics have in them.
+/// Compiled, not run: types of the fields of errors and statistics.
 #[allow(dead_code)]
 fn types_of_errors_and_statistics(error: Error, stats: ConnectionStats) {
     let _: Option<rdma::Counters> = stats.queue_pair;
@@ -82,7 +82,7 @@ fn types_of_errors_and_statistics(error: Error, stats: ConnectionStats) {
     let _: fn(&Stats) -> &oncrpc::stages::StageStats = |s| &s.stages;
 }
 
-/// Compiled, not run: connections over networks of the caller's.
+/// Compiled, not run: connections over custom providers.
 #[allow(dead_code)]
 async fn types_of_connections(
     rt: RuntimeRef,
@@ -96,7 +96,7 @@ async fn types_of_connections(
     Ok(())
 }
 
-/// Compiled, not run: names the options and the path-level types.
+/// Compiled, not run: options and path-level types.
 #[allow(dead_code)]
 async fn types_of_paths(url: Url, memory: Arena) -> Result<(), Error> {
     let builder: ClientBuilder = Client::builder(url)

@@ -13,7 +13,7 @@ use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, ExposedBuffers, Running, Server};
 
-/// Where RDMA is tested, and with which provider: on an RDMA device where the environment names its address.
+/// Address and provider of the RDMA tests: an RDMA device if the environment contains its address.
 fn rdma_at() -> (IpAddr, ProviderChoice) {
     match std::env::var("MILLRACE_TEST_VERBS") {
         Ok(address) => (address.parse().unwrap(), ProviderChoice::Verbs),
@@ -71,13 +71,13 @@ fn on_both<F: Future<Output = ()>>(test: impl Fn(Client) -> F) {
     }
 }
 
-/// Bytes in which a displaced or missing part shows.
+/// Bytes with a pattern that reveals displaced or missing parts.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
 #[test]
-fn names_can_be_made_found_changed_and_removed() {
+fn objects_are_created_found_changed_and_removed() {
     on_both(|c| async move {
         let root = c.root();
         let dir = c.mkdir(root, "dir", Sattr { mode: Some(0o755), ..Sattr::default() }).await.unwrap();
@@ -117,7 +117,7 @@ fn names_can_be_made_found_changed_and_removed() {
 }
 
 #[test]
-fn data_comes_back_as_it_was_written_at_every_size() {
+fn data_of_every_size_is_read_as_written() {
     on_both(|c| async move {
         let file = c.create_file("f", 0o644).await.unwrap();
         for len in [0, 1, 3, 511, 4095, 4097, 65_536, 1_048_577, 3_000_001] {
@@ -135,7 +135,7 @@ fn data_comes_back_as_it_was_written_at_every_size() {
 }
 
 #[test]
-fn a_read_lands_in_the_given_memory() {
+fn a_read_returns_the_given_buffer() {
     on_both(|c| async move {
         let data = pattern(300_000);
         let file = c.create_file("f", 0o644).await.unwrap();
@@ -154,7 +154,7 @@ fn a_read_lands_in_the_given_memory() {
 }
 
 #[test]
-fn streams_move_a_whole_file_in_order() {
+fn streams_transfer_a_whole_file_in_order() {
     on_both(|c| async move {
         let data = pattern(10_000_019);
         let file = c.create_file("big", 0o644).await.unwrap();
@@ -207,7 +207,7 @@ fn streams_move_a_whole_file_in_order() {
 }
 
 #[test]
-fn a_large_directory_is_listed_whole() {
+fn a_large_directory_is_listed_completely() {
     on_both(|c| async move {
         let dir = c.mkdir(c.root(), "many", Sattr::default()).await.unwrap().handle;
         let how = CreateHow::Unchecked(Sattr::default());
@@ -255,7 +255,7 @@ fn the_longest_export_that_contains_the_path_is_mounted() {
 }
 
 #[test]
-fn a_path_that_leaves_the_export_or_loops_is_refused() {
+fn a_path_with_a_loop_or_out_of_the_export_is_rejected() {
     on_both(|c| async move {
         let root = c.root();
         c.symlink(root, "loop", "loop", Sattr::default()).await.unwrap();
@@ -264,9 +264,9 @@ fn a_path_that_leaves_the_export_or_loops_is_refused() {
         c.symlink(root, "up", "../../../dir", Sattr::default()).await.unwrap();
         let dir = c.mkdir(root, "dir", Sattr::default()).await.unwrap();
         let e = c.resolve("loop/x").await.unwrap_err().to_string();
-        assert!(e.contains("loop of them"), "{e}");
+        assert!(e.contains("too many levels of symbolic links"), "{e}");
         let e = c.resolve("out").await.unwrap_err().to_string();
-        assert!(e.contains("/etc/passwd leaves the export"), "{e}");
+        assert!(e.contains("/etc/passwd leads outside the export"), "{e}");
         assert_eq!(c.resolve("in").await.unwrap().0, dir.handle);
         assert_eq!(c.resolve("up").await.unwrap().0, dir.handle);
         assert_eq!(c.resolve("../..").await.unwrap().0, root);
@@ -278,7 +278,7 @@ fn a_path_that_leaves_the_export_or_loops_is_refused() {
 }
 
 #[test]
-fn a_refused_connection_says_where_and_what_to_check() {
+fn the_error_of_a_refused_connection_has_address_and_remedy() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -296,7 +296,7 @@ fn a_refused_connection_says_where_and_what_to_check() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_used_again() {
+fn the_client_reconnects_to_a_restarted_server() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         let first = Server::start(config()).unwrap();
         let url = url(&first, proto, "/data");
@@ -313,7 +313,7 @@ fn a_server_that_comes_back_is_used_again() {
             std::thread::spawn(move || c.getattr(c.root()))
         };
         let second = Server::start(again).unwrap();
-        // The memory export is a new one with the same key: its root answers again.
+        // The memory export is new and has the same key, so the handle of its root is valid.
         let attributes = reader.join().unwrap();
         assert!(attributes.is_ok() || attributes.as_ref().unwrap_err().status() == Some(Status::Stale));
         assert!(c.stats().reconnects >= 1);
@@ -322,7 +322,7 @@ fn a_server_that_comes_back_is_used_again() {
 }
 
 #[test]
-fn a_secure_export_is_used_over_rdma_or_from_a_reserved_port_or_refused_with_the_reason() {
+fn a_secure_export_requires_rdma_or_a_reserved_port() {
     let secure = Config { exports: vec!["/low=memory:8MiB,secure".parse().unwrap()], ..config() };
     let server = Server::start(secure).unwrap();
     let may = (665..1024).any(|p| std::net::TcpListener::bind(("127.0.0.1", p)).is_ok());
@@ -347,8 +347,8 @@ fn a_secure_export_is_used_over_rdma_or_from_a_reserved_port_or_refused_with_the
 }
 
 #[test]
-fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
-    for (server, client, says) in [
+fn a_server_of_the_other_design_is_rejected_at_connect_with_the_reason() {
+    for (server, client, expected) in [
         (Design::ReadRead, Design::ReadWrite, "millrace-lab --design read-read"),
         (Design::ReadWrite, Design::ReadRead, "use the design read-write"),
     ] {
@@ -357,14 +357,15 @@ fn a_server_of_the_other_design_is_refused_at_once_and_in_words() {
         let options = options().design(client);
         let error =
             millrace_client::nfs3::blocking::Client::connect(&url, options).err().unwrap().to_string();
-        assert!(error.contains(says), "{error}");
+        assert!(error.contains(expected), "{error}");
         server.stop_blocking(Duration::from_secs(1));
     }
 }
 
-/// The data of an inline WRITE is aligned in the server's receive buffer, and what is stored has no pad bytes.
+/// The data of an inline WRITE is aligned in the server's receive buffer, and what is stored has no pad
+/// bytes.
 #[test]
-fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
+fn small_writes_are_padded_only_in_the_read_read_design() {
     let server = Server::start(of_design(Design::ReadRead)).unwrap();
     let of_server = url(&server, Proto::Rdma, "/data");
     let plain = options().design(Design::ReadRead);
@@ -391,7 +392,7 @@ fn small_writes_are_padded_on_request_and_only_in_the_design_that_has_it() {
     let padding = Some("512:1024".parse().unwrap());
     let once = options().retry(RetryPolicy::NONE).padding(padding);
     let e = millrace_client::nfs3::blocking::Client::connect(&url, once).err().unwrap().to_string();
-    assert!(e.contains("choose that design"), "{e}");
+    assert!(e.contains("select that design"), "{e}");
     assert!(millrace_client::nfs3::blocking::Client::connect(&url, options()).is_ok());
     server.stop_blocking(Duration::from_secs(1));
 }

@@ -1,4 +1,4 @@
-//! Where the time of calls goes, at both ends of real connections.
+//! Latency breakdown of calls at both ends of a connection.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
@@ -13,7 +13,7 @@ use millrace_oncrpc::{
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, ExposedBuffers, Running, Server, StageSampling};
 
-/// More than a Send carries, and one RDMA Read or Write.
+/// Larger than the inline threshold, so that each transfer takes one RDMA Read or Write.
 const BYTES: usize = 64 << 10;
 const CALLS: u64 = 5;
 
@@ -37,7 +37,7 @@ fn start(case: &Case, sample: u32) -> Running {
     .unwrap()
 }
 
-/// Writes and reads [`CALLS`] times; what both ends (client, server) say of it.
+/// Writes and reads [`CALLS`] times; returns the stage sums of client and server.
 fn measured(case: &Case, sample: u32) -> (StageStats, StageStats) {
     let server = start(case, sample);
     let addr = match case.proto {
@@ -93,7 +93,7 @@ fn assert_stages(sums: &StageSums, some: &[Stage], what: &str) {
 }
 
 #[test]
-fn reads_and_writes_take_their_time_in_the_stages_of_their_design() {
+fn reads_and_writes_spend_time_in_the_stages_of_their_design() {
     use Stage::*;
     for case in cases() {
         let began = Instant::now();
@@ -111,13 +111,13 @@ fn reads_and_writes_take_their_time_in_the_stages_of_their_design() {
                 (_, Design::ReadWrite) => (&lends, &[WritePost], &lends, &[Buffer, ReadWait]),
                 (_, Design::ReadRead) => (&[Buffer, ReadWait], &lends, &lends, &[Buffer, ReadWait]),
             };
-        // A record is not handed on in batches.
+        // TCP does not deliver records in batches.
         let server_always = if *proto == Proto::Tcp { &server_always[1..] } else { &server_always[..] };
         for (class, c, s) in [(CallClass::Read, read_c, read_s), (CallClass::Write, write_c, write_s)] {
             assert_stages(client.of(class), &[&client_always, c].concat(), &what("client", class));
             assert_stages(server.of(class), &[server_always, s].concat(), &what("server", class));
             for sums in [client.of(class), server.of(class)] {
-                assert!(sums.total() <= most, "{sums:?}"); // One call after the other: no time is counted twice.
+                assert!(sums.total() <= most, "{sums:?}"); // Calls are sequential, so no time is counted twice.
             }
         }
         assert!(client.of(CallClass::Other).calls > 0 && server.of(CallClass::Other).calls > 0);
@@ -125,7 +125,7 @@ fn reads_and_writes_take_their_time_in_the_stages_of_their_design() {
 }
 
 #[test]
-fn without_sampling_nothing_is_timed() {
+fn without_sampling_no_stage_is_timed() {
     let case = Case { proto: Proto::Rdma, design: Design::ReadWrite, registration: Strategy::Fast };
     assert_eq!(measured(&case, 0), (StageStats::default(), StageStats::default()));
 }

@@ -1,4 +1,5 @@
-//! The file system of the server's example `serve_tar`: the conformance suite, and reads over both transports.
+//! The file system of the server's example `serve_tar`: the conformance suite, and reads over both
+//! transports.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
@@ -13,12 +14,12 @@ use millrace_vfs::conformance::{self, Capability, Subject};
 use tar::{EntryType, Header};
 use tar_fs::TarFs;
 
-/// Content that takes several blocks of memory and several calls.
+/// Size of a file that needs several blocks of memory and several calls.
 fn long_content() -> Vec<u8> {
     (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// Writes an archive, which has no entry for the directory `deep`.
+/// Writes an archive without an entry for the directory `deep`.
 fn write_archive(path: &Path) {
     let mut archive = tar::Builder::new(std::fs::File::create(path).unwrap());
     let header = |kind, mode, size| {
@@ -45,7 +46,7 @@ fn write_archive(path: &Path) {
 }
 
 #[test]
-fn an_archive_conforms_as_a_read_only_file_system() {
+fn an_archive_passes_the_conformance_suite_as_a_read_only_file_system() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("archive.tar");
     write_archive(&path);
@@ -83,7 +84,7 @@ fn a_client_reads_a_served_archive() {
     server.stop_blocking(Duration::from_secs(1));
 }
 
-/// Reads everything that [`write_archive`] has written.
+/// Reads and checks the contents from [`write_archive`].
 async fn check(url: &str) {
     let client = Client::connect(url).await.unwrap();
     let mut entries = client.read_dir("").await.unwrap();

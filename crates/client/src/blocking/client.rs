@@ -13,12 +13,12 @@ use crate::{DirEntry, Error, FileTimes, Metadata, Options, Stats, Url, nfs3};
 /// A mounted export, as [`crate::Client`]. Clones share the connections.
 #[derive(Clone, Debug)]
 pub struct Client {
-    // Before the driver, so that connections close while it still runs.
+    // Dropped before the driver, which must run while connections close.
     inner: crate::Client,
     pub(super) driver: Arc<Driver>,
 }
 
-/// Methods that call the asynchronous one of the same name and wait.
+/// Defines methods that block on the asynchronous method of the same name.
 macro_rules! mirror {
     ($(fn $name:ident(&self $(, $a:ident: $t:ty)*) -> $r:ty;)*) => {
         $(
@@ -34,7 +34,7 @@ macro_rules! mirror {
 }
 
 impl Client {
-    /// As [`crate::Client::connect`]; [`crate::ClientBuilder::connect_blocking`] takes options.
+    /// As [`crate::Client::connect`]; to set options, use [`crate::ClientBuilder::connect_blocking`].
     ///
     /// # Errors
     /// As [`crate::Client::connect`].
@@ -52,7 +52,7 @@ impl Client {
         Ok(Self { inner: inner.into(), driver })
     }
 
-    /// The asynchronous client behind this one.
+    /// The underlying asynchronous client.
     pub fn inner(&self) -> &crate::Client {
         &self.inner
     }

@@ -1,4 +1,4 @@
-//! The thread behind blocking calls.
+//! Background thread of the blocking client.
 
 use std::future::Future;
 
@@ -6,7 +6,7 @@ use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use crate::Error;
 
-/// The thread that drives connections. Dropping it does not wait.
+/// The thread that drives the connections. Drop does not wait for it.
 pub(crate) struct Driver(Option<tokio::runtime::Runtime>);
 
 impl Driver {
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Waiting here would panic when the last clone is dropped inside another runtime.
+        // Waiting would panic if the last clone is dropped inside another runtime.
         if let Some(r) = self.0.take() {
             r.shutdown_background();
         }

@@ -12,16 +12,16 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use super::{Client, Driver};
 use crate::{Error, FileTimes, Metadata, OpenOptions, ReadInto};
 
-/// An open file with a cursor, as [`crate::File`]. Dropping it flushes and commits, as closing a file on an NFS mount does;
-/// a failure is logged only: call [`Self::close`] to know.
+/// An open file with a cursor, as [`crate::File`]. Dropping it flushes and commits, as closing a file on an
+/// NFS mount does; an error is only logged: call [`Self::close`] to receive it.
 #[derive(Debug)]
 pub struct File {
-    // Before the driver, so that it is closed while that still runs.
+    // Dropped before the driver, which must run while the file closes.
     inner: crate::File,
     driver: Arc<Driver>,
 }
 
-/// Methods that call the asynchronous one of the same name and wait.
+/// Defines methods that block on the asynchronous method of the same name.
 macro_rules! mirror {
     ($(fn $name:ident(&self $(, $a:ident: $t:ty)*) -> $r:ty;)*) => {
         $(
@@ -42,12 +42,12 @@ impl File {
         Ok(Self { inner, driver: Arc::clone(&client.driver) })
     }
 
-    /// The asynchronous file behind this one.
+    /// The underlying asynchronous file.
     pub fn inner(&self) -> &crate::File {
         &self.inner
     }
 
-    /// Flushes and commits everything, and reports what failed.
+    /// Flushes and commits all data, and returns the first error.
     ///
     /// # Errors
     /// As [`crate::File::sync_all`].
@@ -91,9 +91,9 @@ impl Seek for File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // Waiting inside another runtime would panic: there the file closes in the background.
+        // Waiting would panic inside another runtime, where the file closes in the background instead.
         if !self.inner.is_closed() && tokio::runtime::Handle::try_current().is_err() {
-            // The failure is logged by the file.
+            // The file logs the error.
             let _ = self.driver.wait(self.inner.close_logged());
         }
     }

@@ -1,8 +1,8 @@
-//! The same client without `async`: each call blocks its thread until the server answers.
+//! The blocking client: each call blocks its thread until the server replies.
 //!
-//! [`Client`] works by path in the manner of [`std::fs`]; [`File`] implements [`std::io::Read`], [`std::io::Write`] and
-//! [`std::io::Seek`]. A background thread drives the connections. The functions panic when they are called from
-//! asynchronous code, as [`tokio::runtime::Runtime::block_on`] does.
+//! [`Client`] works by path in the manner of [`std::fs`]; [`File`] implements [`std::io::Read`],
+//! [`std::io::Write`] and [`std::io::Seek`]. A background thread drives the connections. The functions panic
+//! when they are called from asynchronous code, as [`tokio::runtime::Runtime::block_on`] does.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -14,7 +14,7 @@
 //! let client = Client::connect(&url)?;
 //! let mut file = client.create("list")?;
 //! file.write_all(b"first\nsecond\n")?;
-//! file.close()?; // On stable storage from here on.
+//! file.close()?; // The data is on stable storage.
 //!
 //! let lines: Vec<String> = BufReader::new(client.open("list")?).lines().collect::<Result<_, _>>()?;
 //! assert_eq!(lines, ["first", "second"]);

@@ -1,4 +1,4 @@
-//! An open file with a cursor: a stream of bytes in both directions.
+//! Open files with a cursor.
 
 mod read_ahead;
 mod write_behind;
@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use self::{read_ahead::ReadAhead, write_behind::WriteBehind};
 use crate::{Client, Error, FileTimes, Metadata, ReadInto, nfs3, nfs3::resolve::bad_path, paths::bytes};
 
-/// What a file was opened for.
+/// Access mode of an open file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) read: bool,
@@ -28,11 +28,12 @@ pub(crate) struct Access {
     pub(crate) append: bool,
 }
 
-/// An open file with a cursor. [`Client::open`], [`Client::create`] and [`crate::OpenOptions`] give one.
+/// An open file with a cursor. [`Client::open`], [`Client::create`] and [`crate::OpenOptions`] return one.
 ///
 /// It implements [`AsyncRead`], [`AsyncWrite`] and [`AsyncSeek`], so the extension traits of Tokio and
-/// [`tokio::io::copy`] work on it. [`Self::read_at_into`] and [`Self::write_at_from`] move data at an offset into and out of
-/// registered memory, without a copy and without the cursor; any number of them may be in flight.
+/// [`tokio::io::copy`] work on it. [`Self::read_at_into`] and [`Self::write_at_from`] move data at an offset
+/// into and out of registered memory, without a copy and without the cursor; any number of them may be in
+/// flight.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -57,27 +58,29 @@ pub(crate) struct Access {
 /// ```
 ///
 /// # Reading
-/// A stream that is read sequentially is read ahead, with up to 8 READs in flight. A read sees all data that this
-/// client, through any of its files, had written when the read began. Changes by other clients are seen by reads after a
-/// seek to another position and by reads at the end of the file; data that was read ahead may be older.
+/// A stream that is read sequentially is read ahead, with up to 8 READs in flight. A read sees all data that
+/// this client, through any of its files, had written when the read began. Changes by other clients become
+/// visible after a seek to another position and at the end of the file; prefetched data may be older.
 ///
 /// # Writing
-/// Data of the stream is gathered into WRITEs of up to [`nfs3::Client::wsize`] bytes, up to 8 of which are in flight.
+/// Data of the stream is coalesced into WRITEs of up to [`nfs3::Client::wsize`] bytes, up to 8 of which are
+/// in flight.
 /// - `write` returns when the data is accepted. Other files and other clients may not see it yet.
-/// - `flush` sends everything and waits for the server's answers: the data is visible to everybody, and this client
-///   keeps it until it is on stable storage (the WRITEs are UNSTABLE, RFC 1813 section 3.3.7). What a restarted server has
-///   lost is written again.
+/// - `flush` sends all data and waits for the replies: the data is visible to all clients, and this client
+///   retains it until it is on stable storage (the WRITEs are UNSTABLE, RFC 1813 section 3.3.7). Data that a
+///   restarted server has lost is rewritten.
 /// - [`Self::sync_all`] and `shutdown` flush and COMMIT: the data is on stable storage.
-/// - The first WRITE that fails is reported once, by the next `write`, `flush`, `shutdown` or [`Self::sync_all`]. Its data
-///   is not written again.
-/// - Dropping a file flushes and commits in the background; a failure is logged only, and a runtime that shuts down
-///   first loses data. Call `shutdown` to know.
+/// - The first WRITE that fails is reported once, by the next `write`, `flush`, `shutdown` or
+///   [`Self::sync_all`]. Its data is not written again.
+/// - Dropping a file flushes and commits in the background; an error is only logged, and a runtime that shuts
+///   down before loses data. Call `shutdown` to receive errors.
 ///
 /// # Cancellation
-/// Dropping the future of a `read` loses no data, dropping that of a `write` accepts none; the cursor moves only when one
-/// of them has returned. After dropping a `write_all` or `read_exact`, [`stream_position`](tokio::io::AsyncSeekExt) tells
-/// how far it came. Dropping the future of `flush`, `shutdown` or [`Self::sync_all`] leaves the data in flight; calling
-/// them again waits for it. A seek from the end whose future is dropped may move the cursor later.
+/// Dropping the future of a `read` loses no data, and dropping that of a `write` accepts no data; the cursor
+/// moves only when the future completes. After dropping a `write_all` or `read_exact`,
+/// [`stream_position`](tokio::io::AsyncSeekExt) returns the progress. Dropping the future of `flush`,
+/// `shutdown` or [`Self::sync_all`] leaves the data in flight; calling them again waits for it. A seek from
+/// the end whose future is dropped may move the cursor later.
 pub struct File {
     client: Client,
     inner: nfs3::File,
@@ -92,11 +95,11 @@ pub struct File {
 struct Stream {
     cursor: u64,
     read: ReadAhead,
-    /// A seek from the end: finds out where it leads.
+    /// A seek relative to the end: gets the size of the file.
     seek: Option<BoxFuture<'static, Result<u64, Error>>>,
-    /// Finds out where the file ends, before data is appended.
+    /// Gets the size of the file before an append.
     end: Option<BoxFuture<'static, Result<u64, Error>>>,
-    /// Where appended data goes while earlier such data is in flight.
+    /// Offset of the next append while earlier appends are in flight.
     append_at: Option<u64>,
     /// The COMMIT of a shutdown.
     commit: Option<BoxFuture<'static, Result<(), Error>>>,
@@ -111,7 +114,7 @@ impl File {
         Self { client, inner, path, access, write, stream: Mutex::new(stream) }
     }
 
-    /// The path that it was opened with.
+    /// The path with which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -126,19 +129,20 @@ impl File {
         self.inner.handle()
     }
 
-    /// The file in the protocol layer. It has no part in the stream: flush data of the stream before using it.
+    /// The file in the protocol layer, which bypasses the stream: flush the stream before using it.
     pub fn nfs3(&self) -> &nfs3::File {
         &self.inner
     }
 
-    /// Reads up to `buffer.len()` bytes at `offset` in one READ (of at most [`nfs3::Client::rsize`] bytes) into `buffer`,
-    /// without a copy where the transport can place it. Waits for data of the stream to reach the server first.
+    /// Reads up to `buffer.len()` bytes at `offset` in one READ (of at most [`nfs3::Client::rsize`] bytes)
+    /// into `buffer`, without a copy if the transport supports direct placement. First waits for WRITEs of
+    /// the stream.
     ///
-    /// The buffer is one of [`Client::buffer`]. It comes back with the data; a short count is the end of the file only if
-    /// [`ReadInto::eof`] says so.
+    /// The buffer is from [`Client::buffer`] and is returned with the data. A short count is the end of the
+    /// file only if [`ReadInto::eof`] is set.
     ///
     /// # Errors
-    /// Kind [`ErrorKind::PermissionDenied`] when the file was not opened for reading; the errors of
+    /// Kind [`ErrorKind::PermissionDenied`] if the file was not opened for reading; the errors of
     /// [`nfs3::Client::read_into`]. The buffer is dropped then.
     pub async fn read_at_into(&self, offset: u64, buffer: Buffer) -> Result<ReadInto, Error> {
         self.check(self.access.read, "reading")?;
@@ -147,14 +151,14 @@ impl File {
         read.map_err(|e| self.at(e))
     }
 
-    /// Writes `data` at `offset`, UNSTABLE and without a copy, in WRITEs of at most [`nfs3::Client::wsize`] bytes one after
-    /// the other. Waits for data of the stream to reach the server first. [`Self::sync_all`] makes it stable.
+    /// Writes `data` at `offset`, UNSTABLE and without a copy, in WRITEs of at most [`nfs3::Client::wsize`]
+    /// bytes sequentially. First waits for WRITEs of the stream. [`Self::sync_all`] makes the data stable.
     ///
-    /// The data is a [`Buffer`] of [`Client::buffer`], frozen: `buffer.freeze().into()`. A dropped future leaves open
-    /// which WRITEs are executed.
+    /// The data is a frozen [`Buffer`] from [`Client::buffer`]: `buffer.freeze().into()`. If the future is
+    /// dropped, some of the WRITEs may be executed.
     ///
     /// # Errors
-    /// Kind [`ErrorKind::PermissionDenied`] when the file was not opened for writing; the errors of
+    /// Kind [`ErrorKind::PermissionDenied`] if the file was not opened for writing; the errors of
     /// [`nfs3::File::write_from`].
     pub async fn write_at_from(&self, offset: u64, data: Views) -> Result<(), Error> {
         self.check(self.access.write, "writing")?;
@@ -163,8 +167,8 @@ impl File {
         written.map(drop).map_err(|e| self.at(e))
     }
 
-    /// Flushes and makes all written data stable (COMMIT, RFC 1813 section 3.3.21). What a restarted server has lost is
-    /// written again.
+    /// Flushes and makes all written data stable (COMMIT, RFC 1813 section 3.3.21). Data that a restarted
+    /// server has lost is rewritten.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -179,13 +183,13 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// The failure of an earlier write; the errors of [`nfs3::File::commit`], after which a later call tries again.
+    /// The error of an earlier write; the errors of [`nfs3::File::commit`], after which a later call retries.
     pub async fn sync_all(&self) -> Result<(), Error> {
         self.write.flush().await.map_err(|e| self.at(e))?;
         self.inner.commit().await.map_err(|e| self.at(e))
     }
 
-    /// As [`Self::sync_all`]: NFSv3 does not tell data from attributes.
+    /// As [`Self::sync_all`]: COMMIT of NFSv3 does not distinguish data from attributes.
     ///
     /// # Errors
     /// As [`Self::sync_all`].
@@ -193,7 +197,7 @@ impl File {
         self.sync_all().await
     }
 
-    /// The attributes, with data of the stream in the size.
+    /// The attributes. The size includes data of the stream.
     ///
     /// # Errors
     /// The errors of [`nfs3::Client::getattr`].
@@ -202,10 +206,10 @@ impl File {
         Ok(self.inner.attributes().await.map_err(|e| self.at(e))?.into())
     }
 
-    /// Cuts or extends the file to `size` bytes; the new part reads as zeros. The cursor stays where it is.
+    /// Truncates or extends the file to `size` bytes; a new part reads as zeros. The cursor is unchanged.
     ///
     /// # Errors
-    /// Kind [`ErrorKind::PermissionDenied`] when the file was not opened for writing; the errors of
+    /// Kind [`ErrorKind::PermissionDenied`] if the file was not opened for writing; the errors of
     /// [`nfs3::Client::setattr`].
     pub async fn set_len(&self, size: u64) -> Result<(), Error> {
         self.check(self.access.write, "writing")?;
@@ -235,12 +239,12 @@ impl File {
         set.map(drop).map_err(|e| self.at(e))
     }
 
-    /// Whether nothing that was written is left to flush or commit.
+    /// Whether all written data has been flushed and committed.
     pub(crate) fn is_closed(&self) -> bool {
         self.write.is_idle() && (!self.access.write || self.inner.retained_bytes() == 0)
     }
 
-    /// Flushes and commits; logs a failure, because no caller receives it.
+    /// Flushes and commits. Logs an error, because no caller receives it.
     pub(crate) fn close_logged(&self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let (write, file, path) = (Arc::clone(&self.write), self.inner.clone(), self.path.clone());
         async move {
@@ -249,12 +253,12 @@ impl File {
                 failed => failed,
             };
             closed.inspect_err(|error| {
-                tracing::warn!(path = %path.display(), %error, "data of a file that was dropped may be lost");
+                tracing::warn!(path = %path.display(), %error, "a dropped file could not be closed: written data may be lost");
             })
         }
     }
 
-    /// Says an error of the path of this file.
+    /// Adds the path of this file to an error.
     fn at(&self, e: Error) -> Error {
         e.at(bytes(&self.path))
     }
@@ -272,7 +276,7 @@ impl File {
         self.at(e).into()
     }
 
-    /// Completes a seek from the end that was started.
+    /// Completes a started seek relative to the end.
     fn poll_seek(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, Error>> {
         let stream = self.stream.get_mut();
         if let Some(seek) = &mut stream.seek {
@@ -283,7 +287,7 @@ impl File {
         Poll::Ready(Ok(stream.cursor))
     }
 
-    /// Where the next data of the stream goes.
+    /// Offset of the next write of the stream.
     fn poll_offset(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, Error>> {
         let cursor = ready!(self.poll_seek(cx))?;
         let stream = self.stream.get_mut();
@@ -336,7 +340,7 @@ impl File {
         Poll::Ready(committed)
     }
 
-    /// Where `position` leads, unless it is relative to the end.
+    /// The target of a seek to `position`; `None` if it is relative to the end.
     fn target(base: u64, by: i64) -> io::Result<u64> {
         base.checked_add_signed(by).ok_or_else(|| {
             io::Error::new(ErrorKind::InvalidInput, "invalid seek to a negative or overflowing position")

@@ -1,4 +1,4 @@
-//! Data in flight from the server to the stream of a [`crate::File`].
+//! Sequential read-ahead of the stream of a [`crate::File`].
 
 use std::{
     collections::VecDeque,
@@ -12,43 +12,43 @@ use tokio::io::ReadBuf;
 
 use crate::{Error, nfs3, paths::DEPTH};
 
-/// The least number of bytes of a READ.
+/// Minimum size of a READ in bytes.
 const LEAST_READ: u64 = 4 << 10;
-/// The number of bytes to read ahead after the first sequential read; it doubles with each further one.
+/// Read-ahead window after the first sequential read, in bytes; it doubles with each further one.
 const FIRST_WINDOW: u64 = 128 << 10;
-/// How often in a row data is read again because this client changed the file meanwhile.
+/// Maximum number of consecutive re-reads because this client changed the file.
 const MAX_DISCARDS: u32 = 4;
 
-/// What a READ of a piece gives: its offset, its data, and whether the file ends after it.
+/// Result of a READ: offset, data, and whether the file ends after it.
 type Read = Result<(u64, Views, bool), Error>;
 
-/// Reads a file in order, with up to [`DEPTH`] READs in flight ahead of the reader as long as it reads sequentially.
+/// Reads a file in order, with up to [`DEPTH`] READs in flight while the reader is sequential.
 pub(super) struct ReadAhead {
     /// READs in flight, in the order of their offsets.
     calls: FuturesOrdered<BoxFuture<'static, Read>>,
-    /// Their results, as far as they are there.
+    /// Results of completed READs.
     results: VecDeque<Read>,
-    /// The remainder of the piece that is read from.
+    /// The rest of the current piece.
     data: Views,
     /// The offset of `data`, and of `results` and `calls` if it is empty.
     position: u64,
-    /// Where the next READ begins.
+    /// Offset of the next READ.
     next: u64,
-    /// Bytes to ask for beyond the reader; 0 after a seek, until the next read continues the first one.
+    /// Read-ahead window in bytes; 0 after a seek, until the second sequential read.
     window: u64,
-    /// Data was read since the last seek.
+    /// Whether data was read since the last seek.
     is_sequential: bool,
-    /// The file ends after `data`.
+    /// Whether the file ends after `data`.
     eof: bool,
-    /// The file is at least that long: READs beyond go one at a time.
+    /// Minimum size of the file: READs beyond it are sent one at a time.
     known_end: u64,
-    /// [`nfs3::File::changes`] when this was filled.
+    /// [`nfs3::File::changes`] at the time of the first READ.
     changes: u64,
     discards: u32,
 }
 
 impl ReadAhead {
-    /// For a file whose size was `size` when it was opened.
+    /// Returns the read-ahead of a file of `size` bytes.
     pub(super) fn new(size: u64) -> Self {
         Self {
             calls: FuturesOrdered::new(),
@@ -65,7 +65,7 @@ impl ReadAhead {
         }
     }
 
-    /// Forgets what was read ahead, and continues at `position`.
+    /// Discards prefetched data, and continues at `position`.
     fn restart(&mut self, position: u64) {
         self.calls = FuturesOrdered::new();
         self.results.clear();
@@ -74,8 +74,8 @@ impl ReadAhead {
         self.eof = false;
     }
 
-    /// Puts data of `offset` and following into `out`; nothing at the end of the file. Gives the number of bytes. Nothing
-    /// is lost while this is pending.
+    /// Reads data from `offset` into `out`. Returns the number of bytes; 0 at the end of the file. No data is
+    /// lost while this is pending.
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -118,8 +118,8 @@ impl ReadAhead {
         }
     }
 
-    /// Forgets data that was read before this client changed the file. Frequent changes do not stop the
-    /// reader: the data is as new as its READ then.
+    /// Discards data that was read before this client changed the file. The number of re-reads is limited, so
+    /// that frequent changes do not block the reader.
     fn discard_changed(&mut self, file: &nfs3::File) {
         let changes = file.changes();
         if changes == self.changes {
@@ -133,7 +133,7 @@ impl ReadAhead {
         }
     }
 
-    /// Moves data into `out`.
+    /// Copies data to `out`.
     fn give(&mut self, out: &mut ReadBuf<'_>) -> usize {
         let len = self.data.len().min(out.remaining());
         let mut left = len;
@@ -149,7 +149,7 @@ impl ReadAhead {
         len
     }
 
-    /// Sends READs for what will be read next: at least `wanted` bytes, and the window.
+    /// Sends READs for at least `wanted` bytes and the window.
     fn read_on(&mut self, cx: &mut Context<'_>, file: &nfs3::File, caller: &nfs3::Client, wanted: u64) {
         if self.eof {
             return;
@@ -175,7 +175,7 @@ impl ReadAhead {
         }
         if sent {
             self.window = (self.window * 2).min(rsize * DEPTH as u64);
-            // A call goes out when it is first polled.
+            // The first poll sends the call.
             while let Poll::Ready(Some(result)) = self.calls.poll_next_unpin(cx) {
                 self.results.push_back(result);
             }
@@ -187,7 +187,7 @@ impl ReadAhead {
             return Poll::Ready(result);
         }
         let result = ready!(self.calls.poll_next_unpin(cx));
-        // `read_on` has sent one.
+        // `read_on` has sent a READ.
         Poll::Ready(result.unwrap_or_else(|| Ok((self.position, Views::new(), true))))
     }
 }

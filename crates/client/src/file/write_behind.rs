@@ -1,4 +1,4 @@
-//! Data in flight from the stream of a [`crate::File`] to the server.
+//! Write-behind of the stream of a [`crate::File`].
 
 use std::{
     future::poll_fn,
@@ -12,33 +12,33 @@ use parking_lot::Mutex;
 
 use crate::{Error, nfs3, paths::DEPTH};
 
-/// The size of the first WRITE after the stream was flushed; the following ones double it up to `wsize`.
+/// Size of the first WRITE after a flush, in bytes; it doubles with each further one, up to `wsize`.
 const FIRST_WRITE: usize = 64 << 10;
 
-/// Gathers the bytes of a stream into WRITEs, and executes up to [`DEPTH`] of them at once as tasks of the client's
-/// runtime. WRITEs to overlapping ranges are executed one after the other.
+/// Coalesces the bytes of a stream into WRITEs, and executes up to [`DEPTH`] of them concurrently as tasks of
+/// the client's runtime. WRITEs to overlapping ranges are serialised.
 pub(super) struct WriteBehind {
     file: nfs3::File,
-    /// As whom to write.
+    /// Client with the credentials of the writer.
     caller: nfs3::Client,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Data that was accepted and not yet sent.
+    /// Accepted data that has not been sent.
     chunk: Option<Chunk>,
     /// The capacity of the next chunk.
     next_size: usize,
     /// The ranges of the WRITEs in flight.
     in_flight: Vec<Range<u64>>,
-    /// The first failure that was not yet reported.
+    /// The first error that has not been reported.
     error: Option<Error>,
-    /// Who waits for a WRITE to end.
+    /// Tasks that wait for the completion of a WRITE.
     wakers: Vec<Waker>,
 }
 
-/// Contiguous data that is gathered.
+/// Contiguous data for one WRITE.
 struct Chunk {
     offset: u64,
     memory: Buffer,
@@ -62,7 +62,7 @@ impl State {
         }
     }
 
-    /// Takes the chunk when it may be sent.
+    /// Takes the chunk if it can be sent.
     fn poll_take(&mut self, cx: &Context<'_>) -> Poll<Option<Chunk>> {
         let Some(chunk) = &self.chunk else { return Poll::Ready(None) };
         let range = chunk.range();
@@ -76,7 +76,7 @@ impl State {
     }
 }
 
-/// A WRITE in flight. Its end is recorded also when the runtime drops the task.
+/// A WRITE in flight. Drop records its end, also if the runtime drops the task.
 struct InFlight {
     owner: Arc<WriteBehind>,
     range: Range<u64>,
@@ -103,14 +103,14 @@ impl WriteBehind {
         Arc::new(Self { file, caller, state: Mutex::default() })
     }
 
-    /// Whether everything that was accepted has been answered by the server.
+    /// Whether all accepted data has been written.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.chunk.is_none() && state.in_flight.is_empty()
     }
 
-    /// Accepts data for `offset` and gives its length: all of `data` or a first part. While this is pending nothing is
-    /// accepted. Reports an earlier failure first.
+    /// Accepts data for `offset` and returns its length: all of `data` or a first part. No data is accepted
+    /// while this is pending. Returns an earlier error first.
     pub(super) fn poll_write(
         self: &Arc<Self>,
         cx: &Context<'_>,
@@ -121,7 +121,7 @@ impl WriteBehind {
             return Poll::Ready(Ok(0));
         }
         if offset.checked_add(data.len() as u64).is_none() {
-            return Poll::Ready(Err(Error::InvalidInput("the range ends beyond 2^64 bytes".into())));
+            return Poll::Ready(Err(Error::InvalidInput("the range exceeds 2^64 bytes".into())));
         }
         if let Some(e) = self.state.lock().error.take() {
             return Poll::Ready(Err(e));
@@ -143,7 +143,7 @@ impl WriteBehind {
         state.chunk = Some(chunk);
         drop(state);
         if is_full {
-            // If it cannot be sent now, a later call sends it.
+            // A later call sends the chunk if it cannot be sent now.
             let _ = self.poll_send(cx);
         }
         Poll::Ready(Ok(len))
@@ -156,7 +156,7 @@ impl WriteBehind {
         Ok(Chunk { offset, memory: self.caller.buffer(size)?, filled: 0 })
     }
 
-    /// Sends the chunk, if there is one.
+    /// Sends the chunk, if any.
     fn poll_send(self: &Arc<Self>, cx: &Context<'_>) -> Poll<()> {
         let taken = self.state.lock().poll_take(cx);
         if let Some(mut chunk) = ready!(taken) {
@@ -166,7 +166,8 @@ impl WriteBehind {
         Poll::Ready(())
     }
 
-    /// Writes in a task. The state must not be locked: the runtime drops the task here if it has shut down.
+    /// Spawns a task that writes. The state must not be locked, because a runtime that has shut down drops
+    /// the task here.
     fn launch(self: &Arc<Self>, range: Range<u64>, data: Views) {
         let mut write = InFlight { owner: Arc::clone(self), range, result: Err(Error::Closed) };
         let task = async move {
@@ -177,7 +178,7 @@ impl WriteBehind {
         self.caller.runtime().spawn("write behind", Box::pin(task));
     }
 
-    /// Sends everything and waits until the server has answered. Failures stay to be reported.
+    /// Sends all data and waits for the replies. Keeps errors for a later report.
     pub(super) fn poll_drained(self: &Arc<Self>, cx: &Context<'_>) -> Poll<()> {
         ready!(self.poll_send(cx));
         let mut state = self.state.lock();
@@ -189,7 +190,7 @@ impl WriteBehind {
         Poll::Ready(())
     }
 
-    /// As [`Self::poll_drained`], and reports a failure.
+    /// As [`Self::poll_drained`], and returns an earlier error.
     pub(super) fn poll_flush(self: &Arc<Self>, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_drained(cx));
         Poll::Ready(self.state.lock().error.take().map_or(Ok(()), Err))

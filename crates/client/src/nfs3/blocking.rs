@@ -1,4 +1,4 @@
-//! The protocol layer without `async`: each call blocks its thread until the server answers.
+//! The blocking protocol layer: each call blocks its thread until the server replies.
 //!
 //! A background thread drives the connections. The functions panic when they are called from `async` code, as
 //! [`tokio::runtime::Runtime::block_on`] does.
@@ -23,10 +23,10 @@ use millrace_nfs::v3::{
 use super::{DirEntry, DirPage, Flow, Object, ReadInto, Written};
 use crate::{Error, Options, Stats, Url, blocking::Driver};
 
-/// A mounted export, as [`super::Client`]. Clones share everything.
+/// A mounted export, as [`super::Client`]. Clones share the connections.
 #[derive(Clone)]
 pub struct Client {
-    // Before the driver, so that connections close while it still runs.
+    // Dropped before the driver, which must run while connections close.
     inner: super::Client,
     driver: Arc<Driver>,
 }
@@ -38,7 +38,7 @@ pub struct File {
     driver: Arc<Driver>,
 }
 
-/// Methods that call the asynchronous one of the same name and wait.
+/// Defines methods that block on the asynchronous method of the same name.
 macro_rules! mirror {
     ($of:literal: $(fn $name:ident(&self $(, $a:ident: $t:ty)*) -> $r:ty;)*) => {
         $(
@@ -64,7 +64,7 @@ impl Client {
         Ok(Self { inner, driver })
     }
 
-    /// The asynchronous client behind this one.
+    /// The underlying asynchronous client.
     pub fn inner(&self) -> &super::Client {
         &self.inner
     }
@@ -147,7 +147,7 @@ impl Client {
 }
 
 impl File {
-    /// The asynchronous file behind this one.
+    /// The underlying asynchronous file.
     pub fn inner(&self) -> &super::File {
         &self.inner
     }

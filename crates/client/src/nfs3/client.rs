@@ -1,4 +1,4 @@
-//! The client: a mounted export.
+//! The client of the protocol layer: a mounted export.
 
 use std::{
     net::SocketAddr,
@@ -24,19 +24,19 @@ use crate::{
     pool::{Attempt, CallSpec, Pool},
 };
 
-/// The sizes of READ and WRITE where neither options nor server say any.
+/// Size of READ and WRITE if neither the options nor the server specify one, in bytes.
 const DEFAULT_TRANSFER: u32 = 1 << 20;
-/// Sizes of READDIR replies.
+/// Sizes of READDIR replies in bytes.
 const READDIR_SIZES: (u32, u32) = (4 << 10, 64 << 10);
 
 /// A file system object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Object {
-    /// Its handle.
+    /// The file handle.
     pub handle: FileHandle,
-    /// Its attributes.
+    /// The attributes.
     pub attributes: Fattr,
-    /// What the reply says of the directory in which the object was found or made, where it says something.
+    /// Attributes of the parent directory in the reply, if any.
     pub dir: WccData,
 }
 
@@ -48,28 +48,28 @@ pub(crate) struct Shared {
     pub(crate) rsize: u32,
     pub(crate) wsize: u32,
     pub(crate) readdir_size: u32,
-    /// The server has READDIRPLUS, as far as we know.
+    /// Whether the server supports READDIRPLUS; true until it returns an error.
     pub(crate) plus: AtomicBool,
     registration: Arc<Registration>,
     pub(crate) open_files: OpenFiles,
 }
 
-/// A mounted export. Clones share everything. When the last one is dropped the connections are closed.
+/// A mounted export. Clones share the connections, which are closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
     credential: Arc<EncodedCredential>,
 }
 
-/// An NFS procedure's answer.
+/// The reply to an NFS call.
 pub(crate) struct Answer<O> {
     /// The results, or the status.
     pub(crate) result: Result<O, Status>,
-    /// The call was sent more than once.
+    /// Whether the call was retransmitted.
     pub(crate) resent: bool,
 }
 
-/// A result of which the failure's own data is skipped: servers differ in it, and nothing here uses it.
+/// A result without the data of the error case, which the client does not use.
 struct Outcome<O>(Result<O, Status>);
 
 impl<'a, O: Decode<'a>> Decode<'a> for Outcome<O> {
@@ -81,7 +81,7 @@ impl<'a, O: Decode<'a>> Decode<'a> for Outcome<O> {
     }
 }
 
-/// Returns the memory of loads that have ended to the system, while the client exists.
+/// Periodically returns unused memory to the system while the client exists.
 async fn trim_memory(rt: RuntimeRef, client: Weak<Shared>) {
     loop {
         rt.sleep(TRIM_INTERVAL).await;
@@ -91,14 +91,15 @@ async fn trim_memory(rt: RuntimeRef, client: Weak<Shared>) {
 }
 
 impl Client {
-    /// Connects to the URL's server and mounts the longest export that contains the URL's path. What the URL states
-    /// wins over `options`.
+    /// Connects to the URL's server and mounts the longest export that contains the URL's path. Options of
+    /// the URL override `options`.
     ///
-    /// MOUNT is asked on the NFS connection itself; if the server does not offer it there, over TCP: at the URL's
-    /// `mountport`, or where the port mapper says, or at port 2049.
+    /// MOUNT is called on the NFS connection. If the server does not offer it there, the client connects over
+    /// TCP to the URL's `mountport`, the port from rpcbind, or port 2049.
     ///
     /// # Errors
-    /// [`Error::Resolve`], [`Error::Connect`], [`Error::UnknownExport`], [`Error::Mount`], and those of a call.
+    /// [`Error::Resolve`], [`Error::Connect`], [`Error::UnknownExport`], [`Error::Mount`], and the errors of
+    /// a call.
     pub async fn connect(rt: RuntimeRef, url: &Url, options: Options) -> Result<Self, Error> {
         let options = options.with_url(url);
         let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
@@ -117,7 +118,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Mounts the longest export that contains `path` of the server at `addr`, over a provider of the caller's. The server
+    /// Mounts the longest export that contains `path` of the server at `addr`, over `provider`. The server
     /// must offer MOUNT on the NFS connection.
     ///
     /// # Errors
@@ -132,7 +133,7 @@ impl Client {
         Self::connect_network(rt, Network::Rdma(provider), addr, path, options).await
     }
 
-    /// As [`Self::connect_over`], over TCP of the caller's.
+    /// As [`Self::connect_over`], over TCP with a stream provider from the caller.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -166,8 +167,8 @@ impl Client {
         Self::mount_with(rt, arena, Arc::new(connector), path, options, registration).await
     }
 
-    /// Mounts the longest export that contains `path` over connections that `connector` makes; its messages are built
-    /// in `arena`.
+    /// Mounts the longest export that contains `path` over connections from `connector`. Messages are
+    /// allocated in `arena`.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -212,9 +213,9 @@ impl Client {
             .result
             .map_err(|status| refused_at_mount(pool, &mounted.export, status))?;
         let limit = (pool.max_payload().min(SPAN_BYTES) as u32).max(512);
-        let said = |n: u32| if n == 0 { DEFAULT_TRANSFER } else { n };
+        let or_default = |n: u32| if n == 0 { DEFAULT_TRANSFER } else { n };
         let pick = |wanted: Option<u32>, preferred: u32, max: u32| {
-            wanted.unwrap_or(said(preferred)).min(said(max)).min(limit).max(1)
+            wanted.unwrap_or(or_default(preferred)).min(or_default(max)).min(limit).max(1)
         };
         let rsize = pick(options.rsize, fsinfo.read_preferred, fsinfo.read_max);
         let wsize = pick(options.wsize, fsinfo.write_preferred, fsinfo.write_max);
@@ -238,13 +239,13 @@ impl Client {
         })
     }
 
-    /// This client over the same connections, whose calls are `who`'s.
+    /// Returns a client over the same connections whose calls have the credentials of `who`.
     #[must_use]
     pub fn as_caller(&self, who: &Identity) -> Self {
         Self { shared: Arc::clone(&self.shared), credential: Arc::new(who.credential().encoded()) }
     }
 
-    /// Whether the calls of `other` go to the same server as the same caller.
+    /// Whether `other` has the same connections and credentials.
     pub fn is_same_caller(&self, other: &Self) -> bool {
         let same = Arc::ptr_eq(&self.credential, &other.credential) || self.credential == other.credential;
         same && Arc::ptr_eq(&self.shared, &other.shared)
@@ -260,7 +261,7 @@ impl Client {
         &self.shared.mounted.export
     }
 
-    /// What is left of the URL's path below the export, without a leading slash; empty for the export itself.
+    /// The rest of the URL's path below the export, without a leading slash; empty for the export itself.
     pub fn path_in_export(&self) -> &str {
         &self.shared.mounted.rest
     }
@@ -270,27 +271,28 @@ impl Client {
         self.shared.pool.server()
     }
 
-    /// The most bytes of one READ.
+    /// Maximum size of one READ in bytes.
     pub fn rsize(&self) -> u32 {
         self.shared.rsize
     }
 
-    /// The most bytes of one WRITE.
+    /// Maximum size of one WRITE in bytes.
     pub fn wsize(&self) -> u32 {
         self.shared.wsize
     }
 
-    /// What the server said of itself at mount.
+    /// The server's FSINFO reply at mount.
     pub fn server_info(&self) -> &FsinfoOk {
         &self.shared.fsinfo
     }
 
-    /// The options in force.
+    /// The effective options.
     pub fn options(&self) -> &Options {
         &self.shared.options
     }
 
-    /// The memory in which calls are built; take buffers for [`Self::read_into`] and [`Self::write_from`] from it.
+    /// The client's arena: memory of messages, and of buffers for [`Self::read_into`] and
+    /// [`Self::write_from`].
     pub fn arena(&self) -> &Arena {
         &self.shared.pool.arena
     }
@@ -300,7 +302,7 @@ impl Client {
         &self.shared.pool.rt
     }
 
-    /// A buffer of `len` bytes (at most 4 MiB) for payload.
+    /// Allocates a buffer of `len` bytes (at most 4 MiB) for payload.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -308,7 +310,7 @@ impl Client {
         Ok(self.arena().alloc(len)?)
     }
 
-    /// What the registration strategy has done.
+    /// Counters of the registration strategy.
     pub fn registration_stats(&self) -> RegistrationStats {
         self.shared.registration.stats()
     }
@@ -318,12 +320,12 @@ impl Client {
         self.shared.pool.stats()
     }
 
-    /// Closes the connections; open calls fail, later ones too, on all clones.
+    /// Closes the connections of all clones. Calls in progress and later calls fail.
     pub fn close(&self) {
         self.shared.pool.close();
     }
 
-    /// Makes an NFS call; waits and asks again while the server says JUKEBOX.
+    /// Makes an NFS call. Retries after a delay while the server returns JUKEBOX.
     pub(crate) async fn call<O>(
         &self,
         procedure: Procedure,
@@ -336,7 +338,7 @@ impl Client {
         self.call_sized(procedure, args, procedure.max_reply_head(), payload).await
     }
 
-    /// As [`Self::call`], with a stated size of the reply.
+    /// As [`Self::call`], with a maximum size of the reply.
     pub(crate) async fn call_sized<O>(
         &self,
         procedure: Procedure,
@@ -367,7 +369,7 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// Closes the connections of a mount that failed or was dropped half-way.
+/// Closes the connections of a mount that failed or was cancelled.
 struct CloseOnDrop(Option<Pool>);
 
 impl Drop for CloseOnDrop {
@@ -395,7 +397,7 @@ where
         procedure: procedure.number(),
         name: procedure.name(),
         max_head,
-        // A WRITE could be repeated, but not overtaken: see `retransmission`.
+        // WRITE is idempotent, but its retransmission keeps the XID: see `retransmission`.
         keep_xid: !procedure.is_idempotent() || procedure == Procedure::Write,
         class: match procedure {
             Procedure::Read => CallClass::Read,
@@ -422,7 +424,7 @@ where
     }
 }
 
-/// The error for the first call on a mounted export: a server that refuses it refuses the caller, as for MNT.
+/// The error of the first call on a mounted export. A rejection concerns the caller, as that of MNT.
 fn refused_at_mount(pool: &Pool, export: &str, status: Status) -> Error {
     let refused = match status {
         Status::Perm => millrace_nfs::mount::Status::Perm,
@@ -432,7 +434,7 @@ fn refused_at_mount(pool: &Pool, export: &str, status: Status) -> Error {
     Error::Mount { server: pool.server().to_owned(), path: export.to_owned(), status: refused }
 }
 
-/// The error for a status; `object` says on what.
+/// The error for a status of a call on `object`.
 pub(crate) fn nfs_error(procedure: Procedure, object: impl ToString, status: Status) -> Error {
     Error::Nfs { procedure, object: object.to_string(), status }
 }

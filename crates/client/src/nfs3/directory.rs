@@ -13,28 +13,28 @@ use super::{
 };
 use crate::Error;
 
-/// The most entries that [`Client::readdir`] gathers; larger directories are read page by page.
+/// Maximum number of entries that [`Client::readdir`] returns; larger directories must be read page by page.
 const MAX_ENTRIES: usize = 16 << 20;
-/// How often a directory is read from the start again because it changed.
+/// Maximum number of restarts because the directory changed.
 const MAX_RESTARTS: u32 = 4;
 
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
-    /// Number of the file.
+    /// The file ID.
     pub fileid: u64,
-    /// Its name.
+    /// The name.
     pub name: Vec<u8>,
-    /// Where a scan continues after it.
+    /// Cookie of the position after this entry.
     pub cookie: u64,
-    /// Its attributes, where the server gave them.
+    /// The attributes, if the server sent them.
     pub attributes: Option<Fattr>,
-    /// Its handle, where the server gave it.
+    /// The file handle, if the server sent it.
     pub handle: Option<FileHandle>,
 }
 
 impl DirEntry {
-    /// The name as text; bytes that are not UTF-8 are replaced.
+    /// The name as text; invalid UTF-8 is replaced.
     pub fn name_lossy(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.name)
     }
@@ -45,16 +45,16 @@ impl DirEntry {
     }
 }
 
-/// Some entries of a directory.
+/// One page of the entries of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirPage {
     /// The entries.
     pub entries: Vec<DirEntry>,
-    /// Goes back with the cookie of the last entry.
+    /// The cookie verifier, to be sent with the cookie of the last entry.
     pub verifier: Verifier,
-    /// Whether no entry follows.
+    /// Whether this is the last page.
     pub eof: bool,
-    /// The directory's attributes, where the server gave them.
+    /// The attributes of the directory, if the server sent them.
     pub dir: Option<Fattr>,
 }
 
@@ -92,12 +92,12 @@ impl<'a> Decode<'a> for Plus {
 }
 
 impl Client {
-    /// READDIRPLUS, or READDIR where the server does not have it: the entries after `cookie` (0 with verifier 0: from
-    /// the start), as many as fit into one reply.
+    /// Reads one page of entries after `cookie` (0 with verifier 0: from the start) with READDIRPLUS, or with
+    /// READDIR if the server does not support it.
     ///
     /// # Errors
-    /// [`Error::Nfs`] ([`Status::BadCookie`]: the directory changed, start again) and those of a call; a page that does
-    /// not lead further is a bad reply.
+    /// [`Error::Nfs`] ([`Status::BadCookie`]: the directory changed, restart) and the errors of a call; a
+    /// page without progress is [`Error::BadReply`].
     pub async fn readdir_page(
         &self,
         dir: FileHandle,
@@ -123,7 +123,7 @@ impl Client {
         self.advancing(page, cookie)
     }
 
-    /// The page after `cookie`, if it leads further: whoever reads on comes to an end.
+    /// Checks that the page after `cookie` makes progress, so that reading a directory terminates.
     fn advancing(&self, page: DirPage, cookie: u64) -> Result<DirPage, Error> {
         let bad = |what| Err(self.shared.pool.bad_reply("READDIR", what));
         match page.entries.last() {
@@ -134,11 +134,12 @@ impl Client {
         }
     }
 
-    /// All entries of a directory, with attributes and handles where the server gives them; `.` and `..` too if the
-    /// server lists them. Starts again when the directory changes so that the server cannot continue.
+    /// Returns all entries of a directory, with attributes and handles if the server sends them, including
+    /// `.` and `..` if the server lists them. Restarts if the directory changes such that the server cannot
+    /// continue.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn readdir(&self, dir: FileHandle) -> Result<Vec<DirEntry>, Error> {
         let mut restarts = 0;
         loop {

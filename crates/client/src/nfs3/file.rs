@@ -1,4 +1,4 @@
-//! An open file: whole ranges with many calls in flight, and unstable data retained until it is stable.
+//! Open files: transfers of whole ranges with many calls in flight, and retention of unstable data.
 
 use std::{io, ops::ControlFlow, sync::Arc};
 
@@ -9,13 +9,13 @@ use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, Sattr, WccData};
 use super::{Client, ReadInto, writeback::Writeback};
 use crate::Error;
 
-/// Whether a consumer of data wants more: `()` always does, [`ControlFlow::Break`] does not, and an error of
-/// [`io::Result`] ends with it.
+/// Result of a consumer of data: `()` continues, [`ControlFlow::Break`] stops, and an error of [`io::Result`]
+/// stops with that error.
 pub trait Flow {
-    /// Whether to go on.
+    /// Whether to continue.
     ///
     /// # Errors
-    /// The consumer's own.
+    /// The consumer's error.
     fn flow(self) -> io::Result<ControlFlow<()>>;
 }
 
@@ -39,24 +39,24 @@ impl Flow for io::Result<()> {
 
 /// An open file.
 ///
-/// NFSv3 has no open and close on the wire: this is a handle with the data that was written UNSTABLE and not yet
-/// committed. All `File`s of one handle that one mounted [`Client`] has made share that data. Call [`Self::commit`] (or
-/// [`Self::close`]) when written data shall be stable; dropping does not.
+/// NFSv3 has no open and close procedures: a `File` is a handle with the UNSTABLE data that has not been
+/// committed. All `File`s of one handle and one mounted [`Client`] share that data. Call [`Self::commit`] or
+/// [`Self::close`] to make written data stable; drop does not commit.
 ///
-/// Until then the file keeps the newest data of each byte, writes it again when the server has lost it, and reads return
-/// it. Writes to overlapping ranges are executed in the order in which they were begun. A write whose future is dropped
-/// before it ends may be executed or not, but not after a later write to the same range. What a write that *failed*
-/// ([`Error::Unreachable`], for example) left on the server is not known.
+/// Until then the file retains the newest data of each byte, rewrites it if the server has lost it, and
+/// returns it in reads. Writes to overlapping ranges are executed in the order in which they started. A write
+/// whose future is dropped may be executed or not, but not after a later write to the same range. After an
+/// error of a write, such as [`Error::Unreachable`], the content of its range on the server is undefined.
 #[derive(Clone)]
 pub struct File {
     shared: Arc<Writeback>,
 }
 
 impl Client {
-    /// Opens the regular file at `path` (as [`Client::resolve`] finds it).
+    /// Opens the regular file at `path`, which [`Client::resolve`] looks up.
     ///
     /// # Errors
-    /// As [`Client::resolve`]; [`Error::Path`] when it is not a regular file.
+    /// As [`Client::resolve`]; [`Error::Path`] if it is not a regular file.
     pub async fn open(&self, path: impl AsRef<[u8]>) -> Result<File, Error> {
         let path = path.as_ref();
         let (handle, attributes) = self.resolve(path).await?;
@@ -73,8 +73,8 @@ impl Client {
         Ok(File::new(self.clone(), handle))
     }
 
-    /// Opens the file at `path` for writing: makes it with the permission bits `mode` if there is none, empties it if
-    /// there is.
+    /// Opens the file at `path` for writing. Creates it with the permission bits `mode` if it does not exist,
+    /// otherwise truncates it.
     ///
     /// # Errors
     /// As [`Client::resolve_parent`] and [`Client::create`].
@@ -87,38 +87,38 @@ impl Client {
 }
 
 impl File {
-    /// The file with this handle.
+    /// Returns an open file for `handle`.
     pub fn new(client: Client, handle: FileHandle) -> Self {
         Self { shared: Writeback::open(client, handle) }
     }
 
-    /// Its handle.
+    /// The file handle.
     pub fn handle(&self) -> FileHandle {
         self.shared.handle
     }
 
-    /// Its client.
+    /// The client.
     pub fn client(&self) -> &Client {
         &self.shared.client
     }
 
-    /// Bytes that are retained because they are not yet stable on the server.
+    /// Number of retained bytes, which are not yet on stable storage.
     pub fn retained_bytes(&self) -> usize {
         self.shared.retained().bytes()
     }
 
-    /// The offset at which the last retained byte ends; `None` when nothing is retained. The file is at least that long,
-    /// whatever size the server gives.
+    /// The end offset of the last retained byte; `None` without retained data. The file is at least that
+    /// long, even if the server returns a smaller size.
     pub fn retained_end(&self) -> Option<u64> {
         self.shared.retained().end()
     }
 
-    /// How often this client has changed the file's data, through any of its `File`s or by handle.
+    /// Number of changes of the file's data by this client, through any of its `File`s or by handle.
     pub(crate) fn changes(&self) -> u64 {
         self.shared.retained().changes()
     }
 
-    /// Its attributes, asked of the server. The size covers data that is retained and that the server may have lost.
+    /// Gets the attributes from the server. The size includes retained data that the server may have lost.
     ///
     /// # Errors
     /// As [`Client::getattr`].
@@ -129,7 +129,7 @@ impl File {
         Ok(attributes)
     }
 
-    /// As [`Client::read_into`]; retained data is read as it was written, also when the server has lost it.
+    /// As [`Client::read_into`]. Retained data is returned as written, even if the server has lost it.
     ///
     /// # Errors
     /// As [`Client::read_into`].
@@ -137,7 +137,7 @@ impl File {
         self.read_into_as(self.client(), offset, buffer).await
     }
 
-    /// As [`Self::read_into`], as `caller` (see [`Client::as_caller`]).
+    /// As [`Self::read_into`], with the credentials of `caller` (see [`Client::as_caller`]).
     ///
     /// # Errors
     /// As [`Client::read_into`].
@@ -156,8 +156,8 @@ impl File {
         Ok(read)
     }
 
-    /// As [`Self::read_into`]; gives the data as views of `buffer` (or of the received message), and whether the file ends
-    /// after them.
+    /// As [`Self::read_into`]. Returns the data as views of `buffer` (or of the received message), and
+    /// whether the file ends after them.
     async fn read_views(&self, caller: &Client, offset: u64, buffer: Buffer) -> Result<(Views, bool), Error> {
         if self.shared.retained().bytes() > 0 {
             let read = self.read_into_as(caller, offset, buffer).await?;
@@ -167,8 +167,9 @@ impl File {
         Ok((ok.data, ok.eof))
     }
 
-    /// Reads into `out` until it is full or the file ends; gives the number of bytes. In calls of at most
-    /// [`Client::rsize`], one after the other; the data is copied once. Retained data is read as by [`Self::read_into`].
+    /// Reads into `out` until it is full or the file ends, in sequential calls of at most [`Client::rsize`]
+    /// bytes. Returns the number of bytes. The data is copied once. Retained data is handled as in
+    /// [`Self::read_into`].
     ///
     /// # Errors
     /// As [`Client::read`].
@@ -187,13 +188,14 @@ impl File {
         Ok(done)
     }
 
-    /// Reads `len` bytes from `offset` (or up to the end of the file) with up to `depth` calls in flight, and gives
-    /// them to `each` in order, without a copy: offset and data. Gives the number of bytes.
+    /// Reads `len` bytes from `offset` (or up to the end of the file) with up to `depth` calls in flight, and
+    /// passes offset and data to `each` in order, without a copy. Returns the number of bytes.
     ///
-    /// `each` returns nothing, [`ControlFlow::Break`] to stop early, or an [`io::Result`] whose error ends the reading.
+    /// `each` returns `()`, [`ControlFlow::Break`] to stop early, or an [`io::Result`] whose error stops the
+    /// transfer.
     ///
     /// # Errors
-    /// [`Error::Sink`] from `each`; [`Error::Nfs`] and those of a call.
+    /// [`Error::Sink`] from `each`; [`Error::Nfs`] and the errors of a call.
     pub async fn read_stream<R: Flow>(
         &self,
         offset: u64,
@@ -205,7 +207,7 @@ impl File {
         if len == 0 {
             return Ok(0);
         }
-        // Up to here it is worth asking ahead; beyond (the file may grow) only one call goes out at a time.
+        // Calls are pipelined up to the known size; beyond it (the file may grow), one call at a time.
         let ahead = self.attributes().await?.size.min(end);
         let depth = depth.max(1);
         let mut calls = FuturesOrdered::new();
@@ -226,8 +228,8 @@ impl File {
         }
     }
 
-    /// Reads all of a piece as `caller`; less only at the end of the file. Gives its offset, its data, and whether the
-    /// file ends after it.
+    /// Reads a piece with the credentials of `caller`; a shorter result is the end of the file. Returns
+    /// offset, data, and whether the file ends after them.
     pub(crate) async fn read_piece(
         &self,
         caller: &Client,
@@ -249,17 +251,18 @@ impl File {
         }
     }
 
-    /// Writes `data` at `offset`, UNSTABLE, without a copy, in calls one after the other; retains it until it is
-    /// committed. Commits by itself when more is retained than [`crate::Options::unstable_limit`].
+    /// Writes `data` at `offset`, UNSTABLE and without a copy, in sequential calls. Retains the data until it
+    /// is committed. Commits if the retained data exceeds [`crate::Options::unstable_limit`].
     ///
     /// # Errors
-    /// [`Error::Nfs`], [`Error::Unstable`] and those of a call.
+    /// [`Error::Nfs`], [`Error::Unstable`] and the errors of a call.
     pub async fn write_from(&self, offset: u64, data: Views) -> Result<(), Error> {
         self.write_from_as(self.client(), offset, data).await.map(drop)
     }
 
-    /// As [`Self::write_from`], as `caller` (see [`Client::as_caller`]): so it is written, and written again if need be.
-    /// Gives the file before and after the calls, as far as the server says and as [`WccData::then`] joins them.
+    /// As [`Self::write_from`], with the credentials of `caller` (see [`Client::as_caller`]), which also
+    /// apply to rewrites. Returns the attributes before and after the calls, if the server sends them,
+    /// combined by [`WccData::then`].
     ///
     /// # Errors
     /// As [`Self::write_from`].
@@ -267,7 +270,7 @@ impl File {
         self.shared.write(caller, offset, data).await
     }
 
-    /// As [`Self::write_from`], from plain memory; the data is copied once.
+    /// As [`Self::write_from`], from ordinary memory. The data is copied once.
     ///
     /// # Errors
     /// As [`Self::write_from`].
@@ -282,14 +285,14 @@ impl File {
         Ok(())
     }
 
-    /// Writes what `source` gives from `offset` on, UNSTABLE, with up to `depth` calls in flight, without a copy, and
-    /// commits at the end. Gives the number of bytes.
+    /// Writes the data from `source` at `offset`, UNSTABLE and without a copy, with up to `depth` calls in
+    /// flight, and commits at the end. Returns the number of bytes.
     ///
-    /// `source` is called with the size that suits the server best ([`Client::wsize`]) and gives that much or less,
-    /// or `None` at the end.
+    /// The argument of `source` is the preferred size ([`Client::wsize`]); it returns at most that number of
+    /// bytes, or `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Source`] from `source`; those of [`Self::write_from`] and [`Self::commit`].
+    /// [`Error::Source`] from `source`; the errors of [`Self::write_from`] and [`Self::commit`].
     pub async fn write_stream(
         &self,
         offset: u64,
@@ -319,16 +322,17 @@ impl File {
         Ok(total)
     }
 
-    /// Makes everything that was written before this call stable. What a restarted server has lost is written again.
+    /// Makes all data stable that was written before this call. Rewrites data that a restarted server has
+    /// lost.
     ///
     /// # Errors
-    /// [`Error::Nfs`], [`Error::Unstable`] and those of a call; the data stays retained then, and a later commit
-    /// tries again.
+    /// [`Error::Nfs`], [`Error::Unstable`] and the errors of a call. After an error the data stays retained,
+    /// and a later commit retries.
     pub async fn commit(&self) -> Result<(), Error> {
         self.commit_and_attributes().await.map(drop)
     }
 
-    /// As [`Self::commit`]. Gives the file before and after the calls that it took, as [`Self::write_from_as`] does.
+    /// As [`Self::commit`]. Returns the attributes before and after its calls, as [`Self::write_from_as`].
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -336,7 +340,7 @@ impl File {
         self.shared.commit().await
     }
 
-    /// Commits, and drops this `File`.
+    /// Commits and drops this `File`.
     ///
     /// # Errors
     /// As [`Self::commit`].

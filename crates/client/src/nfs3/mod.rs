@@ -1,9 +1,9 @@
-//! The protocol layer: every NFSv3 procedure as a method on file handles (RFC 1813 section 3.3), whole-range transfers
-//! with many calls in flight, and UNSTABLE data retained until COMMIT.
+//! The protocol layer: every NFSv3 procedure as a method on file handles (RFC 1813 section 3.3), whole-range
+//! transfers with many calls in flight, and UNSTABLE data retained until COMMIT.
 //!
-//! [`crate::Client`] and [`crate::File`] are built on it; [`crate::Client::nfs3`] gives access to it. Use it for
-//! transfers without a copy by file handle, for attributes before and after a call (`wcc_data`), or to walk a directory
-//! page by page. Data is read into and written from memory of the client's arena ([`Client::read_into`],
+//! [`crate::Client`] and [`crate::File`] are built on it; [`crate::Client::nfs3`] gives access to it. Use it
+//! for transfers without a copy by file handle, for attributes before and after a call (`wcc_data`), or to
+//! walk a directory page by page. Transfers use memory of the client's arena ([`Client::read_into`],
 //! [`Client::write_from`]).
 //!
 //! ```no_run

@@ -1,4 +1,4 @@
-//! The procedures that do not move data, one method each (RFC 1813 section 3.3).
+//! The procedures without bulk data, one method each (RFC 1813 section 3.3).
 
 use millrace_nfs::v3::{
     self, AccessOk, CommitOk, CreateHow, CreateOk, DirOpArgs, Fattr, FileHandle, FileType, FsinfoOk,
@@ -12,14 +12,14 @@ use super::{
 };
 use crate::Error;
 
-/// Names that every server takes; before a longer one it is asked.
+/// Length of names that every server accepts; before a longer one the client queries PATHCONF.
 const COMMON_NAME_MAX: usize = 255;
 
 impl Client {
-    /// GETATTR: the object's attributes.
+    /// GETATTR: gets the object's attributes.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn getattr(&self, object: FileHandle) -> Result<Fattr, Error> {
         let args = v3::GetattrArgs { object };
         let answer: Answer<GetattrOk> = self.call(Procedure::Getattr, &args, None).await?;
@@ -27,15 +27,15 @@ impl Client {
         Ok(ok.attributes)
     }
 
-    /// SETATTR: changes attributes; with a guard only if the object's ctime is still the given one.
+    /// SETATTR: sets attributes; with a guard, only if the object's ctime is equal to it.
     ///
-    /// Data that an open [`super::File`] of this client retains for the object is committed first, as Linux does:
-    /// data that a restarted server has lost and that is written again later would change the times, clear set-id bits
-    /// and extend a file that was truncated. Where that fails, only the size stays as it is: the data is retained, and a
-    /// later commit reports the failure.
+    /// First commits the data that an open [`super::File`] of this client retains for the object, as Linux
+    /// does: a later rewrite of data that a restarted server has lost would change the times, clear the
+    /// set-user-ID and set-group-ID bits, and extend a truncated file. If the commit fails, only the size is
+    /// not set: the data stays retained, and a later commit reports the error.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call; with a size those of [`super::File::commit`].
+    /// [`Error::Nfs`] and the errors of a call; with a size, also those of [`super::File::commit`].
     pub async fn setattr(
         &self,
         object: FileHandle,
@@ -74,10 +74,10 @@ impl Client {
         }
     }
 
-    /// LOOKUP: a name in a directory.
+    /// LOOKUP: looks up a name in a directory.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn lookup(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<Object, Error> {
         let name = name.as_ref();
         let args = v3::LookupArgs { what: self.place(Procedure::Lookup, dir, name).await? };
@@ -90,19 +90,18 @@ impl Client {
         Ok(Object { handle: ok.object, attributes, dir: WccData { before: None, after: ok.dir } })
     }
 
-    /// ACCESS: which of the rights in `wanted` (bits of [`millrace_nfs::v3::access`]) the caller has.
+    /// ACCESS: returns the rights in `wanted` (bits of [`millrace_nfs::v3::access`]) that the caller has.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn access(&self, object: FileHandle, wanted: u32) -> Result<u32, Error> {
         Ok(self.access_ok(object, wanted).await?.access)
     }
 
-    /// As [`Self::access`], with the object's attributes: what opening a file takes, in one call where the server
-    /// gives both.
+    /// As [`Self::access`], with the object's attributes, in one call if the server sends both.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn access_and_attributes(
         &self,
         object: FileHandle,
@@ -123,10 +122,10 @@ impl Client {
         Ok(AccessOk { access: ok.access & wanted, ..ok })
     }
 
-    /// READLINK: the text of a symbolic link.
+    /// READLINK: returns the target of a symbolic link.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn readlink(&self, symlink: FileHandle) -> Result<Vec<u8>, Error> {
         let args = v3::ReadlinkArgs { symlink };
         let memory = self.buffer(v3::MAX_PATH)?;
@@ -135,11 +134,11 @@ impl Client {
         Ok(ok.target.to_vec())
     }
 
-    /// CREATE: a regular file. To make a file that nobody else has made use [`CreateHow::Exclusive`]; its attributes
-    /// must then be set, because servers keep the verifier in them.
+    /// CREATE: creates a regular file. With [`CreateHow::Exclusive`] it fails if another client has created
+    /// the file; the caller must then set the attributes, because servers store the verifier in them.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn create(
         &self,
         dir: FileHandle,
@@ -150,7 +149,7 @@ impl Client {
         let args = v3::CreateArgs { where_: self.place(Procedure::Create, dir, name).await?, how };
         let answer: Answer<CreateOk> = self.call(Procedure::Create, &args, None).await?;
         let mut created = self.created(Procedure::Create, dir, name, answer.result).await?;
-        // The call may have truncated a file that is open: lost data that was written again meanwhile must go too.
+        // The call may have truncated an open file: truncate also lost data that was rewritten concurrently.
         if let CreateHow::Unchecked(Sattr { size: Some(size), .. }) = how
             && self.shared.open_files.get(created.handle).is_some()
         {
@@ -163,10 +162,10 @@ impl Client {
         Ok(created)
     }
 
-    /// MKDIR: a directory.
+    /// MKDIR: creates a directory.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn mkdir(
         &self,
         dir: FileHandle,
@@ -185,10 +184,10 @@ impl Client {
         self.created(Procedure::Mkdir, dir, name, answer.result).await
     }
 
-    /// SYMLINK: a symbolic link with the text `target`.
+    /// SYMLINK: creates a symbolic link to `target`.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn symlink(
         &self,
         dir: FileHandle,
@@ -214,10 +213,10 @@ impl Client {
         self.created(Procedure::Symlink, dir, name, answer.result).await
     }
 
-    /// MKNOD: a device file, socket or named pipe.
+    /// MKNOD: creates a device file, socket or named pipe.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn mknod(
         &self,
         dir: FileHandle,
@@ -236,10 +235,10 @@ impl Client {
         self.created(Procedure::Mknod, dir, name, answer.result).await
     }
 
-    /// REMOVE: a name that is not a directory. Gives what the reply says of `dir`.
+    /// REMOVE: removes a name that is not a directory. Returns the reply's `wcc_data` of `dir`.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<WccData, Error> {
         let name = name.as_ref();
         let args = v3::RemoveArgs { object: self.place(Procedure::Remove, dir, name).await? };
@@ -247,10 +246,10 @@ impl Client {
         gone(Procedure::Remove, name, answer)
     }
 
-    /// RMDIR: an empty directory. Gives what the reply says of `dir`.
+    /// RMDIR: removes an empty directory. Returns the reply's `wcc_data` of `dir`.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<WccData, Error> {
         let name = name.as_ref();
         let args = v3::RmdirArgs { object: self.place(Procedure::Rmdir, dir, name).await? };
@@ -258,11 +257,11 @@ impl Client {
         gone(Procedure::Rmdir, name, answer)
     }
 
-    /// RENAME: gives an object another name, in the same or another directory; replaces what has that name if that
-    /// is allowed. Gives what the reply says of both directories.
+    /// RENAME: renames an object within or between directories; replaces an existing object if permitted.
+    /// Returns the reply's `wcc_data` of both directories.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn rename(
         &self,
         from_dir: FileHandle,
@@ -289,10 +288,10 @@ impl Client {
         Err(named_error(Procedure::Rename, from, status))
     }
 
-    /// LINK: a further name for a file. Gives what the reply says of the file, and of `dir`.
+    /// LINK: creates a hard link. Returns the reply's attributes of the file and `wcc_data` of `dir`.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn link(
         &self,
         file: FileHandle,
@@ -316,49 +315,49 @@ impl Client {
         Err(named_error(Procedure::Link, name, status))
     }
 
-    /// FSSTAT: sizes and free space of the object's file system.
+    /// FSSTAT: gets sizes and free space of the object's file system.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn fsstat(&self, root: FileHandle) -> Result<FsstatOk, Error> {
         let args = v3::FsstatArgs { root };
         let answer: Answer<FsstatOk> = self.call(Procedure::Fsstat, &args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Fsstat, root, s))
     }
 
-    /// FSINFO: what the server can do.
+    /// FSINFO: gets limits and properties of the file system.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn fsinfo(&self, root: FileHandle) -> Result<FsinfoOk, Error> {
         let args = v3::FsinfoArgs { root };
         let answer: Answer<FsinfoOk> = self.call(Procedure::Fsinfo, &args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Fsinfo, root, s))
     }
 
-    /// PATHCONF: limits of names and links.
+    /// PATHCONF: gets limits of names and links.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn pathconf(&self, object: FileHandle) -> Result<PathconfOk, Error> {
         let args = v3::PathconfArgs { object };
         let answer: Answer<PathconfOk> = self.call(Procedure::Pathconf, &args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Pathconf, object, s))
     }
 
-    /// COMMIT: makes data that was written UNSTABLE stable; `count` 0: to the end of the file. Compare the verifier
-    /// with those of the WRITEs ([`super::File`] does).
+    /// COMMIT: makes UNSTABLE data stable; a `count` of 0 extends to the end of the file. The caller must
+    /// compare the verifier with those of the WRITEs, as [`super::File`] does.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn commit(&self, file: FileHandle, offset: u64, count: u32) -> Result<CommitOk, Error> {
         let args = v3::CommitArgs { file, offset, count };
         let answer: Answer<CommitOk> = self.call(Procedure::Commit, &args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Commit, file, s))
     }
 
-    /// A name in a directory, if the server takes one of its length. Linux servers do not understand a call with a
-    /// longer one, instead of saying what is wrong with it.
+    /// Checks the length of a name. Linux servers return GARBAGE_ARGS for longer names instead of
+    /// NAMETOOLONG.
     async fn place<'n>(
         &self,
         procedure: Procedure,
@@ -371,7 +370,8 @@ impl Client {
         Ok(DirOpArgs { dir, name })
     }
 
-    /// Completes the results of CREATE and its kin, in which handle and attributes may be missing.
+    /// Completes the results of CREATE, MKDIR, SYMLINK and MKNOD, in which handle and attributes are
+    /// optional.
     async fn created(
         &self,
         procedure: Procedure,
@@ -392,7 +392,8 @@ impl Client {
     }
 }
 
-/// REMOVE and RMDIR: a name that is gone after the call was sent again was removed by it.
+/// REMOVE and RMDIR: NOENT after a retransmission is success, because the first transmission removed the
+/// name.
 fn gone(procedure: Procedure, name: &[u8], answer: Answer<WccData>) -> Result<WccData, Error> {
     match answer.result {
         Ok(dir) => Ok(dir),
@@ -401,7 +402,7 @@ fn gone(procedure: Procedure, name: &[u8], answer: Answer<WccData>) -> Result<Wc
     }
 }
 
-/// Whether `now` is what setting `wanted` gives (times set to the server's clock cannot be told).
+/// Whether `now` has the attributes of `wanted`, except times set to the server's clock.
 fn is_set(now: &Fattr, wanted: &Sattr) -> bool {
     let time = |t: &v3::SetTime, now: NfsTime| !matches!(t, v3::SetTime::ClientTime(t) if *t != now);
     wanted.mode.is_none_or(|m| m & 0o7777 == now.mode & 0o7777)

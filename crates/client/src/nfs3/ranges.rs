@@ -1,4 +1,4 @@
-//! Exclusive access to ranges of a file.
+//! Exclusive locks on ranges of a file, local to the client.
 
 use std::{
     future::poll_fn,
@@ -11,23 +11,22 @@ use parking_lot::Mutex;
 struct Entry {
     number: u64,
     range: Range<u64>,
-    /// Of a request that waits.
+    /// Waker of a pending request.
     waker: Option<Waker>,
 }
 
 #[derive(Default)]
 struct State {
     next: u64,
-    /// Locks that are held or waited for, in the order in which they were asked for.
+    /// Held and pending locks, in the order of the requests.
     entries: Vec<Entry>,
 }
 
-/// Locks on byte ranges. Locks whose ranges overlap are granted one after the other, in the order in which they were
-/// asked for.
+/// Locks on byte ranges. Overlapping locks are granted sequentially, in the order of the requests.
 #[derive(Default)]
 pub(crate) struct RangeLocks(Mutex<State>);
 
-/// A lock, held or waited for; dropping it releases the range.
+/// A held or pending lock; drop releases the range.
 pub(crate) struct RangeLock<'a> {
     locks: &'a RangeLocks,
     number: u64,
@@ -38,7 +37,7 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl RangeLocks {
-    /// Waits for every earlier lock on a part of `range`, and holds it.
+    /// Waits for all earlier overlapping locks, and locks `range`.
     pub(crate) async fn lock(&self, range: Range<u64>) -> RangeLock<'_> {
         let mut lock = None;
         poll_fn(|cx| {
@@ -48,7 +47,7 @@ impl RangeLocks {
             st.poll(number, cx)
         })
         .await;
-        // Entered in the first poll.
+        // The first poll registers the request.
         lock.unwrap_or_else(|| RangeLock { locks: self, number: u64::MAX })
     }
 }

@@ -1,4 +1,4 @@
-//! From paths to handles.
+//! Path resolution.
 
 use std::io::ErrorKind as K;
 
@@ -7,24 +7,25 @@ use millrace_nfs::v3::{Fattr, FileHandle, FileType, WccData};
 use super::{Client, Object};
 use crate::Error;
 
-/// Symbolic links followed in one path (as Linux does).
+/// Maximum number of symbolic links followed in one path, as in Linux.
 pub(crate) const MAX_LINKS: usize = 40;
-/// Components walked in one path, those of followed links included.
+/// Maximum number of components of one path, including those of followed links.
 const MAX_STEPS: usize = 4096;
 
 impl Client {
-    /// The object at `path`, which is taken from the export's root whether it begins with `/` or not; `..` stops
-    /// there. Symbolic links are followed inside the export, also the last one.
+    /// Resolves `path` from the export's root, with or without a leading `/`; `..` at the root is the root.
+    /// Symbolic links inside the export are followed, including the last component.
     ///
     /// # Errors
-    /// [`Error::Nfs`], [`Error::Path`] (too many links, a link that leaves the export) and those of a call.
+    /// [`Error::Nfs`], [`Error::Path`] (too many links, a link that leads outside the export) and the errors
+    /// of a call.
     pub async fn resolve(&self, path: impl AsRef<[u8]>) -> Result<(FileHandle, Fattr), Error> {
         let path = path.as_ref();
         let o = self.walk(path, true).await.map_err(|e| e.at(path))?;
         Ok((o.handle, o.attributes))
     }
 
-    /// As [`Self::resolve`], but if the last component is a symbolic link, the link itself.
+    /// As [`Self::resolve`], without following a symbolic link in the last component.
     ///
     /// # Errors
     /// As [`Self::resolve`].
@@ -34,17 +35,21 @@ impl Client {
         Ok((o.handle, o.attributes))
     }
 
-    /// The directory that contains `path`, and the last component, which need not exist.
+    /// Resolves the parent directory of `path`; returns it with the last component, which need not exist.
     ///
     /// # Errors
-    /// As [`Self::resolve`]; [`Error::Path`] when the path has no last component or ends in `..`.
+    /// As [`Self::resolve`]; [`Error::Path`] if the path has no last component or ends with `..`.
     pub async fn resolve_parent(&self, path: impl AsRef<[u8]>) -> Result<(FileHandle, Vec<u8>), Error> {
         let path = path.as_ref();
         let end = path.iter().rposition(|b| *b != b'/').map_or(0, |n| n + 1);
         let start = path[..end].iter().rposition(|b| *b == b'/').map_or(0, |n| n + 1);
         let name = &path[start..end];
         if matches!(name, b"" | b"." | b"..") {
-            return Err(bad_path(path, K::InvalidInput, "it names no entry of a directory"));
+            return Err(bad_path(
+                path,
+                K::InvalidInput,
+                "the path does not end with the name of a directory entry",
+            ));
         }
         let parent = self.walk(&path[..start], true).await.map_err(|e| e.at(&path[..start]))?;
         if parent.attributes.file_type != FileType::Directory {
@@ -57,7 +62,7 @@ impl Client {
         let root = self.root();
         let mut trail =
             vec![Object { handle: root, attributes: self.getattr(root).await?, dir: WccData::default() }];
-        // Components still to walk, the next one at the end.
+        // Remaining components, in reverse order.
         let mut todo = components(path);
         let (mut links, mut steps) = (0, 0);
         while let Some(name) = todo.pop() {
@@ -83,12 +88,16 @@ impl Client {
             }
             links += 1;
             if links > MAX_LINKS {
-                return Err(bad_path(path, K::InvalidInput, "too many symbolic links, or a loop of them"));
+                return Err(bad_path(path, K::InvalidInput, "too many levels of symbolic links"));
             }
             let target = self.readlink(object.handle).await?;
             let inside = self.inside_export(&target).ok_or_else(|| {
                 let target = String::from_utf8_lossy(&target).into_owned();
-                bad_path(path, K::CrossesDevices, &format!("its symbolic link to {target} leaves the export"))
+                bad_path(
+                    path,
+                    K::CrossesDevices,
+                    &format!("its symbolic link to {target} leads outside the export"),
+                )
             })?;
             if target.starts_with(b"/") {
                 trail.truncate(1);
@@ -98,7 +107,8 @@ impl Client {
         trail.pop().ok_or_else(|| bad_path(path, K::Other, "no root"))
     }
 
-    /// The path to which a symbolic link at `link` with the text `text` leads; `None` when that is outside the export.
+    /// Returns the target path of a symbolic link at `link` with the text `text`; `None` if it is outside the
+    /// export.
     pub(crate) fn link_target(&self, link: &[u8], text: &[u8]) -> Option<Vec<u8>> {
         let inside = self.inside_export(text)?;
         if text.starts_with(b"/") {
@@ -109,7 +119,8 @@ impl Client {
         Some([&link[..parent], inside].concat())
     }
 
-    /// A link's text relative to where it is followed: an absolute one must point below the export's own path.
+    /// Returns the target of a link relative to the export's root; an absolute target must be below the
+    /// export's path.
     fn inside_export<'t>(&self, target: &'t [u8]) -> Option<&'t [u8]> {
         if !target.starts_with(b"/") {
             return Some(target);

@@ -1,4 +1,4 @@
-//! Data that the server has acknowledged and may still lose.
+//! UNSTABLE data that the server has acknowledged and may still lose.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -11,16 +11,16 @@ use super::{Client, ReadInto};
 /// A contiguous piece of retained data.
 #[derive(Clone)]
 pub(crate) struct Piece {
-    /// Where it is in the file.
+    /// Range in the file.
     pub(crate) offset: u64,
     pub(crate) data: Views,
-    /// As whom it was written.
+    /// Client with the credentials of the writer.
     pub(crate) caller: Client,
-    /// Counts acknowledgements of the file's data.
+    /// Sequence number of the acknowledgement.
     number: u64,
-    /// Of the server instance that acknowledged it.
+    /// Write verifier of the WRITE.
     verifier: Verifier,
-    /// Bytes of memory that it keeps: at least those of its data, more when it is the rest of a longer write.
+    /// Memory in bytes: at least the length of the data, more if this is the rest of a longer write.
     memory: usize,
 }
 
@@ -29,7 +29,7 @@ impl Piece {
         self.offset..self.offset + self.data.len() as u64
     }
 
-    /// The part of it in `range`, which overlaps it.
+    /// Returns the part in `range`, which must overlap.
     fn part(&self, range: &Range<u64>) -> Self {
         let (start, end) = (range.start.max(self.offset), range.end.min(self.range().end));
         let data = self.data.slice((start - self.offset) as usize, (end - start) as usize);
@@ -37,28 +37,28 @@ impl Piece {
     }
 }
 
-/// What a COMMIT is to make stable.
+/// The data that a COMMIT covers.
 pub(crate) struct ToCommit {
-    /// As whom to call.
+    /// Client with the credentials of the call.
     pub(crate) caller: Client,
-    /// The number of the first acknowledgement that need not be covered.
+    /// Sequence number of the first acknowledgement that the COMMIT does not cover.
     pub(crate) before: u64,
-    /// Of the data that is to be covered. When the COMMIT is answered with another one, data was lost, even where newer
-    /// data has replaced it meanwhile: then that is to be made stable.
+    /// Write verifier of the covered data. A different verifier in the reply means that data was lost, even
+    /// if newer data has replaced it: the newer data must then be made stable.
     pub(crate) verifiers: SmallVec<[Verifier; 2]>,
 }
 
-/// The UNSTABLE data of a file that no COMMIT has covered yet (RFC 1813 section 4.8): of each byte the newest
-/// data that the server has acknowledged, so that what is written again never replaces newer data.
+/// The uncommitted UNSTABLE data of a file (RFC 1813 section 4.8): the newest acknowledged data of each byte,
+/// so that a rewrite never replaces newer data.
 #[derive(Default)]
 pub(crate) struct Retained {
-    /// By offset; they do not overlap.
+    /// Pieces by offset, without overlap.
     pieces: BTreeMap<u64, Piece>,
     bytes: usize,
     memory: usize,
-    /// The number of the next acknowledgement.
+    /// Sequence number of the next acknowledgement.
     next: u64,
-    /// Counts changes of the file's data that the server has acknowledged, retained or not.
+    /// Number of acknowledged changes of the file's data.
     changes: u64,
 }
 
@@ -68,17 +68,17 @@ impl Retained {
         self.bytes
     }
 
-    /// Bytes of memory that the data keeps.
+    /// Bytes of memory that the data occupies.
     pub(crate) const fn memory(&self) -> usize {
         self.memory
     }
 
-    /// How often the file's data has changed.
+    /// Number of acknowledged changes of the file's data.
     pub(crate) const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Where the last piece ends.
+    /// End offset of the last piece.
     pub(crate) fn end(&self) -> Option<u64> {
         self.pieces.values().next_back().map(|p| p.range().end)
     }
@@ -106,7 +106,7 @@ impl Retained {
         )
     }
 
-    /// Forgets the data in `range`: the server has newer data there, or none.
+    /// Discards the data in `range`, where the server has newer data or none.
     pub(crate) fn cut(&mut self, range: &Range<u64>) {
         self.changes += 1;
         let old: Vec<u64> = self.overlapping(range).map(|p| p.offset).collect();
@@ -120,7 +120,7 @@ impl Retained {
         }
     }
 
-    /// Retains data that was acknowledged as UNSTABLE, in place of what was there.
+    /// Retains data that was acknowledged as UNSTABLE; replaces older data.
     pub(crate) fn replace(&mut self, caller: &Client, (offset, data): (u64, Views), verifier: Verifier) {
         let (memory, number) = (data.len(), self.next);
         self.next += 1;
@@ -129,7 +129,7 @@ impl Retained {
         self.insert(piece);
     }
 
-    /// For a COMMIT that is about to be sent. `None` when nothing is retained.
+    /// Returns the data that a COMMIT sent now covers; `None` without retained data.
     pub(crate) fn to_commit(&self) -> Option<ToCommit> {
         let caller = self.pieces.values().next()?.caller.clone();
         let mut verifiers = SmallVec::new();
@@ -141,8 +141,8 @@ impl Retained {
         Some(ToCommit { caller, before: self.next, verifiers })
     }
 
-    /// A COMMIT that was sent before acknowledgement `before` was answered with `verifier`: forgets what it covers, and
-    /// gives what of the earlier data the server may have lost.
+    /// Handles the reply with `verifier` to a COMMIT that was sent before acknowledgement `before`: discards
+    /// the data that it covers, and returns the earlier data that the server may have lost.
     pub(crate) fn committed(&mut self, before: u64, verifier: Verifier) -> Vec<Piece> {
         let covered = self.pieces.values().filter(|p| p.number < before && p.verifier == verifier);
         let covered: Vec<u64> = covered.map(|p| p.offset).collect();
@@ -152,14 +152,15 @@ impl Retained {
         self.pieces.values().filter(|p| p.number < before).cloned().collect()
     }
 
-    /// What is left of a piece that [`Self::committed`] gave.
+    /// Returns the remaining parts of a piece from [`Self::committed`].
     pub(crate) fn left_of(&self, piece: &Piece) -> Vec<Piece> {
         let range = piece.range();
         let left = self.overlapping(&range).filter(|p| p.number == piece.number);
         left.map(|p| p.part(&range)).collect()
     }
 
-    /// What a read of `len` bytes at `offset` must return of this, whatever the server has lost. `None`: nothing.
+    /// Returns the retained data that a read of `len` bytes at `offset` must include; `None` without such
+    /// data.
     pub(crate) fn overlay(&self, offset: u64, len: usize) -> Option<Overlay> {
         let range = offset..offset.saturating_add(len as u64);
         let end = self.end().filter(|end| *end > offset)?;
@@ -168,16 +169,16 @@ impl Retained {
     }
 }
 
-/// Retained data of a range that is read.
+/// Retained data in the range of a read.
 pub(crate) struct Overlay {
     range: Range<u64>,
     pieces: Vec<Piece>,
-    /// The file ends here or later.
+    /// Minimum end offset of the file.
     end: u64,
 }
 
 impl Overlay {
-    /// Puts the data over what the server gave.
+    /// Overlays the data on the server's data.
     pub(crate) fn put_into(&self, read: &mut ReadInto) {
         let Range { start, end } = self.range;
         let there = (self.end.min(end) - start) as usize;

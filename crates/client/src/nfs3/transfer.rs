@@ -9,32 +9,33 @@ use super::{
 };
 use crate::{Error, stats::add};
 
-/// What [`Client::read_into`] gives.
+/// Result of [`Client::read_into`].
 #[derive(Debug)]
 pub struct ReadInto {
-    /// The memory; its length is `count`, its capacity what it was.
+    /// The buffer; its length is `count`, its capacity is unchanged.
     pub buffer: Buffer,
-    /// Bytes read.
+    /// Number of bytes read.
     pub count: usize,
-    /// Whether the file ends after them.
+    /// Whether the file ends after these bytes.
     pub eof: bool,
 }
 
-/// What was written.
+/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// Bytes, from the start of the data.
+    /// Number of bytes written, from the start of the data.
     pub count: usize,
-    /// How stable they are.
+    /// Stability of the written data.
     pub committed: StableHow,
-    /// The server's instance: compare with that of COMMIT.
+    /// The write verifier, to be compared with that of COMMIT.
     pub verifier: Verifier,
-    /// The file before and after, as far as the server says. Of several calls as [`WccData::then`] joins them.
+    /// The attributes before and after the write, if the server sent them; those of several calls are
+    /// combined by [`WccData::then`].
     pub wcc: WccData,
 }
 
 impl Written {
-    /// What was written before anything is.
+    /// The result before the first call.
     const NOTHING: Self = Self {
         count: 0,
         committed: StableHow::FileSync,
@@ -43,18 +44,19 @@ impl Written {
     };
 }
 
-/// How often a range is written again because the server restarted between its parts.
+/// Maximum number of rewrites of a range because the server restarted between its parts.
 const MAX_RESTARTS: u32 = 8;
 
 impl Client {
-    /// READ: up to `buffer.len()` bytes (and at most [`Self::rsize`]) in one call, placed into `buffer` without a copy
-    /// where the transport can. A short count is not the end of the file unless `eof` says so.
+    /// READ: up to `buffer.len()` bytes (and at most [`Self::rsize`]) in one call into `buffer`, without a
+    /// copy if the transport supports direct placement. A short count is the end of the file only if `eof` is
+    /// set.
     ///
-    /// The buffer that comes back is the given one, unless a connection was lost meanwhile or the transport could not
-    /// place the data; it is of the same length class in any case.
+    /// The returned buffer is the argument, unless a connection was lost or the transport could not place the
+    /// data; its size class is the same in any case.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call; the buffer is dropped then.
+    /// [`Error::Nfs`] and the errors of a call, which drop the buffer.
     pub async fn read_into(
         &self,
         file: FileHandle,
@@ -72,7 +74,7 @@ impl Client {
         Ok(ReadInto { buffer, count, eof })
     }
 
-    /// READ into `buffer`; the data comes as views of it (or of the received message).
+    /// READ into `buffer`. Returns the data as views of it (or of the received message).
     pub(crate) async fn read_views(
         &self,
         file: FileHandle,
@@ -84,17 +86,18 @@ impl Client {
         let answer: Answer<ReadOk> = self.call(Procedure::Read, &args, Some(buffer)).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Read, file, s))?;
         if ok.data.len() > wanted {
-            return Err(self.shared.pool.bad_reply("READ", "more data than was asked for"));
+            return Err(self.shared.pool.bad_reply("READ", "more data than requested"));
         }
         if ok.data.is_empty() && !ok.eof {
-            // Otherwise a reader that goes on until the end would go on for ever.
+            // A reader up to the end of the file would not terminate.
             return Err(self.shared.pool.bad_reply("READ", "neither data nor the end of the file"));
         }
         add(&self.shared.pool.counts.bytes_read, ok.data.len());
         Ok(ok)
     }
 
-    /// Exclusive ownership of `data`: without a copy if it is alone in its memory.
+    /// Converts `data` to an exclusively owned buffer, without a copy if it is the only reference to its
+    /// memory.
     fn own(&self, data: Views, wanted: usize) -> Result<Buffer, Error> {
         let copy = |data: &Views| -> Result<Buffer, Error> {
             let mut b = self.buffer(wanted)?;
@@ -115,11 +118,11 @@ impl Client {
         }
     }
 
-    /// Reads into `out` until it is full or the file ends; gives the number of bytes. In calls of at most
-    /// [`Self::rsize`], one after the other; the data is copied once.
+    /// Reads into `out` until it is full or the file ends, in sequential calls of at most [`Self::rsize`]
+    /// bytes. Returns the number of bytes. The data is copied once.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn read(&self, file: FileHandle, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
         let mut done = 0;
         while done < out.len() {
@@ -135,14 +138,15 @@ impl Client {
         Ok(done)
     }
 
-    /// WRITE: `data` (at most [`Self::wsize`] bytes of it) in one call, without a copy. The server may write less.
+    /// WRITE: `data` (at most [`Self::wsize`] bytes of it) in one call, without a copy. The server may write
+    /// less.
     ///
-    /// Data that an open [`super::File`] of this client retains for the range is replaced. UNSTABLE data is not retained:
-    /// use [`super::File`] for that. When the future is dropped before it ends, the server may execute the call at any
-    /// later time.
+    /// Replaces data that an open [`super::File`] of this client retains for the range. UNSTABLE data is
+    /// not retained: use [`super::File`] for that. When the future is dropped before it ends, the server may
+    /// execute the call at any later time.
     ///
     /// # Errors
-    /// [`Error::Nfs`] and those of a call.
+    /// [`Error::Nfs`] and the errors of a call.
     pub async fn write_from(
         &self,
         file: FileHandle,
@@ -177,17 +181,17 @@ impl Client {
             return Err(self.shared.pool.bad_reply("WRITE", format!("{count} bytes written of {len}")));
         }
         if ok.committed < stable {
-            return Err(self.shared.pool.bad_reply("WRITE", "less stable than was asked for"));
+            return Err(self.shared.pool.bad_reply("WRITE", "less stable than requested"));
         }
         add(&self.shared.pool.counts.bytes_written, count);
         Ok(Written { count, committed: ok.committed, verifier: ok.verifier, wcc: ok.file })
     }
 
-    /// Writes all of `data`, in calls of at most [`Self::wsize`], one after the other; the data is copied once.
-    /// UNSTABLE data is not retained: use [`super::File`] for that, or write it FILE_SYNC.
+    /// Writes all of `data`, in sequential calls of at most [`Self::wsize`] bytes. The data is copied once.
+    /// UNSTABLE data is not retained: use [`super::File`] to retain it, or write it FILE_SYNC.
     ///
     /// # Errors
-    /// [`Error::Nfs`], [`Error::Unstable`] and those of a call.
+    /// [`Error::Nfs`], [`Error::Unstable`] and the errors of a call.
     pub async fn write(
         &self,
         file: FileHandle,
@@ -204,7 +208,7 @@ impl Client {
         self.write_all(file, offset, &views, stable).await
     }
 
-    /// Writes all of `data`; from the start again when the server restarts between its parts.
+    /// Writes all of `data`. Restarts from the beginning if the server restarts between its parts.
     pub(crate) async fn write_all(
         &self,
         file: FileHandle,
@@ -218,7 +222,7 @@ impl Client {
             let rest = data.slice(all.count, data.len() - all.count);
             let at = offset
                 .checked_add(all.count as u64)
-                .ok_or_else(|| Error::InvalidInput("the range ends beyond 2^64 bytes".into()))?;
+                .ok_or_else(|| Error::InvalidInput("the range exceeds 2^64 bytes".into()))?;
             let part = self.write_from(file, at, rest, stable).await?;
             let restarted = all.count > 0 && part.verifier != all.verifier;
             if restarted && all.committed == StableHow::Unstable {

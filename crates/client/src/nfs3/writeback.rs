@@ -1,4 +1,4 @@
-//! Writes to a file: their order, and the data that is kept until the server has it in stable storage.
+//! Writes to a file: their order, and retention of the data until it is on stable storage of the server.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{Error, pool::Attempt, stats::add};
 
-/// WRITEs in flight while lost data is written again.
+/// Maximum number of WRITEs in flight while lost data is rewritten.
 const REWRITES: usize = 8;
 
 /// The files that are open through [`super::File`], by handle.
@@ -28,23 +28,23 @@ const REWRITES: usize = 8;
 pub(crate) struct OpenFiles(Mutex<HashMap<FileHandle, Weak<Writeback>>>);
 
 impl OpenFiles {
-    /// The state of a file, if it is open.
+    /// Returns the state of a file, if it is open.
     pub(crate) fn get(&self, handle: FileHandle) -> Option<Arc<Writeback>> {
         let files = self.0.lock();
-        // Programs that move data by handle have no open files, or few: they pay no hash then.
+        // Avoid the hash for programs that transfer data by handle and have no open files.
         if files.is_empty() { None } else { files.get(&handle)?.upgrade() }
     }
 }
 
-/// What all [`super::File`]s of one file share, so that none of them replaces what another has written.
+/// State that all [`super::File`]s of one file share, so that none of them replaces newer data of another.
 pub(crate) struct Writeback {
     pub(crate) client: Client,
     pub(crate) handle: FileHandle,
     retained: Mutex<Retained>,
-    /// Held over each call that changes data, so that the server executes calls on overlapping ranges in the order in
-    /// which they are acknowledged.
+    /// Held during each call that changes data, so that the server executes calls on overlapping ranges in
+    /// the order of their replies.
     ranges: RangeLocks,
-    /// Held over a commit.
+    /// Held during a commit.
     committing: futures::lock::Mutex<()>,
 }
 
@@ -52,7 +52,7 @@ impl Drop for Writeback {
     fn drop(&mut self) {
         let bytes = self.retained.get_mut().bytes();
         if bytes > 0 {
-            tracing::warn!(bytes, file = %self.handle, "a file was dropped before its data was committed");
+            tracing::warn!(bytes, file = %self.handle, "a file was dropped with uncommitted data");
         }
         let mut files = self.client.shared.open_files.0.lock();
         if files.get(&self.handle).is_some_and(|f| f.strong_count() == 0) {
@@ -61,7 +61,7 @@ impl Drop for Writeback {
     }
 }
 
-/// The attributes before and after calls of which `next` is the last one.
+/// Combines attributes with those of the following call, `next`.
 fn join(wcc: Option<WccData>, next: WccData) -> WccData {
     wcc.map_or(next, |wcc| wcc.then(next))
 }
@@ -69,11 +69,11 @@ fn join(wcc: Option<WccData>, next: WccData) -> WccData {
 /// The range of `len` bytes at `offset`.
 fn range(offset: u64, len: usize) -> Result<Range<u64>, Error> {
     let end = offset.checked_add(len as u64);
-    end.map(|end| offset..end).ok_or_else(|| Error::InvalidInput("the range ends beyond 2^64 bytes".into()))
+    end.map(|end| offset..end).ok_or_else(|| Error::InvalidInput("the range exceeds 2^64 bytes".into()))
 }
 
 impl Writeback {
-    /// The state of the file with this handle.
+    /// Returns the state of the file with this handle.
     pub(crate) fn open(client: Client, handle: FileHandle) -> Arc<Self> {
         let shared = Arc::clone(&client.shared);
         let mut files = shared.open_files.0.lock();
@@ -91,13 +91,14 @@ impl Writeback {
         new
     }
 
-    /// The data that is retained.
+    /// The retained data.
     pub(crate) fn retained(&self) -> parking_lot::MutexGuard<'_, Retained> {
         self.retained.lock()
     }
 
-    /// Writes all of `data` as `caller`, UNSTABLE, in calls one after the other; commits when too much is retained.
-    /// Gives the file before and after the calls. Dropping the future does not stop the call that is in flight.
+    /// Writes all of `data` with the credentials of `caller`, UNSTABLE, in sequential calls. Commits if the
+    /// retained data exceeds the limit. Returns the attributes before and after the calls. Dropping the
+    /// future does not cancel the call in flight.
     pub(crate) async fn write(
         self: &Arc<Self>,
         caller: &Client,
@@ -124,7 +125,7 @@ impl Writeback {
         Ok(wcc.unwrap_or_default())
     }
 
-    /// One WRITE, UNSTABLE, of data whose range is locked; retains what it wrote.
+    /// Sends one UNSTABLE WRITE of data whose range is locked, and retains the written data.
     async fn write_locked(&self, caller: &Client, offset: u64, data: Views) -> Result<Written, Error> {
         let written = caller.write_call(self.handle, offset, data.clone(), StableHow::Unstable).await?;
         let data = data.slice(0, written.count);
@@ -137,8 +138,8 @@ impl Writeback {
         Ok(written)
     }
 
-    /// Makes a call that changes data of `range` and needs no retaining here; nothing else changes the range meanwhile.
-    /// `changed` is the range that it changed. Dropping the future does not stop the call.
+    /// Makes a call that changes data of `range` without retaining it. The range is locked during the call.
+    /// `changed` is the changed range. Dropping the future does not cancel the call.
     pub(crate) fn replace<T: Send + 'static>(
         self: Arc<Self>,
         range: Range<u64>,
@@ -154,7 +155,7 @@ impl Writeback {
         })
     }
 
-    /// Makes everything stable that was acknowledged before. Gives the file before and after the calls that it took.
+    /// Makes all acknowledged data stable. Returns the attributes before and after the calls.
     pub(crate) async fn commit(self: &Arc<Self>) -> Result<WccData, Error> {
         let _one = self.committing.lock().await;
         let mut attempt = Attempt::new(&self.client.shared.pool, "COMMIT");
@@ -176,7 +177,7 @@ impl Writeback {
         Ok(wcc.unwrap_or_default())
     }
 
-    /// Waits before data is written again that was lost again.
+    /// Waits before a repeated rewrite.
     async fn pause(&self, attempt: &mut Attempt<'_>, times: u32) -> Result<(), Error> {
         let server = self.client.server().to_owned();
         attempt.pause("the server lost data again".into()).await.map_err(|e| match e {
@@ -185,7 +186,7 @@ impl Writeback {
         })
     }
 
-    /// Writes lost pieces again, each to its end whatever becomes of the others.
+    /// Rewrites lost pieces. Continues with the others after an error of one.
     async fn rewrite(
         self: &Arc<Self>,
         lost: Vec<Piece>,
@@ -203,7 +204,7 @@ impl Writeback {
         ended.into_iter().try_fold(wcc, |wcc, next| Ok(next?.map(|next| join(wcc, next)).or(wcc)))
     }
 
-    /// Writes again what newer data has not replaced of a piece.
+    /// Rewrites the parts of a piece that newer data has not replaced.
     async fn rewrite_piece(&self, piece: &Piece) -> Result<Option<WccData>, Error> {
         let _lock = self.ranges.lock(piece.range()).await;
         let left = self.retained().left_of(piece);

@@ -1,4 +1,4 @@
-//! Lost connections, mute servers, servers that ask for patience.
+//! Lost connections, unresponsive servers, JUKEBOX.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ fn found(n: u8, file_type: FileType) -> Act {
     ok(LookupOk { object: handle(n), attributes: Some(a), dir: None })
 }
 
-/// Loses the connection at the first `times` calls of `procedure`; the others go to `then`.
+/// Drops the connection at the first `times` calls of `procedure`; passes the others to `then`.
 fn losing(
     procedure: Procedure,
     mut times: u32,
@@ -31,7 +31,7 @@ fn losing(
 }
 
 #[test]
-fn an_idempotent_call_is_sent_until_it_is_answered() {
+fn an_idempotent_call_is_retransmitted_until_the_reply() {
     run(async {
         let script = losing(Procedure::Getattr, 3, |_, _| {
             ok(GetattrOk { attributes: attributes(FileType::Regular, 7) })
@@ -45,7 +45,7 @@ fn an_idempotent_call_is_sent_until_it_is_answered() {
 }
 
 #[test]
-fn a_call_that_cannot_be_repeated_keeps_its_xid_over_connections() {
+fn a_non_idempotent_call_keeps_its_xid_on_a_new_connection() {
     run(async {
         let script = losing(Procedure::Remove, 2, |_, _| ok(WccData::default()));
         let c = script.client().await;
@@ -58,7 +58,7 @@ fn a_call_that_cannot_be_repeated_keeps_its_xid_over_connections() {
 }
 
 #[test]
-fn a_write_keeps_its_xid_so_that_it_cannot_be_executed_late() {
+fn a_retransmitted_write_keeps_its_xid() {
     run(async {
         let script = losing(Procedure::Write, 2, |_, _| {
             ok(WriteOk {
@@ -76,7 +76,7 @@ fn a_write_keeps_its_xid_so_that_it_cannot_be_executed_late() {
 }
 
 #[test]
-fn a_name_that_is_gone_when_remove_is_sent_again_was_removed() {
+fn noent_after_a_retransmitted_remove_is_success() {
     run(async {
         for procedure in [Procedure::Remove, Procedure::Rmdir] {
             let script = losing(procedure, 1, |_, _| fail(Status::NoEnt));
@@ -92,7 +92,7 @@ fn a_name_that_is_gone_when_remove_is_sent_again_was_removed() {
 }
 
 #[test]
-fn a_directory_that_exists_when_mkdir_is_sent_again_is_accepted_and_a_file_is_not() {
+fn exist_after_a_retransmitted_mkdir_is_success_for_directories_only() {
     run(async {
         let script = losing(Procedure::Mkdir, 1, |p, call| match p {
             Procedure::Lookup => found(9, FileType::Directory),
@@ -117,7 +117,7 @@ fn a_directory_that_exists_when_mkdir_is_sent_again_is_accepted_and_a_file_is_no
 }
 
 #[test]
-fn a_guarded_create_never_claims_a_file_that_exists() {
+fn exist_after_a_retransmitted_guarded_create_is_an_error() {
     run(async {
         let script = losing(Procedure::Create, 1, |_, _| fail(Status::Exist));
         let c = script.client().await;
@@ -128,7 +128,7 @@ fn a_guarded_create_never_claims_a_file_that_exists() {
 }
 
 #[test]
-fn a_rename_that_is_sent_again_looks_where_the_names_are() {
+fn a_retransmitted_rename_checks_both_names() {
     run(async {
         for (old_there, new_there, accepted) in
             [(false, true, true), (true, true, false), (false, false, false)]
@@ -149,7 +149,7 @@ fn a_rename_that_is_sent_again_looks_where_the_names_are() {
 }
 
 #[test]
-fn a_link_that_is_sent_again_is_accepted_if_the_name_is_the_file() {
+fn a_retransmitted_link_checks_the_file_of_the_name() {
     run(async {
         for (fileid, accepted) in [(5, true), (6, false)] {
             let script = losing(Procedure::Link, 1, move |p, call| match p {
@@ -167,7 +167,7 @@ fn a_link_that_is_sent_again_is_accepted_if_the_name_is_the_file() {
 }
 
 #[test]
-fn a_guarded_setattr_that_is_sent_again_is_accepted_if_it_shows() {
+fn a_retransmitted_guarded_setattr_checks_the_attributes() {
     run(async {
         for (mode, accepted) in [(0o644, true), (0o600, false)] {
             let script = losing(Procedure::Setattr, 1, |p, call| match p {
@@ -204,7 +204,7 @@ fn a_created_object_without_handle_or_attributes_is_looked_up() {
 }
 
 #[test]
-fn a_server_that_stays_away_is_given_up() {
+fn retries_end_with_the_retry_policy() {
     run(async {
         let script = losing(Procedure::Getattr, 1, |_, _| fail(Status::Io));
         let retry = RetryPolicy { max_elapsed: std::time::Duration::from_millis(30), ..quick() };
@@ -217,7 +217,7 @@ fn a_server_that_stays_away_is_given_up() {
 }
 
 #[test]
-fn without_retries_the_first_loss_is_reported() {
+fn without_retries_the_first_lost_connection_is_an_error() {
     run(async {
         let script = Script::new(|_, _| Act::Lose);
         let c = script.mount("/e", RetryPolicy::NONE).await.unwrap();
@@ -231,7 +231,7 @@ fn without_retries_the_first_loss_is_reported() {
 }
 
 #[test]
-fn a_mute_connection_is_not_used_again() {
+fn an_unresponsive_connection_is_replaced() {
     run(async {
         let mut first = true;
         let script = Script::new(move |_, _| {
@@ -249,7 +249,7 @@ fn a_mute_connection_is_not_used_again() {
 }
 
 #[test]
-fn a_server_that_asks_for_patience_is_asked_again() {
+fn a_call_is_repeated_after_jukebox() {
     run(async {
         let mut busy = 3;
         let script = Script::new(move |_, _| {
@@ -270,7 +270,7 @@ fn a_server_that_asks_for_patience_is_asked_again() {
 }
 
 #[test]
-fn a_closed_client_says_so() {
+fn calls_of_a_closed_client_fail() {
     run(async {
         let script = Script::new(|_, _| fail(Status::Io));
         let c = script.client().await;
@@ -281,7 +281,7 @@ fn a_closed_client_says_so() {
 }
 
 #[test]
-fn a_name_longer_than_the_server_takes_is_refused_before_it_is_sent() {
+fn a_name_above_the_limit_of_the_server_is_rejected_locally() {
     run(async {
         let script = Script::new(|p, _| match p {
             Procedure::Pathconf => ok(PathconfOk {
@@ -311,7 +311,7 @@ fn a_name_longer_than_the_server_takes_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn connections_are_not_made_in_a_burst() {
+fn concurrent_connection_setups_are_limited() {
     run(async {
         let losses = 64;
         let script = losing(Procedure::Getattr, losses, |_, _| {

@@ -1,7 +1,7 @@
 //! Behaviour against a scripted server.
 
 mod faults;
-mod lies;
+mod invalid_replies;
 mod mounting;
 mod script;
 mod streams;
@@ -9,7 +9,7 @@ mod unstable;
 
 use crate::nfs3::{Client, File};
 
-/// Tasks on multi-threaded executors use the client: its futures must be `Send`.
+/// The client's futures must be `Send` for multi-threaded executors.
 #[allow(dead_code)]
 fn futures_are_send(client: &Client, file: &File) {
     fn send<T: Send>(_: T) {}

@@ -1,4 +1,4 @@
-//! How the export and the MOUNT program are found.
+//! Lookup of the export and of the MOUNT program.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use super::script::{Script, fail, quick, run};
 use crate::Error;
 
 #[test]
-fn mount_is_asked_elsewhere_when_the_nfs_connection_does_not_have_it() {
+fn mount_uses_another_connection_if_the_nfs_connection_does_not_offer_it() {
     run(async {
         let script = Script::new(|_, _| fail(Status::Io));
         script.mount_elsewhere.store(true, Ordering::Relaxed);
@@ -19,7 +19,7 @@ fn mount_is_asked_elsewhere_when_the_nfs_connection_does_not_have_it() {
 }
 
 #[test]
-fn the_prefixes_are_tried_when_the_server_hides_its_exports() {
+fn the_prefixes_are_tried_if_the_server_does_not_list_its_exports() {
     run(async {
         for exports in [None, Some(vec![])] {
             let script = Script::new(|_, _| fail(Status::Io));
@@ -37,7 +37,7 @@ fn the_prefixes_are_tried_when_the_server_hides_its_exports() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_named_with_what_can() {
+fn the_error_for_an_unknown_export_lists_the_exports() {
     run(async {
         let script = Script::new(|_, _| fail(Status::Io));
         let e = script.mount("/x/y", quick()).await.unwrap_err();

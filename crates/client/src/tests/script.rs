@@ -1,4 +1,4 @@
-//! A server in the form of a closure, behind transports and a connector that lose connections as it says.
+//! A scripted server: a closure, with transports and a connector that drop connections on its request.
 
 use std::{
     sync::{
@@ -23,24 +23,24 @@ use parking_lot::Mutex;
 
 use crate::{Connection, Connector, Error, Options, Proto, RetryPolicy, nfs3::Client};
 
-/// What becomes of a call.
+/// Outcome of a call.
 pub(super) enum Act {
-    /// It is answered with these results.
+    /// A reply with these results.
     Answer(Box<dyn Fn(&mut Encoder) + Send>),
-    /// It is accepted and refused.
+    /// A reply with an RPC error.
     Refuse(AcceptError),
-    /// The connection is lost.
+    /// The loss of the connection.
     Lose,
-    /// No answer comes.
+    /// No reply.
     Mute,
 }
 
-/// The answer that `value` is the result of.
+/// A reply with the result `value`.
 pub(super) fn answer(value: impl Encode + Send + 'static) -> Act {
     Act::Answer(Box::new(move |e| e.put(&value)))
 }
 
-/// A success with these results.
+/// A reply with status OK and these results.
 pub(super) fn ok(value: impl Encode + Send + 'static) -> Act {
     Act::Answer(Box::new(move |e| {
         e.put(&Status::Ok);
@@ -48,28 +48,28 @@ pub(super) fn ok(value: impl Encode + Send + 'static) -> Act {
     }))
 }
 
-/// A failure; its own data is left out, which the client does not mind.
+/// A reply with an error status, without the data of the error case, which the client ignores.
 pub(super) fn fail(status: Status) -> Act {
     answer(status)
 }
 
 type Handler = Box<dyn FnMut(Procedure, &CallContext) -> Act + Send>;
 
-/// The server.
+/// The scripted server.
 pub(super) struct Script {
     handler: Mutex<Handler>,
-    /// MOUNT answers only on connections of its own.
+    /// Whether MOUNT is offered only on separate connections.
     pub(super) mount_elsewhere: AtomicBool,
-    /// What EXPORT lists; `None`: EXPORT is refused.
+    /// The results of EXPORT; `None` rejects EXPORT.
     pub(super) exports: Mutex<Option<Vec<&'static str>>>,
-    /// What MNT knows.
+    /// The exports that MNT accepts.
     pub(super) mountable: Mutex<Vec<&'static str>>,
-    /// XIDs and procedures of the NFS calls that came.
+    /// XIDs and procedures of the received NFS calls.
     pub(super) seen: Mutex<Vec<(u32, Procedure)>>,
-    /// Connections refused from now on.
+    /// Number of connections to refuse.
     pub(super) refuse: AtomicU32,
     pub(super) mount_connections: AtomicU32,
-    /// Connections being set up now, and the most that ever were at once.
+    /// Current and maximum number of concurrent connection setups.
     pub(super) setups: (AtomicU32, AtomicU32),
     arena: Arena,
     xids: AtomicU64,
@@ -129,7 +129,7 @@ impl Script {
         self.mount("/e", quick()).await.unwrap()
     }
 
-    /// The calls of a procedure that came: their XIDs.
+    /// XIDs of the received calls of a procedure.
     pub(super) fn xids(&self, procedure: Procedure) -> Vec<u32> {
         self.seen.lock().iter().filter(|(_, p)| *p == procedure).map(|(x, _)| *x).collect()
     }
@@ -185,7 +185,7 @@ const FSINFO: FsinfoOk = FsinfoOk {
     properties: 0x1b,
 };
 
-/// Retries without noticeable pauses, but many of them.
+/// Many retries with negligible delays.
 pub(super) fn quick() -> RetryPolicy {
     RetryPolicy {
         max_elapsed: Duration::from_secs(20),
@@ -194,7 +194,7 @@ pub(super) fn quick() -> RetryPolicy {
     }
 }
 
-/// Decodes arguments; they come from the client under test.
+/// Decodes arguments from the client under test.
 pub(super) fn args<'c, T: millrace_xdr::Decode<'c>>(call: &'c CallContext) -> T {
     call.args().get().unwrap()
 }
@@ -293,7 +293,7 @@ impl Transport for ScriptTransport {
     }
 }
 
-/// Runs a test on a runtime of its own.
+/// Runs a test on a new runtime.
 pub(super) fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
 }

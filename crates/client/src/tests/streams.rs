@@ -1,4 +1,4 @@
-//! The stream of a [`File`] on a server that writes less than it is asked to, restarts, and fails.
+//! The stream of a [`File`] on a server with short writes, restarts, and errors.
 
 use std::{
     path::PathBuf,
@@ -11,16 +11,16 @@ use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use super::script::{Act, Script, args, attributes, fail, handle, ok, run};
 use crate::{File, file::Access};
 
-/// What the server has, and how it behaves.
+/// State and configuration of the server.
 #[derive(Default)]
 struct Disk {
     content: Vec<u8>,
     instance: u64,
-    /// The most bytes of one WRITE.
+    /// Maximum size of one WRITE in bytes.
     most: usize,
-    /// COMMITs before which it loses everything and restarts.
+    /// Number of COMMITs before which the server restarts and loses uncommitted data.
     restarts: u32,
-    /// WRITEs that fail from now on.
+    /// Number of WRITEs that fail.
     failures: u32,
 }
 
@@ -78,7 +78,7 @@ fn short_writes_are_completed_before_newer_data_of_the_range() {
 }
 
 #[test]
-fn shutdown_writes_again_what_a_restarted_server_has_lost() {
+fn shutdown_rewrites_data_that_a_restarted_server_has_lost() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk { most: usize::MAX, restarts: 2, ..Disk::default() }));
         let mut file = open(&serve(&disk)).await;
@@ -90,7 +90,7 @@ fn shutdown_writes_again_what_a_restarted_server_has_lost() {
 }
 
 #[test]
-fn the_failure_of_a_write_is_reported_by_the_next_call_and_only_by_that() {
+fn the_error_of_a_write_is_returned_once_by_the_next_call() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk { most: usize::MAX, failures: 1, ..Disk::default() }));
         let mut file = open(&serve(&disk)).await;

@@ -1,4 +1,4 @@
-//! Data that was written UNSTABLE survives restarts of the server.
+//! UNSTABLE data survives restarts of the server.
 
 use std::{
     sync::{Arc, Mutex},
@@ -14,13 +14,13 @@ use millrace_nfs::v3::{
 use super::script::{Act, Script, args, attributes, fail, handle, ok, quick, run};
 use crate::{Error, Options, RetryPolicy, nfs3::File};
 
-/// A file on a server that loses what is not committed when it restarts.
+/// A file on a server that loses uncommitted data at a restart.
 #[derive(Default)]
 struct Disk {
     stable: Vec<u8>,
     volatile: Vec<(usize, Vec<u8>)>,
     instance: u64,
-    /// Restarts at each COMMIT, before it is executed, for so many times.
+    /// Number of COMMITs before which the server restarts.
     restarts_at_commit: u32,
     /// Restarts before each WRITE.
     restart_at_write: bool,
@@ -110,7 +110,7 @@ fn data_is_retained_until_a_commit_by_the_same_server_instance() {
 }
 
 #[test]
-fn only_what_the_restart_lost_is_written_again() {
+fn only_lost_data_is_rewritten() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk::default()));
         let file = File::new(serve(&disk).client().await, handle(2));
@@ -124,7 +124,7 @@ fn only_what_the_restart_lost_is_written_again() {
 }
 
 #[test]
-fn a_stream_ends_committed() {
+fn a_stream_commits_at_the_end() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk { restarts_at_commit: 1, ..Disk::default() }));
         let client = serve(&disk).client().await;
@@ -155,7 +155,7 @@ fn a_source_that_fails_ends_the_stream_with_its_error() {
 }
 
 #[test]
-fn a_server_that_restarts_for_ever_is_reported_and_the_data_stays_retained() {
+fn repeated_restarts_are_an_error_and_the_data_stays_retained() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk { restarts_at_commit: u32::MAX, ..Disk::default() }));
         let retry = RetryPolicy { max_elapsed: Duration::from_millis(50), ..quick() };
@@ -171,7 +171,7 @@ fn a_server_that_restarts_for_ever_is_reported_and_the_data_stays_retained() {
 }
 
 #[test]
-fn one_write_of_several_parts_starts_again_when_the_server_restarts_between_them() {
+fn a_write_in_several_parts_restarts_if_the_server_restarts_between_them() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk { restart_at_write: true, ..Disk::default() }));
         let client = serve(&disk).client().await;
@@ -199,7 +199,7 @@ fn data_written_after_a_restart_is_not_replaced_by_older_data() {
 }
 
 #[test]
-fn files_of_one_handle_share_what_is_retained() {
+fn files_of_one_handle_share_retained_data() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk::default()));
         let client = serve(&disk).client().await;
@@ -214,7 +214,7 @@ fn files_of_one_handle_share_what_is_retained() {
 }
 
 #[test]
-fn a_write_by_handle_replaces_what_an_open_file_retains() {
+fn a_write_by_handle_replaces_retained_data_of_an_open_file() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk::default()));
         let client = serve(&disk).client().await;
@@ -227,7 +227,7 @@ fn a_write_by_handle_replaces_what_an_open_file_retains() {
 }
 
 #[test]
-fn data_that_the_server_lost_is_read_as_it_was_written() {
+fn lost_data_is_read_as_written() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk::default()));
         let client = serve(&disk).client().await;
@@ -252,13 +252,13 @@ fn data_that_the_server_lost_is_read_as_it_was_written() {
 }
 
 #[test]
-fn more_than_the_limit_is_never_retained() {
+fn retained_data_is_limited() {
     run(async {
         let disk = Arc::new(Mutex::new(Disk::default()));
         let script = serve(&disk);
         let limit = 1 << 20;
         let options = Options { unstable_limit: limit, retry: quick(), ..Options::default() };
-        // Far apart, on top of each other, and each replacing all but the first byte of the one before.
+        // Separate, overlapping, and each replacing all but the first byte of the previous write.
         for (step, commits) in [(4096, 2), (0, 0), (1, 2)] {
             let client = script.mount_with("/e", options.clone()).await.unwrap();
             let file = File::new(client, handle(2));
@@ -275,19 +275,19 @@ fn more_than_the_limit_is_never_retained() {
     });
 }
 
-/// A file at its n-th change.
+/// Attributes after the n-th change.
 fn at(n: u32) -> Fattr {
     let time = NfsTime { seconds: n, nanoseconds: 0 };
     Fattr { mtime: time, ctime: time, ..attributes(FileType::Regular, 2) }
 }
 
-/// Its change from `before` to the next.
+/// `wcc_data` of the change after `before`.
 fn change(before: u32) -> WccData {
     WccData { before: Some(WccAttr::from(&at(before))), after: Some(at(before + 1)) }
 }
 
-/// A server that writes 4000 bytes at a time; what it changes is at `steps`, one after the other, a COMMIT among them. It
-/// restarts before its first COMMIT.
+/// A server that writes at most 4000 bytes per call. `steps` are the numbers of its changes, including a
+/// COMMIT. It restarts before its first COMMIT.
 fn stepping(steps: [u32; 6]) -> Arc<Script> {
     let mut steps = steps.into_iter();
     let mut instance = 0;
@@ -309,7 +309,7 @@ fn stepping(steps: [u32; 6]) -> Arc<Script> {
 }
 
 #[test]
-fn the_file_before_and_after_is_told_unless_somebody_came_between() {
+fn wcc_data_is_returned_unless_another_client_changed_the_file() {
     run(async {
         for (steps, written, committed) in [
             ([1, 2, 3, 4, 5, 6], true, true),
@@ -321,13 +321,13 @@ fn the_file_before_and_after_is_told_unless_somebody_came_between() {
             let client = stepping(steps).client().await;
             let file = File::new(client.clone(), handle(2));
             let view = client.arena().copy_from(&data(8000)).unwrap();
-            let of = |from: usize, to: usize, told: bool| WccData {
-                before: change(steps[from]).before.filter(|_| told),
+            let of = |from: usize, to: usize, unchanged: bool| WccData {
+                before: change(steps[from]).before.filter(|_| unchanged),
                 after: change(steps[to]).after,
             };
             let wcc = file.write_from_as(&client, 0, view.into()).await.unwrap();
             assert_eq!(wcc, of(0, 1, written), "{steps:?}");
-            // COMMIT, two WRITEs of what was lost, COMMIT.
+            // COMMIT, two WRITEs of lost data, COMMIT.
             let wcc = file.commit_and_attributes().await.unwrap();
             assert_eq!(wcc, of(2, 5, committed), "{steps:?}");
             assert_eq!(file.commit_and_attributes().await.unwrap(), WccData::default(), "nothing to commit");

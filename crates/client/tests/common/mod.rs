@@ -28,7 +28,8 @@ pub(crate) fn url(server: &Running, proto: Proto, export: &str) -> String {
     format!("nfs://{address}/{export}?proto={proto}")
 }
 
-/// Runs `test` over TCP and over RDMA, each with a fresh server, with what makes a URL of an export's name.
+/// Runs `test` over TCP and over RDMA, each with a new server, with a function from an export's name to a
+/// URL.
 pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(Box<dyn Fn(&str) -> String>) -> F) {
     for proto in [Proto::Tcp, Proto::Rdma] {
         let server = std::sync::Arc::new(server());

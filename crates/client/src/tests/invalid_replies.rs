@@ -1,4 +1,4 @@
-//! Replies that do not make sense end a call with an error, never in a loop, a panic or wrong data.
+//! Invalid replies end a call with an error, never with a loop, a panic or wrong data.
 
 use millrace_nfs::v3::{
     Procedure, ReadArgs, ReadOk, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, StableHow, Status, WriteArgs,
@@ -8,9 +8,9 @@ use millrace_nfs::v3::{
 use super::script::{Act, Script, args, fail, handle, ok, run};
 use crate::Error;
 
-fn bad_reply<T: std::fmt::Debug>(result: Result<T, Error>, says: &str) {
+fn bad_reply<T: std::fmt::Debug>(result: Result<T, Error>, expected: &str) {
     let e = result.unwrap_err();
-    assert!(matches!(e, Error::BadReply { .. }) && e.to_string().contains(says), "{e}");
+    assert!(matches!(e, Error::BadReply { .. }) && e.to_string().contains(expected), "{e}");
 }
 
 fn read_answer(data: &'static [u8], eof: bool) -> Act {
@@ -33,7 +33,7 @@ impl EncodeCounted for ReadOk {
 }
 
 #[test]
-fn a_read_that_gives_more_than_asked_is_refused() {
+fn a_read_reply_with_excess_data_is_rejected() {
     run(async {
         let script = Script::new(|_, call| {
             let _: ReadArgs = args(call);
@@ -46,7 +46,7 @@ fn a_read_that_gives_more_than_asked_is_refused() {
 }
 
 #[test]
-fn a_read_that_gives_nothing_before_the_end_is_refused() {
+fn an_empty_read_reply_before_the_end_is_rejected() {
     run(async {
         let script = Script::new(|_, _| read_answer(b"", false));
         let c = script.client().await;
@@ -74,9 +74,9 @@ fn short_reads_are_continued_until_the_end_of_the_file() {
 }
 
 #[test]
-fn a_write_that_claims_more_or_nothing_is_refused() {
+fn a_write_reply_with_an_excess_or_zero_count_is_rejected() {
     run(async {
-        for (count, committed, says) in [
+        for (count, committed, expected) in [
             (5, StableHow::FileSync, "5 bytes written of 4"),
             (0, StableHow::FileSync, "0 bytes written of 4"),
             (4, StableHow::Unstable, "less stable"),
@@ -85,7 +85,7 @@ fn a_write_that_claims_more_or_nothing_is_refused() {
                 ok(WriteOk { file: Default::default(), count, committed, verifier: [1; 8] })
             });
             let c = script.client().await;
-            bad_reply(c.write(handle(2), 0, b"abcd", StableHow::DataSync).await, says);
+            bad_reply(c.write(handle(2), 0, b"abcd", StableHow::DataSync).await, expected);
         }
     });
 }
@@ -109,7 +109,7 @@ fn short_writes_are_continued() {
     });
 }
 
-/// A READDIR result with these entries; the client asks by READDIR because READDIRPLUS is not there.
+/// A READDIR result with these entries, for a server without READDIRPLUS.
 fn listing(entries: Vec<(u64, &'static [u8])>, eof: bool) -> Act {
     Act::Answer(Box::new(move |e| {
         let mut list = ReaddirEncoder::begin(e, &None, [3; 8], 8192);
@@ -121,7 +121,7 @@ fn listing(entries: Vec<(u64, &'static [u8])>, eof: bool) -> Act {
 }
 
 #[test]
-fn a_server_without_readdirplus_is_read_by_readdir() {
+fn without_readdirplus_the_client_uses_readdir() {
     run(async {
         let script = Script::new(|p, call| {
             if p == Procedure::Readdirplus {
@@ -144,7 +144,7 @@ fn a_server_without_readdirplus_is_read_by_readdir() {
 }
 
 #[test]
-fn a_directory_that_never_ends_is_an_error() {
+fn a_directory_without_end_is_an_error() {
     run(async {
         let no_plus = |p| p == Procedure::Readdirplus;
         let script =
@@ -161,7 +161,7 @@ fn a_directory_that_never_ends_is_an_error() {
 }
 
 #[test]
-fn a_directory_that_changed_is_read_again_and_not_for_ever() {
+fn restarts_of_a_changed_directory_are_limited() {
     run(async {
         let mut stale = 2;
         let script = Script::new(move |p, call| {
@@ -186,7 +186,7 @@ fn a_directory_that_changed_is_read_again_and_not_for_ever() {
 }
 
 #[test]
-fn replies_that_are_no_xdr_of_the_procedure_are_refused() {
+fn replies_with_invalid_xdr_are_rejected() {
     run(async {
         for bytes in [&[][..], &[0, 0, 0], &[0, 0, 0, 99], &[0, 0, 0, 0, 0, 0, 0, 9]] {
             let script = Script::new(move |_, _| Act::Answer(Box::new(move |e| e.put_raw(bytes))));
