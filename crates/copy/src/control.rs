@@ -1,10 +1,10 @@
-//! Events of a copy for its caller, and the signal to stop for its tasks.
+//! Events of a copy, and the stop signal for its tasks.
 
 use tokio::sync::watch;
 
 use crate::Error;
 
-/// The progress of a copy, reported as it happens.
+/// An event of a copy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -12,19 +12,19 @@ pub enum Event<'a> {
     Started {
         /// The path of the file, as in [`Item::path`](crate::Item::path).
         path: &'a str,
-        /// The size of the file in bytes, as its directory entry gave it.
+        /// The size of the file in bytes, from its directory entry.
         bytes: u64,
     },
     /// Data was written to the target.
     Written {
-        /// How many bytes.
+        /// Number of bytes.
         bytes: usize,
     },
     /// An object could not be copied.
     Failed {
         /// The path of the object, as in [`Item::path`](crate::Item::path).
         path: &'a str,
-        /// Why.
+        /// Reason.
         error: &'a Error,
     },
 }
@@ -32,7 +32,7 @@ pub enum Event<'a> {
 /// Receives the events of a copy, from all of its tasks.
 pub(crate) type Listener = Box<dyn Fn(Event<'_>) + Send + Sync>;
 
-/// What the tasks of one copy share with its caller.
+/// State that the tasks of one copy share with its caller.
 pub(crate) struct Control {
     stop: watch::Sender<bool>,
     listener: Listener,
@@ -53,9 +53,9 @@ impl Control {
         self.stop.send_replace(true);
     }
 
-    /// Completes when [`Self::stop`] was called.
+    /// Waits until [`Self::stop`] is called.
     pub(crate) async fn stopped(&self) {
-        // Fails only when the sender is gone, which `self` keeps.
+        // Fails only if the sender has been dropped, which `self` owns.
         drop(self.stop.subscribe().wait_for(|s| *s).await);
     }
 
@@ -64,7 +64,7 @@ impl Control {
         *self.stop.borrow()
     }
 
-    /// An error if [`Self::stop`] was called.
+    /// Returns [`Error::Stopped`] if [`Self::stop`] was called.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.is_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }

@@ -1,4 +1,5 @@
-//! The content of one file: records in flight, in order where order matters, sent again where a server lost them.
+//! Transfer of the content of one file: pipelined records, checksum, retransmission of records that a server
+//! has lost.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -16,20 +17,20 @@ use crate::{
     tree::{Source, Target, WriteOutcome},
 };
 
-/// How often a file's lost records are sent again before we give up on the server.
+/// Maximum number of retransmissions of a file's lost records.
 const RESENDS: usize = 16;
-/// Hashing more than this at a time is moved off the threads that drive connections.
-const HASH_HERE: usize = 64 << 10;
+/// Size in bytes above which data is hashed on a blocking thread.
+const MAX_INLINE_HASH: usize = 64 << 10;
 
-/// What all files share.
+/// Limits and state that all files share.
 pub(crate) struct Flow {
-    /// Records in flight, all files together.
+    /// Permits for records in flight, over all files.
     pub(crate) budget: Arc<Semaphore>,
-    /// Records in flight of one file.
+    /// Maximum number of records in flight of one file.
     pub(crate) window: usize,
-    /// Bytes of one record.
+    /// Size of one record in bytes.
     pub(crate) record: usize,
-    /// Events and the signal to stop.
+    /// Events and the stop signal.
     pub(crate) control: Arc<Control>,
 }
 
@@ -48,14 +49,14 @@ fn ranges(size: u64, record: usize) -> impl Iterator<Item = Range> {
     })
 }
 
-/// A SHA-256 that is fed in order.
+/// An incremental SHA-256 checksum.
 #[derive(Default, Clone)]
 pub(crate) struct Checksum(Sha256);
 
 impl Checksum {
     /// Adds `data`.
     pub(crate) async fn update(mut self, data: Views) -> Result<Self, Error> {
-        let small = data.len() <= HASH_HERE;
+        let small = data.len() <= MAX_INLINE_HASH;
         let add = move || {
             data.iter().for_each(|v| self.0.update(&**v));
             self
@@ -66,13 +67,13 @@ impl Checksum {
         tokio::task::spawn_blocking(add).await.map_err(|_| Error::Task)
     }
 
-    /// The sum.
+    /// Returns the checksum.
     pub(crate) fn finish(self) -> [u8; 32] {
         self.0.finalize().into()
     }
 }
 
-/// Reads `size` bytes of `file` in order, several records at a time, and gives their checksum.
+/// Reads `size` bytes of `file` in order, with several records in flight, and returns their checksum.
 pub(crate) async fn checksum<S: Source>(
     tree: &S,
     file: &S::Reader,
@@ -101,7 +102,7 @@ pub(crate) async fn checksum<S: Source>(
     }
 }
 
-/// How much was copied, and its checksum if one was asked for.
+/// Number of bytes copied, and their checksum if requested.
 pub(crate) struct Copied {
     pub(crate) bytes: u64,
     pub(crate) checksum: Option<[u8; 32]>,
@@ -120,7 +121,7 @@ pub(crate) async fn transfer<S: Source, T: Target>(
     let mut written = pass.run(ranges(size, flow.record), sum.as_mut()).await?;
     let mut bytes = size;
     if size == 0 {
-        // Files that the kernel makes up (/proc) have size 0 and content all the same.
+        // Generated files, such as those in /proc, have size 0 and content.
         bytes = pass.tail(&mut written, sum.as_mut()).await?;
     }
     pass.stable = false;
@@ -137,30 +138,30 @@ pub(crate) async fn transfer<S: Source, T: Target>(
         if lost.is_empty() {
             return Ok(Copied { bytes, checksum: sum.map(Checksum::finish) });
         }
-        // The server restarted and may have lost what it had not made stable (RFC 1813 section 4.8).
-        tracing::info!(records = lost.len(), "the server restarted: sending again what it may have lost");
+        // The server restarted and may have lost unstable data (RFC 1813 section 4.8).
+        tracing::info!(records = lost.len(), "the server restarted: rewriting data that it may have lost");
         written.retain(|(_, s)| s.stable || s.verifier == verifier);
         written.extend(pass.run(lost.into_iter(), None).await?);
     }
     Err(Error::DataLost)
 }
 
-/// One way through (a part of) a file.
+/// One pass over (a part of) a file.
 struct Pass<'a, S: Source, T: Target> {
     source: &'a S,
     from: &'a S::Reader,
     target: &'a T,
     to: &'a T::Writer,
     flow: &'a Flow,
-    /// Ask for stable writes: one round trip less for a file of one record.
+    /// Whether to request stable writes, which saves a round trip for a file of one record.
     stable: bool,
 }
 
 type Written = Vec<(Range, WriteOutcome)>;
 
 impl<S: Source, T: Target> Pass<'_, S, T> {
-    /// Copies `todo`. Reads arrive in order (for the checksum); writes go out at once and end in any order. A record
-    /// holds its permit from its read to the end of its write.
+    /// Copies `todo`. Reads complete in order (for the checksum); writes start immediately and complete in
+    /// any order. A record holds its permit from its read to the end of its write.
     async fn run(
         &self,
         mut todo: impl Iterator<Item = Range>,
@@ -202,7 +203,7 @@ impl<S: Source, T: Target> Pass<'_, S, T> {
         }
     }
 
-    /// Copies record by record until the source ends; gives the bytes.
+    /// Copies record by record up to the end of the source. Returns the number of bytes.
     async fn tail(&self, written: &mut Written, mut sum: Option<&mut Checksum>) -> Result<u64, Error> {
         let mut offset = 0;
         loop {

@@ -1,10 +1,10 @@
-//! Why an object was not copied.
+//! Errors of copies.
 
 use std::{io, path::PathBuf};
 
 use millrace_nfs::v3::Status;
 
-/// Why an object was not copied.
+/// Reason why an object was not copied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,23 +36,23 @@ pub enum Error {
     /// The source returned a directory entry whose name is empty, `.`, `..`, or contains `/` or NUL.
     #[error("the source has the invalid file name {0:?}")]
     InvalidName(String),
-    /// The file became shorter while it was read.
-    #[error("it became shorter while it was copied")]
+    /// The file was truncated while it was read.
+    #[error("it was truncated while it was copied")]
     Shrunk,
     /// The checksum of the copy differs from that of the data that was read from the source.
     #[error("the copy differs from the source (SHA-256)")]
     Mismatch,
-    /// The object is a further name of a file whose first name was not copied.
-    #[error("the file of which it is another name was not copied")]
+    /// The object is a hard link to a file that was not copied.
+    #[error("it is a hard link to a file that was not copied")]
     LinkTarget,
-    /// The target lost unstable data again each time the data was written again.
+    /// The target repeatedly lost unstable data.
     #[error("the server lost written data repeatedly")]
     DataLost,
     /// The copy was interrupted, or another file failed with a fatal error.
     #[error("the copy was stopped")]
     Stopped,
     /// The runtime is shutting down, or the task that copied the file panicked.
-    #[error("the task of the copy ended early")]
+    #[error("the task that copied the file was aborted or panicked")]
     Task,
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_server_ends_a_copy_and_a_file_that_is_gone_does_not() {
+    fn a_full_server_is_fatal_and_a_missing_file_is_not() {
         let failed = |status| {
             let procedure = millrace_nfs::v3::Procedure::Read;
             Error::from(millrace_client::Error::Nfs { procedure, object: "x".into(), status })

@@ -1,12 +1,12 @@
 //! Copies of directory trees between the local file system and NFS exports, in any direction.
 //!
-//! A [`TreeCopy`] has two sides: a [`Source`], which is read, and a [`Target`], which is written. [`LocalTree`] (the
-//! local file system) and [`RemoteTree`] (an export that a [`millrace_client::nfs3::Client`] has mounted) implement
-//! both.
+//! A [`TreeCopy`] has two sides: a [`Source`], which is read, and a [`Target`], which is written.
+//! [`LocalTree`] (the local file system) and [`RemoteTree`] (an export that a
+//! [`millrace_client::nfs3::Client`] has mounted) implement both.
 //!
-//! - A file appears under its final name only when all of its data is stable; until then it has a temporary name in the
-//!   same directory, which is removed when the copy of the file fails or is interrupted.
-//! - Data that an NFS server lost in a restart before COMMIT is written again (RFC 1813, section 4.8).
+//! - A file has a temporary name in the same directory until all of its data is stable; then it is renamed to
+//!   its final name. The temporary file is removed if the copy fails or is interrupted.
+//! - Data that an NFS server lost in a restart before COMMIT is rewritten (RFC 1813 section 4.8).
 //! - With [`Options::verify`], each file is read back from the target and its SHA-256 checksum compared.
 //! - Failure of one file does not stop the others, unless every further file would fail for the same reason
 //!   ([`Error::is_fatal`]).
@@ -39,8 +39,9 @@
 //! # Concurrency
 //!
 //! One task walks the source and creates directories. Each file is copied by its own task, at most
-//! [`Options::parallel`] at a time, and each keeps several records in flight, at most [`Options::outstanding`] for all
-//! files together. Data is read into arena memory and written from it without a copy.
+//! [`Options::parallel`] at a time, and each keeps several records in flight, at most
+//! [`Options::outstanding`] over all files. Data is read into arena memory and written from it without a
+//! copy.
 //!
 //! The futures use Tokio's tasks and timers and must run on a Tokio runtime.
 

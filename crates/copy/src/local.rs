@@ -23,10 +23,10 @@ use crate::{
     },
 };
 
-/// The most bytes that one read or write has.
+/// Maximum size of one read or write in bytes.
 const RECORD: usize = 1 << 20;
 
-/// The bits that make a program run as its owner or group.
+/// The mode bits set-user-ID and set-group-ID.
 const SET_ID: u32 = 0o6000;
 
 /// The local file system. Objects are identified by their paths.
@@ -55,13 +55,13 @@ impl LocalWriter {
 }
 
 impl LocalTree {
-    /// Creates a side of copies whose files are read into memory of `arena`.
+    /// Creates a source or target whose files are read into memory of `arena`.
     pub fn new(arena: Arena) -> Self {
         Self { arena }
     }
 }
 
-/// Runs `work`, which may wait for a disk, where it holds nobody up.
+/// Runs `work`, which may block, on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -73,10 +73,11 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error 
 }
 
 impl Item<PathBuf> {
-    /// The local object at `path`, for a copy with the name `name`. A symbolic link is not followed.
+    /// Returns the local object at `path`, to be copied under the name `name`. A symbolic link is not
+    /// followed.
     ///
     /// # Errors
-    /// When the attributes of `path` cannot be read.
+    /// The attributes of `path` cannot be read.
     pub fn local(path: &Path, name: impl Into<Vec<u8>>) -> Result<Self, Error> {
         let meta = fs::symlink_metadata(path).map_err(failed("read", path))?;
         Ok(Self {
@@ -118,7 +119,7 @@ fn apply(path: &Path, meta: &Metadata, preserve: Preserve) -> io::Result<()> {
         rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
     if meta.kind != FileKind::Symlink {
-        // The set-id bits lend the owner's rights. That owner is not kept: they would lend ours, by a server's word.
+        // Without the owner, set-user-ID and set-group-ID bits from a server would grant this user's rights.
         let mode =
             if meta.kind == FileKind::File && !preserve.owner { meta.mode & !SET_ID } else { meta.mode };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
@@ -204,7 +205,7 @@ impl Target for LocalTree {
         let path = in_dir(dir, name)?;
         match fs::create_dir(&path) {
             Ok(()) => Ok(path),
-            // A symbolic link is not followed: a server could have given it to lead us elsewhere.
+            // Not following symbolic links: the server could direct the change to another file.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match fs::symlink_metadata(&path) {
                 Ok(m) if m.is_dir() => Ok(path),
                 _ => Err(Error::NotDirectory),
@@ -271,7 +272,7 @@ impl Target for LocalTree {
     }
 
     async fn discard(&self, file: &LocalWriter) {
-        // Nothing is left to tell anybody if this fails too.
+        // This is error cleanup: a further error is ignored.
         drop(fs::remove_file(&file.temporary));
     }
 
@@ -286,7 +287,7 @@ impl Target for LocalTree {
         let path = in_dir(dir, name)?;
         let temporary = in_dir(dir, &temporary_name(name, random()))?;
         std::os::unix::fs::symlink(OsStr::from_bytes(text), &temporary).map_err(failed("link", &path))?;
-        // Not every file system keeps attributes of links; the link is what counts.
+        // Some file systems do not store attributes of symbolic links: ignore the error.
         drop(apply(&temporary, meta, preserve));
         fs::rename(&temporary, &path).map_err(|e| {
             drop(fs::remove_file(&temporary));
@@ -301,7 +302,7 @@ impl Target for LocalTree {
                 let temporary = in_dir(dir, &temporary_name(name, random()))?;
                 fs::hard_link(file, &temporary).map_err(failed("link", &path))?;
                 let renamed = fs::rename(&temporary, &path).map_err(failed("link", &path));
-                // Renaming one name of a file over another does nothing and leaves both.
+                // rename(2) of a file over another link to it has no effect and leaves both names.
                 drop(fs::remove_file(&temporary));
                 renamed
             }

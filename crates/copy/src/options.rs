@@ -1,9 +1,10 @@
 //! Options of a copy.
 
-/// How to copy.
+/// Options of a copy.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Copy directories with their contents. Without it a directory fails with [`Error::IsDirectory`](crate::Error::IsDirectory).
+    /// Copy directories with their contents. Without it a directory fails with
+    /// [`Error::IsDirectory`](crate::Error::IsDirectory).
     pub recursive: bool,
     /// Read each file back from the target and compare SHA-256 checksums before it gets its final name.
     pub verify: bool,
@@ -11,11 +12,11 @@ pub struct Options {
     pub hard_links: bool,
     /// The attributes to set on copies besides mode and times.
     pub preserve: Preserve,
-    /// Files in flight; 0 counts as 1.
+    /// Maximum number of files in flight; 0 counts as 1.
     pub parallel: usize,
-    /// Records in flight, all files together; 0 counts as 1.
+    /// Maximum number of records in flight, over all files; 0 counts as 1.
     pub outstanding: usize,
-    /// Bytes of one read or write; `None` or more than both sides prefer: what both sides prefer.
+    /// Size of one read or write in bytes, at most the preferred size of both sides; `None`: that size.
     pub record: Option<usize>,
 }
 

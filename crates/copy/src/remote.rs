@@ -1,4 +1,4 @@
-//! The files of an NFS export.
+//! NFS exports as sources and targets.
 
 use millrace_buffer::Views;
 use millrace_client::nfs3::Client;
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// How often a record is written again because the server restarted in the middle of it.
+/// Maximum number of rewrites of a record because the server restarted during its write.
 const RESTARTS: usize = 8;
 
 /// The files of an NFS export. Objects are identified by their file handles.
@@ -31,7 +31,7 @@ pub struct RemoteWriter {
 }
 
 impl RemoteTree {
-    /// Creates a side of copies from the export that `client` has mounted.
+    /// Creates a source or target of the export that `client` has mounted.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
@@ -64,11 +64,11 @@ impl RemoteTree {
         }
     }
 
-    /// Sets what is kept of `meta`.
+    /// Sets the preserved attributes of `meta`.
     async fn set(&self, object: FileHandle, meta: &Metadata, preserve: Preserve) -> Result<(), Error> {
         let mut rest = to_set(meta, preserve);
         if preserve.owner && meta.mode & SET_ID != 0 {
-            // Together with a new owner, servers (Linux) clear these bits of the mode.
+            // With a change of owner, servers (Linux) clear these mode bits.
             let owner = Sattr { uid: rest.uid.take(), gid: rest.gid.take(), ..Sattr::default() };
             self.client.setattr(object, owner, None).await?;
         }
@@ -103,7 +103,7 @@ impl From<&Fattr> for Metadata {
 /// The mode bits set-user-ID and set-group-ID.
 const SET_ID: u32 = 0o6000;
 
-/// What to set on a copy. NFS version 3 has no times before 1970 or after 2106; the nearest is taken.
+/// The attributes to set on a copy. Times outside of the range of NFS version 3, 1970 to 2106, are clamped.
 fn to_set(meta: &Metadata, preserve: Preserve) -> Sattr {
     let time = |t: Timestamp| {
         let seconds = u32::try_from(t.seconds.max(0)).unwrap_or(u32::MAX);
@@ -168,7 +168,7 @@ impl Target for RemoteTree {
     type Writer = RemoteWriter;
 
     async fn make_dir(&self, dir: &FileHandle, name: &[u8]) -> Result<FileHandle, Error> {
-        // Its own mode comes when it is filled; until then it is nobody else's business.
+        // Only the owner has access until the directory is complete; then its mode is set.
         let private = Sattr { mode: Some(0o700), ..Sattr::default() };
         match self.client.mkdir(*dir, name, private).await {
             Ok(made) => Ok(made.handle),
@@ -182,7 +182,7 @@ impl Target for RemoteTree {
 
     async fn create(&self, dir: &FileHandle, name: &[u8]) -> Result<RemoteWriter, Error> {
         let temporary = temporary_name(name, random());
-        // The name is ours alone, so that a CREATE that was sent twice does no harm.
+        // The name is unique, so that a retransmitted CREATE is harmless.
         let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
         let made = self.client.create(*dir, &temporary, how).await?;
         Ok(RemoteWriter { file: made.handle, dir: *dir, temporary, name: name.to_vec() })
@@ -203,7 +203,7 @@ impl Target for RemoteTree {
             let w = self.client.write_from(file.file, offset + done as u64, rest, how).await?;
             let part = WriteOutcome { stable: w.committed == StableHow::FileSync, verifier: w.verifier };
             match stamp {
-                // The parts of a record belong to one instance of the server, or it is written again.
+                // All parts of a record must have the same write verifier; otherwise it is rewritten.
                 Some(first) if first.verifier != part.verifier && restarts < RESTARTS => {
                     restarts += 1;
                     (done, stamp) = (0, None);
@@ -241,7 +241,7 @@ impl Target for RemoteTree {
     }
 
     async fn discard(&self, file: &RemoteWriter) {
-        // The server may be the reason why we are here: it gets a moment, not for ever.
+        // The server may be unreachable, so the cleanup has a time limit.
         let moment = std::time::Duration::from_secs(5);
         match tokio::time::timeout(moment, self.client.remove(file.dir, &file.temporary)).await {
             Ok(Ok(_)) => {}
@@ -275,7 +275,7 @@ impl Target for RemoteTree {
                 let temporary = temporary_name(name, random());
                 self.client.link(*file, *dir, &temporary).await?;
                 let renamed = self.client.rename(*dir, &temporary, *dir, name).await;
-                // Renaming one name of a file over another does nothing and leaves both.
+                // RENAME of a file over another link to it has no effect and leaves both names.
                 drop(self.client.remove(*dir, &temporary).await);
                 renamed?;
             }

@@ -23,7 +23,8 @@ pub struct Report {
     pub elapsed: Duration,
     /// The objects that were not copied, in the order of their failure.
     pub failed: Vec<FailedFile>,
-    /// The future given to [`TreeCopy::interrupted_by`](crate::TreeCopy::interrupted_by) completed before the copy.
+    /// The future given to [`TreeCopy::interrupted_by`](crate::TreeCopy::interrupted_by) completed before the
+    /// copy.
     pub interrupted: bool,
     /// A fatal error ([`Error::is_fatal`]) stopped the copy.
     pub stopped: bool,
@@ -34,6 +35,6 @@ pub struct Report {
 pub struct FailedFile {
     /// Its path, as in [`Item::path`](crate::Item::path).
     pub path: String,
-    /// Why.
+    /// Reason.
     pub error: Error,
 }

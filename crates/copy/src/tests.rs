@@ -1,4 +1,4 @@
-//! The engine, with this machine's files on both sides and a target that can be made to fail.
+//! Copies between local trees, with a target that fails on demand.
 
 use std::{
     collections::HashMap,
@@ -29,12 +29,12 @@ fn run<T: Target<Node = PathBuf>>(from: &Path, to: &Path, target: &T, options: &
     rt.block_on(TreeCopy::new(&tree(), target, options.clone()).run(items, to.to_owned()))
 }
 
-/// Whether everything was copied.
+/// Whether all objects were copied.
 fn complete(report: &Report) -> bool {
     report.failed.is_empty() && !report.interrupted && !report.stopped
 }
 
-/// Whether nothing was copied, because of a failure.
+/// Whether no file was copied because of an error.
 fn nothing_copied(report: &Report) -> bool {
     !report.failed.is_empty() && report.files + report.symlinks + report.hard_links == 0
 }
@@ -43,7 +43,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed).collect()
 }
 
-/// A directory with a bit of everything.
+/// Creates a tree with files, links and directories of various sizes and modes.
 fn make_tree(dir: &Path) {
     fs::create_dir_all(dir.join("sub/deep")).unwrap();
     fs::write(dir.join("empty"), b"").unwrap();
@@ -60,7 +60,7 @@ fn make_tree(dir: &Path) {
     fs::File::open(dir.join("sub")).unwrap().set_modified(old).unwrap();
 }
 
-/// Everything that a copy keeps: path to (mode, mtime, content or link text).
+/// Attributes that a copy preserves, by path: mode, mtime, content or link target.
 fn picture(dir: &Path) -> HashMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
     let mut out = HashMap::new();
     let mut todo = vec![dir.to_owned()];
@@ -93,7 +93,7 @@ fn options() -> Options {
 }
 
 #[test]
-fn a_copied_tree_is_the_same_in_content_modes_times_and_links() {
+fn a_copied_tree_has_the_same_content_modes_times_and_links() {
     let dir = tempfile::tempdir().unwrap();
     make_tree(&dir.path().join("from"));
     let with = Options { hard_links: true, verify: true, ..options() };
@@ -107,7 +107,7 @@ fn a_copied_tree_is_the_same_in_content_modes_times_and_links() {
 }
 
 #[test]
-fn a_file_that_comes_without_its_owner_does_not_run_with_ours() {
+fn set_id_bits_are_cleared_unless_the_owner_is_preserved() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("copy"));
     fs::write(&from, b"#!/bin/sh").unwrap();
@@ -120,7 +120,7 @@ fn a_file_that_comes_without_its_owner_does_not_run_with_ours() {
 }
 
 #[test]
-fn a_second_copy_over_the_first_replaces_it() {
+fn a_second_copy_replaces_the_first() {
     let dir = tempfile::tempdir().unwrap();
     make_tree(&dir.path().join("from"));
     let with = Options { hard_links: true, ..options() };
@@ -133,7 +133,7 @@ fn a_second_copy_over_the_first_replaces_it() {
 }
 
 #[test]
-fn a_directory_is_not_copied_without_r() {
+fn a_directory_requires_a_recursive_copy() {
     let dir = tempfile::tempdir().unwrap();
     make_tree(&dir.path().join("from"));
     let report =
@@ -143,16 +143,16 @@ fn a_directory_is_not_copied_without_r() {
     assert_eq!(names(dir.path()), ["from"]);
 }
 
-/// What the target does wrong.
+/// Faults of the target.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
-    /// Writes fail after this many.
+    /// Writes fail after this number.
     WriteFails { after: usize, fatal: bool },
-    /// Unstable; after this many writes what is not committed is lost and the verifier changes.
+    /// Writes are unstable; after this number, uncommitted data is lost and the verifier changes.
     Restarts { after: usize },
     /// One byte of the first write is changed.
     Corrupts,
-    /// Nothing can be given its final name.
+    /// Renaming to the final name fails.
     PublishFails,
 }
 
@@ -174,7 +174,8 @@ impl Faulty {
         Self { inner: tree(), fault, writes: Arc::default(), unstable: Arc::default() }
     }
 
-    /// Numbers a write. The restart comes before the write of that number begins, so that no later one is lost.
+    /// Returns the number of a write. The restart happens before that write starts, so that no later one is
+    /// lost.
     fn count(&self) -> usize {
         let mut unstable = self.unstable.lock().unwrap();
         let nth = self.writes.fetch_add(1, Ordering::SeqCst);
@@ -281,7 +282,7 @@ impl Target for Faulty {
 }
 
 #[test]
-fn a_file_that_fails_leaves_nothing_and_the_others_are_copied() {
+fn a_failed_file_is_removed_and_the_others_are_copied() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();
@@ -295,7 +296,7 @@ fn a_file_that_fails_leaves_nothing_and_the_others_are_copied() {
 }
 
 #[test]
-fn a_full_disk_stops_the_copy_and_is_told_once() {
+fn a_full_disk_stops_the_copy_and_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();
@@ -310,19 +311,19 @@ fn a_full_disk_stops_the_copy_and_is_told_once() {
 }
 
 #[test]
-fn what_a_restarted_server_lost_is_sent_again() {
+fn data_lost_by_a_restarted_server_is_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::write(&from, pattern(200_000, 3)).unwrap();
     let target = Faulty::new(Fault::Restarts { after: 20 });
     let report = run(&from, dir.path(), &target, &options());
     assert!(complete(&report), "{report:?}");
-    assert!(target.writes.load(Ordering::SeqCst) > 49, "nothing was sent again");
+    assert!(target.writes.load(Ordering::SeqCst) > 49, "no record was rewritten");
     assert!(fs::read(dir.path().join("copy")).unwrap() == fs::read(&from).unwrap());
 }
 
 #[test]
-fn a_byte_that_differs_is_found_by_verify() {
+fn verify_detects_a_different_byte() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::write(&from, vec![0xff; 20_000]).unwrap();
@@ -334,7 +335,7 @@ fn a_byte_that_differs_is_found_by_verify() {
 }
 
 #[test]
-fn a_file_that_cannot_get_its_name_leaves_no_other() {
+fn a_failed_rename_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::write(&from, b"x").unwrap();
@@ -344,7 +345,7 @@ fn a_file_that_cannot_get_its_name_leaves_no_other() {
 }
 
 #[test]
-fn an_interrupted_copy_leaves_whole_files_only() {
+fn an_interrupted_copy_leaves_complete_files_only() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();
@@ -372,7 +373,7 @@ fn an_interrupted_copy_leaves_whole_files_only() {
 }
 
 #[test]
-fn a_link_in_the_way_of_a_directory_is_not_followed() {
+fn a_symbolic_link_at_the_name_of_a_directory_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let (from, elsewhere) = (dir.path().join("from"), dir.path().join("elsewhere"));
     fs::create_dir(&from).unwrap();
@@ -385,7 +386,7 @@ fn a_link_in_the_way_of_a_directory_is_not_followed() {
 }
 
 #[test]
-fn events_tell_what_was_started_written_and_failed() {
+fn events_report_starts_writes_and_failures() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();

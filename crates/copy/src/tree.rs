@@ -1,4 +1,4 @@
-//! The two sides of a copy.
+//! Sources and targets of copies.
 
 use std::future::Future;
 
@@ -23,13 +23,14 @@ pub enum FileKind {
 /// A time since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp {
-    /// Seconds; negative before 1970. NFS version 3 has times from 1970 to 2106; the nearest of them is used.
+    /// Seconds; negative before 1970. NFS version 3 clamps to its range, 1970 to 2106.
     pub seconds: i64,
     /// Nanoseconds, 0 to 999 999 999.
     pub nanos: u32,
 }
 
-/// The attributes that a copy uses. `From<&std::fs::Metadata>` and `From<&millrace_nfs::v3::Fattr>` create it.
+/// The attributes that a copy uses. `From<&std::fs::Metadata>` and `From<&millrace_nfs::v3::Fattr>` create
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
     /// The type.
@@ -40,15 +41,15 @@ pub struct Metadata {
     pub uid: u32,
     /// Group ID.
     pub gid: u32,
-    /// Bytes of a regular file.
+    /// Size of a regular file in bytes.
     pub size: u64,
-    /// Hard links to the object.
+    /// Number of hard links.
     pub nlink: u32,
     /// Time of the last access.
     pub atime: Timestamp,
     /// Time of the last modification of the content.
     pub mtime: Timestamp,
-    /// File system and file number: equal for two names of one file.
+    /// File system ID and file ID: equal for hard links to one file.
     pub id: (u64, u64),
 }
 
@@ -66,7 +67,7 @@ pub struct Entry<N> {
 /// An object to copy.
 #[derive(Debug, Clone)]
 pub struct Item<N> {
-    /// How reports and events name it. The names of objects below a directory are appended to that of the directory.
+    /// Path in reports and events. For objects below a directory, the path of the directory is the prefix.
     pub path: String,
     /// Its name at the target; [`is_valid_name`] must hold.
     pub name: Vec<u8>,
@@ -76,44 +77,44 @@ pub struct Item<N> {
     pub meta: Metadata,
 }
 
-/// How a [`Target`] stored a record.
+/// Durability of a record written to a [`Target`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOutcome {
-    /// The record is stable, or as stable as this target makes it without [`Target::commit`].
+    /// The record is on stable storage, or [`Target::commit`] needs no verifier for it.
     pub stable: bool,
-    /// An unstable record is stable once [`Target::commit`] returns this same verifier (RFC 1813, section 3.3.7).
+    /// The record is unstable until [`Target::commit`] returns the same verifier (RFC 1813 section 3.3.7).
     pub verifier: [u8; 8],
 }
 
 /// A directory tree that can be read.
 pub trait Source: Clone + Send + Sync + 'static {
-    /// Identifies an object: a path, a file handle.
+    /// Identifier of an object: a path or a file handle.
     type Node: Clone + Send + Sync + 'static;
     /// A file that is open for reading.
     type Reader: Clone + Send + Sync + 'static;
 
-    /// Returns all entries of a directory but `.` and `..`.
+    /// Returns all entries of a directory except `.` and `..`.
     ///
     /// # Errors
-    /// When the directory cannot be read, or an entry has a name for which [`is_valid_name`] is false.
+    /// The directory cannot be read, or an entry has a name for which [`is_valid_name`] is false.
     fn list(&self, dir: &Self::Node) -> impl Future<Output = Result<Vec<Entry<Self::Node>>, Error>> + Send;
 
     /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// It cannot be read.
     fn read_link(&self, link: &Self::Node) -> impl Future<Output = Result<Vec<u8>, Error>> + Send;
 
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// It cannot be opened.
     fn open(&self, file: &Self::Node) -> impl Future<Output = Result<Self::Reader, Error>> + Send;
 
     /// Reads `len` bytes at `offset`; fewer only at the end of the file.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// It cannot be read.
     fn read(
         &self,
         file: &Self::Reader,
@@ -125,7 +126,8 @@ pub trait Source: Clone + Send + Sync + 'static {
     fn preferred_record(&self) -> usize;
 }
 
-/// A directory tree that can be written. A file is written under a temporary name and renamed when it is complete.
+/// A directory tree that can be written. A file is written under a temporary name and renamed when it is
+/// complete.
 pub trait Target: Source {
     /// A file that is being written.
     type Writer: Clone + Send + Sync + 'static;
@@ -133,7 +135,7 @@ pub trait Target: Source {
     /// Creates a directory that its owner can write, or returns the existing one.
     ///
     /// # Errors
-    /// When it cannot be created, or the name belongs to an object that is not a directory (a symbolic link is not
+    /// It cannot be created, or the name belongs to an object that is not a directory (a symbolic link is not
     /// followed).
     fn make_dir(
         &self,
@@ -141,10 +143,10 @@ pub trait Target: Source {
         name: &[u8],
     ) -> impl Future<Output = Result<Self::Node, Error>> + Send;
 
-    /// Creates the temporary file of a file that [`Self::publish`] will name `name`.
+    /// Creates a temporary file, which [`Self::publish`] renames to `name`.
     ///
     /// # Errors
-    /// When it cannot be created.
+    /// It cannot be created.
     fn create(
         &self,
         dir: &Self::Node,
@@ -154,7 +156,7 @@ pub trait Target: Source {
     /// Writes all of `data` at `offset`. With `stable`, the data is stable when the future completes.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// It cannot be written.
     fn write(
         &self,
         file: &Self::Writer,
@@ -163,22 +165,22 @@ pub trait Target: Source {
         stable: bool,
     ) -> impl Future<Output = Result<WriteOutcome, Error>> + Send;
 
-    /// Makes all writes stable and returns the verifier of the records that were not lost before.
+    /// Makes all writes stable. Returns the verifier, which differs from that of lost records.
     ///
     /// # Errors
-    /// When the data cannot be made stable.
+    /// The data cannot be made stable.
     fn commit(&self, file: &Self::Writer) -> impl Future<Output = Result<[u8; 8], Error>> + Send;
 
     /// Opens the temporary file for reading.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// It cannot be opened.
     fn read_back(&self, file: &Self::Writer) -> impl Future<Output = Result<Self::Reader, Error>> + Send;
 
     /// Sets the attributes of the temporary file and renames it to its final name.
     ///
     /// # Errors
-    /// When the attributes cannot be set, or the file cannot be renamed.
+    /// The attributes cannot be set, or the file cannot be renamed.
     fn publish(
         &self,
         file: &Self::Writer,
@@ -186,13 +188,13 @@ pub trait Target: Source {
         preserve: Preserve,
     ) -> impl Future<Output = Result<Self::Node, Error>> + Send;
 
-    /// Removes the temporary file; failure is ignored.
+    /// Removes the temporary file. Errors are ignored.
     fn discard(&self, file: &Self::Writer) -> impl Future<Output = ()> + Send;
 
-    /// Creates a symbolic link `name` to `text`, and replaces what has that name.
+    /// Creates a symbolic link `name` to `text`; replaces an existing object.
     ///
     /// # Errors
-    /// When it cannot be created.
+    /// It cannot be created.
     fn symlink(
         &self,
         dir: &Self::Node,
@@ -202,10 +204,10 @@ pub trait Target: Source {
         preserve: Preserve,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Creates a hard link `name` to `file`, and replaces what has that name.
+    /// Creates a hard link `name` to `file`; replaces an existing object.
     ///
     /// # Errors
-    /// When it cannot be created.
+    /// It cannot be created.
     fn link(
         &self,
         file: &Self::Node,
@@ -216,7 +218,7 @@ pub trait Target: Source {
     /// Sets mode and times of a directory, and its owner with [`Preserve::owner`].
     ///
     /// # Errors
-    /// When they cannot be set.
+    /// They cannot be set.
     fn set_meta(
         &self,
         node: &Self::Node,
@@ -225,13 +227,13 @@ pub trait Target: Source {
     ) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// Whether `name` can name a directory entry: it is not empty, `.` or `..`, and contains neither `/` nor NUL. Names that
-/// a server sends must be checked before they are joined to a local path.
+/// Whether `name` can name a directory entry: it is not empty, `.` or `..`, and contains neither `/` nor NUL.
+/// Names that a server sends must be checked before they are joined to a local path.
 pub fn is_valid_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.iter().any(|b| matches!(b, b'/' | 0))
 }
 
-/// A temporary name for a file that will be named `name`: hidden, at most 255 bytes.
+/// Returns a temporary name for the file `name`: hidden, at most 255 bytes.
 pub(crate) fn temporary_name(name: &[u8], random: u64) -> Vec<u8> {
     const NAME_MAX: usize = 255;
     let suffix = format!(".millrace-{random:016x}");
@@ -243,14 +245,14 @@ pub(crate) fn temporary_name(name: &[u8], random: u64) -> Vec<u8> {
     out
 }
 
-/// A number for [`temporary_name`], different in each call of each process.
+/// Returns a random number for [`temporary_name`].
 pub(crate) fn random() -> u64 {
     use std::{
         hash::{BuildHasher, Hasher},
         sync::atomic::{AtomicU64, Ordering},
     };
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    // The standard library keys each of these from the machine's randomness.
+    // The standard library seeds each of these with random keys.
     let mut h = std::hash::RandomState::new().build_hasher();
     h.write_u64(NEXT.fetch_add(1, Ordering::Relaxed));
     h.write_u32(std::process::id());
@@ -262,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_would_leave_the_directory_are_not_safe() {
+    fn names_that_leave_the_directory_are_invalid() {
         for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"../x", b"a\0"] {
             assert!(!is_valid_name(bad), "{bad:?}");
         }
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_name_fits_wherever_the_name_fits() {
+    fn a_temporary_name_has_at_most_255_bytes() {
         assert_eq!(temporary_name(b"a.txt", 10), b".a.txt.millrace-000000000000000a");
         let long = temporary_name(&[b'x'; 255], u64::MAX);
         assert_eq!(long.len(), 255);

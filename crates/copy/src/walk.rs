@@ -1,4 +1,4 @@
-//! The walk through the source, and what it sets in motion.
+//! Traversal of the source, which starts the copies of files.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use crate::{
     Error, Options,
     control::{Control, Event, Listener},
     data::Flow,
-    file::{self, Done, How},
+    file::{self, Done, FileOptions},
     report::{FailedFile, Report},
     tree::{FileKind, Item, Metadata, Source, Target},
 };
@@ -48,8 +48,8 @@ impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
         Self { listener: Box::new(listener), ..self }
     }
 
-    /// Stops the copy when `interrupt` completes: temporary files are removed (for at most 10 seconds) and the report
-    /// says [`Report::interrupted`].
+    /// Stops the copy when `interrupt` completes. Temporary files are removed (within at most 10 seconds),
+    /// and [`Report::interrupted`] is set.
     #[must_use]
     pub fn interrupted_by(self, interrupt: impl Future<Output = ()> + Send + 'a) -> Self {
         Self { interrupt: Box::pin(interrupt), ..self }
@@ -57,11 +57,11 @@ impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
 
     /// Copies `items` into the directory `into` of the target.
     ///
-    /// If the future is dropped before it completes, temporary files stay behind; to stop a copy early, use
+    /// Dropping the future before its completion leaves temporary files. To stop a copy early, use
     /// [`Self::interrupted_by`].
     ///
     /// # Panics
-    /// Outside of a Tokio runtime.
+    /// If it is called outside of a Tokio runtime.
     pub async fn run(self, items: Vec<Item<S::Node>>, into: T::Node) -> Report {
         let start = Instant::now();
         let control = Arc::new(Control::new(self.listener));
@@ -73,7 +73,7 @@ impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
                 () = &mut run => false,
                 () = self.interrupt => {
                     control.stop();
-                    // Unfinished files are removed now, unless the server that has them is gone.
+                    // Remove unfinished files, unless their server is unreachable.
                     drop(tokio::time::timeout(STOP, &mut run).await);
                     true
                 }
@@ -83,7 +83,7 @@ impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
     }
 }
 
-/// How long an interrupted copy may take to clean up.
+/// Time limit for the cleanup of an interrupted copy.
 const STOP: Duration = Duration::from_secs(10);
 
 type Outcome<N> = (String, Option<(u64, u64)>, Result<Done<N>, Error>);
@@ -95,11 +95,11 @@ struct Walk<'a, S: Source, T: Target> {
     flow: Arc<Flow>,
     files: JoinSet<Outcome<T::Node>>,
     report: Report,
-    /// Directories whose attributes are set at the end, when nothing is put into them any more.
+    /// Directories whose attributes are set at the end, when all their entries exist.
     made: Vec<(String, T::Node, Metadata)>,
-    /// The first copy of each file with several names.
+    /// The first copied name of each file with several hard links.
     first: HashMap<(u64, u64), Option<T::Node>>,
-    /// Further names, made when the first copies are there.
+    /// Hard links to create after the copies of files.
     links: Vec<(Item<S::Node>, T::Node)>,
 }
 
@@ -150,7 +150,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         self.directory_attributes().await;
     }
 
-    /// Makes a directory and gives what is to be copied into it.
+    /// Creates a directory and returns the objects to copy into it.
     async fn directory(
         &mut self,
         item: Item<S::Node>,
@@ -173,7 +173,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         Ok(found)
     }
 
-    /// Copies anything but a directory, or sets it in motion.
+    /// Copies an object other than a directory, or starts the task that copies it.
     async fn leaf(&mut self, item: Item<S::Node>, dir: T::Node) -> Result<(), Error> {
         if self.options.hard_links && item.meta.nlink > 1 {
             if self.first.contains_key(&item.meta.id) {
@@ -204,11 +204,11 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         }
         self.flow.control.report(Event::Started { path: &item.path, bytes: item.meta.size });
         let (source, target, flow) = (self.source.clone(), self.target.clone(), Arc::clone(&self.flow));
-        let how = How { verify: self.options.verify, preserve: self.options.preserve };
+        let options = FileOptions { verify: self.options.verify, preserve: self.options.preserve };
         let shared = (self.options.hard_links && item.meta.nlink > 1).then_some(item.meta.id);
         self.files.spawn(async move {
             let from = (&source, &item.node, &item.meta);
-            let done = file::copy(from, (&target, &dir, &item.name), how, &flow).await;
+            let done = file::copy(from, (&target, &dir, &item.name), options, &flow).await;
             (item.path, shared, done)
         });
     }
@@ -229,7 +229,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     }
 
     fn failed(&mut self, path: String, e: Error) {
-        // The errors after a stop are its consequence; only its cause is reported.
+        // Errors after a stop are consequences; only the cause is reported.
         if self.flow.control.is_stopped() {
             return;
         }
@@ -254,7 +254,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         }
     }
 
-    /// Deepest first, so that a directory that its owner may not write does not stop its own children.
+    /// Deepest first, so that a read-only directory does not prevent changes of its subdirectories.
     async fn directory_attributes(&mut self) {
         for (path, node, meta) in std::mem::take(&mut self.made).into_iter().rev() {
             if let Err(e) = self.target.set_meta(&node, &meta, self.options.preserve).await {
