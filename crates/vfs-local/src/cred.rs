@@ -31,7 +31,7 @@ pub(super) enum Credentials {
     /// All calls run as the server's user, after POSIX permission checks for the caller. The server's user
     /// may be root, for whom the kernel checks nothing.
     Checked {
-        /// The server's user, who is not checked.
+        /// The server's user, which is exempt from checks.
         uid: u32,
     },
 }
@@ -53,7 +53,7 @@ impl Credentials {
             return Some(Self::Checked { uid });
         }
         let kernel = Self::Kernel { groups, gid };
-        // On a separate thread, which keeps whatever IDs the test leaves.
+        // On a separate thread, because the test may leave other IDs.
         let probe = Identity { uid: 1, gid: 1, gids: [2].into_iter().collect() };
         let works = std::thread::scope(|s| {
             s.spawn(|| kernel.as_caller(&probe, || Ok(())).is_ok()).join().unwrap_or(false)

@@ -4,10 +4,10 @@
 //! an open directory without following symbolic links; `..` is handled here and stops at the root; mount
 //! points inside the export are rejected ([`FsError::Access`](millrace_vfs::FsError::Access)). A handle
 //! contains a message authentication code and is rejected
-//! ([`FsError::BadHandle`](millrace_vfs::FsError::BadHandle)) unless this export issued it; a directory opened
-//! by handle is also verified to be beneath the root. One limitation: an object that a local process moves out
-//! of the export stays accessible through handles issued before (a directory until it
-//! is closed, a file permanently), as with knfsd's `no_subtree_check`.
+//! ([`FsError::BadHandle`](millrace_vfs::FsError::BadHandle)) unless this export issued it; a directory
+//! opened by handle is also verified to be beneath the root. Limitation: an object that a local process moves
+//! out of the export stays accessible through handles issued before (a directory until it is closed, a file
+//! permanently), as with knfsd's `no_subtree_check`.
 //!
 //! **Handles** ([`HandleMode`]) are kernel file handles where the file system and the process's privileges
 //! (`CAP_DAC_READ_SEARCH`) allow: they survive restarts and all renames. The authentication key is persistent

@@ -258,8 +258,8 @@ impl Export {
         }
     }
 
-    /// Whether an object may be the one that `caller` has just created, after `started`: same type, same owner,
-    /// and a later birth time (if the file system stores it).
+    /// Whether an object may be the one that `caller` has just created, after `started`: same type, same
+    /// owner, and a later birth time (if the file system stores it).
     fn is_new(&self, caller: &Identity, created: &NewNode, st: &Statx, started: Timespec) -> bool {
         let kind = match created {
             NewNode::Directory => FileKind::Directory,

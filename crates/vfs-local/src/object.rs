@@ -203,8 +203,8 @@ impl Export {
         })
     }
 
-    /// Makes a new object and its entry in `dir` durable, if configured. Links and special files need no sync
-    /// of their own: journaling file systems commit the inode with the entry.
+    /// Makes a new object and its entry in `dir` durable, if configured. Links and special files need no
+    /// separate sync: journaling file systems commit the inode with the entry.
     pub(super) fn sync_entry(&self, node: &Node, dir: &Node) -> FsResult<()> {
         if matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
             self.sync_object(node)?;

@@ -25,7 +25,7 @@ use super::{
     tree::{Naming, Tree},
 };
 
-/// How file data is transferred.
+/// Engine of file data transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IoMode {
     /// io_uring, or threads if it is not available.
@@ -95,7 +95,7 @@ pub struct LocalConfig {
     pub arena: Arena,
     /// Reject all changes ([`FsError::RoFs`]).
     pub read_only: bool,
-    /// How file data is transferred.
+    /// Engine of file data transfers.
     pub io: IoMode,
     /// Number of io_uring instances, each with a thread (1 to 64).
     pub rings: usize,
@@ -143,7 +143,7 @@ impl LocalConfig {
     }
 }
 
-/// Why an export could not be opened.
+/// Error of opening an export.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// The directory cannot be opened.

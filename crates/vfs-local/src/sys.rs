@@ -58,8 +58,8 @@ fn check(r: libc::c_long) -> Result<libc::c_long, Errno> {
 pub(super) fn name_to_handle(fd: BorrowedFd<'_>) -> Result<KernelHandle, Errno> {
     let mut buf = HandleBuffer { bytes: KERNEL_HANDLE_MAX as u32, kind: 0, data: [0; KERNEL_HANDLE_MAX] };
     let mut mount = 0;
-    // SAFETY: `buf` has the layout of `struct file_handle` followed by the `handle_bytes` bytes that it announces;
-    // the path is a C string; both outlive the call.
+    // SAFETY: `buf` has the layout of `struct file_handle` followed by the `handle_bytes` bytes that it
+    // announces; the path is a C string; both outlive the call.
     let r = unsafe {
         libc::name_to_handle_at(
             fd.as_raw_fd(),
@@ -179,8 +179,8 @@ pub(super) fn drop_capabilities(capabilities: &[u32]) {
     let header = CapHeader { version: CAP_VERSION, pid: 0 };
     let mut data = [CapData::default(); 2];
     let mask = capabilities.iter().fold(0, |mask, c| mask | 1 << c);
-    // SAFETY: header and data have the layout of version 3 (two data elements) and outlive the calls; pid 0 is this
-    // thread.
+    // SAFETY: header and data have the layout of version 3 (two data elements) and outlive the calls; pid 0
+    // is this thread.
     unsafe {
         if libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) == 0 {
             data[0].effective &= !mask;

@@ -62,13 +62,13 @@ fn root_without_setuid_capability_is_rejected() {
             let config = LocalConfig { identity: IdentityMode::ServerUser, ..config };
             (refused, LocalFs::open(config).map(|fs| fs.uses_caller_credentials()))
         });
-        let (refused, told) = opened.join().unwrap();
+        let (refused, uses_callers) = opened.join().unwrap();
         let refused = refused.unwrap_err();
         assert!(
             refused.contains("CAP_SETUID and CAP_SETGID") && refused.contains("check permissions itself"),
             "{refused}"
         );
-        assert!(!told.unwrap());
+        assert!(!uses_callers.unwrap());
     }
 }
 
