@@ -170,8 +170,8 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             let start = |priority: u8| format!("<{priority}>millrace[{}]: ", std::process::id());
             tracing::error!("an error");
-            let said = next(&first);
-            assert!(said.starts_with(&start(27)) && said.ends_with("an error"), "{said}");
+            let line = next(&first);
+            assert!(line.starts_with(&start(27)) && line.ends_with("an error"), "{line}");
             drop(first);
             assert!(SystemLog::at(&path).is_err(), "the log has no receiver");
             std::fs::remove_file(&path).unwrap();

@@ -18,10 +18,10 @@ fn log_of(command: &mut Command) -> String {
     let mut ready = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     kill(child.id(), "TERM");
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(child.wait().unwrap().success() && ready.starts_with("ready"), "{said}");
-    said
+    let mut message = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+    assert!(child.wait().unwrap().success() && ready.starts_with("ready"), "{message}");
+    message
 }
 
 #[test]
@@ -33,10 +33,10 @@ fn an_export_writable_from_all_hosts_is_named_in_the_log() {
         command.args(["serve", "--log", "warn", "--listen-rdma", "127.0.0.1:0", "--listen-tcp", listen]);
         log_of(command.args(exports))
     };
-    let said = log("0.0.0.0:0");
-    let warned: Vec<&str> = said.lines().filter(|l| l.contains("every machine")).collect();
-    assert_eq!(warned.len(), 1, "{said}");
-    assert!(warned[0].contains("/open") && warned[0].contains("any user but root"), "{said}");
+    let message = log("0.0.0.0:0");
+    let warned: Vec<&str> = message.lines().filter(|l| l.contains("every machine")).collect();
+    assert_eq!(warned.len(), 1, "{message}");
+    assert!(warned[0].contains("/open") && warned[0].contains("any user but root"), "{message}");
     assert!(!log("127.0.0.1:0").contains("every machine"));
 }
 
@@ -63,8 +63,8 @@ fn root_of_a_client_is_squashed_by_default() {
     }
     assert!(owner("/m").contains("\"uid\":65534"), "{}", owner("/m"));
     assert!(owner("/r").contains("\"uid\":0"), "{}", owner("/r"));
-    let said = fails(1, &["mkdir", &server.url("tcp", "/closed/d")]);
-    assert!(said.contains("permission denied"), "{said}");
+    let message = fails(1, &["mkdir", &server.url("tcp", "/closed/d")]);
+    assert!(message.contains("permission denied"), "{message}");
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn the_error_for_missing_capabilities_contains_a_remedy() {
         command
     };
     let out = serve("").output().unwrap();
-    let said = String::from_utf8(out.stderr).unwrap();
-    assert_eq!(out.status.code(), Some(1), "{said}");
-    assert!(said.contains("CAP_SETUID") && said.contains("identities = \"server-user\""), "{said}");
+    let message = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{message}");
+    assert!(message.contains("CAP_SETUID") && message.contains("identities = \"server-user\""), "{message}");
     log_of(&mut serve(",identities=server-user"));
 }

@@ -96,8 +96,8 @@ fn errors_are_one_sentence() {
         return;
     }
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let said = fails(&[&SMALL[..], &["--tmpfs", text(dir.path())]].concat());
-    assert!(said.contains("it is not in a tmpfs; name a directory in a tmpfs with --tmpfs"), "{said}");
+    let message = fails(&[&SMALL[..], &["--tmpfs", text(dir.path())]].concat());
+    assert!(message.contains("it is not in a tmpfs; name a directory in a tmpfs with --tmpfs"), "{message}");
     let nowhere = dir.path().join("nowhere");
     assert!(fails(&[&SMALL[..], &["--tmpfs", text(&nowhere)]].concat()).contains("nowhere"));
 }

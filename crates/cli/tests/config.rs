@@ -14,31 +14,34 @@ fn refused(dir: &Path, toml: &str) -> String {
     let file = dir.join("millrace.toml");
     fs::write(&file, toml).unwrap();
     let out = common::run(&["serve", "--log", "off", "--config", text(&file)]);
-    let said = String::from_utf8(out.stderr).unwrap();
-    assert!(matches!(out.status.code(), Some(1 | 2)) && out.stdout.is_empty(), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    said
+    let message = String::from_utf8(out.stderr).unwrap();
+    assert!(matches!(out.status.code(), Some(1 | 2)) && out.stdout.is_empty(), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    message
 }
 
 #[test]
 fn an_error_in_a_configuration_file_names_line_and_key() {
     let dir = tempfile::tempdir().unwrap();
     let export = "[[export]]\nname = \"/a\"\nbackend = \"memory:16MiB\"\n";
-    let said = refused(dir.path(), &format!("{export}readonly = true\n"));
-    assert!(said.contains("line 4") && said.contains("`readonly`") && said.contains("`read_only`"), "{said}");
-    let said = refused(dir.path(), &format!("shards = \"two\"\n{export}"));
-    assert!(said.contains("line 1") && said.contains("two"), "{said}");
-    let said = refused(dir.path(), "[[export]]\nname = \"/a\"\nbackend = \"disk:/x\"\n");
-    assert!(said.contains("line 3") && said.contains("memory:SIZE"), "{said}");
-    let said = refused(dir.path(), &format!("[limits]\nrtmax = 5000\n{export}"));
-    assert!(said.contains("rtmax") && said.contains("4096"), "{said}");
-    let said = refused(dir.path(), "[[export]\n");
-    assert!(said.contains("line 1"), "{said}");
-    let said = refused(dir.path(), "");
-    assert!(said.contains("--export"), "{said}");
+    let message = refused(dir.path(), &format!("{export}readonly = true\n"));
+    assert!(
+        message.contains("line 4") && message.contains("`readonly`") && message.contains("`read_only`"),
+        "{message}"
+    );
+    let message = refused(dir.path(), &format!("shards = \"two\"\n{export}"));
+    assert!(message.contains("line 1") && message.contains("two"), "{message}");
+    let message = refused(dir.path(), "[[export]]\nname = \"/a\"\nbackend = \"disk:/x\"\n");
+    assert!(message.contains("line 3") && message.contains("memory:SIZE"), "{message}");
+    let message = refused(dir.path(), &format!("[limits]\nrtmax = 5000\n{export}"));
+    assert!(message.contains("rtmax") && message.contains("4096"), "{message}");
+    let message = refused(dir.path(), "[[export]\n");
+    assert!(message.contains("line 1"), "{message}");
+    let message = refused(dir.path(), "");
+    assert!(message.contains("--export"), "{message}");
     let missing = dir.path().join("missing.toml");
-    let said = fails(1, &["serve", "--log", "off", "--config", text(&missing)]);
-    assert!(said.contains("missing.toml") && said.contains("--config"), "{said}");
+    let message = fails(1, &["serve", "--log", "off", "--config", text(&missing)]);
+    assert!(message.contains("missing.toml") && message.contains("--config"), "{message}");
 }
 
 #[test]
@@ -51,7 +54,7 @@ fn an_address_in_use_is_reported() {
         (any, first.tcp.as_str(), any, first.tcp.as_str()),
         (any, any, metrics, metrics),
     ] {
-        let said = fails(
+        let message = fails(
             1,
             &[
                 &["serve", "--log", "off", "--export", "/a=memory:16MiB"][..],
@@ -59,7 +62,7 @@ fn an_address_in_use_is_reported() {
             ]
             .concat(),
         );
-        assert!(said.contains(taken) && said.contains("choose another port"), "{said}");
+        assert!(message.contains(taken) && message.contains("choose another port"), "{message}");
     }
     // The first server still works.
     ok(&["ls", &first.url("rdma", "/a")]);
@@ -117,8 +120,8 @@ fn the_example_has_every_key_with_its_default() {
         ("[stages]\n", &[]),
         ("[[export]]\n", &[]),
     ] {
-        let said = format!("{table}zzz = 1\n").parse::<Config>().unwrap_err().to_string();
-        for key in said.split('`').skip(3).step_by(2).filter(|k| !not_shown.contains(k)) {
+        let message = format!("{table}zzz = 1\n").parse::<Config>().unwrap_err().to_string();
+        for key in message.split('`').skip(3).step_by(2).filter(|k| !not_shown.contains(k)) {
             let is_there = |l: &str| {
                 l == format!("[{key}]") || l.trim_start_matches('#').starts_with(&format!("{key} ="))
             };
@@ -133,19 +136,19 @@ fn check_config_accepts_valid_and_rejects_invalid_files() {
     let file = dir.path().join("millrace.toml");
     fs::write(&file, format!("[[export]]\nname = \"/a\"\nbackend = \"local:{}\"\n", text(dir.path())))
         .unwrap();
-    let said = ok(&["check-config", text(&file)]);
-    assert!(said.contains("millrace.toml: valid; exports /a"), "{said}");
+    let message = ok(&["check-config", text(&file)]);
+    assert!(message.contains("millrace.toml: valid; exports /a"), "{message}");
     let deprecated = "design = \"read-write\"\n[[export]]\nname = \"/a\"\nbackend = \"memory:1MiB\"\n";
     fs::write(&file, deprecated).unwrap();
     let out = common::run(&["check-config", text(&file)]);
-    let said = String::from_utf8(out.stderr).unwrap();
-    assert!(out.status.success() && said.contains("`design` is deprecated"), "{said}");
-    assert!(said.contains("millrace-lab"), "{said}");
+    let message = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success() && message.contains("`design` is deprecated"), "{message}");
+    assert!(message.contains("millrace-lab"), "{message}");
     fs::write(&file, deprecated.replace("read-write", "read-read")).unwrap();
-    let said = fails(1, &["check-config", text(&file)]);
-    assert!(said.contains("research option: use millrace-lab"), "{said}");
+    let message = fails(1, &["check-config", text(&file)]);
+    assert!(message.contains("research option: use millrace-lab"), "{message}");
     fs::write(&file, "[[export]]\nname = \"/a\"\nbakend = \"memory:1MiB\"\n").unwrap();
-    let said = fails(1, &["check-config", text(&file)]);
-    assert!(said.contains("line 3, column 1: there is no key `bakend`; is `backend` meant?"), "{said}");
+    let message = fails(1, &["check-config", text(&file)]);
+    assert!(message.contains("line 3, column 1: there is no key `bakend`; is `backend` meant?"), "{message}");
     fails(1, &["check-config", text(&dir.path().join("none"))]);
 }

@@ -46,8 +46,8 @@ fn a_full_local_disk_leaves_no_partial_file() {
     ok(&["put", text(&big), &server.url("rdma", "/m/big")]);
     fs::write(small.join("big"), b"the old one").unwrap();
     for proto in ["rdma", "tcp"] {
-        let said = fails(1, &["get", &server.url(proto, "/m/big"), text(&small)]);
-        assert!(said.contains("disk is full") && said.contains("free some space"), "{said}");
+        let message = fails(1, &["get", &server.url(proto, "/m/big"), text(&small)]);
+        assert!(message.contains("disk is full") && message.contains("free some space"), "{message}");
         assert_eq!(names(&small), ["big"]);
         assert_eq!(fs::read(small.join("big")).unwrap(), b"the old one");
     }
@@ -65,8 +65,8 @@ fn a_full_disk_of_the_server_leaves_no_partial_file() {
     let big = dir.path().join("big");
     fs::write(&big, noise(3 << 20, 1)).unwrap();
     for proto in ["rdma", "tcp"] {
-        let said = fails(1, &["put", text(&big), &server.url(proto, "/l/big")]);
-        assert!(said.contains("no space left") && said.contains("millrace df"), "{said}");
+        let message = fails(1, &["put", text(&big), &server.url(proto, "/l/big")]);
+        assert!(message.contains("no space left") && message.contains("millrace df"), "{message}");
         assert_eq!(names(&small), Vec::<String>::new());
     }
 }
@@ -113,8 +113,8 @@ fn permission_errors_contain_a_remedy() {
         &["ln", "-s", "x", &url("/l/s")],
         &["get", &url("/l/secret"), text(&dir.path().join("stolen"))],
     ] {
-        let said = fails(1, args);
-        assert!(said.contains("permission denied") && said.contains("squash"), "{args:?}: {said}");
+        let message = fails(1, args);
+        assert!(message.contains("permission denied") && message.contains("squash"), "{args:?}: {message}");
     }
     assert_eq!(names(&served), ["secret"]);
     assert!(!dir.path().join("stolen").exists());
@@ -155,9 +155,9 @@ fn an_interrupted_copy_removes_and_reports_unfinished_files() {
         wait_for_a_temporary_name(&to);
         kill(child.id(), signal);
         let out = child.wait_with_output().unwrap();
-        let said = String::from_utf8(out.stderr).unwrap();
-        assert_eq!(out.status.code(), Some(130), "{said}");
-        assert!(said.contains("stopping") && said.lines().count() == 1, "{said}");
+        let message = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(130), "{message}");
+        assert!(message.contains("stopping") && message.lines().count() == 1, "{message}");
         let left = names(&to);
         assert!(left.len() < 40, "the copy was over before it was interrupted");
         for name in left {
@@ -176,45 +176,45 @@ fn a_missing_source_does_not_stop_the_others() {
     fs::write(at("d/a"), b"another").unwrap();
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
     let url = server.url("rdma", "/m");
-    let said = fails(3, &["put", text(&at("a")), text(&at("missing")), text(&at("b")), &url]);
-    assert!(said.contains("missing") && said.contains("check the name"), "{said}");
+    let message = fails(3, &["put", text(&at("a")), text(&at("missing")), text(&at("b")), &url]);
+    assert!(message.contains("missing") && message.contains("check the name"), "{message}");
     assert_eq!(ok(&["ls", &url]), "a\nb\n");
     // The second `a` would replace the first.
-    let said = fails(3, &["put", text(&at("a")), text(&at("d/a")), &url]);
-    assert!(said.contains("d/a") && said.contains("replace"), "{said}");
+    let message = fails(3, &["put", text(&at("a")), text(&at("d/a")), &url]);
+    assert!(message.contains("d/a") && message.contains("replace"), "{message}");
     assert_eq!(ok(&["cat", &server.url("rdma", "/m/a")]), "a");
 
-    let said = fails(3, &["rm", &server.url("rdma", "/m/nope"), &server.url("rdma", "/m/b")]);
-    assert!(said.contains("/m/nope"), "{said}");
+    let message = fails(3, &["rm", &server.url("rdma", "/m/nope"), &server.url("rdma", "/m/b")]);
+    assert!(message.contains("/m/nope"), "{message}");
     assert_eq!(ok(&["ls", &url]), "a\n");
-    let said = fails(1, &["put", text(&at("d")), &url]);
-    assert!(said.contains("/d: it is a directory; add -r"), "{said}");
+    let message = fails(1, &["put", text(&at("d")), &url]);
+    assert!(message.contains("/d: it is a directory; add -r"), "{message}");
 }
 
 #[test]
 fn the_port_of_the_other_transport_is_reported() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
-    let said = fails(1, &["ls", &format!("nfs://{}/m?proto=rdma", server.tcp)]);
-    assert!(said.contains("offers rdma"), "{said}");
-    let said = fails(1, &["ls", &format!("nfs://{}/m?proto=tcp", server.rdma)]);
-    assert!(said.contains("proto=rdma"), "{said}");
-    let said = fails(1, &["ls", "nfs://no-such-host.invalid/m"]);
-    assert!(said.contains("no-such-host.invalid") && said.contains("check the name"), "{said}");
+    let message = fails(1, &["ls", &format!("nfs://{}/m?proto=rdma", server.tcp)]);
+    assert!(message.contains("offers rdma"), "{message}");
+    let message = fails(1, &["ls", &format!("nfs://{}/m?proto=tcp", server.rdma)]);
+    assert!(message.contains("proto=rdma"), "{message}");
+    let message = fails(1, &["ls", "nfs://no-such-host.invalid/m"]);
+    assert!(message.contains("no-such-host.invalid") && message.contains("check the name"), "{message}");
 }
 
 #[test]
 fn the_root_of_an_export_cannot_be_changed() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
     for path in ["/m", "/m/"] {
-        let said = fails(1, &["rm", "-r", &server.url("rdma", path)]);
-        assert!(said.contains("root of an export"), "{said}");
+        let message = fails(1, &["rm", "-r", &server.url("rdma", path)]);
+        assert!(message.contains("root of an export"), "{message}");
     }
-    let said = fails(1, &["mkdir", &server.url("rdma", "/m/a/b")]);
-    assert!(said.contains("add -p"), "{said}");
+    let message = fails(1, &["mkdir", &server.url("rdma", "/m/a/b")]);
+    assert!(message.contains("add -p"), "{message}");
     ok(&["mkdir", &server.url("rdma", "/m/a")]);
     assert!(fails(1, &["mkdir", &server.url("rdma", "/m/a")]).contains("exists"));
-    let said = fails(1, &["cat", &server.url("rdma", "/m/a")]);
-    assert!(said.contains("millrace ls"), "{said}");
+    let message = fails(1, &["cat", &server.url("rdma", "/m/a")]);
+    assert!(message.contains("millrace ls"), "{message}");
     let (a, b) = (server.url("rdma", "/m/a"), server.url("rdma", "/m/a/b"));
     assert!(fails(1, &["mv", &a, &b]).contains("cannot be moved into itself"));
     assert!(fails(1, &["ln", &a, &server.url("rdma", "/m/c")]).contains("use -s"));

@@ -34,10 +34,10 @@ fn the_list_shows_for_each_provider_whether_it_is_usable_or_a_remedy() {
         let remedies = ["install", "modprobe", "rdma link", "permission"];
         assert!(remedies.iter().any(|r| why.contains(r)), "{why}");
     }
-    let said = ok(&["devices"]);
-    assert!(said.lines().any(|l| l.starts_with("iwarp") && l.contains("yes")), "{said}");
+    let message = ok(&["devices"]);
+    assert!(message.lines().any(|l| l.starts_with("iwarp") && l.contains("yes")), "{message}");
     for d in listed {
-        assert!(said.contains(&format!("device {}:", d["name"].as_str().unwrap())), "{said}");
+        assert!(message.contains(&format!("device {}:", d["name"].as_str().unwrap())), "{message}");
     }
 }
 
@@ -56,20 +56,20 @@ fn every_local_address_is_listed_with_its_automatic_provider() {
 #[test]
 fn verbs_at_an_address_without_a_device_is_rejected_by_servers_and_clients() {
     let server = ["serve", "--log", "off", "--export", "/a=memory:16MiB", "--listen-rdma", "127.0.0.1:0"];
-    let said = fails(1, &[&server[..], &["--provider", "verbs"]].concat());
-    assert!(said.contains("127.0.0.1:0") && said.contains("choose the provider iwarp"), "{said}");
+    let message = fails(1, &[&server[..], &["--provider", "verbs"]].concat());
+    assert!(message.contains("127.0.0.1:0") && message.contains("choose the provider iwarp"), "{message}");
     for args in [
         &["ls", "nfs://127.0.0.1:9/a?provider=verbs"][..],
         &["ls", "--provider", "verbs", "nfs://127.0.0.1:9/a"],
     ] {
-        let said = fails(1, args);
-        assert!(said.contains("choose the provider iwarp"), "{said}");
+        let message = fails(1, args);
+        assert!(message.contains("choose the provider iwarp"), "{message}");
     }
     // A debug build prints a further warning.
     let out = run(&["bench", "raw", "--provider", "verbs"]);
-    let said = String::from_utf8(out.stderr).unwrap();
-    assert_eq!(out.status.code(), Some(2), "{said}");
-    assert!(said.contains("choose the provider iwarp"), "{said}");
+    let message = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2), "{message}");
+    assert!(message.contains("choose the provider iwarp"), "{message}");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_url_overrides_the_command_line_which_overrides_the_file() {
     let file = dir.path().join("millrace.toml");
     fs::write(&file, "provider = \"verbs\"\n[[export]]\nname = \"/a\"\nbackend = \"memory:16MiB\"\n")
         .unwrap();
-    let said = fails(
+    let message = fails(
         1,
         &[
             "serve",
@@ -92,7 +92,7 @@ fn a_url_overrides_the_command_line_which_overrides_the_file() {
             text(&file),
         ],
     );
-    assert!(said.contains("choose the provider iwarp"), "{said}");
+    assert!(message.contains("choose the provider iwarp"), "{message}");
     let server = Server::start(&["--config", text(&file), "--provider", "iwarp"]);
     let url = server.url("rdma", "/a");
     ok(&["ls", &url]);

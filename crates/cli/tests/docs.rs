@@ -164,8 +164,8 @@ fn the_configuration_page_lists_exactly_the_valid_keys() {
 
 #[test]
 fn the_options_page_lists_exactly_the_mount_options() {
-    let said = millrace_fuse::MountOptions::default().read("qqqqqqqq", false).unwrap_err().to_string();
-    let list = said.split_once("valid options are ").unwrap().1;
+    let message = millrace_fuse::MountOptions::default().read("qqqqqqqq", false).unwrap_err().to_string();
+    let list = message.split_once("valid options are ").unwrap().1;
     // For an option with a list of values the page has the name only.
     let named = |word: &str| match word.split_once('=') {
         Some((name, values)) if values.contains('|') => format!("{name}="),
@@ -228,8 +228,8 @@ fn explained() -> Vec<String> {
     cells.flat_map(|c| c.split('`').skip(1).step_by(2).map(String::from).collect::<Vec<_>>()).collect()
 }
 
-fn matches(pattern: &str, said: &str) -> bool {
-    let mut rest = Some(said);
+fn matches(pattern: &str, message: &str) -> bool {
+    let mut rest = Some(message);
     for piece in pattern.split("...") {
         rest = rest.and_then(|r| r.split_once(piece)).map(|(_, after)| after);
     }
@@ -273,10 +273,10 @@ fn the_troubleshooting_page_explains_common_errors() {
     ];
     let patterns = explained();
     for (code, args) in cases {
-        let said = common::fails(code, &args);
+        let message = common::fails(code, &args);
         // A pattern of dots alone would match every message.
-        let known = patterns.iter().any(|p| p.len() > 20 && matches(p, &said));
-        assert!(known, "{args:?}: the message is not in the page: {said}");
+        let known = patterns.iter().any(|p| p.len() > 20 && matches(p, &message));
+        assert!(known, "{args:?}: the message is not in the page: {message}");
     }
     assert!(!patterns.iter().any(|p| p.len() > 20 && matches(p, "millrace: the moon is full")));
 }

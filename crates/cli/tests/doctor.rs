@@ -9,8 +9,8 @@ use common::{Server, run};
 /// The findings as (state, check, found, mend), and the exit code.
 fn findings(args: &[&str]) -> (Vec<[String; 4]>, i32) {
     let out = run(&[&["doctor", "--json"], args].concat());
-    let said = String::from_utf8(out.stdout).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let message = String::from_utf8(out.stdout).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&message).unwrap_or_else(|e| panic!("{e}: {message}"));
     let text = |f: &serde_json::Value, key: &str| f[key].as_str().unwrap_or_default().to_owned();
     let list = json["findings"].as_array().unwrap().iter();
     let list = list.map(|f| ["state", "check", "found", "mend"].map(|key| text(f, key))).collect();

@@ -33,8 +33,11 @@ fn a_refused_connection_names_the_address_and_what_to_check() {
     let addr = unused.local_addr().unwrap();
     drop(unused);
     for proto in ["rdma", "tcp"] {
-        let said = fails(1, &["ls", &format!("nfs://{addr}/x?proto={proto}")]);
-        assert!(said.contains(&addr.to_string()) && said.contains("check that the server runs"), "{said}");
+        let message = fails(1, &["ls", &format!("nfs://{addr}/x?proto={proto}")]);
+        assert!(
+            message.contains(&addr.to_string()) && message.contains("check that the server runs"),
+            "{message}"
+        );
     }
 }
 
@@ -51,16 +54,16 @@ fn a_copy_waits_for_a_server_that_cannot_be_reached_yet() {
         let mut cp = millrace();
         cp.args(["cp", file.to_str().unwrap(), &url]).stderr(Stdio::piped());
         let mut cp = cp.spawn().unwrap();
-        let mut said = BufReader::new(cp.stderr.take().unwrap());
+        let mut message = BufReader::new(cp.stderr.take().unwrap());
         let mut first = String::new();
-        said.read_line(&mut first).unwrap();
+        message.read_line(&mut first).unwrap();
         assert!(first.contains("retrying") && first.contains(addr), "{first}");
-        copies.push((cp, said));
+        copies.push((cp, message));
     }
     let server = Server::start_at(&rdma, &tcp, &["--export", "/data=memory:16MiB"]);
-    for (mut cp, mut said) in copies {
+    for (mut cp, mut message) in copies {
         let mut rest = String::new();
-        said.read_to_string(&mut rest).unwrap();
+        message.read_to_string(&mut rest).unwrap();
         assert!(cp.wait().unwrap().success(), "{rest}");
     }
     for proto in ["rdma", "tcp"] {
@@ -74,13 +77,13 @@ fn a_copy_waits_for_a_server_that_cannot_be_reached_yet() {
 fn unknown_exports_and_unknown_files_have_different_errors() {
     let server = Server::start(&["--export", "/data=memory:16MiB"]);
     for proto in ["rdma", "tcp"] {
-        let said = fails(1, &["ls", &server.url(proto, "/nope")]);
-        assert!(said.contains("/nope") && said.contains("/data"), "{said}");
+        let message = fails(1, &["ls", &server.url(proto, "/nope")]);
+        assert!(message.contains("/nope") && message.contains("/data"), "{message}");
         let dir = tempfile::tempdir().unwrap();
         fails(1, &["get", &server.url(proto, "/nope/file"), dir.path().join("file").to_str().unwrap()]);
         assert_eq!(names(dir.path()), Vec::<String>::new());
-        let said = fails(1, &["ls", &server.url(proto, "/data/nope")]);
-        assert!(said.contains("no such file") && said.contains("millrace ls"), "{said}");
+        let message = fails(1, &["ls", &server.url(proto, "/data/nope")]);
+        assert!(message.contains("no such file") && message.contains("millrace ls"), "{message}");
     }
 }
 
@@ -92,8 +95,8 @@ fn a_full_export_leaves_no_file_under_its_name_and_no_other() {
     fs::write(dir.path().join("fits"), noise(1 << 20, 2)).unwrap();
     let big = dir.path().join("big");
     for proto in ["rdma", "tcp"] {
-        let said = fails(1, &["put", big.to_str().unwrap(), &server.url(proto, "/small/big")]);
-        assert!(said.contains("no space left") && said.contains("free some space"), "{said}");
+        let message = fails(1, &["put", big.to_str().unwrap(), &server.url(proto, "/small/big")]);
+        assert!(message.contains("no space left") && message.contains("free some space"), "{message}");
         assert_eq!(ok(&["ls", "-a", &server.url(proto, "/small")]), "");
     }
     ok(&["put", dir.path().join("fits").to_str().unwrap(), &server.url("rdma", "/small/")]);
@@ -113,8 +116,8 @@ fn a_read_only_export_refuses_every_change() {
         &["mv", &url, &server.url("rdma", "/ro/g")],
         &["ln", "-s", "x", &server.url("rdma", "/ro/l")],
     ] {
-        let said = fails(1, args);
-        assert!(said.contains("read-only"), "{said}");
+        let message = fails(1, args);
+        assert!(message.contains("read-only"), "{message}");
     }
     assert_eq!(names(dir.path()), ["f"]);
 }
@@ -128,8 +131,8 @@ fn missing_permission_is_reported() {
     ok(&["mkdir", "--mode", "555", &server.url("rdma", "/m/d")]);
     for proto in ["rdma", "tcp"] {
         let to = server.url(proto, "/m/d/new");
-        let said = fails(1, &["put", dir.path().join("new").to_str().unwrap(), &to]);
-        assert!(said.contains("permission denied") && said.contains("squash"), "{said}");
+        let message = fails(1, &["put", dir.path().join("new").to_str().unwrap(), &to]);
+        assert!(message.contains("permission denied") && message.contains("squash"), "{message}");
     }
 }
 
@@ -142,8 +145,8 @@ fn a_copy_with_an_unsupported_file_is_partial() {
     fs::write(from.join("good"), b"x").unwrap();
     let fifo = from.join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    let said = fails(3, &["put", "-r", from.to_str().unwrap(), &server.url("rdma", "/m/to")]);
-    assert!(said.contains("pipe") && said.contains("not copied"), "{said}");
+    let message = fails(3, &["put", "-r", from.to_str().unwrap(), &server.url("rdma", "/m/to")]);
+    assert!(message.contains("pipe") && message.contains("not copied"), "{message}");
     assert_eq!(ok(&["ls", "-a", &server.url("rdma", "/m/to")]), "good\n");
 }
 

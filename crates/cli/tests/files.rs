@@ -49,9 +49,9 @@ fn a_tree_is_unchanged_after_put_and_get() {
         fs::File::open(from.join("a/b")).unwrap().set_modified(old).unwrap();
 
         let (src, back) = (from.to_str().unwrap(), dir.join("back"));
-        let said = ok(&["put", "-r", "--verify", "--hard-links", "--json", src, &url("/tree")]);
-        let json: serde_json::Value = serde_json::from_str(&said).unwrap();
-        assert_eq!((json["files"].as_u64(), json["verified"].as_u64()), (Some(5), Some(5)), "{said}");
+        let message = ok(&["put", "-r", "--verify", "--hard-links", "--json", src, &url("/tree")]);
+        let json: serde_json::Value = serde_json::from_str(&message).unwrap();
+        assert_eq!((json["files"].as_u64(), json["verified"].as_u64()), (Some(5), Some(5)), "{message}");
         assert_eq!((json["hard_links"].as_u64(), json["symlinks"].as_u64()), (Some(1), Some(1)));
         ok(&["get", "-r", "--verify", "--hard-links", &url("/tree"), back.to_str().unwrap()]);
 
@@ -150,6 +150,6 @@ fn one_server_copies_to_another() {
     ok(&["cp", "-r", "--verify", &one.url("rdma", "/x/t"), &two.url("tcp", "/y/copy")]);
     ok(&["get", &two.url("rdma", "/y/copy/f"), dir.path().to_str().unwrap()]);
     assert!(fs::read(dir.path().join("f")).unwrap() == fs::read(dir.path().join("t/f")).unwrap());
-    let said = fails(1, &["cp", "-r", &one.url("rdma", "/x/t"), &one.url("rdma", "/x/t/inside")]);
-    assert!(said.contains("which is below it"), "{said}");
+    let message = fails(1, &["cp", "-r", &one.url("rdma", "/x/t"), &one.url("rdma", "/x/t/inside")]);
+    assert!(message.contains("which is below it"), "{message}");
 }

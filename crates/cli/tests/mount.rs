@@ -51,7 +51,7 @@ impl Mounting {
     }
 
     /// Waits for the next line of its log that contains `words`.
-    fn says(&mut self, words: &str) -> String {
+    fn wait_for_log(&mut self, words: &str) -> String {
         let lines = self.err.as_mut().unwrap().lines();
         lines.map(|l| l.unwrap()).find(|l| l.contains(words)).unwrap()
     }
@@ -66,10 +66,10 @@ impl Mounting {
             assert!(begun.elapsed() < HANG, "it does not end");
             std::thread::sleep(Duration::from_millis(5));
         };
-        let mut said = String::new();
-        self.err.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(!is_mounted(&self.at), "{said}");
-        (status, said)
+        let mut message = String::new();
+        self.err.take().unwrap().read_to_string(&mut message).unwrap();
+        assert!(!is_mounted(&self.at), "{message}");
+        (status, message)
     }
 }
 
@@ -100,8 +100,8 @@ fn a_signal_writes_back_all_data_and_unmounts() {
         let mut open = fs::File::create(at.path().join(signal)).unwrap();
         open.write_all(b"not closed").unwrap();
         kill(mounting.child.id(), signal);
-        let (status, said) = mounting.end();
-        assert_eq!(status.code(), Some(0), "{said}");
+        let (status, message) = mounting.end();
+        assert_eq!(status.code(), Some(0), "{message}");
         assert_eq!(fs::read(stored.path().join(signal)).unwrap(), b"not closed");
     }
 }
@@ -142,19 +142,19 @@ fn lost_data_is_reported_and_a_second_signal_exits_immediately() {
         (mounting, open)
     };
     let (mut patient, open) = lose("1");
-    let (status, said) = patient.end();
-    assert_eq!(status.code(), Some(1), "{said}");
-    let failure = said.lines().find(|l| l.starts_with("millrace: ")).expect(&said);
-    assert!(failure.contains("changes to 1 files were lost"), "{said}");
+    let (status, message) = patient.end();
+    assert_eq!(status.code(), Some(1), "{message}");
+    let failure = message.lines().find(|l| l.starts_with("millrace: ")).expect(&message);
+    assert!(failure.contains("changes to 1 files were lost"), "{message}");
     drop(open);
 
     let (mut hurried, open) = lose("3600");
-    let pending = hurried.says("not yet written");
+    let pending = hurried.wait_for_log("not yet written");
     assert!(pending.contains("13 bytes of 1 files"), "{pending}");
     signal(hurried.child.id(), Signal::TERM);
-    let (status, said) = hurried.end();
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("exiting without writing back cached data"), "{said}");
+    let (status, message) = hurried.end();
+    assert_eq!(status.code(), Some(1), "{message}");
+    assert!(message.contains("exiting without writing back cached data"), "{message}");
     drop(open);
 }
 
@@ -171,9 +171,9 @@ fn neither_umount_nor_an_ioctl_logs_a_warning() {
     assert_eq!(rustix::termios::tcgetattr(&file).unwrap_err(), rustix::io::Errno::NOTTY);
     drop(file);
     assert!(Command::new("umount").arg(at.path()).status().unwrap().success());
-    let (status, said) = mounting.end();
-    assert_eq!(status.code(), Some(0), "{said}");
-    assert!(said.contains("was unmounted") && !said.contains("WARN"), "{said}");
+    let (status, message) = mounting.end();
+    assert_eq!(status.code(), Some(0), "{message}");
+    assert!(message.contains("was unmounted") && !message.contains("WARN"), "{message}");
 }
 
 #[test]
@@ -199,12 +199,12 @@ fn the_first_signal_after_umount_waits_for_write_back() {
     // The last close of the file, while the server cannot commit its data.
     writer.kill().unwrap();
     writer.wait().unwrap();
-    mounting.says("was unmounted");
+    mounting.wait_for_log("was unmounted");
     signal(mounting.child.id(), Signal::TERM);
-    mounting.says("a second signal exits immediately");
+    mounting.wait_for_log("a second signal exits immediately");
     signal(server.child.id(), Signal::CONT);
-    let (status, said) = mounting.end();
-    assert_eq!(status.code(), Some(0), "{said}");
+    let (status, message) = mounting.end();
+    assert_eq!(status.code(), Some(0), "{message}");
     assert_eq!(fs::read(stored.path().join("file")).unwrap(), b"written\n");
 }
 
@@ -248,11 +248,11 @@ fn mount_8_passes_its_options_and_remounts() {
     c.args(["-m", "sh", "-ec", WITH_HELPERS, "sh", env!("CARGO_BIN_EXE_millrace"), text(beside.path())]);
     c.args(["sh", "-exc", MOUNT_8, "sh", &server.url("tcp", "/x"), text(&at.path().canonicalize().unwrap())]);
     let out = c.env_remove("RUST_LOG").stdin(Stdio::null()).output().unwrap();
-    let (said, steps) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
-    assert!(out.status.success(), "{said}{steps}");
-    let lines: Vec<&str> = said.lines().collect();
+    let (message, steps) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
+    assert!(out.status.success(), "{message}{steps}");
+    let lines: Vec<&str> = message.lines().collect();
     let tables: Vec<&str> = lines.iter().copied().filter(|l| l.starts_with("nfs://")).collect();
-    let [plain, with, read_only, again] = tables[..] else { panic!("{said}{steps}") };
+    let [plain, with, read_only, again] = tables[..] else { panic!("{message}{steps}") };
     for table in &tables {
         assert!(table.contains(" fuse.millrace "), "{table}");
     }
@@ -264,8 +264,8 @@ fn mount_8_passes_its_options_and_remounts() {
     assert!(!has(with, "nosuid") && !has(with, "relatime"), "{with}");
     assert!(has(read_only, "ro") && has(read_only, "nodiratime") && !has(read_only, "rw"), "{read_only}");
     assert!(has(again, "rw") && has(again, "noexec"), "{again}");
-    assert_eq!(lines.iter().filter(|l| **l == "refused").count(), 2, "{said}");
-    assert!(said.contains("Read-only file system") && said.contains("cannot be changed"), "{said}");
+    assert_eq!(lines.iter().filter(|l| **l == "refused").count(), 2, "{message}");
+    assert!(message.contains("Read-only file system") && message.contains("cannot be changed"), "{message}");
 }
 
 #[test]
@@ -296,11 +296,11 @@ fn an_error_of_a_soft_mount_names_its_options() {
     server.child.wait().unwrap();
     let refused = fs::metadata(at.path().join("file")).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{refused}");
-    let said = mounting.says("no answer from");
+    let message = mounting.wait_for_log("no answer from");
     for word in ["`timeo`", "`retrans`", "`soft`", "`hard`"] {
-        assert!(said.contains(word), "{said}");
+        assert!(message.contains(word), "{message}");
     }
-    assert!(!said.contains("retry limit"), "{said}");
+    assert!(!message.contains("retry limit"), "{message}");
 }
 
 /// Runs its arguments with `$1` as /dev, which contains FUSE, and `$2`, if not empty, as the socket of the
@@ -326,9 +326,9 @@ fn in_own_dev(log: Option<&Path>, url: &str, at: &Path, then: &str) -> String {
     c.args(["sh", "-ec", &format!(r#""$0" "$1" "$2" --grace 1 -o rw; {then}"#)]);
     c.args([text(&helper), url, text(at)]).env_remove("RUST_LOG").stdin(Stdio::null());
     let out = c.output().unwrap();
-    let said = String::from_utf8(out.stderr).unwrap();
-    assert!(out.status.success(), "{said}");
-    said
+    let message = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success(), "{message}");
+    message
 }
 
 /// A process that is killed when this is dropped, if it has not ended.
@@ -358,8 +358,8 @@ fn a_background_mount_logs_to_the_system_log_and_reports_it() {
             break line;
         }
     };
-    let said = in_own_dev(Some(&path), &server.url("tcp", "/x"), at.path(), "true");
-    let at_log = said.split("the log continues in the system log, as millrace[").nth(1).expect(&said);
+    let message = in_own_dev(Some(&path), &server.url("tcp", "/x"), at.path(), "true");
+    let at_log = message.split("the log continues in the system log, as millrace[").nth(1).expect(&message);
     let process = Process(at_log.split(']').next().unwrap().parse().unwrap());
     let mounted = logged("mounted");
     assert!(mounted.starts_with(&format!("<30>millrace[{}]: ", process.0)), "{mounted}");
@@ -381,21 +381,24 @@ fn a_background_mount_warns_if_there_is_no_system_log() {
     }
     let at = tempfile::tempdir().unwrap();
     let server = Server::start(&["--export", "/x=memory:16MiB"]);
-    let said = in_own_dev(None, &server.url("tcp", "/x"), at.path(), r#"umount "$2""#);
-    assert!(said.contains("no system log (/dev/log: ") && said.contains("leave out --daemon"), "{said}");
+    let message = in_own_dev(None, &server.url("tcp", "/x"), at.path(), r#"umount "$2""#);
+    assert!(
+        message.contains("no system log (/dev/log: ") && message.contains("leave out --daemon"),
+        "{message}"
+    );
 }
 
 #[test]
 fn an_unreachable_or_unresponsive_server_is_reported_in_one_sentence() {
     let at = tempfile::tempdir().unwrap();
-    let said = fails(1, &["mount", "--log", "warn", "nfs://127.0.0.1:1/x?proto=tcp", text(at.path())]);
-    assert!(said.contains("127.0.0.1:1"), "{said}");
+    let message = fails(1, &["mount", "--log", "warn", "nfs://127.0.0.1:1/x?proto=tcp", text(at.path())]);
+    assert!(message.contains("127.0.0.1:1"), "{message}");
     // A server that accepts connections and never replies.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for proto in ["tcp", "rdma"] {
         let url = format!("nfs://{}/x?proto={proto}", mute.local_addr().unwrap());
-        let said = fails(1, &["mount", "--log", "warn", &url, text(at.path())]);
-        assert!(said.contains("127.0.0.1"), "{said}");
+        let message = fails(1, &["mount", "--log", "warn", &url, text(at.path())]);
+        assert!(message.contains("127.0.0.1"), "{message}");
     }
     assert!(!is_mounted(at.path()));
 }
@@ -435,14 +438,14 @@ fn without_root_fusermount3_mounts() {
     };
     let mut without = as_nobody(beside.path());
     without.env("FUSERMOUNT_PATH", "/there/is/no/fusermount3");
-    let said = refused(without, &at);
-    assert!(said.contains("mounting without root needs fusermount3 (package fuse3)"), "{said}");
+    let message = refused(without, &at);
+    assert!(message.contains("mounting without root needs fusermount3 (package fuse3)"), "{message}");
     if !Command::new("fusermount3").arg("-V").stdout(Stdio::null()).status().is_ok_and(|s| s.success()) {
         eprintln!("SKIPPED: fusermount3 is not installed");
         return;
     }
-    let said = refused(as_nobody(beside.path()), &of_root);
-    assert!(said.contains("no write access to mountpoint"), "{said}");
+    let message = refused(as_nobody(beside.path()), &of_root);
+    assert!(message.contains("no write access to mountpoint"), "{message}");
 
     let mut mounting = Mounting::new(as_nobody(beside.path()), &url, &at, &[]);
     let script = "echo one > f && mkdir d && mv f d/g && cat d/g && rm d/g && rmdir d && echo two > kept";
@@ -454,7 +457,7 @@ fn without_root_fusermount3_mounts() {
     // Other users, including root, have no access.
     assert_eq!(fs::read_dir(&at).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
     kill(mounting.child.id(), "TERM");
-    let (status, said) = mounting.end();
-    assert_eq!(status.code(), Some(0), "{said}");
+    let (status, message) = mounting.end();
+    assert_eq!(status.code(), Some(0), "{message}");
     assert_eq!(fs::read(stored.path().join("kept")).unwrap(), b"two\n");
 }

@@ -57,8 +57,8 @@ fn exports_are_added_changed_and_removed_while_the_server_runs() {
     assert_eq!(setup.reload(), "nothing has changed\n");
 
     setup.configure("shards = 7", &[("one", "read_only = true"), ("two", "sync_metadata = false")]);
-    let said = setup.reload();
-    assert_eq!(said, "added: /two; changed: /one; kept as it was until a restart: shards\n");
+    let message = setup.reload();
+    assert_eq!(message, "added: /two; changed: /one; kept as it was until a restart: shards\n");
     assert_eq!(ok(&["cat", &one]), "hello");
     let refused = fails(1, &["rm", &one]);
     assert!(refused.contains("read-only"), "{refused}");
@@ -71,8 +71,8 @@ fn exports_are_added_changed_and_removed_while_the_server_runs() {
     kill(server.child.id(), "TERM");
     assert_eq!(server.wait().code(), Some(0));
     assert!(!setup.path("control").exists());
-    let said = fails(1, &["reload", text(&setup.path("control"))]);
-    assert!(said.contains("no server answers") && said.contains("SIGHUP"), "{said}");
+    let message = fails(1, &["reload", text(&setup.path("control"))]);
+    assert!(message.contains("no server answers") && message.contains("SIGHUP"), "{message}");
 }
 
 #[test]
@@ -80,14 +80,14 @@ fn an_invalid_file_changes_nothing_and_is_reported() {
     let setup = Setup::new();
     setup.configure("", &[("one", "")]);
     let server = setup.serve();
-    for (bad, says) in [
+    for (bad, expected) in [
         ("[[export]\n", "line 1, column"),
         ("zzz = 1\n", "`zzz`"),
         ("[[export]]\nname = \"/x\"\nbackend = \"local:/does/not/exist\"\n", "/does/not/exist"),
     ] {
         fs::write(setup.path("c.toml"), bad).unwrap();
-        let said = fails(1, &["reload", text(&setup.path("control"))]);
-        assert!(said.contains("changed nothing") && said.contains(says), "{said}");
+        let message = fails(1, &["reload", text(&setup.path("control"))]);
+        assert!(message.contains("changed nothing") && message.contains(expected), "{message}");
         ok(&["ls", &server.url("rdma", "/one")]);
     }
 }
@@ -125,8 +125,8 @@ fn only_the_control_socket_of_an_exited_server_is_replaced() {
     let mut server = setup.serve();
     let file = setup.path("c.toml");
     let any = ["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0"];
-    let said = fails(1, &[&["serve", "--log", "off", "--config", text(&file)][..], &any].concat());
-    assert!(said.contains("another server"), "{said}");
+    let message = fails(1, &[&["serve", "--log", "off", "--config", text(&file)][..], &any].concat());
+    assert!(message.contains("another server"), "{message}");
     server.child.kill().unwrap();
     server.child.wait().unwrap();
     let _again = setup.serve();

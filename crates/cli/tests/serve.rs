@@ -101,7 +101,7 @@ fn the_command_line_extends_the_configuration_file() {
 #[test]
 fn a_failed_start_is_explained() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
-    let said = fails(
+    let message = fails(
         1,
         &[
             "serve",
@@ -115,8 +115,8 @@ fn a_failed_start_is_explained() {
             "127.0.0.1:0",
         ],
     );
-    assert!(said.contains(&server.tcp) && said.contains("another port"), "{said}");
-    let said = fails(
+    assert!(message.contains(&server.tcp) && message.contains("another port"), "{message}");
+    let message = fails(
         1,
         &[
             "serve",
@@ -130,7 +130,7 @@ fn a_failed_start_is_explained() {
             "127.0.0.1:0",
         ],
     );
-    assert!(said.contains("/does/not/exist"), "{said}");
+    assert!(message.contains("/does/not/exist"), "{message}");
 }
 
 #[test]
@@ -230,11 +230,11 @@ fn survives_a_restart(proto: &str, to_server: bool) {
     let before = done();
     let _again = Server::start_at(&rdma, &tcp, &["--export", &export]);
     let out = copy.wait_with_output().unwrap();
-    let (said, complaints) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    assert!(out.status.success(), "{said}\n{complaints}");
+    let (message, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{message}\n{errors}");
     assert!(before < 42, "the copy was over before the server was killed");
-    let json: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(json["verified"].as_u64(), Some(40), "{said}");
+    let json: serde_json::Value = serde_json::from_str(&message).unwrap();
+    assert_eq!(json["verified"].as_u64(), Some(40), "{message}");
     let original = if to_server { from } else { served.join("tree") };
     assert_eq!(common::names(&target), common::names(&original));
     for name in common::names(&original) {

@@ -119,10 +119,14 @@ fn a_copy_survives_a_restart_of_a_server_with_a_state_directory() {
         server.wait();
         let _again = Server::start_at(&rdma, &tcp, &["--config", text(&config)]);
         let out = copy.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
-        let report: serde_json::Value = serde_json::from_str(&said).unwrap();
-        assert_eq!((report["files"].as_u64(), report["verified"].as_u64()), (Some(30), Some(30)), "{said}");
+        let message = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(out.status.success(), "{message}{}", String::from_utf8_lossy(&out.stderr));
+        let report: serde_json::Value = serde_json::from_str(&message).unwrap();
+        assert_eq!(
+            (report["files"].as_u64(), report["verified"].as_u64()),
+            (Some(30), Some(30)),
+            "{message}"
+        );
         assert_eq!(names(&to), names(&from));
         assert!(
             names(&from).iter().all(|n| fs::read(to.join(n)).unwrap() == fs::read(from.join(n)).unwrap())

@@ -76,9 +76,9 @@ fn an_unusual_tree_is_unchanged_after_copies_through_two_servers() {
         ok(&[&cp[..], &[&format!("{there}&nconnect=2"), &copy]].concat());
         assert_same_tree(&from, &served.join(proto));
         let back = dir.path().join(format!("back-{proto}"));
-        let said = ok(&[&cp[..], &[&copy, text(&back)]].concat());
-        let report: serde_json::Value = serde_json::from_str(&said).unwrap();
-        assert_eq!(report["hard_links"].as_u64(), Some(1), "{said}");
+        let message = ok(&[&cp[..], &[&copy, text(&back)]].concat());
+        let report: serde_json::Value = serde_json::from_str(&message).unwrap();
+        assert_eq!(report["hard_links"].as_u64(), Some(1), "{message}");
         assert_eq!(
             (report["symlinks"].as_u64(), report["failed"].as_array().map(Vec::len)),
             (Some(3), Some(0))
@@ -136,9 +136,9 @@ fn json_output_is_valid() {
         (&["df", "--json", &url], &["export", "total_bytes", "free_bytes", "available_files"]),
         (&["exports", "--json", &url], &["export", "clients"]),
     ] {
-        let said = ok(args);
-        assert!(!said.is_empty());
-        for line in said.lines() {
+        let message = ok(args);
+        assert!(!message.is_empty());
+        for line in message.lines() {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
             assert!(keys.iter().all(|k| value.get(k).is_some()), "{args:?}: {line}");
         }

@@ -20,29 +20,29 @@ fn top_shows_the_activity_of_clients() {
     let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
     let address = metrics(&server);
     let done = std::sync::atomic::AtomicBool::new(false);
-    let said = std::thread::scope(|s| {
+    let message = std::thread::scope(|s| {
         s.spawn(|| {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 ok(&["ls", &server.url("rdma", "/m")]);
             }
         });
-        let said = ok(&["top", &address, "--once"]);
+        let message = ok(&["top", &address, "--once"]);
         done.store(true, std::sync::atomic::Ordering::Relaxed);
-        said
+        message
     });
     let row = |name: &str| {
-        let line = said.lines().find(|l| l.split_whitespace().next() == Some(name));
-        let line = line.unwrap_or_else(|| panic!("no {name} in\n{said}"));
+        let line = message.lines().find(|l| l.split_whitespace().next() == Some(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in\n{message}"));
         line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
     };
-    assert!(row("127.0.0.1") > 0.0 && row("/m") > 0.0 && row("READDIRPLUS") > 0.0, "{said}");
+    assert!(row("127.0.0.1") > 0.0 && row("/m") > 0.0 && row("READDIRPLUS") > 0.0, "{message}");
 }
 
 #[test]
 fn an_error_of_top_names_the_address() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
-    let said = fails(1, &["top", &server.tcp, "--once"]);
-    assert!(said.contains(&server.tcp) && said.contains("--metrics"), "{said}");
+    let message = fails(1, &["top", &server.tcp, "--once"]);
+    assert!(message.contains(&server.tcp) && message.contains("--metrics"), "{message}");
     fails(1, &["top", "127.0.0.1:1"]);
 }
 

@@ -14,12 +14,13 @@ use millrace_client::Proto;
 Use a release build (cargo build --release) on an otherwise idle host.
 1 MB is 10^6 bytes and 1 GB 10^9; sizes on the command line are powers of 1024.
 
-JSON keys, the same for all benches, one object per line: workload, test, proto, provider, design, registration,
-server_registration, threads, client_hosts, record, outstanding, mb_per_s, ops_per_s, p50_us, p99_us, client_cpu_s_per_gb,
-server_cpu_s_per_gb, server_cpu_us_per_op, client_cpu_percent, server_cpu_percent, client_registrations,
-server_registrations, client_exposed_byte_s, server_exposed_byte_s. CPU % is of one core; exposed_byte_s is the number of
-bytes exposed to the peer multiplied by the time of their exposure. Values that do not apply or were not measured are
-null. design and client_hosts vary only in millrace-lab, which has the same keys. For raw, the client is the sender and
+JSON keys, the same for all benches, one object per line: workload, test, proto, provider, design,
+registration, server_registration, threads, client_hosts, record, outstanding, mb_per_s, ops_per_s, p50_us,
+p99_us, client_cpu_s_per_gb, server_cpu_s_per_gb, server_cpu_us_per_op, client_cpu_percent,
+server_cpu_percent, client_registrations, server_registrations, client_exposed_byte_s,
+server_exposed_byte_s. CPU % is of one core; exposed_byte_s is the number of bytes exposed to the peer
+multiplied by the time of their exposure. Values that do not apply or were not measured are null. design
+and client_hosts vary only in millrace-lab, which has the same keys. For raw, the client is the sender and
 the server is the receiver.")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -72,9 +73,9 @@ Examples:
   millrace bench raw --size 8G --runs 5 --json
   millrace bench raw --address 10.0.0.1 --provider verbs --pong 4096
 
-Stream: one process writes records to another over one connection within this host, with the socket settings of the iWARP
-provider; both working sets exceed the processor's cache. Ping-pong: one message in each direction, over plain TCP and
-as bare Sends of the provider.")]
+Stream: one process writes records to another over one connection within this host, with the socket
+settings of the iWARP provider; both working sets exceed the processor's cache. Ping-pong: one message in
+each direction, over plain TCP and as bare Sends of the provider.")]
 pub(crate) struct RawArgs {
     /// Bytes to send in each stream
     #[arg(long, value_name = "SIZE", default_value = "4G")]
@@ -122,12 +123,13 @@ Examples:
   millrace bench iozone 'nfs://server/scratch?proto=tcp' --threads 8 --record 128K --size 1G --json
   millrace bench iozone --self --threads 1,2,4,8 --record 128K,1M --size 64M --tests write,read --runs 3 --csv all.csv
 
-Lists are combined: every number of threads with every record size and test. Every run measures each combination once;
-the table shows medians, --json and --csv list every run.
+Lists are combined: every number of threads with every record size and test. Every run measures each
+combination once; the table shows medians, --json and --csv list every run.
 
-Each thread has its own connection, runtime and file (nconnect=N in the URL gives each thread N connections). Writes are
-UNSTABLE and end with one COMMIT, which is included in the time. --self starts a server with a memory export in another
-process, so that its processor time is measured separately; for a remote server that column is '-'.")]
+Each thread has its own connection, runtime and file (nconnect=N in the URL gives each thread N
+connections). Writes are UNSTABLE and end with one COMMIT, which is included in the time. --self starts a
+server with a memory export in another process, so that its processor time is measured separately; for a
+remote server that column is '-'.")]
 pub(crate) struct IozoneArgs {
     #[command(flatten)]
     pub(crate) bench: millrace_cli_common::iozone::IozoneOptions,
@@ -181,9 +183,9 @@ Examples:
   millrace bench compare
   millrace bench compare --runs 9 --size 512M --json
 
-One connection over loopback to a server with a memory export in another process, CRC off. Every run measures the
-raw limit and each case once; the runs are interleaved, so that other load on the host affects all cases. The table
-shows medians.")]
+One connection over loopback to a server with a memory export in another process, CRC off. Every run
+measures the raw limit and each case once; the runs are interleaved, so that other load on the host affects
+all cases. The table shows medians.")]
 pub(crate) struct CompareArgs {
     /// Number of runs
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
@@ -218,14 +220,15 @@ Examples:
   millrace bench mount --proto tcp --runs 9
   millrace bench mount --size 8M --random-ops 400 --files 100 --entries 1000 --runs 1     a short run
 
-It requires root or fusermount3, /dev/fuse and a tmpfs. It starts three processes: a server with a memory export, a mount
-of that export, and a passthrough: a FUSE file system with the same library and options that forwards each call to a
-directory in the tmpfs (not the kernel's FUSE_PASSTHROUGH). Each run measures every row with the client library, the
-passthrough and the mount in turn; the table shows medians. The library uses one connection with 8 calls in flight, and
-for each stat it sends a LOOKUP.
+It requires root or fusermount3, /dev/fuse and a tmpfs. It starts three processes: a server with a memory
+export, a mount of that export, and a passthrough: a FUSE file system with the same library and options
+that forwards each call to a directory in the tmpfs (not the kernel's FUSE_PASSTHROUGH). Each run measures
+every row with the client library, the passthrough and the mount in turn; the table shows medians. The
+library uses one connection with 8 calls in flight, and for each stat it sends a LOOKUP.
 
-Before sequential reads and listings the file systems are mounted again, so that the kernel's caches are empty; random
-reads bypass the page cache (O_DIRECT). A write ends with fsync (library: COMMIT). Files in listings are empty.")]
+Before sequential reads and listings the file systems are mounted again, so that the kernel's caches are
+empty; random reads bypass the page cache (O_DIRECT). A write ends with fsync (library: COMMIT). Files in
+listings are empty.")]
 pub(crate) struct MountBenchArgs {
     /// The transport
     #[arg(long, value_name = "NAME", default_value = "rdma", value_parser = proto())]

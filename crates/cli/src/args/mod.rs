@@ -43,7 +43,7 @@ URLs:
   provider=NAME     the RDMA provider, as --provider
   nconnect=N        number of parallel connections (default 1)
   rsize=, wsize=    maximum size of one READ or WRITE, such as 256K (default: the server's maximum)
-  noresvport        connect from any port (default: a port below 1024 if the process has the privilege; some servers require it)
+  noresvport        connect from any port (default: a port below 1024 if permitted; some servers require it)
   registration=     the memory registration strategy for RDMA, as --registration
 
 Exit codes:

@@ -18,11 +18,12 @@ Examples:
   millrace mount nfs://HOST/data /mnt --daemon -o allow_other,nconnect=4
   millrace mount nfs://HOST/data /mnt --log debug
 
-The command stays in the foreground and prints `ready /mnt` on standard output when the mount is ready. At SIGTERM or
-SIGINT it writes back cached data and unmounts; a second signal ends it immediately. `umount /mnt` also ends it.
+The command stays in the foreground and prints `ready /mnt` on standard output when the mount is ready. At
+SIGTERM or SIGINT it writes back cached data and unmounts; a second signal ends it immediately.
+`umount /mnt` also ends it.
 
 Options (-o), as in mount(8) and nfs(5):
-  ro  hard  soft  timeo=TENTHS  retrans=N             hard (default) retries until the server answers; soft returns errors
+  ro  hard  soft  timeo=TENTHS  retrans=N             hard (default) retries indefinitely; soft gives errors
   rsize=  wsize=  nconnect=  proto=  port=  provider=  mountport=  registration=  resvport  noresvport
   actimeo=  acregmin=  acregmax=  acdirmin=  acdirmax=  noac  lookupcache=all|positive|none
   allow_other            grant access to all users (implies default_permissions: the kernel checks modes)
@@ -34,7 +35,8 @@ Options (-o), as in mount(8) and nfs(5):
                          as in mount(8); the default is nosuid and nodev, except under mount(8)
   remount                change ro, rw and the options of the previous line on an existing mount
 
-fstab, with this program (or a link to it) as /sbin/mount.millrace, and for `mount -o remount` /sbin/mount.fuse.millrace:
+fstab, with this program (or a link to it) as /sbin/mount.millrace, and for `mount -o remount`
+/sbin/mount.fuse.millrace:
   nfs://HOST/data  /mnt  millrace  allow_other,_netdev  0 0")]
 pub(crate) struct MountArgs {
     /// The export, or a directory in it

@@ -16,8 +16,8 @@ Examples:
 When the server is ready it prints one line on standard output, with the ports in use:
   ready rdma=127.0.0.1:20049 tcp=127.0.0.1:2049
 
-SIGHUP, or `millrace reload`, applies changes of the exports in the configuration file. The first SIGTERM or SIGINT stops
-accepting calls, completes the calls in progress and exits; the second exits immediately.
+SIGHUP, or `millrace reload`, applies changes of the exports in the configuration file. The first SIGTERM
+or SIGINT stops accepting calls, completes the calls in progress and exits; the second exits immediately.
 
 Mount it from Linux (as root; the siw driver provides a software RDMA device on any network interface):
   rdma link add siw0 type siw netdev eth0
@@ -63,7 +63,8 @@ Examples:
   millrace check-config                        check /etc/millrace.toml
   millrace check-config new.toml && mv new.toml /etc/millrace.toml && millrace reload
 
-The command reports the first error with its line and column. Exported directories must exist; addresses are not opened.")]
+The command reports the first error with its line and column. Exported directories must exist; addresses
+are not opened.")]
 pub(crate) struct CheckConfigArgs {
     /// The TOML file
     #[arg(default_value = "/etc/millrace.toml")]
@@ -77,10 +78,10 @@ Examples:
   millrace reload                              the server at /run/millrace/control
   millrace reload /tmp/millrace.control
 
-The server reads its configuration file again and applies the [[export]] tables; connections and open files are kept.
-File handles of removed exports become stale. Changes of addresses, limits and other keys require a restart; the output
-names them. An invalid file changes nothing. The socket is `control` in the configuration. SIGHUP has the same effect
-and writes the result to the server's log.")]
+The server reads its configuration file again and applies the [[export]] tables; connections and open files
+are kept. File handles of removed exports become stale. Changes of addresses, limits and other keys require
+a restart; the output names them. An invalid file changes nothing. The socket is `control` in the
+configuration. SIGHUP has the same effect and writes the result to the server's log.")]
 pub(crate) struct ReloadArgs {
     /// The server's control socket
     #[arg(default_value = "/run/millrace/control")]
@@ -95,8 +96,8 @@ Examples:
   millrace demo ~/pictures         copy a given directory
   millrace demo --json | jq .rdma  print the figures as JSON
 
-The directory is not modified. The server keeps the copy in memory, listens on the loopback address only, and ends with
-the command. The exit code is 1 if any byte differs.")]
+The directory is not modified. The server keeps the copy in memory, listens on the loopback address only,
+and ends with the command. The exit code is 1 if any byte differs.")]
 pub(crate) struct DemoArgs {
     /// The directory to copy [default: the Rust toolchain's documentation or library, else a generated tree]
     pub(crate) dir: Option<PathBuf>,

@@ -14,9 +14,10 @@ Examples:
   millrace top server:9464 --sort p99
   millrace top --once --interval 10  one text report over ten seconds
 
-The figures are differences of the server's counters at its metrics address (`metrics` in the configuration, --metrics).
-p50 and p99 are percentiles of the time in the server, without the network; their resolution is a factor of two. If
-standard output is not a terminal, one report is printed, as with --once.")]
+The figures are differences of the server's counters at its metrics address (`metrics` in the
+configuration, --metrics). p50 and p99 are percentiles of the time in the server, without the network;
+their resolution is a factor of two. If standard output is not a terminal, one report is printed, as with
+--once.")]
 pub(crate) struct TopArgs {
     /// The server's metrics address
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9464")]
@@ -50,7 +51,8 @@ Examples:
   millrace doctor nfs://server/data            also a server: port, MTU, protocol, export, access
   millrace doctor --json nfs://server/data?proto=tcp | jq '.findings[] | select(.state == \"broken\")'
 
-Each problem is reported with a remedy. The exit code is 1 if something is broken. The command changes nothing.")]
+Each problem is reported with a remedy. The exit code is 1 if something is broken. The command changes
+nothing.")]
 pub(crate) struct DoctorArgs {
     /// A server, optionally with an export and a path to check
     pub(crate) url: Option<String>,

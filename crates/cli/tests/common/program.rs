@@ -43,11 +43,11 @@ pub fn ok<S: AsRef<std::ffi::OsStr> + std::fmt::Debug>(args: &[S]) -> String {
 /// Runs the program, which must fail with `code`, and returns its one sentence.
 pub fn fails<S: AsRef<std::ffi::OsStr> + std::fmt::Debug>(code: i32, args: &[S]) -> String {
     let out = run(args);
-    let said = String::from_utf8(out.stderr).unwrap();
-    assert_eq!(out.status.code(), Some(code), "{args:?}: {said}");
-    assert_eq!(said.lines().count(), 1, "{args:?} says more than one sentence: {said}");
-    assert!(said.starts_with(&format!("{NAME}: ")), "{said}");
-    said
+    let message = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(code), "{args:?}: {message}");
+    assert_eq!(message.lines().count(), 1, "{args:?} says more than one sentence: {message}");
+    assert!(message.starts_with(&format!("{NAME}: ")), "{message}");
+    message
 }
 
 /// Sends a signal to a process.
